@@ -1,0 +1,14 @@
+//! Data sets: PDE solvers, fields in HDF5, splits, statistics, checks, memory-mapped latents, and the
+//! order in which training reads them. Knows no model.
+
+pub mod check;
+pub mod divide;
+pub mod field;
+pub mod generate;
+pub mod initial;
+pub mod parameter;
+pub mod solvers;
+pub mod split;
+pub mod split_set;
+pub mod stats;
+pub mod write;

@@ -1,0 +1,167 @@
+//! Split manifests: which trajectory of which file is for training, validation and test.
+//!
+//! Every trajectory carries its provenance: the file by path and content, its number in the file, its
+//! regime. [`crate::divide`] makes manifests.
+
+use crate::field::Shape;
+use crate::parameter::Parameter;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use unix::publish::publish_bytes;
+use unix::{Error, Result};
+
+/// Name of a split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SplitName {
+    /// For the optimiser and the statistics.
+    Train,
+    /// For choosing among models.
+    Validation,
+    /// For the final number.
+    Test,
+}
+
+impl SplitName {
+    /// All splits.
+    pub const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
+}
+
+impl fmt::Display for SplitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Train => "train",
+            Self::Validation => "validation",
+            Self::Test => "test",
+        })
+    }
+}
+
+impl FromStr for SplitName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|name| name.to_string() == text);
+        known.ok_or_else(|| format!("no split `{text}`; there are train, validation, test"))
+    }
+}
+
+/// The manifest, as it is in `split.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Split {
+    /// `longhaul-split`.
+    pub format: String,
+    /// Version of the format, 1.
+    pub version: u32,
+    /// Seed of the choice.
+    pub seed: u64,
+    /// Frames of every trajectory.
+    pub frames: usize,
+    /// Points along each dimension of space.
+    pub grid: Vec<usize>,
+    /// Numbers at each point.
+    pub channels: usize,
+    /// The files, by number.
+    pub files: Vec<Source>,
+    /// Trajectories for training: of each file, ascending.
+    pub train: Vec<Part>,
+    /// Trajectories for validation.
+    pub validation: Vec<Part>,
+    /// Trajectories for the test.
+    pub test: Vec<Part>,
+}
+
+/// A file of a manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// Path, relative to the manifest's folder where that is possible.
+    pub path: PathBuf,
+    /// Size of the file.
+    pub bytes: u64,
+    /// BLAKE3 of the file.
+    pub blake3: String,
+    /// Trajectories in the file, used or not.
+    pub trajectories: usize,
+    /// Its regime.
+    pub parameter: Parameter,
+}
+
+/// Trajectories of one file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Number of the file.
+    pub file: usize,
+    /// Numbers of the trajectories in it.
+    pub samples: Vec<usize>,
+}
+
+pub(crate) const FORMAT: &str = "longhaul-split";
+pub(crate) const VERSION: u32 = 1;
+
+impl Split {
+    /// Reads a manifest; the second value is the BLAKE3 of its bytes, its identity.
+    ///
+    /// Errors: 66 when it cannot be read, 65 when it is no manifest of ours.
+    pub fn load(path: &Path) -> Result<(Self, String)> {
+        let bytes = std::fs::read(path).map_err(|cause| Error::open(path, cause))?;
+        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
+        let split: Self = serde_json::from_slice(&bytes)
+            .map_err(|cause| bad(format!("no split manifest: {cause}")))?;
+        if split.format != FORMAT || split.version != VERSION {
+            return Err(bad(format!(
+                "format `{}` version {}, read is `{FORMAT}` version {VERSION}",
+                split.format, split.version
+            )));
+        }
+        let parts = SplitName::ALL.into_iter().flat_map(|name| split.parts(name));
+        for part in parts {
+            let Some(source) = split.files.get(part.file) else {
+                return Err(bad(format!("file {} of {}", part.file, split.files.len())));
+            };
+            if let Some(beyond) = part.samples.iter().find(|&&s| s >= source.trajectories) {
+                return Err(bad(format!(
+                    "trajectory {beyond} of {}, which has {}",
+                    source.path.display(),
+                    source.trajectories
+                )));
+            }
+        }
+        Ok((split, blake3::hash(&bytes).to_hex().to_string()))
+    }
+
+    /// Publishes the manifest.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let mut text = serde_json::to_string(self).map_err(Error::bug)?;
+        text.push('\n');
+        publish_bytes(path, text.as_bytes())
+    }
+
+    /// The trajectories of one split.
+    pub fn parts(&self, name: SplitName) -> &[Part] {
+        match name {
+            SplitName::Train => &self.train,
+            SplitName::Validation => &self.validation,
+            SplitName::Test => &self.test,
+        }
+    }
+
+    /// Shape of the trajectories, with those of one split counted.
+    pub fn shape(&self, name: SplitName) -> Shape {
+        Shape {
+            trajectories: self.parts(name).iter().map(|part| part.samples.len()).sum(),
+            frames: self.frames,
+            grid: self.grid.clone(),
+            channels: self.channels,
+        }
+    }
+
+    /// Where file `number` is, for a manifest at `manifest`.
+    pub fn file_path(&self, number: usize, manifest: &Path) -> PathBuf {
+        folder_of(manifest).join(&self.files[number].path)
+    }
+}
+
+pub(crate) fn folder_of(manifest: &Path) -> &Path {
+    manifest.parent().unwrap_or(Path::new(""))
+}

@@ -1,0 +1,164 @@
+//! The trajectories of one split, across its files.
+
+use crate::field::{Field, Shape};
+use crate::parameter::Parameter;
+use crate::split::{Split, SplitName};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use unix::publish::hash_file;
+use unix::{Error, Result};
+
+/// How closely the files are compared with the manifest when a set is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Sizes and shapes: free.
+    Sizes,
+    /// The hash of every file as well: reads all of them.
+    Hashes,
+}
+
+/// A trajectory of a set: where it is and its regime.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The file.
+    pub file: &'a Path,
+    /// Its number in the file.
+    pub sample: usize,
+    /// Its regime.
+    pub parameter: &'a Parameter,
+}
+
+/// The trajectories of one split, in the order of the manifest. Shared by threads; reads are
+/// positional and cheap.
+#[derive(Debug)]
+pub struct TrajectorySet {
+    name: SplitName,
+    shape: Shape,
+    manifest_hash: String,
+    file_hashes: Vec<String>,
+    files: Vec<OpenFile>,
+    entries: Vec<(usize, usize)>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    path: PathBuf,
+    field: Option<Field>,
+    parameter: Parameter,
+}
+
+impl TrajectorySet {
+    /// Opens the files that a split of the manifest uses.
+    ///
+    /// Errors: 66 for a missing file, 65 for one that is not the one the manifest was made from.
+    pub fn open(manifest: &Path, name: SplitName, verify: Verify) -> Result<Self> {
+        let (split, manifest_hash) = Split::load(manifest)?;
+        let mut entries = Vec::new();
+        for part in split.parts(name) {
+            entries.extend(part.samples.iter().map(|&sample| (part.file, sample)));
+        }
+        let mut files = Vec::new();
+        for (number, source) in split.files.iter().enumerate() {
+            let path = split.file_path(number, manifest);
+            let used = split.parts(name).iter().any(|p| p.file == number && !p.samples.is_empty());
+            let field = used.then(|| open_as_in(manifest, &split, number, verify)).transpose()?;
+            files.push(OpenFile { path, field, parameter: source.parameter.clone() });
+        }
+        let file_hashes = split.files.iter().map(|source| source.blake3.clone()).collect();
+        Ok(Self { name, shape: split.shape(name), manifest_hash, file_hashes, files, entries })
+    }
+
+    /// Number of trajectories.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Which split it is.
+    pub fn name(&self) -> SplitName {
+        self.name
+    }
+
+    /// Sizes of the trajectories; their number is that of the set.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// BLAKE3 of the manifest.
+    pub fn manifest_hash(&self) -> &str {
+        &self.manifest_hash
+    }
+
+    /// BLAKE3 of every file of the manifest, in its order.
+    pub fn file_hashes(&self) -> &[String] {
+        &self.file_hashes
+    }
+
+    /// Times of the frames, as the first file has them; PDEBench's has one more than frames.
+    pub fn t(&self) -> &[f64] {
+        self.files.iter().find_map(|file| file.field.as_ref()).map_or(&[], |field| field.t())
+    }
+
+    /// Trajectory `i`, for i < len. Panics beyond.
+    pub fn entry(&self, i: usize) -> Entry<'_> {
+        let (file, sample) = self.entries[i];
+        let file = &self.files[file];
+        Entry { file: &file.path, sample, parameter: &file.parameter }
+    }
+
+    /// Reads trajectory `i`, [frames, grid…, channels].
+    pub fn read(&self, i: usize, out: &mut [f32]) -> Result<()> {
+        self.read_frames(i, 0..self.shape.frames, out)
+    }
+
+    /// Reads some frames of trajectory `i`, [frames.len(), grid…, channels].
+    pub fn read_frames(&self, i: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
+        let Some(&(file, sample)) = self.entries.get(i) else {
+            return Err(Error::bug(format!("trajectory {i} of {} in {}", self.len(), self.name)));
+        };
+        match &self.files[file].field {
+            Some(field) => field.read_frames(sample, frames, out),
+            None => Err(Error::bug(format!("file {file} is not open for {}", self.name))),
+        }
+    }
+}
+
+/// Opens file `number` of a manifest and compares it with what the manifest says of it.
+pub(crate) fn open_as_in(
+    manifest: &Path,
+    split: &Split,
+    number: usize,
+    verify: Verify,
+) -> Result<Field> {
+    let source = &split.files[number];
+    let path = split.file_path(number, manifest);
+    let named = |error: Error| error.context(format_args!("{}", manifest.display()));
+    let bytes = std::fs::metadata(&path).map_err(|cause| named(Error::open(&path, cause)))?.len();
+    let changed = |what: String| {
+        Err(named(Error::data(format!(
+            "{}: {what}; restore the file or split again",
+            path.display()
+        ))))
+    };
+    if bytes != source.bytes {
+        return changed(format!("{bytes} bytes, {} when it was split", source.bytes));
+    }
+    let field = Field::open(&path).map_err(named)?;
+    let expected = split.shape(SplitName::Train);
+    if field.trajectories() != source.trajectories
+        || !field.shape().has_same_trajectories(&expected)
+    {
+        return changed(format!("shape {:?} is not that of the manifest", field.shape()));
+    }
+    if verify == Verify::Hashes {
+        let found = hash_file(&path)?;
+        if found != source.blake3 {
+            return changed(format!("content {found}, {} when it was split", source.blake3));
+        }
+    }
+    Ok(field)
+}

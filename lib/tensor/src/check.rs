@@ -1,0 +1,123 @@
+//! Checks that hold for every case of every op: the gradient in f64, and f32 against f64.
+
+use crate::dtype::Dtype;
+use crate::op::{Case, Draw, Grads};
+use crate::random::{Philox, Purpose};
+use crate::tensor::Tensor;
+
+/// Values for an input of a case.
+pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
+    let random = Philox::new(seed, Purpose::Test);
+    let n = shape.iter().product::<usize>() as u64;
+    let values: Vec<f64> = match draw {
+        Draw::Normal | Draw::Constant => {
+            (0..n).map(|i| f64::from(random.normal(input, i))).collect()
+        }
+        Draw::Uniform(low, high) => {
+            (0..n).map(|i| low + (high - low) * f64::from(random.uniform(input, i))).collect()
+        }
+    };
+    Tensor::of(&values, shape)
+}
+
+/// The inputs of a case in f64.
+pub fn inputs(case: &Case, seed: u64) -> Vec<Tensor> {
+    (0..).zip(&case.inputs).map(|(i, (shape, d))| draw(shape, d, seed, i)).collect()
+}
+
+fn forward(case: &Case, inputs: &[Tensor]) -> (Tensor, Vec<Tensor>) {
+    let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
+    let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
+    let mut out = Tensor::arbitrary(&shape, inputs[0].dtype());
+    let saved = case.op.forward(&inputs.iter().collect::<Vec<_>>(), &mut out);
+    (out, saved)
+}
+
+/// Output and the gradients of all inputs (none for constants), for the output gradient `dy`.
+/// With `existing`, gradients are added to what is there.
+pub fn run(
+    case: &Case,
+    inputs: &[Tensor],
+    dy: &Tensor,
+    existing: Option<&[Tensor]>,
+) -> (Tensor, Vec<Option<Tensor>>) {
+    let (out, saved) = forward(case, inputs);
+    let wanted: Vec<Option<usize>> = case
+        .inputs
+        .iter()
+        .enumerate()
+        .map(|(i, (_, d))| (!matches!(d, Draw::Constant)).then_some(i))
+        .collect();
+    let mut all: Vec<Option<Tensor>> = match existing {
+        Some(existing) => existing.iter().map(|x| Some(x.clone())).collect(),
+        None => vec![None; inputs.len()],
+    };
+    let shapes: Vec<Vec<usize>> = inputs.iter().map(|x| x.shape().to_vec()).collect();
+    let mut grads =
+        Grads { all: &mut all, inputs: &wanted, shapes: &shapes, dtype: inputs[0].dtype() };
+    case.op.backward(&saved, dy.clone(), &mut grads);
+    (out, all)
+}
+
+fn dot(a: &Tensor, b: &Tensor) -> f64 {
+    a.to_f64().iter().zip(b.to_f64()).map(|(a, b)| a * b).sum()
+}
+
+/// Relative difference between ⟨dy, Df·v⟩ by central differences and ⟨dx, v⟩ by `backward`, along
+/// one random direction v of all inputs together, in f64.
+pub fn gradient_error(case: &Case, seed: u64) -> f64 {
+    let x = inputs(case, seed);
+    let v: Vec<Tensor> = (0..)
+        .zip(&case.inputs)
+        .map(|(i, (shape, d))| match d {
+            Draw::Constant => Tensor::zeros(shape, Dtype::F64),
+            _ => draw(shape, &Draw::Normal, seed ^ 0x5eed, i),
+        })
+        .collect();
+    let shape = forward(case, &x).0.shape().to_vec();
+    let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0);
+    let (_, gradients) = run(case, &x, &dy, None);
+    let analytic: f64 =
+        gradients.iter().zip(&v).filter_map(|(g, v)| g.as_ref().map(|g| dot(g, v))).sum();
+    let along = |step: f64| {
+        let moved: Vec<Tensor> = x
+            .iter()
+            .zip(&v)
+            .map(|(x, v)| {
+                let sum: Vec<f64> =
+                    x.to_f64().iter().zip(v.to_f64()).map(|(x, v)| x + step * v).collect();
+                Tensor::of(&sum, x.shape())
+            })
+            .collect();
+        dot(&forward(case, &moved).0, &dy)
+    };
+    // Central differences of fourth order: truncation h⁴ against rounding ε/h.
+    let h = 3e-4;
+    let numeric = (8.0 * (along(h) - along(-h)) - (along(2.0 * h) - along(-2.0 * h))) / (12.0 * h);
+    (analytic - numeric).abs() / numeric.abs().max(analytic.abs()).max(1e-3)
+}
+
+/// Largest difference between a result in f32 and the same in f64, relative to the root mean square
+/// of the latter: over the output and every gradient.
+pub fn precision_error(case: &Case, seed: u64) -> f64 {
+    let x: Vec<Tensor> = inputs(case, seed).iter().map(|x| x.to_dtype(Dtype::F32)).collect();
+    let x64: Vec<Tensor> = x.iter().map(|x| x.to_dtype(Dtype::F64)).collect();
+    let shape = forward(case, &x).0.shape().to_vec();
+    let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(Dtype::F32);
+    let (out, grads) = run(case, &x, &dy, None);
+    let (out64, grads64) = run(case, &x64, &dy.to_dtype(Dtype::F64), None);
+    let mut worst = difference(&out, &out64);
+    for (g, g64) in grads.iter().zip(&grads64) {
+        if let (Some(g), Some(g64)) = (g, g64) {
+            worst = worst.max(difference(g, g64));
+        }
+    }
+    worst
+}
+
+/// max |a - b| relative to the root mean square of b.
+pub fn difference(a: &Tensor, b: &Tensor) -> f64 {
+    let (a, b) = (a.to_f64(), b.to_f64());
+    let scale = (b.iter().map(|x| x * x).sum::<f64>() / b.len().max(1) as f64).sqrt().max(1e-30);
+    a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / scale
+}

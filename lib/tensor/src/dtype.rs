@@ -1,0 +1,224 @@
+//! Element types. Training is in f32; every CPU op is also generic over f64, for checks.
+
+use std::fmt::Debug;
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
+
+/// The element type of a tensor, as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// IEEE single precision.
+    F32,
+    /// IEEE double precision.
+    F64,
+}
+
+impl Dtype {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::F64 => 8,
+        }
+    }
+}
+
+/// What the CPU ops ask of an element type. The f32 functions are branch-free, so that the compiler
+/// vectorises the loops that use them; the f64 ones are the accurate reference.
+pub trait Float:
+    Copy
+    + Debug
+    + Default
+    + PartialOrd
+    + Send
+    + Sync
+    + 'static
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + MulAssign
+{
+    /// The type as a value.
+    const DTYPE: Dtype;
+    /// Zero.
+    const ZERO: Self;
+    /// One.
+    const ONE: Self;
+    /// The nearest value to `x`.
+    fn of(x: f64) -> Self;
+    /// Exact in f64.
+    fn f64(self) -> f64;
+    /// self·a + b, rounded once.
+    fn mul_add(self, a: Self, b: Self) -> Self;
+    /// e to the self.
+    fn exp(self) -> Self;
+    /// The error function.
+    fn erf(self) -> Self;
+    /// Hyperbolic tangent.
+    fn tanh(self) -> Self;
+    /// Square root.
+    fn sqrt(self) -> Self;
+    /// The larger of two.
+    fn maximum(self, other: Self) -> Self;
+}
+
+impl Float for f32 {
+    const DTYPE: Dtype = Dtype::F32;
+    const ZERO: f32 = 0.0;
+    const ONE: f32 = 1.0;
+    #[inline(always)]
+    fn of(x: f64) -> f32 {
+        x as f32
+    }
+    #[inline(always)]
+    fn f64(self) -> f64 {
+        f64::from(self)
+    }
+    #[inline(always)]
+    fn mul_add(self, a: f32, b: f32) -> f32 {
+        f32::mul_add(self, a, b)
+    }
+    /// Cephes' expf: reduction by ln 2 and a polynomial of degree 5; within 2 units in the last place.
+    #[inline(always)]
+    fn exp(self) -> f32 {
+        /// 1.5 · 2²³: adding it rounds to an integer, which then stands in the low mantissa bits.
+        const ROUND: f32 = 12_582_912.0;
+        // Clamped only to keep the exponent in range; what lies below is zero.
+        let x = if self < 88.37 { self } else { 88.37 };
+        let x = if x > -87.33 { x } else { -87.33 };
+        let shifted = f32::mul_add(x, std::f32::consts::LOG2_E, ROUND);
+        let n = shifted - ROUND;
+        let r = f32::mul_add(n, -0.693_359_4, x);
+        let r = f32::mul_add(n, 2.121_944_4e-4, r);
+        let mut p = 1.987_569_1e-4;
+        for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+            p = f32::mul_add(p, r, c);
+        }
+        let y = f32::mul_add(p, r * r, r + 1.0);
+        let y = f32::from_bits(y.to_bits().wrapping_add(shifted.to_bits() << 23));
+        let y = if self < -87.33 { 0.0 } else { y };
+        if self.is_nan() { self } else { y }
+    }
+    /// Rational approximation on [-4, 4] (the minimax coefficients used by Eigen), error below 4e-7.
+    #[inline(always)]
+    fn erf(self) -> f32 {
+        let x = if self > -4.0 { self } else { -4.0 };
+        let x = if x < 4.0 { x } else { 4.0 };
+        let x2 = x * x;
+        let mut p = -2.726_142_3e-10_f32;
+        for c in [
+            2.770_681_4e-8,
+            -2.101_024e-6,
+            -5.692_506_4e-5,
+            -7.349_906e-4,
+            -2.954_599_8e-3,
+            -1.609_603_3e-2,
+        ] {
+            p = f32::mul_add(p, x2, c);
+        }
+        let mut q = -1.456_607_2e-5_f32;
+        for c in [-2.133_740_6e-4, -1.682_827e-3, -7.373_329e-3, -1.426_473_9e-2] {
+            q = f32::mul_add(q, x2, c);
+        }
+        if self.is_nan() { self } else { x * p / q }
+    }
+    #[inline(always)]
+    fn tanh(self) -> f32 {
+        let e = Float::exp(-2.0 * self.abs());
+        // For small |x| the quotient below cancels; the odd Taylor terms are exact enough there.
+        let large = (1.0 - e) / (1.0 + e);
+        let x2 = self * self;
+        let mut p = 2.186_949e-2_f32;
+        for c in [-5.396_825_4e-2, 1.333_333_3e-1, -3.333_333_4e-1, 1.0] {
+            p = f32::mul_add(p, x2, c);
+        }
+        if self.abs() < 0.3 { self * p } else { large.copysign(self) }
+    }
+    #[inline(always)]
+    fn sqrt(self) -> f32 {
+        f32::sqrt(self)
+    }
+    #[inline(always)]
+    fn maximum(self, other: f32) -> f32 {
+        if self > other { self } else { other }
+    }
+}
+
+impl Float for f64 {
+    const DTYPE: Dtype = Dtype::F64;
+    const ZERO: f64 = 0.0;
+    const ONE: f64 = 1.0;
+    #[inline(always)]
+    fn of(x: f64) -> f64 {
+        x
+    }
+    #[inline(always)]
+    fn f64(self) -> f64 {
+        self
+    }
+    #[inline(always)]
+    fn mul_add(self, a: f64, b: f64) -> f64 {
+        f64::mul_add(self, a, b)
+    }
+    fn exp(self) -> f64 {
+        f64::exp(self)
+    }
+    fn erf(self) -> f64 {
+        libm::erf(self)
+    }
+    fn tanh(self) -> f64 {
+        f64::tanh(self)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> f64 {
+        f64::sqrt(self)
+    }
+    #[inline(always)]
+    fn maximum(self, other: f64) -> f64 {
+        if self > other { self } else { other }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Largest error of an f32 function against f64 over a dense grid, relative to max(1, |y|)
+    /// unless `relative`.
+    fn worst(
+        lo: f64,
+        hi: f64,
+        f: impl Fn(f32) -> f32,
+        g: impl Fn(f64) -> f64,
+        relative: bool,
+    ) -> f64 {
+        (0..200_001)
+            .map(|i| {
+                let x = (lo + (hi - lo) * f64::from(i) / 200_000.0) as f32;
+                let (y, z) = (f64::from(f(x)), g(f64::from(x)));
+                (y - z).abs() / if relative { z.abs() } else { z.abs().max(1.0) }
+            })
+            .fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn f32_functions_agree_with_f64() {
+        assert!(worst(-87.0, 88.0, Float::exp, f64::exp, true) < 3e-7);
+        assert!(worst(-6.0, 6.0, Float::erf, libm::erf, false) < 5e-7);
+        assert!(worst(-10.0, 10.0, Float::tanh, f64::tanh, false) < 3e-7);
+    }
+
+    #[test]
+    fn edges_are_right() {
+        assert_eq!(Float::exp(f32::NEG_INFINITY), 0.0);
+        assert_eq!(Float::exp(-1000.0_f32), 0.0);
+        assert_eq!(Float::exp(0.0_f32), 1.0);
+        assert!(Float::exp(f32::NAN).is_nan());
+        assert!(Float::erf(f32::NAN).is_nan());
+        assert!((Float::erf(f32::INFINITY) - 1.0).abs() < 1e-6);
+        assert_eq!(Float::tanh(f32::INFINITY), 1.0);
+        assert!(Float::tanh(f32::NAN).is_nan());
+    }
+}

@@ -1,0 +1,24 @@
+//! Tensors, ops with their gradients, and the updates of training.
+//!
+//! An op lives in `ops/NAME/` and is differentiable; an update lives in `updates/NAME/`, works in
+//! place and is never on the tape. Both list their `cases()`, which feed every check and speed table.
+//! All results are the same on any number of threads.
+
+pub mod check;
+pub mod device;
+pub mod dtype;
+pub mod memory;
+pub mod op;
+pub mod ops;
+pub mod parallel;
+pub mod product;
+pub mod random;
+pub mod simd;
+pub mod tape;
+pub mod tensor;
+pub mod updates;
+
+pub use device::Device;
+pub use dtype::{Dtype, Float};
+pub use tape::{Gradients, Tape, Var, constant};
+pub use tensor::Tensor;

@@ -1,0 +1,90 @@
+use super::Activation;
+use crate::dtype::Float;
+use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::simd::vectorize;
+
+/// √(2/π) and the cubic coefficient of the tanh form of GELU.
+const TANH: (f64, f64) = (0.797_884_560_802_865_4, 0.044_715);
+
+#[inline(always)]
+fn map<T: Float>(out: &mut [T], x: &[T], f: impl Fn(T, T) -> T) {
+    vectorize(
+        #[inline(always)]
+        || {
+            for (y, x) in out.iter_mut().zip(x) {
+                *y = f(*y, *x);
+            }
+        },
+    );
+}
+
+#[inline(always)]
+fn gelu<T: Float>(x: T) -> T {
+    T::of(0.5) * x * (T::ONE + (x * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf())
+}
+
+#[inline(always)]
+fn gelu_derivative<T: Float>(x: T) -> T {
+    let half = T::of(0.5);
+    let cdf = half + half * (x * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf();
+    let density = T::of(0.398_942_280_401_432_7) * (-half * x * x).exp();
+    x.mul_add(density, cdf)
+}
+
+#[inline(always)]
+fn gelu_tanh<T: Float>(x: T) -> T {
+    let t = (T::of(TANH.0) * x * (T::of(TANH.1) * x).mul_add(x, T::ONE)).tanh();
+    T::of(0.5) * x * (T::ONE + t)
+}
+
+#[inline(always)]
+fn gelu_tanh_derivative<T: Float>(x: T) -> T {
+    let (half, a, b) = (T::of(0.5), T::of(TANH.0), T::of(TANH.1));
+    let t = (a * x * (b * x).mul_add(x, T::ONE)).tanh();
+    let inner = a * (T::of(3.0) * b * x).mul_add(x, T::ONE);
+    half * (T::ONE + t) + half * x * (T::ONE - t * t) * inner
+}
+
+#[inline(always)]
+fn sigmoid<T: Float>(x: T) -> T {
+    T::ONE / (T::ONE + (-x).exp())
+}
+
+/// out = f(x), on the calling thread.
+pub(crate) fn value<T: Float>(activation: Activation, x: &[T], out: &mut [T]) {
+    match activation {
+        Activation::Identity => out.copy_from_slice(x),
+        Activation::Gelu => map(out, x, |_, x| gelu(x)),
+        Activation::GeluTanh => map(out, x, |_, x| gelu_tanh(x)),
+        Activation::Silu => map(out, x, |_, x| x * sigmoid(x)),
+    }
+}
+
+/// dy ← dy·f'(x), on the calling thread.
+pub(crate) fn derivative_times<T: Float>(activation: Activation, x: &[T], dy: &mut [T]) {
+    match activation {
+        Activation::Identity => {}
+        Activation::Gelu => map(dy, x, |dy, x| dy * gelu_derivative(x)),
+        Activation::GeluTanh => map(dy, x, |dy, x| dy * gelu_tanh_derivative(x)),
+        Activation::Silu => map(dy, x, |dy, x| {
+            let s = sigmoid(x);
+            dy * s * x.mul_add(T::ONE - s, T::ONE)
+        }),
+    }
+}
+
+pub(super) fn forward<T: Float>(activation: Activation, x: &[T], out: &mut [T]) {
+    let out = Shared::new(out);
+    blocks(x.len(), BLOCK_ELEMENTS, |range| {
+        // SAFETY: blocks are disjoint.
+        value(activation, &x[range.clone()], unsafe { out.slice(range) });
+    });
+}
+
+pub(super) fn backward<T: Float>(activation: Activation, x: &[T], dy: &mut [T]) {
+    let dy = Shared::new(dy);
+    blocks(x.len(), BLOCK_ELEMENTS, |range| {
+        // SAFETY: blocks are disjoint.
+        derivative_times(activation, &x[range.clone()], unsafe { dy.slice(range) });
+    });
+}

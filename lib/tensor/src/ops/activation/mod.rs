@@ -1,0 +1,60 @@
+//! Elementwise activations. y = f(x), any shape.
+//!
+//! GELU is x·Φ(x) (Hendrycks & Gimpel 2016); its tanh form is
+//! x/2·(1 + tanh(√(2/π)·(x + 0.044715 x³))); SiLU is x·σ(x) (Elfwing et al. 2018).
+
+mod cpu;
+
+pub(crate) use cpu::{derivative_times, value};
+
+use crate::op::{Case, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// Which function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x.
+    Identity,
+    /// x·Φ(x), by the error function.
+    Gelu,
+    /// The tanh approximation of GELU.
+    GeluTanh,
+    /// x·σ(x).
+    Silu,
+}
+
+impl Op for Activation {
+    fn name(&self) -> &'static str {
+        "activation"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        match inputs {
+            [x] => Ok(x.to_vec()),
+            _ => Err("takes one input".into()),
+        }
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        with_float!(out.dtype(), T => cpu::forward::<T>(*self, inputs[0].read(), out.write()));
+        vec![inputs[0].clone()]
+    }
+
+    fn backward(&self, saved: &Saved, mut dy: Tensor, grads: &mut Grads) {
+        with_float!(dy.dtype(), T => cpu::backward::<T>(*self, saved[0].read(), dy.write()));
+        grads.pass(0, dy);
+    }
+}
+
+/// Odd sizes, and one large enough to be limited by memory.
+pub fn cases() -> Vec<Case> {
+    use Activation::{Gelu, GeluTanh, Identity, Silu};
+    let mut cases = vec![Case::new(Identity, &[&[5]])];
+    for activation in [Gelu, GeluTanh, Silu] {
+        for shape in [&[1][..], &[3, 37], &[1000, 257]] {
+            cases.push(Case::new(activation, &[shape]));
+        }
+    }
+    cases
+}

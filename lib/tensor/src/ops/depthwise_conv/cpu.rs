@@ -1,0 +1,149 @@
+use super::{DepthwiseConv, Padding};
+use crate::dtype::Float;
+use crate::op::Slot;
+use crate::parallel::{Shared, blocks, reduce, rows_per_block};
+use crate::simd::{LANES, vectorize};
+use crate::tensor::{Scratch, Tensor};
+
+/// For every token and tap, the token that is read; none beyond a zero border. `sign` -1 turns the
+/// filter round.
+fn neighbours(op: &DepthwiseConv, sign: isize) -> Vec<Option<usize>> {
+    let [rows, columns] = op.grid;
+    let step = |at: usize, tap: usize, taps: usize, len: usize| {
+        let moved = at as isize + sign * (tap as isize - (taps / 2) as isize);
+        match op.padding {
+            Padding::Periodic => Some(moved.rem_euclid(len as isize) as usize),
+            Padding::Zero => usize::try_from(moved).ok().filter(|m| *m < len),
+        }
+    };
+    let mut table = Vec::with_capacity(rows * columns * op.filter[0] * op.filter[1]);
+    for token in 0..rows * columns {
+        for tap in 0..op.filter[0] * op.filter[1] {
+            let row = step(token / columns, tap / op.filter[1], op.filter[0], rows);
+            let column = step(token % columns, tap % op.filter[1], op.filter[1], columns);
+            table.push(row.zip(column).map(|(r, c)| r * columns + c));
+        }
+    }
+    table
+}
+
+/// out[c] (+)= bias[c] + Σ_tap w[tap, c]·x[neighbour, c], for one token.
+#[inline(always)]
+fn token<T: Float>(
+    x: &[T],
+    w: &[T],
+    bias: Option<&[T]>,
+    neighbours: &[Option<usize>],
+    out: &mut [T],
+    add: bool,
+) {
+    let c = out.len();
+    let mut start = 0;
+    while start < c {
+        let width = LANES.min(c - start);
+        let mut sums = [T::ZERO; LANES];
+        if let Some(bias) = bias {
+            sums[..width].copy_from_slice(&bias[start..start + width]);
+        }
+        for (tap, from) in neighbours.iter().enumerate() {
+            let Some(from) = from else { continue };
+            let (x, w) = (&x[from * c + start..][..width], &w[tap * c + start..][..width]);
+            if width == LANES {
+                for i in 0..LANES {
+                    sums[i] = w[i].mul_add(x[i], sums[i]);
+                }
+            } else {
+                for i in 0..width {
+                    sums[i] = w[i].mul_add(x[i], sums[i]);
+                }
+            }
+        }
+        let out = &mut out[start..start + width];
+        for (y, s) in out.iter_mut().zip(&sums) {
+            *y = if add { *y + *s } else { *s };
+        }
+        start += width;
+    }
+}
+
+/// Applies the filter to every token of every sample.
+fn apply<T: Float>(
+    op: &DepthwiseConv,
+    sign: isize,
+    x: &Tensor,
+    w: &[T],
+    bias: Option<&[T]>,
+    out: &mut [T],
+    add: bool,
+) {
+    let (rows, c, tokens) = (x.rows(), x.width(), op.grid[0] * op.grid[1]);
+    let taps = op.filter[0] * op.filter[1];
+    let table = neighbours(op, sign);
+    let (x, out) = (x.read::<T>(), Shared::new(out));
+    blocks(rows, rows_per_block(c * taps), |range| {
+        // SAFETY: blocks are disjoint.
+        let out = unsafe { out.slice(range.start * c..range.end * c) };
+        vectorize(|| {
+            for (r, row) in range.enumerate() {
+                let (sample, t) = (row / tokens, row % tokens);
+                let x = &x[sample * tokens * c..][..tokens * c];
+                let neighbours = &table[t * taps..][..taps];
+                token(x, w, bias, neighbours, &mut out[r * c..][..c], add);
+            }
+        });
+    });
+}
+
+pub(super) fn forward<T: Float>(
+    op: &DepthwiseConv,
+    x: &Tensor,
+    w: &[T],
+    bias: &[T],
+    out: &mut [T],
+) {
+    apply(op, 1, x, w, Some(bias), out, false);
+}
+
+pub(super) fn backward_x<T: Float>(op: &DepthwiseConv, w: &[T], dy: &Tensor, slot: &mut Slot) {
+    let add = slot.add;
+    apply(op, -1, dy, w, None, slot.tensor.write(), add);
+}
+
+pub(super) fn backward_filter<T: Float>(
+    op: &DepthwiseConv,
+    x: &Tensor,
+    dy: &[T],
+    dw: &mut Option<Slot>,
+    db: &mut Option<Slot>,
+) {
+    let (rows, c, tokens) = (x.rows(), x.width(), op.grid[0] * op.grid[1]);
+    let taps = op.filter[0] * op.filter[1];
+    let table = neighbours(op, 1);
+    let x = x.read::<T>();
+    let mut sums = Scratch::<T>::zeroed((taps + 1) * c);
+    reduce(rows, rows_per_block(c * taps), &mut sums, |range, sums| {
+        let (dw, db) = sums.split_at_mut(taps * c);
+        vectorize(|| {
+            for row in range {
+                let (sample, t) = (row / tokens, row % tokens);
+                let dy = &dy[row * c..][..c];
+                for (tap, from) in table[t * taps..][..taps].iter().enumerate() {
+                    let Some(from) = from else { continue };
+                    let x = &x[(sample * tokens + from) * c..][..c];
+                    let dw = &mut dw[tap * c..][..c];
+                    for i in 0..c {
+                        dw[i] = dy[i].mul_add(x[i], dw[i]);
+                    }
+                }
+                for i in 0..c {
+                    db[i] += dy[i];
+                }
+            }
+        });
+    });
+    for (slot, sum) in [(dw, &sums[..taps * c]), (db, &sums[taps * c..])] {
+        if let Some(slot) = slot {
+            slot.zeroed::<T>().iter_mut().zip(sum).for_each(|(t, s)| *t += *s);
+        }
+    }
+}

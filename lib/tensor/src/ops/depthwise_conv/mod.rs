@@ -1,0 +1,96 @@
+//! Depthwise convolution over a grid of tokens: each channel has a filter of its own.
+//! y[b, i, j, c] = bias[c] + Σ_{p,q} w[p, q, c]·x[b, i + p - ⌊P/2⌋, j + q - ⌊Q/2⌋, c].
+//!
+//! x [B, rows·columns, C] with the grid given (one row in one dimension), w [P·Q, C], bias [C]; P and
+//! Q odd. Beyond the border the grid goes on periodically, or is zero.
+//! dx is the same with the filter turned round; dw[p, q, c] = Σ over samples and tokens of dy·x.
+
+mod cpu;
+
+use crate::op::{Case, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// What lies beyond the border of the grid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Padding {
+    /// The other side.
+    Periodic,
+    /// Zero.
+    Zero,
+}
+
+/// Depthwise convolution, stride 1, output of the size of the input.
+#[derive(Clone, Copy, Debug)]
+pub struct DepthwiseConv {
+    /// Rows and columns of tokens.
+    pub grid: [usize; 2],
+    /// Rows and columns of the filter, odd.
+    pub filter: [usize; 2],
+    /// The border.
+    pub padding: Padding,
+}
+
+impl Op for DepthwiseConv {
+    fn name(&self) -> &'static str {
+        "depthwise_conv"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let [x @ [_, tokens, c], [taps, wc], [bc]] = inputs else {
+            return Err("takes x [B, T, C], w [P·Q, C], bias [C]".into());
+        };
+        if *tokens != self.grid[0] * self.grid[1] || *taps != self.filter[0] * self.filter[1] {
+            return Err(format!("grid {:?} or filter {:?} does not fit", self.grid, self.filter));
+        }
+        if c != wc || c != bc || self.filter.iter().any(|p| p % 2 == 0) {
+            return Err("channels must agree and filter sides be odd".into());
+        }
+        Ok(x.to_vec())
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, w, bias] = [inputs[0], inputs[1], inputs[2]];
+        with_float!(out.dtype(), T => cpu::forward::<T>(self, x, w.read(), bias.read(), out.write()));
+        vec![x.clone(), w.clone()]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (mut dx, mut dw, mut db) = (grads.take(0), grads.take(1), grads.take(2));
+        with_float!(dy.dtype(), T => {
+            let w = saved[1].read::<T>();
+            if let Some(slot) = &mut dx {
+                cpu::backward_x::<T>(self, w, &dy, slot);
+            }
+            if dw.is_some() || db.is_some() {
+                cpu::backward_filter::<T>(self, &saved[0], dy.read(), &mut dw, &mut db);
+            }
+        });
+        for (i, slot) in [dx, dw, db].into_iter().enumerate() {
+            if let Some(slot) = slot {
+                grads.put(i, slot);
+            }
+        }
+    }
+}
+
+/// One and two dimensions, both borders, filters larger than the grid, odd channels.
+pub fn cases() -> Vec<Case> {
+    let case = |b: usize, grid: [usize; 2], filter: [usize; 2], padding, c: usize| {
+        let op = DepthwiseConv { grid, filter, padding };
+        let taps = filter[0] * filter[1];
+        let tokens = grid[0] * grid[1];
+        Case::new(op, &[&[b, tokens, c], &[taps, c], &[c]]).operations(2 * b * tokens * taps * c)
+    };
+    use Padding::{Periodic, Zero};
+    vec![
+        case(1, [1, 1], [1, 1], Periodic, 1),
+        case(2, [1, 9], [1, 5], Periodic, 3),
+        case(2, [1, 9], [1, 5], Zero, 19),
+        case(3, [1, 4], [1, 7], Periodic, 5),
+        case(2, [5, 7], [3, 5], Periodic, 17),
+        case(2, [3, 5], [5, 3], Zero, 4),
+        case(64, [1, 64], [1, 7], Periodic, 96),
+        case(64, [1, 128], [1, 7], Periodic, 256),
+    ]
+}

@@ -1,0 +1,113 @@
+use crate::dtype::Float;
+use crate::op::Slot;
+use crate::parallel::{Shared, blocks, reduce, rows_per_block};
+use crate::simd::{sum, vectorize};
+use crate::tensor::{Scratch, Tensor};
+
+/// Mean and 1/√(variance + ε) of a row.
+#[inline(always)]
+pub(crate) fn statistics<T: Float>(x: &[T], epsilon: T) -> (T, T) {
+    let n = T::ONE / T::of(x.len() as f64);
+    let mean = sum(x.len(), |i| x[i]) * n;
+    let variance = n * sum(x.len(), |i| (x[i] - mean) * (x[i] - mean));
+    (mean, T::ONE / (variance + epsilon).sqrt())
+}
+
+/// n = (x - μ)·r.
+#[inline(always)]
+pub(crate) fn normalized<T: Float>(x: T, (mean, rstd): (T, T)) -> T {
+    (x - mean) * rstd
+}
+
+/// dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) of one row, where `g` is the gradient of n.
+#[inline(always)]
+pub(crate) fn input_gradient<T: Float>(
+    x: &[T],
+    stats: (T, T),
+    g: impl Fn(usize) -> T,
+    dx: &mut [T],
+    add: bool,
+) {
+    let (len, n) = (x.len(), T::ONE / T::of(x.len() as f64));
+    let mean_g = n * sum(len, &g);
+    let mean_gn = n * sum(len, |i| g(i) * normalized(x[i], stats));
+    let at = |i: usize| stats.1 * (g(i) - mean_g - normalized(x[i], stats) * mean_gn);
+    if add {
+        (0..len).for_each(|i| dx[i] += at(i));
+    } else {
+        (0..len).for_each(|i| dx[i] = at(i));
+    }
+}
+
+pub(super) fn forward<T: Float>(
+    epsilon: f64,
+    x: &Tensor,
+    w: &[T],
+    b: &[T],
+    stats: &mut [T],
+    out: &mut [T],
+) {
+    let (rows, h, x) = (x.rows(), x.width(), x.read::<T>());
+    let (stats, out) = (Shared::new(stats), Shared::new(out));
+    blocks(rows, rows_per_block(h), |range| {
+        // SAFETY: blocks are disjoint.
+        let out = unsafe { out.slice(range.start * h..range.end * h) };
+        // SAFETY: blocks are disjoint.
+        let stats = unsafe { stats.slice(range.start * 2..range.end * 2) };
+        vectorize(|| {
+            for (r, row) in range.enumerate() {
+                let (x, y) = (&x[row * h..][..h], &mut out[r * h..][..h]);
+                let s = statistics(x, T::of(epsilon));
+                (stats[2 * r], stats[2 * r + 1]) = s;
+                for i in 0..h {
+                    y[i] = normalized(x[i], s).mul_add(w[i], b[i]);
+                }
+            }
+        });
+    });
+}
+
+pub(super) fn backward_x<T: Float>(x: &Tensor, w: &[T], stats: &[T], dy: &[T], slot: &mut Slot) {
+    let (rows, h, x, add) = (x.rows(), x.width(), x.read::<T>(), slot.add);
+    let dx = Shared::new(slot.tensor.write::<T>());
+    blocks(rows, rows_per_block(h), |range| {
+        // SAFETY: blocks are disjoint.
+        let dx = unsafe { dx.slice(range.start * h..range.end * h) };
+        vectorize(|| {
+            for (r, row) in range.enumerate() {
+                let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
+                let s = (stats[2 * row], stats[2 * row + 1]);
+                input_gradient(x, s, |i| w[i] * dy[i], &mut dx[r * h..][..h], add);
+            }
+        });
+    });
+}
+
+pub(super) fn backward_affine<T: Float>(
+    x: &Tensor,
+    stats: &[T],
+    dy: &[T],
+    dw: &mut Option<Slot>,
+    db: &mut Option<Slot>,
+) {
+    let (rows, h, x) = (x.rows(), x.width(), x.read::<T>());
+    let mut sums = Scratch::<T>::zeroed(2 * h);
+    reduce(rows, rows_per_block(h), &mut sums, |range, sums| {
+        let (dw, db) = sums.split_at_mut(h);
+        vectorize(|| {
+            for row in range {
+                let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
+                let s = (stats[2 * row], stats[2 * row + 1]);
+                for i in 0..h {
+                    dw[i] = dy[i].mul_add(normalized(x[i], s), dw[i]);
+                    db[i] += dy[i];
+                }
+            }
+        });
+    });
+    for (slot, sum) in [(dw, &sums[..h]), (db, &sums[h..])] {
+        if let Some(slot) = slot {
+            slot.zeroed::<T>().iter_mut().zip(sum).for_each(|(t, s)| *t += *s);
+        }
+    }
+}

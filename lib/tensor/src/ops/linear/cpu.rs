@@ -1,0 +1,169 @@
+use super::Activation;
+use crate::dtype::Float;
+use crate::op::Slot;
+use crate::ops::activation;
+use crate::parallel::{Shared, blocks};
+use crate::product::{View, product, product_into};
+use crate::simd::vectorize;
+use crate::tensor::{Scratch, Tensor};
+
+/// Rows of a block: long enough that packing W does not count, short enough for the block to stay in
+/// the second-level cache until its activation is done.
+const ROWS: usize = 256;
+/// Columns of a block where rows are too few to occupy the threads.
+const COLUMNS: usize = 256;
+/// Partial sums of dW, at most this many and at most this many elements in all.
+const LANES: usize = 8;
+const LANE_ELEMENTS: usize = 4 << 20;
+
+/// z = x Wᵀ + b and, if asked, out = f(z).
+pub(super) fn forward<T: Float>(
+    x: &Tensor,
+    w: &Tensor,
+    b: Option<&Tensor>,
+    z: &mut [T],
+    activated: Option<(Activation, &mut [T])>,
+) {
+    let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
+    let (x, w, b) = (x.read::<T>(), w.read::<T>(), b.map(|b| b.read::<T>()));
+    let columns = if rows < 2 * ROWS { COLUMNS } else { n };
+    let (row_blocks, column_blocks) = (rows.div_ceil(ROWS), n.div_ceil(columns));
+    let z = Shared::new(z);
+    let out = activated.map(|(f, out)| (f, Shared::new(out)));
+    let task = |row_block: usize, column_block: usize| {
+        let (r0, c0) = (row_block * ROWS, column_block * columns);
+        let (r1, c1) = ((r0 + ROWS).min(rows), (c0 + columns).min(n));
+        if let Some(b) = b {
+            for r in r0..r1 {
+                // SAFETY: tasks have disjoint rows or columns.
+                unsafe { z.slice(r * n + c0..r * n + c1) }.copy_from_slice(&b[c0..c1]);
+            }
+        }
+        // SAFETY: as above; the block lies inside z.
+        unsafe {
+            product_into(
+                z.pointer(r0 * n + c0),
+                n,
+                b.is_some(),
+                T::ONE,
+                View::new(&x[r0 * k..], r1 - r0, k, k),
+                View::new(&w[c0 * k..], c1 - c0, k, k).transposed(),
+            );
+        }
+        if let Some((f, out)) = &out {
+            let spans = if columns == n { 1 } else { r1 - r0 };
+            let span = (r1 - r0) / spans * (c1 - c0);
+            for i in 0..spans {
+                let start = (r0 + i) * n + c0;
+                // SAFETY: as above.
+                let (z, out) =
+                    unsafe { (z.slice(start..start + span), out.slice(start..start + span)) };
+                activation::value(*f, z, out);
+            }
+        }
+    };
+    let work = row_blocks * column_blocks;
+    // A product this small is done before another thread has woken.
+    let grain = if rows * n * k < 64 * 1024 { work } else { 1 };
+    blocks(work, grain, |range| range.for_each(|i| task(i / column_blocks, i % column_blocks)));
+}
+
+/// Adds to (or sets) dx, dW, db where they are given; `dy` becomes dz.
+pub(super) fn backward<T: Float>(
+    x: &Tensor,
+    w: &Tensor,
+    z: Option<(Activation, &[T])>,
+    dy: &mut Tensor,
+    [dx, dw, db]: [&mut Option<Slot>; 3],
+) {
+    let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
+    let (x, w) = (x.read::<T>(), w.read::<T>());
+    if let Some((f, z)) = z {
+        let dy = Shared::new(dy.write::<T>());
+        blocks(rows, ROWS / 4, |r| {
+            let span = r.start * n..r.end * n;
+            // SAFETY: blocks are disjoint.
+            activation::derivative_times(f, &z[span.clone()], unsafe { dy.slice(span) });
+        });
+    }
+    let dz = dy.read::<T>();
+    let row_blocks = rows.div_ceil(ROWS);
+    // Which rows a lane sums depends on sizes alone.
+    let lanes = row_blocks.clamp(1, LANES).min((LANE_ELEMENTS / (n * k).max(1)).max(1));
+    let mut sums = Scratch::<T>::arbitrary(if dw.is_some() { lanes * n * k } else { 0 });
+    let mut bias_sums = Scratch::<T>::zeroed(if db.is_some() { lanes * n } else { 0 });
+    let (want_w, want_b) = (dw.is_some(), db.is_some());
+    {
+        let dx = dx.as_mut().map(|slot| (slot.add, Shared::new(slot.tensor.write::<T>())));
+        let (sums, bias_sums) = (Shared::new(&mut sums), Shared::new(&mut bias_sums));
+        let lane_grain = if rows * n * k < 32 * 1024 { lanes } else { 1 };
+        blocks(lanes, lane_grain, |range| {
+            for lane in range {
+                for block in (lane..row_blocks).step_by(lanes) {
+                    let (r0, r1) = (block * ROWS, ((block + 1) * ROWS).min(rows));
+                    let dz_block = &dz[r0 * n..r1 * n];
+                    if let Some((add, dx)) = &dx {
+                        // SAFETY: row blocks are disjoint.
+                        let dx = unsafe { dx.slice(r0 * k..r1 * k) };
+                        let dz = View::new(dz_block, r1 - r0, n, n);
+                        product(dx, k, *add, T::ONE, dz, View::new(w, n, k, k));
+                    }
+                    if want_w {
+                        // SAFETY: every lane has its own part.
+                        let sum = unsafe { sums.slice(lane * n * k..(lane + 1) * n * k) };
+                        let dzt = View::new(dz_block, r1 - r0, n, n).transposed();
+                        let x = View::new(&x[r0 * k..], r1 - r0, k, k);
+                        product(sum, k, block != lane, T::ONE, dzt, x);
+                    }
+                    if want_b {
+                        // SAFETY: every lane has its own part.
+                        let sum = unsafe { bias_sums.slice(lane * n..(lane + 1) * n) };
+                        add_rows(sum, dz_block);
+                    }
+                }
+            }
+        });
+    }
+    if let Some(slot) = dw {
+        collect(&sums, lanes, slot);
+    }
+    if let Some(slot) = db {
+        collect(&bias_sums, lanes, slot);
+    }
+}
+
+/// sum += every row of `x`.
+fn add_rows<T: Float>(sum: &mut [T], x: &[T]) {
+    vectorize(
+        #[inline(always)]
+        || {
+            for row in x.chunks_exact(sum.len()) {
+                for (s, x) in sum.iter_mut().zip(row) {
+                    *s += *x;
+                }
+            }
+        },
+    );
+}
+
+/// slot (+)= Σ over lanes, in order.
+fn collect<T: Float>(sums: &[T], lanes: usize, slot: &mut Slot) {
+    let add = slot.add;
+    let total = slot.tensor.write::<T>();
+    let width = total.len();
+    let total = Shared::new(total);
+    blocks(width, crate::parallel::BLOCK_ELEMENTS, |range| {
+        // SAFETY: blocks are disjoint.
+        let total = unsafe { total.slice(range.clone()) };
+        if !add {
+            total.fill(T::ZERO);
+        }
+        for lane in 0..lanes {
+            let part = &sums[lane * width..][range.clone()];
+            vectorize(
+                #[inline(always)]
+                || total.iter_mut().zip(part).for_each(|(t, p)| *t += *p),
+            );
+        }
+    });
+}

@@ -1,0 +1,93 @@
+//! y = f(x Wᵀ + b): x [.., K], W [N, K] (PyTorch's layout), b [N] if `bias`, y [.., N].
+//!
+//! With z = x Wᵀ + b and dz = dy ∘ f'(z): dx = dz W, dW = dzᵀ x, db = Σ over rows of dz.
+//! Costs 2·R·N·K operations forward and twice that backward (R rows).
+
+mod cpu;
+
+use super::activation::Activation;
+use crate::op::{Case, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// A dense layer with its activation.
+#[derive(Clone, Copy, Debug)]
+pub struct Linear {
+    /// Whether there is a third input b.
+    pub bias: bool,
+    /// f.
+    pub activation: Activation,
+}
+
+impl Op for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let (x, w) = match (inputs, self.bias) {
+            ([x, w], false) => (x, w),
+            ([x, w, b], true) if w.first() == b.first() && b.len() == 1 => (x, w),
+            _ => return Err("takes x, W [N, K] and, with a bias, b [N]".into()),
+        };
+        match (x.split_last(), w) {
+            (Some((k, rows)), [n, wk]) if k == wk => Ok([rows, &[*n]].concat()),
+            _ => Err("the last axis of x must be the last of W".into()),
+        }
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, w) = (inputs[0], inputs[1]);
+        let mut saved = vec![x.clone(), w.clone()];
+        if self.activation == Activation::Identity {
+            with_float!(out.dtype(), T => {
+                cpu::forward::<T>(x, w, inputs.get(2).copied(), out.write(), None);
+            });
+        } else {
+            let mut z = Tensor::arbitrary(out.shape(), out.dtype());
+            with_float!(out.dtype(), T => {
+                let activated = Some((self.activation, out.write()));
+                cpu::forward::<T>(x, w, inputs.get(2).copied(), z.write(), activated);
+            });
+            saved.push(z);
+        }
+        saved
+    }
+
+    fn backward(&self, saved: &Saved, mut dy: Tensor, grads: &mut Grads) {
+        let (mut dx, mut dw) = (grads.take(0), grads.take(1));
+        let mut db = if self.bias { grads.take(2) } else { None };
+        with_float!(dy.dtype(), T => {
+            let z = saved.get(2).map(|z| (self.activation, z.read::<T>()));
+            cpu::backward::<T>(&saved[0], &saved[1], z, &mut dy, [&mut dx, &mut dw, &mut db]);
+        });
+        for (i, slot) in [dx, dw, db].into_iter().enumerate() {
+            if let Some(slot) = slot {
+                grads.put(i, slot);
+            }
+        }
+    }
+}
+
+/// Every combination of bias and activation at odd sizes, more rows than a block, few rows with many
+/// columns, and the shapes of a transformer.
+pub fn cases() -> Vec<Case> {
+    use Activation::{Gelu, GeluTanh, Identity, Silu};
+    let case = |bias, activation, rows: &[usize], n: usize, k: usize| {
+        let x = [rows, &[k]].concat();
+        let shapes: &[&[usize]] = if bias { &[&x, &[n, k], &[n]] } else { &[&x, &[n, k]] };
+        Case::new(Linear { bias, activation }, shapes)
+            .operations(2 * rows.iter().product::<usize>() * n * k)
+    };
+    vec![
+        case(true, Identity, &[1], 1, 1),
+        case(false, Identity, &[3, 5], 7, 11),
+        case(true, Gelu, &[2, 3], 5, 4),
+        case(true, GeluTanh, &[7], 3, 9),
+        case(false, Silu, &[1], 65, 31),
+        case(true, Gelu, &[1029], 33, 17),
+        case(true, Identity, &[64], 600, 48),
+        case(true, Gelu, &[32, 128], 512, 128),
+        case(true, Identity, &[64, 128], 256, 1024),
+    ]
+}

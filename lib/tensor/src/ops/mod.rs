@@ -1,0 +1,39 @@
+//! The differentiable ops, a folder each: `mod.rs` holds the formula, the shapes and the cases,
+//! `cpu.rs` the loops.
+
+pub mod activation;
+pub mod adaln;
+pub mod attention;
+pub mod depthwise_conv;
+pub mod layernorm;
+pub mod linear;
+pub mod relative_error;
+pub mod residual;
+pub mod rmsnorm;
+pub mod softmax;
+pub mod spectral_energy;
+pub mod spectrum;
+pub mod squared_error;
+pub mod token_map;
+pub mod weighted_sum;
+
+use crate::op::Case;
+
+/// Name and cases of every op.
+pub const ALL: &[(&str, fn() -> Vec<Case>)] = &[
+    ("activation", activation::cases),
+    ("adaln", adaln::cases),
+    ("attention", attention::cases),
+    ("depthwise_conv", depthwise_conv::cases),
+    ("layernorm", layernorm::cases),
+    ("linear", linear::cases),
+    ("relative_error", relative_error::cases),
+    ("residual", residual::cases),
+    ("rmsnorm", rmsnorm::cases),
+    ("softmax", softmax::cases),
+    ("spectral_energy", spectral_energy::cases),
+    ("spectrum", spectrum::cases),
+    ("squared_error", squared_error::cases),
+    ("token_map", token_map::cases),
+    ("weighted_sum", weighted_sum::cases),
+];

@@ -1,0 +1,89 @@
+use crate::dtype::Float;
+use crate::op::Slot;
+use crate::parallel::{Shared, blocks, reduce, rows_per_block};
+use crate::simd::{sum, vectorize};
+use crate::tensor::{Scratch, Tensor};
+
+/// 1/√(mean(x²) + ε).
+#[inline(always)]
+pub(crate) fn rstd<T: Float>(x: &[T], epsilon: T) -> T {
+    let mean = sum(x.len(), |i| x[i] * x[i]) / T::of(x.len() as f64);
+    T::ONE / (mean + epsilon).sqrt()
+}
+
+/// dx (+)= r·(g - n·mean(g ∘ n)) of one row, where `g` is the gradient of n = x·r.
+#[inline(always)]
+pub(crate) fn input_gradient<T: Float>(
+    x: &[T],
+    r: T,
+    g: impl Fn(usize) -> T,
+    dx: &mut [T],
+    add: bool,
+) {
+    let mean_gn = sum(x.len(), |i| g(i) * x[i]) * r / T::of(x.len() as f64);
+    let at = |i: usize| r * (g(i) - x[i] * r * mean_gn);
+    if add {
+        (0..x.len()).for_each(|i| dx[i] += at(i));
+    } else {
+        (0..x.len()).for_each(|i| dx[i] = at(i));
+    }
+}
+
+pub(super) fn forward<T: Float>(epsilon: f64, x: &Tensor, w: &[T], out: &mut [T]) {
+    let (rows, h, x) = (x.rows(), x.width(), x.read::<T>());
+    let out = Shared::new(out);
+    blocks(rows, rows_per_block(h), |range| {
+        // SAFETY: blocks are disjoint.
+        let out = unsafe { out.slice(range.start * h..range.end * h) };
+        vectorize(|| {
+            for (r, row) in range.enumerate() {
+                let (x, y) = (&x[row * h..][..h], &mut out[r * h..][..h]);
+                let rstd = rstd(x, T::of(epsilon));
+                for i in 0..h {
+                    y[i] = x[i] * rstd * w[i];
+                }
+            }
+        });
+    });
+}
+
+pub(super) fn backward<T: Float>(
+    epsilon: f64,
+    x: &Tensor,
+    w: &[T],
+    dy: &[T],
+    dx: &mut Option<Slot>,
+    dw: &mut Option<Slot>,
+) {
+    let (rows, h, x) = (x.rows(), x.width(), x.read::<T>());
+    if let Some(slot) = dx {
+        let add = slot.add;
+        let dx = Shared::new(slot.tensor.write::<T>());
+        blocks(rows, rows_per_block(h), |range| {
+            // SAFETY: blocks are disjoint.
+            let dx = unsafe { dx.slice(range.start * h..range.end * h) };
+            vectorize(|| {
+                for (r, row) in range.enumerate() {
+                    let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
+                    let rstd = rstd(x, T::of(epsilon));
+                    input_gradient(x, rstd, |i| w[i] * dy[i], &mut dx[r * h..][..h], add);
+                }
+            });
+        });
+    }
+    if let Some(slot) = dw {
+        let mut sums = Scratch::<T>::zeroed(h);
+        reduce(rows, rows_per_block(h), &mut sums, |range, sums| {
+            vectorize(|| {
+                for row in range {
+                    let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
+                    let rstd = rstd(x, T::of(epsilon));
+                    for i in 0..h {
+                        sums[i] = (dy[i] * rstd).mul_add(x[i], sums[i]);
+                    }
+                }
+            });
+        });
+        slot.zeroed::<T>().iter_mut().zip(sums.iter()).for_each(|(t, s)| *t += *s);
+    }
+}

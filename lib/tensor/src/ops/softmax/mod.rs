@@ -1,0 +1,51 @@
+//! Softmax over the last axis: y_i = exp(x_i - max x) / Σ_j exp(x_j - max x). x [.., N].
+//!
+//! dx = y ∘ (dy - Σ_j dy_j y_j).
+
+mod cpu;
+
+pub(crate) use cpu::softmax_row;
+
+use crate::op::{Case, Draw, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// Softmax over the last axis.
+#[derive(Clone, Copy, Debug)]
+pub struct Softmax;
+
+impl Op for Softmax {
+    fn name(&self) -> &'static str {
+        "softmax"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        match inputs {
+            [x] if x.last().is_some_and(|n| *n > 0) => Ok(x.to_vec()),
+            _ => Err("takes x [.., N] with N > 0".into()),
+        }
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        with_float!(out.dtype(), T => cpu::forward::<T>(inputs[0], out.write()));
+        vec![out.clone()]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if let Some(mut slot) = grads.take(0) {
+            with_float!(dy.dtype(), T => cpu::backward::<T>(&saved[0], dy.read(), &mut slot));
+            grads.put(0, slot);
+        }
+    }
+}
+
+/// One element, odd widths, large values.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(Softmax, &[&[1]]),
+        Case::new(Softmax, &[&[3, 7]]),
+        Case::new(Softmax, &[&[2, 5, 33]]),
+        Case::new(Softmax, &[&[5, 19]]).draw(0, Draw::Uniform(90.0, 100.0)),
+        Case::new(Softmax, &[&[2048, 511]]),
+    ]
+}

@@ -1,0 +1,48 @@
+use crate::dtype::Float;
+use crate::op::Slot;
+
+/// X_0 and, for an even number of tokens, X_{T/2} of every channel of a sample.
+fn ends<T: Float>(x: &[T], tokens: usize, c: usize) -> Vec<(f64, f64)> {
+    let mut ends = vec![(0.0, 0.0); c];
+    for (t, row) in x.chunks_exact(c).enumerate() {
+        let sign = if t % 2 == 0 { 1.0 } else { -1.0 };
+        for (end, x) in ends.iter_mut().zip(row) {
+            end.0 += x.f64();
+            end.1 += sign * x.f64();
+        }
+    }
+    if tokens % 2 == 1 {
+        ends.iter_mut().for_each(|end| end.1 = 0.0);
+    }
+    ends
+}
+
+/// Σ over samples, frequencies and channels of |rFFT|².
+pub(super) fn energy<T: Float>(shape: &[usize], x: &[T]) -> f64 {
+    let (tokens, c) = (shape[1], shape[2]);
+    let mut total = 0.0;
+    for sample in x.chunks_exact((tokens * c).max(1)) {
+        let squares: f64 = sample.iter().map(|x| x.f64() * x.f64()).sum();
+        let ends: f64 = ends(sample, tokens, c).iter().map(|(a, b)| a * a + b * b).sum();
+        total += (tokens as f64 * squares + ends) / 2.0;
+    }
+    total
+}
+
+/// dx (+)= factor·(T·x_t + X_0 + (-1)^t·X_{T/2}).
+pub(super) fn backward<T: Float>(factor: T, shape: &[usize], x: &[T], slot: &mut Slot) {
+    let (tokens, c) = (shape[1], shape[2]);
+    let dx = slot.zeroed::<T>();
+    let size = (tokens * c).max(1);
+    for (x, dx) in x.chunks_exact(size).zip(dx.chunks_exact_mut(size)) {
+        let ends = ends(x, tokens, c);
+        for t in 0..tokens {
+            let sign = if t % 2 == 0 { 1.0 } else { -1.0 };
+            for i in 0..c {
+                let at = t * c + i;
+                let sum = tokens as f64 * x[at].f64() + ends[i].0 + sign * ends[i].1;
+                dx[at] += factor * T::of(sum);
+            }
+        }
+    }
+}

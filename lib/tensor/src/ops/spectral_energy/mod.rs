@@ -1,0 +1,74 @@
+//! Relative difference of spectral energy: L = |E(p) - E(t)|/(E(t) + 1e-8), where E is the mean of
+//! |rFFT over tokens|² over samples, frequencies 0..=⌊T/2⌋ and channels. p, t [B, T, C], L [1].
+//!
+//! No transform is needed: by Parseval's theorem the sum over those frequencies is
+//! (T·Σ_t x_t² + X_0² + [T even]·X_{T/2}²)/2 with X_0 = Σ x_t, X_{T/2} = Σ (-1)^t x_t, so
+//! dE/dx_t is proportional to T·x_t + X_0 + [T even]·(-1)^t·X_{T/2}.
+
+mod cpu;
+
+use crate::dtype::Float;
+use crate::op::{Case, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// Keeps a target without energy finite.
+const EPSILON: f64 = 1e-8;
+
+/// Relative difference of spectral energy; inputs prediction and target.
+#[derive(Clone, Copy, Debug)]
+pub struct SpectralEnergy;
+
+/// Number of terms in the mean.
+fn terms(shape: &[usize]) -> f64 {
+    (shape[0] * (shape[1] / 2 + 1) * shape[2]) as f64
+}
+
+impl Op for SpectralEnergy {
+    fn name(&self) -> &'static str {
+        "spectral_energy"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        match inputs {
+            [p @ [_, _, _], t] if p == t => Ok(vec![1]),
+            _ => Err("takes p and t [B, T, C]".into()),
+        }
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [p, t] = [inputs[0], inputs[1]];
+        let mut energy = Tensor::arbitrary(&[2], out.dtype());
+        with_float!(out.dtype(), T => {
+            let [ep, et] = [p, t].map(|x| cpu::energy::<T>(x.shape(), x.read()) / terms(x.shape()));
+            energy.write::<T>().copy_from_slice(&[T::of(ep), T::of(et)]);
+            out.write::<T>()[0] = T::of((ep - et).abs() / (et + EPSILON));
+        });
+        vec![p.clone(), t.clone(), energy]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let energy = saved[2].to_f64();
+        let (ep, et) = (energy[0], energy[1]);
+        let sign = if ep > et { 1.0 } else { -1.0 };
+        let d = et + EPSILON;
+        let outer = [sign / d, -sign / d - (ep - et).abs() / (d * d)];
+        for i in 0..2 {
+            if let Some(mut slot) = grads.take(i) {
+                let factor = dy.item() * outer[i] / terms(saved[i].shape());
+                with_float!(dy.dtype(), T => {
+                    cpu::backward::<T>(T::of(factor), saved[i].shape(), saved[i].read(), &mut slot);
+                });
+                grads.put(i, slot);
+            }
+        }
+    }
+}
+
+/// Even and odd numbers of tokens, one token.
+pub fn cases() -> Vec<Case> {
+    [[1, 1, 1], [2, 7, 3], [3, 8, 5], [64, 64, 16]]
+        .iter()
+        .map(|shape| Case::new(SpectralEnergy, &[shape, shape]))
+        .collect()
+}

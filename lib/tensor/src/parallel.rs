@@ -1,0 +1,156 @@
+//! Work split over threads in blocks whose borders depend on the sizes alone, never on the number
+//! of threads: that is what makes results the same to the bit on 1, 2 or N of them.
+
+use crate::dtype::Float;
+use crate::tensor::Scratch;
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
+use std::marker::PhantomData;
+use std::ops::Range;
+use unix::{Error, Result};
+
+/// Elements one block of simple work should touch. Below it a thread's wake-up costs more than it
+/// brings.
+pub const BLOCK_ELEMENTS: usize = 32 * 1024;
+
+/// At most this many partial results in a reduction over blocks.
+const REDUCTION_BLOCKS: usize = 32;
+
+/// Sets the number of threads of the process; to be called once, before any work.
+pub fn set_threads(threads: usize) -> Result<()> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build_global()
+        .map_err(|error| Error::bug(format!("cannot set {threads} threads: {error}")))
+}
+
+/// Number of threads that work is split over here.
+pub fn threads() -> usize {
+    rayon::current_num_threads()
+}
+
+/// Rows of `width` elements that make one block.
+pub fn rows_per_block(width: usize) -> usize {
+    (BLOCK_ELEMENTS / width.max(1)).max(1)
+}
+
+/// Calls `work` for consecutive blocks of at most `grain` of 0..n, on all threads; a single block
+/// wakes nobody.
+pub fn blocks(n: usize, grain: usize, work: impl Fn(Range<usize>) + Send + Sync) {
+    let grain = grain.max(1);
+    let block = |i: usize| i * grain..((i + 1) * grain).min(n);
+    let count = n.div_ceil(grain);
+    if count <= 1 || threads() == 1 {
+        (0..count).for_each(|i| work(block(i)));
+    } else {
+        (0..count).into_par_iter().with_max_len(1).for_each(|i| work(block(i)));
+    }
+}
+
+/// Σ over blocks of what `work` adds to its accumulator of `width` elements (zero at first), summed
+/// in the order of the blocks into `total` (which is added to).
+pub fn reduce<T: Float>(
+    n: usize,
+    min_grain: usize,
+    total: &mut [T],
+    work: impl Fn(Range<usize>, &mut [T]) + Send + Sync,
+) {
+    let width = total.len();
+    let grain = min_grain.max(n.div_ceil(REDUCTION_BLOCKS)).max(1);
+    let count = n.div_ceil(grain);
+    if count <= 1 {
+        work(0..n, total);
+        return;
+    }
+    let mut partial = Scratch::<T>::zeroed(count * width);
+    let shared = Shared::new(&mut partial);
+    blocks(n, grain, |range| {
+        let i = range.start / grain;
+        // SAFETY: every block has its own slice of `partial`.
+        work(range, unsafe { shared.slice(i * width..(i + 1) * width) });
+    });
+    for part in partial.chunks_exact(width) {
+        for (t, p) in total.iter_mut().zip(part) {
+            *t += *p;
+        }
+    }
+}
+
+/// A mutable slice whose disjoint parts are written by several threads at once.
+pub struct Shared<'a, T> {
+    start: *mut T,
+    len: usize,
+    slice: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: parts are handed out only through `slice` and `start`, whose callers promise to keep them
+// disjoint.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    /// Shares `slice` for the life of the result.
+    pub fn new(slice: &'a mut [T]) -> Self {
+        Self { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
+    }
+
+    /// The part `range`.
+    ///
+    /// # Safety
+    /// No two parts that live at the same time may overlap.
+    ///
+    /// # Panics
+    /// When `range` is not inside the slice.
+    #[allow(clippy::mut_from_ref)] // that is its purpose
+    pub unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: inside the slice (checked); disjointness is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+
+    /// Pointer to element `at`, for strided parts of a matrix.
+    ///
+    /// # Panics
+    /// When `at` is not inside the slice.
+    pub fn pointer(&self, at: usize) -> *mut T {
+        assert!(at < self.len);
+        // SAFETY: inside the slice (checked).
+        unsafe { self.start.add(at) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn blocks_cover_everything_once() {
+        for (n, grain) in [(0, 3), (1, 3), (3, 3), (10, 3), (1000, 7), (5, 0)] {
+            let seen: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+            blocks(n, grain, |range| {
+                for i in range {
+                    seen[i].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            assert!(seen.iter().all(|s| s.load(Ordering::Relaxed) == 1), "{n} {grain}");
+        }
+    }
+
+    #[test]
+    fn a_reduction_does_not_depend_on_threads() {
+        let x: Vec<f32> = (0..10_007).map(|i| ((i * 7919) % 1000) as f32 * 1e-3).collect();
+        let run = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut total = [0.0_f32; 1];
+                reduce(x.len(), 100, &mut total, |range, sum| {
+                    range.for_each(|i| sum[0] += x[i]);
+                });
+                total[0].to_bits()
+            })
+        };
+        assert_eq!(run(1), run(2));
+        assert_eq!(run(1), run(7));
+    }
+}

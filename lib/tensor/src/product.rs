@@ -1,0 +1,148 @@
+//! Matrix products, through the `gemm` crate.
+//!
+//! Each call runs on the calling thread; ops split their work into blocks themselves
+//! (`parallel::blocks`), so that what follows a product (bias, activation, the next product) finds
+//! the block in cache, and so that the split does not depend on the number of threads.
+
+use crate::dtype::Float;
+
+/// A matrix inside a slice, by strides.
+#[derive(Clone, Copy)]
+pub struct View<'a, T> {
+    data: &'a [T],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a, T> View<'a, T> {
+    /// `rows` × `columns` starting at `data[0]`, rows `row_stride` apart.
+    ///
+    /// # Panics
+    /// When the matrix does not lie inside `data`.
+    pub fn new(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Self {
+        check(data.len(), rows, columns, row_stride);
+        Self { data, rows, columns, row_stride, column_stride: 1 }
+    }
+
+    /// The transposed matrix, by strides only.
+    pub fn transposed(self) -> Self {
+        Self {
+            data: self.data,
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+        }
+    }
+}
+
+fn check(len: usize, rows: usize, columns: usize, row_stride: usize) {
+    assert!(
+        rows == 0 || columns == 0 || (rows - 1) * row_stride + columns <= len,
+        "a {rows}x{columns} matrix with row stride {row_stride} does not fit into {len} elements"
+    );
+}
+
+/// out = alpha·lhs·rhs, or out += alpha·lhs·rhs when `add`; `out` is row-major with the given row
+/// stride.
+///
+/// # Panics
+/// When the inner sizes differ or `out` is too short.
+pub fn product<T: Float>(
+    out: &mut [T],
+    row_stride: usize,
+    add: bool,
+    alpha: T,
+    lhs: View<T>,
+    rhs: View<T>,
+) {
+    check(out.len(), lhs.rows, rhs.columns, row_stride);
+    // SAFETY: `out` is exclusively ours and large enough (checked).
+    unsafe { product_into(out.as_mut_ptr(), row_stride, add, alpha, lhs, rhs) }
+}
+
+/// [`product`] into memory of which other threads write other columns.
+///
+/// # Safety
+/// `out` must be valid for writes of lhs.rows rows of rhs.columns elements, rows `row_stride` apart,
+/// and nobody else may touch those elements meanwhile.
+///
+/// # Panics
+/// When the inner sizes differ.
+pub unsafe fn product_into<T: Float>(
+    out: *mut T,
+    row_stride: usize,
+    add: bool,
+    alpha: T,
+    lhs: View<T>,
+    rhs: View<T>,
+) {
+    assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
+    let beta = if add { T::ONE } else { T::ZERO };
+    // SAFETY: the views lie inside their slices (checked when they were made); `out` is the caller's
+    // promise. Strides are below isize::MAX because the slices exist.
+    unsafe {
+        gemm::gemm(
+            lhs.rows,
+            rhs.columns,
+            lhs.columns,
+            out,
+            1,
+            row_stride as isize,
+            add,
+            lhs.data.as_ptr(),
+            lhs.column_stride as isize,
+            lhs.row_stride as isize,
+            rhs.data.as_ptr(),
+            rhs.column_stride as isize,
+            rhs.row_stride as isize,
+            beta,
+            alpha,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_transposition_and_odd_size_agrees_with_the_definition() {
+        for (m, n, k) in [(1, 1, 1), (3, 5, 7), (17, 1, 33), (64, 65, 63), (1, 129, 2)] {
+            let a: Vec<f64> = (0..m * k).map(|i| ((i * 37 + 11) % 101) as f64 - 50.0).collect();
+            let b: Vec<f64> = (0..k * n).map(|i| ((i * 53 + 7) % 97) as f64 - 48.0).collect();
+            let transpose = |x: &[f64], rows: usize, columns: usize| -> Vec<f64> {
+                (0..columns * rows).map(|i| x[(i % rows) * columns + i / rows]).collect()
+            };
+            let (at, bt) = (transpose(&a, m, k), transpose(&b, k, n));
+            for ta in [false, true] {
+                for tb in [false, true] {
+                    let lhs = if ta {
+                        View::new(&at, k, m, m).transposed()
+                    } else {
+                        View::new(&a, m, k, k)
+                    };
+                    let rhs = if tb {
+                        View::new(&bt, n, k, k).transposed()
+                    } else {
+                        View::new(&b, k, n, n)
+                    };
+                    let mut out = vec![1.0; m * n];
+                    product(&mut out, n, true, 2.0, lhs, rhs);
+                    for i in 0..m {
+                        for j in 0..n {
+                            let sum: f64 = (0..k).map(|l| a[i * k + l] * b[l * n + j]).sum();
+                            assert_eq!(out[i * n + j], 1.0 + 2.0 * sum); // integers: exact
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Vector code for the machine at hand.
+//!
+//! Kernels are plain loops over slices. [`vectorize`] compiles the closure it is given once for each
+//! instruction set (baseline, AVX2+FMA, AVX-512) and calls the best one the processor has. Sums keep
+//! [`LANES`] partial sums in a fixed order, so results are the same on all of them.
+
+use crate::dtype::Float;
+
+/// Partial sums of a reduction: one AVX-512 register of f32.
+pub const LANES: usize = 16;
+
+/// Runs `kernel` compiled for the best instruction set of this processor. Functions called inside
+/// must be `#[inline(always)]` to be compiled along.
+#[inline]
+pub fn vectorize<R>(kernel: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(kernel)
+}
+
+/// Σ f(i) over 0..n with [`LANES`] partial sums.
+#[inline(always)]
+pub fn sum<T: Float>(n: usize, f: impl Fn(usize) -> T) -> T {
+    let mut lanes = [T::ZERO; LANES];
+    let whole = n / LANES * LANES;
+    let mut start = 0;
+    while start < whole {
+        for (lane, total) in lanes.iter_mut().enumerate() {
+            *total += f(start + lane);
+        }
+        start += LANES;
+    }
+    for i in whole..n {
+        lanes[i - whole] += f(i);
+    }
+    fold(&lanes)
+}
+
+/// Sums the lanes pairwise, always in the same order.
+#[inline(always)]
+pub fn fold<T: Float>(lanes: &[T; LANES]) -> T {
+    let mut lanes = *lanes;
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = lanes[i] + lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// The largest element; -∞ of an empty slice is not needed: rows are never empty.
+#[inline(always)]
+pub fn max<T: Float>(x: &[T]) -> T {
+    let mut lanes = [x[0]; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = lane.maximum(*value);
+        }
+    }
+    let top = rest.iter().fold(lanes[0], |top, value| top.maximum(*value));
+    lanes.iter().fold(top, |top, value| top.maximum(*value))
+}

@@ -1,0 +1,28 @@
+//! Global norm of gradients, for clipping and for the check that an update is finite.
+
+use crate::dtype::Float;
+use crate::parallel::{BLOCK_ELEMENTS, reduce};
+use crate::simd::{sum, vectorize};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// √Σ x² over all elements of all tensors, summed in f64; not finite when any element is not.
+pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 {
+    let squares = |x: &Tensor| with_float!(x.dtype(), T => on_cpu::<T>(x.read()));
+    tensors.into_iter().map(squares).sum::<f64>().sqrt()
+}
+
+/// What gradients are multiplied with so that their norm is at most `max_norm`, as PyTorch computes
+/// it: min(1, max_norm/(norm + 1e-6)).
+pub fn clip_scale(norm: f64, max_norm: f64) -> f64 {
+    (max_norm / (norm + 1e-6)).min(1.0)
+}
+
+fn on_cpu<T: Float>(x: &[T]) -> f64 {
+    let mut total = [0.0_f64];
+    reduce(x.len(), BLOCK_ELEMENTS, &mut total, |range, total| {
+        let x = &x[range];
+        total[0] += vectorize(|| sum(x.len(), |i| x[i].f64() * x[i].f64()));
+    });
+    total[0]
+}

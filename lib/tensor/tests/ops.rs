@@ -1,0 +1,99 @@
+//! Every case of every op: the gradient, f32 against f64, gradients added to what is there, and the
+//! same bits on any number of threads.
+
+use tensor::check::{difference, draw, gradient_error, inputs, precision_error, run};
+use tensor::op::{Case, Draw};
+use tensor::ops::ALL;
+use tensor::{Dtype, Tensor};
+
+/// A fresh seed for every run of the tests; printed when a check fails.
+fn seed() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |t| t.as_nanos() as u64)
+}
+
+fn each_case(check: impl Fn(&str, &Case)) {
+    for (name, cases) in ALL {
+        let cases = cases();
+        assert!(!cases.is_empty(), "{name} has no cases");
+        for case in &cases {
+            let shapes: Vec<_> = case.inputs.iter().map(|(s, _)| s).collect();
+            assert_eq!(case.op.name(), *name);
+            check(&format!("{name} {shapes:?}"), case);
+        }
+    }
+}
+
+/// Elements of all inputs; gradient checks evaluate a case nine times in f64.
+fn size(case: &Case) -> usize {
+    case.inputs.iter().map(|(s, _)| s.iter().product::<usize>()).sum::<usize>()
+        + case.operations / 64
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    let seed = seed();
+    each_case(|what, case| {
+        if size(case) > 2_000_000 {
+            return;
+        }
+        // Fourth-order differences with h = 3e-4 leave about h⁴ of truncation and ε/h of rounding,
+        // both far below; a wrong term shows as 1e-3 or more.
+        let error = gradient_error(case, seed);
+        assert!(error < 1e-6, "{what}: {error:e} (seed {seed})");
+    });
+}
+
+#[test]
+fn f32_agrees_with_f64() {
+    let seed = seed();
+    each_case(|what, case| {
+        // Rounding grows with the root of the longest sum (at most 8192 terms here) times 6e-8, and
+        // the largest of many elements lies some deviations out.
+        let error = precision_error(case, seed);
+        assert!(error < 2e-4, "{what}: {error:e} (seed {seed})");
+    });
+}
+
+#[test]
+fn gradients_are_added_to_what_is_there() {
+    let seed = seed();
+    each_case(|what, case| {
+        if size(case) > 500_000 {
+            return;
+        }
+        let x = inputs(case, seed);
+        let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
+        let dy = draw(&case.op.shape(&shapes).unwrap(), &Draw::Normal, seed, 99);
+        let (_, fresh) = run(case, &x, &dy, None);
+        let before: Vec<Tensor> =
+            (100..).zip(&x).map(|(i, x)| draw(x.shape(), &Draw::Normal, seed, i)).collect();
+        let (_, sums) = run(case, &x, &dy, Some(&before));
+        for ((fresh, sum), before) in fresh.iter().zip(&sums).zip(&before) {
+            let (Some(fresh), Some(sum)) = (fresh, sum) else { continue };
+            let expected: Vec<f64> =
+                fresh.to_f64().iter().zip(before.to_f64()).map(|(a, b)| a + b).collect();
+            let error = difference(sum, &Tensor::of(&expected, sum.shape()));
+            assert!(error < 1e-12, "{what}: {error:e} (seed {seed})");
+        }
+    });
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let seed = seed();
+    let bits = |t: &Tensor| t.read::<f32>().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    each_case(|what, case| {
+        let x: Vec<Tensor> = inputs(case, seed).iter().map(|x| x.to_dtype(Dtype::F32)).collect();
+        let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
+        let shape = case.op.shape(&shapes).unwrap();
+        let dy = draw(&shape, &Draw::Normal, seed, 99).to_dtype(Dtype::F32);
+        let results = [1, 2, 5].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let (out, grads) = pool.install(|| run(case, &x, &dy, None));
+            (bits(&out), grads.iter().flatten().map(bits).collect::<Vec<_>>())
+        });
+        assert!(results[0] == results[1] && results[0] == results[2], "{what} (seed {seed})");
+    });
+}

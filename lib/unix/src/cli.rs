@@ -1,0 +1,143 @@
+//! The frame of every program: parse, run the body, end with the right status.
+//!
+//! A program is `fn main() -> ExitCode { unix::cli::main::<Args>(body) }`, where `Args` derives
+//! [`clap::Parser`] with `version = env!("LONGHAUL_VERSION")`. It gets: usage errors with status 2,
+//! errors as one line on stderr, a quiet end when the reader of stdout goes away, panics of any
+//! thread as one line and status 70, and the hidden `--generate` ([`crate::generate`]).
+//! Colour of help and NO_COLOR are clap's business.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::{Exit, Result, diagnostics, generate, time};
+
+/// The shared option for the form of the results; `#[command(flatten)]` it into `Args`.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub struct Output {
+    /// Write JSON lines instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Who is running: for messages and for `env.json`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Name of the program, e.g. `train-stage`.
+    pub name: String,
+    /// Version, e.g. `0.1.0`.
+    pub version: String,
+    /// Git commit it was built from, or `unknown`.
+    pub commit: String,
+}
+
+static PROGRAM: Mutex<Option<Program>> = Mutex::new(None);
+
+/// The running program; outside of [`main`] (tests, examples) a nameless `longhaul`.
+pub fn program() -> Program {
+    let known = PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    known.unwrap_or_else(|| Program {
+        name: "longhaul".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: "unknown".into(),
+    })
+}
+
+/// Runs a program whose end is one of our own statuses.
+pub fn main<A: Parser>(body: fn(A) -> Result<Exit>) -> ExitCode {
+    main_with_status(body)
+}
+
+/// Runs a program that may also hand on the status of a child (`timekeep run`).
+pub fn main_with_status<A: Parser, S: Into<ExitCode>>(body: fn(A) -> Result<S>) -> ExitCode {
+    time::mark_process_start();
+    let command = A::command();
+    set_program(&command);
+    end_on_panic();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(done) = generate::asked(command, &words) {
+        return end(done);
+    }
+    match A::try_parse_from(&words) {
+        Ok(args) => end(body(args)),
+        Err(error) => end_of_parsing(&error),
+    }
+}
+
+fn set_program(command: &clap::Command) {
+    let version = command.get_version().unwrap_or(env!("CARGO_PKG_VERSION"));
+    let (number, commit) = version.split_once(" (").unwrap_or((version, "unknown"));
+    *PROGRAM.lock().unwrap_or_else(PoisonError::into_inner) = Some(Program {
+        name: command.get_name().into(),
+        version: number.into(),
+        commit: commit.trim_end_matches(')').into(),
+    });
+}
+
+/// Prints the error, if any; "done" as an error is the broken pipe of [`crate::out`]: no words.
+fn end<S: Into<ExitCode>>(outcome: Result<S>) -> ExitCode {
+    match outcome {
+        Ok(status) => status.into(),
+        Err(error) => {
+            if error.exit != Exit::Done {
+                diagnostics::say(&error);
+            }
+            error.exit.into()
+        }
+    }
+}
+
+/// Help and version are data (stdout, 0); anything else is a usage error (stderr, 2).
+fn end_of_parsing(error: &clap::Error) -> ExitCode {
+    let status = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Done,
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Exit::Usage,
+        _ => {
+            let text = error.render().to_string();
+            diagnostics::say(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+            return Exit::Usage.into();
+        }
+    };
+    match error.print() {
+        Err(cause) if cause.kind() != std::io::ErrorKind::BrokenPipe => Exit::Io.into(),
+        _ => status.into(),
+    }
+}
+
+/// Turns a panic of any thread into one line and status 70, at once: the other threads may be
+/// waiting for the one that just died. Files are safe, since they are renamed when whole.
+/// With RUST_BACKTRACE set the backtrace follows.
+fn end_on_panic() {
+    std::panic::set_hook(Box::new(|info| {
+        let what = info.payload_as_str().unwrap_or("unknown cause").replace('\n', " ");
+        let place = match info.location() {
+            Some(at) => format!(" at {}:{}", at.file(), at.line()),
+            None => String::new(),
+        };
+        diagnostics::say(format_args!("internal fault: {what}{place} (please report)"));
+        let trace = std::backtrace::Backtrace::capture();
+        if trace.status() == std::backtrace::BacktraceStatus::Captured {
+            let _ = writeln!(std::io::stderr(), "{trace}");
+        }
+        signal_hook::low_level::exit(Exit::Bug as i32);
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_is_split_into_number_and_commit() {
+        set_program(&clap::Command::new("ckpt").version("1.2.3 (abcdef123456)"));
+        assert_eq!(
+            program(),
+            Program { name: "ckpt".into(), version: "1.2.3".into(), commit: "abcdef123456".into() }
+        );
+        *PROGRAM.lock().unwrap() = None;
+    }
+}

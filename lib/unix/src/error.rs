@@ -1,0 +1,110 @@
+//! One error type for the whole toolkit: a sentence for the user and the exit status it leads to.
+//!
+//! The status is chosen where the fault is found, because only that place knows whether a file was
+//! missing (66), damaged (65) or not writable (73). Context added on the way up keeps it.
+
+use std::fmt;
+use std::path::Path;
+
+/// Exit status of every program (`longhaul(7)`, EXIT STATUS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// The work is finished.
+    Done = 0,
+    /// Any failure without a status of its own.
+    Failure = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// The data is there and bad.
+    Data = 65,
+    /// An input file or folder is missing or unreadable.
+    NoInput = 66,
+    /// A fault of ours.
+    Bug = 70,
+    /// An output cannot be created.
+    CannotCreate = 73,
+    /// Reading or writing failed midway.
+    Io = 74,
+    /// Stopped early with a checkpoint: run the same command again.
+    Again = 75,
+    /// The configuration is wrong.
+    Config = 78,
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        std::process::ExitCode::from(exit as u8)
+    }
+}
+
+/// A failure as the user sees it: what happened, to which file, key or shape, and what to do.
+#[derive(Debug)]
+pub struct Error {
+    /// Exit status of the program that ends with this error.
+    pub exit: Exit,
+    message: String,
+}
+
+/// `Result` with our [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error with the given exit status.
+    pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
+        Self { exit, message: message.to_string() }
+    }
+    /// The command line is wrong (2).
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+    /// The data is bad (65).
+    pub fn data(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Data, message)
+    }
+    /// A fault of ours (70).
+    pub fn bug(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Bug, message)
+    }
+    /// The configuration is wrong (78).
+    pub fn config(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Config, message)
+    }
+    /// Opening an input failed (66; 74 when the device itself failed).
+    pub fn open(path: &Path, cause: impl fmt::Display) -> Self {
+        Self::new(Exit::NoInput, format!("cannot open {}: {cause}", path.display()))
+    }
+    /// Creating an output failed (73).
+    pub fn create(path: &Path, cause: impl fmt::Display) -> Self {
+        Self::new(Exit::CannotCreate, format!("cannot create {}: {cause}", path.display()))
+    }
+    /// Reading or writing failed midway (74).
+    pub fn io(path: &Path, cause: impl fmt::Display) -> Self {
+        Self::new(Exit::Io, format!("{}: {cause}", path.display()))
+    }
+    /// The same error with `what` said before it.
+    pub fn context(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Adds what was being done to an error on its way up; the exit status stays.
+pub trait Context<T> {
+    /// `what` is only built when there is an error.
+    fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T>;
+}
+
+impl<T> Context<T> for Result<T> {
+    fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T> {
+        self.map_err(|error| error.context(what()))
+    }
+}

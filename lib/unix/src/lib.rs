@@ -1,0 +1,26 @@
+//! What makes the programs of longhaul behave as Unix programs: exit status, signals, time, files
+//! that are whole or absent, logs, progress, the shared parts of the command line.
+//! Nothing here knows of tensors, data sets or models.
+
+pub mod budget;
+pub mod cli;
+pub mod diagnostics;
+pub mod error;
+pub mod examples;
+mod generate;
+pub mod host;
+pub mod log;
+pub mod man;
+pub mod out;
+pub mod progress;
+pub mod publish;
+pub mod run_dir;
+pub mod signal;
+pub mod slurm;
+pub mod space;
+pub mod status;
+pub mod table;
+pub mod time;
+pub mod timekeep;
+
+pub use error::{Context, Error, Exit, Result};

@@ -1,0 +1,204 @@
+//! `log.jsonl`: one JSON object a line, only ever appended to; the source of truth of a run.
+//!
+//! Every record carries `time`, `attempt` and `kind`. A kill may leave a torn last line: the next
+//! start ends it with a newline, and readers skip it. After a resume, records of older attempts
+//! beyond the update that was resumed from are superseded; readers drop them.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::time::now_utc;
+use crate::{Error, Result};
+
+/// The writing end of a log. One process writes a log; see the run directory's lease.
+#[derive(Debug)]
+pub struct Log {
+    path: PathBuf,
+    file: File,
+    attempt: u64,
+}
+
+#[derive(Serialize)]
+struct Record<'a, T> {
+    time: String,
+    attempt: u64,
+    kind: &'a str,
+    #[serde(flatten)]
+    fields: &'a T,
+}
+
+impl Log {
+    /// Opens a log to append to, creating it if absent, and seals a torn last line.
+    pub fn open(path: &Path, attempt: u64) -> Result<Self> {
+        let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let mut file = opened.map_err(|cause| Error::create(path, cause))?;
+        seal(&mut file).map_err(|cause| Error::io(path, cause))?;
+        Ok(Self { path: path.to_path_buf(), file, attempt })
+    }
+
+    /// Appends a record in one write. `fields` is a struct or map; a field `update` is what
+    /// readers order and supersede by. Numbers that are not finite become `null`.
+    pub fn write(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
+        let record = Record { time: now_utc(), attempt: self.attempt, kind, fields };
+        let mut line = serde_json::to_vec(&record).map_err(Error::bug)?;
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(|cause| Error::io(&self.path, cause))
+    }
+
+    /// Makes what was written durable: before a checkpoint is published and at the end.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|cause| Error::io(&self.path, cause))
+    }
+}
+
+/// Ends a torn last line, so that the next record begins on a line of its own.
+fn seal(file: &mut File) -> std::io::Result<()> {
+    if file.seek(SeekFrom::End(0))? == 0 {
+        return Ok(());
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    if last != *b"\n" { file.write_all(b"\n") } else { Ok(()) }
+}
+
+/// What a log says at present.
+#[derive(Debug, Default)]
+pub struct Records {
+    /// The records that stand, in the order of the file.
+    pub records: Vec<Map<String, Value>>,
+    /// Lines that are no JSON object (torn by a kill, damaged).
+    pub bad_lines: usize,
+    /// Records of earlier attempts that a resume has gone back behind.
+    pub superseded: usize,
+}
+
+/// Reads a log. Errors: 66 when it cannot be opened, 74; bad lines are only counted.
+pub fn read(path: &Path) -> Result<Records> {
+    let file = File::open(path).map_err(|cause| Error::open(path, cause))?;
+    let mut found = Records::default();
+    let mut reader = BufReader::new(file);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let length = reader.read_until(b'\n', &mut line).map_err(|cause| Error::io(path, cause))?;
+        if length == 0 {
+            break;
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Value::Object(record)) => found.records.push(record),
+            _ if line.trim_ascii().is_empty() => {}
+            _ => found.bad_lines += 1,
+        }
+    }
+    drop_superseded(&mut found);
+    Ok(found)
+}
+
+/// Drops records with an update that a later attempt did again, or will: a `start` record tells
+/// the update resumed from, so that what comes after it is void even before it is done again.
+fn drop_superseded(found: &mut Records) {
+    let number = |record: &Map<String, Value>, key: &str| record.get(key).and_then(Value::as_u64);
+    let mut first_of: BTreeMap<u64, u64> = BTreeMap::new(); // attempt -> first update it does
+    for record in &found.records {
+        if let (Some(attempt), Some(update)) = (number(record, "attempt"), number(record, "update"))
+        {
+            let is_start = record.get("kind").is_some_and(|kind| kind == "start");
+            let first = first_of.entry(attempt).or_insert(u64::MAX);
+            *first = (*first).min(update.saturating_add(u64::from(is_start)));
+        }
+    }
+    // In place of each attempt's own first update, the smallest of all later attempts.
+    let mut void_from = u64::MAX;
+    for first in first_of.values_mut().rev() {
+        let own = std::mem::replace(first, void_from);
+        void_from = void_from.min(own);
+    }
+    let before = found.records.len();
+    found.records.retain(|record| {
+        let attempt = number(record, "attempt").unwrap_or(0);
+        let limit = match first_of.get(&attempt) {
+            Some(limit) => *limit,
+            None => return true, // tells of no update
+        };
+        number(record, "update").is_none_or(|update| update < limit)
+    });
+    found.superseded = before - found.records.len();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn updates(found: &Records) -> Vec<(u64, u64)> {
+        let number = |r: &Map<String, Value>, key: &str| r[key].as_u64().unwrap();
+        let updates = found.records.iter().filter(|record| record["kind"] == "update");
+        updates.map(|r| (number(r, "attempt"), number(r, "update"))).collect()
+    }
+
+    #[test]
+    fn a_torn_tail_costs_one_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        Log::open(&path, 1).unwrap().write("update", &json!({"update": 1, "loss": 2.5})).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 1..whole.len() {
+            std::fs::write(&path, [&whole[..], &whole[..cut]].concat()).unwrap();
+            let mut log = Log::open(&path, 2).unwrap();
+            log.write("start", &json!({"update": 1})).unwrap();
+            log.write("update", &json!({"update": 2})).unwrap();
+            log.sync().unwrap();
+            let found = read(&path).unwrap();
+            // Cut just before the newline, the record is whole.
+            let torn = usize::from(cut < whole.len() - 1);
+            assert_eq!(found.bad_lines, torn, "cut at {cut}");
+            assert_eq!(*updates(&found).last().unwrap(), (2, 2));
+        }
+    }
+
+    #[test]
+    fn records_behind_a_resume_are_superseded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        // attempt 1 does 1..=5, 2 resumes at 3 and does 4, 5, 6; 3 resumes at 5 and dies at once.
+        for (attempt, resumed, last) in [(1, 0, 5), (2, 3, 6), (3, 5, 5)] {
+            let mut log = Log::open(&path, attempt).unwrap();
+            log.write("start", &json!({"update": resumed})).unwrap();
+            for update in resumed + 1..=last {
+                log.write("update", &json!({"update": update})).unwrap();
+            }
+            log.write("stop", &json!({"reason": "test"})).unwrap();
+        }
+        let found = read(&path).unwrap();
+        assert_eq!(updates(&found), [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5)]);
+        assert_eq!(found.superseded, 3);
+        let kept = |kind: &str| found.records.iter().filter(|r| r["kind"] == kind).count();
+        assert_eq!((kept("start"), kept("stop")), (3, 3));
+    }
+
+    #[test]
+    fn records_carry_attempt_and_time_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        Log::open(&path, 7).unwrap().write("validation", &json!({"update": 3})).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("{\"time\":\"2"), "{text}");
+        assert!(text.ends_with("\"attempt\":7,\"kind\":\"validation\",\"update\":3}\n"), "{text}");
+    }
+
+    #[test]
+    fn garbage_is_counted_not_fatal() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        let bytes = b"\n\xff\xfe\n[1]\n{\"update\":-1,\"attempt\":\"x\"}\n{\"a\":\n\0\0\0";
+        std::fs::write(&path, bytes).unwrap();
+        let found = read(&path).unwrap();
+        assert_eq!((found.records.len(), found.bad_lines), (1, 4));
+    }
+}

@@ -1,0 +1,157 @@
+//! The folder of one run: where its files are, and a record of every start.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::publish::{create_folder, publish_bytes};
+use crate::slurm::Slurm;
+use crate::{Error, Result, cli, host, time, warn};
+
+/// A run directory.
+#[derive(Clone, Debug)]
+pub struct RunDir {
+    root: PathBuf,
+}
+
+impl RunDir {
+    /// Opens a run directory, creating it and `ckpt/` if they are absent. Errors: 73.
+    pub fn create_or_open(root: &Path) -> Result<Self> {
+        let run = Self { root: root.to_path_buf() };
+        create_folder(&run.checkpoints())?;
+        Ok(run)
+    }
+
+    /// Opens an existing run directory. Errors: 66.
+    pub fn open(root: &Path) -> Result<Self> {
+        if !root.is_dir() {
+            return Err(Error::open(root, "no such run directory"));
+        }
+        Ok(Self { root: root.to_path_buf() })
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+    /// The resolved configuration.
+    pub fn config(&self) -> PathBuf {
+        self.root.join("config.yaml")
+    }
+    /// One entry for each start: versions, host, devices, SLURM ids.
+    pub fn env(&self) -> PathBuf {
+        self.root.join("env.json")
+    }
+    /// How the run stands ([`crate::status`]).
+    pub fn status(&self) -> PathBuf {
+        self.root.join("status.json")
+    }
+    /// What happened ([`crate::log`]).
+    pub fn log(&self) -> PathBuf {
+        self.root.join("log.jsonl")
+    }
+    /// The checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.root.join("ckpt")
+    }
+
+    /// Adds an entry to `env.json` and returns the number of this attempt, from 1.
+    ///
+    /// `facts` are fields of the caller (devices, libraries). Of the environment only the SLURM
+    /// facts are kept: the rest may hold secrets. A damaged file is moved aside, not overwritten.
+    pub fn record_start(&self, facts: &impl Serialize) -> Result<u64> {
+        let mut entries = self.starts()?;
+        let last = entries.last().and_then(|entry| entry.get("attempt")).and_then(Value::as_u64);
+        let attempt = last.unwrap_or(entries.len() as u64) + 1;
+        let program = cli::program();
+        let mut entry = Map::new();
+        for (name, value) in [
+            ("attempt", json!(attempt)),
+            ("time", json!(time::now_utc())),
+            ("program", json!(program.name)),
+            ("version", json!(program.version)),
+            ("commit", json!(program.commit)),
+            ("host", json!(host::name())),
+            ("cpu", json!(host::cpu_model())),
+            ("threads", json!(host::threads())),
+            ("slurm", json!(Slurm::from_environment())),
+        ] {
+            entry.insert(name.into(), value);
+        }
+        match serde_json::to_value(facts).map_err(Error::bug)? {
+            Value::Object(fields) => entry.extend(fields),
+            Value::Null => {}
+            other => return Err(Error::bug(format!("env.json: {other} is no record of fields"))),
+        }
+        entries.push(Value::Object(entry));
+        let mut text = serde_json::to_vec_pretty(&entries).map_err(Error::bug)?;
+        text.push(b'\n');
+        publish_bytes(&self.env(), &text)?;
+        Ok(attempt)
+    }
+
+    /// The entries of `env.json`, oldest first.
+    pub fn starts(&self) -> Result<Vec<Value>> {
+        let path = self.env();
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(cause) => return Err(Error::open(&path, cause)),
+        };
+        serde_json::from_slice(&text).or_else(|cause| {
+            let aside = path.with_file_name(format!("env.json.damaged-{}", time::unix_seconds()));
+            warn!("{}: {cause}; moved to {}", path.display(), aside.display());
+            std::fs::rename(&path, &aside).map_err(|cause| Error::io(&path, cause))?;
+            Ok(Vec::new())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Exit;
+
+    #[test]
+    fn every_start_is_an_entry_and_an_attempt() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("runs/a");
+        let run = RunDir::create_or_open(&root).unwrap();
+        assert!(run.checkpoints().is_dir());
+        assert_eq!(run.record_start(&json!({"device": "cpu"})).unwrap(), 1);
+        let again = RunDir::create_or_open(&root).unwrap();
+        assert_eq!(again.record_start(&json!({"device": "cuda:0"})).unwrap(), 2);
+        let entries = again.starts().unwrap();
+        assert_eq!(entries.len(), 2);
+        assert_eq!(entries[1]["device"], "cuda:0");
+        assert!(entries[0]["threads"].as_u64().unwrap() >= 1);
+        assert!(entries[0]["host"].is_string() && entries[0]["commit"].is_string());
+    }
+
+    #[test]
+    fn the_environment_is_not_copied() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDir::create_or_open(folder.path()).unwrap();
+        run.record_start(&()).unwrap();
+        let text = std::fs::read_to_string(run.env()).unwrap();
+        let path = std::env::var("PATH").unwrap();
+        assert!(!text.contains(&path), "{text}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_kept_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDir::create_or_open(folder.path()).unwrap();
+        std::fs::write(run.env(), "[{").unwrap();
+        assert_eq!(run.record_start(&()).unwrap(), 1);
+        let names = std::fs::read_dir(folder.path()).unwrap();
+        let aside = names.map(|e| e.unwrap().file_name().into_string().unwrap());
+        assert_eq!(aside.filter(|name| name.starts_with("env.json.damaged-")).count(), 1);
+    }
+
+    #[test]
+    fn opening_what_is_not_there_is_a_missing_input() {
+        assert_eq!(RunDir::open(Path::new("/no/such/run")).unwrap_err().exit, Exit::NoInput);
+    }
+}

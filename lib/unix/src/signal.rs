@@ -1,0 +1,168 @@
+//! Signals as wishes: a handler only sets a flag, the program looks at it at a safe place.
+//!
+//! | signal | wish |
+//! |---|---|
+//! | TERM, INT, HUP, USR1 | stop: finish the update, save a checkpoint, exit 75 |
+//! | a second TERM or INT | leave at once with 128+n; the last checkpoint is whole |
+//! | USR2 | save a checkpoint and go on |
+//! | CONT | nothing (SLURM sends it before every other signal) |
+//!
+//! INT and HUP that are ignored when the program starts (`nohup`, `&` in a script) stay ignored.
+//! MPI and NCCL set handlers of their own when they start: call [`Signals::reinstall`] after them.
+
+use std::ffi::c_int;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
+
+use rustix::time::{ClockId, clock_gettime};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::low_level;
+
+use crate::{Error, Exit, Result};
+
+/// First signal that asked to stop; 0 for none.
+static STOP: AtomicI32 = AtomicI32::new(0);
+/// When the first TERM or INT came, in milliseconds of the monotonic clock; 0 for never.
+static FIRST_KILL: AtomicI64 = AtomicI64::new(0);
+static CHECKPOINT: AtomicBool = AtomicBool::new(false);
+/// Our handlers as the system knows them, or why there are none.
+static INSTALLED: OnceLock<Result<Vec<Action>, String>> = OnceLock::new();
+
+type Action = (c_int, libc::sigaction);
+
+/// One press of Ctrl-C reaches a rank twice when both the terminal and `mpirun` deliver it.
+const ONE_REQUEST_MS: i64 = 100;
+
+/// Proof that the handlers stand; cheap to copy and to ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Signals {
+    actions: &'static [Action],
+}
+
+impl Signals {
+    /// Sets the handlers; a second call gives the same ones.
+    pub fn install() -> Result<Self> {
+        match INSTALLED.get_or_init(|| register().map_err(|error| error.to_string())) {
+            Ok(actions) => Ok(Self { actions }),
+            Err(message) => Err(Error::new(Exit::Failure, message)),
+        }
+    }
+
+    /// Name of the signal that asked to stop, if one did.
+    pub fn stop_requested(&self) -> Option<&'static str> {
+        match STOP.load(Ordering::Relaxed) {
+            0 => None,
+            signal => Some(low_level::signal_name(signal).unwrap_or("signal")),
+        }
+    }
+
+    /// Whether a checkpoint was asked for since the last call.
+    pub fn take_checkpoint_request(&self) -> bool {
+        CHECKPOINT.swap(false, Ordering::Relaxed)
+    }
+
+    /// Puts the handlers back that a library has replaced; returns the names of those signals.
+    pub fn reinstall(&self) -> Result<Vec<&'static str>> {
+        let mut replaced = Vec::new();
+        for (signal, ours) in self.actions {
+            let before = set_action(*signal, Some(ours))?;
+            if before.sa_sigaction != ours.sa_sigaction {
+                replaced.push(low_level::signal_name(*signal).unwrap_or("signal"));
+            }
+        }
+        Ok(replaced)
+    }
+}
+
+/// Whether the signal is ignored at present; what is ignored at the start should stay so.
+pub fn is_ignored(signal: c_int) -> bool {
+    set_action(signal, None).is_ok_and(|action| action.sa_sigaction == libc::SIG_IGN)
+}
+
+fn register() -> Result<Vec<Action>> {
+    let mut signals = vec![SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
+    signals.retain(|signal| !(matches!(*signal, SIGINT | SIGHUP) && is_ignored(*signal)));
+    for &signal in &signals {
+        // SAFETY: the handler touches atomics, the clock and `_exit` only; all are
+        // async-signal-safe, and it cannot panic.
+        let registered = unsafe { low_level::register(signal, move || handle(signal)) };
+        registered.map_err(|cause| refused(signal, cause))?;
+    }
+    // The handler of signal-hook is remembered as the system knows it, because signal-hook itself
+    // sets it only once and would not notice that it was replaced.
+    signals.into_iter().map(|signal| Ok((signal, set_action(signal, None)?))).collect()
+}
+
+fn handle(signal: c_int) {
+    if signal == SIGUSR2 {
+        CHECKPOINT.store(true, Ordering::Relaxed);
+        return;
+    }
+    let _ = STOP.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
+    if signal == SIGTERM || signal == SIGINT {
+        let now = monotonic_ms();
+        let first = FIRST_KILL.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_err_and(|first| now - first > ONE_REQUEST_MS) {
+            low_level::exit(128 + signal);
+        }
+    }
+}
+
+fn monotonic_ms() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec * 1000 + now.tv_nsec / 1_000_000).max(1)
+}
+
+/// Sets an action, if given, and returns the one before.
+fn set_action(signal: c_int, action: Option<&libc::sigaction>) -> Result<libc::sigaction> {
+    let new = action.map_or(std::ptr::null(), std::ptr::from_ref);
+    let mut before = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: `new` is null or a valid action that the system gave us before; `before` is writable
+    // memory of the right type, and all zeros is a valid value of it.
+    let (status, before) = unsafe {
+        let status = libc::sigaction(signal, new, before.as_mut_ptr());
+        (status, before.assume_init())
+    };
+    if status != 0 {
+        return Err(refused(signal, std::io::Error::last_os_error()));
+    }
+    Ok(before)
+}
+
+fn refused(signal: c_int, cause: std::io::Error) -> Error {
+    let name = low_level::signal_name(signal).unwrap_or("signal");
+    Error::new(Exit::Failure, format!("cannot set the handler of {name}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // One test: the flags belong to the whole process. The second TERM is tested in
+    // tests/signals.rs, in a process of its own.
+    #[test]
+    fn signals_set_flags_and_survive_a_library_that_takes_them() {
+        let signals = Signals::install().unwrap();
+        assert_eq!(signals.stop_requested(), None);
+        assert!(!signals.take_checkpoint_request());
+
+        low_level::raise(SIGUSR2).unwrap();
+        assert!(signals.take_checkpoint_request());
+        assert!(!signals.take_checkpoint_request());
+        assert_eq!(signals.stop_requested(), None);
+
+        // What an MPI start does: handlers that are not ours.
+        // SAFETY: ignoring a signal is a valid action.
+        unsafe { libc::signal(SIGUSR1, libc::SIG_IGN) };
+        low_level::raise(SIGUSR1).unwrap();
+        assert_eq!(signals.stop_requested(), None);
+        assert_eq!(signals.reinstall().unwrap(), ["SIGUSR1"]);
+        assert_eq!(signals.reinstall().unwrap(), Vec::<&str>::new());
+        low_level::raise(SIGUSR1).unwrap();
+        assert_eq!(signals.stop_requested(), Some("SIGUSR1"));
+
+        low_level::raise(SIGHUP).unwrap();
+        assert_eq!(signals.stop_requested(), Some("SIGUSR1"), "the first one is the reason");
+        assert!(Signals::install().unwrap().stop_requested().is_some());
+    }
+}

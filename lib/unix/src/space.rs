@@ -1,0 +1,74 @@
+//! Asking for free space before a large file is written.
+
+use std::path::Path;
+
+use crate::{Error, Exit, Result};
+
+/// Refuses (73) when the file system of `path` has less than 1.2 times `bytes` free for us.
+/// A file system that cannot tell is trusted; quotas are only found when writing.
+pub fn ensure_space(path: &Path, bytes: u64) -> Result<()> {
+    let Ok(found) = rustix::fs::statvfs(parent(path)) else { return Ok(()) };
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let wanted = bytes.saturating_add(bytes / 5);
+    if found.f_blocks == 0 || wanted <= free {
+        return Ok(());
+    }
+    let message = format!(
+        "cannot create {}: it takes {} and needs {} free, the file system has {}",
+        path.display(),
+        human_bytes(bytes),
+        human_bytes(wanted),
+        human_bytes(free)
+    );
+    Err(Error::new(Exit::CannotCreate, message))
+}
+
+/// The folder that holds `path`: `.` for a bare name.
+pub(crate) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
+    }
+}
+
+/// A size for people: `3.4 GiB`.
+pub fn human_bytes(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
+        if value < 1024.0 {
+            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} PiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_the_disk_holds_is_refused_before_writing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large");
+        ensure_space(&path, 1).unwrap();
+        let error = ensure_space(&path, u64::MAX / 2).unwrap_err();
+        assert_eq!(error.exit, Exit::CannotCreate);
+        assert!(error.to_string().contains("large"), "{error}");
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (5 << 30, "5.0 GiB"),
+            (1 << 60, "1024.0 PiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(human_bytes(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `status.json`: how a run stands, for people, `ckpt`, and the next start.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::publish::publish_bytes;
+use crate::time::now_utc;
+use crate::{Error, Result};
+
+/// Files on shared disks are replaced no more often than this while the state stays the same.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// What a run is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// At work, or killed without a word: then the time of the file is old.
+    Running,
+    /// Stopped early with a checkpoint; to be started again.
+    Stopped,
+    /// Everything is done; another start ends at once.
+    Finished,
+    /// Ended with an error that another start would meet again.
+    Failed,
+}
+
+/// The best value of the metric that is watched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// Name of the metric.
+    pub metric: String,
+    /// Its value.
+    pub value: f64,
+    /// Update after which it was measured.
+    pub update: u64,
+}
+
+/// What the run took so far, all attempts together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Hours by the clock.
+    pub hours: f64,
+    /// Hours times devices.
+    pub device_hours: f64,
+}
+
+/// Content of `status.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Kind of the training stage.
+    pub stage: String,
+    /// What the run is doing.
+    pub state: State,
+    /// Updates done.
+    pub update: u64,
+    /// Updates to do in all, when known.
+    #[serde(default)]
+    pub updates: Option<u64>,
+    /// Best metric so far.
+    #[serde(default)]
+    pub best: Option<Best>,
+    /// Cost so far.
+    #[serde(default)]
+    pub cost: Cost,
+    /// Which start of the run wrote this, from 1.
+    #[serde(default)]
+    pub attempt: u64,
+    /// Why it stopped or failed.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// When this was written, UTC; set by the writer.
+    #[serde(default)]
+    pub time: String,
+}
+
+/// Reads a status; nothing when there is none yet. Errors: 65 for a damaged one, 66, 74.
+pub fn read(path: &Path) -> Result<Option<Status>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(cause) => return Err(Error::open(path, cause)),
+    };
+    let status = serde_json::from_str(&text);
+    status.map(Some).map_err(|cause| {
+        Error::data(format!("{}: {cause}; move the file away to go on without it", path.display()))
+    })
+}
+
+/// Replaces `status.json` when the state changes, else every few seconds.
+#[derive(Debug)]
+pub struct StatusWriter {
+    path: PathBuf,
+    last: Option<(State, Instant)>,
+}
+
+impl StatusWriter {
+    /// A writer for this path; writes nothing yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, last: None }
+    }
+
+    /// Writes the status if its state is new or the last one is five seconds old.
+    pub fn update(&mut self, status: &Status) -> Result<()> {
+        let due =
+            self.last.is_none_or(|(state, at)| state != status.state || at.elapsed() >= INTERVAL);
+        if due { self.write(status) } else { Ok(()) }
+    }
+
+    /// Writes the status now.
+    pub fn write(&mut self, status: &Status) -> Result<()> {
+        let stamped = Status { time: now_utc(), ..status.clone() };
+        let mut text = serde_json::to_vec_pretty(&stamped).map_err(Error::bug)?;
+        text.push(b'\n');
+        publish_bytes(&self.path, &text)?;
+        self.last = Some((status.state, Instant::now()));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Exit;
+
+    fn status(state: State, update: u64) -> Status {
+        Status {
+            stage: "regress".into(),
+            state,
+            update,
+            updates: Some(100),
+            best: Some(Best { metric: "nrmse".into(), value: 0.125, update: 7 }),
+            cost: Cost { hours: 1.5, device_hours: 6.0 },
+            attempt: 2,
+            reason: None,
+            time: String::new(),
+        }
+    }
+
+    #[test]
+    fn written_on_a_change_of_state_and_not_on_every_update() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("status.json");
+        assert_eq!(read(&path).unwrap(), None);
+        let mut writer = StatusWriter::new(path.clone());
+        writer.update(&status(State::Running, 1)).unwrap();
+        writer.update(&status(State::Running, 2)).unwrap();
+        let found = read(&path).unwrap().unwrap();
+        assert_eq!(found.update, 1, "the second came too early");
+        assert!(found.time.ends_with('Z'));
+        assert_eq!(Status { time: String::new(), ..found }, status(State::Running, 1));
+        writer.update(&status(State::Stopped, 2)).unwrap();
+        assert_eq!(read(&path).unwrap().unwrap().update, 2);
+    }
+
+    #[test]
+    fn a_damaged_status_is_bad_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("status.json");
+        std::fs::write(&path, "{\"stage\": \"reg").unwrap();
+        let error = read(&path).unwrap_err();
+        assert_eq!(error.exit, Exit::Data);
+        assert!(error.to_string().contains("status.json"), "{error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Durations as people and SLURM write them, UTC time, and when this process began.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::{Error, Result};
+
+static START: OnceLock<Instant> = OnceLock::new();
+
+pub(crate) fn mark_process_start() {
+    process_start();
+}
+
+/// When the process began, as [`cli::main`](crate::cli::main) saw it; time limits count from here.
+pub fn process_start() -> Instant {
+    *START.get_or_init(Instant::now)
+}
+
+/// Reads a duration: seconds (`300`), units (`90s`, `5m`, `1h30m`, `2d`), or SLURM's forms
+/// `minutes:seconds`, `hours:minutes:seconds` and `days-hours[:minutes[:seconds]]`.
+/// Errors: 2, with the forms that are understood.
+pub fn parse_duration(text: &str) -> Result<Duration> {
+    let seconds = if text.contains([':', '-']) { clock(text) } else { units(text) };
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        Error::usage(format!("{text:?} is no duration: write 24:00:00, 1-02:03:04, 90m or 300"))
+    })
+}
+
+/// As [`parse_duration`], and `UNLIMITED` or `none` for no limit.
+pub fn parse_limit(text: &str) -> Result<Option<Duration>> {
+    match text {
+        "UNLIMITED" | "unlimited" | "none" => Ok(None),
+        text => parse_duration(text).map(Some),
+    }
+}
+
+/// `1-02:03:04`, `02:03:04`, `03:04`; after `days-` the first number is hours.
+fn clock(text: &str) -> Option<u64> {
+    let (days, rest) = match text.split_once('-') {
+        Some((days, rest)) => (Some(number(days)?), rest),
+        None => (None, text),
+    };
+    let numbers = rest.split(':').map(number).collect::<Option<Vec<u64>>>()?;
+    let (hours, minutes, seconds) = match (days, numbers.as_slice()) {
+        (_, [hours, minutes, seconds]) => (*hours, *minutes, *seconds),
+        (Some(_), [hours, minutes]) => (*hours, *minutes, 0),
+        (Some(_), [hours]) => (*hours, 0, 0),
+        (None, [minutes, seconds]) => (0, *minutes, *seconds),
+        _ => return None,
+    };
+    let hours = days.unwrap_or(0).checked_mul(24)?.checked_add(hours)?;
+    hours.checked_mul(60)?.checked_add(minutes)?.checked_mul(60)?.checked_add(seconds)
+}
+
+/// `300` or `1h30m`.
+fn units(text: &str) -> Option<u64> {
+    if let Some(seconds) = number(text) {
+        return Some(seconds);
+    }
+    let mut total = 0u64;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit())?;
+        let (digits, tail) = rest.split_at(end);
+        let unit = match tail.as_bytes().first()? {
+            b's' => 1,
+            b'm' => 60,
+            b'h' => 3600,
+            b'd' => 86_400,
+            _ => return None,
+        };
+        total = total.checked_add(number(digits)?.checked_mul(unit)?)?;
+        rest = &tail[1..];
+    }
+    (!text.is_empty()).then_some(total)
+}
+
+/// Digits only: `u64::from_str` would also take a sign.
+fn number(text: &str) -> Option<u64> {
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// SLURM's form, rounded down to seconds: `00:05:00`, `1-02:03:04`.
+pub fn format_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (days, seconds) = (seconds / 86_400, seconds % 86_400);
+    let clock = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if days > 0 { format!("{days}-{clock}") } else { clock }
+}
+
+/// Now in whole seconds since 1970, UTC.
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Now as `2026-11-20T21:53:37.123Z`.
+pub fn now_utc() -> String {
+    format_utc(SystemTime::now())
+}
+
+/// A time as RFC 3339 in UTC with milliseconds; times before 1970 count as 1970.
+pub fn format_utc(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = civil_from_days(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let millis = since.subsec_millis();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// Days since 1970-01-01 to year, month, day (H. Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms", civil_from_days; for days from 1970 on). Years begin in March, so that the leap
+/// day is the last of its year.
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
+    let z = days + 719_468;
+    let (era, day_of_era) = (z / 146_097, z % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let mp = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_as_people_and_slurm_write_them() {
+        let cases = [
+            ("300", 300),
+            ("0", 0),
+            ("90s", 90),
+            ("5m", 300),
+            ("90m", 5400),
+            ("1h30m", 5400),
+            ("2d", 172_800),
+            ("4:56", 296),
+            ("24:00:00", 86_400),
+            ("1-02:03:04", 93_784),
+            ("1-12", 129_600),
+            ("1-12:30", 131_400),
+        ];
+        for (text, seconds) in cases {
+            assert_eq!(parse_duration(text).unwrap(), Duration::from_secs(seconds), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_hint() {
+        let nonsense = [
+            "",
+            " ",
+            "-",
+            ":",
+            "5x",
+            "m",
+            "1-",
+            "-1",
+            "+5",
+            "1:2:3:4",
+            "1h30",
+            "INVALID",
+            "NOT_SET",
+            "99999999999999999999",
+            "18446744073709551615d",
+            "5 m",
+            "٣",
+            "1-2-3",
+            "é",
+        ];
+        for text in nonsense {
+            let error = parse_duration(text).expect_err(text);
+            assert!(error.to_string().contains("24:00:00"), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_limit_has_words() {
+        assert_eq!(parse_limit("UNLIMITED").unwrap(), None);
+        assert_eq!(parse_limit("none").unwrap(), None);
+        assert_eq!(parse_limit("1:00").unwrap(), Some(Duration::from_secs(60)));
+        assert!(parse_limit("INVALID").is_err());
+    }
+
+    #[test]
+    fn formatting_is_read_back() {
+        for seconds in [0, 59, 60, 3599, 86_399, 86_400, 93_784, 8_640_000] {
+            let text = format_duration(Duration::from_secs(seconds));
+            assert_eq!(parse_duration(&text).unwrap().as_secs(), seconds, "{text}");
+        }
+        assert_eq!(format_duration(Duration::from_secs(93_784)), "1-02:03:04");
+    }
+
+    #[test]
+    fn utc_against_date_of_coreutils() {
+        for seconds in [0, 951_782_400, 951_868_799, 1_709_164_800, 4_107_542_399, 1_795_211_617] {
+            let argument = format!("@{seconds}");
+            let date = std::process::Command::new("date")
+                .args(["-u", "-d", &argument, "+%Y-%m-%dT%H:%M:%S.000Z"])
+                .output()
+                .unwrap();
+            let ours = format_utc(UNIX_EPOCH + Duration::from_secs(seconds));
+            assert_eq!(ours, String::from_utf8(date.stdout).unwrap().trim());
+        }
+    }
+}
