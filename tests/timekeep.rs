@@ -9,9 +9,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-/// timekeep without any trace of a job around the tests.
+/// timekeep without any trace of a job around the tests, and with the usual signals where the
+/// tests run under nohup or in the background of a script.
 fn timekeep(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_timekeep"));
+    let mut command = Command::new("/usr/bin/env");
+    command.args(["--default-signal=INT,HUP", env!("CARGO_BIN_EXE_timekeep")]);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("SLURM_") || name == "LONGHAUL_END_TIME" {
             command.env_remove(name);

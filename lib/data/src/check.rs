@@ -84,7 +84,9 @@ pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
     for path in paths {
         report.files += 1;
         match Field::open(path) {
-            Ok(field) => drop(check_field(&field, limit, &mut report)),
+            Ok(field) => {
+                check_field(&field, limit, &mut report);
+            }
             Err(error) => report.add_error(path, &error, Kind::Unreadable),
         }
     }
@@ -230,7 +232,10 @@ fn check_coordinate(
         "is missing".into()
     } else if !lengths.contains(&values.len()) {
         format!("has {} values, expected are {}", values.len(), lengths[0])
-    } else if let Some(at) = values.windows(2).position(|pair| !(pair[1] > pair[0])) {
+    } else if let Some(at) = values
+        .windows(2)
+        .position(|pair| pair[0] >= pair[1] || pair[1].is_nan() || pair[0].is_nan())
+    {
         format!("does not ascend at {}: {} after {}", at + 1, values[at + 1], values[at])
     } else {
         return;

@@ -45,7 +45,7 @@ impl FromStr for Share {
 ///
 /// Errors: 65 for a file without parameter, of another shape, or with the content of another
 /// file; 2 for shares that a regime does not have.
-pub fn divide(files: &[PathBuf], shares: [Share; 3], seed: u64, manifest: &Path) -> Result<Self> {
+pub fn divide(files: &[PathBuf], shares: [Share; 3], seed: u64, manifest: &Path) -> Result<Split> {
     let mut shape: Option<Shape> = None;
     let mut sources: Vec<Source> = Vec::new();
     for path in files {

@@ -82,19 +82,14 @@ impl Field {
         let plain = fs::File::open(path).map_err(|cause| Error::open(path, cause))?;
         let bytes = plain.metadata().map_err(|cause| Error::open(path, cause))?.len();
         let bad = |cause: hdf5::Error| Error::data(format!("{}: {cause}", path.display()));
-        let file = hdf5::File::with_options()
-            .with_fapl(|access| access.file_locking(false))
-            .open(path)
-            .map_err(|cause| bad(cause).context("not a readable HDF5 file"))?;
+        let file = open_file(path)?;
         let dataset = find_tensor(path, &file)?;
         let shape = shape_of(path, &dataset)?;
         let size = 4 * (shape.trajectories * shape.trajectory_len()) as u64;
         let dtype = dataset.dtype().map_err(bad)?;
         let plain_f32 = dtype.is::<f32>() && dtype.byte_order() == ByteOrder::LittleEndian;
         let store = match dataset.offset() {
-            Some(offset)
-                if plain_f32 && file.userblock() == 0 && cfg!(target_endian = "little") =>
-            {
+            Some(offset) if plain_f32 && file.userblock() == 0 => {
                 if offset.checked_add(size).is_none_or(|end| end > bytes) {
                     return Err(Error::data(format!(
                         "{}: truncated: `tensor` needs {size} bytes from {offset}, the file has {bytes}",
@@ -203,6 +198,14 @@ impl Field {
             }
         }
     }
+}
+
+/// Opens an HDF5 file without locking it.
+pub(crate) fn open_file(path: &Path) -> Result<hdf5::File> {
+    hdf5::File::with_options()
+        .with_fapl(|access| access.file_locking(false))
+        .open(path)
+        .map_err(|cause| Error::data(format!("{}: not a whole HDF5 file: {cause}", path.display())))
 }
 
 /// The dataset `tensor`, or an error that says what the file holds instead.

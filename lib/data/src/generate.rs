@@ -7,6 +7,7 @@ use crate::solvers::{advection, burgers, cell_centres, frame_times};
 use crate::write::{Attribute, FieldWriter, Header, write_field};
 use rayon::prelude::*;
 use std::path::Path;
+use std::str::FromStr;
 use unix::{Error, Result};
 
 /// What is solved.
@@ -40,6 +41,14 @@ impl Equation {
         }
     }
 
+    /// The name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Burgers => "burgers",
+            Self::Advection => "advection",
+        }
+    }
+
     fn scheme(self) -> String {
         match self {
             Self::Burgers => format!(
@@ -49,6 +58,14 @@ impl Equation {
             ),
             Self::Advection => "exact".into(),
         }
+    }
+}
+
+impl FromStr for Equation {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Self::Burgers, Self::Advection].into_iter().find(|e| e.name() == text);
+        known.ok_or_else(|| format!("no equation `{text}`; there are burgers and advection"))
     }
 }
 
@@ -76,7 +93,7 @@ pub struct Generation {
 
 impl Generation {
     /// Refuses (2) what cannot be solved.
-    fn validate(&self) -> Result<()> {
+    pub fn validate(&self) -> Result<()> {
         let fault = if !self.parameter.is_finite() {
             format!("parameter {} is not finite", self.parameter)
         } else if self.equation == Equation::Burgers && self.parameter < 0.0 {
@@ -138,8 +155,8 @@ impl Generation {
     }
 
     /// Makes the file `path`, which must not exist, on the threads of the current rayon pool.
-    /// `done` is called after every trajectory, from any thread.
-    pub fn write(&self, path: &Path, done: impl Fn() + Sync) -> Result<()> {
+    /// `done` is called after every trajectory, from any thread; its error ends the work.
+    pub fn write(&self, path: &Path, done: impl Fn() -> Result<()> + Sync) -> Result<()> {
         self.validate()?;
         write_field(path, &self.header(), |writer| match self.equation {
             Equation::Burgers => self.burgers(writer, &done),
@@ -147,7 +164,7 @@ impl Generation {
         })
     }
 
-    fn burgers(&self, writer: &FieldWriter, done: &(impl Fn() + Sync)) -> Result<()> {
+    fn burgers(&self, writer: &FieldWriter, done: &(impl Fn() -> Result<()> + Sync)) -> Result<()> {
         let scheme = burgers::Burgers::new(self.parameter, self.grid);
         let x = cell_centres(self.grid);
         let interval = self.end / (self.frames - 1) as f64;
@@ -162,19 +179,21 @@ impl Generation {
                 ))
             })?;
             writer.write(sample, out)?;
-            done();
-            Ok(())
+            done()
         })
     }
 
-    fn advection(&self, writer: &FieldWriter, done: &(impl Fn() + Sync)) -> Result<()> {
+    fn advection(
+        &self,
+        writer: &FieldWriter,
+        done: &(impl Fn() -> Result<()> + Sync),
+    ) -> Result<()> {
         let room = || vec![0.0f32; self.frames * self.grid];
         (0..self.samples).into_par_iter().try_for_each_init(room, |out, sample| {
             let state = Sinusoids::draw(self.seed, self.parameter, self.first + sample as u64);
             advection::solve(&state, self.parameter, self.grid, self.end, out);
             writer.write(sample, out)?;
-            done();
-            Ok(())
+            done()
         })
     }
 }

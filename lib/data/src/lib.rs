@@ -1,11 +1,17 @@
 //! Data sets: PDE solvers, fields in HDF5, splits, statistics, checks, memory-mapped latents, and the
 //! order in which training reads them. Knows no model.
 
+// Files hold little-endian numbers and are read and mapped as they are.
+const _: () = assert!(cfg!(target_endian = "little"));
+
 pub mod check;
 pub mod divide;
 pub mod field;
 pub mod generate;
 pub mod initial;
+pub mod latents;
+pub mod list;
+pub mod loader;
 pub mod parameter;
 pub mod solvers;
 pub mod split;

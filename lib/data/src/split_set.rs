@@ -98,6 +98,14 @@ impl TrajectorySet {
         &self.file_hashes
     }
 
+    /// Time from one frame to the next.
+    pub fn frame_interval(&self) -> f64 {
+        match self.t() {
+            [first, .., last] => (last - first) / (self.t().len() - 1) as f64,
+            _ => 1.0,
+        }
+    }
+
     /// Times of the frames, as the first file has them; PDEBench's has one more than frames.
     pub fn t(&self) -> &[f64] {
         self.files.iter().find_map(|file| file.field.as_ref()).map_or(&[], |field| field.t())

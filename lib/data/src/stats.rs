@@ -39,6 +39,16 @@ pub struct RegimeStatistics {
     pub statistics: Statistics,
 }
 
+/// A line of a table of statistics.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StatsRecord {
+    /// `all`, `channel 0`, `nu=0.001`, …
+    pub of: String,
+    /// Of these numbers.
+    #[serde(flatten)]
+    pub statistics: Statistics,
+}
+
 /// The file `stats.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
@@ -135,6 +145,17 @@ impl Stats {
             )));
         }
         Ok(stats)
+    }
+
+    /// One record for everything, each channel and each regime.
+    pub fn records(&self) -> Vec<StatsRecord> {
+        let record = |of: String, statistics| StatsRecord { of, statistics };
+        let channels = self.channels.iter().enumerate();
+        let regimes = self.regimes.iter();
+        std::iter::once(record("all".into(), self.overall))
+            .chain(channels.map(|(i, &statistics)| record(format!("channel {i}"), statistics)))
+            .chain(regimes.map(|regime| record(regime.parameter.to_string(), regime.statistics)))
+            .collect()
     }
 
     /// Publishes the statistics.

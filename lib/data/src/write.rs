@@ -131,7 +131,8 @@ fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Option<u64>> {
         .empty::<f32>()
         .shape(dims)
         .create("tensor")?;
-    let offset = tensor.offset();
+    // Of nothing there is no place, and nothing will be written to it.
+    let offset = if tensor.size() == 0 { Some(0) } else { tensor.offset() };
     drop(tensor);
     file.close()?;
     Ok(offset)

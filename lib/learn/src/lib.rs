@@ -1,1 +1,13 @@
-//! learn
+//! What is learnt and how: configuration, models, stages, checkpoints, the training loop, metrics.
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod latents;
+pub mod metrics;
+pub mod models;
+pub mod nn;
+pub mod normalisation;
+pub mod optim;
+pub mod params;
+pub mod stages;

@@ -7,14 +7,19 @@ use crate::tensor::Tensor;
 /// Tensors kept from forward to backward; clones share memory, so keeping an input costs nothing.
 pub type Saved = Vec<Tensor>;
 
-/// A differentiable function of tensors. All methods are required: an op without a gradient does not
-/// compile.
+/// A differentiable function of tensors. An op without a gradient does not compile.
 pub trait Op: Send + Sync + 'static {
     /// Name in errors and tables: the name of its folder.
     fn name(&self) -> &'static str;
 
     /// Shape of the output; an error says which rule the inputs break.
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String>;
+
+    /// Inputs that have no gradient. A tape refuses to differentiate through them, so that no gradient
+    /// stops without a word.
+    fn constants(&self) -> &'static [usize] {
+        &[]
+    }
 
     /// Writes the whole of `out` and returns what `backward` will need.
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved;
@@ -79,23 +84,12 @@ impl Grads<'_> {
         let gradient = gradient.reshape(&self.shapes[i]);
         self.all[variable] = Some(match self.all[variable].take() {
             None => gradient,
-            Some(sum) => add(sum, &gradient),
+            Some(mut sum) => {
+                crate::updates::sum::add(&mut sum, &gradient);
+                sum
+            }
         });
     }
-}
-
-/// a + b, into the memory of `a` where it is unshared.
-pub(crate) fn add(mut a: Tensor, b: &Tensor) -> Tensor {
-    fn on_cpu<T: Float>(a: &mut Tensor, b: &Tensor) {
-        let (a, b) = (crate::parallel::Shared::new(a.write::<T>()), b.read::<T>());
-        crate::parallel::blocks(b.len(), crate::parallel::BLOCK_ELEMENTS, |range| {
-            // SAFETY: blocks are disjoint.
-            let a = unsafe { a.slice(range.clone()) };
-            crate::simd::vectorize(|| a.iter_mut().zip(&b[range]).for_each(|(a, b)| *a += *b));
-        });
-    }
-    crate::with_float!(a.dtype(), T => on_cpu::<T>(&mut a, b));
-    a
 }
 
 /// How the values of one input of a case are drawn.

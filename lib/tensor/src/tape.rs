@@ -95,6 +95,9 @@ impl Tape {
         if inputs.iter().any(|v| v.value.dtype() != dtype) {
             return Err(Error::bug(format!("{}: inputs differ in element type", op.name())));
         }
+        if let Some(i) = op.constants().iter().find(|i| inputs[**i].id.is_some()) {
+            return Err(Error::bug(format!("{}: input {i} has no gradient", op.name())));
+        }
         let values: Vec<&Tensor> = inputs.iter().map(|v| &v.value).collect();
         let mut out = Tensor::arbitrary(&shape, dtype);
         let saved = op.forward(&values, &mut out);

@@ -3,7 +3,7 @@
 //! A program is `fn main() -> ExitCode { unix::cli::main::<Args>(body) }`, where `Args` derives
 //! [`clap::Parser`] with `version = env!("LONGHAUL_VERSION")`. It gets: usage errors with status 2,
 //! errors as one line on stderr, a quiet end when the reader of stdout goes away, panics of any
-//! thread as one line and status 70, and the hidden `--generate` ([`crate::generate`]).
+//! thread as one line and status 70, and the hidden `--generate` (see `generate.rs`).
 //! Colour of help and NO_COLOR are clap's business.
 
 use std::ffi::OsString;

@@ -9,6 +9,7 @@ pub mod error;
 pub mod examples;
 mod generate;
 pub mod host;
+pub mod inputs;
 pub mod log;
 pub mod man;
 pub mod out;

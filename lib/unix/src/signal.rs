@@ -3,7 +3,7 @@
 //! | signal | wish |
 //! |---|---|
 //! | TERM, INT, HUP, USR1 | stop: finish the update, save a checkpoint, exit 75 |
-//! | a second TERM or INT | leave at once with 128+n; the last checkpoint is whole |
+//! | a second TERM or INT, 0.1 s later or more | leave at once with 128+n; the last checkpoint is whole |
 //! | USR2 | save a checkpoint and go on |
 //! | CONT | nothing (SLURM sends it before every other signal) |
 //!
@@ -30,7 +30,7 @@ static INSTALLED: OnceLock<Result<Vec<Action>, String>> = OnceLock::new();
 
 type Action = (c_int, libc::sigaction);
 
-/// One press of Ctrl-C reaches a rank twice when both the terminal and `mpirun` deliver it.
+/// One request reaches a rank twice when both the scheduler (or the terminal) and `mpirun` deliver it.
 const ONE_REQUEST_MS: i64 = 100;
 
 /// Proof that the handlers stand; cheap to copy and to ask.

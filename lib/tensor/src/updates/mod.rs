@@ -4,3 +4,4 @@ pub mod adamw;
 pub mod ema;
 pub mod norm;
 pub mod sgd;
+pub mod sum;

@@ -2,26 +2,39 @@ use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::{sum, vectorize};
+use crate::tensor::Scratch;
 
-/// Mean of (p - t)² of each sample.
-pub(super) fn means<T: Float>(p: &[T], t: &[T], means: &mut [T]) {
-    let samples = means.len();
+/// Mean of v ∘ (p - t)² of each sample.
+pub(super) fn means<T: Float>(p: &[T], t: &[T], v: &[T], samples: usize) -> Scratch<T> {
     let n = p.len() / samples.max(1);
-    let means = Shared::new(means);
+    let mut means = Scratch::arbitrary(samples);
+    let shared = Shared::new(&mut means);
     blocks(samples, rows_per_block(n), |range| {
         for b in range {
             let (p, t) = (&p[b * n..][..n], &t[b * n..][..n]);
-            let total = vectorize(|| sum(n, |i| (p[i] - t[i]) * (p[i] - t[i])));
+            let mut total = T::ZERO;
+            vectorize(|| {
+                for (p, t) in p.chunks_exact(v.len()).zip(t.chunks_exact(v.len())) {
+                    total += sum(v.len(), |i| v[i] * (p[i] - t[i]) * (p[i] - t[i]));
+                }
+            });
             // SAFETY: every sample has its own element.
-            let mean = unsafe { means.slice(b..b + 1) };
+            let mean = unsafe { shared.slice(b..b + 1) };
             mean[0] = total / T::of(n as f64);
         }
     });
+    means
 }
 
-/// d (+)= factor·w_b·(p - t)/n.
-pub(super) fn backward<T: Float>(factor: T, p: &[T], t: &[T], w: &[T], slot: &mut Slot) {
-    let n = p.len() / w.len().max(1);
+/// d (+)= factor·w_b·v ∘ (p - t)/n.
+pub(super) fn backward<T: Float>(
+    factor: T,
+    p: &[T],
+    t: &[T],
+    (w, v): (&[T], &[T]),
+    slot: &mut Slot,
+) {
+    let (n, c) = (p.len() / w.len().max(1), v.len());
     let add = slot.add;
     let out = Shared::new(slot.tensor.write::<T>());
     blocks(w.len(), rows_per_block(n), |range| {
@@ -31,9 +44,12 @@ pub(super) fn backward<T: Float>(factor: T, p: &[T], t: &[T], w: &[T], slot: &mu
             // SAFETY: samples are disjoint.
             let out = unsafe { out.slice(b * n..(b + 1) * n) };
             vectorize(|| {
-                for i in 0..n {
-                    let d = scale * (p[i] - t[i]);
-                    out[i] = if add { out[i] + d } else { d };
+                for row in (0..n).step_by(c) {
+                    let (p, t, out) = (&p[row..][..c], &t[row..][..c], &mut out[row..][..c]);
+                    for i in 0..c {
+                        let d = scale * v[i] * (p[i] - t[i]);
+                        out[i] = if add { out[i] + d } else { d };
+                    }
                 }
             });
         }

@@ -1,0 +1,84 @@
+//! The order of the samples over a whole run.
+
+use tensor::random::Permutation;
+use unix::{Error, Result};
+
+/// Endless passes over the samples, each in a new keyed permutation, cut into batches.
+///
+/// What is read at global position p (sample p of the run, counted over all updates and ranks) is a
+/// function of (seed, p) alone: any update can be computed without those before it, and a change of
+/// workers changes nothing. A batch that begins in one epoch ends in the next, so all are full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    seed: u64,
+    samples: u64,
+    batch: u64,
+}
+
+impl Order {
+    /// An order over `samples` samples in batches of `batch` (over all ranks). Errors (65) when one of
+    /// them is 0.
+    pub fn new(seed: u64, samples: u64, batch: u64) -> Result<Self> {
+        if samples == 0 || batch == 0 {
+            return Err(Error::data(format!(
+                "nothing to read: {samples} samples in batches of {batch}"
+            )));
+        }
+        Ok(Self { seed, samples, batch })
+    }
+
+    /// The sample at global position `position`.
+    pub fn sample(&self, position: u64) -> u64 {
+        let (epoch, place) = (position / self.samples, position % self.samples);
+        Permutation::new(self.seed, epoch, self.samples).get(place)
+    }
+
+    /// The samples of one update, all ranks together.
+    pub fn batch(&self, update: u64) -> Vec<u64> {
+        let first = update * self.batch;
+        (first..first + self.batch).map(|position| self.sample(position)).collect()
+    }
+
+    /// The epoch in which an update begins, with the part of it that is over, e.g. 2.25.
+    pub fn epoch(&self, update: u64) -> f64 {
+        update as f64 * self.batch as f64 / self.samples as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_epoch_is_a_permutation_whatever_the_batch() {
+        for (samples, batch) in [(1, 1), (1, 4), (7, 3), (64, 64), (10, 64), (257, 16)] {
+            let order = Order::new(samples + batch, samples, batch).unwrap();
+            let epochs = 5;
+            let updates = (epochs * samples).div_ceil(batch);
+            let all: Vec<u64> = (0..updates).flat_map(|update| order.batch(update)).collect();
+            assert_eq!(all.len() as u64, updates * batch);
+            for epoch in all.chunks_exact(samples as usize) {
+                let mut sorted = epoch.to_vec();
+                sorted.sort_unstable();
+                assert!(sorted.into_iter().eq(0..samples), "{samples} in {batch}: {epoch:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn epochs_and_seeds_differ() {
+        let epochs = |seed| {
+            let order = Order::new(seed, 100, 100).unwrap();
+            [order.batch(0), order.batch(1)]
+        };
+        let ([a, b], [c, _]) = (epochs(1), epochs(2));
+        assert!(a != b && a != c);
+        assert_eq!(epochs(1), [a, b]);
+        assert_eq!(Order::new(1, 100, 30).unwrap().epoch(10), 3.0);
+    }
+
+    #[test]
+    fn nothing_to_read_is_an_error() {
+        assert!(Order::new(0, 0, 4).is_err() && Order::new(0, 4, 0).is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! Small data sets for the tests.
+
+use data::divide::{Share, divide};
+use data::generate::{Equation, Generation};
+use data::split::Split;
+use std::path::{Path, PathBuf};
+
+/// A new seed for every run, printed so that a failure can be repeated.
+pub fn fresh_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seed = now.map_or(1, |time| time.as_nanos() as u64);
+    eprintln!("seed {seed}");
+    seed
+}
+
+/// Burgers files of 20 trajectories, 5 frames and 16 points, one for each viscosity.
+pub fn files(folder: &Path, viscosities: &[f64], seed: u64) -> Vec<PathBuf> {
+    let make = |&parameter: &f64| {
+        let equation = Equation::Burgers;
+        let path = folder.join(equation.file_name(parameter));
+        let (samples, first, grid, frames, end) = (20, 0, 16, 5, 0.2);
+        let all = Generation { equation, parameter, samples, first, seed, grid, frames, end };
+        all.write(&path, || Ok(())).unwrap();
+        path
+    };
+    viscosities.iter().map(make).collect()
+}
+
+/// A manifest over such files, 60 %, 20 % and 20 % of each.
+pub fn manifest(folder: &Path, viscosities: &[f64], seed: u64) -> (PathBuf, Split) {
+    let path = folder.join("split.json");
+    let shares = [Share::Fraction(0.6), Share::Fraction(0.2), Share::Fraction(0.2)];
+    let split = divide(&files(folder, viscosities, seed), shares, seed, &path).unwrap();
+    split.save(&path).unwrap();
+    (path, split)
+}

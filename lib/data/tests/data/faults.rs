@@ -1,0 +1,176 @@
+//! Every fault that `check` knows, planted and found.
+
+use crate::common::{files, manifest};
+use data::check::{Fault, Kind, check_files, check_split};
+use data::field::{Field, Shape};
+use data::write::{Attribute, Header, write_field};
+use std::path::{Path, PathBuf};
+
+const LIMIT: f32 = 100.0;
+
+/// A file of 3 trajectories, 4 frames and 8 points with `values(trajectory, frame, point)`.
+fn field(path: &Path, change: impl Fn(&mut Header), values: impl Fn(usize, usize, usize) -> f32) {
+    let mut header = Header {
+        shape: Shape { trajectories: 3, frames: 4, grid: vec![8], channels: 1 },
+        x: (0..8).map(f64::from).collect(),
+        t: (0..5).map(f64::from).collect(),
+        attributes: vec![("Nu".into(), Attribute::Real(0.1))],
+    };
+    change(&mut header);
+    write_field(path, &header, |writer| {
+        (0..header.shape.trajectories).try_for_each(|n| {
+            let numbers: Vec<f32> = (0..32).map(|i| values(n, i / 8, i % 8)).collect();
+            writer.write(n, &numbers)
+        })
+    })
+    .unwrap();
+}
+
+fn ordinary(n: usize, t: usize, x: usize) -> f32 {
+    (n * 100 + t * 10 + x) as f32 / 50.0
+}
+
+fn kinds(faults: &[Fault]) -> Vec<Kind> {
+    faults.iter().map(|fault| fault.kind).collect()
+}
+
+fn check(path: &Path) -> Vec<Fault> {
+    check_files(&[path.to_path_buf()], LIMIT).faults
+}
+
+#[test]
+fn a_good_file_has_no_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = files(folder.path(), &[0.001, 4.0], 1);
+    let report = check_files(&files, LIMIT);
+    assert_eq!((report.files, report.trajectories, report.faults), (2, 40, vec![]));
+}
+
+#[test]
+fn bad_numbers_are_found_at_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.hdf5");
+    field(
+        &path,
+        |_| (),
+        |n, t, x| match (n, t, x) {
+            (0, ..) => 0.5,
+            (1, 2, 3) => f32::NAN,
+            (1, 3, 0) => f32::NEG_INFINITY,
+            (2, 1, 7) => -1e11,
+            _ => ordinary(n, t, x),
+        },
+    );
+    let faults = check(&path);
+    assert_eq!(kinds(&faults), [Kind::Constant, Kind::NotFinite, Kind::TooLarge]);
+    let place = |fault: &Fault| (fault.trajectory, fault.frame, fault.index);
+    assert_eq!(place(&faults[0]), (Some(0), None, None));
+    assert_eq!(place(&faults[1]), (Some(1), Some(2), Some(3)));
+    assert_eq!(place(&faults[2]), (Some(2), Some(1), Some(7)));
+    assert!(faults[1].message.contains("trajectory 1, frame 2, point 3: NaN (2 in all)"));
+}
+
+#[test]
+fn faults_of_shape_coordinates_and_parameter_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let found = |name: &str, change: &dyn Fn(&mut Header)| {
+        field(&path(name), change, ordinary);
+        kinds(&check(&path(name)))
+    };
+    assert_eq!(found("good", &|_| ()), []);
+    assert_eq!(found("empty", &|h| h.shape.trajectories = 0), [Kind::Empty]);
+    assert_eq!(found("x-short", &|h| h.x.truncate(7)), [Kind::Coordinates]);
+    assert_eq!(found("x-back", &|h| h.x.swap(2, 5)), [Kind::Coordinates]);
+    assert_eq!(found("x-nan", &|h| h.x[3] = f64::NAN), [Kind::Coordinates]);
+    assert_eq!(found("t-long", &|h| h.t.push(9.0)), [Kind::Coordinates]);
+    assert_eq!(found("no-parameter", &|h| h.attributes.clear()), [Kind::Parameter]);
+    let nan = ("Nu".to_string(), Attribute::Real(f64::NAN));
+    assert_eq!(found("nan-parameter", &|h| h.attributes = vec![nan.clone()]), [Kind::Parameter]);
+}
+
+#[test]
+fn files_that_cannot_be_read_do_not_hide_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    field(&path("truncated"), |_| (), ordinary);
+    let file = std::fs::OpenOptions::new().write(true).open(path("truncated")).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 1).unwrap();
+    std::fs::write(path("text"), "no HDF5").unwrap();
+    let rank = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/rank_four.hdf5");
+    field(&path("constant"), |_| (), |n, _, _| n as f32);
+    let all: Vec<PathBuf> =
+        vec![path("absent"), path("truncated"), path("text"), rank, path("constant")];
+    let report = check_files(&all, LIMIT);
+    let unreadable = [Kind::Unreadable; 3];
+    let constant = [Kind::Constant; 3];
+    assert_eq!(kinds(&report.faults), [&[Kind::Missing][..], &unreadable, &constant].concat());
+    assert_eq!((report.files, report.trajectories), (5, 3));
+}
+
+#[test]
+fn overlaps_and_exchanged_files_of_a_split_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, split) = manifest(folder.path(), &[0.01, 0.1], 7);
+    assert_eq!(check_split(&path, LIMIT).unwrap().faults, []);
+
+    let mut overlapping = split.clone();
+    let sample = overlapping.train[1].samples[0];
+    overlapping.test[1].samples.push(sample);
+    overlapping.save(&path).unwrap();
+    let faults = check_split(&path, LIMIT).unwrap().faults;
+    assert_eq!(kinds(&faults), [Kind::Overlap]);
+    assert_eq!(faults[0].trajectory, Some(sample));
+    assert!(faults[0].message.contains("is in train and again in test"), "{}", faults[0].message);
+
+    split.save(&path).unwrap();
+    let data = split.file_path(1, &path);
+    let other = split.file_path(0, &path);
+    std::fs::copy(&other, &data).unwrap();
+    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().faults), [Kind::Changed]);
+    let length = std::fs::metadata(&data).unwrap().len();
+    std::fs::OpenOptions::new().write(true).open(&data).unwrap().set_len(length / 2).unwrap();
+    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().faults), [Kind::Unreadable]);
+    std::fs::remove_file(&data).unwrap();
+    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().faults), [Kind::Missing]);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(check_split(&path, LIMIT).unwrap_err().exit, unix::Exit::NoInput);
+}
+
+#[test]
+fn one_initial_state_in_two_splits_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let seed = 3;
+    let (path, split) = manifest(folder.path(), &[0.1], seed);
+    // Another regime with the first frame of a training trajectory in one of the test.
+    let (train, test) = (split.train[0].samples[0], split.test[0].samples[0]);
+    let field_at = |sample| {
+        let mut values = vec![0.0; 80];
+        Field::open(&split.file_path(0, &path)).unwrap().read(sample, &mut values).unwrap();
+        values
+    };
+    let state = field_at(train)[..16].to_vec();
+    let copied = folder.path().join("other_nu0.2.hdf5");
+    let header = Header {
+        shape: Shape { trajectories: 20, frames: 5, grid: vec![16], channels: 1 },
+        x: (0..16).map(f64::from).collect(),
+        t: (0..5).map(f64::from).collect(),
+        attributes: vec![],
+    };
+    write_field(&copied, &header, |writer| {
+        (0..20).try_for_each(|sample| {
+            let mut values: Vec<f32> = field_at(sample).iter().map(|u| u + 0.25).collect();
+            if sample == test {
+                values[..16].copy_from_slice(&state);
+            }
+            writer.write(sample, &values)
+        })
+    })
+    .unwrap();
+    let shares = [12, 4, 4].map(data::divide::Share::Count);
+    let files = [split.file_path(0, &path), copied];
+    data::divide::divide(&files, shares, seed, &path).unwrap().save(&path).unwrap();
+    let faults = check_split(&path, LIMIT).unwrap().faults;
+    assert_eq!(kinds(&faults), [Kind::SameInitialState]);
+    assert_eq!(faults[0].trajectory, Some(test));
+}

@@ -1,0 +1,8 @@
+//! The crate on real files.
+
+mod burgers;
+mod common;
+mod faults;
+mod fields;
+mod latents;
+mod splits;

@@ -1,0 +1,224 @@
+//! A value against its schema: every fault, and the repairs that are safe.
+//!
+//! Scalars are brought to the type that is wanted ([`super::scalar`]), unknown keys are reported and
+//! taken out, so that what remains can still be checked further.
+
+use serde_json::{Map, Value};
+
+use super::describe::found;
+use super::scalar;
+use super::schema::{Bounds, Record, Schema, Shape};
+use super::suggest::nearest;
+
+/// Path of the key, and what is wrong.
+pub(super) type Found = Vec<(String, String)>;
+
+/// Checks `value`, the whole configuration; `known` are all its keys ([`super::keys`]), for hints.
+pub(super) fn check(value: &mut Value, schema: &Schema, known: &[String]) -> Found {
+    let mut walk = Walk { known, faults: Found::new() };
+    walk.value(value, schema, "");
+    walk.faults
+}
+
+struct Walk<'a> {
+    known: &'a [String],
+    faults: Found,
+}
+
+/// `key` below `path`.
+pub(super) fn join(path: &str, key: impl std::fmt::Display) -> String {
+    if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
+}
+
+impl Walk<'_> {
+    fn fault(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.faults.push((path.into(), message.into()));
+    }
+
+    fn value(&mut self, value: &mut Value, schema: &Schema, path: &str) {
+        if value.is_null() && schema.nullable {
+            return;
+        }
+        match &schema.shape {
+            Shape::Any => {}
+            Shape::Text => {
+                if !value.is_string() {
+                    let hint = if value.is_number() || value.is_boolean() {
+                        format!("; put it in quotes: \"{value}\"")
+                    } else {
+                        String::new()
+                    };
+                    self.wrong(value, schema, path, &hint);
+                }
+            }
+            Shape::Flag => match scalar::flag(value) {
+                Some(flag) => *value = flag.into(),
+                None => self.wrong(value, schema, path, ""),
+            },
+            Shape::Integer(low, high) => match scalar::integer(value) {
+                Some(number) if (*low..=*high).contains(&exact(&number)) => {
+                    *value = Value::Number(number);
+                }
+                _ => self.wrong(value, schema, path, ""),
+            },
+            Shape::Number(bounds) => match scalar::number(value) {
+                Some(number) if bounds.hold(number.as_f64().unwrap_or(f64::NAN)) => {
+                    *value = Value::Number(number);
+                }
+                _ => self.wrong(value, schema, path, ""),
+            },
+            Shape::Choice(words) => self.choice(value, schema, words, path),
+            Shape::List(items, low, high) => match value {
+                Value::Array(list) if (*low..=*high).contains(&list.len()) => {
+                    for (at, item) in list.iter_mut().enumerate() {
+                        self.value(item, items, &join(path, at));
+                    }
+                }
+                Value::Array(list) => {
+                    let length = list.len();
+                    self.fault(path, format!("expected {schema}; found {length} elements"));
+                }
+                other => self.wrong(other, schema, path, ""),
+            },
+            Shape::Tuple(items) => match value {
+                Value::Array(list) if list.len() == items.len() => {
+                    for (at, (item, schema)) in list.iter_mut().zip(items).enumerate() {
+                        self.value(item, schema, &join(path, at));
+                    }
+                }
+                other => self.wrong(other, schema, path, ""),
+            },
+            Shape::Map(items) => match value {
+                Value::Object(map) => {
+                    for (key, item) in map {
+                        self.value(item, items, &join(path, key));
+                    }
+                }
+                other => self.wrong(other, schema, path, ""),
+            },
+            Shape::Record(record) => match value {
+                Value::Object(map) => self.record(map, record, None, path),
+                other => self.wrong(other, schema, path, ""),
+            },
+            Shape::Tagged { tag, variants } => match value {
+                Value::Object(map) => self.tagged(map, tag, variants, path),
+                other => self.wrong(other, schema, path, ""),
+            },
+            Shape::Either(several) => self.either(value, schema, several, path),
+        }
+    }
+
+    fn wrong(&mut self, value: &Value, schema: &Schema, path: &str, hint: &str) {
+        self.fault(path, format!("expected {schema}; found {}{hint}", found(value)));
+    }
+
+    fn choice(&mut self, value: &Value, schema: &Schema, words: &[String], path: &str) {
+        let known = || words.iter().map(String::as_str);
+        match value {
+            Value::String(word) if words.contains(word) => {}
+            Value::String(word) => {
+                let hint = nearest(word, known()).map(|near| format!("; did you mean {near}?"));
+                self.wrong(value, schema, path, &hint.unwrap_or_default());
+            }
+            other => self.wrong(other, schema, path, ""),
+        }
+    }
+
+    fn record(
+        &mut self,
+        map: &mut Map<String, Value>,
+        record: &Record,
+        tag: Option<&str>,
+        path: &str,
+    ) {
+        let strangers: Vec<String> = map
+            .keys()
+            .filter(|key| record.field(key).is_none() && Some(key.as_str()) != tag)
+            .cloned()
+            .collect();
+        for key in strangers {
+            map.shift_remove(&key);
+            let hint = self.hint(&key, record, map);
+            self.fault(join(path, &key), format!("unknown key{hint}"));
+        }
+        for (name, schema, required) in &record.fields {
+            if *required && !map.contains_key(name) {
+                self.fault(join(path, name), format!("missing; it takes {schema}"));
+            }
+        }
+        for (key, value) in map {
+            if let Some(schema) = record.field(key) {
+                self.value(value, schema, &join(path, key));
+            }
+        }
+    }
+
+    /// The nearest key of this mapping that is not given yet, else a key of that name elsewhere.
+    fn hint(&self, key: &str, record: &Record, map: &Map<String, Value>) -> String {
+        let names = || record.fields.iter().map(|(name, ..)| name.as_str());
+        if let Some(near) = nearest(key, names().filter(|name| !map.contains_key(*name))) {
+            return format!("; did you mean {near}?");
+        }
+        let elsewhere = self.known.iter().find(|path| path.rsplit('.').next() == Some(key));
+        match elsewhere {
+            Some(path) => format!("; there is {path}"),
+            None => format!("; known here: {}", names().collect::<Vec<_>>().join(", ")),
+        }
+    }
+
+    fn tagged(
+        &mut self,
+        map: &mut Map<String, Value>,
+        tag: &str,
+        variants: &[(String, Record)],
+        path: &str,
+    ) {
+        let words: Vec<String> = variants.iter().map(|(word, _)| word.clone()).collect();
+        let schema = Schema { nullable: false, shape: Shape::Choice(words.clone()), ..Schema::any() };
+        match map.get(tag) {
+            None => self.fault(join(path, tag), format!("missing; it takes {schema}")),
+            Some(value) => {
+                let record = variants.iter().find(|(word, _)| value == word.as_str());
+                match record {
+                    Some((_, record)) => self.record(map, record, Some(tag), path),
+                    None => self.choice(value, &schema, &words, &join(path, tag)),
+                }
+            }
+        }
+    }
+
+    /// Takes the first alternative without a fault. Without one, the faults of the only alternative
+    /// of that kind (a mapping, a list) say more than "none of them".
+    fn either(&mut self, value: &mut Value, schema: &Schema, several: &[Schema], path: &str) {
+        let mut tried: Vec<Found> = Vec::new();
+        for one in several {
+            let mut copy = value.clone();
+            let mut walk = Walk { known: self.known, faults: Found::new() };
+            walk.value(&mut copy, one, path);
+            if walk.faults.is_empty() {
+                *value = copy;
+                return;
+            }
+            tried.push(walk.faults);
+        }
+        let deeper = |faults: &Found| faults.iter().all(|(key, _)| key.len() > path.len());
+        let mut close: Vec<Found> = tried.into_iter().filter(deeper).collect();
+        match close.len() {
+            1 => self.faults.extend(close.remove(0)),
+            _ => self.wrong(value, schema, path, ""),
+        }
+    }
+}
+
+impl Bounds {
+    fn hold(&self, x: f64) -> bool {
+        self.minimum.is_none_or(|bound| x >= bound)
+            && self.above.is_none_or(|bound| x > bound)
+            && self.maximum.is_none_or(|bound| x <= bound)
+            && self.below.is_none_or(|bound| x < bound)
+    }
+}
+
+fn exact(number: &serde_json::Number) -> i128 {
+    number.as_i64().map_or_else(|| number.as_u64().map_or(i128::MAX, i128::from), i128::from)
+}

@@ -1,0 +1,42 @@
+//! Faults of a configuration, all of them reported at once.
+
+use std::fmt;
+
+use unix::Error;
+
+/// One fault: where it was written, which key it is about, what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// File, or `-o KEY=VALUE`, that the value came from; empty when nothing was given.
+    pub source: String,
+    /// Path of the key, e.g. `model.core.hidden`; empty for the whole file.
+    pub key: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in [&self.source, &self.key] {
+            if !part.is_empty() {
+                write!(f, "{part}: ")?;
+            }
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// One error (78) out of all faults, a line each.
+pub(super) fn report(faults: &[Fault]) -> Error {
+    match faults {
+        [only] => Error::config(only),
+        many => {
+            let lines: Vec<String> = many.iter().map(Fault::to_string).collect();
+            Error::config(format!(
+                "{} faults in the configuration:\n{}",
+                many.len(),
+                lines.join("\n")
+            ))
+        }
+    }
+}

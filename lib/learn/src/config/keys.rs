@@ -1,0 +1,82 @@
+//! Every key that a configuration may hold, for the manual and for hints.
+
+use serde_json::Value;
+
+use super::check::join;
+use super::schema::{Record, Schema, Shape};
+
+/// One key of a configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    /// Where it stands: `model.core[pdet_stack].hidden` is a key of `model.core` when that one's tag is
+    /// `pdet_stack`, `schedule[].kind` one of every element of `schedule`.
+    pub path: String,
+    /// What it takes, in words: `integer ≥ 1`.
+    pub takes: String,
+    /// What its absence stands for; none when it must be given, or is null when absent.
+    pub default: Option<Value>,
+    /// Whether it must be given.
+    pub required: bool,
+    /// First paragraph of its doc comment.
+    pub doc: String,
+}
+
+/// All keys of `T`, in the order of the struct. Mappings are not listed themselves, only what is in
+/// them, unless they may be null.
+pub fn keys<T: schemars::JsonSchema>() -> Vec<Key> {
+    of_schema(&Schema::of::<T>())
+}
+
+pub(super) fn of_schema(schema: &Schema) -> Vec<Key> {
+    let mut keys = Vec::new();
+    inside(schema, "", &mut keys);
+    keys
+}
+
+fn inside(schema: &Schema, path: &str, keys: &mut Vec<Key>) {
+    match &schema.shape {
+        Shape::Record(record) => fields(record, path, keys),
+        Shape::Tagged { tag, variants } => {
+            let words = variants.iter().map(|(word, _)| word.clone()).collect();
+            keys.push(Key {
+                path: join(path, tag),
+                takes: Shape::Choice(words).to_string(),
+                default: None,
+                required: true,
+                doc: schema.doc.clone(),
+            });
+            for (word, record) in variants {
+                fields(record, &format!("{path}[{word}]"), keys);
+            }
+        }
+        Shape::List(items, ..) => inside(items, &format!("{path}[]"), keys),
+        Shape::Map(items) => inside(items, &join(path, "NAME"), keys),
+        Shape::Tuple(items) => {
+            for (at, item) in items.iter().enumerate() {
+                inside(item, &join(path, at), keys);
+            }
+        }
+        Shape::Either(several) => several.iter().for_each(|one| inside(one, path, keys)),
+        _ => {}
+    }
+}
+
+fn fields(record: &Record, path: &str, keys: &mut Vec<Key>) {
+    for (name, schema, required) in &record.fields {
+        let path = join(path, name);
+        let container = matches!(schema.shape, Shape::Record(_) | Shape::Tagged { .. });
+        if !container || schema.nullable {
+            keys.push(Key {
+                path: path.clone(),
+                takes: schema.to_string(),
+                default: schema.default.clone().filter(|default| !default.is_null()),
+                required: *required,
+                doc: schema.doc.clone(),
+            });
+        }
+        inside(schema, &path, keys);
+    }
+    if let Some(rest) = &record.rest {
+        inside(rest, &join(path, "NAME"), keys);
+    }
+}

@@ -1,0 +1,163 @@
+//! Loading a configuration: files, overrides and variables in, a checked value of a Rust type out.
+
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use unix::{Error, Result};
+
+use super::Faults;
+use super::check::check;
+use super::fault::{Fault, report};
+use super::keys;
+use super::layers::Layers;
+use super::schema::Schema;
+use super::secrets;
+use super::variables::{read_env_file, substitute};
+use super::yaml;
+
+/// A configuration that was found good.
+#[derive(Clone, Debug)]
+pub struct Loaded<T> {
+    /// The values.
+    pub config: T,
+    /// The same, complete: defaults filled in, in the order of the structs. Secrets stand in it as
+    /// the `${VAR}` they came from, so that it may be written to files and logs, and loaded again.
+    pub resolved: Value,
+}
+
+/// What a type checks beyond what its fields' types say.
+pub trait Validate {
+    /// Faults, each with the path of the key it is about; empty when all is well.
+    fn faults(&self) -> Faults;
+}
+
+/// Loads a configuration.
+///
+/// `files` are YAML, laid over each other, later ones win; then come `overrides` as `a.b=c`, then
+/// `${VAR}` and `${VAR:-default}` are filled in from `environment` or, where that has nothing, from
+/// the file `.env` beside the first file.
+///
+/// Errors: 66 when a file cannot be read; 78 with every fault at once, one a line as
+/// `FILE: KEY: what is wrong`.
+pub fn load<T>(
+    files: &[PathBuf],
+    overrides: &[String],
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<Loaded<T>>
+where
+    T: DeserializeOwned + Serialize + JsonSchema + Validate,
+{
+    let schema = Schema::of::<T>();
+    let mut layers = Layers::new(&schema);
+    lay_all(&mut layers, files, overrides)?;
+    let beside = files.first().map(|file| file.with_file_name(".env"));
+    let env_file = beside.map(|path| read_env_file(&path)).transpose()?.unwrap_or_default();
+    let lookup = |name: &str| environment(name).or_else(|| env_file.get(name).cloned());
+    let mut value = std::mem::take(&mut layers.value);
+    let substituted = substitute(&mut value, &lookup);
+    let mut faults = substituted.faults;
+
+    let known: Vec<String> = keys::of_schema(&schema).into_iter().map(|key| key.path).collect();
+    let unset: Vec<String> = faults.iter().map(|(key, _)| key.clone()).collect();
+    let found = check(&mut value, &schema, &known);
+    // A key whose variable is not set has one fault, not two.
+    faults.extend(found.into_iter().filter(|(key, _)| !unset.contains(key)));
+    // The schema knows all that serde asks for; what serde still finds is worth a line of its own.
+    let config = match serde_json::from_value::<T>(value) {
+        Ok(config) => {
+            faults.extend(config.faults());
+            Some(config)
+        }
+        Err(cause) => {
+            if faults.is_empty() {
+                faults.push((String::new(), cause.to_string()));
+            }
+            None
+        }
+    };
+    match config {
+        Some(config) if faults.is_empty() => {
+            let mut resolved = serde_json::to_value(&config).map_err(Error::bug)?;
+            secrets::hide(&mut resolved, &substituted.secrets);
+            Ok(Loaded { config, resolved })
+        }
+        _ => {
+            let told = |(key, message): (String, String)| Fault {
+                source: layers.source(&key),
+                message: secrets::hidden(&message, &substituted.secrets),
+                key,
+            };
+            Err(report(&faults.into_iter().map(told).collect::<Vec<_>>()))
+        }
+    }
+}
+
+/// Identifies a resolved configuration: BLAKE3 of its JSON with sorted keys, in hexadecimal.
+pub fn hash(resolved: &Value) -> String {
+    let mut sorted = resolved.clone();
+    sorted.sort_all_objects();
+    blake3::hash(sorted.to_string().as_bytes()).to_hex().to_string()
+}
+
+/// A resolved configuration as a YAML file that [`load`] reads back.
+pub fn to_yaml(resolved: &Value) -> Result<String> {
+    serde_yaml::to_string(resolved).map_err(|cause| Error::bug(format!("configuration: {cause}")))
+}
+
+fn lay_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Result<()> {
+    let mut faults = Vec::new();
+    for file in files {
+        let source = file.display().to_string();
+        let message = match yaml::parse(&read(file)?) {
+            Ok(value @ Value::Object(_)) => {
+                layers.merge(value, &source);
+                continue;
+            }
+            Ok(Value::Null) => continue,
+            Ok(_) => "expected keys with values, KEY: VALUE".into(),
+            Err(message) => message,
+        };
+        faults.push(Fault { source, key: String::new(), message });
+    }
+    for text in overrides {
+        let (key, value) = text.split_once('=').unwrap_or(("", ""));
+        let set = override_value(value).and_then(|value| layers.set(key.trim(), value, "-o"));
+        if let Err(message) = set {
+            faults.push(Fault { source: format!("-o {text}"), key: String::new(), message });
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(report(&faults)) }
+}
+
+/// The value of an override: a list or mapping in brackets, a quoted text, or a plain scalar, which
+/// may contain anything: `-o note=a: b`.
+fn override_value(text: &str) -> Result<Value, String> {
+    let text = text.trim();
+    if text.starts_with(['[', '{', '"', '\'']) {
+        return yaml::parse(text);
+    }
+    match yaml::parse(text) {
+        Ok(value @ (Value::Null | Value::Bool(_) | Value::Number(_))) => Ok(value),
+        _ => Ok(Value::String(text.into())),
+    }
+}
+
+fn read(file: &Path) -> Result<String> {
+    let found = std::fs::metadata(file).map_err(|cause| Error::open(file, cause))?;
+    if found.is_dir() {
+        return Err(Error::open(file, "it is a folder"));
+    }
+    if found.len() > yaml::MAX_BYTES {
+        return Err(Error::config(format!(
+            "{}: larger than {} bytes: this is no configuration",
+            file.display(),
+            yaml::MAX_BYTES
+        )));
+    }
+    let bytes = std::fs::read(file).map_err(|cause| Error::open(file, cause))?;
+    String::from_utf8(bytes)
+        .map_err(|_| Error::config(format!("{}: not UTF-8 text", file.display())))
+}

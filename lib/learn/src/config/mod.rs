@@ -1,0 +1,75 @@
+//! What a configuration file holds. One file is one run, complete in itself; sections that all
+//! stages share are here, those of a stage beside the stage.
+
+mod check;
+mod derive;
+mod describe;
+mod fault;
+mod keys;
+mod layers;
+mod load;
+mod scalar;
+mod schema;
+mod secrets;
+mod suggest;
+mod training;
+mod variables;
+mod yaml;
+
+pub use keys::{Key, keys};
+pub use load::{Loaded, Validate, hash, load, to_yaml};
+pub use training::{Checkpoints, Cost, Training};
+
+use crate::optim::{Optimizer, Phase};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The configuration of a run of one stage, with that stage's own sections for data, model and loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config<D, M, L> {
+    /// Seed of everything random: initial weights, order of the data, noise.
+    #[serde(default)]
+    pub seed: u64,
+    /// What is learned from.
+    pub data: D,
+    /// What is learned.
+    pub model: M,
+    /// What is minimised.
+    pub loss: L,
+    /// How long, in which portions, and what is watched.
+    pub training: Training,
+    /// How parameters follow gradients.
+    pub optimizer: Optimizer,
+    /// Phases of the learning rate, one after the other; a constant rate when empty.
+    #[serde(default)]
+    pub schedule: Vec<Phase>,
+    /// When the state is saved and what is kept.
+    #[serde(default)]
+    pub checkpoint: Checkpoints,
+    /// What the run may cost.
+    #[serde(default)]
+    pub cost: Cost,
+}
+
+/// Faults of a section, each with the key it is about, relative to the section.
+pub type Faults = Vec<(String, String)>;
+
+/// Puts `section.` before the key of every fault.
+pub fn within(section: &str, faults: Faults) -> impl Iterator<Item = (String, String)> {
+    faults.into_iter().map(move |(key, text)| (format!("{section}.{key}"), text))
+}
+
+impl<D, M, L> Config<D, M, L> {
+    /// Faults of the sections that all stages share.
+    pub fn common_faults(&self) -> Faults {
+        let mut faults: Faults = within("training", self.training.faults()).collect();
+        faults.extend(within("optimizer", self.optimizer.faults()));
+        faults.extend(within("checkpoint", self.checkpoint.faults()));
+        faults.extend(within("cost", self.cost.faults()));
+        if let Err(text) = crate::optim::Schedule::new(&self.schedule, self.training.updates) {
+            faults.push(("schedule".into(), text));
+        }
+        faults
+    }
+}

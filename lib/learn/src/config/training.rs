@@ -1,0 +1,171 @@
+use super::Faults;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How long, in which portions, and what is watched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Training {
+    /// Updates in all.
+    #[schemars(range(min = 1))]
+    pub updates: u64,
+    /// Samples of one forward and backward pass.
+    #[schemars(range(min = 1))]
+    pub batch_size: u64,
+    /// Passes whose gradients are averaged to one update.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1))]
+    pub accumulation: u64,
+    /// Largest global norm of the gradient; longer ones are shortened to it. None: no limit.
+    #[serde(default)]
+    pub clip: Option<f64>,
+    /// Decay of the moving average of the parameters that validation and evaluation use. None: the
+    /// parameters themselves are used.
+    #[serde(default)]
+    pub ema: Option<f64>,
+    /// Updates between validations.
+    #[serde(default = "hundred")]
+    #[schemars(range(min = 1))]
+    pub validate_every: u64,
+    /// Samples of a validation, spread evenly over the split; 0 for all of it.
+    #[serde(default = "validation_samples")]
+    pub validation_samples: u64,
+    /// Validations without improvement after which training ends early. None: never.
+    #[serde(default)]
+    pub patience: Option<u64>,
+    /// Updates with a loss or gradient that is not finite are skipped; this many in a row end the run
+    /// as diverged.
+    #[serde(default = "eight")]
+    #[schemars(range(min = 1))]
+    pub non_finite_limit: u64,
+    /// Updates between records in the log.
+    #[serde(default = "ten")]
+    #[schemars(range(min = 1))]
+    pub log_every: u64,
+    /// Batches prepared ahead of the training.
+    #[serde(default = "two")]
+    #[schemars(range(min = 1))]
+    pub prefetch: usize,
+    /// Threads; changes the speed and nothing else. None: one for each processor.
+    #[serde(default)]
+    pub threads: Option<usize>,
+    /// Time limit of one start, as 24:00:00, 1-12:00:00, 90m or seconds. None: what SLURM or timekeep
+    /// say.
+    #[serde(default)]
+    pub time_limit: Option<String>,
+}
+
+fn one() -> u64 {
+    1
+}
+fn two() -> usize {
+    2
+}
+fn eight() -> u64 {
+    8
+}
+fn ten() -> u64 {
+    10
+}
+fn hundred() -> u64 {
+    100
+}
+fn validation_samples() -> u64 {
+    256
+}
+
+impl Training {
+    /// Samples of one update.
+    pub fn samples_per_update(&self) -> u64 {
+        self.batch_size * self.accumulation
+    }
+
+    pub(super) fn faults(&self) -> Faults {
+        let mut faults = Faults::new();
+        let mut fault = |key: &str, text: String| faults.push((key.into(), text));
+        if self.clip.is_some_and(|c| !(c > 0.0 && c.is_finite())) {
+            fault("clip", "must be a positive number, or null".into());
+        }
+        if self.ema.is_some_and(|d| !(0.0..1.0).contains(&d)) {
+            fault("ema", "must lie in [0, 1), or be null".into());
+        }
+        if self.threads == Some(0) {
+            fault("threads", "must be at least 1, or null".into());
+        }
+        if let Some(Err(error)) = self.time_limit.as_deref().map(unix::time::parse_limit) {
+            fault("time_limit", error.to_string());
+        }
+        faults
+    }
+}
+
+/// When the state is saved and what is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Checkpoints {
+    /// Updates between checkpoints. There is one at the end and at every stop in any case.
+    #[serde(default = "five_hundred")]
+    #[schemars(range(min = 1))]
+    pub every: u64,
+    /// Newest checkpoints that are kept.
+    #[serde(default = "keep_last")]
+    #[schemars(range(min = 1))]
+    pub keep_last: usize,
+    /// Checkpoints with the best validation that are kept; there is a checkpoint at every validation
+    /// that is the best so far.
+    #[serde(default = "keep_best")]
+    pub keep_best: usize,
+    /// Checkpoints at multiples of this many updates are kept for ever; 0 for none.
+    #[serde(default)]
+    pub keep_every: u64,
+}
+
+fn five_hundred() -> u64 {
+    500
+}
+fn keep_last() -> usize {
+    2
+}
+fn keep_best() -> usize {
+    1
+}
+
+impl Default for Checkpoints {
+    fn default() -> Self {
+        Self { every: five_hundred(), keep_last: keep_last(), keep_best: keep_best(), keep_every: 0 }
+    }
+}
+
+impl Checkpoints {
+    pub(super) fn faults(&self) -> Faults {
+        Faults::new()
+    }
+}
+
+/// What the run may cost, over all its starts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// Price of an hour of this machine, in any currency.
+    #[serde(default)]
+    pub rate_per_hour: f64,
+    /// What the run may cost; a warning comes at nine tenths of it. None: no limit.
+    #[serde(default)]
+    pub budget: Option<f64>,
+    /// Stop, with a checkpoint, when the budget is spent.
+    #[serde(default)]
+    pub stop_at_budget: bool,
+}
+
+impl Cost {
+    pub(super) fn faults(&self) -> Faults {
+        let mut faults = Faults::new();
+        if !(self.rate_per_hour >= 0.0 && self.rate_per_hour.is_finite()) {
+            faults.push(("rate_per_hour".into(), "must not be negative".into()));
+        }
+        if self.budget.is_some_and(|b| !(b > 0.0 && b.is_finite())) {
+            faults.push(("budget".into(), "must be a positive number, or null".into()));
+        }
+        faults
+    }
+}

@@ -1,0 +1,204 @@
+//! `${VAR}` and `${VAR:-default}` in text, out of the environment and a `.env` file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+use unix::{Error, Result};
+
+use super::check::join;
+use super::yaml::MAX_BYTES;
+
+/// A piece of text with a secret in it.
+pub(super) struct Secret {
+    /// Path of the key it stands under.
+    pub key: String,
+    /// As written, with `${VAR}`.
+    pub written: String,
+    /// Name of the variable and its value.
+    pub variables: Vec<(String, String)>,
+}
+
+/// What a substitution found.
+#[derive(Default)]
+pub(super) struct Substituted {
+    /// Secrets that are now in the value.
+    pub secrets: Vec<Secret>,
+    /// Path of the key, and what is wrong.
+    pub faults: Vec<(String, String)>,
+}
+
+/// Replaces every `${VAR}` in the strings of `value`; `$${` stands for a literal `${`.
+pub(super) fn substitute(
+    value: &mut Value,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Substituted {
+    let mut done = Substituted::default();
+    walk(value, "", lookup, &mut done);
+    done
+}
+
+fn walk(
+    value: &mut Value,
+    path: &str,
+    lookup: &dyn Fn(&str) -> Option<String>,
+    done: &mut Substituted,
+) {
+    match value {
+        Value::String(text) if text.contains("${") => match expand(text, lookup) {
+            Ok((expanded, variables)) => {
+                let written = std::mem::replace(text, expanded);
+                if !variables.is_empty() {
+                    done.secrets.push(Secret { key: path.into(), written, variables });
+                }
+            }
+            Err(message) => done.faults.push((path.into(), message)),
+        },
+        Value::Array(list) => {
+            for (at, item) in list.iter_mut().enumerate() {
+                walk(item, &join(path, at), lookup, done);
+            }
+        }
+        Value::Object(map) => {
+            for (key, item) in map {
+                walk(item, &join(path, key), lookup, done);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The text with its variables, and those of them that are secret.
+fn expand(
+    text: &str,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Result<(String, Vec<(String, String)>), String> {
+    let mut expanded = String::new();
+    let mut secrets = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("${") {
+        if rest[..start].ends_with('$') {
+            expanded.push_str(&rest[..start]);
+            expanded.push('{');
+            rest = &rest[start + 2..];
+            continue;
+        }
+        expanded.push_str(&rest[..start]);
+        let Some((inside, after)) = rest[start + 2..].split_once('}') else {
+            return Err("a ${ without its }; a literal ${ is written $${".into());
+        };
+        let (name, default) = match inside.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (inside, None),
+        };
+        if !is_name(name) {
+            return Err(format!(
+                "${{{inside}}} is no variable: write ${{NAME}} or ${{NAME:-default}}, \
+                 and $${{ for a literal ${{"
+            ));
+        }
+        // As in a shell, `:-` also stands in for an empty value.
+        let found = lookup(name).filter(|value| !value.is_empty() || default.is_none());
+        let Some(value) = found.or(default.map(String::from)) else {
+            return Err(format!(
+                "the environment variable {name} is not set: set it, write it to .env, \
+                 or give a default as ${{{name}:-…}}"
+            ));
+        };
+        if is_secret(name) {
+            secrets.push((name.to_string(), value.clone()));
+        }
+        expanded.push_str(&value);
+        rest = after;
+    }
+    expanded.push_str(rest);
+    Ok((expanded, secrets))
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Names whose values never reach a log or a file.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    ["KEY", "TOKEN", "SECRET", "PASSWORD"].iter().any(|word| name.contains(word))
+}
+
+/// Reads `KEY=VALUE` lines; comments, empty lines, `export` and quotes are understood. An absent file
+/// is empty.
+pub(super) fn read_env_file(path: &Path) -> Result<BTreeMap<String, String>> {
+    let text = match std::fs::metadata(path) {
+        Ok(found) if found.len() > MAX_BYTES || !found.is_file() => {
+            return Err(Error::config(format!("{}: no file of variables", path.display())));
+        }
+        Ok(_) => std::fs::read_to_string(path).map_err(|cause| Error::open(path, cause))?,
+        Err(_) => return Ok(BTreeMap::new()),
+    };
+    let mut variables = BTreeMap::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let pair = line.strip_prefix("export ").unwrap_or(line).split_once('=');
+        let Some((name, value)) = pair.filter(|(name, _)| is_name(name.trim())) else {
+            let place = format!("{}: line {}", path.display(), number + 1);
+            return Err(Error::config(format!("{place}: expected NAME=VALUE")));
+        };
+        variables.insert(name.trim().into(), unquoted(value.trim()).into());
+    }
+    Ok(variables)
+}
+
+fn unquoted(value: &str) -> &str {
+    let inside = |quote| value.strip_prefix(quote).and_then(|v| v.strip_suffix(quote));
+    inside('"').or_else(|| inside('\'')).unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(text: &str) -> Result<String, String> {
+        let lookup = |name: &str| match name {
+            "A" => Some("x".to_string()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        };
+        expand(text, &lookup).map(|(text, _)| text)
+    }
+
+    #[test]
+    fn variables_defaults_and_escapes() {
+        let cases = [
+            ("${A}/${A}", "x/x"),
+            ("${B:-y}z", "yz"),
+            ("${EMPTY:-y}", "y"),
+            ("<${EMPTY}>", "<>"),
+            ("$${A}", "${A}"),
+            ("$5 $A", "$5 $A"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(expanded(text).as_deref(), Ok(expected), "{text}");
+        }
+        for (text, word) in [("${B}", "B is not set"), ("${A", "without"), ("${A B}", "no variable")]
+        {
+            assert!(expanded(text).unwrap_err().contains(word), "{text}");
+        }
+    }
+
+    #[test]
+    fn env_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".env");
+        assert!(read_env_file(&path).unwrap().is_empty());
+        std::fs::write(&path, "# c\n\nexport A=1\nB = \"two words\"\nC='x=y'\nD=\n").unwrap();
+        let found = read_env_file(&path).unwrap();
+        let pairs: Vec<(&str, &str)> = found.iter().map(|(k, v)| (&**k, &**v)).collect();
+        assert_eq!(pairs, [("A", "1"), ("B", "two words"), ("C", "x=y"), ("D", "")]);
+        std::fs::write(&path, "A=1\nnonsense\n").unwrap();
+        assert!(read_env_file(&path).unwrap_err().to_string().contains("line 2"));
+    }
+}

@@ -1,0 +1,182 @@
+//! YAML text to a plain value, within limits: no tags, bounded size, depth and number of values.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::de::{self, DeserializeSeed, EnumAccess, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// Largest file, in bytes.
+pub(super) const MAX_BYTES: u64 = 1 << 20;
+/// Most values in one file, after aliases are followed.
+const MAX_VALUES: usize = 100_000;
+
+/// Reads one document. The error says what and where; an empty document is null.
+///
+/// Keys are text (`1: x` has the key "1"); a key given twice is an error. Numbers that JSON cannot
+/// hold (`.nan`, `.inf`) stay as text and are refused where a number is wanted.
+pub(super) fn parse(text: &str) -> Result<Value, String> {
+    if text.len() as u64 > MAX_BYTES {
+        return Err(format!("larger than {MAX_BYTES} bytes: this is no configuration"));
+    }
+    let left = Cell::new(MAX_VALUES);
+    let reader = serde_yaml::Deserializer::from_str(text);
+    Node { left: &left }.deserialize(reader).map_err(|error| error.to_string())
+}
+
+/// Reads any value while counting down what is left of the limit.
+#[derive(Clone, Copy)]
+struct Node<'a> {
+    left: &'a Cell<usize>,
+}
+
+impl<'de> DeserializeSeed<'de> for Node<'_> {
+    type Value = Value;
+    fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        let Some(left) = self.left.get().checked_sub(1) else {
+            return Err(de::Error::custom(format!("more than {MAX_VALUES} values")));
+        };
+        self.left.set(left);
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Node<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a value")
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_i128<E>(self, value: i128) -> Result<Value, E> {
+        Ok(Value::String(value.to_string()))
+    }
+    fn visit_u128<E>(self, value: u128) -> Result<Value, E> {
+        Ok(Value::String(value.to_string()))
+    }
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        let text = || Value::String(format!("{value:?}"));
+        Ok(Number::from_f64(value).map_or_else(text, Value::Number))
+    }
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_some<D: de::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        reader.deserialize_any(self)
+    }
+    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
+        Err(de::Error::custom("YAML tags (!name) are not understood"))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element_seed(self)? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = entries.next_key_seed(Key)? {
+            let value = entries.next_value_seed(self)?;
+            if map.contains_key(&key) {
+                return Err(de::Error::custom(format!("the key \"{key}\" is given twice")));
+            }
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+/// Reads a key: text, or a number or truth value as it is printed.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = String;
+    fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<String, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for Key {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a key")
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<String, E> {
+        Ok(value.to_string())
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<String, E> {
+        Ok(value.to_string())
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<String, E> {
+        Ok(value.to_string())
+    }
+    fn visit_f64<E>(self, value: f64) -> Result<String, E> {
+        Ok(value.to_string())
+    }
+    fn visit_str<E>(self, value: &str) -> Result<String, E> {
+        Ok(value.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_as_people_write_them() {
+        let text = "{a: 1e-4, b: 600e3, c: 0x10, d: -7, e: .5, f: 'x', g: ~, h: true, 1: .inf}";
+        let value = parse(text).unwrap();
+        let expected = json!({
+            "a": 1e-4, "b": 600_000.0, "c": 16, "d": -7, "e": 0.5, "f": "x", "g": null, "h": true,
+            "1": "inf",
+        });
+        assert_eq!(value, expected);
+        assert_eq!(parse("# nothing\n").unwrap(), Value::Null);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        let cases = [
+            ("a: !foo 1", "tags"),
+            ("a: 1\na: 2", "twice"),
+            ("a: [1,", "line 1"),
+            ("? [1, 2]\n: 3", "a key"),
+            ("a: 1\n---\nb: 2", "document"),
+        ];
+        for (text, word) in cases {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(word), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn bombs_are_bounded() {
+        let mut laughs = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+        for i in 1..12 {
+            let before = format!("*a{}", i - 1);
+            let items = vec![before; 10].join(", ");
+            laughs += &format!("a{i}: &a{i} [{items}]\n");
+        }
+        assert!(parse(&laughs).is_err());
+        assert!(parse(&"[".repeat(100_000)).is_err());
+        assert!(parse(&format!("[{}]", "1,".repeat(200_000))).unwrap_err().contains("values"));
+        assert!(parse(&" ".repeat(2 << 20)).unwrap_err().contains("bytes"));
+    }
+}

@@ -1,0 +1,241 @@
+//! The latent operator: from the tokens of one frame to those of the next, z' = z + s ∘ core(z).
+
+use super::pdet_stack::{PdetStack, Stack};
+use super::pdet_unet::{PdetUnet, Unet};
+use crate::nn::{Condition, Linear, Mixing, Norm};
+use crate::params::{Builder, Init, ParamId, Pass};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tensor::ops::activation::Activation;
+use tensor::ops::depthwise_conv::Padding;
+use tensor::ops::residual::Residual;
+use tensor::ops::token_map::TokenMap;
+use tensor::{Tensor, Var, constant};
+use unix::Result;
+
+/// Which core, and how it is embedded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorModel {
+    /// The network between the latent states.
+    pub core: Core,
+    /// How Δt and the parameter of the equation enter.
+    #[serde(default)]
+    pub condition: ConditionPath,
+    /// Features of the condition vector; for `added`, the latent's own.
+    #[serde(default = "condition_width")]
+    #[schemars(range(min = 1))]
+    pub condition_width: usize,
+    /// How the core's output joins the state.
+    #[serde(default)]
+    pub output: Output,
+}
+
+fn condition_width() -> usize {
+    64
+}
+
+/// The network between the latent states.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Core {
+    /// A stack of blocks of one width.
+    PdetStack(PdetStack),
+    /// Blocks on a pyramid of token sequences.
+    PdetUnet(PdetUnet),
+}
+
+/// How Δt and the parameter of the equation enter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConditionPath {
+    /// Through shift and scale of every normalisation, neutral at the start.
+    #[default]
+    Adaptive,
+    /// As a vector added to every token of the input.
+    Added,
+}
+
+/// How the core's output joins the state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Output {
+    /// Times a learned scale for each feature; the model starts as "no change" and can express it.
+    #[default]
+    Scale,
+    /// Through a layer normalisation, which forces every token to change (the original's way).
+    LayerNorm,
+}
+
+/// Global mixing of tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Attention {
+    /// No global mixing.
+    #[default]
+    None,
+    /// Multi-head attention.
+    MultiHead {
+        /// Number of heads; divides `hidden`.
+        heads: usize,
+        /// Normalise queries and keys in each head.
+        #[serde(default = "yes")]
+        qk_norm: bool,
+    },
+    /// Attention in groups of features that share their projections.
+    ChannelSeparated {
+        /// Features of a group; divides `hidden`.
+        group: usize,
+        /// Heads in a group; divides `group`.
+        heads: usize,
+    },
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Attention {
+    pub(super) fn mixing(&self) -> Mixing {
+        match *self {
+            Attention::None => Mixing::None,
+            Attention::MultiHead { heads, qk_norm } => Mixing::MultiHead { heads, qk_norm },
+            Attention::ChannelSeparated { group, heads } => {
+                Mixing::ChannelSeparated { group, heads }
+            }
+        }
+    }
+
+    /// What does not fit to `hidden` features.
+    fn fault(&self, hidden: usize) -> Option<String> {
+        match *self {
+            Attention::None => None,
+            Attention::MultiHead { heads, .. } => (heads == 0 || hidden % heads != 0)
+                .then(|| format!("{heads} heads do not divide hidden = {hidden}")),
+            Attention::ChannelSeparated { group, heads } => {
+                (group == 0 || heads == 0 || hidden % group != 0 || group % heads != 0).then(|| {
+                    format!("{heads} heads must divide group = {group}, and that hidden = {hidden}")
+                })
+            }
+        }
+    }
+}
+
+impl OperatorModel {
+    /// Faults in the values, by key relative to the model.
+    pub fn faults(&self) -> Vec<(String, String)> {
+        let (hidden, attention, filter) = match &self.core {
+            Core::PdetStack(c) => (c.hidden, &c.attention, c.filter),
+            Core::PdetUnet(c) => (c.hidden, &c.attention, c.filter),
+        };
+        let mut faults = Vec::new();
+        if let Some(fault) = attention.fault(hidden) {
+            faults.push(("core.attention".into(), fault));
+        }
+        if filter != 0 && filter % 2 == 0 {
+            faults.push(("core.filter".into(), format!("{filter} is even: use an odd side, or 0")));
+        }
+        if matches!(&self.core, Core::PdetUnet(c) if c.depths.is_empty()) {
+            faults.push(("core.depths".into(), "needs at least one level".into()));
+        }
+        faults
+    }
+}
+
+/// What a core must fit to.
+pub(super) struct CoreShape {
+    /// Features of a latent token.
+    pub dim: usize,
+    /// Rows and columns of tokens.
+    pub grid: [usize; 2],
+    /// The border of the domain.
+    pub padding: Padding,
+    pub condition: Condition,
+}
+
+impl CoreShape {
+    pub(super) fn filter(&self, side: usize) -> Option<(usize, Padding)> {
+        (side > 0).then_some((side, self.padding))
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Layers {
+    Stack(Stack),
+    Unet(Unet),
+}
+
+#[derive(Clone, Debug)]
+enum Join {
+    Scale(ParamId),
+    LayerNorm(Norm),
+}
+
+/// The latent operator.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    embed: [Linear; 2],
+    /// From the condition to the tokens, where it is added.
+    added: Option<Linear>,
+    core: Layers,
+    join: Join,
+}
+
+impl Operator {
+    /// For latent tokens of `dim` features on `grid`, and a condition of `features` numbers.
+    pub fn new(
+        b: &mut Builder,
+        config: &OperatorModel,
+        dim: usize,
+        grid: [usize; 2],
+        padding: Padding,
+        features: usize,
+    ) -> Self {
+        let added = config.condition == ConditionPath::Added;
+        let width = if added { dim } else { config.condition_width };
+        let condition = if added { Condition::Fixed } else { Condition::Adaptive(width) };
+        let shape = CoreShape { dim, grid, padding, condition };
+        let last = if added { Activation::Identity } else { Activation::Silu };
+        Self {
+            embed: [
+                Linear::new(b, "condition.0", features, width).then(Activation::Silu),
+                Linear::new(b, "condition.1", width, width).then(last),
+            ],
+            added: added.then(|| Linear::new(b, "condition.2", width, dim)),
+            core: b.scope("core", |b| match &config.core {
+                Core::PdetStack(c) => Layers::Stack(Stack::new(b, c, &shape)),
+                Core::PdetUnet(c) => Layers::Unet(Unet::new(b, c, &shape)),
+            }),
+            join: match config.output {
+                Output::Scale => Join::Scale(b.param("scale", &[dim], Init::Constant(1.0))),
+                Output::LayerNorm => Join::LayerNorm(Norm::new(b, "output_norm", dim, Condition::Fixed)),
+            },
+        }
+    }
+
+    /// z [B, T, D], features [B, F] -> the next state [B, T, D].
+    pub fn forward(&self, pass: &Pass, z: &Var, features: &Var) -> Result<Var> {
+        let condition = self.embed[0].forward(pass, features)?;
+        let condition = self.embed[1].forward(pass, &condition)?;
+        let (input, condition) = match &self.added {
+            None => (z.clone(), Some(&condition)),
+            Some(linear) => {
+                let [batch, tokens, dim] = [0, 1, 2].map(|i| z.shape()[i]);
+                let vector = linear.forward(pass, &condition)?.reshape(&[batch, 1, dim]);
+                let ones = constant(Tensor::full(&[tokens, 1], 1.0, z.value().dtype()));
+                let everywhere = pass.apply(TokenMap, &[&ones, &vector])?;
+                (pass.apply(Residual::Plain, &[z, &everywhere])?, None)
+            }
+        };
+        let change = match &self.core {
+            Layers::Stack(core) => core.forward(pass, &input, condition)?,
+            Layers::Unet(core) => core.forward(pass, &input, condition)?,
+        };
+        match &self.join {
+            Join::Scale(scale) => pass.apply(Residual::Scaled, &[z, &change, pass.get(*scale)]),
+            Join::LayerNorm(norm) => {
+                pass.apply(Residual::Plain, &[z, &norm.forward(pass, &change, None)?])
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+use super::operator::{Attention, CoreShape};
+use crate::nn::{Block, BlockConfig, Linear, Norm};
+use crate::params::{Builder, Init, Pass};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tensor::Var;
+use unix::Result;
+
+/// A stack of blocks of one width on all tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PdetStack {
+    /// Features of a token inside the model.
+    #[schemars(range(min = 1))]
+    pub hidden: usize,
+    /// Number of blocks.
+    #[schemars(range(min = 1))]
+    pub depth: usize,
+    /// Global mixing of tokens in the blocks.
+    #[serde(default)]
+    pub attention: Attention,
+    /// Which blocks attend: every n-th, counted from the end.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1))]
+    pub attention_every: usize,
+    /// Side of the depthwise filter over tokens in each block; 0 for none.
+    #[serde(default)]
+    pub filter: usize,
+    /// Hidden features of the feed-forward parts, as a multiple of `hidden`.
+    #[serde(default = "four")]
+    #[schemars(range(min = 1))]
+    pub mlp_ratio: usize,
+    /// Start of the learned scale of each branch.
+    #[serde(default = "tenth")]
+    pub branch_scale: f64,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn four() -> usize {
+    4
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+/// The layers of a [`PdetStack`].
+#[derive(Clone, Debug)]
+pub(super) struct Stack {
+    input: Linear,
+    blocks: Vec<Block>,
+    norm: Norm,
+    output: Linear,
+}
+
+impl Stack {
+    pub(super) fn new(b: &mut Builder, c: &PdetStack, shape: &CoreShape) -> Self {
+        let block = |i: usize| {
+            let attends = (c.depth - 1 - i).is_multiple_of(c.attention_every);
+            BlockConfig {
+                width: c.hidden,
+                mlp_ratio: c.mlp_ratio,
+                mixing: if attends { c.attention.mixing() } else { crate::nn::Mixing::None },
+                filter: shape.filter(c.filter),
+                grid: shape.grid,
+                condition: shape.condition,
+                branch_scale: Some(c.branch_scale),
+            }
+        };
+        let zero = Init::Constant(0.0);
+        Self {
+            input: Linear::new(b, "input", shape.dim, c.hidden),
+            blocks: (0..c.depth).map(|i| Block::new(b, format!("blocks.{i}"), &block(i))).collect(),
+            norm: Norm::new(b, "norm", c.hidden, crate::nn::Condition::Fixed),
+            output: Linear::with_init(b, "output", c.hidden, shape.dim, zero, zero),
+        }
+    }
+
+    pub(super) fn forward(&self, pass: &Pass, z: &Var, condition: Option<&Var>) -> Result<Var> {
+        let mut x = self.input.forward(pass, z)?;
+        for block in &self.blocks {
+            x = block.forward(pass, &x, condition)?;
+        }
+        let x = self.norm.forward(pass, &x, None)?;
+        self.output.forward(pass, &x)
+    }
+}

@@ -1,0 +1,101 @@
+use super::Linear;
+use crate::params::{Builder, Init, ParamId, Pass};
+use tensor::Var;
+use tensor::ops::attention::Attention;
+use tensor::ops::rmsnorm::RmsNorm;
+use unix::Result;
+
+/// ε of the normalisation of queries and keys.
+const EPSILON: f64 = 1e-6;
+
+/// Multi-head attention with one projection for queries, keys and values.
+#[derive(Clone, Debug)]
+pub struct MultiHead {
+    qkv: Linear,
+    out: Linear,
+    heads: usize,
+    /// Weights that normalise queries and keys.
+    qk_norm: Option<[ParamId; 2]>,
+}
+
+impl MultiHead {
+    /// Over tokens of `width` features; `width` is a multiple of `heads`.
+    pub fn new(b: &mut Builder, name: &str, width: usize, heads: usize, qk_norm: bool) -> Self {
+        b.scope(name, |b| Self {
+            qkv: Linear::new(b, "qkv", width, 3 * width),
+            out: Linear::new(b, "out", width, width),
+            heads,
+            qk_norm: qk_norm.then(|| {
+                ["q_norm", "k_norm"].map(|n| {
+                    b.scope(n, |b| b.param("weight", &[width / heads], Init::Constant(1.0)))
+                })
+            }),
+        })
+    }
+
+    /// x [B, T, width] -> the same shape.
+    pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
+        let qkv = self.qkv.forward(pass, x)?;
+        let op = Attention {
+            heads: self.heads,
+            packed: true,
+            qk_norm: self.qk_norm.map(|_| EPSILON),
+        };
+        let mixed = match self.qk_norm {
+            Some([q, k]) => pass.apply(op, &[&qkv, pass.get(q), pass.get(k)])?,
+            None => pass.apply(op, &[&qkv])?,
+        };
+        self.out.forward(pass, &mixed)
+    }
+}
+
+/// Attention with the features split into groups that share their projections: each group of
+/// `group` features has queries and keys from its normalised features, values from the plain ones,
+/// and `heads` heads.
+#[derive(Clone, Debug)]
+pub struct ChannelSeparated {
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    out: Linear,
+    q_norm: ParamId,
+    k_norm: ParamId,
+    group: usize,
+    heads: usize,
+}
+
+impl ChannelSeparated {
+    /// The features are a multiple of `group`, and `group` is one of `heads`.
+    pub fn new(b: &mut Builder, name: &str, group: usize, heads: usize) -> Self {
+        let norm = |b: &mut Builder, name: &str| {
+            b.scope(name, |b| b.param("weight", &[group], Init::Constant(1.0)))
+        };
+        b.scope(name, |b| Self {
+            q: Linear::new(b, "q", group, group),
+            k: Linear::new(b, "k", group, group),
+            v: Linear::new(b, "v", group, group),
+            out: Linear::new(b, "out", group, group),
+            q_norm: norm(b, "q_norm"),
+            k_norm: norm(b, "k_norm"),
+            group,
+            heads,
+        })
+    }
+
+    /// x [B, T, H] -> the same shape.
+    pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
+        let shape = x.shape().to_vec();
+        let groups = shape[2] / self.group;
+        let x = x.reshape(&[shape[0] * shape[1] * groups, self.group]);
+        let norm = |weight: ParamId| {
+            pass.apply(RmsNorm { epsilon: EPSILON }, &[&x, pass.get(weight)])
+        };
+        let q = self.q.forward(pass, &norm(self.q_norm)?)?.reshape(&shape);
+        let k = self.k.forward(pass, &norm(self.k_norm)?)?.reshape(&shape);
+        let v = self.v.forward(pass, &x)?.reshape(&shape);
+        let op = Attention { heads: groups * self.heads, packed: false, qk_norm: None };
+        let mixed = pass.apply(op, &[&q, &k, &v])?;
+        let out = self.out.forward(pass, &mixed.reshape(x.shape()))?;
+        Ok(out.reshape(&shape))
+    }
+}

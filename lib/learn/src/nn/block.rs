@@ -1,0 +1,130 @@
+use super::{ChannelSeparated, Condition, DepthwiseConv, Linear, MultiHead, Norm};
+use crate::params::{Builder, Init, ParamId, Pass};
+use tensor::Var;
+use tensor::ops::activation::Activation;
+use tensor::ops::depthwise_conv::Padding;
+use tensor::ops::residual::Residual;
+use unix::Result;
+
+/// How tokens see all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mixing {
+    /// Not at all.
+    None,
+    /// Multi-head attention.
+    MultiHead {
+        /// Number of heads.
+        heads: usize,
+        /// Whether queries and keys are normalised.
+        qk_norm: bool,
+    },
+    /// Attention in groups of features with shared projections.
+    ChannelSeparated {
+        /// Features of a group.
+        group: usize,
+        /// Heads in a group.
+        heads: usize,
+    },
+}
+
+/// What a block is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockConfig {
+    /// Features of a token.
+    pub width: usize,
+    /// Hidden features of the feed-forward part, as a multiple of `width`.
+    pub mlp_ratio: usize,
+    /// Global mixing of tokens.
+    pub mixing: Mixing,
+    /// Local mixing of tokens: side of a depthwise filter before the feed-forward part.
+    pub filter: Option<(usize, Padding)>,
+    /// Rows and columns of tokens.
+    pub grid: [usize; 2],
+    /// What normalisations depend on.
+    pub condition: Condition,
+    /// Start of the learned scale of each branch; none for plain sums.
+    pub branch_scale: Option<f64>,
+}
+
+#[derive(Clone, Debug)]
+enum Attention {
+    MultiHead(MultiHead),
+    ChannelSeparated(ChannelSeparated),
+}
+
+/// A pre-normalised residual block on tokens [B, T, H]:
+/// x += s₁ ∘ attention(norm(x)), then x += s₂ ∘ W₂ gelu(W₁ norm(conv(x))).
+///
+/// Without attention it is the block of ConvNeXt (Liu et al. 2022), without the convolution that of
+/// a transformer. The scales (Touvron et al. 2021) may be absent, and so may each kind of mixing.
+#[derive(Clone, Debug)]
+pub struct Block {
+    attention: Option<(Norm, Attention, Option<ParamId>)>,
+    conv: Option<DepthwiseConv>,
+    norm: Norm,
+    up: Linear,
+    down: Linear,
+    scale: Option<ParamId>,
+}
+
+impl Block {
+    /// Registers the parameters under `name`.
+    pub fn new(b: &mut Builder, name: impl std::fmt::Display, c: &BlockConfig) -> Self {
+        b.scope(name, |b| {
+            let scale = |b: &mut Builder, name: &str| {
+                c.branch_scale.map(|s| b.param(name, &[c.width], Init::Constant(s)))
+            };
+            let attention = match c.mixing {
+                Mixing::None => None,
+                Mixing::MultiHead { heads, qk_norm } => {
+                    Some(Attention::MultiHead(MultiHead::new(b, "attention", c.width, heads, qk_norm)))
+                }
+                Mixing::ChannelSeparated { group, heads } => Some(Attention::ChannelSeparated(
+                    ChannelSeparated::new(b, "attention", group, heads),
+                )),
+            };
+            let attention = attention.map(|attention| {
+                let norm = Norm::new(b, "attention_norm", c.width, c.condition);
+                (norm, attention, scale(b, "attention_scale"))
+            });
+            Self {
+                attention,
+                conv: c.filter.map(|(side, padding)| {
+                    DepthwiseConv::new(b, "conv", c.width, c.grid, side, padding)
+                }),
+                norm: Norm::new(b, "mlp_norm", c.width, c.condition),
+                up: Linear::new(b, "mlp_up", c.width, c.mlp_ratio * c.width).then(Activation::Gelu),
+                down: Linear::new(b, "mlp_down", c.mlp_ratio * c.width, c.width),
+                scale: scale(b, "mlp_scale"),
+            }
+        })
+    }
+
+    /// x [B, T, H] -> the same shape; `condition` [B, c] where normalisations are adaptive.
+    pub fn forward(&self, pass: &Pass, x: &Var, condition: Option<&Var>) -> Result<Var> {
+        let mut x = x.clone();
+        if let Some((norm, attention, scale)) = &self.attention {
+            let h = norm.forward(pass, &x, condition)?;
+            let branch = match attention {
+                Attention::MultiHead(a) => a.forward(pass, &h)?,
+                Attention::ChannelSeparated(a) => a.forward(pass, &h)?,
+            };
+            x = join(pass, &x, &branch, *scale)?;
+        }
+        let h = match &self.conv {
+            Some(conv) => conv.forward(pass, &x)?,
+            None => x.clone(),
+        };
+        let h = self.norm.forward(pass, &h, condition)?;
+        let branch = self.down.forward(pass, &self.up.forward(pass, &h)?)?;
+        join(pass, &x, &branch, self.scale)
+    }
+}
+
+/// x + s ∘ branch.
+fn join(pass: &Pass, x: &Var, branch: &Var, scale: Option<ParamId>) -> Result<Var> {
+    match scale {
+        Some(scale) => pass.apply(Residual::Scaled, &[x, branch, pass.get(scale)]),
+        None => pass.apply(Residual::Plain, &[x, branch]),
+    }
+}

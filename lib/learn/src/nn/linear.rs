@@ -1,0 +1,67 @@
+use crate::params::{Builder, Init, ParamId, Pass};
+use tensor::Var;
+use tensor::ops::activation::Activation;
+use tensor::ops::linear;
+use unix::Result;
+
+/// A dense layer, y = f(x Wᵀ + b).
+#[derive(Clone, Debug)]
+pub struct Linear {
+    weight: ParamId,
+    bias: Option<ParamId>,
+    activation: Activation,
+}
+
+impl Linear {
+    /// With bias; weights and bias start uniform in ±1/√inputs (PyTorch's default).
+    pub fn new(b: &mut Builder, name: &str, inputs: usize, outputs: usize) -> Self {
+        let init = Init::Uniform(1.0 / (inputs as f64).sqrt());
+        Self::with_init(b, name, inputs, outputs, init, init)
+    }
+
+    /// With bias, both starting at zero: a part that is added and is not there yet.
+    pub fn zeroed(b: &mut Builder, name: &str, inputs: usize, outputs: usize) -> Self {
+        Self::with_init(b, name, inputs, outputs, Init::Constant(0.0), Init::Constant(0.0))
+    }
+
+    /// With bias and chosen starts.
+    pub fn with_init(
+        b: &mut Builder,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        weight: Init,
+        bias: Init,
+    ) -> Self {
+        b.scope(name, |b| Self {
+            weight: b.param("weight", &[outputs, inputs], weight),
+            bias: Some(b.param("bias", &[outputs], bias)),
+            activation: Activation::Identity,
+        })
+    }
+
+    /// Without bias, from given weights [outputs, inputs].
+    pub fn from_weight(b: &mut Builder, name: &str, weight: tensor::Tensor) -> Self {
+        b.scope(name, |b| Self {
+            weight: b.value("weight", weight),
+            bias: None,
+            activation: Activation::Identity,
+        })
+    }
+
+    /// Followed by an activation.
+    pub fn then(mut self, activation: Activation) -> Self {
+        self.activation = activation;
+        self
+    }
+
+    /// x [.., inputs] -> [.., outputs].
+    pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
+        let op = linear::Linear { bias: self.bias.is_some(), activation: self.activation };
+        let weight = pass.get(self.weight);
+        match self.bias {
+            Some(bias) => pass.apply(op, &[x, weight, pass.get(bias)]),
+            None => pass.apply(op, &[x, weight]),
+        }
+    }
+}

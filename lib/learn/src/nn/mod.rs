@@ -1,0 +1,15 @@
+//! Layers: each registers its parameters when it is built and applies them in a [`Pass`](crate::params::Pass).
+
+mod attention;
+mod block;
+mod conv;
+mod linear;
+mod norm;
+mod resample;
+
+pub use attention::{ChannelSeparated, MultiHead};
+pub use block::{Block, BlockConfig, Mixing};
+pub use conv::DepthwiseConv;
+pub use linear::Linear;
+pub use norm::{Condition, Norm};
+pub use resample::{interpolation, pair_means};

@@ -1,0 +1,46 @@
+//! Constant maps along the token axis, for `token_map`.
+
+use tensor::Tensor;
+
+/// M [⌈T/2⌉, T]: means of neighbouring pairs; the last of an odd number stands for itself.
+pub fn pair_means(tokens: usize) -> Tensor {
+    let out = tokens.div_ceil(2);
+    let mut m = vec![0.0_f32; out * tokens];
+    for s in 0..out {
+        m[s * tokens + 2 * s] += 0.5;
+        m[s * tokens + (2 * s + 1).min(tokens - 1)] += 0.5;
+    }
+    Tensor::of(&m, &[out, tokens])
+}
+
+/// M [to, from]: linear interpolation between token centres, constant beyond the outer ones (the
+/// half-pixel rule of PyTorch's `interpolate`).
+pub fn interpolation(from: usize, to: usize) -> Tensor {
+    let mut m = vec![0.0_f32; to * from];
+    for s in 0..to {
+        let at = (s as f64 + 0.5) * from as f64 / to as f64 - 0.5;
+        let at = at.clamp(0.0, (from - 1) as f64);
+        let left = at.floor();
+        let right = (left as usize + 1).min(from - 1);
+        m[s * from + left as usize] += (1.0 - (at - left)) as f32;
+        m[s * from + right] += (at - left) as f32;
+    }
+    Tensor::of(&m, &[to, from])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_and_interpolation_are_what_pytorch_does() {
+        let pairs = pair_means(5);
+        assert_eq!(pairs.shape(), [3, 5]);
+        assert_eq!(pairs.read::<f32>()[10..], [0.0, 0.0, 0.0, 0.0, 1.0]);
+        // torch.nn.functional.interpolate([0, 1, 2], size=6, mode="linear"):
+        let m = interpolation(3, 6);
+        let y: Vec<f32> =
+            m.read::<f32>().chunks(3).map(|r| r[1] + 2.0 * r[2]).collect();
+        assert_eq!(y, [0.0, 0.25, 0.75, 1.25, 1.75, 2.0]);
+    }
+}

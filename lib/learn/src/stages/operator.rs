@@ -1,0 +1,349 @@
+//! Stage `operator`: from the latent state of one frame to that of the next, trained through
+//! rollouts of a few steps.
+//!
+//! With ẑ_k the k-th state of a rollout from z_0, L = mean over k = 1..=h and samples of
+//! Σ_c σ_c²·mean_t(ẑ_k - z_k)²/(energy of z_0 + floor), gradients through the whole rollout. States are
+//! normalised by channel; σ_c² weighs errors as they weigh in the field, and dividing by the energy
+//! lets decayed fields count as much as fresh ones. Terms of the first step may be added:
+//! the relative difference of spectral energy over tokens, the squared difference of the spectra over
+//! features, the relative error.
+
+use super::{ConfigOf, Constants, Metrics, Stage, spread};
+use crate::config::{Config, Faults, within};
+use crate::latents::{Condition, LatentScale};
+use crate::metrics::Regimes;
+use crate::models::codec::Border;
+use crate::models::{Operator, OperatorModel};
+use crate::params::{Builder, Params, Pass};
+use data::latents::LatentStore;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tensor::ops::relative_error::RelativeError;
+use tensor::ops::spectral_energy::SpectralEnergy;
+use tensor::ops::spectrum::Spectrum;
+use tensor::ops::squared_error::SquaredError;
+use tensor::ops::weighted_sum::WeightedSum;
+use tensor::random::{Philox, Purpose};
+use tensor::{Dtype, Tape, Tensor, Var, constant};
+use unix::{Error, Result};
+
+/// What the operator is trained on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LatentData {
+    /// Latents of the training split, a folder that `latent-cache` wrote.
+    pub train: PathBuf,
+    /// Latents of the validation split.
+    pub validation: PathBuf,
+    /// Frames from one state to the next; with several, each sample draws one, and the model is told
+    /// by its Δt.
+    #[serde(default = "strides")]
+    pub strides: Vec<usize>,
+    /// Move the tokens round by a random number, for periodic domains: an exact symmetry of the codec
+    /// and the equation.
+    #[serde(default)]
+    pub roll: bool,
+    /// Deviation of noise added to the first state, in units of each channel's.
+    #[serde(default)]
+    pub noise: f64,
+    /// What lies beyond the border of the domain.
+    #[serde(default)]
+    pub border: Border,
+}
+
+fn strides() -> Vec<usize> {
+    vec![1]
+}
+
+/// What is minimised.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorLoss {
+    /// Steps of the rollouts trained through.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1))]
+    pub horizon: usize,
+    /// Added to the energy of a state, in units of the mean energy.
+    #[serde(default = "floor")]
+    pub floor: f64,
+    /// Weight of the relative difference of spectral energy over tokens.
+    #[serde(default)]
+    pub spectral_energy: f64,
+    /// Weight of the squared difference of the magnitudes of the spectra over features.
+    #[serde(default)]
+    pub spectrum: f64,
+    /// Weight of the relative error of the first step, √(Σ (ẑ - z)²/Σ z²).
+    #[serde(default)]
+    pub relative: f64,
+    /// Steps of the rollouts of a validation.
+    #[serde(default = "sixteen")]
+    #[schemars(range(min = 1))]
+    pub validation_steps: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn floor() -> f64 {
+    0.1
+}
+
+fn sixteen() -> usize {
+    16
+}
+
+/// The configuration of the stage.
+pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
+
+/// The stage.
+pub struct OperatorStage {
+    operator: Operator,
+    scale: LatentScale,
+    condition: Condition,
+    data: LatentData,
+    loss: OperatorLoss,
+    train: LatentStore,
+    validation: LatentStore,
+    seed: u64,
+}
+
+/// A rollout to be followed: states [B, T, D] from the first on, features [B, F], weights [B].
+pub struct RolloutBatch {
+    states: Vec<Tensor>,
+    features: Tensor,
+    weights: Tensor,
+}
+
+impl OperatorStage {
+    /// First frames from which a rollout fits whatever its stride.
+    fn starts(store: &LatentStore, steps: usize, stride: usize) -> u64 {
+        (store.layout().frames - steps * stride) as u64
+    }
+
+    fn longest_stride(&self) -> usize {
+        self.data.strides.iter().copied().max().unwrap_or(1)
+    }
+
+    fn weigh(&self, energy: f64, samples: usize) -> f32 {
+        (1.0 / (samples as f64 * (energy + self.loss.floor))) as f32
+    }
+}
+
+impl Stage for OperatorStage {
+    const NAME: &'static str = "operator";
+    const METRIC: &'static str = "rollout_nrmse";
+    type Data = LatentData;
+    type Model = OperatorModel;
+    type Loss = OperatorLoss;
+    type Batch = RolloutBatch;
+
+    fn faults(config: &ConfigOf<Self>) -> Faults {
+        let mut faults: Faults = within("model", config.model.faults()).collect();
+        let mut fault = |key: &str, text: &str| faults.push((key.into(), text.into()));
+        if config.data.strides.is_empty() || config.data.strides.contains(&0) {
+            fault("data.strides", "needs strides of at least 1");
+        }
+        if config.data.roll && config.data.border != Border::Periodic {
+            fault("data.roll", "is a symmetry of periodic domains only");
+        }
+        let l = &config.loss;
+        for (key, value) in [
+            ("data.noise", config.data.noise),
+            ("loss.spectral_energy", l.spectral_energy),
+            ("loss.spectrum", l.spectrum),
+            ("loss.relative", l.relative),
+        ] {
+            if value.is_nan() || value < 0.0 {
+                fault(key, "must not be negative");
+            }
+        }
+        if l.floor.is_nan() || l.floor <= 0.0 {
+            fault("loss.floor", "must be a positive number");
+        }
+        faults
+    }
+
+    fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
+        let train = LatentStore::open(&config.data.train, None)?;
+        let validation = LatentStore::open(&config.data.validation, None)?;
+        let (a, b) = (train.key(), validation.key());
+        if (&a.codec, &a.normalisation, &a.split) != (&b.codec, &b.normalisation, &b.split) {
+            return Err(Error::data(format!(
+                "{} and {} were made with different codecs or splits",
+                config.data.train.display(),
+                config.data.validation.display()
+            )));
+        }
+        let longest = config.data.strides.iter().copied().max().unwrap_or(1);
+        for (store, steps) in
+            [(&train, config.loss.horizon), (&validation, config.loss.validation_steps)]
+        {
+            let frames = store.layout().frames;
+            if steps * longest >= frames {
+                return Err(Error::config(format!(
+                    "{steps} steps of {longest} frames do not fit into the {frames} frames of {}",
+                    store.folder().display()
+                )));
+            }
+        }
+        let layout = train.layout();
+        let scale = LatentScale::of(train.channels());
+        let condition = Condition::of(&train);
+        let mut builder = Builder::new(config.seed);
+        let operator = Operator::new(
+            &mut builder,
+            &config.model,
+            layout.dim,
+            [1, layout.tokens],
+            config.data.border.into(),
+            Condition::FEATURES,
+        );
+        let stage = Self {
+            operator,
+            scale,
+            condition,
+            data: config.data.clone(),
+            loss: config.loss.clone(),
+            train,
+            validation,
+            seed: config.seed,
+        };
+        Ok((stage, builder.finish()))
+    }
+
+    fn samples(&self) -> u64 {
+        let starts = Self::starts(&self.train, self.loss.horizon, self.longest_stride());
+        self.train.len() as u64 * starts
+    }
+
+    fn data_hash(&self) -> String {
+        let key = self.train.key();
+        blake3::hash(format!("{key:?}").as_bytes()).to_hex().to_string()
+    }
+
+    fn batch(&self, update: u64, samples: &[u64]) -> Result<RolloutBatch> {
+        let layout = self.train.layout();
+        let shape = [samples.len(), layout.tokens, layout.dim];
+        let starts = Self::starts(&self.train, self.loss.horizon, self.longest_stride());
+        let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(update);
+        let noise = Philox::new(self.seed, Purpose::Noise).at_update(update);
+        let mut states: Vec<Tensor> =
+            (0..=self.loss.horizon).map(|_| Tensor::arbitrary(&shape, Dtype::F32)).collect();
+        let mut features = Vec::new();
+        let mut weights = Vec::new();
+        let size = layout.frame_len();
+        for (place, sample) in samples.iter().enumerate() {
+            let (trajectory, start) = ((sample / starts) as usize, (sample % starts) as usize);
+            let strides = &self.data.strides;
+            let stride = strides[draw.below(place as u64, 0, strides.len() as u64) as usize];
+            let turn = match self.data.roll {
+                true => draw.below(place as u64, 1, layout.tokens as u64) as usize,
+                false => 0,
+            };
+            let first = self.train.frames(trajectory, start..start + 1);
+            weights.push(self.weigh(self.scale.energy(first), samples.len()));
+            features.extend(
+                self.condition.features(&self.train.parameter(trajectory), stride as f64 * self.train.frame_interval()),
+            );
+            for (k, state) in states.iter_mut().enumerate() {
+                let frame = start + k * stride;
+                let out = &mut state.write::<f32>()[place * size..][..size];
+                self.scale.normalise(self.train.frames(trajectory, frame..frame + 1), out);
+                out.rotate_left(turn * layout.dim);
+            }
+            if self.data.noise > 0.0 {
+                let out = &mut states[0].write::<f32>()[place * size..][..size];
+                for (element, x) in (0..).zip(out) {
+                    *x += self.data.noise as f32 * noise.normal(place as u64, element);
+                }
+            }
+        }
+        Ok(RolloutBatch {
+            states,
+            features: Tensor::of(&features, &[samples.len(), Condition::FEATURES]),
+            weights: Tensor::of(&weights, &[samples.len()]),
+        })
+    }
+
+    fn loss(&self, pass: &Pass, batch: &RolloutBatch) -> Result<Var> {
+        let constant = |t: &Tensor| constant(t.to_dtype(pass.dtype()));
+        let (features, weights) = (constant(&batch.features), constant(&batch.weights));
+        let channels = constant(&self.scale.weights());
+        let mut z = constant(&batch.states[0]);
+        let (mut terms, mut factors) = (Vec::new(), Vec::new());
+        for (k, target) in batch.states[1..].iter().enumerate() {
+            let target = constant(target);
+            z = self.operator.forward(pass, &z, &features)?;
+            terms.push(pass.apply(SquaredError, &[&z, &target, &weights, &channels])?);
+            factors.push(1.0 / self.loss.horizon as f64);
+            if k > 0 {
+                continue;
+            }
+            if self.loss.spectral_energy > 0.0 {
+                terms.push(pass.apply(SpectralEnergy, &[&z, &target])?);
+                factors.push(self.loss.spectral_energy);
+            }
+            if self.loss.spectrum > 0.0 {
+                let op = Spectrum { epsilon: 1e-6 };
+                let (a, b) = (pass.apply(op, &[&z])?, pass.apply(op, &[&target])?);
+                let width = a.value().width();
+                let ones = constant(&Tensor::full(&[width], 1.0, pass.dtype()));
+                let samples = a.shape()[0];
+                let equal = Tensor::full(&[samples], 1.0 / samples as f64, pass.dtype());
+                terms.push(pass.apply(SquaredError, &[&a, &b, &constant(&equal), &ones])?);
+                factors.push(self.loss.spectrum);
+            }
+            if self.loss.relative > 0.0 {
+                let op = RelativeError { per_sample: false, root: true, epsilon: 1e-12 };
+                terms.push(pass.apply(op, &[&z, &target])?);
+                factors.push(self.loss.relative);
+            }
+        }
+        pass.apply(WeightedSum(factors), &terms.iter().collect::<Vec<_>>())
+    }
+
+    fn validate(&self, params: &Params, samples: u64) -> Result<Metrics> {
+        let store = &self.validation;
+        let (layout, steps) = (store.layout(), self.loss.validation_steps);
+        let stride = self.longest_stride();
+        let starts = Self::starts(store, steps, stride);
+        let size = layout.frame_len();
+        let mut regimes = Regimes::default();
+        for chunk in spread(store.len() as u64 * starts, samples).chunks(64) {
+            let at = |s: &u64| ((s / starts) as usize, (s % starts) as usize);
+            let shape = [chunk.len(), layout.tokens, layout.dim];
+            let mut first = Tensor::arbitrary(&shape, Dtype::F32);
+            let mut features = Vec::new();
+            for (sample, out) in chunk.iter().zip(first.write::<f32>().chunks_exact_mut(size)) {
+                let (trajectory, start) = at(sample);
+                self.scale.normalise(store.frames(trajectory, start..start + 1), out);
+                let time = stride as f64 * store.frame_interval();
+                features.extend(self.condition.features(&store.parameter(trajectory), time));
+            }
+            let features =
+                constant(Tensor::of(&features, &[chunk.len(), Condition::FEATURES]));
+            let mut z = constant(first);
+            let mut raw = vec![0.0; size];
+            for k in 1..=steps {
+                let tape = Tape::without_gradients();
+                z = self.operator.forward(&Pass::frozen(&tape, params), &z, &features)?;
+                for (sample, z) in chunk.iter().zip(z.value().read::<f32>().chunks_exact(size)) {
+                    let (trajectory, start) = at(sample);
+                    let frame = start + k * stride;
+                    self.scale.restore(z, &mut raw);
+                    let target = store.frames(trajectory, frame..frame + 1);
+                    regimes.add(&store.parameter(trajectory), &raw, target);
+                }
+            }
+        }
+        Ok(regimes.metrics(Self::METRIC))
+    }
+
+    fn constants(&self) -> Constants {
+        let mut constants = self.scale.constants();
+        constants.extend(self.condition.constants());
+        constants
+    }
+}

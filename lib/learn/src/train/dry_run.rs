@@ -1,0 +1,96 @@
+//! What a run will need, measured on a few real updates that are then thrown away.
+
+use super::learner::{self, Learner};
+use crate::optim::Schedule;
+use crate::stages::{ConfigOf, Stage};
+use data::loader::Order;
+use serde::Serialize;
+use std::time::Instant;
+use unix::{Error, Result};
+
+/// Updates before the clock is looked at: the first ones fault their memory in.
+const WARM_UP: u64 = 2;
+/// Updates measured.
+const MEASURED: u64 = 5;
+
+/// What a run will need.
+#[derive(Clone, Debug, Serialize)]
+pub struct Estimate {
+    /// The stage.
+    pub stage: String,
+    /// Numbers in the model.
+    pub parameters: usize,
+    /// Samples in an epoch.
+    pub samples: u64,
+    /// Updates in all, and how many epochs they are.
+    pub updates: u64,
+    /// Epochs in all.
+    pub epochs: f64,
+    /// Largest tensor memory during an update, in bytes.
+    pub memory_bytes: usize,
+    /// Bytes of one checkpoint.
+    pub checkpoint_bytes: usize,
+    /// Seconds of one update, the median of a few.
+    pub seconds_per_update: f64,
+    /// Seconds of one validation.
+    pub seconds_per_validation: f64,
+    /// Seconds in all.
+    pub seconds: f64,
+    /// Cost in all, by `cost.rate_per_hour`.
+    pub cost: f64,
+}
+
+/// Runs a few updates and a validation and extrapolates.
+pub fn dry_run<S: Stage>(config: &ConfigOf<S>) -> Result<Estimate> {
+    let (stage, params) = S::open(config)?;
+    let training = &config.training;
+    let schedule = Schedule::new(&config.schedule, training.updates).map_err(Error::config)?;
+    let mut learner = Learner::new(params, &config.optimizer, schedule, training);
+    let order = Order::new(config.seed, stage.samples(), training.batch_size)?;
+    tensor::memory::reset_peak();
+    let mut times = Vec::new();
+    for update in 0..WARM_UP + MEASURED {
+        let mut passes = Vec::new();
+        for pass in update * training.accumulation..(update + 1) * training.accumulation {
+            passes.push(stage.batch(pass, &order.batch(pass))?);
+        }
+        let started = Instant::now();
+        let (mut loss, mut sum) = (0.0, None);
+        for batch in &passes {
+            let (value, gradients) = learner::gradients(&stage, &learner.params, batch)?;
+            loss += value / training.accumulation as f64;
+            match &mut sum {
+                None => sum = Some(gradients),
+                Some(sum) => learner::accumulate(sum, &gradients),
+            }
+        }
+        learner.update(update, loss, &sum.unwrap_or_default(), training.accumulation);
+        if update >= WARM_UP {
+            times.push(started.elapsed().as_secs_f64());
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    let seconds_per_update = times[times.len() / 2];
+    let memory_bytes = tensor::memory::usage().peak;
+    let started = Instant::now();
+    stage.validate(learner.judged(), training.validation_samples)?;
+    let seconds_per_validation = started.elapsed().as_secs_f64();
+    let validations = training.updates.div_ceil(training.validate_every);
+    let seconds = seconds_per_update * training.updates as f64
+        + seconds_per_validation * validations as f64;
+    let samples = training.updates * training.samples_per_update();
+    let tensors = learner.files().into_iter().flat_map(|(_, tensors)| tensors);
+    Ok(Estimate {
+        stage: S::NAME.into(),
+        parameters: learner.params.count(),
+        samples: stage.samples(),
+        updates: training.updates,
+        epochs: samples as f64 / stage.samples() as f64,
+        memory_bytes,
+        checkpoint_bytes: tensors.map(|(_, t)| t.len() * t.dtype().bytes()).sum(),
+        seconds_per_update,
+        seconds_per_validation,
+        seconds,
+        cost: seconds / 3600.0 * config.cost.rate_per_hour,
+    })
+}

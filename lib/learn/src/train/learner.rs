@@ -1,0 +1,138 @@
+//! What is trained: parameters, their moving average, the optimizer's memory; and one update of them.
+
+use crate::config::Training;
+use crate::optim::{Optimizer, OptimizerState, Schedule};
+use crate::params::{Params, Pass};
+use crate::stages::Stage;
+use tensor::updates::{ema, norm};
+use tensor::{Dtype, Tape, Tensor};
+use unix::{Error, Result};
+
+/// What is trained.
+pub struct Learner {
+    /// The parameters.
+    pub params: Params,
+    /// Their moving average, where there is one.
+    pub average: Option<Params>,
+    /// The optimizer's memory.
+    pub memory: OptimizerState,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    decay: f64,
+    clip: Option<f64>,
+}
+
+/// What one update did.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Whether the parameters were changed: not when loss or gradient is not finite.
+    pub applied: bool,
+    /// Global norm of the gradient, before clipping.
+    pub gradient_norm: f64,
+    /// Learning rate.
+    pub learning_rate: f64,
+}
+
+/// Loss and gradients of one batch.
+pub fn gradients<S: Stage>(stage: &S, params: &Params, batch: &S::Batch) -> Result<(f64, Vec<Tensor>)> {
+    let tape = Tape::new();
+    let pass = Pass::training(&tape, params);
+    let loss = stage.loss(&pass, batch)?;
+    let variables = pass.variables().to_vec();
+    let value = loss.value().item();
+    drop(pass);
+    let mut found = tape.backward(&loss)?;
+    let gradients = variables
+        .iter()
+        .map(|v| found.take(v).unwrap_or_else(|| Tensor::zeros(v.shape(), Dtype::F32)))
+        .collect();
+    Ok((value, gradients))
+}
+
+/// sum += terms, tensor by tensor.
+pub fn accumulate(sum: &mut [Tensor], terms: &[Tensor]) {
+    for (s, t) in sum.iter_mut().zip(terms) {
+        tensor::updates::sum::add(s, t);
+    }
+}
+
+impl Learner {
+    /// The state before the first update.
+    pub fn new(
+        params: Params,
+        optimizer: &Optimizer,
+        schedule: Schedule,
+        training: &Training,
+    ) -> Self {
+        Self {
+            memory: OptimizerState::new(optimizer, &params),
+            average: training.ema.map(|_| params.clone()),
+            params,
+            optimizer: optimizer.clone(),
+            schedule,
+            decay: training.ema.unwrap_or(0.0),
+            clip: training.clip,
+        }
+    }
+
+    /// One update (counted from 0) with the sum of `terms` gradients.
+    pub fn update(&mut self, update: u64, loss: f64, gradients: &[Tensor], terms: u64) -> Step {
+        let mean = 1.0 / terms as f64;
+        let gradient_norm = norm::global_norm(gradients) * mean;
+        let factor = self.schedule.factor(update);
+        let learning_rate = self.optimizer.learning_rate * factor;
+        let applied = loss.is_finite() && gradient_norm.is_finite();
+        if applied {
+            let clip = self.clip.map_or(1.0, |max| norm::clip_scale(gradient_norm, max));
+            self.memory.step(&self.optimizer, factor, clip * mean, &mut self.params, gradients);
+            self.follow();
+        }
+        Step { applied, gradient_norm, learning_rate }
+    }
+
+    /// The average follows the parameters. Its decay grows with the steps done, as
+    /// (1 + n)/(10 + n), until it is the configured one: the first parameters are soon forgotten.
+    fn follow(&mut self) {
+        let n = self.memory.steps as f64;
+        let decay = self.decay.min((1.0 + n) / (10.0 + n));
+        if let Some(average) = &mut self.average {
+            for (a, p) in average.tensors_mut().zip(self.params.tensors()) {
+                ema::apply(decay, p, a);
+            }
+        }
+    }
+
+    /// The parameters that are judged: the average where there is one.
+    pub fn judged(&self) -> &Params {
+        self.average.as_ref().unwrap_or(&self.params)
+    }
+
+    /// Named tensors of a checkpoint, by file.
+    pub fn files(&self) -> Vec<(&'static str, Vec<(String, Tensor)>)> {
+        let mut files = vec![
+            ("model", self.params.entries().to_vec()),
+            ("optim-0-of-1", self.memory.entries(&self.optimizer, &self.params)),
+        ];
+        if let Some(average) = &self.average {
+            files.push(("ema", average.entries().to_vec()));
+        }
+        files
+    }
+
+    /// Takes over what [`Learner::files`] gave.
+    pub fn assign(
+        &mut self,
+        steps: u64,
+        file: impl Fn(&str) -> Option<Vec<(String, Tensor)>>,
+    ) -> Result<()> {
+        let need = |name: &str| {
+            file(name).ok_or_else(|| Error::data(format!("the checkpoint has no {name}.safetensors")))
+        };
+        self.params.assign(&need("model")?)?;
+        self.memory.assign(&self.optimizer, &self.params, steps, &need("optim-0-of-1")?)?;
+        if let Some(average) = &mut self.average {
+            average.assign(&need("ema")?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Where a run stands, as it is kept in every checkpoint. Nothing that a function of the update
+//! gives (order of the data, learning rate, noise) is in it.
+
+use serde::{Deserialize, Serialize};
+use unix::status::Best;
+
+/// Where a run stands after an update.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Updates done, skipped ones included.
+    pub update: u64,
+    /// Samples seen: the position in the data.
+    pub samples: u64,
+    /// Steps the optimizer has done.
+    pub steps: u64,
+    /// Updates skipped because loss or gradient was not finite.
+    pub skipped: u64,
+    /// Of these, the last ones in a row.
+    pub skipped_in_row: u64,
+    /// Best validation.
+    pub best: Option<Best>,
+    /// Validations since then.
+    pub validations_since_best: u64,
+    /// Seconds spent, all starts together.
+    pub seconds: f64,
+    /// Whether the run is at its end.
+    pub finished: bool,
+}
+
+impl Progress {
+    /// Takes the value of a validation; whether it is the best so far.
+    pub fn judge(&mut self, metric: &str, value: f64) -> bool {
+        let better = value.is_finite() && self.best.as_ref().is_none_or(|best| value < best.value);
+        if better {
+            self.best = Some(Best { metric: metric.into(), value, update: self.update });
+            self.validations_since_best = 0;
+        } else {
+            self.validations_since_best += 1;
+        }
+        better
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_not_finite_is_never_the_best() {
+        let mut progress = Progress::default();
+        assert!(!progress.judge("x", f64::NAN));
+        assert!(progress.judge("x", 2.0));
+        assert!(!progress.judge("x", 2.0));
+        assert!(!progress.judge("x", f64::INFINITY));
+        assert_eq!(progress.validations_since_best, 2);
+        assert!(progress.judge("x", 1.0));
+        assert_eq!(progress.best.unwrap().value, 1.0);
+    }
+}

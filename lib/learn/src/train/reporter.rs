@@ -1,0 +1,253 @@
+//! What a run says: to its log, its status file, and the person in front of the terminal.
+
+use super::learner::{Learner, Step};
+use super::progress::Progress;
+use super::session::Job;
+use crate::checkpoint::Saved;
+use crate::stages::{Metrics, Stage};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use unix::budget::Budget;
+use unix::log::Log;
+use unix::progress::Progress as Bar;
+use unix::run_dir::RunDir;
+use unix::status::{Cost, State, Status, StatusWriter};
+use unix::Result;
+
+/// What a run says.
+pub(super) struct Reporter {
+    log: Log,
+    status: StatusWriter,
+    now: Status,
+    bar: Bar,
+    log_every: u64,
+    updates: u64,
+    began: Instant,
+    first_update_seen: bool,
+    /// Since the start: time in updates and in waiting for data.
+    busy: Duration,
+    stalled: Duration,
+}
+
+impl Reporter {
+    pub fn start<S: Stage>(
+        job: &Job<S>,
+        run: &RunDir,
+        attempt: u64,
+        progress: &Progress,
+        budget: &Budget,
+        learner: &Learner,
+    ) -> Result<Self> {
+        let training = &job.config.training;
+        let mut log = Log::open(&run.log(), attempt)?;
+        log.write(
+            "start",
+            &json!({
+                "update": progress.update,
+                "stage": S::NAME,
+                "updates": training.updates,
+                "parameters": learner.params.count(),
+                "device": job.device,
+                "threads": tensor::parallel::threads(),
+                "ranks": job.ranks.size(),
+                "time_left": budget.to_string(),
+            }),
+        )?;
+        unix::note!(
+            "{}: {} parameters, update {} of {}, {} on {} threads, time: {budget}",
+            S::NAME,
+            learner.params.count(),
+            progress.update,
+            training.updates,
+            job.device,
+            tensor::parallel::threads()
+        );
+        budget.notes.iter().for_each(|note| unix::note!("{note}"));
+        let mut bar = Bar::new("updates", training.updates);
+        bar.resume_at(progress.update);
+        let mut status = StatusWriter::new(run.status());
+        let now = Status {
+            stage: S::NAME.into(),
+            state: State::Running,
+            update: progress.update,
+            updates: Some(training.updates),
+            best: progress.best.clone(),
+            cost: Cost::default(),
+            attempt,
+            reason: None,
+            time: String::new(),
+        };
+        status.update(&now)?;
+        Ok(Self {
+            log,
+            status,
+            now,
+            bar,
+            log_every: training.log_every,
+            updates: training.updates,
+            began: Instant::now(),
+            first_update_seen: false,
+            busy: Duration::ZERO,
+            stalled: Duration::ZERO,
+        })
+    }
+
+    /// Writes a record; a log that cannot be written (a full disk) does not end the run.
+    fn record(&mut self, kind: &str, fields: &Value) {
+        if let Err(error) = self.log.write(kind, fields) {
+            unix::warn!("{error}");
+        }
+    }
+
+    fn stand(&mut self, state: State, progress: &Progress, reason: Option<&str>) {
+        let hours = progress.seconds / 3600.0;
+        self.now.state = state;
+        self.now.update = progress.update;
+        self.now.best = progress.best.clone();
+        self.now.cost = Cost { hours, device_hours: hours };
+        self.now.reason = reason.map(str::to_string);
+        if let Err(error) = self.status.update(&self.now) {
+            unix::warn!("{error}");
+        }
+    }
+
+    pub fn update(
+        &mut self,
+        progress: &Progress,
+        loss: f64,
+        step: &Step,
+        took: Duration,
+        stall: Duration,
+    ) -> Result<()> {
+        self.busy += took;
+        self.stalled += stall;
+        if !self.first_update_seen {
+            self.first_update_seen = true;
+            let seconds = unix::time::process_start().elapsed().as_secs_f64();
+            self.record("first_update", &json!({"since_exec": seconds, "step": took.as_secs_f64()}));
+        }
+        let done = progress.update;
+        if done.is_multiple_of(self.log_every) || done == self.updates || !step.applied {
+            self.record(
+                "update",
+                &json!({
+                    "update": done,
+                    "samples": progress.samples,
+                    "loss": loss,
+                    "gradient_norm": step.gradient_norm,
+                    "learning_rate": step.learning_rate,
+                    "skipped": progress.skipped,
+                    "seconds": took.as_secs_f64(),
+                    "stall": stall.as_secs_f64(),
+                }),
+            );
+        }
+        if !step.applied {
+            self.warn(
+                done,
+                &format!(
+                    "update {done} skipped: loss {loss}, gradient norm {}",
+                    step.gradient_norm
+                ),
+            );
+        }
+        self.bar.message(format!("loss {loss:.3e}"));
+        self.bar.set(done);
+        self.stand(State::Running, progress, None);
+        Ok(())
+    }
+
+    pub fn validation(
+        &mut self,
+        progress: &Progress,
+        metrics: &Metrics,
+        best: bool,
+        took: Duration,
+    ) -> Result<()> {
+        let mut fields = json!({
+            "update": progress.update,
+            "best": best,
+            "seconds": took.as_secs_f64(),
+        });
+        if let Some(map) = fields.as_object_mut() {
+            map.extend(metrics.iter().map(|(k, v)| (k.clone(), json!(v))));
+        }
+        self.record("validation", &fields);
+        Ok(())
+    }
+
+    /// A save was begun; `stall` is how long training stood still for it.
+    pub fn checkpoint(
+        &mut self,
+        progress: &Progress,
+        saved: &Result<Saved>,
+        stall: Duration,
+    ) -> Result<()> {
+        match saved {
+            Ok(saved) => self.record(
+                "checkpoint",
+                &json!({
+                    "update": progress.update,
+                    "bytes": saved.bytes,
+                    "stall": stall.as_secs_f64(),
+                    "snapshot": saved.snapshot.as_secs_f64(),
+                }),
+            ),
+            Err(error) => self.warn(progress.update, &format!("checkpoint not saved: {error}")),
+        }
+        Ok(())
+    }
+
+    /// The last save has ended.
+    pub fn saved<T>(&mut self, progress: &Progress, result: &Result<T>) -> Result<()> {
+        if let Err(error) = result {
+            self.warn(progress.update, &format!("checkpoint not saved: {error}"));
+        }
+        Ok(())
+    }
+
+    pub fn warn(&mut self, update: u64, text: &str) {
+        unix::warn!("{text}");
+        self.record("warning", &json!({"update": update, "text": text}));
+    }
+
+    fn end(&mut self, state: State, progress: &Progress, reason: &str) {
+        let busy = self.busy.as_secs_f64();
+        let stalled = self.stalled.as_secs_f64() / busy.max(1e-9);
+        self.record(
+            "stop",
+            &json!({
+                "update": progress.update,
+                "state": state,
+                "reason": reason,
+                "seconds": self.began.elapsed().as_secs_f64(),
+                "stall_share": stalled,
+            }),
+        );
+        if let Err(error) = self.log.sync() {
+            unix::warn!("{error}");
+        }
+        self.stand(state, progress, Some(reason));
+    }
+
+    pub fn finished(&mut self, progress: &Progress, reason: &str) {
+        self.end(State::Finished, progress, reason);
+        let best = progress.best.as_ref().map_or(String::new(), |best| {
+            format!("; best {} {:.4} at update {}", best.metric, best.value, best.update)
+        });
+        unix::note!("finished at update {}: {reason}{best}", progress.update);
+    }
+
+    pub fn stopped(&mut self, progress: &Progress, reason: &str) {
+        self.end(State::Stopped, progress, reason);
+        unix::note!(
+            "stopped at update {} of {}: {reason}; run the same command again to go on",
+            progress.update,
+            self.updates
+        );
+    }
+
+    pub fn failed(&mut self, progress: &Progress, reason: &str) {
+        self.end(State::Failed, progress, reason);
+    }
+}

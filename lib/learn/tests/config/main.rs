@@ -1,0 +1,62 @@
+//! Loading configurations: what is read, what is refused and in which words, what is written down.
+
+mod faults;
+mod layers;
+mod random;
+mod types;
+mod written;
+
+use std::path::{Path, PathBuf};
+
+use learn::config::{Loaded, load};
+use unix::Result;
+
+use types::Run;
+
+/// Files in a folder of their own, and how they load.
+pub struct Folder(tempfile::TempDir);
+
+impl Folder {
+    pub fn new(files: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).expect("a file");
+        }
+        Self(folder)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn load(&self, files: &[&str], overrides: &[&str]) -> Result<Loaded<Run>> {
+        let files: Vec<PathBuf> = files.iter().map(|name| self.path().join(name)).collect();
+        let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
+        load::<Run>(&files, &overrides, &environment)
+    }
+
+    /// The lines of the error, without the folder's name.
+    pub fn faults(&self, files: &[&str], overrides: &[&str]) -> Vec<String> {
+        let error = self.load(files, overrides).expect_err("a fault");
+        assert_eq!(error.exit, unix::Exit::Config, "{error}");
+        let folder = format!("{}/", self.path().display());
+        error.to_string().replace(&folder, "").lines().map(String::from).collect()
+    }
+}
+
+fn environment(name: &str) -> Option<String> {
+    match name {
+        "SCRATCH" => Some("/scratch/me".into()),
+        "STEPS" => Some("1_200".into()),
+        "TRACKER_TOKEN" => Some("hunter2-sesame".into()),
+        "DOOR_PASSWORD" => Some("7341".into()),
+        _ => None,
+    }
+}
+
+/// The smallest good configuration.
+pub const SMALL: &str = "
+steps: 100
+model: {kind: plain}
+data: {files: [a.h5]}
+";

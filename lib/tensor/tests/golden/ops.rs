@@ -1,0 +1,117 @@
+//! Outputs of ops and gradients of their inputs.
+
+use crate::{Golden, agree};
+use tensor::check::run;
+use tensor::op::{Case, Draw, Op};
+use tensor::ops::activation::Activation::{self, Gelu, GeluTanh, Identity, Silu};
+use tensor::ops::adaln::AdaLn;
+use tensor::ops::attention::Attention;
+use tensor::ops::depthwise_conv::{DepthwiseConv, Padding};
+use tensor::ops::layernorm::LayerNorm;
+use tensor::ops::linear::Linear;
+use tensor::ops::relative_error::RelativeError;
+use tensor::ops::residual::Residual;
+use tensor::ops::rmsnorm::RmsNorm;
+use tensor::ops::softmax::Softmax;
+use tensor::ops::spectral_energy::SpectralEnergy;
+use tensor::ops::spectrum::Spectrum;
+use tensor::ops::squared_error::SquaredError;
+use tensor::ops::token_map::TokenMap;
+use tensor::ops::weighted_sum::WeightedSum;
+use tensor::{Dtype, Tensor};
+
+/// Name in the file, op, names of its inputs in the op's order.
+type Row = (&'static str, Box<dyn Op>, &'static [&'static str]);
+
+fn rows(golden: &Golden) -> Vec<Row> {
+    let linear = |bias, activation| Box::new(Linear { bias, activation });
+    let norm = golden.number("layernorm/epsilon");
+    let attention = |packed, norm: bool| {
+        let epsilon = golden.number("attention/epsilon");
+        let heads = golden.number("attention/heads") as usize;
+        Box::new(Attention { heads, packed, qk_norm: norm.then_some(epsilon) })
+    };
+    let conv = |grid, filter, padding| Box::new(DepthwiseConv { grid, filter, padding });
+    let relative = |per_sample, root| {
+        let epsilon = golden.number("relative_error/epsilon");
+        Box::new(RelativeError { per_sample, root, epsilon })
+    };
+    let spectrum = |name| Box::new(Spectrum { epsilon: golden.number(name) });
+    let weights = ["wa", "wb"].map(|w| golden.number(&format!("weighted_sum/{w}")));
+    vec![
+        ("linear_identity", linear(true, Identity), &["x", "w", "b"]),
+        ("linear_gelu", linear(true, Gelu), &["x", "w", "b"]),
+        ("linear_gelu_tanh", linear(true, GeluTanh), &["x", "w", "b"]),
+        ("linear_silu", linear(true, Silu), &["x", "w", "b"]),
+        ("linear_unbiased", linear(false, Identity), &["x", "w"]),
+        ("activation_identity", Box::new(Identity), &["x"]),
+        ("activation_gelu", Box::new(Gelu), &["x"]),
+        ("activation_gelu_tanh", Box::new(GeluTanh), &["x"]),
+        ("activation_silu", Box::new(Activation::Silu), &["x"]),
+        ("layernorm", Box::new(LayerNorm { epsilon: norm }), &["x", "w", "b"]),
+        ("rmsnorm", Box::new(RmsNorm { epsilon: golden.number("rmsnorm/epsilon") }), &["x", "w"]),
+        ("adaln", Box::new(AdaLn { epsilon: norm, shift: 3, scale: 4 }), &["x", "m"]),
+        ("softmax", Box::new(Softmax), &["x"]),
+        ("attention_packed", attention(true, false), &["qkv"]),
+        ("attention_packed_norm", attention(true, true), &["qkv", "wq", "wk"]),
+        ("attention", attention(false, false), &["q", "k", "v"]),
+        ("attention_norm", attention(false, true), &["q", "k", "v", "wq", "wk"]),
+        ("conv_line", conv([1, 13], [1, 7], Padding::Periodic), &["x", "w", "bias"]),
+        ("conv_periodic", conv([5, 7], [3, 5], Padding::Periodic), &["x", "w", "bias"]),
+        ("conv_zero", conv([5, 7], [3, 5], Padding::Zero), &["x", "w", "bias"]),
+        ("residual_plain", Box::new(Residual::Plain), &["x", "y"]),
+        ("residual_scaled", Box::new(Residual::Scaled), &["x", "y", "s"]),
+        ("residual_gated", Box::new(Residual::Gated(2)), &["x", "y", "m"]),
+        ("token_map", Box::new(TokenMap), &["m", "x"]),
+        ("token_map_constant", Box::new(TokenMap), &["m", "x"]),
+        ("relative_error_sample", relative(true, false), &["p", "t"]),
+        ("relative_error_sample_root", relative(true, true), &["p", "t"]),
+        ("relative_error_all", relative(false, false), &["p", "t"]),
+        ("relative_error_all_root", relative(false, true), &["p", "t"]),
+        ("squared_error", Box::new(SquaredError), &["p", "t", "w", "v"]),
+        ("mean_squared_error", Box::new(SquaredError), &["p", "t", "w", "v"]),
+        ("spectral_energy_even", Box::new(SpectralEnergy), &["p", "t"]),
+        ("spectral_energy_odd", Box::new(SpectralEnergy), &["p", "t"]),
+        ("spectrum_even", spectrum("spectrum_even/epsilon"), &["x"]),
+        ("spectrum_odd", spectrum("spectrum_odd/epsilon"), &["x"]),
+        ("weighted_sum", Box::new(WeightedSum(weights.to_vec())), &["a", "b"]),
+    ]
+}
+
+#[test]
+fn ops_and_their_gradients() {
+    let golden = Golden::read();
+    let names = golden.names();
+    for (name, op, inputs) in rows(&golden) {
+        let constant = |input: &str| !names.contains(&format!("{name}/d{input}"));
+        let tensors: Vec<Tensor> =
+            inputs.iter().map(|i| golden.tensor(&format!("{name}/{i}"))).collect();
+        let drawn = |i: &str| if constant(i) { Draw::Constant } else { Draw::Normal };
+        let shapes = inputs.iter().zip(&tensors).map(|(i, x)| (x.shape().to_vec(), drawn(i)));
+        let case = Case { op, inputs: shapes.collect(), operations: 0 };
+        for dtype in [Dtype::F64, Dtype::F32] {
+            let x: Vec<Tensor> = tensors.iter().map(|x| x.to_dtype(dtype)).collect();
+            let dout = golden.tensor(&format!("{name}/dout")).to_dtype(dtype);
+            let (out, gradients) = run(&case, &x, &dout, None);
+            agree(name, &out, &golden.tensor(&format!("{name}/out")));
+            for (input, gradient) in inputs.iter().zip(gradients) {
+                assert_eq!(gradient.is_none(), constant(input), "{name}/d{input}");
+                let Some(gradient) = gradient else { continue };
+                let what = format!("{name}/d{input}");
+                agree(&what, &gradient, &golden.tensor(&what));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_op_and_every_number_of_the_file_is_compared() {
+    let golden = Golden::read();
+    let rows = rows(&golden);
+    for (op, _) in tensor::ops::ALL {
+        assert!(rows.iter().any(|(_, row, _)| row.name() == *op), "{op} has no golden numbers");
+    }
+    for name in golden.names().iter().filter_map(|name| name.strip_suffix("/out")) {
+        assert!(rows.iter().any(|(row, ..)| *row == name), "{name} is not compared");
+    }
+}

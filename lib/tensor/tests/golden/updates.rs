@@ -1,0 +1,109 @@
+//! Optimisers, averages and clipping over several steps.
+
+use crate::{Golden, agree};
+use tensor::updates::adamw::AdamW;
+use tensor::updates::norm::{clip_scale, global_norm};
+use tensor::updates::{ema, sgd::Sgd};
+use tensor::{Dtype, Tensor};
+
+/// Ten steps of an optimiser in both element types; `step(t, g, p)` does the t-th.
+fn steps(name: &str, mut step: impl FnMut(&Golden, usize, &Tensor, &mut Tensor)) {
+    let golden = Golden::read();
+    for dtype in [Dtype::F64, Dtype::F32] {
+        let mut p = golden.tensor(&format!("{name}/p0")).to_dtype(dtype);
+        for t in 1..=10 {
+            let g = golden.row(&format!("{name}/g"), t - 1, dtype);
+            step(&golden, t, &g, &mut p);
+            let expected = golden.row(&format!("{name}/p"), t - 1, Dtype::F64);
+            agree(&format!("{name}, step {t}"), &p, &expected);
+        }
+    }
+}
+
+/// The buffers of an optimiser: zero before the first step of each run.
+fn zero_before_first(step: usize, buffers: &mut [Tensor], like: &Tensor) {
+    if step == 1 {
+        buffers.fill(Tensor::zeros(like.shape(), like.dtype()));
+    }
+}
+
+fn adamw(name: &str, clipped: bool) {
+    let mut moments = [Tensor::zeros(&[1], Dtype::F32), Tensor::zeros(&[1], Dtype::F32)];
+    let (mut scaled, mut whole) = (0, 0);
+    steps(name, |golden, t, g, p| {
+        zero_before_first(t, &mut moments, p);
+        let number = |key: &str| golden.number(&format!("{name}/{key}"));
+        let scale = if clipped { clip_scale(global_norm([g]), number("max_norm")) } else { 1.0 };
+        if scale < 1.0 {
+            scaled += 1
+        } else {
+            whole += 1
+        }
+        let op = AdamW {
+            learning_rate: number("lr"),
+            betas: [number("beta1"), number("beta2")],
+            epsilon: number("eps"),
+            weight_decay: number("weight_decay"),
+            step: t as u64,
+        };
+        let [m, v] = &mut moments;
+        op.apply(scale, g, p, m, v);
+    });
+    assert!(whole > 0 && clipped == (scaled > 0), "{scaled} steps clipped, {whole} not");
+}
+
+#[test]
+fn adamw_of_ten_steps() {
+    adamw("adamw", false);
+}
+
+#[test]
+fn adamw_with_decay_other_betas_and_clipping() {
+    adamw("adamw_clipped", true);
+}
+
+#[test]
+fn sgd_with_momentum_and_decay() {
+    let mut buffer = [Tensor::zeros(&[1], Dtype::F32)];
+    steps("sgd", |golden, t, g, p| {
+        zero_before_first(t, &mut buffer, p);
+        let op = Sgd {
+            learning_rate: golden.number("sgd/lr"),
+            momentum: golden.number("sgd/momentum"),
+            weight_decay: golden.number("sgd/weight_decay"),
+        };
+        op.apply(1.0, g, p, &mut buffer[0]);
+    });
+}
+
+#[test]
+fn moving_average() {
+    let golden = Golden::read();
+    for dtype in [Dtype::F64, Dtype::F32] {
+        // PyTorch's average starts as a copy of the first parameters it sees.
+        let mut average = golden.row("ema/p", 0, dtype);
+        for t in 1..10 {
+            ema::apply(golden.number("ema/decay"), &golden.row("ema/p", t, dtype), &mut average);
+            let expected = golden.row("ema/average", t, Dtype::F64);
+            agree(&format!("average {t}"), &average, &expected);
+        }
+    }
+}
+
+#[test]
+fn clipping_by_global_norm() {
+    let golden = Golden::read();
+    for (name, clips) in [("clip", true), ("clip_nothing", false)] {
+        let g: Vec<Tensor> = (0..3).map(|i| golden.tensor(&format!("{name}/g{i}"))).collect();
+        let norm = global_norm(&g);
+        let expected = golden.number(&format!("{name}/norm"));
+        assert!((norm - expected).abs() < 1e-6 * expected, "{norm} {expected}");
+        let scale = clip_scale(norm, golden.number(&format!("{name}/max_norm")));
+        assert_eq!(scale < 1.0, clips);
+        for (i, g) in g.iter().enumerate() {
+            let ours: Vec<f64> = g.to_f64().iter().map(|g| scale * g).collect();
+            let name = format!("{name}/clipped{i}");
+            agree(&name, &Tensor::of(&ours, g.shape()), &golden.tensor(&name));
+        }
+    }
+}

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Makes schedules.json: learning rates of staged schedules, by closed form and by PyTorch.
+
+Run by hand beside this file; needs torch. Entry u of a list is the rate of update u, counted from 0;
+the last entry is the rate after the last update. Stages follow each other at the cumulative sums of
+their lengths; a length of -1 is what the others leave of `total_updates`; a LinearLR without
+start_factor starts from the rate its predecessor reached. `lengths` and `start_factors` are the
+resolved ones. The script fails when the two ways disagree by more than rounding: PyTorch multiplies
+its way along, which leaves about 1e-15 of the base rate after 600 updates.
+"""
+import json
+import math
+from pathlib import Path
+
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+
+
+def resolve(stages, total):
+    """Length and start factor of every stage."""
+    known = sum(s["num_updates"] for s in stages if s["num_updates"] != -1)
+    lengths = [total - known if s["num_updates"] == -1 else s["num_updates"] for s in stages]
+    assert min(lengths) >= 1 and sum(lengths) == total, lengths
+    reached, starts = 1.0, []
+    for stage in stages:
+        # A cosine always starts at the base rate.
+        cosine = stage["name"] == "CosineAnnealingLR"
+        starts.append(1.0 if cosine else stage.get("start_factor", reached))
+        reached = stage["end_factor"]
+    return lengths, starts
+
+
+def closed_form(stages, lengths, starts, base, u):
+    stage = 0
+    while stage + 1 < len(stages) and u >= lengths[stage]:
+        u -= lengths[stage]
+        stage += 1
+    x, start, end = min(u / lengths[stage], 1.0), starts[stage], stages[stage]["end_factor"]
+    if stages[stage]["name"] == "LinearLR":
+        return base * (start + (end - start) * x)
+    return base * (end + (1 - end) * (1 + math.cos(math.pi * x)) / 2)
+
+
+def by_torch(stages, lengths, starts, base, total):
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([parameter], lr=base)
+    schedulers = []
+    for stage, length, start in zip(stages, lengths, starts):
+        if stage["name"] == "LinearLR":
+            # PyTorch refuses a start factor of 0, and has no need for one here.
+            made = LinearLR(optimiser, start, stage["end_factor"], total_iters=length)
+        else:
+            made = CosineAnnealingLR(optimiser, T_max=length, eta_min=base * stage["end_factor"])
+        schedulers.append(made)
+    milestones = [sum(lengths[: i + 1]) for i in range(len(lengths) - 1)]
+    scheduler = SequentialLR(optimiser, schedulers, milestones)
+    rates = []
+    for _ in range(total + 1):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        scheduler.step()
+    return rates
+
+
+def case(name, base, total, *stages):
+    lengths, starts = resolve(stages, total)
+    exact = [closed_form(stages, lengths, starts, base, u) for u in range(total + 1)]
+    rates = by_torch(stages, lengths, starts, base, total)
+    error = max(abs(a - b) for a, b in zip(exact, rates)) / base
+    print(f"{name}: {total + 1} rates, largest difference {error:.1e} of the base rate")
+    assert error < 1e-13, name
+    return {
+        "name": name, "learning_rate": base, "total_updates": total, "stages": stages,
+        "lengths": lengths, "start_factors": starts, "closed_form": exact, "torch": rates,
+    }
+
+
+def linear(num_updates, end_factor, **start):
+    return {"name": "LinearLR", "num_updates": num_updates, **start, "end_factor": end_factor}
+
+
+def cosine(num_updates, end_factor):
+    return {"name": "CosineAnnealingLR", "num_updates": num_updates, "end_factor": end_factor}
+
+
+schedules = [
+    case("linear", 1e-3, 20, linear(20, 1.0, start_factor=0.1)),
+    case("cosine", 3e-4, 33, cosine(-1, 0.0)),
+    case("warm-up and cosine", 0.02, 70, linear(7, 1.0, start_factor=0.001), cosine(-1, 0.05)),
+    # The default of 600,000 updates (5000, -1, 10) scaled down. The cosine ends at 590 and the last
+    # ten updates go from 1 % of the base rate to 0.
+    case("three stages", 1e-4, 600, linear(50, 1.0, start_factor=0.001), cosine(-1, 0.01), linear(10, 0.0)),
+]
+path = Path(__file__).with_name("schedules.json")
+lines = ",\n".join(json.dumps(schedule) for schedule in schedules)
+path.write_text(f'{{"torch": "{torch.__version__}", "schedules": [\n{lines}\n]}}\n')
+print(f"{path.name}: {path.stat().st_size} bytes")

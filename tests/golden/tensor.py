@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Makes tensor.safetensors: what PyTorch says of every op and update of lib/tensor.
+
+Run by hand beside this file; needs torch and safetensors. lib/tensor/tests/golden.rs reads the result.
+
+Inputs are drawn as f32; everything after that is computed in f64, gradients by autograd, and only
+then rounded to f32. So a number in the file is the exact one to half a unit of f32's last place.
+An op NAME has NAME/<input>, NAME/out, NAME/dout (the gradient it is given) and NAME/d<input>.
+Constants of an op or update are f64 scalars, so that they are said once, here.
+"""
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+random = torch.Generator().manual_seed(20)
+tensors = {}
+
+
+def normal(*shape, scale=1.0, offset=0.0):
+    return offset + scale * torch.randn(shape, generator=random)
+
+
+def keep(name, tensor):
+    assert name not in tensors, name
+    # A copy: optimisers change their parameters in place.
+    tensors[name] = tensor.detach().float().contiguous().clone()
+
+
+def constants(name, **values):
+    for key, value in values.items():
+        tensors[f"{name}/{key}"] = torch.tensor(float(value), dtype=torch.float64)
+    return values
+
+
+def op(name, function, constant=(), **inputs):
+    """One case of an op, inputs in its order; those named in `constant` are not differentiated."""
+    exact = {k: x.double().requires_grad_(k not in constant) for k, x in inputs.items()}
+    out = function(*exact.values())
+    dout = normal(*out.shape)
+    out.backward(dout.double())
+    keep(f"{name}/out", out)
+    keep(f"{name}/dout", dout)
+    for key, x in exact.items():
+        keep(f"{name}/{key}", x)
+        if key not in constant:
+            keep(f"{name}/d{key}", x.grad)
+
+
+def dense_layers():
+    activations = {
+        "identity": lambda z: z,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+        "silu": F.silu,
+    }
+    w, b = normal(13, 19, scale=19**-0.5), normal(13)
+    for name, f in activations.items():
+        dense = lambda x, w, b, f=f: f(F.linear(x, w, b))
+        op(f"linear_{name}", dense, x=normal(3, 5, 19), w=w, b=b)
+        # From far in one tail to far in the other.
+        op(f"activation_{name}", f, x=torch.linspace(-9, 9, 181))
+    op("linear_unbiased", lambda x, w: F.linear(x, w), x=normal(7, 19), w=w)
+
+
+def normalisations():
+    epsilon = constants("layernorm", epsilon=1e-5)["epsilon"]
+    norm = lambda x, w=None, b=None: F.layer_norm(x, x.shape[-1:], w, b, eps=epsilon)
+    op("layernorm", norm, x=normal(2, 5, 37, offset=3), w=normal(37), b=normal(37))
+    # Rows of a tiny deviation: there ε counts.
+    small = constants("rmsnorm", epsilon=1e-6)["epsilon"]
+    x = normal(9, 21) * torch.logspace(-4, 1, 9)[:, None]
+    op("rmsnorm", lambda x, w: F.rms_norm(x, x.shape[-1:], w, eps=small), x=x, w=normal(21))
+
+    def adaln(x, m):
+        shift, scale = m.chunk(6, -1)[3], m.chunk(6, -1)[4]
+        return norm(x) * (1 + scale[:, None]) + shift[:, None]
+
+    op("adaln", adaln, x=normal(3, 4, 11), m=normal(3, 66, scale=0.5))
+    op("softmax", lambda x: x.softmax(-1), x=normal(6, 23, scale=4, offset=50))
+
+
+def attentions():
+    batch, tokens, heads, dim = 2, 17, 3, 6
+    epsilon = constants("attention", heads=heads, epsilon=1e-6)["epsilon"]
+
+    def attend(q, k, v, wq=None, wk=None):
+        split = lambda x: x.reshape(batch, tokens, heads, dim).transpose(1, 2)
+        q, k, v = split(q), split(k), split(v)
+        if wq is not None:
+            q, k = F.rms_norm(q, (dim,), wq, eps=epsilon), F.rms_norm(k, (dim,), wk, eps=epsilon)
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+    packed = lambda qkv, *w: attend(*qkv.chunk(3, -1), *w)
+    width = heads * dim
+    weights = lambda: {"wq": normal(dim, offset=1), "wk": normal(dim, offset=1)}
+    op("attention_packed", packed, qkv=normal(batch, tokens, 3 * width))
+    op("attention_packed_norm", packed, qkv=normal(batch, tokens, 3 * width), **weights())
+    qkv = {key: normal(batch, tokens, width) for key in "qkv"}
+    op("attention", attend, **qkv)
+    op("attention_norm", attend, **qkv, **weights())
+
+
+def convolutions():
+    """Filters are stored as we hold them: taps first, then channels; tokens before channels."""
+
+    def convolve(x, w, bias, grid, taps, mode):
+        channels = x.shape[-1]
+        image = x.transpose(1, 2).reshape(-1, channels, *grid)
+        sides = [p // 2 for p in reversed(taps) for _ in range(2)]
+        image = F.pad(image, sides, mode=mode)
+        kernel = w.T.reshape(channels, 1, *taps)
+        return F.conv2d(image, kernel, bias, groups=channels).flatten(2).transpose(1, 2)
+
+    def circular(x, w, bias):
+        channels, taps = x.shape[-1], w.shape[0]
+        conv = torch.nn.Conv1d(
+            channels, channels, taps, padding=taps // 2, padding_mode="circular", groups=channels
+        )
+        arguments = {"weight": w.T[:, None], "bias": bias}
+        return torch.func.functional_call(conv, arguments, x.transpose(1, 2)).transpose(1, 2)
+
+    op("conv_line", circular, x=normal(2, 13, 5), w=normal(7, 5), bias=normal(5))
+    for mode, name in (("circular", "periodic"), ("constant", "zero")):
+        f = lambda x, w, bias, mode=mode: convolve(x, w, bias, (5, 7), (3, 5), mode)
+        op(f"conv_{name}", f, x=normal(2, 35, 4), w=normal(15, 4), bias=normal(4))
+
+
+def joints():
+    x, y = normal(4, 3, 7), normal(4, 3, 7)
+    op("residual_plain", lambda x, y: x + y, x=x, y=y)
+    op("residual_scaled", lambda x, y, s: x + s * y, x=x, y=y, s=normal(7))
+    gated = lambda x, y, m: x + (1 + m.chunk(6, -1)[2][:, None]) * y
+    op("residual_gated", gated, x=x, y=y, m=normal(4, 42))
+    op("token_map", lambda m, x: m @ x, m=normal(9, 5), x=normal(3, 5, 7))
+    op("token_map_constant", lambda m, x: m @ x, constant=("m",), m=normal(4, 8), x=normal(3, 8, 5))
+
+
+def losses():
+    epsilon = constants("relative_error", epsilon=1e-8)["epsilon"]
+    p, t = normal(3, 8, 5), normal(3, 8, 5)
+
+    def relative(p, t, axes, root):
+        q = ((p - t) ** 2).sum(axes) / ((t**2).sum(axes) + epsilon)
+        return (q.sqrt() if root else q).mean().reshape(1)
+
+    for axes, groups in (((1, 2), "sample"), ((0, 1, 2), "all")):
+        for root in (False, True):
+            name = f"relative_error_{groups}" + "_root" * root
+            op(name, lambda p, t, a=axes, r=root: relative(p, t, a, r), p=p, t=t)
+    weighted = lambda p, t, w, v: (w * (v * (p - t) ** 2).mean((1, 2))).sum().reshape(1)
+    mean = lambda p, t, w, v: F.mse_loss(p, t).reshape(1)
+    even = {"w": torch.full((2,), 1 / 2), "v": torch.ones(5)}
+    weights = {"w": normal(3).abs(), "v": normal(5).abs()}
+    op("squared_error", weighted, constant=("w", "v"), p=p, t=t, **weights)
+    op("mean_squared_error", mean, constant=("w", "v"), p=p[:2], t=t[:2], **even)
+    for name, tokens in (("even", 8), ("odd", 9)):
+        energy = lambda z: torch.fft.rfft(z, dim=1).abs().square().mean()
+        gap = lambda p, t: ((energy(p) - energy(t)).abs() / (energy(t) + 1e-8)).reshape(1)
+        op(f"spectral_energy_{name}", gap, p=normal(2, tokens, 3, scale=1.5), t=normal(2, tokens, 3))
+        floor = constants(f"spectrum_{name}", epsilon=1e-2)["epsilon"]
+        magnitude = lambda x, floor=floor: (torch.fft.rfft(x).abs().square() + floor**2).sqrt()
+        op(f"spectrum_{name}", magnitude, x=normal(4, tokens))
+    c = constants("weighted_sum", wa=1.0, wb=-0.5)
+    op("weighted_sum", lambda a, b: c["wa"] * a + c["wb"] * b, a=normal(1), b=normal(1))
+
+
+def steps(name, optimiser, n=10, size=33, max_norm=None, **options):
+    """`n` steps of an optimiser: parameters before (p0) and after each (p), the gradients (g)."""
+    parameter = torch.nn.Parameter(normal(size).double())
+    keep(f"{name}/p0", parameter)
+    update = optimiser([parameter], **options)
+    g, p = normal(n, size), []
+    for gradient in g:
+        parameter.grad = gradient.double()
+        if max_norm is not None:
+            torch.nn.utils.clip_grad_norm_([parameter], max_norm)
+        update.step()
+        p.append(parameter.detach().clone())
+    keep(f"{name}/g", g)
+    keep(f"{name}/p", torch.stack(p))
+    return tensors[f"{name}/p"].double()
+
+
+def updates():
+    adamw = torch.optim.AdamW
+    c = constants("adamw", lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0)
+    make = lambda p, lr, beta1, beta2, eps, weight_decay: adamw(
+        p, lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay, foreach=False
+    )
+    steps("adamw", make, **c)
+    # The norm of 33 normal numbers is about 5.7: clipped at some steps, left alone at others.
+    c = constants("adamw_clipped", lr=0.03, beta1=0.8, beta2=0.97, eps=1e-3, weight_decay=0.1)
+    constants("adamw_clipped", max_norm=5.7)
+    steps("adamw_clipped", make, max_norm=5.7, **c)
+    c = constants("sgd", lr=0.05, momentum=0.9, weight_decay=0.01)
+    trajectory = steps("sgd", torch.optim.SGD, **c)
+
+    decay = constants("ema", decay=0.95)["decay"]
+    model = torch.nn.ParameterList([trajectory[0].clone()])
+    average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(decay)
+    ema, averages = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average_of), []
+    for values in trajectory:
+        model[0].data.copy_(values)
+        ema.update_parameters(model)
+        averages.append(ema.module[0].detach().clone())
+    keep("ema/p", trajectory)
+    keep("ema/average", torch.stack(averages))
+
+    for name, max_norm in (("clip", 1.0), ("clip_nothing", 1e3)):
+        constants(name, max_norm=max_norm)
+        parameters = [torch.nn.Parameter(torch.zeros(shape).double()) for shape in ((7, 5), (3,), ())]
+        for i, parameter in enumerate(parameters):
+            parameter.grad = normal(*parameter.shape).double()
+            keep(f"{name}/g{i}", parameter.grad)
+        constants(name, norm=torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+        for i, parameter in enumerate(parameters):
+            keep(f"{name}/clipped{i}", parameter.grad)
+
+
+dense_layers()
+normalisations()
+attentions()
+convolutions()
+joints()
+losses()
+updates()
+path = Path(__file__).with_name("tensor.safetensors")
+save_file(tensors, path, metadata={"torch": torch.__version__})
+path.chmod(0o644)
+print(f"{path.name}: {len(tensors)} tensors, {path.stat().st_size} bytes")
