@@ -87,6 +87,9 @@ pub fn divide(files: &[PathBuf], shares: [Share; 3], seed: u64, manifest: &Path)
 
 fn source(field: &Field, manifest: &Path) -> Result<Source> {
     let path = field.path();
+    if field.trajectories() == 0 {
+        return Err(Error::data(format!("{}: no trajectories", path.display())));
+    }
     let parameter = field.parameter().cloned().ok_or_else(|| {
         Error::data(format!(
             "{}: no parameter: give the file a root attribute `Nu` or `beta`, or PDEBench's name",

@@ -32,6 +32,11 @@ impl LatentScale {
         }
     }
 
+    /// Number of channels.
+    pub fn dim(&self) -> usize {
+        self.mean.len()
+    }
+
     /// Each channel to mean 0 and deviation 1.
     pub fn normalise(&self, raw: &[f32], out: &mut [f32]) {
         let c = self.mean.len();

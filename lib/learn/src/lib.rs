@@ -2,7 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod config;
+pub mod evaluate;
+pub mod identity;
 pub mod latents;
 pub mod metrics;
 pub mod models;
@@ -11,3 +14,5 @@ pub mod normalisation;
 pub mod optim;
 pub mod params;
 pub mod stages;
+pub mod train;
+pub mod trained;

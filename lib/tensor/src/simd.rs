@@ -1,6 +1,7 @@
 //! Vector code for the machine at hand.
 //!
-//! Kernels are plain loops over slices. [`vectorize`] compiles the closure it is given once for each
+//! Kernels are plain loops over slices. [`vectorize!`](crate::vectorize!) compiles the
+//! expression it is given once for each
 //! instruction set (baseline, AVX2+FMA, AVX-512) and calls the best one the processor has. Sums keep
 //! [`LANES`] partial sums in a fixed order, so results are the same on all of them.
 
@@ -9,10 +10,23 @@ use crate::dtype::Float;
 /// Partial sums of a reduction: one AVX-512 register of f32.
 pub const LANES: usize = 16;
 
-/// Runs `kernel` compiled for the best instruction set of this processor. Functions called inside
-/// must be `#[inline(always)]` to be compiled along.
+/// Evaluates an expression compiled for the best instruction set of this processor. Functions called
+/// inside must be `#[inline(always)]` to be compiled along.
+#[macro_export]
+macro_rules! vectorize {
+    ($body:expr $(,)?) => {
+        // Without the attribute the closure would be compiled for the baseline and called from the
+        // vector code: many times slower, and just as right.
+        $crate::simd::dispatch(
+            #[inline(always)]
+            || $body,
+        )
+    };
+}
+
+/// What [`vectorize!`](crate::vectorize!) stands for.
 #[inline]
-pub fn vectorize<R>(kernel: impl FnOnce() -> R) -> R {
+pub fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(kernel)
 }
 

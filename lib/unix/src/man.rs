@@ -165,13 +165,15 @@ fn escape(text: &str) -> String {
     if text.starts_with('.') { format!("\\&{text}") } else { text }
 }
 
-/// Removes paragraph marks that stand before a heading, after one, or twice: mandoc objects.
+/// Removes paragraph marks that stand before a heading, after one, or twice, and a second line break:
+/// mandoc objects.
 fn tidy(page: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in page.lines().filter(|line| !line.trim().is_empty()) {
         let before = lines.last().copied().unwrap_or("");
         let opens = |line: &str| [".SH", ".SS", ".TP", ".PP"].iter().any(|m| line.starts_with(m));
-        if line == ".PP" && (opens(before) || before.is_empty()) {
+        let again = line == ".br" && before == ".br";
+        if again || line == ".PP" && (opens(before) || before.is_empty()) {
             continue;
         }
         if opens(line) && before == ".PP" {

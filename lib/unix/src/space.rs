@@ -23,6 +23,21 @@ pub fn ensure_space(path: &Path, bytes: u64) -> Result<()> {
     Err(Error::new(Exit::CannotCreate, message))
 }
 
+/// Refuses (73) when the file system of `path` has room for fewer than 1.2 times `files` more files.
+pub fn ensure_files(path: &Path, files: u64) -> Result<()> {
+    let Ok(found) = rustix::fs::statvfs(parent(path)) else { return Ok(()) };
+    let wanted = files.saturating_add(files.div_ceil(5));
+    if found.f_files == 0 || wanted <= found.f_favail {
+        return Ok(());
+    }
+    let message = format!(
+        "cannot create {}: it needs {wanted} inodes, the file system has {}",
+        path.display(),
+        found.f_favail
+    );
+    Err(Error::new(Exit::CannotCreate, message))
+}
+
 /// The folder that holds `path`: `.` for a bare name.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {

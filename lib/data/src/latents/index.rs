@@ -166,7 +166,7 @@ impl Index {
         match differs.into_iter().find(|(_, differs)| *differs) {
             None => Ok(()),
             Some((what, _)) => Err(Error::data(format!(
-                "{}: these latents were made with another {what}; make them again in a new folder",
+                "{}: these latents were made with another {what}",
                 folder.display()
             ))),
         }

@@ -6,7 +6,7 @@ use crate::field::Shape;
 use crate::split_set::TrajectorySet;
 use std::path::Path;
 use unix::publish::{create_folder, hash_file, publish_bytes};
-use unix::{Context, Error, Result};
+use unix::{Context, Error, Exit, Result};
 
 /// Trajectories for the codec to encode.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Made {
 /// made so far stay, and the next call goes on after them. A shard whose size or content is not what
 /// the index says is made again.
 ///
-/// Errors: 65 when the folder holds latents of another key or layout, or for latents that are not
+/// Latents of another key or layout are stale and made again. Errors: 65 for latents that are not
 /// finite; 70 for a wrong number of latents; 73, 74 for the disk; and what `encode_batch` says.
 pub fn write_latents(
     folder: &Path,
@@ -82,27 +82,30 @@ pub fn write_latents(
     Ok(done)
 }
 
-/// The index to go on with: the one in the folder, or a new one.
+/// The index to go on with: the one in the folder, or a new one where there is none or it is stale.
+/// Latents can always be made again, and who has mapped the old ones keeps them.
 fn begin(folder: &Path, key: &Key, layout: Layout, set: &TrajectorySet) -> Result<Index> {
     let samples = set.len();
     create_folder(folder)?;
     if Index::path(folder).exists() {
-        let index = Index::load(folder)?;
-        index.require(key, folder)?;
-        if (index.layout, index.samples) != (layout, samples) {
-            return Err(Error::data(format!(
-                "{}: holds {} trajectories of {:?}, wanted are {samples} of {layout:?}; \
-                 choose a new folder",
+        match Index::load(folder).and_then(|index| index.require(key, folder).map(|()| index)) {
+            Ok(index) if (index.layout, index.samples) == (layout, samples) => return Ok(index),
+            Ok(index) => unix::note!(
+                "{}: made for {} trajectories of {:?}, now {samples} of {layout:?}: made again",
                 folder.display(),
                 index.samples,
                 index.layout
-            )));
+            ),
+            Err(error) if error.exit == Exit::Data => unix::note!("{error}: made again"),
+            Err(error) => return Err(error),
         }
-        return Ok(index);
     }
     let bytes = 4 * (samples * layout.sample_len()) as u64;
     unix::space::ensure_space(&Index::path(folder), bytes)?;
-    Ok(Index::new(key.clone(), layout, set))
+    // Published before any shard is: what an older index vouched for is not trusted from here on.
+    let index = Index::new(key.clone(), layout, set);
+    index.save(folder)?;
+    Ok(index)
 }
 
 fn is_whole(path: &Path, entry: &ShardEntry) -> bool {

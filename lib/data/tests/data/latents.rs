@@ -115,19 +115,20 @@ fn damage_is_found_named_and_repaired() {
 }
 
 #[test]
-fn latents_of_another_codec_are_refused() {
+fn stale_latents_are_refused_by_readers_and_made_again_by_the_writer() {
     let folder = tempfile::tempdir().unwrap();
     let set = set(folder.path());
     let store = folder.path().join("store");
     make(&store, &set, "c").unwrap();
-    let error = make(&store, &set, "d").unwrap_err();
-    assert!(error.exit == Exit::Data && error.to_string().contains("another codec"), "{error}");
-    let key = Key::new("c", "m", "f32", &set);
+    let key = Key::new("d", "n", "f32", &set);
     let error = LatentStore::open(&store, Some(&key)).unwrap_err();
-    assert!(error.to_string().contains("another normalisation"), "{error}");
-    let key = Key::new("c", "n", "f32", &set);
-    let other = Layout { tokens: 4, ..LAYOUT };
-    assert_eq!(write_latents(&store, &key, other, &set, 2, encode).unwrap_err().exit, Exit::Data);
+    assert!(error.exit == Exit::Data && error.to_string().contains("another codec"), "{error}");
+    assert_eq!(make(&store, &set, "d").unwrap(), Made { kept: 0, made: 5 });
+    LatentStore::open(&store, Some(&key)).unwrap().verify().unwrap();
+    let other = Layout { shard_samples: LAYOUT.shard_samples + 1, ..LAYOUT };
+    assert_eq!(write_latents(&store, &key, other, &set, 2, encode).unwrap().kept, 0);
+    std::fs::write(store.join("index.json"), "{torn").unwrap();
+    assert_eq!(make(&store, &set, "d").unwrap(), Made { kept: 0, made: 5 });
 }
 
 #[test]

@@ -174,7 +174,8 @@ impl Walk<'_> {
         path: &str,
     ) {
         let words: Vec<String> = variants.iter().map(|(word, _)| word.clone()).collect();
-        let schema = Schema { nullable: false, shape: Shape::Choice(words.clone()), ..Schema::any() };
+        let schema =
+            Schema { nullable: false, shape: Shape::Choice(words.clone()), ..Schema::any() };
         match map.get(tag) {
             None => self.fault(join(path, tag), format!("missing; it takes {schema}")),
             Some(value) => {

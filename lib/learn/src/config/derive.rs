@@ -37,9 +37,17 @@ impl Reader<'_> {
     fn bare(&self, json: &Map<String, Value>, depth: usize) -> Schema {
         if let Some(name) = json.get("$ref").and_then(Value::as_str) {
             let name = name.trim_start_matches("#/$defs/").replace("~1", "/").replace("~0", "~");
-            return self.named.get(&name).map_or_else(Schema::any, |s| self.schema(s, depth + 1));
+            let named =
+                self.named.get(&name).map_or_else(Schema::any, |s| self.schema(s, depth + 1));
+            // Beside the name stand the keys that a tagged enum adds to a struct.
+            return if json.contains_key("properties") {
+                together(named, self.object(json, depth))
+            } else {
+                named
+            };
         }
-        let several = ["anyOf", "oneOf", "allOf"].iter().find_map(|name| json.get(*name)?.as_array());
+        let several =
+            ["anyOf", "oneOf", "allOf"].iter().find_map(|name| json.get(*name)?.as_array());
         if let Some(several) = several {
             return either(several.iter().map(|one| self.schema(one, depth + 1)).collect());
         }
@@ -114,6 +122,15 @@ impl Reader<'_> {
         });
         Shape::Record(Record { fields: fields.collect(), rest })
     }
+}
+
+/// A record with further keys in front.
+fn together(mut named: Schema, more: Shape) -> Schema {
+    if let (Shape::Record(record), Shape::Record(mut more)) = (&mut named.shape, more) {
+        more.fields.append(&mut record.fields);
+        record.fields = more.fields;
+    }
+    named
 }
 
 /// Several alternatives as the simplest shape that takes them all.

@@ -47,11 +47,11 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The bounds of the type itself are not worth a word, but for "not negative".
+/// The bounds of wide types are not worth a word, but for "not negative".
 fn integer(low: i128, high: i128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let widest = |bound: i128| [7, 8, 15, 16, 31, 32, 63, 64].iter().any(|bits| {
-        bound == (1 << bits) - 1 || bound == -(1 << bits)
-    });
+    let widest = |bound: i128| {
+        [31, 32, 63, 64].iter().any(|bits| bound == (1 << bits) - 1 || bound == -(1 << bits))
+    };
     match (widest(low) && low < 0, widest(high) && high > 1) {
         (true, true) => f.write_str("integer"),
         (false, true) => write!(f, "integer ≥ {low}"),

@@ -116,7 +116,9 @@ impl<'a> Layers<'a> {
         if let Value::Array(list) = at {
             let length = list.len();
             let Some(item) = key.parse().ok().and_then(|index: usize| list.get_mut(index)) else {
-                return Err(format!("{path} is a list of {length}, numbered from 0: no {key} in it"));
+                return Err(format!(
+                    "{path} is a list of {length}, numbered from 0: no {key} in it"
+                ));
             };
             let schema = schema.and_then(|schema| schema.child(&Value::Null, key));
             return self.set_in(item, rest, value, schema, &deeper, source);

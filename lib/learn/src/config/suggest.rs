@@ -11,7 +11,8 @@ pub(super) fn nearest<'a>(
         let distance = strsim::damerau_levenshtein(&word, &known);
         let close = distance <= word.chars().count().max(known.chars().count()).div_ceil(3);
         // `hidden` for `hidden_size`.
-        let part = word.len() >= 3 && known.len() >= 3
+        let part = word.len() >= 3
+            && known.len() >= 3
             && (word.starts_with(&known) || known.starts_with(&word));
         (close || part).then_some((distance, candidate))
     });

@@ -183,7 +183,8 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(expanded(text).as_deref(), Ok(expected), "{text}");
         }
-        for (text, word) in [("${B}", "B is not set"), ("${A", "without"), ("${A B}", "no variable")]
+        for (text, word) in
+            [("${B}", "B is not set"), ("${A", "without"), ("${A B}", "no variable")]
         {
             assert!(expanded(text).unwrap_err().contains(word), "{text}");
         }

@@ -63,8 +63,12 @@ impl<'de> Visitor<'de> for Node<'_> {
         Ok(Value::String(value.to_string()))
     }
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        let text = || Value::String(format!("{value:?}"));
-        Ok(Number::from_f64(value).map_or_else(text, Value::Number))
+        let text = match value {
+            f64::INFINITY => ".inf",
+            f64::NEG_INFINITY => "-.inf",
+            _ => ".nan",
+        };
+        Ok(Number::from_f64(value).map_or_else(|| text.into(), Value::Number))
     }
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
         Ok(value.into())
@@ -145,7 +149,7 @@ mod tests {
         let value = parse(text).unwrap();
         let expected = json!({
             "a": 1e-4, "b": 600_000.0, "c": 16, "d": -7, "e": 0.5, "f": "x", "g": null, "h": true,
-            "1": "inf",
+            "1": ".inf",
         });
         assert_eq!(value, expected);
         assert_eq!(parse("# nothing\n").unwrap(), Value::Null);
@@ -156,7 +160,7 @@ mod tests {
         let cases = [
             ("a: !foo 1", "tags"),
             ("a: 1\na: 2", "twice"),
-            ("a: [1,", "line 1"),
+            ("a: [1,", "line 2"),
             ("? [1, 2]\n: 3", "a key"),
             ("a: 1\n---\nb: 2", "document"),
         ];

@@ -6,7 +6,7 @@
 //! (UPT, Alkin et al. 2024, §3.3); that of the decoder, ‖encode(û) - z‖², may be added.
 
 use super::{ConfigOf, Constants, Metrics, Stage, open_split, spread};
-use crate::config::{Config, Faults, within};
+use crate::config::{Config, Faults, Validate, within};
 use crate::metrics::Regimes;
 use crate::models::{Codec, CodecModel};
 use crate::normalisation::Normalisation;
@@ -59,6 +59,20 @@ fn floor() -> f64 {
 /// The configuration of the stage.
 pub type CodecConfig = Config<FieldData, CodecModel, CodecLoss>;
 
+impl Validate for CodecConfig {
+    fn faults(&self) -> Faults {
+        let mut faults = self.common_faults();
+        faults.extend(within("model", self.model.faults()));
+        if self.loss.floor.is_nan() || self.loss.floor <= 0.0 {
+            faults.push(("loss.floor".into(), "must be a positive number".into()));
+        }
+        if self.loss.reencoding.is_nan() || self.loss.reencoding < 0.0 {
+            faults.push(("loss.reencoding".into(), "must not be negative".into()));
+        }
+        faults
+    }
+}
+
 /// The stage.
 pub struct CodecStage {
     codec: Codec,
@@ -108,17 +122,6 @@ impl Stage for CodecStage {
     type Model = CodecModel;
     type Loss = CodecLoss;
     type Batch = FieldBatch;
-
-    fn faults(config: &ConfigOf<Self>) -> Faults {
-        let mut faults: Faults = within("model", config.model.faults()).collect();
-        if config.loss.floor.is_nan() || config.loss.floor <= 0.0 {
-            faults.push(("loss.floor".into(), "must be a positive number".into()));
-        }
-        if config.loss.reencoding.is_nan() || config.loss.reencoding < 0.0 {
-            faults.push(("loss.reencoding".into(), "must not be negative".into()));
-        }
-        faults
-    }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
         let train = open_split(&config.data.split, SplitName::Train)?;
@@ -222,6 +225,9 @@ impl Stage for CodecStage {
     }
 
     fn constants(&self) -> Constants {
-        self.normalisation.constants("field")
+        let grid: Vec<f64> = self.train.shape().grid.iter().map(|n| *n as f64).collect();
+        let mut constants = self.normalisation.constants("field");
+        constants.push(("field.grid".into(), Tensor::of(&grid, &[grid.len()])));
+        constants
     }
 }

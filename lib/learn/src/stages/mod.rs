@@ -3,7 +3,7 @@
 pub mod codec;
 pub mod operator;
 
-use crate::config::{Config, Faults};
+use crate::config::Config;
 use crate::params::{Params, Pass};
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
@@ -35,9 +35,6 @@ pub trait Stage: Sized + Send + Sync + 'static {
     type Loss: Section;
     /// What one forward pass needs, made ahead on another thread.
     type Batch: Send + 'static;
-
-    /// Faults of the values of the configuration that no single type can know.
-    fn faults(config: &ConfigOf<Self>) -> Faults;
 
     /// Opens the data and builds the model with its initial parameters.
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)>;

@@ -9,7 +9,8 @@
 //! features, the relative error.
 
 use super::{ConfigOf, Constants, Metrics, Stage, spread};
-use crate::config::{Config, Faults, within};
+use crate::config::{Config, Faults, Validate, within};
+use crate::identity;
 use crate::latents::{Condition, LatentScale};
 use crate::metrics::Regimes;
 use crate::models::codec::Border;
@@ -44,6 +45,10 @@ pub struct LatentData {
     /// and the equation.
     #[serde(default)]
     pub roll: bool,
+    /// How much more often rollouts start early than late, where fields change fastest: the start is
+    /// drawn as u^early of the way with u uniform. 1 for equally often.
+    #[serde(default = "even")]
+    pub early: f64,
     /// Deviation of noise added to the first state, in units of each channel's.
     #[serde(default)]
     pub noise: f64,
@@ -56,14 +61,18 @@ fn strides() -> Vec<usize> {
     vec![1]
 }
 
+fn even() -> f64 {
+    1.0
+}
+
 /// What is minimised.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OperatorLoss {
-    /// Steps of the rollouts trained through.
-    #[serde(default = "one")]
-    #[schemars(range(min = 1))]
-    pub horizon: usize,
+    /// Steps of the rollouts trained through; with several, each for an equal part of the updates, in
+    /// this order.
+    #[serde(default = "horizons")]
+    pub horizons: Vec<usize>,
     /// Added to the energy of a state, in units of the mean energy.
     #[serde(default = "floor")]
     pub floor: f64,
@@ -82,8 +91,8 @@ pub struct OperatorLoss {
     pub validation_steps: usize,
 }
 
-fn one() -> usize {
-    1
+fn horizons() -> Vec<usize> {
+    vec![1]
 }
 
 fn floor() -> f64 {
@@ -97,6 +106,41 @@ fn sixteen() -> usize {
 /// The configuration of the stage.
 pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
 
+impl Validate for OperatorConfig {
+    fn faults(&self) -> Faults {
+        let mut faults = self.common_faults();
+        faults.extend(within("model", self.model.faults()));
+        let mut fault = |key: &str, text: &str| faults.push((key.into(), text.into()));
+        if self.data.strides.is_empty() || self.data.strides.contains(&0) {
+            fault("data.strides", "needs strides of at least 1");
+        }
+        if self.data.roll && self.data.border != Border::Periodic {
+            fault("data.roll", "is a symmetry of periodic domains only");
+        }
+        if self.data.early.is_nan() || self.data.early < 1.0 {
+            fault("data.early", "must be at least 1");
+        }
+        let l = &self.loss;
+        if l.horizons.is_empty() || l.horizons.contains(&0) {
+            fault("loss.horizons", "needs horizons of at least 1");
+        }
+        for (key, value) in [
+            ("data.noise", self.data.noise),
+            ("loss.spectral_energy", l.spectral_energy),
+            ("loss.spectrum", l.spectrum),
+            ("loss.relative", l.relative),
+        ] {
+            if value.is_nan() || value < 0.0 {
+                fault(key, "must not be negative");
+            }
+        }
+        if l.floor.is_nan() || l.floor <= 0.0 {
+            fault("loss.floor", "must be a positive number");
+        }
+        faults
+    }
+}
+
 /// The stage.
 pub struct OperatorStage {
     operator: Operator,
@@ -107,6 +151,8 @@ pub struct OperatorStage {
     train: LatentStore,
     validation: LatentStore,
     seed: u64,
+    /// Forward passes in all.
+    passes: u64,
 }
 
 /// A rollout to be followed: states [B, T, D] from the first on, features [B, F], weights [B].
@@ -126,6 +172,23 @@ impl OperatorStage {
         self.data.strides.iter().copied().max().unwrap_or(1)
     }
 
+    fn longest_horizon(&self) -> usize {
+        self.loss.horizons.iter().copied().max().unwrap_or(1)
+    }
+
+    /// Steps of the rollouts of a forward pass.
+    fn horizon(&self, pass: u64) -> usize {
+        let parts = self.loss.horizons.len();
+        let part = (u128::from(pass) * parts as u128 / u128::from(self.passes.max(1))) as usize;
+        self.loss.horizons[part.min(parts - 1)]
+    }
+
+    /// The first frame of a rollout, from a place among `starts` that is uniform.
+    fn start(&self, place: u64, starts: u64) -> usize {
+        let way = (place as f64 + 0.5) / starts as f64;
+        ((way.powf(self.data.early) * starts as f64) as u64).min(starts - 1) as usize
+    }
+
     fn weigh(&self, energy: f64, samples: usize) -> f32 {
         (1.0 / (samples as f64 * (energy + self.loss.floor))) as f32
     }
@@ -139,32 +202,6 @@ impl Stage for OperatorStage {
     type Loss = OperatorLoss;
     type Batch = RolloutBatch;
 
-    fn faults(config: &ConfigOf<Self>) -> Faults {
-        let mut faults: Faults = within("model", config.model.faults()).collect();
-        let mut fault = |key: &str, text: &str| faults.push((key.into(), text.into()));
-        if config.data.strides.is_empty() || config.data.strides.contains(&0) {
-            fault("data.strides", "needs strides of at least 1");
-        }
-        if config.data.roll && config.data.border != Border::Periodic {
-            fault("data.roll", "is a symmetry of periodic domains only");
-        }
-        let l = &config.loss;
-        for (key, value) in [
-            ("data.noise", config.data.noise),
-            ("loss.spectral_energy", l.spectral_energy),
-            ("loss.spectrum", l.spectrum),
-            ("loss.relative", l.relative),
-        ] {
-            if value.is_nan() || value < 0.0 {
-                fault(key, "must not be negative");
-            }
-        }
-        if l.floor.is_nan() || l.floor <= 0.0 {
-            fault("loss.floor", "must be a positive number");
-        }
-        faults
-    }
-
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
         let train = LatentStore::open(&config.data.train, None)?;
         let validation = LatentStore::open(&config.data.validation, None)?;
@@ -177,8 +214,9 @@ impl Stage for OperatorStage {
             )));
         }
         let longest = config.data.strides.iter().copied().max().unwrap_or(1);
+        let horizon = config.loss.horizons.iter().copied().max().unwrap_or(1);
         for (store, steps) in
-            [(&train, config.loss.horizon), (&validation, config.loss.validation_steps)]
+            [(&train, horizon), (&validation, config.loss.validation_steps)]
         {
             let frames = store.layout().frames;
             if steps * longest >= frames {
@@ -209,12 +247,13 @@ impl Stage for OperatorStage {
             train,
             validation,
             seed: config.seed,
+            passes: config.training.updates * config.training.accumulation,
         };
         Ok((stage, builder.finish()))
     }
 
     fn samples(&self) -> u64 {
-        let starts = Self::starts(&self.train, self.loss.horizon, self.longest_stride());
+        let starts = Self::starts(&self.train, self.longest_horizon(), self.longest_stride());
         self.train.len() as u64 * starts
     }
 
@@ -226,16 +265,17 @@ impl Stage for OperatorStage {
     fn batch(&self, update: u64, samples: &[u64]) -> Result<RolloutBatch> {
         let layout = self.train.layout();
         let shape = [samples.len(), layout.tokens, layout.dim];
-        let starts = Self::starts(&self.train, self.loss.horizon, self.longest_stride());
+        let starts = Self::starts(&self.train, self.longest_horizon(), self.longest_stride());
         let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(update);
         let noise = Philox::new(self.seed, Purpose::Noise).at_update(update);
         let mut states: Vec<Tensor> =
-            (0..=self.loss.horizon).map(|_| Tensor::arbitrary(&shape, Dtype::F32)).collect();
+            (0..=self.horizon(update)).map(|_| Tensor::arbitrary(&shape, Dtype::F32)).collect();
         let mut features = Vec::new();
         let mut weights = Vec::new();
         let size = layout.frame_len();
         for (place, sample) in samples.iter().enumerate() {
-            let (trajectory, start) = ((sample / starts) as usize, (sample % starts) as usize);
+            let trajectory = (sample / starts) as usize;
+            let start = self.start(sample % starts, starts);
             let strides = &self.data.strides;
             let stride = strides[draw.below(place as u64, 0, strides.len() as u64) as usize];
             let turn = match self.data.roll {
@@ -277,7 +317,7 @@ impl Stage for OperatorStage {
             let target = constant(target);
             z = self.operator.forward(pass, &z, &features)?;
             terms.push(pass.apply(SquaredError, &[&z, &target, &weights, &channels])?);
-            factors.push(1.0 / self.loss.horizon as f64);
+            factors.push(1.0 / (batch.states.len() - 1) as f64);
             if k > 0 {
                 continue;
             }
@@ -344,6 +384,9 @@ impl Stage for OperatorStage {
     fn constants(&self) -> Constants {
         let mut constants = self.scale.constants();
         constants.extend(self.condition.constants());
+        let key = self.train.key();
+        constants.push(identity::constant("latent.codec", &key.codec));
+        constants.push(identity::constant("latent.normalisation", &key.normalisation));
         constants
     }
 }

@@ -8,10 +8,8 @@ use serde::Serialize;
 use std::time::Instant;
 use unix::{Error, Result};
 
-/// Updates before the clock is looked at: the first ones fault their memory in.
-const WARM_UP: u64 = 2;
-/// Updates measured.
-const MEASURED: u64 = 5;
+/// Updates measured; as many before that, because the first ones fault their memory in.
+const MEASURED: u64 = 4;
 
 /// What a run will need.
 #[derive(Clone, Debug, Serialize)]
@@ -42,6 +40,11 @@ pub struct Estimate {
 
 /// Runs a few updates and a validation and extrapolates.
 pub fn dry_run<S: Stage>(config: &ConfigOf<S>) -> Result<Estimate> {
+    measure::<S>(config, MEASURED)
+}
+
+/// Measures `updates` updates after as many to warm up.
+pub(super) fn measure<S: Stage>(config: &ConfigOf<S>, updates: u64) -> Result<Estimate> {
     let (stage, params) = S::open(config)?;
     let training = &config.training;
     let schedule = Schedule::new(&config.schedule, training.updates).map_err(Error::config)?;
@@ -49,7 +52,7 @@ pub fn dry_run<S: Stage>(config: &ConfigOf<S>) -> Result<Estimate> {
     let order = Order::new(config.seed, stage.samples(), training.batch_size)?;
     tensor::memory::reset_peak();
     let mut times = Vec::new();
-    for update in 0..WARM_UP + MEASURED {
+    for update in 0..2 * updates {
         let mut passes = Vec::new();
         for pass in update * training.accumulation..(update + 1) * training.accumulation {
             passes.push(stage.batch(pass, &order.batch(pass))?);
@@ -65,7 +68,7 @@ pub fn dry_run<S: Stage>(config: &ConfigOf<S>) -> Result<Estimate> {
             }
         }
         learner.update(update, loss, &sum.unwrap_or_default(), training.accumulation);
-        if update >= WARM_UP {
+        if update >= updates {
             times.push(started.elapsed().as_secs_f64());
         }
     }

@@ -5,12 +5,14 @@
 //! learning rate follow from (seed, update). So a run that was stopped or killed and goes on from
 //! any of its checkpoints ends with the same bits as one that was never stopped.
 
+mod check;
 mod dry_run;
 mod learner;
 mod progress;
 mod reporter;
 mod session;
 
+pub use check::{Report, check};
 pub use dry_run::{Estimate, dry_run};
 pub use learner::{Learner, Step};
 pub use progress::Progress;

@@ -122,7 +122,7 @@ impl<S: Stage> Session<S> {
                 .assign(progress.steps, |name| found.tensors(name))
                 .context(|| found.path().display().to_string())?;
         }
-        let config_hash = hash(&identity(&job.resolved));
+        let config_hash = crate::config::hash(&identity(&job.resolved));
         let attempt = run.record_start(&serde_json::json!({
             "stage": S::NAME,
             "device": job.device,
@@ -308,30 +308,9 @@ fn difference(key: &str, was: &Value, is: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// Hash of a value, whatever the order of its keys.
-pub(super) fn hash(value: &Value) -> String {
-    fn sorted(value: &Value, out: &mut String) {
-        match value {
-            Value::Object(map) => {
-                let mut keys: Vec<_> = map.iter().collect();
-                keys.sort_by_key(|(k, _)| *k);
-                for (k, v) in keys {
-                    out.push_str(&format!("{k:?}:{{"));
-                    sorted(v, out);
-                    out.push('}');
-                }
-            }
-            other => out.push_str(&other.to_string()),
-        }
-    }
-    let mut text = String::new();
-    sorted(value, &mut text);
-    blake3::hash(text.as_bytes()).to_hex().to_string()
-}
-
 /// Writes the resolved configuration; that of an earlier start stays beside, numbered, if it differs.
 fn write_config(run: &RunDir, resolved: &Value) -> Result<()> {
-    let text = serde_yaml::to_string(resolved).map_err(Error::bug)?;
+    let text = crate::config::to_yaml(resolved)?;
     let path = run.config();
     match std::fs::read_to_string(&path) {
         Ok(before) if before == text => return Ok(()),

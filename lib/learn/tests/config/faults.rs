@@ -48,20 +48,32 @@ fn single_faults() {
         ("steps=0", "-o: steps: expected integer ≥ 1; found the number 0"),
         ("steps=1.5", "-o: steps: expected integer ≥ 1; found the number 1.5"),
         ("steps=", "-o: steps: expected integer ≥ 1; found nothing"),
-        ("steps=1e30", "-o: steps: expected integer ≥ 1; found the number 1e30"),
-        ("clip=.inf", "-o: clip: expected number, or null; found the text \"inf\""),
+        ("steps=1e30", "-o: steps: expected integer ≥ 1; found the number 1e+30"),
+        ("clip=.inf", "-o: clip: expected number, or null; found the text \".inf\""),
         ("steps.x=1", "-o steps.x=1: steps is the number 100, it has no keys"),
-        ("data.files.7=b", "-o data.files.7=b: data.files is a list of 1, numbered from 0: no 7 in it"),
+        (
+            "data.files.7=b",
+            "-o data.files.7=b: data.files is a list of 1, numbered from 0: no 7 in it",
+        ),
         ("steps", "-o steps: write it as KEY=VALUE, with dots between keys: model.hidden=64"),
         ("a..b=1", "-o a..b=1: write it as KEY=VALUE, with dots between keys: model.hidden=64"),
         ("model.hidden=3", "-o: model.hidden: unknown key; there is model[pdet_stack].hidden"),
         ("name=a b", "-o: name: a blank in \"a b\""),
         ("amount={share: x}", "-o: amount.share: expected number; found the text \"x\""),
-        ("notes=${NOT_SET}", "-o: notes: the environment variable NOT_SET is not set: set it, write \
-          it to .env, or give a default as ${NOT_SET:-…}"),
-        ("steps=${NOT_SET}", "-o: steps: the environment variable NOT_SET is not set: set it, write \
-          it to .env, or give a default as ${NOT_SET:-…}"),
-        ("amount=[]", "-o: amount: expected integer ≥ 0, or mapping of share, or null; found a list"),
+        (
+            "notes=${NOT_SET}",
+            "-o: notes: the environment variable NOT_SET is not set: set it, write \
+          it to .env, or give a default as ${NOT_SET:-…}",
+        ),
+        (
+            "steps=${NOT_SET}",
+            "-o: steps: the environment variable NOT_SET is not set: set it, write \
+          it to .env, or give a default as ${NOT_SET:-…}",
+        ),
+        (
+            "amount=[]",
+            "-o: amount: expected integer ≥ 0, or mapping of share, or null; found a list",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(folder.faults(&["a.yaml"], &[text]), [expected], "{text}");
@@ -71,7 +83,8 @@ fn single_faults() {
 /// The type's own check speaks even when the schema has found something.
 #[test]
 fn meaning_is_checked_beside_form() {
-    let folder = Folder::new(&[("a.yaml", SMALL), ("b.yaml", "schedule: [{kind: linear, updates: 101}]")]);
+    let folder =
+        Folder::new(&[("a.yaml", SMALL), ("b.yaml", "schedule: [{kind: linear, updates: 101}]")]);
     let found = folder.faults(&["a.yaml", "b.yaml"], &["colour=red"]);
     let expected = ["b.yaml: schedule: 101 updates in 100 steps"];
     assert_eq!(found.len(), 3, "{found:#?}");

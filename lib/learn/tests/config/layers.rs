@@ -32,19 +32,21 @@ fn later_files_and_overrides_win() {
         ("b.yaml", "optimizer: {learning_rate: 1e-4}\nweights: {u: 1, v: 2}\nclip: 5"),
         ("c.yaml", "weights: {v: 3}\nclip:\nnotes: {deep: [1, {x: ~}]}"),
     ]);
-    let overrides = ["steps=600e3", "data.files.0=b=c.h5", "optimizer.betas=[0, 0.5]", "name=1: #x"];
+    let overrides =
+        ["steps=600e3", "data.files.0=b=c.h5", "optimizer.betas=[0, 0.5]", "name=1: #x"];
     let loaded = folder.load(&["a.yaml", "b.yaml", "c.yaml"], &overrides);
     let faults = loaded.unwrap_err().to_string();
     assert!(faults.contains("name: a blank"), "{faults}");
-    let overrides = ["steps=600e3", "data.files.0=b=c.h5", "optimizer.betas=[0, 0.5]", "name='1e5'"];
+    let overrides =
+        ["steps=600e3", "data.files.0=b=c.h5", "optimizer.betas=[0, 0.5]", "name='1e5'"];
     let config = folder.load(&["a.yaml", "b.yaml", "c.yaml"], &overrides).unwrap().config;
     assert_eq!(config.steps, 600_000);
     assert_eq!(config.data.files, [std::path::Path::new("b=c.h5")]);
     assert_eq!(config.optimizer, Optimizer { learning_rate: 1e-4, betas: [0.0, 0.5], threads: 1 });
-    assert_eq!(config.weights.into_iter().collect::<Vec<_>>(), [
-        ("u".to_string(), 1.0),
-        ("v".to_string(), 3.0)
-    ]);
+    assert_eq!(
+        config.weights.into_iter().collect::<Vec<_>>(),
+        [("u".to_string(), 1.0), ("v".to_string(), 3.0)]
+    );
     assert_eq!((config.clip, config.name.as_str()), (None, "1e5"));
     assert_eq!(config.notes, json!({"deep": [1, {"x": null}]}));
 }
@@ -76,10 +78,13 @@ fn an_ordinary_key_named_kind_is_no_tag() {
         ("b.yaml", "schedule: [{kind: linear, updates: 10}, {kind: cosine}]"),
     ]);
     let loaded = folder.load(&["a.yaml", "b.yaml"], &["schedule.0.kind=cosine"]).unwrap();
-    assert_eq!(loaded.config.schedule, [
-        Phase { kind: Form::Cosine, updates: Some(10) },
-        Phase { kind: Form::Cosine, updates: None }
-    ]);
+    assert_eq!(
+        loaded.config.schedule,
+        [
+            Phase { kind: Form::Cosine, updates: Some(10) },
+            Phase { kind: Form::Cosine, updates: None }
+        ]
+    );
 }
 
 #[test]

@@ -14,10 +14,10 @@ use unix::Result;
 use types::Run;
 
 /// Files in a folder of their own, and how they load.
-pub struct Folder(tempfile::TempDir);
+pub(crate) struct Folder(tempfile::TempDir);
 
 impl Folder {
-    pub fn new(files: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(files: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, text) in files {
             std::fs::write(folder.path().join(name), text).expect("a file");
@@ -25,18 +25,18 @@ impl Folder {
         Self(folder)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    pub fn load(&self, files: &[&str], overrides: &[&str]) -> Result<Loaded<Run>> {
+    pub(crate) fn load(&self, files: &[&str], overrides: &[&str]) -> Result<Loaded<Run>> {
         let files: Vec<PathBuf> = files.iter().map(|name| self.path().join(name)).collect();
         let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
         load::<Run>(&files, &overrides, &environment)
     }
 
     /// The lines of the error, without the folder's name.
-    pub fn faults(&self, files: &[&str], overrides: &[&str]) -> Vec<String> {
+    pub(crate) fn faults(&self, files: &[&str], overrides: &[&str]) -> Vec<String> {
         let error = self.load(files, overrides).expect_err("a fault");
         assert_eq!(error.exit, unix::Exit::Config, "{error}");
         let folder = format!("{}/", self.path().display());
@@ -55,7 +55,7 @@ fn environment(name: &str) -> Option<String> {
 }
 
 /// The smallest good configuration.
-pub const SMALL: &str = "
+pub(crate) const SMALL: &str = "
 steps: 100
 model: {kind: plain}
 data: {files: [a.h5]}

@@ -72,7 +72,7 @@ fn every_key_is_listed() {
     assert_eq!(of("steps").takes, "integer ≥ 1");
     assert_eq!((of("steps").doc.as_str(), of("steps").required), ("Updates in all.", true));
     assert_eq!(of("optimizer.learning_rate").default, Some(json!(1e-3)));
-    assert_eq!(of("model[pdet_stack].activation").takes, "one of gelu, relu, silu");
+    assert_eq!(of("model[pdet_stack].activation").takes, "one of relu, silu, gelu");
     assert_eq!(of("model[pdet_stack].hidden").doc, "Width of the tokens.");
     assert_eq!(of("model.kind").takes, "one of pdet_stack, unet, plain");
     assert_eq!(of("clip").takes, "number, or null");

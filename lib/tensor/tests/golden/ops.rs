@@ -3,7 +3,7 @@
 use crate::{Golden, agree};
 use tensor::check::run;
 use tensor::op::{Case, Draw, Op};
-use tensor::ops::activation::Activation::{self, Gelu, GeluTanh, Identity, Silu};
+use tensor::ops::activation::Activation::{Gelu, GeluTanh, Identity, Silu};
 use tensor::ops::adaln::AdaLn;
 use tensor::ops::attention::Attention;
 use tensor::ops::depthwise_conv::{DepthwiseConv, Padding};
@@ -47,7 +47,7 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("activation_identity", Box::new(Identity), &["x"]),
         ("activation_gelu", Box::new(Gelu), &["x"]),
         ("activation_gelu_tanh", Box::new(GeluTanh), &["x"]),
-        ("activation_silu", Box::new(Activation::Silu), &["x"]),
+        ("activation_silu", Box::new(Silu), &["x"]),
         ("layernorm", Box::new(LayerNorm { epsilon: norm }), &["x", "w", "b"]),
         ("rmsnorm", Box::new(RmsNorm { epsilon: golden.number("rmsnorm/epsilon") }), &["x", "w"]),
         ("adaln", Box::new(AdaLn { epsilon: norm, shift: 3, scale: 4 }), &["x", "m"]),

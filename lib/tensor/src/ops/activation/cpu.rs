@@ -1,21 +1,18 @@
 use super::Activation;
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
-use crate::simd::vectorize;
+use crate::vectorize;
 
 /// √(2/π) and the cubic coefficient of the tanh form of GELU.
 const TANH: (f64, f64) = (0.797_884_560_802_865_4, 0.044_715);
 
 #[inline(always)]
 fn map<T: Float>(out: &mut [T], x: &[T], f: impl Fn(T, T) -> T) {
-    vectorize(
-        #[inline(always)]
-        || {
-            for (y, x) in out.iter_mut().zip(x) {
-                *y = f(*y, *x);
-            }
-        },
-    );
+    vectorize!({
+        for (y, x) in out.iter_mut().zip(x) {
+            *y = f(*y, *x);
+        }
+    });
 }
 
 #[inline(always)]

@@ -3,8 +3,8 @@ use crate::dtype::Float;
 use crate::op::Slot;
 use crate::ops::layernorm::{input_gradient, normalized, statistics};
 use crate::parallel::{Shared, blocks, rows_per_block};
-use crate::simd::vectorize;
 use crate::tensor::Tensor;
+use crate::vectorize;
 
 /// Sizes: rows of x, rows of a group, width, width of m.
 fn sizes(x: &Tensor, m: &Tensor) -> (usize, usize, usize, usize) {
@@ -20,7 +20,7 @@ pub(super) fn forward<T: Float>(op: AdaLn, x: &Tensor, m: &Tensor, stats: &mut [
         let out = unsafe { out.slice(range.start * h..range.end * h) };
         // SAFETY: blocks are disjoint.
         let stats = unsafe { stats.slice(range.start * 2..range.end * 2) };
-        vectorize(|| {
+        vectorize!({
             for (r, row) in range.enumerate() {
                 let m = &m[row / group * width..][..width];
                 let (scale, shift) = (&m[op.scale * h..][..h], &m[op.shift * h..][..h]);
@@ -60,7 +60,7 @@ pub(super) fn backward<T: Float>(
             let span = g * group * h..(g + 1) * group * h;
             // SAFETY: groups are disjoint rows of dx.
             let mut dx = dx.as_ref().map(|(add, dx)| (*add, unsafe { dx.slice(span) }));
-            vectorize(|| {
+            vectorize!({
                 for r in 0..group {
                     let row = g * group + r;
                     let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);

@@ -5,8 +5,9 @@ use crate::op::Slot;
 use crate::ops::rmsnorm;
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
-use crate::simd::{sum, vectorize};
+use crate::simd::sum;
 use crate::tensor::{Scratch, Tensor};
+use crate::vectorize;
 
 /// Where the gradient of queries, keys or values goes.
 struct Target<'a, T> {
@@ -112,7 +113,7 @@ impl<T: Float> Work<T> {
         product(&mut self.p, t, false, scale(s), qv, kv.transposed());
         product(&mut self.ds, t, false, T::ONE, dov, vv.transposed());
         let (p, ds) = (&mut *self.p, &mut *self.ds);
-        vectorize(|| {
+        vectorize!({
             for (row, stats) in stats.chunks_exact(2).enumerate() {
                 let (p, ds) = (&mut p[row * t..][..t], &mut ds[row * t..][..t]);
                 let (top, inverse) = (stats[0], stats[1]);
@@ -171,7 +172,7 @@ fn normalization<T: Float>(
 ) {
     for t in 0..s.tokens {
         let (x, dn) = (&x[t * s.stride..][..s.dim], &dn[t * s.dim..][..s.dim]);
-        vectorize(|| {
+        vectorize!({
             let r = rmsnorm::rstd(x, T::of(epsilon));
             if let Some(target) = target {
                 let from = at + target.start + t * s.stride;

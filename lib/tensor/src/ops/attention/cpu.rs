@@ -3,8 +3,8 @@ use crate::dtype::Float;
 use crate::ops::{rmsnorm, softmax};
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
-use crate::simd::vectorize;
 use crate::tensor::{Scratch, Tensor};
+use crate::vectorize;
 
 /// Queries, keys or values: where those of a (sample, head) start.
 #[derive(Clone, Copy)]
@@ -36,7 +36,7 @@ pub(super) fn offset(s: Sizes, sample: usize, head: usize) -> usize {
 /// Rows normalised by root mean square and weighted, packed densely.
 pub(super) fn normalized<T: Float>(s: Sizes, x: &[T], weight: &[T], epsilon: f64) -> Scratch<T> {
     let mut out = Scratch::arbitrary(s.tokens * s.dim);
-    vectorize(|| {
+    vectorize!({
         for (t, y) in out.chunks_exact_mut(s.dim).enumerate() {
             let x = &x[t * s.stride..][..s.dim];
             let r = rmsnorm::rstd(x, T::of(epsilon));
@@ -88,7 +88,7 @@ pub(super) fn forward<T: Float>(
             }
             // SAFETY: every (sample, head) has its own part.
             let stats = unsafe { stats.slice(i * t * 2..(i + 1) * t * 2) };
-            vectorize(|| {
+            vectorize!({
                 for (row, stats) in scores.chunks_exact_mut(t).zip(stats.chunks_exact_mut(2)) {
                     (stats[0], stats[1]) = softmax::softmax_row(row);
                 }

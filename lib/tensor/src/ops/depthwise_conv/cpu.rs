@@ -2,8 +2,9 @@ use super::{DepthwiseConv, Padding};
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
-use crate::simd::{LANES, vectorize};
+use crate::simd::LANES;
 use crate::tensor::{Scratch, Tensor};
+use crate::vectorize;
 
 /// For every token and tap, the token that is read; none beyond a zero border. `sign` -1 turns the
 /// filter round.
@@ -83,7 +84,7 @@ fn apply<T: Float>(
     blocks(rows, rows_per_block(c * taps), |range| {
         // SAFETY: blocks are disjoint.
         let out = unsafe { out.slice(range.start * c..range.end * c) };
-        vectorize(|| {
+        vectorize!({
             for (r, row) in range.enumerate() {
                 let (sample, t) = (row / tokens, row % tokens);
                 let x = &x[sample * tokens * c..][..tokens * c];
@@ -123,7 +124,7 @@ pub(super) fn backward_filter<T: Float>(
     let mut sums = Scratch::<T>::zeroed((taps + 1) * c);
     reduce(rows, rows_per_block(c * taps), &mut sums, |range, sums| {
         let (dw, db) = sums.split_at_mut(taps * c);
-        vectorize(|| {
+        vectorize!({
             for row in range {
                 let (sample, t) = (row / tokens, row % tokens);
                 let dy = &dy[row * c..][..c];

@@ -1,8 +1,9 @@
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
-use crate::simd::{sum, vectorize};
+use crate::simd::sum;
 use crate::tensor::{Scratch, Tensor};
+use crate::vectorize;
 
 /// Mean and 1/√(variance + ε) of a row.
 #[inline(always)]
@@ -54,7 +55,7 @@ pub(super) fn forward<T: Float>(
         let out = unsafe { out.slice(range.start * h..range.end * h) };
         // SAFETY: blocks are disjoint.
         let stats = unsafe { stats.slice(range.start * 2..range.end * 2) };
-        vectorize(|| {
+        vectorize!({
             for (r, row) in range.enumerate() {
                 let (x, y) = (&x[row * h..][..h], &mut out[r * h..][..h]);
                 let s = statistics(x, T::of(epsilon));
@@ -73,7 +74,7 @@ pub(super) fn backward_x<T: Float>(x: &Tensor, w: &[T], stats: &[T], dy: &[T], s
     blocks(rows, rows_per_block(h), |range| {
         // SAFETY: blocks are disjoint.
         let dx = unsafe { dx.slice(range.start * h..range.end * h) };
-        vectorize(|| {
+        vectorize!({
             for (r, row) in range.enumerate() {
                 let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
                 let s = (stats[2 * row], stats[2 * row + 1]);
@@ -94,7 +95,7 @@ pub(super) fn backward_affine<T: Float>(
     let mut sums = Scratch::<T>::zeroed(2 * h);
     reduce(rows, rows_per_block(h), &mut sums, |range, sums| {
         let (dw, db) = sums.split_at_mut(h);
-        vectorize(|| {
+        vectorize!({
             for row in range {
                 let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
                 let s = (stats[2 * row], stats[2 * row + 1]);

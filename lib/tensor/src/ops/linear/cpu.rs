@@ -4,8 +4,8 @@ use crate::op::Slot;
 use crate::ops::activation;
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
-use crate::simd::vectorize;
 use crate::tensor::{Scratch, Tensor};
+use crate::vectorize;
 
 /// Rows of a block: long enough that packing W does not count, short enough for the block to stay in
 /// the second-level cache until its activation is done.
@@ -134,16 +134,13 @@ pub(super) fn backward<T: Float>(
 
 /// sum += every row of `x`.
 fn add_rows<T: Float>(sum: &mut [T], x: &[T]) {
-    vectorize(
-        #[inline(always)]
-        || {
-            for row in x.chunks_exact(sum.len()) {
-                for (s, x) in sum.iter_mut().zip(row) {
-                    *s += *x;
-                }
+    vectorize!({
+        for row in x.chunks_exact(sum.len()) {
+            for (s, x) in sum.iter_mut().zip(row) {
+                *s += *x;
             }
-        },
-    );
+        }
+    });
 }
 
 /// slot (+)= Σ over lanes, in order.
@@ -160,10 +157,7 @@ fn collect<T: Float>(sums: &[T], lanes: usize, slot: &mut Slot) {
         }
         for lane in 0..lanes {
             let part = &sums[lane * width..][range.clone()];
-            vectorize(
-                #[inline(always)]
-                || total.iter_mut().zip(part).for_each(|(t, p)| *t += *p),
-            );
+            vectorize!(total.iter_mut().zip(part).for_each(|(t, p)| *t += *p));
         }
     });
 }

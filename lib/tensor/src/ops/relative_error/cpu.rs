@@ -2,7 +2,8 @@ use super::RelativeError;
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, rows_per_block};
-use crate::simd::{sum, vectorize};
+use crate::simd::sum;
+use crate::vectorize;
 
 /// Of each group: q or its root, and D.
 pub(super) fn terms<T: Float>(op: &RelativeError, p: &[T], t: &[T], terms: &mut [T]) {
@@ -13,7 +14,7 @@ pub(super) fn terms<T: Float>(op: &RelativeError, p: &[T], t: &[T], terms: &mut 
         for g in range {
             let (p, t) = (&p[g * n..][..n], &t[g * n..][..n]);
             let (error, size) =
-                vectorize(|| (sum(n, |i| (p[i] - t[i]) * (p[i] - t[i])), sum(n, |i| t[i] * t[i])));
+                vectorize!((sum(n, |i| (p[i] - t[i]) * (p[i] - t[i])), sum(n, |i| t[i] * t[i])));
             let d = size + T::of(op.epsilon);
             let q = error / d;
             // SAFETY: every group has its own elements.
@@ -53,7 +54,7 @@ pub(super) fn backward<T: Float>(
                 if target { (-factor, -factor * q) } else { (factor, T::ZERO) };
             // SAFETY: groups are disjoint.
             let out = unsafe { out.slice(g * n..(g + 1) * n) };
-            vectorize(|| {
+            vectorize!({
                 for i in 0..n {
                     let v = on_error.mul_add(p[i] - t[i], on_target * t[i]);
                     out[i] = if add { out[i] + v } else { v };

@@ -2,8 +2,8 @@ use super::Residual;
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
-use crate::simd::vectorize;
 use crate::tensor::{Scratch, Tensor};
+use crate::vectorize;
 
 /// Where the gate of a row is: (rows of a group, stride of a group, start of the vector).
 fn layout(op: Residual, rows: usize, gate: &Tensor, h: usize) -> (usize, usize, usize) {
@@ -33,7 +33,7 @@ pub(super) fn forward<T: Float>(
         let out = unsafe { out.slice(span.clone()) };
         let (x, y) = (&x[span.clone()], &y[span]);
         match gate {
-            None => vectorize(|| {
+            None => vectorize!({
                 for i in 0..out.len() {
                     out[i] = x[i] + y[i];
                 }
@@ -41,7 +41,7 @@ pub(super) fn forward<T: Float>(
             Some(gate) => {
                 let (group, stride, start) = layout(op, rows, gate, h);
                 let (gate, one) = (gate.read::<T>(), offset::<T>(op));
-                vectorize(|| {
+                vectorize!({
                     for (r, row) in range.enumerate() {
                         let gate = &gate[row / group * stride + start..][..h];
                         let (x, y) = (&x[r * h..][..h], &y[r * h..][..h]);
@@ -73,7 +73,7 @@ pub(super) fn backward<T: Float>(
         blocks(rows, rows_per_block(h), |range| {
             // SAFETY: blocks are disjoint.
             let out = unsafe { out.slice(range.start * h..range.end * h) };
-            vectorize(|| {
+            vectorize!({
                 for (r, row) in range.enumerate() {
                     let gate = &gate[row / group * stride + start..][..h];
                     let (dy, out) = (&dy[row * h..][..h], &mut out[r * h..][..h]);
@@ -88,7 +88,7 @@ pub(super) fn backward<T: Float>(
     let Some(slot) = dgate else { return };
     let total = slot.zeroed::<T>();
     let add_rows = |rows: std::ops::Range<usize>, sum: &mut [T]| {
-        vectorize(|| {
+        vectorize!({
             for row in rows {
                 let (y, dy) = (&y[row * h..][..h], &dy[row * h..][..h]);
                 for i in 0..h {

@@ -1,8 +1,9 @@
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
-use crate::simd::{sum, vectorize};
+use crate::simd::sum;
 use crate::tensor::{Scratch, Tensor};
+use crate::vectorize;
 
 /// 1/√(mean(x²) + ε).
 #[inline(always)]
@@ -35,7 +36,7 @@ pub(super) fn forward<T: Float>(epsilon: f64, x: &Tensor, w: &[T], out: &mut [T]
     blocks(rows, rows_per_block(h), |range| {
         // SAFETY: blocks are disjoint.
         let out = unsafe { out.slice(range.start * h..range.end * h) };
-        vectorize(|| {
+        vectorize!({
             for (r, row) in range.enumerate() {
                 let (x, y) = (&x[row * h..][..h], &mut out[r * h..][..h]);
                 let rstd = rstd(x, T::of(epsilon));
@@ -62,7 +63,7 @@ pub(super) fn backward<T: Float>(
         blocks(rows, rows_per_block(h), |range| {
             // SAFETY: blocks are disjoint.
             let dx = unsafe { dx.slice(range.start * h..range.end * h) };
-            vectorize(|| {
+            vectorize!({
                 for (r, row) in range.enumerate() {
                     let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
                     let rstd = rstd(x, T::of(epsilon));
@@ -74,7 +75,7 @@ pub(super) fn backward<T: Float>(
     if let Some(slot) = dw {
         let mut sums = Scratch::<T>::zeroed(h);
         reduce(rows, rows_per_block(h), &mut sums, |range, sums| {
-            vectorize(|| {
+            vectorize!({
                 for row in range {
                     let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
                     let rstd = rstd(x, T::of(epsilon));

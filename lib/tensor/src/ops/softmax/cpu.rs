@@ -1,8 +1,9 @@
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, rows_per_block};
-use crate::simd::{max, sum, vectorize};
+use crate::simd::{max, sum};
 use crate::tensor::Tensor;
+use crate::vectorize;
 
 /// x ← softmax(x); returns log Σ exp x.
 #[inline(always)]
@@ -26,7 +27,7 @@ pub(super) fn forward<T: Float>(x: &Tensor, out: &mut [T]) {
         // SAFETY: blocks are disjoint.
         let out = unsafe { out.slice(range.start * n..range.end * n) };
         out.copy_from_slice(&x[range.start * n..range.end * n]);
-        vectorize(|| {
+        vectorize!({
             for row in out.chunks_exact_mut(n) {
                 softmax_row(row);
             }
@@ -40,7 +41,7 @@ pub(super) fn backward<T: Float>(y: &Tensor, dy: &[T], slot: &mut Slot) {
     blocks(rows, rows_per_block(n), |range| {
         // SAFETY: blocks are disjoint.
         let dx = unsafe { dx.slice(range.start * n..range.end * n) };
-        vectorize(|| {
+        vectorize!({
             for (r, row) in range.enumerate() {
                 let (y, dy) = (&y[row * n..][..n], &dy[row * n..][..n]);
                 let dot = sum(n, |i| dy[i] * y[i]);

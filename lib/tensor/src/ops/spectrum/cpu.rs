@@ -2,8 +2,8 @@ use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::product::{View, product};
-use crate::simd::vectorize;
 use crate::tensor::{Scratch, Tensor};
+use crate::vectorize;
 
 /// F [2·frequencies, N]: rows of cosines, then rows of negative sines.
 fn transform<T: Float>(n: usize) -> Scratch<T> {
@@ -34,7 +34,7 @@ pub(super) fn forward<T: Float>(epsilon: f64, x: &Tensor, parts: &mut [T], out: 
         product(parts, 2 * k, false, T::ONE, x, View::new(&f, 2 * k, n, n).transposed());
         // SAFETY: blocks are disjoint.
         let out = unsafe { out.slice(range.start * k..range.end * k) };
-        vectorize(|| {
+        vectorize!({
             for (y, parts) in out.chunks_exact_mut(k).zip(parts.chunks_exact(2 * k)) {
                 let (re, im) = parts.split_at(k);
                 for i in 0..k {
@@ -55,7 +55,7 @@ pub(super) fn backward<T: Float>(parts: &Tensor, y: &Tensor, dy: &[T], slot: &mu
     let dx = Shared::new(slot.tensor.write::<T>());
     blocks(rows, rows_per_block(2 * k), |range| {
         let mut d = Scratch::<T>::arbitrary(range.len() * 2 * k);
-        vectorize(|| {
+        vectorize!({
             for (r, d) in range.clone().zip(d.chunks_exact_mut(2 * k)) {
                 let parts = &parts[r * 2 * k..][..2 * k];
                 for i in 0..k {

@@ -1,8 +1,9 @@
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, rows_per_block};
-use crate::simd::{sum, vectorize};
+use crate::simd::sum;
 use crate::tensor::Scratch;
+use crate::vectorize;
 
 /// Mean of v ∘ (p - t)² of each sample.
 pub(super) fn means<T: Float>(p: &[T], t: &[T], v: &[T], samples: usize) -> Scratch<T> {
@@ -13,7 +14,7 @@ pub(super) fn means<T: Float>(p: &[T], t: &[T], v: &[T], samples: usize) -> Scra
         for b in range {
             let (p, t) = (&p[b * n..][..n], &t[b * n..][..n]);
             let mut total = T::ZERO;
-            vectorize(|| {
+            vectorize!({
                 for (p, t) in p.chunks_exact(v.len()).zip(t.chunks_exact(v.len())) {
                     total += sum(v.len(), |i| v[i] * (p[i] - t[i]) * (p[i] - t[i]));
                 }
@@ -43,7 +44,7 @@ pub(super) fn backward<T: Float>(
             let scale = factor * w[b] / T::of(n as f64);
             // SAFETY: samples are disjoint.
             let out = unsafe { out.slice(b * n..(b + 1) * n) };
-            vectorize(|| {
+            vectorize!({
                 for row in (0..n).step_by(c) {
                     let (p, t, out) = (&p[row..][..c], &t[row..][..c], &mut out[row..][..c]);
                     for i in 0..c {

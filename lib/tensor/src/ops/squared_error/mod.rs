@@ -22,7 +22,9 @@ impl Op for SquaredError {
 
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
-            [p, t, [b], [c]] if p == t && p.first() == Some(b) && p.last() == Some(c) => Ok(vec![1]),
+            [p, t, [b], [c]] if p == t && p.first() == Some(b) && p.last() == Some(c) => {
+                Ok(vec![1])
+            }
             _ => Err("takes p and t [B, .., C], w [B] and v [C]".into()),
         }
     }

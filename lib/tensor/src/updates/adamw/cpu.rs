@@ -1,7 +1,7 @@
 use super::AdamW;
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
-use crate::simd::vectorize;
+use crate::vectorize;
 
 pub(super) fn apply<T: Float>(
     op: &AdamW,
@@ -23,7 +23,7 @@ pub(super) fn apply<T: Float>(
         let g = &g[range.clone()];
         // SAFETY: blocks are disjoint.
         let (p, m, v) = unsafe { (p.slice(range.clone()), m.slice(range.clone()), v.slice(range)) };
-        vectorize(|| {
+        vectorize!({
             for i in 0..g.len() {
                 let g = scale * g[i];
                 m[i] = b1.mul_add(m[i], c1 * g);

@@ -2,8 +2,8 @@
 
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
-use crate::simd::vectorize;
 use crate::tensor::Tensor;
+use crate::vectorize;
 use crate::with_float;
 
 /// One step of the average of one parameter.
@@ -18,6 +18,6 @@ fn on_cpu<T: Float>(decay: f64, p: &[T], a: &mut [T]) {
         let p = &p[range.clone()];
         // SAFETY: blocks are disjoint.
         let a = unsafe { a.slice(range) };
-        vectorize(|| a.iter_mut().zip(p).for_each(|(a, p)| *a = d.mul_add(*a, c * *p)));
+        vectorize!(a.iter_mut().zip(p).for_each(|(a, p)| *a = d.mul_add(*a, c * *p)));
     });
 }

@@ -2,8 +2,9 @@
 
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, reduce};
-use crate::simd::{sum, vectorize};
+use crate::simd::sum;
 use crate::tensor::Tensor;
+use crate::vectorize;
 use crate::with_float;
 
 /// √Σ x² over all elements of all tensors, summed in f64; not finite when any element is not.
@@ -22,7 +23,7 @@ fn on_cpu<T: Float>(x: &[T]) -> f64 {
     let mut total = [0.0_f64];
     reduce(x.len(), BLOCK_ELEMENTS, &mut total, |range, total| {
         let x = &x[range];
-        total[0] += vectorize(|| sum(x.len(), |i| x[i].f64() * x[i].f64()));
+        total[0] += vectorize!(sum(x.len(), |i| x[i].f64() * x[i].f64()));
     });
     total[0]
 }

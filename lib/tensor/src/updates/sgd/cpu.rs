@@ -1,7 +1,7 @@
 use super::Sgd;
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
-use crate::simd::vectorize;
+use crate::vectorize;
 
 pub(super) fn apply<T: Float>(op: &Sgd, scale: f64, g: &[T], p: &mut [T], b: &mut [T]) {
     let [step, momentum, decay, scale] =
@@ -11,7 +11,7 @@ pub(super) fn apply<T: Float>(op: &Sgd, scale: f64, g: &[T], p: &mut [T], b: &mu
         let g = &g[range.clone()];
         // SAFETY: blocks are disjoint.
         let (p, b) = unsafe { (p.slice(range.clone()), b.slice(range)) };
-        vectorize(|| {
+        vectorize!({
             for i in 0..g.len() {
                 let g = decay.mul_add(p[i], scale * g[i]);
                 b[i] = momentum.mul_add(b[i], g);

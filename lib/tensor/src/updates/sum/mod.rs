@@ -2,8 +2,8 @@
 
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
-use crate::simd::vectorize;
 use crate::tensor::Tensor;
+use crate::vectorize;
 use crate::with_float;
 
 /// a += b, of the same shape; memory that `a` shares is copied first.
@@ -16,6 +16,6 @@ fn on_cpu<T: Float>(a: &mut [T], b: &[T]) {
     blocks(b.len(), BLOCK_ELEMENTS, |range| {
         // SAFETY: blocks are disjoint.
         let a = unsafe { a.slice(range.clone()) };
-        vectorize(|| a.iter_mut().zip(&b[range]).for_each(|(a, b)| *a += *b));
+        vectorize!(a.iter_mut().zip(&b[range]).for_each(|(a, b)| *a += *b));
     });
 }

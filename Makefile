@@ -1,0 +1,78 @@
+# Verbs. A Debian machine with Rust needs two of them: `make demo` and `make test`.
+
+PROGRAMS = ds-prep latent-cache train-stage ckpt evaluate timekeep
+PREFIX = /usr/local
+PYTHON = python3
+# Where cargo puts the release build; demo and install use the programs there.
+BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
+
+.PHONY: demo test check bench man install deps
+
+# A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
+demo: deps
+	cargo build --release --locked --bins
+	PATH="$(BIN):$$PATH" sh slurm/demo.sh
+
+# The dev profile, not release: overflow checks and debug assertions are on, and nothing is
+# optimised but what the tests compute with (see [profile.dev] in Cargo.toml).
+test: deps
+	cargo test --workspace --locked
+
+check:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# Every op against what this machine can do, then a training update against PyTorch's.
+bench:
+	cargo run --release --locked -p tensor --example opcheck
+	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
+	  cargo run --release --locked -p learn --example operator_update && \
+	  $(PYTHON) tests/peers/operator.py; \
+	else \
+	  echo "bench: no PyTorch for $(PYTHON), so no comparison (make bench PYTHON=...)" >&2; \
+	fi
+
+man:
+	cargo build --locked --bins
+	set -e; for p in $(PROGRAMS); do \
+	  "$(dir $(BIN))debug/$$p" --generate man > man/$$p.1.new; \
+	  mv man/$$p.1.new man/$$p.1; \
+	done
+
+# As root the build of an earlier `make demo` is enough: cargo need not be on root's PATH.
+SHARE = $(DESTDIR)$(PREFIX)/share
+install:
+	if command -v cargo >/dev/null; then cargo build --release --locked --bins; fi
+	install -d "$(DESTDIR)$(PREFIX)/bin" $(addprefix "$(SHARE)"/,man/man1 man/man5 man/man7 \
+	  bash-completion/completions zsh/site-functions fish/vendor_completions.d \
+	  longhaul/slurm longhaul/configs doc/longhaul)
+	set -e; for p in $(PROGRAMS); do \
+	  install -m 755 "$(BIN)/$$p" "$(DESTDIR)$(PREFIX)/bin/"; \
+	  "$(BIN)/$$p" --generate bash > "$(SHARE)/bash-completion/completions/$$p"; \
+	  "$(BIN)/$$p" --generate zsh > "$(SHARE)/zsh/site-functions/_$$p"; \
+	  "$(BIN)/$$p" --generate fish > "$(SHARE)/fish/vendor_completions.d/$$p.fish"; \
+	done
+	for n in 1 5 7; do install -m 644 man/*.$$n "$(SHARE)/man/man$$n/" || exit 1; done
+	cp -R slurm/. "$(SHARE)/longhaul/slurm/"
+	cp -R configs/. "$(SHARE)/longhaul/configs/"
+	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$(SHARE)/doc/longhaul/"
+
+# What building and testing need beside Rust: a C compiler and linker (for BLAKE3's assembler and
+# every link), HDF5's library and headers where hdf5-metno-sys looks for them, mandoc for the tests
+# of the manual pages. Does nothing, and needs no network, when all is there.
+HDF5_HEADER = /usr/include/hdf5/serial/H5pubconf.h
+deps:
+	@missing=; \
+	lacks() { missing="$$missing $$1"; echo "deps: $$2" >&2; }; \
+	command -v cargo >/dev/null || { echo "deps: no cargo: get Rust, https://rustup.rs" >&2; exit 1; }; \
+	echo '#include <stdlib.h>' | cc -E - >/dev/null 2>&1 || lacks "gcc libc6-dev" "no C compiler"; \
+	test -n "$$HDF5_DIR" || pkg-config --exists hdf5 2>/dev/null || test -e $(HDF5_HEADER) || \
+	  lacks "libhdf5-dev pkg-config" "no HDF5 library (or say where it is: HDF5_DIR=...)"; \
+	command -v mandoc >/dev/null || lacks mandoc "no mandoc"; \
+	test -z "$$missing" && exit 0; \
+	if [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y --no-install-recommends $$missing; \
+	else \
+	  echo "deps: install:$$missing (on Debian, as root: make deps)" >&2; exit 1; \
+	fi

@@ -1,0 +1,210 @@
+//! Checkpoints: list, show, verify.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use learn::checkpoint::{self, Manifest, Report, Statistics};
+use serde_json::{Map, Value, json};
+use unix::cli::Output;
+use unix::out::Out;
+use unix::{Error, Exit, Result, inputs, note};
+
+/// List, show and verify checkpoints
+///
+/// A checkpoint is a folder, RUN/ckpt/step-00001200, with a manifest and safetensors files. ckpt tells
+/// which there are, what is in them, and whether every byte is still what was written.
+#[derive(Parser)]
+#[command(name = "ckpt", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
+struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// List the checkpoints of a run, the newest last; a look at manifests and sizes
+    Ls {
+        /// Run directory, or its ckpt
+        run: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show the manifest of a checkpoint and the numbers in its tensors
+    Show {
+        /// Checkpoint, or a run directory for its newest
+        checkpoint: PathBuf,
+        /// Only the tensor of this name
+        #[arg(long, value_name = "NAME", conflicts_with = "pattern")]
+        tensor: Option<String>,
+        /// Only tensors whose names match, with * and ?
+        #[arg(long, value_name = "PATTERN")]
+        pattern: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Read every byte of checkpoints and compare with what was written
+    Verify {
+        /// Checkpoints, or run directories for all of theirs; `-` reads their names from stdin
+        #[arg(required = true)]
+        checkpoints: Vec<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+const MANUAL: &str = "\
+FILES
+  RUN/ckpt/step-00001200/manifest.json
+  Format version, update, attempt, hashes of configuration and data, metrics, progress, and of each
+  file and each tensor size, place and BLAKE3; its last line is the BLAKE3 of the lines before.
+
+  RUN/ckpt/step-00001200/model.safetensors, ema.safetensors, optim-0-of-1.safetensors
+  Weights, their moving average, and the state of the optimizer.
+
+  RUN/ckpt/latest, RUN/ckpt/best
+  Links for people. Training lists the folders and takes the newest good one.
+
+EXIT STATUS
+  0   Done; for verify: everything is good.
+  2   The command line is wrong.
+  65  A checkpoint is damaged, or of a newer format.
+  66  There is no checkpoint, or it cannot be read.
+
+EXAMPLES
+  Which there are:
+    $ ckpt ls runs/codec
+  What is in the newest, and the numbers in the weights of its decoder:
+    $ ckpt show runs/codec --pattern 'decoder.*.weight'
+  Whether a copy is whole:
+    $ ckpt verify runs/codec/ckpt/best
+  All checkpoints of all runs, for a program:
+    $ ckpt verify runs/* --json
+
+SEE ALSO
+  longhaul(7), train-stage(1), evaluate(1)
+";
+
+fn main() -> ExitCode {
+    unix::cli::main::<Args>(body)
+}
+
+fn body(args: Args) -> Result<Exit> {
+    match args.verb {
+        Verb::Ls { run, output } => ls(&run, output),
+        Verb::Show { checkpoint, tensor, pattern, output } => {
+            let wanted = |name: &str| match (&tensor, &pattern) {
+                (Some(tensor), _) => tensor == name,
+                (_, Some(pattern)) => checkpoint::matches(pattern, name),
+                _ => true,
+            };
+            show(&checkpoint, wanted, output)
+        }
+        Verb::Verify { checkpoints, output } => verify(&inputs::files(&checkpoints)?, output),
+    }
+}
+
+fn ls(run: &Path, output: Output) -> Result<Exit> {
+    let mut out = Out::stdout(output);
+    for listed in checkpoint::listing(run)? {
+        if output.json { out.row(&listed)? } else { out.row(&listed.row())? }
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+fn show(path: &Path, wanted: impl Fn(&str) -> bool, output: Output) -> Result<Exit> {
+    let path = checkpoint::one_in(path)?;
+    let manifest = checkpoint::manifest_of(&path)?;
+    let mut out = Out::stdout(output);
+    out.item(&head(&path, &manifest), lines(&head(&path, &manifest)))?;
+    let mut shown = 0;
+    for file in &manifest.files {
+        let tell = |found: Statistics| {
+            shown += 1;
+            out.row(&found)
+        };
+        checkpoint::statistics(&path, file, &wanted, tell)?;
+    }
+    out.finish()?;
+    if shown == 0 && manifest.files.iter().any(|file| !file.tensors.is_empty()) {
+        return Err(Error::usage(format!("{}: no tensor of that name", path.display())));
+    }
+    Ok(Exit::Done)
+}
+
+/// The manifest without the tables of tensors, which follow as rows.
+fn head(path: &Path, manifest: &Manifest) -> Map<String, Value> {
+    let mut head = Map::from_iter([("path".to_string(), json!(path))]);
+    if let Ok(Value::Object(fields)) = serde_json::to_value(manifest) {
+        head.extend(fields);
+    }
+    let file = |f: &checkpoint::FileEntry| json!({"bytes": f.bytes, "blake3": f.blake3});
+    let files = manifest.files.iter().map(|f| (f.name.clone(), file(f)));
+    head.insert("files".into(), Value::Object(files.collect()));
+    head
+}
+
+/// A line for each field, nested ones by their path; the configuration has a file of its own.
+fn lines(head: &Map<String, Value>) -> String {
+    let mut lines = Vec::new();
+    for (name, value) in head.iter().filter(|(name, _)| *name != "config") {
+        match value {
+            Value::Object(fields) => {
+                lines.extend(
+                    fields.iter().map(|(field, value)| line(&format!("{name}.{field}"), value)),
+                );
+            }
+            value => lines.push(line(name, value)),
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+fn line(name: &str, value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), String::from);
+    format!("{name}: {text}")
+}
+
+fn verify(paths: &[PathBuf], output: Output) -> Result<Exit> {
+    let mut out = Out::stdout(output);
+    let (mut checked, mut damaged, mut missing) = (0, 0, None);
+    for path in paths {
+        let found = checkpoint::all_in(path).and_then(|all| match all.is_empty() {
+            true => Err(Error::open(path, "there is no checkpoint in it")),
+            false => Ok(all),
+        });
+        for checkpoint in found.unwrap_or_else(|error| {
+            note!("{error}");
+            missing = Some(error.exit);
+            Vec::new()
+        }) {
+            let report = checkpoint::verify(&checkpoint)?;
+            checked += 1;
+            damaged += usize::from(!report.damage.is_empty());
+            tell(&mut out, &report)?;
+        }
+    }
+    out.finish()?;
+    if damaged > 0 {
+        note!("{damaged} of {checked} checkpoints are damaged");
+        return Ok(Exit::Data);
+    }
+    Ok(missing.unwrap_or(Exit::Done))
+}
+
+/// The report as a JSON line, or a row for each fault.
+fn tell(out: &mut Out, report: &Report) -> Result<()> {
+    if out.is_json() {
+        return out.row(report);
+    }
+    let name = report.path.display().to_string();
+    if report.damage.is_empty() {
+        let state = format!("good: {} tensors in {} files", report.tensors, report.files);
+        return out.row(&json!({"checkpoint": name, "file": null, "tensor": null, "state": state}));
+    }
+    report.damage.iter().try_for_each(|damage| {
+        let (file, tensor) = (&damage.file, &damage.tensor);
+        out.row(&json!({"checkpoint": name, "file": file, "tensor": tensor, "state": damage.fault}))
+    })
+}

@@ -1,0 +1,199 @@
+//! What trained models do on data that they have not seen, beside the simplest of predictions.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use data::split::SplitName;
+use data::split_set::{TrajectorySet, Verify};
+use learn::evaluate::{self, Evaluation, Models, Plan, Protocol, pictures};
+use learn::trained::{TrainedCodec, TrainedOperator, Weights};
+use unix::cli::Output;
+use unix::out::Out;
+use unix::progress::Progress;
+use unix::publish::{create_folder, publish_bytes};
+use unix::{Error, Exit, Result, note, warn};
+
+/// Measure trained models on unseen data, with baselines beside every number
+///
+/// From start frames spread over every trajectory the operator is rolled out in the latents of its codec
+/// and decoded; errors are told in physical units and in the latents, by step and by parameter value.
+/// Beside it stand persistence, the mean of the training data, and the codec alone. Without an operator
+/// the codec is measured.
+#[derive(Parser)]
+#[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
+struct Args {
+    /// Run directory or checkpoint of the codec
+    #[arg(long, value_name = "PATH")]
+    codec: PathBuf,
+    /// Run directory or checkpoint of the operator, trained on latents of just that codec
+    #[arg(long, value_name = "PATH")]
+    operator: Option<PathBuf>,
+    /// Split manifest, from ds-prep split
+    #[arg(long, value_name = "FILE")]
+    split: PathBuf,
+    /// Split to measure on
+    #[arg(long, value_name = "NAME", default_value_t = SplitName::Test)]
+    on: SplitName,
+    /// Steps of a rollout
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    steps: usize,
+    /// Frames from one state to the next; when not given, the longest that the operator was trained with
+    #[arg(long, value_name = "N")]
+    stride: Option<usize>,
+    /// Start frames of each trajectory, spread evenly; 0 for all from which a rollout fits
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    starts: usize,
+    /// At most so many trajectories of each parameter value
+    #[arg(long, value_name = "N")]
+    max_trajectories: Option<usize>,
+    /// Weights of the models: ema, their average where there is one, or raw
+    #[arg(long, default_value_t)]
+    weights: Weights,
+    /// Threads; one for each processor when absent
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Folder for metrics.json, metrics.csv and pictures/
+    #[arg(short = 'o', long = "to", value_name = "DIR")]
+    to: PathBuf,
+    /// Write the errors of whole rollouts by parameter value to a JSON file as well
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+    /// Replace an earlier result
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+const MANUAL: &str = "\
+FILES
+  DIR/metrics.json  Protocol, definitions, every quantity of every model by step and over the rollout.
+  DIR/metrics.csv   The same numbers, one a line: regime, space, quantity, model, step, value.
+  DIR/pictures      NAME-VALUE.png of each parameter value, and summary.png.
+
+QUANTITIES
+  The table tells NRMSE of the decoded fields: sqrt(sum of squared errors / sum of squared targets) over
+  all points, steps from 1 on, start frames and trajectories of a regime.
+  operator     The rollout; one_step is its first step alone.
+  persistence  The start stays as it is.
+  mean         The mean of the training data.
+  codec        decode(encode(target)): the floor of every method on these latents.
+  ratio        operator / persistence: below 1 the operator is the better one.
+  metrics.json defines all others: PDEBench's nRMSE, RMSE, MAE, largest error, errors of the mean, of the
+  boundary and of bands of wave numbers, and errors in the latents.
+
+EXIT STATUS
+  0   Measured.
+  2   The command line is wrong, or no rollout fits into the trajectories.
+  65  A checkpoint or the data is bad, or the operator is one for another codec.
+  66  A checkpoint or the data is missing.
+  73  The result cannot be written, or there is one already.
+
+EXAMPLES
+  A data set, a codec and an operator on its latents:
+    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 21 --seed 1 -o data
+    $ ds-prep split data/*.hdf5 --seed 1 -o data/split.json
+    $ ds-prep stats data/split.json
+    $ printf '%s\\n' 'data: {split: data/split.json, stats: data/stats.json}' \\
+    >   'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
+    >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
+    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
+    $ train-stage codec -c codec.yaml --run codec
+    $ latent-cache make --codec codec --split data/split.json -o latents
+    $ printf '%s\\n' 'data: {train: latents/train, validation: latents/validation}' \\
+    >   'model: {core: {kind: pdet_stack, hidden: 16, depth: 2, filter: 5}}' \\
+    >   'loss: {horizons: [2], validation_steps: 4}' 'training: {updates: 20, batch_size: 8}' \\
+    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > operator.yaml
+    $ train-stage operator -c operator.yaml --run operator
+  What they are worth on the test split:
+    $ evaluate --codec codec --operator operator --split data/split.json --steps 8 -o result
+  The codec alone:
+    $ evaluate --codec codec --split data/split.json --steps 8 -o codec-result --json
+
+SEE ALSO
+  longhaul(7), train-stage(1), latent-cache(1), ds-prep(1), ckpt(1)
+";
+
+fn main() -> ExitCode {
+    unix::cli::main::<Args>(run)
+}
+
+fn run(args: Args) -> Result<Exit> {
+    refuse_earlier_result(&args)?;
+    if let Some(threads) = args.threads {
+        tensor::parallel::set_threads(threads)?;
+    }
+    let codec = TrainedCodec::open(&args.codec, args.weights)?;
+    let open = |path: &PathBuf| TrainedOperator::open(path, args.weights, &codec);
+    let operator = args.operator.as_ref().map(open).transpose()?;
+    let models = Models { codec: &codec, operator: operator.as_ref() };
+    let set = TrajectorySet::open(&args.split, args.on, Verify::Sizes)?;
+    let stride = stride(&args, operator.as_ref());
+    let plan = Plan::new(&set, args.steps, stride, args.starts, args.max_trajectories)?;
+    let protocol = Protocol::of(&args.split, &set, &plan, models);
+    note!("{protocol}");
+    let mut progress = Progress::new("rollouts", plan.len() as u64);
+    let result = evaluate::evaluate(models, &set, &plan, |done| progress.advance(done as u64))?;
+    drop(progress);
+    let drawn = pictures::draw(&result, models, &set, &plan, &protocol)?;
+    write(&args, &result, &protocol, drawn)?;
+    let mut out = Out::stdout(args.output);
+    evaluate::rows(&result).iter().try_for_each(|row| out.row(row))?;
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+/// The stride asked for, else the one the operator knows.
+fn stride(args: &Args, operator: Option<&TrainedOperator>) -> usize {
+    let trained = operator.map_or(&[][..], |operator| operator.strides());
+    let longest = trained.iter().copied().max().unwrap_or(1);
+    match args.stride {
+        None => longest,
+        Some(stride) => {
+            if !trained.is_empty() && !trained.contains(&stride) {
+                warn!("the operator was trained with strides {trained:?}, it is measured with {stride}");
+            }
+            stride
+        }
+    }
+}
+
+fn metrics(folder: &Path) -> PathBuf {
+    folder.join("metrics.json")
+}
+
+fn refuse_earlier_result(args: &Args) -> Result<()> {
+    let earlier = |path: &&PathBuf| !args.force && path.exists();
+    match [Some(metrics(&args.to)), args.summary.clone()].iter().flatten().find(earlier) {
+        None => Ok(()),
+        Some(path) => Err(Error::create(
+            path,
+            "it holds an earlier result; give another name, or --force to replace it",
+        )),
+    }
+}
+
+/// Writes all files; metrics.json, by which a result is known, last.
+fn write(
+    args: &Args,
+    result: &Evaluation,
+    protocol: &Protocol,
+    drawn: Vec<pictures::Picture>,
+) -> Result<()> {
+    let pictures = args.to.join("pictures");
+    create_folder(&pictures)?;
+    for (name, png) in drawn {
+        publish_bytes(&pictures.join(name), &png)?;
+    }
+    publish_bytes(&args.to.join("metrics.csv"), evaluate::metrics_csv(result).as_bytes())?;
+    let publish = |path: &Path, value: &serde_json::Value| {
+        let mut text = serde_json::to_string_pretty(value).map_err(Error::bug)?;
+        text.push('\n');
+        publish_bytes(path, text.as_bytes())
+    };
+    if let Some(path) = &args.summary {
+        publish(path, &evaluate::summary(result))?;
+    }
+    publish(&metrics(&args.to), &evaluate::metrics_json(result, protocol))
+}

@@ -1,0 +1,165 @@
+//! Latents of a data set, made once by a trained codec.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use data::latents::{LatentStore, Layout, write_latents};
+use data::split::SplitName;
+use data::split_set::{TrajectorySet, Verify};
+use learn::trained::{TrainedCodec, Weights};
+use serde_json::json;
+use unix::cli::Output;
+use unix::out::Out;
+use unix::progress::Progress;
+use unix::signal::Signals;
+use unix::{Error, Exit, Result};
+
+/// Encode a data set with a trained codec, once
+///
+/// Writes the latents of each split to memory-mapped shards, which are valid only for the exact codec,
+/// normalisation and data that made them. Run again it goes on where it stopped: shards that are whole
+/// are kept, damaged and stale ones are made again.
+#[derive(Parser)]
+#[command(name = "latent-cache", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
+struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Make what is missing, damaged or stale
+    Make(Make),
+    /// Compare every shard with its hash
+    Verify {
+        /// Folders of latents, one split each
+        #[arg(required = true, value_name = "DIR")]
+        folders: Vec<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(clap::Args)]
+struct Make {
+    /// Run directory or checkpoint of the codec
+    #[arg(long, value_name = "PATH")]
+    codec: PathBuf,
+    /// Split manifest, from ds-prep split
+    #[arg(long, value_name = "FILE")]
+    split: PathBuf,
+    /// Splits to encode
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "train,validation")]
+    on: Vec<SplitName>,
+    /// Trajectories of a shard
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    shard: u32,
+    /// Threads; one for each processor when absent
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Weights of the codec: ema, their average where there is one, or raw
+    #[arg(long, default_value_t)]
+    weights: Weights,
+    /// Folder to write to; each split gets its own below
+    #[arg(short = 'o', long = "to", value_name = "DIR")]
+    to: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+const MANUAL: &str = "\
+FILES
+  DIR/SPLIT/index.json           Hashes of codec, normalisation and data; shapes; statistics.
+  DIR/SPLIT/shard-N.safetensors  Latents [trajectories, frames, tokens, features] in f32.
+
+EXIT STATUS
+  0   Everything is there and whole.
+  65  The data or the codec is bad, or verify found a damaged shard.
+  66  The data or the codec is missing.
+  73  The folder cannot be written.
+  75  Stopped by a signal; run the same command again.
+
+EXAMPLES
+  A data set and a codec for it:
+    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 11 --seed 1 -o data
+    $ ds-prep split data/*.hdf5 --seed 1 -o data/split.json
+    $ ds-prep stats data/split.json
+    $ printf '%s\\n' 'data: {split: data/split.json, stats: data/stats.json}' \\
+    >   'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
+    >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
+    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
+    $ train-stage codec -c codec.yaml --run codec
+  Its latents, and whether they are whole:
+    $ latent-cache make --codec codec --split data/split.json -o latents
+    $ latent-cache verify latents/train latents/validation
+
+SEE ALSO
+  longhaul(7), train-stage(1), ds-prep(1)
+";
+
+fn main() -> ExitCode {
+    unix::cli::main::<Args>(|args| match args.verb {
+        Verb::Make(make_args) => make(&make_args),
+        Verb::Verify { folders, output } => verify(&folders, output),
+    })
+}
+
+fn make(args: &Make) -> Result<Exit> {
+    let signals = Signals::install()?;
+    if let Some(threads) = args.threads {
+        tensor::parallel::set_threads(threads)?;
+    }
+    let codec = TrainedCodec::open(&args.codec, args.weights)?;
+    let mut out = Out::stdout(args.output);
+    for name in &args.on {
+        let set = TrajectorySet::open(&args.split, *name, Verify::Hashes)?;
+        codec.require_fields_of(&set)?;
+        let layout = Layout {
+            frames: set.shape().frames,
+            tokens: codec.tokens(),
+            dim: codec.dim(),
+            shard_samples: args.shard as usize,
+        };
+        let folder = args.to.join(name.to_string());
+        let mut progress = Progress::new("trajectories", set.len() as u64);
+        let made = write_latents(&folder, &codec.key(&set), layout, &set, 1, |batch| {
+            if let Some(signal) = signals.stop_requested() {
+                let text = format!("stopped by {signal}; run the same command again to go on");
+                return Err(Error::new(Exit::Again, text));
+            }
+            progress.set(batch.first as u64 + 1);
+            Ok(codec.encode(batch.values)?.read::<f32>().to_vec())
+        })?;
+        out.row(&json!({
+            "folder": folder,
+            "trajectories": set.len(),
+            "frames": layout.frames,
+            "tokens": layout.tokens,
+            "features": layout.dim,
+            "shards_kept": made.kept,
+            "shards_made": made.made,
+        }))?;
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+fn verify(folders: &[PathBuf], output: Output) -> Result<Exit> {
+    let mut out = Out::stdout(output);
+    let mut faults = Vec::new();
+    for folder in folders {
+        let checked = LatentStore::open(folder, None).and_then(|store| store.verify());
+        let state = if checked.is_ok() { "good" } else { "damaged" };
+        out.row(&json!({ "folder": folder, "state": state }))?;
+        faults.extend(checked.err());
+    }
+    out.finish()?;
+    match faults.first() {
+        None => Ok(Exit::Done),
+        Some(first) => {
+            let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            Err(Error::new(first.exit, lines.join("\n")))
+        }
+    }
+}

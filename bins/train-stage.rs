@@ -1,0 +1,176 @@
+//! One training stage: configuration and data to checkpoints and a log.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+use dist::Solo;
+use learn::config::Validate;
+use learn::stages::codec::CodecStage;
+use learn::stages::operator::OperatorStage;
+use learn::stages::{ConfigOf, Stage};
+use learn::train::{self, Estimate, Job, Resume};
+use tensor::Device;
+use unix::cli::Output;
+use unix::out::Out;
+use unix::space::human_bytes;
+use unix::{Error, Exit, Result};
+
+/// Train one stage, from where it was left to its end
+///
+/// Reads a configuration, the data it names and, when the run directory has them, its own checkpoints;
+/// writes checkpoints and a log. Stopped by a signal or the end of its time it saves and ends with 75:
+/// the same command goes on, and the result has the same bits as that of a run never stopped.
+#[derive(Parser)]
+#[command(name = "train-stage", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
+struct Args {
+    /// What to train
+    stage: StageName,
+    /// Configuration file, longhaul-config(5); given again, later files win
+    #[arg(short, long, value_name = "FILE", required = true)]
+    config: Vec<PathBuf>,
+    /// One key of the configuration, e.g. -o training.updates=2000
+    #[arg(short = 'o', long = "override", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Run directory, made if absent
+    #[arg(short, long, value_name = "DIR")]
+    run: PathBuf,
+    /// Go on from: auto, the newest good checkpoint, if any; never; or the path of a checkpoint
+    #[arg(long, value_name = "WHAT", default_value = "auto")]
+    resume: String,
+    /// Where to compute: auto or cpu
+    #[arg(long, default_value = "auto")]
+    device: Device,
+    /// Check configuration, data, space and memory; report all faults; train nothing
+    #[arg(long, conflicts_with = "dry_run")]
+    check: bool,
+    /// Measure a few updates and tell memory, time and cost of the run; train nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum StageName {
+    /// Fields to latent tokens and back
+    Codec,
+    /// From the latent state of one frame to that of the next
+    Operator,
+}
+
+const MANUAL: &str = "\
+FILES
+  RUN/config.yaml  The resolved configuration, complete.
+  RUN/env.json     Versions, host and job, one entry a start.
+  RUN/log.jsonl    A record a line: start, update, validation, checkpoint, warning, stop.
+  RUN/status.json  State, update, best validation, cost.
+  RUN/ckpt         Checkpoints step-N, and the links latest and best; see ckpt(1).
+
+SIGNALS
+  TERM, INT, HUP and USR1 end the run after the update at hand, with a checkpoint and status 75. A
+  second TERM or INT ends it at once; the last checkpoint is whole. USR2 asks for a checkpoint.
+
+EXIT STATUS
+  0   Finished, now or before.
+  1   Diverged: loss or gradient not finite too often in a row.
+  2   The command line is wrong.
+  65  The data, or a checkpoint, is bad.
+  66  The data is missing.
+  73  The run directory cannot be written.
+  75  Stopped with a checkpoint; run the same command again.
+  78  The configuration is wrong, or not that of the checkpoint.
+
+EXAMPLES
+  A data set and a codec for it:
+    $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 11 --seed 1 -o data
+    $ ds-prep split data/*.hdf5 --seed 1 -o data/split.json
+    $ ds-prep stats data/split.json
+    $ printf '%s\\n' 'data: {split: data/split.json, stats: data/stats.json}' \\
+    >   'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
+    >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
+    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
+  What is wrong, and what will it take:
+    $ train-stage codec -c codec.yaml --run codec --check
+    $ train-stage codec -c codec.yaml --run codec --dry-run
+  Train, with another rate; a second time there is nothing to do:
+    $ train-stage codec -c codec.yaml -o optimizer.learning_rate=2e-3 --run codec
+    $ train-stage codec -c codec.yaml -o optimizer.learning_rate=2e-3 --run codec
+
+SEE ALSO
+  longhaul(7), longhaul-config(5), latent-cache(1), evaluate(1), ckpt(1), timekeep(1)
+";
+
+fn main() -> ExitCode {
+    unix::cli::main::<Args>(body)
+}
+
+fn body(args: Args) -> Result<Exit> {
+    match args.stage {
+        StageName::Codec => run::<CodecStage>(&args),
+        StageName::Operator => run::<OperatorStage>(&args),
+    }
+}
+
+fn run<S: Stage>(args: &Args) -> Result<Exit>
+where
+    ConfigOf<S>: Validate,
+{
+    let environment = |name: &str| std::env::var(name).ok();
+    let loaded =
+        learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment)?;
+    if let Some(threads) = loaded.config.training.threads {
+        tensor::parallel::set_threads(threads)?;
+    }
+    if args.check {
+        return check::<S>(args, &loaded.config);
+    }
+    if args.dry_run {
+        let estimate = train::dry_run::<S>(&loaded.config)?;
+        tell(args, &estimate)?;
+        return Ok(Exit::Done);
+    }
+    train::train(&Job::<S> {
+        config: loaded.config,
+        resolved: loaded.resolved,
+        run: args.run.clone(),
+        resume: match args.resume.as_str() {
+            "auto" => Resume::Auto,
+            "never" => Resume::Never,
+            path => Resume::From(Path::new(path).to_path_buf()),
+        },
+        device: args.device.to_string(),
+        ranks: &Solo,
+    })
+}
+
+/// Prints every fault; the exit status is that of the first.
+fn check<S: Stage>(args: &Args, config: &ConfigOf<S>) -> Result<Exit> {
+    let report = train::check::<S>(config, &args.run);
+    if let Some(estimate) = &report.estimate {
+        tell(args, estimate)?;
+    }
+    let Some(first) = report.faults.first() else { return Ok(Exit::Done) };
+    let lines: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+    Err(Error::new(first.exit, lines.join("\n")))
+}
+
+fn tell(args: &Args, e: &Estimate) -> Result<()> {
+    let text = format!(
+        "stage       {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
+         memory      {}\ncheckpoint  {}\nupdate      {:.1} ms\nvalidation  {:.2} s\n\
+         in all      {} (cost {:.2})",
+        e.stage,
+        e.parameters,
+        e.updates,
+        e.epochs,
+        e.samples,
+        human_bytes(e.memory_bytes as u64),
+        human_bytes(e.checkpoint_bytes as u64),
+        1e3 * e.seconds_per_update,
+        e.seconds_per_validation,
+        unix::time::format_duration(std::time::Duration::from_secs_f64(e.seconds)),
+        e.cost
+    );
+    Out::stdout(args.output).item(e, text)
+}

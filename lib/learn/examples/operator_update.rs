@@ -1,0 +1,102 @@
+//! Time and memory of one training update of the operator, for comparison with other programs: the
+//! twin of `tests/peers/operator.py`.
+//!
+//! Prints one JSON object: median and minimum milliseconds of an update (forward over the horizon,
+//! squared error, backward, clipping, AdamW), and the peak of resident memory in bytes.
+
+use learn::models::operator::{Attention, ConditionPath, Core, Output};
+use learn::models::{Operator, OperatorModel, PdetStack};
+use learn::optim::{Method, Optimizer, OptimizerState};
+use learn::params::{Builder, Pass};
+use std::time::Instant;
+use tensor::check::draw;
+use tensor::op::Draw;
+use tensor::ops::depthwise_conv::Padding;
+use tensor::ops::squared_error::SquaredError;
+use tensor::ops::weighted_sum::WeightedSum;
+use tensor::updates::norm;
+use tensor::{Dtype, Tape, Tensor, constant};
+
+/// The value after `--name`, or the default.
+fn argument(name: &str, default: usize) -> usize {
+    let mut words = std::env::args().skip_while(|word| *word != format!("--{name}"));
+    words.nth(1).and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+fn main() -> unix::Result<()> {
+    let [hidden, depth, heads] = [("hidden", 256), ("depth", 8), ("heads", 8)].map(|(n, d)| argument(n, d));
+    let [tokens, dim, batch] = [("tokens", 128), ("dim", 128), ("batch", 64)].map(|(n, d)| argument(n, d));
+    let [filter, every, ratio] =
+        [("filter", 7), ("attention-every", 1), ("mlp-ratio", 4)].map(|(n, d)| argument(n, d));
+    let [horizon, repeats, threads] =
+        [("horizon", 1), ("repeats", 9), ("threads", 2)].map(|(n, d)| argument(n, d));
+    tensor::parallel::set_threads(threads)?;
+    let attention = match heads {
+        0 => Attention::None,
+        heads => Attention::MultiHead { heads, qk_norm: argument("qk-norm", 1) == 1 },
+    };
+    let model = OperatorModel {
+        core: Core::PdetStack(PdetStack {
+            hidden,
+            depth,
+            attention,
+            attention_every: every,
+            filter,
+            mlp_ratio: ratio,
+            branch_scale: 0.1,
+        }),
+        condition: ConditionPath::Adaptive,
+        condition_width: 64,
+        output: Output::Scale,
+    };
+    let mut builder = Builder::new(1);
+    let operator = Operator::new(&mut builder, &model, dim, [1, tokens], Padding::Periodic, 2);
+    let mut params = builder.finish();
+    let optimizer = Optimizer {
+        method: Method::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
+        learning_rate: 1e-3,
+        weight_decay: 0.01,
+    };
+    let mut memory = OptimizerState::new(&optimizer, &params);
+    let random = |shape: &[usize], i| draw(shape, &Draw::Normal, 7, i).to_dtype(Dtype::F32);
+    let (z, target) = (random(&[batch, tokens, dim], 0), random(&[batch, tokens, dim], 1));
+    let features = random(&[batch, 2], 2);
+    let weights = Tensor::full(&[batch], 1.0 / batch as f64, Dtype::F32);
+    let channels = Tensor::full(&[dim], 1.0, Dtype::F32);
+    let mut times = Vec::new();
+    for _ in 0..repeats + 2 {
+        let start = Instant::now();
+        let tape = Tape::new();
+        let pass = Pass::training(&tape, &params);
+        let [features, weights, channels, target] =
+            [&features, &weights, &channels, &target].map(|t| constant(t.clone()));
+        let (mut state, mut terms) = (constant(z.clone()), Vec::new());
+        for _ in 0..horizon {
+            state = operator.forward(&pass, &state, &features)?;
+            terms.push(pass.apply(SquaredError, &[&state, &target, &weights, &channels])?);
+        }
+        let share = WeightedSum(vec![1.0 / horizon as f64; horizon]);
+        let loss = pass.apply(share, &terms.iter().collect::<Vec<_>>())?;
+        let variables = pass.variables().to_vec();
+        drop((pass, state, terms));
+        let mut found = tape.backward(&loss)?;
+        let gradients: Vec<Tensor> = variables.iter().filter_map(|v| found.take(v)).collect();
+        drop(variables);
+        let scale = norm::clip_scale(norm::global_norm(&gradients), 1.0);
+        memory.step(&optimizer, 1.0, scale, &mut params, &gradients);
+        times.push(1e3 * start.elapsed().as_secs_f64());
+    }
+    let mut times = times.split_off(2);
+    times.sort_by(f64::total_cmp);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next());
+    let peak: usize = peak.and_then(|kib| kib.parse().ok()).unwrap_or(0);
+    println!(
+        "{{\"parameters\": {}, \"median_ms\": {:.2}, \"minimum_ms\": {:.2}, \"peak_rss_bytes\": {}}}",
+        params.count(),
+        times[times.len() / 2],
+        times[0],
+        peak * 1024
+    );
+    Ok(())
+}

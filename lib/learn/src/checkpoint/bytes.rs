@@ -1,0 +1,35 @@
+//! Tensors as the bytes they are stored as: little-endian, row-major.
+
+use tensor::{Dtype, Tensor};
+
+use super::State;
+
+#[cfg(target_endian = "big")]
+compile_error!("checkpoints are written as the memory is, which must be little-endian");
+
+/// Large enough that calls do not count, small enough to stay in the cache between two hashes.
+pub(super) const PIECE: usize = 1 << 20;
+
+pub(super) fn of(tensor: &Tensor) -> &[u8] {
+    match tensor.dtype() {
+        Dtype::F32 => bytemuck::cast_slice(tensor.read::<f32>()),
+        Dtype::F64 => bytemuck::cast_slice(tensor.read::<f64>()),
+    }
+}
+
+pub(super) fn of_mut(tensor: &mut Tensor) -> &mut [u8] {
+    match tensor.dtype() {
+        Dtype::F32 => bytemuck::cast_slice_mut(tensor.write::<f32>()),
+        Dtype::F64 => bytemuck::cast_slice_mut(tensor.write::<f64>()),
+    }
+}
+
+/// Bytes of a tensor.
+pub(super) fn count(tensor: &Tensor) -> u64 {
+    (tensor.len() * tensor.dtype().bytes()) as u64
+}
+
+/// Bytes of all tensors.
+pub(super) fn total(state: &State) -> u64 {
+    state.tensors.values().flatten().map(|(_, tensor)| count(tensor)).sum()
+}

@@ -1,0 +1,114 @@
+//! The checkpoints of a run.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use unix::{Error, Result};
+
+use super::damage::Fault;
+use super::manifest::{self, Manifest};
+use super::tensor_file::check_size;
+
+/// A checkpoint as a look at its manifest and the sizes of its files shows it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its folder.
+    pub path: PathBuf,
+    /// The number in the folder's name.
+    pub step: u64,
+    /// When its manifest was last written.
+    pub modified: Option<SystemTime>,
+    manifest: Option<Manifest>,
+    fault: Option<Fault>,
+}
+
+impl Entry {
+    /// What it is; none when that cannot be read.
+    pub fn manifest(&self) -> Option<&Manifest> {
+        self.manifest.as_ref()
+    }
+
+    /// Why it cannot be used, as far as the look showed.
+    pub fn fault(&self) -> Option<String> {
+        self.fault.as_ref().map(Fault::to_string)
+    }
+
+    /// Whether the look showed no fault.
+    pub fn is_good(&self) -> bool {
+        self.fault.is_none()
+    }
+
+    /// Whether it is whole, and only too new for this program.
+    pub fn is_newer_format(&self) -> bool {
+        matches!(self.fault, Some(Fault::Newer(_)))
+    }
+
+    /// Its folder's name.
+    pub fn name(&self) -> &str {
+        self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    }
+
+    fn look(path: PathBuf, step: u64) -> Self {
+        let modified = std::fs::metadata(path.join(manifest::NAME)).and_then(|m| m.modified()).ok();
+        let (manifest, fault) = match Manifest::read(&path) {
+            Ok(manifest) => {
+                let sizes = manifest.files.iter().try_for_each(|file| check_size(&path, file));
+                (Some(manifest), sizes.err())
+            }
+            Err(fault) => (None, Some(fault)),
+        };
+        Self { path, step, modified, manifest, fault }
+    }
+}
+
+/// The checkpoints in `folder` (RUN/ckpt), the newest last; empty when there is no folder.
+///
+/// Newer is what a later start of the run wrote, and within a start the later update: a run that went
+/// back to an earlier checkpoint goes on from there. Those whose manifest cannot be read come last.
+/// Errors: 66 when the folder cannot be read.
+pub fn list(folder: &Path) -> Result<Vec<Entry>> {
+    let found = match std::fs::read_dir(folder) {
+        Ok(found) => found,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(cause) => return Err(Error::open(folder, cause)),
+    };
+    let mut entries = Vec::new();
+    for item in found {
+        let path = item.map_err(|cause| Error::open(folder, cause))?.path();
+        let step = path.file_name().and_then(|name| name.to_str()).and_then(step_of);
+        if let Some(step) = step.filter(|_| path.is_dir()) {
+            entries.push(Entry::look(path, step));
+        }
+    }
+    entries.sort_by_key(|entry| {
+        (entry.manifest.as_ref().map_or(u64::MAX, |manifest| manifest.attempt), entry.step)
+    });
+    Ok(entries)
+}
+
+/// The name of the folder of an update: `step-00001200`.
+pub(super) fn folder_name(update: u64) -> String {
+    format!("step-{update:08}")
+}
+
+fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step-")?;
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_folders() {
+        for step in [0, 1200, 99_999_999, 123_456_789_012] {
+            assert_eq!(step_of(&folder_name(step)), Some(step));
+        }
+        for name in
+            ["step-", "step-1a", "step-+1", ".tmp-step-1", "step-99999999999999999999", "latest"]
+        {
+            assert_eq!(step_of(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The checkpoints of a run as a list for people and programs.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use unix::space::human_bytes;
+use unix::time::format_duration;
+use unix::{Error, Result};
+
+use super::find::folder_of;
+use super::list::{Entry, list};
+
+/// One checkpoint.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listing {
+    /// Its folder.
+    pub path: PathBuf,
+    /// The number in the folder's name.
+    pub step: u64,
+    /// Updates done; this and the next are unknown when the manifest cannot be read.
+    pub update: Option<u64>,
+    /// Start of the run that wrote it.
+    pub attempt: Option<u64>,
+    /// Seconds since it was written.
+    pub age: Option<u64>,
+    /// Bytes of its files.
+    pub bytes: Option<u64>,
+    /// Results of the last validation.
+    pub metrics: Value,
+    /// Whether the link `best` names it.
+    pub best: bool,
+    /// Whether the link `latest` names it.
+    pub latest: bool,
+    /// Whether manifest and sizes are right.
+    pub good: bool,
+    /// What is wrong.
+    pub fault: Option<String>,
+}
+
+/// The checkpoints of a run directory or of its `ckpt`, the newest last. Errors: 66.
+pub fn listing(path: &Path) -> Result<Vec<Listing>> {
+    if !path.is_dir() {
+        return Err(Error::open(path, "no such folder; a run or its ckpt is wanted"));
+    }
+    let folder = folder_of(path);
+    let target = |link: &str| std::fs::read_link(folder.join(link)).unwrap_or_default();
+    let (best, latest) = (target("best"), target("latest"));
+    let of = |entry: &Entry| {
+        let manifest = entry.manifest();
+        let named = |link: &Path| link.file_name().is_some_and(|name| name == entry.name());
+        Listing {
+            path: entry.path.clone(),
+            step: entry.step,
+            update: manifest.map(|manifest| manifest.update),
+            attempt: manifest.map(|manifest| manifest.attempt),
+            age: entry.modified.and_then(|time| time.elapsed().ok()).map(|age| age.as_secs()),
+            bytes: manifest.map(|manifest| manifest.bytes()),
+            metrics: manifest.map_or(Value::Null, |manifest| manifest.metrics.clone()),
+            best: named(&best),
+            latest: named(&latest),
+            good: entry.is_good(),
+            fault: entry.fault(),
+        }
+    };
+    Ok(list(&folder)?.iter().map(of).collect())
+}
+
+impl Listing {
+    /// A row of a table: sizes and ages as people read them, a column for each metric.
+    pub fn row(&self) -> Map<String, Value> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let age = self.age.map(|age| format_duration(std::time::Duration::from_secs(age)));
+        let marks = [(self.latest, "latest"), (self.best, "best")];
+        let marks: Vec<&str> = marks.iter().filter(|(on, _)| *on).map(|(_, mark)| *mark).collect();
+        let state = self.fault.clone().unwrap_or_else(|| "good".into());
+        let mut row = Map::new();
+        row.insert("checkpoint".into(), name.into());
+        row.insert("update".into(), json!(self.update));
+        row.insert("age".into(), json!(age));
+        row.insert("size".into(), json!(self.bytes.map(human_bytes)));
+        for (name, value) in self.metrics.as_object().into_iter().flatten() {
+            row.entry(name.clone()).or_insert(value.clone());
+        }
+        row.insert("marks".into(), json!(marks.join(" ")));
+        row.insert("state".into(), state.into());
+        row
+    }
+}

@@ -1,0 +1,115 @@
+//! Loading: nothing is used before its hash is right.
+
+use std::path::{Path, PathBuf};
+
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+use tensor::Tensor;
+use unix::{Error, Result, warn};
+
+use super::damage::Fault;
+use super::list::list;
+use super::manifest::{FileEntry, Manifest};
+use super::tensor_file::TensorFile;
+use super::verify::verify;
+
+/// A checkpoint in memory.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What it is.
+    pub manifest: Manifest,
+    path: PathBuf,
+    files: Vec<Vec<(String, Tensor)>>,
+}
+
+impl Loaded {
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The tensors of the file with this stem (`model`, `ema`, …), in the order in which they were
+    /// saved; none when there is no such file.
+    pub fn tensors(&self, stem: &str) -> Option<Vec<(String, Tensor)>> {
+        let files = self.manifest.files.iter().zip(&self.files);
+        files
+            .into_iter()
+            .find(|(entry, _)| entry.stem() == stem)
+            .map(|(_, tensors)| tensors.clone())
+    }
+}
+
+/// Loads one checkpoint. Errors: 66 when it or a file of it is missing, 65 when it is damaged (with
+/// the file, and the tensor where that can be told) or of a newer format.
+pub fn load(path: &Path) -> Result<Loaded> {
+    if !path.is_dir() {
+        return Err(Error::open(path, "no such checkpoint"));
+    }
+    try_load(path).map_err(|fault| match fault {
+        // The exact place, now that time does not matter.
+        Fault::Damaged(_) => {
+            let damage = verify(path).ok().and_then(|report| report.damage.into_iter().next());
+            let text = damage.map_or_else(|| fault.to_string(), |damage| damage.to_string());
+            Error::data(format!("{}: {text}", path.display()))
+        }
+        fault => fault.error().context(path.display()),
+    })
+}
+
+/// Loads the newest good checkpoint in `folder` (RUN/ckpt). Damaged ones are passed over with a
+/// warning that names the fault. None when there are no checkpoints at all.
+///
+/// Errors: 65 when there are checkpoints and none is good, or the newest has a newer format (an older
+/// one would throw work away).
+pub fn load_newest(folder: &Path) -> Result<Option<Loaded>> {
+    let entries = list(folder)?;
+    let mut faults = Vec::new();
+    for entry in entries.iter().rev() {
+        if entry.is_newer_format() {
+            let fault = entry.fault().unwrap_or_default();
+            return Err(Error::data(format!("{}: {fault}", entry.path.display())));
+        }
+        match load(&entry.path) {
+            Ok(loaded) => return Ok(Some(loaded)),
+            Err(error) => {
+                warn!("passed over: {error}");
+                faults.push(error.to_string());
+            }
+        }
+    }
+    if faults.is_empty() {
+        return Ok(None);
+    }
+    Err(Error::data(format!(
+        "none of the {} checkpoints in {} is good; `ckpt verify` tells all, restore one from a copy or \
+         start in another run directory",
+        faults.len(),
+        folder.display()
+    )))
+}
+
+fn try_load(path: &Path) -> Result<Loaded, Fault> {
+    let manifest = Manifest::read(path)?;
+    let files = manifest.files.par_iter().map(|entry| tensors(path, entry));
+    let files = files.collect::<Result<_, Fault>>()?;
+    Ok(Loaded { manifest, path: path.to_path_buf(), files })
+}
+
+/// The tensors of a file, in the order of the manifest.
+fn tensors(folder: &Path, entry: &FileEntry) -> Result<Vec<(String, Tensor)>, Fault> {
+    let mut file = TensorFile::open(folder, entry)?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&file.header);
+    let mut read = std::collections::HashMap::new();
+    for place in file.places.clone() {
+        let tensor = file.tensor(&place, |piece| {
+            hasher.update(piece);
+        })?;
+        read.insert(place.name, tensor);
+    }
+    let changed = || Fault::Damaged(format!("{} was changed after it was written", entry.name));
+    if hasher.finalize().to_hex().as_str() != entry.blake3 {
+        return Err(changed());
+    }
+    let mut take = |name: &String| Some((name.clone(), read.remove(name)?));
+    entry.tensors.iter().map(|tensor| take(&tensor.name).ok_or_else(changed)).collect()
+}

@@ -1,0 +1,268 @@
+//! `manifest.json`: what a checkpoint is, and the mark that it is whole.
+//!
+//! The last line holds the BLAKE3 of everything before it, so that a byte changed anywhere in a
+//! checkpoint is found: in a file by the manifest, in the manifest by itself. That line stays as it
+//! is in all versions of the format.
+
+use std::path::{Component, Path};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use unix::{Error, Result};
+
+use super::damage::Fault;
+
+/// Version of the format that is written, and the newest that is read.
+pub(super) const FORMAT: u64 = 1;
+/// Name of the file.
+pub(super) const NAME: &str = "manifest.json";
+/// Largest manifest, in bytes.
+const MAX_BYTES: u64 = 100_000_000;
+
+/// What a checkpoint is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of the format.
+    pub format: u64,
+    /// When it was written, UTC.
+    pub created: String,
+    /// Version of the program that wrote it.
+    pub version: String,
+    /// Commit of the program that wrote it.
+    pub commit: String,
+    /// Host on which it was written.
+    pub host: String,
+    /// Start of the run that wrote it, from 1: of two checkpoints the one of the later start is newer.
+    pub attempt: u64,
+    /// Name of the training stage.
+    pub stage: String,
+    /// Updates done.
+    pub update: u64,
+    /// Ranks that wrote it.
+    pub world: u64,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Hash of the configuration.
+    pub config_hash: String,
+    /// Hash of the data.
+    pub data_hash: String,
+    /// Results of the last validation by name.
+    pub metrics: Value,
+    /// Where training stands.
+    pub progress: Value,
+    /// The resolved configuration, without secrets.
+    pub config: Value,
+    /// The files beside the manifest.
+    pub files: Vec<FileEntry>,
+}
+
+/// A file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Its name in the folder, e.g. `model.safetensors`.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its BLAKE3 in hexadecimal.
+    pub blake3: String,
+    /// Its tensors, in the order in which they were given.
+    pub tensors: Vec<TensorEntry>,
+}
+
+/// A tensor in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorEntry {
+    /// Its name.
+    pub name: String,
+    /// `F32` or `F64`.
+    pub dtype: String,
+    /// Length of every axis.
+    pub shape: Vec<usize>,
+    /// Its first byte in the file.
+    pub start: u64,
+    /// The byte after its last.
+    pub end: u64,
+    /// BLAKE3 of its bytes in hexadecimal.
+    pub blake3: String,
+}
+
+impl FileEntry {
+    /// The name without `.safetensors`.
+    pub fn stem(&self) -> &str {
+        self.name.strip_suffix(".safetensors").unwrap_or(&self.name)
+    }
+}
+
+impl Manifest {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// A result of the last validation; none when there was none, or it was not finite.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        self.metrics.get(name)?.as_f64().filter(|value| value.is_finite())
+    }
+
+    /// The text of the file: a line for each field, the digest last.
+    pub(super) fn encode(&self) -> Result<Vec<u8>> {
+        let Value::Object(fields) = serde_json::to_value(self).map_err(Error::bug)? else {
+            return Err(Error::bug("a manifest is no record of fields"));
+        };
+        let mut text = String::from("{\n");
+        for (name, value) in fields {
+            text += &format!("{}: {value},\n", Value::String(name));
+        }
+        let digest = blake3::hash(text.as_bytes()).to_hex();
+        text += &format!("{DIGEST}{digest}{END}");
+        Ok(text.into_bytes())
+    }
+
+    /// Reads the text of the file; nothing of it is believed before its digest is right.
+    pub(super) fn decode(text: &[u8]) -> Result<Self, Fault> {
+        let damaged = |what: &str| Fault::Damaged(format!("{NAME} {what}"));
+        let tail = DIGEST.len() + 64 + END.len();
+        let Some(at) = text.len().checked_sub(tail) else { return Err(damaged("is cut short")) };
+        let (before, tail) = text.split_at(at);
+        let digest = tail.strip_prefix(DIGEST.as_bytes());
+        let digest = digest.and_then(|tail| tail.strip_suffix(END.as_bytes()));
+        if digest.is_none() {
+            return Err(damaged("is cut short, or was written by another program"));
+        }
+        if digest != Some(blake3::hash(before).to_hex().as_bytes()) {
+            return Err(damaged("was changed after it was written"));
+        }
+        let value: Value = serde_json::from_slice(text)
+            .map_err(|cause| damaged(&format!("is no JSON: {cause}")))?;
+        let format = value.get("format").and_then(Value::as_u64).unwrap_or(0);
+        if format > FORMAT {
+            return Err(Fault::Newer(format!(
+                "{NAME} has format {format}, this program reads up to {FORMAT}: use a newer version"
+            )));
+        }
+        let manifest: Self = serde_json::from_value(value)
+            .map_err(|cause| damaged(&format!("lacks a part: {cause}")))?;
+        for file in &manifest.files {
+            if !is_plain_name(&file.name) {
+                return Err(damaged(&format!("names a file outside its folder: {:?}", file.name)));
+            }
+        }
+        Ok(manifest)
+    }
+
+    /// Reads the manifest of the checkpoint in `folder`.
+    pub(super) fn read(folder: &Path) -> Result<Self, Fault> {
+        let path = folder.join(NAME);
+        let found = match std::fs::symlink_metadata(&path) {
+            Ok(found) => found,
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Fault::Missing(format!("{NAME} is missing")));
+            }
+            Err(cause) => return Err(Fault::Damaged(format!("{NAME}: {cause}"))),
+        };
+        if !found.is_file() || found.len() > MAX_BYTES {
+            return Err(Fault::Damaged(format!("{NAME} is no file of ours")));
+        }
+        let text = std::fs::read(&path);
+        Self::decode(&text.map_err(|cause| Fault::Damaged(format!("{NAME}: {cause}")))?)
+    }
+}
+
+const DIGEST: &str = "\"digest\": \"";
+const END: &str = "\"\n}\n";
+
+/// Whether a name stays in its folder: one component, none of the special ones.
+pub(super) fn is_plain_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let plain = matches!(parts.next(), Some(Component::Normal(part)) if part == name);
+    plain && parts.next().is_none() && !name.contains('\0') && name != NAME
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn manifest() -> Manifest {
+        Manifest {
+            format: FORMAT,
+            created: "2026-11-20T21:53:37.123Z".into(),
+            version: "0.1.0".into(),
+            commit: "unknown".into(),
+            host: "node".into(),
+            attempt: 2,
+            stage: "codec".into(),
+            update: 1200,
+            world: 1,
+            seed: u64::MAX,
+            config_hash: "c".into(),
+            data_hash: "d".into(),
+            metrics: json!({"a": 0.1 + 0.2, "b": null}),
+            progress: json!({"seconds": 1e-300, "unknown": [1]}),
+            config: json!({"text": "\"digest\": \"\n}\n", "unicode": "ν"}),
+            files: vec![FileEntry {
+                name: "model.safetensors".into(),
+                bytes: 3,
+                blake3: "x".into(),
+                tensors: Vec::new(),
+            }],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_is_json() {
+        let text = manifest().encode().unwrap();
+        assert_eq!(Manifest::decode(&text).unwrap(), manifest());
+        let json: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(json["update"], 1200);
+        assert_eq!(manifest().metric("a"), Some(0.1 + 0.2));
+        assert_eq!(manifest().metric("b"), None);
+    }
+
+    #[test]
+    fn every_changed_bit_and_every_cut_is_found() {
+        let text = manifest().encode().unwrap();
+        for at in 0..text.len() {
+            for bit in 0..8 {
+                let mut changed = text.clone();
+                changed[at] ^= 1 << bit;
+                assert!(Manifest::decode(&changed).is_err(), "bit {bit} of byte {at}");
+            }
+            assert!(Manifest::decode(&text[..at]).is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn newer_formats_and_names_that_lead_away_are_refused() {
+        let newer = Manifest { format: FORMAT + 1, ..manifest() }.encode().unwrap();
+        assert!(matches!(Manifest::decode(&newer), Err(Fault::Newer(_))));
+        for name in ["", ".", "..", "/etc/passwd", "a/b", "../a", "a/", "./a", "a\0", NAME] {
+            let mut bad = manifest();
+            bad.files[0].name = name.into();
+            let bad = Manifest::decode(&bad.encode().unwrap());
+            assert!(matches!(bad, Err(Fault::Damaged(_))), "{name:?}");
+        }
+    }
+
+    /// Fields of later versions of the same format are ignored, missing ones are not made up.
+    #[test]
+    fn unknown_fields_are_ignored_and_missing_ones_are_not() {
+        let sealed = |value: &Value| {
+            let mut text = String::from("{\n");
+            for (name, value) in value.as_object().unwrap() {
+                text += &format!("\"{name}\": {value},\n");
+            }
+            text += &format!("{DIGEST}{}{END}", blake3::hash(text.as_bytes()).to_hex());
+            text
+        };
+        let mut value = serde_json::to_value(manifest()).unwrap();
+        value["colour"] = json!("red");
+        assert_eq!(Manifest::decode(sealed(&value).as_bytes()).unwrap(), manifest());
+        for name in serde_json::to_value(manifest()).unwrap().as_object().unwrap().keys() {
+            let mut value = value.clone();
+            value.as_object_mut().unwrap().shift_remove(name);
+            let read = Manifest::decode(sealed(&value).as_bytes());
+            assert!(matches!(read, Err(Fault::Damaged(_))), "{name}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Checkpoints: folders that are whole, or are passed over.
+//!
+//! `RUN/ckpt/step-00001200/` holds `manifest.json` and one safetensors file for each part of the
+//! state (`model`, `ema`, `optim-0-of-1`, …). A save writes a temporary folder beside it, hashing on
+//! the way: every file fsynced, the manifest last, everything read back and compared, the folder
+//! fsynced, renamed, and its parent fsynced. Interrupted at any instruction, a reader sees the old
+//! checkpoints or the new one. `latest` and `best` are links for people; loading lists the folders.
+//!
+//! [`Saver`] does it beside training; [`load_newest`] finds where to go on.
+
+mod bytes;
+mod damage;
+mod find;
+mod keep;
+mod layout;
+mod list;
+mod listing;
+mod load;
+mod manifest;
+mod pattern;
+mod saver;
+mod snapshot;
+mod statistics;
+mod tensor_file;
+mod verify;
+mod write;
+
+pub use find::{all_in, manifest_of, one_in};
+pub use keep::KeepRules;
+pub use list::{Entry, list};
+pub use listing::{Listing, listing};
+pub use load::{Loaded, load, load_newest};
+pub use manifest::{FileEntry, Manifest, TensorEntry};
+pub use pattern::matches;
+pub use saver::{Done, Saved, Saver};
+pub use statistics::{Statistics, statistics};
+pub use verify::{Damage, Report, verify};
+pub use write::write;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tensor::Tensor;
+
+/// The tensors of each file by the file's stem (`model`, `ema`, `optim-0-of-1`); names and order are
+/// kept.
+pub type Tensors = BTreeMap<String, Vec<(String, Tensor)>>;
+
+/// What a checkpoint holds.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// The tensors.
+    pub tensors: Tensors,
+    /// Updates done.
+    pub update: u64,
+    /// Everything else that training needs to go on exactly.
+    pub progress: Value,
+    /// Results of the last validation by name; one of them decides which checkpoint is the best.
+    pub metrics: Value,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Name of the training stage.
+    pub stage: String,
+    /// The resolved configuration, without secrets.
+    pub config: Value,
+    /// Hash of the configuration.
+    pub config_hash: String,
+    /// Hash of the data.
+    pub data_hash: String,
+}

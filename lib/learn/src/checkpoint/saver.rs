@@ -1,0 +1,172 @@
+//! Saving beside training: a snapshot, then a thread that writes it.
+
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use unix::{Error, Result, warn};
+
+use super::keep::{KeepRules, remove_leftovers, tidy};
+use super::list::list;
+use super::write::write;
+use super::{State, Tensors, bytes, snapshot};
+
+/// Saves the checkpoints of a run, one at a time, while training goes on.
+///
+/// A save that fails leaves the older checkpoints as they were. Dropping the saver waits for the save
+/// that runs.
+#[derive(Debug)]
+pub struct Saver {
+    folder: PathBuf,
+    rules: KeepRules,
+    attempt: u64,
+    /// Gives back the memory of its snapshot, and how the save ended unless it only reserved.
+    running: Option<JoinHandle<(Tensors, Option<Result<Done>>)>>,
+    /// The last snapshot, for its memory.
+    spare: Tensors,
+    waits: u64,
+}
+
+/// A save that was begun: what it cost training.
+#[derive(Debug)]
+pub struct Saved {
+    /// Bytes of the tensors.
+    pub bytes: u64,
+    /// How long the copy took.
+    pub snapshot: Duration,
+    /// How long the save before it was waited for.
+    pub waited: Duration,
+    /// How the save before it ended, unless [`Saver::poll`] told it already.
+    pub previous: Option<Result<Done>>,
+}
+
+/// A save that ended well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The checkpoint.
+    pub path: PathBuf,
+    /// Updates done.
+    pub update: u64,
+    /// Bytes of the tensors.
+    pub bytes: u64,
+    /// From the snapshot until it was on the disk, verified, and older ones removed.
+    pub took: Duration,
+    /// Names of checkpoints that were removed because no rule keeps them.
+    pub removed: Vec<String>,
+}
+
+impl Saver {
+    /// A saver of checkpoints into `folder` (RUN/ckpt), for start number `attempt` of the run. What
+    /// killed saves left there is removed: only the one writer of the run may make a saver.
+    ///
+    /// Errors: 73 when the folder cannot be made, 66 when it cannot be read.
+    pub fn new(folder: &Path, rules: KeepRules, attempt: u64) -> Result<Self> {
+        unix::publish::create_folder(folder)?;
+        remove_leftovers(folder)?;
+        // Newer is what a later attempt wrote, even when the record of attempts was lost.
+        let known = list(folder)?.iter().filter_map(|e| Some(e.manifest()?.attempt)).max();
+        let attempt = match known {
+            Some(known) if known > attempt => known + 1,
+            _ => attempt,
+        };
+        let spare = Tensors::new();
+        Ok(Self { folder: folder.into(), rules, attempt, running: None, spare, waits: 0 })
+    }
+
+    /// Lets a thread take the memory for snapshots of states like `state`, so that the first save need
+    /// not: fresh memory is many times slower than a copy. A save that comes earlier waits for it.
+    pub fn reserve(&mut self, state: &State) -> Result<()> {
+        self.collect();
+        // Not the tensors themselves: holding them would make the next update copy them.
+        let (form, spare) = (snapshot::form(state), std::mem::take(&mut self.spare));
+        self.spawn(move || (snapshot::reserve(form, spare), None))
+    }
+
+    /// Begins a save of `state`: copies its tensors and lets a thread write them. When the save before
+    /// still runs, it is waited for.
+    ///
+    /// Errors: when no thread can be started; how a save ended tell [`Saver::poll`], [`Saved::previous`]
+    /// and [`Saver::finish`].
+    pub fn save(&mut self, state: State) -> Result<Saved> {
+        let started = Instant::now();
+        self.waits += u64::from(self.running.as_ref().is_some_and(|save| !save.is_finished()));
+        let previous = self.collect();
+        let waited = started.elapsed();
+        let copied = Instant::now();
+        let bytes = bytes::total(&state);
+        let state = snapshot::take(state, std::mem::take(&mut self.spare));
+        let snapshot = copied.elapsed();
+        let (folder, rules, attempt) = (self.folder.clone(), self.rules.clone(), self.attempt);
+        self.spawn(move || {
+            let done = save_now(&folder, &rules, attempt, &state, bytes);
+            (state.tensors, Some(done))
+        })?;
+        Ok(Saved { bytes, snapshot, waited, previous })
+    }
+
+    /// How the last save ended, told once and without waiting; none while it runs.
+    pub fn poll(&mut self) -> Option<Result<Done>> {
+        if self.running.as_ref()?.is_finished() { self.join() } else { None }
+    }
+
+    /// Waits for the save that runs and tells how it ended; none when nothing ran.
+    pub fn finish(&mut self) -> Result<Option<Done>> {
+        self.join().transpose()
+    }
+
+    /// How often a save had to wait for the one before it: they come too fast for this disk.
+    pub fn waits(&self) -> u64 {
+        self.waits
+    }
+
+    fn spawn(
+        &mut self,
+        work: impl FnOnce() -> (Tensors, Option<Result<Done>>) + Send + 'static,
+    ) -> Result<()> {
+        let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(work);
+        self.running = Some(thread.map_err(|cause| Error::io(&self.folder, cause))?);
+        Ok(())
+    }
+
+    /// Waits; a save that failed is worth a warning here, where the caller looks at the next one.
+    fn collect(&mut self) -> Option<Result<Done>> {
+        let ended = self.join();
+        if let Some(Err(error)) = &ended {
+            warn!("checkpoint not saved: {error}");
+        }
+        ended
+    }
+
+    fn join(&mut self) -> Option<Result<Done>> {
+        match self.running.take()?.join() {
+            Ok((spare, done)) => {
+                self.spare = spare;
+                done
+            }
+            Err(_) => Some(Err(Error::bug("the thread that writes checkpoints died"))),
+        }
+    }
+}
+
+impl Drop for Saver {
+    fn drop(&mut self) {
+        self.collect();
+    }
+}
+
+fn save_now(
+    folder: &Path,
+    rules: &KeepRules,
+    attempt: u64,
+    state: &State,
+    bytes: u64,
+) -> Result<Done> {
+    let started = Instant::now();
+    let path = write(folder, state, attempt)?;
+    // The checkpoint is safe; links and the removal of old ones can be made up for at the next.
+    let removed = tidy(folder, rules, &path).unwrap_or_else(|error| {
+        warn!("old checkpoints stay: {error}");
+        Vec::new()
+    });
+    Ok(Done { path, update: state.update, bytes, took: started.elapsed(), removed })
+}

@@ -1,0 +1,110 @@
+//! What the tensors of a checkpoint look like.
+
+use std::path::Path;
+
+use serde::Serialize;
+use unix::{Error, Result};
+
+use super::manifest::FileEntry;
+use super::tensor_file::TensorFile;
+
+/// Form and numbers of a tensor. Mean, deviation, bounds and norm are over the finite elements, and
+/// none without any.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Statistics {
+    /// Stem of the file.
+    pub file: String,
+    /// Name of the tensor.
+    pub tensor: String,
+    /// `F32` or `F64`.
+    pub dtype: String,
+    /// Length of every axis.
+    pub shape: Vec<usize>,
+    /// Mean.
+    pub mean: Option<f64>,
+    /// Standard deviation.
+    pub std: Option<f64>,
+    /// Smallest.
+    pub min: Option<f64>,
+    /// Largest.
+    pub max: Option<f64>,
+    /// Root of the sum of squares.
+    pub norm: Option<f64>,
+    /// Elements that are not a number.
+    pub nan: u64,
+    /// Elements that are infinite.
+    pub infinite: u64,
+}
+
+/// Statistics of the tensors of a file whose names `wanted` takes, in the order of the manifest, given
+/// to `tell` one after the other: only one tensor is in memory. Hashes are not checked.
+///
+/// Errors: 65 or 66 when the file cannot be read, and those of `tell`.
+pub fn statistics(
+    checkpoint: &Path,
+    entry: &FileEntry,
+    wanted: impl Fn(&str) -> bool,
+    mut tell: impl FnMut(Statistics) -> Result<()>,
+) -> Result<()> {
+    let fault =
+        |fault: super::damage::Fault| -> Error { fault.error().context(checkpoint.display()) };
+    let mut file = TensorFile::open(checkpoint, entry).map_err(fault)?;
+    let places = file.places.clone();
+    for tensor in entry.tensors.iter().filter(|tensor| wanted(&tensor.name)) {
+        if let Some(place) = places.iter().find(|place| place.name == tensor.name) {
+            let values = file.tensor(place, |_| {}).map_err(fault)?.to_f64();
+            let (stem, name) = (entry.stem().to_string(), tensor.name.clone());
+            tell(of(&values, stem, name, tensor.dtype.clone(), tensor.shape.clone()))?;
+        }
+    }
+    Ok(())
+}
+
+fn of(
+    values: &[f64],
+    file: String,
+    tensor: String,
+    dtype: String,
+    shape: Vec<usize>,
+) -> Statistics {
+    let nan = values.iter().filter(|x| x.is_nan()).count() as u64;
+    let infinite = values.iter().filter(|x| x.is_infinite()).count() as u64;
+    let finite = || values.iter().copied().filter(|x| x.is_finite());
+    let count = finite().count();
+    let known = |value: f64| (count > 0).then_some(value);
+    let mean = finite().sum::<f64>() / count as f64;
+    let squares: f64 = finite().map(|x| (x - mean) * (x - mean)).sum();
+    Statistics {
+        file,
+        tensor,
+        dtype,
+        shape,
+        mean: known(mean),
+        std: known((squares / count as f64).sqrt()),
+        min: known(finite().fold(f64::INFINITY, f64::min)),
+        max: known(finite().fold(f64::NEG_INFINITY, f64::max)),
+        norm: known(finite().map(|x| x * x).sum::<f64>().sqrt()),
+        nan,
+        infinite,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(values: &[f64]) -> Statistics {
+        of(values, "model".into(), "a".into(), "F64".into(), vec![values.len()])
+    }
+
+    #[test]
+    fn numbers_of_small_tensors() {
+        let found = numbers(&[3.0, f64::NAN, -1.0, f64::INFINITY, 4.0]);
+        assert_eq!((found.nan, found.infinite), (1, 1));
+        assert_eq!((found.mean, found.min, found.max), (Some(2.0), Some(-1.0), Some(4.0)));
+        assert!((found.std.unwrap() - (14.0_f64 / 3.0).sqrt()).abs() < 1e-15);
+        assert!((found.norm.unwrap() - 26.0_f64.sqrt()).abs() < 1e-15);
+        let empty = numbers(&[]);
+        assert_eq!((empty.mean, empty.norm, empty.nan), (None, None, 0));
+    }
+}

@@ -1,0 +1,173 @@
+//! Every byte of a checkpoint against its manifest.
+
+use std::fmt;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use unix::Result;
+
+use super::bytes::PIECE;
+use super::damage::Fault;
+use super::manifest::{FileEntry, Manifest, TensorEntry};
+use super::tensor_file::{TensorFile, open_sized};
+
+/// What was found in a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Updates done; none when the manifest cannot be read.
+    pub update: Option<u64>,
+    /// Files that the manifest names.
+    pub files: usize,
+    /// Tensors in them.
+    pub tensors: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Faults; empty when it is good.
+    pub damage: Vec<Damage>,
+}
+
+/// One fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The file.
+    pub file: String,
+    /// The tensor, when the fault lies in one.
+    pub tensor: Option<String>,
+    /// What is wrong.
+    pub fault: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.tensor {
+            Some(tensor) => write!(f, "{}: tensor {tensor}: {}", self.file, self.fault),
+            None => f.write_str(&self.fault),
+        }
+    }
+}
+
+/// Reads a checkpoint whole and reports what is wrong with it. Errors: 66 when there is none.
+pub fn verify(path: &Path) -> Result<Report> {
+    let mut report = Report {
+        path: path.to_path_buf(),
+        update: None,
+        files: 0,
+        tensors: 0,
+        bytes: 0,
+        damage: Vec::new(),
+    };
+    if !path.is_dir() {
+        return Err(unix::Error::open(path, "no such checkpoint"));
+    }
+    match Manifest::read(path) {
+        Ok(manifest) => {
+            report.update = Some(manifest.update);
+            report.files = manifest.files.len();
+            report.tensors = manifest.files.iter().map(|file| file.tensors.len()).sum();
+            report.bytes = manifest.bytes();
+            for file in &manifest.files {
+                file_damage(path, file, &mut report.damage);
+            }
+        }
+        Err(fault) => report.damage.push(whole(super::manifest::NAME, &fault)),
+    }
+    Ok(report)
+}
+
+fn whole(file: &str, fault: &Fault) -> Damage {
+    Damage { file: file.into(), tensor: None, fault: fault.to_string() }
+}
+
+fn file_damage(folder: &Path, entry: &FileEntry, damage: &mut Vec<Damage>) {
+    let before = damage.len();
+    if let Err(fault) = open_sized(folder, entry) {
+        damage.push(whole(&entry.name, &fault));
+    }
+    match hash_parts(folder, entry) {
+        Ok((same, changed)) => {
+            if !same && changed.is_empty() && damage.len() == before {
+                let text = format!("{}: its header was changed after it was written", entry.name);
+                damage.push(whole(&entry.name, &Fault::Damaged(text)));
+            }
+            damage.extend(changed.into_iter().map(|(tensor, fault)| Damage {
+                file: entry.name.clone(),
+                tensor: Some(tensor.name.clone()),
+                fault,
+            }));
+        }
+        // A file that is missing has been told of.
+        Err(_) if damage.len() > before => {}
+        Err(cause) => {
+            damage.push(whole(&entry.name, &Fault::Damaged(format!("{}: {cause}", entry.name))));
+        }
+    }
+    // Only for files made by others: a header with the right hash that makes no sense.
+    if damage.len() == before
+        && let Err(fault) = TensorFile::open(folder, entry)
+    {
+        damage.push(whole(&entry.name, &fault));
+    }
+}
+
+/// Whether the hash of the file is right, and the tensors whose hashes are not. Where tensors lie is
+/// taken from the manifest, so that a damaged header does not hide them.
+fn hash_parts<'a>(
+    folder: &Path,
+    entry: &'a FileEntry,
+) -> std::io::Result<(bool, Vec<(&'a TensorEntry, String)>)> {
+    let path = folder.join(&entry.name);
+    // A pipe in place of a file would be waited for.
+    if !std::fs::symlink_metadata(&path)?.is_file() {
+        return Err(std::io::Error::other("no regular file"));
+    }
+    let mut file = std::fs::File::open(&path)?;
+    let mut sorted: Vec<&TensorEntry> = entry.tensors.iter().collect();
+    sorted.sort_by_key(|tensor| (tensor.start, tensor.end));
+    let mut all = blake3::Hasher::new();
+    let mut buffer = vec![0; PIECE];
+    let mut at = 0;
+    let mut changed = Vec::new();
+    for tensor in sorted {
+        at += hash_range(&mut file, at, tensor.start, &mut buffer, &mut all, None)?;
+        let mut own = blake3::Hasher::new();
+        at += hash_range(&mut file, at, tensor.end, &mut buffer, &mut all, Some(&mut own))?;
+        if at < tensor.end {
+            changed.push((tensor, "is cut short".into()));
+        } else if own.finalize().to_hex().as_str() != tensor.blake3 {
+            changed.push((tensor, "was changed after it was written".into()));
+        }
+    }
+    hash_range(&mut file, at, u64::MAX, &mut buffer, &mut all, None)?;
+    Ok((all.finalize().to_hex().as_str() == entry.blake3, changed))
+}
+
+/// Hashes the bytes `at..end` as far as they exist; returns how many there were.
+fn hash_range(
+    file: &mut std::fs::File,
+    at: u64,
+    end: u64,
+    buffer: &mut [u8],
+    all: &mut blake3::Hasher,
+    mut own: Option<&mut blake3::Hasher>,
+) -> std::io::Result<u64> {
+    file.seek(SeekFrom::Start(at))?;
+    let mut left = end.saturating_sub(at);
+    while left > 0 {
+        let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let got = match file.read(&mut buffer[..wanted]) {
+            Ok(0) => break,
+            Ok(got) => got,
+            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(cause) => return Err(cause),
+        };
+        all.update(&buffer[..got]);
+        if let Some(own) = own.as_deref_mut() {
+            own.update(&buffer[..got]);
+        }
+        left -= got as u64;
+    }
+    Ok(end.saturating_sub(at) - left)
+}

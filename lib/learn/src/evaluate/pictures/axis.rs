@@ -1,0 +1,177 @@
+//! An axis: from a value to a place, and the marks on the way.
+
+/// An axis with its marks.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    label: String,
+    start: f64,
+    end: f64,
+    logarithmic: bool,
+}
+
+impl Axis {
+    /// An even axis over at least `start..=end`.
+    pub fn linear(label: &str, start: f64, end: f64) -> Self {
+        let ordered = start.is_finite() && end.is_finite() && start < end;
+        let (start, end) = if ordered { (start, end) } else { (0.0, 1.0) };
+        Self { label: label.into(), start, end, logarithmic: false }
+    }
+
+    /// A logarithmic axis with room for all `values` that are positive, and some to spare.
+    pub fn logarithmic(label: &str, values: impl IntoIterator<Item = f64>) -> Self {
+        let positive = values.into_iter().filter(|v| *v > 0.0 && v.is_finite());
+        let (low, high) =
+            positive.fold((f64::MAX, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
+        let (low, high) = if high > 0.0 { (low, high) } else { (0.1, 1.0) };
+        let margin = (high / low).powf(0.06).max(1.2);
+        Self { label: label.into(), start: low / margin, end: high * margin, logarithmic: true }
+    }
+
+    /// The same, not reaching below `low`.
+    pub fn from(mut self, low: f64) -> Self {
+        self.start = self.start.max(low);
+        self
+    }
+
+    /// What it is about.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Where a value lies: 0 at the start, 1 at the end; clamped, NaN where it has no place.
+    pub fn place(&self, value: f64) -> f64 {
+        let place = match self.logarithmic {
+            true => (value / self.start).ln() / (self.end / self.start).ln(),
+            false => (value - self.start) / (self.end - self.start),
+        };
+        place.clamp(-0.0, 1.0)
+    }
+
+    /// Values with a mark and a number.
+    pub fn marks(&self) -> Vec<(f64, String)> {
+        if self.logarithmic { self.logarithmic_marks() } else { self.linear_marks() }
+    }
+
+    /// Values with a mark alone.
+    pub fn small_marks(&self) -> Vec<f64> {
+        if !self.logarithmic {
+            return Vec::new();
+        }
+        let all = self.decades().flat_map(|d| (2..10).map(move |m| f64::from(m) * power(d)));
+        all.filter(|v| (self.start..=self.end).contains(v)).collect()
+    }
+
+    fn linear_marks(&self) -> Vec<(f64, String)> {
+        let rough = (self.end - self.start) / 5.0;
+        let decade = power(rough.log10().floor() as i32);
+        let round = [1.0, 2.0, 5.0, 10.0].map(|m| m * decade);
+        let step = round.into_iter().find(|s| *s >= rough * 0.999).unwrap_or(rough);
+        let digits = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
+        let (first, last) = ((self.start / step - 1e-9).ceil(), (self.end / step + 1e-9).floor());
+        let count = (last - first).max(0.0) as usize;
+        let mark = |i: usize| {
+            let value = (first + i as f64) * step;
+            (value, number(value, digits))
+        };
+        (0..=count).map(mark).collect()
+    }
+
+    fn logarithmic_marks(&self) -> Vec<(f64, String)> {
+        let wide = (self.end / self.start).log10() > 2.0;
+        let multiples: &[f64] = if wide { &[1.0] } else { &[1.0, 2.0, 5.0] };
+        let stride = ((self.end / self.start).log10() / 6.0).ceil().max(1.0) as i32;
+        let mark = |d: i32, m: f64| {
+            let text = if wide || !(-3..4).contains(&d) {
+                if m == 1.0 { format!("10{}", superscript(d)) } else { String::new() }
+            } else {
+                number(m * power(d), (-d).max(0) as usize)
+            };
+            (m * power(d), text)
+        };
+        self.decades()
+            .filter(|d| d.rem_euclid(stride) == 0)
+            .flat_map(|d| multiples.iter().map(move |m| mark(d, *m)))
+            .filter(|(v, _)| (self.start..=self.end).contains(v))
+            .collect()
+    }
+
+    fn decades(&self) -> std::ops::RangeInclusive<i32> {
+        self.start.log10().floor() as i32..=self.end.log10().ceil() as i32
+    }
+}
+
+fn power(exponent: i32) -> f64 {
+    // A decimal literal is the nearest number; powi is not always.
+    format!("1e{exponent}").parse().unwrap_or(f64::NAN)
+}
+
+/// A number with a true minus sign.
+pub fn number(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    match text.strip_prefix('-') {
+        Some(zero) if zero.chars().all(|c| c == '0' || c == '.') => zero.into(),
+        Some(rest) => format!("−{rest}"),
+        None => text,
+    }
+}
+
+/// About three significant digits.
+pub fn short(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let exponent = value.abs().log10().floor() as i32;
+    if (-3..5).contains(&exponent) {
+        return number(value, (2 - exponent).max(0) as usize);
+    }
+    format!("{}·10{}", number(value / power(exponent), 2), superscript(exponent))
+}
+
+fn superscript(number: i32) -> String {
+    const DIGITS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+    let digits = number.unsigned_abs().to_string();
+    let digits = digits.bytes().map(|digit| DIGITS[usize::from(digit - b'0')]);
+    (number < 0).then_some('⁻').into_iter().chain(digits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(axis: &Axis) -> Vec<String> {
+        axis.marks().into_iter().map(|(_, text)| text).collect()
+    }
+
+    #[test]
+    fn marks_are_round_numbers() {
+        assert_eq!(texts(&Axis::linear("", 0.0, 1.0)), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
+        assert_eq!(texts(&Axis::linear("", -1.3, 2.1)), ["−1", "0", "1", "2"]);
+        assert_eq!(texts(&Axis::linear("", 0.0, 16.0)), ["0", "5", "10", "15"]);
+        assert_eq!(texts(&Axis::logarithmic("", [3e-5, 0.2])), ["10⁻⁴", "10⁻³", "10⁻²", "10⁻¹"]);
+        assert_eq!(texts(&Axis::logarithmic("", [0.02, 0.3])), ["0.02", "0.05", "0.1", "0.2"]);
+    }
+
+    #[test]
+    fn values_have_places_and_nothing_to_show_is_no_fault() {
+        let axis = Axis::logarithmic("", [1e-2, 1.0]);
+        assert!((axis.place(0.1) - 0.5).abs() < 1e-12);
+        assert!(Axis::linear("", 3.0, 3.0).place(0.25) == 0.25);
+        assert!(!Axis::logarithmic("", [0.0, f64::NAN]).marks().is_empty());
+        assert!(!Axis::linear("", f64::NAN, 1.0).marks().is_empty());
+    }
+
+    #[test]
+    fn short_numbers_have_three_digits() {
+        let cases = [
+            (0.012345, "0.0123"),
+            (1.5, "1.50"),
+            (-0.25, "−0.250"),
+            (1.234e-5, "1.23·10⁻⁵"),
+            (0.0, "0"),
+            (123.4, "123"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(short(value), text);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! A panel of a picture: a plot with its axes, title and legend.
+
+use super::axis::Axis;
+use super::canvas::{Area, Canvas, Letters, Pen};
+use super::colours::{Colour, FAINT, GREY, INK, Map};
+use plotters::style::text_anchor::{HPos, VPos};
+use unix::Result;
+
+/// Letters of marks and labels, first of all.
+pub const SMALL: Letters = Letters {
+    size: 16.0,
+    bold: false,
+    colour: INK,
+    horizontal: HPos::Left,
+    vertical: VPos::Center,
+    upwards: false,
+};
+/// Letters of titles of panels.
+pub const TITLE: Letters = Letters { size: 18.0, bold: true, ..SMALL };
+
+/// Room about the plot for marks and labels, and above it for title and legend.
+const LEFT: f64 = 74.0;
+const BOTTOM: f64 = 54.0;
+const TOP: f64 = 54.0;
+const RIGHT: f64 = 12.0;
+
+/// A curve with its name.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// For the legend; none of its own when empty.
+    pub name: String,
+    /// How it is drawn.
+    pub pen: Pen,
+    /// Its points, in values of the axes.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    /// A curve drawn with a line of the given width.
+    pub fn new(
+        name: &str,
+        colour: Colour,
+        width: f64,
+        points: impl IntoIterator<Item = (f64, f64)>,
+    ) -> Self {
+        let pen = Pen { colour, width, dash: None };
+        Self { name: name.into(), pen, points: points.into_iter().collect() }
+    }
+
+    /// The same, dashed.
+    pub fn dashed(mut self, on: f64, off: f64) -> Self {
+        self.pen.dash = Some((on, off));
+        self
+    }
+}
+
+/// A plot with axes.
+pub struct Panel<'a, 'b> {
+    canvas: &'a Canvas<'b>,
+    plot: Area,
+    x: Axis,
+    y: Axis,
+}
+
+impl<'a, 'b> Panel<'a, 'b> {
+    /// A panel that fills `outer`, with its title.
+    pub fn new(
+        canvas: &'a Canvas<'b>,
+        outer: Area,
+        title: &str,
+        x: Axis,
+        y: Axis,
+    ) -> Result<Self> {
+        let plot = Area {
+            x: outer.x + LEFT,
+            y: outer.y + TOP,
+            width: outer.width - LEFT - RIGHT,
+            height: outer.height - TOP - BOTTOM,
+        };
+        canvas.text(title, (plot.x, outer.y + 12.0), TITLE)?;
+        Ok(Self { canvas, plot, x, y })
+    }
+
+    /// The plot without axes and title.
+    pub fn plot(&self) -> Area {
+        self.plot
+    }
+
+    /// Draws curves over faint lines, the first one on top, and their legend.
+    pub fn curves(&self, curves: &[Curve]) -> Result<()> {
+        let Area { x, y, width, height } = self.plot;
+        let faint = Pen { colour: FAINT, width: 1.0, dash: None };
+        for (value, _) in self.x.marks() {
+            let at = self.at(value, f64::NAN).0;
+            self.canvas.line(&[(at, y), (at, y + height)], faint)?;
+        }
+        for (value, _) in self.y.marks() {
+            let at = self.at(f64::NAN, value).1;
+            self.canvas.line(&[(x, at), (x + width, at)], faint)?;
+        }
+        for curve in curves.iter().rev() {
+            // A value without a place interrupts the curve.
+            let places = curve.points.iter().map(|(a, b)| self.at(*a, *b)).collect::<Vec<_>>();
+            for piece in places.split(|(a, b)| a.is_nan() || b.is_nan()) {
+                if piece.len() > 1 {
+                    self.canvas.line(piece, curve.pen)?;
+                }
+            }
+        }
+        self.legend(curves)?;
+        self.frame()
+    }
+
+    /// Fills the plot with `colour` of the values of the axes.
+    pub fn image(&self, colour: impl Fn(f64, f64) -> Colour) -> Result<()> {
+        self.canvas.image(self.plot, colour)?;
+        self.frame()
+    }
+
+    fn at(&self, x: f64, y: f64) -> (f64, f64) {
+        let Area { x: left, y: top, width, height } = self.plot;
+        (left + width * self.x.place(x), top + height * (1.0 - self.y.place(y)))
+    }
+
+    /// Frame, marks and labels.
+    fn frame(&self) -> Result<()> {
+        let Area { x, y, width, height } = self.plot;
+        let (right, bottom) = (x + width, y + height);
+        let pen = Pen { colour: GREY, width: 1.0, dash: None };
+        let corners = [(x, y), (right, y), (right, bottom), (x, bottom), (x, y)];
+        corners.windows(2).try_for_each(|side| self.canvas.line(side, pen))?;
+        let centred = Letters { horizontal: HPos::Center, vertical: VPos::Top, ..SMALL };
+        for (value, text) in self.x.marks() {
+            let at = self.at(value, f64::NAN).0;
+            self.canvas.line(&[(at, bottom), (at, bottom + 5.0)], pen)?;
+            self.canvas.text(&text, (at, bottom + 8.0), centred)?;
+        }
+        let rightward = Letters { horizontal: HPos::Right, ..SMALL };
+        for (value, text) in self.y.marks() {
+            let at = self.at(f64::NAN, value).1;
+            self.canvas.line(&[(x - 5.0, at), (x, at)], pen)?;
+            self.canvas.text(&text, (x - 9.0, at), rightward)?;
+        }
+        for value in self.x.small_marks() {
+            let at = self.at(value, f64::NAN).0;
+            self.canvas.line(&[(at, bottom), (at, bottom + 3.0)], pen)?;
+        }
+        for value in self.y.small_marks() {
+            let at = self.at(f64::NAN, value).1;
+            self.canvas.line(&[(x - 3.0, at), (x, at)], pen)?;
+        }
+        self.canvas.text(self.x.label(), (x + width / 2.0, bottom + 30.0), centred)?;
+        let upwards =
+            Letters { horizontal: HPos::Center, vertical: VPos::Top, upwards: true, ..SMALL };
+        self.canvas.text(self.y.label(), (x - LEFT + 2.0, y + height / 2.0), upwards)
+    }
+
+    /// The names of the curves in one line above the plot.
+    fn legend(&self, curves: &[Curve]) -> Result<()> {
+        let (mut x, y) = (self.plot.x, self.plot.y - 16.0);
+        for curve in curves.iter().filter(|curve| !curve.name.is_empty()) {
+            self.canvas.line(&[(x, y), (x + 22.0, y)], curve.pen)?;
+            self.canvas.text(&curve.name, (x + 28.0, y), SMALL)?;
+            x += 28.0 + self.canvas.text_width(&curve.name, SMALL)? + 16.0;
+        }
+        Ok(())
+    }
+}
+
+/// A bar that tells which colour is which value, right of `plot`.
+pub fn colour_bar(canvas: &Canvas, plot: Area, map: &Map, axis: &Axis) -> Result<()> {
+    let bar = Area { x: plot.x + plot.width + 10.0, width: 14.0, ..plot };
+    canvas.image(bar, |_, y| map.at(y))?;
+    let pen = Pen { colour: GREY, width: 1.0, dash: None };
+    let (right, bottom) = (bar.x + bar.width, bar.y + bar.height);
+    let corners = [(bar.x, bar.y), (right, bar.y), (right, bottom), (bar.x, bottom), (bar.x, bar.y)];
+    corners.windows(2).try_for_each(|side| canvas.line(side, pen))?;
+    for (value, text) in axis.marks() {
+        let y = bottom - bar.height * axis.place(value);
+        canvas.line(&[(right, y), (right + 4.0, y)], pen)?;
+        canvas.text(&text, (right + 7.0, y), SMALL)?;
+    }
+    canvas.text(axis.label(), (bar.x, bar.y - 14.0), SMALL)
+}

@@ -1,0 +1,169 @@
+//! The picture of one regime: a typical rollout in space and time, and the errors of all rollouts.
+
+use super::axis::{Axis, short};
+use super::canvas::{Area, Canvas, Letters, png};
+use super::colours::{GREY, INK, Map, distinct, of_model};
+use super::panel::{Curve, Panel, SMALL, TITLE, colour_bar};
+use super::{Example, errors_by_time, symbol};
+use crate::evaluate::protocol::Protocol;
+use crate::evaluate::scores::Model;
+use crate::evaluate::{Evaluation, Regime};
+use unix::Result;
+
+const WIDTH: u32 = 1400;
+const HEIGHT: u32 = 960;
+
+/// Draws the picture of a regime as PNG.
+pub fn draw(
+    result: &Evaluation,
+    regime: &Regime,
+    example: &Example,
+    protocol: &Protocol,
+) -> Result<Vec<u8>> {
+    png(WIDTH, HEIGHT, |canvas| {
+        head(canvas, result, regime, example, protocol)?;
+        space_and_time(canvas, example)?;
+        let third = f64::from(WIDTH) / 3.0 - 8.0;
+        let area = |i: usize| Area { x: 8.0 + third * i as f64, y: 526.0, width: third, height: 424.0 };
+        error_over_time(canvas, area(0), regime, protocol)?;
+        last_state(canvas, area(1), example)?;
+        spectrum(canvas, area(2), regime, example)
+    })
+}
+
+fn head(
+    canvas: &Canvas,
+    result: &Evaluation,
+    regime: &Regime,
+    example: &Example,
+    protocol: &Protocol,
+) -> Result<()> {
+    let error = |model: Model| {
+        regime.scores.field.rollout(model).map(|sums| (model, short(sums.errors().nrmse())))
+    };
+    let models = [Model::Operator, Model::Persistence, Model::Mean, Model::Codec];
+    let errors: Vec<String> = models
+        .into_iter()
+        .filter_map(error)
+        .map(|(model, value)| format!("{} {value}", model.name()))
+        .collect();
+    let parameter = &regime.parameter;
+    let title = format!("{} = {}   NRMSE: {}", symbol(&parameter.name), parameter.value, errors.join(", "));
+    canvas.text(&title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
+    let text = format!(
+        "{} steps of Δt = {}, {} rollouts from {} trajectories of the {} split, {} grid points; in space \
+         and time: the rollout of median error, {}",
+        result.steps,
+        short(protocol.time_step),
+        regime.rollouts,
+        regime.trajectories,
+        protocol.on,
+        protocol.grid,
+        short(example.nrmse),
+    );
+    canvas.text(&text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })
+}
+
+/// Truth, prediction and their difference.
+fn space_and_time(canvas: &Canvas, example: &Example) -> Result<()> {
+    let all = || example.truth.iter().flatten().copied().map(f64::from);
+    let (low, high) = all().fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
+    let field = Axis::linear("u", low, high);
+    let differences: Vec<Vec<f64>> = example.truth.iter().zip(&example.prediction).map(difference).collect();
+    let largest = differences.iter().flatten().fold(0.0, |m: f64, d| m.max(d.abs()));
+    let error = Axis::linear("error", -largest, largest);
+    let (sequential, diverging) = (Map::sequential(), Map::diverging());
+    let panel = |x: f64, title: &str| {
+        let area = Area { x, y: 76.0, width: 436.0, height: 440.0 };
+        let (first, last) = example.span();
+        Panel::new(canvas, area, title, Axis::linear("x / L", 0.0, 1.0), Axis::linear("time t", first, last))
+    };
+    let value = |rows: &[Vec<f32>], x: f64, y: f64| f64::from(*at(rows, x, y));
+    panel(8.0, "truth")?.image(|x, y| sequential.at(field.place(value(&example.truth, x, y))))?;
+    let name = example.name;
+    let middle = panel(432.0, name)?;
+    middle.image(|x, y| sequential.at(field.place(value(&example.prediction, x, y))))?;
+    colour_bar(canvas, middle.plot(), &sequential, &field)?;
+    let right = panel(902.0, &format!("{name} − truth"))?;
+    right.image(|x, y| diverging.at(error.place(*at(&differences, x, y))))?;
+    colour_bar(canvas, right.plot(), &diverging, &error)
+}
+
+fn difference((truth, prediction): (&Vec<f32>, &Vec<f32>)) -> Vec<f64> {
+    prediction.iter().zip(truth).map(|(p, t)| f64::from(*p) - f64::from(*t)).collect()
+}
+
+/// The element of rows at x and y from 0 to 1.
+fn at<T>(rows: &[Vec<T>], x: f64, y: f64) -> &T {
+    let row = &rows[((y * rows.len() as f64) as usize).min(rows.len() - 1)];
+    &row[((x * row.len() as f64) as usize).min(row.len() - 1)]
+}
+
+fn error_over_time(
+    canvas: &Canvas,
+    area: Area,
+    regime: &Regime,
+    protocol: &Protocol,
+) -> Result<()> {
+    let curves: Vec<Curve> = regime
+        .scores
+        .field
+        .models()
+        .iter()
+        .map(|&model| {
+            let points = errors_by_time(&regime.scores, model, protocol.time_step);
+            let curve = Curve::new(model.name(), of_model(model), 2.2, points);
+            match model {
+                Model::Operator => curve,
+                Model::Codec => curve.dashed(2.0, 3.0),
+                _ => curve.dashed(8.0, 4.0),
+            }
+        })
+        .collect();
+    let values = curves.iter().flat_map(|curve| curve.points.iter().map(|(_, e)| *e));
+    let y = Axis::logarithmic("NRMSE", values);
+    let x = Axis::linear("time since the start", 0.0, protocol.time_step * protocol.steps as f64);
+    Panel::new(canvas, area, "Error over time", x, y)?.curves(&curves)
+}
+
+fn last_state(canvas: &Canvas, area: Area, example: &Example) -> Result<()> {
+    let (Some(first), Some(last), Some(prediction)) =
+        (example.truth.first(), example.truth.last(), example.prediction.last())
+    else {
+        return Ok(());
+    };
+    let curve = |name: &str, colour, width, values: &[f32]| {
+        let n = values.len() as f64;
+        let points = values.iter().enumerate().map(|(i, u)| ((i as f64 + 0.5) / n, f64::from(*u)));
+        Curve::new(name, colour, width, points)
+    };
+    let curves = [
+        curve(example.name, distinct(0), 2.0, prediction).dashed(7.0, 4.0),
+        curve("truth", INK, 2.0, last),
+        curve("start", [0xaa, 0xaa, 0xaa], 1.5, first),
+    ];
+    let all = || curves.iter().flat_map(|curve| curve.points.iter().map(|(_, u)| *u));
+    let (low, high) = all().fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
+    let margin = 0.05 * (high - low);
+    let y = Axis::linear("u", low - margin, high + margin);
+    let title = format!("State at t = {}", short(example.times.last().copied().unwrap_or(0.0)));
+    Panel::new(canvas, area, &title, Axis::linear("x / L", 0.0, 1.0), y)?.curves(&curves)
+}
+
+fn spectrum(canvas: &Canvas, area: Area, regime: &Regime, example: &Example) -> Result<()> {
+    let curve = |name: &str, colour, energies: &[f64]| {
+        let points = energies.iter().enumerate().skip(1).map(|(k, e)| (k as f64, *e));
+        Curve::new(name, colour, 2.0, points)
+    };
+    let [truth, prediction] = &regime.spectra;
+    let curves = [
+        curve(example.name, distinct(0), prediction).dashed(7.0, 4.0),
+        curve("truth", INK, truth),
+    ];
+    let largest = truth.iter().skip(1).fold(0.0, |m: f64, e| m.max(*e));
+    let values = truth.iter().chain(prediction).skip(1).copied();
+    // Below that f32 has only noise.
+    let y = Axis::logarithmic("mean square of u", values).from(largest * 1e-14);
+    let x = Axis::logarithmic("wave number k", [1.0, truth.len() as f64]);
+    Panel::new(canvas, area, "Spectrum of the last states", x, y)?.curves(&curves)
+}

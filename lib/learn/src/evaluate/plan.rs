@@ -1,0 +1,126 @@
+//! Which rollouts an evaluation makes.
+
+use data::parameter::Parameter;
+use data::split_set::TrajectorySet;
+use unix::{Error, Result};
+
+/// One rollout: a trajectory of the set and the frame it starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Number of the trajectory in its set.
+    pub trajectory: usize,
+    /// Frame of the first state.
+    pub frame: usize,
+}
+
+/// The rollouts of one parameter value.
+#[derive(Clone, Debug)]
+pub struct RegimePlan {
+    /// The regime.
+    pub parameter: Parameter,
+    /// Trajectories, by number in the set.
+    pub trajectories: Vec<usize>,
+}
+
+/// Which rollouts an evaluation makes: from every start frame of every trajectory.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Steps of a rollout.
+    pub steps: usize,
+    /// Frames from one state to the next.
+    pub stride: usize,
+    /// Start frames, ascending.
+    pub starts: Vec<usize>,
+    /// The trajectories by parameter value, ascending.
+    pub regimes: Vec<RegimePlan>,
+}
+
+impl Plan {
+    /// `starts` start frames spread evenly from the first frame to the last from which a rollout fits
+    /// (0: all of them), and at most `limit` trajectories of each parameter value.
+    ///
+    /// Errors: 2 when no rollout fits, 65 for a set without trajectories.
+    pub fn new(
+        set: &TrajectorySet,
+        steps: usize,
+        stride: usize,
+        starts: usize,
+        limit: Option<usize>,
+    ) -> Result<Self> {
+        let frames = set.shape().frames;
+        let span = steps.checked_mul(stride).filter(|span| *span > 0 && *span < frames);
+        let Some(span) = span else {
+            return Err(Error::usage(format!(
+                "{steps} steps of {stride} frames do not fit into trajectories of {frames} frames; \
+                 choose other --steps and --stride"
+            )));
+        };
+        let mut regimes: Vec<RegimePlan> = Vec::new();
+        for trajectory in 0..set.len() {
+            let parameter = set.entry(trajectory).parameter;
+            let known = regimes.iter().position(|r| r.parameter.is_same_regime(parameter));
+            let at = known.unwrap_or_else(|| {
+                let parameter = parameter.clone();
+                regimes.push(RegimePlan { parameter, trajectories: Vec::new() });
+                regimes.len() - 1
+            });
+            if limit.is_none_or(|limit| regimes[at].trajectories.len() < limit) {
+                regimes[at].trajectories.push(trajectory);
+            }
+        }
+        if regimes.iter().all(|regime| regime.trajectories.is_empty()) {
+            return Err(Error::data(format!("the {} split has no trajectories", set.name())));
+        }
+        regimes.sort_by(|a, b| {
+            let (a, b) = (&a.parameter, &b.parameter);
+            a.name.cmp(&b.name).then(a.value.total_cmp(&b.value))
+        });
+        Ok(Self { steps, stride, starts: spread(frames - span, starts), regimes })
+    }
+
+    /// The rollouts of one regime, trajectory by trajectory.
+    pub fn rollouts(&self, regime: &RegimePlan) -> Vec<Start> {
+        let of = |trajectory: usize| {
+            self.starts.iter().map(move |&frame| Start { trajectory, frame })
+        };
+        regime.trajectories.iter().flat_map(|&trajectory| of(trajectory)).collect()
+    }
+
+    /// Frame of state `step` of a rollout.
+    pub fn frame(&self, start: Start, step: usize) -> usize {
+        start.frame + step * self.stride
+    }
+
+    /// Number of all rollouts.
+    pub fn len(&self) -> usize {
+        self.regimes.iter().map(|r| r.trajectories.len() * self.starts.len()).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// `count` of `total` numbers, the first and the last among them; all of them for 0.
+fn spread(total: usize, count: usize) -> Vec<usize> {
+    match count.min(total) {
+        0 => (0..total).collect(),
+        1 => vec![0],
+        count => (0..count).map(|i| (i * (total - 1) + (count - 1) / 2) / (count - 1)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_spread_from_end_to_end() {
+        assert_eq!(spread(169, 8), [0, 24, 48, 72, 96, 120, 144, 168]);
+        assert_eq!(spread(5, 8), [0, 1, 2, 3, 4]);
+        assert_eq!(spread(5, 0), [0, 1, 2, 3, 4]);
+        assert_eq!(spread(10, 3), [0, 5, 9]);
+        assert_eq!((spread(7, 1), spread(1, 8)), (vec![0], vec![0]));
+    }
+}

@@ -1,0 +1,78 @@
+//! Which codec it was: a hash of its configuration and weights. Latents carry it, and so does an
+//! operator trained on them, which means nothing to any other codec.
+
+use crate::params::Params;
+use crate::stages::Constants;
+use serde::Serialize;
+use tensor::{Dtype, Tensor};
+use unix::{Error, Result};
+
+/// BLAKE3 of a model: its configuration, and name, shape and every bit of its parameters.
+pub fn hash_of_model(config: &impl Serialize, params: &Params) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(serde_json::to_string(config).map_err(Error::bug)?.as_bytes());
+    for (name, tensor) in params.entries() {
+        hasher.update(format!("\n{name} {:?} {:?}\n", tensor.dtype(), tensor.shape()).as_bytes());
+        match tensor.dtype() {
+            Dtype::F32 => hasher.update(bytemuck::cast_slice(tensor.read::<f32>())),
+            Dtype::F64 => hasher.update(bytemuck::cast_slice(tensor.read::<f64>())),
+        };
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// BLAKE3 of constants, e.g. of a normalisation.
+pub fn hash_of_constants(constants: &Constants) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (name, tensor) in constants {
+        hasher.update(format!("{name} {:?}\n", tensor.shape()).as_bytes());
+        hasher.update(bytemuck::cast_slice(&tensor.to_f64()));
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+/// A hash as a constant of a checkpoint, which holds tensors only: the codes of its characters.
+pub fn constant(name: &str, hash: &str) -> (String, Tensor) {
+    let codes: Vec<f32> = hash.bytes().map(f32::from).collect();
+    (name.into(), Tensor::of(&codes, &[codes.len()]))
+}
+
+/// What [`constant`] gave. Errors: 65 when there is none.
+pub fn from_constants(name: &str, constants: &Constants) -> Result<String> {
+    match constants.iter().find(|(n, _)| n == name) {
+        Some((_, codes)) => Ok(codes.to_f64().iter().map(|c| char::from(*c as u8)).collect()),
+        None => Err(Error::data(format!("the checkpoint has no constant {name}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{Builder, Init};
+
+    fn params(value: f64) -> Params {
+        let mut builder = Builder::new(0);
+        builder.param("w", &[2, 3], Init::Constant(value));
+        builder.finish()
+    }
+
+    #[test]
+    fn configuration_names_shapes_and_bits_all_count() {
+        let hash = |config: &str, params: &Params| hash_of_model(&config, params).unwrap();
+        let base = hash("a", &params(1.0));
+        assert_eq!(base, hash("a", &params(1.0)));
+        assert_ne!(base, hash("b", &params(1.0)));
+        assert_ne!(base, hash("a", &params(1.0 + f64::from(f32::EPSILON))));
+        let mut other = Builder::new(0);
+        other.param("w", &[3, 2], Init::Constant(1.0));
+        assert_ne!(base, hash("a", &other.finish()));
+    }
+
+    #[test]
+    fn a_hash_survives_as_a_tensor() {
+        let hash = blake3::hash(b"x").to_hex().to_string();
+        let constants = vec![constant("codec", &hash)];
+        assert_eq!(from_constants("codec", &constants).unwrap(), hash);
+        assert_eq!(from_constants("other", &constants).unwrap_err().exit, unix::Exit::Data);
+    }
+}

@@ -1,0 +1,93 @@
+//! What a trained model is made of, read from a checkpoint.
+
+use super::Weights;
+use crate::checkpoint::{self, Loaded};
+use crate::stages::{Constants, Stage};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use tensor::Tensor;
+use unix::{Error, Result, warn};
+
+/// Where the weights of a model came from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Origin {
+    /// The checkpoint.
+    pub checkpoint: PathBuf,
+    /// Updates done when it was saved.
+    pub update: u64,
+    /// Which of its weights.
+    pub weights: Weights,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} weights)", self.checkpoint.display(), self.weights)
+    }
+}
+
+/// What a trained model is made of.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Where it came from.
+    pub origin: Origin,
+    /// The resolved configuration of its training.
+    pub config: serde_json::Value,
+    /// Its parameters by name.
+    pub weights: Vec<(String, Tensor)>,
+    /// Tensors that were not trained.
+    pub constants: Constants,
+}
+
+impl Parts {
+    /// Reads a checkpoint of stage `S`; of a run the best one, or the newest good one where that is
+    /// damaged or there is none.
+    ///
+    /// Errors: 66 when there is none, 65 when it is damaged or of another stage.
+    pub fn read<S: Stage>(path: &Path, weights: Weights) -> Result<Self> {
+        let found = find(path)?;
+        let (file, stage) = (found.path().to_path_buf(), &found.manifest.stage);
+        let bad = |what: String| Error::data(format!("{}: {what}", file.display()));
+        if stage != S::NAME {
+            return Err(bad(format!("a checkpoint of stage {stage}; wanted is one of {}", S::NAME)));
+        }
+        let need = |name: &str| {
+            found.tensors(name).ok_or_else(|| bad(format!("there is no {name}.safetensors")))
+        };
+        let average = match weights {
+            Weights::Average => found.tensors("ema"),
+            Weights::Raw => None,
+        };
+        let used = if average.is_some() { Weights::Average } else { Weights::Raw };
+        Ok(Self {
+            weights: average.map_or_else(|| need("model"), Ok)?,
+            constants: need("constants")?,
+            config: found.manifest.config.clone(),
+            origin: Origin { update: found.manifest.update, checkpoint: file, weights: used },
+        })
+    }
+
+    /// A section of the configuration.
+    pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        serde_json::from_value(self.config[name].clone())
+            .map_err(|cause| Error::data(format!("its configuration, {name}: {cause}")))
+    }
+}
+
+/// The checkpoint that `path` means.
+fn find(path: &Path) -> Result<Loaded> {
+    let checkpoints = path.join("ckpt");
+    if !checkpoints.is_dir() {
+        return checkpoint::load(path);
+    }
+    // The link is resolved, so that reports name the step.
+    if let Ok(best) = std::fs::read_link(checkpoints.join("best")) {
+        match checkpoint::load(&checkpoints.join(best)) {
+            Ok(found) => return Ok(found),
+            Err(error) => warn!("{error}; taking the newest good checkpoint"),
+        }
+    }
+    checkpoint::load_newest(&checkpoints)?
+        .ok_or_else(|| Error::open(path, "the run has no checkpoint yet"))
+}

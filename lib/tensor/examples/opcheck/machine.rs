@@ -1,0 +1,103 @@
+//! What the machine can do, and how long something takes.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+use serde_json::{Map, Value, json};
+use tensor::check::draw;
+use tensor::op::Draw;
+use tensor::product::{View, product};
+use tensor::{Dtype, Tensor, parallel};
+
+/// Rates a second.
+pub struct Machine {
+    /// Bytes read and written by a copy between buffers beyond the caches.
+    pub copy: f64,
+    /// Operations of a large product of matrices.
+    pub product: f64,
+}
+
+impl Machine {
+    /// Measures both, on the threads that the ops run on.
+    pub fn measure() -> Self {
+        // 400 MB each: beyond the last cache.
+        let from = Tensor::full(&[100 << 20], 1.0, Dtype::F32);
+        let mut to = Tensor::zeros(from.shape(), Dtype::F32);
+        let part = from.len().div_ceil(parallel::threads());
+        let copy = median(|| {
+            let parts = to.write::<f32>().par_chunks_mut(part);
+            let parts = parts.zip(from.read::<f32>().par_chunks(part));
+            timed(|| parts.for_each(|(to, from)| to.copy_from_slice(from)))
+        });
+        // The best height of a block depends on the caches.
+        let products = [64, 128, 256, 512].map(product_in_blocks);
+        Self {
+            copy: 2.0 * bytes([&from]) / copy,
+            product: products.into_iter().fold(0.0, f64::max),
+        }
+    }
+
+    /// Fields of a row: time, rates, and how near to the bound.
+    pub fn fields(&self, pass: &str, time: f64, bytes: f64, operations: f64) -> Map<String, Value> {
+        let bound = (bytes / self.copy).max(operations / self.product);
+        let rate = (operations > 0.0).then(|| rounded(operations / time / 1e9));
+        let fields = [
+            ("us", Some(rounded(time * 1e6))),
+            ("gb_s", Some(rounded(bytes / time / 1e9))),
+            ("gflop_s", rate),
+            ("of_bound", Some(rounded(bound / time))),
+        ];
+        fields.into_iter().map(|(key, value)| (format!("{pass}_{key}"), json!(value))).collect()
+    }
+}
+
+/// Operations a second of a product of matrices, each task doing some rows of it.
+fn product_in_blocks(rows: usize) -> f64 {
+    const SIDE: usize = 1024;
+    let [a, b] = [0, 1].map(|i| draw(&[SIDE, SIDE], &Draw::Normal, 1, i).to_dtype(Dtype::F32));
+    let mut c = Tensor::zeros(&[SIDE, SIDE], Dtype::F32);
+    let time = median(|| {
+        let blocks = c.write::<f32>().par_chunks_mut(rows * SIDE);
+        let blocks = blocks.zip(a.read::<f32>().par_chunks(rows * SIDE));
+        timed(|| {
+            blocks.for_each(|(c, a)| {
+                let (a, b) =
+                    (View::new(a, rows, SIDE, SIDE), View::new(b.read(), SIDE, SIDE, SIDE));
+                product(c, SIDE, false, 1.0, a, b);
+            });
+        })
+    });
+    2.0 * (SIDE * SIDE * SIDE) as f64 / time
+}
+
+/// Size of all these tensors.
+pub fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 {
+    tensors.into_iter().map(|x| (x.len() * x.dtype().bytes()) as f64).sum()
+}
+
+/// How long the work takes, and the freeing of what it returns.
+pub fn timed<R>(work: impl FnOnce() -> R) -> Duration {
+    let start = Instant::now();
+    drop(black_box(work()));
+    start.elapsed()
+}
+
+/// Median of the times of enough calls, in seconds; the first two warm the caches.
+pub fn median(mut once: impl FnMut() -> Duration) -> f64 {
+    const ENOUGH: Duration = Duration::from_millis(200);
+    const CALLS: std::ops::Range<usize> = 5..1000;
+    once();
+    once();
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while times.len() < CALLS.start || (times.len() < CALLS.end && start.elapsed() < ENOUGH) {
+        times.push(once());
+    }
+    times.sort_unstable();
+    times[times.len() / 2].as_secs_f64()
+}
+
+/// To four significant digits: more is noise.
+fn rounded(x: f64) -> f64 {
+    format!("{x:.3e}").parse().unwrap_or(x)
+}

@@ -1,0 +1,179 @@
+//! How fast every op and update is, against what this machine can do.
+//!
+//! Bounds are measured first, on the same threads: the rate of a copy between buffers larger than
+//! the caches, and that of a large matrix product. A call cannot beat the slower of its bytes at the
+//! one rate and its operations at the other; `of_bound` is that time over the measured one. It is
+//! above 1 where the data stay in cache, and far below for small cases, where calling is the cost.
+//!
+//! Bytes are the least that can move: inputs and output forward; the inputs and the output's
+//! gradient again, and the gradients of the inputs, backward. Operations of a backward pass are
+//! those of one forward pass for each differentiated operand of a product (two at most): what an op
+//! computes again is not counted as work. An update has one pass, in the columns of the forward one.
+
+mod machine;
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use machine::{Machine, bytes, median, timed};
+use serde_json::{Map, Value, json};
+use tensor::check::inputs;
+use tensor::op::{Case, Draw, Grads, Op, Saved};
+use tensor::updates::{adamw::AdamW, ema, norm::global_norm, sgd::Sgd};
+use tensor::{Dtype, Tape, Tensor, Var, constant, ops, parallel};
+use unix::cli::Output;
+use unix::out::Out;
+use unix::{Exit, Result};
+
+/// Time every case of every op, and the updates, against this machine's rates
+#[derive(Parser)]
+#[command(name = "opcheck")]
+struct Args {
+    /// Only ops and updates whose name contains this
+    #[arg(long, value_name = "NAME", default_value = "")]
+    filter: String,
+    /// Number of threads, one for each processor by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    #[command(flatten)]
+    output: Output,
+}
+
+fn main() -> ExitCode {
+    unix::cli::main(body)
+}
+
+fn body(args: Args) -> Result<Exit> {
+    if let Some(threads) = args.threads {
+        parallel::set_threads(usize::from(threads))?;
+    }
+    let mut out = Out::stdout(args.output);
+    let machine = Machine::measure();
+    let (threads, copy, product) = (parallel::threads(), machine.copy, machine.product);
+    out.item(
+        &json!({"threads": threads, "copy_gb_s": copy / 1e9, "product_gflop_s": product / 1e9}),
+        format!("{threads} threads: copy {copy:.3e} bytes/s, product {product:.3e} operations/s"),
+    )?;
+    for (name, cases) in ops::ALL.iter().filter(|(name, _)| name.contains(&args.filter)) {
+        for (i, case) in cases().into_iter().enumerate() {
+            out.row(&op_row(name, i, case, &machine)?)?;
+        }
+    }
+    for update in UPDATES.iter().filter(|update| update.name.contains(&args.filter)) {
+        out.row(&update_row(update, &machine))?;
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+/// The op of a case on a tape, which wants to own it.
+struct Borrowed(Arc<Case>);
+
+impl Op for Borrowed {
+    fn name(&self) -> &'static str {
+        self.0.op.name()
+    }
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        self.0.op.shape(inputs)
+    }
+    fn constants(&self) -> &'static [usize] {
+        self.0.op.constants()
+    }
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        self.0.op.forward(inputs, out)
+    }
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        self.0.op.backward(saved, dy, grads);
+    }
+}
+
+fn op_row(name: &str, i: usize, case: Case, machine: &Machine) -> Result<Map<String, Value>> {
+    let case = Arc::new(case);
+    let x: Vec<Tensor> = inputs(&case, 1).iter().map(|x| x.to_dtype(Dtype::F32)).collect();
+    let differentiated =
+        |i: usize| !matches!(case.inputs[i].1, Draw::Constant) && !case.op.constants().contains(&i);
+    let run = |tape: &Tape| -> Result<Var> {
+        let leaf = |(i, x): (usize, &Tensor)| match differentiated(i) {
+            true => tape.leaf(x.clone()),
+            false => constant(x.clone()),
+        };
+        let vars: Vec<Var> = x.iter().enumerate().map(leaf).collect();
+        tape.apply(Borrowed(case.clone()), &vars.iter().collect::<Vec<_>>())
+    };
+    let out = run(&Tape::without_gradients())?;
+    let forward = median(|| timed(|| run(&Tape::without_gradients())));
+    let both = median(|| {
+        // As in training, nobody else holds the gradient: an op may write to it.
+        let dy = Tensor::full(out.shape(), 1.0, Dtype::F32);
+        timed(|| {
+            let tape = Tape::new();
+            run(&tape).map(|out| tape.backward_from(&out, dy))
+        })
+    });
+
+    let (read, written) = (bytes(&x), bytes([out.value()]));
+    let gradients = bytes(x.iter().enumerate().filter(|(i, _)| differentiated(*i)).map(|(_, x)| x));
+    let operations = case.operations as f64;
+    let operands = if (0..x.len()).all(differentiated) { 2.0 } else { 1.0 };
+    let shapes = case
+        .inputs
+        .iter()
+        .map(|(shape, _)| shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x"));
+    let mut row = Map::new();
+    row.insert("name".into(), name.into());
+    row.insert("case".into(), i.into());
+    row.insert("inputs".into(), shapes.collect::<Vec<_>>().join(" ").into());
+    row.extend(machine.fields("forward", forward, read + written, operations));
+    let moved = 2.0 * (read + written) + gradients;
+    row.extend(machine.fields("both", both, moved, (1.0 + operands) * operations));
+    Ok(row)
+}
+
+/// An update of one parameter, with the tensors it works on.
+struct Update {
+    name: &'static str,
+    /// Elements read and written for an element of the parameter.
+    moves: usize,
+    step: fn(&mut [Tensor; 4]),
+}
+
+const UPDATES: &[Update] = &[
+    Update {
+        name: "adamw",
+        moves: 7,
+        step: |[p, g, m, v]| {
+            let (learning_rate, epsilon, weight_decay) = (1e-6, 1e-8, 0.01);
+            let betas = [0.9, 0.999];
+            AdamW { learning_rate, betas, epsilon, weight_decay, step: 10 }.apply(1.0, g, p, m, v);
+        },
+    },
+    Update {
+        name: "sgd",
+        moves: 5,
+        step: |[p, g, b, _]| {
+            Sgd { learning_rate: 1e-6, momentum: 0.9, weight_decay: 0.01 }.apply(1.0, g, p, b);
+        },
+    },
+    Update { name: "ema", moves: 3, step: |[p, a, ..]| ema::apply(0.999, p, a) },
+    Update {
+        name: "global_norm",
+        moves: 1,
+        step: |[_, g, ..]| {
+            black_box(global_norm([&*g]));
+        },
+    },
+];
+
+fn update_row(update: &Update, machine: &Machine) -> Map<String, Value> {
+    const ELEMENTS: usize = 10_000_000;
+    let mut tensors = [0.5, 0.1, 0.2, 0.3].map(|x| Tensor::full(&[ELEMENTS], x, Dtype::F32));
+    let time = median(|| timed(|| (update.step)(&mut tensors)));
+    let moved = (update.moves * ELEMENTS * Dtype::F32.bytes()) as f64;
+    let mut row = Map::new();
+    row.insert("name".into(), update.name.into());
+    row.insert("inputs".into(), ELEMENTS.to_string().into());
+    row.extend(machine.fields("forward", time, moved, 0.0));
+    row
+}

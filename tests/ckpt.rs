@@ -1,0 +1,235 @@
+//! `ckpt` as its users run it.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use learn::checkpoint::{KeepRules, Saver, State, write};
+use serde_json::{Value, json};
+use tensor::Tensor;
+
+struct Seen {
+    status: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Seen {
+    fn json(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+fn command(words: &[&str], paths: &[&Path]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ckpt"));
+    command.args(words).args(paths).stdin(Stdio::null());
+    command
+}
+
+fn ckpt(words: &[&str], paths: &[&Path]) -> Seen {
+    let Output { status, stdout, stderr } = command(words, paths).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Seen { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
+}
+
+fn state(update: u64) -> State {
+    let weight = Tensor::of(&[1.0_f32, -2.0, f32::NAN, 4.0, 5.0, -6.0], &[2, 3]);
+    let model = vec![
+        ("core.weight".to_string(), weight),
+        ("core.bias".to_string(), Tensor::of(&[0.5_f64], &[1])),
+        ("none".to_string(), Tensor::of(&[0.0_f32; 0], &[0, 4])),
+    ];
+    let optim = vec![("core.weight.m".to_string(), Tensor::of(&[0.0_f32; 6], &[2, 3]))];
+    State {
+        tensors: [("model".to_string(), model), ("optim-0-of-1".to_string(), optim)].into(),
+        update,
+        progress: json!({"samples": update * 16}),
+        metrics: json!({"nrmse": (update as f64 - 20.0).abs() / 100.0}),
+        seed: 17,
+        stage: "codec".into(),
+        config_hash: "c0ffee".into(),
+        ..State::default()
+    }
+}
+
+/// A run with checkpoints of the updates 10, 20 and 30, of which 20 is the best.
+fn run() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let rules = KeepRules { last: 3, best: 1, every: 0, metric: "nrmse".into() };
+    let mut saver = Saver::new(&run.join("ckpt"), rules, 1).unwrap();
+    for update in [10, 20, 30] {
+        saver.save(state(update)).unwrap();
+    }
+    saver.finish().unwrap();
+    (folder, run)
+}
+
+fn flip(path: &Path, from_end: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    let at = bytes.len() - 1 - from_end;
+    bytes[at] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn ls_tells_which_there_are() {
+    let (_folder, run) = run();
+    fs::remove_file(run.join("ckpt/step-00000010/model.safetensors")).unwrap();
+    let seen = ckpt(&["ls"], &[&run]);
+    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = seen.stdout.lines().collect();
+    assert_eq!(lines.len(), 4, "{}", seen.stdout);
+    assert!(lines[0].starts_with("checkpoint") && lines[0].contains("nrmse"), "{}", lines[0]);
+    assert!(lines[1].ends_with("model.safetensors is missing"), "{}", lines[1]);
+    assert!(lines[2].contains("step-00000020") && lines[2].contains("best"), "{}", lines[2]);
+    assert!(lines[3].contains("latest") && lines[3].ends_with("good"), "{}", lines[3]);
+
+    let seen = ckpt(&["ls", "--json"], &[&run.join("ckpt")]);
+    let rows = seen.json();
+    assert_eq!(
+        rows.iter().map(|r| r["update"].as_u64()).collect::<Vec<_>>(),
+        [Some(10), Some(20), Some(30)]
+    );
+    assert_eq!((&rows[0]["good"], &rows[1]["good"]), (&json!(false), &json!(true)));
+    assert_eq!((&rows[1]["best"], &rows[1]["latest"]), (&json!(true), &json!(false)));
+    assert_eq!(rows[2]["metrics"], json!({"nrmse": 0.1}));
+    assert!(rows[2]["bytes"].as_u64().unwrap() > 24 + 8 + 24);
+    assert!(rows[2]["age"].as_u64().unwrap() < 600);
+}
+
+#[test]
+fn ls_of_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let seen = ckpt(&["ls"], &[folder.path()]);
+    assert_eq!((seen.status, seen.stdout.as_str(), seen.stderr.as_str()), (Some(0), "", ""));
+    let seen = ckpt(&["ls"], &[&folder.path().join("none")]);
+    assert_eq!(seen.status, Some(66));
+    assert!(seen.stderr.contains("none"), "{}", seen.stderr);
+    assert_eq!(ckpt(&["ls"], &[]).status, Some(2));
+}
+
+#[test]
+fn show_tells_what_is_in_it() {
+    let (_folder, run) = run();
+    let seen = ckpt(&["show", "--json"], &[&run]);
+    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+    let rows = seen.json();
+    assert_eq!((&rows[0]["update"], &rows[0]["stage"]), (&json!(30), &json!("codec")));
+    assert_eq!(rows[0]["progress"], json!({"samples": 480}));
+    assert_eq!(rows[0]["files"]["model.safetensors"]["blake3"].as_str().unwrap().len(), 64);
+    assert_eq!(rows.len(), 5);
+    let weight = &rows[1];
+    assert_eq!(weight["tensor"], "core.weight");
+    assert_eq!((&weight["dtype"], &weight["shape"]), (&json!("F32"), &json!([2, 3])));
+    assert_eq!((&weight["nan"], &weight["infinite"]), (&json!(1), &json!(0)));
+    assert_eq!((&weight["min"], &weight["max"]), (&json!(-6.0), &json!(5.0)));
+    assert!((weight["mean"].as_f64().unwrap() - 0.4).abs() < 1e-15);
+    assert!((weight["norm"].as_f64().unwrap() - 82.0_f64.sqrt()).abs() < 1e-12);
+    assert_eq!(rows[3]["mean"], Value::Null);
+
+    let best = run.join("ckpt/best");
+    let seen = ckpt(&["show", "--tensor", "core.bias"], &[&best]);
+    assert!(seen.stdout.contains("update: 20\n"), "{}", seen.stdout);
+    assert!(seen.stdout.contains("metrics.nrmse: 0.0\n"), "{}", seen.stdout);
+    let table: Vec<&str> = seen.stdout.split("\n\n").nth(1).unwrap().lines().collect();
+    assert_eq!(table.len(), 2, "{}", seen.stdout);
+    assert!(table[1].contains("core.bias") && table[1].contains("F64"), "{}", seen.stdout);
+
+    let rows = ckpt(&["show", "--json", "--pattern", "core.weight*"], &[&best]).json();
+    assert_eq!(rows.len(), 3);
+    assert_eq!(ckpt(&["show", "--tensor", "absent"], &[&best]).status, Some(2));
+}
+
+#[test]
+fn verify_names_file_and_tensor() {
+    let (_folder, run) = run();
+    let seen = ckpt(&["verify"], &[&run]);
+    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+    assert_eq!(seen.stdout.matches("good: 4 tensors in 2 files").count(), 3, "{}", seen.stdout);
+
+    // The file ends with the empty tensor and core.weight; core.bias, f64, is first.
+    flip(&run.join("ckpt/step-00000020/model.safetensors"), 3);
+    flip(&run.join("ckpt/step-00000030/manifest.json"), 90);
+    let seen = ckpt(&["verify", "--json"], &[&run]);
+    assert_eq!(seen.status, Some(65));
+    assert!(seen.stderr.contains("2 of 3 checkpoints are damaged"), "{}", seen.stderr);
+    let rows = seen.json();
+    let damage = |name: &str| {
+        let row = rows.iter().find(|row| row["path"].as_str().unwrap().ends_with(name));
+        row.unwrap()["damage"].as_array().unwrap().clone()
+    };
+    assert!(damage("step-00000010").is_empty());
+    let model = &damage("step-00000020")[0];
+    assert_eq!(
+        (&model["file"], &model["tensor"]),
+        (&json!("model.safetensors"), &json!("core.weight"))
+    );
+    assert_eq!(damage("step-00000030")[0]["file"], "manifest.json");
+
+    let seen = ckpt(&["verify"], &[&run.join("ckpt/step-00000020")]);
+    assert_eq!(seen.status, Some(65));
+    assert!(seen.stdout.contains("core.weight"), "{}", seen.stdout);
+    let seen = ckpt(&["show"], &[&run.join("ckpt/step-00000030")]);
+    assert_eq!(seen.status, Some(65));
+    assert!(seen.stderr.contains("manifest.json was changed"), "{}", seen.stderr);
+}
+
+#[test]
+fn verify_of_what_is_missing() {
+    let (folder, run) = run();
+    let absent = folder.path().join("absent");
+    let seen = ckpt(&["verify"], &[&absent, &run]);
+    assert_eq!(seen.status, Some(66));
+    assert!(seen.stderr.contains("absent"), "{}", seen.stderr);
+    assert_eq!(seen.stdout.matches("good").count(), 3, "the others are verified all the same");
+    let empty = folder.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    assert_eq!(ckpt(&["verify"], &[&empty]).status, Some(66));
+    fs::remove_file(run.join("ckpt/step-00000010/manifest.json")).unwrap();
+    let seen = ckpt(&["verify"], &[&run.join("ckpt/step-00000010")]);
+    assert_eq!(seen.status, Some(65));
+    assert!(seen.stdout.contains("manifest.json is missing"), "{}", seen.stdout);
+}
+
+#[test]
+fn names_come_from_stdin_and_a_closed_pipe_is_quiet() {
+    let (_folder, run) = run();
+    let mut child = command(&["verify", "-"], &[])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let step = run.join("ckpt/step-00000010");
+    writeln!(child.stdin.take().unwrap(), "{}", step.display()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().matches("good").count(), 1);
+
+    let mut child = command(&["ls", "--json"], &[&run])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+/// Looking never changes anything, and works where nothing can be written.
+#[test]
+fn nothing_is_written() {
+    let (_folder, run) = run();
+    write(&run.join("ckpt"), &state(40), 1).unwrap();
+    fs::create_dir(run.join("ckpt/.tmp-step-00000050-x")).unwrap();
+    let listing = || {
+        let output =
+            Command::new("find").arg(&run).args(["-printf", "%p %s %T@\n"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let before = listing();
+    for words in [&["ls"][..], &["show"], &["verify"]] {
+        assert_eq!(ckpt(words, &[&run]).status, Some(0));
+    }
+    assert_eq!(listing(), before);
+}

@@ -1,0 +1,263 @@
+//! What users meet: each fault gives one clear error with its exit status, and never a panic.
+
+mod common;
+
+use std::fs;
+use std::sync::LazyLock;
+
+use common::{Seen, shell};
+use data::field::Shape;
+use data::write::{Attribute, Header, write_field};
+use tempfile::TempDir;
+
+/// A fault.
+struct Case {
+    name: &'static str,
+    /// Shell commands that make it, in a copy of the fixture.
+    plant: &'static str,
+    /// What the user runs; its first word is the program.
+    command: &'static str,
+    status: i32,
+    /// Most lines on stderr.
+    lines: usize,
+    /// What stdout and stderr tell.
+    says: &'static [&'static str],
+}
+
+const fn case(
+    name: &'static str,
+    plant: &'static str,
+    command: &'static str,
+    status: i32,
+    lines: usize,
+    says: &'static [&'static str],
+) -> Case {
+    Case { name, plant, command, status, lines, says }
+}
+
+/// A second run of the fixture's stage.
+const NEW: &str = "train-stage codec -c codec.yaml --run new";
+/// A run that reads every sample several times.
+const LONG: &str = "train-stage codec -c codec.yaml --run new -o training.updates=72";
+/// One of the two files of the data set; `$file` in the commands that plant.
+const FILE: &str = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
+/// Writes a NaN into the middle of it.
+const NAN: &str = "printf '\\000\\000\\300\\177' |
+    dd of=$file bs=4 seek=$(($(stat -c %s $file) / 8)) conv=notrunc status=none";
+/// Makes most of its numbers NaN.
+const ALL_NAN: &str = "head -c 21k /dev/zero | tr '\\000' '\\377' |
+    dd of=$file bs=1k seek=11 conv=notrunc status=none";
+/// Changes a byte in the middle of a checkpoint's weights.
+const CHANGED: &str = "printf x |
+    dd of=run/ckpt/step-00000004/model.safetensors bs=1 seek=5000 conv=notrunc status=none";
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    // The command line.
+    case("an unknown option", "", "train-stage codec -c codec.yaml --run new --resme", 2, 8,
+        &["'--resme'", "'--resume'"]),
+    case("an unknown stage", "", "train-stage diffusion -c codec.yaml --run new", 2, 8,
+        &["'diffusion'", "codec, operator"]),
+    // The configuration.
+    case("a wrong key", "sed -i 's/floor: 0.1/flor: 0.1/' codec.yaml", NEW, 78, 1,
+        &["codec.yaml: loss.flor: unknown key; did you mean floor?"]),
+    case("a wrong type", "sed -i 's/batch_size: 4/batch_size: many/' codec.yaml", NEW, 78, 1,
+        &["codec.yaml: training.batch_size: expected integer ≥ 1; found the text \"many\""]),
+    case("a missing variable", "sed -i 's#split: .*#split: ${NO_SUCH}/split.json#' codec.yaml",
+        NEW, 78, 1, &["codec.yaml: data.split: the environment variable NO_SUCH is not set"]),
+    case("several faults at once",
+        "sed -i 's/hidden: 8/hiden: 8/; s/adamw/adam/; s/batch_size: 4/batch_size: 4.5/' codec.yaml",
+        NEW, 78, 5, &["4 faults", "model.hiden: unknown key; did you mean hidden?",
+        "model.hidden: missing", "training.batch_size: expected", "did you mean adamw?"]),
+    case("no YAML", "echo '{a: [' > codec.yaml", NEW, 78, 2, &["codec.yaml"]),
+    case("a missing configuration", "rm codec.yaml", NEW, 66, 1, &["codec.yaml"]),
+    case("a schedule that does not add up", "",
+        "train-stage codec -c codec.yaml -o 'schedule=[{kind: linear, updates: 9, end_factor: 0}]' \
+         --run new", 78, 1, &["schedule: the phases have 9 updates, training.updates is 4"]),
+    // The data.
+    case("a missing HDF5 file", "rm $file", NEW, 66, 1, &["split.json", FILE, "No such file"]),
+    case("a truncated HDF5 file", "truncate -s -640 $file", NEW, 65, 1,
+        &["split.json", FILE, "when it was split"]),
+    case("a truncated HDF5 file by itself", "truncate -s -640 $file", "ds-prep ls raw/*",
+        65, 1, &[FILE, "not a whole HDF5 file", "truncated"]),
+    case("no HDF5 file", "cp codec.yaml text.hdf5", "ds-prep ls text.hdf5", 65, 1, &["text.hdf5"]),
+    case("an empty data set", "", "ds-prep check empty.hdf5", 65, 1,
+        &["empty.hdf5", "no trajectories"]),
+    case("an empty data set to be split", "", "ds-prep split empty.hdf5 -o new.json", 65, 1,
+        &["empty.hdf5: no trajectories"]),
+    case("an empty training split",
+        "ds-prep split raw/* --train 0 --validation 5 --test 5 -o none.json
+        sed -i s/split.json/none.json/ codec.yaml", NEW, 65, 1,
+        &["none.json", "train split is empty"]),
+    case("a NaN, checked", NAN, "ds-prep check raw/*", 65, 1, &[FILE, "NaN", "1 faults"]),
+    case("a NaN, measured", NAN, "ds-prep stats split.json", 65, 1, &[FILE]),
+    case("a NaN, trained on: the update is skipped and counted", NAN, LONG, 0, 4,
+        &["skipped: loss NaN", "finished at update 72"]),
+    case("nothing but NaN, trained on", ALL_NAN,
+        "train-stage codec -c codec.yaml --run new -o training.updates=72 -o training.batch_size=32",
+        1, 10,
+        &["update 8 skipped", "diverged: loss or gradient not finite in 8 updates in a row"]),
+    case("a missing split manifest", "rm split.json", NEW, 66, 1, &["split.json", "No such file"]),
+    case("a split manifest that is none", "echo '{}' > split.json", NEW, 65, 1, &["split.json"]),
+    case("missing statistics", "rm stats.json", NEW, 66, 1, &["stats.json", "No such file"]),
+    case("statistics of another split", "ds-prep split raw/* --seed 2 -o other.json",
+        "train-stage codec -c codec.yaml -o data.split=other.json --run new", 65, 1,
+        &["stats.json: made from split", "run `ds-prep stats` again"]),
+    case("a patch that does not divide the grid", "",
+        "train-stage codec -c codec.yaml -o model.patch=7 --run new", 78, 1, &["model.patch", "64"]),
+    // The run directory.
+    case("a run directory below a file", "", "train-stage codec -c codec.yaml --run codec.yaml/run",
+        73, 1, &["codec.yaml/run", "Not a directory"]),
+    case("a run directory that cannot be made, found by --check", "",
+        "train-stage codec -c codec.yaml --run codec.yaml/run --check", 73, 1, &["codec.yaml/run"]),
+    case("--resume never with checkpoints there", "",
+        "train-stage codec -c codec.yaml --run run --resume never", 73, 1,
+        &["run has checkpoints", "--resume auto"]),
+    case("a configuration changed between starts", "",
+        "train-stage codec -c codec.yaml --run run -o optimizer.learning_rate=0.01", 78, 3,
+        &["run/ckpt/step-00000004", "optimizer.learning_rate: was 0.001, now 0.01"]),
+    case("other data than the checkpoint's",
+        "ds-prep split raw/* --seed 2 -o other.json; mv other.json split.json; ds-prep stats split.json",
+        "train-stage codec -c codec.yaml --run run --resume run/ckpt/step-00000002", 78, 1,
+        &["was trained on other data"]),
+    case("a checkpoint to resume from that is not there", "",
+        "train-stage codec -c codec.yaml --run new --resume run/ckpt/step-00000003", 66, 1,
+        &["run/ckpt/step-00000003", "no such checkpoint"]),
+    case("a damaged checkpoint: the one before is taken",
+        "truncate -s -9 run/ckpt/step-00000004/model.safetensors",
+        "train-stage codec -c codec.yaml --run run", 0, 3,
+        &["passed over: run/ckpt/step-00000004: model.safetensors", "update 2 of 4"]),
+    case("nothing but damaged checkpoints", "truncate -s -9 run/ckpt/step-*/model.safetensors",
+        "train-stage codec -c codec.yaml --run run", 65, 3,
+        &["none of the 2 checkpoints in run/ckpt is good"]),
+    case("a damaged checkpoint, verified", CHANGED, "ckpt verify run", 65, 1,
+        &["step-00000004", "model.safetensors", "changed", "1 of 2 checkpoints"]),
+    case("a damaged codec", CHANGED,
+        "latent-cache make --codec run/ckpt/step-00000004 --split split.json -o latents", 65, 1,
+        &["run/ckpt/step-00000004", "model.safetensors", "changed"]),
+    case("no codec", "", "latent-cache make --codec nowhere --split split.json -o latents",
+        66, 1, &["nowhere"]),
+    case("no checkpoints", "", "ckpt ls nowhere", 66, 1, &["nowhere"]),
+    case("a rollout longer than the data", "",
+        "evaluate --codec run --split split.json --steps 9 -o result", 2, 2, &["9"]),
+    // Standard output.
+    case("a reader that is gone", "",
+        "{ sleep 0.2; ds-prep ls split.json; echo $? > status; } | true; exit $(cat status)",
+        0, 0, &[]),
+    case("no space for the results", "", "ds-prep ls split.json > /dev/full", 74, 1,
+        &["standard output", "No space left"]),
+];
+
+/// As above, with a small or a read-only file system mounted at `disk`, by its mount options.
+#[rustfmt::skip]
+const ON_A_DISK: &[(&str, Case)] = &[
+    ("ro", case("a read-only run directory", "",
+        "train-stage codec -c codec.yaml --run disk/run", 73, 1,
+        &["disk/run", "Read-only file system"])),
+    ("ro", case("a read-only folder for latents", "",
+        "latent-cache make --codec run --split split.json -o disk/latents", 73, 1,
+        &["disk/latents", "Read-only file system"])),
+    ("size=40k", case("no space for checkpoints", "",
+        "train-stage codec -c codec.yaml --run disk/run", 73, 4,
+        &["checkpoint not saved", "disk/run/ckpt/step-00000004", "free"])),
+    ("size=4k", case("no space at all", "",
+        "train-stage codec -c codec.yaml --run disk/run", 73, 1, &["disk/run", "free"])),
+    ("size=20k", case("no space for a data set", "",
+        "ds-prep gen burgers --parameter 1 --samples 10 --grid 64 --frames 9 -o disk/raw", 73, 1,
+        &["disk/raw", "free"])),
+];
+
+/// A data set with its split, statistics, a file without trajectories, and a trained codec with two
+/// checkpoints.
+static FIXTURE: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let yaml = "\
+data:
+  split: split.json
+  stats: stats.json
+model: {patch: 8, latent: 4, hidden: 8, encoder_depth: 1, decoder_depth: 1}
+loss: {floor: 0.1}
+training: {updates: 4, batch_size: 4, validation_samples: 4}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
+checkpoint: {every: 2}
+";
+    fs::write(folder.path().join("codec.yaml"), yaml).unwrap();
+    let seen = shell(
+        folder.path(),
+        "ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 9 --seed 1 -o raw
+        ds-prep split raw/* --seed 1
+        ds-prep stats split.json
+        train-stage codec -c codec.yaml --run run",
+    );
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let header = Header {
+        shape: Shape { trajectories: 0, frames: 3, grid: vec![64], channels: 1 },
+        x: (0..64).map(f64::from).collect(),
+        t: (0..3).map(f64::from).collect(),
+        attributes: vec![("Nu".into(), Attribute::Real(0.1))],
+    };
+    write_field(&folder.path().join("empty.hdf5"), &header, |_| Ok(())).unwrap();
+    folder
+});
+
+/// Plants the fault in a copy of the fixture and runs the command; what it did must be as said.
+fn check(case: &Case, wrap: impl Fn(&str) -> String) -> Vec<String> {
+    let copy = tempfile::tempdir().unwrap();
+    let folder = copy.path();
+    let from = FIXTURE.path().display();
+    let planted = shell(folder, &format!("file={FILE}; cp -a {from}/. .\n{}", case.plant));
+    assert_eq!(planted.status, Some(0), "{}: {}", case.name, planted.stderr);
+    faults(case, &shell(folder, &wrap(case.command)))
+}
+
+fn faults(case: &Case, seen: &Seen) -> Vec<String> {
+    let Seen { status, stdout, stderr } = seen;
+    let mut faults = Vec::new();
+    let mut fault = |what: String| faults.push(format!("{}: {what}\n{stdout}{stderr}", case.name));
+    if *status != Some(case.status) {
+        fault(format!("exit status {status:?}, expected {}", case.status));
+    }
+    for words in
+        case.says.iter().filter(|words| !stdout.contains(**words) && !stderr.contains(**words))
+    {
+        fault(format!("does not say {words:?}"));
+    }
+    for word in ["panicked", "RUST_BACKTRACE", "internal fault"] {
+        if stderr.contains(word) {
+            fault(format!("says {word:?}"));
+        }
+    }
+    let program = case.command.split(' ').next().unwrap_or_default();
+    if !stderr.is_empty() && !stderr.starts_with(&format!("{program}: ")) {
+        fault("stderr does not begin with the name of the program".into());
+    }
+    if stderr.lines().count() > case.lines {
+        fault(format!("{} lines on stderr, {} expected", stderr.lines().count(), case.lines));
+    }
+    faults
+}
+
+#[test]
+fn every_fault_is_one_clear_error() {
+    let faults: Vec<String> = CASES.iter().flat_map(|case| check(case, str::to_string)).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn full_and_read_only_disks_are_clear_errors() {
+    // In a mount namespace of its own, so that nothing is left mounted whatever happens.
+    let mount = |options: &str, command: &str| {
+        format!(
+            "mkdir -p disk; exec unshare --map-root-user --mount sh -euc \
+             'mount -t tmpfs -o {options} none disk; exec {command}'"
+        )
+    };
+    let folder = tempfile::tempdir().unwrap();
+    if shell(folder.path(), &mount("size=4k", "true")).status != Some(0) {
+        eprintln!("SKIPPED: no file system can be mounted here (needs root or user namespaces)");
+        return;
+    }
+    let faults = ON_A_DISK.iter().flat_map(|(options, case)| check(case, |c| mount(options, c)));
+    let faults: Vec<String> = faults.collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

@@ -1,0 +1,247 @@
+//! `evaluate` as its users run it, on small data and models made by the other programs.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use common::{Seen, shell};
+use data::split::SplitName;
+use data::split_set::{TrajectorySet, Verify};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Data at two viscosities, a codec, another codec, and an operator trained with a rate so small that it
+/// is still what it starts as: "no change".
+const MAKE: &str = r#"
+ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 72 --frames 21 --seed 1 -o data
+ds-prep split data/*.hdf5 --seed 1 --train 60% --validation 20% --test 20% -o data/split.json
+ds-prep stats data/split.json
+cat > codec.yaml <<'END'
+data: {split: data/split.json, stats: data/stats.json}
+model: {patch: 8, latent: 4, hidden: 12, encoder_depth: 1, decoder_depth: 1}
+loss: {}
+training: {updates: 20, batch_size: 8, ema: 0.9, validate_every: 10}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
+END
+train-stage codec -c codec.yaml --run codec
+train-stage codec -c codec.yaml -o seed=5 --run other-codec
+latent-cache make --codec codec --split data/split.json -o latents
+cat > operator.yaml <<'END'
+data: {train: latents/train, validation: latents/validation, strides: [1, 2]}
+model: {core: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+loss: {validation_steps: 4}
+training: {updates: 2, batch_size: 8}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-30}
+END
+train-stage operator -c operator.yaml --run operator
+"#;
+
+fn world() -> &'static Path {
+    static WORLD: OnceLock<TempDir> = OnceLock::new();
+    let folder = WORLD.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let seen = shell(folder.path(), MAKE);
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        folder
+    });
+    folder.path()
+}
+
+/// `evaluate` on that data.
+fn evaluate(words: &str) -> Seen {
+    shell(world(), &format!("evaluate --split data/split.json {words}"))
+}
+
+fn json(file: &str) -> Value {
+    let path = world().join(file);
+    serde_json::from_slice(&fs::read(&path).unwrap()).unwrap()
+}
+
+fn rollout(regime: &Value, space: &str, model: &str, quantity: &str) -> f64 {
+    let value = &regime[space][model][quantity]["rollout"];
+    value.as_f64().unwrap_or_else(|| panic!("{space} {model} {quantity} is {value}"))
+}
+
+/// Persistence over 4 steps of 2 frames from frames 0, 6 and 12 of the trajectories of one regime,
+/// straight from the files.
+fn persistence(value: f64) -> f64 {
+    let manifest = world().join("data/split.json");
+    let set = TrajectorySet::open(&manifest, SplitName::Test, Verify::Hashes).unwrap();
+    let (mut error, mut target) = (0.0, 0.0);
+    for i in (0..set.len()).filter(|i| set.entry(*i).parameter.value == value) {
+        let mut u = vec![0.0; 21 * 72];
+        set.read(i, &mut u).unwrap();
+        let frame = |f: usize| u[f * 72..][..72].iter().map(|u| f64::from(*u));
+        for start in [0, 6, 12] {
+            for step in 1..=4 {
+                for (first, now) in frame(start).zip(frame(start + 2 * step)) {
+                    error += (first - now) * (first - now);
+                    target += now * now;
+                }
+            }
+        }
+    }
+    (error / target as f64).sqrt()
+}
+
+#[test]
+fn the_numbers_are_those_of_the_fields() {
+    let words = "--codec codec --operator operator --steps 4 --starts 3 -o numbers --json \
+                 --summary numbers.json";
+    let seen = evaluate(words);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let rows: Vec<Value> =
+        seen.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&str> = rows.iter().map(|row| row["regime"].as_str().unwrap()).collect();
+    assert_eq!(names, ["nu=0.01", "nu=0.1", "all"]);
+    let metrics = json("numbers/metrics.json");
+    let protocol = &metrics["protocol"];
+    // The longest stride of the training; 21 frames have room for 8 from 0 to 12.
+    assert_eq!((protocol["stride"].as_u64(), protocol["rollouts"].as_u64()), (Some(2), Some(12)));
+    assert_eq!(protocol["start_frames"], serde_json::json!([0, 6, 12]));
+    assert_eq!(protocol["codec"]["weights"], "ema");
+    assert!(protocol["codec"]["checkpoint"].as_str().unwrap().starts_with("codec/ckpt/step-"));
+    for (regime, value) in metrics["regimes"].as_array().unwrap().iter().zip([0.01, 0.1]) {
+        let expected = persistence(value);
+        let found = rollout(regime, "field", "persistence", "nrmse");
+        assert!((found / expected - 1.0).abs() < 1e-9, "{value}: {found}, not {expected}");
+        // An operator that changes nothing is persistence in the latents, and in the field the start
+        // through the codec.
+        for space in ["latent", "latent_weighted"] {
+            let [operator, persistence] =
+                ["operator", "persistence"].map(|model| rollout(regime, space, model, "nrmse"));
+            assert!((operator / persistence - 1.0).abs() < 1e-4, "{operator} {persistence}");
+        }
+        let by_step = |model: &str, step: usize| &regime["field"][model]["nrmse"]["by_step"][step];
+        assert_eq!(by_step("operator", 0), by_step("codec", 0));
+        assert_eq!(by_step("persistence", 0), 0.0);
+        assert!(rollout(regime, "field", "codec", "nrmse") < found);
+        let mean = rollout(regime, "field", "mean", "nrmse");
+        assert!((0.9..1.1).contains(&mean), "the mean explains nothing: {mean}");
+    }
+    let summary = json("numbers.json");
+    assert_eq!(summary["steps"], 4);
+    for row in &rows[..2] {
+        let of_regime = &summary["nu"][row["regime"].as_str().unwrap().trim_start_matches("nu=")];
+        for model in ["operator", "persistence", "codec"] {
+            assert_eq!(of_regime[model], row[model]);
+        }
+    }
+}
+
+#[test]
+fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
+    let seen = evaluate("--codec codec --operator operator --steps 3 --starts 2 -o files");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert!(seen.stdout.starts_with("regime "), "{}", seen.stdout);
+    let metrics = json("files/metrics.json");
+    let text = fs::read_to_string(world().join("files/metrics.csv")).unwrap();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("regime,space,quantity,model,step,value"));
+    let mut seen = 0;
+    for line in lines {
+        let [regime, space, quantity, model, step, value] =
+            line.split(',').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let place = match regime {
+            "all" => &metrics["overall"],
+            "nu=0.01" => &metrics["regimes"][0],
+            _ => &metrics["regimes"][1],
+        };
+        let told = &place[space][model][quantity];
+        let told = match step.parse::<usize>() {
+            Ok(step) => &told["by_step"][step],
+            Err(_) => &told[step],
+        };
+        assert_eq!(told.as_f64(), value.parse().ok(), "{line}");
+        seen += 1;
+    }
+    // Regimes and all; whole rollout and steps 0 to 3; four models with 11 quantities in the field, three
+    // with five in both kinds of latents.
+    assert_eq!(seen, 3 * 5 * (4 * 11 + 2 * 3 * 5));
+    for (name, height) in [("nu-0.01", 960), ("nu-0.1", 960), ("summary", 640)] {
+        let png = fs::read(world().join(format!("files/pictures/{name}.png"))).unwrap();
+        assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
+        let size = [16, 20].map(|at| u32::from_be_bytes(png[at..at + 4].try_into().unwrap()));
+        assert_eq!(size, [1400, height]);
+    }
+}
+
+#[test]
+fn threads_change_nothing() {
+    for threads in [1, 3] {
+        let words = format!("--codec codec --operator operator --steps 4 --threads {threads}");
+        let seen = evaluate(&format!("{words} -o threads-{threads}"));
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    }
+    for file in ["metrics.json", "metrics.csv", "pictures/nu-0.1.png"] {
+        let [a, b] = [1, 3].map(|n| fs::read(world().join(format!("threads-{n}/{file}"))).unwrap());
+        assert!(a == b, "{file} depends on the number of threads");
+    }
+}
+
+#[test]
+fn a_codec_alone_is_measured_beside_persistence() {
+    let seen = evaluate("--codec codec --steps 2 --weights raw --max-trajectories 1 -o alone --json");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let row: Value = serde_json::from_str(seen.stdout.lines().next().unwrap()).unwrap();
+    assert!(row["operator"].is_null() && row["ratio"].is_null());
+    assert!(row["codec"].as_f64() < row["mean"].as_f64());
+    let metrics = json("alone/metrics.json");
+    assert_eq!(metrics["protocol"]["trajectories"], 2);
+    assert_eq!(metrics["protocol"]["codec"]["weights"], "raw");
+    assert!(metrics["protocol"]["operator"].is_null() && metrics["overall"]["latent"].is_null());
+}
+
+#[test]
+fn an_earlier_result_is_not_replaced_unasked() {
+    let words = "--codec codec --steps 1 --starts 1 -o earlier";
+    assert_eq!(evaluate(words).status, Some(0));
+    let before = fs::read(world().join("earlier/metrics.json")).unwrap();
+    let seen = evaluate(&format!("{words} --stride 3"));
+    assert_eq!(seen.status, Some(73), "{}", seen.stderr);
+    assert!(seen.stderr.contains("--force"), "{}", seen.stderr);
+    assert_eq!(fs::read(world().join("earlier/metrics.json")).unwrap(), before);
+    assert_eq!(evaluate(&format!("{words} --stride 3 --force")).status, Some(0));
+    assert_ne!(fs::read(world().join("earlier/metrics.json")).unwrap(), before);
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    for (words, status, says) in [
+        ("--codec other-codec --operator operator", 65, "another codec"),
+        ("--codec operator", 65, "stage operator"),
+        ("--codec codec --operator codec", 65, "stage codec"),
+        ("--codec nowhere", 66, "nowhere"),
+        ("--codec codec --steps 20 --stride 2", 2, "do not fit"),
+        ("--codec codec --steps 0", 2, "do not fit"),
+        ("--codec codec --on tests", 2, "validation"),
+    ] {
+        let seen = evaluate(&format!("{words} -o refused"));
+        assert_eq!(seen.status, Some(status), "{words}: {}", seen.stderr);
+        assert!(seen.stderr.contains(says), "{words}: {}", seen.stderr);
+        assert!(!world().join("refused").exists(), "{words}");
+    }
+}
+
+#[test]
+fn a_damaged_best_checkpoint_is_passed_over() {
+    let damage = r#"
+cp -r codec damaged
+best=damaged/ckpt/$(readlink damaged/ckpt/best)
+printf x | dd of="$best/ema.safetensors" bs=1 seek=900 conv=notrunc status=none
+"#;
+    let seen = shell(world(), damage);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let steps = fs::read_dir(world().join("damaged/ckpt")).unwrap();
+    let steps = steps.filter(|e| {
+        e.as_ref().unwrap().file_name().to_string_lossy().starts_with("step-")
+    });
+    let seen = evaluate("--codec damaged --steps 1 -o passed-over");
+    match steps.count() {
+        1 => assert_eq!(seen.status, Some(65), "{}", seen.stderr),
+        _ => assert_eq!(seen.status, Some(0), "{}", seen.stderr),
+    }
+    assert!(seen.stderr.contains("ema.safetensors"), "{}", seen.stderr);
+}

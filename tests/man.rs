@@ -1,0 +1,233 @@
+//! The manual: pages are what the programs and the configuration say, and their examples work.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::shell;
+use learn::config::{Key, keys, load};
+use learn::stages::codec::CodecConfig;
+use learn::stages::operator::OperatorConfig;
+use serde_json::Value;
+
+const PROGRAMS: [&str; 6] =
+    ["ckpt", "ds-prep", "evaluate", "latent-cache", "timekeep", "train-stage"];
+
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("man").join(name);
+    fs::read_to_string(&path).unwrap_or_else(|cause| panic!("{}: {cause}", path.display()))
+}
+
+/// What a program writes to stdout, with success.
+fn said(words: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let seen = shell(folder.path(), words);
+    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""), "{words}");
+    seen.stdout
+}
+
+#[test]
+fn the_pages_of_the_programs_are_those_committed() {
+    for program in PROGRAMS {
+        let is = said(&format!("{program} --generate man"));
+        assert!(is == page(&format!("{program}.1")), "man/{program}.1 is old: run `make man`");
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
+            assert!(is.contains(&format!(".SH {section}\n")), "{program}: no {section}");
+        }
+    }
+}
+
+#[test]
+fn every_command_can_write_json() {
+    for program in PROGRAMS {
+        let page = page(&format!("{program}.1"));
+        let commands: Vec<&str> = page.split("\n.SS ").skip(1).collect();
+        let commands = if commands.is_empty() { vec![page.as_str()] } else { commands };
+        for command in commands {
+            assert!(command.contains("\\-\\-json"), "{program}: no --json in {command}");
+        }
+    }
+}
+
+#[test]
+fn the_pages_have_no_faults() {
+    if Command::new("mandoc").arg("/dev/null").output().is_err() {
+        eprintln!("SKIPPED: no mandoc to check the pages");
+        return;
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("man");
+    let is_page = |path: &PathBuf| {
+        path.extension().and_then(|e| e.to_str()).is_some_and(|e| ["1", "5", "7"].contains(&e))
+    };
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let pages: Vec<PathBuf> = entries.filter(is_page).collect();
+    assert_eq!(pages.len(), PROGRAMS.len() + 2);
+    let lint = Command::new("mandoc").args(["-Tlint", "-W", "warning"]).args(&pages).output();
+    assert_eq!(String::from_utf8(lint.unwrap().stdout).unwrap(), "");
+}
+
+#[test]
+fn help_version_and_completions() {
+    for program in PROGRAMS {
+        let help = said(&format!("{program} --help"));
+        assert!(help.contains(&format!("Usage: {program}")) && help.contains("EXAMPLES"), "{help}");
+        let version = said(&format!("{program} --version"));
+        let commit = version.trim_end().strip_prefix(&format!("{program} 0.1.0 (")).unwrap();
+        let commit = commit.strip_suffix(')').unwrap();
+        let is_hash = commit.len() == 12 && commit.bytes().all(|b| b.is_ascii_hexdigit());
+        assert!(is_hash || commit == "unknown", "{version}");
+        for shell in ["bash", "zsh", "fish"] {
+            let completion = said(&format!("{program} --generate {shell}"));
+            assert!(completion.contains(program) && completion.contains("json"), "{completion}");
+        }
+    }
+}
+
+/// What the examples of a page take for granted.
+fn before(program: &str) -> String {
+    match program {
+        "ckpt" => said("train-stage --generate examples") + "mkdir runs; mv codec runs/codec",
+        _ => String::new(),
+    }
+}
+
+/// Runs the examples of a page in an empty folder, up to the first failure.
+fn run_examples(program: &str) {
+    let examples = said(&format!("{program} --generate examples"));
+    assert!(examples.contains(program), "{program} has no examples");
+    let script = format!("{}\n{examples}", before(program));
+    let folder = tempfile::tempdir().unwrap();
+    let seen = shell(folder.path(), &script);
+    assert_eq!(seen.status, Some(0), "{program}: {}\n{}", seen.stdout, seen.stderr);
+}
+
+#[test]
+fn the_examples_of_the_data_programs_run() {
+    ["ds-prep", "timekeep", "latent-cache"].iter().for_each(|program| run_examples(program));
+}
+
+#[test]
+fn the_examples_of_the_learning_programs_run() {
+    ["train-stage", "ckpt", "evaluate"].iter().for_each(|program| run_examples(program));
+}
+
+#[test]
+fn longhaul_7_leads_to_every_page() {
+    let page = page("longhaul.7");
+    for program in PROGRAMS {
+        assert!(page.contains(&format!(".It Xr {program} 1\n")), "{program} is not in the list");
+    }
+    assert!(page.contains(".Xr longhaul-config 5"));
+}
+
+// ---- longhaul-config(5)
+
+/// A key as the page has it: `.It Cm PATH No (TAKES[, in UNIT]; required|default VALUE)`.
+struct Documented<'a> {
+    section: &'a str,
+    path: &'a str,
+    takes: String,
+    absent: &'a str,
+}
+
+fn documented(page: &str) -> Vec<Documented<'_>> {
+    let mut section = "";
+    let mut found = Vec::new();
+    for line in page.lines() {
+        if let Some(heading) = line.strip_prefix(".Sh ") {
+            section = heading;
+        } else if let Some((path, says)) =
+            line.strip_prefix(".It Cm ").and_then(|rest| rest.split_once(" No ("))
+        {
+            let says = says.strip_suffix(')').and_then(|says| says.rsplit_once("; "));
+            let (takes, absent) = says.unwrap_or_else(|| panic!("not of the form: {line}"));
+            let takes = takes.replace("\\(>=", "≥");
+            found.push(Documented { section, path, takes, absent });
+        }
+    }
+    found
+}
+
+/// Faults of the page about one key.
+fn compare(key: &Key, page: &Documented) -> Vec<String> {
+    let mut faults = Vec::new();
+    let unit = page.takes.strip_prefix(&key.takes);
+    if !unit.is_some_and(|unit| unit.is_empty() || unit.starts_with(", in ")) {
+        faults.push(format!("{} takes {}, the page says {}", key.path, key.takes, page.takes));
+    }
+    let default = page.absent.strip_prefix("default ").map(value_of);
+    let expected = key.default.clone().unwrap_or(Value::Null);
+    let right = match (&default, key.required) {
+        (None, required) => required && page.absent == "required",
+        (Some(said), required) => !required && is_same(said, &expected),
+    };
+    if !right {
+        let is = if key.required { "required".into() } else { format!("default {expected}") };
+        faults.push(format!("{}: {is}, the page says {}", key.path, page.absent));
+    }
+    faults
+}
+
+fn value_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+}
+
+/// 0 is the same as 0.0.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a.as_array(), b.as_array()) {
+        (Some(a), Some(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b)),
+        _ => a == b || a.is_number() && a.as_f64() == b.as_f64(),
+    }
+}
+
+#[test]
+fn longhaul_config_5_has_every_key_with_type_and_default() {
+    let page = page("longhaul-config.5");
+    let documented = documented(&page);
+    let stages = [("CODEC", keys::<CodecConfig>()), ("OPERATOR", keys::<OperatorConfig>())];
+    let mut faults = Vec::new();
+    for (stage, keys) in &stages {
+        let own = format!("KEYS OF STAGE {stage}");
+        let of_stage =
+            || documented.iter().filter(|d| d.section == "KEYS OF ALL STAGES" || d.section == own);
+        for key in keys {
+            let all: Vec<&Documented> = of_stage().filter(|d| d.path == key.path).collect();
+            match all.as_slice() {
+                [one] => faults.extend(compare(key, one)),
+                [] => faults.push(format!("{stage}: {} is missing", key.path)),
+                _ => faults.push(format!("{stage}: {} is there {} times", key.path, all.len())),
+            }
+        }
+        let known: BTreeSet<&str> = keys.iter().map(|key| key.path.as_str()).collect();
+        let unknown = of_stage().filter(|d| !known.contains(d.path));
+        faults.extend(unknown.map(|d| format!("{stage}: there is no key {}", d.path)));
+    }
+    assert!(faults.is_empty(), "man/longhaul-config.5:\n{}", faults.join("\n"));
+}
+
+/// The literal blocks under EXAMPLES of an mdoc page.
+fn examples(page: &str) -> Vec<&str> {
+    let (_, examples) = page.split_once("\n.Sh EXAMPLES\n").unwrap();
+    let blocks = examples.split(".Bd -literal -offset indent\n").skip(1);
+    blocks.map(|block| block.split_once(".Ed\n").unwrap().0).collect()
+}
+
+#[test]
+fn the_configurations_in_longhaul_config_5_load() {
+    let page = page("longhaul-config.5");
+    let [codec, operator] = examples(&page)[..] else { panic!("one example for each stage") };
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, yaml: &str| {
+        let file = folder.path().join(name);
+        fs::write(&file, yaml).unwrap();
+        vec![file]
+    };
+    let codec = load::<CodecConfig>(&write("codec.yaml", codec), &[], &|_| None);
+    let operator = load::<OperatorConfig>(&write("operator.yaml", operator), &[], &|_| None);
+    let faults: Vec<String> =
+        [codec.err(), operator.err()].iter().flatten().map(ToString::to_string).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

@@ -1,0 +1,86 @@
+//! What holds for the sources as a whole.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const CODE: [&str; 8] = ["rs", "cu", "cuh", "c", "cpp", "h", "py", "sh"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file of code below bins, lib, slurm and tests, with its text.
+fn code() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders = ["bins", "lib", "slurm", "tests"].map(|name| root().join(name)).to_vec();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+            if path.is_dir() {
+                folders.push(path);
+            } else if CODE.contains(&extension) {
+                let text = fs::read_to_string(&path).unwrap();
+                found.push((path, text));
+            }
+        }
+    }
+    assert!(found.len() > 100, "only {} files of code found", found.len());
+    found
+}
+
+#[test]
+fn no_file_is_longer_than_400_lines() {
+    let long = |(path, text): &(PathBuf, String)| {
+        let lines = text.lines().count();
+        (lines > 400).then(|| format!("{}: {lines} lines", path.display()))
+    };
+    let long: Vec<String> = code().iter().filter_map(long).collect();
+    assert!(long.is_empty(), "what second thing do they hold?\n{}", long.join("\n"));
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    // In two pieces, so that this file is not found.
+    let marks = [concat!("to", "do!"), concat!("unimple", "mented!"), concat!("TO", "DO")];
+    for (path, text) in code() {
+        for (number, line) in text.lines().enumerate() {
+            let mark = marks.iter().find(|mark| line.contains(*mark));
+            assert!(mark.is_none(), "{}:{}: {line}", path.display(), number + 1);
+        }
+    }
+}
+
+/// The crates from the bottom to the top; arrows go from a higher level to a lower one only.
+const LEVELS: [&[&str]; 4] = [&["unix"], &["tensor"], &["data", "dist"], &["learn"]];
+
+/// What a crate keeps to itself.
+const WALLS: [(&str, &str); 4] =
+    [("cudarc", "tensor"), ("gemm", "tensor"), ("hdf5", "data"), ("mpi", "dist")];
+
+/// Names under `[dependencies]` of a crate.
+fn dependencies(name: &str) -> Vec<String> {
+    let path = root().join("lib").join(name).join("Cargo.toml");
+    let text = fs::read_to_string(path).unwrap();
+    let table = text.split("\n[").find_map(|table| table.strip_prefix("dependencies]\n")).unwrap();
+    let name_of = |line: &str| line.split(['.', '=', ' ']).next().unwrap_or("").to_string();
+    table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(name_of).collect()
+}
+
+#[test]
+fn the_arrows_between_crates_go_down() {
+    let level = |name: &str| LEVELS.iter().position(|level| level.contains(&name));
+    let mut crates = 0;
+    for entry in fs::read_dir(root().join("lib")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let own = level(&name).unwrap_or_else(|| panic!("{name} is on no level"));
+        for dependency in dependencies(&name) {
+            let below = level(&dependency).is_none_or(|other| other < own);
+            assert!(below, "{name} must not depend on {dependency}");
+            let wall = WALLS.iter().find(|(inside, _)| *inside == dependency);
+            assert!(wall.is_none_or(|(_, owner)| *owner == name), "{name} depends on {dependency}");
+        }
+        crates += 1;
+    }
+    assert_eq!(crates, LEVELS.concat().len());
+}
