@@ -11,7 +11,7 @@ BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
 	cargo build --release --locked --bins
-	PATH="$(BIN):$$PATH" sh slurm/demo.sh
+	sh slurm/demo.sh "$(BIN)"
 
 # The dev profile, not release: overflow checks and debug assertions are on, and nothing is
 # optimised but what the tests compute with (see [profile.dev] in Cargo.toml).
@@ -22,15 +22,22 @@ check:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
-# Every op against what this machine can do, then a training update against PyTorch's.
+# Every op against what this machine can do; then training updates in pairs, ours and PyTorch's, of
+# the same operator with the same shapes on two threads.
+LARGE = --hidden 256 --depth 8 --heads 8 --tokens 128 --dim 128 --batch 64
+SMALL = --hidden 128 --depth 4 --heads 0 --tokens 32 --dim 8 --batch 16 --horizon 4
 bench:
 	cargo run --release --locked -p tensor --example opcheck
-	@if $(PYTHON) -c 'import torch' 2>/dev/null; then \
-	  cargo run --release --locked -p learn --example operator_update && \
-	  $(PYTHON) tests/peers/operator.py; \
-	else \
-	  echo "bench: no PyTorch for $(PYTHON), so no comparison (make bench PYTHON=...)" >&2; \
-	fi
+	@torch=yes; $(PYTHON) -c 'import torch' 2>/dev/null || torch=; \
+	for size in "$(LARGE)" "$(SMALL)"; do \
+	  echo "operator update $$size"; \
+	  cargo run --release --locked -q -p learn --example operator_update -- \
+	    $$size --filter 7 --threads 2 || exit 1; \
+	  test -z "$$torch" || $(PYTHON) tests/peers/operator_update.py \
+	    $$size --local --threads 2 || exit 1; \
+	done; \
+	test -n "$$torch" || \
+	  echo "bench: $(PYTHON) has no torch, so there is no comparison; PYTHON=... names another" >&2
 
 man:
 	cargo build --locked --bins

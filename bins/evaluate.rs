@@ -152,7 +152,9 @@ fn stride(args: &Args, operator: Option<&TrainedOperator>) -> usize {
         None => longest,
         Some(stride) => {
             if !trained.is_empty() && !trained.contains(&stride) {
-                warn!("the operator was trained with strides {trained:?}, it is measured with {stride}");
+                warn!(
+                    "the operator was trained with strides {trained:?}, it is measured with {stride}"
+                );
             }
             stride
         }

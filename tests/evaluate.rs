@@ -142,8 +142,10 @@ fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
     assert_eq!(lines.next(), Some("regime,space,quantity,model,step,value"));
     let mut seen = 0;
     for line in lines {
-        let [regime, space, quantity, model, step, value] =
-            line.split(',').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let [regime, space, quantity, model, step, value] = line.split(',').collect::<Vec<_>>()[..]
+        else {
+            panic!("{line}")
+        };
         let place = match regime {
             "all" => &metrics["overall"],
             "nu=0.01" => &metrics["regimes"][0],
@@ -183,7 +185,8 @@ fn threads_change_nothing() {
 
 #[test]
 fn a_codec_alone_is_measured_beside_persistence() {
-    let seen = evaluate("--codec codec --steps 2 --weights raw --max-trajectories 1 -o alone --json");
+    let seen =
+        evaluate("--codec codec --steps 2 --weights raw --max-trajectories 1 -o alone --json");
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let row: Value = serde_json::from_str(seen.stdout.lines().next().unwrap()).unwrap();
     assert!(row["operator"].is_null() && row["ratio"].is_null());
@@ -235,9 +238,8 @@ printf x | dd of="$best/ema.safetensors" bs=1 seek=900 conv=notrunc status=none
     let seen = shell(world(), damage);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let steps = fs::read_dir(world().join("damaged/ckpt")).unwrap();
-    let steps = steps.filter(|e| {
-        e.as_ref().unwrap().file_name().to_string_lossy().starts_with("step-")
-    });
+    let steps =
+        steps.filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("step-"));
     let seen = evaluate("--codec damaged --steps 1 -o passed-over");
     match steps.count() {
         1 => assert_eq!(seen.status, Some(65), "{}", seen.stderr),

@@ -11,7 +11,7 @@ use tensor::Tensor;
 use unix::Result;
 
 /// The ranks of a run, seen from one of them. Every rank calls the same methods in the same order.
-pub trait Collective: Send {
+pub trait Collective: Send + Sync {
     /// Number of this rank, from 0.
     fn rank(&self) -> usize;
 

@@ -24,13 +24,16 @@ fn argument(name: &str, default: usize) -> usize {
 }
 
 fn main() -> unix::Result<()> {
+    tensor::parallel::set_threads(argument("threads", 2))?;
+    tensor::parallel::inside(measure)
+}
+
+fn measure() -> unix::Result<()> {
     let [hidden, depth, heads] = [("hidden", 256), ("depth", 8), ("heads", 8)].map(|(n, d)| argument(n, d));
     let [tokens, dim, batch] = [("tokens", 128), ("dim", 128), ("batch", 64)].map(|(n, d)| argument(n, d));
     let [filter, every, ratio] =
         [("filter", 7), ("attention-every", 1), ("mlp-ratio", 4)].map(|(n, d)| argument(n, d));
-    let [horizon, repeats, threads] =
-        [("horizon", 1), ("repeats", 9), ("threads", 2)].map(|(n, d)| argument(n, d));
-    tensor::parallel::set_threads(threads)?;
+    let [horizon, repeats] = [("horizon", 1), ("repeats", 9)].map(|(n, d)| argument(n, d));
     let attention = match heads {
         0 => Attention::None,
         heads => Attention::MultiHead { heads, qk_norm: argument("qk-norm", 1) == 1 },

@@ -28,6 +28,13 @@ pub fn threads() -> usize {
     rayon::current_num_threads()
 }
 
+/// Runs `work` on one of the threads. From there, splitting work costs no change of threads: the
+/// caller does its share, and the others take theirs. From outside, every split would put the caller
+/// to sleep and wake it again.
+pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    rayon::scope(|_| work())
+}
+
 /// Rows of `width` elements that make one block.
 pub fn rows_per_block(width: usize) -> usize {
     (BLOCK_ELEMENTS / width.max(1)).max(1)

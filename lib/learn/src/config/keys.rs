@@ -38,11 +38,12 @@ fn inside(schema: &Schema, path: &str, keys: &mut Vec<Key>) {
         Shape::Record(record) => fields(record, path, keys),
         Shape::Tagged { tag, variants } => {
             let words = variants.iter().map(|(word, _)| word.clone()).collect();
+            let default = schema.default.as_ref().and_then(|whole| whole.get(tag)).cloned();
             keys.push(Key {
                 path: join(path, tag),
                 takes: Shape::Choice(words).to_string(),
-                default: None,
-                required: true,
+                required: default.is_none(),
+                default,
                 doc: schema.doc.clone(),
             });
             for (word, record) in variants {
@@ -78,5 +79,46 @@ fn fields(record: &Record, path: &str, keys: &mut Vec<Key>) {
     }
     if let Some(rest) = &record.rest {
         inside(rest, &join(path, "NAME"), keys);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default, serde::Serialize, schemars::JsonSchema)]
+    #[serde(tag = "kind", rename_all = "snake_case")]
+    #[allow(dead_code)] // only its schema is looked at
+    enum Attention {
+        #[default]
+        None,
+        Full {
+            heads: u32,
+        },
+    }
+
+    #[derive(schemars::JsonSchema)]
+    #[allow(dead_code)]
+    struct Model {
+        #[serde(default)]
+        attention: Attention,
+        other: Attention,
+    }
+
+    /// The kind need not be given where the whole section need not.
+    #[test]
+    fn the_tag_of_an_optional_section_has_a_default() {
+        let keys = keys::<Model>();
+        let found: Vec<_> =
+            keys.iter().map(|k| (k.path.as_str(), k.required, k.default.is_some())).collect();
+        assert_eq!(
+            found,
+            [
+                ("attention.kind", false, true),
+                ("attention[full].heads", true, false),
+                ("other.kind", true, false),
+                ("other[full].heads", true, false),
+            ]
+        );
     }
 }

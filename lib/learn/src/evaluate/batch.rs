@@ -54,8 +54,7 @@ impl Batch {
             }
             let first = Tensor::of(&first, &[starts.len(), codec.tokens(), codec.dim()]);
             let parameters = starts.iter().map(|start| set.entry(start.trajectory).parameter);
-            let features =
-                operator.features(parameters, plan.stride as f64 * set.frame_interval());
+            let features = operator.features(parameters, plan.stride as f64 * set.frame_interval());
             for state in operator.rollout(&first, &features, plan.steps)? {
                 forecast.push((codec.decode(&state)?, state));
             }

@@ -67,9 +67,8 @@ fn as_the_formulas_say_for_any_numbers() {
     let random = Philox::new(seed, Purpose::Noise);
     for (samples, n) in [(1, 1), (3, 2), (5, 37), (4, 64)] {
         let (mut sums, spectrum) = (FieldErrors::default(), Spectrum::new(n));
-        let value = |kind: u64, s: usize, i: usize| {
-            random.at_update(kind).normal(s as u64, i as u64)
-        };
+        let value =
+            |kind: u64, s: usize, i: usize| random.at_update(kind).normal(s as u64, i as u64);
         let field = |kind, s| (0..n).map(|i| value(kind, s, i)).collect::<Vec<f32>>();
         let (mut bands, mut pdebench) = ([0.0; 3], 0.0);
         for s in 0..samples {

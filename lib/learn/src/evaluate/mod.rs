@@ -80,7 +80,8 @@ pub fn evaluate(
             done(starts.len());
         }
         let mut scores = AllScores::new(plan.steps, models.operator.is_some());
-        let mut spectra = [vec![], vec![]].map(|_: Vec<f64>| vec![0.0; models.codec.points() / 2 + 1]);
+        let mut spectra =
+            [vec![], vec![]].map(|_: Vec<f64>| vec![0.0; models.codec.points() / 2 + 1]);
         for rollout in &rollouts {
             scores.merge(&rollout.scores);
             for (sum, one) in spectra.iter_mut().zip(&rollout.spectra) {

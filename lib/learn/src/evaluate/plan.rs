@@ -80,9 +80,8 @@ impl Plan {
 
     /// The rollouts of one regime, trajectory by trajectory.
     pub fn rollouts(&self, regime: &RegimePlan) -> Vec<Start> {
-        let of = |trajectory: usize| {
-            self.starts.iter().map(move |&frame| Start { trajectory, frame })
-        };
+        let of =
+            |trajectory: usize| self.starts.iter().map(move |&frame| Start { trajectory, frame });
         regime.trajectories.iter().flat_map(|&trajectory| of(trajectory)).collect()
     }
 

@@ -98,9 +98,7 @@ impl AllScores {
     pub fn new(steps: usize, with_operator: bool) -> Self {
         use Model::{Codec, Mean, Operator, Persistence};
         let (field, latent): (&[Model], &[Model]) = match with_operator {
-            true => {
-                (&[Operator, Persistence, Mean, Codec], &[Operator, Persistence, Mean])
-            }
+            true => (&[Operator, Persistence, Mean, Codec], &[Operator, Persistence, Mean]),
             false => (&[Persistence, Mean, Codec], &[]),
         };
         Self {

@@ -88,7 +88,8 @@ mod tests {
     #[test]
     fn energies_sum_to_the_mean_square() {
         for n in [1, 2, 5, 8, 30, 127] {
-            let u: Vec<f64> = (0..n).map(|i| ((i * i * 37 + 11) % 101) as f64 / 50.0 - 1.0).collect();
+            let u: Vec<f64> =
+                (0..n).map(|i| ((i * i * 37 + 11) % 101) as f64 / 50.0 - 1.0).collect();
             let mean_square = u.iter().map(|x| x * x).sum::<f64>() / n as f64;
             let energies = Spectrum::new(n).energies(u);
             assert_eq!(energies.len(), n / 2 + 1);

@@ -45,6 +45,10 @@ pub fn dry_run<S: Stage>(config: &ConfigOf<S>) -> Result<Estimate> {
 
 /// Measures `updates` updates after as many to warm up.
 pub(super) fn measure<S: Stage>(config: &ConfigOf<S>, updates: u64) -> Result<Estimate> {
+    tensor::parallel::inside(|| measure_inside::<S>(config, updates))
+}
+
+fn measure_inside<S: Stage>(config: &ConfigOf<S>, updates: u64) -> Result<Estimate> {
     let (stage, params) = S::open(config)?;
     let training = &config.training;
     let schedule = Schedule::new(&config.schedule, training.updates).map_err(Error::config)?;

@@ -36,6 +36,10 @@ enum End {
 /// Runs a stage to its end or to where it must stop. Exit 0 when finished, 75 when stopped with a
 /// checkpoint, 1 when it diverged.
 pub fn train<S: Stage>(job: &Job<S>) -> Result<Exit> {
+    tensor::parallel::inside(|| start_to_end(job))
+}
+
+fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
     let (mut session, mut reporter) = match Session::<S>::start(job)? {
         session::Start::Finished(progress) => {
             unix::note!("finished at update {}: nothing to do", progress.update);

@@ -183,6 +183,10 @@ impl Reporter {
         saved: &Result<Saved>,
         stall: Duration,
     ) -> Result<()> {
+        if let Ok(Saved { previous: Some(Err(error)), .. }) = saved {
+            // Said on stderr already.
+            self.record("warning", &json!({"update": progress.update, "text": error.to_string()}));
+        }
         match saved {
             Ok(saved) => self.record(
                 "checkpoint",
@@ -191,6 +195,7 @@ impl Reporter {
                     "bytes": saved.bytes,
                     "stall": stall.as_secs_f64(),
                     "snapshot": saved.snapshot.as_secs_f64(),
+                    "waited": saved.waited.as_secs_f64(),
                 }),
             ),
             Err(error) => self.warn(progress.update, &format!("checkpoint not saved: {error}")),

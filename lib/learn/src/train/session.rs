@@ -3,7 +3,7 @@
 use super::learner::{Learner, Step};
 use super::progress::Progress;
 use super::reporter::Reporter;
-use crate::checkpoint::{self, KeepRules, Loaded, Saver, State};
+use crate::checkpoint::{self, KeepRules, Loaded, Saved, Saver, State};
 use crate::optim::Schedule;
 use crate::stages::{ConfigOf, Stage};
 use dist::Collective;
@@ -139,7 +139,7 @@ impl<S: Stage> Session<S> {
             metric: S::METRIC.into(),
         };
         let reporter = Reporter::start::<S>(job, &run, attempt, &progress, &budget, &learner)?;
-        let session = Self {
+        let mut session = Self {
             stage: Arc::new(stage),
             seconds_before: progress.seconds,
             learner,
@@ -160,6 +160,8 @@ impl<S: Stage> Session<S> {
             longest_save: Duration::ZERO,
             warned_of_cost: false,
         };
+        let state = session.state()?;
+        session.saver.reserve(&state)?;
         Ok(Start::Go(Box::new(session), reporter))
     }
 
@@ -220,8 +222,8 @@ impl<S: Stage> Session<S> {
         Ok(best)
     }
 
-    /// Begins a checkpoint of what is; a save that fails costs a warning, not the run.
-    pub fn save(&mut self, reporter: &mut Reporter) -> Result<()> {
+    /// Everything that training needs to go on from here.
+    fn state(&self) -> Result<State> {
         let mut state = self.frame.clone();
         state.update = self.progress.update;
         state.progress = serde_json::to_value(&self.progress).map_err(Error::bug)?;
@@ -230,8 +232,17 @@ impl<S: Stage> Session<S> {
             state.tensors.insert(file.into(), tensors);
         }
         state.tensors.insert("constants".into(), self.stage.constants());
+        Ok(state)
+    }
+
+    /// Begins a checkpoint of what is; a save that fails costs a warning, not the run.
+    pub fn save(&mut self, reporter: &mut Reporter) -> Result<()> {
+        let state = self.state()?;
         let started = Instant::now();
         let saved = self.saver.save(state);
+        if let Ok(Saved { previous: Some(Ok(done)), .. }) = &saved {
+            self.longest_save = self.longest_save.max(done.took);
+        }
         reporter.checkpoint(&self.progress, &saved, started.elapsed())?;
         Ok(())
     }

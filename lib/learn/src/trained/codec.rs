@@ -167,7 +167,9 @@ fn grid_of(constants: &Constants) -> Result<usize> {
     let found = constants.iter().find(|(name, _)| name == "field.grid");
     match found.map(|(_, grid)| grid.to_f64()).as_deref() {
         Some([points]) if *points >= 1.0 && *points < 1e9 => Ok(*points as usize),
-        Some(other) => Err(Error::data(format!("the checkpoint's field.grid {other:?} is no grid"))),
+        Some(other) => {
+            Err(Error::data(format!("the checkpoint's field.grid {other:?} is no grid")))
+        }
         None => Err(Error::data("the checkpoint has no constant field.grid")),
     }
 }

@@ -103,7 +103,8 @@ impl TrainedOperator {
     pub fn step(&self, z: &Tensor, features: &Tensor) -> Result<Tensor> {
         let tape = Tape::without_gradients();
         let pass = Pass::frozen(&tape, &self.params);
-        let next = self.operator.forward(&pass, &constant(z.clone()), &constant(features.clone()))?;
+        let next =
+            self.operator.forward(&pass, &constant(z.clone()), &constant(features.clone()))?;
         Ok(next.value().clone())
     }
 
@@ -132,10 +133,8 @@ impl TrainedOperator {
 
 /// Refuses a codec other than the one whose latents the operator was trained on.
 fn require_codec(constants: &Constants, codec: &TrainedCodec) -> Result<()> {
-    let given = [
-        ("codec", codec.hash().to_string()),
-        ("normalisation", codec.normalisation_hash()),
-    ];
+    let given =
+        [("codec", codec.hash().to_string()), ("normalisation", codec.normalisation_hash())];
     for (what, given) in given {
         let own = identity::from_constants(&format!("latent.{what}"), constants)?;
         if own != given {

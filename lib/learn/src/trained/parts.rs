@@ -50,7 +50,10 @@ impl Parts {
         let (file, stage) = (found.path().to_path_buf(), &found.manifest.stage);
         let bad = |what: String| Error::data(format!("{}: {what}", file.display()));
         if stage != S::NAME {
-            return Err(bad(format!("a checkpoint of stage {stage}; wanted is one of {}", S::NAME)));
+            return Err(bad(format!(
+                "a checkpoint of stage {stage}; wanted is one of {}",
+                S::NAME
+            )));
         }
         let need = |name: &str| {
             found.tensors(name).ok_or_else(|| bad(format!("there is no {name}.safetensors")))

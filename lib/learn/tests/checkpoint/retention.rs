@@ -97,6 +97,21 @@ fn the_last_good_and_the_best_are_never_removed() {
     }
 }
 
+/// `best` may be anybody's: what it names stays, whatever the rules.
+#[test]
+fn what_best_names_is_never_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut saver = Saver::new(folder.path(), last(1), 1).unwrap();
+    for update in 1..=5 {
+        saver.save(state(1, update)).unwrap();
+        saver.finish().unwrap();
+        if update == 2 {
+            std::os::unix::fs::symlink("step-00000002", folder.path().join("best")).unwrap();
+        }
+    }
+    assert_eq!(steps(folder.path()), [2, 5]);
+}
+
 /// Damaged ones neither count as kept nor are removed: somebody will want to look.
 #[test]
 fn damaged_ones_take_no_place() {

@@ -7,6 +7,7 @@ pub struct Axis {
     start: f64,
     end: f64,
     logarithmic: bool,
+    quiet: bool,
 }
 
 impl Axis {
@@ -14,7 +15,7 @@ impl Axis {
     pub fn linear(label: &str, start: f64, end: f64) -> Self {
         let ordered = start.is_finite() && end.is_finite() && start < end;
         let (start, end) = if ordered { (start, end) } else { (0.0, 1.0) };
-        Self { label: label.into(), start, end, logarithmic: false }
+        Self { label: label.into(), start, end, logarithmic: false, quiet: false }
     }
 
     /// A logarithmic axis with room for all `values` that are positive, and some to spare.
@@ -24,12 +25,20 @@ impl Axis {
             positive.fold((f64::MAX, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
         let (low, high) = if high > 0.0 { (low, high) } else { (0.1, 1.0) };
         let margin = (high / low).powf(0.06).max(1.2);
-        Self { label: label.into(), start: low / margin, end: high * margin, logarithmic: true }
+        let (start, end) = (low / margin, high * margin);
+        Self { label: label.into(), start, end, logarithmic: true, quiet: false }
     }
 
     /// The same, not reaching below `low`.
     pub fn from(mut self, low: f64) -> Self {
         self.start = self.start.max(low);
+        self
+    }
+
+    /// The same without words: for a panel beside one with the same axis.
+    pub fn quiet(mut self) -> Self {
+        self.label.clear();
+        self.quiet = true;
         self
     }
 
@@ -49,7 +58,12 @@ impl Axis {
 
     /// Values with a mark and a number.
     pub fn marks(&self) -> Vec<(f64, String)> {
-        if self.logarithmic { self.logarithmic_marks() } else { self.linear_marks() }
+        let mut marks =
+            if self.logarithmic { self.logarithmic_marks() } else { self.linear_marks() };
+        if self.quiet {
+            marks.iter_mut().for_each(|(_, text)| text.clear());
+        }
+        marks
     }
 
     /// Values with a mark alone.
@@ -115,7 +129,20 @@ pub fn number(value: f64, digits: usize) -> String {
     }
 }
 
-/// About three significant digits.
+/// Up to four significant digits, no more than needed.
+pub fn plain(value: f64) -> String {
+    if !(1e-4..1e4).contains(&value.abs()) {
+        return short(value);
+    }
+    let digits = (3 - value.abs().log10().floor() as i32).max(0) as usize;
+    let text = number(value, digits);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').into(),
+        false => text,
+    }
+}
+
+/// Three significant digits.
 pub fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
@@ -172,6 +199,10 @@ mod tests {
         ];
         for (value, text) in cases {
             assert_eq!(short(value), text);
+        }
+        for (value, text) in [(0.04, "0.04"), (2.0, "2"), (1234.0, "1234"), (-0.333333, "−0.3333")]
+        {
+            assert_eq!(plain(value), text);
         }
     }
 }

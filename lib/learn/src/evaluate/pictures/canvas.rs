@@ -65,11 +65,7 @@ pub struct Canvas<'a> {
 }
 
 /// Draws a picture and returns it as PNG.
-pub fn png(
-    width: u32,
-    height: u32,
-    draw: impl FnOnce(&Canvas) -> Result<()>,
-) -> Result<Vec<u8>> {
+pub fn png(width: u32, height: u32, draw: impl FnOnce(&Canvas) -> Result<()>) -> Result<Vec<u8>> {
     register_fonts()?;
     let size = (width * SCALE, height * SCALE);
     let mut pixels = vec![255; 3 * (size.0 * size.1) as usize];
@@ -111,7 +107,12 @@ impl Canvas<'_> {
             .into_text_style(&self.area)
             .color(&colour)
             .pos(Pos::new(letters.horizontal, letters.vertical));
-        self.area.draw(&Text::new(text, (drawn(at.0), drawn(at.1)), style)).map_err(fault)
+        // Centred are the letters' boxes, and most letters sit in the lower part of theirs.
+        let down = match letters.vertical {
+            VPos::Center if !letters.upwards => 0.1 * letters.size,
+            _ => 0.0,
+        };
+        self.area.draw(&Text::new(text, (drawn(at.0), drawn(at.1 + down)), style)).map_err(fault)
     }
 
     /// Width of a text.

@@ -14,8 +14,7 @@ pub const GREY: Colour = [0x77, 0x77, 0x77];
 pub const FAINT: Colour = [0xe3, 0xe3, 0xe3];
 
 /// Distinct colours for people with any eyes (Okabe and Ito 2008).
-const DISTINCT: [u32; 7] =
-    [0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x000000];
+const DISTINCT: [u32; 7] = [0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x000000];
 
 /// The colour of number `i` of some curves.
 pub fn distinct(i: usize) -> Colour {
@@ -44,7 +43,8 @@ impl Map {
     /// nine places.
     pub fn sequential() -> Self {
         Self::through(&[
-            0x440154, 0x472d7b, 0x3b528b, 0x2c728e, 0x21918c, 0x28ae80, 0x5ec962, 0xaddc30, 0xfde725,
+            0x440154, 0x472d7b, 0x3b528b, 0x2c728e, 0x21918c, 0x28ae80, 0x5ec962, 0xaddc30,
+            0xfde725,
         ])
     }
 
@@ -146,7 +146,10 @@ mod tests {
             let (a, b) = (f64::from(i) / 50.0, f64::from(i + 1) / 50.0);
             assert!(lightness(&map, a) < lightness(&map, b) + 2e-3, "{a}");
             assert!(lightness(&zero, a / 2.0) < lightness(&zero, b / 2.0) + 2e-3, "{a}");
-            assert!(lightness(&zero, 1.0 - a / 2.0) < lightness(&zero, 1.0 - b / 2.0) + 2e-3, "{a}");
+            assert!(
+                lightness(&zero, 1.0 - a / 2.0) < lightness(&zero, 1.0 - b / 2.0) + 2e-3,
+                "{a}"
+            );
         }
     }
 }

@@ -63,22 +63,15 @@ pub struct Panel<'a, 'b> {
 }
 
 impl<'a, 'b> Panel<'a, 'b> {
-    /// A panel that fills `outer`, with its title.
-    pub fn new(
-        canvas: &'a Canvas<'b>,
-        outer: Area,
-        title: &str,
-        x: Axis,
-        y: Axis,
-    ) -> Result<Self> {
+    /// A panel that fills `outer`.
+    pub fn new(canvas: &'a Canvas<'b>, outer: Area, x: Axis, y: Axis) -> Self {
         let plot = Area {
             x: outer.x + LEFT,
             y: outer.y + TOP,
             width: outer.width - LEFT - RIGHT,
             height: outer.height - TOP - BOTTOM,
         };
-        canvas.text(title, (plot.x, outer.y + 12.0), TITLE)?;
-        Ok(Self { canvas, plot, x, y })
+        Self { canvas, plot, x, y }
     }
 
     /// The plot without axes and title.
@@ -87,8 +80,9 @@ impl<'a, 'b> Panel<'a, 'b> {
     }
 
     /// Draws curves over faint lines, the first one on top, and their legend.
-    pub fn curves(&self, curves: &[Curve]) -> Result<()> {
+    pub fn curves(&self, title: &str, curves: &[Curve]) -> Result<()> {
         let Area { x, y, width, height } = self.plot;
+        self.canvas.text(title, (x, y - 42.0), TITLE)?;
         let faint = Pen { colour: FAINT, width: 1.0, dash: None };
         for (value, _) in self.x.marks() {
             let at = self.at(value, f64::NAN).0;
@@ -111,8 +105,9 @@ impl<'a, 'b> Panel<'a, 'b> {
         self.frame()
     }
 
-    /// Fills the plot with `colour` of the values of the axes.
-    pub fn image(&self, colour: impl Fn(f64, f64) -> Colour) -> Result<()> {
+    /// Fills the plot with `colour(x, y)`, x and y from 0 to 1, y upwards.
+    pub fn image(&self, title: &str, colour: impl Fn(f64, f64) -> Colour) -> Result<()> {
+        self.canvas.text(title, (self.plot.x, self.plot.y - 16.0), TITLE)?;
         self.canvas.image(self.plot, colour)?;
         self.frame()
     }
@@ -152,7 +147,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         self.canvas.text(self.x.label(), (x + width / 2.0, bottom + 30.0), centred)?;
         let upwards =
             Letters { horizontal: HPos::Center, vertical: VPos::Top, upwards: true, ..SMALL };
-        self.canvas.text(self.y.label(), (x - LEFT + 2.0, y + height / 2.0), upwards)
+        self.canvas.text(self.y.label(), (x - LEFT + 8.0, y + height / 2.0), upwards)
     }
 
     /// The names of the curves in one line above the plot.
@@ -173,7 +168,8 @@ pub fn colour_bar(canvas: &Canvas, plot: Area, map: &Map, axis: &Axis) -> Result
     canvas.image(bar, |_, y| map.at(y))?;
     let pen = Pen { colour: GREY, width: 1.0, dash: None };
     let (right, bottom) = (bar.x + bar.width, bar.y + bar.height);
-    let corners = [(bar.x, bar.y), (right, bar.y), (right, bottom), (bar.x, bottom), (bar.x, bar.y)];
+    let corners =
+        [(bar.x, bar.y), (right, bar.y), (right, bottom), (bar.x, bottom), (bar.x, bar.y)];
     corners.windows(2).try_for_each(|side| canvas.line(side, pen))?;
     for (value, text) in axis.marks() {
         let y = bottom - bar.height * axis.place(value);

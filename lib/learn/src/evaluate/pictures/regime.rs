@@ -1,6 +1,6 @@
 //! The picture of one regime: a typical rollout in space and time, and the errors of all rollouts.
 
-use super::axis::{Axis, short};
+use super::axis::{Axis, plain, short};
 use super::canvas::{Area, Canvas, Letters, png};
 use super::colours::{GREY, INK, Map, distinct, of_model};
 use super::panel::{Curve, Panel, SMALL, TITLE, colour_bar};
@@ -24,7 +24,8 @@ pub fn draw(
         head(canvas, result, regime, example, protocol)?;
         space_and_time(canvas, example)?;
         let third = f64::from(WIDTH) / 3.0 - 8.0;
-        let area = |i: usize| Area { x: 8.0 + third * i as f64, y: 526.0, width: third, height: 424.0 };
+        let area =
+            |i: usize| Area { x: 8.0 + third * i as f64, y: 526.0, width: third, height: 424.0 };
         error_over_time(canvas, area(0), regime, protocol)?;
         last_state(canvas, area(1), example)?;
         spectrum(canvas, area(2), regime, example)
@@ -48,13 +49,14 @@ fn head(
         .map(|(model, value)| format!("{} {value}", model.name()))
         .collect();
     let parameter = &regime.parameter;
-    let title = format!("{} = {}   NRMSE: {}", symbol(&parameter.name), parameter.value, errors.join(", "));
+    let title =
+        format!("{} = {}   NRMSE: {}", symbol(&parameter.name), parameter.value, errors.join(", "));
     canvas.text(&title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
     let text = format!(
         "{} steps of Δt = {}, {} rollouts from {} trajectories of the {} split, {} grid points; in space \
          and time: the rollout of median error, {}",
         result.steps,
-        short(protocol.time_step),
+        plain(protocol.time_step),
         regime.rollouts,
         regime.trajectories,
         protocol.on,
@@ -69,23 +71,27 @@ fn space_and_time(canvas: &Canvas, example: &Example) -> Result<()> {
     let all = || example.truth.iter().flatten().copied().map(f64::from);
     let (low, high) = all().fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
     let field = Axis::linear("u", low, high);
-    let differences: Vec<Vec<f64>> = example.truth.iter().zip(&example.prediction).map(difference).collect();
+    let differences: Vec<Vec<f64>> =
+        example.truth.iter().zip(&example.prediction).map(difference).collect();
     let largest = differences.iter().flatten().fold(0.0, |m: f64, d| m.max(d.abs()));
     let error = Axis::linear("error", -largest, largest);
     let (sequential, diverging) = (Map::sequential(), Map::diverging());
-    let panel = |x: f64, title: &str| {
-        let area = Area { x, y: 76.0, width: 436.0, height: 440.0 };
-        let (first, last) = example.span();
-        Panel::new(canvas, area, title, Axis::linear("x / L", 0.0, 1.0), Axis::linear("time t", first, last))
+    let (first, last) = example.span();
+    let time = Axis::linear("time t", first, last);
+    let panel = |x: f64, time: Axis| {
+        let area = Area { x, y: 62.0, width: 444.0, height: 452.0 };
+        Panel::new(canvas, area, Axis::linear("x / L", 0.0, 1.0), time)
     };
     let value = |rows: &[Vec<f32>], x: f64, y: f64| f64::from(*at(rows, x, y));
-    panel(8.0, "truth")?.image(|x, y| sequential.at(field.place(value(&example.truth, x, y))))?;
-    let name = example.name;
-    let middle = panel(432.0, name)?;
-    middle.image(|x, y| sequential.at(field.place(value(&example.prediction, x, y))))?;
+    let left = panel(8.0, time.clone());
+    left.image("truth", |x, y| sequential.at(field.place(value(&example.truth, x, y))))?;
+    let middle = panel(403.0, time.clone().quiet());
+    let foretold = |x, y| sequential.at(field.place(value(&example.prediction, x, y)));
+    middle.image(example.name, foretold)?;
     colour_bar(canvas, middle.plot(), &sequential, &field)?;
-    let right = panel(902.0, &format!("{name} − truth"))?;
-    right.image(|x, y| diverging.at(error.place(*at(&differences, x, y))))?;
+    let right = panel(868.0, time.quiet());
+    let wrong = |x, y| diverging.at(error.place(*at(&differences, x, y)));
+    right.image(&format!("{} − truth", example.name), wrong)?;
     colour_bar(canvas, right.plot(), &diverging, &error)
 }
 
@@ -123,7 +129,7 @@ fn error_over_time(
     let values = curves.iter().flat_map(|curve| curve.points.iter().map(|(_, e)| *e));
     let y = Axis::logarithmic("NRMSE", values);
     let x = Axis::linear("time since the start", 0.0, protocol.time_step * protocol.steps as f64);
-    Panel::new(canvas, area, "Error over time", x, y)?.curves(&curves)
+    Panel::new(canvas, area, x, y).curves("Error over time", &curves)
 }
 
 fn last_state(canvas: &Canvas, area: Area, example: &Example) -> Result<()> {
@@ -146,8 +152,8 @@ fn last_state(canvas: &Canvas, area: Area, example: &Example) -> Result<()> {
     let (low, high) = all().fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
     let margin = 0.05 * (high - low);
     let y = Axis::linear("u", low - margin, high + margin);
-    let title = format!("State at t = {}", short(example.times.last().copied().unwrap_or(0.0)));
-    Panel::new(canvas, area, &title, Axis::linear("x / L", 0.0, 1.0), y)?.curves(&curves)
+    let title = format!("State at t = {}", plain(example.times.last().copied().unwrap_or(0.0)));
+    Panel::new(canvas, area, Axis::linear("x / L", 0.0, 1.0), y).curves(&title, &curves)
 }
 
 fn spectrum(canvas: &Canvas, area: Area, regime: &Regime, example: &Example) -> Result<()> {
@@ -156,14 +162,12 @@ fn spectrum(canvas: &Canvas, area: Area, regime: &Regime, example: &Example) -> 
         Curve::new(name, colour, 2.0, points)
     };
     let [truth, prediction] = &regime.spectra;
-    let curves = [
-        curve(example.name, distinct(0), prediction).dashed(7.0, 4.0),
-        curve("truth", INK, truth),
-    ];
+    let curves =
+        [curve(example.name, distinct(0), prediction).dashed(7.0, 4.0), curve("truth", INK, truth)];
     let largest = truth.iter().skip(1).fold(0.0, |m: f64, e| m.max(*e));
     let values = truth.iter().chain(prediction).skip(1).copied();
     // Below that f32 has only noise.
     let y = Axis::logarithmic("mean square of u", values).from(largest * 1e-14);
     let x = Axis::logarithmic("wave number k", [1.0, truth.len() as f64]);
-    Panel::new(canvas, area, "Spectrum of the last states", x, y)?.curves(&curves)
+    Panel::new(canvas, area, x, y).curves("Spectrum of the last states", &curves)
 }

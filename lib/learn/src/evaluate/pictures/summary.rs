@@ -1,6 +1,6 @@
 //! The picture of all regimes: how errors grow, and what they are over whole rollouts.
 
-use super::axis::{Axis, short};
+use super::axis::{Axis, plain, short};
 use super::canvas::{Area, Canvas, Letters, Pen, png};
 use super::colours::{FAINT, GREY, Map, of_model};
 use super::panel::{Curve, Panel, SMALL, TITLE};
@@ -24,7 +24,7 @@ pub fn draw(result: &Evaluation, protocol: &Protocol) -> Result<Vec<u8>> {
 }
 
 fn head(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
-    let title = format!("NRMSE of {} steps of Δt = {}", result.steps, short(protocol.time_step));
+    let title = format!("NRMSE of {} steps of Δt = {}", result.steps, plain(protocol.time_step));
     canvas.text(&title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
     let parameters = match &protocol.operator {
         Some(operator) => format!("operator of {} and ", operator.parameters),
@@ -76,7 +76,7 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
         Some(_) => "Over time: operator (line), persistence (dashes), codec (dots)",
         None => "Over time: codec (line), persistence (dashes)",
     };
-    Panel::new(canvas, area, title, x, y)?.curves(&curves)
+    Panel::new(canvas, area, x, y).curves(title, &curves)
 }
 
 /// A row for each regime, a dot for each model.
@@ -84,8 +84,10 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     let nrmse = |regime: &Regime, model: Model| {
         regime.scores.field.rollout(model).map_or(f64::NAN, |sums| sums.errors().nrmse())
     };
-    let models: Vec<Model> =
-        [Model::Codec, Model::Operator, Model::Persistence, Model::Mean].into_iter().filter(|model| result.overall.field.models().contains(model)).collect();
+    let models: Vec<Model> = [Model::Codec, Model::Operator, Model::Persistence, Model::Mean]
+        .into_iter()
+        .filter(|model| result.overall.field.models().contains(model))
+        .collect();
     let values = result.regimes.iter().flat_map(|r| models.iter().map(|m| nrmse(r, *m)));
     let axis = Axis::logarithmic("NRMSE", values.collect::<Vec<_>>());
     let plot = Area { x: 890.0, y: 134.0, width: 480.0, height: 442.0 };
@@ -104,14 +106,23 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
         let y = plot.y + row * (i as f64 + 0.5);
         let leftward = Letters { horizontal: HPos::Right, ..SMALL };
         canvas.text(&name(regime), (plot.x - 12.0, y), leftward)?;
-        canvas.line(&[(plot.x, y), (plot.x + plot.width, y)], Pen { colour: GREY, ..faint })?;
+        canvas
+            .line(&[(plot.x, y), (plot.x + plot.width, y)], Pen { colour: [0xbb; 3], ..faint })?;
         for model in &models {
             let value = nrmse(regime, *model);
             if value.is_finite() {
                 let x = plot.x + plot.width * axis.place(value);
                 canvas.dot((x, y), 6.0, of_model(*model))?;
-                let above = Letters { colour: of_model(*model), ..centred };
-                canvas.text(&short(value), (x, y - 18.0), above)?;
+                // Where models come close to each other their numbers must not.
+                let down = match model {
+                    Model::Operator => -18.0,
+                    Model::Codec | Model::Persistence => 18.0,
+                    Model::Mean => 36.0,
+                };
+                let letters = Letters { colour: of_model(*model), ..centred };
+                if row > 60.0 {
+                    canvas.text(&short(value), (x, y + down), letters)?;
+                }
             }
         }
     }

@@ -48,7 +48,7 @@ fn sigmoid<T: Float>(x: T) -> T {
 }
 
 /// out = f(x), on the calling thread.
-pub(crate) fn value<T: Float>(activation: Activation, x: &[T], out: &mut [T]) {
+fn value<T: Float>(activation: Activation, x: &[T], out: &mut [T]) {
     match activation {
         Activation::Identity => out.copy_from_slice(x),
         Activation::Gelu => map(out, x, |_, x| gelu(x)),
@@ -57,8 +57,39 @@ pub(crate) fn value<T: Float>(activation: Activation, x: &[T], out: &mut [T]) {
     }
 }
 
+/// out = f(z) and z ← f'(z), on the calling thread: what backward will need takes the place of what it
+/// is made from.
+pub(crate) fn value_and_derivative<T: Float>(activation: Activation, z: &mut [T], out: &mut [T]) {
+    match activation {
+        Activation::Identity => {
+            out.copy_from_slice(z);
+            z.fill(T::ONE);
+        }
+        Activation::Gelu => both(z, out, |x| {
+            let half = T::of(0.5);
+            let cdf = half + half * (x * T::of(std::f64::consts::FRAC_1_SQRT_2)).erf();
+            let density = T::of(0.398_942_280_401_432_7) * (-half * x * x).exp();
+            (x * cdf, x.mul_add(density, cdf))
+        }),
+        Activation::GeluTanh => both(z, out, |x| (gelu_tanh(x), gelu_tanh_derivative(x))),
+        Activation::Silu => both(z, out, |x| {
+            let s = sigmoid(x);
+            (x * s, s * x.mul_add(T::ONE - s, T::ONE))
+        }),
+    }
+}
+
+#[inline(always)]
+fn both<T: Float>(z: &mut [T], out: &mut [T], f: impl Fn(T) -> (T, T)) {
+    vectorize!({
+        for (z, y) in z.iter_mut().zip(out) {
+            (*y, *z) = f(*z);
+        }
+    });
+}
+
 /// dy ← dy·f'(x), on the calling thread.
-pub(crate) fn derivative_times<T: Float>(activation: Activation, x: &[T], dy: &mut [T]) {
+fn derivative_times<T: Float>(activation: Activation, x: &[T], dy: &mut [T]) {
     match activation {
         Activation::Identity => {}
         Activation::Gelu => map(dy, x, |dy, x| dy * gelu_derivative(x)),

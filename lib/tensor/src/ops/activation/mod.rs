@@ -5,7 +5,7 @@
 
 mod cpu;
 
-pub(crate) use cpu::{derivative_times, value};
+pub(crate) use cpu::value_and_derivative;
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;

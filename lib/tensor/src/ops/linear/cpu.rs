@@ -16,7 +16,7 @@ const COLUMNS: usize = 256;
 const LANES: usize = 8;
 const LANE_ELEMENTS: usize = 4 << 20;
 
-/// z = x Wᵀ + b and, if asked, out = f(z).
+/// z = x Wᵀ + b or, if asked, out = f(x Wᵀ + b) and z = f'(x Wᵀ + b).
 pub(super) fn forward<T: Float>(
     x: &Tensor,
     w: &Tensor,
@@ -58,7 +58,7 @@ pub(super) fn forward<T: Float>(
                 // SAFETY: as above.
                 let (z, out) =
                     unsafe { (z.slice(start..start + span), out.slice(start..start + span)) };
-                activation::value(*f, z, out);
+                activation::value_and_derivative(*f, z, out);
             }
         }
     };
@@ -68,22 +68,27 @@ pub(super) fn forward<T: Float>(
     blocks(work, grain, |range| range.for_each(|i| task(i / column_blocks, i % column_blocks)));
 }
 
-/// Adds to (or sets) dx, dW, db where they are given; `dy` becomes dz.
+/// Adds to (or sets) dx, dW, db where they are given; `dy` becomes dz = dy ∘ slope.
 pub(super) fn backward<T: Float>(
     x: &Tensor,
     w: &Tensor,
-    z: Option<(Activation, &[T])>,
+    slope: Option<&[T]>,
     dy: &mut Tensor,
     [dx, dw, db]: [&mut Option<Slot>; 3],
 ) {
     let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
     let (x, w) = (x.read::<T>(), w.read::<T>());
-    if let Some((f, z)) = z {
+    if let Some(slope) = slope {
         let dy = Shared::new(dy.write::<T>());
         blocks(rows, ROWS / 4, |r| {
             let span = r.start * n..r.end * n;
             // SAFETY: blocks are disjoint.
-            activation::derivative_times(f, &z[span.clone()], unsafe { dy.slice(span) });
+            let (dy, slope) = (unsafe { dy.slice(span.clone()) }, &slope[span]);
+            vectorize!({
+                for (d, s) in dy.iter_mut().zip(slope) {
+                    *d *= *s;
+                }
+            });
         });
     }
     let dz = dy.read::<T>();
@@ -157,7 +162,11 @@ fn collect<T: Float>(sums: &[T], lanes: usize, slot: &mut Slot) {
         }
         for lane in 0..lanes {
             let part = &sums[lane * width..][range.clone()];
-            vectorize!(total.iter_mut().zip(part).for_each(|(t, p)| *t += *p));
+            vectorize!({
+                for (t, p) in total.iter_mut().zip(part) {
+                    *t += *p;
+                }
+            });
         }
     });
 }

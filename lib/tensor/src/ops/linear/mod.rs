@@ -44,12 +44,13 @@ impl Op for Linear {
                 cpu::forward::<T>(x, w, inputs.get(2).copied(), out.write(), None);
             });
         } else {
-            let mut z = Tensor::arbitrary(out.shape(), out.dtype());
+            // f'(z): backward needs nothing else of z.
+            let mut slope = Tensor::arbitrary(out.shape(), out.dtype());
             with_float!(out.dtype(), T => {
                 let activated = Some((self.activation, out.write()));
-                cpu::forward::<T>(x, w, inputs.get(2).copied(), z.write(), activated);
+                cpu::forward::<T>(x, w, inputs.get(2).copied(), slope.write(), activated);
             });
-            saved.push(z);
+            saved.push(slope);
         }
         saved
     }
@@ -58,8 +59,8 @@ impl Op for Linear {
         let (mut dx, mut dw) = (grads.take(0), grads.take(1));
         let mut db = if self.bias { grads.take(2) } else { None };
         with_float!(dy.dtype(), T => {
-            let z = saved.get(2).map(|z| (self.activation, z.read::<T>()));
-            cpu::backward::<T>(&saved[0], &saved[1], z, &mut dy, [&mut dx, &mut dw, &mut db]);
+            let slope = saved.get(2).map(|slope| slope.read::<T>());
+            cpu::backward::<T>(&saved[0], &saved[1], slope, &mut dy, [&mut dx, &mut dw, &mut db]);
         });
         for (i, slot) in [dx, dw, db].into_iter().enumerate() {
             if let Some(slot) = slot {

@@ -18,6 +18,10 @@ fn on_cpu<T: Float>(decay: f64, p: &[T], a: &mut [T]) {
         let p = &p[range.clone()];
         // SAFETY: blocks are disjoint.
         let a = unsafe { a.slice(range) };
-        vectorize!(a.iter_mut().zip(p).for_each(|(a, p)| *a = d.mul_add(*a, c * *p)));
+        vectorize!({
+            for (a, p) in a.iter_mut().zip(p) {
+                *a = d.mul_add(*a, c * *p);
+            }
+        });
     });
 }

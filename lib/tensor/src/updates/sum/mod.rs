@@ -16,6 +16,10 @@ fn on_cpu<T: Float>(a: &mut [T], b: &[T]) {
     blocks(b.len(), BLOCK_ELEMENTS, |range| {
         // SAFETY: blocks are disjoint.
         let a = unsafe { a.slice(range.clone()) };
-        vectorize!(a.iter_mut().zip(&b[range]).for_each(|(a, b)| *a += *b));
+        vectorize!({
+            for (a, b) in a.iter_mut().zip(&b[range]) {
+                *a += *b;
+            }
+        });
     });
 }

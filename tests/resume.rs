@@ -1,0 +1,190 @@
+//! A run that is killed or stopped and started again ends with the same bits as one that never was:
+//! weights, average, optimizer, and everything its log says of updates and validations.
+
+mod common;
+
+use common::{Seen, shell};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const OPERATOR: &str = "seed: 3
+data: {train: latents/train, validation: latents/validation, strides: [1, 2], roll: true, noise: 0.01, early: 1.5}
+model:
+  core: {kind: pdet_stack, hidden: 24, depth: 2, filter: 3, attention: {kind: multi_head, heads: 2}}
+loss: {horizons: [1, 2], validation_steps: 3, spectral_energy: 0.01}
+training: {updates: 240, batch_size: 4, accumulation: 2, clip: 0.5, ema: 0.95, validate_every: 16,
+  validation_samples: 8, log_every: 1}
+optimizer: {method: {kind: adamw, betas: [0.9, 0.95]}, learning_rate: 3e-3, weight_decay: 0.01}
+schedule:
+  - {kind: linear, updates: 20, start_factor: 0.1, end_factor: 1}
+  - {kind: cosine, end_factor: 0.1}
+checkpoint: {every: 7, keep_last: 3}
+";
+
+/// Fields, a codec and latents, in a folder of their own.
+fn prepare(folder: &Path) {
+    std::fs::write(folder.join("operator.yaml"), OPERATOR).unwrap();
+    let seen = shell(
+        folder,
+        "ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 21 --seed 5 -o data
+         ds-prep split data/*.hdf5 --seed 5 -o split.json
+         ds-prep stats split.json -o stats.json
+         cat > codec.yaml <<'END'
+         data: {split: split.json, stats: stats.json, shift: true, reflect: true}
+         model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}
+         loss: {reencoding: 0.1}
+         training: {updates: 60, batch_size: 8, log_every: 1, validate_every: 20, ema: 0.9}
+         optimizer: {method: {kind: sgd, momentum: 0.9}, learning_rate: 1e-2}
+         checkpoint: {every: 10}
+END
+         train-stage codec -c codec.yaml --run codec
+         latent-cache make --codec codec --split split.json -o latents",
+    );
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+}
+
+fn train(folder: &Path, run: &str, more: &str) -> Seen {
+    shell(folder, &format!("{more} train-stage operator -c operator.yaml --run {run}"))
+}
+
+/// What must be the same: hashes of the tensors of the last checkpoint, and the log.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    tensors: BTreeMap<String, String>,
+    log: Vec<String>,
+}
+
+fn outcome(folder: &Path, run: &str) -> Outcome {
+    let last = folder.join(run).join("ckpt/step-00000240");
+    let mut tensors = BTreeMap::new();
+    for entry in std::fs::read_dir(&last).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "safetensors") {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            tensors.insert(name, unix::publish::hash_file(&path).unwrap());
+        }
+    }
+    assert_eq!(tensors.len(), 4, "model, average, optimizer, constants: {tensors:?}");
+    let records = unix::log::read(&folder.join(run).join("log.jsonl")).unwrap().records;
+    let mut log = Vec::new();
+    for mut record in records {
+        if record["kind"] == "update" || record["kind"] == "validation" {
+            // When and how fast is another matter.
+            for key in ["time", "attempt", "seconds", "stall"] {
+                record.remove(key);
+            }
+            log.push(serde_json::to_string(&record).unwrap());
+        }
+    }
+    assert_eq!(log.len(), 240 + 15);
+    Outcome { tensors, log }
+}
+
+/// A fresh seed, printed when a test fails.
+fn seed() -> u64 {
+    unix::time::process_start().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20
+}
+
+struct Random(u64);
+
+impl Random {
+    /// Uniform in [0, 1).
+    fn next(&mut self) -> f64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+fn start(folder: &Path, run: &str) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_train-stage"))
+        .args(["operator", "-c", "operator.yaml", "--run", run])
+        .current_dir(folder)
+        .env_remove("LONGHAUL_END_TIME")
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    prepare(folder);
+    let began = Instant::now();
+    let seen = train(folder, "whole", "");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let whole_time = began.elapsed().as_secs_f64();
+    let whole = outcome(folder, "whole");
+
+    let seed = seed();
+    let mut random = Random(seed);
+    let mut killed = 0;
+    // Each start lives a random part of the run: the moments fall on its beginning, on updates,
+    // validations and saves.
+    for _ in 0..10 {
+        let mut child = start(folder, "killed");
+        std::thread::sleep(Duration::from_secs_f64(0.4 * whole_time * random.next()));
+        killed += usize::from(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(killed >= 3, "only {killed} of 10 starts lived until they were killed, seed {seed}");
+    let seen = train(folder, "killed", "");
+    assert_eq!(seen.status, Some(0), "seed {seed}: {}", seen.stderr);
+    let after = outcome(folder, "killed");
+    assert!(after == whole, "seed {seed}: a killed run ended differently");
+
+    // Finished is finished: another start changes nothing and ends at once.
+    let seen = train(folder, "killed", "");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert!(seen.stderr.contains("nothing to do"), "{}", seen.stderr);
+
+    threads_change_nothing(folder, &whole);
+    warned_by_timekeep_it_stops_and_goes_on(folder, &whole);
+}
+
+fn threads_change_nothing(folder: &Path, whole: &Outcome) {
+    for threads in [1, 3] {
+        let run = format!("threads-{threads}");
+        let script = format!(
+            "train-stage operator -c operator.yaml -o training.threads={threads} --run {run}"
+        );
+        let seen = shell(folder, &script);
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        assert!(outcome(folder, &run) == *whole, "{threads} threads ended differently");
+    }
+}
+
+/// TERM to timekeep reaches the run, which saves and ends with 75; so does the end of the limit.
+fn warned_by_timekeep_it_stops_and_goes_on(folder: &Path, whole: &Outcome) {
+    let seed = seed();
+    let mut random = Random(seed);
+    let mut stops = 0;
+    for _ in 0..40 {
+        let delay = 0.05 + 0.6 * random.next();
+        let script = format!(
+            "timekeep run -- train-stage operator -c operator.yaml --run stopped & child=$!
+             sleep {delay}
+             kill -TERM $child 2>/dev/null || true
+             wait $child"
+        );
+        let seen = shell(folder, &script);
+        match seen.status {
+            Some(75) => stops += 1,
+            Some(0) => break,
+            // The signal came before anybody listened.
+            Some(143) => {}
+            other => panic!("{other:?}, seed {seed}: {}", seen.stderr),
+        }
+    }
+    let seen = train(folder, "stopped", "timekeep run --limit 1h -- ");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert!(stops >= 1, "no start was stopped with a checkpoint, seed {seed}");
+    assert!(outcome(folder, "stopped") == *whole, "seed {seed}: a stopped run ended differently");
+}
