@@ -9,9 +9,9 @@ say() { printf '\n== %s\n' "$*"; }
 
 rm -rf demo
 
-say "data: 240 trajectories for each of three viscosities"
-ds-prep gen burgers --parameter 0.001,0.01,0.1 --samples 240 --seed 1 -o demo/data
-ds-prep split demo/data/*.hdf5 --train 200 --validation 20 --test 20 --seed 1 -o demo/data/split.json
+say "data: 440 trajectories for each of three viscosities"
+ds-prep gen burgers --parameter 0.001,0.01,0.1 --samples 440 --seed 1 -o demo/data
+ds-prep split demo/data/*.hdf5 --train 400 --validation 20 --test 20 --seed 1 -o demo/data/split.json
 ds-prep stats demo/data/split.json
 ds-prep check demo/data/split.json
 

@@ -38,10 +38,15 @@ const fn case(
 /// A second run of the fixture's stage.
 const NEW: &str = "train-stage codec -c codec.yaml --run new";
 /// A run that reads every sample several times.
-const LONG: &str = "train-stage codec -c codec.yaml --run new -o training.updates=72";
-/// One of the two files of the data set; `$file` in the commands that plant.
+const LONG: &str = "train-stage codec -c codec.yaml -o training.updates=72 --run new";
+/// A stage of the second kind, on latents that are still to be made.
+const OPERATOR: &str = "train-stage operator -c operator.yaml --run new";
+/// One of the two files of the data set.
 const FILE: &str = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
-/// Writes a NaN into the middle of it.
+/// What the commands that plant may use.
+const VARIABLES: &str = "file=raw/1D_Burgers_Sols_Nu0.1.hdf5
+    make_latents='latent-cache make --codec run --split split.json -o latents'";
+/// Writes a NaN into the middle of the file.
 const NAN: &str = "printf '\\000\\000\\300\\177' |
     dd of=$file bs=4 seek=$(($(stat -c %s $file) / 8)) conv=notrunc status=none";
 /// Makes most of its numbers NaN.
@@ -66,7 +71,7 @@ const CASES: &[Case] = &[
     case("a missing variable", "sed -i 's#split: .*#split: ${NO_SUCH}/split.json#' codec.yaml",
         NEW, 78, 1, &["codec.yaml: data.split: the environment variable NO_SUCH is not set"]),
     case("several faults at once",
-        "sed -i 's/hidden: 8/hiden: 8/; s/adamw/adam/; s/batch_size: 4/batch_size: 4.5/' codec.yaml",
+        "sed -i 's/hidden: 8/hiden: 8/; s/adamw/adam/; s/size: 4/size: 4.5/' codec.yaml",
         NEW, 78, 5, &["4 faults", "model.hiden: unknown key; did you mean hidden?",
         "model.hidden: missing", "training.batch_size: expected", "did you mean adamw?"]),
     case("no YAML", "echo '{a: [' > codec.yaml", NEW, 78, 2, &["codec.yaml"]),
@@ -94,9 +99,8 @@ const CASES: &[Case] = &[
     case("a NaN, trained on: the update is skipped and counted", NAN, LONG, 0, 4,
         &["skipped: loss NaN", "finished at update 72"]),
     case("nothing but NaN, trained on", ALL_NAN,
-        "train-stage codec -c codec.yaml --run new -o training.updates=72 -o training.batch_size=32",
-        1, 10,
-        &["update 8 skipped", "diverged: loss or gradient not finite in 8 updates in a row"]),
+        "train-stage codec -c codec.yaml -o training.updates=72 -o training.batch_size=32 --run new",
+        1, 10, &["update 8 skipped", "diverged: loss or gradient not finite in 8 updates in a row"]),
     case("a missing split manifest", "rm split.json", NEW, 66, 1, &["split.json", "No such file"]),
     case("a split manifest that is none", "echo '{}' > split.json", NEW, 65, 1, &["split.json"]),
     case("missing statistics", "rm stats.json", NEW, 66, 1, &["stats.json", "No such file"]),
@@ -104,7 +108,8 @@ const CASES: &[Case] = &[
         "train-stage codec -c codec.yaml -o data.split=other.json --run new", 65, 1,
         &["stats.json: made from split", "run `ds-prep stats` again"]),
     case("a patch that does not divide the grid", "",
-        "train-stage codec -c codec.yaml -o model.patch=7 --run new", 78, 1, &["model.patch", "64"]),
+        "train-stage codec -c codec.yaml -o model.patch=7 --run new", 78, 1,
+        &["model.patch", "64"]),
     // The run directory.
     case("a run directory below a file", "", "train-stage codec -c codec.yaml --run codec.yaml/run",
         73, 1, &["codec.yaml/run", "Not a directory"]),
@@ -117,7 +122,7 @@ const CASES: &[Case] = &[
         "train-stage codec -c codec.yaml --run run -o optimizer.learning_rate=0.01", 78, 3,
         &["run/ckpt/step-00000004", "optimizer.learning_rate: was 0.001, now 0.01"]),
     case("other data than the checkpoint's",
-        "ds-prep split raw/* --seed 2 -o other.json; mv other.json split.json; ds-prep stats split.json",
+        "ds-prep split raw/* --seed 2 -o new.json; mv new.json split.json; ds-prep stats split.json",
         "train-stage codec -c codec.yaml --run run --resume run/ckpt/step-00000002", 78, 1,
         &["was trained on other data"]),
     case("a checkpoint to resume from that is not there", "",
@@ -140,6 +145,17 @@ const CASES: &[Case] = &[
     case("no checkpoints", "", "ckpt ls nowhere", 66, 1, &["nowhere"]),
     case("a rollout longer than the data", "",
         "evaluate --codec run --split split.json --steps 9 -o result", 2, 2, &["9"]),
+    // Latents.
+    case("no latents", "", OPERATOR, 66, 1, &["latents/train"]),
+    case("a shard cut short", "$make_latents; truncate -s -64 latents/train/*.safetensors",
+        OPERATOR, 65, 1, &["latents/train/shard-00000.safetensors"]),
+    case("a shard changed, verified",
+        "$make_latents; printf x | dd of=latents/train/shard-00000.safetensors bs=1 seek=2000 \
+         conv=notrunc status=none", "latent-cache verify latents/train latents/validation", 65, 1,
+        &["shard-00000.safetensors"]),
+    case("rollouts longer than the trajectories", "$make_latents",
+        "train-stage operator -c operator.yaml -o loss.validation_steps=9 --run new", 78, 1,
+        &["9 steps of 1 frames do not fit into the 9 frames of latents/validation"]),
     // Standard output.
     case("a reader that is gone", "",
         "{ sleep 0.2; ds-prep ls split.json; echo $? > status; } | true; exit $(cat status)",
@@ -160,6 +176,9 @@ const ON_A_DISK: &[(&str, Case)] = &[
     ("size=40k", case("no space for checkpoints", "",
         "train-stage codec -c codec.yaml --run disk/run", 73, 4,
         &["checkpoint not saved", "disk/run/ckpt/step-00000004", "free"])),
+    ("size=40k", case("no space for checkpoints, found by --check", "",
+        "train-stage codec -c codec.yaml --run disk/run --check", 73, 1,
+        &["disk/run/ckpt", "free"])),
     ("size=4k", case("no space at all", "",
         "train-stage codec -c codec.yaml --run disk/run", 73, 1, &["disk/run", "free"])),
     ("size=20k", case("no space for a data set", "",
@@ -182,6 +201,14 @@ optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 checkpoint: {every: 2}
 ";
     fs::write(folder.path().join("codec.yaml"), yaml).unwrap();
+    let yaml = "\
+data: {train: latents/train, validation: latents/validation}
+model: {core: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+loss: {validation_steps: 2}
+training: {updates: 4, batch_size: 4}
+optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
+";
+    fs::write(folder.path().join("operator.yaml"), yaml).unwrap();
     let seen = shell(
         folder.path(),
         "ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 9 --seed 1 -o raw
@@ -205,7 +232,7 @@ fn check(case: &Case, wrap: impl Fn(&str) -> String) -> Vec<String> {
     let copy = tempfile::tempdir().unwrap();
     let folder = copy.path();
     let from = FIXTURE.path().display();
-    let planted = shell(folder, &format!("file={FILE}; cp -a {from}/. .\n{}", case.plant));
+    let planted = shell(folder, &format!("{VARIABLES}; cp -a {from}/. .\n{}", case.plant));
     assert_eq!(planted.status, Some(0), "{}: {}", case.name, planted.stderr);
     faults(case, &shell(folder, &wrap(case.command)))
 }

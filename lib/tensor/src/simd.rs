@@ -30,22 +30,47 @@ pub fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(kernel)
 }
 
-/// Σ f(i) over 0..n with [`LANES`] partial sums.
+/// Σ f(a_i, b_i, ..) over the elements of slices of one length, with [`LANES`] partial sums.
+///
+/// # Panics
+/// When the slices differ in length.
 #[inline(always)]
-pub fn sum<T: Float>(n: usize, f: impl Fn(usize) -> T) -> T {
-    let mut lanes = [T::ZERO; LANES];
-    let whole = n / LANES * LANES;
-    let mut start = 0;
-    while start < whole {
-        for (lane, total) in lanes.iter_mut().enumerate() {
-            *total += f(start + lane);
+pub fn sum<T: Float, const K: usize>(slices: [&[T]; K], f: impl Fn([T; K]) -> T) -> T {
+    let [total] = sums(slices, |x| [f(x)]);
+    total
+}
+
+/// Several sums in one pass, as [`sum`].
+#[inline(always)]
+pub fn sums<T: Float, const K: usize, const M: usize>(
+    slices: [&[T]; K],
+    f: impl Fn([T; K]) -> [T; M],
+) -> [T; M] {
+    let n = slices[0].len();
+    assert!(slices.iter().all(|s| s.len() == n));
+    let mut lanes = [[T::ZERO; LANES]; M];
+    let chunks = n / LANES;
+    for chunk in 0..chunks {
+        // Arrays of known length: no bound is checked inside.
+        let block = slices.map(|s| {
+            let mut values = [T::ZERO; LANES];
+            values.copy_from_slice(&s[chunk * LANES..(chunk + 1) * LANES]);
+            values
+        });
+        for lane in 0..LANES {
+            let terms = f(block.map(|b| b[lane]));
+            for m in 0..M {
+                lanes[m][lane] += terms[m];
+            }
         }
-        start += LANES;
     }
-    for i in whole..n {
-        lanes[i - whole] += f(i);
+    for i in chunks * LANES..n {
+        let terms = f(slices.map(|s| s[i]));
+        for m in 0..M {
+            lanes[m][i - chunks * LANES] += terms[m];
+        }
     }
-    fold(&lanes)
+    lanes.map(|l| fold(&l))
 }
 
 /// Sums the lanes pairwise, always in the same order.

@@ -7,7 +7,7 @@ use crate::{Error, Exit, Result};
 /// Refuses (73) when the file system of `path` has less than 1.2 times `bytes` free for us.
 /// A file system that cannot tell is trusted; quotas are only found when writing.
 pub fn ensure_space(path: &Path, bytes: u64) -> Result<()> {
-    let Ok(found) = rustix::fs::statvfs(parent(path)) else { return Ok(()) };
+    let Ok(found) = rustix::fs::statvfs(nearest(path)) else { return Ok(()) };
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     let wanted = bytes.saturating_add(bytes / 5);
     if found.f_blocks == 0 || wanted <= free {
@@ -25,7 +25,7 @@ pub fn ensure_space(path: &Path, bytes: u64) -> Result<()> {
 
 /// Refuses (73) when the file system of `path` has room for fewer than 1.2 times `files` more files.
 pub fn ensure_files(path: &Path, files: u64) -> Result<()> {
-    let Ok(found) = rustix::fs::statvfs(parent(path)) else { return Ok(()) };
+    let Ok(found) = rustix::fs::statvfs(nearest(path)) else { return Ok(()) };
     let wanted = files.saturating_add(files.div_ceil(5));
     if found.f_files == 0 || wanted <= found.f_favail {
         return Ok(());
@@ -36,6 +36,15 @@ pub fn ensure_files(path: &Path, files: u64) -> Result<()> {
         found.f_favail
     );
     Err(Error::new(Exit::CannotCreate, message))
+}
+
+/// The nearest folder above `path` that exists; those below it will be made on its file system.
+fn nearest(path: &Path) -> &Path {
+    let mut folder = parent(path);
+    while !folder.exists() && folder != parent(folder) {
+        folder = parent(folder);
+    }
+    folder
 }
 
 /// The folder that holds `path`: `.` for a bare name.
@@ -71,6 +80,10 @@ mod tests {
         let error = ensure_space(&path, u64::MAX / 2).unwrap_err();
         assert_eq!(error.exit, Exit::CannotCreate);
         assert!(error.to_string().contains("large"), "{error}");
+        // The folders above need not be there yet.
+        assert_eq!(nearest(&folder.path().join("a/b/c")), folder.path());
+        assert_eq!(nearest(Path::new("no-such/a")), Path::new("."));
+        assert!(ensure_space(&folder.path().join("a/b/c"), u64::MAX / 2).is_err());
     }
 
     #[test]

@@ -146,5 +146,4 @@ impl Sums for FieldErrors {
 }
 
 #[cfg(test)]
-#[path = "errors_tests.rs"]
 mod tests;

@@ -67,7 +67,7 @@ pub(super) fn backward<T: Float>(
                     let s = (stats[2 * row], stats[2 * row + 1]);
                     if let Some((add, dx)) = &mut dx {
                         let dx = &mut dx[r * h..][..h];
-                        input_gradient(x, s, |i| (T::ONE + scale[i]) * dy[i], dx, *add);
+                        input_gradient(x, s, (T::ONE, scale), dy, dx, *add);
                     }
                     if let Some((dscale, dshift)) = &mut sums {
                         for i in 0..h {

@@ -120,7 +120,7 @@ impl<T: Float> Work<T> {
                 for x in p.iter_mut() {
                     *x = (*x - top).exp() * inverse;
                 }
-                let dot = sum(t, |j| p[j] * ds[j]);
+                let dot = sum([p, ds], |[p, ds]| p * ds);
                 for j in 0..t {
                     ds[j] = p[j] * (ds[j] - dot);
                 }
@@ -178,7 +178,7 @@ fn normalization<T: Float>(
                 let from = at + target.start + t * s.stride;
                 // SAFETY: as in `into`.
                 let dx = unsafe { target.data.slice(from..from + s.dim) };
-                rmsnorm::input_gradient(x, r, |i| w[i] * dn[i], dx, target.add);
+                rmsnorm::input_gradient(x, r, w, dn, dx, target.add);
             }
             for i in 0..s.dim {
                 dw[i] = (dn[i] * r).mul_add(x[i], dw[i]);

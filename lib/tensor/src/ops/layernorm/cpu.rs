@@ -1,7 +1,7 @@
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
-use crate::simd::sum;
+use crate::simd::{sum, sums};
 use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
 
@@ -9,8 +9,8 @@ use crate::vectorize;
 #[inline(always)]
 pub(crate) fn statistics<T: Float>(x: &[T], epsilon: T) -> (T, T) {
     let n = T::ONE / T::of(x.len() as f64);
-    let mean = sum(x.len(), |i| x[i]) * n;
-    let variance = n * sum(x.len(), |i| (x[i] - mean) * (x[i] - mean));
+    let mean = sum([x], |[x]| x) * n;
+    let variance = n * sum([x], |[x]| (x - mean) * (x - mean));
     (mean, T::ONE / (variance + epsilon).sqrt())
 }
 
@@ -20,23 +20,26 @@ pub(crate) fn normalized<T: Float>(x: T, (mean, rstd): (T, T)) -> T {
     (x - mean) * rstd
 }
 
-/// dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) of one row, where `g` is the gradient of n.
+/// dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) of one row, where g = (offset + w) ∘ dy is the gradient of n.
 #[inline(always)]
 pub(crate) fn input_gradient<T: Float>(
     x: &[T],
     stats: (T, T),
-    g: impl Fn(usize) -> T,
+    (offset, w): (T, &[T]),
+    dy: &[T],
     dx: &mut [T],
     add: bool,
 ) {
-    let (len, n) = (x.len(), T::ONE / T::of(x.len() as f64));
-    let mean_g = n * sum(len, &g);
-    let mean_gn = n * sum(len, |i| g(i) * normalized(x[i], stats));
-    let at = |i: usize| stats.1 * (g(i) - mean_g - normalized(x[i], stats) * mean_gn);
-    if add {
-        (0..len).for_each(|i| dx[i] += at(i));
-    } else {
-        (0..len).for_each(|i| dx[i] = at(i));
+    let n = T::ONE / T::of(x.len() as f64);
+    let [sum_g, sum_gn] = sums([x, w, dy], |[x, w, dy]| {
+        let g = (offset + w) * dy;
+        [g, g * normalized(x, stats)]
+    });
+    let (mean_g, mean_gn) = (n * sum_g, n * sum_gn);
+    for (((dx, x), w), dy) in dx.iter_mut().zip(x).zip(w).zip(dy) {
+        let g = (offset + *w) * *dy;
+        let d = stats.1 * (g - mean_g - normalized(*x, stats) * mean_gn);
+        *dx = if add { *dx + d } else { d };
     }
 }
 
@@ -78,7 +81,7 @@ pub(super) fn backward_x<T: Float>(x: &Tensor, w: &[T], stats: &[T], dy: &[T], s
             for (r, row) in range.enumerate() {
                 let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
                 let s = (stats[2 * row], stats[2 * row + 1]);
-                input_gradient(x, s, |i| w[i] * dy[i], &mut dx[r * h..][..h], add);
+                input_gradient(x, s, (T::ZERO, w), dy, &mut dx[r * h..][..h], add);
             }
         });
     });

@@ -8,25 +8,17 @@ use crate::vectorize;
 /// 1/√(mean(x²) + ε).
 #[inline(always)]
 pub(crate) fn rstd<T: Float>(x: &[T], epsilon: T) -> T {
-    let mean = sum(x.len(), |i| x[i] * x[i]) / T::of(x.len() as f64);
+    let mean = sum([x], |[x]| x * x) / T::of(x.len() as f64);
     T::ONE / (mean + epsilon).sqrt()
 }
 
-/// dx (+)= r·(g - n·mean(g ∘ n)) of one row, where `g` is the gradient of n = x·r.
+/// dx (+)= r·(g - n·mean(g ∘ n)) of one row, where g = w ∘ dy is the gradient of n = x·r.
 #[inline(always)]
-pub(crate) fn input_gradient<T: Float>(
-    x: &[T],
-    r: T,
-    g: impl Fn(usize) -> T,
-    dx: &mut [T],
-    add: bool,
-) {
-    let mean_gn = sum(x.len(), |i| g(i) * x[i]) * r / T::of(x.len() as f64);
-    let at = |i: usize| r * (g(i) - x[i] * r * mean_gn);
-    if add {
-        (0..x.len()).for_each(|i| dx[i] += at(i));
-    } else {
-        (0..x.len()).for_each(|i| dx[i] = at(i));
+pub(crate) fn input_gradient<T: Float>(x: &[T], r: T, w: &[T], dy: &[T], dx: &mut [T], add: bool) {
+    let mean_gn = sum([x, w, dy], |[x, w, dy]| w * dy * x) * r / T::of(x.len() as f64);
+    for (((dx, x), w), dy) in dx.iter_mut().zip(x).zip(w).zip(dy) {
+        let d = r * (*w * *dy - *x * r * mean_gn);
+        *dx = if add { *dx + d } else { d };
     }
 }
 
@@ -67,7 +59,7 @@ pub(super) fn backward<T: Float>(
                 for (r, row) in range.enumerate() {
                     let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
                     let rstd = rstd(x, T::of(epsilon));
-                    input_gradient(x, rstd, |i| w[i] * dy[i], &mut dx[r * h..][..h], add);
+                    input_gradient(x, rstd, w, dy, &mut dx[r * h..][..h], add);
                 }
             });
         });

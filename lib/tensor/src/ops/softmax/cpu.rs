@@ -12,7 +12,7 @@ pub(crate) fn softmax_row<T: Float>(x: &mut [T]) -> (T, T) {
     for v in x.iter_mut() {
         *v = (*v - top).exp();
     }
-    let total = sum(x.len(), |i| x[i]);
+    let total = sum([x], |[x]| x);
     let inverse = T::ONE / total;
     for v in x.iter_mut() {
         *v *= inverse;
@@ -44,7 +44,7 @@ pub(super) fn backward<T: Float>(y: &Tensor, dy: &[T], slot: &mut Slot) {
         vectorize!({
             for (r, row) in range.enumerate() {
                 let (y, dy) = (&y[row * n..][..n], &dy[row * n..][..n]);
-                let dot = sum(n, |i| dy[i] * y[i]);
+                let dot = sum([dy, y], |[dy, y]| dy * y);
                 let dx = &mut dx[r * n..][..n];
                 for i in 0..n {
                     let d = y[i] * (dy[i] - dot);

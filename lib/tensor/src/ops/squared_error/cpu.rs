@@ -16,7 +16,7 @@ pub(super) fn means<T: Float>(p: &[T], t: &[T], v: &[T], samples: usize) -> Scra
             let mut total = T::ZERO;
             vectorize!({
                 for (p, t) in p.chunks_exact(v.len()).zip(t.chunks_exact(v.len())) {
-                    total += sum(v.len(), |i| v[i] * (p[i] - t[i]) * (p[i] - t[i]));
+                    total += sum([p, t, v], |[p, t, v]| v * (p - t) * (p - t));
                 }
             });
             // SAFETY: every sample has its own element.

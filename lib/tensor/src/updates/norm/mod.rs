@@ -2,7 +2,7 @@
 
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, reduce};
-use crate::simd::sum;
+use crate::simd::{LANES, fold};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
@@ -23,7 +23,19 @@ fn on_cpu<T: Float>(x: &[T]) -> f64 {
     let mut total = [0.0_f64];
     reduce(x.len(), BLOCK_ELEMENTS, &mut total, |range, total| {
         let x = &x[range];
-        total[0] += vectorize!(sum(x.len(), |i| x[i].f64() * x[i].f64()));
+        let mut lanes = [0.0; LANES];
+        vectorize!({
+            let chunks = x.chunks_exact(LANES);
+            for (lane, x) in lanes.iter_mut().zip(chunks.remainder()) {
+                *lane += x.f64() * x.f64();
+            }
+            for chunk in chunks {
+                for (lane, x) in lanes.iter_mut().zip(chunk) {
+                    *lane += x.f64() * x.f64();
+                }
+            }
+        });
+        total[0] += fold(&lanes);
     });
     total[0]
 }
