@@ -1,5 +1,8 @@
 //! The programs of this build, run as their users run them.
 
+// Every test file is a crate of its own and uses a part of this.
+#![allow(dead_code)]
+
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

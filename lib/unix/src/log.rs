@@ -108,9 +108,13 @@ fn drop_superseded(found: &mut Records) {
     for record in &found.records {
         if let (Some(attempt), Some(update)) = (number(record, "attempt"), number(record, "update"))
         {
-            let is_start = record.get("kind").is_some_and(|kind| kind == "start");
+            // A stop or a checkpoint right after the start tells of an update that an earlier attempt did.
             let first = first_of.entry(attempt).or_insert(u64::MAX);
-            *first = (*first).min(update.saturating_add(u64::from(is_start)));
+            match record.get("kind").and_then(Value::as_str) {
+                Some("start") => *first = (*first).min(update.saturating_add(1)),
+                Some("update") => *first = (*first).min(update),
+                _ => {}
+            }
         }
     }
     // In place of each attempt's own first update, the smallest of all later attempts.
@@ -160,6 +164,21 @@ mod tests {
             assert_eq!(found.bad_lines, torn, "cut at {cut}");
             assert_eq!(*updates(&found).last().unwrap(), (2, 2));
         }
+    }
+
+    #[test]
+    fn an_attempt_that_stops_before_its_first_update_supersedes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        let mut log = Log::open(&path, 1).unwrap();
+        for update in 1..=3 {
+            log.write("update", &json!({"update": update})).unwrap();
+        }
+        let mut log = Log::open(&path, 2).unwrap();
+        for kind in ["start", "checkpoint", "stop"] {
+            log.write(kind, &json!({"update": 3})).unwrap();
+        }
+        assert_eq!(updates(&read(&path).unwrap()), [(1, 1), (1, 2), (1, 3)]);
     }
 
     #[test]
