@@ -48,7 +48,7 @@ struct Args {
     #[arg(long, value_name = "N")]
     max_trajectories: Option<usize>,
     /// Weights of the models: ema, their average where there is one, or raw
-    #[arg(long, default_value_t)]
+    #[arg(long, value_name = "WHICH", default_value_t)]
     weights: Weights,
     /// Threads; one for each processor when absent
     #[arg(long, value_name = "N")]
@@ -80,6 +80,7 @@ QUANTITIES
   mean         The mean of the training data.
   codec        decode(encode(target)): the floor of every method on these latents.
   ratio        operator / persistence: below 1 the operator is the better one.
+
   metrics.json defines all others: PDEBench's nRMSE, RMSE, MAE, largest error, errors of the mean, of the
   boundary and of bands of wave numbers, and errors in the latents.
 
@@ -129,6 +130,13 @@ fn run(args: Args) -> Result<Exit> {
     let operator = args.operator.as_ref().map(open).transpose()?;
     let models = Models { codec: &codec, operator: operator.as_ref() };
     let set = TrajectorySet::open(&args.split, args.on, Verify::Sizes)?;
+    if codec.origin().data != set.manifest_hash() {
+        warn!(
+            "the codec was trained with another split than {}: what is measured may be what it was \
+             trained on",
+            args.split.display()
+        );
+    }
     let stride = stride(&args, operator.as_ref());
     let plan = Plan::new(&set, args.steps, stride, args.starts, args.max_trajectories)?;
     let protocol = Protocol::of(&args.split, &set, &plan, models);

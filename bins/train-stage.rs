@@ -117,8 +117,7 @@ where
     ConfigOf<S>: Validate,
 {
     let environment = |name: &str| std::env::var(name).ok();
-    let loaded =
-        learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment)?;
+    let loaded = learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment)?;
     if let Some(threads) = loaded.config.training.threads {
         tensor::parallel::set_threads(threads)?;
     }

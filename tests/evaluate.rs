@@ -198,6 +198,22 @@ fn a_codec_alone_is_measured_beside_persistence() {
 }
 
 #[test]
+fn a_split_that_was_not_the_codecs_is_warned_of() {
+    let again =
+        "ds-prep split data/*.hdf5 --seed 2 --train 2 --validation 2 --test 6 -o data/again.json";
+    assert_eq!(shell(world(), again).status, Some(0));
+    let words = "evaluate --codec codec --operator operator --steps 2 --starts 1";
+    for (split, warned) in [("split", false), ("again", true)] {
+        let seen = shell(world(), &format!("{words} --split data/{split}.json -o of-{split}"));
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        assert_eq!(
+            seen.stderr.contains("warning: the codec was trained with another split"),
+            warned
+        );
+    }
+}
+
+#[test]
 fn an_earlier_result_is_not_replaced_unasked() {
     let words = "--codec codec --steps 1 --starts 1 -o earlier";
     assert_eq!(evaluate(words).status, Some(0));
@@ -229,21 +245,24 @@ fn what_does_not_belong_together_is_refused() {
 }
 
 #[test]
-fn a_damaged_best_checkpoint_is_passed_over() {
+fn a_damaged_best_checkpoint_is_passed_over_for_the_newest_good_one() {
     let damage = r#"
 cp -r codec damaged
 best=damaged/ckpt/$(readlink damaged/ckpt/best)
 printf x | dd of="$best/ema.safetensors" bs=1 seek=900 conv=notrunc status=none
+echo "$best"
 "#;
-    let seen = shell(world(), damage);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    let steps = fs::read_dir(world().join("damaged/ckpt")).unwrap();
-    let steps =
-        steps.filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("step-"));
+    let made = shell(world(), damage);
+    assert_eq!(made.status, Some(0), "{}", made.stderr);
+    let best = Path::new(made.stdout.trim());
     let seen = evaluate("--codec damaged --steps 1 -o passed-over");
-    match steps.count() {
-        1 => assert_eq!(seen.status, Some(65), "{}", seen.stderr),
-        _ => assert_eq!(seen.status, Some(0), "{}", seen.stderr),
-    }
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert!(seen.stderr.contains("ema.safetensors"), "{}", seen.stderr);
+    let used = json("passed-over/metrics.json")["protocol"]["codec"]["checkpoint"].clone();
+    assert!(used != best.to_str().unwrap(), "{used}");
+    // With no other left there is nothing to evaluate.
+    fs::remove_dir_all(world().join(used.as_str().unwrap())).unwrap();
+    let seen = evaluate("--codec damaged --steps 1 -o nothing");
+    assert_eq!(seen.status, Some(65), "{}", seen.stderr);
     assert!(seen.stderr.contains("ema.safetensors"), "{}", seen.stderr);
 }

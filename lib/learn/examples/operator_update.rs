@@ -29,8 +29,10 @@ fn main() -> unix::Result<()> {
 }
 
 fn measure() -> unix::Result<()> {
-    let [hidden, depth, heads] = [("hidden", 256), ("depth", 8), ("heads", 8)].map(|(n, d)| argument(n, d));
-    let [tokens, dim, batch] = [("tokens", 128), ("dim", 128), ("batch", 64)].map(|(n, d)| argument(n, d));
+    let [hidden, depth, heads] =
+        [("hidden", 256), ("depth", 8), ("heads", 8)].map(|(n, d)| argument(n, d));
+    let [tokens, dim, batch] =
+        [("tokens", 128), ("dim", 128), ("batch", 64)].map(|(n, d)| argument(n, d));
     let [filter, every, ratio] =
         [("filter", 7), ("attention-every", 1), ("mlp-ratio", 4)].map(|(n, d)| argument(n, d));
     let [horizon, repeats] = [("horizon", 1), ("repeats", 9)].map(|(n, d)| argument(n, d));

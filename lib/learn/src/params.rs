@@ -54,7 +54,9 @@ impl Params {
 
     /// The same parameters in another element type.
     pub fn to_dtype(&self, dtype: Dtype) -> Params {
-        Params { entries: self.entries.iter().map(|(n, t)| (n.clone(), t.to_dtype(dtype))).collect() }
+        Params {
+            entries: self.entries.iter().map(|(n, t)| (n.clone(), t.to_dtype(dtype))).collect(),
+        }
     }
 
     /// Takes over `values`, which must have the same names and shapes in any order.
@@ -120,7 +122,11 @@ impl Builder {
     }
 
     /// Builds a part whose names start with `name.`.
-    pub fn scope<R>(&mut self, name: impl std::fmt::Display, build: impl FnOnce(&mut Self) -> R) -> R {
+    pub fn scope<R>(
+        &mut self,
+        name: impl std::fmt::Display,
+        build: impl FnOnce(&mut Self) -> R,
+    ) -> R {
         let outer = self.prefix.len();
         self.prefix += &format!("{name}.");
         let part = build(self);

@@ -125,8 +125,11 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
     if let Core::PdetUnet(core) = &mut small_unet.core {
         core.filter = 3;
     }
-    let conditioned_unet =
-        OperatorModel { condition: ConditionPath::Adaptive, output: Output::Scale, ..small_unet.clone() };
+    let conditioned_unet = OperatorModel {
+        condition: ConditionPath::Adaptive,
+        output: Output::Scale,
+        ..small_unet.clone()
+    };
     for (what, model) in [
         ("stack, convolution", stack(5, Attention::None)),
         ("stack, attention", stack(0, attention(true))),
@@ -166,7 +169,8 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
 
 #[test]
 fn a_new_operator_changes_nothing_whatever_the_condition() {
-    let (operator, params) = build(&stack(5, Attention::MultiHead { heads: 3, qk_norm: true }), 3, 7, 2);
+    let (operator, params) =
+        build(&stack(5, Attention::MultiHead { heads: 3, qk_norm: true }), 3, 7, 2);
     let tape = Tape::without_gradients();
     let pass = Pass::frozen(&tape, &params);
     let z = draw(&[2, 7, 3], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);

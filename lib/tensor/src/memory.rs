@@ -146,7 +146,7 @@ mod tests {
     fn classes_waste_at_most_a_quarter_and_never_shrink() {
         for bytes in (1..100_000).chain([1 << 20, (1 << 20) + 1, 12_345_678]) {
             let class = size_class(bytes);
-            assert!(class >= bytes && class % ALIGN == 0);
+            assert!(class >= bytes && class.is_multiple_of(ALIGN));
             assert!(bytes < 1024 || class as f64 <= bytes as f64 * 1.25 + 64.0, "{bytes} {class}");
         }
     }

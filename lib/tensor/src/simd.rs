@@ -80,7 +80,7 @@ pub fn fold<T: Float>(lanes: &[T; LANES]) -> T {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {
-            lanes[i] = lanes[i] + lanes[i + half];
+            lanes[i] += lanes[i + half];
         }
         half /= 2;
     }

@@ -132,7 +132,12 @@ fn keep_best() -> usize {
 
 impl Default for Checkpoints {
     fn default() -> Self {
-        Self { every: five_hundred(), keep_last: keep_last(), keep_best: keep_best(), keep_every: 0 }
+        Self {
+            every: five_hundred(),
+            keep_last: keep_last(),
+            keep_best: keep_best(),
+            keep_every: 0,
+        }
     }
 }
 

@@ -86,11 +86,12 @@ impl CodecModel {
     /// Faults in the values, by key relative to the model.
     pub fn faults(&self) -> Vec<(String, String)> {
         let mut faults = Vec::new();
-        if self.filter % 2 == 0 {
+        if self.filter.is_multiple_of(2) {
             faults.push(("filter".into(), format!("{} is even: use an odd side", self.filter)));
         }
         if self.latent > self.patch {
-            let text = format!("{} features for {} points do not compress", self.latent, self.patch);
+            let text =
+                format!("{} features for {} points do not compress", self.latent, self.patch);
             faults.push(("latent".into(), text));
         }
         faults

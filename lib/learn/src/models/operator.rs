@@ -110,13 +110,15 @@ impl Attention {
     fn fault(&self, hidden: usize) -> Option<String> {
         match *self {
             Attention::None => None,
-            Attention::MultiHead { heads, .. } => (heads == 0 || hidden % heads != 0)
+            Attention::MultiHead { heads, .. } => (heads == 0 || !hidden.is_multiple_of(heads))
                 .then(|| format!("{heads} heads do not divide hidden = {hidden}")),
-            Attention::ChannelSeparated { group, heads } => {
-                (group == 0 || heads == 0 || hidden % group != 0 || group % heads != 0).then(|| {
-                    format!("{heads} heads must divide group = {group}, and that hidden = {hidden}")
-                })
-            }
+            Attention::ChannelSeparated { group, heads } => (group == 0
+                || heads == 0
+                || !hidden.is_multiple_of(group)
+                || !group.is_multiple_of(heads))
+            .then(|| {
+                format!("{heads} heads must divide group = {group}, and that hidden = {hidden}")
+            }),
         }
     }
 }
@@ -132,7 +134,7 @@ impl OperatorModel {
         if let Some(fault) = attention.fault(hidden) {
             faults.push(("core.attention".into(), fault));
         }
-        if filter != 0 && filter % 2 == 0 {
+        if filter != 0 && filter.is_multiple_of(2) {
             faults.push(("core.filter".into(), format!("{filter} is even: use an odd side, or 0")));
         }
         if matches!(&self.core, Core::PdetUnet(c) if c.depths.is_empty()) {
@@ -208,7 +210,9 @@ impl Operator {
             }),
             join: match config.output {
                 Output::Scale => Join::Scale(b.param("scale", &[dim], Init::Constant(1.0))),
-                Output::LayerNorm => Join::LayerNorm(Norm::new(b, "output_norm", dim, Condition::Fixed)),
+                Output::LayerNorm => {
+                    Join::LayerNorm(Norm::new(b, "output_norm", dim, Condition::Fixed))
+                }
             },
         }
     }

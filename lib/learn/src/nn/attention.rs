@@ -36,11 +36,8 @@ impl MultiHead {
     /// x [B, T, width] -> the same shape.
     pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
         let qkv = self.qkv.forward(pass, x)?;
-        let op = Attention {
-            heads: self.heads,
-            packed: true,
-            qk_norm: self.qk_norm.map(|_| EPSILON),
-        };
+        let op =
+            Attention { heads: self.heads, packed: true, qk_norm: self.qk_norm.map(|_| EPSILON) };
         let mixed = match self.qk_norm {
             Some([q, k]) => pass.apply(op, &[&qkv, pass.get(q), pass.get(k)])?,
             None => pass.apply(op, &[&qkv])?,
@@ -87,9 +84,8 @@ impl ChannelSeparated {
         let shape = x.shape().to_vec();
         let groups = shape[2] / self.group;
         let x = x.reshape(&[shape[0] * shape[1] * groups, self.group]);
-        let norm = |weight: ParamId| {
-            pass.apply(RmsNorm { epsilon: EPSILON }, &[&x, pass.get(weight)])
-        };
+        let norm =
+            |weight: ParamId| pass.apply(RmsNorm { epsilon: EPSILON }, &[&x, pass.get(weight)]);
         let q = self.q.forward(pass, &norm(self.q_norm)?)?.reshape(&shape);
         let k = self.k.forward(pass, &norm(self.k_norm)?)?.reshape(&shape);
         let v = self.v.forward(pass, &x)?.reshape(&shape);

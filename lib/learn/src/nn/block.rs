@@ -74,15 +74,16 @@ impl Block {
             let scale = |b: &mut Builder, name: &str| {
                 c.branch_scale.map(|s| b.param(name, &[c.width], Init::Constant(s)))
             };
-            let attention = match c.mixing {
-                Mixing::None => None,
-                Mixing::MultiHead { heads, qk_norm } => {
-                    Some(Attention::MultiHead(MultiHead::new(b, "attention", c.width, heads, qk_norm)))
-                }
-                Mixing::ChannelSeparated { group, heads } => Some(Attention::ChannelSeparated(
-                    ChannelSeparated::new(b, "attention", group, heads),
-                )),
-            };
+            let attention =
+                match c.mixing {
+                    Mixing::None => None,
+                    Mixing::MultiHead { heads, qk_norm } => Some(Attention::MultiHead(
+                        MultiHead::new(b, "attention", c.width, heads, qk_norm),
+                    )),
+                    Mixing::ChannelSeparated { group, heads } => Some(Attention::ChannelSeparated(
+                        ChannelSeparated::new(b, "attention", group, heads),
+                    )),
+                };
             let attention = attention.map(|attention| {
                 let norm = Norm::new(b, "attention_norm", c.width, c.condition);
                 (norm, attention, scale(b, "attention_scale"))

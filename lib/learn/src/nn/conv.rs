@@ -25,11 +25,7 @@ impl DepthwiseConv {
         let filter = grid.map(|tokens| if tokens == 1 { 1 } else { side });
         let taps = filter[0] * filter[1];
         b.scope(name, |b| Self {
-            weight: b.param(
-                "weight",
-                &[taps, channels],
-                Init::Uniform(1.0 / (taps as f64).sqrt()),
-            ),
+            weight: b.param("weight", &[taps, channels], Init::Uniform(1.0 / (taps as f64).sqrt())),
             bias: b.param("bias", &[channels], Init::Constant(0.0)),
             op: depthwise_conv::DepthwiseConv { grid, filter, padding },
         })

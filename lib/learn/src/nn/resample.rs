@@ -39,8 +39,7 @@ mod tests {
         assert_eq!(pairs.read::<f32>()[10..], [0.0, 0.0, 0.0, 0.0, 1.0]);
         // torch.nn.functional.interpolate([0, 1, 2], size=6, mode="linear"):
         let m = interpolation(3, 6);
-        let y: Vec<f32> =
-            m.read::<f32>().chunks(3).map(|r| r[1] + 2.0 * r[2]).collect();
+        let y: Vec<f32> = m.read::<f32>().chunks(3).map(|r| r[1] + 2.0 * r[2]).collect();
         assert_eq!(y, [0.0, 0.25, 0.75, 1.25, 1.75, 2.0]);
     }
 }

@@ -92,7 +92,8 @@ pub struct OptimizerState {
 impl OptimizerState {
     /// The state before the first step.
     pub fn new(optimizer: &Optimizer, params: &Params) -> Self {
-        let zeros = |t: &Tensor| vec![Tensor::zeros(t.shape(), Dtype::F32); optimizer.moments().len()];
+        let zeros =
+            |t: &Tensor| vec![Tensor::zeros(t.shape(), Dtype::F32); optimizer.moments().len()];
         Self { moments: params.tensors().map(zeros).collect(), steps: 0 }
     }
 

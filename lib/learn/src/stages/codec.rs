@@ -97,7 +97,8 @@ impl CodecStage {
 
     /// The frame of a sample, as it is in the file.
     fn read(&self, set: &TrajectorySet, sample: u64) -> Result<Vec<f32>> {
-        let (trajectory, frame) = (sample as usize / self.frames(), sample as usize % self.frames());
+        let (trajectory, frame) =
+            (sample as usize / self.frames(), sample as usize % self.frames());
         let mut u = vec![0.0; set.shape().frame_len()];
         set.read_frames(trajectory, frame..frame + 1, &mut u)?;
         Ok(u)

@@ -59,7 +59,10 @@ pub trait Stage: Sized + Send + Sync + 'static {
 }
 
 /// What a section of a configuration must be able to do.
-pub trait Section: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static {}
+pub trait Section:
+    Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
+{
+}
 
 impl<T: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static> Section for T {}
 

@@ -215,9 +215,7 @@ impl Stage for OperatorStage {
         }
         let longest = config.data.strides.iter().copied().max().unwrap_or(1);
         let horizon = config.loss.horizons.iter().copied().max().unwrap_or(1);
-        for (store, steps) in
-            [(&train, horizon), (&validation, config.loss.validation_steps)]
-        {
+        for (store, steps) in [(&train, horizon), (&validation, config.loss.validation_steps)] {
             let frames = store.layout().frames;
             if steps * longest >= frames {
                 return Err(Error::config(format!(
@@ -284,9 +282,10 @@ impl Stage for OperatorStage {
             };
             let first = self.train.frames(trajectory, start..start + 1);
             weights.push(self.weigh(self.scale.energy(first), samples.len()));
-            features.extend(
-                self.condition.features(&self.train.parameter(trajectory), stride as f64 * self.train.frame_interval()),
-            );
+            features.extend(self.condition.features(
+                &self.train.parameter(trajectory),
+                stride as f64 * self.train.frame_interval(),
+            ));
             for (k, state) in states.iter_mut().enumerate() {
                 let frame = start + k * stride;
                 let out = &mut state.write::<f32>()[place * size..][..size];
@@ -362,8 +361,7 @@ impl Stage for OperatorStage {
                 let time = stride as f64 * store.frame_interval();
                 features.extend(self.condition.features(&store.parameter(trajectory), time));
             }
-            let features =
-                constant(Tensor::of(&features, &[chunk.len(), Condition::FEATURES]));
+            let features = constant(Tensor::of(&features, &[chunk.len(), Condition::FEATURES]));
             let mut z = constant(first);
             let mut raw = vec![0.0; size];
             for k in 1..=steps {

@@ -83,8 +83,8 @@ fn measure_inside<S: Stage>(config: &ConfigOf<S>, updates: u64) -> Result<Estima
     stage.validate(learner.judged(), training.validation_samples)?;
     let seconds_per_validation = started.elapsed().as_secs_f64();
     let validations = training.updates.div_ceil(training.validate_every);
-    let seconds = seconds_per_update * training.updates as f64
-        + seconds_per_validation * validations as f64;
+    let seconds =
+        seconds_per_update * training.updates as f64 + seconds_per_validation * validations as f64;
     let samples = training.updates * training.samples_per_update();
     let tensors = learner.files().into_iter().flat_map(|(_, tensors)| tensors);
     Ok(Estimate {

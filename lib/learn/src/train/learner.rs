@@ -34,7 +34,11 @@ pub struct Step {
 }
 
 /// Loss and gradients of one batch.
-pub fn gradients<S: Stage>(stage: &S, params: &Params, batch: &S::Batch) -> Result<(f64, Vec<Tensor>)> {
+pub fn gradients<S: Stage>(
+    stage: &S,
+    params: &Params,
+    batch: &S::Batch,
+) -> Result<(f64, Vec<Tensor>)> {
     let tape = Tape::new();
     let pass = Pass::training(&tape, params);
     let loss = stage.loss(&pass, batch)?;
@@ -126,7 +130,8 @@ impl Learner {
         file: impl Fn(&str) -> Option<Vec<(String, Tensor)>>,
     ) -> Result<()> {
         let need = |name: &str| {
-            file(name).ok_or_else(|| Error::data(format!("the checkpoint has no {name}.safetensors")))
+            file(name)
+                .ok_or_else(|| Error::data(format!("the checkpoint has no {name}.safetensors")))
         };
         self.params.assign(&need("model")?)?;
         self.memory.assign(&self.optimizer, &self.params, steps, &need("optim-0-of-1")?)?;

@@ -45,7 +45,7 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
             unix::note!("finished at update {}: nothing to do", progress.update);
             return Ok(Exit::Done);
         }
-        session::Start::Go(session, reporter) => (*session, reporter),
+        session::Start::Go(both) => *both,
     };
     let end = run(job, &mut session, &mut reporter);
     let end = match end {

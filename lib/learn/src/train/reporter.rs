@@ -7,12 +7,12 @@ use crate::checkpoint::Saved;
 use crate::stages::{Metrics, Stage};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use unix::Result;
 use unix::budget::Budget;
 use unix::log::Log;
 use unix::progress::Progress as Bar;
 use unix::run_dir::RunDir;
 use unix::status::{Cost, State, Status, StatusWriter};
-use unix::Result;
 
 /// What a run says.
 pub(super) struct Reporter {
@@ -124,7 +124,10 @@ impl Reporter {
         if !self.first_update_seen {
             self.first_update_seen = true;
             let seconds = unix::time::process_start().elapsed().as_secs_f64();
-            self.record("first_update", &json!({"since_exec": seconds, "step": took.as_secs_f64()}));
+            self.record(
+                "first_update",
+                &json!({"since_exec": seconds, "step": took.as_secs_f64()}),
+            );
         }
         let done = progress.update;
         if done.is_multiple_of(self.log_every) || done == self.updates || !step.applied {

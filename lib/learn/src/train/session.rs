@@ -48,7 +48,7 @@ pub(super) enum Start<S: Stage> {
     /// The run is at its end already.
     Finished(Progress),
     /// There is work.
-    Go(Box<Session<S>>, Reporter),
+    Go(Box<(Session<S>, Reporter)>),
 }
 
 /// A run at work.
@@ -162,7 +162,7 @@ impl<S: Stage> Session<S> {
         };
         let state = session.state()?;
         session.saver.reserve(&state)?;
-        Ok(Start::Go(Box::new(session), reporter))
+        Ok(Start::Go(Box::new((session, reporter))))
     }
 
     /// Why the run must stop now, if it must. Rank 0 decides for all.
@@ -179,7 +179,8 @@ impl<S: Stage> Session<S> {
         let spent = self.progress.seconds / 3600.0 * cost.rate_per_hour;
         if spent >= 0.9 * budget && !self.warned_of_cost {
             self.warned_of_cost = true;
-            reporter.warn(self.progress.update, &format!("cost {spent:.2} of a budget of {budget:.2}"));
+            reporter
+                .warn(self.progress.update, &format!("cost {spent:.2} of a budget of {budget:.2}"));
         }
         (cost.stop_at_budget && spent >= budget)
             .then(|| format!("the budget of {budget} is spent (cost.stop_at_budget)"))

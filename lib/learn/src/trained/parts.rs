@@ -19,6 +19,8 @@ pub struct Origin {
     pub update: u64,
     /// Which of its weights.
     pub weights: Weights,
+    /// Hash of the data it was trained on; for a codec that of the split manifest.
+    pub data: String,
 }
 
 impl fmt::Display for Origin {
@@ -67,7 +69,12 @@ impl Parts {
             weights: average.map_or_else(|| need("model"), Ok)?,
             constants: need("constants")?,
             config: found.manifest.config.clone(),
-            origin: Origin { update: found.manifest.update, checkpoint: file, weights: used },
+            origin: Origin {
+                checkpoint: file,
+                update: found.manifest.update,
+                weights: used,
+                data: found.manifest.data_hash.clone(),
+            },
         })
     }
 

@@ -19,8 +19,11 @@ pub mod weighted_sum;
 
 use crate::op::Case;
 
-/// Name and cases of every op.
-pub const ALL: &[(&str, fn() -> Vec<Case>)] = &[
+/// Name of an op, and what makes its cases.
+pub type Entry = (&'static str, fn() -> Vec<Case>);
+
+/// Every op.
+pub const ALL: &[Entry] = &[
     ("activation", activation::cases),
     ("adaln", adaln::cases),
     ("attention", attention::cases),

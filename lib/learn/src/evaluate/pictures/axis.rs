@@ -47,6 +47,11 @@ impl Axis {
         &self.label
     }
 
+    /// Whether a value is on the axis; never a NaN.
+    pub fn holds(&self, value: f64) -> bool {
+        (self.start..=self.end).contains(&value)
+    }
+
     /// Where a value lies: 0 at the start, 1 at the end; clamped, NaN where it has no place.
     pub fn place(&self, value: f64) -> f64 {
         let place = match self.logarithmic {
@@ -72,7 +77,7 @@ impl Axis {
             return Vec::new();
         }
         let all = self.decades().flat_map(|d| (2..10).map(move |m| f64::from(m) * power(d)));
-        all.filter(|v| (self.start..=self.end).contains(v)).collect()
+        all.filter(|v| self.holds(*v)).collect()
     }
 
     fn linear_marks(&self) -> Vec<(f64, String)> {
@@ -105,7 +110,7 @@ impl Axis {
         self.decades()
             .filter(|d| d.rem_euclid(stride) == 0)
             .flat_map(|d| multiples.iter().map(move |m| mark(d, *m)))
-            .filter(|(v, _)| (self.start..=self.end).contains(v))
+            .filter(|(v, _)| self.holds(*v))
             .collect()
     }
 

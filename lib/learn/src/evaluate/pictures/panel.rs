@@ -19,7 +19,7 @@ pub const SMALL: Letters = Letters {
 pub const TITLE: Letters = Letters { size: 18.0, bold: true, ..SMALL };
 
 /// Room about the plot for marks and labels, and above it for title and legend.
-const LEFT: f64 = 74.0;
+const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 54.0;
 const TOP: f64 = 54.0;
 const RIGHT: f64 = 12.0;
@@ -93,12 +93,11 @@ impl<'a, 'b> Panel<'a, 'b> {
             self.canvas.line(&[(x, at), (x + width, at)], faint)?;
         }
         for curve in curves.iter().rev() {
-            // A value without a place interrupts the curve.
-            let places = curve.points.iter().map(|(a, b)| self.at(*a, *b)).collect::<Vec<_>>();
-            for piece in places.split(|(a, b)| a.is_nan() || b.is_nan()) {
-                if piece.len() > 1 {
-                    self.canvas.line(piece, curve.pen)?;
-                }
+            // What is not on the axes interrupts the curve.
+            let is_off = |(a, b): &(f64, f64)| !(self.x.holds(*a) && self.y.holds(*b));
+            for piece in curve.points.split(is_off).filter(|piece| piece.len() > 1) {
+                let places: Vec<_> = piece.iter().map(|(a, b)| self.at(*a, *b)).collect();
+                self.canvas.line(&places, curve.pen)?;
             }
         }
         self.legend(curves)?;
@@ -147,7 +146,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         self.canvas.text(self.x.label(), (x + width / 2.0, bottom + 30.0), centred)?;
         let upwards =
             Letters { horizontal: HPos::Center, vertical: VPos::Top, upwards: true, ..SMALL };
-        self.canvas.text(self.y.label(), (x - LEFT + 8.0, y + height / 2.0), upwards)
+        self.canvas.text(self.y.label(), (x - LEFT + 4.0, y + height / 2.0), upwards)
     }
 
     /// The names of the curves in one line above the plot.

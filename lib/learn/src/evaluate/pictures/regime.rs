@@ -85,11 +85,11 @@ fn space_and_time(canvas: &Canvas, example: &Example) -> Result<()> {
     let value = |rows: &[Vec<f32>], x: f64, y: f64| f64::from(*at(rows, x, y));
     let left = panel(8.0, time.clone());
     left.image("truth", |x, y| sequential.at(field.place(value(&example.truth, x, y))))?;
-    let middle = panel(403.0, time.clone().quiet());
+    let middle = panel(405.0, time.clone().quiet());
     let foretold = |x, y| sequential.at(field.place(value(&example.prediction, x, y)));
     middle.image(example.name, foretold)?;
     colour_bar(canvas, middle.plot(), &sequential, &field)?;
-    let right = panel(868.0, time.quiet());
+    let right = panel(872.0, time.quiet());
     let wrong = |x, y| diverging.at(error.place(*at(&differences, x, y)));
     right.image(&format!("{} − truth", example.name), wrong)?;
     colour_bar(canvas, right.plot(), &diverging, &error)
@@ -157,10 +157,8 @@ fn last_state(canvas: &Canvas, area: Area, example: &Example) -> Result<()> {
 }
 
 fn spectrum(canvas: &Canvas, area: Area, regime: &Regime, example: &Example) -> Result<()> {
-    let curve = |name: &str, colour, energies: &[f64]| {
-        let points = energies.iter().enumerate().skip(1).map(|(k, e)| (k as f64, *e));
-        Curve::new(name, colour, 2.0, points)
-    };
+    let curve =
+        |name: &str, colour, energies: &[f64]| Curve::new(name, colour, 2.0, in_bins(energies));
     let [truth, prediction] = &regime.spectra;
     let curves =
         [curve(example.name, distinct(0), prediction).dashed(7.0, 4.0), curve("truth", INK, truth)];
@@ -170,4 +168,17 @@ fn spectrum(canvas: &Canvas, area: Area, regime: &Regime, example: &Example) -> 
     let y = Axis::logarithmic("mean square of u", values).from(largest * 1e-14);
     let x = Axis::logarithmic("wave number k", [1.0, truth.len() as f64]);
     Panel::new(canvas, area, x, y).curves("Spectrum of the last states", &curves)
+}
+
+/// Wave numbers from 1 on, those close to each other on a logarithmic axis as their mean.
+fn in_bins(energies: &[f64]) -> Vec<(f64, f64)> {
+    let mut points = Vec::new();
+    let mut start = 1;
+    while start < energies.len() {
+        let end = (start + 1).max((1.08 * start as f64) as usize).min(energies.len());
+        let mean = energies[start..end].iter().sum::<f64>() / (end - start) as f64;
+        points.push(((start + end - 1) as f64 / 2.0, mean));
+        start = end;
+    }
+    points
 }

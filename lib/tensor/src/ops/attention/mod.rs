@@ -67,7 +67,7 @@ impl Op for Attention {
         }
         let x = inputs[0];
         let parts = self.heads * if self.packed { 3 } else { 1 };
-        if self.heads == 0 || x[2] == 0 || x[2] % parts != 0 {
+        if self.heads == 0 || x[2] == 0 || !x[2].is_multiple_of(parts) {
             return Err(format!("{} features do not split into {} heads", x[2], self.heads));
         }
         let s = self.sizes(x);

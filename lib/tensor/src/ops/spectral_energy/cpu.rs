@@ -38,10 +38,9 @@ pub(super) fn backward<T: Float>(factor: T, shape: &[usize], x: &[T], slot: &mut
         let ends = ends(x, tokens, c);
         for t in 0..tokens {
             let sign = if t % 2 == 0 { 1.0 } else { -1.0 };
-            for i in 0..c {
+            for (i, (zero, half)) in ends.iter().enumerate() {
                 let at = t * c + i;
-                let sum = tokens as f64 * x[at].f64() + ends[i].0 + sign * ends[i].1;
-                dx[at] += factor * T::of(sum);
+                dx[at] += factor * T::of(tokens as f64 * x[at].f64() + zero + sign * half);
             }
         }
     }
