@@ -74,7 +74,7 @@ FILES
 
 QUANTITIES
   The table tells NRMSE of the decoded fields: sqrt(sum of squared errors / sum of squared targets) over
-  all points, steps from 1 on, start frames and trajectories of a regime.
+  all points, steps from 1 on and trajectories of a regime, for each start frame, averaged over those.
   operator     The rollout; one_step is its first step alone.
   persistence  The start stays as it is.
   mean         The mean of the training data.

@@ -41,8 +41,10 @@ pub struct Regime {
     pub trajectories: usize,
     /// Rollouts.
     pub rollouts: usize,
-    /// Errors.
+    /// Errors of all rollouts together.
     pub scores: AllScores,
+    /// Errors of the rollouts from each start frame, in the order of the plan.
+    pub by_start: Vec<AllScores>,
     /// Mean square of the states of the last step by wave number: of the truth, and of the forecast
     /// (without an operator, of the reconstruction).
     pub spectra: [Vec<f64>; 2],
@@ -79,11 +81,15 @@ pub fn evaluate(
             rollouts.extend(measure(models, &batch, starts.len(), plan.steps));
             done(starts.len());
         }
-        let mut scores = AllScores::new(plan.steps, models.operator.is_some());
+        let empty = AllScores::new(plan.steps, models.operator.is_some());
+        let (mut scores, mut by_start) = (empty.clone(), vec![empty; plan.starts.len()]);
         let mut spectra =
             [vec![], vec![]].map(|_: Vec<f64>| vec![0.0; models.codec.points() / 2 + 1]);
-        for rollout in &rollouts {
+        for (start, rollout) in starts.iter().zip(&rollouts) {
             scores.merge(&rollout.scores);
+            if let Some(at) = plan.starts.iter().position(|frame| *frame == start.frame) {
+                by_start[at].merge(&rollout.scores);
+            }
             for (sum, one) in spectra.iter_mut().zip(&rollout.spectra) {
                 sum.iter_mut().zip(one).for_each(|(s, e)| *s += e / starts.len() as f64);
             }
@@ -95,6 +101,7 @@ pub fn evaluate(
             rollouts: starts.len(),
             typical: starts[median(&rollouts)],
             scores,
+            by_start,
             spectra,
         });
     }

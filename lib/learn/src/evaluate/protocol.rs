@@ -9,11 +9,16 @@ use std::fmt;
 use std::path::Path;
 
 /// What the quantities are.
-pub const DEFINITIONS: [(&str, &str); 15] = [
+pub const DEFINITIONS: [(&str, &str); 16] = [
     (
         "nrmse",
         "sqrt(sum of squared errors / sum of squared targets), sums over all elements of all rollouts \
          of the regime; of a rollout as a whole, over its steps from 1 on",
+    ),
+    (
+        "nrmse_of_starts",
+        "nrmse of the rollouts from each start frame by itself, and the mean of these over the start \
+         frames; what the table and the summary show",
     ),
     (
         "nrmse_pdebench",

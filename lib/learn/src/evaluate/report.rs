@@ -8,10 +8,11 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// A row of the table for people: NRMSE of fields over whole rollouts.
+/// A row of the table for people: NRMSE of fields over whole rollouts, that of each start frame by
+/// itself and then averaged, so that late and quiet states count as much as early ones.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The regime, e.g. `nu=0.001`; `all` for all rollouts together.
+    /// The regime, e.g. `nu=0.001`; `mean` for the mean of the regimes.
     pub regime: String,
     /// Steps of a rollout.
     pub steps: usize,
@@ -31,34 +32,51 @@ pub struct Row {
     pub ratio: Option<f64>,
 }
 
-/// The rows of a result, one for each regime and one for all.
+/// The rows of a result, one for each regime and one for their mean.
 pub fn rows(result: &Evaluation) -> Vec<Row> {
-    let row = |regime: String, rollouts: usize, scores: &AllScores| {
+    let mean_over = |regimes: &[Regime], value: &dyn Fn(&Regime) -> Option<f64>| {
+        let values: Option<Vec<f64>> = regimes.iter().map(value).collect();
+        values.map(|values| values.iter().sum::<f64>() / values.len().max(1) as f64)
+    };
+    let row = |regime: String, regimes: &[Regime]| {
         let [operator, persistence, mean, codec] =
             [Model::Operator, Model::Persistence, Model::Mean, Model::Codec]
-                .map(|model| nrmse(scores, model));
-        let one_step = scores.field.at(Model::Operator, 1).map(|sums| sums.errors().nrmse());
+                .map(|model| mean_over(regimes, &|regime| of_starts(regime, model)));
+        let first =
+            |scores: &AllScores| Some(scores.field.at(Model::Operator, 1)?.errors().nrmse());
+        let one_step = mean_over(regimes, &|regime| mean_of_starts(regime, first));
         let ratio = operator.zip(persistence).map(|(o, p)| o / p);
+        let rollouts = regimes.iter().map(|regime| regime.rollouts).sum();
         let steps = result.steps;
         Row { regime, steps, rollouts, one_step, operator, persistence, mean, codec, ratio }
     };
-    let of_regime = |r: &Regime| row(r.parameter.to_string(), r.rollouts, &r.scores);
+    let of_regime = |r: &Regime| row(r.parameter.to_string(), std::slice::from_ref(r));
     let mut rows: Vec<Row> = result.regimes.iter().map(of_regime).collect();
-    let rollouts = result.regimes.iter().map(|regime| regime.rollouts).sum();
-    rows.push(row("all".into(), rollouts, &result.overall));
+    rows.push(row("mean".into(), &result.regimes));
     rows
 }
 
-/// NRMSE of whole rollouts by parameter value:
+/// The mean over start frames of what `value` finds in the errors of each.
+fn mean_of_starts(regime: &Regime, value: impl Fn(&AllScores) -> Option<f64>) -> Option<f64> {
+    let values: Option<Vec<f64>> = regime.by_start.iter().map(value).collect();
+    values.map(|values| values.iter().sum::<f64>() / values.len().max(1) as f64)
+}
+
+/// NRMSE of whole rollouts, averaged over start frames.
+fn of_starts(regime: &Regime, model: Model) -> Option<f64> {
+    mean_of_starts(regime, |scores| nrmse(scores, model))
+}
+
+/// NRMSE of whole rollouts, averaged over start frames, by parameter value:
 /// `{"nu": {"0.001": {"operator": …, "persistence": …, "codec": …}, …}, "steps": 16}`.
 pub fn summary(result: &Evaluation) -> Value {
     let mut summary = Map::new();
     for regime in &result.regimes {
         let of_name = summary.entry(&regime.parameter.name).or_insert_with(|| json!({}));
         of_name[regime.parameter.value.to_string()] = json!({
-            "operator": nrmse(&regime.scores, Model::Operator),
-            "persistence": nrmse(&regime.scores, Model::Persistence),
-            "codec": nrmse(&regime.scores, Model::Codec),
+            "operator": of_starts(regime, Model::Operator),
+            "persistence": of_starts(regime, Model::Persistence),
+            "codec": of_starts(regime, Model::Codec),
         });
     }
     summary.insert("steps".into(), json!(result.steps));
@@ -78,6 +96,7 @@ pub fn metrics_json(result: &Evaluation, protocol: &Protocol) -> Value {
                 "parameter": regime.parameter,
                 "trajectories": regime.trajectories,
                 "rollouts": regime.rollouts,
+                "nrmse_of_starts": of_all_starts(regime),
             });
             nest(&mut value, told(&regime.scores, scale(result)));
             value
@@ -172,6 +191,15 @@ fn scale(result: &Evaluation) -> f64 {
 
 fn nrmse(scores: &AllScores, model: Model) -> Option<f64> {
     Some(scores.field.rollout(model)?.errors().nrmse())
+}
+
+/// NRMSE of whole rollouts by model: their mean over start frames, and that of each.
+fn of_all_starts(regime: &Regime) -> Map<String, Value> {
+    let of_model = |model: &Model| {
+        let each: Vec<_> = regime.by_start.iter().map(|scores| nrmse(scores, *model)).collect();
+        (model.name().to_string(), json!({ "mean": of_starts(regime, *model), "by_start": each }))
+    };
+    regime.scores.field.models().iter().map(of_model).collect()
 }
 
 fn mean_of_regimes(result: &Evaluation) -> Map<String, Value> {

@@ -102,3 +102,6 @@ fn symbol(name: &str) -> &str {
         other => other,
     }
 }
+
+#[cfg(test)]
+mod tests;
