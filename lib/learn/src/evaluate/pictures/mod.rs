@@ -10,6 +10,7 @@ mod summary;
 use super::batch::{Batch, Models};
 use super::plan::Plan;
 use super::protocol::Protocol;
+use super::report::mean_of_starts;
 use super::scores::{AllScores, Model};
 use super::{Errors, Evaluation, Regime};
 use data::split_set::TrajectorySet;
@@ -84,14 +85,15 @@ impl Example {
     }
 }
 
-/// NRMSE of the states by the time since the start; step 0 is left out where it is exact.
-fn errors_by_time(scores: &AllScores, model: Model, time_step: f64) -> Vec<(f64, f64)> {
-    let steps = 0..=scores.field.steps();
-    let error = |step| scores.field.at(model, step).map(|sums| sums.errors().nrmse());
-    steps
-        .filter_map(|step| Some((step as f64 * time_step, error(step)?)))
-        .filter(|(_, error)| *error > 0.0)
-        .collect()
+/// NRMSE of the states by the time since the start, averaged over start frames; step 0 is left out
+/// where it is exact.
+fn errors_by_time(regime: &Regime, model: Model, time_step: f64) -> Vec<(f64, f64)> {
+    let error = |step: usize| {
+        let at = |scores: &AllScores| Some(scores.field.at(model, step)?.errors().nrmse());
+        mean_of_starts(regime, at).filter(|error| *error > 0.0)
+    };
+    let steps = 0..=regime.scores.field.steps();
+    steps.filter_map(|step| Some((step as f64 * time_step, error(step)?))).collect()
 }
 
 /// The letter of a parameter.

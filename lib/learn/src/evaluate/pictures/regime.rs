@@ -6,6 +6,7 @@ use super::colours::{GREY, INK, Map, distinct, of_model};
 use super::panel::{Curve, Panel, SMALL, TITLE, colour_bar};
 use super::{Example, errors_by_time, symbol};
 use crate::evaluate::protocol::Protocol;
+use crate::evaluate::report::of_starts;
 use crate::evaluate::scores::Model;
 use crate::evaluate::{Evaluation, Regime};
 use unix::Result;
@@ -39,9 +40,7 @@ fn head(
     example: &Example,
     protocol: &Protocol,
 ) -> Result<()> {
-    let error = |model: Model| {
-        regime.scores.field.rollout(model).map(|sums| (model, short(sums.errors().nrmse())))
-    };
+    let error = |model: Model| of_starts(regime, model).map(|nrmse| (model, short(nrmse)));
     let models = [Model::Operator, Model::Persistence, Model::Mean, Model::Codec];
     let errors: Vec<String> = models
         .into_iter()
@@ -117,7 +116,7 @@ fn error_over_time(
         .models()
         .iter()
         .map(|&model| {
-            let points = errors_by_time(&regime.scores, model, protocol.time_step);
+            let points = errors_by_time(regime, model, protocol.time_step);
             let curve = Curve::new(model.name(), of_model(model), 2.2, points);
             match model {
                 Model::Operator => curve,

@@ -6,6 +6,7 @@ use super::colours::{FAINT, GREY, Map, of_model};
 use super::panel::{Curve, Panel, SMALL, TITLE};
 use super::{errors_by_time, symbol};
 use crate::evaluate::protocol::Protocol;
+use crate::evaluate::report::of_starts;
 use crate::evaluate::scores::Model;
 use crate::evaluate::{Evaluation, Regime};
 use plotters::style::text_anchor::HPos;
@@ -55,7 +56,7 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
         // The light end of the map is hard to see on white.
         let colour = map.at(0.1 + 0.75 * (i as f64 + 0.5) / result.regimes.len() as f64);
         let curve = |name: &str, model: Model, width: f64| {
-            let points = errors_by_time(&regime.scores, model, protocol.time_step);
+            let points = errors_by_time(regime, model, protocol.time_step);
             Curve::new(name, colour, width, points)
         };
         let models = regime.scores.field.models();
@@ -81,9 +82,7 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
 
 /// A row for each regime, a dot for each model.
 fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
-    let nrmse = |regime: &Regime, model: Model| {
-        regime.scores.field.rollout(model).map_or(f64::NAN, |sums| sums.errors().nrmse())
-    };
+    let nrmse = |regime: &Regime, model: Model| of_starts(regime, model).unwrap_or(f64::NAN);
     let models: Vec<Model> = [Model::Codec, Model::Operator, Model::Persistence, Model::Mean]
         .into_iter()
         .filter(|model| result.overall.field.models().contains(model))
