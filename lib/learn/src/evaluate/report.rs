@@ -57,7 +57,10 @@ pub fn rows(result: &Evaluation) -> Vec<Row> {
 }
 
 /// The mean over start frames of what `value` finds in the errors of each.
-pub(super) fn mean_of_starts(regime: &Regime, value: impl Fn(&AllScores) -> Option<f64>) -> Option<f64> {
+pub(super) fn mean_of_starts(
+    regime: &Regime,
+    value: impl Fn(&AllScores) -> Option<f64>,
+) -> Option<f64> {
     let values: Option<Vec<f64>> = regime.by_start.iter().map(value).collect();
     values.map(|values| values.iter().sum::<f64>() / values.len().max(1) as f64)
 }

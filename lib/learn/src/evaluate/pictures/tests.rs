@@ -37,7 +37,6 @@ fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
         trajectories: 1,
         rollouts: 1,
         scores: AllScores::new(2, true),
-        by_start: Vec::new(),
         by_start: vec![AllScores::new(2, true)],
         spectra: [vec![f64::NAN; 5], vec![0.0; 5]],
         typical: Start { trajectory: 0, frame: 0 },
