@@ -103,10 +103,15 @@ fn check(what: &str, params: &Params, loss: impl Fn(&Pass) -> Var) {
         let tape = Tape::without_gradients();
         loss(&Pass::frozen(&tape, &moved)).value().item()
     };
-    let h = 1e-4;
-    let numeric = (8.0 * (along(h) - along(-h)) - (along(2.0 * h) - along(-2.0 * h))) / (12.0 * h);
-    let error = (analytic - numeric).abs() / numeric.abs().max(1e-3);
-    assert!(error < 1e-6, "{what}: {analytic} against {numeric}, seed {seed}");
+    // Where a normalisation meets features that are nearly equal the loss bends sharply, and a large
+    // step sees that; a wrong gradient is wrong at every step.
+    let error = [1e-4, 1e-5, 1e-6].map(|h| {
+        let far = along(2.0 * h) - along(-2.0 * h);
+        let numeric = (8.0 * (along(h) - along(-h)) - far) / (12.0 * h);
+        (analytic - numeric).abs() / numeric.abs().max(1e-3)
+    });
+    let least = error.into_iter().fold(f64::INFINITY, f64::min);
+    assert!(least < 1e-6, "{what}: {error:?}, seed {seed}");
 }
 
 fn distance(pass: &Pass, a: &Var, b: &Tensor) -> Var {

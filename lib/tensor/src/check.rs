@@ -91,10 +91,15 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
             .collect();
         dot(&forward(case, &moved).0, &dy)
     };
-    // Central differences of fourth order: truncation h⁴ against rounding ε/h.
-    let h = 3e-4;
-    let numeric = (8.0 * (along(h) - along(-h)) - (along(2.0 * h) - along(-2.0 * h))) / (12.0 * h);
-    (analytic - numeric).abs() / numeric.abs().max(analytic.abs()).max(1e-3)
+    // Central differences of fourth order: truncation h⁴ against rounding ε/h. Where an op bends
+    // sharply a large step sees that; a wrong gradient is wrong at every step.
+    let error = |h: f64| {
+        let far = along(2.0 * h) - along(-2.0 * h);
+        let numeric = (8.0 * (along(h) - along(-h)) - far) / (12.0 * h);
+        (analytic - numeric).abs() / numeric.abs().max(analytic.abs()).max(1e-3)
+    };
+    let first = error(3e-4);
+    if first < 1e-7 { first } else { first.min(error(2e-5)) }
 }
 
 /// Largest difference between a result in f32 and the same in f64, relative to the root mean square

@@ -36,19 +36,9 @@ pub fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
 /// When the slices differ in length.
 #[inline(always)]
 pub fn sum<T: Float, const K: usize>(slices: [&[T]; K], f: impl Fn([T; K]) -> T) -> T {
-    let [total] = sums(slices, |x| [f(x)]);
-    total
-}
-
-/// Several sums in one pass, as [`sum`].
-#[inline(always)]
-pub fn sums<T: Float, const K: usize, const M: usize>(
-    slices: [&[T]; K],
-    f: impl Fn([T; K]) -> [T; M],
-) -> [T; M] {
     let n = slices[0].len();
     assert!(slices.iter().all(|s| s.len() == n));
-    let mut lanes = [[T::ZERO; LANES]; M];
+    let mut lanes = [T::ZERO; LANES];
     let chunks = n / LANES;
     for chunk in 0..chunks {
         // Arrays of known length: no bound is checked inside.
@@ -57,20 +47,14 @@ pub fn sums<T: Float, const K: usize, const M: usize>(
             values.copy_from_slice(&s[chunk * LANES..(chunk + 1) * LANES]);
             values
         });
-        for lane in 0..LANES {
-            let terms = f(block.map(|b| b[lane]));
-            for m in 0..M {
-                lanes[m][lane] += terms[m];
-            }
+        for (lane, total) in lanes.iter_mut().enumerate() {
+            *total += f(block.map(|b| b[lane]));
         }
     }
     for i in chunks * LANES..n {
-        let terms = f(slices.map(|s| s[i]));
-        for m in 0..M {
-            lanes[m][i - chunks * LANES] += terms[m];
-        }
+        lanes[i - chunks * LANES] += f(slices.map(|s| s[i]));
     }
-    lanes.map(|l| fold(&l))
+    fold(&lanes)
 }
 
 /// Sums the lanes pairwise, always in the same order.

@@ -43,7 +43,7 @@ pub struct Training {
     #[schemars(range(min = 1))]
     pub log_every: u64,
     /// Batches prepared ahead of the training.
-    #[serde(default = "two")]
+    #[serde(default = "four")]
     #[schemars(range(min = 1))]
     pub prefetch: usize,
     /// Threads; changes the speed and nothing else. None: one for each processor.
@@ -58,8 +58,8 @@ pub struct Training {
 fn one() -> u64 {
     1
 }
-fn two() -> usize {
-    2
+fn four() -> usize {
+    4
 }
 fn eight() -> u64 {
     8

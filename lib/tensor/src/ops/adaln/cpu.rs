@@ -70,6 +70,8 @@ pub(super) fn backward<T: Float>(
                         input_gradient(x, s, (T::ONE, scale), dy, dx, *add);
                     }
                     if let Some((dscale, dshift)) = &mut sums {
+                        // Lengths in sight: no bound is checked in the loop.
+                        let (dscale, dshift) = (&mut dscale[..h], &mut dshift[..h]);
                         for i in 0..h {
                             dscale[i] = dy[i].mul_add(normalized(x[i], s), dscale[i]);
                             dshift[i] += dy[i];

@@ -124,6 +124,7 @@ pub(super) fn backward_filter<T: Float>(
     let mut sums = Scratch::<T>::zeroed((taps + 1) * c);
     reduce(rows, rows_per_block(c * taps), &mut sums, |range, sums| {
         let (dw, db) = sums.split_at_mut(taps * c);
+        let db = &mut db[..c];
         vectorize!({
             for row in range {
                 let (sample, t) = (row / tokens, row % tokens);

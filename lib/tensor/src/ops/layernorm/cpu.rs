@@ -1,7 +1,7 @@
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
-use crate::simd::{sum, sums};
+use crate::simd::sum;
 use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
 
@@ -31,10 +31,9 @@ pub(crate) fn input_gradient<T: Float>(
     add: bool,
 ) {
     let n = T::ONE / T::of(x.len() as f64);
-    let [sum_g, sum_gn] = sums([x, w, dy], |[x, w, dy]| {
-        let g = (offset + w) * dy;
-        [g, g * normalized(x, stats)]
-    });
+    let g = |w: T, dy: T| (offset + w) * dy;
+    let sum_g = sum([w, dy], |[w, dy]| g(w, dy));
+    let sum_gn = sum([x, w, dy], |[x, w, dy]| g(w, dy) * normalized(x, stats));
     let (mean_g, mean_gn) = (n * sum_g, n * sum_gn);
     for (((dx, x), w), dy) in dx.iter_mut().zip(x).zip(w).zip(dy) {
         let g = (offset + *w) * *dy;
@@ -52,6 +51,7 @@ pub(super) fn forward<T: Float>(
     out: &mut [T],
 ) {
     let (rows, h, x) = (x.rows(), x.width(), x.read::<T>());
+    let (w, b) = (&w[..h], &b[..h]);
     let (stats, out) = (Shared::new(stats), Shared::new(out));
     blocks(rows, rows_per_block(h), |range| {
         // SAFETY: blocks are disjoint.
@@ -98,6 +98,8 @@ pub(super) fn backward_affine<T: Float>(
     let mut sums = Scratch::<T>::zeroed(2 * h);
     reduce(rows, rows_per_block(h), &mut sums, |range, sums| {
         let (dw, db) = sums.split_at_mut(h);
+        // Lengths in sight: no bound is checked in the loop.
+        let (dw, db) = (&mut dw[..h], &mut db[..h]);
         vectorize!({
             for row in range {
                 let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);

@@ -2,7 +2,7 @@ use super::RelativeError;
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, rows_per_block};
-use crate::simd::sums;
+use crate::simd::sum;
 use crate::vectorize;
 
 /// Of each group: q or its root, and D.
@@ -13,7 +13,8 @@ pub(super) fn terms<T: Float>(op: &RelativeError, p: &[T], t: &[T], terms: &mut 
     blocks(groups, rows_per_block(n), |range| {
         for g in range {
             let (p, t) = (&p[g * n..][..n], &t[g * n..][..n]);
-            let [error, size] = vectorize!(sums([p, t], |[p, t]| [(p - t) * (p - t), t * t]));
+            let error = vectorize!(sum([p, t], |[p, t]| (p - t) * (p - t)));
+            let size = vectorize!(sum([t], |[t]| t * t));
             let d = size + T::of(op.epsilon);
             let q = error / d;
             // SAFETY: every group has its own elements.

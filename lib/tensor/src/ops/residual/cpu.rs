@@ -88,6 +88,7 @@ pub(super) fn backward<T: Float>(
     let Some(slot) = dgate else { return };
     let total = slot.zeroed::<T>();
     let add_rows = |rows: std::ops::Range<usize>, sum: &mut [T]| {
+        let sum = &mut sum[..h];
         vectorize!({
             for row in rows {
                 let (y, dy) = (&y[row * h..][..h], &dy[row * h..][..h]);

@@ -67,6 +67,7 @@ pub(super) fn backward<T: Float>(
     if let Some(slot) = dw {
         let mut sums = Scratch::<T>::zeroed(h);
         reduce(rows, rows_per_block(h), &mut sums, |range, sums| {
+            let sums = &mut sums[..h];
             vectorize!({
                 for row in range {
                     let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
