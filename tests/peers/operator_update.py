@@ -11,7 +11,9 @@ layer and with the same parameter names, so that each line has its counterpart t
     z + scale * Linear(layernorm(x))
 
 PyTorch is given its best: memory that malloc keeps, the faster of its AdamW implementations, fused
-attention, a depthwise convolution in the layout the tokens already have. One update is zero_grad,
+attention, fused multiply-adds, a depthwise convolution in the layout the tokens already have. With
+--plain the model is written as most people would: Conv1d(padding_mode="circular"), x * (1 + scale) +
+shift, the optimiser's default; attention and malloc stay at their best. One update is zero_grad,
 forward over the horizon, mean squared error, backward, clipping, AdamW; f32 throughout. Run by hand
 or by `make bench`, on an idle machine: with others on its processors PyTorch's threads wait for each
 other and an update takes many times as long. Prints one JSON object; where `cpu_ms` is far below
@@ -38,14 +40,16 @@ from torch import nn
 class AdaLn(nn.Linear):
     """Layer normalisation with shift and scale from the condition; neutral at the start."""
 
-    def __init__(self, hidden, condition):
+    def __init__(self, hidden, condition, plain):
         super().__init__(condition, 2 * hidden)
+        self.plain = plain
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
 
     def forward(self, x, condition):
         shift, scale = super().forward(condition)[:, None].chunk(2, -1)
-        return torch.addcmul(shift, F.layer_norm(x, x.shape[-1:]), 1 + scale)
+        n = F.layer_norm(x, x.shape[-1:])
+        return n * (1 + scale) + shift if self.plain else torch.addcmul(shift, n, 1 + scale)
 
 
 class Attention(nn.Module):
@@ -80,28 +84,40 @@ class Conv(nn.Module):
         return image.permute(0, 2, 3, 1)[:, 0]
 
 
+class PlainConv(nn.Conv1d):
+    """The same by PyTorch's own layer."""
+
+    def __init__(self, hidden, taps):
+        super().__init__(hidden, hidden, taps, padding=taps // 2, padding_mode="circular", groups=hidden)
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
 class Block(nn.Module):
     def __init__(self, a, attends):
         super().__init__()
         scale = lambda: nn.Parameter(torch.full((a.hidden,), 0.1))
-        self.attends = attends
+        self.attends, self.plain = attends, a.plain
         if attends:
-            self.attention_norm = AdaLn(a.hidden, a.condition)
+            self.attention_norm = AdaLn(a.hidden, a.condition, a.plain)
             self.attention = Attention(a.hidden, a.heads, a.qk_norm)
             self.attention_scale = scale()
-        self.conv = Conv(a.hidden, 7) if a.local else nn.Identity()
-        self.mlp_norm = AdaLn(a.hidden, a.condition)
+        conv = PlainConv if a.plain else Conv
+        self.conv = conv(a.hidden, 7) if a.local else nn.Identity()
+        self.mlp_norm = AdaLn(a.hidden, a.condition, a.plain)
         self.mlp_up = nn.Linear(a.hidden, 4 * a.hidden)
         self.mlp_down = nn.Linear(4 * a.hidden, a.hidden)
         self.mlp_scale = scale()
 
+    def add(self, x, branch, scale):
+        return x + branch * scale if self.plain else torch.addcmul(x, branch, scale)
+
     def forward(self, x, condition):
         if self.attends:
-            branch = self.attention(self.attention_norm(x, condition))
-            x = torch.addcmul(x, branch, self.attention_scale)
+            x = self.add(x, self.attention(self.attention_norm(x, condition)), self.attention_scale)
         h = self.mlp_norm(self.conv(x), condition)
-        branch = self.mlp_down(F.gelu(self.mlp_up(h)))
-        return torch.addcmul(x, branch, self.mlp_scale)
+        return self.add(x, self.mlp_down(F.gelu(self.mlp_up(h))), self.mlp_scale)
 
 
 class Stack(nn.Module):
@@ -157,7 +173,8 @@ def measure(a, optimiser):
     before = memory("VmRSS")
     model = Operator(a)
     parameters = sum(p.numel() for p in model.parameters())
-    update = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.03, **{optimiser: True})
+    kind = {} if optimiser == "default" else {optimiser: True}
+    update = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.03, **kind)
     states = torch.randn(a.horizon + 1, a.batch, a.tokens, a.dim)
     features = torch.randn(a.batch, a.features)
     step = torch.compile(model) if a.compile else model
@@ -213,7 +230,8 @@ def arguments():
     p.add_argument("--updates", type=int, default=20, help="updates timed")
     p.add_argument("--warmup", type=int, default=3, help="updates before them")
     p.add_argument("--threads", type=int, default=os.cpu_count(), help="threads")
-    p.add_argument("--optimizer", choices=("auto", "fused", "foreach"), default="auto", help="AdamW")
+    p.add_argument("--optimizer", choices=("auto", "fused", "foreach", "default"), default="auto", help="AdamW")
+    p.add_argument("--plain", action=flag, default=False, help="as most people would write it")
     p.add_argument("--compile", action=flag, default=False, help="torch.compile the model")
     return p.parse_args()
 
@@ -221,7 +239,9 @@ def arguments():
 if __name__ == "__main__":
     args = arguments()
     optimiser, compared = args.optimizer, {}
-    if optimiser == "auto":
+    if optimiser == "auto" and args.plain:
+        optimiser = "default"
+    elif optimiser == "auto":
         optimiser, compared = faster_optimiser()
     result = measure(args, optimiser)
     print(json.dumps({**result, "optimizers_ms": compared, "arguments": vars(args)}))

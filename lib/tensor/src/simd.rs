@@ -38,37 +38,30 @@ pub fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
 pub fn sum<T: Float, const K: usize>(slices: [&[T]; K], f: impl Fn([T; K]) -> T) -> T {
     let n = slices[0].len();
     assert!(slices.iter().all(|s| s.len() == n));
+    // Arrays of known length: no bound is checked inside, and they live in registers. The rest has a
+    // sum of its own for that reason.
+    let parts = slices.map(|s| s.as_chunks::<LANES>());
     let mut lanes = [T::ZERO; LANES];
-    let chunks = n / LANES;
-    for chunk in 0..chunks {
-        // Arrays of known length: no bound is checked inside.
-        let block = slices.map(|s| {
-            let mut values = [T::ZERO; LANES];
-            values.copy_from_slice(&s[chunk * LANES..(chunk + 1) * LANES]);
-            values
-        });
+    for chunk in 0..n / LANES {
+        let arrays = parts.map(|(chunks, _)| &chunks[chunk]);
         for (lane, total) in lanes.iter_mut().enumerate() {
-            *total += f(block.map(|b| b[lane]));
+            *total += f(arrays.map(|a| a[lane]));
         }
     }
-    for i in chunks * LANES..n {
-        lanes[i - chunks * LANES] += f(slices.map(|s| s[i]));
+    let mut rest = T::ZERO;
+    for i in 0..n % LANES {
+        rest += f(parts.map(|(_, tail)| tail[i]));
     }
-    fold(&lanes)
+    fold(&lanes) + rest
 }
 
 /// Sums the lanes pairwise, always in the same order.
 #[inline(always)]
 pub fn fold<T: Float>(lanes: &[T; LANES]) -> T {
-    let mut lanes = *lanes;
-    let mut half = LANES / 2;
-    while half > 0 {
-        for i in 0..half {
-            lanes[i] += lanes[i + half];
-        }
-        half /= 2;
-    }
-    lanes[0]
+    // Arrays of known length stay in registers.
+    let eight: [T; 8] = std::array::from_fn(|i| lanes[i] + lanes[i + 8]);
+    let four: [T; 4] = std::array::from_fn(|i| eight[i] + eight[i + 4]);
+    (four[0] + four[2]) + (four[1] + four[3])
 }
 
 /// The largest element; -∞ of an empty slice is not needed: rows are never empty.

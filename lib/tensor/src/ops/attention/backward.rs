@@ -170,9 +170,9 @@ fn normalization<T: Float>(
     at: usize,
     dw: &mut [T],
 ) {
-    for t in 0..s.tokens {
-        let (x, dn) = (&x[t * s.stride..][..s.dim], &dn[t * s.dim..][..s.dim]);
-        vectorize!({
+    vectorize!({
+        for t in 0..s.tokens {
+            let (x, dn) = (&x[t * s.stride..][..s.dim], &dn[t * s.dim..][..s.dim]);
             let r = rmsnorm::rstd(x, T::of(epsilon));
             if let Some(target) = target {
                 let from = at + target.start + t * s.stride;
@@ -180,9 +180,9 @@ fn normalization<T: Float>(
                 let dx = unsafe { target.data.slice(from..from + s.dim) };
                 rmsnorm::input_gradient(x, r, w, dn, dx, target.add);
             }
-            for i in 0..s.dim {
-                dw[i] = (dn[i] * r).mul_add(x[i], dw[i]);
+            for ((dw, dn), x) in dw.iter_mut().zip(dn).zip(x) {
+                *dw = (*dn * r).mul_add(*x, *dw);
             }
-        });
-    }
+        }
+    });
 }

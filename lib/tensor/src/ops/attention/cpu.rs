@@ -40,8 +40,8 @@ pub(super) fn normalized<T: Float>(s: Sizes, x: &[T], weight: &[T], epsilon: f64
         for (t, y) in out.chunks_exact_mut(s.dim).enumerate() {
             let x = &x[t * s.stride..][..s.dim];
             let r = rmsnorm::rstd(x, T::of(epsilon));
-            for i in 0..s.dim {
-                y[i] = x[i] * r * weight[i];
+            for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+                *y = *x * r * *w;
             }
         }
     });

@@ -39,31 +39,33 @@ fn token<T: Float>(
     add: bool,
 ) {
     let c = out.len();
-    let mut start = 0;
-    while start < c {
-        let width = LANES.min(c - start);
+    let (full, rest) = out.as_chunks_mut::<LANES>();
+    for (chunk, out) in full.iter_mut().enumerate() {
+        let at = chunk * LANES;
         let mut sums = [T::ZERO; LANES];
         if let Some(bias) = bias {
-            sums[..width].copy_from_slice(&bias[start..start + width]);
+            sums.copy_from_slice(&bias[at..at + LANES]);
         }
-        for (tap, from) in neighbours.iter().enumerate() {
+        for (from, w) in neighbours.iter().zip(w.chunks_exact(c)) {
             let Some(from) = from else { continue };
-            let (x, w) = (&x[from * c + start..][..width], &w[tap * c + start..][..width]);
-            if width == LANES {
-                for i in 0..LANES {
-                    sums[i] = w[i].mul_add(x[i], sums[i]);
-                }
-            } else {
-                for i in 0..width {
-                    sums[i] = w[i].mul_add(x[i], sums[i]);
-                }
+            let (x, w) = (&x[from * c + at..][..LANES], &w[at..at + LANES]);
+            for i in 0..LANES {
+                sums[i] = w[i].mul_add(x[i], sums[i]);
             }
         }
-        let out = &mut out[start..start + width];
-        for (y, s) in out.iter_mut().zip(&sums) {
-            *y = if add { *y + *s } else { *s };
+        for i in 0..LANES {
+            out[i] = if add { out[i] + sums[i] } else { sums[i] };
         }
-        start += width;
+    }
+    let at = c - rest.len();
+    for (i, out) in rest.iter_mut().enumerate() {
+        let mut sum = bias.map_or(T::ZERO, |bias| bias[at + i]);
+        for (from, w) in neighbours.iter().zip(w.chunks_exact(c)) {
+            if let Some(from) = from {
+                sum = w[at + i].mul_add(x[from * c + at + i], sum);
+            }
+        }
+        *out = if add { *out + sum } else { sum };
     }
 }
 
@@ -137,8 +139,8 @@ pub(super) fn backward_filter<T: Float>(
                         dw[i] = dy[i].mul_add(x[i], dw[i]);
                     }
                 }
-                for i in 0..c {
-                    db[i] += dy[i];
+                for (db, dy) in db.iter_mut().zip(dy) {
+                    *db += *dy;
                 }
             }
         });
