@@ -5,8 +5,10 @@
 pub mod budget;
 pub mod cli;
 pub mod diagnostics;
+pub mod disk;
 pub mod error;
 pub mod examples;
+pub mod fail;
 mod generate;
 pub mod host;
 pub mod inputs;

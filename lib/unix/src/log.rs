@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::time::now_utc;
-use crate::{Error, Result};
+use crate::{Error, Result, fail};
 
 /// The writing end of a log. One process writes a log; see the run directory's lease.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub struct Log {
     path: PathBuf,
     file: File,
     attempt: u64,
+    /// The last write failed, and may have left a part of its line.
+    torn: bool,
 }
 
 #[derive(Serialize)]
@@ -38,16 +40,20 @@ impl Log {
         let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
         let mut file = opened.map_err(|cause| Error::create(path, cause))?;
         seal(&mut file).map_err(|cause| Error::io(path, cause))?;
-        Ok(Self { path: path.to_path_buf(), file, attempt })
+        Ok(Self { path: path.to_path_buf(), file, attempt, torn: false })
     }
 
     /// Appends a record in one write. `fields` is a struct or map; a field `update` is what
-    /// readers order and supersede by. Numbers that are not finite become `null`.
+    /// readers order and supersede by. Numbers that are not finite become `null`. What a failed write
+    /// left of its line spoils that record alone, not the next one.
     pub fn write(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
         let record = Record { time: now_utc(), attempt: self.attempt, kind, fields };
-        let mut line = serde_json::to_vec(&record).map_err(Error::bug)?;
+        let mut line = if self.torn { vec![b'\n'] } else { Vec::new() };
+        serde_json::to_writer(&mut line, &record).map_err(Error::bug)?;
         line.push(b'\n');
-        self.file.write_all(&line).map_err(|cause| Error::io(&self.path, cause))
+        let written = fail::point("log.write").and_then(|()| self.file.write_all(&line));
+        self.torn = written.is_err();
+        written.map_err(|cause| Error::io(&self.path, cause))
     }
 
     /// Makes what was written durable: before a checkpoint is published and at the end.

@@ -113,6 +113,7 @@ impl StatusWriter {
         let stamped = Status { time: now_utc(), ..status.clone() };
         let mut text = serde_json::to_vec_pretty(&stamped).map_err(Error::bug)?;
         text.push(b'\n');
+        crate::fail::point("status.write").map_err(|cause| Error::io(&self.path, cause))?;
         publish_bytes(&self.path, &text)?;
         self.last = Some((status.state, Instant::now()));
         Ok(())

@@ -1,14 +1,18 @@
 //! Saving beside training: a snapshot, then a thread that writes it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use unix::disk::{Disk, RealDisk};
+use unix::publish::Publisher;
 use unix::{Error, Result, warn};
 
-use super::keep::{KeepRules, remove_leftovers, tidy};
+use super::keep::{KeepRules, tidy};
 use super::list::list;
-use super::write::write;
+use super::trash::remove_leftovers;
+use super::write::{step, write_on};
 use super::{State, Tensors, bytes, snapshot};
 
 /// Saves the checkpoints of a run, one at a time, while training goes on.
@@ -17,6 +21,7 @@ use super::{State, Tensors, bytes, snapshot};
 /// that runs.
 #[derive(Debug)]
 pub struct Saver {
+    disk: Arc<dyn Disk>,
     folder: PathBuf,
     rules: KeepRules,
     attempt: u64,
@@ -61,8 +66,13 @@ impl Saver {
     ///
     /// Errors: 73 when the folder cannot be made, 66 when it cannot be read.
     pub fn new(folder: &Path, rules: KeepRules, attempt: u64) -> Result<Self> {
-        unix::publish::create_folder(folder)?;
-        remove_leftovers(folder)?;
+        Self::on(Arc::new(RealDisk), folder, rules, attempt)
+    }
+
+    /// As [`Saver::new`], writing through `disk`.
+    pub fn on(disk: Arc<dyn Disk>, folder: &Path, rules: KeepRules, attempt: u64) -> Result<Self> {
+        Publisher::new(&*disk).create_folder(folder)?;
+        remove_leftovers(&*disk, folder)?;
         // Newer is what a later attempt wrote, even when the record of attempts was lost.
         let known = list(folder)?.iter().filter_map(|e| Some(e.manifest()?.attempt)).max();
         let attempt = match known {
@@ -70,7 +80,7 @@ impl Saver {
             _ => attempt,
         };
         let spare = Tensors::new();
-        Ok(Self { folder: folder.into(), rules, attempt, running: None, spare, waits: 0 })
+        Ok(Self { disk, folder: folder.into(), rules, attempt, running: None, spare, waits: 0 })
     }
 
     /// Lets a thread take the memory for snapshots of states like `state`, so that the first save need
@@ -96,9 +106,10 @@ impl Saver {
         let bytes = bytes::total(&state);
         let state = snapshot::take(state, std::mem::take(&mut self.spare));
         let snapshot = copied.elapsed();
-        let (folder, rules, attempt) = (self.folder.clone(), self.rules.clone(), self.attempt);
+        let (disk, folder) = (Arc::clone(&self.disk), self.folder.clone());
+        let (rules, attempt) = (self.rules.clone(), self.attempt);
         self.spawn(move || {
-            let done = save_now(&folder, &rules, attempt, &state, bytes);
+            let done = save_now(&*disk, &folder, &rules, attempt, &state, bytes);
             (state.tensors, Some(done))
         })?;
         Ok(Saved { bytes, snapshot, waited, previous })
@@ -155,6 +166,7 @@ impl Drop for Saver {
 }
 
 fn save_now(
+    disk: &dyn Disk,
     folder: &Path,
     rules: &KeepRules,
     attempt: u64,
@@ -162,11 +174,12 @@ fn save_now(
     bytes: u64,
 ) -> Result<Done> {
     let started = Instant::now();
-    let path = write(folder, state, attempt)?;
+    let path = write_on(disk, folder, state, attempt)?;
     // The checkpoint is safe; links and the removal of old ones can be made up for at the next.
-    let removed = tidy(folder, rules, &path).unwrap_or_else(|error| {
+    let removed = tidy(disk, folder, rules, &path).unwrap_or_else(|error| {
         warn!("old checkpoints stay: {error}");
         Vec::new()
     });
+    step("save.end", folder)?;
     Ok(Done { path, update: state.update, bytes, took: started.elapsed(), removed })
 }

@@ -1,20 +1,21 @@
 //! Writing a checkpoint: streamed from memory, hashed on the way, read back before it counts.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tensor::Tensor;
-use unix::publish::publish_folder;
+use unix::disk::{Disk, RealDisk, Rename};
+use unix::fail;
+use unix::publish::{FileWriter, Publisher};
 use unix::{Context, Error, Result, cli, host, space, time};
 
 use super::bytes::{self, PIECE};
 use super::layout;
-use super::list::folder_name;
+use super::list::{folder_name, free_name};
 use super::manifest::{self, FORMAT, FileEntry, Manifest, TensorEntry, is_plain_name};
 use super::verify::verify;
-use super::{State, keep};
+use super::{State, trash};
 
 /// Writes `state` as a checkpoint of the run's attempt `attempt` into `folder` (RUN/ckpt) and returns
 /// its path. It is there whole, or not at all; an older checkpoint of the same update is replaced.
@@ -22,52 +23,64 @@ use super::{State, keep};
 /// Errors: 73 when space or inodes are short or the folder is not writable, 74 when writing fails; 70
 /// when the state has names that cannot be stored.
 pub fn write(folder: &Path, state: &State, attempt: u64) -> Result<PathBuf> {
+    write_on(&RealDisk, folder, state, attempt)
+}
+
+pub(super) fn write_on(
+    disk: &dyn Disk,
+    folder: &Path,
+    state: &State,
+    attempt: u64,
+) -> Result<PathBuf> {
     let target = folder.join(folder_name(state.update));
+    step("save.begin", &target)?;
     // The headers and the manifest are small beside the tensors.
     space::ensure_space(&target, bytes::total(state) + (1 << 16))?;
     space::ensure_files(&target, state.tensors.len() as u64 + 2)?;
-    let fill = |inside: &Path| fill(inside, state, attempt);
+    let publisher = Publisher::new(disk);
+    let publish = |path: &Path| {
+        publisher.folder_of_files(path, |inside| fill(publisher, inside, state, attempt))
+    };
     if fs::symlink_metadata(&target).is_err() {
-        publish_folder(&target, fill)?;
-        return Ok(target);
+        publish(&target)?;
+    } else {
+        // A run that went back to an earlier checkpoint arrives here again. The old one stays until
+        // the new one is whole.
+        replace(disk, &target, publish)?;
     }
-    // A run that went back to an earlier checkpoint arrives here again. The old one stays until the
-    // new one is whole.
-    let staged = keep::trash_name(&target);
-    publish_folder(&staged, fill)?;
-    exchange(&staged, &target)?;
-    keep::discard(&staged);
+    step("save.after_rename", &target)?;
     Ok(target)
 }
 
-/// Puts the new folder in the place of the old one; both keep existing throughout.
-fn exchange(new: &Path, old: &Path) -> Result<()> {
-    let done = match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
-        // Some network file systems know no exchange: two renames, with a moment between them in
-        // which only older checkpoints have their names.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-            let aside = keep::trash_name(old);
-            fs::rename(old, &aside)
-                .and_then(|()| fs::rename(new, old))
-                .and_then(|()| fs::rename(&aside, new))
-        }
-        other => other.map_err(io::Error::from),
-    };
-    done.map_err(|cause| Error::create(old, cause))?;
-    let parent = old.parent().unwrap_or(Path::new("."));
-    let synced = File::open(parent).and_then(|folder| folder.sync_all());
-    synced.map_err(|cause| Error::io(parent, cause))
+/// Puts what `publish` publishes in the place of the older `target`. At every moment one of the two
+/// has a name under which it is found.
+fn replace(disk: &dyn Disk, target: &Path, publish: impl Fn(&Path) -> Result<()>) -> Result<()> {
+    let publisher = Publisher::new(disk);
+    let staged = trash::name(target);
+    publish(&staged)?;
+    if publisher.exchange(&staged, target)? {
+        trash::discard(disk, &staged);
+        return Ok(());
+    }
+    // Some network file systems know no exchange: the new one is found beside the old one, as the same
+    // update of a later attempt, before the old one goes.
+    let beside = free_name(target);
+    publisher.rename(&staged, &beside, Rename::New)?;
+    trash::remove(disk, target)?;
+    publisher.rename(&beside, target, Rename::New)
 }
 
 /// All files, the manifest last, and everything read back.
-fn fill(folder: &Path, state: &State, attempt: u64) -> Result<()> {
+fn fill(publisher: Publisher, folder: &Path, state: &State, attempt: u64) -> Result<()> {
+    step("save.after_create", folder)?;
     let mut files = Vec::new();
     for (stem, tensors) in &state.tensors {
         let name = format!("{stem}.safetensors");
         if !is_plain_name(&name) {
             return Err(Error::bug(format!("{name:?} cannot be the name of a file")));
         }
-        files.push(write_file(folder, &name, tensors)?);
+        files.push(write_file(publisher, folder, &name, tensors)?);
+        step("save.after_shard", folder)?;
     }
     let program = cli::program();
     let manifest = Manifest {
@@ -89,32 +102,36 @@ fn fill(folder: &Path, state: &State, attempt: u64) -> Result<()> {
         files,
     };
     let text = manifest.encode()?;
-    let path = folder.join(manifest::NAME);
-    let written = create(&path).and_then(|mut file| {
-        file.write_all(&text)?;
-        file.sync_all()
-    });
-    written.map_err(|cause| Error::io(&path, cause))?;
+    // So that no crash leaves a manifest without the files that it names, not even in a folder with a
+    // temporary name.
+    publisher.names(folder)?;
+    step("save.before_manifest", folder)?;
+    publisher.inner_file(&folder.join(manifest::NAME), |file| file.write_all(&text))?;
+    step("save.after_manifest", folder)?;
     let report = verify(folder)?;
-    match report.damage.first() {
-        Some(damage) => {
-            Err(Error::new(unix::Exit::Io, format!("what was written reads back wrong: {damage}")))
-        }
-        None => Ok(()),
+    if let Some(damage) = report.damage.first() {
+        let text = format!("what was written reads back wrong: {damage}");
+        return Err(Error::new(unix::Exit::Io, text));
     }
+    step("save.after_verify", folder)
 }
 
-fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).open(path)
+/// A step of a save, at which a test may let it fail.
+pub(super) fn step(point: &str, path: &Path) -> Result<()> {
+    fail::point(point).map_err(|cause| Error::io(path, cause))
 }
 
-fn write_file(folder: &Path, name: &str, tensors: &[(String, Tensor)]) -> Result<FileEntry> {
+fn write_file(
+    publisher: Publisher,
+    folder: &Path,
+    name: &str,
+    tensors: &[(String, Tensor)],
+) -> Result<FileEntry> {
     let (header, places) = layout::plan(tensors).context(|| name)?;
-    let path = folder.join(name);
-    let file = create(&path).map_err(|cause| Error::create(&path, cause))?;
-    let mut out =
-        Hashed { file: io::BufWriter::with_capacity(PIECE, file), whole: blake3::Hasher::new() };
-    let hashes = out.all(&header, &places, tensors).map_err(|cause| Error::io(&path, cause))?;
+    let (hashes, whole) = publisher.inner_file(&folder.join(name), |file| {
+        let mut out = Hashed { file, whole: blake3::Hasher::new() };
+        Ok((out.all(&header, &places, tensors)?, out.whole.finalize()))
+    })?;
     let entries = tensors.iter().map(|(name, _)| {
         let (place, blake3) = places.iter().zip(&hashes).find(|(place, _)| place.name == *name)?;
         Some(TensorEntry {
@@ -129,7 +146,7 @@ fn write_file(folder: &Path, name: &str, tensors: &[(String, Tensor)]) -> Result
     Ok(FileEntry {
         name: name.into(),
         bytes: places.last().map_or(header.len() as u64, |place| place.end),
-        blake3: out.whole.finalize().to_hex().to_string(),
+        blake3: whole.to_hex().to_string(),
         tensors: entries
             .collect::<Option<_>>()
             .ok_or_else(|| Error::bug("a tensor without a place"))?,
@@ -137,12 +154,12 @@ fn write_file(folder: &Path, name: &str, tensors: &[(String, Tensor)]) -> Result
 }
 
 /// A file that is hashed while it is written.
-struct Hashed {
-    file: io::BufWriter<File>,
+struct Hashed<'a> {
+    file: &'a mut FileWriter,
     whole: blake3::Hasher,
 }
 
-impl Hashed {
+impl Hashed<'_> {
     /// Everything in the order of `places`; returns the hash of each tensor in that order.
     fn all(
         &mut self,
@@ -163,8 +180,6 @@ impl Hashed {
             }
             hashes.push(own.finalize().to_hex().to_string());
         }
-        self.file.flush()?;
-        self.file.get_ref().sync_all()?;
         Ok(hashes)
     }
 

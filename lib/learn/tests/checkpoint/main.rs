@@ -1,8 +1,11 @@
 //! Checkpoints on real disks: round trips, damage, full disks, kills, retention.
 
+#[path = "../../../unix/tests/crash/mod.rs"]
+mod crash;
 mod damage;
 mod disks;
 mod kill;
+mod power_cuts;
 mod retention;
 mod round_trip;
 mod saving;
