@@ -11,6 +11,8 @@ use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use crate::stream::Stream;
+
 /// What a rename does when the new name is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rename {
@@ -34,6 +36,10 @@ pub trait DiskFile: Write + Send {
 pub trait Disk: Debug + Send + Sync {
     /// Creates a file that must not exist yet.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    /// Creates a file that must not exist yet, for so many bytes.
+    fn create_sized(&self, path: &Path, _bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        self.create(path)
+    }
     /// Makes a folder that must not exist yet, in one that does.
     fn make_folder(&self, path: &Path) -> io::Result<()>;
     /// Makes `link` a symbolic link to `target`; it must not exist yet.
@@ -76,6 +82,9 @@ pub trait Disk: Debug + Send + Sync {
     }
 }
 
+/// From here on a file is written past the page cache.
+const LARGE: u64 = 16 << 20;
+
 /// The disk of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
@@ -89,6 +98,10 @@ impl DiskFile for File {
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
+    }
+
+    fn create_sized(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        if bytes < LARGE { self.create(path) } else { Ok(Box::new(Stream::create(path, bytes)?)) }
     }
 
     fn make_folder(&self, path: &Path) -> io::Result<()> {

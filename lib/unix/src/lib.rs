@@ -22,6 +22,7 @@ pub mod signal;
 pub mod slurm;
 pub mod space;
 pub mod status;
+pub mod stream;
 pub mod table;
 pub mod time;
 pub mod timekeep;

@@ -54,6 +54,8 @@ pub struct Done {
     pub update: u64,
     /// Bytes of the tensors.
     pub bytes: u64,
+    /// From the snapshot until it was on the disk under its name.
+    pub durable: Duration,
     /// From the snapshot until it was on the disk, verified, and older ones removed.
     pub took: Duration,
     /// Names of checkpoints that were removed because no rule keeps them.
@@ -174,12 +176,12 @@ fn save_now(
     bytes: u64,
 ) -> Result<Done> {
     let started = Instant::now();
-    let path = write_on(disk, folder, state, attempt)?;
+    let (path, durable) = write_on(disk, folder, state, attempt)?;
     // The checkpoint is safe; links and the removal of old ones can be made up for at the next.
     let removed = tidy(disk, folder, rules, &path).unwrap_or_else(|error| {
         warn!("old checkpoints stay: {error}");
         Vec::new()
     });
     step("save.end", folder)?;
-    Ok(Done { path, update: state.update, bytes, took: started.elapsed(), removed })
+    Ok(Done { path, update: state.update, bytes, durable, took: started.elapsed(), removed })
 }

@@ -1,8 +1,9 @@
-//! Writing a checkpoint: streamed from memory, hashed on the way, read back before it counts.
+//! Writing a checkpoint: streamed from memory, hashed on the way, read back before it is relied on.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use tensor::Tensor;
 use unix::disk::{Disk, RealDisk, Rename};
@@ -23,15 +24,17 @@ use super::{State, trash};
 /// Errors: 73 when space or inodes are short or the folder is not writable, 74 when writing fails; 70
 /// when the state has names that cannot be stored.
 pub fn write(folder: &Path, state: &State, attempt: u64) -> Result<PathBuf> {
-    write_on(&RealDisk, folder, state, attempt)
+    write_on(&RealDisk, folder, state, attempt).map(|(path, _)| path)
 }
 
+/// [`write`]; also how long it took until the checkpoint was durable, before it was read back.
 pub(super) fn write_on(
     disk: &dyn Disk,
     folder: &Path,
     state: &State,
     attempt: u64,
-) -> Result<PathBuf> {
+) -> Result<(PathBuf, Duration)> {
+    let started = Instant::now();
     let target = folder.join(folder_name(state.update));
     step("save.begin", &target)?;
     // The headers and the manifest are small beside the tensors.
@@ -39,38 +42,52 @@ pub(super) fn write_on(
     space::ensure_files(&target, state.tensors.len() as u64 + 2)?;
     let publisher = Publisher::new(disk);
     let publish = |path: &Path| {
-        publisher.folder_of_files(path, |inside| fill(publisher, inside, state, attempt))
+        publisher.folder_of_files(path, |inside| fill(publisher, inside, state, attempt))?;
+        let took = started.elapsed();
+        step("save.after_rename", path)?;
+        read_back(disk, path)?;
+        step("save.after_verify", path)?;
+        Ok(took)
     };
-    if fs::symlink_metadata(&target).is_err() {
-        publish(&target)?;
+    let took = if fs::symlink_metadata(&target).is_err() {
+        publish(&target)?
     } else {
         // A run that went back to an earlier checkpoint arrives here again. The old one stays until
         // the new one is whole.
-        replace(disk, &target, publish)?;
-    }
-    step("save.after_rename", &target)?;
-    Ok(target)
+        replace(disk, &target, publish)?
+    };
+    Ok((target, took))
+}
+
+/// Every byte as it comes from the disk. What reads back wrong is taken away: loading would pass it
+/// over, and nothing older may be removed for it.
+fn read_back(disk: &dyn Disk, path: &Path) -> Result<()> {
+    let report = verify(path)?;
+    let Some(damage) = report.damage.first() else { return Ok(()) };
+    trash::remove(disk, path)?;
+    Err(Error::new(unix::Exit::Io, format!("what was written reads back wrong: {damage}")))
 }
 
 /// Puts what `publish` publishes in the place of the older `target`. At every moment one of the two
 /// has a name under which it is found.
-fn replace(disk: &dyn Disk, target: &Path, publish: impl Fn(&Path) -> Result<()>) -> Result<()> {
+fn replace<T>(disk: &dyn Disk, target: &Path, publish: impl Fn(&Path) -> Result<T>) -> Result<T> {
     let publisher = Publisher::new(disk);
     let staged = trash::name(target);
-    publish(&staged)?;
+    let value = publish(&staged)?;
     if publisher.exchange(&staged, target)? {
         trash::discard(disk, &staged);
-        return Ok(());
+        return Ok(value);
     }
     // Some network file systems know no exchange: the new one is found beside the old one, as the same
     // update of a later attempt, before the old one goes.
     let beside = free_name(target);
     publisher.rename(&staged, &beside, Rename::New)?;
     trash::remove(disk, target)?;
-    publisher.rename(&beside, target, Rename::New)
+    publisher.rename(&beside, target, Rename::New)?;
+    Ok(value)
 }
 
-/// All files, the manifest last, and everything read back.
+/// All files, their sizes as the disk tells them, and the manifest last.
 fn fill(publisher: Publisher, folder: &Path, state: &State, attempt: u64) -> Result<()> {
     step("save.after_create", folder)?;
     let mut files = Vec::new();
@@ -79,7 +96,14 @@ fn fill(publisher: Publisher, folder: &Path, state: &State, attempt: u64) -> Res
         if !is_plain_name(&name) {
             return Err(Error::bug(format!("{name:?} cannot be the name of a file")));
         }
-        files.push(write_file(publisher, folder, &name, tensors)?);
+        let entry = write_file(publisher, folder, &name, tensors)?;
+        let path = folder.join(name);
+        let size = fs::symlink_metadata(&path).map_err(|cause| Error::io(&path, cause))?.len();
+        if size != entry.bytes {
+            let text = format!("{size} bytes arrived of {}", entry.bytes);
+            return Err(Error::io(&path, text));
+        }
+        files.push(entry);
         step("save.after_shard", folder)?;
     }
     let program = cli::program();
@@ -106,14 +130,10 @@ fn fill(publisher: Publisher, folder: &Path, state: &State, attempt: u64) -> Res
     // temporary name.
     publisher.names(folder)?;
     step("save.before_manifest", folder)?;
-    publisher.inner_file(&folder.join(manifest::NAME), |file| file.write_all(&text))?;
-    step("save.after_manifest", folder)?;
-    let report = verify(folder)?;
-    if let Some(damage) = report.damage.first() {
-        let text = format!("what was written reads back wrong: {damage}");
-        return Err(Error::new(unix::Exit::Io, text));
-    }
-    step("save.after_verify", folder)
+    publisher.inner_file(&folder.join(manifest::NAME), text.len() as u64, |file| {
+        file.write_all(&text)
+    })?;
+    step("save.after_manifest", folder)
 }
 
 /// A step of a save, at which a test may let it fail.
@@ -128,7 +148,8 @@ fn write_file(
     tensors: &[(String, Tensor)],
 ) -> Result<FileEntry> {
     let (header, places) = layout::plan(tensors).context(|| name)?;
-    let (hashes, whole) = publisher.inner_file(&folder.join(name), |file| {
+    let bytes = places.last().map_or(header.len() as u64, |place| place.end);
+    let (hashes, whole) = publisher.inner_file(&folder.join(name), bytes, |file| {
         let mut out = Hashed { file, whole: blake3::Hasher::new() };
         Ok((out.all(&header, &places, tensors)?, out.whole.finalize()))
     })?;
@@ -145,7 +166,7 @@ fn write_file(
     });
     Ok(FileEntry {
         name: name.into(),
-        bytes: places.last().map_or(header.len() as u64, |place| place.end),
+        bytes,
         blake3: whole.to_hex().to_string(),
         tensors: entries
             .collect::<Option<_>>()

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::FileWriter;
 use super::temporary::Temporary;
-use crate::disk::{Disk, Rename};
+use crate::disk::{Disk, DiskFile, Rename};
 use crate::fail::point;
 use crate::space::{self, ensure_space};
 use crate::{Error, Exit, Result};
@@ -37,38 +37,22 @@ impl<'d> Publisher<'d> {
         write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
     ) -> Result<T> {
         let temporary = Temporary::beside(self.disk, path)?;
-        let value = self.new_durable_file(&temporary.path, path, write)?;
+        let file = self.disk.create(&temporary.path);
+        let value = durable(file.map_err(|cause| Error::create(path, cause))?, path, write)?;
         self.rename(&temporary.path, path, Rename::Replace)?;
         Ok(value)
     }
 
-    /// Writes and syncs a new file inside a folder that is not published yet. Its name becomes durable
-    /// with the folder. Errors: 73, 74, naming `path`.
+    /// Writes and syncs a new file of about `bytes` bytes inside a folder that is not published yet. Its
+    /// name becomes durable with the folder. Errors: 73, 74, naming `path`.
     pub fn inner_file<T>(
         &self,
         path: &Path,
+        bytes: u64,
         write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
     ) -> Result<T> {
-        self.new_durable_file(path, path, write)
-    }
-
-    fn new_durable_file<T>(
-        &self,
-        path: &Path,
-        named: &Path,
-        write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
-    ) -> Result<T> {
-        let file = self.disk.create(path).map_err(|cause| Error::create(named, cause))?;
-        let mut writer = BufWriter::with_capacity(1 << 20, file);
-        let written =
-            point("publish.created").and_then(|()| write(&mut writer)).and_then(|value| {
-                let mut file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
-                point("publish.written")?;
-                file.sync()?;
-                point("publish.synced")?;
-                Ok(value)
-            });
-        written.map_err(|cause| write_error(named, cause))
+        let file = self.disk.create_sized(path, bytes);
+        durable(file.map_err(|cause| Error::create(path, cause))?, path, write)
     }
 
     /// [`super::publish_folder`]
@@ -180,6 +164,23 @@ impl<'d> Publisher<'d> {
             _ => Err(cause),
         })
     }
+}
+
+/// Writes and syncs `file`, which will be `path`.
+fn durable<T>(
+    file: Box<dyn DiskFile>,
+    path: &Path,
+    write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
+) -> Result<T> {
+    let mut writer = BufWriter::with_capacity(1 << 20, file);
+    let written = point("publish.created").and_then(|()| write(&mut writer)).and_then(|value| {
+        let mut file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+        point("publish.written")?;
+        file.sync()?;
+        point("publish.synced")?;
+        Ok(value)
+    });
+    written.map_err(|cause| write_error(path, cause))
 }
 
 fn is_unknown(cause: &io::Error) -> bool {
