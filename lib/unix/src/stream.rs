@@ -89,9 +89,10 @@ impl Stream {
             }
             other => other?,
         };
-        match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, size.max(1)) {
-            Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => return Err(error.into()),
-            _ => {} // taken, or to be found out while writing
+        let taken = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, size.max(1));
+        // Any other error: the space is not taken in advance, and writing will tell.
+        if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = taken {
+            return Err(error.into());
         }
         let (full, filled) = sync_channel::<Piece>(PIECES);
         let (give_back, empty) = sync_channel::<Piece>(PIECES);
