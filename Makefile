@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build; demo and install use the programs there.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test check bench man install deps
+.PHONY: demo test torture check bench man install deps
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -14,9 +14,15 @@ demo: deps
 	sh slurm/demo.sh "$(BIN)"
 
 # In the dev profile, which is optimised a little: all tests together run for about a minute, so that
-# building more slowly for the sake of their speed cannot pay, and overflow checks stay on.
+# building more slowly for the sake of their speed cannot pay, and overflow checks stay on. With
+# failpoints (lib/unix/src/fail.rs) in the same build: a second one would take longer than all tests,
+# and without FAIL in the environment a point does nothing.
 test: deps
-	cargo test --workspace --locked
+	cargo test --workspace --locked --features failpoints
+
+# The long forms of the tests of reliability: every fault at every point, not one chosen by a seed.
+torture: deps
+	TORTURE=1 cargo test --locked --features failpoints --test failpoints -- --nocapture
 
 check:
 	cargo fmt --all --check

@@ -76,10 +76,14 @@ mod on {
                 std::process::exit(crate::Exit::Usage as i32)
             })
         });
-        for hit in hits.iter().filter(|hit| hit.point == name) {
+        // Counted for each before one of them returns.
+        let counted = hits.iter().filter(|hit| hit.point == name).map(|hit| {
             let reached = hit.reached.fetch_add(1, Ordering::Relaxed) + 1;
+            (hit, reached)
+        });
+        for (hit, reached) in counted.collect::<Vec<_>>() {
             if reached == hit.nth || hit.and_on && reached > hit.nth {
-                eprintln!("failpoint {name}:{reached} {:?}", hit.action);
+                eprintln!("failpoint {name}:{reached}");
                 act(hit.action)?;
             }
         }

@@ -11,6 +11,7 @@ mod learner;
 mod progress;
 mod reporter;
 mod session;
+mod trouble;
 
 pub use check::{Report, check};
 pub use dry_run::{Estimate, dry_run};

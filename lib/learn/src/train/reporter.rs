@@ -3,6 +3,7 @@
 use super::learner::{Learner, Step};
 use super::progress::Progress;
 use super::session::Job;
+use super::trouble::Trouble;
 use crate::checkpoint::Saved;
 use crate::stages::{Metrics, Stage};
 use serde_json::{Value, json};
@@ -17,7 +18,9 @@ use unix::status::{Cost, State, Status, StatusWriter};
 /// What a run says.
 pub(super) struct Reporter {
     log: Log,
+    log_trouble: Trouble,
     status: StatusWriter,
+    status_trouble: Trouble,
     now: Status,
     bar: Bar,
     log_every: u64,
@@ -80,7 +83,9 @@ impl Reporter {
         status.update(&now)?;
         Ok(Self {
             log,
+            log_trouble: Trouble::default(),
             status,
+            status_trouble: Trouble::default(),
             now,
             bar,
             log_every: training.log_every,
@@ -94,9 +99,7 @@ impl Reporter {
 
     /// Writes a record; a log that cannot be written (a full disk) does not end the run.
     fn record(&mut self, kind: &str, fields: &Value) {
-        if let Err(error) = self.log.write(kind, fields) {
-            unix::warn!("{error}");
-        }
+        self.log_trouble.tell(&self.log.write(kind, fields));
     }
 
     fn stand(&mut self, state: State, progress: &Progress, reason: Option<&str>) {
@@ -106,9 +109,7 @@ impl Reporter {
         self.now.best = progress.best.clone();
         self.now.cost = Cost { hours, device_hours: hours };
         self.now.reason = reason.map(str::to_string);
-        if let Err(error) = self.status.update(&self.now) {
-            unix::warn!("{error}");
-        }
+        self.status_trouble.tell(&self.status.update(&self.now));
     }
 
     pub fn update(

@@ -142,13 +142,13 @@ fn everything_is_synced_before_it_is_relied_on() {
     }
     let sealed = after(made, &["fsync(", ".tmp-step-00000002", "manifest.json>"]);
     // The folder itself: its name is the last of the path.
-    let is_folder = |l: &&str| {
+    let is_folder = |l: &str| {
         l.contains("fsync(")
             && l.contains(".tmp-step-00000002")
             && !l.contains(".safetensors>")
             && !l.contains(".json>")
     };
-    let listed: Vec<usize> = (0..lines.len()).filter(|at| is_folder(&&lines[*at])).collect();
+    let listed: Vec<usize> = (0..lines.len()).filter(|at| is_folder(lines[*at])).collect();
     let [before_manifest, listed] = listed[..] else { panic!("{listed:?}\n{log}") };
     assert!(before_manifest < made && made < sealed && sealed < listed && listed < named);
     let durable = after(named, &["fsync(", &format!("<{root}>")]);
