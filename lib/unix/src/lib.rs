@@ -10,6 +10,7 @@ pub mod examples;
 mod generate;
 pub mod host;
 pub mod inputs;
+pub mod lease;
 pub mod log;
 pub mod man;
 pub mod out;
