@@ -96,6 +96,7 @@ fn fill(folder: &Path, state: &State, attempt: u64) -> Result<()> {
     });
     written.map_err(|cause| Error::io(&path, cause))?;
     let report = verify(folder)?;
+    state.may_be_written()?; // the last moment before it gets its name
     match report.damage.first() {
         Some(damage) => {
             Err(Error::new(unix::Exit::Io, format!("what was written reads back wrong: {damage}")))
