@@ -24,6 +24,10 @@ test: deps
 torture: deps
 	TORTURE=1 cargo test --locked --features failpoints --test failpoints -- --nocapture
 
+# The long forms of tests that stop, kill and start runs again.
+torture: deps
+	TORTURE=1 cargo test --locked --test restart --test stop --test state
+
 check:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings

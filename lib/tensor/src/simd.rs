@@ -30,6 +30,20 @@ pub fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(kernel)
 }
 
+/// Name of the instruction set that is used, e.g. `avx512`: sums of products differ with it in their
+/// last bits.
+pub fn level() -> &'static str {
+    #[allow(unreachable_patterns)] // the last arm is for other processors
+    match pulp::Arch::new() {
+        pulp::Arch::Scalar => "scalar",
+        #[cfg(target_arch = "x86_64")]
+        pulp::Arch::V3(_) => "avx2",
+        #[cfg(target_arch = "x86_64")]
+        pulp::Arch::V4(_) => "avx512",
+        _ => "vectors",
+    }
+}
+
 /// Σ f(a_i, b_i, ..) over the elements of slices of one length, with [`LANES`] partial sums.
 ///
 /// # Panics

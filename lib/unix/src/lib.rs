@@ -12,6 +12,7 @@ pub mod fail;
 mod generate;
 pub mod host;
 pub mod inputs;
+pub mod lease;
 pub mod log;
 pub mod man;
 pub mod out;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::lease::Fence;
 use crate::time::now_utc;
 use crate::{Error, Result, fail};
 
@@ -23,6 +24,7 @@ pub struct Log {
     attempt: u64,
     /// The last write failed, and may have left a part of its line.
     torn: bool,
+    fence: Option<Fence>,
 }
 
 #[derive(Serialize)]
@@ -40,13 +42,21 @@ impl Log {
         let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
         let mut file = opened.map_err(|cause| Error::create(path, cause))?;
         seal(&mut file).map_err(|cause| Error::io(path, cause))?;
-        Ok(Self { path: path.to_path_buf(), file, attempt, torn: false })
+        Ok(Self { path: path.to_path_buf(), file, attempt, torn: false, fence: None })
+    }
+
+    /// From now on a record is written only while the lease is ours.
+    pub fn fenced(mut self, fence: Fence) -> Self {
+        self.fence = Some(fence);
+        self
     }
 
     /// Appends a record in one write. `fields` is a struct or map; a field `update` is what
     /// readers order and supersede by. Numbers that are not finite become `null`. What a failed write
     /// left of its line spoils that record alone, not the next one.
+    /// Errors: 74; 75 when the lease was lost.
     pub fn write(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
+        self.fence.as_ref().map_or(Ok(()), Fence::check)?;
         let record = Record { time: now_utc(), attempt: self.attempt, kind, fields };
         let mut line = if self.torn { vec![b'\n'] } else { Vec::new() };
         serde_json::to_writer(&mut line, &record).map_err(Error::bug)?;

@@ -42,6 +42,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use tensor::Tensor;
+use unix::Result;
+use unix::lease::Fence;
 
 /// The tensors of each file by the file's stem (`model`, `ema`, `optim-0-of-1`); names and order are
 /// kept.
@@ -68,4 +70,13 @@ pub struct State {
     pub config_hash: String,
     /// Hash of the data.
     pub data_hash: String,
+    /// What forbids to write it, should another process have taken the run over.
+    pub fence: Option<Fence>,
+}
+
+impl State {
+    /// Errors: 75 when another process has taken the run over.
+    fn may_be_written(&self) -> Result<()> {
+        self.fence.as_ref().map_or(Ok(()), Fence::look)
+    }
 }

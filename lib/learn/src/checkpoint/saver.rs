@@ -176,7 +176,9 @@ fn save_now(
     bytes: u64,
 ) -> Result<Done> {
     let started = Instant::now();
+    state.may_be_written()?;
     let (path, durable) = write_on(disk, folder, state, attempt)?;
+    state.may_be_written()?; // nor may anything be removed
     // The checkpoint is safe; links and the removal of old ones can be made up for at the next.
     let removed = tidy(disk, folder, rules, &path).unwrap_or_else(|error| {
         warn!("old checkpoints stay: {error}");

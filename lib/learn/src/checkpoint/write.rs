@@ -133,7 +133,8 @@ fn fill(publisher: Publisher, folder: &Path, state: &State, attempt: u64) -> Res
     publisher.inner_file(&folder.join(manifest::NAME), text.len() as u64, |file| {
         file.write_all(&text)
     })?;
-    step("save.after_manifest", folder)
+    step("save.after_manifest", folder)?;
+    state.may_be_written() // the last moment before it gets its name
 }
 
 /// A step of a save, at which a test may let it fail.

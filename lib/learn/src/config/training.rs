@@ -38,6 +38,10 @@ pub struct Training {
     #[serde(default = "eight")]
     #[schemars(range(min = 1))]
     pub non_finite_limit: u64,
+    /// Starts in a row without one new update after which the run has failed.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    pub attempts_without_progress: u64,
     /// Updates between records in the log.
     #[serde(default = "ten")]
     #[schemars(range(min = 1))]
@@ -57,6 +61,9 @@ pub struct Training {
 
 fn one() -> u64 {
     1
+}
+fn three() -> u64 {
+    3
 }
 fn four() -> usize {
     4

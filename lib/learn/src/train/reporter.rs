@@ -8,12 +8,13 @@ use crate::checkpoint::Saved;
 use crate::stages::{Metrics, Stage};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use unix::Result;
 use unix::budget::Budget;
+use unix::lease::Lease;
 use unix::log::Log;
 use unix::progress::Progress as Bar;
 use unix::run_dir::RunDir;
 use unix::status::{Cost, State, Status, StatusWriter};
+use unix::{Exit, Result};
 
 /// What a run says.
 pub(super) struct Reporter {
@@ -36,13 +37,15 @@ impl Reporter {
     pub fn start<S: Stage>(
         job: &Job<S>,
         run: &RunDir,
-        attempt: u64,
+        lease: &Lease,
         progress: &Progress,
+        accepted: &[String],
         budget: &Budget,
         learner: &Learner,
     ) -> Result<Self> {
         let training = &job.config.training;
-        let mut log = Log::open(&run.log(), attempt)?;
+        let (attempt, fence) = (lease.attempt(), lease.fence());
+        let mut log = Log::open(&run.log(), attempt)?.fenced(fence.clone());
         log.write(
             "start",
             &json!({
@@ -54,6 +57,9 @@ impl Reporter {
                 "threads": tensor::parallel::threads(),
                 "ranks": job.ranks.size(),
                 "time_left": budget.to_string(),
+                "accepted": accepted,
+                // Attempts in vain are counted from here.
+                "anew": job.retry || !accepted.is_empty(),
             }),
         )?;
         unix::note!(
@@ -68,7 +74,7 @@ impl Reporter {
         budget.notes.iter().for_each(|note| unix::note!("{note}"));
         let mut bar = Bar::new("updates", training.updates);
         bar.resume_at(progress.update);
-        let mut status = StatusWriter::new(run.status());
+        let mut status = StatusWriter::new(run.status()).fenced(fence.clone());
         let now = Status {
             stage: S::NAME.into(),
             state: State::Running,
@@ -78,6 +84,7 @@ impl Reporter {
             cost: Cost::default(),
             attempt,
             reason: None,
+            held: false,
             time: String::new(),
         };
         status.update(&now)?;
@@ -103,11 +110,10 @@ impl Reporter {
     }
 
     fn stand(&mut self, state: State, progress: &Progress, reason: Option<&str>) {
-        let hours = progress.seconds / 3600.0;
         self.now.state = state;
         self.now.update = progress.update;
         self.now.best = progress.best.clone();
-        self.now.cost = Cost { hours, device_hours: hours };
+        self.now.cost = progress.cost();
         self.now.reason = reason.map(str::to_string);
         self.status_trouble.tell(&self.status.update(&self.now));
     }
@@ -127,7 +133,7 @@ impl Reporter {
             let seconds = unix::time::process_start().elapsed().as_secs_f64();
             self.record(
                 "first_update",
-                &json!({"since_exec": seconds, "step": took.as_secs_f64()}),
+                &json!({"update": progress.update, "since_exec": seconds, "step": took.as_secs_f64()}),
             );
         }
         let done = progress.update;
@@ -209,7 +215,9 @@ impl Reporter {
 
     /// The last save has ended.
     pub fn saved<T>(&mut self, progress: &Progress, result: &Result<T>) -> Result<()> {
-        if let Err(error) = result {
+        if let Err(error) = result
+            && error.exit != Exit::Again
+        {
             self.warn(progress.update, &format!("checkpoint not saved: {error}"));
         }
         Ok(())
@@ -254,6 +262,12 @@ impl Reporter {
             progress.update,
             self.updates
         );
+    }
+
+    /// Failed in a way that another start would repeat.
+    pub fn held(&mut self, progress: &Progress, reason: &str) {
+        self.now.held = true;
+        self.failed(progress, reason);
     }
 
     pub fn failed(&mut self, progress: &Progress, reason: &str) {

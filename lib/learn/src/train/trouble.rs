@@ -1,6 +1,6 @@
 //! A fault that lasts is told once.
 
-use unix::Result;
+use unix::{Exit, Result};
 
 /// Writes that fail one after the other: a full disk would else be told of at every update.
 #[derive(Debug, Default)]
@@ -12,6 +12,8 @@ impl Trouble {
     /// Warns of the first failure, and says when it is over.
     pub fn tell(&mut self, result: &Result<()>) {
         match result {
+            // A lost lease ends the run, and is told there.
+            Err(error) if error.exit == Exit::Again => {}
             Err(error) => {
                 if self.failed == 0 {
                     unix::warn!("{error}; training goes on, this is said once");
