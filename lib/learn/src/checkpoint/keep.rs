@@ -47,8 +47,14 @@ impl KeepRules {
 }
 
 /// After `new` was written and verified: sets the links, removes what no rule keeps, and returns
-/// the names of the removed. Damaged checkpoints are left to be looked at, and count for nothing.
-pub(super) fn tidy(folder: &Path, rules: &KeepRules, new: &Path) -> Result<Vec<String>> {
+/// the names of the removed. Damaged checkpoints are left to be looked at, and count for nothing. The
+/// newest at a multiple of `anchor` updates stays in any case; 0: none.
+pub(super) fn tidy(
+    folder: &Path,
+    rules: &KeepRules,
+    anchor: u64,
+    new: &Path,
+) -> Result<Vec<String>> {
     let entries = list(folder)?;
     let good: Vec<&Entry> = entries.iter().filter(|entry| entry.is_good()).collect();
     if let Some(name) = new.file_name() {
@@ -61,7 +67,9 @@ pub(super) fn tidy(folder: &Path, rules: &KeepRules, new: &Path) -> Result<Vec<S
         .iter()
         .filter_map(|link| fs::read_link(folder.join(link)).ok())
         .collect();
-    let kept = rules.kept(&good);
+    let mut kept = rules.kept(&good);
+    let anchored = |entry: &&&Entry| anchor > 0 && entry.step.is_multiple_of(anchor);
+    kept.extend(good.iter().rev().find(anchored).map(|entry| entry.name()));
     let mut removed = Vec::new();
     for entry in &good {
         let named = linked.iter().any(|target| target.file_name() == entry.path.file_name());

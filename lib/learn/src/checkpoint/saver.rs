@@ -17,8 +17,10 @@ use super::{State, Tensors, bytes, snapshot};
 /// that runs.
 #[derive(Debug)]
 pub struct Saver {
-    folder: PathBuf,
-    rules: KeepRules,
+    pub(super) folder: PathBuf,
+    pub(super) rules: KeepRules,
+    /// The newest checkpoint at a multiple of this many updates stays; 0: none.
+    pub(super) anchor: u64,
     attempt: u64,
     /// Gives back the memory of its snapshot, and how the save ended unless it only reserved.
     running: Option<JoinHandle<(Tensors, Option<Result<Done>>)>>,
@@ -70,7 +72,22 @@ impl Saver {
             _ => attempt,
         };
         let spare = Tensors::new();
-        Ok(Self { folder: folder.into(), rules, attempt, running: None, spare, waits: 0 })
+        Ok(Self {
+            folder: folder.into(),
+            rules,
+            anchor: 0,
+            attempt,
+            running: None,
+            spare,
+            waits: 0,
+        })
+    }
+
+    /// Keeps the newest checkpoint at a multiple of `updates` whatever the rules say: where a rewind
+    /// will go.
+    pub fn anchored(mut self, updates: u64) -> Self {
+        self.anchor = updates;
+        self
     }
 
     /// Lets a thread take the memory for snapshots of states like `state`, so that the first save need
@@ -97,8 +114,9 @@ impl Saver {
         let state = snapshot::take(state, std::mem::take(&mut self.spare));
         let snapshot = copied.elapsed();
         let (folder, rules, attempt) = (self.folder.clone(), self.rules.clone(), self.attempt);
+        let anchor = self.anchor;
         self.spawn(move || {
-            let done = save_now(&folder, &rules, attempt, &state, bytes);
+            let done = save_now(&folder, &rules, anchor, attempt, &state, bytes);
             (state.tensors, Some(done))
         })?;
         Ok(Saved { bytes, snapshot, waited, previous })
@@ -157,6 +175,7 @@ impl Drop for Saver {
 fn save_now(
     folder: &Path,
     rules: &KeepRules,
+    anchor: u64,
     attempt: u64,
     state: &State,
     bytes: u64,
@@ -164,7 +183,7 @@ fn save_now(
     let started = Instant::now();
     let path = write(folder, state, attempt)?;
     // The checkpoint is safe; links and the removal of old ones can be made up for at the next.
-    let removed = tidy(folder, rules, &path).unwrap_or_else(|error| {
+    let removed = tidy(folder, rules, anchor, &path).unwrap_or_else(|error| {
         warn!("old checkpoints stay: {error}");
         Vec::new()
     });
