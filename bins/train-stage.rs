@@ -69,7 +69,7 @@ const MANUAL: &str = "\
 FILES
   RUN/config.yaml  The resolved configuration, complete.
   RUN/env.json     Versions, host and job, one entry a start.
-  RUN/log.jsonl    A record a line: start, update, validation, checkpoint, warning, stop.
+  RUN/log.jsonl    A record a line: start, update, validation, checkpoint, spike, warning, stop.
   RUN/status.json  State, update, best validation, cost.
   RUN/ckpt         Checkpoints step-N, and the links latest and best; see ckpt(1).
   RUN/lease        Who works on the run, attempt-N.json; its time is that of the last sign of life.
@@ -99,12 +99,14 @@ SIGNALS
 
 EXIT STATUS
   0   Finished, now or before.
-  1   Diverged: loss or gradient not finite too often in a row. Or no progress in several starts.
+  1   Diverged: loss or gradient not finite too often, or one spike after another. Or no progress in
+      several starts.
   2   The command line is wrong.
   65  The data, or a checkpoint, is bad.
   66  The data is missing.
   73  The run directory cannot be written.
-  75  Stopped with a checkpoint, or another process has the run; run the same command again.
+  75  Stopped with a checkpoint, or another process has the run; run the same command again, elsewhere
+      if it blames the machine.
   78  The configuration is wrong, or not that of the checkpoint.
 
 EXAMPLES

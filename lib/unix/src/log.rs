@@ -2,7 +2,8 @@
 //!
 //! Every record carries `time`, `attempt` and `kind`. A kill may leave a torn last line: the next
 //! start ends it with a newline, and readers skip it. After a resume, records of older attempts
-//! beyond the update that was resumed from are superseded; readers drop them.
+//! beyond the update that was resumed from are superseded; readers drop them. So are records of the same
+//! attempt behind a `rewind`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -117,35 +118,46 @@ pub fn read(path: &Path) -> Result<Records> {
 }
 
 /// Drops records with an update that a later attempt did again, or will: a `start` record tells
-/// the update resumed from, so that what comes after it is void even before it is done again.
+/// the update resumed from, so that what comes after it is void even before it is done again. A
+/// `rewind` record does the same for what the attempt itself did before it.
 fn drop_superseded(found: &mut Records) {
     let number = |record: &Map<String, Value>, key: &str| record.get(key).and_then(Value::as_u64);
-    let mut first_of: BTreeMap<u64, u64> = BTreeMap::new(); // attempt -> first update it does
-    for record in &found.records {
-        if let (Some(attempt), Some(update)) = (number(record, "attempt"), number(record, "update"))
-        {
+    // (attempt, rewinds in it so far) of each record that has an attempt.
+    let mut rewinds: BTreeMap<u64, u64> = BTreeMap::new();
+    let parts: Vec<Option<(u64, u64)>> = found
+        .records
+        .iter()
+        .map(|record| {
+            let attempt = number(record, "attempt")?;
+            let count = rewinds.entry(attempt).or_insert(0);
+            *count += u64::from(record.get("kind").is_some_and(|kind| kind == "rewind"));
+            Some((attempt, *count))
+        })
+        .collect();
+    let mut first_of: BTreeMap<(u64, u64), u64> = BTreeMap::new(); // part -> first update it does
+    for (record, part) in found.records.iter().zip(&parts) {
+        if let (Some(part), Some(update)) = (*part, number(record, "update")) {
             // A stop or a checkpoint right after the start tells of an update that an earlier attempt did.
-            let first = first_of.entry(attempt).or_insert(u64::MAX);
+            let first = first_of.entry(part).or_insert(u64::MAX);
             match record.get("kind").and_then(Value::as_str) {
-                Some("start") => *first = (*first).min(update.saturating_add(1)),
+                Some("start" | "rewind") => *first = (*first).min(update.saturating_add(1)),
                 Some("update") => *first = (*first).min(update),
                 _ => {}
             }
         }
     }
-    // In place of each attempt's own first update, the smallest of all later attempts.
+    // In place of each part's own first update, the smallest of all later parts.
     let mut void_from = u64::MAX;
     for first in first_of.values_mut().rev() {
         let own = std::mem::replace(first, void_from);
         void_from = void_from.min(own);
     }
     let before = found.records.len();
+    let mut parts = parts.into_iter();
     found.records.retain(|record| {
-        let attempt = number(record, "attempt").unwrap_or(0);
-        let limit = match first_of.get(&attempt) {
-            Some(limit) => *limit,
-            None => return true, // tells of no update
-        };
+        let limit = parts.next().flatten().and_then(|part| first_of.get(&part));
+        // Without a limit it tells of no update.
+        let limit = limit.copied().unwrap_or(u64::MAX);
         number(record, "update").is_none_or(|update| update < limit)
     });
     found.superseded = before - found.records.len();
@@ -215,6 +227,29 @@ mod tests {
         assert_eq!(found.superseded, 3);
         let kept = |kind: &str| found.records.iter().filter(|r| r["kind"] == kind).count();
         assert_eq!((kept("start"), kept("stop")), (3, 3));
+    }
+
+    #[test]
+    fn records_behind_a_rewind_are_superseded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        let mut log = Log::open(&path, 1).unwrap();
+        let steps = |log: &mut Log, updates: std::ops::RangeInclusive<u64>| {
+            updates.for_each(|update| log.write("update", &json!({"update": update})).unwrap());
+        };
+        log.write("start", &json!({"update": 0})).unwrap();
+        steps(&mut log, 1..=6);
+        log.write("rewind", &json!({"update": 3})).unwrap();
+        steps(&mut log, 4..=5);
+        log.write("rewind", &json!({"update": 1})).unwrap();
+        assert_eq!(updates(&read(&path).unwrap()), [(1, 1)]);
+        steps(&mut log, 2..=4);
+        let found = read(&path).unwrap();
+        assert_eq!(updates(&found), [(1, 1), (1, 2), (1, 3), (1, 4)]);
+        let mut log = Log::open(&path, 2).unwrap();
+        log.write("start", &json!({"update": 2})).unwrap();
+        steps(&mut log, 3..=3);
+        assert_eq!(updates(&read(&path).unwrap()), [(1, 1), (1, 2), (2, 3)]);
     }
 
     #[test]

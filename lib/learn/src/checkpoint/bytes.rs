@@ -10,7 +10,7 @@ compile_error!("checkpoints are written as the memory is, which must be little-e
 /// Large enough that calls do not count, small enough to stay in the cache between two hashes.
 pub(super) const PIECE: usize = 1 << 20;
 
-pub(super) fn of(tensor: &Tensor) -> &[u8] {
+pub(crate) fn of(tensor: &Tensor) -> &[u8] {
     match tensor.dtype() {
         Dtype::F32 => bytemuck::cast_slice(tensor.read::<f32>()),
         Dtype::F64 => bytemuck::cast_slice(tensor.read::<f64>()),

@@ -46,11 +46,13 @@ impl KeepRules {
 }
 
 /// After `new` was written and verified: sets the links, removes what no rule keeps, and returns
-/// the names of the removed. Damaged checkpoints are left to be looked at, and count for nothing.
+/// the names of the removed. Damaged checkpoints are left to be looked at, and count for nothing. The
+/// newest at a multiple of `anchor` updates stays in any case; 0: none.
 pub(super) fn tidy(
     disk: &dyn Disk,
     folder: &Path,
     rules: &KeepRules,
+    anchor: u64,
     new: &Path,
 ) -> Result<Vec<String>> {
     let publisher = Publisher::new(disk);
@@ -67,7 +69,9 @@ pub(super) fn tidy(
         .iter()
         .filter_map(|link| fs::read_link(folder.join(link)).ok())
         .collect();
-    let kept = rules.kept(&good);
+    let mut kept = rules.kept(&good);
+    let anchored = |entry: &&&Entry| anchor > 0 && entry.step.is_multiple_of(anchor);
+    kept.extend(good.iter().rev().find(anchored).map(|entry| entry.name()));
     let mut removed = Vec::new();
     for entry in &good {
         let named = linked.iter().any(|target| target.file_name() == entry.path.file_name());

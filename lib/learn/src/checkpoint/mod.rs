@@ -21,11 +21,13 @@ mod pattern;
 mod saver;
 mod snapshot;
 mod statistics;
+mod supersede;
 mod tensor_file;
 mod trash;
 mod verify;
 mod write;
 
+pub(crate) use bytes::of as bytes_of;
 pub use find::{all_in, manifest_of, one_in};
 pub use keep::KeepRules;
 pub use list::{Entry, list};

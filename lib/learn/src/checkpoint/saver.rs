@@ -21,9 +21,11 @@ use super::{State, Tensors, bytes, snapshot};
 /// that runs.
 #[derive(Debug)]
 pub struct Saver {
-    disk: Arc<dyn Disk>,
-    folder: PathBuf,
-    rules: KeepRules,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) folder: PathBuf,
+    pub(super) rules: KeepRules,
+    /// The newest checkpoint at a multiple of this many updates stays; 0: none.
+    pub(super) anchor: u64,
     attempt: u64,
     /// Gives back the memory of its snapshot, and how the save ended unless it only reserved.
     running: Option<JoinHandle<(Tensors, Option<Result<Done>>)>>,
@@ -82,7 +84,15 @@ impl Saver {
             _ => attempt,
         };
         let spare = Tensors::new();
-        Ok(Self { disk, folder: folder.into(), rules, attempt, running: None, spare, waits: 0 })
+        let (folder, running) = (folder.into(), None);
+        Ok(Self { disk, folder, rules, anchor: 0, attempt, running, spare, waits: 0 })
+    }
+
+    /// Keeps the newest checkpoint at a multiple of `updates` whatever the rules say: where a rewind
+    /// will go.
+    pub fn anchored(mut self, updates: u64) -> Self {
+        self.anchor = updates;
+        self
     }
 
     /// Lets a thread take the memory for snapshots of states like `state`, so that the first save need
@@ -109,9 +119,9 @@ impl Saver {
         let state = snapshot::take(state, std::mem::take(&mut self.spare));
         let snapshot = copied.elapsed();
         let (disk, folder) = (Arc::clone(&self.disk), self.folder.clone());
-        let (rules, attempt) = (self.rules.clone(), self.attempt);
+        let (rules, anchor, attempt) = (self.rules.clone(), self.anchor, self.attempt);
         self.spawn(move || {
-            let done = save_now(&*disk, &folder, &rules, attempt, &state, bytes);
+            let done = save_now(&*disk, &folder, &rules, anchor, attempt, &state, bytes);
             (state.tensors, Some(done))
         })?;
         Ok(Saved { bytes, snapshot, waited, previous })
@@ -171,6 +181,7 @@ fn save_now(
     disk: &dyn Disk,
     folder: &Path,
     rules: &KeepRules,
+    anchor: u64,
     attempt: u64,
     state: &State,
     bytes: u64,
@@ -180,7 +191,7 @@ fn save_now(
     let (path, durable) = write_on(disk, folder, state, attempt)?;
     state.may_be_written()?; // nor may anything be removed
     // The checkpoint is safe; links and the removal of old ones can be made up for at the next.
-    let removed = tidy(disk, folder, rules, &path).unwrap_or_else(|error| {
+    let removed = tidy(disk, folder, rules, anchor, &path).unwrap_or_else(|error| {
         warn!("old checkpoints stay: {error}");
         Vec::new()
     });

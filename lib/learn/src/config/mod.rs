@@ -11,6 +11,7 @@ mod load;
 mod scalar;
 mod schema;
 mod secrets;
+mod spikes;
 mod suggest;
 mod training;
 mod variables;
@@ -18,6 +19,7 @@ mod yaml;
 
 pub use keys::{Key, keys};
 pub use load::{Loaded, Validate, hash, load, to_yaml};
+pub use spikes::{OnSpike, Spikes};
 pub use training::{Checkpoints, Cost, Training};
 
 use crate::optim::{Optimizer, Phase};

@@ -1,4 +1,4 @@
-use super::Faults;
+use super::{Faults, OnSpike, Spikes, within};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -33,8 +33,8 @@ pub struct Training {
     /// Validations without improvement after which training ends early. None: never.
     #[serde(default)]
     pub patience: Option<u64>,
-    /// Updates with a loss or gradient that is not finite are skipped; this many in a row end the run
-    /// as diverged.
+    /// Updates with a loss or gradient that is not finite are skipped; this many in a row, or 10 of the
+    /// last 1000, end the run as diverged.
     #[serde(default = "eight")]
     #[schemars(range(min = 1))]
     pub non_finite_limit: u64,
@@ -42,6 +42,19 @@ pub struct Training {
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     pub attempts_without_progress: u64,
+    /// What happens at a spike of loss or gradient norm: it is recorded, or the run goes back to the
+    /// newest regular checkpoint before it and on with other samples.
+    #[serde(default)]
+    pub on_spike: OnSpike,
+    /// What a spike is, and how a run goes round it.
+    #[serde(default)]
+    pub spike: Spikes,
+    /// Every so many updates one is computed twice and the bits are compared; 0: never.
+    #[serde(default)]
+    pub verify_every: u64,
+    /// Every so many updates a hash of all parameters goes to the log; 0: never.
+    #[serde(default = "thousand")]
+    pub hash_every: u64,
     /// Updates between records in the log.
     #[serde(default = "ten")]
     #[schemars(range(min = 1))]
@@ -77,6 +90,9 @@ fn ten() -> u64 {
 fn hundred() -> u64 {
     100
 }
+fn thousand() -> u64 {
+    1000
+}
 fn validation_samples() -> u64 {
     256
 }
@@ -102,6 +118,7 @@ impl Training {
         if let Some(Err(error)) = self.time_limit.as_deref().map(unix::time::parse_limit) {
             fault("time_limit", error.to_string());
         }
+        faults.extend(within("spike", self.spike.faults()));
         faults
     }
 }

@@ -71,7 +71,9 @@ fn measure_inside<S: Stage>(config: &ConfigOf<S>, updates: u64) -> Result<Estima
                 Some(sum) => learner::accumulate(sum, &gradients),
             }
         }
-        learner.update(update, loss, &sum.unwrap_or_default(), training.accumulation);
+        let sum = sum.unwrap_or_default();
+        let norm = learner::mean_norm(&sum, training.accumulation);
+        learner.update(update, loss, norm, &sum, training.accumulation);
         if update >= updates {
             times.push(started.elapsed().as_secs_f64());
         }

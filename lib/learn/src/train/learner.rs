@@ -60,6 +60,11 @@ pub fn accumulate(sum: &mut [Tensor], terms: &[Tensor]) {
     }
 }
 
+/// Global norm of the mean of `terms` gradients, given their sum.
+pub fn mean_norm(sum: &[Tensor], terms: u64) -> f64 {
+    norm::global_norm(sum) / terms as f64
+}
+
 impl Learner {
     /// The state before the first update.
     pub fn new(
@@ -79,10 +84,17 @@ impl Learner {
         }
     }
 
-    /// One update (counted from 0) with the sum of `terms` gradients.
-    pub fn update(&mut self, update: u64, loss: f64, gradients: &[Tensor], terms: u64) -> Step {
+    /// One update (counted from 0) with the sum of `terms` gradients, whose mean has the norm
+    /// `gradient_norm` ([`mean_norm`]).
+    pub fn update(
+        &mut self,
+        update: u64,
+        loss: f64,
+        gradient_norm: f64,
+        gradients: &[Tensor],
+        terms: u64,
+    ) -> Step {
         let mean = 1.0 / terms as f64;
-        let gradient_norm = norm::global_norm(gradients) * mean;
         let factor = self.schedule.factor(update);
         let learning_rate = self.optimizer.learning_rate * factor;
         let applied = loss.is_finite() && gradient_norm.is_finite();
@@ -109,6 +121,16 @@ impl Learner {
     /// The parameters that are judged: the average where there is one.
     pub fn judged(&self) -> &Params {
         self.average.as_ref().unwrap_or(&self.params)
+    }
+
+    /// The first 64 bits of the BLAKE3 of all parameters, in hexadecimal: ranks, and runs of the
+    /// same configuration, have the same.
+    pub fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for tensor in self.params.tensors() {
+            hasher.update(crate::checkpoint::bytes_of(tensor));
+        }
+        hasher.finalize().to_hex()[..16].to_string()
     }
 
     /// Named tensors of a checkpoint, by file.

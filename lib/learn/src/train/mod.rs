@@ -10,35 +10,47 @@ mod check;
 mod dry_run;
 mod learner;
 mod machine;
+mod passes;
 mod progress;
 mod reporter;
 mod restart;
+mod rewind;
 mod session;
 mod trouble;
+mod verify;
+mod watch;
 
 pub use check::{Report, check};
 pub use dry_run::{Estimate, dry_run};
 pub use learner::{Learner, Step};
 pub use progress::Progress;
 pub use session::{Job, Resume};
+pub use watch::{Spike, Watch};
 
+use crate::checkpoint;
+use crate::config::{OnSpike, Training};
 use crate::stages::Stage;
-use data::loader::{Order, Prefetch};
+use passes::{Sum, loader, passes};
 use reporter::Reporter;
 use session::Session;
-use std::sync::Arc;
 use std::time::Instant;
+use unix::run_dir::RunDir;
 use unix::{Exit, Result};
+use verify::Mismatch;
 
 /// Why the loop ended.
 enum End {
     Finished(&'static str),
     Stopped(String),
-    Diverged(String),
+    /// Another start would meet the same.
+    Failed(String),
+    /// What this machine computes cannot be trusted.
+    Machine(String),
 }
 
 /// Runs a stage to its end or to where it must stop. Exit 0 when finished, 75 when stopped with a
-/// checkpoint, 1 when it diverged. Errors, among others: 75 when another process has the run.
+/// checkpoint or on a machine that errs, 1 when it diverged or spiked too often. Errors, among others:
+/// 75 when another process has the run.
 pub fn train<S: Stage>(job: &Job<S>) -> Result<Exit> {
     tensor::parallel::inside(|| start_to_end(job))
 }
@@ -75,7 +87,20 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
             reporter.stopped(&session.progress, &why);
             Ok(Exit::Again)
         }
-        End::Diverged(why) => {
+        End::Machine(why) => {
+            // What was computed since the last checkpoint may be wrong; from that one another machine
+            // goes on rightly, and the scheduler that reads 75 can give one.
+            session.finish_save(&mut reporter)?;
+            let folder = RunDir::create_or_open(&job.run)?.checkpoints();
+            unix::warn!("{why}");
+            if checkpoint::list(&folder)?.iter().any(checkpoint::Entry::is_good) {
+                reporter.stopped(&session.progress, &why);
+                return Ok(Exit::Again);
+            }
+            reporter.failed(&session.progress, &why);
+            Ok(Exit::Failure)
+        }
+        End::Failed(why) => {
             // Nothing new is saved: the last checkpoint is better than what there is now.
             session.finish_save(&mut reporter)?;
             reporter.held(&session.progress, &why);
@@ -83,17 +108,6 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
             Ok(Exit::Failure)
         }
     }
-}
-
-/// Starts the thread that makes batches, from the pass that comes next.
-fn loader<S: Stage>(job: &Job<S>, session: &Session<S>) -> Result<Prefetch<S::Batch>> {
-    let training = &job.config.training;
-    let order = Order::new(job.config.seed, session.stage.samples(), training.batch_size)?;
-    let stage = Arc::clone(&session.stage);
-    let accumulation = training.accumulation;
-    let first = session.progress.update * accumulation;
-    // A pass is numbered like an update without accumulation.
-    Prefetch::start(first, training.prefetch, move |pass| stage.batch(pass, &order.batch(pass)))
 }
 
 fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter) -> Result<End> {
@@ -112,33 +126,35 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
         }
         let started = Instant::now();
         let update = session.progress.update;
-        let (mut loss, mut sum, mut stall) = (0.0, None, std::time::Duration::ZERO);
-        for _ in 0..training.accumulation {
-            let batch = batches.next()?;
-            stall += batches.stall();
-            let (value, gradients) =
-                learner::gradients(&*session.stage, &session.learner.params, &batch)?;
-            loss += value / training.accumulation as f64;
-            match &mut sum {
-                None => sum = Some(gradients),
-                Some(sum) => learner::accumulate(sum, &gradients),
-            }
-        }
-        let mut gradients = sum.unwrap_or_default();
+        let Sum { loss, mut gradients, stall } = match passes(job, session, &mut batches)? {
+            Ok(sum) => sum,
+            Err(mismatch) => return Ok(distrust(job, update + 1, &mismatch, reporter)),
+        };
         job.ranks.all_reduce(&mut gradients)?;
         let terms = training.accumulation * job.ranks.size() as u64;
-        let step = session.learner.update(update, loss, &gradients, terms);
+        let norm = learner::mean_norm(&gradients, terms);
+        if let Some(spike) = session.progress.watch.spike(&training.spike, loss, norm) {
+            reporter.spike(update + 1, &spike);
+            if training.on_spike == OnSpike::Rewind {
+                drop(gradients);
+                if let Some(why) = session.rewind(job, reporter, update + 1, &spike)? {
+                    return Ok(End::Failed(why));
+                }
+                batches = loader(job, session)?;
+                continue;
+            }
+        }
+        let step = session.learner.update(update, loss, norm, &gradients, terms);
         drop(gradients);
-        session.count(&step, training.samples_per_update());
+        session.count(training, loss, &step);
         reporter.update(&session.progress, loss, &step, started.elapsed(), stall)?;
-        if session.progress.skipped_in_row >= training.non_finite_limit {
-            return Ok(End::Diverged(format!(
-                "diverged: loss or gradient not finite in {} updates in a row up to update {}; \
-                 try a lower optimizer.learning_rate or training.clip",
-                training.non_finite_limit, session.progress.update
-            )));
+        if let Some(why) = diverged(training, &session.progress) {
+            return Ok(End::Failed(why));
         }
         let done = session.progress.update;
+        if training.hash_every > 0 && done.is_multiple_of(training.hash_every) {
+            reporter.hash(&session.progress, &session.learner.hash());
+        }
         let mut best = false;
         if done.is_multiple_of(training.validate_every) || done == training.updates {
             best = session.validate(job, reporter)?;
@@ -149,4 +165,35 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
             session.save(reporter)?;
         }
     }
+}
+
+/// Why there are too many updates whose loss or gradient is not finite, when there are.
+fn diverged(training: &Training, progress: &Progress) -> Option<String> {
+    let limit = training.non_finite_limit;
+    let often = if progress.skipped_in_row >= limit {
+        format!("{limit} updates in a row")
+    } else {
+        format!("{} of 1000 updates", progress.watch.skips_too_often(progress.update)?)
+    };
+    Some(format!(
+        "diverged: loss or gradient not finite in {often} up to update {}; \
+         try a lower optimizer.learning_rate or training.clip",
+        progress.update
+    ))
+}
+
+/// Ends a run on a machine that errs.
+fn distrust<S: Stage>(
+    job: &Job<S>,
+    update: u64,
+    mismatch: &Mismatch,
+    reporter: &mut Reporter,
+) -> End {
+    let (host, device) = (unix::host::name(), job.device.as_str());
+    reporter.machine(update, &host, device, mismatch);
+    End::Machine(format!(
+        "machine, not data: update {update} computed twice on {host} ({device}) gave different bits \
+         ({}, {} gradients), and {}; go on elsewhere and have {host} tested",
+        mismatch.of, mismatch.gradients, mismatch.verdict
+    ))
 }

@@ -1,6 +1,7 @@
 //! Where a run stands, as it is kept in every checkpoint. Nothing that a function of the update
 //! gives (order of the data, learning rate, noise) is in it.
 
+use super::watch::Watch;
 use serde::{Deserialize, Serialize};
 use unix::status::{Best, Cost};
 
@@ -9,14 +10,20 @@ use unix::status::{Best, Cost};
 pub struct Progress {
     /// Updates done, skipped ones included.
     pub update: u64,
-    /// Samples seen: the position in the data.
+    /// Samples learned from. With those passed over: the position in the data.
     pub samples: u64,
+    /// Samples that rewinds have passed over.
+    pub passed_over: u64,
+    /// How often the run went back before a spike.
+    pub rewinds: u64,
     /// Steps the optimizer has done.
     pub steps: u64,
     /// Updates skipped because loss or gradient was not finite.
     pub skipped: u64,
     /// Of these, the last ones in a row.
     pub skipped_in_row: u64,
+    /// What is remembered of the last updates.
+    pub watch: Watch,
     /// Best validation.
     #[serde(deserialize_with = "Option::deserialize")] // null may stand there, nothing may not
     pub best: Option<Best>,

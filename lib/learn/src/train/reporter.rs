@@ -4,6 +4,8 @@ use super::learner::{Learner, Step};
 use super::progress::Progress;
 use super::session::Job;
 use super::trouble::Trouble;
+use super::verify::Mismatch;
+use super::watch::Spike;
 use crate::checkpoint::Saved;
 use crate::stages::{Metrics, Stage};
 use serde_json::{Value, json};
@@ -31,6 +33,15 @@ pub(super) struct Reporter {
     /// Since the start: time in updates and in waiting for data.
     busy: Duration,
     stalled: Duration,
+}
+
+/// The fields of `of`, after one more.
+fn with(key: &str, value: u64, of: &impl serde::Serialize) -> Value {
+    let mut fields = serde_json::Map::from_iter([(key.to_string(), json!(value))]);
+    if let Ok(Value::Object(more)) = serde_json::to_value(of) {
+        fields.extend(more);
+    }
+    Value::Object(fields)
 }
 
 impl Reporter {
@@ -165,6 +176,56 @@ impl Reporter {
         self.bar.set(done);
         self.stand(State::Running, progress, None);
         Ok(())
+    }
+
+    /// A hash of all parameters.
+    pub fn hash(&mut self, progress: &Progress, hash: &str) {
+        self.record("hash", &json!({"update": progress.update, "parameters": hash}));
+    }
+
+    /// Update number `update` has a spike, whatever is done about it.
+    pub fn spike(&mut self, update: u64, spike: &Spike) {
+        self.record("spike", &with("update", update, spike));
+    }
+
+    /// The run went back. For readers the record is like that of a start: what the log tells of later
+    /// updates before it does not count any more.
+    pub fn rewind(
+        &mut self,
+        progress: &Progress,
+        spike_at: u64,
+        spike: &Spike,
+        superseded: &[String],
+        told: &str,
+    ) {
+        self.record(
+            "rewind",
+            &json!({
+                "update": progress.update,
+                "spike_at": spike_at,
+                "spike": spike,
+                "rewinds": progress.rewinds,
+                "passed_over": progress.passed_over,
+                "superseded": superseded,
+            }),
+        );
+        unix::warn!(
+            "{told}: back to update {} and on with samples after it (rewind {})",
+            progress.update,
+            progress.rewinds
+        );
+        self.bar.resume_at(progress.update);
+        self.stand(State::Running, progress, None);
+    }
+
+    /// Two computations of update number `update` differ.
+    pub fn machine(&mut self, update: u64, host: &str, device: &str, mismatch: &Mismatch) {
+        let mut fields = with("update", update, mismatch);
+        if let Some(map) = fields.as_object_mut() {
+            map.insert("host".into(), host.into());
+            map.insert("device".into(), device.into());
+        }
+        self.record("machine", &fields);
     }
 
     pub fn validation(

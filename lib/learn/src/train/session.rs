@@ -5,6 +5,7 @@ use super::progress::Progress;
 use super::reporter::Reporter;
 use super::{machine, restart};
 use crate::checkpoint::{KeepRules, Saved, Saver, State};
+use crate::config::{OnSpike, Training};
 use crate::optim::Schedule;
 use crate::stages::{ConfigOf, Stage};
 use dist::Collective;
@@ -62,12 +63,12 @@ pub(super) struct Session<S: Stage> {
     pub stage: Arc<S>,
     pub learner: Learner,
     pub progress: Progress,
-    saver: Saver,
+    pub saver: Saver,
     signals: Signals,
     budget: Budget,
     /// What a checkpoint holds beside tensors and progress.
     frame: State,
-    metrics: Value,
+    pub metrics: Value,
     longest_update: Duration,
     longest_save: Duration,
     /// Seconds spent by earlier starts.
@@ -78,8 +79,10 @@ pub(super) struct Session<S: Stage> {
 }
 
 /// Keys that may change from start to start: they decide how the run is made, not what it becomes.
-const OPERATIONAL: [&str; 9] = [
+const OPERATIONAL: [&str; 11] = [
     "training.attempts_without_progress",
+    "training.verify_every",
+    "training.hash_every",
     "training.threads",
     "training.time_limit",
     "training.prefetch",
@@ -164,12 +167,16 @@ impl<S: Stage> Session<S> {
         };
         let reporter =
             Reporter::start::<S>(job, &run, &lease, &progress, &accepted, &budget, &learner)?;
+        let anchor = match training.on_spike {
+            OnSpike::Record => 0,
+            OnSpike::Rewind => rules.every,
+        };
         let mut session = Self {
             stage: Arc::new(stage),
             seconds_before: progress.seconds,
             learner,
             progress,
-            saver: Saver::new(&run.checkpoints(), keep, attempt)?,
+            saver: Saver::new(&run.checkpoints(), keep, attempt)?.anchored(anchor),
             signals,
             budget,
             frame: State {
@@ -219,10 +226,12 @@ impl<S: Stage> Session<S> {
     }
 
     /// Counts an update.
-    pub fn count(&mut self, step: &Step, samples: u64) {
+    pub fn count(&mut self, training: &Training, loss: f64, step: &Step) {
         let p = &mut self.progress;
         p.update += 1;
-        p.samples += samples;
+        p.samples += training.samples_per_update();
+        let applied = step.applied.then_some((loss, step.gradient_norm));
+        p.watch.note(&training.spike, p.update, applied);
         p.steps = self.learner.memory.steps;
         p.seconds = self.seconds_before + unix::time::process_start().elapsed().as_secs_f64();
         if step.applied {

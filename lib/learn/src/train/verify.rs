@@ -1,0 +1,57 @@
+//! Was it the machine? The same batch through the same parameters gives the same bits, always: when
+//! it does not, a processor or memory errs, and neither the data nor the numerics.
+
+use super::learner;
+use crate::checkpoint::bytes_of;
+use crate::params::Params;
+use crate::stages::Stage;
+use serde::Serialize;
+use tensor::Tensor;
+use unix::Result;
+
+/// Loss and gradients of a batch.
+type Computed = (f64, Vec<Tensor>);
+
+/// Two computations of the same that differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Mismatch {
+    /// Where they differ: `loss`, or the parameter of the first gradient that does.
+    pub of: String,
+    /// Gradients that differ.
+    pub gradients: usize,
+    /// What a third computation says.
+    pub verdict: &'static str,
+}
+
+/// Loss and gradients, computed twice; or how the two differ.
+pub fn twice<S: Stage>(
+    stage: &S,
+    params: &Params,
+    batch: &S::Batch,
+) -> Result<Result<Computed, Mismatch>> {
+    let compute = || learner::gradients(stage, params, batch);
+    let (first, second) = (compute()?, compute()?);
+    let Some((of, gradients)) = difference(params, &first, &second) else {
+        return Ok(Ok(first));
+    };
+    let third = compute()?;
+    let is = |other: &Computed| difference(params, &third, other).is_none();
+    let verdict = match (is(&first), is(&second)) {
+        (true, _) => "a third agrees with the first: the second was wrong",
+        (_, true) => "a third agrees with the second: the first was wrong",
+        _ => "a third agrees with neither",
+    };
+    Ok(Err(Mismatch { of, gradients, verdict }))
+}
+
+/// The name of the first difference, and how many gradients differ.
+fn difference(params: &Params, a: &Computed, b: &Computed) -> Option<(String, usize)> {
+    let pairs = params.entries().iter().zip(a.1.iter().zip(&b.1));
+    let differ = pairs.filter(|(_, (a, b))| bytes_of(a) != bytes_of(b)).map(|((name, _), _)| name);
+    let names: Vec<&String> = differ.collect();
+    // NaNs of the same bits are the same.
+    if a.0.to_bits() != b.0.to_bits() {
+        return Some(("loss".into(), names.len()));
+    }
+    names.first().map(|name| ((*name).clone(), names.len()))
+}

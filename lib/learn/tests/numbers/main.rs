@@ -1,0 +1,151 @@
+//! Bad numbers: what is not finite, what is far too large, and what the machine got wrong. The loop is
+//! the real one, and so are its files; the stage is small and takes faults on request.
+
+mod machine;
+mod non_finite;
+mod spike;
+mod stage;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use data::loader::Order;
+use dist::Solo;
+use learn::checkpoint;
+use learn::train::{Job, Resume, train};
+use serde_json::{Value, json};
+use stage::{Mean, MeanConfig};
+use tensor::random::{Philox, Purpose};
+use unix::status::{State, Status};
+
+const BATCH: u64 = 2;
+
+/// A run in a folder of its own.
+struct Run {
+    folder: PathBuf,
+    config: Value,
+}
+
+/// A fresh seed, printed when a test fails.
+fn seed() -> u64 {
+    let seed = unix::time::process_start().elapsed().as_nanos() as u64
+        ^ u64::from(std::process::id()) << 20;
+    println!("seed {seed}");
+    seed
+}
+
+impl Run {
+    /// A run of 60 updates with these faults and training keys.
+    fn new(folder: &Path, name: &str, seed: u64, faults: Value, training: Value) -> Self {
+        let mut keys = json!({
+            "updates": 60, "batch_size": BATCH, "accumulation": 2, "ema": 0.9, "validate_every": 5,
+            "log_every": 1, "spike": {"window": 16, "skip": 4},
+        });
+        keys.as_object_mut().unwrap().extend(training.as_object().unwrap().clone());
+        let config = json!({
+            "seed": seed, "data": faults, "model": {}, "loss": {}, "training": keys,
+            "optimizer": {"method": {"kind": "adamw"}, "learning_rate": 0.05},
+            "checkpoint": {"every": 7, "keep_last": 1},
+        });
+        Self { folder: folder.join(name), config }
+    }
+
+    /// Starts the run in this process; its exit status.
+    fn start(&self) -> u8 {
+        let config: MeanConfig = serde_json::from_value(self.config.clone()).unwrap();
+        let job = Job::<Mean> {
+            resolved: serde_json::to_value(&config).unwrap(),
+            config,
+            run: self.folder.clone(),
+            resume: Resume::Auto,
+            accept_changes: false,
+            retry: false,
+            device: "cpu".into(),
+            ranks: &Solo,
+        };
+        train(&job).unwrap() as u8
+    }
+
+    /// Starts the run in a process that sends itself a signal: `kill:N` or `term:N` at its N-th
+    /// computation, `none:0` for never. Its exit status; none when it was killed.
+    fn start_and_die(&self, how: &str) -> Option<u8> {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["child_that_trains", "--exact", "--ignored", "--nocapture"])
+            .env("NUMBERS_FOLDER", &self.folder)
+            .env("NUMBERS_CONFIG", self.config.to_string())
+            .env(stage::DIE, how)
+            .stderr(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().find_map(|line| line.split_once("ended with ")?.1.parse().ok())
+    }
+
+    fn status(&self) -> Status {
+        unix::status::read(&self.folder.join("status.json")).unwrap().unwrap()
+    }
+
+    /// Records of a kind: those that stand, or all that were ever written.
+    fn records(&self, kind: &str, all: bool) -> Vec<Value> {
+        let path = self.folder.join("log.jsonl");
+        let records: Vec<Value> = match all {
+            true => {
+                let text = std::fs::read_to_string(path).unwrap();
+                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+            }
+            false => {
+                let records = unix::log::read(&path).unwrap().records;
+                records.into_iter().map(Value::Object).collect()
+            }
+        };
+        records.into_iter().filter(|record| record["kind"] == kind).collect()
+    }
+
+    fn checkpoints(&self) -> Vec<u64> {
+        let list = checkpoint::list(&self.folder.join("ckpt")).unwrap();
+        list.iter().map(|entry| entry.step).collect()
+    }
+
+    /// What must be the same however often a run was interrupted.
+    fn outcome(&self) -> Outcome {
+        let newest = checkpoint::load_newest(&self.folder.join("ckpt")).unwrap().unwrap();
+        let files = newest.manifest.files.iter();
+        let tensors = files.map(|file| (file.name.clone(), file.blake3.clone())).collect();
+        let mut progress = newest.manifest.progress.clone();
+        progress.as_object_mut().unwrap().remove("seconds");
+        let mut log = Vec::new();
+        for kind in ["update", "validation"] {
+            for mut record in self.records(kind, false) {
+                for key in ["time", "attempt", "seconds", "stall"] {
+                    record.as_object_mut().unwrap().remove(key);
+                }
+                log.push(record.to_string());
+            }
+        }
+        Outcome { tensors, progress, log }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    tensors: BTreeMap<String, String>,
+    progress: Value,
+    log: Vec<String>,
+}
+
+/// A sample that update `update` (from 1) reads when nothing was passed over.
+fn sample_of(seed: u64, update: u64) -> u64 {
+    let order = Order::new(seed, 1_000_000, BATCH).unwrap();
+    order.sample((update - 1) * 2 * BATCH + 1)
+}
+
+/// Not a test by itself: the process that others start and that kills itself.
+#[test]
+#[ignore = "run by the tests of interrupted runs"]
+fn child_that_trains() {
+    let Some(folder) = std::env::var_os("NUMBERS_FOLDER") else { return };
+    let config = std::env::var("NUMBERS_CONFIG").unwrap();
+    let run = Run { folder: folder.into(), config: serde_json::from_str(&config).unwrap() };
+    println!("\nended with {}", run.start());
+}
