@@ -40,6 +40,12 @@ pub fn write(folder: &Path, state: &State, attempt: u64) -> Result<PathBuf> {
     Ok(target)
 }
 
+/// Writes `state` as the checkpoint `path`, which must not exist; for checkpoints that belong to no run.
+pub(super) fn write_as(path: &Path, state: &State, attempt: u64) -> Result<()> {
+    space::ensure_space(path, bytes::total(state) + (1 << 16))?;
+    publish_folder(path, |inside| fill(inside, state, attempt))
+}
+
 /// Puts the new folder in the place of the old one; both keep existing throughout.
 fn exchange(new: &Path, old: &Path) -> Result<()> {
     let done = match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
