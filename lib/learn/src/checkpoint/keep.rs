@@ -36,7 +36,7 @@ impl KeepRules {
     }
 
     /// Names of those that stay out of `good`, the newest last.
-    fn kept<'a>(&self, good: &[&'a Entry]) -> BTreeSet<&'a str> {
+    pub(super) fn kept<'a>(&self, good: &[&'a Entry]) -> BTreeSet<&'a str> {
         let last = good.iter().rev().take(self.last.max(1)).copied();
         let best = self.best(good);
         let every =

@@ -8,9 +8,15 @@
 //!
 //! [`Saver`] does it beside training; [`load_newest`] finds where to go on.
 
+mod adopt;
+mod average;
 mod bytes;
 mod damage;
+mod diff;
+mod export;
 mod find;
+mod hold;
+mod import;
 mod keep;
 mod layout;
 mod list;
@@ -18,6 +24,7 @@ mod listing;
 mod load;
 mod manifest;
 mod pattern;
+mod prune;
 mod saver;
 mod snapshot;
 mod statistics;
@@ -27,14 +34,21 @@ mod trash;
 mod verify;
 mod write;
 
+pub use adopt::{Adopted, adopt};
+pub use average::average;
 pub(crate) use bytes::of as bytes_of;
+pub use diff::{Change, Difference, FieldDifference, TensorDifference, diff};
+pub use export::export;
 pub use find::{all_in, manifest_of, one_in};
+pub(crate) use hold::hold;
+pub use import::{Import, import};
 pub use keep::KeepRules;
 pub use list::{Entry, list};
 pub use listing::{Listing, listing};
 pub use load::{Loaded, load, load_newest};
 pub use manifest::{FileEntry, Manifest, TensorEntry};
 pub use pattern::matches;
+pub use prune::{Pruned, metric_of, prune, summary};
 pub use saver::{Done, Saved, Saver};
 pub use statistics::{Statistics, statistics};
 pub use verify::{Damage, Report, verify};

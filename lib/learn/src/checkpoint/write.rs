@@ -59,6 +59,14 @@ pub(super) fn write_on(
     Ok((target, took))
 }
 
+/// Writes `state` as the checkpoint `path`, which must not exist; for checkpoints that belong to no run.
+pub(super) fn write_as(path: &Path, state: &State, attempt: u64) -> Result<()> {
+    space::ensure_space(path, bytes::total(state) + (1 << 16))?;
+    let publisher = Publisher::new(&RealDisk);
+    publisher.folder_of_files(path, |inside| fill(publisher, inside, state, attempt))?;
+    read_back(&RealDisk, path)
+}
+
 /// Every byte as it comes from the disk. What reads back wrong is taken away: loading would pass it
 /// over, and nothing older may be removed for it.
 fn read_back(disk: &dyn Disk, path: &Path) -> Result<()> {

@@ -24,14 +24,9 @@ use unix::signal::Signals;
 use unix::status::{self, State, Status, StatusWriter};
 use unix::{Error, Exit, Result};
 
-/// Takes the lease of the run. Attempts are numbered on from what the run has of them.
+/// Takes the lease of the run; a signal ends the waiting for an owner without a sign of life.
 pub(super) fn lease(run: &RunDir, signals: Signals) -> Result<Lease> {
-    let first = || {
-        let entries = checkpoint::list(&run.checkpoints())?;
-        let saved = entries.iter().filter_map(|entry| Some(entry.manifest()?.attempt)).max();
-        Ok(run.last_attempt()?.max(saved.unwrap_or(0)) + 1)
-    };
-    Lease::take(&run.lease(), first, &|| signals.stop_requested().is_some())
+    checkpoint::hold(run, &|| signals.stop_requested().is_some())
 }
 
 /// The end of a run that is finished, whoever looks; needs no lease.
