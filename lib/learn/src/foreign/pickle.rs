@@ -231,7 +231,7 @@ impl<'a> Machine<'a> {
         value.ok_or_else(|| "its pickle takes what is not there".into())
     }
 
-    fn to_mark(&mut self) -> Result<Vec<Value>, String> {
+    fn up_to_mark(&mut self) -> Result<Vec<Value>, String> {
         let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len());
         Ok(self.stack.split_off(mark.ok_or("its pickle takes what is not there")?))
     }
@@ -239,7 +239,7 @@ impl<'a> Machine<'a> {
     /// A tuple of the last `length` values, or of those since the mark.
     fn collect(&mut self, length: Option<usize>) -> Result<(), String> {
         let items = match length {
-            None => self.to_mark()?,
+            None => self.up_to_mark()?,
             Some(length) => {
                 let mut items: Vec<Value> =
                     (0..length).map(|_| self.pop()).collect::<Result<_, _>>()?;
@@ -258,7 +258,7 @@ impl<'a> Machine<'a> {
     }
 
     fn append_marked(&mut self, width: usize) -> Result<(), String> {
-        let items = self.to_mark()?;
+        let items = self.up_to_mark()?;
         self.extend(width, items)
     }
 

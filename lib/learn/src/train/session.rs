@@ -53,7 +53,7 @@ pub struct Job<'a, S: Stage> {
 /// What a start found.
 pub(super) enum Start<S: Stage> {
     /// The run is at its end already.
-    Finished(Progress),
+    Finished(Box<Progress>),
     /// There is work.
     Go(Box<(Session<S>, Reporter)>),
 }
@@ -113,14 +113,14 @@ impl<S: Stage> Session<S> {
         let budget = Budget::from_environment(limit.transpose()?.flatten());
         let run = RunDir::create_or_open(&job.run)?;
         if let Some(progress) = restart::finished(job, &run)? {
-            return Ok(Start::Finished(progress));
+            return Ok(Start::Finished(Box::new(progress)));
         }
         let lease = restart::lease(&run, signals)?;
         let found = restart::find(job, &run)?;
         if let Some(found) = &found
             && let Some(progress) = restart::ended(job, found)?
         {
-            return Ok(Start::Finished(progress));
+            return Ok(Start::Finished(Box::new(progress)));
         }
         let (stage, params) = S::open(&job.config)?;
         let training = &job.config.training;
