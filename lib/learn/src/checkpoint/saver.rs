@@ -25,6 +25,7 @@ pub struct Saver {
     folder: PathBuf,
     rules: KeepRules,
     attempt: u64,
+    log: Option<PathBuf>,
     /// Gives back the memory of its snapshot, and how the save ended unless it only reserved.
     running: Option<JoinHandle<(Tensors, Option<Result<Done>>)>>,
     /// The last snapshot, for its memory.
@@ -80,7 +81,23 @@ impl Saver {
             _ => attempt,
         };
         let spare = Tensors::new();
-        Ok(Self { disk, folder: folder.into(), rules, attempt, running: None, spare, waits: 0 })
+        Ok(Self {
+            disk,
+            folder: folder.into(),
+            rules,
+            attempt,
+            log: None,
+            running: None,
+            spare,
+            waits: 0,
+        })
+    }
+
+    /// Makes the log of the run durable before each checkpoint, so that a power cut does not take what
+    /// was said of updates that are not done again.
+    pub fn with_log(mut self, log: PathBuf) -> Self {
+        self.log = Some(log);
+        self
     }
 
     /// Lets a thread take the memory for snapshots of states like `state`, so that the first save need
@@ -107,8 +124,11 @@ impl Saver {
         let state = snapshot::take(state, std::mem::take(&mut self.spare));
         let snapshot = copied.elapsed();
         let (disk, folder) = (Arc::clone(&self.disk), self.folder.clone());
-        let (rules, attempt) = (self.rules.clone(), self.attempt);
+        let (rules, attempt, log) = (self.rules.clone(), self.attempt, self.log.clone());
         self.spawn(move || {
+            if let Some(Err(cause)) = log.as_deref().map(|log| disk.sync_file(log)) {
+                warn!("the log may lose records in a power cut: {cause}");
+            }
             let done = save_now(&*disk, &folder, &rules, attempt, &state, bytes);
             (state.tensors, Some(done))
         })?;

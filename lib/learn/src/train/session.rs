@@ -144,7 +144,7 @@ impl<S: Stage> Session<S> {
             seconds_before: progress.seconds,
             learner,
             progress,
-            saver: Saver::new(&run.checkpoints(), keep, attempt)?,
+            saver: Saver::new(&run.checkpoints(), keep, attempt)?.with_log(run.log()),
             signals,
             budget,
             frame: State {
