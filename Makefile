@@ -22,7 +22,7 @@ test: deps
 
 # The long forms of the tests of reliability: every fault at every point, not one chosen by a seed.
 torture: deps
-	TORTURE=1 cargo test --locked --features failpoints --test failpoints -- --nocapture
+	TORTURE=1 cargo test --locked --features failpoints --test failpoints --test power_cut -- --nocapture
 
 # The long forms of tests that stop, kill and start runs again.
 torture: deps

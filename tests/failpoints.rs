@@ -237,3 +237,48 @@ fn r08_killed_while_pruning_the_best_and_the_newest_stay() {
     }
     println!("killed {killed} times");
 }
+
+/// A disk that is really full: a save sleeps with one of its files written, and the rest of a small disk
+/// is filled under it.
+#[test]
+fn r03_disk_filled_during_a_save_costs_warnings_and_nothing_else() {
+    let place = place();
+    let small = place.path().join("run");
+    std::fs::create_dir(&small).unwrap();
+    let mount = format!("mount -t tmpfs -o size=400k tmpfs '{}' 2>&1", small.display());
+    if shell(place.path(), &mount).status != Some(0) {
+        eprintln!("SKIPPED: mounting a tmpfs needs root; the full disk was not tested");
+        return;
+    }
+    let seen = std::thread::scope(|scope| {
+        // The first file of the second save.
+        let run = scope.spawn(|| train(place.path(), "save.after_shard:5=sleep"));
+        let started = std::time::Instant::now();
+        let saving = |name: &String| name.starts_with(".tmp-step-00000003");
+        while !hidden(&small.join("ckpt")).iter().any(saving) && started.elapsed().as_secs() < 20 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let fill = shell(&small, "cat /dev/zero > filler 2>/dev/null || true");
+        assert_eq!(fill.status, Some(0), "{}", fill.stderr);
+        run.join().unwrap()
+    });
+    // It could not keep its end: an error, with everything before it whole.
+    let looked = std::panic::catch_unwind(|| {
+        assert!(seen.status.is_some_and(|status| status == 73 || status == 74), "{}", seen.stderr);
+        let told = warnings(&seen);
+        assert!(told.iter().any(|line| line.contains("No space left on device")), "{told:?}");
+        let steps: Vec<u64> =
+            list(&small.join("ckpt")).unwrap().iter().map(|entry| entry.step).collect();
+        assert_eq!(steps, [2], "{}", seen.stderr);
+        assert_eq!(hidden(&small.join("ckpt")), Vec::<String>::new());
+        nothing_is_lost(place.path(), "a full disk");
+        std::fs::remove_file(small.join("filler")).unwrap();
+        let again = train(place.path(), "");
+        assert_eq!(again.status, Some(0), "{}", again.stderr);
+        let (found, whole) = (outcome(place.path()), &ground().whole);
+        assert_eq!(found.tensors, whole.tensors);
+        assert!(found.log.iter().all(|record| whole.log.contains(record)), "{:?}", found.log);
+    });
+    assert_eq!(shell(place.path(), "umount run").status, Some(0));
+    looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}

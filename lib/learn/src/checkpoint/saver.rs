@@ -27,6 +27,7 @@ pub struct Saver {
     /// The newest checkpoint at a multiple of this many updates stays; 0: none.
     pub(super) anchor: u64,
     attempt: u64,
+    log: Option<PathBuf>,
     /// Gives back the memory of its snapshot, and how the save ended unless it only reserved.
     running: Option<JoinHandle<(Tensors, Option<Result<Done>>)>>,
     /// The last snapshot, for its memory.
@@ -84,14 +85,21 @@ impl Saver {
             _ => attempt,
         };
         let spare = Tensors::new();
-        let (folder, running) = (folder.into(), None);
-        Ok(Self { disk, folder, rules, anchor: 0, attempt, running, spare, waits: 0 })
+        let (folder, log, running) = (folder.into(), None, None);
+        Ok(Self { disk, folder, rules, anchor: 0, attempt, log, running, spare, waits: 0 })
     }
 
     /// Keeps the newest checkpoint at a multiple of `updates` whatever the rules say: where a rewind
     /// will go.
     pub fn anchored(mut self, updates: u64) -> Self {
         self.anchor = updates;
+        self
+    }
+
+    /// Makes the log of the run durable before each checkpoint, so that a power cut does not take what
+    /// was said of updates that are not done again.
+    pub fn with_log(mut self, log: PathBuf) -> Self {
+        self.log = Some(log);
         self
     }
 
@@ -120,7 +128,11 @@ impl Saver {
         let snapshot = copied.elapsed();
         let (disk, folder) = (Arc::clone(&self.disk), self.folder.clone());
         let (rules, anchor, attempt) = (self.rules.clone(), self.anchor, self.attempt);
+        let log = self.log.clone();
         self.spawn(move || {
+            if let Some(Err(cause)) = log.as_deref().map(|log| disk.sync_file(log)) {
+                warn!("the log may lose records in a power cut: {cause}");
+            }
             let done = save_now(&*disk, &folder, &rules, anchor, attempt, &state, bytes);
             (state.tensors, Some(done))
         })?;

@@ -176,7 +176,9 @@ impl<S: Stage> Session<S> {
             seconds_before: progress.seconds,
             learner,
             progress,
-            saver: Saver::new(&run.checkpoints(), keep, attempt)?.anchored(anchor),
+            saver: Saver::new(&run.checkpoints(), keep, attempt)?
+                .anchored(anchor)
+                .with_log(run.log()),
             signals,
             budget,
             frame: State {

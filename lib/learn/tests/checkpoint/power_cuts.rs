@@ -127,6 +127,7 @@ fn kind(op: &Op) -> &'static str {
         Op::Create(_) => "create",
         Op::Write(..) => "write",
         Op::SyncFile(_) => "fsync",
+        Op::FailedSync(_) => "failed fsync",
         Op::MakeFolder(_) => "mkdir",
         Op::Symlink(..) => "symlink",
         Op::Rename(..) => "rename",
@@ -196,4 +197,36 @@ fn r02_a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
     let mut mutant = scene.ops.clone();
     assert_eq!(mutant.remove(trashed.unwrap() + 1), Op::SyncFolder("".into()));
     fault(&mutant);
+}
+
+/// fsyncgate: a second fsync of the same file may succeed and prove nothing. Nobody tries one.
+#[test]
+fn r02_a_file_whose_fsync_failed_is_given_up() {
+    let seed = seed();
+    for failing in 1.. {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        learn::checkpoint::write(root, &state(seed, 1), 1).unwrap();
+        let mut disk = Recorder::new(root);
+        disk.failing_sync = failing;
+        let mut saver = Saver::on(Arc::new(disk.clone()), root, rules(), 2).unwrap();
+        saver.save(state(seed, 2)).unwrap();
+        let result = saver.finish();
+        let ops = disk.ops();
+        let failed = ops.iter().find_map(|op| match op {
+            Op::FailedSync(path) => Some(path.clone()),
+            _ => None,
+        });
+        let Some(failed) = failed else {
+            assert_eq!(failing, 5, "a save syncs three files and its manifest");
+            result.unwrap();
+            break;
+        };
+        assert_eq!(result.unwrap_err().exit, unix::Exit::Io);
+        assert!(!ops.contains(&Op::SyncFile(failed.clone())), "{ops:#?}");
+        assert!(ops.contains(&Op::RemoveFile(failed)), "{ops:#?}");
+        assert!(!ops.iter().any(|op| matches!(op, Op::Rename(..))), "{ops:#?}");
+        assert_eq!(names(root), ["step-00000001"]);
+        assert!(is_same(&load_newest(root).unwrap().unwrap(), &state(seed, 1)));
+    }
 }

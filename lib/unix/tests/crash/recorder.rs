@@ -13,6 +13,8 @@ pub enum Op {
     Create(PathBuf),
     Write(PathBuf, Vec<u8>),
     SyncFile(PathBuf),
+    /// An fsync that failed; what it was for may be lost whatever comes after.
+    FailedSync(PathBuf),
     MakeFolder(PathBuf),
     Symlink(PathBuf, PathBuf),
     Rename(PathBuf, PathBuf, Rename),
@@ -29,6 +31,7 @@ impl fmt::Debug for Op {
             Op::Create(path) => write!(f, "create {}", path.display()),
             Op::Write(path, bytes) => write!(f, "write {} {}", path.display(), bytes.len()),
             Op::SyncFile(path) => write!(f, "fsync {}", path.display()),
+            Op::FailedSync(path) => write!(f, "failed fsync {}", path.display()),
             Op::MakeFolder(path) => write!(f, "mkdir {}", path.display()),
             Op::Symlink(target, link) => {
                 write!(f, "symlink {} {}", target.display(), link.display())
@@ -51,11 +54,13 @@ pub struct Recorder {
     ops: Arc<Mutex<Vec<Op>>>,
     /// Whether the disk knows renames that exchange or refuse.
     pub flags: bool,
+    /// Which fsync of a file fails, from 1; 0: none.
+    pub failing_sync: usize,
 }
 
 impl Recorder {
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_path_buf(), ops: Arc::default(), flags: true }
+        Self { root: root.to_path_buf(), ops: Arc::default(), flags: true, failing_sync: 0 }
     }
 
     /// Notes that the program said: it is safe.
@@ -69,6 +74,19 @@ impl Recorder {
 
     fn inner(&self, path: &Path) -> PathBuf {
         path.strip_prefix(&self.root).expect("a path on this disk").to_path_buf()
+    }
+
+    /// Syncs a file by `sync`, if it is not the one to fail.
+    fn sync(&self, path: &Path, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let is_sync = |op: &&Op| matches!(op, Op::SyncFile(_) | Op::FailedSync(_));
+        let before = self.ops.lock().unwrap().iter().filter(is_sync).count();
+        if before + 1 == self.failing_sync {
+            self.done(Op::FailedSync(path.to_path_buf()));
+            return Err(rustix::io::Errno::IO.into());
+        }
+        sync()?;
+        self.done(Op::SyncFile(path.to_path_buf()));
+        Ok(())
     }
 
     fn done(&self, op: Op) {
@@ -95,9 +113,7 @@ impl Write for RecordedFile {
 
 impl DiskFile for RecordedFile {
     fn sync(&mut self) -> io::Result<()> {
-        self.file.sync()?;
-        self.disk.done(Op::SyncFile(self.path.clone()));
-        Ok(())
+        self.disk.sync(&self.path, || self.file.sync())
     }
 }
 
@@ -137,9 +153,7 @@ impl Disk for Recorder {
         Ok(())
     }
     fn sync_file(&self, path: &Path) -> io::Result<()> {
-        RealDisk.sync_file(path)?;
-        self.done(Op::SyncFile(self.inner(path)));
-        Ok(())
+        self.sync(&self.inner(path), || RealDisk.sync_file(path))
     }
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
         RealDisk.sync_folder(path)?;

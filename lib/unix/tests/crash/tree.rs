@@ -91,7 +91,7 @@ impl Tree {
             Op::RemoveFile(path) | Op::RemoveFolder(path) => {
                 self.change(path, vec![(name(path), None)]);
             }
-            Op::Promise => {}
+            Op::FailedSync(_) | Op::Promise => {}
         }
     }
 

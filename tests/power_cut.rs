@@ -1,0 +1,192 @@
+//! R9: power cuts on a real file system. A run saves on ext4 in a file; at seeded moments the file is
+//! copied as it is, with all that the system had not written yet missing; the copy is mounted, and the
+//! run goes on there to the same bits as one that was never cut.
+//!
+//! Three cuts after the first checkpoint, under `make torture` a hundred at any time. Needs root and loop devices, and says so where it skips.
+
+mod common;
+
+use common::shell;
+use learn::checkpoint::{list, load, load_newest};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const CODEC: &str = "data: {split: DATA/split.json, stats: DATA/stats.json, shift: true}
+model: {patch: 8, latent: 4, hidden: 8, encoder_depth: 1, decoder_depth: 1}
+loss: {}
+training: {updates: 40, batch_size: 4, log_every: 1, validate_every: 3, ema: 0.9, threads: 1}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-2}
+checkpoint: {every: 2, keep_last: 2, keep_best: 1}
+";
+
+fn call(program: &str, args: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// A file with a file system, mounted while this lives.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(image: &Path, at: PathBuf) -> Option<Self> {
+        std::fs::create_dir_all(&at).unwrap();
+        let done = call("mount", &["-o", "loop", image.to_str()?, at.to_str()?]);
+        done.then_some(Self(at))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        call("umount", &[self.0.to_str().unwrap_or_default()]);
+    }
+}
+
+/// A run, killed when this is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn signal(&self, name: &str) {
+        assert!(call("kill", &[name, &self.0.id().to_string()]));
+    }
+}
+
+fn start(folder: &Path) -> Running {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_train-stage"));
+    command.args(["codec", "-c", "codec.yaml", "--run"]).arg(folder.join("run"));
+    let folder = folder.ancestors().nth(1).unwrap();
+    command.current_dir(folder).env_remove("LONGHAUL_END_TIME");
+    Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+}
+
+/// The image at one moment: copied until nothing changed meanwhile.
+fn cut(image: &Path, copy: &Path) {
+    for _ in 0..100 {
+        std::fs::copy(image, copy).unwrap();
+        if call("cmp", &["-s", image.to_str().unwrap(), copy.to_str().unwrap()]) {
+            return;
+        }
+    }
+    panic!("the image never stands still");
+}
+
+/// Hashes of the files of a checkpoint.
+fn hashes(checkpoint: &Path) -> Vec<String> {
+    let loaded = load(checkpoint).unwrap();
+    loaded.manifest.files.iter().map(|file| format!("{} {}", file.name, file.blake3)).collect()
+}
+
+/// What the log tells of updates and validations.
+fn told(run: &Path) -> Vec<String> {
+    let mut log = Vec::new();
+    for mut record in unix::log::read(&run.join("log.jsonl")).unwrap().records {
+        if record["kind"] == "update" || record["kind"] == "validation" {
+            for key in ["time", "attempt", "seconds", "stall"] {
+                record.remove(key);
+            }
+            log.push(serde_json::to_string(&record).unwrap());
+        }
+    }
+    log
+}
+
+/// The update of the newest save that had ended: the one before the last that was begun.
+fn promised(run: &Path) -> Option<u64> {
+    let records = unix::log::read(&run.join("log.jsonl")).ok()?.records;
+    let begun: Vec<u64> = records
+        .iter()
+        .filter(|record| record["kind"] == "checkpoint")
+        .filter_map(|record| record["update"].as_u64())
+        .collect();
+    begun.len().checked_sub(2).map(|at| begun[at])
+}
+
+#[test]
+fn r09_after_a_power_cut_the_run_goes_on_to_the_same_bits() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    let (image, copy) = (folder.join("image"), folder.join("copy"));
+    std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let made = ["/sbin/mkfs.ext4", "/usr/sbin/mkfs.ext4", "mkfs.ext4"]
+        .iter()
+        .any(|mkfs| call(mkfs, &["-q", "-F", image.to_str().unwrap()]));
+    let disk = if made { Mounted::new(&image, folder.join("disk")) } else { None };
+    let Some(disk) = disk else {
+        eprintln!("SKIPPED: power cuts need mkfs.ext4, root and a loop device");
+        return;
+    };
+    let seen = shell(
+        folder,
+        "ds-prep gen burgers --parameter 0.01 --samples 12 --grid 32 --frames 6 --seed 5 -o data
+         ds-prep split data/*.hdf5 --seed 5 -o split.json
+         ds-prep stats split.json -o stats.json",
+    );
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let text = CODEC.replace("DATA", folder.to_str().unwrap());
+    std::fs::write(folder.join("codec.yaml"), text).unwrap();
+    // Never cut, and all its checkpoints kept.
+    let script = "train-stage codec -c codec.yaml -o checkpoint.keep_every=1 --run whole";
+    let seen = shell(folder, script);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let whole = folder.join("whole");
+
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let mut random = now.as_nanos() as u64 | 1;
+    println!("seed {random}");
+    let torture = std::env::var_os("TORTURE").is_some();
+    let cuts = if torture { 100 } else { 3 };
+    let (mut within, mut hidden) = (0, 0);
+    let mut saving = start(&disk.0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !torture && !disk.0.join("run/ckpt/latest").exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for number in 0..cuts {
+        // xorshift64 (Marsaglia 2003)
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        std::thread::sleep(Duration::from_micros(random % 120_000));
+        if saving.0.try_wait().unwrap().is_some() {
+            std::fs::remove_dir_all(disk.0.join("run")).unwrap();
+            saving = start(&disk.0);
+            std::thread::sleep(Duration::from_micros(random % 60_000));
+        }
+        saving.signal("-STOP");
+        let safe = promised(&disk.0.join("run"));
+        cut(&image, &copy);
+
+        let after = Mounted::new(&copy, folder.join("after")).expect("the copy mounts");
+        let run = after.0.join("run");
+        let newest = load_newest(&run.join("ckpt")).unwrap();
+        let update = newest.map(|newest| newest.manifest.update);
+        assert!(update >= safe, "cut {number}: {safe:?} was safe, {update:?} is found");
+        within += u64::from(update.is_some());
+        for entry in list(&run.join("ckpt")).unwrap() {
+            let same = whole.join("ckpt").join(entry.name());
+            assert_eq!(hashes(&entry.path), hashes(&same), "cut {number}: a mix");
+        }
+        let names = std::fs::read_dir(run.join("ckpt")).into_iter().flatten();
+        hidden += names
+            .filter(|name| name.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'))
+            .count();
+        let done = start(&after.0).0.wait().unwrap();
+        assert!(done.success(), "cut {number}: resumed at {update:?}: {done}");
+        let last = "ckpt/step-00000040";
+        assert_eq!(hashes(&run.join(last)), hashes(&whole.join(last)), "cut {number}");
+        assert_eq!(told(&run), told(&whole), "cut {number}: the log");
+        drop(after);
+        saving.signal("-CONT");
+    }
+    drop(saving);
+    println!("{cuts} cuts, {within} with a checkpoint, {hidden} unfinished folders found");
+    assert!(within > 0);
+}
