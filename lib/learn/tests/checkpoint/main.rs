@@ -58,6 +58,7 @@ pub(crate) fn state(seed: u64, update: u64) -> State {
         config: json!({"model": {"kind": "x"}, "rate": 1e-4}),
         config_hash: "c0ffee".into(),
         data_hash: "da7a".into(),
+        ..State::default()
     }
 }
 

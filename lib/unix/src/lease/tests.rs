@@ -184,6 +184,16 @@ fn the_same_job_started_again_need_not_wait_for_the_heartbeat_to_grow_old() {
 }
 
 #[test]
+fn on_a_full_disk_it_is_given_back_by_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = take(stranger(1), folder.path()).unwrap();
+    let path = before.path.clone();
+    kill(before);
+    mark_released(&path).unwrap();
+    assert_eq!(take(stranger(2), folder.path()).unwrap().attempt(), 2);
+}
+
+#[test]
 fn waiting_ends_when_asked_to() {
     let folder = tempfile::tempdir().unwrap();
     let owner = Owner { heartbeat: 10.0, ..stranger(1) };
