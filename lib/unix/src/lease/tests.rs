@@ -170,6 +170,34 @@ fn r26_of_fifty_starts_at_once_one_has_the_lease() {
     }
 }
 
+/// R26: at the very moment at which all want the same number.
+#[test]
+fn r26_a_number_has_one_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let candidates: Vec<Candidate> =
+        (0..20).map(|n| Candidate::new(folder.path(), &stranger(n)).unwrap()).collect();
+    for number in 1..=20 {
+        let path = path_of(folder.path(), number);
+        let gate = Barrier::new(candidates.len());
+        let taken: Vec<bool> = std::thread::scope(|scope| {
+            let threads: Vec<_> = candidates
+                .iter()
+                .map(|candidate| {
+                    scope.spawn(|| {
+                        gate.wait();
+                        candidate.take(&path).unwrap()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(taken.iter().filter(|taken| **taken).count(), 1, "number {number}");
+        let winner = taken.iter().position(|taken| *taken).unwrap() as u32;
+        let owner = files::look(&path).unwrap().unwrap().owner.unwrap();
+        assert_eq!(owner.pid, stranger(winner).pid, "and says who");
+    }
+}
+
 /// A name below the highest number is free again when its owner has been removed; it is worth nothing.
 #[test]
 fn a_slow_candidate_does_not_take_an_old_number() {
