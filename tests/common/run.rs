@@ -104,14 +104,23 @@ pub fn train(folder: &Path, run: &str, more: &[&str]) -> (Option<i32>, String) {
     start(folder, run, more).end()
 }
 
+/// A test that fails leaves nothing at work.
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it has ended
+        let _ = self.child.wait();
+    }
+}
+
 impl Run {
     pub fn signal(&self, name: &str) {
         let (signal, id) = (format!("-{name}"), self.child.id().to_string());
         assert!(Command::new("kill").args([&signal, &id]).status().unwrap().success());
     }
 
-    /// Waits for the end; the exit status and what it said.
+    /// Waits for the end, at most two minutes; the exit status and what it said.
     pub fn end(mut self) -> (Option<i32>, String) {
+        wait_until(|| !self.is_alive());
         let status = self.child.wait().unwrap().code();
         (status, std::fs::read_to_string(&self.talk).unwrap())
     }

@@ -130,3 +130,25 @@ fn a_lost_count_of_attempts_does_not_turn_back_the_clock() {
     let newest = load_newest(folder.path()).unwrap().unwrap().manifest;
     assert_eq!((newest.update, newest.attempt), (40, 5));
 }
+
+/// R26: an owner that was taken over publishes nothing and removes nothing.
+#[test]
+fn r26_an_older_owner_saves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, leases) = (folder.path().join("ckpt"), folder.path().join("lease"));
+    let lease = unix::lease::Lease::take(&leases, || Ok(1), &|| false).unwrap();
+    let fenced = |update| State { fence: Some(lease.fence().clone()), ..state(1, update) };
+    let rules = KeepRules { last: 1, best: 0, every: 0, metric: "error".into() };
+    let mut saver = Saver::new(&run, rules, 1).unwrap();
+    saver.save(fenced(1)).unwrap();
+    saver.finish().unwrap();
+    let before = names(&run);
+    std::fs::write(leases.join("attempt-00000002.json"), "").unwrap();
+    saver.save(fenced(2)).unwrap();
+    let error = saver.finish().unwrap_err();
+    assert_eq!(error.exit, unix::Exit::Again, "{error}");
+    // Also where the save was well under way.
+    let error = learn::checkpoint::write(&run, &fenced(3), 1).unwrap_err();
+    assert_eq!(error.exit, unix::Exit::Again, "{error}");
+    assert_eq!(names(&run), before);
+}

@@ -16,6 +16,9 @@ use crate::{Error, Result, host};
 /// What candidates that were killed left behind is removed after this time.
 const LEFTOVER: Duration = Duration::from_secs(3600);
 
+/// The time of a lease that was given back on a full disk.
+pub(super) const RELEASED: SystemTime = SystemTime::UNIX_EPOCH;
+
 /// The file of an attempt.
 pub(super) fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("attempt-{number:08}.json"))
@@ -60,6 +63,11 @@ pub(super) fn touch(path: &Path) -> std::io::Result<()> {
     let at = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
     let times = Timestamps { last_access: at(UTIME_OMIT), last_modification: at(UTIME_NOW) };
     Ok(utimensat(CWD, path, &times, AtFlags::empty())?)
+}
+
+/// Marks a lease as given back by a time that no heartbeat sets; needs no space on the disk.
+pub(super) fn mark_released(path: &Path) -> std::io::Result<()> {
+    File::options().write(true).open(path)?.set_modified(RELEASED)
 }
 
 /// Removes what lies below the attempt `number` and is of no use any more. Only for its owner.

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::files::{Candidate, Look, look};
+use super::files::{Candidate, Look, RELEASED, look};
 use super::{Holder, Owner};
 use crate::{Error, Exit, Result, note};
 
@@ -83,7 +83,7 @@ pub(super) fn judge(
 /// Free without a wait.
 fn plainly_free(look: &Look, me: &Owner) -> Option<Verdict> {
     let owner = look.owner.as_ref()?;
-    if owner.released.is_some() {
+    if owner.released.is_some() || look.beaten == RELEASED {
         return Some(Verdict::Free(String::new()));
     }
     owner.is_gone(me).then(|| Verdict::Free(format!("{owner} is gone")))

@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::publish::{create_folder, publish_bytes};
 use crate::{Error, Exit, Result, note, time, warn};
 pub use fence::Fence;
-use files::{Candidate, numbers, path_of, remove_older, touch};
+use files::{Candidate, mark_released, numbers, path_of, remove_older, touch};
 use judge::{Verdict, judge};
 pub use owner::{HEARTBEAT_VARIABLE, Owner};
 
@@ -162,8 +162,12 @@ impl Drop for Lease {
         }
         self.owner.released = Some(time::now_utc());
         let text = serde_json::to_vec_pretty(&self.owner).map_err(Error::bug);
-        if let Err(error) = text.and_then(|text| publish_bytes(&self.path, &text)) {
-            warn!("the lease could not be given back, the next start may have to wait: {error}");
+        if text.and_then(|text| publish_bytes(&self.path, &text)).is_err() {
+            // On a full disk a time can still be set.
+            mark_released(&self.path).unwrap_or_else(|cause| {
+                let path = self.path.display();
+                warn!("{path}: {cause}: not given back, the next start may have to wait");
+            });
         }
     }
 }

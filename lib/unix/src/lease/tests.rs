@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
-const BEAT: Duration = Duration::from_millis(40);
+const BEAT: Duration = Duration::from_millis(100);
 
 /// A process of another machine, of which nothing is known but its heartbeat.
 fn stranger(n: u32) -> Owner {
@@ -88,6 +88,27 @@ fn r26_an_owner_that_stands_still_is_followed_and_fenced() {
     next.fence().look().unwrap();
 }
 
+#[test]
+fn r26_log_and_status_of_an_older_owner_stay_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, status) = (folder.path().join("log.jsonl"), folder.path().join("status.json"));
+    let lease = take(stranger(1), &folder.path().join("lease")).unwrap();
+    let mut writer = crate::log::Log::open(&log, 1).unwrap().fenced(lease.fence().clone());
+    let mut state = crate::status::StatusWriter::new(status.clone()).fenced(lease.fence().clone());
+    let now: crate::status::Status =
+        serde_json::from_str(r#"{"stage": "codec", "state": "running", "update": 1}"#).unwrap();
+    let text = || (std::fs::read(&log).unwrap(), std::fs::read(&status).unwrap());
+    writer.write("update", &serde_json::json!({"update": 1})).unwrap();
+    state.write(&now).unwrap();
+    let before = text();
+    std::fs::write(path_of(&folder.path().join("lease"), 2), "").unwrap();
+    std::thread::sleep(BEAT); // a look is trusted for a tenth of it
+    let record = writer.write("update", &serde_json::json!({"update": 2}));
+    assert_eq!(record.unwrap_err().exit, Exit::Again);
+    assert_eq!(state.write(&now).unwrap_err().exit, Exit::Again);
+    assert_eq!(text(), before);
+}
+
 /// The clock of the file system jumps: an owner that lives keeps its lease, one that is dead loses it.
 #[test]
 fn clocks_that_jump_mislead_nobody() {
@@ -130,7 +151,7 @@ fn r26_of_fifty_starts_at_once_one_has_the_lease() {
                         }
                     };
                     assert!(!writers.swap(true, Ordering::SeqCst), "two writers");
-                    std::thread::sleep(BEAT * 20);
+                    std::thread::sleep(BEAT * 12);
                     lease.fence().look().unwrap();
                     writers.store(false, Ordering::SeqCst);
                     1
@@ -146,6 +167,34 @@ fn r26_of_fifty_starts_at_once_one_has_the_lease() {
             entry.as_ref().unwrap().file_name().to_string_lossy().starts_with(".tmp-")
         });
         assert_eq!(left.count(), 0);
+    }
+}
+
+/// R26: at the very moment at which all want the same number.
+#[test]
+fn r26_a_number_has_one_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let candidates: Vec<Candidate> =
+        (0..20).map(|n| Candidate::new(folder.path(), &stranger(n)).unwrap()).collect();
+    for number in 1..=20 {
+        let path = path_of(folder.path(), number);
+        let gate = Barrier::new(candidates.len());
+        let taken: Vec<bool> = std::thread::scope(|scope| {
+            let threads: Vec<_> = candidates
+                .iter()
+                .map(|candidate| {
+                    scope.spawn(|| {
+                        gate.wait();
+                        candidate.take(&path).unwrap()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(taken.iter().filter(|taken| **taken).count(), 1, "number {number}");
+        let winner = taken.iter().position(|taken| *taken).unwrap() as u32;
+        let owner = files::look(&path).unwrap().unwrap().owner.unwrap();
+        assert_eq!(owner.pid, stranger(winner).pid, "and says who");
     }
 }
 
@@ -181,6 +230,16 @@ fn the_same_job_started_again_need_not_wait_for_the_heartbeat_to_grow_old() {
     assert!(take(job(1, 2), folder.path()).is_err(), "it lives, whatever SLURM says");
     kill(before);
     assert_eq!(take(job(1, 2), folder.path()).unwrap().attempt(), 2);
+}
+
+#[test]
+fn on_a_full_disk_it_is_given_back_by_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = take(stranger(1), folder.path()).unwrap();
+    let path = before.path.clone();
+    kill(before);
+    mark_released(&path).unwrap();
+    assert_eq!(take(stranger(2), folder.path()).unwrap().attempt(), 2);
 }
 
 #[test]
