@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build; demo and install use the programs there.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test check bench man install deps
+.PHONY: demo test torture check bench man install deps
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -14,27 +14,41 @@ demo: deps
 	sh slurm/demo.sh "$(BIN)"
 
 # In the dev profile, which is optimised a little: all tests together run for about a minute, so that
-# building more slowly for the sake of their speed cannot pay, and overflow checks stay on.
+# building more slowly for the sake of their speed cannot pay, and overflow checks stay on. With
+# failpoints (lib/unix/src/fail.rs) in the same build: a second one would take longer than all tests,
+# and without FAIL in the environment a point does nothing.
 test: deps
-	cargo test --workspace --locked
+	cargo test --workspace --locked --features failpoints
+
+# The long forms of the tests of reliability: every fault at every point, not one chosen by a seed.
+torture: deps
+	TORTURE=1 cargo test --locked --features failpoints --test failpoints -- --nocapture
+
+# The long forms of tests that stop, kill and start runs again.
+torture: deps
+	TORTURE=1 cargo test --locked --test restart --test stop --test state
 
 check:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
-# Every op against what this machine can do; then training updates in pairs, ours and PyTorch's, of
-# the same operator with the same shapes on two threads.
+# Every op against what this machine can do; what a checkpoint costs against memcpy, dd and torch.save;
+# training updates in pairs, ours and PyTorch's, of the same operator with the same shapes on two
+# threads, PyTorch's model written by an expert and as most people would.
 LARGE = --hidden 256 --depth 8 --heads 8 --tokens 128 --dim 128 --batch 64
 SMALL = --hidden 128 --depth 4 --heads 0 --tokens 32 --dim 8 --batch 16 --horizon 4
 bench:
 	cargo run --release --locked -p tensor --example opcheck
+	cargo run --release --locked -q -p learn --example checkpoint_save
 	@torch=yes; $(PYTHON) -c 'import torch' 2>/dev/null || torch=; \
+	test -z "$$torch" || $(PYTHON) tests/peers/torch_save.py || exit 1; \
 	for size in "$(LARGE)" "$(SMALL)"; do \
 	  echo "operator update $$size"; \
 	  cargo run --release --locked -q -p learn --example operator_update -- \
 	    $$size --filter 7 --threads 2 || exit 1; \
-	  test -z "$$torch" || $(PYTHON) tests/peers/operator_update.py \
-	    $$size --local --threads 2 || exit 1; \
+	  test -z "$$torch" || for written in --no-plain --plain; do \
+	    $(PYTHON) tests/peers/operator_update.py $$written $$size --local --threads 2 || exit 1; \
+	  done; \
 	done; \
 	test -n "$$torch" || \
 	  echo "bench: $(PYTHON) has no torch, so there is no comparison; PYTHON=... names another" >&2

@@ -38,6 +38,12 @@ struct Args {
     /// Go on from: auto, the newest good checkpoint, if any; never; or the path of a checkpoint
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     resume: String,
+    /// Go on although configuration or data are not those of the checkpoint; log and manifest tell
+    #[arg(long)]
+    accept_config_change: bool,
+    /// Try again what diverged, or made no new update in several starts
+    #[arg(long)]
+    retry: bool,
     /// Where to compute: auto or cpu
     #[arg(long, default_value = "auto")]
     device: Device,
@@ -66,6 +72,26 @@ FILES
   RUN/log.jsonl    A record a line: start, update, validation, checkpoint, spike, warning, stop.
   RUN/status.json  State, update, best validation, cost.
   RUN/ckpt         Checkpoints step-N, and the links latest and best; see ckpt(1).
+  RUN/lease        Who works on the run, attempt-N.json; its time is that of the last sign of life.
+
+STARTING AGAIN
+  The same command may be given any number of times, from anywhere:
+    finished                            says so, 0
+    another process is at work          says which, does nothing, 75
+    that process is gone                goes on as the next attempt
+    it gave no sign of life for 90 s    watches it for 30 s more, then goes on as the next attempt
+    stopped, killed                     goes on from the newest good checkpoint
+    no checkpoint                       begins, with the same seed
+    checkpoints, none of them good      65
+    configuration or data differ        shows the difference, 78; --accept-config-change
+    no new update in several starts     failed, 1, and again until --retry
+    diverged                            failed, 1, and again until --retry or an accepted change
+  An older process that comes back after it was taken over writes nothing more and ends with 75. When
+  another version, processor or device goes on, a warning says that bits may differ.
+
+ENVIRONMENT
+  LONGHAUL_HEARTBEAT  Seconds between two signs of life, 10 unless given; the 90 and 30 s above are 9
+                      and 3 of them.
 
 SIGNALS
   TERM, INT, HUP and USR1 end the run after the update at hand, with a checkpoint and status 75. A
@@ -73,12 +99,14 @@ SIGNALS
 
 EXIT STATUS
   0   Finished, now or before.
-  1   Diverged: loss or gradient not finite too often, or one spike after another.
+  1   Diverged: loss or gradient not finite too often, or one spike after another. Or no progress in
+      several starts.
   2   The command line is wrong.
   65  The data, or a checkpoint, is bad.
   66  The data is missing.
   73  The run directory cannot be written.
-  75  Stopped with a checkpoint; run the same command again, elsewhere if it blames the machine.
+  75  Stopped with a checkpoint, or another process has the run; run the same command again, elsewhere
+      if it blames the machine.
   78  The configuration is wrong, or not that of the checkpoint.
 
 EXAMPLES
@@ -116,6 +144,10 @@ fn run<S: Stage>(args: &Args) -> Result<Exit>
 where
     ConfigOf<S>: Validate,
 {
+    if !args.check && !args.dry_run {
+        // A signal that comes while files are read asks for an orderly stop, too.
+        unix::signal::Signals::install()?;
+    }
     let environment = |name: &str| std::env::var(name).ok();
     let loaded = learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment)?;
     if let Some(threads) = loaded.config.training.threads {
@@ -138,6 +170,8 @@ where
             "never" => Resume::Never,
             path => Resume::From(Path::new(path).to_path_buf()),
         },
+        accept_changes: args.accept_config_change,
+        retry: args.retry,
         device: args.device.to_string(),
         ranks: &Solo,
     })

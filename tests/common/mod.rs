@@ -3,6 +3,8 @@
 // Every test file is a crate of its own and uses a part of this.
 #![allow(dead_code)]
 
+pub mod run;
+
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

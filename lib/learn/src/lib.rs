@@ -5,6 +5,7 @@
 pub mod checkpoint;
 pub mod config;
 pub mod evaluate;
+pub mod foreign;
 pub mod identity;
 pub mod latents;
 pub mod metrics;

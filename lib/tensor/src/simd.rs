@@ -30,6 +30,20 @@ pub fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(kernel)
 }
 
+/// Name of the instruction set that is used, e.g. `avx512`: sums of products differ with it in their
+/// last bits.
+pub fn level() -> &'static str {
+    #[allow(unreachable_patterns)] // the last arm is for other processors
+    match pulp::Arch::new() {
+        pulp::Arch::Scalar => "scalar",
+        #[cfg(target_arch = "x86_64")]
+        pulp::Arch::V3(_) => "avx2",
+        #[cfg(target_arch = "x86_64")]
+        pulp::Arch::V4(_) => "avx512",
+        _ => "vectors",
+    }
+}
+
 /// Σ f(a_i, b_i, ..) over the elements of slices of one length, with [`LANES`] partial sums.
 ///
 /// # Panics
@@ -67,14 +81,15 @@ pub fn fold<T: Float>(lanes: &[T; LANES]) -> T {
 /// The largest element; -∞ of an empty slice is not needed: rows are never empty.
 #[inline(always)]
 pub fn max<T: Float>(x: &[T]) -> T {
+    let (chunks, rest) = x.as_chunks::<LANES>();
     let mut lanes = [x[0]; LANES];
-    let chunks = x.chunks_exact(LANES);
-    let rest = chunks.remainder();
     for chunk in chunks {
         for (lane, value) in lanes.iter_mut().zip(chunk) {
             *lane = lane.maximum(*value);
         }
     }
-    let top = rest.iter().fold(lanes[0], |top, value| top.maximum(*value));
-    lanes.iter().fold(top, |top, value| top.maximum(*value))
+    let eight: [T; 8] = std::array::from_fn(|i| lanes[i].maximum(lanes[i + 8]));
+    let four: [T; 4] = std::array::from_fn(|i| eight[i].maximum(eight[i + 4]));
+    let top = four[0].maximum(four[2]).maximum(four[1].maximum(four[3]));
+    rest.iter().fold(top, |top, value| top.maximum(*value))
 }

@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::lease::Fence;
 use crate::time::now_utc;
-use crate::{Error, Result};
+use crate::{Error, Result, fail};
 
 /// The writing end of a log. One process writes a log; see the run directory's lease.
 #[derive(Debug)]
@@ -22,6 +23,9 @@ pub struct Log {
     path: PathBuf,
     file: File,
     attempt: u64,
+    /// The last write failed, and may have left a part of its line.
+    torn: bool,
+    fence: Option<Fence>,
 }
 
 #[derive(Serialize)]
@@ -39,16 +43,28 @@ impl Log {
         let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
         let mut file = opened.map_err(|cause| Error::create(path, cause))?;
         seal(&mut file).map_err(|cause| Error::io(path, cause))?;
-        Ok(Self { path: path.to_path_buf(), file, attempt })
+        Ok(Self { path: path.to_path_buf(), file, attempt, torn: false, fence: None })
+    }
+
+    /// From now on a record is written only while the lease is ours.
+    pub fn fenced(mut self, fence: Fence) -> Self {
+        self.fence = Some(fence);
+        self
     }
 
     /// Appends a record in one write. `fields` is a struct or map; a field `update` is what
-    /// readers order and supersede by. Numbers that are not finite become `null`.
+    /// readers order and supersede by. Numbers that are not finite become `null`. What a failed write
+    /// left of its line spoils that record alone, not the next one.
+    /// Errors: 74; 75 when the lease was lost.
     pub fn write(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
+        self.fence.as_ref().map_or(Ok(()), Fence::check)?;
         let record = Record { time: now_utc(), attempt: self.attempt, kind, fields };
-        let mut line = serde_json::to_vec(&record).map_err(Error::bug)?;
+        let mut line = if self.torn { vec![b'\n'] } else { Vec::new() };
+        serde_json::to_writer(&mut line, &record).map_err(Error::bug)?;
         line.push(b'\n');
-        self.file.write_all(&line).map_err(|cause| Error::io(&self.path, cause))
+        let written = fail::point("log.write").and_then(|()| self.file.write_all(&line));
+        self.torn = written.is_err();
+        written.map_err(|cause| Error::io(&self.path, cause))
     }
 
     /// Makes what was written durable: before a checkpoint is published and at the end.

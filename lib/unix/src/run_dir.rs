@@ -51,19 +51,28 @@ impl RunDir {
     pub fn log(&self) -> PathBuf {
         self.root.join("log.jsonl")
     }
+    /// Who works on the run ([`crate::lease`]).
+    pub fn lease(&self) -> PathBuf {
+        self.root.join("lease")
+    }
     /// The checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.root.join("ckpt")
     }
 
-    /// Adds an entry to `env.json` and returns the number of this attempt, from 1.
+    /// The newest attempt that `env.json` tells of; 0 for none.
+    pub fn last_attempt(&self) -> Result<u64> {
+        let entries = self.starts()?;
+        let number = |entry: &Value| entry.get("attempt").and_then(Value::as_u64);
+        Ok(entries.iter().filter_map(number).max().unwrap_or(entries.len() as u64))
+    }
+
+    /// Adds an entry for this attempt to `env.json`. Only for the one writer of the run.
     ///
     /// `facts` are fields of the caller (devices, libraries). Of the environment only the SLURM
     /// facts are kept: the rest may hold secrets. A damaged file is moved aside, not overwritten.
-    pub fn record_start(&self, facts: &impl Serialize) -> Result<u64> {
+    pub fn record_start(&self, attempt: u64, facts: &impl Serialize) -> Result<()> {
         let mut entries = self.starts()?;
-        let last = entries.last().and_then(|entry| entry.get("attempt")).and_then(Value::as_u64);
-        let attempt = last.unwrap_or(entries.len() as u64) + 1;
         let program = cli::program();
         let mut entry = Map::new();
         for (name, value) in [
@@ -87,8 +96,7 @@ impl RunDir {
         entries.push(Value::Object(entry));
         let mut text = serde_json::to_vec_pretty(&entries).map_err(Error::bug)?;
         text.push(b'\n');
-        publish_bytes(&self.env(), &text)?;
-        Ok(attempt)
+        publish_bytes(&self.env(), &text)
     }
 
     /// The entries of `env.json`, oldest first.
@@ -119,9 +127,11 @@ mod tests {
         let root = folder.path().join("runs/a");
         let run = RunDir::create_or_open(&root).unwrap();
         assert!(run.checkpoints().is_dir());
-        assert_eq!(run.record_start(&json!({"device": "cpu"})).unwrap(), 1);
+        assert_eq!(run.last_attempt().unwrap(), 0);
+        run.record_start(1, &json!({"device": "cpu"})).unwrap();
         let again = RunDir::create_or_open(&root).unwrap();
-        assert_eq!(again.record_start(&json!({"device": "cuda:0"})).unwrap(), 2);
+        again.record_start(4, &json!({"device": "cuda:0"})).unwrap();
+        assert_eq!(again.last_attempt().unwrap(), 4);
         let entries = again.starts().unwrap();
         assert_eq!(entries.len(), 2);
         assert_eq!(entries[1]["device"], "cuda:0");
@@ -133,7 +143,7 @@ mod tests {
     fn the_environment_is_not_copied() {
         let folder = tempfile::tempdir().unwrap();
         let run = RunDir::create_or_open(folder.path()).unwrap();
-        run.record_start(&()).unwrap();
+        run.record_start(1, &()).unwrap();
         let text = std::fs::read_to_string(run.env()).unwrap();
         let path = std::env::var("PATH").unwrap();
         assert!(!text.contains(&path), "{text}");
@@ -144,7 +154,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run = RunDir::create_or_open(folder.path()).unwrap();
         std::fs::write(run.env(), "[{").unwrap();
-        assert_eq!(run.record_start(&()).unwrap(), 1);
+        run.record_start(1, &()).unwrap();
+        assert_eq!(run.starts().unwrap().len(), 1);
         let names = std::fs::read_dir(folder.path()).unwrap();
         let aside = names.map(|e| e.unwrap().file_name().into_string().unwrap());
         assert_eq!(aside.filter(|name| name.starts_with("env.json.damaged-")).count(), 1);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::lease::Fence;
 use crate::publish::publish_bytes;
 use crate::time::now_utc;
 use crate::{Error, Result};
@@ -22,7 +23,7 @@ pub enum State {
     Stopped,
     /// Everything is done; another start ends at once.
     Finished,
-    /// Ended with an error that another start would meet again.
+    /// Ended with an error, see `reason` and `held`.
     Failed,
 }
 
@@ -70,6 +71,9 @@ pub struct Status {
     /// Why it stopped or failed.
     #[serde(default)]
     pub reason: Option<String>,
+    /// Failed in a way that another start would repeat: it ends at once until it is told otherwise.
+    #[serde(default)]
+    pub held: bool,
     /// When this was written, UTC; set by the writer.
     #[serde(default)]
     pub time: String,
@@ -93,12 +97,19 @@ pub fn read(path: &Path) -> Result<Option<Status>> {
 pub struct StatusWriter {
     path: PathBuf,
     last: Option<(State, Instant)>,
+    fence: Option<Fence>,
 }
 
 impl StatusWriter {
     /// A writer for this path; writes nothing yet.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, last: None }
+        Self { path, last: None, fence: None }
+    }
+
+    /// From now on a status is written only while the lease is ours.
+    pub fn fenced(mut self, fence: Fence) -> Self {
+        self.fence = Some(fence);
+        self
     }
 
     /// Writes the status if its state is new or the last one is five seconds old.
@@ -108,11 +119,13 @@ impl StatusWriter {
         if due { self.write(status) } else { Ok(()) }
     }
 
-    /// Writes the status now.
+    /// Writes the status now. Errors: 73, 74; 75 when the lease was lost.
     pub fn write(&mut self, status: &Status) -> Result<()> {
+        self.fence.as_ref().map_or(Ok(()), Fence::look)?;
         let stamped = Status { time: now_utc(), ..status.clone() };
         let mut text = serde_json::to_vec_pretty(&stamped).map_err(Error::bug)?;
         text.push(b'\n');
+        crate::fail::point("status.write").map_err(|cause| Error::io(&self.path, cause))?;
         publish_bytes(&self.path, &text)?;
         self.last = Some((status.state, Instant::now()));
         Ok(())
@@ -134,6 +147,7 @@ mod tests {
             cost: Cost { hours: 1.5, device_hours: 6.0 },
             attempt: 2,
             reason: None,
+            held: false,
             time: String::new(),
         }
     }

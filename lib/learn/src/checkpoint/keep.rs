@@ -3,15 +3,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use unix::publish::{TEMPORARY_PREFIX, publish_link};
-use unix::{Error, Result, warn};
+use unix::Result;
+use unix::disk::Disk;
+use unix::publish::Publisher;
 
 use super::list::{Entry, list};
-
-/// Prefix of folders that are being removed.
-const TRASH_PREFIX: &str = ".trash-";
+use super::trash;
+use super::write::step;
 
 /// Which checkpoints stay. The newest always does, and so does the one that `best` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +36,7 @@ impl KeepRules {
     }
 
     /// Names of those that stay out of `good`, the newest last.
-    fn kept<'a>(&self, good: &[&'a Entry]) -> BTreeSet<&'a str> {
+    pub(super) fn kept<'a>(&self, good: &[&'a Entry]) -> BTreeSet<&'a str> {
         let last = good.iter().rev().take(self.last.max(1)).copied();
         let best = self.best(good);
         let every =
@@ -50,18 +49,21 @@ impl KeepRules {
 /// the names of the removed. Damaged checkpoints are left to be looked at, and count for nothing. The
 /// newest at a multiple of `anchor` updates stays in any case; 0: none.
 pub(super) fn tidy(
+    disk: &dyn Disk,
     folder: &Path,
     rules: &KeepRules,
     anchor: u64,
     new: &Path,
 ) -> Result<Vec<String>> {
+    let publisher = Publisher::new(disk);
     let entries = list(folder)?;
     let good: Vec<&Entry> = entries.iter().filter(|entry| entry.is_good()).collect();
     if let Some(name) = new.file_name() {
-        publish_link(&folder.join("latest"), Path::new(name))?;
+        publisher.link(&folder.join("latest"), Path::new(name))?;
     }
+    step("save.after_latest", folder)?;
     if let Some(best) = rules.best(&good).first() {
-        publish_link(&folder.join("best"), Path::new(best.name()))?;
+        publisher.link(&folder.join("best"), Path::new(best.name()))?;
     }
     let linked: Vec<PathBuf> = ["latest", "best"]
         .iter()
@@ -78,47 +80,10 @@ pub(super) fn tidy(
         if kept.contains(entry.name()) || named || entry.path == new || !ours {
             continue;
         }
-        let trash = trash_name(&entry.path);
-        fs::rename(&entry.path, &trash).map_err(|cause| Error::io(&entry.path, cause))?;
-        discard(&trash);
+        step("save.before_prune", &entry.path)?;
+        trash::remove(disk, &entry.path)?;
+        step("save.after_prune", &entry.path)?;
         removed.push(entry.name().to_string());
     }
     Ok(removed)
-}
-
-/// A name beside `path` under which it is no checkpoint any more.
-pub(super) fn trash_name(path: &Path) -> PathBuf {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let (host, pid) = (unix::host::name(), std::process::id());
-    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    path.with_file_name(format!("{TRASH_PREFIX}{name}-{host}-{pid}-{count}"))
-}
-
-/// Removes a folder that has a trash name; what cannot be removed now is tried again at the next
-/// start.
-pub(super) fn discard(trash: &Path) {
-    if let Err(cause) = fs::remove_dir_all(trash) {
-        warn!("cannot remove {}: {cause}", trash.display());
-    }
-}
-
-/// Removes what killed saves of this run left behind. Only for the one writer of the run.
-pub(super) fn remove_leftovers(folder: &Path) -> Result<()> {
-    let found = fs::read_dir(folder).map_err(|cause| Error::open(folder, cause))?;
-    for item in found {
-        let item = item.map_err(|cause| Error::open(folder, cause))?;
-        let name = item.file_name();
-        let name = name.to_string_lossy();
-        if !name.starts_with(TEMPORARY_PREFIX) && !name.starts_with(TRASH_PREFIX) {
-            continue;
-        }
-        let is_folder = item.file_type().is_ok_and(|kind| kind.is_dir());
-        let path = item.path();
-        let done = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        if let Err(cause) = done {
-            warn!("cannot remove {}: {cause}", path.display());
-        }
-    }
-    Ok(())
 }

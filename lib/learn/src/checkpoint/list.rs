@@ -91,6 +91,17 @@ pub(super) fn folder_name(update: u64) -> String {
     format!("step-{update:08}")
 }
 
+/// Another name for the same update beside `target`, one that nothing has: with more zeros.
+pub(super) fn free_name(target: &Path) -> PathBuf {
+    let mut path = target.to_path_buf();
+    while path.symlink_metadata().is_ok() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let longer = format!("step-0{}", name.trim_start_matches("step-"));
+        path = path.with_file_name(longer);
+    }
+    path
+}
+
 fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step-")?;
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
@@ -99,6 +110,18 @@ fn step_of(name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_names_of_the_same_update() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join(folder_name(12));
+        for _ in 0..3 {
+            let free = free_name(&target);
+            assert_eq!(free.file_name().and_then(|name| step_of(name.to_str()?)), Some(12));
+            std::fs::create_dir(&free).unwrap();
+        }
+        assert_eq!(list(folder.path()).unwrap().len(), 3);
+    }
 
     #[test]
     fn names_of_folders() {

@@ -2,15 +2,21 @@
 //!
 //! `RUN/ckpt/step-00001200/` holds `manifest.json` and one safetensors file for each part of the
 //! state (`model`, `ema`, `optim-0-of-1`, …). A save writes a temporary folder beside it, hashing on
-//! the way: every file fsynced, the manifest last, everything read back and compared, the folder
-//! fsynced, renamed, and its parent fsynced. Interrupted at any instruction, a reader sees the old
+//! the way: every file fsynced, then the folder, the manifest last, everything read back and compared,
+//! the folder fsynced again, renamed, and its parent fsynced. Interrupted at any instruction, a reader sees the old
 //! checkpoints or the new one. `latest` and `best` are links for people; loading lists the folders.
 //!
 //! [`Saver`] does it beside training; [`load_newest`] finds where to go on.
 
+mod adopt;
+mod average;
 mod bytes;
 mod damage;
+mod diff;
+mod export;
 mod find;
+mod hold;
+mod import;
 mod keep;
 mod layout;
 mod list;
@@ -18,22 +24,31 @@ mod listing;
 mod load;
 mod manifest;
 mod pattern;
+mod prune;
 mod saver;
 mod snapshot;
 mod statistics;
 mod supersede;
 mod tensor_file;
+mod trash;
 mod verify;
 mod write;
 
+pub use adopt::{Adopted, adopt};
+pub use average::average;
 pub(crate) use bytes::of as bytes_of;
+pub use diff::{Change, Difference, FieldDifference, TensorDifference, diff};
+pub use export::export;
 pub use find::{all_in, manifest_of, one_in};
+pub(crate) use hold::hold;
+pub use import::{Import, import};
 pub use keep::KeepRules;
 pub use list::{Entry, list};
 pub use listing::{Listing, listing};
 pub use load::{Loaded, load, load_newest};
 pub use manifest::{FileEntry, Manifest, TensorEntry};
 pub use pattern::matches;
+pub use prune::{Pruned, metric_of, prune, summary};
 pub use saver::{Done, Saved, Saver};
 pub use statistics::{Statistics, statistics};
 pub use verify::{Damage, Report, verify};
@@ -43,6 +58,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use tensor::Tensor;
+use unix::Result;
+use unix::lease::Fence;
 
 /// The tensors of each file by the file's stem (`model`, `ema`, `optim-0-of-1`); names and order are
 /// kept.
@@ -69,4 +86,13 @@ pub struct State {
     pub config_hash: String,
     /// Hash of the data.
     pub data_hash: String,
+    /// What forbids to write it, should another process have taken the run over.
+    pub fence: Option<Fence>,
+}
+
+impl State {
+    /// Errors: 75 when another process has taken the run over.
+    fn may_be_written(&self) -> Result<()> {
+        self.fence.as_ref().map_or(Ok(()), Fence::look)
+    }
 }

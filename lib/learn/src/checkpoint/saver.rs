@@ -1,14 +1,18 @@
 //! Saving beside training: a snapshot, then a thread that writes it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use unix::disk::{Disk, RealDisk};
+use unix::publish::Publisher;
 use unix::{Error, Result, warn};
 
-use super::keep::{KeepRules, remove_leftovers, tidy};
+use super::keep::{KeepRules, tidy};
 use super::list::list;
-use super::write::write;
+use super::trash::remove_leftovers;
+use super::write::{step, write_on};
 use super::{State, Tensors, bytes, snapshot};
 
 /// Saves the checkpoints of a run, one at a time, while training goes on.
@@ -17,6 +21,7 @@ use super::{State, Tensors, bytes, snapshot};
 /// that runs.
 #[derive(Debug)]
 pub struct Saver {
+    pub(super) disk: Arc<dyn Disk>,
     pub(super) folder: PathBuf,
     pub(super) rules: KeepRules,
     /// The newest checkpoint at a multiple of this many updates stays; 0: none.
@@ -51,6 +56,8 @@ pub struct Done {
     pub update: u64,
     /// Bytes of the tensors.
     pub bytes: u64,
+    /// From the snapshot until it was on the disk under its name.
+    pub durable: Duration,
     /// From the snapshot until it was on the disk, verified, and older ones removed.
     pub took: Duration,
     /// Names of checkpoints that were removed because no rule keeps them.
@@ -63,8 +70,13 @@ impl Saver {
     ///
     /// Errors: 73 when the folder cannot be made, 66 when it cannot be read.
     pub fn new(folder: &Path, rules: KeepRules, attempt: u64) -> Result<Self> {
-        unix::publish::create_folder(folder)?;
-        remove_leftovers(folder)?;
+        Self::on(Arc::new(RealDisk), folder, rules, attempt)
+    }
+
+    /// As [`Saver::new`], writing through `disk`.
+    pub fn on(disk: Arc<dyn Disk>, folder: &Path, rules: KeepRules, attempt: u64) -> Result<Self> {
+        Publisher::new(&*disk).create_folder(folder)?;
+        remove_leftovers(&*disk, folder)?;
         // Newer is what a later attempt wrote, even when the record of attempts was lost.
         let known = list(folder)?.iter().filter_map(|e| Some(e.manifest()?.attempt)).max();
         let attempt = match known {
@@ -72,15 +84,8 @@ impl Saver {
             _ => attempt,
         };
         let spare = Tensors::new();
-        Ok(Self {
-            folder: folder.into(),
-            rules,
-            anchor: 0,
-            attempt,
-            running: None,
-            spare,
-            waits: 0,
-        })
+        let (folder, running) = (folder.into(), None);
+        Ok(Self { disk, folder, rules, anchor: 0, attempt, running, spare, waits: 0 })
     }
 
     /// Keeps the newest checkpoint at a multiple of `updates` whatever the rules say: where a rewind
@@ -113,10 +118,10 @@ impl Saver {
         let bytes = bytes::total(&state);
         let state = snapshot::take(state, std::mem::take(&mut self.spare));
         let snapshot = copied.elapsed();
-        let (folder, rules, attempt) = (self.folder.clone(), self.rules.clone(), self.attempt);
-        let anchor = self.anchor;
+        let (disk, folder) = (Arc::clone(&self.disk), self.folder.clone());
+        let (rules, anchor, attempt) = (self.rules.clone(), self.anchor, self.attempt);
         self.spawn(move || {
-            let done = save_now(&folder, &rules, anchor, attempt, &state, bytes);
+            let done = save_now(&*disk, &folder, &rules, anchor, attempt, &state, bytes);
             (state.tensors, Some(done))
         })?;
         Ok(Saved { bytes, snapshot, waited, previous })
@@ -173,6 +178,7 @@ impl Drop for Saver {
 }
 
 fn save_now(
+    disk: &dyn Disk,
     folder: &Path,
     rules: &KeepRules,
     anchor: u64,
@@ -181,11 +187,14 @@ fn save_now(
     bytes: u64,
 ) -> Result<Done> {
     let started = Instant::now();
-    let path = write(folder, state, attempt)?;
+    state.may_be_written()?;
+    let (path, durable) = write_on(disk, folder, state, attempt)?;
+    state.may_be_written()?; // nor may anything be removed
     // The checkpoint is safe; links and the removal of old ones can be made up for at the next.
-    let removed = tidy(folder, rules, anchor, &path).unwrap_or_else(|error| {
+    let removed = tidy(disk, folder, rules, anchor, &path).unwrap_or_else(|error| {
         warn!("old checkpoints stay: {error}");
         Vec::new()
     });
-    Ok(Done { path, update: state.update, bytes, took: started.elapsed(), removed })
+    step("save.end", folder)?;
+    Ok(Done { path, update: state.update, bytes, durable, took: started.elapsed(), removed })
 }

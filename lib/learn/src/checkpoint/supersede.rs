@@ -1,12 +1,13 @@
 //! Going back: where to, and what becomes of the checkpoints that are left behind.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 
+use unix::disk::Disk;
 use unix::{Error, Result, warn};
 
-use super::keep::{discard, tidy, trash_name};
-use super::{Loaded, Saver, list, load};
+use super::keep::tidy;
+use super::{Loaded, Saver, list, load, trash};
 
 impl Saver {
     /// The newest good checkpoint at a multiple of the anchor ([`Saver::anchored`]) before update
@@ -35,37 +36,30 @@ impl Saver {
     /// Killed in the middle, the next start goes on from one of those that are left, which leads to
     /// the same spike and here again.
     pub fn go_back(&self, update: u64) -> Result<Vec<String>> {
+        let disk = &*self.disk;
         let mut removed = Vec::new();
         let mut target = None;
         for entry in list(&self.folder)?.into_iter().filter(super::Entry::is_good) {
             if entry.step > update {
-                let trash = trash_name(&entry.path);
-                fs::rename(&entry.path, &trash).map_err(|cause| Error::io(&entry.path, cause))?;
-                removed.push((entry.name().to_string(), trash));
+                trash::remove(disk, &entry.path)?;
+                removed.push(entry.name().to_string());
             } else if entry.step == update {
                 target = Some(entry.path);
             }
         }
-        sync(&self.folder)?;
         if let Some(target) = target {
-            tidy(&self.folder, &self.rules, self.anchor, &target)?;
+            tidy(disk, &self.folder, &self.rules, self.anchor, &target)?;
         }
-        unlink(&self.folder)?;
-        removed.iter().for_each(|(_, trash)| discard(trash));
-        Ok(removed.into_iter().map(|(name, _)| name).collect())
+        unlink(disk, &self.folder)?;
+        Ok(removed)
     }
 }
 
-fn sync(folder: &Path) -> Result<()> {
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|cause| Error::io(folder, cause))
-}
-
 /// Removes links that name nothing any more.
-fn unlink(folder: &Path) -> Result<()> {
+fn unlink(disk: &dyn Disk, folder: &Path) -> Result<()> {
     for link in ["latest", "best"].map(|name| folder.join(name)) {
         if fs::symlink_metadata(&link).is_ok() && !link.exists() {
-            fs::remove_file(&link).map_err(|cause| Error::io(&link, cause))?;
+            disk.remove_file(&link).map_err(|cause| Error::io(&link, cause))?;
         }
     }
     Ok(())

@@ -1,20 +1,22 @@
-//! Writing a checkpoint: streamed from memory, hashed on the way, read back before it counts.
+//! Writing a checkpoint: streamed from memory, hashed on the way, read back before it is relied on.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tensor::Tensor;
-use unix::publish::publish_folder;
+use unix::disk::{Disk, RealDisk, Rename};
+use unix::fail;
+use unix::publish::{FileWriter, Publisher};
 use unix::{Context, Error, Result, cli, host, space, time};
 
 use super::bytes::{self, PIECE};
 use super::layout;
-use super::list::folder_name;
+use super::list::{folder_name, free_name};
 use super::manifest::{self, FORMAT, FileEntry, Manifest, TensorEntry, is_plain_name};
 use super::verify::verify;
-use super::{State, keep};
+use super::{State, trash};
 
 /// Writes `state` as a checkpoint of the run's attempt `attempt` into `folder` (RUN/ckpt) and returns
 /// its path. It is there whole, or not at all; an older checkpoint of the same update is replaced.
@@ -22,52 +24,95 @@ use super::{State, keep};
 /// Errors: 73 when space or inodes are short or the folder is not writable, 74 when writing fails; 70
 /// when the state has names that cannot be stored.
 pub fn write(folder: &Path, state: &State, attempt: u64) -> Result<PathBuf> {
+    write_on(&RealDisk, folder, state, attempt).map(|(path, _)| path)
+}
+
+/// [`write`]; also how long it took until the checkpoint was durable, before it was read back.
+pub(super) fn write_on(
+    disk: &dyn Disk,
+    folder: &Path,
+    state: &State,
+    attempt: u64,
+) -> Result<(PathBuf, Duration)> {
+    let started = Instant::now();
     let target = folder.join(folder_name(state.update));
+    step("save.begin", &target)?;
     // The headers and the manifest are small beside the tensors.
     space::ensure_space(&target, bytes::total(state) + (1 << 16))?;
     space::ensure_files(&target, state.tensors.len() as u64 + 2)?;
-    let fill = |inside: &Path| fill(inside, state, attempt);
-    if fs::symlink_metadata(&target).is_err() {
-        publish_folder(&target, fill)?;
-        return Ok(target);
-    }
-    // A run that went back to an earlier checkpoint arrives here again. The old one stays until the
-    // new one is whole.
-    let staged = keep::trash_name(&target);
-    publish_folder(&staged, fill)?;
-    exchange(&staged, &target)?;
-    keep::discard(&staged);
-    Ok(target)
-}
-
-/// Puts the new folder in the place of the old one; both keep existing throughout.
-fn exchange(new: &Path, old: &Path) -> Result<()> {
-    let done = match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
-        // Some network file systems know no exchange: two renames, with a moment between them in
-        // which only older checkpoints have their names.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-            let aside = keep::trash_name(old);
-            fs::rename(old, &aside)
-                .and_then(|()| fs::rename(new, old))
-                .and_then(|()| fs::rename(&aside, new))
-        }
-        other => other.map_err(io::Error::from),
+    let publisher = Publisher::new(disk);
+    let publish = |path: &Path| {
+        publisher.folder_of_files(path, |inside| fill(publisher, inside, state, attempt))?;
+        let took = started.elapsed();
+        step("save.after_rename", path)?;
+        read_back(disk, path)?;
+        step("save.after_verify", path)?;
+        Ok(took)
     };
-    done.map_err(|cause| Error::create(old, cause))?;
-    let parent = old.parent().unwrap_or(Path::new("."));
-    let synced = File::open(parent).and_then(|folder| folder.sync_all());
-    synced.map_err(|cause| Error::io(parent, cause))
+    let took = if fs::symlink_metadata(&target).is_err() {
+        publish(&target)?
+    } else {
+        // A run that went back to an earlier checkpoint arrives here again. The old one stays until
+        // the new one is whole.
+        replace(disk, &target, publish)?
+    };
+    Ok((target, took))
 }
 
-/// All files, the manifest last, and everything read back.
-fn fill(folder: &Path, state: &State, attempt: u64) -> Result<()> {
+/// Writes `state` as the checkpoint `path`, which must not exist; for checkpoints that belong to no run.
+pub(super) fn write_as(path: &Path, state: &State, attempt: u64) -> Result<()> {
+    space::ensure_space(path, bytes::total(state) + (1 << 16))?;
+    let publisher = Publisher::new(&RealDisk);
+    publisher.folder_of_files(path, |inside| fill(publisher, inside, state, attempt))?;
+    read_back(&RealDisk, path)
+}
+
+/// Every byte as it comes from the disk. What reads back wrong is taken away: loading would pass it
+/// over, and nothing older may be removed for it.
+fn read_back(disk: &dyn Disk, path: &Path) -> Result<()> {
+    let report = verify(path)?;
+    let Some(damage) = report.damage.first() else { return Ok(()) };
+    trash::remove(disk, path)?;
+    Err(Error::new(unix::Exit::Io, format!("what was written reads back wrong: {damage}")))
+}
+
+/// Puts what `publish` publishes in the place of the older `target`. At every moment one of the two
+/// has a name under which it is found.
+fn replace<T>(disk: &dyn Disk, target: &Path, publish: impl Fn(&Path) -> Result<T>) -> Result<T> {
+    let publisher = Publisher::new(disk);
+    let staged = trash::name(target);
+    let value = publish(&staged)?;
+    if publisher.exchange(&staged, target)? {
+        trash::discard(disk, &staged);
+        return Ok(value);
+    }
+    // Some network file systems know no exchange: the new one is found beside the old one, as the same
+    // update of a later attempt, before the old one goes.
+    let beside = free_name(target);
+    publisher.rename(&staged, &beside, Rename::New)?;
+    trash::remove(disk, target)?;
+    publisher.rename(&beside, target, Rename::New)?;
+    Ok(value)
+}
+
+/// All files, their sizes as the disk tells them, and the manifest last.
+fn fill(publisher: Publisher, folder: &Path, state: &State, attempt: u64) -> Result<()> {
+    step("save.after_create", folder)?;
     let mut files = Vec::new();
     for (stem, tensors) in &state.tensors {
         let name = format!("{stem}.safetensors");
         if !is_plain_name(&name) {
             return Err(Error::bug(format!("{name:?} cannot be the name of a file")));
         }
-        files.push(write_file(folder, &name, tensors)?);
+        let entry = write_file(publisher, folder, &name, tensors)?;
+        let path = folder.join(name);
+        let size = fs::symlink_metadata(&path).map_err(|cause| Error::io(&path, cause))?.len();
+        if size != entry.bytes {
+            let text = format!("{size} bytes arrived of {}", entry.bytes);
+            return Err(Error::io(&path, text));
+        }
+        files.push(entry);
+        step("save.after_shard", folder)?;
     }
     let program = cli::program();
     let manifest = Manifest {
@@ -89,32 +134,34 @@ fn fill(folder: &Path, state: &State, attempt: u64) -> Result<()> {
         files,
     };
     let text = manifest.encode()?;
-    let path = folder.join(manifest::NAME);
-    let written = create(&path).and_then(|mut file| {
-        file.write_all(&text)?;
-        file.sync_all()
-    });
-    written.map_err(|cause| Error::io(&path, cause))?;
-    let report = verify(folder)?;
-    match report.damage.first() {
-        Some(damage) => {
-            Err(Error::new(unix::Exit::Io, format!("what was written reads back wrong: {damage}")))
-        }
-        None => Ok(()),
-    }
+    // So that no crash leaves a manifest without the files that it names, not even in a folder with a
+    // temporary name.
+    publisher.names(folder)?;
+    step("save.before_manifest", folder)?;
+    publisher.inner_file(&folder.join(manifest::NAME), text.len() as u64, |file| {
+        file.write_all(&text)
+    })?;
+    step("save.after_manifest", folder)?;
+    state.may_be_written() // the last moment before it gets its name
 }
 
-fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create_new(true).open(path)
+/// A step of a save, at which a test may let it fail.
+pub(super) fn step(point: &str, path: &Path) -> Result<()> {
+    fail::point(point).map_err(|cause| Error::io(path, cause))
 }
 
-fn write_file(folder: &Path, name: &str, tensors: &[(String, Tensor)]) -> Result<FileEntry> {
+fn write_file(
+    publisher: Publisher,
+    folder: &Path,
+    name: &str,
+    tensors: &[(String, Tensor)],
+) -> Result<FileEntry> {
     let (header, places) = layout::plan(tensors).context(|| name)?;
-    let path = folder.join(name);
-    let file = create(&path).map_err(|cause| Error::create(&path, cause))?;
-    let mut out =
-        Hashed { file: io::BufWriter::with_capacity(PIECE, file), whole: blake3::Hasher::new() };
-    let hashes = out.all(&header, &places, tensors).map_err(|cause| Error::io(&path, cause))?;
+    let bytes = places.last().map_or(header.len() as u64, |place| place.end);
+    let (hashes, whole) = publisher.inner_file(&folder.join(name), bytes, |file| {
+        let mut out = Hashed { file, whole: blake3::Hasher::new() };
+        Ok((out.all(&header, &places, tensors)?, out.whole.finalize()))
+    })?;
     let entries = tensors.iter().map(|(name, _)| {
         let (place, blake3) = places.iter().zip(&hashes).find(|(place, _)| place.name == *name)?;
         Some(TensorEntry {
@@ -128,8 +175,8 @@ fn write_file(folder: &Path, name: &str, tensors: &[(String, Tensor)]) -> Result
     });
     Ok(FileEntry {
         name: name.into(),
-        bytes: places.last().map_or(header.len() as u64, |place| place.end),
-        blake3: out.whole.finalize().to_hex().to_string(),
+        bytes,
+        blake3: whole.to_hex().to_string(),
         tensors: entries
             .collect::<Option<_>>()
             .ok_or_else(|| Error::bug("a tensor without a place"))?,
@@ -137,12 +184,12 @@ fn write_file(folder: &Path, name: &str, tensors: &[(String, Tensor)]) -> Result
 }
 
 /// A file that is hashed while it is written.
-struct Hashed {
-    file: io::BufWriter<File>,
+struct Hashed<'a> {
+    file: &'a mut FileWriter,
     whole: blake3::Hasher,
 }
 
-impl Hashed {
+impl Hashed<'_> {
     /// Everything in the order of `places`; returns the hash of each tensor in that order.
     fn all(
         &mut self,
@@ -163,8 +210,6 @@ impl Hashed {
             }
             hashes.push(own.finalize().to_hex().to_string());
         }
-        self.file.flush()?;
-        self.file.get_ref().sync_all()?;
         Ok(hashes)
     }
 

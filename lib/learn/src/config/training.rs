@@ -38,6 +38,10 @@ pub struct Training {
     #[serde(default = "eight")]
     #[schemars(range(min = 1))]
     pub non_finite_limit: u64,
+    /// Starts in a row without one new update after which the run has failed.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    pub attempts_without_progress: u64,
     /// What happens at a spike of loss or gradient norm: it is recorded, or the run goes back to the
     /// newest regular checkpoint before it and on with other samples.
     #[serde(default)]
@@ -70,6 +74,9 @@ pub struct Training {
 
 fn one() -> u64 {
     1
+}
+fn three() -> u64 {
+    3
 }
 fn four() -> usize {
     4

@@ -136,7 +136,8 @@ impl fmt::Display for Protocol {
         write!(
             f,
             "{on}: {rollouts} rollouts ({trajectories} trajectories of {frames} frames on {grid} points, \
-             {starts} start frames), {steps} steps of {stride} frames (dt = {time_step}); "
+             {starts} start frames), {steps} steps of {stride} frames (dt = {}); ",
+            *time_step as f32, // as many digits as a person wants
         )?;
         if let Some(operator) = &self.operator {
             write!(f, "operator {}, ", operator.origin)?;

@@ -5,14 +5,18 @@
 //! learning rate follow from (seed, update). So a run that was stopped or killed and goes on from
 //! any of its checkpoints ends with the same bits as one that was never stopped.
 
+mod attempts;
 mod check;
 mod dry_run;
 mod learner;
+mod machine;
 mod passes;
 mod progress;
 mod reporter;
+mod restart;
 mod rewind;
 mod session;
+mod trouble;
 mod verify;
 mod watch;
 
@@ -45,7 +49,8 @@ enum End {
 }
 
 /// Runs a stage to its end or to where it must stop. Exit 0 when finished, 75 when stopped with a
-/// checkpoint or on a machine that errs, 1 when it diverged or spiked too often.
+/// checkpoint or on a machine that errs, 1 when it diverged or spiked too often. Errors, among others:
+/// 75 when another process has the run.
 pub fn train<S: Stage>(job: &Job<S>) -> Result<Exit> {
     tensor::parallel::inside(|| start_to_end(job))
 }
@@ -61,6 +66,8 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
     let end = run(job, &mut session, &mut reporter);
     let end = match end {
         Ok(end) => end,
+        // Another process has the run: not a word more in its files.
+        Err(error) if error.exit == Exit::Again => return Err(error),
         Err(error) => {
             reporter.failed(&session.progress, &error.to_string());
             return Err(error);
@@ -96,7 +103,7 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
         End::Failed(why) => {
             // Nothing new is saved: the last checkpoint is better than what there is now.
             session.finish_save(&mut reporter)?;
-            reporter.failed(&session.progress, &why);
+            reporter.held(&session.progress, &why);
             unix::warn!("{why}");
             Ok(Exit::Failure)
         }
@@ -107,6 +114,7 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
     let (training, rules) = (&job.config.training, &job.config.checkpoint);
     let mut batches = loader(job, session)?;
     loop {
+        session.still_ours()?;
         if session.progress.update == training.updates {
             return Ok(End::Finished("all updates are done"));
         }

@@ -3,7 +3,7 @@
 
 use super::watch::Watch;
 use serde::{Deserialize, Serialize};
-use unix::status::Best;
+use unix::status::{Best, Cost};
 
 /// Where a run stands after an update.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,6 +25,7 @@ pub struct Progress {
     /// What is remembered of the last updates.
     pub watch: Box<Watch>,
     /// Best validation.
+    #[serde(deserialize_with = "Option::deserialize")] // null may stand there, nothing may not
     pub best: Option<Best>,
     /// Validations since then.
     pub validations_since_best: u64,
@@ -32,9 +33,25 @@ pub struct Progress {
     pub seconds: f64,
     /// Whether the run is at its end.
     pub finished: bool,
+    /// Changes of configuration or data that were accepted, the oldest first.
+    pub accepted: Vec<String>,
 }
 
 impl Progress {
+    /// What was spent so far.
+    pub fn cost(&self) -> Cost {
+        let hours = self.seconds / 3600.0;
+        Cost { hours, device_hours: hours }
+    }
+
+    /// Writes down changes that the start number `attempt` goes on with; a finished run is then at its
+    /// end no more.
+    pub fn accept(&mut self, attempt: u64, changes: &[String]) {
+        let at = format!("attempt {attempt}, update {}", self.update);
+        self.accepted.extend(changes.iter().map(|change| format!("{at}: {change}")));
+        self.finished = false;
+    }
+
     /// Takes the value of a validation; whether it is the best so far.
     pub fn judge(&mut self, metric: &str, value: f64) -> bool {
         let better = value.is_finite() && self.best.as_ref().is_none_or(|best| value < best.value);

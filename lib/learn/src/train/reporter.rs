@@ -3,23 +3,27 @@
 use super::learner::{Learner, Step};
 use super::progress::Progress;
 use super::session::Job;
+use super::trouble::Trouble;
 use super::verify::Mismatch;
 use super::watch::Spike;
 use crate::checkpoint::Saved;
 use crate::stages::{Metrics, Stage};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use unix::Result;
 use unix::budget::Budget;
+use unix::lease::Lease;
 use unix::log::Log;
 use unix::progress::Progress as Bar;
 use unix::run_dir::RunDir;
 use unix::status::{Cost, State, Status, StatusWriter};
+use unix::{Exit, Result};
 
 /// What a run says.
 pub(super) struct Reporter {
     log: Log,
+    log_trouble: Trouble,
     status: StatusWriter,
+    status_trouble: Trouble,
     now: Status,
     bar: Bar,
     log_every: u64,
@@ -44,13 +48,15 @@ impl Reporter {
     pub fn start<S: Stage>(
         job: &Job<S>,
         run: &RunDir,
-        attempt: u64,
+        lease: &Lease,
         progress: &Progress,
+        accepted: &[String],
         budget: &Budget,
         learner: &Learner,
     ) -> Result<Self> {
         let training = &job.config.training;
-        let mut log = Log::open(&run.log(), attempt)?;
+        let (attempt, fence) = (lease.attempt(), lease.fence());
+        let mut log = Log::open(&run.log(), attempt)?.fenced(fence.clone());
         log.write(
             "start",
             &json!({
@@ -62,6 +68,9 @@ impl Reporter {
                 "threads": tensor::parallel::threads(),
                 "ranks": job.ranks.size(),
                 "time_left": budget.to_string(),
+                "accepted": accepted,
+                // Attempts in vain are counted from here.
+                "anew": job.retry || !accepted.is_empty(),
             }),
         )?;
         unix::note!(
@@ -76,7 +85,7 @@ impl Reporter {
         budget.notes.iter().for_each(|note| unix::note!("{note}"));
         let mut bar = Bar::new("updates", training.updates);
         bar.resume_at(progress.update);
-        let mut status = StatusWriter::new(run.status());
+        let mut status = StatusWriter::new(run.status()).fenced(fence.clone());
         let now = Status {
             stage: S::NAME.into(),
             state: State::Running,
@@ -86,12 +95,15 @@ impl Reporter {
             cost: Cost::default(),
             attempt,
             reason: None,
+            held: false,
             time: String::new(),
         };
         status.update(&now)?;
         Ok(Self {
             log,
+            log_trouble: Trouble::default(),
             status,
+            status_trouble: Trouble::default(),
             now,
             bar,
             log_every: training.log_every,
@@ -105,21 +117,16 @@ impl Reporter {
 
     /// Writes a record; a log that cannot be written (a full disk) does not end the run.
     fn record(&mut self, kind: &str, fields: &Value) {
-        if let Err(error) = self.log.write(kind, fields) {
-            unix::warn!("{error}");
-        }
+        self.log_trouble.tell(&self.log.write(kind, fields));
     }
 
     fn stand(&mut self, state: State, progress: &Progress, reason: Option<&str>) {
-        let hours = progress.seconds / 3600.0;
         self.now.state = state;
         self.now.update = progress.update;
         self.now.best = progress.best.clone();
-        self.now.cost = Cost { hours, device_hours: hours };
+        self.now.cost = progress.cost();
         self.now.reason = reason.map(str::to_string);
-        if let Err(error) = self.status.update(&self.now) {
-            unix::warn!("{error}");
-        }
+        self.status_trouble.tell(&self.status.update(&self.now));
     }
 
     pub fn update(
@@ -137,7 +144,7 @@ impl Reporter {
             let seconds = unix::time::process_start().elapsed().as_secs_f64();
             self.record(
                 "first_update",
-                &json!({"since_exec": seconds, "step": took.as_secs_f64()}),
+                &json!({"update": progress.update, "since_exec": seconds, "step": took.as_secs_f64()}),
             );
         }
         let done = progress.update;
@@ -269,7 +276,9 @@ impl Reporter {
 
     /// The last save has ended.
     pub fn saved<T>(&mut self, progress: &Progress, result: &Result<T>) -> Result<()> {
-        if let Err(error) = result {
+        if let Err(error) = result
+            && error.exit != Exit::Again
+        {
             self.warn(progress.update, &format!("checkpoint not saved: {error}"));
         }
         Ok(())
@@ -314,6 +323,12 @@ impl Reporter {
             progress.update,
             self.updates
         );
+    }
+
+    /// Failed in a way that another start would repeat.
+    pub fn held(&mut self, progress: &Progress, reason: &str) {
+        self.now.held = true;
+        self.failed(progress, reason);
     }
 
     pub fn failed(&mut self, progress: &Progress, reason: &str) {

@@ -13,7 +13,8 @@
 use super::learner::Learner;
 use super::progress::Progress;
 use super::reporter::Reporter;
-use super::session::{Job, Session, progress_of};
+use super::restart::progress_of;
+use super::session::{Job, Session};
 use super::watch::Spike;
 use crate::optim::Schedule;
 use crate::stages::Stage;
@@ -56,7 +57,7 @@ impl<S: Stage> Session<S> {
             Learner::new(params, &job.config.optimizer, schedule, &job.config.training);
         let (mut progress, mut metrics) = (Progress::default(), Value::Null);
         if let Some(found) = &found {
-            progress = progress_of(found)?;
+            progress = progress_of::<S>(found)?;
             metrics = found.manifest.metrics.clone();
             learner
                 .assign(progress.steps, |name| found.tensors(name))

@@ -3,7 +3,8 @@
 use super::learner::{Learner, Step};
 use super::progress::Progress;
 use super::reporter::Reporter;
-use crate::checkpoint::{self, KeepRules, Loaded, Saved, Saver, State};
+use super::{machine, restart};
+use crate::checkpoint::{KeepRules, Saved, Saver, State};
 use crate::config::{OnSpike, Training};
 use crate::optim::Schedule;
 use crate::stages::{ConfigOf, Stage};
@@ -13,9 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unix::budget::Budget;
+use unix::lease::Lease;
 use unix::run_dir::RunDir;
 use unix::signal::Signals;
-use unix::{Context, Error, Exit, Result};
+use unix::{Context, Error, Result};
 
 /// From where a start goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,10 @@ pub struct Job<'a, S: Stage> {
     pub run: PathBuf,
     /// From where to go on.
     pub resume: Resume,
+    /// Whether to go on with a configuration or data that are not those of the checkpoint.
+    pub accept_changes: bool,
+    /// Whether to try again what failed in a way that another start would repeat.
+    pub retry: bool,
     /// Name of the device, for the records.
     pub device: String,
     /// The ranks of the run.
@@ -47,7 +53,7 @@ pub struct Job<'a, S: Stage> {
 /// What a start found.
 pub(super) enum Start<S: Stage> {
     /// The run is at its end already.
-    Finished(Progress),
+    Finished(Box<Progress>),
     /// There is work.
     Go(Box<(Session<S>, Reporter)>),
 }
@@ -68,10 +74,13 @@ pub(super) struct Session<S: Stage> {
     /// Seconds spent by earlier starts.
     seconds_before: f64,
     warned_of_cost: bool,
+    /// Dropped after the saver, whose thread writes until then.
+    lease: Lease,
 }
 
 /// Keys that may change from start to start: they decide how the run is made, not what it becomes.
-const OPERATIONAL: [&str; 10] = [
+const OPERATIONAL: [&str; 11] = [
+    "training.attempts_without_progress",
     "training.verify_every",
     "training.hash_every",
     "training.threads",
@@ -103,13 +112,15 @@ impl<S: Stage> Session<S> {
         let limit = job.config.training.time_limit.as_deref().map(unix::time::parse_limit);
         let budget = Budget::from_environment(limit.transpose()?.flatten());
         let run = RunDir::create_or_open(&job.run)?;
-        let found = find(job, &run)?;
-        if let Some(found) = &found {
-            let progress: Progress = progress_of(found)?;
-            if progress.finished && job.resume == Resume::Auto {
-                check_same(job, found, None)?;
-                return Ok(Start::Finished(progress));
-            }
+        if let Some(progress) = restart::finished(job, &run)? {
+            return Ok(Start::Finished(Box::new(progress)));
+        }
+        let lease = restart::lease(&run, signals)?;
+        let found = restart::find(job, &run)?;
+        if let Some(found) = &found
+            && let Some(progress) = restart::ended(job, found)?
+        {
+            return Ok(Start::Finished(Box::new(progress)));
         }
         let (stage, params) = S::open(&job.config)?;
         let training = &job.config.training;
@@ -117,22 +128,35 @@ impl<S: Stage> Session<S> {
             Schedule::new(&job.config.schedule, training.updates).map_err(Error::config)?;
         let mut learner = Learner::new(params, &job.config.optimizer, schedule, training);
         let data_hash = stage.data_hash();
-        let mut progress = Progress::default();
+        let facts = machine::facts(&job.device);
+        let (mut progress, mut accepted) = (Progress::default(), Vec::new());
         if let Some(found) = &found {
-            check_same(job, found, Some(&data_hash))?;
-            progress = progress_of(found)?;
+            progress = restart::progress_of::<S>(found)?;
+            accepted = restart::changes(job, found, Some(&stage))?;
             learner
                 .assign(progress.steps, |name| found.tensors(name))
                 .context(|| found.path().display().to_string())?;
+            restart::say(found, &accepted, &facts);
+        }
+        // Without a checkpoint there is nothing to compare with: the user's word counts.
+        let changed = !accepted.is_empty() || found.is_none() && job.accept_changes;
+        restart::refuse_in_vain(job, &run, &lease, &progress, changed)?;
+        if !accepted.is_empty() {
+            progress.accept(lease.attempt(), &accepted);
         }
         let config_hash = crate::config::hash(&identity(&job.resolved));
-        let attempt = run.record_start(&serde_json::json!({
+        let attempt = lease.attempt();
+        let mut entry = serde_json::json!({
             "stage": S::NAME,
-            "device": job.device,
             "ranks": job.ranks.size(),
             "training_threads": tensor::parallel::threads(),
             "resumed_from": found.as_ref().map(|f| f.path().display().to_string()),
-        }))?;
+            "accepted": accepted,
+        });
+        if let (Some(entry), Some(facts)) = (entry.as_object_mut(), facts.as_object()) {
+            entry.extend(facts.clone());
+        }
+        run.record_start(attempt, &entry)?;
         write_config(&run, &job.resolved)?;
         let rules = &job.config.checkpoint;
         let keep = KeepRules {
@@ -141,11 +165,12 @@ impl<S: Stage> Session<S> {
             every: rules.keep_every,
             metric: S::METRIC.into(),
         };
+        let reporter =
+            Reporter::start::<S>(job, &run, &lease, &progress, &accepted, &budget, &learner)?;
         let anchor = match training.on_spike {
             OnSpike::Record => 0,
             OnSpike::Rewind => rules.every,
         };
-        let reporter = Reporter::start::<S>(job, &run, attempt, &progress, &budget, &learner)?;
         let mut session = Self {
             stage: Arc::new(stage),
             seconds_before: progress.seconds,
@@ -160,16 +185,23 @@ impl<S: Stage> Session<S> {
                 config: job.resolved.clone(),
                 config_hash,
                 data_hash,
+                fence: Some(lease.fence().clone()),
                 ..State::default()
             },
             metrics: Value::Null,
             longest_update: Duration::ZERO,
             longest_save: Duration::ZERO,
             warned_of_cost: false,
+            lease,
         };
         let state = session.state()?;
         session.saver.reserve(&state)?;
         Ok(Start::Go(Box::new((session, reporter))))
+    }
+
+    /// Whether this process still is the one writer of the run. Errors: 75 when it is not.
+    pub fn still_ours(&self) -> Result<()> {
+        self.lease.fence().check()
     }
 
     /// Why the run must stop now, if it must. Rank 0 decides for all.
@@ -264,68 +296,6 @@ impl<S: Stage> Session<S> {
         self.longest_save = self.longest_save.max(started.elapsed());
         reporter.saved(&self.progress, &result)?;
         result.map(|_| ())
-    }
-}
-
-/// The checkpoint to go on from.
-fn find<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Option<Loaded>> {
-    match &job.resume {
-        Resume::From(path) => Ok(Some(checkpoint::load(path)?)),
-        Resume::Auto => checkpoint::load_newest(&run.checkpoints()),
-        Resume::Never if checkpoint::list(&run.checkpoints())?.is_empty() => Ok(None),
-        Resume::Never => Err(Error::new(
-            Exit::CannotCreate,
-            format!(
-                "{} has checkpoints and --resume never would leave them behind: \
-                 choose another run directory, or --resume auto",
-                job.run.display()
-            ),
-        )),
-    }
-}
-
-pub(super) fn progress_of(found: &Loaded) -> Result<Progress> {
-    serde_json::from_value(found.manifest.progress.clone())
-        .map_err(|cause| Error::data(format!("{}: progress: {cause}", found.path().display())))
-}
-
-/// Refuses to go on with another configuration or other data, and shows the difference.
-fn check_same<S: Stage>(job: &Job<S>, found: &Loaded, data_hash: Option<&str>) -> Result<()> {
-    let (was, is) = (identity(&found.manifest.config), identity(&job.resolved));
-    let mut differences = Vec::new();
-    difference("", &was, &is, &mut differences);
-    if !differences.is_empty() {
-        return Err(Error::config(format!(
-            "{} was made with another configuration:\n  {}\n\
-             start a new run directory for it",
-            found.path().display(),
-            differences.join("\n  ")
-        )));
-    }
-    if data_hash.is_some_and(|hash| hash != found.manifest.data_hash) {
-        return Err(Error::config(format!(
-            "{} was trained on other data (hash {}, now {}): start a new run directory",
-            found.path().display(),
-            found.manifest.data_hash,
-            data_hash.unwrap_or_default()
-        )));
-    }
-    Ok(())
-}
-
-/// Keys whose values differ, as "key: was, now is".
-fn difference(key: &str, was: &Value, is: &Value, out: &mut Vec<String>) {
-    if let (Value::Object(was), Value::Object(is)) = (was, is) {
-        let mut keys: Vec<&String> = was.keys().chain(is.keys()).collect();
-        keys.sort();
-        keys.dedup();
-        for k in keys {
-            let at = if key.is_empty() { k.clone() } else { format!("{key}.{k}") };
-            let null = &Value::Null;
-            difference(&at, was.get(k).unwrap_or(null), is.get(k).unwrap_or(null), out);
-        }
-    } else if was != is {
-        out.push(format!("{key}: was {was}, now {is}"));
     }
 }
 

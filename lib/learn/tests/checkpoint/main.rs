@@ -1,8 +1,11 @@
 //! Checkpoints on real disks: round trips, damage, full disks, kills, retention.
 
+#[path = "../../../unix/tests/crash/mod.rs"]
+mod crash;
 mod damage;
 mod disks;
 mod kill;
+mod power_cuts;
 mod retention;
 mod round_trip;
 mod saving;
@@ -58,6 +61,7 @@ pub(crate) fn state(seed: u64, update: u64) -> State {
         config: json!({"model": {"kind": "x"}, "rate": 1e-4}),
         config_hash: "c0ffee".into(),
         data_hash: "da7a".into(),
+        ..State::default()
     }
 }
 

@@ -59,6 +59,8 @@ impl Run {
             config,
             run: self.folder.clone(),
             resume: Resume::Auto,
+            accept_changes: false,
+            retry: false,
             device: "cpu".into(),
             ranks: &Solo,
         };

@@ -25,6 +25,7 @@ pub(super) fn backward<T: Float>(
 ) {
     let inputs: Vec<&Tensor> = saved.iter().collect();
     let operands = Operand::<T>::all(op, s, &inputs);
+    let out = saved[saved.len() - 2].read::<T>();
     let stats = saved[saved.len() - 1].read::<T>();
     let (slots, weight_slots) = slots.split_at_mut(op.operands());
     let shared: Vec<Option<(bool, Shared<T>)>> = slots
@@ -53,8 +54,18 @@ pub(super) fn backward<T: Float>(
                 // SAFETY: every (sample, head) has its own row.
                 let dweights = unsafe { dweights.slice(i * width..(i + 1) * width) };
                 let stats = &stats[i * s.tokens * 2..][..s.tokens * 2];
-                let dout = &dy[sample * s.tokens * s.heads * s.dim + head * s.dim..];
-                work.head(s, at, stats, dout, norm, &targets, offset(s, sample, head), dweights);
+                let from = sample * s.tokens * s.heads * s.dim + head * s.dim;
+                let (out, dout) = (&out[from..], &dy[from..]);
+                work.head(
+                    s,
+                    at,
+                    stats,
+                    [out, dout],
+                    norm,
+                    &targets,
+                    offset(s, sample, head),
+                    dweights,
+                );
             }
         });
     }
@@ -95,7 +106,7 @@ impl<T: Float> Work<T> {
         s: Sizes,
         [q, k, v]: [&[T]; 3],
         stats: &[T],
-        dout: &[T],
+        [out, dout]: [&[T]; 2],
         norm: Option<(f64, &[T], &[T])>,
         targets: &[Option<Target<T>>; 3],
         at: usize,
@@ -117,12 +128,11 @@ impl<T: Float> Work<T> {
             for (row, stats) in stats.chunks_exact(2).enumerate() {
                 let (p, ds) = (&mut p[row * t..][..t], &mut ds[row * t..][..t]);
                 let (top, inverse) = (stats[0], stats[1]);
-                for x in p.iter_mut() {
-                    *x = (*x - top).exp() * inverse;
-                }
-                let dot = sum([p, ds], |[p, ds]| p * ds);
-                for j in 0..t {
-                    ds[j] = p[j] * (ds[j] - dot);
+                let at = row * s.heads * d;
+                let dot = sum([&out[at..at + d], &dout[at..at + d]], |[o, d]| o * d);
+                for (p, ds) in p.iter_mut().zip(ds) {
+                    *p = (*p - top).exp() * inverse;
+                    *ds = *p * (*ds - dot);
                 }
             }
         });

@@ -1,8 +1,9 @@
 use super::{Attention, Sizes};
 use crate::dtype::Float;
-use crate::ops::{rmsnorm, softmax};
+use crate::ops::rmsnorm;
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
+use crate::simd::{max, sum};
 use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
 
@@ -90,7 +91,11 @@ pub(super) fn forward<T: Float>(
             let stats = unsafe { stats.slice(i * t * 2..(i + 1) * t * 2) };
             vectorize!({
                 for (row, stats) in scores.chunks_exact_mut(t).zip(stats.chunks_exact_mut(2)) {
-                    (stats[0], stats[1]) = softmax::softmax_row(row);
+                    let top = max(row);
+                    for x in row.iter_mut() {
+                        *x = (*x - top).exp();
+                    }
+                    (stats[0], stats[1]) = (top, T::ONE / sum([row], |[x]| x));
                 }
             });
             let at = sample * t * width + head * d;
@@ -105,6 +110,15 @@ pub(super) fn forward<T: Float>(
                     View::new(v, t, d, s.stride),
                 );
             }
+            // The rows of P add up to one only now: there are fewer elements here than in the scores.
+            vectorize!({
+                for (row, stats) in stats.chunks_exact(2).enumerate() {
+                    let from = at + row * width;
+                    // SAFETY: as above.
+                    let y = unsafe { out.slice(from..from + d) };
+                    y.iter_mut().for_each(|y| *y *= stats[1]);
+                }
+            });
         }
     });
 }

@@ -5,9 +5,10 @@
 //! tensors [B, T, heads·D]; with `qk_norm` also a weight [D] for queries and one for keys, which are
 //! then normalised by root mean square in each head (Henry et al. 2020). Output [B, T, heads·D].
 //!
-//! Only the row maxima and sums of the softmax are kept; the backward pass computes the scores again.
-//! With P the softmax and dP = dO Vᵀ: dV = Pᵀ dO, dS = P ∘ (dP - rowsum(P ∘ dP)), dQ = dS K/√D,
-//! dK = dSᵀ Q/√D. Costs 4·B·heads·T²·D operations forward, 10 backward.
+//! Only O and the row maxima and sums of the softmax are kept; the backward pass computes the scores
+//! again. With P the softmax and dP = dO Vᵀ: dV = Pᵀ dO, dS = P ∘ (dP - rowsum(P ∘ dP)),
+//! dQ = dS K/√D, dK = dSᵀ Q/√D, where rowsum(P ∘ dP) = rowsum(O ∘ dO) (Dao et al. 2022, §B.2). Costs
+//! 4·B·heads·T²·D operations forward, 10 backward.
 
 mod backward;
 mod cpu;
@@ -85,13 +86,13 @@ impl Op for Attention {
             cpu::forward::<T>(self, s, inputs, stats.write(), out.write());
         });
         let mut saved: Saved = inputs.iter().map(|x| (*x).clone()).collect();
-        saved.push(stats);
+        saved.extend([out.clone(), stats]);
         saved
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let s = self.sizes(saved[0].shape());
-        let mut slots: Vec<_> = (0..saved.len() - 1).map(|i| grads.take(i)).collect();
+        let mut slots: Vec<_> = (0..saved.len() - 2).map(|i| grads.take(i)).collect();
         with_float!(dy.dtype(), T => backward::backward::<T>(self, s, saved, dy.read(), &mut slots));
         for (i, slot) in slots.into_iter().enumerate() {
             if let Some(slot) = slot {

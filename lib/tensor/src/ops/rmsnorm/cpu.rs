@@ -8,14 +8,16 @@ use crate::vectorize;
 /// 1/√(mean(x²) + ε).
 #[inline(always)]
 pub(crate) fn rstd<T: Float>(x: &[T], epsilon: T) -> T {
-    let mean = sum([x], |[x]| x * x) / T::of(x.len() as f64);
+    let n = T::ONE / T::of(x.len() as f64);
+    let mean = n * sum([x], |[x]| x * x);
     T::ONE / (mean + epsilon).sqrt()
 }
 
 /// dx (+)= r·(g - n·mean(g ∘ n)) of one row, where g = w ∘ dy is the gradient of n = x·r.
 #[inline(always)]
 pub(crate) fn input_gradient<T: Float>(x: &[T], r: T, w: &[T], dy: &[T], dx: &mut [T], add: bool) {
-    let mean_gn = sum([x, w, dy], |[x, w, dy]| w * dy * x) * r / T::of(x.len() as f64);
+    let n = T::ONE / T::of(x.len() as f64);
+    let mean_gn = sum([x, w, dy], |[x, w, dy]| w * dy * x) * r * n;
     for (((dx, x), w), dy) in dx.iter_mut().zip(x).zip(w).zip(dy) {
         let d = r * (*w * *dy - *x * r * mean_gn);
         *dx = if add { *dx + d } else { d };

@@ -5,9 +5,9 @@ use crate::simd::{max, sum};
 use crate::tensor::Tensor;
 use crate::vectorize;
 
-/// x ← softmax(x); returns log Σ exp x.
+/// x ← softmax(x).
 #[inline(always)]
-pub(crate) fn softmax_row<T: Float>(x: &mut [T]) -> (T, T) {
+fn softmax_row<T: Float>(x: &mut [T]) {
     let top = max(x);
     for v in x.iter_mut() {
         *v = (*v - top).exp();
@@ -17,7 +17,6 @@ pub(crate) fn softmax_row<T: Float>(x: &mut [T]) -> (T, T) {
     for v in x.iter_mut() {
         *v *= inverse;
     }
-    (top, inverse)
 }
 
 pub(super) fn forward<T: Float>(x: &Tensor, out: &mut [T]) {

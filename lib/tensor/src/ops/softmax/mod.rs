@@ -4,8 +4,6 @@
 
 mod cpu;
 
-pub(crate) use cpu::softmax_row;
-
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;

@@ -1,4 +1,6 @@
-//! Checkpoints: list, show, verify.
+//! Checkpoints: looked at here, changed and made in `change.rs`.
+
+mod change;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,10 +12,12 @@ use unix::cli::Output;
 use unix::out::Out;
 use unix::{Error, Exit, Result, inputs, note};
 
-/// List, show and verify checkpoints
+/// Look at, compare, remove, average and exchange checkpoints
 ///
 /// A checkpoint is a folder, RUN/ckpt/step-00001200, with a manifest and safetensors files. ckpt tells
-/// which there are, what is in them, and whether every byte is still what was written.
+/// which there are, what is in them, whether every byte is still what was written, and how two differ;
+/// it removes those that no rule keeps, makes the mean of several, and hands weights to other programs
+/// and takes them from them.
 #[derive(Parser)]
 #[command(name = "ckpt", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -51,6 +55,34 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// Tell what two checkpoints differ in; status 0 when nothing but when they were written, 1 else
+    Diff {
+        /// Checkpoint, or a run directory for its newest
+        a: PathBuf,
+        /// Another
+        b: PathBuf,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Remove the checkpoints of a run that no rule keeps
+    ///
+    /// The newest is verified first, and stays, as does the one that best names. Refused with status
+    /// 75 while the run is at work.
+    Prune(change::Prune),
+    /// Name the saves of a run that were whole when their machine died
+    Adopt(change::Adopt),
+    /// Write the weighted mean of checkpoints as a checkpoint
+    ///
+    /// The mean of the weights, and of their moving averages where all have them. It is for
+    /// evaluate, latent-cache and export; no training goes on from it.
+    Average(change::Average),
+    /// Write the weights of a checkpoint as a safetensors file
+    Export(change::Export),
+    /// Write a checkpoint with the weights of another program
+    ///
+    /// A pickle in the file is read as data and never run: what it may hold is tensors in plain
+    /// containers, anything else is refused by name.
+    Import(change::ImportArgs),
 }
 
 const MANUAL: &str = "\
@@ -66,10 +98,13 @@ FILES
   Links for people. Training lists the folders and takes the newest good one.
 
 EXIT STATUS
-  0   Done; for verify: everything is good.
+  0   Done; for verify: everything is good; for diff: nothing differs.
+  1   For diff: something differs.
   2   The command line is wrong.
-  65  A checkpoint is damaged, or of a newer format.
+  65  A checkpoint or a file of weights is damaged, of a newer format, or of another model.
   66  There is no checkpoint, or it cannot be read.
+  73  What is to be written exists already, or cannot be created.
+  75  The run is at work; prune and adopt wait for its end.
 
 EXAMPLES
   Which there are:
@@ -80,6 +115,18 @@ EXAMPLES
     $ ckpt verify runs/codec/ckpt/best
   All checkpoints of all runs, for a program:
     $ ckpt verify runs/* --json
+  How far the last updates moved the weights:
+    $ ckpt diff runs/codec/ckpt/best runs/codec --json || test $? = 1
+  The mean of two checkpoints, the second counting double:
+    $ ckpt average runs/codec/ckpt/best runs/codec/ckpt/latest --weights 1,2 -o mean
+  The weights for another program, and back, with its own prefix for the names:
+    $ ckpt export runs/codec -o codec.safetensors
+    $ ckpt import codec.safetensors --like runs/codec --map 'module.*=*' -o imported
+  Saves that were whole when a machine died:
+    $ ckpt adopt runs/codec
+  What would go, and then without it:
+    $ ckpt prune runs/codec --keep-last 1 --keep-best 1 --dry-run
+    $ ckpt prune runs/codec --keep-last 1 --keep-best 1
 
 SEE ALSO
   longhaul(7), train-stage(1), evaluate(1)
@@ -101,6 +148,12 @@ fn body(args: Args) -> Result<Exit> {
             show(&checkpoint, wanted, output)
         }
         Verb::Verify { checkpoints, output } => verify(&inputs::files(&checkpoints)?, output),
+        Verb::Diff { a, b, output } => diff(&a, &b, output),
+        Verb::Prune(args) => change::prune(args),
+        Verb::Adopt(args) => change::adopt(args),
+        Verb::Average(args) => change::average(args),
+        Verb::Export(args) => change::export(args),
+        Verb::Import(args) => change::import(args),
     }
 }
 
@@ -207,4 +260,16 @@ fn tell(out: &mut Out, report: &Report) -> Result<()> {
         let (file, tensor) = (&damage.file, &damage.tensor);
         out.row(&json!({"checkpoint": name, "file": file, "tensor": tensor, "state": damage.fault}))
     })
+}
+
+/// A line for each field that differs, then a row for each tensor.
+fn diff(a: &Path, b: &Path, output: Output) -> Result<Exit> {
+    let found = checkpoint::diff(&checkpoint::one_in(a)?, &checkpoint::one_in(b)?)?;
+    let mut out = Out::stdout(output);
+    for field in &found.fields {
+        out.item(field, format_args!("{}: {} -> {}", field.field, field.a, field.b))?;
+    }
+    found.tensors.iter().try_for_each(|tensor| out.row(tensor))?;
+    out.finish()?;
+    Ok(if found.is_empty() { Exit::Done } else { Exit::Failure })
 }

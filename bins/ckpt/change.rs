@@ -1,0 +1,144 @@
+//! The commands that remove, name or make checkpoints.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use learn::checkpoint::{self, Import, KeepRules};
+use serde_json::json;
+use unix::cli::Output;
+use unix::out::Out;
+use unix::{Exit, Result, note};
+
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("rules").required(true).multiple(true))]
+pub struct Prune {
+    /// Run directory, or its ckpt
+    run: PathBuf,
+    /// Keep this many of the newest; the newest always stays
+    #[arg(long, value_name = "N", group = "rules")]
+    keep_last: Option<usize>,
+    /// Keep this many with the smallest value of the metric
+    #[arg(long, value_name = "N", group = "rules")]
+    keep_best: Option<usize>,
+    /// Keep those at multiples of this many updates
+    #[arg(long, value_name = "N", group = "rules")]
+    keep_every: Option<u64>,
+    /// The metric, where the run does not tell
+    #[arg(long, value_name = "NAME")]
+    metric: Option<String>,
+    /// Only tell what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Args)]
+pub struct Adopt {
+    /// Run directory, or its ckpt
+    run: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Args)]
+pub struct Average {
+    /// Checkpoints of the same model, two or more
+    #[arg(required = true, num_args = 2..)]
+    checkpoints: Vec<PathBuf>,
+    /// The checkpoint to write; it must not exist
+    #[arg(short = 'o', long = "out", value_name = "OUT")]
+    output_folder: PathBuf,
+    /// A weight for each checkpoint, W,W,…; they are divided by their sum
+    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',')]
+    weights: Vec<f64>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Args)]
+pub struct Export {
+    /// Checkpoint, or a run directory for its newest
+    checkpoint: PathBuf,
+    /// The file to write; it must not exist
+    #[arg(short = 'o', long = "out", value_name = "FILE")]
+    output_file: PathBuf,
+    /// Which part: model, ema, constants, or the name of another file of the checkpoint
+    #[arg(long, value_name = "PART", default_value = "model")]
+    what: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Args)]
+pub struct ImportArgs {
+    /// A .safetensors file, or a state_dict that PyTorch (1.6 or newer) saved
+    file: PathBuf,
+    /// The checkpoint to write; it must not exist
+    #[arg(short = 'o', long = "out", value_name = "OUT")]
+    output_folder: PathBuf,
+    /// A checkpoint, or a run for its newest, of the same model: names, shapes, constants and
+    /// configuration are its
+    #[arg(long, value_name = "CHECKPOINT")]
+    like: PathBuf,
+    /// Names anew, FROM=TO; one * on each side stands for the same characters
+    #[arg(long, value_name = "FROM=TO")]
+    map: Vec<String>,
+    /// Leaves out tensors whose names in the file match, with * and ?
+    #[arg(long, value_name = "PATTERN")]
+    ignore: Vec<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn prune(args: Prune) -> Result<Exit> {
+    let best = args.keep_best.unwrap_or(0);
+    let metric = match args.metric {
+        Some(metric) => metric,
+        None if best > 0 => checkpoint::metric_of(&args.run)?,
+        None => String::new(),
+    };
+    let (last, every) = (args.keep_last.unwrap_or(1), args.keep_every.unwrap_or(0));
+    let pruned =
+        checkpoint::prune(&args.run, &KeepRules { last, best, every, metric }, args.dry_run)?;
+    let mut out = Out::stdout(args.output);
+    pruned.iter().try_for_each(|one| out.row(one))?;
+    out.finish()?;
+    note!("{}", checkpoint::summary(&pruned, args.dry_run));
+    Ok(Exit::Done)
+}
+
+pub fn adopt(args: Adopt) -> Result<Exit> {
+    let mut out = Out::stdout(args.output);
+    checkpoint::adopt(&args.run)?.iter().try_for_each(|one| out.row(one))?;
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+pub fn average(args: Average) -> Result<Exit> {
+    checkpoint::average(&args.checkpoints, &args.weights, &args.output_folder)?;
+    let (path, count) = (args.output_folder, args.checkpoints.len());
+    let text = format!("{}: the mean of {count} checkpoints", path.display());
+    Out::stdout(args.output).item(&json!({"path": path, "checkpoints": count}), text)?;
+    Ok(Exit::Done)
+}
+
+pub fn export(args: Export) -> Result<Exit> {
+    let from = checkpoint::one_in(&args.checkpoint)?;
+    let bytes = checkpoint::export(&from, &args.what, &args.output_file)?;
+    let path = args.output_file;
+    let text = format!("{}: {} of {}", path.display(), args.what, from.display());
+    let record = json!({"path": path, "checkpoint": from, "what": args.what, "bytes": bytes});
+    Out::stdout(args.output).item(&record, text)?;
+    Ok(Exit::Done)
+}
+
+pub fn import(args: ImportArgs) -> Result<Exit> {
+    let names = Import { map: args.map, ignore: args.ignore };
+    let tensors = checkpoint::import(&args.file, &args.like, &names, &args.output_folder)?;
+    let path = args.output_folder;
+    let text = format!("{}: {tensors} tensors of {}", path.display(), args.file.display());
+    let record = json!({"path": path, "file": args.file, "tensors": tensors});
+    Out::stdout(args.output).item(&record, text)?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,122 @@
+//! What a checkpoint costs, in one run and on one disk: the stall of training against a memcpy of
+//! the same bytes by as many threads, and the time until it is hashed and durable against what `dd`
+//! writes with O_DIRECT. Reading it back for verification comes after that, beside training.
+//!
+//! `checkpoint_save [--megabytes N] [--repeats N] [--threads N] [--folder DIR]` prints one JSON object:
+//! medians; `stall_of_memcpy` and `write_of_dd` are the ratios. The peer is tests/peers/torch_save.py.
+
+use learn::checkpoint::{KeepRules, Saver, State};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+use tensor::Tensor;
+use unix::{Error, Result};
+
+/// The word after `--name`.
+fn argument(name: &str) -> Option<String> {
+    std::env::args().skip_while(|word| *word != format!("--{name}")).nth(1)
+}
+
+fn number(name: &str, default: usize) -> usize {
+    argument(name).and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+fn main() -> Result<()> {
+    tensor::parallel::set_threads(number("threads", 2))?;
+    let parent = argument("folder").map_or_else(|| PathBuf::from("."), PathBuf::from);
+    let folder = parent.join(format!("checkpoint-bench-{}", std::process::id()));
+    std::fs::create_dir(&folder).map_err(|cause| Error::create(&folder, cause))?;
+    let measured = tensor::parallel::inside(|| measure(&folder));
+    std::fs::remove_dir_all(&folder).map_err(|cause| Error::io(&folder, cause))?;
+    println!("{}", measured?);
+    Ok(())
+}
+
+/// Parameters, their average and two moments of many sizes, as a model has them.
+fn state(bytes: usize, update: u64) -> State {
+    let mut state = State { update, stage: "bench".into(), ..State::default() };
+    for stem in ["model", "ema", "optim-0-of-1", "optim-1-of-1"] {
+        let (mut left, mut tensors) = (bytes / 4 / 4, Vec::new());
+        for size in [1 << 20, 1 << 18, 1 << 10, 3].into_iter().cycle() {
+            let n = left.min(size);
+            if n == 0 {
+                break;
+            }
+            let values: Vec<f32> = (0..n).map(|i| (i as f32 + update as f32).sin()).collect();
+            tensors.push((format!("tensor.{}", tensors.len()), Tensor::of(&values, &[n])));
+            left -= n;
+        }
+        state.tensors.insert(stem.into(), tensors);
+    }
+    state
+}
+
+fn measure(folder: &Path) -> Result<serde_json::Value> {
+    let (megabytes, repeats) = (number("megabytes", 256), number("repeats", 5));
+    let bytes = megabytes << 20;
+    let rules = KeepRules { last: 1, best: 0, every: 0, metric: String::new() };
+    let mut saver = Saver::new(&folder.join("ckpt"), rules, 1)?;
+    saver.reserve(&state(bytes, 0))?;
+    saver.finish()?;
+    let mut source = vec![1_u8; bytes];
+    let mut target = vec![2_u8; bytes];
+    let (mut memcpy, mut stall, mut dd) = (vec![], vec![], vec![]);
+    let (mut saved, mut verified) = (vec![], vec![]);
+    for update in 1..=repeats as u64 {
+        source[update as usize] = 3;
+        let started = Instant::now();
+        copy(&source, &mut target);
+        memcpy.push(started.elapsed().as_secs_f64());
+        let state = state(bytes, update);
+        let started = Instant::now();
+        saver.save(state)?;
+        stall.push(started.elapsed().as_secs_f64());
+        let done = saver.finish()?.ok_or_else(|| Error::bug("no save ran"))?;
+        saved.push(done.durable.as_secs_f64());
+        verified.push((done.took - done.durable).as_secs_f64());
+        dd.push(direct_write(&folder.join("dd"), megabytes)?);
+    }
+    let [memcpy, stall, dd] = [memcpy, stall, dd].map(median);
+    let [saved, verified] = [saved, verified].map(median);
+    Ok(serde_json::json!({
+        "bytes": bytes,
+        "memcpy_ms": 1e3 * memcpy,
+        "stall_ms": 1e3 * stall,
+        "stall_of_memcpy": stall / memcpy,
+        "durable_ms": 1e3 * saved,
+        "read_back_ms": 1e3 * verified,
+        "dd_direct_ms": 1e3 * dd,
+        "write_of_dd": dd / saved,
+    }))
+}
+
+/// A plain copy, shared between the threads as the snapshot is.
+fn copy(from: &[u8], to: &mut [u8]) {
+    let half = from.len().div_ceil(tensor::parallel::threads());
+    std::thread::scope(|scope| {
+        for (from, to) in from.chunks(half).zip(to.chunks_mut(half)) {
+            scope.spawn(move || to.copy_from_slice(from));
+        }
+    });
+}
+
+/// Seconds that `dd` takes to write as many megabytes past the page cache and make them durable.
+fn direct_write(path: &Path, megabytes: usize) -> Result<f64> {
+    let started = Instant::now();
+    let status = Command::new("dd")
+        .arg("if=/dev/zero")
+        .arg(format!("of={}", path.display()))
+        .args(["bs=4M", "oflag=direct", "conv=fsync"])
+        .arg(format!("count={}", megabytes.div_ceil(4)))
+        .stderr(Stdio::null())
+        .status()
+        .map_err(|cause| Error::io(path, cause))?;
+    let took = started.elapsed().as_secs_f64();
+    std::fs::remove_file(path).map_err(|cause| Error::io(path, cause))?;
+    if status.success() { Ok(took) } else { Err(Error::io(path, format!("dd: {status}"))) }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

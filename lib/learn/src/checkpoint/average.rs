@@ -1,0 +1,171 @@
+//! The weighted mean of checkpoints of the same model.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use tensor::{Dtype, Tensor};
+use unix::{Error, Result};
+
+use super::load::{Loaded, load};
+use super::{State, Tensors, write};
+
+/// Names of the files that are averaged; the first must be there.
+const AVERAGED: [&str; 2] = ["model", "ema"];
+
+/// Writes the mean of `paths` with `weights` (which are divided by their sum) as the checkpoint `out`:
+/// the model, and the moving average where all have one, in f64 and then in the type of the first.
+/// Constants, configuration and hashes are those of the first. It has no state of the optimizer, so
+/// that no training goes on from it; its progress tells what it was made from.
+///
+/// Errors: 2 when there are not two checkpoints or the weights do not fit them; 65 when one is damaged,
+/// or of another stage, model or constants, with the names; 73 when `out` exists.
+pub fn average(paths: &[PathBuf], weights: &[f64], out: &Path) -> Result<()> {
+    let weights = normalised(paths.len(), weights)?;
+    let Some((first, rest)) = paths.split_first() else {
+        return Err(Error::usage("nothing to average"));
+    };
+    let base = load(first)?;
+    let mut sums = Sums::new(&base, weights[0]);
+    let mut origins = vec![origin(&base, weights[0])];
+    for (path, weight) in rest.iter().zip(&weights[1..]) {
+        let other = load(path)?;
+        require_same(&base, &other)?;
+        sums.add(&other, *weight)?;
+        origins.push(origin(&other, *weight));
+    }
+    let mut tensors = sums.means()?;
+    if let Some(constants) = base.tensors("constants") {
+        tensors.insert("constants".into(), constants);
+    }
+    let manifest = &base.manifest;
+    let state = State {
+        tensors,
+        update: manifest.update,
+        progress: json!({ "averaged": origins }),
+        // Nobody has measured the mean.
+        metrics: Value::Object(Map::new()),
+        seed: manifest.seed,
+        stage: manifest.stage.clone(),
+        config: manifest.config.clone(),
+        config_hash: manifest.config_hash.clone(),
+        data_hash: manifest.data_hash.clone(),
+        ..State::default()
+    };
+    write::write_as(out, &state, 1)
+}
+
+fn normalised(count: usize, weights: &[f64]) -> Result<Vec<f64>> {
+    let weights = if weights.is_empty() { vec![1.0; count] } else { weights.to_vec() };
+    let sum: f64 = weights.iter().sum();
+    let good = weights.iter().all(|w| w.is_finite() && *w >= 0.0) && sum.is_finite() && sum > 0.0;
+    if count < 2 || weights.len() != count || !good {
+        return Err(Error::usage(format!(
+            "{count} checkpoints and weights {weights:?}: wanted are two checkpoints or more, and a \
+             weight of 0 or more for each"
+        )));
+    }
+    Ok(weights.iter().map(|w| w / sum).collect())
+}
+
+fn origin(loaded: &Loaded, weight: f64) -> Value {
+    let hash = loaded.manifest.files.iter().find(|file| file.stem() == AVERAGED[0]);
+    json!({
+        "checkpoint": loaded.path().display().to_string(),
+        "update": loaded.manifest.update,
+        "weight": weight,
+        "model": hash.map(|file| &file.blake3),
+    })
+}
+
+/// Sums in f64 by file; a file that one checkpoint lacks is dropped.
+struct Sums(Vec<(&'static str, Vec<Sum>)>);
+
+struct Sum {
+    name: String,
+    shape: Vec<usize>,
+    dtype: Dtype,
+    values: Vec<f64>,
+}
+
+impl Sums {
+    fn new(base: &Loaded, weight: f64) -> Self {
+        let of = |(name, tensor): (String, Tensor)| Sum {
+            name,
+            shape: tensor.shape().to_vec(),
+            dtype: tensor.dtype(),
+            values: tensor.to_f64().into_iter().map(|x| weight * x).collect(),
+        };
+        let file = |stem| Some((stem, base.tensors(stem)?.into_iter().map(of).collect()));
+        Self(AVERAGED.into_iter().filter_map(file).collect())
+    }
+
+    fn add(&mut self, other: &Loaded, weight: f64) -> Result<()> {
+        self.0.retain(|(stem, _)| other.tensors(stem).is_some());
+        for (stem, sums) in &mut self.0 {
+            let tensors = other.tensors(stem).unwrap_or_default();
+            for sum in sums {
+                let Some((_, tensor)) = tensors.iter().find(|(name, _)| *name == sum.name) else {
+                    return Err(Error::bug(format!("{stem}: {} is gone", sum.name)));
+                };
+                let pairs = sum.values.iter_mut().zip(tensor.to_f64());
+                pairs.for_each(|(sum, x)| *sum += weight * x);
+            }
+        }
+        Ok(())
+    }
+
+    fn means(self) -> Result<Tensors> {
+        if self.0.first().is_none_or(|(stem, _)| *stem != AVERAGED[0]) {
+            return Err(Error::data("not all of the checkpoints have model.safetensors"));
+        }
+        let tensor = |sum: Sum| (sum.name, Tensor::of(&sum.values, &sum.shape).to_dtype(sum.dtype));
+        let file = |(stem, sums): (&str, Vec<Sum>)| {
+            (stem.to_string(), sums.into_iter().map(tensor).collect())
+        };
+        Ok(self.0.into_iter().map(file).collect())
+    }
+}
+
+/// Refuses (65) a checkpoint that holds another model, and says where it differs.
+fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
+    let mut faults = Vec::new();
+    let stages = (&base.manifest.stage, &other.manifest.stage);
+    if stages.0 != stages.1 {
+        faults.push(format!("stage {}, not {}", stages.1, stages.0));
+    }
+    if base.manifest.config.get("model") != other.manifest.config.get("model") {
+        faults.push("another configuration of the model".into());
+    }
+    let forms = |loaded: &Loaded, stem: &str| {
+        let tensors = loaded.tensors(stem)?.into_iter();
+        Some(tensors.map(|(name, t)| (name, t.dtype(), t.shape().to_vec())).collect::<Vec<_>>())
+    };
+    for stem in AVERAGED {
+        let (Some(mine), Some(theirs)) = (forms(base, stem), forms(other, stem)) else { continue };
+        for (name, dtype, shape) in &mine {
+            match theirs.iter().find(|(n, _, _)| n == name) {
+                None => faults.push(format!("{stem}: no tensor {name} {shape:?}")),
+                Some((_, d, s)) if (d, s) != (dtype, shape) => {
+                    faults.push(format!("{stem}: {name} is {d:?} {s:?}, not {dtype:?} {shape:?}"));
+                }
+                Some(_) => {}
+            }
+        }
+        let more = theirs.iter().filter(|(name, _, _)| mine.iter().all(|(n, _, _)| n != name));
+        faults.extend(more.map(|(name, _, shape)| format!("{stem}: {name} {shape:?} is more")));
+    }
+    let constants = |loaded: &Loaded| {
+        let of = |(name, t): (String, Tensor)| {
+            (name, t.shape().to_vec(), t.to_f64().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+        };
+        loaded.tensors("constants").map(|all| all.into_iter().map(of).collect::<Vec<_>>())
+    };
+    if constants(base) != constants(other) {
+        faults.push("other constants: it was trained on other data or latents".into());
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let (base, other) = (base.path().display(), other.path().display());
+    Err(Error::data(format!("{other} is not the model of {base}:\n  {}", faults.join("\n  "))))
+}

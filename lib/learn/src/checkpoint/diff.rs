@@ -1,0 +1,238 @@
+//! What two checkpoints differ in: tensors, and fields of their manifests.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::Value;
+use tensor::Tensor;
+use unix::{Error, Result};
+
+use super::damage::Fault;
+use super::find::manifest_of;
+use super::manifest::{FileEntry, Manifest, TensorEntry};
+use super::tensor_file::TensorFile;
+
+/// Fields that say when and by whom a checkpoint was written: shown, but no difference of what it is.
+const CIRCUMSTANCES: [&str; 5] = ["created", "version", "commit", "host", "attempt"];
+
+/// How a tensor differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// Other numbers.
+    Changed,
+    /// Only in the second checkpoint.
+    Added,
+    /// Only in the first.
+    Removed,
+    /// Another shape or element type.
+    Reshaped,
+}
+
+/// A tensor that is not the same in both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TensorDifference {
+    /// Stem of the file.
+    pub file: String,
+    /// Name of the tensor.
+    pub tensor: String,
+    /// How it differs.
+    pub change: Change,
+    /// ‖a-b‖/‖a‖, the sums in f64; none when a is zero or something is not finite.
+    pub relative: Option<f64>,
+    /// Largest |a-b|; none when something is not finite.
+    pub max_abs: Option<f64>,
+    /// Element type and shape in the first, `F32 [2, 3]`.
+    pub a: Option<String>,
+    /// The same in the second.
+    pub b: Option<String>,
+}
+
+/// A field of the manifests that differs, by its path (`config.seed`).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FieldDifference {
+    /// Where it is.
+    pub field: String,
+    /// In the first; null when it is not there.
+    pub a: Value,
+    /// In the second.
+    pub b: Value,
+    /// Whether it tells only when and by whom the checkpoint was written.
+    pub circumstance: bool,
+}
+
+/// All differences.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Difference {
+    /// Fields of the manifests, in their order.
+    pub fields: Vec<FieldDifference>,
+    /// Tensors, those that changed most first.
+    pub tensors: Vec<TensorDifference>,
+}
+
+impl Difference {
+    /// Whether both are the same but for the circumstances of their writing.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty() && self.fields.iter().all(|field| field.circumstance)
+    }
+}
+
+/// Compares two checkpoints, a pair of tensors in memory at a time. Equal bits are equal, NaN too.
+///
+/// Errors: 66 when one is missing; 65 when one is damaged.
+pub fn diff(a: &Path, b: &Path) -> Result<Difference> {
+    let (manifests, mut found) = ((manifest_of(a)?, manifest_of(b)?), Difference::default());
+    fields("", &described(&manifests.0)?, &described(&manifests.1)?, &mut found.fields);
+    let mut stems: BTreeMap<&str, [Option<&FileEntry>; 2]> = BTreeMap::new();
+    for (side, manifest) in [&manifests.0, &manifests.1].into_iter().enumerate() {
+        for file in &manifest.files {
+            stems.entry(file.stem()).or_default()[side] = Some(file);
+        }
+    }
+    for (stem, files) in stems {
+        let mut sides = [Side::open(a, files[0])?, Side::open(b, files[1])?];
+        compare(stem, &mut sides, &mut found.tensors)?;
+    }
+    // Without a number: nothing is known to be smaller.
+    let size = |d: &TensorDifference| d.relative.unwrap_or(f64::INFINITY);
+    found.tensors.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    Ok(found)
+}
+
+/// The manifest without its files, whose tensors are compared by themselves.
+fn described(manifest: &Manifest) -> Result<Value> {
+    let mut value = serde_json::to_value(manifest).map_err(Error::bug)?;
+    if let Value::Object(fields) = &mut value {
+        fields.shift_remove("files");
+    }
+    Ok(value)
+}
+
+fn fields(path: &str, a: &Value, b: &Value, found: &mut Vec<FieldDifference>) {
+    if let (Value::Object(left), Value::Object(right)) = (a, b) {
+        let more = right.keys().filter(|key| !left.contains_key(*key));
+        for key in left.keys().chain(more) {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            let of = |side: &serde_json::Map<String, Value>| side.get(key).cloned();
+            fields(&path, &of(left).unwrap_or_default(), &of(right).unwrap_or_default(), found);
+        }
+    } else if a != b {
+        let circumstance = CIRCUMSTANCES.contains(&path);
+        found.push(FieldDifference {
+            field: path.into(),
+            a: a.clone(),
+            b: b.clone(),
+            circumstance,
+        });
+    }
+}
+
+/// One file of one of the checkpoints, or its absence.
+struct Side<'a> {
+    folder: &'a Path,
+    file: Option<(TensorFile, &'a FileEntry)>,
+}
+
+impl<'a> Side<'a> {
+    fn open(folder: &'a Path, entry: Option<&'a FileEntry>) -> Result<Self> {
+        let open = |entry| Ok((TensorFile::open(folder, entry)?, entry));
+        let file = entry.map(open).transpose();
+        Ok(Self {
+            folder,
+            file: file.map_err(|fault: Fault| fault.error().context(folder.display()))?,
+        })
+    }
+
+    fn entries(&self) -> &'a [TensorEntry] {
+        self.file.as_ref().map_or(&[], |(_, entry)| &entry.tensors)
+    }
+
+    /// Reads a tensor of the manifest and compares it with its hash.
+    fn read(&mut self, wanted: &TensorEntry) -> Result<Tensor> {
+        let folder = self.folder;
+        let told = |fault: Fault| fault.error().context(folder.display());
+        let Some((file, entry)) = &mut self.file else {
+            return Err(Error::bug(format!("{} is in no file", wanted.name)));
+        };
+        let damaged = || {
+            let what =
+                format!("{}: tensor {} was changed after it was written", entry.name, wanted.name);
+            told(Fault::Damaged(what))
+        };
+        let place = file.places.iter().find(|place| place.name == wanted.name).cloned();
+        let mut hasher = blake3::Hasher::new();
+        let see = |piece: &[u8]| {
+            hasher.update(piece);
+        };
+        let tensor = file.tensor(&place.ok_or_else(damaged)?, see).map_err(told)?;
+        let same = hasher.finalize().to_hex().as_str() == wanted.blake3;
+        if same { Ok(tensor) } else { Err(damaged()) }
+    }
+}
+
+fn compare(stem: &str, sides: &mut [Side; 2], found: &mut Vec<TensorDifference>) -> Result<()> {
+    let form = |entry: &TensorEntry| format!("{} {:?}", entry.dtype, entry.shape);
+    let [left, right] = [sides[0].entries(), sides[1].entries()];
+    let report = |change, a: Option<&TensorEntry>, b: Option<&TensorEntry>| TensorDifference {
+        file: stem.into(),
+        tensor: a.or(b).map(|entry| entry.name.clone()).unwrap_or_default(),
+        change,
+        relative: None,
+        max_abs: None,
+        a: a.map(form),
+        b: b.map(form),
+    };
+    for a in left {
+        let Some(b) = right.iter().find(|b| b.name == a.name) else {
+            found.push(report(Change::Removed, Some(a), None));
+            continue;
+        };
+        if (&a.dtype, &a.shape) != (&b.dtype, &b.shape) {
+            found.push(report(Change::Reshaped, Some(a), Some(b)));
+            continue;
+        }
+        let values = (sides[0].read(a)?.to_f64(), sides[1].read(b)?.to_f64());
+        if let Some((relative, max_abs)) = distance(&values.0, &values.1) {
+            found.push(TensorDifference {
+                relative,
+                max_abs,
+                ..report(Change::Changed, Some(a), Some(b))
+            });
+        }
+    }
+    let added = right.iter().filter(|b| left.iter().all(|a| a.name != b.name));
+    found.extend(added.map(|b| report(Change::Added, None, Some(b))));
+    Ok(())
+}
+
+/// ‖a-b‖/‖a‖ and max |a-b| as far as they are finite; none when all bits are equal.
+fn distance(a: &[f64], b: &[f64]) -> Option<(Option<f64>, Option<f64>)> {
+    let (mut squares, mut norm, mut largest, mut same) = (0.0, 0.0, 0.0_f64, true);
+    for (a, b) in a.iter().zip(b) {
+        norm += a * a;
+        if a.to_bits() != b.to_bits() {
+            let d = (a - b).abs();
+            squares += d * d;
+            largest = if d.is_nan() || largest.is_nan() { f64::NAN } else { largest.max(d) };
+            same = false;
+        }
+    }
+    let finite = |x: f64| Some(x).filter(|x| x.is_finite());
+    (!same).then(|| (finite((squares / norm).sqrt()), finite(largest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances() {
+        assert_eq!(distance(&[1.0, f64::NAN], &[1.0, f64::NAN]), None);
+        assert_eq!(distance(&[3.0, 4.0], &[3.0, 4.5]), Some((Some(0.1), Some(0.5))));
+        assert_eq!(distance(&[0.0], &[2.0]), Some((None, Some(2.0))));
+        assert_eq!(distance(&[1.0], &[f64::NAN]), Some((None, None)));
+        // Another zero is another number of bits.
+        assert_eq!(distance(&[0.0, 1.0], &[-0.0, 1.0]), Some((Some(0.0), Some(0.0))));
+    }
+}

@@ -1,0 +1,56 @@
+//! A part of a checkpoint as a safetensors file of its own, for other programs.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use unix::publish::publish_new_file;
+use unix::{Error, Result, space};
+
+use super::bytes::PIECE;
+use super::damage::Fault;
+use super::find::manifest_of;
+use super::tensor_file::{TensorFile, open_sized};
+
+/// Copies the file with the stem `what` (`model`, `ema`, `constants`, …) of a checkpoint to `out`, which
+/// must not exist, comparing it with its hash on the way. Returns its bytes.
+///
+/// Errors: 66 when the checkpoint or the file is missing, with what there is; 65 when it is damaged; 73,
+/// 74.
+pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
+    let manifest = manifest_of(checkpoint)?;
+    let told = |fault: Fault| fault.error().context(checkpoint.display());
+    let Some(entry) = manifest.files.iter().find(|file| file.stem() == what) else {
+        let stems: Vec<&str> = manifest.files.iter().map(|file| file.stem()).collect();
+        let there = stems.join(", ");
+        return Err(Error::open(checkpoint, format!("it has no {what}; it has {there}")));
+    };
+    TensorFile::open(checkpoint, entry).map_err(told)?;
+    let mut from = open_sized(checkpoint, entry).map_err(told)?;
+    space::ensure_space(out, entry.bytes)?;
+    publish_new_file(out, |temporary| {
+        let mut to = File::create_new(temporary).map_err(|cause| Error::create(out, cause))?;
+        let hash = copy(&mut from, &mut to).map_err(|cause| Error::io(out, cause))?;
+        if hash.to_hex().as_str() != entry.blake3 {
+            let what = format!("{} was changed after it was written", entry.name);
+            return Err(told(Fault::Damaged(what)));
+        }
+        Ok(entry.bytes)
+    })
+}
+
+fn copy(from: &mut File, to: &mut File) -> io::Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    let mut piece = vec![0; PIECE];
+    loop {
+        match from.read(&mut piece) {
+            Ok(0) => return Ok(hasher.finalize()),
+            Ok(got) => {
+                hasher.update(&piece[..got]);
+                to.write_all(&piece[..got])?;
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Removing checkpoints by hand, by the rules that training itself keeps to.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use unix::disk::RealDisk;
+use unix::space::human_bytes;
+use unix::status;
+use unix::{Error, Result};
+
+use super::find::folder_of;
+use super::hold::hold_run_of;
+use super::keep::KeepRules;
+use super::list::{Entry, list};
+use super::trash;
+use super::verify::verify;
+
+/// What became of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pruned {
+    /// Its folder.
+    pub path: PathBuf,
+    /// The number in the folder's name.
+    pub step: u64,
+    /// Bytes of its files; unknown when its manifest cannot be read.
+    pub bytes: Option<u64>,
+    /// Whether it was removed, or would be.
+    pub removed: bool,
+    /// Why it stays.
+    pub why: Option<String>,
+}
+
+/// Removes the checkpoints of a run, or of its `ckpt`, that no rule keeps; with `dry_run` it only
+/// tells. The newest is read and verified before anything is removed; it stays, and so do the one
+/// that `best` names, damaged ones, and links. Each is renamed to a trash name before it is removed,
+/// so that a kill leaves it whole or not a checkpoint.
+///
+/// Errors: 66 when there is nothing, 65 when the newest is damaged, 75 while a process trains the run:
+/// that one prunes.
+pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>> {
+    if !run.is_dir() {
+        return Err(Error::open(run, "no such folder; a run or its ckpt is wanted"));
+    }
+    let folder = folder_of(run);
+    // Looking disturbs nobody.
+    let _lease = if dry_run { None } else { hold_run_of(&folder)? };
+    let entries = list(&folder)?;
+    let good: Vec<&Entry> = entries.iter().filter(|entry| entry.is_good()).collect();
+    let Some(newest) = good.last() else {
+        return Err(Error::open(run, "there is no good checkpoint in it"));
+    };
+    if let Some(damage) = verify(&newest.path)?.damage.first() {
+        return Err(Error::data(format!(
+            "{}: {damage}; nothing was removed: restore the newest checkpoint or move it away first",
+            newest.path.display()
+        )));
+    }
+    let kept = rules.kept(&good);
+    let best = fs::read_link(folder.join("best")).unwrap_or_default();
+    let mut pruned = Vec::new();
+    for entry in &entries {
+        let link = fs::symlink_metadata(&entry.path).is_ok_and(|found| found.is_symlink());
+        let why = match entry.fault() {
+            Some(fault) => Some(format!("damaged: {fault}")),
+            None if entry.path == newest.path => Some("the newest".into()),
+            None if best.file_name() == entry.path.file_name() => Some("best".into()),
+            None if kept.contains(entry.name()) => Some("kept by a rule".into()),
+            None if link => Some("a link".into()),
+            None => None,
+        };
+        if why.is_none() && !dry_run {
+            trash::remove(&RealDisk, &entry.path)?;
+        }
+        pruned.push(Pruned {
+            path: entry.path.clone(),
+            step: entry.step,
+            bytes: entry.manifest().map(|manifest| manifest.bytes()),
+            removed: why.is_none(),
+            why,
+        });
+    }
+    Ok(pruned)
+}
+
+/// What was, or would be, removed, for people.
+pub fn summary(pruned: &[Pruned], dry_run: bool) -> String {
+    let removed = pruned.iter().filter(|one| one.removed);
+    let bytes: u64 = removed.clone().filter_map(|one| one.bytes).sum();
+    let verb = if dry_run { "would remove" } else { "removed" };
+    let (count, all) = (removed.count(), pruned.len());
+    format!("{verb} {count} of {all} checkpoints, {}", human_bytes(bytes))
+}
+
+/// The name of the metric that a run is judged by: what its status watches, else the only one that
+/// its newest checkpoint has. Errors: 2 when that is not clear.
+pub fn metric_of(run: &Path) -> Result<String> {
+    let folder = folder_of(run);
+    let watched = status::read(&status_of(&folder)).ok().flatten().and_then(|status| status.best);
+    if let Some(best) = watched {
+        return Ok(best.metric);
+    }
+    let entries = list(&folder)?;
+    let newest = entries.iter().rev().find_map(Entry::manifest);
+    let metrics = newest.and_then(|manifest| manifest.metrics.as_object());
+    let names: Vec<&String> = metrics.into_iter().flat_map(|metrics| metrics.keys()).collect();
+    match names.as_slice() {
+        [one] => Ok((*one).clone()),
+        _ => Err(Error::usage(format!(
+            "{}: which metric is the best one by? say --metric NAME; there are {names:?}",
+            run.display()
+        ))),
+    }
+}
+
+/// The status of the run whose checkpoints are in `folder`.
+fn status_of(folder: &Path) -> PathBuf {
+    folder.join("..").join("status.json")
+}

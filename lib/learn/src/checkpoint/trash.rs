@@ -1,0 +1,55 @@
+//! Removing a checkpoint: under another name first, so that none is ever found half removed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use unix::disk::{Disk, Rename};
+use unix::publish::{Publisher, TEMPORARY_PREFIX};
+use unix::{Error, Result, warn};
+
+use super::write::step;
+
+/// Prefix of folders that are being removed.
+const PREFIX: &str = ".trash-";
+
+/// A name beside `path` under which it is no checkpoint any more.
+pub(super) fn name(path: &Path) -> PathBuf {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let (host, pid) = (unix::host::name(), std::process::id());
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!("{PREFIX}{name}-{host}-{pid}-{count}"))
+}
+
+/// Takes the checkpoint `path` away. The other name is durable before anything in it is unlinked: a
+/// crash leaves it whole, or not under its own name.
+pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
+    let trash = name(path);
+    Publisher::new(disk).rename(path, &trash, Rename::New)?;
+    step("save.after_trash", path)?;
+    discard(disk, &trash);
+    Ok(())
+}
+
+/// Removes a folder that has a trash name; what cannot be removed now is tried again at the next
+/// start.
+pub(super) fn discard(disk: &dyn Disk, trash: &Path) {
+    if let Err(cause) = disk.remove_all(trash) {
+        warn!("cannot remove {}: {cause}", trash.display());
+    }
+}
+
+/// Removes what killed saves of this run left behind. Only for the one writer of the run.
+pub(super) fn remove_leftovers(disk: &dyn Disk, folder: &Path) -> Result<()> {
+    let found = fs::read_dir(folder).map_err(|cause| Error::open(folder, cause))?;
+    for item in found {
+        let item = item.map_err(|cause| Error::open(folder, cause))?;
+        let name = item.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(TEMPORARY_PREFIX) || name.starts_with(PREFIX) {
+            discard(disk, &item.path());
+        }
+    }
+    Ok(())
+}

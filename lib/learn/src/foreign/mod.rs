@@ -1,0 +1,198 @@
+//! Weights in files that other programs wrote: safetensors, and PyTorch's `.pt` and `.bin`.
+//!
+//! Nothing in such a file is believed. [`open`] reads only what the tensors are called and where they
+//! lie; numbers are read one tensor at a time, when somebody asks, so that a file that claims much
+//! costs no memory. A pickle is read, never run: see `pickle.rs`.
+
+mod element;
+mod pickle;
+mod safetensors;
+mod torch;
+mod zip;
+
+pub use element::Element;
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use tensor::{Dtype, Tensor};
+use unix::{Error, Result};
+
+/// Most axes of a tensor.
+const MAX_RANK: usize = 16;
+/// Most tensors in a file.
+const MAX_TENSORS: usize = 100_000;
+/// Longest name of a tensor, in bytes.
+const MAX_NAME: usize = 4096;
+
+/// A tensor in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Its name; those of nested containers are joined by dots.
+    pub name: String,
+    /// Type of its elements in the file.
+    pub element: Element,
+    /// Length of every axis.
+    pub shape: Vec<usize>,
+    /// Elements from one index of each axis to the next.
+    strides: Vec<usize>,
+    /// First byte of its first element.
+    start: u64,
+}
+
+/// An open file of weights.
+#[derive(Debug)]
+pub struct Foreign {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    tensors: Vec<Stored>,
+}
+
+/// Opens a file of weights and reads where its tensors are; what it is, its first bytes tell.
+///
+/// Errors: 66 when it cannot be opened; 65 when it is neither safetensors nor a PyTorch file, is damaged,
+/// or asks for anything but tensors and plain containers, with what that was.
+pub fn open(path: &Path) -> Result<Foreign> {
+    let found = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?;
+    if !found.is_file() {
+        return Err(Error::open(path, "no regular file; a .safetensors or .pt file is wanted"));
+    }
+    let mut file = File::open(path).map_err(|cause| Error::open(path, cause))?;
+    let bytes = found.len();
+    let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
+    let mut first = [0; 8];
+    if bytes < 8 {
+        return Err(bad(format!("{bytes} bytes are no file of weights")));
+    }
+    file.read_exact(&mut first).map_err(|cause| Error::io(path, cause))?;
+    let tensors = match first {
+        [b'P', b'K', 3, 4, ..] => torch::tensors(&file, bytes),
+        [0x80, 2..=5, ..] => {
+            Err("a pickle without an archive, as PyTorch before 1.6 wrote it: load it \
+                                there and save it again"
+                .into())
+        }
+        _ => safetensors::tensors(&file, bytes),
+    };
+    let tensors = tensors.map_err(bad)?;
+    let foreign = Foreign { path: path.into(), file, bytes, tensors };
+    foreign.tensors.iter().try_for_each(|tensor| foreign.check(tensor)).map_err(bad)?;
+    Ok(foreign)
+}
+
+impl Foreign {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its tensors, in the order of the file.
+    pub fn tensors(&self) -> &[Stored] {
+        &self.tensors
+    }
+
+    /// Reads a tensor of this file, row by row in the order of its axes, as numbers of type `dtype`.
+    /// Errors: 74 when reading fails.
+    pub fn read(&self, stored: &Stored, dtype: Dtype) -> Result<Tensor> {
+        self.check(stored).map_err(Error::data)?;
+        let count: usize = stored.shape.iter().product();
+        let mut bytes = vec![0; span(stored) * stored.element.bytes()];
+        let read = self.file.read_exact_at(&mut bytes, stored.start);
+        read.map_err(|cause| Error::io(&self.path, cause))?;
+        let mut tensor = Tensor::zeros(&stored.shape, dtype);
+        let offsets = Offsets { stored, index: vec![0; stored.shape.len()], at: 0 };
+        let value = |at: usize| stored.element.value(&bytes[at * stored.element.bytes()..]);
+        match dtype {
+            Dtype::F32 => fill(tensor.write::<f32>(), offsets.take(count), |at| value(at) as f32),
+            Dtype::F64 => fill(tensor.write::<f64>(), offsets.take(count), value),
+        }
+        Ok(tensor)
+    }
+
+    /// Whether a tensor lies in the file and is no larger than twice its bytes: a stride of 0 makes any
+    /// number of elements out of one.
+    fn check(&self, tensor: &Stored) -> Result<(), String> {
+        let name: String = tensor.name.chars().take(60).collect();
+        let rank = tensor.shape.len();
+        let bad_name = tensor.name.len() > MAX_NAME || tensor.name.contains('\0');
+        if bad_name || rank > MAX_RANK || tensor.strides.len() != rank {
+            return Err(format!(
+                "tensor {name:?} of rank {rank}: a name or rank that is not taken"
+            ));
+        }
+        let count = tensor.shape.iter().try_fold(1u128, |n, axis| n.checked_mul(*axis as u128));
+        let last = tensor.shape.iter().zip(&tensor.strides).try_fold(0u128, |last, (n, stride)| {
+            last.checked_add((*n as u128).saturating_sub(1).checked_mul(*stride as u128)?)
+        });
+        let width = tensor.element.bytes() as u128;
+        let end = match (count, last) {
+            (Some(0), _) => Some(u128::from(tensor.start)),
+            (Some(_), Some(last)) => last
+                .checked_add(1)
+                .and_then(|n| n.checked_mul(width))
+                .and_then(|n| n.checked_add(u128::from(tensor.start))),
+            _ => None,
+        };
+        if end.is_none_or(|end| end > u128::from(self.bytes)) {
+            return Err(format!(
+                "tensor {name} {:?} lies beyond the end of the file",
+                tensor.shape
+            ));
+        }
+        let bytes = count.and_then(|count| count.checked_mul(width));
+        if bytes.is_none_or(|bytes| bytes > 2 * u128::from(self.bytes)) {
+            return Err(format!(
+                "tensor {name} {:?} has more elements than the file has room for",
+                tensor.shape
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Elements from the first to the last of a tensor that was checked.
+fn span(stored: &Stored) -> usize {
+    let axes = stored.shape.iter().zip(&stored.strides);
+    let empty = stored.shape.contains(&0);
+    if empty { 0 } else { axes.map(|(n, stride)| (n - 1) * stride).sum::<usize>() + 1 }
+}
+
+fn fill<T>(out: &mut [T], offsets: impl Iterator<Item = usize>, value: impl Fn(usize) -> T) {
+    out.iter_mut().zip(offsets).for_each(|(out, at)| *out = value(at));
+}
+
+/// Places of the elements of a tensor, the last axis running fastest; for ever.
+struct Offsets<'a> {
+    stored: &'a Stored,
+    index: Vec<usize>,
+    at: usize,
+}
+
+impl Iterator for Offsets<'_> {
+    type Item = usize;
+    fn next(&mut self) -> Option<usize> {
+        let at = self.at;
+        for axis in (0..self.index.len()).rev() {
+            self.index[axis] += 1;
+            self.at += self.stored.strides[axis];
+            if self.index[axis] < self.stored.shape[axis] {
+                break;
+            }
+            self.at -= self.index[axis] * self.stored.strides[axis];
+            self.index[axis] = 0;
+        }
+        Some(at)
+    }
+}
+
+/// Strides of a row-major tensor.
+fn row_major(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1usize; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis].saturating_mul(shape[axis]);
+    }
+    strides
+}

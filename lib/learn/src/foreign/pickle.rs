@@ -1,0 +1,421 @@
+//! A pickle as data: the few opcodes that make tensors and plain containers.
+//!
+//! A pickle is a program for a small machine with a stack and a memo (CPython's `Lib/pickletools.py`
+//! describes every opcode). This machine knows no way to import or call anything: a name becomes one of
+//! [`Name`], a call one of the constructions written out in [`Machine::call`], and everything else is an
+//! error that says what was met. Containers live in one table and refer to each other by number, so
+//! that neither cycles nor depth can do harm when they are dropped.
+
+use super::{Element, MAX_RANK, MAX_TENSORS};
+
+/// Largest pickle, in bytes; the numbers of tensors are not in it.
+pub(super) const MAX_PICKLE: u64 = 32 << 20;
+/// Most values that it may make: what bounds the memory.
+const MAX_VALUES: usize = 1 << 20;
+/// Most arguments of a call; PyTorch's have up to 7.
+const MAX_ARGUMENTS: usize = 8;
+
+/// A value; containers, texts and tensors by their number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Value {
+    /// `None`, a truth value, a float or a large integer: what no tensor needs.
+    Other,
+    Int(i64),
+    Text(usize),
+    List(usize),
+    Tuple(usize),
+    Dict(usize),
+    Name(Name),
+    Storage(usize),
+    Tensor(usize),
+}
+
+/// Names that a pickle may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    OrderedDict,
+    RebuildTensor,
+    RebuildParameter,
+    Size,
+    Storage(Element),
+}
+
+/// Numbers in an entry of the archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Storage {
+    /// Number of the text that names it.
+    pub key: usize,
+    pub element: Element,
+    pub count: u64,
+}
+
+/// A view of a storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct View {
+    /// Number of the storage.
+    pub storage: usize,
+    pub offset: u64,
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
+}
+
+/// What a pickle made.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    pub texts: Vec<String>,
+    /// Items of lists and tuples; keys and values of dictionaries in turn.
+    pub containers: Vec<Vec<Value>>,
+    pub storages: Vec<Storage>,
+    pub views: Vec<View>,
+}
+
+/// Reads a pickle; the value is what it stands for. The error says what was met that is not taken.
+pub(super) fn read(bytes: &[u8]) -> Result<(Contents, Value), String> {
+    if bytes.len() as u64 > MAX_PICKLE {
+        return Err(format!("its pickle has {} bytes, more than {MAX_PICKLE}", bytes.len()));
+    }
+    let mut machine = Machine {
+        rest: bytes,
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: Vec::new(),
+        made: 0,
+        contents: Contents::default(),
+    };
+    loop {
+        if let Some(value) = machine.step()? {
+            return Ok((machine.contents, value));
+        }
+    }
+}
+
+struct Machine<'a> {
+    rest: &'a [u8],
+    stack: Vec<Value>,
+    /// Heights of the stack at each mark.
+    marks: Vec<usize>,
+    memo: Vec<Value>,
+    made: usize,
+    contents: Contents,
+}
+
+impl<'a> Machine<'a> {
+    /// Does one opcode; gives the result at STOP.
+    fn step(&mut self) -> Result<Option<Value>, String> {
+        match self.byte()? {
+            0x80 => match self.byte()? {
+                2..=5 => {}
+                version => return Err(format!("pickle protocol {version}")),
+            },
+            // FRAME: a hint about lengths.
+            0x95 => drop(self.take(8)?),
+            b'.' => return self.pop().map(Some),
+            b'(' => {
+                self.count(1)?;
+                self.marks.push(self.stack.len());
+            }
+            b'0' => drop(self.pop()?),
+            b'N' | 0x88 | 0x89 => self.push(Value::Other)?,
+            b'G' => {
+                self.take(8)?;
+                self.push(Value::Other)?;
+            }
+            b'J' => {
+                let number = self.number(4)? as u32;
+                self.push(Value::Int(i64::from(number as i32)))?;
+            }
+            b'K' => self.push_number(1)?,
+            b'M' => self.push_number(2)?,
+            0x8a => {
+                let length = self.number(1)? as usize;
+                let value = self.take(length)?;
+                let value = signed(value).map_or(Value::Other, Value::Int);
+                self.push(value)?;
+            }
+            b'X' => self.push_text(4)?,
+            0x8c => self.push_text(1)?,
+            b']' => self.push_container(Value::List, Vec::new())?,
+            b'}' => self.push_container(Value::Dict, Vec::new())?,
+            b')' => self.push_container(Value::Tuple, Vec::new())?,
+            b't' => self.collect(None)?,
+            length @ 0x85..=0x87 => self.collect(Some(usize::from(length - 0x84)))?,
+            b'a' => self.append(1)?,
+            b's' => self.append(2)?,
+            b'e' => self.append_marked(1)?,
+            b'u' => self.append_marked(2)?,
+            b'q' => self.memorise(1)?,
+            b'r' => self.memorise(4)?,
+            0x94 => self.remember(self.memo.len())?,
+            b'h' => self.recall(1)?,
+            b'j' => self.recall(4)?,
+            b'c' => {
+                let (module, name) = (self.line()?, self.line()?);
+                self.push(Value::Name(name_of(&module, &name)?))?;
+            }
+            0x93 => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                let (module, name) = (self.text(module)?, self.text(name)?);
+                let name = name_of(module, name)?;
+                self.push(Value::Name(name))?;
+            }
+            b'Q' => self.persistent()?,
+            b'R' => self.call()?,
+            b'b' => self.build()?,
+            other => return Err(format!("pickle opcode {:?} is not taken", char::from(other))),
+        }
+        Ok(None)
+    }
+
+    /// Counts what is made, on the stack or in a container.
+    fn count(&mut self, more: usize) -> Result<(), String> {
+        self.made += more;
+        let full = self.made > MAX_VALUES;
+        if full { Err(format!("its pickle makes more than {MAX_VALUES} values")) } else { Ok(()) }
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or("its pickle is cut short")?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, String> {
+        self.take(1).map(|byte| byte[0])
+    }
+
+    /// A little-endian number of up to 4 bytes.
+    fn number(&mut self, length: usize) -> Result<u64, String> {
+        let bytes = self.take(length)?;
+        Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    fn line(&mut self) -> Result<String, String> {
+        let end = self.rest.iter().take(256).position(|byte| *byte == b'\n');
+        let line = self.take(end.ok_or("a name without an end in its pickle")?)?;
+        self.take(1)?;
+        Ok(String::from_utf8_lossy(line).into_owned())
+    }
+
+    fn push(&mut self, value: Value) -> Result<(), String> {
+        self.count(1)?;
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn push_number(&mut self, length: usize) -> Result<(), String> {
+        let number = self.number(length)?;
+        self.push(Value::Int(number as i64))
+    }
+
+    fn push_text(&mut self, length: usize) -> Result<(), String> {
+        let length = self.number(length)? as usize;
+        let text =
+            std::str::from_utf8(self.take(length)?).map_err(|_| "a text that is no UTF-8")?;
+        self.contents.texts.push(text.into());
+        self.push(Value::Text(self.contents.texts.len() - 1))
+    }
+
+    fn push_container(
+        &mut self,
+        kind: fn(usize) -> Value,
+        items: Vec<Value>,
+    ) -> Result<(), String> {
+        self.contents.containers.push(items);
+        self.push(kind(self.contents.containers.len() - 1))
+    }
+
+    fn pop(&mut self) -> Result<Value, String> {
+        // What lies below a mark is not for the taking.
+        let floor = self.marks.last().copied().unwrap_or(0);
+        let value = if self.stack.len() > floor { self.stack.pop() } else { None };
+        value.ok_or_else(|| "its pickle takes what is not there".into())
+    }
+
+    fn up_to_mark(&mut self) -> Result<Vec<Value>, String> {
+        let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len());
+        Ok(self.stack.split_off(mark.ok_or("its pickle takes what is not there")?))
+    }
+
+    /// A tuple of the last `length` values, or of those since the mark.
+    fn collect(&mut self, length: Option<usize>) -> Result<(), String> {
+        let items = match length {
+            None => self.up_to_mark()?,
+            Some(length) => {
+                let mut items: Vec<Value> =
+                    (0..length).map(|_| self.pop()).collect::<Result<_, _>>()?;
+                items.reverse();
+                items
+            }
+        };
+        self.push_container(Value::Tuple, items)
+    }
+
+    /// Adds `width` values to the list (1) or dictionary (2) below them.
+    fn append(&mut self, width: usize) -> Result<(), String> {
+        let mut items: Vec<Value> = (0..width).map(|_| self.pop()).collect::<Result<_, _>>()?;
+        items.reverse();
+        self.extend(width, items)
+    }
+
+    fn append_marked(&mut self, width: usize) -> Result<(), String> {
+        let items = self.up_to_mark()?;
+        self.extend(width, items)
+    }
+
+    fn extend(&mut self, width: usize, items: Vec<Value>) -> Result<(), String> {
+        let at = match (self.stack.last(), width) {
+            (Some(Value::List(at)), 1) => *at,
+            (Some(Value::Dict(at)), 2) if items.len().is_multiple_of(2) => *at,
+            _ => return Err("its pickle adds items to what is no container".into()),
+        };
+        self.count(items.len())?;
+        self.contents.containers[at].extend(items);
+        Ok(())
+    }
+
+    fn memorise(&mut self, length: usize) -> Result<(), String> {
+        let at = self.number(length)? as usize;
+        self.remember(at)
+    }
+
+    fn remember(&mut self, at: usize) -> Result<(), String> {
+        let value = *self.stack.last().ok_or("its pickle takes what is not there")?;
+        // Python counts up; a far number would cost memory for nothing.
+        if at > self.memo.len() {
+            return Err("its pickle remembers out of order".into());
+        }
+        match self.memo.get_mut(at) {
+            Some(known) => *known = value,
+            None => {
+                self.count(1)?;
+                self.memo.push(value);
+            }
+        }
+        Ok(())
+    }
+
+    fn recall(&mut self, length: usize) -> Result<(), String> {
+        let at = self.number(length)? as usize;
+        let value = *self.memo.get(at).ok_or("its pickle recalls what it never made")?;
+        self.push(value)
+    }
+
+    fn text(&self, value: Value) -> Result<&str, String> {
+        match value {
+            Value::Text(at) => Ok(&self.contents.texts[at]),
+            _ => Err("its pickle has something else where a text should be".into()),
+        }
+    }
+
+    fn tuple(&self, value: Value) -> Result<&[Value], String> {
+        match value {
+            Value::Tuple(at) => Ok(&self.contents.containers[at]),
+            _ => Err("its pickle has something else where a tuple should be".into()),
+        }
+    }
+
+    /// `('storage', type, key, place, elements)`: the numbers of an entry of the archive.
+    fn persistent(&mut self) -> Result<(), String> {
+        let id = self.pop()?;
+        let (key, element, count) = match self.tuple(id)? {
+            [tag, Value::Name(Name::Storage(element)), Value::Text(key), _, Value::Int(count)]
+                if self.text(*tag)? == "storage" =>
+            {
+                (*key, *element, u64::try_from(*count))
+            }
+            _ => return Err("a persistent id that is no storage".into()),
+        };
+        let count = count.map_err(|_| "a storage of fewer than no elements")?;
+        self.contents.storages.push(Storage { key, element, count });
+        self.push(Value::Storage(self.contents.storages.len() - 1))
+    }
+
+    /// The constructions that there are.
+    fn call(&mut self) -> Result<(), String> {
+        let (arguments, callee) = (self.pop()?, self.pop()?);
+        let arguments = self.tuple(arguments)?;
+        if arguments.len() > MAX_ARGUMENTS || self.contents.views.len() == MAX_TENSORS {
+            return Err(format!("more than {MAX_ARGUMENTS} arguments or {MAX_TENSORS} tensors"));
+        }
+        let arguments = arguments.to_vec();
+        match (callee, arguments.as_slice()) {
+            (Value::Name(Name::OrderedDict), []) => self.push_container(Value::Dict, Vec::new()),
+            (Value::Name(Name::Size), [tuple @ Value::Tuple(_)])
+            | (Value::Name(Name::RebuildParameter), [tuple @ Value::Tensor(_), ..]) => {
+                self.push(*tuple)
+            }
+            (
+                Value::Name(Name::RebuildTensor),
+                [Value::Storage(storage), Value::Int(offset), shape, strides, ..],
+            ) => {
+                let view = View {
+                    storage: *storage,
+                    offset: u64::try_from(*offset).map_err(|_| "an offset below 0")?,
+                    shape: self.sizes(*shape)?,
+                    strides: self.sizes(*strides)?,
+                };
+                self.contents.views.push(view);
+                self.push(Value::Tensor(self.contents.views.len() - 1))
+            }
+            (callee, _) => Err(format!("a call of {callee:?} with arguments that are not taken")),
+        }
+    }
+
+    fn sizes(&self, tuple: Value) -> Result<Vec<usize>, String> {
+        let sizes = self.tuple(tuple)?;
+        if sizes.len() > MAX_RANK {
+            return Err(format!("a tensor of rank {}", sizes.len()));
+        }
+        let size = |value: &Value| match value {
+            Value::Int(n) => {
+                usize::try_from(*n).map_err(|_| "a size or stride below 0".to_string())
+            }
+            _ => Err("a size or stride that is no number".into()),
+        };
+        sizes.iter().map(size).collect()
+    }
+
+    /// Attributes of an object: a state_dict has its versions in them, which nothing here needs.
+    fn build(&mut self) -> Result<(), String> {
+        self.pop()?;
+        match self.stack.last() {
+            Some(Value::Dict(_)) => Ok(()),
+            other => Err(format!("attributes for {other:?} are not taken")),
+        }
+    }
+}
+
+/// A name on the list, or an error with the name.
+fn name_of(module: &str, name: &str) -> Result<Name, String> {
+    Ok(match (module, name) {
+        ("collections", "OrderedDict") => Name::OrderedDict,
+        ("torch._utils", "_rebuild_tensor_v2") => Name::RebuildTensor,
+        ("torch._utils", "_rebuild_parameter") => Name::RebuildParameter,
+        ("torch", "Size") => Name::Size,
+        ("torch", "DoubleStorage") => Name::Storage(Element::F64),
+        ("torch", "FloatStorage") => Name::Storage(Element::F32),
+        ("torch", "HalfStorage") => Name::Storage(Element::F16),
+        ("torch", "BFloat16Storage") => Name::Storage(Element::BF16),
+        ("torch", "LongStorage") => Name::Storage(Element::I64),
+        ("torch", "IntStorage") => Name::Storage(Element::I32),
+        ("torch", "ShortStorage") => Name::Storage(Element::I16),
+        ("torch", "CharStorage") => Name::Storage(Element::I8),
+        ("torch", "ByteStorage") => Name::Storage(Element::U8),
+        ("torch", "BoolStorage") => Name::Storage(Element::Bool),
+        _ => {
+            return Err(format!(
+                "its pickle asks for {:?}, which is not on the list of what is taken; nothing of it \
+                 was run. In PyTorch, save a state_dict: tensors in plain dictionaries",
+                format!("{module}.{name}")
+            ));
+        }
+    })
+}
+
+/// A little-endian two's complement number; none when it is longer than 8 bytes.
+fn signed(bytes: &[u8]) -> Option<i64> {
+    let negative = bytes.last().is_some_and(|byte| *byte >= 0x80);
+    let mut wide = [if negative { 0xff } else { 0 }; 8];
+    wide.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(i64::from_le_bytes(wide))
+}

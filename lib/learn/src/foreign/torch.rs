@@ -1,0 +1,133 @@
+//! Where the tensors of a PyTorch file lie: an archive with a pickle, `NAME/data.pkl`, and the numbers of
+//! each storage, `NAME/data/KEY`.
+
+use std::collections::HashMap;
+use std::fs::File;
+
+use super::pickle::{self, Contents, MAX_PICKLE, Value};
+use super::zip::{self, Entry};
+use super::{MAX_NAME, MAX_TENSORS, Stored};
+
+/// Containers inside each other.
+const MAX_DEPTH: usize = 32;
+/// Values that are looked at; one container may be in many others.
+const MAX_VISITS: usize = 1 << 20;
+/// Bytes of all names together: what is nested repeats its names.
+const MAX_NAMES: usize = 16 << 20;
+
+/// The tensors of a file of `bytes` bytes. The error says what is wrong with it.
+pub(super) fn tensors(file: &File, bytes: u64) -> Result<Vec<Stored>, String> {
+    let entries = zip::entries(file, bytes)?;
+    let named = |name: &str| entries.iter().find(|entry| entry.name == name);
+    let pickle = entries.iter().find(|entry| entry.name.ends_with("/data.pkl"));
+    let pickle = pickle.ok_or("an archive, but none that torch.save wrote: no data.pkl in it")?;
+    let root = pickle.name.strip_suffix("data.pkl").unwrap_or_default();
+    if let Some(order) = named(&format!("{root}byteorder"))
+        && (order.size != 6 || zip::contents(file, order)? != b"little")
+    {
+        return Err("it was written on a big-endian machine".into());
+    }
+    if pickle.size > MAX_PICKLE {
+        return Err(format!("its pickle has {} bytes, more than {MAX_PICKLE}", pickle.size));
+    }
+    let (contents, value) = pickle::read(&zip::contents(file, pickle)?)?;
+    let data = format!("{root}data/");
+    let storages =
+        entries.iter().filter_map(|entry| Some((entry.name.strip_prefix(&data)?, entry)));
+    let storages: HashMap<&str, &Entry> = storages.collect();
+    let mut walk = Walk { contents: &contents, storages, visits: 0, names: 0, found: Vec::new() };
+    walk.value(&value, "", 0)?;
+    Ok(walk.found)
+}
+
+struct Walk<'a> {
+    contents: &'a Contents,
+    storages: HashMap<&'a str, &'a Entry>,
+    visits: usize,
+    names: usize,
+    found: Vec<Stored>,
+}
+
+impl Walk<'_> {
+    /// Finds the tensors in a value; whatever else is in it is passed over.
+    fn value(&mut self, value: &Value, name: &str, depth: usize) -> Result<(), String> {
+        self.visits += 1;
+        if depth > MAX_DEPTH || self.visits > MAX_VISITS || name.len() > MAX_NAME {
+            return Err("its containers are too deep or too many".into());
+        }
+        let join = |part: &str| {
+            if name.is_empty() { part.to_string() } else { format!("{name}.{part}") }
+        };
+        let contents = self.contents;
+        match value {
+            Value::Tensor(view) => {
+                self.names += name.len();
+                if self.found.len() == MAX_TENSORS || self.names > MAX_NAMES {
+                    return Err(format!("more than {MAX_TENSORS} tensors, or too long names"));
+                }
+                let stored = self.stored(*view, name)?;
+                self.found.push(stored);
+                Ok(())
+            }
+            Value::List(at) | Value::Tuple(at) => {
+                let items = contents.containers[*at].iter().enumerate();
+                items
+                    .into_iter()
+                    .try_for_each(|(i, v)| self.value(v, &join(&i.to_string()), depth + 1))
+            }
+            Value::Dict(at) => contents.containers[*at].chunks_exact(2).try_for_each(|pair| {
+                let key = match pair[0] {
+                    Value::Text(at) if contents.texts[at].len() <= MAX_NAME => {
+                        contents.texts[at].clone()
+                    }
+                    Value::Int(number) => number.to_string(),
+                    _ => {
+                        return Err(format!(
+                            "a key in {name:?} that is neither a short text nor a number"
+                        ));
+                    }
+                };
+                self.value(&pair[1], &join(&key), depth + 1)
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn stored(&self, view: usize, name: &str) -> Result<Stored, String> {
+        let view = &self.contents.views[view];
+        let storage = &self.contents.storages[view.storage];
+        let key = self.contents.texts[storage.key].as_str();
+        let Some(entry) = self.storages.get(key) else {
+            let key: String = key.chars().take(60).collect();
+            return Err(format!("tensor {name}: there is no storage {key:?}"));
+        };
+        let width = storage.element.bytes() as u64;
+        if storage.count.checked_mul(width) != Some(entry.size) {
+            return Err(format!(
+                "tensor {name}: its storage has {} bytes, not {} {}",
+                entry.size, storage.count, storage.element
+            ));
+        }
+        // The last element, in numbers too large to overflow; an empty tensor has none.
+        let axes = view.shape.iter().zip(&view.strides);
+        let last = axes.fold(0u128, |last, (n, stride)| {
+            last.saturating_add((*n as u128).saturating_sub(1).saturating_mul(*stride as u128))
+        });
+        let end = last.saturating_add(u128::from(view.offset) + 1);
+        let empty = view.shape.contains(&0);
+        if view.shape.len() != view.strides.len() || (!empty && end > u128::from(storage.count)) {
+            return Err(format!(
+                "tensor {name} {:?} with strides {:?} from {} is not in its storage of {}",
+                view.shape, view.strides, view.offset, storage.count
+            ));
+        }
+        let start = if empty { entry.start } else { entry.start + view.offset * width };
+        Ok(Stored {
+            name: name.into(),
+            element: storage.element,
+            shape: view.shape.clone(),
+            strides: view.strides.clone(),
+            start,
+        })
+    }
+}

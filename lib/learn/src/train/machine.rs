@@ -1,0 +1,50 @@
+//! Whether another program or machine than the one that made a checkpoint goes on from it.
+
+use crate::checkpoint::Loaded;
+use serde_json::{Map, Value, json};
+use unix::{cli, host};
+
+/// Largest `env.json` that is looked into, in bytes.
+const MAX_BYTES: u64 = 100_000_000;
+
+/// What results may depend on to the last bit, for `env.json`.
+pub(super) fn facts(device: &str) -> Value {
+    json!({"device": device, "vectors": tensor::simd::level()})
+}
+
+/// What differs, as "version 0.1.0, now 0.2.0", from the start that made the checkpoint; none when
+/// nothing does. `facts` are those of this start.
+pub(super) fn differences(found: &Loaded, facts: &Value) -> Option<String> {
+    let (manifest, program) = (&found.manifest, cli::program());
+    let mut pairs = vec![
+        ("version", json!(manifest.version), json!(program.version)),
+        ("commit", json!(manifest.commit), json!(program.commit)),
+    ];
+    if let Some(was) = entry_of(found) {
+        let mut now = facts.clone();
+        now["cpu"] = json!(host::cpu_model());
+        for key in ["cpu", "vectors", "device"] {
+            let of = |value: Option<&Value>| value.cloned().unwrap_or_default();
+            pairs.push((key, of(was.get(key)), of(now.get(key))));
+        }
+    }
+    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_string();
+    let differ: Vec<String> = pairs
+        .iter()
+        .filter(|(_, was, now)| was != now)
+        .map(|(key, was, now)| format!("{key} {}, now {}", text(was), text(now)))
+        .collect();
+    (!differ.is_empty()).then(|| differ.join("; "))
+}
+
+/// The entry in `env.json` of the start that wrote the checkpoint; none when there is no such file, or
+/// it cannot be read.
+fn entry_of(found: &Loaded) -> Option<Map<String, Value>> {
+    // RUN/ckpt/step-N
+    let path = found.path().parent()?.parent()?.join("env.json");
+    let is_small = std::fs::metadata(&path).is_ok_and(|found| found.len() <= MAX_BYTES);
+    let text = std::fs::read(path).ok().filter(|_| is_small)?;
+    let entries: Vec<Map<String, Value>> = serde_json::from_slice(&text).ok()?;
+    let attempt = json!(found.manifest.attempt);
+    entries.into_iter().find(|entry| entry.get("attempt") == Some(&attempt))
+}

@@ -1,0 +1,232 @@
+//! What a start finds in its run directory, and whether it may go on from there.
+//!
+//! | found | done | exit |
+//! |---|---|---|
+//! | finished | said | 0 |
+//! | another process at work | its name said | 75 |
+//! | that process gone, or without a heartbeat for too long | taken over as the next attempt | |
+//! | a good checkpoint | gone on from | |
+//! | no checkpoint | begun, with the same seed | |
+//! | checkpoints, none good | refused | 65 |
+//! | another configuration or other data | refused, unless accepted | 78 |
+//! | several attempts without one new update, or a divergence | held until told otherwise | 1 |
+
+use super::progress::Progress;
+use super::session::{Job, Resume, identity};
+use super::{attempts, machine};
+use crate::checkpoint::{self, Loaded};
+use crate::stages::{Constants, Stage};
+use serde_json::{Value, json};
+use unix::lease::Lease;
+use unix::log::Log;
+use unix::run_dir::RunDir;
+use unix::signal::Signals;
+use unix::status::{self, State, Status, StatusWriter};
+use unix::{Error, Exit, Result};
+
+/// Takes the lease of the run; a signal ends the waiting for an owner without a sign of life.
+pub(super) fn lease(run: &RunDir, signals: Signals) -> Result<Lease> {
+    checkpoint::hold(run, &|| signals.stop_requested().is_some())
+}
+
+/// The end of a run that is finished, whoever looks; needs no lease.
+pub(super) fn finished<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Option<Progress>> {
+    if job.resume != Resume::Auto {
+        return Ok(None);
+    }
+    let entries = checkpoint::list(&run.checkpoints())?;
+    let Some(newest) = entries.last() else { return Ok(None) };
+    let says = newest.manifest().and_then(|m| m.progress.get("finished")?.as_bool());
+    if !newest.is_good() || says != Some(true) {
+        return Ok(None);
+    }
+    // A damaged one is told of when it is looked for again.
+    let Ok(found) = checkpoint::load(&newest.path) else { return Ok(None) };
+    ended(job, &found)
+}
+
+/// Where the run ended, if this is its end and no change was accepted that makes it go on.
+pub(super) fn ended<S: Stage>(job: &Job<S>, found: &Loaded) -> Result<Option<Progress>> {
+    let progress = progress_of::<S>(found)?;
+    let is_end = progress.finished && job.resume == Resume::Auto;
+    Ok((is_end && changes(job, found, None)?.is_empty()).then_some(progress))
+}
+
+/// The checkpoint to go on from.
+pub(super) fn find<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Option<Loaded>> {
+    match &job.resume {
+        Resume::From(path) => Ok(Some(checkpoint::load(path)?)),
+        Resume::Auto => checkpoint::load_newest(&run.checkpoints()),
+        Resume::Never if checkpoint::list(&run.checkpoints())?.is_empty() => Ok(None),
+        Resume::Never => Err(Error::new(
+            Exit::CannotCreate,
+            format!(
+                "{} has checkpoints and --resume never would leave them behind: \
+                 choose another run directory, or --resume auto",
+                job.run.display()
+            ),
+        )),
+    }
+}
+
+/// Where training stood, after everything that the checkpoint says twice was compared.
+pub(super) fn progress_of<S: Stage>(found: &Loaded) -> Result<Progress> {
+    let (path, manifest) = (found.path().display(), &found.manifest);
+    if manifest.stage != S::NAME {
+        let stage = &manifest.stage;
+        return Err(Error::config(format!("{path} is of stage {stage}, not {}", S::NAME)));
+    }
+    let progress: Progress = serde_json::from_value(manifest.progress.clone())
+        .map_err(|cause| Error::data(format!("{path}: progress: {cause}")))?;
+    if progress.update != manifest.update {
+        return Err(Error::data(format!(
+            "{path}: update {} in the manifest, {} in its progress",
+            manifest.update, progress.update
+        )));
+    }
+    let configured = manifest.config.get("seed").and_then(Value::as_u64);
+    if configured != Some(manifest.seed) {
+        let text = format!("{path}: its seed is {}, that of its configuration", manifest.seed);
+        return Err(Error::data(format!("{text} {configured:?}")));
+    }
+    Ok(progress)
+}
+
+/// In what the configuration, and where the stage is opened its data, differ from those of the
+/// checkpoint. Errors: 78 when they do and that was not accepted; 65 when it lacks constants.
+pub(super) fn changes<S: Stage>(
+    job: &Job<S>,
+    found: &Loaded,
+    stage: Option<&S>,
+) -> Result<Vec<String>> {
+    let (was, is) = (identity(&found.manifest.config), identity(&job.resolved));
+    let mut changes = Vec::new();
+    difference("", &was, &is, &mut changes);
+    if let Some(stage) = stage {
+        let (was, is) = (&found.manifest.data_hash, stage.data_hash());
+        if *was != is {
+            changes.push(format!("data: hash was {was}, now {is}"));
+        }
+        let saved = found.tensors("constants").unwrap_or_default();
+        changes.extend(other_constants(&saved, &stage.constants(), found)?);
+    }
+    if changes.is_empty() || job.accept_changes {
+        return Ok(changes);
+    }
+    Err(Error::config(format!(
+        "{} was made with another configuration or other data:\n  {}\n\
+         start a new run directory for it, or go on with --accept-config-change",
+        found.path().display(),
+        changes.join("\n  ")
+    )))
+}
+
+/// Constants whose values differ. Errors: 65 when the checkpoint lacks one.
+fn other_constants(saved: &Constants, ours: &Constants, found: &Loaded) -> Result<Vec<String>> {
+    let mut differ = Vec::new();
+    for (name, is) in ours {
+        let Some((_, was)) = saved.iter().find(|(n, _)| n == name) else {
+            return Err(Error::data(format!("{} has no constant {name}", found.path().display())));
+        };
+        if was.shape() != is.shape() || was.to_f64() != is.to_f64() {
+            differ.push(format!("data: the constant {name} has other values"));
+        }
+    }
+    Ok(differ)
+}
+
+/// Keys whose values differ, as "key: was, now is".
+fn difference(key: &str, was: &Value, is: &Value, out: &mut Vec<String>) {
+    if let (Value::Object(was), Value::Object(is)) = (was, is) {
+        let mut keys: Vec<&String> = was.keys().chain(is.keys()).collect();
+        keys.sort();
+        keys.dedup();
+        for k in keys {
+            let at = if key.is_empty() { k.clone() } else { format!("{key}.{k}") };
+            let null = &Value::Null;
+            difference(&at, was.get(k).unwrap_or(null), is.get(k).unwrap_or(null), out);
+        }
+    } else if was != is {
+        out.push(format!("{key}: was {was}, now {is}"));
+    }
+}
+
+/// Says what was accepted, and that bits may differ when another program or machine goes on.
+pub(super) fn say(found: &Loaded, accepted: &[String], facts: &Value) {
+    for change in accepted {
+        unix::warn!("accepted: {change}");
+    }
+    if let Some(differs) = machine::differences(found, facts) {
+        unix::warn!("bits may differ from those of an uninterrupted run: {differs}");
+    }
+}
+
+/// Refuses a run that would only fail again: one that diverged, and one that made no new update in
+/// several attempts. Told to retry, or with an accepted change, it may try anew. Errors: 1.
+pub(super) fn refuse_in_vain<S: Stage>(
+    job: &Job<S>,
+    run: &RunDir,
+    lease: &Lease,
+    progress: &Progress,
+    changed: bool,
+) -> Result<()> {
+    if job.retry || changed {
+        return Ok(());
+    }
+    let held = status::read(&run.status()).unwrap_or_else(|error| {
+        unix::warn!("{error}");
+        None
+    });
+    if let Some(held) = held.filter(|status| status.state == State::Failed && status.held) {
+        return Err(in_vain(job, held.reason.as_deref().unwrap_or("it failed before")));
+    }
+    let limit = job.config.training.attempts_without_progress;
+    let count = attempts::without_progress(&run.log())?;
+    if count < limit {
+        return Ok(());
+    }
+    let reason = format!(
+        "no progress: the last {count} attempts made no new update beyond {} \
+         (training.attempts_without_progress)",
+        progress.update
+    );
+    hold::<S>(run, lease, progress, job.config.training.updates, &reason)?;
+    Err(in_vain(job, &reason))
+}
+
+fn in_vain<S: Stage>(job: &Job<S>, reason: &str) -> Error {
+    let text = format!(
+        "{}: {reason}; nothing was done. Look into its log, mend the cause, then start it with --retry, \
+         or with a changed configuration and --accept-config-change",
+        job.run.display()
+    );
+    Error::new(Exit::Failure, text)
+}
+
+/// Writes down that the run failed, before anything of it is made.
+fn hold<S: Stage>(
+    run: &RunDir,
+    lease: &Lease,
+    progress: &Progress,
+    updates: u64,
+    reason: &str,
+) -> Result<()> {
+    let (attempt, fence) = (lease.attempt(), lease.fence().clone());
+    let mut log = Log::open(&run.log(), attempt)?.fenced(fence.clone());
+    log.write(
+        "stop",
+        &json!({"update": progress.update, "state": State::Failed, "reason": reason}),
+    )?;
+    StatusWriter::new(run.status()).fenced(fence).write(&Status {
+        stage: S::NAME.into(),
+        state: State::Failed,
+        update: progress.update,
+        updates: Some(updates),
+        best: progress.best.clone(),
+        cost: progress.cost(),
+        attempt,
+        reason: Some(reason.into()),
+        held: true,
+        time: String::new(),
+    })
+}

@@ -1,0 +1,199 @@
+//! R2, R8: every state that a power cut may leave of a save, opened by the loader.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use learn::checkpoint::{Saver, list, load, load_newest, manifest_of};
+
+use super::crash::{self, Content, Op, Recorder, materialise, snapshot};
+use super::*;
+
+/// A save as it was done, and what may be found.
+struct Scene {
+    before: Content,
+    ops: Vec<Op>,
+    /// The newest before, and the new one.
+    old: State,
+    new: State,
+    /// What else is in the folder.
+    others: Vec<State>,
+    /// Whether the disk exchanges names, so that a link to a replaced one names something throughout.
+    flags: bool,
+}
+
+impl Scene {
+    /// `earlier` are in the folder, each written by a start of its own; then a start saves `new`. The
+    /// saver's own removal of leftovers, links and pruning are a part of it.
+    fn record(earlier: &[State], new: State, rules: KeepRules, flags: bool) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for (attempt, state) in (1..).zip(earlier) {
+            let mut saver =
+                Saver::new(root, KeepRules { last: 9, ..rules.clone() }, attempt).unwrap();
+            saver.save(state.clone()).unwrap();
+            saver.finish().unwrap();
+        }
+        // What a killed save left.
+        std::fs::create_dir(root.join(".tmp-step-00000009-dead-1-0")).unwrap();
+        std::fs::write(root.join(".tmp-step-00000009-dead-1-0/model.safetensors"), "half").unwrap();
+        let before = snapshot(root);
+        let mut disk = Recorder::new(root);
+        disk.flags = flags;
+        let attempt = earlier.len() as u64 + 1;
+        let mut saver = Saver::on(Arc::new(disk.clone()), root, rules, attempt).unwrap();
+        saver.save(new.clone()).unwrap();
+        saver.finish().unwrap().unwrap();
+        disk.promise();
+        assert_eq!(crash::after(&before, &disk.ops()), snapshot(root), "the model and the disk");
+        let (old, others) = earlier.split_last().unwrap();
+        Self { before, ops: disk.ops(), old: old.clone(), new, others: others.to_vec(), flags }
+    }
+
+    /// The number of states, if the property holds in all of them: the loader gives the old or the
+    /// new, exactly, and the new once the save was said to be done; nothing that is listed is less
+    /// than whole, nor is anything that has a manifest; `best` and `latest` name something whole.
+    fn check(&self, ops: &[Op]) -> Result<usize, String> {
+        let states = crash::states(&self.before, ops);
+        let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        for (number, state) in states.iter().enumerate() {
+            let folder = place.path().join(number.to_string());
+            materialise(&state.content, &folder);
+            let promised = ops[..state.done].contains(&Op::Promise);
+            self.look(&folder, promised).map_err(|fault| {
+                format!("{fault}\nin {:?}\nafter {:#?}", names(&folder), &ops[..state.done])
+            })?;
+            std::fs::remove_dir_all(&folder).unwrap();
+        }
+        Ok(states.len())
+    }
+
+    fn look(&self, folder: &Path, promised: bool) -> Result<(), String> {
+        let newest = load_newest(folder).map_err(|error| error.to_string())?;
+        let newest = newest.ok_or("nothing is found")?;
+        if !is_same(&newest, &self.new) && (promised || !is_same(&newest, &self.old)) {
+            return Err(format!("{} is found (promised: {promised})", newest.path().display()));
+        }
+        let known = |path: &Path| {
+            let loaded = load(path).map_err(|error| error.to_string())?;
+            let all = self.others.iter().chain([&self.old, &self.new]);
+            all.clone()
+                .any(|state| is_same(&loaded, state))
+                .then_some(())
+                .ok_or("a mix".to_string())
+        };
+        let listed = list(folder).map_err(|error| error.to_string())?;
+        listed.iter().try_for_each(|entry| known(&entry.path))?;
+        for name in names(folder) {
+            let path = folder.join(&name);
+            let holds = path.is_symlink() && (self.flags || path.exists());
+            if holds || !name.starts_with(".trash-") && manifest_of(&path).is_ok() {
+                known(&path).map_err(|fault| format!("{name}: {fault}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn rules() -> KeepRules {
+    KeepRules { last: 1, best: 1, every: 0, metric: "error".into() }
+}
+
+/// As small as a state can be, so that there can be many.
+fn tiny(update: u64, mark: u64, error: f64) -> State {
+    let mut state = state(mark, update);
+    state.metrics = json!({"error": error});
+    state
+}
+
+/// The new one is the best: the old one goes, and `best` moves on.
+fn better() -> Scene {
+    let seed = seed();
+    Scene::record(&[tiny(1, seed, 0.5)], tiny(2, seed, 0.25), rules(), true)
+}
+
+#[test]
+fn r02_after_any_power_cut_the_old_or_the_new_checkpoint_loads() {
+    let scene = better();
+    let count = scene.check(&scene.ops).unwrap();
+    println!("{} operations, {count} states", scene.ops.len());
+    assert!(count > 100, "{count} states of {:#?}", scene.ops);
+    let kinds: BTreeSet<&str> = scene.ops.iter().map(kind).collect();
+    let all = ["create", "fsync", "fsync folder", "mkdir", "rename", "rmdir", "symlink", "unlink"];
+    assert!(all.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
+}
+
+fn kind(op: &Op) -> &'static str {
+    match op {
+        Op::Create(_) => "create",
+        Op::Write(..) => "write",
+        Op::SyncFile(_) => "fsync",
+        Op::MakeFolder(_) => "mkdir",
+        Op::Symlink(..) => "symlink",
+        Op::Rename(..) => "rename",
+        Op::RemoveFile(_) => "unlink",
+        Op::RemoveFolder(_) => "rmdir",
+        Op::SyncFolder(_) => "fsync folder",
+        Op::Promise => "promise",
+    }
+}
+
+/// A run that went back writes an update again, on disks that exchange two names and on those that do
+/// not.
+#[test]
+fn r02_a_checkpoint_that_is_replaced_is_the_old_or_the_new_after_any_power_cut() {
+    let seed = seed();
+    for flags in [true, false] {
+        let (old, new) = (tiny(2, seed, 0.5), tiny(2, seed ^ 1, 0.25));
+        let scene = Scene::record(&[old], new, rules(), flags);
+        let count = scene.check(&scene.ops).unwrap();
+        println!("exchange {flags}: {} operations, {count} states", scene.ops.len());
+        let exchanges = scene.ops.iter().filter(
+            |op| matches!(op, Op::Rename(_, _, how) if *how == unix::disk::Rename::Exchange),
+        );
+        assert_eq!(exchanges.count(), usize::from(flags));
+    }
+}
+
+#[test]
+fn r08_no_power_cut_while_pruning_takes_the_best_or_the_last_good_one() {
+    let seed = seed();
+    // The first is the best and stays; the second goes.
+    let earlier = [tiny(1, seed, 0.1), tiny(2, seed, 0.5)];
+    let scene = Scene::record(&earlier, tiny(3, seed, 0.3), rules(), true);
+    let count = scene.check(&scene.ops).unwrap();
+    println!("{} operations, {count} states", scene.ops.len());
+    for state in crash::states(&scene.before, &scene.ops) {
+        let Content::Folder(found) = state.content else { panic!("a folder") };
+        assert!(found.contains_key("step-00000001"), "the best went: {:?}", found.keys());
+        assert_eq!(found.get("best"), Some(&Content::Link("step-00000001".into())));
+    }
+}
+
+/// Each of these was a bug of some program once; the property must see it.
+#[test]
+fn r02_a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
+    let scene = better();
+    let fault = |mutant: &[Op]| {
+        assert_ne!(mutant, scene.ops, "the mutant is none");
+        scene.check(mutant).unwrap_err()
+    };
+    // Data not durable: what was promised is damaged.
+    fault(&crash::without_file_syncs(&scene.ops));
+    // Names not durable: the new one is promised, and only its temporary name is there.
+    fault(&crash::without_folder_syncs(&scene.ops, Path::new("")));
+    let told = fault(&crash::with_first(&scene.ops, "manifest.json"));
+    assert!(told.contains(".tmp-step-00000002"), "{told}");
+    // The names inside the new folder, and those between the files and the manifest.
+    let inside = scene.ops.iter().find_map(|op| match op {
+        Op::MakeFolder(path) => Some(path.clone()),
+        _ => None,
+    });
+    fault(&crash::without_folder_syncs(&scene.ops, &inside.unwrap()));
+    // Without the fsync after the rename to a trash name, what is pruned is found half removed.
+    let trashed = scene.ops.iter().position(
+        |op| matches!(op, Op::Rename(_, to, _) if to.to_string_lossy().starts_with(".trash-step")),
+    );
+    let mut mutant = scene.ops.clone();
+    assert_eq!(mutant.remove(trashed.unwrap() + 1), Op::SyncFolder("".into()));
+    fault(&mutant);
+}

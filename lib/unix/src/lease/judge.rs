@@ -1,0 +1,90 @@
+//! Whether the lease of another process still counts.
+//!
+//! Clocks are not trusted alone. The age of a heartbeat is the difference of two times of the same
+//! file system, so hosts need not agree; and because that clock may jump, an old heartbeat only leads
+//! to a wait, by the monotonic clock of this process, in which a living owner would show itself.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::files::{Candidate, Look, look};
+use super::{Holder, Owner};
+use crate::{Error, Exit, Result, note};
+
+/// Heartbeats after which a lease is looked at as stale: 3, and 60 s for the caches of network file
+/// systems when there is one every 10 s.
+const STALE: u32 = 9;
+/// Heartbeats that are then waited for.
+const WATCH: u32 = 3;
+
+/// What was found.
+pub(super) enum Verdict {
+    /// It may be taken, because of this.
+    Free(String),
+    /// It counts.
+    Held(Box<Holder>),
+    /// The file is gone: others were faster.
+    Vanished,
+}
+
+/// Judges the lease `number` at `path`. Errors: 75 when `stop` becomes true while waiting; 66.
+pub(super) fn judge(
+    path: &Path,
+    number: u64,
+    candidate: &Candidate,
+    me: &Owner,
+    stop: &dyn Fn() -> bool,
+) -> Result<Verdict> {
+    let Some(first) = look(path)? else { return Ok(Verdict::Vanished) };
+    if let Some(free) = plainly_free(&first, me) {
+        return Ok(free);
+    }
+    let beat = first.owner.as_ref().unwrap_or(me).beat();
+    let now = candidate.now()?;
+    let age = now.duration_since(first.beaten);
+    let held = |owner: Option<Owner>, age| {
+        Ok(Verdict::Held(Box::new(Holder { attempt: number, owner, age })))
+    };
+    let wait = match &age {
+        _ if first.owner.as_ref().is_some_and(|o| o.is_earlier_start_of(me)) => WATCH * beat,
+        Ok(age) if *age > STALE * beat => WATCH * beat,
+        // Beaten in the future: a clock went back, and its word is worth nothing.
+        Err(ahead) if ahead.duration() > beat => STALE * beat,
+        _ => return held(first.owner, age.unwrap_or_default()),
+    };
+    let age = age.unwrap_or_default();
+    let who = first.owner.as_ref().map_or("an unknown process".into(), ToString::to_string);
+    note!(
+        "attempt {number} ({who}) gave its last sign of life {:.0} s ago: watching for {:.0} s",
+        age.as_secs_f64(),
+        wait.as_secs_f64()
+    );
+    let began = Instant::now();
+    while began.elapsed() < wait {
+        if stop() {
+            let text = "stopped while waiting for the lease of the run";
+            return Err(Error::new(Exit::Again, text));
+        }
+        std::thread::sleep((beat / 10).min(Duration::from_secs(1)));
+        let Some(now) = look(path)? else { return Ok(Verdict::Vanished) };
+        if let Some(free) = plainly_free(&now, me) {
+            return Ok(free);
+        }
+        if now.beaten != first.beaten {
+            return held(now.owner, Duration::ZERO);
+        }
+    }
+    Ok(Verdict::Free(format!(
+        "{who} gave no sign of life for {:.0} s",
+        (age + began.elapsed()).as_secs_f64()
+    )))
+}
+
+/// Free without a wait.
+fn plainly_free(look: &Look, me: &Owner) -> Option<Verdict> {
+    let owner = look.owner.as_ref()?;
+    if owner.released.is_some() {
+        return Some(Verdict::Free(String::new()));
+    }
+    owner.is_gone(me).then(|| Verdict::Free(format!("{owner} is gone")))
+}

@@ -1,0 +1,218 @@
+//! Publishing on a disk.
+
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::FileWriter;
+use super::temporary::Temporary;
+use crate::disk::{Disk, DiskFile, Rename};
+use crate::fail::point;
+use crate::space::{self, ensure_space};
+use crate::{Error, Exit, Result};
+
+/// Publishes on a disk; its methods are the functions of [`crate::publish`].
+#[derive(Clone, Copy, Debug)]
+pub struct Publisher<'d> {
+    disk: &'d dyn Disk,
+}
+
+impl<'d> Publisher<'d> {
+    /// A publisher on `disk`.
+    pub const fn new(disk: &'d dyn Disk) -> Self {
+        Self { disk }
+    }
+
+    /// [`super::publish_bytes`]
+    pub fn bytes(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        ensure_space(path, bytes.len() as u64)?;
+        self.file(path, |writer| writer.write_all(bytes))
+    }
+
+    /// [`super::publish_file`]
+    pub fn file<T>(
+        &self,
+        path: &Path,
+        write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
+    ) -> Result<T> {
+        let temporary = Temporary::beside(self.disk, path)?;
+        let file = self.disk.create(&temporary.path);
+        let value = durable(file.map_err(|cause| Error::create(path, cause))?, path, write)?;
+        self.rename(&temporary.path, path, Rename::Replace)?;
+        Ok(value)
+    }
+
+    /// Writes and syncs a new file of about `bytes` bytes inside a folder that is not published yet. Its
+    /// name becomes durable with the folder. Errors: 73, 74, naming `path`.
+    pub fn inner_file<T>(
+        &self,
+        path: &Path,
+        bytes: u64,
+        write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
+    ) -> Result<T> {
+        let file = self.disk.create_sized(path, bytes);
+        durable(file.map_err(|cause| Error::create(path, cause))?, path, write)
+    }
+
+    /// [`super::publish_folder`]
+    pub fn folder<T>(&self, path: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+        self.absent(path, |temporary| {
+            let made = self.disk.make_folder(temporary);
+            made.map_err(|cause| Error::create(path, cause))?;
+            let value = fill(temporary)?;
+            self.disk.sync_all(temporary).map_err(|cause| write_error(path, cause))?;
+            Ok(value)
+        })
+    }
+
+    /// As [`Publisher::folder`], for a `fill` that makes only files, each by [`Publisher::inner_file`]:
+    /// they are durable already, and their folder remains.
+    pub fn folder_of_files<T>(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&Path) -> Result<T>,
+    ) -> Result<T> {
+        self.absent(path, |temporary| {
+            let made = self.disk.make_folder(temporary);
+            made.map_err(|cause| Error::create(path, cause))?;
+            let value = fill(temporary)?;
+            self.names(temporary)?;
+            Ok(value)
+        })
+    }
+
+    /// Makes the names in `folder` durable.
+    pub fn names(&self, folder: &Path) -> Result<()> {
+        self.disk.sync_folder(folder).map_err(|cause| write_error(folder, cause))
+    }
+
+    /// [`super::publish_new_file`]
+    pub fn new_file<T>(&self, path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+        self.absent(path, |temporary| {
+            let value = make(temporary)?;
+            self.disk.sync_all(temporary).map_err(|cause| write_error(path, cause))?;
+            Ok(value)
+        })
+    }
+
+    /// Publishes what `make` makes and syncs; `path` must not exist.
+    fn absent<T>(&self, path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+        refuse_existing(path)?;
+        let temporary = Temporary::beside(self.disk, path)?;
+        let value = make(&temporary.path)?;
+        self.rename(&temporary.path, path, Rename::New)?;
+        Ok(value)
+    }
+
+    /// [`super::publish_link`]
+    pub fn link(&self, link: &Path, target: &Path) -> Result<()> {
+        let temporary = Temporary::beside(self.disk, link)?;
+        let made = self.disk.symlink(target, &temporary.path);
+        made.map_err(|cause| Error::create(link, cause))?;
+        self.rename(&temporary.path, link, Rename::Replace)
+    }
+
+    /// [`super::create_folder`]
+    pub fn create_folder(&self, path: &Path) -> Result<()> {
+        let missing: Vec<&Path> =
+            path.ancestors().take_while(|p| !p.exists() && *p != "").collect();
+        for folder in missing.into_iter().rev() {
+            match self.disk.make_folder(folder) {
+                // Another process was faster.
+                Err(_) if folder.is_dir() => {}
+                made => made.map_err(|cause| Error::create(path, cause))?,
+            }
+            self.names(space::parent(folder))?;
+        }
+        if path.is_dir() { Ok(()) } else { Err(Error::create(path, "it is no folder")) }
+    }
+
+    /// Puts `new` in the place of `old`, durably; whether the file system can do that, `old` then being
+    /// where `new` was. Errors: 73, 74.
+    pub fn exchange(&self, new: &Path, old: &Path) -> Result<bool> {
+        match self.rename_surely(new, old, Rename::Exchange) {
+            Err(cause) if is_unknown(&cause) => return Ok(false),
+            done => done.map_err(|cause| Error::create(old, cause))?,
+        }
+        self.names(space::parent(old))?;
+        Ok(true)
+    }
+
+    /// Renames within a folder, durably. `New` also where the file system has no such rename.
+    /// Errors: 73, 74.
+    pub fn rename(&self, from: &Path, to: &Path, how: Rename) -> Result<()> {
+        match self.rename_surely(from, to, how) {
+            // Some network file systems know no such rename: look, then rename.
+            Err(cause) if how == Rename::New && is_unknown(&cause) => {
+                refuse_existing(to)?;
+                return self.rename(from, to, Rename::Replace);
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => return Err(exists(to)),
+            done => done.map_err(|cause| Error::create(to, cause))?,
+        }
+        point("publish.renamed").map_err(|cause| write_error(to, cause))?;
+        self.names(space::parent(to))
+    }
+
+    /// Renames, and looks before believing an error: over NFS the answer to a rename that was done
+    /// can get lost.
+    fn rename_surely(&self, from: &Path, to: &Path, how: Rename) -> io::Result<()> {
+        let before = fs::symlink_metadata(from)?;
+        self.disk.rename(from, to, how).or_else(|cause| match fs::symlink_metadata(to) {
+            Ok(now) if (now.dev(), now.ino()) == (before.dev(), before.ino()) => Ok(()),
+            _ => Err(cause),
+        })
+    }
+}
+
+/// Writes and syncs `file`, which will be `path`.
+fn durable<T>(
+    file: Box<dyn DiskFile>,
+    path: &Path,
+    write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
+) -> Result<T> {
+    let mut writer = BufWriter::with_capacity(1 << 20, file);
+    let written = point("publish.created").and_then(|()| write(&mut writer)).and_then(|value| {
+        let mut file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+        point("publish.written")?;
+        file.sync()?;
+        point("publish.synced")?;
+        Ok(value)
+    });
+    written.map_err(|cause| write_error(path, cause))
+}
+
+fn is_unknown(cause: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let unknown = [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP];
+    unknown.iter().any(|errno| cause.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn refuse_existing(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Err(exists(path)),
+        Err(_) => Ok(()),
+    }
+}
+
+fn exists(path: &Path) -> Error {
+    Error::create(path, "it exists already; move it away or choose another name")
+}
+
+/// The error of ours that travelled inside, or 74 with a word about full disks.
+fn write_error(path: &Path, cause: io::Error) -> Error {
+    match cause.downcast::<Error>() {
+        Ok(ours) => ours,
+        Err(cause) => match cause.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::new(
+                Exit::Io,
+                format!(
+                    "{}: {cause}; nothing was published, free space and run again",
+                    path.display()
+                ),
+            ),
+            _ => Error::io(path, cause),
+        },
+    }
+}

@@ -1,0 +1,149 @@
+//! A disk that writes down what is done to it.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use unix::disk::{Disk, DiskFile, RealDisk, Rename};
+
+/// An operation that was done; paths are relative to the folder of the recorder.
+#[derive(Clone, PartialEq)]
+pub enum Op {
+    Create(PathBuf),
+    Write(PathBuf, Vec<u8>),
+    SyncFile(PathBuf),
+    MakeFolder(PathBuf),
+    Symlink(PathBuf, PathBuf),
+    Rename(PathBuf, PathBuf, Rename),
+    RemoveFile(PathBuf),
+    RemoveFolder(PathBuf),
+    SyncFolder(PathBuf),
+    /// The program said that everything up to here is safe.
+    Promise,
+}
+
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Op::Create(path) => write!(f, "create {}", path.display()),
+            Op::Write(path, bytes) => write!(f, "write {} {}", path.display(), bytes.len()),
+            Op::SyncFile(path) => write!(f, "fsync {}", path.display()),
+            Op::MakeFolder(path) => write!(f, "mkdir {}", path.display()),
+            Op::Symlink(target, link) => {
+                write!(f, "symlink {} {}", target.display(), link.display())
+            }
+            Op::Rename(from, to, how) => {
+                write!(f, "rename {how:?} {} {}", from.display(), to.display())
+            }
+            Op::RemoveFile(path) => write!(f, "unlink {}", path.display()),
+            Op::RemoveFolder(path) => write!(f, "rmdir {}", path.display()),
+            Op::SyncFolder(path) => write!(f, "fsync folder {:?}", path.display().to_string()),
+            Op::Promise => write!(f, "promise"),
+        }
+    }
+}
+
+/// Does everything in a real folder, and keeps the list.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    root: PathBuf,
+    ops: Arc<Mutex<Vec<Op>>>,
+    /// Whether the disk knows renames that exchange or refuse.
+    pub flags: bool,
+}
+
+impl Recorder {
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf(), ops: Arc::default(), flags: true }
+    }
+
+    /// Notes that the program said: it is safe.
+    pub fn promise(&self) {
+        self.ops.lock().unwrap().push(Op::Promise);
+    }
+
+    pub fn ops(&self) -> Vec<Op> {
+        self.ops.lock().unwrap().clone()
+    }
+
+    fn inner(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(&self.root).expect("a path on this disk").to_path_buf()
+    }
+
+    fn done(&self, op: Op) {
+        self.ops.lock().unwrap().push(op);
+    }
+}
+
+struct RecordedFile {
+    file: Box<dyn DiskFile>,
+    path: PathBuf,
+    disk: Recorder,
+}
+
+impl Write for RecordedFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.disk.done(Op::Write(self.path.clone(), bytes[..count].to_vec()));
+        Ok(count)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl DiskFile for RecordedFile {
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync()?;
+        self.disk.done(Op::SyncFile(self.path.clone()));
+        Ok(())
+    }
+}
+
+impl Disk for Recorder {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let file = RealDisk.create(path)?;
+        let path = self.inner(path);
+        self.done(Op::Create(path.clone()));
+        Ok(Box::new(RecordedFile { file, path, disk: self.clone() }))
+    }
+    fn make_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.make_folder(path)?;
+        self.done(Op::MakeFolder(self.inner(path)));
+        Ok(())
+    }
+    fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {
+        RealDisk.symlink(target, link)?;
+        self.done(Op::Symlink(target.to_path_buf(), self.inner(link)));
+        Ok(())
+    }
+    fn rename(&self, from: &Path, to: &Path, how: Rename) -> io::Result<()> {
+        if !self.flags && how != Rename::Replace {
+            return Err(rustix::io::Errno::INVAL.into());
+        }
+        RealDisk.rename(from, to, how)?;
+        self.done(Op::Rename(self.inner(from), self.inner(to), how));
+        Ok(())
+    }
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_file(path)?;
+        self.done(Op::RemoveFile(self.inner(path)));
+        Ok(())
+    }
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_folder(path)?;
+        self.done(Op::RemoveFolder(self.inner(path)));
+        Ok(())
+    }
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_file(path)?;
+        self.done(Op::SyncFile(self.inner(path)));
+        Ok(())
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_folder(path)?;
+        self.done(Op::SyncFolder(self.inner(path)));
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! Removing, naming, averaging: `prune`, `adopt`, `average`.
+
+use learn::checkpoint::{load, write};
+
+use super::*;
+
+fn names(run: &Path) -> Vec<String> {
+    let entries = fs::read_dir(run.join("ckpt")).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+const ALL: [&str; 5] = ["best", "latest", "step-00000010", "step-00000020", "step-00000030"];
+
+#[test]
+fn prune_keeps_what_the_rules_say_the_newest_and_the_best() {
+    let (_folder, run) = run();
+    let seen = ckpt(&["prune", "--keep-last", "1", "--dry-run", "--json"], &[&run]);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert!(seen.stderr.contains("would remove 1 of 3 checkpoints"), "{}", seen.stderr);
+    let removed: Vec<bool> = seen.json().iter().map(|row| row["removed"] == true).collect();
+    assert_eq!(removed, [true, false, false]);
+    assert_eq!(names(&run), ALL, "a dry run changes nothing");
+
+    // 20 is named by best, though no rule keeps it.
+    assert_eq!(ckpt(&["prune", "--keep-last", "0"], &[&run]).status, Some(0));
+    assert_eq!(names(&run), ["best", "latest", "step-00000020", "step-00000030"]);
+    assert_eq!(ckpt(&["verify"], &[&run]).status, Some(0));
+    for words in [&["prune"][..], &["prune", "--dry-run"]] {
+        assert_eq!(ckpt(words, &[&run]).status, Some(2), "without a rule nothing is clear");
+    }
+}
+
+#[test]
+fn prune_by_metric_and_by_multiples() {
+    let (_folder, run) = run();
+    fs::remove_file(run.join("ckpt/best")).unwrap();
+    assert_eq!(ckpt(&["prune", "--keep-every", "10", "--keep-best", "1"], &[&run]).status, Some(0));
+    assert_eq!(names(&run).len(), 4);
+    assert_eq!(ckpt(&["prune", "--keep-best", "1"], &[&run]).status, Some(0));
+    assert_eq!(names(&run), ["latest", "step-00000020", "step-00000030"]);
+}
+
+#[test]
+fn prune_removes_nothing_when_the_newest_is_damaged_or_the_run_is_at_work() {
+    let (_folder, run) = run();
+    fs::write(run.join("log.jsonl"), "").unwrap();
+    let lease = unix::lease::Lease::take(&run.join("lease"), || Ok(1), &|| false).unwrap();
+    for verb in [&["prune", "--keep-last", "1"][..], &["adopt"]] {
+        let seen = ckpt(verb, &[&run]);
+        assert_eq!(seen.status, Some(75), "{}", seen.stderr);
+        assert!(seen.stderr.contains("being worked on by"), "{}", seen.stderr);
+    }
+    let seen = ckpt(&["prune", "--keep-last", "1", "--dry-run"], &[&run]);
+    assert_eq!(seen.status, Some(0), "looking disturbs nobody: {}", seen.stderr);
+    drop(lease);
+    flip(&run.join("ckpt/step-00000030/model.safetensors"), 3);
+    let seen = ckpt(&["prune", "--keep-last", "1"], &[&run]);
+    assert_eq!(seen.status, Some(65));
+    assert!(seen.stderr.contains("nothing was removed"), "{}", seen.stderr);
+    assert_eq!(names(&run), ALL);
+}
+
+#[test]
+fn adopt_names_whole_saves_and_leaves_the_rest() {
+    let (_folder, run) = run();
+    let folder = run.join("ckpt");
+    let save = |update: u64, name: &str| {
+        let made = write(&folder, &state(update), 2).unwrap();
+        fs::rename(made, folder.join(name)).unwrap();
+    };
+    save(40, ".tmp-step-00000040-node-7-0");
+    save(50, ".tmp-step-00000050-node-7-1");
+    flip(&folder.join(".tmp-step-00000050-node-7-1/model.safetensors"), 3);
+    fs::rename(folder.join("step-00000020"), folder.join("twenty")).unwrap();
+    save(20, ".tmp-step-00000020-node-7-2");
+    fs::rename(folder.join("twenty"), folder.join("step-00000020")).unwrap();
+    fs::create_dir(folder.join(".tmp-step-00000060-node-7-3")).unwrap();
+
+    let seen = ckpt(&["adopt", "--json"], &[&run]);
+    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+    let rows = seen.json();
+    let why = |update: &str| {
+        let row = rows.iter().find(|row| row["path"].as_str().unwrap().contains(update)).unwrap();
+        row["why"].as_str().unwrap_or("adopted").to_string()
+    };
+    assert_eq!(rows.len(), 4);
+    assert_eq!(why("00000040"), "adopted");
+    assert!(why("00000050").contains("tensor core.weight"), "{}", why("00000050"));
+    assert!(why("00000020").contains("there already"));
+    assert!(why("00000060").contains("manifest.json is missing"));
+    assert_eq!(load(&folder.join("step-00000040")).unwrap().manifest.update, 40);
+    assert_eq!(ckpt(&["verify"], &[&folder.join("step-00000020")]).status, Some(0));
+    assert!(folder.join(".tmp-step-00000050-node-7-1").is_dir());
+}
+
+/// A checkpoint in a folder of its own.
+fn saved(folder: &Path, state: &State) -> PathBuf {
+    fs::create_dir(folder).unwrap();
+    write(folder, state, 1).unwrap()
+}
+
+/// A state with these weights, and an average of them if `ema`.
+fn weights(update: u64, values: &[f32], ema: bool) -> State {
+    let tensor = vec![("w".to_string(), Tensor::of(values, &[values.len()]))];
+    let constants = vec![("mean".to_string(), Tensor::of(&[0.5_f64], &[1]))];
+    let parts = [("model".to_string(), tensor.clone()), ("constants".into(), constants)];
+    let mut tensors = learn::checkpoint::Tensors::from(parts);
+    if ema {
+        tensors.insert("ema".into(), tensor);
+    }
+    State { tensors, ..state(update) }
+}
+
+#[test]
+fn average_is_the_weighted_mean() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // In f32 the small one would be lost in the sum.
+    let a = saved(&at("a"), &weights(1, &[3.0, 1e8, 1.0], true));
+    let b = saved(&at("b"), &weights(2, &[6.0, -1e8, 0.0], true));
+    let c = saved(&at("c"), &weights(3, &[0.0, 3.0, 0.5], false));
+    let out = at("mean");
+    let seen = ckpt(&["average", "-o", out.to_str().unwrap()], &[&a, &b, &c]);
+    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+    let mean = load(&out).unwrap();
+    assert_eq!(mean.tensors("model").unwrap()[0].1.to_f64(), [3.0, 1.0, 0.5]);
+    assert!(mean.tensors("ema").is_none(), "not all have one");
+    assert_eq!(mean.tensors("constants").unwrap()[0].1.to_f64(), [0.5]);
+    let origins = mean.manifest.progress["averaged"].as_array().unwrap().clone();
+    assert_eq!(origins.len(), 3);
+    assert_eq!(
+        (&origins[1]["update"], origins[1]["model"].as_str().unwrap().len()),
+        (&json!(2), 64)
+    );
+    assert_eq!(ckpt(&["verify"], &[&out]).status, Some(0));
+
+    let seen = ckpt(&["average", "--weights", "1,3", "-o", at("w").to_str().unwrap()], &[&a, &b]);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let mean = load(&at("w")).unwrap();
+    assert_eq!(mean.tensors("ema").unwrap()[0].1.to_f64(), [5.25, -5e7, 0.25]);
+
+    let again = ckpt(&["average", "-o", out.to_str().unwrap()], &[&a, &b]);
+    assert_eq!(again.status, Some(73), "{}", again.stderr);
+    let one = ckpt(&["average", "--weights", "1", "-o", at("x").to_str().unwrap()], &[&a, &b]);
+    assert_eq!(one.status, Some(2), "{}", one.stderr);
+}
+
+#[test]
+fn average_of_other_models_names_what_differs() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let a = saved(&at("a"), &weights(1, &[1.0, 2.0], true));
+    let mut other = weights(2, &[1.0], true);
+    other.tensors.get_mut("constants").unwrap()[0].1 = Tensor::of(&[0.25_f64], &[1]);
+    other.tensors.get_mut("ema").unwrap()[0].0 = "v".into();
+    let b = saved(&at("b"), &State { stage: "operator".into(), ..other });
+    let seen = ckpt(&["average", "-o", at("x").to_str().unwrap()], &[&a, &b]);
+    assert_eq!(seen.status, Some(65));
+    for words in [
+        "stage operator, not codec",
+        "model: w is F32 [1], not F32 [2]",
+        "other constants",
+        "ema: no tensor w [2]",
+        "ema: v [1] is more",
+    ] {
+        assert!(seen.stderr.contains(words), "{words}: {}", seen.stderr);
+    }
+    assert!(!at("x").exists());
+}

@@ -1,0 +1,72 @@
+//! Comparing: `diff`.
+
+use learn::checkpoint::write;
+
+use super::*;
+
+#[test]
+fn a_copy_does_not_differ() {
+    let (folder, run) = run();
+    let (from, to) = (run.join("ckpt/step-00000020"), folder.path().join("copy"));
+    assert!(Command::new("cp").arg("-r").args([&from, &to]).status().unwrap().success());
+    let seen = ckpt(&["diff"], &[&from, &to]);
+    assert_eq!((seen.status, seen.stdout.as_str(), seen.stderr.as_str()), (Some(0), "", ""));
+}
+
+#[test]
+fn tensors_by_relative_change_and_fields_by_name() {
+    let (folder, run) = run();
+    let mut other = state(30);
+    let model = other.tensors.get_mut("model").unwrap();
+    // ‖a‖ is without numbers because of its NaN; the bias moves by a tenth.
+    model[0].1 = Tensor::of(&[1.0_f32, -2.0, f32::NAN, 4.0, 5.0, -6.5], &[2, 3]);
+    model[1].1 = Tensor::of(&[0.55_f64], &[1]);
+    model[2] = ("more".into(), Tensor::of(&[1.0_f32], &[1]));
+    other.tensors.get_mut("optim-0-of-1").unwrap()[0].1 = Tensor::of(&[0.0_f32; 6], &[3, 2]);
+    other.seed = 18;
+    other.config = json!({"training": {"updates": 5}});
+    let path = write(folder.path(), &other, 1).unwrap();
+
+    let seen = ckpt(&["diff", "--json"], &[&run, &path]);
+    assert_eq!((seen.status, seen.stderr.as_str()), (Some(1), ""));
+    let rows = seen.json();
+    let field = |name: &str| rows.iter().find(|row| row["field"] == name).cloned();
+    assert_eq!(
+        field("seed").map(|row| (row["a"].clone(), row["b"].clone())),
+        Some((json!(17), json!(18)))
+    );
+    assert!(field("created").unwrap()["circumstance"].as_bool().unwrap());
+    assert!(field("update").is_none());
+    let tensors: Vec<&Value> = rows.iter().filter(|row| row["tensor"].is_string()).collect();
+    let of = |name: &str| *tensors.iter().find(|row| row["tensor"] == name).unwrap();
+    assert_eq!(tensors.len(), 5, "{}", seen.stdout);
+    let bias = of("core.bias");
+    assert!((bias["relative"].as_f64().unwrap() - 0.1).abs() < 1e-12, "{bias}");
+    assert!((bias["max_abs"].as_f64().unwrap() - 0.05).abs() < 1e-12, "{bias}");
+    assert_eq!(tensors.last().unwrap()["tensor"], "core.bias", "what has no number may be larger");
+    assert_eq!(
+        (&of("core.weight")["relative"], &of("core.weight")["max_abs"]),
+        (&json!(null), &json!(0.5))
+    );
+    assert_eq!((&of("none")["change"], &of("none")["b"]), (&json!("removed"), &json!(null)));
+    assert_eq!(of("more")["change"], "added");
+    let moment = of("core.weight.m");
+    assert_eq!(
+        (&moment["change"], &moment["a"], &moment["b"]),
+        (&json!("reshaped"), &json!("F32 [2, 3]"), &json!("F32 [3, 2]"))
+    );
+
+    let seen = ckpt(&["diff"], &[&run, &path]);
+    assert!(seen.stdout.contains("seed: 17 -> 18\n"), "{}", seen.stdout);
+    assert!(seen.stdout.contains("config: null -> "), "{}", seen.stdout);
+}
+
+#[test]
+fn a_damaged_one_is_not_compared() {
+    let (_folder, run) = run();
+    flip(&run.join("ckpt/step-00000030/model.safetensors"), 3);
+    let seen = ckpt(&["diff"], &[&run.join("ckpt/step-00000020"), &run]);
+    assert_eq!(seen.status, Some(65));
+    assert!(seen.stderr.contains("tensor core.weight was changed"), "{}", seen.stderr);
+    assert_eq!(ckpt(&["diff"], &[&run, &run.join("none")]).status, Some(66));
+}

@@ -1,0 +1,193 @@
+//! A small run of `train-stage` that tests stop, kill and start again.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Seen, shell};
+
+/// `updates` is what a whole run makes; saves and validations come often.
+pub const CONFIG: &str = "seed: 3
+data: {split: split.json, stats: stats.json, shift: true, reflect: true}
+model: {patch: 8, latent: 2, hidden: 8, encoder_depth: 1, decoder_depth: 1}
+loss: {reencoding: 0.1}
+training: {updates: 400, batch_size: 8, log_every: 1, validate_every: 11, validation_samples: 8, ema: 0.9,
+  attempts_without_progress: 1000}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
+checkpoint: {every: 5}
+";
+
+/// A folder with data and `codec.yaml`.
+pub fn prepare() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("codec.yaml"), CONFIG).unwrap();
+    let seen = shell(
+        folder.path(),
+        "ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 11 --seed 5 -o data
+         ds-prep split data/*.hdf5 --seed 5 -o split.json
+         ds-prep stats split.json -o stats.json",
+    );
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    folder
+}
+
+/// Whether the long forms are wanted: `make torture`.
+pub fn torture() -> bool {
+    std::env::var_os("TORTURE").is_some()
+}
+
+/// `short` in `make test`, `long` in `make torture`.
+pub fn rounds(short: usize, long: usize) -> usize {
+    if torture() { long } else { short }
+}
+
+/// A fresh seed; tests print it when they fail.
+pub fn seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    now.as_nanos() as u64 ^ u64::from(std::process::id()) << 20
+}
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    /// Uniform in [0, 1).
+    pub fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Uniform in 0..n.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() * n as f64) as usize
+    }
+}
+
+/// The same command as [`train`], at work.
+pub struct Run {
+    pub child: Child,
+    talk: PathBuf,
+}
+
+/// The whole command line of a run.
+pub fn command(folder: &Path, run: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_train-stage"));
+    command.args(["codec", "-c", "codec.yaml", "--run", run]).args(more).current_dir(folder);
+    command.env_remove("LONGHAUL_END_TIME").stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+/// Starts it and does not wait; `set` may change the command.
+pub fn start_with(folder: &Path, run: &str, more: &[&str], set: impl FnOnce(&mut Command)) -> Run {
+    static COUNTER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    let n = COUNTER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let talk = folder.join(format!("talk-{n}"));
+    let mut command = command(folder, run, more);
+    command.stderr(File::create(&talk).unwrap());
+    set(&mut command);
+    Run { child: command.spawn().unwrap(), talk }
+}
+
+/// Starts it and does not wait.
+pub fn start(folder: &Path, run: &str, more: &[&str]) -> Run {
+    start_with(folder, run, more, |_| {})
+}
+
+/// Runs it to its end.
+pub fn train(folder: &Path, run: &str, more: &[&str]) -> (Option<i32>, String) {
+    start(folder, run, more).end()
+}
+
+impl Run {
+    pub fn signal(&self, name: &str) {
+        let (signal, id) = (format!("-{name}"), self.child.id().to_string());
+        assert!(Command::new("kill").args([&signal, &id]).status().unwrap().success());
+    }
+
+    /// Waits for the end; the exit status and what it said.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        let status = self.child.wait().unwrap().code();
+        (status, std::fs::read_to_string(&self.talk).unwrap())
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until it would notice a TERM, or has ended.
+    pub fn wait_for_handlers(&mut self) {
+        let path = format!("/proc/{}/status", self.child.id());
+        let caught = || {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let mask = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+            // HUP, INT, USR1, USR2 and TERM.
+            mask.is_some_and(|mask| [1, 2, 10, 12, 15].iter().all(|n| mask & 1 << (n - 1) != 0))
+        };
+        wait_until(|| caught() || !self.is_alive());
+    }
+
+    /// Waits until the log of `run` tells of `update`, or it has ended.
+    pub fn wait_for_update(&mut self, run: &Path, update: u64) {
+        wait_until(|| newest_update(run) >= update || !self.is_alive());
+    }
+}
+
+/// Waits for something that must come, at most two minutes.
+pub fn wait_until(mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited too long");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The records of a log that are whole, as they stand.
+pub fn records(run: &Path) -> Vec<Value> {
+    let text = std::fs::read(run.join("log.jsonl")).unwrap_or_default();
+    text.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+/// The newest update the log tells of, by any start.
+pub fn newest_update(run: &Path) -> u64 {
+    records(run).iter().filter_map(|record| record["update"].as_u64()).max().unwrap_or(0)
+}
+
+/// `status.json`.
+pub fn status(run: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(run.join("status.json")).unwrap()).unwrap()
+}
+
+/// What must be the same for two runs: the tensors of the last checkpoint, and what the log says that
+/// stands.
+pub fn outcome(run: &Path) -> Vec<String> {
+    let last = run.join("ckpt/step-00000400");
+    let mut all = Vec::new();
+    for name in ["model", "ema", "optim-0-of-1", "constants"] {
+        let file = last.join(format!("{name}.safetensors"));
+        all.push(unix::publish::hash_file(&file).unwrap());
+    }
+    for mut record in unix::log::read(&run.join("log.jsonl")).unwrap().records {
+        if record["kind"] == "update" || record["kind"] == "validation" {
+            // When and how fast is another matter.
+            for key in ["time", "attempt", "seconds", "stall"] {
+                record.remove(key);
+            }
+            all.push(serde_json::to_string(&record).unwrap());
+        }
+    }
+    all
+}
+
+/// Every checkpoint verifies, and nothing temporary is left.
+pub fn is_sound(folder: &Path, run: &str) {
+    let seen: Seen = shell(folder, &format!("ckpt verify {run} >&2"));
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+}

@@ -1,0 +1,217 @@
+//! The same command given again: what it finds, what it does, with which exit status.
+
+mod common;
+
+use common::run::*;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const SHORT: &[&str] = &["-o", "training.updates=20"];
+
+fn with<'a>(more: &[&[&'a str]]) -> Vec<&'a str> {
+    more.concat()
+}
+
+fn manifest(run: &Path, step: u64) -> serde_json::Value {
+    let path = run.join(format!("ckpt/step-{step:08}/manifest.json"));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn at_work_killed_finished_and_made_longer() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let job = |command: &mut Command| {
+        command.env("SLURM_JOB_ID", "4711");
+    };
+    let mut first = start_with(folder, "run", &[], job);
+    first.wait_for_update(&run, 6);
+    first.signal("STOP"); // fresh for 90 s
+    let (exit, said) = train(folder, "run", &[]);
+    assert_eq!(exit, Some(75), "{said}");
+    let pid = format!("process {}", first.child.id());
+    for part in ["attempt 1", "job 4711", &pid, &unix::host::name(), "last sign of life"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    first.signal("KILL");
+    assert_eq!(first.end().0, None);
+    // At once: it is known that the process is gone.
+    let (exit, said) = train(folder, "run", &[]);
+    assert_eq!(exit, Some(0), "{said}");
+    assert!(said.contains("is gone: taking over as attempt 2"), "{said}");
+    assert_eq!(manifest(&run, 400)["attempt"], 2);
+
+    let before = records(&run).len();
+    let (exit, said) = train(folder, "run", &[]);
+    assert_eq!((exit, said.contains("nothing to do")), (Some(0), true), "{said}");
+    assert_eq!(records(&run).len(), before);
+
+    // Longer: another run, unless that is meant.
+    let (exit, said) = train(folder, "run", &["-o", "training.updates=410"]);
+    assert_eq!(exit, Some(78), "{said}");
+    assert!(said.contains("training.updates: was 400, now 410"), "{said}");
+    let more = ["-o", "training.updates=410", "--accept-config-change"];
+    let (exit, said) = train(folder, "run", &more);
+    assert_eq!(exit, Some(0), "{said}");
+    let accepted = manifest(&run, 410)["progress"]["accepted"].clone();
+    assert_eq!(accepted[0], "attempt 3, update 400: training.updates: was 400, now 410");
+    let start = records(&run).into_iter().rfind(|record| record["kind"] == "start").unwrap();
+    assert_eq!(start["accepted"][0], "training.updates: was 400, now 410");
+    let (exit, said) = train(folder, "run", &more);
+    assert_eq!((exit, said.contains("nothing to do")), (Some(0), true), "{said}");
+}
+
+#[test]
+fn other_data_are_refused_unless_accepted_and_other_machines_warned_of() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let (exit, said) = train(folder, "run", SHORT);
+    assert_eq!((exit, said.contains("may differ")), (Some(0), false), "{said}");
+    let env = std::fs::read_to_string(run.join("env.json")).unwrap();
+    let vectors = format!("\"vectors\": \"{}\"", tensor::simd::level());
+    assert!(env.contains(&vectors), "{env}");
+    std::fs::write(run.join("env.json"), env.replace(&vectors, "\"vectors\": \"sse9\"")).unwrap();
+    // Back to where there is something to do.
+    common::shell(
+        folder,
+        "rm -r run/ckpt/step-00000020 data split.json stats.json
+         ds-prep gen burgers --parameter 0.02 --samples 10 --grid 64 --frames 11 --seed 6 -o data
+         ds-prep split data/*.hdf5 --seed 6 -o split.json
+         ds-prep stats split.json -o stats.json",
+    );
+    let (exit, said) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(78), "{said}");
+    for part in ["data: hash was", "data: the constant"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!run.join("ckpt/step-00000020").exists());
+    let (exit, said) = train(folder, "run", &with(&[SHORT, &["--accept-config-change"]]));
+    assert_eq!(exit, Some(0), "{said}");
+    assert!(said.contains("accepted: data: hash was"), "{said}");
+    let warning = said.lines().find(|line| line.contains("bits may differ")).unwrap();
+    assert!(warning.contains("vectors sse9, now"), "{warning}");
+}
+
+#[test]
+fn all_checkpoints_bad_is_refused_with_a_list() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let (exit, said) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(0), "{said}");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(run.join("ckpt")).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::write(entry.path().join("model.safetensors"), "x").unwrap();
+            names.push(entry.file_name().into_string().unwrap());
+        }
+    }
+    assert!(names.len() >= 2, "{names:?}");
+    let (exit, said) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(65), "{said}");
+    assert!(said.contains("ckpt verify") && names.iter().all(|name| said.contains(name)), "{said}");
+}
+
+#[test]
+fn r21_attempts_without_progress_end_in_failure_until_told_to_retry() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    // Less time than the margin: every start stops before its first update, and asks to be run again.
+    let hopeless = ["-o", "training.time_limit=1s", "-o", "training.attempts_without_progress=3"];
+    for _ in 0..3 {
+        let (exit, said) = train(folder, "run", &hopeless);
+        assert_eq!(exit, Some(75), "{said}");
+    }
+    for _ in 0..2 {
+        let (exit, said) = train(folder, "run", &hopeless);
+        assert_eq!(exit, Some(1), "{said}");
+        assert!(said.contains("no progress: the last 3 attempts") && said.contains("--retry"));
+        assert_eq!(status(&run)["state"], "failed");
+        assert!(status(&run)["reason"].as_str().unwrap().contains("no progress"));
+    }
+    let (exit, said) = train(folder, "run", &with(&[&hopeless, &["--retry"]]));
+    assert_eq!(exit, Some(75), "{said}");
+    let (exit, said) = train(folder, "run", &with(&[SHORT, &["--accept-config-change"]]));
+    assert_eq!(exit, Some(0), "{said}");
+    assert_eq!(status(&run)["state"], "finished");
+}
+
+#[test]
+fn a_run_that_diverged_is_held_until_it_is_changed() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let wild = with(&[SHORT, &["-o", "optimizer.learning_rate=1e30"]]);
+    let (exit, said) = train(folder, "run", &wild);
+    assert_eq!(exit, Some(1), "{said}");
+    let before = records(&run).len();
+    let (exit, again) = train(folder, "run", &wild);
+    assert_eq!(exit, Some(1), "{again}");
+    assert!(again.contains("diverged") && again.contains("--accept-config-change"), "{again}");
+    assert_eq!(records(&run).len(), before, "nothing was tried");
+    let (exit, said) = train(folder, "run", &with(&[SHORT, &["--accept-config-change"]]));
+    assert_ne!(exit, Some(78), "{said}");
+    assert!(records(&run).len() > before, "{said}");
+}
+
+/// No two writers: the attempts of the records only grow, and so does the highest number.
+fn one_after_the_other(run: &Path) {
+    let attempts: Vec<u64> =
+        records(run).iter().map(|record| record["attempt"].as_u64().unwrap()).collect();
+    assert!(attempts.is_sorted(), "{attempts:?}");
+    assert_eq!(unix::log::read(&run.join("log.jsonl")).unwrap().bad_lines, 0);
+}
+
+#[test]
+fn r26_of_several_starts_at_once_one_works() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    for round in 0..rounds(2, 50) {
+        let name = format!("run-{round}");
+        let starts: Vec<Run> = (0..4).map(|_| start(folder, &name, SHORT)).collect();
+        let ends: Vec<_> = starts.into_iter().map(Run::end).collect();
+        let of = |wanted| ends.iter().filter(|(exit, _)| *exit == Some(wanted)).count();
+        assert_eq!(of(0) + of(75), 4, "{ends:?}");
+        assert!(of(0) >= 1, "{ends:?}");
+        let run = folder.join(&name);
+        one_after_the_other(&run);
+        let starts = records(&run).iter().filter(|record| record["kind"] == "start").count();
+        assert_eq!(starts, 1, "finished is finished: {ends:?}");
+        is_sound(folder, &name);
+    }
+}
+
+#[test]
+fn r26_an_owner_that_stood_still_is_taken_over_and_fenced() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let quick = |command: &mut Command| {
+        command.env("LONGHAUL_HEARTBEAT", "0.1");
+    };
+    let seed = seed();
+    let mut random = Random(seed);
+    for round in 0..rounds(2, 20) {
+        let name = format!("run-{round}");
+        let run = run.with_file_name(&name);
+        let mut older = start_with(folder, &name, &[], quick);
+        older.wait_for_update(&run, 1 + random.below(60) as u64);
+        std::thread::sleep(Duration::from_secs_f64(0.01 * random.next()));
+        older.signal("STOP");
+        if !older.is_alive() {
+            continue;
+        }
+        std::thread::sleep(Duration::from_secs(1)); // its heartbeat is old after 0.9 s
+        let mut newer = start_with(folder, &name, &["-o", "training.prefetch=2"], quick);
+        wait_until(|| !newer.is_alive() || records(&run).iter().any(|r| r["attempt"] == 2));
+        older.signal("CONT");
+        let (exit, said) = older.end();
+        assert_eq!(exit, Some(75), "seed {seed}: {said}");
+        assert!(said.contains("attempt 2") && said.contains("took the run over"), "{said}");
+        let (exit, said) = newer.end();
+        assert_eq!(exit, Some(0), "seed {seed}: {said}");
+        assert!(said.contains("taking over as attempt 2"), "{said}");
+        one_after_the_other(&run);
+        assert_eq!(status(&run)["attempt"], 2);
+        is_sound(folder, &name);
+    }
+}

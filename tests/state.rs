@@ -1,0 +1,266 @@
+//! Everything a checkpoint holds is needed: without any one item a run is refused, and with another
+//! value in it the run ends differently.
+
+mod common;
+
+use common::run::{prepare, records, rounds, seed, status, train};
+use common::{run::Random, shell};
+use learn::checkpoint::{State, load, write};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use tensor::Tensor;
+
+/// Of 20 updates, with every checkpoint kept; it could end early, but does not.
+const MORE: &[&str] =
+    &["-o", "training.updates=20", "-o", "training.patience=30", "-o", "checkpoint.keep_last=99"];
+
+/// A run made whole, and the state it had after 10 updates.
+fn whole(folder: &Path) -> State {
+    let (exit, said) = train(folder, "whole", MORE);
+    assert_eq!(exit, Some(0), "{said}");
+    state_of(&folder.join("whole/ckpt/step-00000010"))
+}
+
+fn state_of(checkpoint: &Path) -> State {
+    let found = load(checkpoint).unwrap();
+    let m = &found.manifest;
+    let tensors =
+        m.files.iter().map(|file| (file.stem().to_string(), found.tensors(file.stem()).unwrap()));
+    State {
+        tensors: tensors.collect(),
+        update: m.update,
+        progress: m.progress.clone(),
+        metrics: m.metrics.clone(),
+        seed: m.seed,
+        stage: m.stage.clone(),
+        config: m.config.clone(),
+        config_hash: m.config_hash.clone(),
+        data_hash: m.data_hash.clone(),
+        fence: None,
+    }
+}
+
+/// A run directory that has this checkpoint and nothing else.
+fn run_of(folder: &Path, state: &State) -> PathBuf {
+    let run = folder.join("run");
+    let _ = std::fs::remove_dir_all(&run);
+    std::fs::create_dir_all(run.join("ckpt")).unwrap();
+    write(&run.join("ckpt"), state, 1).unwrap();
+    run
+}
+
+/// Goes on from there; the exit status and, where it is 0, what it became.
+fn go_on(folder: &Path, state: &State) -> (Option<i32>, String, Vec<String>) {
+    let run = run_of(folder, state);
+    let (exit, said) = train(folder, "run", MORE);
+    let outcome = if exit == Some(0) { outcome(&run) } else { Vec::new() };
+    (exit, said, outcome)
+}
+
+/// What became of a run after its tenth update.
+fn outcome(run: &Path) -> Vec<String> {
+    let last = run.join("ckpt/step-00000020");
+    let Ok(found) = load(&last) else { return Vec::new() };
+    let mut all: Vec<String> = found.manifest.files.iter().map(|f| f.blake3.clone()).collect();
+    let mut progress = found.manifest.progress.clone();
+    let seconds = progress.as_object_mut().unwrap().remove("seconds").unwrap();
+    all.push(progress.to_string());
+    all.push(format!("an hour spent: {}", seconds.as_f64().unwrap() > 3600.0));
+    let late = |record: &Value| record["update"].as_u64() > Some(10);
+    for mut record in records(run).into_iter().filter(late) {
+        if record["kind"] == "update" || record["kind"] == "validation" {
+            for key in ["time", "attempt", "seconds", "stall"] {
+                record.as_object_mut().unwrap().remove(key);
+            }
+            all.push(record.to_string());
+        }
+    }
+    all
+}
+
+#[test]
+fn r30_without_any_one_tensor_it_is_refused() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let state = whole(folder);
+    assert_eq!(go_on(folder, &state).2, outcome(&folder.join("whole")), "with all it goes on");
+    let mut items: Vec<(String, Option<String>)> = Vec::new();
+    for (file, tensors) in &state.tensors {
+        items.push((file.clone(), None));
+        items.extend(tensors.iter().map(|(name, _)| (file.clone(), Some(name.clone()))));
+    }
+    assert!(items.len() > 60, "{items:?}");
+    let seed = seed();
+    let mut random = Random(seed);
+    let files = items.iter().filter(|(_, tensor)| tensor.is_none()).count();
+    while items.len() > rounds(files + 12, usize::MAX) {
+        let at = random.below(items.len());
+        if items[at].1.is_some() {
+            items.remove(at);
+        }
+    }
+    for (file, tensor) in items {
+        let mut without = state.clone();
+        match &tensor {
+            None => drop(without.tensors.remove(&file)),
+            Some(name) => without.tensors.get_mut(&file).unwrap().retain(|(n, _)| n != name),
+        }
+        let (exit, said, _) = go_on(folder, &without);
+        let missing = tensor.as_ref().unwrap_or(&file);
+        assert_eq!(exit, Some(65), "{file} {tensor:?}, seed {seed}: {said}");
+        let named = said.contains(missing.as_str()) || file == "constants";
+        assert!(named, "{file} {tensor:?}, seed {seed}: {said}");
+    }
+}
+
+#[test]
+fn r30_without_any_one_field_it_is_refused() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let state = whole(folder);
+    let fields: Vec<String> = state.progress.as_object().unwrap().keys().cloned().collect();
+    assert!(fields.len() >= 10, "{fields:?}");
+    for field in fields {
+        let mut without = state.clone();
+        without.progress.as_object_mut().unwrap().remove(&field);
+        let (exit, said, _) = go_on(folder, &without);
+        assert_eq!(exit, Some(65), "progress.{field}: {said}");
+        assert!(said.contains(&format!("missing field `{field}`")), "{said}");
+    }
+    // Of the manifest itself, digest and all else in order.
+    let run = run_of(folder, &state);
+    let path = run.join("ckpt/step-00000010/manifest.json");
+    let text = std::fs::read(&path).unwrap();
+    let fields: Value = serde_json::from_slice(&text).unwrap();
+    for field in fields.as_object().unwrap().keys().filter(|field| *field != "digest") {
+        std::fs::write(&path, manifest_text(&fields, |map| drop(map.shift_remove(field)))).unwrap();
+        let (exit, said) = train(folder, "run", MORE);
+        assert_eq!(exit, Some(65), "{field}: {said}");
+        assert!(said.contains(&format!("missing field `{field}`")), "{said}");
+    }
+    std::fs::write(&path, manifest_text(&fields, |_| ())).unwrap();
+    let (exit, said) = train(folder, "run", MORE);
+    assert_eq!(exit, Some(0), "{said}");
+}
+
+/// The text of a manifest after a change, with the digest it then has.
+fn manifest_text(
+    fields: &Value,
+    change: impl FnOnce(&mut serde_json::Map<String, Value>),
+) -> String {
+    let mut map = fields.as_object().unwrap().clone();
+    map.shift_remove("digest");
+    change(&mut map);
+    let mut text = String::from("{\n");
+    for (name, value) in map {
+        text += &format!("{}: {value},\n", Value::String(name));
+    }
+    let digest = blake3::hash(text.as_bytes()).to_hex();
+    format!("{text}\"digest\": \"{digest}\"\n}}\n")
+}
+
+#[test]
+fn r30_with_another_value_it_is_refused_or_ends_differently() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let state = whole(folder);
+    let whole = outcome(&folder.join("whole"));
+    let differs = |what: &str, changed: State| {
+        let (exit, said, outcome) = go_on(folder, &changed);
+        let refused = matches!(exit, Some(65 | 78));
+        let different = exit == Some(0) && outcome != whole;
+        assert!(refused || different, "{what} was ignored: {exit:?} {said}");
+    };
+    for (field, value) in [
+        ("update", json!(9)),
+        ("samples", json!(0)),
+        ("steps", json!(0)),
+        ("skipped", json!(1)),
+        ("best", json!({"metric": "nrmse", "value": 1e-9, "update": 1})),
+        ("validations_since_best", json!(31)),
+        ("seconds", json!(4000.0)),
+        ("finished", json!(true)),
+        ("accepted", json!(["another history"])),
+    ] {
+        let mut changed = state.clone();
+        changed.progress[field] = value;
+        differs(field, changed);
+    }
+    for file in state.tensors.keys() {
+        let mut changed = state.clone();
+        for (_, tensor) in changed.tensors.get_mut(file).unwrap() {
+            *tensor = Tensor::zeros(tensor.shape(), tensor.dtype());
+        }
+        differs(file, changed);
+    }
+    differs("seed", State { seed: 4, ..state.clone() });
+    differs("stage", State { stage: "operator".into(), ..state.clone() });
+    differs("data_hash", State { data_hash: "0".into(), ..state.clone() });
+    let mut config = state.config.clone();
+    config["training"]["clip"] = json!(0.5);
+    differs("config", State { config, ..state });
+}
+
+/// Updates skipped in a row are counted through a restart.
+#[test]
+fn r30_the_count_of_skipped_updates_goes_on() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let more = ["-o", "optimizer.learning_rate=1e30", "-o", "checkpoint.every=1"];
+    let more = [MORE, &more].concat();
+    let end = |run: &str| {
+        let (exit, said) = train(folder, run, &more);
+        assert_eq!(exit, Some(1), "{said}");
+        assert!(said.contains("diverged"), "{said}");
+        status(&folder.join(run))["update"].as_u64().unwrap()
+    };
+    let diverged_at = end("whole");
+    let before = folder.join(format!("whole/ckpt/step-{:08}", diverged_at - 3));
+    let mut state = state_of(&before);
+    assert_eq!(state.progress["skipped_in_row"], 5, "{}", state.progress);
+    run_of(folder, &state);
+    assert_eq!(end("run"), diverged_at);
+    state.progress["skipped_in_row"] = json!(0);
+    run_of(folder, &state);
+    assert_eq!(end("run"), diverged_at + 5);
+}
+
+/// Made by tests/golden/checkpoint-1.sh.
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/checkpoint-1")
+}
+
+#[test]
+fn r31_a_checkpoint_of_format_1_loads_and_is_gone_on_from() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let path = golden().join("step-00000010");
+    let manifest = load(&path).unwrap().manifest;
+    assert_eq!((manifest.format, manifest.update), (1, 10));
+    let seen = shell(folder, &format!("ckpt verify {} >&2", path.display()));
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    // Other processors make data with other last bits; that must not matter here.
+    let from = path.to_str().unwrap();
+    let more = ["--resume", from, "--accept-config-change", "-o", "training.updates=20"];
+    let (exit, said) = train(folder, "run", &more);
+    assert_eq!(exit, Some(0), "{said}");
+    let first = records(&folder.join("run")).into_iter().find(|r| r["kind"] == "update").unwrap();
+    assert_eq!(first["update"], 11);
+}
+
+#[test]
+fn r31_a_newer_format_is_refused_with_a_line() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let (exit, said) = train(folder, "run", MORE);
+    assert_eq!(exit, Some(0), "{said}");
+    let path = folder.join("run/ckpt/step-00000020/manifest.json");
+    let fields: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let newer = manifest_text(&fields, |map| map["format"] = json!(2));
+    std::fs::write(&path, &newer).unwrap();
+    let (exit, said) = train(folder, "run", MORE);
+    assert_eq!(exit, Some(65), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("format 2") && said.contains("use a newer version"), "{said}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), newer);
+}

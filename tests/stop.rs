@@ -1,0 +1,234 @@
+//! A run that is told to stop, stopped hard, or left without anybody who listens.
+
+mod common;
+
+use common::run::*;
+use common::shell;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Updates of which there is a checkpoint, by the log.
+fn saved(run: &Path) -> Vec<u64> {
+    let records = records(run);
+    let saves = records.iter().filter(|record| record["kind"] == "checkpoint");
+    saves.map(|record| record["update"].as_u64().unwrap()).collect()
+}
+
+fn newest_checkpoint(run: &Path) -> String {
+    let link = std::fs::read_link(run.join("ckpt/latest")).unwrap();
+    link.to_string_lossy().into_owned()
+}
+
+#[test]
+fn r10_a_storm_of_requests_saves_one_at_a_time_and_loses_none_at_the_stop() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    for _ in 0..rounds(1, 20) {
+        let rarely = ["-o", "checkpoint.every=100000", "-o", "training.updates=100000"];
+        let mut child = start(folder, "run", &rarely);
+        child.wait_for_update(&run, 3);
+        let mut before = saved(&run).len();
+        for _ in 0..30 {
+            child.signal("USR2");
+            let left = |name: &str| name.starts_with(".tmp-step");
+            let names = std::fs::read_dir(run.join("ckpt")).unwrap().flatten();
+            let at_work = names.filter(|entry| left(&entry.file_name().to_string_lossy()));
+            assert!(at_work.count() <= 1, "two saves at once");
+        }
+        wait_until(|| saved(&run).len() > before);
+        // One more, alone: it is not lost either.
+        std::thread::sleep(Duration::from_millis(50));
+        before = saved(&run).len();
+        child.signal("USR2");
+        wait_until(|| saved(&run).len() > before);
+        child.signal("USR2");
+        child.signal("TERM");
+        let (exit, said) = child.end();
+        assert_eq!(exit, Some(75), "{said}");
+        let updates = saved(&run);
+        assert!(updates.windows(2).all(|pair| pair[0] <= pair[1]), "{updates:?}");
+        let stopped = status(&run)["update"].as_u64().unwrap();
+        assert_eq!(newest_checkpoint(&run), format!("step-{stopped:08}"));
+        is_sound(folder, "run");
+        std::fs::remove_dir_all(&run).unwrap();
+    }
+}
+
+/// Update, save and validation take milliseconds; the rest is for a machine under load.
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn r11_signals_at_any_moment_end_it_with_75_and_the_bits_stay() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let (exit, said) = train(folder, "whole", &[]);
+    assert_eq!(exit, Some(0), "{said}");
+    let whole = outcome(&folder.join("whole"));
+    let seed = seed();
+    let mut random = Random(seed);
+    let (mut n, mut round, mut stopped) = (0, 0, 0);
+    while n < rounds(12, 200) {
+        round += 1;
+        let name = format!("run-{round}");
+        let run = folder.join(&name);
+        loop {
+            let signal = ["TERM", "INT", "HUP", "USR1"][n % 4];
+            let mut child = start(folder, &name, &[]);
+            child.wait_for_handlers();
+            if n % 3 > 0 {
+                // After an update, in an update, a validation or a save; else while it starts.
+                let far = newest_update(&run) + 1 + random.below(90) as u64;
+                child.wait_for_update(&run, far);
+            }
+            std::thread::sleep(Duration::from_secs_f64(0.03 * random.next()));
+            if !child.is_alive() {
+                assert_eq!(child.end().0, Some(0), "seed {seed}");
+                break;
+            }
+            child.signal(signal);
+            let asked = Instant::now();
+            let (exit, said) = child.end();
+            n += 1;
+            assert!(asked.elapsed() < SOON, "{signal}, seed {seed}: {:?}", asked.elapsed());
+            assert!([Some(75), Some(0)].contains(&exit), "{signal}, seed {seed}: {exit:?} {said}");
+            if exit == Some(0) {
+                break;
+            }
+            stopped += 1;
+            assert_eq!(status(&run)["state"], "stopped", "{signal}, seed {seed}: {said}");
+            let update = status(&run)["update"].as_u64().unwrap();
+            assert_eq!(newest_checkpoint(&run), format!("step-{update:08}"), "seed {seed}");
+        }
+        let (exit, said) = train(folder, &name, &[]);
+        assert_eq!(exit, Some(0), "seed {seed}: {said}");
+        is_sound(folder, &name);
+        assert!(outcome(&run) == whole, "seed {seed}: a stopped run ended differently");
+    }
+    println!("{n} signals in {round} runs, {stopped} of them stopped it");
+    assert!(stopped * 2 > n, "seed {seed}: the signals came too late");
+}
+
+#[test]
+fn r12_a_second_term_ends_it_within_a_second_and_the_state_is_good() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let mut child = start(folder, "run", &[]);
+    child.wait_for_update(&run, 20);
+    child.signal("TERM");
+    assert_eq!(child.end().0, Some(75));
+    let before = status(&run)["update"].clone();
+    for signal in ["TERM", "INT"] {
+        // One update of many minutes: the first signal has to wait.
+        let long = ["-o", "training.accumulation=1000000", "--accept-config-change"];
+        let child = start(folder, "run", &long);
+        wait_until(|| {
+            records(&run).iter().rfind(|r| r["kind"] == "start").is_some_and(|start| {
+                !start["accepted"].as_array().unwrap().is_empty()
+                    && status(&run)["state"] == "running"
+            })
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        child.signal(signal);
+        std::thread::sleep(Duration::from_millis(300));
+        let asked = Instant::now();
+        child.signal(signal);
+        let (exit, said) = child.end();
+        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert_eq!(exit, Some(if signal == "TERM" { 143 } else { 130 }), "{said}");
+        is_sound(folder, "run");
+        assert_eq!(newest_checkpoint(&run), format!("step-{:08}", before.as_u64().unwrap()));
+    }
+    let (exit, said) = train(folder, "run", &[]);
+    assert_eq!(exit, Some(0), "{said}");
+}
+
+#[test]
+fn r15_stopped_by_job_control_and_continued_it_goes_on() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    // In place of 60 s: far longer than its lease is good for.
+    let quick = |command: &mut Command| {
+        command.env("LONGHAUL_HEARTBEAT", "0.1");
+    };
+    let pause = if torture() { 60 } else { 2 };
+    let mut child = start_with(folder, "run", &[], quick);
+    child.wait_for_update(&run, 20);
+    child.signal("STOP");
+    std::thread::sleep(Duration::from_secs(pause));
+    child.signal("CONT");
+    let (exit, said) = child.end();
+    assert_eq!(exit, Some(0), "{said}");
+    assert!(!said.contains("warning"), "{said}");
+    assert!(records(&run).iter().all(|record| record["attempt"] == 1));
+}
+
+#[test]
+fn r16_nobody_listens_and_no_word_of_the_log_is_lost() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let (exit, said) = train(folder, "whole", &[]);
+    assert_eq!(exit, Some(0), "{said}");
+    let whole = outcome(&folder.join("whole"));
+    let command = "train-stage codec -c codec.yaml";
+    for (name, script) in [
+        ("closed", format!("{command} --run closed <&- >&- 2>&-")),
+        ("stdio", format!("{command} --run stdio <&- >&-")),
+        ("full", format!("{command} --run full >/dev/full 2>/dev/full")),
+    ] {
+        let seen = shell(folder, &script);
+        assert_eq!(seen.status, Some(0), "{name}: {}", seen.stderr);
+        assert!(outcome(&folder.join(name)) == whole, "{name}");
+        assert_eq!(unix::log::read(&folder.join(name).join("log.jsonl")).unwrap().bad_lines, 0);
+    }
+    // A reader of both that goes away while it works.
+    let run = folder.join("pipe");
+    let pipe = |command: &mut Command| {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    };
+    let mut child = start_with(folder, "pipe", &[], pipe);
+    child.wait_for_update(&run, 10);
+    drop((child.child.stdout.take(), child.child.stderr.take()));
+    assert_eq!(child.end().0, Some(0));
+    assert!(outcome(&run) == whole, "pipe");
+    // The results of a dry run are data: a reader that has enough ends it quietly.
+    let seen = shell(folder, &format!("{command} --run dry --dry-run --json | true"));
+    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn r28_killed_twice_in_an_epoch_and_at_its_end_the_bits_are_those_of_a_whole_run() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let (exit, said) = train(folder, "whole", &[]);
+    assert_eq!(exit, Some(0), "{said}");
+    let whole = outcome(&folder.join("whole"));
+    let told = shell(folder, "train-stage codec -c codec.yaml --run dry --dry-run --json");
+    let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+    let epoch = told["samples"].as_u64().unwrap() / 8;
+    assert!((6..100).contains(&epoch), "{told}");
+    let seed = seed();
+    let mut random = Random(seed);
+    for round in 0..rounds(1, 10) {
+        let name = format!("run-{round}");
+        let run = folder.join(&name);
+        // Twice in the third epoch, at the end of the fifth, then anywhere.
+        let mut moments = vec![2 * epoch + 2, 2 * epoch + epoch / 2 + 2, 5 * epoch];
+        while moments.len() < rounds(6, 20) {
+            let last = moments[moments.len() - 1];
+            moments.push((last + 1 + random.below(30) as u64).min(395));
+        }
+        for moment in &moments {
+            let mut child = start(folder, &name, &[]);
+            child.wait_for_update(&run, *moment);
+            if *moment != 5 * epoch {
+                std::thread::sleep(Duration::from_secs_f64(0.002 * random.next()));
+            }
+            child.child.kill().unwrap();
+            child.end();
+        }
+        let (exit, said) = train(folder, &name, &[]);
+        assert_eq!(exit, Some(0), "seed {seed}: {said}");
+        assert!(outcome(&run) == whole, "killed after {moments:?}, seed {seed}");
+    }
+}
