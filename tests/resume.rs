@@ -102,8 +102,14 @@ impl Random {
 }
 
 fn start(folder: &Path, run: &str) -> Child {
+    start_with(folder, run, &[])
+}
+
+/// With more configuration.
+fn start_with(folder: &Path, run: &str, more: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_train-stage"))
         .args(["operator", "-c", "operator.yaml", "--run", run])
+        .args(more)
         .current_dir(folder)
         .env_remove("LONGHAUL_END_TIME")
         .stderr(Stdio::null())
@@ -169,6 +175,41 @@ fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
 
     threads_change_nothing(folder, &whole);
     warned_by_timekeep_it_stops_and_goes_on(folder, &whole);
+    r37_rewinds_are_exact_too(folder);
+}
+
+/// Batches of four and a change of horizon give real spikes, here more than ten of them.
+fn r37_rewinds_are_exact_too(folder: &Path) {
+    std::fs::write(
+        folder.join("spikes.yaml"),
+        "training: {on_spike: rewind, spike: {window: 32, skip: 3, rewinds: 1000}}",
+    )
+    .unwrap();
+    let script =
+        |run: &str| format!("train-stage operator -c operator.yaml -c spikes.yaml --run {run}");
+    let seen = shell(folder, &script("around"));
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let whole = outcome(folder, "around");
+    let log = std::fs::read_to_string(folder.join("around/log.jsonl")).unwrap();
+    let rewinds = log.matches(r#""kind":"rewind""#).count();
+    assert!(rewinds > 3, "{rewinds} rewinds");
+
+    let seed = seed();
+    let mut random = Random(seed);
+    for part in 0..6 {
+        let target = 40 * part + (40.0 * random.next()) as u64;
+        let mut child = start_with(folder, "around-killed", &["-c", "spikes.yaml"]);
+        wait_for_update(folder, "around-killed", target, &mut child);
+        std::thread::sleep(Duration::from_secs_f64(0.02 * random.next()));
+        // Half of them stop, with checkpoints at updates to which no rewind must go.
+        let signal = if random.next() < 0.5 { "-TERM" } else { "-KILL" };
+        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        child.wait().unwrap();
+    }
+    let seen = shell(folder, &script("around-killed"));
+    assert_eq!(seen.status, Some(0), "seed {seed}: {}", seen.stderr);
+    let after = outcome(folder, "around-killed");
+    assert!(after == whole, "seed {seed}: a killed run with rewinds ended differently");
 }
 
 fn threads_change_nothing(folder: &Path, whole: &Outcome) {

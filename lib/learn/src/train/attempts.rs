@@ -13,6 +13,8 @@ struct Record {
     attempt: u64,
     kind: String,
     update: Option<u64>,
+    /// Of a start or a rewind: samples passed over by rewinds so far.
+    passed_over: Option<u64>,
     /// Of a start: it was told to try anew, or given another configuration.
     #[serde(default)]
     anew: bool,
@@ -23,7 +25,9 @@ struct Record {
 struct Attempt {
     started: bool,
     anew: bool,
-    furthest: u64,
+    passed_over: u64,
+    /// Samples passed over, and the last update: after a rewind updates are new that have old numbers.
+    furthest: (u64, u64),
 }
 
 /// Attempts at the end of the log that made no update which no attempt before had made; counted from
@@ -46,11 +50,13 @@ fn count(mut log: impl BufRead) -> std::io::Result<u64> {
             let attempt = attempts.entry(record.attempt).or_default();
             attempt.started |= record.kind == "start";
             attempt.anew |= record.anew;
-            attempt.furthest = attempt.furthest.max(record.update.unwrap_or(0));
+            attempt.passed_over = record.passed_over.unwrap_or(attempt.passed_over);
+            let place = (attempt.passed_over, record.update.unwrap_or(0));
+            attempt.furthest = attempt.furthest.max(place);
         }
         line.clear();
     }
-    let (mut furthest, mut in_vain) = (0, 0);
+    let (mut furthest, mut in_vain) = ((0, 0), 0);
     for attempt in attempts.values().filter(|attempt| attempt.started) {
         if attempt.anew {
             in_vain = 0;
@@ -94,6 +100,29 @@ mod tests {
         assert_eq!(of(&[&before[..], &[(4, "start!", 0)]].concat()), 1);
         // A start that was refused has only a stop.
         assert_eq!(of(&[&before[..], &[(4, "stop", 0)]].concat()), 3);
+    }
+
+    #[test]
+    fn updates_after_a_rewind_are_new() {
+        let mut log = String::new();
+        let mut after = |attempt: u64, kind: &str, update: u64, passed_over: Option<u64>| {
+            let of = serde_json::json!({
+                "attempt": attempt, "kind": kind, "update": update, "passed_over": passed_over,
+            });
+            log += &format!("{of}\n");
+            count(log.as_bytes()).unwrap()
+        };
+        after(1, "start", 0, Some(0));
+        after(1, "update", 30, None);
+        after(1, "rewind", 20, Some(64));
+        assert_eq!(after(1, "update", 22, None), 0);
+        // Again to the spike, back, and no further than before; then one further.
+        after(2, "start", 20, Some(0));
+        after(2, "update", 30, None);
+        after(2, "rewind", 20, Some(64));
+        assert_eq!(after(2, "update", 22, None), 1);
+        assert_eq!(after(3, "start", 22, Some(64)), 2);
+        assert_eq!(after(3, "update", 23, None), 0);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct Progress {
     /// Of these, the last ones in a row.
     pub skipped_in_row: u64,
     /// What is remembered of the last updates.
-    pub watch: Watch,
+    pub watch: Box<Watch>,
     /// Best validation.
     #[serde(deserialize_with = "Option::deserialize")] // null may stand there, nothing may not
     pub best: Option<Best>,

@@ -61,6 +61,7 @@ impl Reporter {
             "start",
             &json!({
                 "update": progress.update,
+                "passed_over": progress.passed_over,
                 "stage": S::NAME,
                 "updates": training.updates,
                 "parameters": learner.params.count(),

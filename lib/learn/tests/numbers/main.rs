@@ -64,7 +64,13 @@ impl Run {
             device: "cpu".into(),
             ranks: &Solo,
         };
-        train(&job).unwrap() as u8
+        match train(&job) {
+            Ok(exit) => exit as u8,
+            Err(error) => {
+                println!("{error}");
+                error.exit as u8
+            }
+        }
     }
 
     /// Starts the run in a process that sends itself a signal: `kill:N` or `term:N` at its N-th

@@ -38,7 +38,7 @@ fn r36_numbers_that_are_never_finite_end_the_run() {
     // Nothing of after the end was saved, and what was saved is from before.
     let newest = checkpoint::load_newest(&run.folder.join("ckpt")).unwrap().unwrap();
     assert_eq!((newest.manifest.update, &newest.manifest.progress["steps"]), (21, &json!(18)));
-    // Another start comes to the same end.
+    // Another start would come to the same end, and does nothing.
     assert_eq!(run.start(), 1);
     assert_eq!(run.status().update, 26);
 }
