@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build; demo and install use the programs there.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test check bench man install deps
+.PHONY: demo test torture check bench man install deps
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -17,6 +17,10 @@ demo: deps
 # building more slowly for the sake of their speed cannot pay, and overflow checks stay on.
 test: deps
 	cargo test --workspace --locked
+
+# The long forms of the tests of faults: minutes of fuzzing. FUZZ_SEED=N repeats a seed that was printed.
+torture: deps
+	TORTURE=1 cargo test --locked --test hostile fuzz -- --nocapture
 
 check:
 	cargo fmt --all --check

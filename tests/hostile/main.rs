@@ -4,8 +4,11 @@
 mod common;
 
 mod checkpoints;
+mod fuzz;
 mod inputs;
+mod mutate;
 mod secrets;
+mod targets;
 
 use std::path::Path;
 use std::process::Command;
