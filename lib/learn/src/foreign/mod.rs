@@ -70,7 +70,7 @@ pub fn open(path: &Path) -> Result<Foreign> {
     file.read_exact(&mut first).map_err(|cause| Error::io(path, cause))?;
     let tensors = match first {
         [b'P', b'K', 3, 4, ..] => torch::tensors(&file, bytes),
-        [0x80, 2 | 3 | 4 | 5, ..] => {
+        [0x80, 2..=5, ..] => {
             Err("a pickle without an archive, as PyTorch before 1.6 wrote it: load it \
                                 there and save it again"
                 .into())
