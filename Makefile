@@ -28,6 +28,10 @@ torture: deps
 torture: deps
 	TORTURE=1 cargo test --locked --test restart --test stop --test state
 
+# The long forms of the tests of faults: minutes of fuzzing. FUZZ_SEED=N repeats a seed that was printed.
+torture: deps
+	TORTURE=1 cargo test --locked --test hostile fuzz -- --nocapture
+
 check:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings

@@ -13,7 +13,7 @@ use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use unix::{Error, Result};
+use unix::{Error, Result, small};
 
 /// How a file stores its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,7 @@ impl Field {
     /// that is not known.
     pub fn open(path: &Path) -> Result<Self> {
         // The library has poor words for missing files and folders.
+        small::require_file(path)?;
         let plain = fs::File::open(path).map_err(|cause| Error::open(path, cause))?;
         let bytes = plain.metadata().map_err(|cause| Error::open(path, cause))?.len();
         let bad = |cause: hdf5::Error| Error::data(format!("{}: {cause}", path.display()));

@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use unix::publish::publish_bytes;
-use unix::{Error, Result};
+use unix::{Error, Result, small};
 
 /// Name of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -98,13 +98,15 @@ pub struct Part {
 
 pub(crate) const FORMAT: &str = "longhaul-split";
 pub(crate) const VERSION: u32 = 1;
+/// Largest manifest, in bytes.
+const MAX_BYTES: u64 = 256 << 20;
 
 impl Split {
     /// Reads a manifest; the second value is the BLAKE3 of its bytes, its identity.
     ///
     /// Errors: 66 when it cannot be read, 65 when it is no manifest of ours.
     pub fn load(path: &Path) -> Result<(Self, String)> {
-        let bytes = std::fs::read(path).map_err(|cause| Error::open(path, cause))?;
+        let bytes = small::read(path, MAX_BYTES)?;
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
         let split: Self = serde_json::from_slice(&bytes)
             .map_err(|cause| bad(format!("no split manifest: {cause}")))?;

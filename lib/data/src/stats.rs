@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use unix::publish::publish_bytes;
-use unix::{Error, Result};
+use unix::{Error, Result, small};
 
 /// Moments and range of some numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +70,8 @@ pub struct Stats {
 
 const FORMAT: &str = "longhaul-stats";
 const VERSION: u32 = 1;
+/// Largest file, in bytes.
+const MAX_BYTES: u64 = 64 << 20;
 
 impl Stats {
     /// Reads the whole training split.
@@ -131,7 +133,7 @@ impl Stats {
     ///
     /// Errors: 66 when the file cannot be read, 65 when it is none or belongs to another manifest.
     pub fn load(path: &Path, manifest_hash: &str) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|cause| Error::open(path, cause))?;
+        let bytes = small::read(path, MAX_BYTES)?;
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
         let stats: Self = serde_json::from_slice(&bytes)
             .map_err(|cause| bad(format!("no statistics: {cause}")))?;

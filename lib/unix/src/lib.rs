@@ -21,6 +21,7 @@ pub mod publish;
 pub mod run_dir;
 pub mod signal;
 pub mod slurm;
+pub mod small;
 pub mod space;
 pub mod status;
 pub mod stream;

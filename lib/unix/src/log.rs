@@ -15,7 +15,10 @@ use serde_json::{Map, Value};
 
 use crate::lease::Fence;
 use crate::time::now_utc;
-use crate::{Error, Result, fail};
+use crate::{Error, Result, fail, small};
+
+/// Longest line that is read, in bytes; records have a few hundred.
+const MAX_LINE: u64 = 1 << 20;
 
 /// The writing end of a log. One process writes a log; see the run directory's lease.
 #[derive(Debug)]
@@ -97,15 +100,22 @@ pub struct Records {
 
 /// Reads a log. Errors: 66 when it cannot be opened, 74; bad lines are only counted.
 pub fn read(path: &Path) -> Result<Records> {
+    small::require_file(path)?;
     let file = File::open(path).map_err(|cause| Error::open(path, cause))?;
     let mut found = Records::default();
     let mut reader = BufReader::new(file);
     let mut line = Vec::new();
     loop {
         line.clear();
-        let length = reader.read_until(b'\n', &mut line).map_err(|cause| Error::io(path, cause))?;
-        if length == 0 {
+        let io = |cause| Error::io(path, cause);
+        let mut limited = Read::take(&mut reader, MAX_LINE);
+        if limited.read_until(b'\n', &mut line).map_err(io)? == 0 {
             break;
+        }
+        if line.len() as u64 == MAX_LINE && line.last() != Some(&b'\n') {
+            reader.skip_until(b'\n').map_err(io)?;
+            found.bad_lines += 1;
+            continue;
         }
         match serde_json::from_slice(&line) {
             Ok(Value::Object(record)) => found.records.push(record),

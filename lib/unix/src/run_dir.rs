@@ -7,7 +7,10 @@ use serde_json::{Map, Value, json};
 
 use crate::publish::{create_folder, publish_bytes};
 use crate::slurm::Slurm;
-use crate::{Error, Result, cli, host, time, warn};
+use crate::{Error, Result, cli, host, small, time, warn};
+
+/// Largest record of starts, in bytes.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// A run directory.
 #[derive(Clone, Debug)]
@@ -102,11 +105,10 @@ impl RunDir {
     /// The entries of `env.json`, oldest first.
     pub fn starts(&self) -> Result<Vec<Value>> {
         let path = self.env();
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(cause) => return Err(Error::open(&path, cause)),
-        };
+        if std::fs::symlink_metadata(&path).is_err() {
+            return Ok(Vec::new());
+        }
+        let text = small::read(&path, MAX_BYTES)?;
         serde_json::from_slice(&text).or_else(|cause| {
             let aside = path.with_file_name(format!("env.json.damaged-{}", time::unix_seconds()));
             warn!("{}: {cause}; moved to {}", path.display(), aside.display());

@@ -92,17 +92,25 @@ impl Slurm {
             return Err(format!("SLURM_JOB_ID={id:?} is no job id"));
         }
         let answer = answer_of("squeue", &["-h", "-j", &id, "-o", "%L"], timeout)?;
-        // A heterogeneous job has a line for each component: the first to end counts.
-        let lines = answer.split_whitespace().map(parse_limit).collect::<Result<Vec<_>, _>>();
-        match lines {
-            Ok(lines) if !lines.is_empty() => Ok(lines.into_iter().flatten().min()),
-            _ => Err(format!("squeue answered {:?}, which is no time", answer.trim())),
-        }
+        time_left_of(&answer)
     }
 
     /// End of the job in seconds since 1970, from what is left now.
     pub fn end_from_left(left: Duration) -> u64 {
         unix_seconds().saturating_add(left.as_secs())
+    }
+}
+
+/// What `squeue -o %L` answered: no value when the job has no limit.
+pub fn time_left_of(answer: &str) -> Result<Option<Duration>, String> {
+    // A heterogeneous job has a line for each component: the first to end counts.
+    let lines = answer.split_whitespace().map(parse_limit).collect::<Result<Vec<_>, _>>();
+    match lines {
+        Ok(lines) if !lines.is_empty() => Ok(lines.into_iter().flatten().min()),
+        _ => {
+            let shown: String = answer.trim().chars().take(80).collect();
+            Err(format!("squeue answered {shown:?}, which is no time"))
+        }
     }
 }
 

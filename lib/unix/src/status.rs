@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::lease::Fence;
 use crate::publish::publish_bytes;
 use crate::time::now_utc;
-use crate::{Error, Result};
+use crate::{Error, Result, small};
+
+/// Largest status, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Files on shared disks are replaced no more often than this while the state stays the same.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -81,12 +84,11 @@ pub struct Status {
 
 /// Reads a status; nothing when there is none yet. Errors: 65 for a damaged one, 66, 74.
 pub fn read(path: &Path) -> Result<Option<Status>> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(cause) => return Err(Error::open(path, cause)),
-    };
-    let status = serde_json::from_str(&text);
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(None);
+    }
+    let text = small::read(path, MAX_BYTES)?;
+    let status = serde_json::from_slice(&text);
     status.map(Some).map_err(|cause| {
         Error::data(format!("{}: {cause}; move the file away to go on without it", path.display()))
     })

@@ -5,7 +5,7 @@ use crate::split_set::TrajectorySet;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use unix::publish::publish_bytes;
-use unix::{Error, Result};
+use unix::{Error, Result, small};
 
 /// What the latents were made from. Two stores with equal keys and layouts hold equal latents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +100,8 @@ pub(super) struct ShardEntry {
 
 const FORMAT: &str = "longhaul-latents";
 const VERSION: u32 = 1;
+/// Largest index, in bytes.
+const MAX_BYTES: u64 = 256 << 20;
 
 impl Index {
     pub fn new(key: Key, layout: Layout, set: &TrajectorySet) -> Self {
@@ -123,7 +125,7 @@ impl Index {
     /// Errors: 66 when it cannot be read, 65 when it is none or contradicts itself.
     pub fn load(folder: &Path) -> Result<Self> {
         let path = Self::path(folder);
-        let bytes = std::fs::read(&path).map_err(|cause| Error::open(&path, cause))?;
+        let bytes = small::read(&path, MAX_BYTES)?;
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
         let index: Self = serde_json::from_slice(&bytes)
             .map_err(|cause| bad(format!("no index of latents: {cause}")))?;
@@ -151,7 +153,7 @@ impl Index {
     /// The trajectories of a shard.
     pub fn samples_of(&self, shard: usize) -> std::ops::Range<usize> {
         let first = shard * self.layout.shard_samples;
-        first..self.samples.min(first + self.layout.shard_samples)
+        first..self.samples.min(first.saturating_add(self.layout.shard_samples))
     }
 
     /// Refuses (65) latents of another codec, normalisation or data, and says which it is.

@@ -9,7 +9,7 @@ use safetensors::{Dtype, SafeTensors};
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use unix::{Error, Result};
+use unix::{Error, Result, small};
 
 /// Alignment of the latents: a cache line, and the widest vector registers.
 const ALIGNMENT: usize = 64;
@@ -68,6 +68,7 @@ impl Shard {
         samples: usize,
     ) -> Result<Self> {
         let path = folder.join(shard_name(number));
+        small::require_file(&path)?;
         let file = File::open(&path).map_err(|cause| Error::open(&path, cause))?;
         let bytes = file.metadata().map_err(|cause| Error::io(&path, cause))?.len();
         if bytes != entry.bytes {

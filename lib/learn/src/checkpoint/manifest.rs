@@ -4,11 +4,11 @@
 //! checkpoint is found: in a file by the manifest, in the manifest by itself. That line stays as it
 //! is in all versions of the format.
 
-use std::path::{Component, Path};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use unix::{Error, Result};
+use unix::{Error, Result, small};
 
 use super::damage::Fault;
 
@@ -173,9 +173,7 @@ const END: &str = "\"\n}\n";
 
 /// Whether a name stays in its folder: one component, none of the special ones.
 pub(super) fn is_plain_name(name: &str) -> bool {
-    let mut parts = Path::new(name).components();
-    let plain = matches!(parts.next(), Some(Component::Normal(part)) if part == name);
-    plain && parts.next().is_none() && !name.contains('\0') && name != NAME
+    small::inside(Path::new(""), name).is_some() && name != NAME
 }
 
 #[cfg(test)]

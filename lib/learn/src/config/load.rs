@@ -1,5 +1,6 @@
 //! Loading a configuration: files, overrides and variables in, a checked value of a Rust type out.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -157,7 +158,11 @@ fn read(file: &Path) -> Result<String> {
             yaml::MAX_BYTES
         )));
     }
-    let bytes = std::fs::read(file).map_err(|cause| Error::open(file, cause))?;
+    // A pipe (`-c <(...)`) has no size beforehand; what is too long, the parser says.
+    let opened = std::fs::File::open(file).map_err(|cause| Error::open(file, cause))?;
+    let mut bytes = Vec::new();
+    let read = opened.take(yaml::MAX_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|cause| Error::open(file, cause))?;
     String::from_utf8(bytes)
         .map_err(|_| Error::config(format!("{}: not UTF-8 text", file.display())))
 }

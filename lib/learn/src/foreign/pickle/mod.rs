@@ -2,18 +2,20 @@
 //!
 //! A pickle is a program for a small machine with a stack and a memo (CPython's `Lib/pickletools.py`
 //! describes every opcode). This machine knows no way to import or call anything: a name becomes one of
-//! [`Name`], a call one of the constructions written out in [`Machine::call`], and everything else is an
+//! [`Name`], a call one of the constructions written out in `construct.rs`, and everything else is an
 //! error that says what was met. Containers live in one table and refer to each other by number, so
 //! that neither cycles nor depth can do harm when they are dropped.
 
-use super::{Element, MAX_RANK, MAX_TENSORS};
+mod construct;
+mod names;
+
+use super::Element;
+use names::{Name, name_of};
 
 /// Largest pickle, in bytes; the numbers of tensors are not in it.
 pub(super) const MAX_PICKLE: u64 = 32 << 20;
 /// Most values that it may make: what bounds the memory.
 const MAX_VALUES: usize = 1 << 20;
-/// Most arguments of a call; PyTorch's have up to 7.
-const MAX_ARGUMENTS: usize = 8;
 
 /// A value; containers, texts and tensors by their number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,16 +30,6 @@ pub(super) enum Value {
     Name(Name),
     Storage(usize),
     Tensor(usize),
-}
-
-/// Names that a pickle may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
-    OrderedDict,
-    RebuildTensor,
-    RebuildParameter,
-    Size,
-    Storage(Element),
 }
 
 /// Numbers in an entry of the archive.
@@ -231,7 +223,7 @@ impl<'a> Machine<'a> {
         value.ok_or_else(|| "its pickle takes what is not there".into())
     }
 
-    fn up_to_mark(&mut self) -> Result<Vec<Value>, String> {
+    fn since_mark(&mut self) -> Result<Vec<Value>, String> {
         let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len());
         Ok(self.stack.split_off(mark.ok_or("its pickle takes what is not there")?))
     }
@@ -239,7 +231,7 @@ impl<'a> Machine<'a> {
     /// A tuple of the last `length` values, or of those since the mark.
     fn collect(&mut self, length: Option<usize>) -> Result<(), String> {
         let items = match length {
-            None => self.up_to_mark()?,
+            None => self.since_mark()?,
             Some(length) => {
                 let mut items: Vec<Value> =
                     (0..length).map(|_| self.pop()).collect::<Result<_, _>>()?;
@@ -258,7 +250,7 @@ impl<'a> Machine<'a> {
     }
 
     fn append_marked(&mut self, width: usize) -> Result<(), String> {
-        let items = self.up_to_mark()?;
+        let items = self.since_mark()?;
         self.extend(width, items)
     }
 
@@ -314,67 +306,6 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// `('storage', type, key, place, elements)`: the numbers of an entry of the archive.
-    fn persistent(&mut self) -> Result<(), String> {
-        let id = self.pop()?;
-        let (key, element, count) = match self.tuple(id)? {
-            [tag, Value::Name(Name::Storage(element)), Value::Text(key), _, Value::Int(count)]
-                if self.text(*tag)? == "storage" =>
-            {
-                (*key, *element, u64::try_from(*count))
-            }
-            _ => return Err("a persistent id that is no storage".into()),
-        };
-        let count = count.map_err(|_| "a storage of fewer than no elements")?;
-        self.contents.storages.push(Storage { key, element, count });
-        self.push(Value::Storage(self.contents.storages.len() - 1))
-    }
-
-    /// The constructions that there are.
-    fn call(&mut self) -> Result<(), String> {
-        let (arguments, callee) = (self.pop()?, self.pop()?);
-        let arguments = self.tuple(arguments)?;
-        if arguments.len() > MAX_ARGUMENTS || self.contents.views.len() == MAX_TENSORS {
-            return Err(format!("more than {MAX_ARGUMENTS} arguments or {MAX_TENSORS} tensors"));
-        }
-        let arguments = arguments.to_vec();
-        match (callee, arguments.as_slice()) {
-            (Value::Name(Name::OrderedDict), []) => self.push_container(Value::Dict, Vec::new()),
-            (Value::Name(Name::Size), [tuple @ Value::Tuple(_)])
-            | (Value::Name(Name::RebuildParameter), [tuple @ Value::Tensor(_), ..]) => {
-                self.push(*tuple)
-            }
-            (
-                Value::Name(Name::RebuildTensor),
-                [Value::Storage(storage), Value::Int(offset), shape, strides, ..],
-            ) => {
-                let view = View {
-                    storage: *storage,
-                    offset: u64::try_from(*offset).map_err(|_| "an offset below 0")?,
-                    shape: self.sizes(*shape)?,
-                    strides: self.sizes(*strides)?,
-                };
-                self.contents.views.push(view);
-                self.push(Value::Tensor(self.contents.views.len() - 1))
-            }
-            (callee, _) => Err(format!("a call of {callee:?} with arguments that are not taken")),
-        }
-    }
-
-    fn sizes(&self, tuple: Value) -> Result<Vec<usize>, String> {
-        let sizes = self.tuple(tuple)?;
-        if sizes.len() > MAX_RANK {
-            return Err(format!("a tensor of rank {}", sizes.len()));
-        }
-        let size = |value: &Value| match value {
-            Value::Int(n) => {
-                usize::try_from(*n).map_err(|_| "a size or stride below 0".to_string())
-            }
-            _ => Err("a size or stride that is no number".into()),
-        };
-        sizes.iter().map(size).collect()
-    }
-
     /// Attributes of an object: a state_dict has its versions in them, which nothing here needs.
     fn build(&mut self) -> Result<(), String> {
         self.pop()?;
@@ -385,37 +316,52 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// A name on the list, or an error with the name.
-fn name_of(module: &str, name: &str) -> Result<Name, String> {
-    Ok(match (module, name) {
-        ("collections", "OrderedDict") => Name::OrderedDict,
-        ("torch._utils", "_rebuild_tensor_v2") => Name::RebuildTensor,
-        ("torch._utils", "_rebuild_parameter") => Name::RebuildParameter,
-        ("torch", "Size") => Name::Size,
-        ("torch", "DoubleStorage") => Name::Storage(Element::F64),
-        ("torch", "FloatStorage") => Name::Storage(Element::F32),
-        ("torch", "HalfStorage") => Name::Storage(Element::F16),
-        ("torch", "BFloat16Storage") => Name::Storage(Element::BF16),
-        ("torch", "LongStorage") => Name::Storage(Element::I64),
-        ("torch", "IntStorage") => Name::Storage(Element::I32),
-        ("torch", "ShortStorage") => Name::Storage(Element::I16),
-        ("torch", "CharStorage") => Name::Storage(Element::I8),
-        ("torch", "ByteStorage") => Name::Storage(Element::U8),
-        ("torch", "BoolStorage") => Name::Storage(Element::Bool),
-        _ => {
-            return Err(format!(
-                "its pickle asks for {:?}, which is not on the list of what is taken; nothing of it \
-                 was run. In PyTorch, save a state_dict: tensors in plain dictionaries",
-                format!("{module}.{name}")
-            ));
-        }
-    })
-}
-
 /// A little-endian two's complement number; none when it is longer than 8 bytes.
 fn signed(bytes: &[u8]) -> Option<i64> {
     let negative = bytes.last().is_some_and(|byte| *byte >= 0x80);
     let mut wide = [if negative { 0xff } else { 0 }; 8];
     wide.get_mut(..bytes.len())?.copy_from_slice(bytes);
     Some(i64::from_le_bytes(wide))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pickle of protocol 2 with these opcodes, up to STOP.
+    fn refused(opcodes: &[u8]) -> String {
+        read(&[b"\x80\x02", opcodes, b"."].concat()).map(|(_, value)| value).unwrap_err()
+    }
+
+    #[test]
+    fn what_would_run_or_import_is_refused_by_name() {
+        let call = b"cos\nsystem\nX\x02\0\0\0ls\x85R";
+        assert!(refused(call).contains("os.system"), "{}", refused(call));
+        let stacked = b"\x8c\x02os\x8c\x06system\x93";
+        assert!(refused(stacked).contains("os.system"));
+        // INST, OBJ, NEWOBJ, EXT1, PERSID, BINSTRING, INT
+        for opcode in [b'i', b'o', 0x81, 0x82, b'P', b'T', b'I'] {
+            assert!(refused(&[b'N', opcode, 0, 0, 0, 0]).contains("is not taken"), "{opcode:x}");
+        }
+        assert!(refused(b"K\x01}b").contains("attributes"));
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_is_asked_for() {
+        assert!(refused(&vec![b'N'; 2 << 20]).contains("more than"));
+        assert!(refused(&vec![b'('; 2 << 20]).contains("more than"));
+        assert!(refused(&vec![b']'; 2 << 20]).contains("more than"));
+        // A list inside a list inside a list …; and one that doubles with every opcode.
+        assert!(refused(&[&b")"[..], &vec![0x85; 2 << 20]].concat()).contains("more than"));
+        let doubling = [&b"]q\0"[..], &b"(h\0h\0t".repeat(400_000)].concat();
+        assert!(refused(&doubling).contains("more than"));
+        assert!(refused(b"X\xff\xff\xff\xff").contains("cut short"));
+        assert!(refused(b"Nr\xff\xff\xff\x7f").contains("out of order"));
+    }
+
+    #[test]
+    fn deep_values_can_be_made_and_dropped() {
+        let deep = [&b"\x80\x02)"[..], &vec![0x85; 500_000], b"."].concat();
+        assert!(read(&deep).is_ok(), "depth is for the reader of the value to bound");
+    }
 }

@@ -1,0 +1,71 @@
+//! The constructions that a pickle may ask for; there is no other way to call anything.
+
+use super::names::Name;
+use super::{Machine, Storage, Value, View};
+use crate::foreign::{MAX_RANK, MAX_TENSORS};
+
+/// Most arguments of a call; PyTorch's have up to 7.
+const MAX_ARGUMENTS: usize = 8;
+
+impl Machine<'_> {
+    /// `('storage', type, key, place, elements)`: the numbers of an entry of the archive.
+    pub(super) fn persistent(&mut self) -> Result<(), String> {
+        let id = self.pop()?;
+        let (key, element, count) = match self.tuple(id)? {
+            [tag, Value::Name(Name::Storage(element)), Value::Text(key), _, Value::Int(count)]
+                if self.text(*tag)? == "storage" =>
+            {
+                (*key, *element, u64::try_from(*count))
+            }
+            _ => return Err("a persistent id that is no storage".into()),
+        };
+        let count = count.map_err(|_| "a storage of fewer than no elements")?;
+        self.contents.storages.push(Storage { key, element, count });
+        self.push(Value::Storage(self.contents.storages.len() - 1))
+    }
+
+    /// The constructions that there are.
+    pub(super) fn call(&mut self) -> Result<(), String> {
+        let (arguments, callee) = (self.pop()?, self.pop()?);
+        let arguments = self.tuple(arguments)?;
+        if arguments.len() > MAX_ARGUMENTS || self.contents.views.len() == MAX_TENSORS {
+            return Err(format!("more than {MAX_ARGUMENTS} arguments or {MAX_TENSORS} tensors"));
+        }
+        let arguments = arguments.to_vec();
+        match (callee, arguments.as_slice()) {
+            (Value::Name(Name::OrderedDict), []) => self.push_container(Value::Dict, Vec::new()),
+            (Value::Name(Name::Size), [tuple @ Value::Tuple(_)])
+            | (Value::Name(Name::RebuildParameter), [tuple @ Value::Tensor(_), ..]) => {
+                self.push(*tuple)
+            }
+            (
+                Value::Name(Name::RebuildTensor),
+                [Value::Storage(storage), Value::Int(offset), shape, strides, ..],
+            ) => {
+                let view = View {
+                    storage: *storage,
+                    offset: u64::try_from(*offset).map_err(|_| "an offset below 0")?,
+                    shape: self.sizes(*shape)?,
+                    strides: self.sizes(*strides)?,
+                };
+                self.contents.views.push(view);
+                self.push(Value::Tensor(self.contents.views.len() - 1))
+            }
+            (callee, _) => Err(format!("a call of {callee:?} with arguments that are not taken")),
+        }
+    }
+
+    fn sizes(&self, tuple: Value) -> Result<Vec<usize>, String> {
+        let sizes = self.tuple(tuple)?;
+        if sizes.len() > MAX_RANK {
+            return Err(format!("a tensor of rank {}", sizes.len()));
+        }
+        let size = |value: &Value| match value {
+            Value::Int(n) => {
+                usize::try_from(*n).map_err(|_| "a size or stride below 0".to_string())
+            }
+            _ => Err("a size or stride that is no number".into()),
+        };
+        sizes.iter().map(size).collect()
+    }
+}

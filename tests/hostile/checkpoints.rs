@@ -1,0 +1,132 @@
+//! Checkpoints that were damaged, moved, or lost their links: R4 to R7.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::symlink;
+
+use tensor::random::{Philox, Purpose};
+use unix::publish::hash_file;
+
+use super::*;
+
+const RESUME: &str = "train-stage codec -c codec.yaml --run run";
+
+#[test]
+fn r04_a_flipped_byte_is_found_by_file_and_tensor_and_resuming_takes_the_older_one() {
+    let seed = unix::time::unix_seconds();
+    println!("seed {seed}");
+    let random = Philox::new(seed, Purpose::Test);
+    let manifest = learn::checkpoint::manifest_of(&FIXTURE.path().join("run/ckpt/step-00000006"));
+    let manifest = manifest.unwrap();
+    for round in 0..4 {
+        let copy = copy();
+        let folder = copy.path();
+        let file = &manifest.files[random.below(round, 0, manifest.files.len() as u64) as usize];
+        let tensor = &file.tensors[random.below(round, 1, file.tensors.len() as u64) as usize];
+        let at = tensor.start + random.below(round, 2, tensor.end - tensor.start);
+        let path = folder.join("run/ckpt/step-00000006").join(&file.name);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[at as usize] ^= 1 << random.below(round, 3, 8);
+        fs::write(&path, bytes).unwrap();
+        let seen = tame(folder, "ckpt verify run --json");
+        assert_eq!(seen.status, Some(65), "{}", seen.stderr);
+        let named = format!("\"file\":\"{}\",\"tensor\":\"{}\"", file.name, tensor.name);
+        assert!(seen.stdout.contains(&named), "{named}: {}", seen.stdout);
+        let seen = tame(folder, RESUME);
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        assert!(seen.stderr.contains("passed over: run/ckpt/step-00000006"), "{}", seen.stderr);
+        assert!(seen.stderr.contains("update 4 of 6"), "{}", seen.stderr);
+        assert_eq!(tame(folder, "ckpt verify run").status, Some(0), "the damaged one was replaced");
+    }
+}
+
+#[test]
+fn r05_links_that_are_missing_dangling_or_lead_outside_do_not_matter() {
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("manifest.json"), "{}").unwrap();
+    for target in [None, Some("step-99999999"), outside.path().to_str(), Some("latest")] {
+        let copy = copy();
+        let checkpoints = copy.path().join("run/ckpt");
+        for link in ["latest", "best"] {
+            fs::remove_file(checkpoints.join(link)).unwrap();
+            target.map_or(Ok(()), |to| symlink(to, checkpoints.join(link))).unwrap();
+        }
+        // The last one is to be made again, from the one before it.
+        fs::remove_dir_all(checkpoints.join("step-00000006")).unwrap();
+        let seen = tame(copy.path(), RESUME);
+        assert_eq!(seen.status, Some(0), "{target:?}: {}", seen.stderr);
+        assert!(seen.stderr.contains("update 4 of 6"), "{target:?}: {}", seen.stderr);
+        assert_eq!(tame(copy.path(), "ckpt verify run/ckpt/latest").status, Some(0));
+        let make = "latent-cache make --codec run --split split.json -o again";
+        assert_eq!(tame(copy.path(), make).status, Some(0), "{target:?}");
+    }
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1, "nothing was written outside");
+}
+
+#[test]
+fn r06_a_copy_by_cp_tar_or_rsync_is_a_good_checkpoint() {
+    let ways = [
+        ("cp", "cp -r run elsewhere"),
+        ("tar", "mkdir elsewhere; tar cf - -C run . | tar xf - -C elsewhere"),
+        ("rsync", "rsync -r --links run/ elsewhere/"),
+    ];
+    for (program, way) in ways {
+        if Command::new(program).arg("--version").output().is_err() {
+            eprintln!("SKIPPED: no {program}");
+            continue;
+        }
+        let copy = copy();
+        let script = format!("{way}; rm -r run; ckpt verify elsewhere; ckpt show elsewhere");
+        let seen = shell(copy.path(), &script);
+        assert_eq!(seen.status, Some(0), "{way}: {}", seen.stderr);
+        let seen = tame(copy.path(), "train-stage codec -c codec.yaml --run elsewhere");
+        assert_eq!(seen.status, Some(0), "{way}: {}", seen.stderr);
+        let alone = "cp -r elsewhere/ckpt/step-00000004 alone; ckpt verify alone";
+        assert_eq!(shell(copy.path(), alone).status, Some(0));
+    }
+}
+
+/// A checkpoint that is replaced or removed while somebody reads it stays what it was for them.
+#[test]
+fn r07_saving_leaves_what_another_process_has_open_as_it_was() {
+    let copy = copy();
+    let folder = copy.path();
+    let path = folder.join("run/ckpt/step-00000006/model.safetensors");
+    let before = fs::read(&path).unwrap();
+    let mut open = fs::File::open(&path).unwrap();
+    // SAFETY: the file is only read, and that it does not change is what is tested.
+    let map = unsafe { memmap2::Mmap::map(&open) }.unwrap();
+    // Goes back to update 2 and saves 4 and 6 again.
+    let seen = tame(folder, &format!("{RESUME} --resume run/ckpt/step-00000002"));
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(seen.stderr.matches("finished at update 6").count(), 1, "{}", seen.stderr);
+    assert_eq!(&map[..], before, "a mapped checkpoint changed");
+    let mut now = Vec::new();
+    open.seek(SeekFrom::Start(0)).unwrap();
+    open.read_to_end(&mut now).unwrap();
+    assert_eq!(now, before);
+    use std::os::unix::fs::MetadataExt;
+    let (old, new) = (open.metadata().unwrap(), fs::metadata(&path).unwrap());
+    assert_ne!(old.ino(), new.ino(), "it was written in place, or not at all");
+    assert_eq!(hash_file(&path).unwrap(), blake3::hash(&before).to_hex().to_string(), "same bits");
+    let seen = tame(folder, "ckpt prune run --keep-last 1");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(&map[..], before);
+}
+
+/// The mean of checkpoints, and imported weights, are codecs like any other.
+#[test]
+fn made_checkpoints_serve_latent_cache_and_evaluate() {
+    let copy = copy();
+    let script = "ckpt average run/ckpt/step-0000000[246] -o mean
+        ckpt import weights.safetensors --like run -o imported
+        ckpt verify mean imported
+        for made in mean imported; do
+            latent-cache make --codec $made --split split.json -o latents-$made
+            evaluate --codec $made --split split.json --steps 2 -o report-$made
+        done";
+    let seen = shell(copy.path(), script);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let seen = tame(copy.path(), "train-stage codec -c codec.yaml --run new --resume mean");
+    assert_eq!(seen.status, Some(65), "no training goes on from a mean: {}", seen.stderr);
+}

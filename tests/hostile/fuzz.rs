@@ -1,0 +1,79 @@
+//! R43: every reader under changed files, in a process with limits of its own.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::mutate::Chaos;
+use super::targets::TARGETS;
+use super::*;
+
+/// More addresses than the process has at the start: the fixed limits of the readers, and some.
+const ROOM: u64 = 1 << 30;
+/// No case may take longer, on a machine that does other things too.
+const SLOW: Duration = Duration::from_secs(10);
+/// Seconds of fuzzing in the short form and, with TORTURE set, in the long one.
+const SECONDS: [u64; 2] = [6, 300];
+
+#[test]
+fn r43_no_reader_panics_hangs_or_takes_memory_for_what_is_not_there() {
+    if let Ok(folder) = std::env::var("FUZZ_IN") {
+        return child(Path::new(&folder));
+    }
+    let seed = std::env::var("FUZZ_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed: u64 = seed.unwrap_or_else(unix::time::unix_seconds);
+    let seconds = SECONDS[usize::from(std::env::var_os("TORTURE").is_some())];
+    println!("FUZZ_SEED={seed}, {seconds} s");
+    let copy = copy();
+    let name = "fuzz::r43_no_reader_panics_hangs_or_takes_memory_for_what_is_not_there";
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env("FUZZ_IN", copy.path())
+        .env("FUZZ_SEED", seed.to_string())
+        .env("FUZZ_SECONDS", seconds.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(seconds) + 6 * SLOW;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let at = std::fs::read_to_string(copy.path().join("case")).unwrap_or_default();
+    assert!(
+        status.is_some_and(|status| status.success()),
+        "FUZZ_SEED={seed}: {status:?} (none: it hung) at {at}"
+    );
+    println!("{at}");
+}
+
+fn child(folder: &Path) {
+    let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
+    let (seed, seconds) = (number("FUZZ_SEED"), number("FUZZ_SECONDS"));
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let kilobytes: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+    let limit = kilobytes * 1024 + ROOM;
+    let maximum = getrlimit(Resource::As).maximum;
+    setrlimit(Resource::As, Rlimit { current: Some(limit), maximum }).unwrap();
+    let started = Instant::now();
+    let mut case = 0;
+    while started.elapsed().as_secs() < seconds {
+        for (name, target) in TARGETS {
+            // Known also when the process is ended from outside.
+            std::fs::write(folder.join("case"), format!("case {case}, {name}")).unwrap();
+            let began = Instant::now();
+            target(folder, &mut Chaos::new(seed, case));
+            assert!(began.elapsed() < SLOW, "case {case}, {name}: {:?}", began.elapsed());
+            case += 1;
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Every kind of input as something else than it should be: R44, R45.
+
+use std::fs;
+
+use super::*;
+
+/// A file, and a command that reads it.
+const READERS: [(&str, &str); 12] = [
+    ("codec.yaml", "train-stage codec -c codec.yaml --run new"),
+    ("split.json", "train-stage codec -c codec.yaml --run new"),
+    ("stats.json", "train-stage codec -c codec.yaml --run new"),
+    ("raw/1D_Burgers_Sols_Nu0.1.hdf5", "ds-prep ls raw/1D_Burgers_Sols_Nu0.1.hdf5"),
+    ("raw/1D_Burgers_Sols_Nu0.1.hdf5", "train-stage codec -c codec.yaml --run new"),
+    ("latents/train/index.json", "train-stage operator -c operator.yaml --run new"),
+    ("latents/train/shard-00000.safetensors", "latent-cache verify latents/train"),
+    ("run/ckpt/step-00000006/manifest.json", "ckpt show run/ckpt/step-00000006"),
+    ("run/ckpt/step-00000006/model.safetensors", "ckpt verify run/ckpt/step-00000006"),
+    ("run/ckpt/step-00000006/model.safetensors", "ckpt export run -o out.safetensors"),
+    ("weights.safetensors", "ckpt import weights.safetensors --like run -o made"),
+    ("weights.safetensors", "ckpt import weights.safetensors --like codec.yaml -o made"),
+];
+
+/// What stands in the place of the file, made by a shell with its name in `$f`; and what the error
+/// says, besides the name.
+const FORMS: [(&str, &str); 10] = [
+    ("missing", "rm $f"),
+    ("of no bytes", "rm $f; : > $f"),
+    ("a folder", "rm $f; mkdir $f"),
+    ("a pipe", "rm $f; mkfifo $f"),
+    ("a link to itself", "rm $f; ln -s $(basename $f) $f"),
+    ("a dangling link", "rm $f; ln -s nowhere $f"),
+    ("4 GiB and a byte, sparse", "truncate -s 4294967297 $f"),
+    ("cut in the middle", "truncate -s $(($(stat -c %s $f) / 2)) $f"),
+    ("NUL bytes", "n=$(stat -c %s $f); rm $f; head -c $n /dev/zero > $f"),
+    ("random bytes", "n=$(stat -c %s $f); rm $f; head -c $n /dev/urandom > $f"),
+];
+
+#[test]
+fn r44_every_reader_refuses_what_is_no_file_of_its_kind() {
+    let mut faults = Vec::new();
+    for (file, command) in READERS {
+        let copy = copy();
+        let folder = copy.path();
+        let with = |script: &str| {
+            let seen = shell(folder, &format!("f={file}; {script}"));
+            assert_eq!(seen.status, Some(0), "{script}: {}", seen.stderr);
+        };
+        with("cp $f good");
+        for (form, plant) in FORMS {
+            // A pipe is a file of configuration like any other (`-c <(...)`); what follows a whole HDF5
+            // file is not looked at.
+            let pipe = form == "a pipe" && file.ends_with(".yaml");
+            if pipe || (form.starts_with("4 GiB") && command.starts_with("ds-prep")) {
+                continue;
+            }
+            with(plant);
+            let seen = tame(folder, command);
+            let status = seen.status.unwrap_or_default();
+            // verify tells on stdout; an empty configuration has all faults, and they are no file's.
+            let told = format!("{}{}", seen.stdout, seen.stderr);
+            let name = file.rsplit('/').next().unwrap_or(file);
+            let empty = file.ends_with(".yaml") && form == "of no bytes";
+            let named = told.contains(name) || empty || command.contains("--like codec.yaml");
+            if ![65, 66, 78].contains(&status) || !named || seen.stderr.lines().count() > 12 {
+                faults.push(format!("{file} {form}: {command}: {status}\n{told}"));
+            }
+            with("rm -rf $f new made out.safetensors; cp good $f");
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn r44_names_with_newlines_and_files_that_may_not_be_read() {
+    let copy = copy();
+    let folder = copy.path();
+    let name = "two\nlines $(touch ran) 'and' \"quotes\"";
+    fs::rename(folder.join("run"), folder.join(name)).unwrap();
+    fs::rename(folder.join("split.json"), folder.join("split\n.json")).unwrap();
+    let quoted = "\"$(ls -d two*)\"";
+    for command in [
+        format!("ckpt verify {quoted}"),
+        format!("ckpt ls --json {quoted}"),
+        format!("ckpt diff {quoted} {quoted}/ckpt/best"),
+        format!("latent-cache make --codec {quoted} --split \"$(ls -d split*.json)\" -o out"),
+    ] {
+        let seen = shell(folder, &command);
+        assert!(matches!(seen.status, Some(0 | 1)), "{command}: {}", seen.stderr);
+    }
+    let rows = shell(folder, &format!("ckpt ls --json {quoted}")).stdout;
+    assert_eq!(rows.lines().count(), 3, "a row is a line whatever the name: {rows}");
+    assert!(!folder.join("ran").exists());
+
+    if rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: root may read everything");
+        return;
+    }
+    for (file, command) in READERS {
+        let copy = super::copy();
+        let planted = shell(copy.path(), &format!("chmod 000 {file}"));
+        assert_eq!(planted.status, Some(0));
+        let seen = tame(copy.path(), command);
+        assert!(matches!(seen.status, Some(65 | 66)), "{file}: {:?} {}", seen.status, seen.stderr);
+    }
+}
+
+/// The log, the status and the record of starts are ours: whatever became of them, a run goes on.
+#[test]
+fn r44_a_run_goes_on_over_damaged_records() {
+    for file in ["log.jsonl", "status.json", "env.json"] {
+        for plant in ["truncate -s -7 $f", "head -c 99 /dev/urandom > $f", ": > $f"] {
+            let copy = copy();
+            let script = format!("f=run/{file}; {plant}; rm -r run/ckpt/step-00000006");
+            assert_eq!(shell(copy.path(), &script).status, Some(0));
+            let seen = tame(copy.path(), "train-stage codec -c codec.yaml --run run");
+            assert_eq!(seen.status, Some(0), "{file} {plant}: {}", seen.stderr);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.jsonl");
+    let record = "{\"attempt\":1,\"kind\":\"update\",\"update\":1}\n";
+    fs::write(&path, record).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(256 << 20).unwrap();
+    let found = unix::log::read(&path).unwrap();
+    assert_eq!((found.records.len(), found.bad_lines), (1, 1), "a line of 256 MiB is one bad line");
+}
+
+#[test]
+fn r45_hdf5_files_cut_at_any_place_of_another_type_or_in_a_circle() {
+    let copy = copy();
+    let folder = copy.path();
+    let file = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
+    let bytes = fs::read(folder.join(file)).unwrap();
+    let cuts = [1, 7, 8, 64, 96, 512, 800, 2048, bytes.len() / 2, bytes.len() - 1];
+    for cut in cuts {
+        fs::write(folder.join(file), &bytes[..cut]).unwrap();
+        for command in ["ds-prep ls", "ds-prep check", "ds-prep show"] {
+            let seen = tame(folder, &format!("{command} {file}"));
+            assert!(
+                matches!(seen.status, Some(65)),
+                "{command} at {cut}: {:?} {}",
+                seen.status,
+                seen.stderr
+            );
+        }
+    }
+    fs::write(folder.join(file), &bytes).unwrap();
+    // The type of the numbers is a message of the header: class 1, float, becomes 0, 3, 7, 9.
+    let places: Vec<usize> = (0..bytes.len().min(8192)).filter(|at| bytes[*at] == 0x11).collect();
+    assert!(!places.is_empty());
+    for at in places {
+        for class in [0x10, 0x13, 0x17, 0x19] {
+            let mut other = bytes.clone();
+            other[at] = class;
+            fs::write(folder.join(file), other).unwrap();
+            let seen = tame(folder, &format!("ds-prep check {file}"));
+            assert!(
+                matches!(seen.status, Some(0 | 65 | 74)),
+                "{at}: {:?} {}",
+                seen.status,
+                seen.stderr
+            );
+        }
+    }
+    let script = "ln -s b a; ln -s a b; ln -s . raw/again; ds-prep ls a";
+    let seen = shell(folder, script);
+    assert_eq!(seen.status, Some(66), "{}", seen.stderr);
+    assert!(seen.stderr.contains("symbolic links"), "{}", seen.stderr);
+}

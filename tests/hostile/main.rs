@@ -1,0 +1,69 @@
+//! Files that are damaged, strange or made to do harm, given to the programs as users run them.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod checkpoints;
+mod fuzz;
+mod inputs;
+mod mutate;
+mod secrets;
+mod targets;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use common::{Seen, shell};
+use tempfile::TempDir;
+
+/// A codec, a data set, latents and an operator, all tiny.
+static FIXTURE: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let codec = "\
+data: {split: split.json, stats: stats.json}
+model: {patch: 8, latent: 4, hidden: 8, encoder_depth: 1, decoder_depth: 1}
+loss: {floor: 0.1}
+training: {updates: 6, batch_size: 4, validation_samples: 4, ema: 0.5}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
+checkpoint: {every: 2, keep_last: 9}
+";
+    let operator = "\
+data: {train: latents/train, validation: latents/validation}
+model: {core: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+loss: {validation_steps: 2}
+training: {updates: 2, batch_size: 4}
+optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
+";
+    std::fs::write(folder.path().join("codec.yaml"), codec).unwrap();
+    std::fs::write(folder.path().join("operator.yaml"), operator).unwrap();
+    let script =
+        "ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 9 --seed 1 -o raw
+        ds-prep split raw/* --seed 1 -o split.json
+        ds-prep stats split.json -o stats.json
+        train-stage codec -c codec.yaml --run run
+        latent-cache make --codec run --split split.json -o latents
+        ckpt export run -o weights.safetensors";
+    let seen = shell(folder.path(), script);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    folder
+});
+
+/// A copy of the fixture to spoil.
+fn copy() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let from = FIXTURE.path().join(".");
+    let done = Command::new("cp").arg("-a").args([&from, folder.path()]).status().unwrap();
+    assert!(done.success());
+    folder
+}
+
+/// Runs a command with 20 s and 3 GiB of addresses; it must end by itself, with words and no panic.
+fn tame(folder: &Path, command: &str) -> Seen {
+    let seen = shell(folder, &format!("ulimit -v 3145728; exec timeout -s KILL 20 {command}"));
+    assert!(seen.status.is_some_and(|status| status != 124 && status != 137), "{command}: no end");
+    for word in ["panicked", "internal fault", "memory allocation"] {
+        assert!(!seen.stderr.contains(word), "{command}: {}", seen.stderr);
+    }
+    seen
+}

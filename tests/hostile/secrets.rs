@@ -1,0 +1,88 @@
+//! Secrets stay where they are.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+/// Every file below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match fs::symlink_metadata(&path).unwrap() {
+            kind if kind.is_dir() => found.extend(files(&path)),
+            kind if kind.is_file() => found.push(path),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A secret in the environment and one in `.env`, used in the configuration: no output has them.
+#[test]
+fn planted_secrets_are_in_no_file_and_on_no_stream() {
+    let copy = copy();
+    let folder = copy.path();
+    let (one, two, unused) = ("planted-5ecret-one", "planted-5ecret-two", "planted-5ecret-three");
+    // As parts of paths, so that they reach both the values that are used and the errors about them.
+    let rename = format!("mv split.json split-{one}.json; mv stats.json stats-{two}.json");
+    assert_eq!(shell(folder, &rename).status, Some(0));
+    fs::write(folder.join(".env"), format!("STORE_PASSWORD={two}\n")).unwrap();
+    let yaml = fs::read_to_string(folder.join("codec.yaml")).unwrap();
+    let yaml = yaml
+        .replace("split.json", "'split-${API_KEY}.json'")
+        .replace("stats.json", "'stats-${STORE_PASSWORD}.json'");
+    fs::write(folder.join("codec.yaml"), yaml).unwrap();
+    let variables = format!("export API_KEY={one} OTHER_TOKEN={unused};");
+    let train = "train-stage codec -c codec.yaml --run secret";
+    let mut streams = String::new();
+    for command in [
+        format!("{train} --check"),
+        train.to_string(),
+        format!("{train} -o training.updates=abc"),
+        format!("{train} -o optimizer.learning_rate=0.5"),
+        "ckpt show secret".into(),
+        "ckpt show secret --json".into(),
+        "ckpt average secret/ckpt/step-00000004 secret/ckpt/step-00000006 -o secret/mean".into(),
+        "ckpt export secret -o secret/w.safetensors".into(),
+        "ckpt import secret/w.safetensors --like secret -o secret/made".into(),
+    ] {
+        let seen = shell(folder, &format!("{variables} {command}"));
+        assert!(
+            matches!(seen.status, Some(0 | 78)),
+            "{command}: {:?} {}",
+            seen.status,
+            seen.stderr
+        );
+        streams += &(seen.stdout + &seen.stderr);
+    }
+    let written = files(&folder.join("secret"));
+    for name in ["env.json", "config.yaml", "log.jsonl", "status.json", "manifest.json"] {
+        assert!(written.iter().any(|path| path.ends_with(name)), "{name} was not written");
+    }
+    for secret in [one, two, unused] {
+        assert!(!streams.contains(secret), "{secret} on a stream:\n{streams}");
+        for path in &written {
+            let bytes = fs::read(path).unwrap();
+            let has = bytes.windows(secret.len()).any(|w| w == secret.as_bytes());
+            assert!(!has, "{secret} in {}", path.display());
+        }
+    }
+    let config = fs::read_to_string(folder.join("secret/config.yaml")).unwrap();
+    assert!(config.contains("${API_KEY}") && config.contains("${STORE_PASSWORD}"), "{config}");
+}
+
+/// An error about the file that a secret names does not tell the secret.
+#[test]
+fn an_error_about_a_secret_path_does_not_tell_it() {
+    let copy = copy();
+    let yaml = fs::read_to_string(copy.path().join("codec.yaml")).unwrap();
+    let yaml = yaml.replace("patch: 8", "patch: '${MODEL_KEY}'");
+    fs::write(copy.path().join("codec.yaml"), yaml).unwrap();
+    let script = "export MODEL_KEY=planted-5ecret; train-stage codec -c codec.yaml --run new";
+    let seen = shell(copy.path(), script);
+    assert_eq!(seen.status, Some(78));
+    assert!(!seen.stderr.contains("planted-5ecret"), "{}", seen.stderr);
+    assert!(seen.stderr.contains("model.patch"), "{}", seen.stderr);
+}
