@@ -84,14 +84,13 @@ STARTING AGAIN
     no checkpoint                       begins, with the same seed
     checkpoints, none of them good      65
     configuration or data differ        shows the difference, 78; --accept-config-change
-    no new update in several starts     failed, 1, and again until --retry
-    diverged                            failed, 1, and again until --retry or an accepted change
+    no new update in several starts     failed, 1, and again until --retry or an accepted change
+    diverged                            the same
   An older process that comes back after it was taken over writes nothing more and ends with 75. When
   another version, processor or device goes on, a warning says that bits may differ.
 
 ENVIRONMENT
-  LONGHAUL_HEARTBEAT  Seconds between two signs of life, 10 unless given; the 90 and 30 s above are 9
-                      and 3 of them.
+  LONGHAUL_HEARTBEAT  Seconds between two signs of life; 10 unless given, and then 9 are the 90 s above.
 
 SIGNALS
   TERM, INT, HUP and USR1 end the run after the update at hand, with a checkpoint and status 75. A
