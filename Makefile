@@ -21,15 +21,11 @@ test: deps
 	cargo test --workspace --locked --features failpoints
 
 # The long forms of the tests of reliability: every fault at every point, not one chosen by a seed.
+# FUZZ_SEED=N repeats a seed of the fuzzing that was printed.
 torture: deps
 	TORTURE=1 cargo test --locked --features failpoints --test failpoints --test power_cut -- --nocapture
-
-# The long forms of tests that stop, kill and start runs again.
-torture: deps
 	TORTURE=1 cargo test --locked --test restart --test stop --test state
-
-# The long forms of the tests of faults: minutes of fuzzing. FUZZ_SEED=N repeats a seed that was printed.
-torture: deps
+	TORTURE=1 cargo test --locked -p learn --test numbers
 	TORTURE=1 cargo test --locked --test hostile fuzz -- --nocapture
 
 check:
