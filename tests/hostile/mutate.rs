@@ -77,6 +77,20 @@ impl Chaos {
         bytes
     }
 
+    /// One to three small numbers of a pickle (BININT1: sizes, strides, counts) made large (LONG1).
+    pub fn sizes(&mut self, mut pickle: Vec<u8>) -> Vec<u8> {
+        for _ in 0..1 + self.below(3) {
+            let places: Vec<usize> =
+                (0..pickle.len().saturating_sub(1)).filter(|at| pickle[*at] == b'K').collect();
+            if !places.is_empty() {
+                let at = self.one(&places);
+                let number = self.one(&NUMBERS).to_le_bytes();
+                drop(pickle.splice(at..at + 2, [0x8a, 8].into_iter().chain(number)));
+            }
+        }
+        pickle
+    }
+
     /// As [`bytes`](Self::bytes), or with a number in the text made another.
     pub fn text(&mut self, good: &str) -> Vec<u8> {
         let digits: Vec<usize> = good

@@ -94,7 +94,8 @@ fn new_pickle(chaos: &mut Chaos, good: &[u8]) -> Vec<u8> {
         let start = local + 30 + u16_at(local + 26) + u16_at(local + 28);
         let mut content = good[start..start + size].to_vec();
         if name.ends_with(b"data.pkl") {
-            content = chaos.bytes(&content);
+            content =
+                if chaos.below(3) == 0 { chaos.bytes(&content) } else { chaos.sizes(content) };
         }
         let crc = crc32fast::hash(&content).to_le_bytes();
         let size = (content.len() as u32).to_le_bytes();
