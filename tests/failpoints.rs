@@ -191,7 +191,8 @@ fn warnings(seen: &Seen) -> Vec<&str> {
 #[test]
 fn r03_disk_full_during_a_save_costs_a_warning() {
     // Four files a save, so the sixth is in the second; and killed as the third begins, to look.
-    for step in ["save.begin:2", "save.after_create:2", "save.after_shard:6", "save.after_verify:2"]
+    for step in
+        ["save.begin:2", "save.after_create:2", "save.after_shard:6", "save.after_manifest:2"]
     {
         let place = place();
         let fail = format!("{step}=enospc,save.begin:3=kill");
