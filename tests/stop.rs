@@ -209,7 +209,7 @@ fn r28_killed_twice_in_an_epoch_and_at_its_end_the_bits_are_those_of_a_whole_run
     assert!((6..100).contains(&epoch), "{told}");
     let seed = seed();
     let mut random = Random(seed);
-    for round in 0..rounds(1, 10) {
+    for round in 0..rounds(1, 25) {
         let name = format!("run-{round}");
         let run = folder.join(&name);
         // Twice in the third epoch, at the end of the fifth, then anywhere.
