@@ -69,7 +69,8 @@ const MANUAL: &str = "\
 FILES
   RUN/config.yaml  The resolved configuration, complete.
   RUN/env.json     Versions, host and job, one entry a start.
-  RUN/log.jsonl    A record a line: start, update, validation, checkpoint, spike, warning, stop.
+  RUN/log.jsonl    A record a line: start, update, validation, checkpoint, saved, spike, warning,
+                   stop.
   RUN/status.json  State, update, best validation, cost.
   RUN/ckpt         Checkpoints step-N, and the links latest and best; see ckpt(1).
   RUN/lease        Who works on the run, attempt-N.json; its time is that of the last sign of life.

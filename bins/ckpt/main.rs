@@ -104,7 +104,8 @@ EXIT STATUS
   65  A checkpoint or a file of weights is damaged, of a newer format, or of another model.
   66  There is no checkpoint, or it cannot be read.
   73  What is to be written exists already, or cannot be created.
-  75  The run is at work; prune and adopt wait for its end.
+  74  Reading or writing failed midway.
+  75  Another process works on the run; try prune and adopt after its end.
 
 EXAMPLES
   Which there are:

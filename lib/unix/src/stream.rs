@@ -7,7 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -159,19 +159,20 @@ fn dead() -> io::Error {
 }
 
 fn write_all(file: File, full: &Receiver<Piece>, empty: &SyncSender<Piece>) -> io::Result<File> {
-    let mut file = file;
+    let mut at = 0;
     for piece in full {
         let bytes = piece.bytes();
         if !bytes.len().is_multiple_of(ALIGN) {
             through_the_cache(&file)?; // the last piece: its end is nobody's border
         }
-        match file.write_all(bytes) {
+        match file.write_all_at(bytes, at) {
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                 through_the_cache(&file)?;
-                file.write_all(bytes)?;
+                file.write_all_at(bytes, at)?;
             }
             other => other?,
         }
+        at += bytes.len() as u64;
         // Nobody waits for it any more when everything has been handed over.
         drop(empty.try_send(piece));
     }

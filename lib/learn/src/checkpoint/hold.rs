@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use unix::Result;
 use unix::lease::Lease;
 use unix::run_dir::RunDir;
+use unix::{Error, Result};
 
 use super::list::list;
 
@@ -24,6 +24,8 @@ pub(crate) fn hold(run: &RunDir, stop: &dyn Fn() -> bool) -> Result<Lease> {
 /// The lease of the run whose checkpoints are in `folder`; none where that is a folder of checkpoints
 /// without a run.
 pub(super) fn hold_run_of(folder: &Path) -> Result<Option<Lease>> {
+    // As the run names it: `.` and a link to it are the same folder.
+    let folder = folder.canonicalize().map_err(|cause| Error::open(folder, cause))?;
     let Some(root) = folder.parent().filter(|_| folder.ends_with("ckpt")) else { return Ok(None) };
     let run = RunDir::open(root)?;
     let is_run = [run.lease(), run.log(), run.env()].iter().any(|path| path.exists());

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use unix::Result;
 use unix::disk::Disk;
 use unix::publish::Publisher;
+use unix::{Result, warn};
 
 use super::list::{Entry, list};
 use super::trash;
@@ -58,12 +58,16 @@ pub(super) fn tidy(
     let publisher = Publisher::new(disk);
     let entries = list(folder)?;
     let good: Vec<&Entry> = entries.iter().filter(|entry| entry.is_good()).collect();
+    // A link that cannot be set, as where a copy has made a folder of it, is worth a warning only.
+    let link = |link: &str, name: &Path| {
+        publisher.link(&folder.join(link), name).unwrap_or_else(|error| warn!("{error}"));
+    };
     if let Some(name) = new.file_name() {
-        publisher.link(&folder.join("latest"), Path::new(name))?;
+        link("latest", Path::new(name));
     }
     step("save.after_latest", folder)?;
     if let Some(best) = rules.best(&good).first() {
-        publisher.link(&folder.join("best"), Path::new(best.name()))?;
+        link("best", Path::new(best.name()));
     }
     let linked: Vec<PathBuf> = ["latest", "best"]
         .iter()

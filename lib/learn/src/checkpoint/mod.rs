@@ -2,9 +2,9 @@
 //!
 //! `RUN/ckpt/step-00001200/` holds `manifest.json` and one safetensors file for each part of the
 //! state (`model`, `ema`, `optim-0-of-1`, …). A save writes a temporary folder beside it, hashing on
-//! the way: every file fsynced, then the folder, the manifest last, everything read back and compared,
-//! the folder fsynced again, renamed, and its parent fsynced. Interrupted at any instruction, a reader sees the old
-//! checkpoints or the new one. `latest` and `best` are links for people; loading lists the folders.
+//! the way: every file fsynced, then the folder, the manifest last, the folder fsynced again, renamed,
+//! and its parent fsynced; then everything is read back before anything older goes. Interrupted at any
+//! instruction, a reader sees the old checkpoints or the new one. `latest` and `best` are links for people; loading lists the folders.
 //!
 //! [`Saver`] does it beside training; [`load_newest`] finds where to go on.
 

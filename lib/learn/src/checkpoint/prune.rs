@@ -56,7 +56,8 @@ pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>
             newest.path.display()
         )));
     }
-    let kept = rules.kept(&good);
+    let mut kept = rules.kept(&good);
+    kept.extend(anchor(&good));
     let best = fs::read_link(folder.join("best")).unwrap_or_default();
     let mut pruned = Vec::new();
     for entry in &entries {
@@ -81,6 +82,15 @@ pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>
         });
     }
     Ok(pruned)
+}
+
+/// The checkpoint to which a run that rewinds would go back: training keeps it too.
+fn anchor<'a>(good: &[&'a Entry]) -> Option<&'a str> {
+    let config = &good.last()?.manifest()?.config;
+    let every = config.pointer("/checkpoint/every")?.as_u64().filter(|every| *every > 0)?;
+    let rewinds = config.pointer("/training/on_spike")?.as_str() == Some("rewind");
+    let mut places = good.iter().rev().filter(|entry| rewinds && entry.step.is_multiple_of(every));
+    places.next().map(|entry| entry.name())
 }
 
 /// What was, or would be, removed, for people.

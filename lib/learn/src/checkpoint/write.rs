@@ -1,5 +1,6 @@
 //! Writing a checkpoint: streamed from memory, hashed on the way, read back before it is relied on.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -67,7 +68,7 @@ pub(super) fn write_as(path: &Path, state: &State, attempt: u64) -> Result<()> {
     read_back(&RealDisk, path)
 }
 
-/// Every byte as it comes from the disk. What reads back wrong is taken away: loading would pass it
+/// Every byte, as the disk gives it where the file was written past the page cache. What reads back wrong is taken away: loading would pass it
 /// over, and nothing older may be removed for it.
 fn read_back(disk: &dyn Disk, path: &Path) -> Result<()> {
     let report = verify(path)?;
@@ -158,9 +159,20 @@ fn write_file(
 ) -> Result<FileEntry> {
     let (header, places) = layout::plan(tensors).context(|| name)?;
     let bytes = places.last().map_or(header.len() as u64, |place| place.end);
-    let (hashes, whole) = publisher.inner_file(&folder.join(name), bytes, |file| {
-        let mut out = Hashed { file, whole: blake3::Hasher::new() };
-        Ok((out.all(&header, &places, tensors)?, out.whole.finalize()))
+    let by_name: HashMap<&str, &Tensor> =
+        tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let contents =
+        places.iter().map(|place| by_name.get(place.name.as_str()).map(|t| bytes::of(t)));
+    let contents: Vec<&[u8]> = contents.map(Option::unwrap_or_default).collect();
+    // The file as a whole is hashed beside: one thread with both hashes is slower than a disk.
+    let (hashes, whole) = std::thread::scope(|scope| {
+        let whole = scope.spawn(|| hash_of(&header, &contents));
+        let hashes = publisher.inner_file(&folder.join(name), bytes, |file| {
+            file.write_all(&header)?;
+            contents.iter().map(|content| write_hashed(file, content)).collect()
+        });
+        let whole = whole.join().map_err(|_| Error::bug("the thread that hashes died"));
+        Ok::<(Vec<String>, String), Error>((hashes?, whole?))
     })?;
     let entries = tensors.iter().map(|(name, _)| {
         let (place, blake3) = places.iter().zip(&hashes).find(|(place, _)| place.name == *name)?;
@@ -176,45 +188,29 @@ fn write_file(
     Ok(FileEntry {
         name: name.into(),
         bytes,
-        blake3: whole.to_hex().to_string(),
+        blake3: whole,
         tensors: entries
             .collect::<Option<_>>()
             .ok_or_else(|| Error::bug("a tensor without a place"))?,
     })
 }
 
-/// A file that is hashed while it is written.
-struct Hashed<'a> {
-    file: &'a mut FileWriter,
-    whole: blake3::Hasher,
+/// Writes a tensor, and hashes it while it is in the cache.
+fn write_hashed(file: &mut FileWriter, content: &[u8]) -> io::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    for piece in content.chunks(PIECE) {
+        hasher.update(piece);
+        file.write_all(piece)?;
+    }
+    Ok(hasher.finalize().to_hex().to_string())
 }
 
-impl Hashed<'_> {
-    /// Everything in the order of `places`; returns the hash of each tensor in that order.
-    fn all(
-        &mut self,
-        header: &[u8],
-        places: &[layout::Place],
-        tensors: &[(String, Tensor)],
-    ) -> io::Result<Vec<String>> {
-        let by_name: std::collections::HashMap<&str, &Tensor> =
-            tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        self.piece(header)?;
-        let mut hashes = Vec::with_capacity(places.len());
-        for place in places {
-            let mut own = blake3::Hasher::new();
-            let tensor = by_name.get(place.name.as_str());
-            for piece in tensor.map_or(&[][..], |t| bytes::of(t)).chunks(PIECE) {
-                own.update(piece);
-                self.piece(piece)?;
-            }
-            hashes.push(own.finalize().to_hex().to_string());
-        }
-        Ok(hashes)
+/// The hash of a file of this header and content.
+fn hash_of(header: &[u8], contents: &[&[u8]]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(header);
+    for content in contents {
+        hasher.update(content);
     }
-
-    fn piece(&mut self, piece: &[u8]) -> io::Result<()> {
-        self.whole.update(piece);
-        self.file.write_all(piece)
-    }
+    hasher.finalize().to_hex().to_string()
 }

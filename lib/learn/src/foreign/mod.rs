@@ -2,7 +2,7 @@
 //!
 //! Nothing in such a file is believed. [`open`] reads only what the tensors are called and where they
 //! lie; numbers are read one tensor at a time, when somebody asks, so that a file that claims much
-//! costs no memory. A pickle is read, never run: see `pickle.rs`.
+//! costs no memory. A pickle is read, never run: see `pickle`.
 
 mod element;
 mod pickle;

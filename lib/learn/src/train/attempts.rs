@@ -28,10 +28,12 @@ struct Attempt {
     passed_over: u64,
     /// Samples passed over, and the last update: after a rewind updates are new that have old numbers.
     furthest: (u64, u64),
+    /// The same of its last checkpoint that was on the disk.
+    saved: (u64, u64),
 }
 
-/// Attempts at the end of the log that made no update which no attempt before had made; counted from
-/// the last start that was to try anew. 0 without a log. Errors: 66, 74.
+/// Attempts at the end of the log that made no update, and stored no checkpoint, which no attempt before
+/// had made or stored; counted from the last start that was to try anew. 0 without a log. Errors: 66, 74.
 pub(super) fn without_progress(log: &Path) -> Result<u64> {
     let file = match File::open(log) {
         Ok(file) => file,
@@ -53,16 +55,21 @@ fn count(mut log: impl BufRead) -> std::io::Result<u64> {
             attempt.passed_over = record.passed_over.unwrap_or(attempt.passed_over);
             let place = (attempt.passed_over, record.update.unwrap_or(0));
             attempt.furthest = attempt.furthest.max(place);
+            if record.kind == "saved" {
+                attempt.saved = attempt.saved.max(place);
+            }
         }
         line.clear();
     }
-    let (mut furthest, mut in_vain) = ((0, 0), 0);
+    let (mut furthest, mut saved, mut in_vain) = ((0, 0), (0, 0), 0);
     for attempt in attempts.values().filter(|attempt| attempt.started) {
         if attempt.anew {
             in_vain = 0;
         }
-        in_vain = if attempt.furthest > furthest { 0 } else { in_vain + 1 };
+        let further = attempt.furthest > furthest || attempt.saved > saved;
+        in_vain = if further { 0 } else { in_vain + 1 };
         furthest = furthest.max(attempt.furthest);
+        saved = saved.max(attempt.saved);
     }
     Ok(in_vain)
 }
@@ -91,6 +98,13 @@ mod tests {
         assert_eq!(of(&two), 1);
         assert_eq!(of(&[&two[..], &[(3, "start", 0), (3, "update", 9)]].concat()), 2);
         assert_eq!(of(&[&two[..], &[(3, "start", 0), (3, "checkpoint", 11)]].concat()), 0);
+    }
+
+    #[test]
+    fn a_checkpoint_further_on_is_progress_where_updates_are_not_new() {
+        let lost = [(1, "start", 0), (1, "saved", 100), (1, "update", 1000), (2, "start", 100)];
+        assert_eq!(of(&lost), 1);
+        assert_eq!(of(&[&lost[..], &[(2, "saved", 300), (2, "update", 310)]].concat()), 0);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use reporter::Reporter;
 use session::Session;
 use std::time::Instant;
 use unix::run_dir::RunDir;
-use unix::{Exit, Result};
+use unix::{Error, Exit, Result};
 use verify::Mismatch;
 
 /// Why the loop ended.
@@ -76,24 +76,29 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
     match end {
         End::Finished(why) => {
             session.progress.finished = true;
-            session.save(&mut reporter)?;
-            session.finish_save(&mut reporter)?;
+            if let Err(error) = session.save_and_wait(&mut reporter) {
+                return Err(lost(&session, &mut reporter, error));
+            }
             reporter.finished(&session.progress, why);
             Ok(Exit::Done)
         }
         End::Stopped(why) => {
-            session.save(&mut reporter)?;
-            session.finish_save(&mut reporter)?;
+            if let Err(error) = session.save_and_wait(&mut reporter) {
+                if error.exit == Exit::Again || !has_checkpoint(job)? {
+                    return Err(lost(&session, &mut reporter, error));
+                }
+                // It can go on from an older one, and that is what 75 says.
+                reporter.unsaved(&session.progress, &error);
+            }
             reporter.stopped(&session.progress, &why);
             Ok(Exit::Again)
         }
         End::Machine(why) => {
             // What was computed since the last checkpoint may be wrong; from that one another machine
             // goes on rightly, and the scheduler that reads 75 can give one.
-            session.finish_save(&mut reporter)?;
-            let folder = RunDir::create_or_open(&job.run)?.checkpoints();
+            end_save(&mut session, &mut reporter)?;
             unix::warn!("{why}");
-            if checkpoint::list(&folder)?.iter().any(checkpoint::Entry::is_good) {
+            if has_checkpoint(job)? {
                 reporter.stopped(&session.progress, &why);
                 return Ok(Exit::Again);
             }
@@ -102,11 +107,38 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
         }
         End::Failed(why) => {
             // Nothing new is saved: the last checkpoint is better than what there is now.
-            session.finish_save(&mut reporter)?;
+            end_save(&mut session, &mut reporter)?;
             reporter.held(&session.progress, &why);
             unix::warn!("{why}");
             Ok(Exit::Failure)
         }
+    }
+}
+
+/// Whether there is a checkpoint to go on from.
+fn has_checkpoint<S: Stage>(job: &Job<S>) -> Result<bool> {
+    let folder = RunDir::open(&job.run)?.checkpoints();
+    Ok(checkpoint::list(&folder)?.iter().any(checkpoint::Entry::is_good))
+}
+
+/// The end of a run whose last state is on no disk; the error is told by whoever gets it.
+fn lost<S: Stage>(session: &Session<S>, reporter: &mut Reporter, error: Error) -> Error {
+    if error.exit != Exit::Again {
+        reporter.failed(&session.progress, &format!("checkpoint not saved: {error}"));
+    }
+    error
+}
+
+/// Waits for the save that runs, for an end that does not depend on it. Errors: 75 when the run is
+/// somebody else's.
+fn end_save<S: Stage>(session: &mut Session<S>, reporter: &mut Reporter) -> Result<()> {
+    match session.finish_save(reporter) {
+        Err(error) if error.exit == Exit::Again => Err(error),
+        Err(error) => {
+            reporter.unsaved(&session.progress, &error);
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
 }
 
@@ -115,6 +147,7 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
     let mut batches = loader(job, session)?;
     loop {
         session.still_ours()?;
+        session.look_at_save(reporter);
         if session.progress.update == training.updates {
             return Ok(End::Finished("all updates are done"));
         }
@@ -162,7 +195,7 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
         session.note_update(started.elapsed());
         let due = done.is_multiple_of(rules.every) || best || session.asked_to_save();
         if due && done < training.updates {
-            session.save(reporter)?;
+            session.try_save(reporter);
         }
     }
 }

@@ -6,7 +6,7 @@ use super::session::Job;
 use super::trouble::Trouble;
 use super::verify::Mismatch;
 use super::watch::Spike;
-use crate::checkpoint::Saved;
+use crate::checkpoint::{Done, Saved};
 use crate::stages::{Metrics, Stage};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use unix::log::Log;
 use unix::progress::Progress as Bar;
 use unix::run_dir::RunDir;
 use unix::status::{Cost, State, Status, StatusWriter};
-use unix::{Exit, Result};
+use unix::{Error, Exit, Result};
 
 /// What a run says.
 pub(super) struct Reporter {
@@ -249,40 +249,41 @@ impl Reporter {
     }
 
     /// A save was begun; `stall` is how long training stood still for it.
-    pub fn checkpoint(
-        &mut self,
-        progress: &Progress,
-        saved: &Result<Saved>,
-        stall: Duration,
-    ) -> Result<()> {
-        if let Ok(Saved { previous: Some(Err(error)), .. }) = saved {
+    pub fn checkpoint(&mut self, progress: &Progress, saved: &Saved, stall: Duration) {
+        if let Some(Err(error)) = &saved.previous {
             // Said on stderr already.
             self.record("warning", &json!({"update": progress.update, "text": error.to_string()}));
         }
-        match saved {
-            Ok(saved) => self.record(
-                "checkpoint",
-                &json!({
-                    "update": progress.update,
-                    "bytes": saved.bytes,
-                    "stall": stall.as_secs_f64(),
-                    "snapshot": saved.snapshot.as_secs_f64(),
-                    "waited": saved.waited.as_secs_f64(),
-                }),
-            ),
-            Err(error) => self.warn(progress.update, &format!("checkpoint not saved: {error}")),
-        }
-        Ok(())
+        self.record(
+            "checkpoint",
+            &json!({
+                "update": progress.update,
+                "bytes": saved.bytes,
+                "stall": stall.as_secs_f64(),
+                "snapshot": saved.snapshot.as_secs_f64(),
+                "waited": saved.waited.as_secs_f64(),
+            }),
+        );
     }
 
-    /// The last save has ended.
-    pub fn saved<T>(&mut self, progress: &Progress, result: &Result<T>) -> Result<()> {
-        if let Err(error) = result
-            && error.exit != Exit::Again
-        {
+    /// A checkpoint is on the disk, and was read back.
+    pub fn saved(&mut self, done: &Done) {
+        self.record(
+            "saved",
+            &json!({
+                "update": done.update,
+                "durable": done.durable.as_secs_f64(),
+                "seconds": done.took.as_secs_f64(),
+                "removed": done.removed,
+            }),
+        );
+    }
+
+    /// A save failed, and the run does not depend on it. A lost lease ends the run, and is told there.
+    pub fn unsaved(&mut self, progress: &Progress, error: &Error) {
+        if error.exit != Exit::Again {
             self.warn(progress.update, &format!("checkpoint not saved: {error}"));
         }
-        Ok(())
     }
 
     pub fn warn(&mut self, update: u64, text: &str) {

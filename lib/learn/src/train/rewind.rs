@@ -44,7 +44,9 @@ impl<S: Stage> Session<S> {
             )));
         }
         // The place to go back to may be on its way to the disk.
-        let _ = self.finish_save(reporter);
+        if let Err(error) = self.finish_save(reporter) {
+            reporter.unsaved(&self.progress, &error);
+        }
         let found = self.saver.before(spike_at)?;
         let every = job.config.checkpoint.every;
         if found.is_none() && spike_at > every {
@@ -72,7 +74,8 @@ impl<S: Stage> Session<S> {
             unix::warn!("checkpoints after update {} stay: {error}", progress.update);
             Vec::new()
         });
-        (self.learner, self.progress, self.metrics) = (learner, progress, metrics);
+        self.validated = (progress.update, metrics);
+        (self.learner, self.progress, self.stands_at) = (learner, progress, None);
         reporter.rewind(&self.progress, spike_at, spike, &superseded, &told);
         Ok(None)
     }

@@ -4,7 +4,7 @@ use super::learner::{Learner, Step};
 use super::progress::Progress;
 use super::reporter::Reporter;
 use super::{machine, restart};
-use crate::checkpoint::{KeepRules, Saved, Saver, State};
+use crate::checkpoint::{Done, KeepRules, Loaded, Saver, State};
 use crate::config::{OnSpike, Training};
 use crate::optim::Schedule;
 use crate::stages::{ConfigOf, Stage};
@@ -68,7 +68,10 @@ pub(super) struct Session<S: Stage> {
     budget: Budget,
     /// What a checkpoint holds beside tensors and progress.
     frame: State,
-    pub metrics: Value,
+    /// The update of the last validation, and its results: they belong to no other checkpoint.
+    pub validated: (u64, Value),
+    /// The update of the run's own checkpoint that this start goes on from, unchanged.
+    pub stands_at: Option<u64>,
     longest_update: Duration,
     longest_save: Duration,
     /// Seconds spent by earlier starts.
@@ -137,7 +140,20 @@ impl<S: Stage> Session<S> {
                 .assign(progress.steps, |name| found.tensors(name))
                 .context(|| found.path().display().to_string())?;
             restart::say(found, &accepted, &facts);
+            if progress.update > training.updates {
+                return Err(Error::config(format!(
+                    "training.updates is {}, and {} of them are done in {}: no run goes back",
+                    training.updates,
+                    progress.update,
+                    found.path().display()
+                )));
+            }
         }
+        let same = found.as_ref().filter(|_| accepted.is_empty());
+        let metrics = same.map_or(Value::Null, |found| found.manifest.metrics.clone());
+        let validated = (progress.update, metrics);
+        let ours = |found: &&Loaded| found.path().parent() == Some(&*run.checkpoints());
+        let stands_at = same.filter(ours).map(|_| progress.update);
         // Without a checkpoint there is nothing to compare with: the user's word counts.
         let changed = !accepted.is_empty() || found.is_none() && job.accept_changes;
         restart::refuse_in_vain(job, &run, &lease, &progress, changed)?;
@@ -190,7 +206,8 @@ impl<S: Stage> Session<S> {
                 fence: Some(lease.fence().clone()),
                 ..State::default()
             },
-            metrics: Value::Null,
+            validated,
+            stands_at,
             longest_update: Duration::ZERO,
             longest_save: Duration::ZERO,
             warned_of_cost: false,
@@ -261,7 +278,8 @@ impl<S: Stage> Session<S> {
         let metrics = self.stage.validate(self.learner.judged(), samples)?;
         let value = metrics.get(S::METRIC).copied().unwrap_or(f64::NAN);
         let best = self.progress.judge(S::METRIC, value);
-        self.metrics = serde_json::to_value(&metrics).map_err(Error::bug)?;
+        let results = serde_json::to_value(&metrics).map_err(Error::bug)?;
+        self.validated = (self.progress.update, results);
         reporter.validation(&self.progress, &metrics, best, started.elapsed())?;
         Ok(best)
     }
@@ -271,7 +289,9 @@ impl<S: Stage> Session<S> {
         let mut state = self.frame.clone();
         state.update = self.progress.update;
         state.progress = serde_json::to_value(&self.progress).map_err(Error::bug)?;
-        state.metrics = self.metrics.clone();
+        if self.validated.0 == self.progress.update {
+            state.metrics = self.validated.1.clone();
+        }
         for (file, tensors) in self.learner.files() {
             state.tensors.insert(file.into(), tensors);
         }
@@ -279,25 +299,56 @@ impl<S: Stage> Session<S> {
         Ok(state)
     }
 
-    /// Begins a checkpoint of what is; a save that fails costs a warning, not the run.
-    pub fn save(&mut self, reporter: &mut Reporter) -> Result<()> {
+    /// Begins a checkpoint of what is. Errors: when it could not even be begun; how it ended tell
+    /// [`Session::look_at_save`] and [`Session::finish_save`].
+    fn save(&mut self, reporter: &mut Reporter) -> Result<()> {
         let state = self.state()?;
         let started = Instant::now();
-        let saved = self.saver.save(state);
-        if let Ok(Saved { previous: Some(Ok(done)), .. }) = &saved {
-            self.longest_save = self.longest_save.max(done.took);
-        }
-        reporter.checkpoint(&self.progress, &saved, started.elapsed())?;
+        let saved = self.saver.save(state)?;
+        let stall = started.elapsed();
+        self.ended(reporter, saved.previous.as_ref());
+        reporter.checkpoint(&self.progress, &saved, stall);
         Ok(())
     }
 
-    /// Waits for the save that runs. Errors: when the newest state is on no disk.
+    /// A checkpoint in the midst of training: one that fails costs a warning, not the run.
+    pub fn try_save(&mut self, reporter: &mut Reporter) {
+        if let Err(error) = self.save(reporter) {
+            reporter.unsaved(&self.progress, &error);
+        }
+    }
+
+    /// Tells how the save beside training ended, once it has.
+    pub fn look_at_save(&mut self, reporter: &mut Reporter) {
+        let ended = self.saver.poll();
+        self.ended(reporter, ended.as_ref());
+        if let Some(Err(error)) = ended {
+            reporter.unsaved(&self.progress, &error);
+        }
+    }
+
+    /// Waits for the save that runs. Errors: when it failed; that is for the caller to tell.
     pub fn finish_save(&mut self, reporter: &mut Reporter) -> Result<()> {
         let started = Instant::now();
-        let result = self.saver.finish();
+        let result = self.saver.finish().transpose();
         self.longest_save = self.longest_save.max(started.elapsed());
-        reporter.saved(&self.progress, &result)?;
-        result.map(|_| ())
+        self.ended(reporter, result.as_ref());
+        result.map_or(Ok(()), |ended| ended.map(drop))
+    }
+
+    /// Saves what is and waits until that is on the disk; nothing is done where it is there already.
+    pub fn save_and_wait(&mut self, reporter: &mut Reporter) -> Result<()> {
+        if self.stands_at != Some(self.progress.update) || self.progress.finished {
+            self.save(reporter)?;
+        }
+        self.finish_save(reporter)
+    }
+
+    fn ended(&mut self, reporter: &mut Reporter, ended: Option<&Result<Done>>) {
+        if let Some(Ok(done)) = ended {
+            self.longest_save = self.longest_save.max(done.took);
+            reporter.saved(done);
+        }
     }
 }
 

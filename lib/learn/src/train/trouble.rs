@@ -16,7 +16,7 @@ impl Trouble {
             Err(error) if error.exit == Exit::Again => {}
             Err(error) => {
                 if self.failed == 0 {
-                    unix::warn!("{error}; training goes on, this is said once");
+                    unix::warn!("{error}; this is said once, and is no reason to stop");
                 }
                 self.failed += 1;
             }

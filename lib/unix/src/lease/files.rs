@@ -86,6 +86,10 @@ pub(super) fn remove_older(folder: &Path, number: u64) {
     }
 }
 
+fn is_full(cause: &std::io::Error) -> bool {
+    matches!(cause.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
 /// A lease that is written and has no number yet.
 pub(super) struct Candidate {
     path: PathBuf,
@@ -103,7 +107,11 @@ impl Candidate {
         text.push(b'\n');
         // Ids are used again: what lies there was left by a process that is gone.
         let _ = fs::remove_file(&path);
-        create(&path, &text).map_err(|cause| Error::create(&path, cause))?;
+        match create(&path, &text) {
+            // A full disk is no reason not to make room on it: a lease without a name is one too.
+            Err(cause) if is_full(&cause) && path.exists() => {}
+            other => other.map_err(|cause| Error::create(&path, cause))?,
+        }
         Ok(Self { path, text })
     }
 
