@@ -214,6 +214,43 @@ fn r03_disk_full_during_a_save_costs_a_warning() {
     }
 }
 
+/// What `status.json` says of the run.
+fn stands(place: &Path) -> serde_json::Value {
+    let text = std::fs::read(place.join("run/status.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+#[test]
+fn r03_disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
+    let place = place();
+    std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
+    let seen = shell(
+        place.path(),
+        "FAIL=save.begin:2+=enospc train-stage codec -c codec.yaml --run run \\
+             -o training.updates=1000000 &
+         until [ -e run/ckpt/latest ]; do kill -0 $! || exit 1; sleep 0.01; done
+         kill -TERM $!
+         wait $!",
+    );
+    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
+    assert!(warnings(&seen).last().unwrap().contains("checkpoint not saved"), "{}", seen.stderr);
+    assert_eq!(stands(place.path())["state"], "stopped");
+}
+
+#[test]
+fn r03_disk_full_at_the_end_is_an_error_told_once() {
+    let place = place();
+    let seen = train(place.path(), "save.begin:2+=enospc");
+    assert!(seen.status.is_some_and(|status| status == 73 || status == 74), "{}", seen.stderr);
+    let lines = seen.stderr.lines().filter(|line| line.contains("No space left on device"));
+    assert_eq!(lines.filter(|line| !line.contains("warning")).count(), 1, "{}", seen.stderr);
+    let stands = stands(place.path());
+    assert_eq!(stands["state"], "failed", "{stands}");
+    let again = train(place.path(), "");
+    assert_eq!(again.status, Some(0), "{}", again.stderr);
+    assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
+}
+
 #[test]
 fn r03_disk_full_for_the_log_and_the_status_costs_a_warning_each() {
     let place = place();

@@ -215,3 +215,51 @@ fn r26_an_owner_that_stood_still_is_taken_over_and_fenced() {
         is_sound(folder, &name);
     }
 }
+
+#[test]
+fn stopped_before_its_first_update_it_leaves_its_best_checkpoint_as_it_was() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    // Validated at 22, the last update.
+    let (exit, said) = train(folder, "run", &["-o", "training.updates=22"]);
+    assert_eq!(exit, Some(0), "{said}");
+    let (before, best) = (manifest(&run, 22), std::fs::read_link(run.join("ckpt/best")).unwrap());
+    assert!(before["metrics"]["nrmse"].is_number(), "{before}");
+    // No time is left before anything is done. First a change is accepted, which is written down.
+    for accepted in [true, false] {
+        let flag: &[&str] = if accepted { &["--accept-config-change"] } else { &[] };
+        let (exit, said) = train(folder, "run", &with(&[&["-o", "training.time_limit=1s"], flag]));
+        assert_eq!(exit, Some(75), "{said}");
+        let after = manifest(&run, 22);
+        assert_eq!(after["metrics"], before["metrics"]);
+        assert_eq!(after["attempt"], 2, "written again only where something is new");
+        assert_eq!(std::fs::read_link(run.join("ckpt/best")).unwrap(), best);
+    }
+}
+
+#[test]
+fn fewer_updates_than_are_done_are_refused() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let (exit, said) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(0), "{said}");
+    let fewer = ["-o", "training.updates=10", "--accept-config-change"];
+    let (exit, said) = train(folder, "run", &fewer);
+    assert_eq!(exit, Some(78), "{said}");
+    assert!(said.contains("training.updates is 10, and 20 of them are done"), "{said}");
+}
+
+#[test]
+fn the_log_tells_of_a_checkpoint_when_it_is_there() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let (exit, said) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(0), "{said}");
+    let of = |kind: &str| -> Vec<u64> {
+        let records = records(&run).into_iter().filter(|record| record["kind"] == kind);
+        records.map(|record| record["update"].as_u64().unwrap()).collect()
+    };
+    // Each that was begun, and in that order.
+    assert_eq!(of("saved"), of("checkpoint"));
+    assert_eq!(of("saved").last(), Some(&20));
+}

@@ -55,12 +55,29 @@ fn prune_removes_nothing_when_the_newest_is_damaged_or_the_run_is_at_work() {
     }
     let seen = ckpt(&["prune", "--keep-last", "1", "--dry-run"], &[&run]);
     assert_eq!(seen.status, Some(0), "looking disturbs nobody: {}", seen.stderr);
+    // From inside, the run is the same.
+    for (folder, path) in [(run.join("ckpt"), "."), (run.clone(), "ckpt")] {
+        let mut prune = command(&["prune", "--keep-last", "1"], &[Path::new(path)]);
+        let output = prune.current_dir(folder).output().unwrap();
+        assert_eq!(output.status.code(), Some(75), "{path}");
+    }
+    assert_eq!(names(&run), ALL);
     drop(lease);
     flip(&run.join("ckpt/step-00000030/model.safetensors"), 3);
     let seen = ckpt(&["prune", "--keep-last", "1"], &[&run]);
     assert_eq!(seen.status, Some(65));
     assert!(seen.stderr.contains("nothing was removed"), "{}", seen.stderr);
     assert_eq!(names(&run), ALL);
+}
+
+#[test]
+fn prune_leaves_the_place_that_a_rewind_goes_back_to() {
+    let (_folder, run) = run();
+    fs::remove_file(run.join("ckpt/best")).unwrap();
+    let config = json!({"training": {"on_spike": "rewind"}, "checkpoint": {"every": 20}});
+    write(&run.join("ckpt"), &State { config, ..state(33) }, 1).unwrap();
+    assert_eq!(ckpt(&["prune", "--keep-last", "1"], &[&run]).status, Some(0));
+    assert_eq!(names(&run), ["latest", "step-00000020", "step-00000033"]);
 }
 
 #[test]

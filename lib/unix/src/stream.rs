@@ -94,6 +94,11 @@ impl Stream {
         if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = taken {
             return Err(error.into());
         }
+        Self::into(file)
+    }
+
+    /// Writes to `file`, which is empty.
+    fn into(file: File) -> io::Result<Self> {
         let (full, filled) = sync_channel::<Piece>(PIECES);
         let (give_back, empty) = sync_channel::<Piece>(PIECES);
         for _ in 1..PIECES {
@@ -223,6 +228,20 @@ mod tests {
         let error = Stream::create(&folder.path().join("b"), 1 << 60).unwrap_err();
         let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::FileTooLarge];
         assert!(kinds.contains(&error.kind()), "{error}");
+    }
+
+    #[test]
+    fn a_write_that_fails_is_told_at_the_latest_when_it_must_be_durable() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        for size in [1, PIECE, 9 * PIECE + 1] {
+            std::fs::write(&path, "").unwrap();
+            // Not open for writing: every write fails.
+            let mut stream = Stream::into(File::open(&path).unwrap()).unwrap();
+            let written = stream.write_all(&content(size)).and_then(|()| stream.sync());
+            assert_eq!(written.unwrap_err().raw_os_error(), Some(Errno::BADF.raw_os_error()));
+            assert!(stream.sync().is_err(), "and never becomes right");
+        }
     }
 
     #[test]

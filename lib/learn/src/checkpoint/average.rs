@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
 
@@ -37,20 +37,8 @@ pub fn average(paths: &[PathBuf], weights: &[f64], out: &Path) -> Result<()> {
     if let Some(constants) = base.tensors("constants") {
         tensors.insert("constants".into(), constants);
     }
-    let manifest = &base.manifest;
-    let state = State {
-        tensors,
-        update: manifest.update,
-        progress: json!({ "averaged": origins }),
-        // Nobody has measured the mean.
-        metrics: Value::Object(Map::new()),
-        seed: manifest.seed,
-        stage: manifest.stage.clone(),
-        config: manifest.config.clone(),
-        config_hash: manifest.config_hash.clone(),
-        data_hash: manifest.data_hash.clone(),
-        ..State::default()
-    };
+    let progress = json!({ "averaged": origins });
+    let state = State { tensors, ..State::like(&base.manifest, base.manifest.update, progress) };
     write::write_as(out, &state, 1)
 }
 

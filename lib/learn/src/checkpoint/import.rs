@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tensor::Tensor;
 use unix::{Error, Result, publish};
 
@@ -46,24 +46,13 @@ pub fn import(file: &Path, like: &Path, names: &Import, out: &Path) -> Result<us
     if let Some(constants) = template.tensors("constants") {
         all.insert("constants".into(), constants);
     }
-    let manifest = &template.manifest;
     let origin = json!({
         "file": file.display().to_string(),
         "blake3": publish::hash_file(file)?,
         "like": like.display().to_string(),
     });
-    let state = State {
-        tensors: all,
-        update: 0,
-        progress: json!({ "imported": origin }),
-        metrics: Value::Object(Map::new()),
-        seed: manifest.seed,
-        stage: manifest.stage.clone(),
-        config: manifest.config.clone(),
-        config_hash: manifest.config_hash.clone(),
-        data_hash: manifest.data_hash.clone(),
-        ..State::default()
-    };
+    let progress = json!({ "imported": origin });
+    let state = State { tensors: all, ..State::like(&template.manifest, 0, progress) };
     write::write_as(out, &state, 1)?;
     Ok(count)
 }

@@ -91,6 +91,22 @@ pub struct State {
 }
 
 impl State {
+    /// A state like the one that `manifest` tells of: same stage, configuration and data, without tensors
+    /// and results. What training would need to go on is not in it, and `progress` says why.
+    fn like(manifest: &Manifest, update: u64, progress: Value) -> Self {
+        Self {
+            update,
+            progress,
+            metrics: Value::Object(serde_json::Map::new()),
+            seed: manifest.seed,
+            stage: manifest.stage.clone(),
+            config: manifest.config.clone(),
+            config_hash: manifest.config_hash.clone(),
+            data_hash: manifest.data_hash.clone(),
+            ..Self::default()
+        }
+    }
+
     /// Errors: 75 when another process has taken the run over.
     fn may_be_written(&self) -> Result<()> {
         self.fence.as_ref().map_or(Ok(()), Fence::look)

@@ -149,11 +149,12 @@ impl<S: Stage> Session<S> {
                 )));
             }
         }
-        let same = found.as_ref().filter(|_| accepted.is_empty());
-        let metrics = same.map_or(Value::Null, |found| found.manifest.metrics.clone());
+        let metrics = found.as_ref().map_or(Value::Null, |found| found.manifest.metrics.clone());
         let validated = (progress.update, metrics);
-        let ours = |found: &&Loaded| found.path().parent() == Some(&*run.checkpoints());
-        let stands_at = same.filter(ours).map(|_| progress.update);
+        let is_ours = |found: &&Loaded| {
+            accepted.is_empty() && found.path().parent() == Some(&*run.checkpoints())
+        };
+        let stands_at = found.as_ref().filter(is_ours).map(|_| progress.update);
         // Without a checkpoint there is nothing to compare with: the user's word counts.
         let changed = !accepted.is_empty() || found.is_none() && job.accept_changes;
         restart::refuse_in_vain(job, &run, &lease, &progress, changed)?;

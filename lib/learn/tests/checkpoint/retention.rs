@@ -112,6 +112,22 @@ fn what_best_names_is_never_removed() {
     assert_eq!(steps(folder.path()), [2, 5]);
 }
 
+/// A copy that follows links makes folders of them; old checkpoints must still go.
+#[test]
+fn a_folder_in_place_of_a_link_does_not_stop_the_pruning() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["latest", "best"] {
+        fs::create_dir_all(folder.path().join(name).join("inside")).unwrap();
+    }
+    let mut saver = Saver::new(folder.path(), last(1), 1).unwrap();
+    for update in 1..=3 {
+        saver.save(state(1, update)).unwrap();
+        saver.finish().unwrap();
+    }
+    assert_eq!(steps(folder.path()), [3]);
+    assert!(folder.path().join("latest/inside").is_dir(), "nor is anything of it lost");
+}
+
 /// Damaged ones neither count as kept nor are removed: somebody will want to look.
 #[test]
 fn damaged_ones_take_no_place() {
