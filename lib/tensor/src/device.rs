@@ -1,35 +1,101 @@
-//! Where a tensor lives.
+//! Where a tensor lives, and which device to work on.
 
 use std::fmt;
 use std::str::FromStr;
-use unix::Error;
+use unix::{Error, Result};
 
 /// A device is a value, not a type parameter, so that one binary serves every machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Device {
     /// Host memory, computed on by the threads of this process.
     #[default]
     Cpu,
-}
-
-impl FromStr for Device {
-    type Err = Error;
-
-    /// `cpu`, or `auto`: the best device this build can drive, which is the CPU.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        match text {
-            "auto" | "cpu" => Ok(Device::Cpu),
-            other => Err(Error::usage(format!(
-                "device \"{other}\" is unknown to this build: use auto or cpu"
-            ))),
-        }
-    }
+    /// A GPU, by its number among those that the process may see.
+    Cuda(u32),
+    /// The emulator of a GPU: kernels compiled for the host, slow and watchful; for tests.
+    Emu,
 }
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(n) => write!(f, "cuda:{n}"),
+            Device::Emu => f.write_str("emu"),
+        }
+    }
+}
+
+/// What a user asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A GPU where there is one, else the CPU.
+    Auto,
+    /// This one.
+    Exactly(Device),
+}
+
+impl FromStr for Wanted {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Wanted::Auto),
+            "cpu" => Ok(Wanted::Exactly(Device::Cpu)),
+            "cuda" => Ok(Wanted::Exactly(Device::Cuda(0))),
+            "emu" => Ok(Wanted::Exactly(Device::Emu)),
+            other => match other.strip_prefix("cuda:").map(str::parse) {
+                Some(Ok(n)) => Ok(Wanted::Exactly(Device::Cuda(n))),
+                _ => Err(Error::usage(format!(
+                    "device \"{other}\" is unknown: use auto, cpu, cuda, cuda:N or emu"
+                ))),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wanted::Auto => f.write_str("auto"),
+            Wanted::Exactly(device) => device.fmt(f),
+        }
+    }
+}
+
+impl Wanted {
+    /// The device to work on, opened, and why it is that one. Errors: it cannot be had.
+    pub fn open(self) -> Result<(Device, String)> {
+        match self {
+            Wanted::Exactly(Device::Cpu) => Ok((Device::Cpu, "as asked".into())),
+            Wanted::Exactly(Device::Emu) => {
+                crate::kernel::emu::available()?;
+                Ok((Device::Emu, "as asked".into()))
+            }
+            Wanted::Exactly(Device::Cuda(n)) => {
+                let gpu = crate::kernel::cuda::Gpu::open(n)?;
+                Ok((Device::Cuda(n), format!("as asked: {}", gpu.name())))
+            }
+            Wanted::Auto => match crate::kernel::cuda::Gpu::open(0) {
+                Ok(gpu) => Ok((Device::Cuda(0), gpu.name().to_string())),
+                Err(why) => Ok((Device::Cpu, why.to_string())),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_device_is_written_as_it_is_read() {
+        for device in ["auto", "cpu", "cuda:0", "cuda:13", "emu"] {
+            assert_eq!(device.parse::<Wanted>().unwrap().to_string(), device);
+        }
+        assert_eq!("cuda".parse::<Wanted>().unwrap(), Wanted::Exactly(Device::Cuda(0)));
+        for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "CPU"] {
+            assert!(wrong.parse::<Wanted>().is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Element types. Training is in f32; every CPU op is also generic over f64, for checks.
+//! Element types. The CPU trains in f32, and every CPU op is also generic over f64, for checks; the
+//! 16-bit floats are what kernels compute with, and integers are indices.
 
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
@@ -10,28 +11,91 @@ pub enum Dtype {
     F32,
     /// IEEE double precision.
     F64,
+    /// The upper half of a single-precision number: 8 bits of exponent, 8 of precision.
+    Bf16,
+    /// IEEE half precision: 5 bits of exponent, 11 of precision.
+    F16,
+    /// A 32-bit integer: an index, a class, a token.
+    I32,
 }
 
 impl Dtype {
     /// Bytes of one element.
     pub fn bytes(self) -> usize {
         match self {
-            Dtype::F32 => 4,
+            Dtype::Bf16 | Dtype::F16 => 2,
+            Dtype::F32 | Dtype::I32 => 4,
             Dtype::F64 => 8,
         }
     }
+
+    /// Half the distance from 1 to the next number: the relative error of rounding. 0 for integers.
+    pub fn roundoff(self) -> f64 {
+        match self {
+            Dtype::F64 => f64::EPSILON / 2.0,
+            Dtype::F32 => f64::from(f32::EPSILON) / 2.0,
+            Dtype::F16 => f64::from(half::f16::EPSILON) / 2.0,
+            Dtype::Bf16 => f64::from(half::bf16::EPSILON) / 2.0,
+            Dtype::I32 => 0.0,
+        }
+    }
+}
+
+impl std::fmt::Display for Dtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Dtype::F32 => "f32",
+            Dtype::F64 => "f64",
+            Dtype::Bf16 => "bf16",
+            Dtype::F16 => "f16",
+            Dtype::I32 => "i32",
+        })
+    }
+}
+
+/// What a tensor on the host holds. Every bit pattern is a valid value.
+///
+/// # Safety
+/// That is what implementing it promises; and that the size is that of `DTYPE`.
+pub unsafe trait Element: Copy + Debug + Default + Send + Sync + 'static {
+    /// The type as a value.
+    const DTYPE: Dtype;
+    /// The value, exactly.
+    fn f64(self) -> f64;
+    /// The nearest value to `x`.
+    fn of(x: f64) -> Self;
+}
+
+macro_rules! element {
+    ($($type:ty, $dtype:ident, $to:expr, $of:expr;)*) => {$(
+        // SAFETY: numbers of fixed size of which every bit pattern is one.
+        unsafe impl Element for $type {
+            const DTYPE: Dtype = Dtype::$dtype;
+            #[inline(always)]
+            fn f64(self) -> f64 {
+                ($to)(self)
+            }
+            #[inline(always)]
+            fn of(x: f64) -> Self {
+                ($of)(x)
+            }
+        }
+    )*};
+}
+
+element! {
+    f32, F32, f64::from, |x| x as f32;
+    f64, F64, |x| x, |x| x;
+    half::bf16, Bf16, f64::from, half::bf16::from_f64;
+    half::f16, F16, f64::from, half::f16::from_f64;
+    i32, I32, f64::from, |x: f64| x.round() as i32;
 }
 
 /// What the CPU ops ask of an element type. The f32 functions are branch-free, so that the compiler
 /// vectorises the loops that use them; the f64 ones are the accurate reference.
 pub trait Float:
-    Copy
-    + Debug
-    + Default
+    Element
     + PartialOrd
-    + Send
-    + Sync
-    + 'static
     + Add<Output = Self>
     + Sub<Output = Self>
     + Mul<Output = Self>
@@ -40,16 +104,10 @@ pub trait Float:
     + AddAssign
     + MulAssign
 {
-    /// The type as a value.
-    const DTYPE: Dtype;
     /// Zero.
     const ZERO: Self;
     /// One.
     const ONE: Self;
-    /// The nearest value to `x`.
-    fn of(x: f64) -> Self;
-    /// Exact in f64.
-    fn f64(self) -> f64;
     /// self·a + b, rounded once.
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// e to the self.
@@ -65,17 +123,8 @@ pub trait Float:
 }
 
 impl Float for f32 {
-    const DTYPE: Dtype = Dtype::F32;
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
-    #[inline(always)]
-    fn of(x: f64) -> f32 {
-        x as f32
-    }
-    #[inline(always)]
-    fn f64(self) -> f64 {
-        f64::from(self)
-    }
     #[inline(always)]
     fn mul_add(self, a: f32, b: f32) -> f32 {
         f32::mul_add(self, a, b)
@@ -147,17 +196,8 @@ impl Float for f32 {
 }
 
 impl Float for f64 {
-    const DTYPE: Dtype = Dtype::F64;
     const ZERO: f64 = 0.0;
     const ONE: f64 = 1.0;
-    #[inline(always)]
-    fn of(x: f64) -> f64 {
-        x
-    }
-    #[inline(always)]
-    fn f64(self) -> f64 {
-        self
-    }
     #[inline(always)]
     fn mul_add(self, a: f64, b: f64) -> f64 {
         f64::mul_add(self, a, b)

@@ -7,6 +7,7 @@
 pub mod check;
 pub mod device;
 pub mod dtype;
+pub mod kernel;
 pub mod memory;
 pub mod op;
 pub mod ops;
@@ -18,7 +19,7 @@ pub mod tape;
 pub mod tensor;
 pub mod updates;
 
-pub use device::Device;
-pub use dtype::{Dtype, Float};
+pub use device::{Device, Wanted};
+pub use dtype::{Dtype, Element, Float};
 pub use tape::{Gradients, Tape, Var, constant};
 pub use tensor::Tensor;

@@ -58,7 +58,7 @@ fn pool() -> MutexGuard<'static, Pool> {
 
 /// Rounds up to a quarter of a power of two: at most a fifth is wasted, and sizes that differ a
 /// little share a list.
-fn size_class(bytes: usize) -> usize {
+pub(crate) fn size_class(bytes: usize) -> usize {
     let bytes = bytes.max(ALIGN);
     let quarter = (bytes.next_power_of_two() / 8).max(ALIGN);
     bytes.next_multiple_of(quarter)

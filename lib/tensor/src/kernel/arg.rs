@@ -1,0 +1,121 @@
+//! What a kernel is given.
+
+use crate::device::Device;
+use crate::tensor::Tensor;
+use std::marker::PhantomData;
+
+/// One argument of a launch; holds on to the tensor it was made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Arg<'a> {
+    value: Value,
+    device: Option<Device>,
+    tensor: PhantomData<&'a Tensor>,
+}
+
+/// The value, in the parameter type of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// Address on the device; 0 is null.
+    Pointer(u64),
+    /// `int`.
+    I32(i32),
+    /// `unsigned`.
+    U32(u32),
+    /// `long long`.
+    I64(i64),
+    /// `unsigned long long`.
+    U64(u64),
+    /// `float`.
+    F32(f32),
+}
+
+impl Value {
+    /// The bytes as the kernel reads them, in the low end of eight.
+    pub(crate) fn bits(self) -> u64 {
+        match self {
+            Value::Pointer(x) | Value::U64(x) => x,
+            Value::I64(x) => x as u64,
+            Value::I32(x) => u64::from(x as u32),
+            Value::U32(x) => u64::from(x),
+            Value::F32(x) => u64::from(x.to_bits()),
+        }
+    }
+
+    /// The parameter type as a number: how the emulator is told.
+    pub(crate) fn kind(self) -> u8 {
+        match self {
+            Value::Pointer(_) => 0,
+            Value::I32(_) => 1,
+            Value::U32(_) => 2,
+            Value::I64(_) => 3,
+            Value::U64(_) => 4,
+            Value::F32(_) => 5,
+        }
+    }
+}
+
+impl Arg<'_> {
+    /// Where the tensor is; none for a number.
+    pub(crate) fn device(&self) -> Option<Device> {
+        self.device
+    }
+
+    pub(crate) fn value(&self) -> Value {
+        self.value
+    }
+}
+
+impl<'a> From<&'a Tensor> for Arg<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        let value = Value::Pointer(tensor.address());
+        Arg { value, device: Some(tensor.device()), tensor: PhantomData }
+    }
+}
+
+impl<'a> From<&'a mut Tensor> for Arg<'a> {
+    /// Memory that the tensor shares is copied first.
+    fn from(tensor: &'a mut Tensor) -> Self {
+        let value = Value::Pointer(tensor.address_mut());
+        Arg { value, device: Some(tensor.device()), tensor: PhantomData }
+    }
+}
+
+impl<'a, T> From<Option<T>> for Arg<'a>
+where
+    Arg<'a>: From<T>,
+{
+    /// Null for none.
+    fn from(tensor: Option<T>) -> Self {
+        let null = Arg { value: Value::Pointer(0), device: None, tensor: PhantomData };
+        tensor.map_or(null, Arg::from)
+    }
+}
+
+macro_rules! number {
+    ($($type:ty => $variant:ident),*) => {$(
+        impl From<$type> for Arg<'_> {
+            fn from(x: $type) -> Self {
+                Arg { value: Value::$variant(x), device: None, tensor: PhantomData }
+            }
+        }
+    )*};
+}
+
+number!(i32 => I32, u32 => U32, i64 => I64, u64 => U64, f32 => F32);
+
+impl From<bool> for Arg<'_> {
+    /// An `int`, 0 or 1.
+    fn from(x: bool) -> Self {
+        Arg::from(i32::from(x))
+    }
+}
+
+impl From<usize> for Arg<'_> {
+    /// A size, as `int`.
+    ///
+    /// # Panics
+    /// When it does not fit into 31 bits: no tensor is that large.
+    fn from(x: usize) -> Self {
+        Arg::from(super::size(x) as i32)
+    }
+}

@@ -1,0 +1,92 @@
+//! What a device that runs kernels can do: the same few verbs for a GPU and for the emulator.
+
+use super::{Grid, Source, Value};
+use crate::device::Device;
+use crate::dtype::Dtype;
+use unix::{Error, Result};
+
+/// Memory of the device, 256-byte aligned: its address. Errors: there is none left.
+pub(crate) fn allocate(device: Device, bytes: usize) -> Result<u64> {
+    match device {
+        Device::Cpu => Err(host()),
+        Device::Cuda(n) => super::cuda::Gpu::open(n)?.allocate(bytes),
+        Device::Emu => super::emu::allocate(bytes),
+    }
+}
+
+/// Gives memory back.
+pub(crate) fn free(device: Device, address: u64) {
+    match device {
+        Device::Cpu => {}
+        Device::Cuda(n) => {
+            if let Ok(gpu) = super::cuda::Gpu::open(n) {
+                gpu.free(address);
+            }
+        }
+        Device::Emu => super::emu::free(address),
+    }
+}
+
+/// Copies from the host, in the order of launches.
+pub(crate) fn copy_in(device: Device, to: u64, from: &[u8]) -> Result<()> {
+    match device {
+        Device::Cpu => Err(host()),
+        Device::Cuda(n) => super::cuda::Gpu::open(n)?.copy_in(to, from),
+        Device::Emu => super::emu::copy_in(to, from),
+    }
+}
+
+/// Copies to the host, after all launches before.
+pub(crate) fn copy_out(device: Device, to: &mut [u8], from: u64) -> Result<()> {
+    match device {
+        Device::Cpu => Err(host()),
+        Device::Cuda(n) => super::cuda::Gpu::open(n)?.copy_out(to, from),
+        Device::Emu => super::emu::copy_out(to, from),
+    }
+}
+
+/// Copies on the device, in the order of launches.
+pub(crate) fn copy(device: Device, to: u64, from: u64, bytes: usize) -> Result<()> {
+    match device {
+        Device::Cpu => Err(host()),
+        Device::Cuda(n) => super::cuda::Gpu::open(n)?.copy(to, from, bytes),
+        Device::Emu => super::emu::copy(to, from, bytes),
+    }
+}
+
+/// Makes all bytes zero, in the order of launches.
+pub(crate) fn zero(device: Device, address: u64, bytes: usize) -> Result<()> {
+    match device {
+        Device::Cpu => Err(host()),
+        Device::Cuda(n) => super::cuda::Gpu::open(n)?.zero(address, bytes),
+        Device::Emu => super::emu::zero(address, bytes),
+    }
+}
+
+/// Launches a kernel.
+pub(crate) fn launch(
+    device: Device,
+    source: &'static Source,
+    element: Dtype,
+    kernel: &'static str,
+    grid: Grid,
+    args: &[Value],
+) -> Result<()> {
+    match device {
+        Device::Cpu => Err(host()),
+        Device::Cuda(n) => super::cuda::Gpu::open(n)?.launch(source, element, kernel, grid, args),
+        Device::Emu => super::emu::launch(source, element, kernel, grid, args),
+    }
+}
+
+/// Waits until everything given to the device is done.
+pub(crate) fn synchronise(device: Device) -> Result<()> {
+    match device {
+        Device::Cpu | Device::Emu => Ok(()),
+        Device::Cuda(n) => super::cuda::Gpu::open(n)?.synchronise(),
+    }
+}
+
+fn host() -> Error {
+    Error::bug("the host runs no kernels")
+}

@@ -1,0 +1,141 @@
+//! A caching allocator for the memory of devices, by size class like the host's (`crate::memory`).
+//!
+//! Asking the driver costs more than most kernels and waits for all of them; what a tensor gives back
+//! is kept and handed out again. That is safe without waiting, because launches run in order: whoever
+//! gets the memory next writes to it after the last kernel that used it. The emulator gets every tensor
+//! from the system, with its exact size, so that it sees an access one byte too far.
+
+use super::{backend, state};
+use crate::device::Device;
+use crate::memory::{Usage, size_class};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use unix::{Error, Exit, Result};
+
+/// The least that is worth a place of its own: what the hardware reads at a time.
+const LEAST: usize = 256;
+
+#[derive(Default)]
+struct Pool {
+    free: BTreeMap<usize, Vec<u64>>,
+    usage: Usage,
+}
+
+static POOLS: Mutex<BTreeMap<Device, Pool>> = Mutex::new(BTreeMap::new());
+
+fn pools() -> MutexGuard<'static, BTreeMap<Device, Pool>> {
+    // A pool is consistent at every point where a panic could happen.
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A piece of a device's memory. Dropping it returns it to the pool.
+pub(crate) struct Piece {
+    device: Device,
+    /// 0 when there was no memory: the error is kept, and no kernel will use it.
+    address: u64,
+    bytes: usize,
+}
+
+impl Piece {
+    /// At least `bytes` bytes of arbitrary content.
+    pub(crate) fn take(device: Device, bytes: usize) -> Piece {
+        let exact = device == Device::Emu;
+        let class = if exact { bytes } else { size_class(bytes.max(LEAST)) };
+        let mut address = 0;
+        state::run(device, || {
+            address = take(device, class, bytes)?;
+            Ok(())
+        });
+        Piece { device, address, bytes: class }
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+fn take(device: Device, class: usize, asked: usize) -> Result<u64> {
+    let mut pools = pools();
+    let pool = pools.entry(device).or_default();
+    let cached = pool.free.get_mut(&class).and_then(Vec::pop);
+    let address = match cached {
+        Some(address) => address,
+        None => {
+            let address = match backend::allocate(device, class) {
+                Ok(address) => address,
+                // What is cached in other sizes may be enough.
+                Err(_) if !pool.free.is_empty() => {
+                    release(device, pool);
+                    backend::allocate(device, class)
+                        .map_err(|why| no_memory(device, asked, &pool.usage, &why))?
+                }
+                Err(why) => return Err(no_memory(device, asked, &pool.usage, &why)),
+            };
+            pool.usage.held += class;
+            pool.usage.system_calls += 1;
+            address
+        }
+    };
+    pool.usage.live += class;
+    pool.usage.peak = pool.usage.peak.max(pool.usage.live);
+    Ok(address)
+}
+
+/// The one error of a device without memory: sizes, and the keys that help.
+fn no_memory(device: Device, asked: usize, usage: &Usage, why: &Error) -> Error {
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    Error::new(Exit::Failure, format!(
+        "{device} has no memory for a tensor of {:.1} MiB ({:.1} MiB are in tensors, {:.1} MiB held in all): {why}; \
+         training.batch_size or training.mem_budget can be smaller, or training.amp true",
+        mib(asked),
+        mib(usage.live),
+        mib(usage.held),
+    ))
+}
+
+fn release(device: Device, pool: &mut Pool) {
+    for (class, addresses) in std::mem::take(&mut pool.free) {
+        pool.usage.held -= class * addresses.len();
+        addresses.into_iter().for_each(|address| backend::free(device, address));
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        if self.address == 0 {
+            return;
+        }
+        let mut pools = pools();
+        let pool = pools.entry(self.device).or_default();
+        pool.usage.live -= self.bytes;
+        if self.device == Device::Emu {
+            pool.usage.held -= self.bytes;
+            backend::free(self.device, self.address);
+        } else {
+            pool.free.entry(self.bytes).or_default().push(self.address);
+        }
+    }
+}
+
+/// The counters of a device now.
+pub fn usage(device: Device) -> Usage {
+    pools().get(&device).map_or(Usage::default(), |pool| pool.usage)
+}
+
+/// Starts a new measurement of the peak.
+pub fn reset_peak(device: Device) {
+    if let Some(pool) = pools().get_mut(&device) {
+        pool.usage.peak = pool.usage.live;
+    }
+}
+
+/// Gives all cached memory of a device back to its system.
+pub fn release_cached(device: Device) {
+    if let Some(pool) = pools().get_mut(&device) {
+        release(device, pool);
+    }
+}

@@ -1,0 +1,115 @@
+//! Kernels: CUDA sources, and the one path by which they are launched on a GPU or in its emulator.
+//!
+//! A source is compiled once for each element type. On a GPU NVRTC does it when a kernel is first
+//! used (`compile`, `cache`); the emulator's are compiled with the program (feature `emu`).
+//!
+//! Errors are sticky, as in CUDA itself: the first failure on a device (no memory, a launch that was
+//! refused, a fault inside a kernel) is kept, later launches do nothing, and whoever reads a value
+//! gets the error ([`finish`], [`crate::Tensor::to_host`]). So ops need not handle what cannot
+//! happen in the middle of one.
+
+mod arg;
+mod backend;
+pub mod cuda;
+pub mod emu;
+pub mod memory;
+mod state;
+
+pub use arg::Arg;
+pub(crate) use arg::Value;
+pub(crate) use backend::{copy, copy_in, copy_out, zero};
+pub use state::{fail, finish};
+pub(crate) use state::run;
+
+use crate::device::Device;
+use crate::dtype::Dtype;
+
+/// Every source: what is compiled ahead, and checked.
+pub const SOURCES: &[&Source] = &[];
+
+/// The element types of a source that works on any.
+pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];
+
+/// A `.cu` file.
+#[derive(Debug)]
+pub struct Source {
+    /// Its name, without the suffix; its kernels' names begin with it.
+    pub name: &'static str,
+    /// Its text.
+    pub text: &'static str,
+    /// What `element` may be in it; its first line says the same to the emulator's build.
+    pub elements: &'static [Dtype],
+}
+
+/// How many threads run a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks along x, y, z.
+    pub blocks: [u32; 3],
+    /// Threads of a block along x, y, z.
+    pub threads: [u32; 3],
+    /// Bytes of dynamic shared memory of a block.
+    pub shared: u32,
+}
+
+impl Grid {
+    /// `blocks` blocks of `threads` threads in a row.
+    ///
+    /// # Panics
+    /// When there are 2³¹ blocks or more: no tensor is that large.
+    pub fn new(blocks: usize, threads: usize) -> Self {
+        Self::grid([blocks, 1, 1], threads)
+    }
+
+    /// Blocks along x, y and z (at most 65535 along the latter).
+    ///
+    /// # Panics
+    /// As [`Grid::new`].
+    pub fn grid(blocks: [usize; 3], threads: usize) -> Self {
+        Self { blocks: blocks.map(size), threads: [size(threads), 1, 1], shared: 0 }
+    }
+
+    /// With dynamic shared memory.
+    pub fn shared(mut self, bytes: usize) -> Self {
+        self.shared = size(bytes);
+        self
+    }
+}
+
+/// A size as kernels take it.
+///
+/// # Panics
+/// When it does not fit into 31 bits: no tensor is that large.
+fn size(n: usize) -> u32 {
+    match i32::try_from(n) {
+        Ok(n) => n as u32,
+        Err(_) => unreachable!("a launch over {n} blocks, threads or bytes"),
+    }
+}
+
+impl Source {
+    /// Launches a kernel of this source, compiled for `element`, on the device where the tensors among
+    /// its arguments are. Nothing runs when the grid is empty.
+    ///
+    /// # Panics
+    /// When the tensors are not all on one device that runs kernels.
+    pub fn launch(&'static self, element: Dtype, kernel: &'static str, grid: Grid, args: &[Arg]) {
+        let mut devices = args.iter().filter_map(Arg::device);
+        let Some(device) = devices.next() else { unreachable!("{kernel} works on no tensor") };
+        assert!(devices.all(|d| d == device), "{kernel}: tensors on more than one device");
+        assert!(self.elements.contains(&element), "{}.cu is not for {element:?}", self.name);
+        if grid.blocks.contains(&0) || grid.threads.contains(&0) {
+            return;
+        }
+        assert!(device != Device::Cpu, "{kernel} is launched on the host");
+        let values: Vec<Value> = args.iter().map(Arg::value).collect();
+        state::run(device, || backend::launch(device, self, element, kernel, grid, &values));
+    }
+}
+
+/// Arguments of a launch: tensors (`x` for reading, `&mut x` for writing, an `Option` of either), and
+/// numbers of the kernel's own parameter types.
+#[macro_export]
+macro_rules! args {
+    ($($arg:expr),* $(,)?) => { &[$($crate::kernel::Arg::from($arg)),*] };
+}
