@@ -10,7 +10,7 @@ use learn::stages::codec::CodecStage;
 use learn::stages::operator::OperatorStage;
 use learn::stages::{ConfigOf, Stage};
 use learn::train::{self, Estimate, Job, Resume};
-use tensor::Device;
+use tensor::Wanted;
 use unix::cli::Output;
 use unix::out::Out;
 use unix::space::human_bytes;
@@ -44,9 +44,9 @@ struct Args {
     /// Try again what diverged, or made no new update in several starts
     #[arg(long)]
     retry: bool,
-    /// Where to compute: auto or cpu
-    #[arg(long, default_value = "auto")]
-    device: Device,
+    /// Where to compute: auto (a GPU where there is one, else the CPU), cpu, cuda, cuda:N, emu
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: Wanted,
     /// Check configuration, data, space and memory; report all faults; train nothing
     #[arg(long, conflicts_with = "dry_run")]
     check: bool,

@@ -4,7 +4,7 @@
 use crate::params::Params;
 use crate::stages::Constants;
 use serde::Serialize;
-use tensor::{Dtype, Tensor};
+use tensor::Tensor;
 use unix::{Error, Result};
 
 /// BLAKE3 of a model: its configuration, and name, shape and every bit of its parameters.
@@ -13,10 +13,7 @@ pub fn hash_of_model(config: &impl Serialize, params: &Params) -> Result<String>
     hasher.update(serde_json::to_string(config).map_err(Error::bug)?.as_bytes());
     for (name, tensor) in params.entries() {
         hasher.update(format!("\n{name} {:?} {:?}\n", tensor.dtype(), tensor.shape()).as_bytes());
-        match tensor.dtype() {
-            Dtype::F32 => hasher.update(bytemuck::cast_slice(tensor.read::<f32>())),
-            Dtype::F64 => hasher.update(bytemuck::cast_slice(tensor.read::<f64>())),
-        };
+        hasher.update(tensor.as_bytes());
     }
     Ok(hasher.finalize().to_hex().to_string())
 }

@@ -1,18 +1,24 @@
 //! Checks that hold for every case of every op: the gradient in f64, and f32 against f64.
 
 use crate::dtype::Dtype;
-use crate::op::{Case, Draw, Grads};
+use crate::op::{self, Case, Draw, Grads, Input};
 use crate::random::{Philox, Purpose};
 use crate::tensor::Tensor;
 
 /// Values for an input of a case.
 pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
     let random = Philox::new(seed, Purpose::Test);
+    if let Draw::Below(n) = draw {
+        let count = shape.iter().product::<usize>() as u64;
+        let values: Vec<i32> = (0..count).map(|i| random.below(input, i, *n) as i32).collect();
+        return Tensor::of(&values, shape);
+    }
     let n = shape.iter().product::<usize>() as u64;
     let values: Vec<f64> = match draw {
         Draw::Normal | Draw::Constant => {
             (0..n).map(|i| f64::from(random.normal(input, i))).collect()
         }
+        Draw::Below(_) => unreachable!("drawn above"),
         Draw::Uniform(low, high) => {
             (0..n).map(|i| low + (high - low) * f64::from(random.uniform(input, i))).collect()
         }
@@ -28,9 +34,7 @@ pub fn inputs(case: &Case, seed: u64) -> Vec<Tensor> {
 fn forward(case: &Case, inputs: &[Tensor]) -> (Tensor, Vec<Tensor>) {
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
-    let mut out = Tensor::arbitrary(&shape, inputs[0].dtype());
-    let saved = case.op.forward(&inputs.iter().collect::<Vec<_>>(), &mut out);
-    (out, saved)
+    op::forward(&*case.op, &inputs.iter().collect::<Vec<_>>(), &shape)
 }
 
 /// Output and the gradients of all inputs (none for constants), for the output gradient `dy`.
@@ -42,21 +46,29 @@ pub fn run(
     existing: Option<&[Tensor]>,
 ) -> (Tensor, Vec<Option<Tensor>>) {
     let (out, saved) = forward(case, inputs);
-    let wanted: Vec<Option<usize>> = case
+    let wanted: Vec<Input> = case
         .inputs
         .iter()
+        .zip(inputs)
         .enumerate()
-        .map(|(i, (_, d))| (!matches!(d, Draw::Constant)).then_some(i))
+        .map(|(i, ((_, draw), x))| Input {
+            variable: draw.is_differentiated().then_some(i),
+            shape: x.shape().to_vec(),
+            dtype: x.dtype(),
+        })
         .collect();
     let mut all: Vec<Option<Tensor>> = match existing {
         Some(existing) => existing.iter().map(|x| Some(x.clone())).collect(),
         None => vec![None; inputs.len()],
     };
-    let shapes: Vec<Vec<usize>> = inputs.iter().map(|x| x.shape().to_vec()).collect();
-    let mut grads =
-        Grads { all: &mut all, inputs: &wanted, shapes: &shapes, dtype: inputs[0].dtype() };
-    case.op.backward(&saved, dy.clone(), &mut grads);
+    let mut grads = Grads { all: &mut all, inputs: &wanted, device: dy.device() };
+    op::backward(&*case.op, &saved, dy.clone(), &mut grads);
     (out, all)
+}
+
+/// In another element type, unless it holds indices.
+pub fn float_to(x: &Tensor, dtype: Dtype) -> Tensor {
+    if x.dtype() == Dtype::I32 { x.clone() } else { x.to_dtype(dtype) }
 }
 
 fn dot(a: &Tensor, b: &Tensor) -> f64 {
@@ -70,7 +82,7 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
     let v: Vec<Tensor> = (0..)
         .zip(&case.inputs)
         .map(|(i, (shape, d))| match d {
-            Draw::Constant => Tensor::zeros(shape, Dtype::F64),
+            d if !d.is_differentiated() => Tensor::zeros(shape, Dtype::F64),
             _ => draw(shape, &Draw::Normal, seed ^ 0x5eed, i),
         })
         .collect();
@@ -84,6 +96,9 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
             .iter()
             .zip(&v)
             .map(|(x, v)| {
+                if x.dtype() == Dtype::I32 {
+                    return x.clone();
+                }
                 let sum: Vec<f64> =
                     x.to_f64().iter().zip(v.to_f64()).map(|(x, v)| x + step * v).collect();
                 Tensor::of(&sum, x.shape())
@@ -105,8 +120,8 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
 /// Largest difference between a result in f32 and the same in f64, relative to the root mean square
 /// of the latter: over the output and every gradient.
 pub fn precision_error(case: &Case, seed: u64) -> f64 {
-    let x: Vec<Tensor> = inputs(case, seed).iter().map(|x| x.to_dtype(Dtype::F32)).collect();
-    let x64: Vec<Tensor> = x.iter().map(|x| x.to_dtype(Dtype::F64)).collect();
+    let x: Vec<Tensor> = inputs(case, seed).iter().map(|x| float_to(x, Dtype::F32)).collect();
+    let x64: Vec<Tensor> = x.iter().map(|x| float_to(x, Dtype::F64)).collect();
     let shape = forward(case, &x).0.shape().to_vec();
     let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(Dtype::F32);
     let (out, grads) = run(case, &x, &dy, None);

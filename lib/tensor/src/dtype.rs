@@ -1,6 +1,7 @@
 //! Element types. The CPU trains in f32, and every CPU op is also generic over f64, for checks; the
 //! 16-bit floats are what kernels compute with, and integers are indices.
 
+pub use half::{bf16, f16};
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
@@ -34,8 +35,8 @@ impl Dtype {
         match self {
             Dtype::F64 => f64::EPSILON / 2.0,
             Dtype::F32 => f64::from(f32::EPSILON) / 2.0,
-            Dtype::F16 => f64::from(half::f16::EPSILON) / 2.0,
-            Dtype::Bf16 => f64::from(half::bf16::EPSILON) / 2.0,
+            Dtype::F16 => f64::from(f16::EPSILON) / 2.0,
+            Dtype::Bf16 => f64::from(bf16::EPSILON) / 2.0,
             Dtype::I32 => 0.0,
         }
     }
@@ -86,9 +87,38 @@ macro_rules! element {
 element! {
     f32, F32, f64::from, |x| x as f32;
     f64, F64, |x| x, |x| x;
-    half::bf16, Bf16, f64::from, half::bf16::from_f64;
-    half::f16, F16, f64::from, half::f16::from_f64;
+    bf16, Bf16, f64::from, bf16::from_f64;
+    f16, F16, f64::from, f16::from_f64;
     i32, I32, f64::from, |x: f64| x.round() as i32;
+}
+
+/// Runs the body with `T` as the type that `dtype` names.
+#[macro_export]
+macro_rules! with_element {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::Dtype::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::Dtype::F64 => {
+                type $T = f64;
+                $body
+            }
+            $crate::Dtype::Bf16 => {
+                type $T = $crate::dtype::bf16;
+                $body
+            }
+            $crate::Dtype::F16 => {
+                type $T = $crate::dtype::f16;
+                $body
+            }
+            $crate::Dtype::I32 => {
+                type $T = i32;
+                $body
+            }
+        }
+    };
 }
 
 /// What the CPU ops ask of an element type. The f32 functions are branch-free, so that the compiler

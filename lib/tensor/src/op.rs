@@ -1,8 +1,11 @@
 //! What an op is: a pure function of tensors with a derivative, and a list of cases that feed every
 //! check and table made of it.
 
+use crate::device::Device;
 use crate::dtype::{Dtype, Float};
+use crate::kernel;
 use crate::tensor::Tensor;
+use unix::Error;
 
 /// Tensors kept from forward to backward; clones share memory, so keeping an input costs nothing.
 pub type Saved = Vec<Tensor>;
@@ -21,21 +24,65 @@ pub trait Op: Send + Sync + 'static {
         &[]
     }
 
-    /// Writes the whole of `out` and returns what `backward` will need.
+    /// Element type of the output, given those of the inputs.
+    fn dtype(&self, inputs: &[Dtype]) -> Dtype {
+        inputs.first().copied().unwrap_or(Dtype::F32)
+    }
+
+    /// On the host: writes the whole of `out` and returns what `backward` will need.
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved;
 
-    /// Adds the gradient of each input to `grads`, given the gradient `dy` of the output.
+    /// On the host: adds the gradient of each input to `grads`, given the gradient `dy` of the output.
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads);
+
+    /// [`Op::forward`] by kernels, on the device where the inputs are.
+    fn launch_forward(&self, inputs: &[&Tensor], _out: &mut Tensor) -> Saved {
+        let device = inputs[0].device();
+        kernel::fail(device, Error::bug(format!("{} has no kernel yet", self.name())));
+        vec![]
+    }
+
+    /// [`Op::backward`] by kernels.
+    fn launch_backward(&self, _saved: &Saved, dy: Tensor, _grads: &mut Grads) {
+        kernel::fail(dy.device(), Error::bug(format!("{} has no kernel yet", self.name())));
+    }
+}
+
+/// Shape, element type and variable of an input of a recorded op.
+#[derive(Clone, Debug)]
+pub(crate) struct Input {
+    /// None where no gradient is wanted.
+    pub(crate) variable: Option<usize>,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) dtype: Dtype,
+}
+
+/// [`Op::forward`] where the inputs are, into a new tensor.
+pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tensor, Saved) {
+    let device = inputs.first().map_or(Device::Cpu, |x| x.device());
+    let dtypes: Vec<Dtype> = inputs.iter().map(|x| x.dtype()).collect();
+    let mut out = Tensor::arbitrary_on(device, shape, op.dtype(&dtypes));
+    let saved = match device {
+        Device::Cpu => op.forward(inputs, &mut out),
+        _ => op.launch_forward(inputs, &mut out),
+    };
+    (out, saved)
+}
+
+/// [`Op::backward`] where `dy` is.
+pub(crate) fn backward(op: &dyn Op, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+    match dy.device() {
+        Device::Cpu => op.backward(saved, dy, grads),
+        _ => op.launch_backward(saved, dy, grads),
+    }
 }
 
 /// The gradients of an op's inputs, while its `backward` runs.
 pub struct Grads<'a> {
     /// Gradient of every variable of the tape.
     pub(crate) all: &'a mut [Option<Tensor>],
-    /// Variable of each input; none where no gradient is wanted.
-    pub(crate) inputs: &'a [Option<usize>],
-    pub(crate) shapes: &'a [Vec<usize>],
-    pub(crate) dtype: Dtype,
+    pub(crate) inputs: &'a [Input],
+    pub(crate) device: Device,
 }
 
 /// The buffer an input's gradient is added to or, when nothing is there yet, set.
@@ -47,7 +94,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The buffer, made zero when it was not yet set: for ops that write only parts of it.
+    /// The buffer on the host, made zero when it was not yet set: for ops that write only parts of it.
     pub fn zeroed<T: Float>(&mut self) -> &mut [T] {
         let fresh = !std::mem::replace(&mut self.add, true);
         let slice = self.tensor.write::<T>();
@@ -61,15 +108,15 @@ impl Slot {
 impl Grads<'_> {
     /// Whether the gradient of input `i` is wanted.
     pub fn wants(&self, i: usize) -> bool {
-        self.inputs[i].is_some()
+        self.inputs[i].variable.is_some()
     }
 
     /// The buffer for input `i`, if wanted; to be given back with [`Grads::put`].
     pub fn take(&mut self, i: usize) -> Option<Slot> {
-        let variable = self.inputs[i]?;
-        Some(match self.all[variable].take() {
+        let Input { variable, shape, dtype } = &self.inputs[i];
+        Some(match self.all[(*variable)?].take() {
             Some(tensor) => Slot { tensor, add: true },
-            None => Slot { tensor: Tensor::arbitrary(&self.shapes[i], self.dtype), add: false },
+            None => Slot { tensor: Tensor::arbitrary_on(self.device, shape, *dtype), add: false },
         })
     }
 
@@ -80,8 +127,8 @@ impl Grads<'_> {
 
     /// Adds `gradient` to that of input `i`; where there is none yet, the memory is shared.
     pub fn pass(&mut self, i: usize, gradient: Tensor) {
-        let Some(variable) = self.inputs[i] else { return };
-        let gradient = gradient.reshape(&self.shapes[i]);
+        let Some(variable) = self.inputs[i].variable else { return };
+        let gradient = gradient.reshape(&self.inputs[i].shape);
         self.all[variable] = Some(match self.all[variable].take() {
             None => gradient,
             Some(mut sum) => {
@@ -101,6 +148,15 @@ pub enum Draw {
     Uniform(f64, f64),
     /// Normal, and no gradient is asked for.
     Constant,
+    /// Integers, uniform in 0..n.
+    Below(u64),
+}
+
+impl Draw {
+    /// Whether a gradient is asked for.
+    pub fn is_differentiated(&self) -> bool {
+        matches!(self, Draw::Normal | Draw::Uniform(..))
+    }
 }
 
 /// One use of an op: feeds the gradient check, the agreement of element types and devices, the speed

@@ -1,15 +1,15 @@
 //! Reverse-mode differentiation: a list of nodes in the order of execution, walked backwards.
 
+use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::op::{Grads, Op, Saved};
+use crate::op::{self, Grads, Input, Op, Saved};
 use crate::tensor::Tensor;
 use std::cell::RefCell;
 use unix::{Error, Result};
 
 struct Node {
     op: Box<dyn Op>,
-    inputs: Vec<Option<usize>>,
-    shapes: Vec<Vec<usize>>,
+    inputs: Vec<Input>,
     output: usize,
     saved: Saved,
 }
@@ -91,26 +91,32 @@ impl Tape {
         let shape = op
             .shape(&shapes)
             .map_err(|why| Error::bug(format!("{} of {shapes:?}: {why}", op.name())))?;
-        let dtype = inputs.first().map_or(Dtype::F32, |v| v.value.dtype());
-        if inputs.iter().any(|v| v.value.dtype() != dtype) {
+        let float = |v: &&&Var| v.value.dtype() != Dtype::I32;
+        let mut dtypes = inputs.iter().filter(float).map(|v| v.value.dtype());
+        if dtypes.next().is_some_and(|first| dtypes.any(|other| other != first)) {
             return Err(Error::bug(format!("{}: inputs differ in element type", op.name())));
+        }
+        let device = inputs.first().map_or(Device::Cpu, |v| v.value.device());
+        if let Some(v) = inputs.iter().find(|v| v.value.device() != device) {
+            let other = v.value.device();
+            return Err(Error::bug(format!("{}: inputs on {device} and {other}", op.name())));
         }
         if let Some(i) = op.constants().iter().find(|i| inputs[**i].id.is_some()) {
             return Err(Error::bug(format!("{}: input {i} has no gradient", op.name())));
         }
         let values: Vec<&Tensor> = inputs.iter().map(|v| &v.value).collect();
-        let mut out = Tensor::arbitrary(&shape, dtype);
-        let saved = op.forward(&values, &mut out);
+        let (out, saved) = op::forward(&op, &values, &shape);
         if !self.recording || inputs.iter().all(|v| v.id.is_none()) {
             return Ok(constant(out));
         }
+        let input =
+            |v: &&Var| Input { variable: v.id, shape: v.shape().to_vec(), dtype: v.value.dtype() };
         let mut record = self.record.borrow_mut();
         let output = record.variables;
         record.variables += 1;
         record.nodes.push(Node {
             op: Box::new(op),
-            inputs: inputs.iter().map(|v| v.id).collect(),
-            shapes: shapes.iter().map(|s| s.to_vec()).collect(),
+            inputs: inputs.iter().map(input).collect(),
             output,
             saved,
         });
@@ -124,7 +130,7 @@ impl Tape {
             return Err(Error::bug(format!("backward from a tensor of shape {:?}", loss.shape())));
         }
         let seed = Tensor::full(loss.shape(), 1.0, loss.value.dtype());
-        Ok(self.backward_from(loss, seed))
+        Ok(self.backward_from(loss, seed.to_device(loss.value.device())?))
     }
 
     /// Σ over `output` of `dy` times its derivative: [`Tape::backward`] for any shape.
@@ -135,10 +141,8 @@ impl Tape {
         all[id] = Some(dy);
         for node in record.nodes.into_iter().rev() {
             let Some(dy) = all[node.output].take() else { continue };
-            let dtype = dy.dtype();
-            let mut grads =
-                Grads { all: &mut all, inputs: &node.inputs, shapes: &node.shapes, dtype };
-            node.op.backward(&node.saved, dy, &mut grads);
+            let mut grads = Grads { all: &mut all, inputs: &node.inputs, device: dy.device() };
+            op::backward(&*node.op, &node.saved, dy, &mut grads);
         }
         Gradients { all }
     }

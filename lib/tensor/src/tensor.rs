@@ -1,12 +1,15 @@
 //! Tensors: contiguous, row-major, cheap to clone.
 
 use crate::device::Device;
-use crate::dtype::{Dtype, Float};
+use crate::dtype::{Dtype, Element, Float};
+use crate::kernel;
+use crate::kernel::memory::Piece;
 use crate::memory::Block;
-use std::any::TypeId;
+use crate::with_element;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use unix::Result;
 
 /// Working memory of an op on the host: a slice out of the allocator, not a tensor.
 pub struct Scratch<T> {
@@ -46,55 +49,86 @@ impl<T: Float> DerefMut for Scratch<T> {
 }
 
 enum Storage {
-    F32(Scratch<f32>),
-    F64(Scratch<f64>),
+    Host(Block),
+    Device(Piece),
 }
 
-/// A dense array of numbers. Cloning shares the memory; writing to shared memory copies it first.
+impl Storage {
+    fn take(device: Device, bytes: usize) -> Storage {
+        match device {
+            Device::Cpu => Storage::Host(Block::take(bytes)),
+            _ => Storage::Device(Piece::take(device, bytes)),
+        }
+    }
+}
+
+/// A dense array of numbers on a device. Cloning shares the memory; writing to shared memory copies it
+/// first.
 #[derive(Clone)]
 pub struct Tensor {
     storage: Arc<Storage>,
+    dtype: Dtype,
     shape: Vec<usize>,
 }
 
 impl Tensor {
-    /// A tensor of arbitrary content, for outputs that are written whole.
+    /// A tensor of arbitrary content on the host, for outputs that are written whole.
     pub fn arbitrary(shape: &[usize], dtype: Dtype) -> Self {
-        let len = shape.iter().product();
-        let storage = match dtype {
-            Dtype::F32 => Storage::F32(Scratch::arbitrary(len)),
-            Dtype::F64 => Storage::F64(Scratch::arbitrary(len)),
-        };
-        Self { storage: Arc::new(storage), shape: shape.to_vec() }
+        Self::arbitrary_on(Device::Cpu, shape, dtype)
+    }
+
+    /// [`Tensor::arbitrary`] on any device. A device without memory keeps the error for whoever reads a
+    /// value ([`crate::kernel`]).
+    pub fn arbitrary_on(device: Device, shape: &[usize], dtype: Dtype) -> Self {
+        let len: usize = shape.iter().product();
+        let storage = Arc::new(Storage::take(device, len * dtype.bytes()));
+        Self { storage, dtype, shape: shape.to_vec() }
+    }
+
+    /// All zeros, on the host.
+    pub fn zeros(shape: &[usize], dtype: Dtype) -> Self {
+        Self::zeros_on(Device::Cpu, shape, dtype)
     }
 
     /// All zeros.
-    pub fn zeros(shape: &[usize], dtype: Dtype) -> Self {
-        Self::full(shape, 0.0, dtype)
-    }
-
-    /// Every element `value`.
-    pub fn full(shape: &[usize], value: f64, dtype: Dtype) -> Self {
-        let mut tensor = Self::arbitrary(shape, dtype);
-        match dtype {
-            Dtype::F32 => tensor.write::<f32>().fill(value as f32),
-            Dtype::F64 => tensor.write::<f64>().fill(value),
-        }
+    pub fn zeros_on(device: Device, shape: &[usize], dtype: Dtype) -> Self {
+        let mut tensor = Self::arbitrary_on(device, shape, dtype);
+        tensor.zero();
         tensor
     }
 
-    /// A copy of `values` in the given shape.
+    /// Makes every element zero; memory shared with another tensor is left to that one.
+    pub fn zero(&mut self) {
+        if Arc::get_mut(&mut self.storage).is_none() {
+            *self = Self::arbitrary_on(self.device(), &self.shape, self.dtype);
+        }
+        match &*self.storage {
+            Storage::Host(_) => self.as_bytes_mut().fill(0),
+            Storage::Device(piece) => kernel::run(piece.device(), || {
+                kernel::zero(piece.device(), piece.address(), self.bytes())
+            }),
+        }
+    }
+
+    /// Every element `value`, on the host.
+    pub fn full(shape: &[usize], value: f64, dtype: Dtype) -> Self {
+        let mut tensor = Self::arbitrary(shape, dtype);
+        with_element!(dtype, T => tensor.write::<T>().fill(<T as Element>::of(value)));
+        tensor
+    }
+
+    /// A copy of `values` in the given shape, on the host.
     ///
     /// # Panics
     /// When the number of values is not the product of the shape.
-    pub fn of<T: Float>(values: &[T], shape: &[usize]) -> Self {
+    pub fn of<T: Element>(values: &[T], shape: &[usize]) -> Self {
         let mut tensor = Self::arbitrary(shape, T::DTYPE);
         tensor.write::<T>().copy_from_slice(values);
         tensor
     }
 
-    /// A tensor of one element.
-    pub fn scalar<T: Float>(value: T) -> Self {
+    /// A tensor of one element, on the host.
+    pub fn scalar<T: Element>(value: T) -> Self {
         Self::of(&[value], &[1])
     }
 
@@ -105,10 +139,12 @@ impl Tensor {
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        match &*self.storage {
-            Storage::F32(s) => s.len(),
-            Storage::F64(s) => s.len(),
-        }
+        self.shape.iter().product()
+    }
+
+    /// Number of bytes of all elements.
+    pub fn bytes(&self) -> usize {
+        self.len() * self.dtype.bytes()
     }
 
     /// Whether there is no element.
@@ -128,15 +164,15 @@ impl Tensor {
 
     /// Element type.
     pub fn dtype(&self) -> Dtype {
-        match &*self.storage {
-            Storage::F32(_) => Dtype::F32,
-            Storage::F64(_) => Dtype::F64,
-        }
+        self.dtype
     }
 
     /// Where the elements are.
     pub fn device(&self) -> Device {
-        Device::Cpu
+        match &*self.storage {
+            Storage::Host(_) => Device::Cpu,
+            Storage::Device(piece) => piece.device(),
+        }
     }
 
     /// The same elements under another shape.
@@ -146,37 +182,87 @@ impl Tensor {
     pub fn reshape(&self, shape: &[usize]) -> Self {
         let len: usize = shape.iter().product();
         assert_eq!(len, self.len(), "reshape of {:?} to {shape:?}", self.shape);
-        Self { storage: self.storage.clone(), shape: shape.to_vec() }
+        Self { storage: self.storage.clone(), dtype: self.dtype, shape: shape.to_vec() }
     }
 
-    /// The elements.
-    ///
-    /// # Panics
-    /// When `T` is not the element type.
-    pub fn read<T: Float>(&self) -> &[T] {
+    /// Start of the memory of a tensor on the host.
+    fn host(&self) -> *mut u8 {
         match &*self.storage {
-            Storage::F32(s) => cast(s),
-            Storage::F64(s) => cast(s),
+            Storage::Host(block) => block.start(),
+            Storage::Device(piece) => {
+                unreachable!("a tensor on {} is read on the host", piece.device())
+            }
         }
     }
 
-    /// The elements, to be written; memory shared with another tensor is copied first.
+    /// The bytes of a tensor on the host, to be written.
     ///
     /// # Panics
-    /// When `T` is not the element type.
-    pub fn write<T: Float>(&mut self) -> &mut [T] {
-        if Arc::get_mut(&mut self.storage).is_none() {
-            let copy = match &*self.storage {
-                Storage::F32(s) => Storage::F32(copy(s)),
-                Storage::F64(s) => Storage::F64(copy(s)),
-            };
-            self.storage = Arc::new(copy);
+    /// When the tensor is not on the host.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        self.make_unique();
+        // SAFETY: the block holds the bytes, initialised (see `memory`), and nobody shares it.
+        unsafe { std::slice::from_raw_parts_mut(self.host(), self.bytes()) }
+    }
+
+    /// The elements of a tensor on the host.
+    ///
+    /// # Panics
+    /// When `T` is not the element type, or the tensor is not on the host.
+    pub fn read<T: Element>(&self) -> &[T] {
+        assert_eq!(self.dtype, T::DTYPE, "element type of a tensor");
+        // SAFETY: the block holds `len` elements, aligned to 64 bytes and initialised (see `memory`);
+        // every bit pattern is a valid element, and writing needs the only holder.
+        unsafe { std::slice::from_raw_parts(self.host().cast(), self.len()) }
+    }
+
+    /// The elements of a tensor on the host, to be written; memory shared with another tensor is copied
+    /// first.
+    ///
+    /// # Panics
+    /// When `T` is not the element type, or the tensor is not on the host.
+    pub fn write<T: Element>(&mut self) -> &mut [T] {
+        assert_eq!(self.dtype, T::DTYPE, "element type of a tensor");
+        self.make_unique();
+        // SAFETY: as in `read`; nobody else shares the memory.
+        unsafe { std::slice::from_raw_parts_mut(self.host().cast(), self.len()) }
+    }
+
+    /// Copies memory that is shared with another tensor.
+    fn make_unique(&mut self) {
+        if Arc::get_mut(&mut self.storage).is_some() {
+            return;
         }
-        match Arc::get_mut(&mut self.storage) {
-            Some(Storage::F32(s)) => cast_mut(s),
-            Some(Storage::F64(s)) => cast_mut(s),
-            None => unreachable!("the storage was made unique above"),
+        let bytes = self.bytes();
+        let copy = Storage::take(self.device(), bytes);
+        match (&copy, &*self.storage) {
+            // SAFETY: both blocks hold that many bytes, and the new one overlaps no other.
+            (Storage::Host(to), Storage::Host(from)) => unsafe {
+                std::ptr::copy_nonoverlapping(from.start(), to.start(), bytes);
+            },
+            (Storage::Device(to), Storage::Device(from)) => kernel::run(to.device(), || {
+                kernel::copy(to.device(), to.address(), from.address(), bytes)
+            }),
+            _ => unreachable!("both are on the same device"),
         }
+        self.storage = Arc::new(copy);
+    }
+
+    /// Where the elements are on their device: an argument of a kernel.
+    ///
+    /// # Panics
+    /// When the tensor is on the host.
+    pub(crate) fn address(&self) -> u64 {
+        match &*self.storage {
+            Storage::Device(piece) => piece.address(),
+            Storage::Host(_) => unreachable!("a tensor on the host is given to a kernel"),
+        }
+    }
+
+    /// [`Tensor::address`], to be written to; memory shared with another tensor is copied first.
+    pub(crate) fn address_mut(&mut self) -> u64 {
+        self.make_unique();
+        self.address()
     }
 
     /// Whether nobody shares the memory, so that writing does not copy.
@@ -184,36 +270,67 @@ impl Tensor {
         Arc::strong_count(&self.storage) == 1
     }
 
-    /// The same values in another element type.
+    /// The same values on the host. Errors: the first thing that went wrong on the device since it was
+    /// last asked.
+    pub fn to_host(&self) -> Result<Self> {
+        self.to_device(Device::Cpu)
+    }
+
+    /// The same values on `device`: a copy, or the same memory when it is there already. Errors: what
+    /// went wrong on either device.
+    pub fn to_device(&self, device: Device) -> Result<Self> {
+        let from = self.device();
+        if from == device {
+            return Ok(self.clone());
+        }
+        if from != Device::Cpu && device != Device::Cpu {
+            return self.to_host()?.to_device(device);
+        }
+        let mut to = Self::arbitrary_on(device, &self.shape, self.dtype);
+        if device == Device::Cpu {
+            let address = self.address();
+            let bytes = to.as_bytes_mut();
+            kernel::run(from, || kernel::copy_out(from, bytes, address));
+            kernel::finish(from)?;
+        } else {
+            let address = to.address();
+            kernel::run(device, || kernel::copy_in(device, address, self.as_bytes()));
+        }
+        Ok(to)
+    }
+
+    /// The bytes of a tensor on the host.
+    ///
+    /// # Panics
+    /// When the tensor is not on the host.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: as in `read`.
+        unsafe { std::slice::from_raw_parts(self.host(), self.bytes()) }
+    }
+
+    /// The same values in another element type, each the nearest there is.
+    ///
+    /// # Panics
+    /// When the tensor is not on the host; on devices that is the op `cast`.
     pub fn to_dtype(&self, dtype: Dtype) -> Self {
-        if dtype == self.dtype() {
+        if dtype == self.dtype {
             return self.clone();
         }
         let mut out = Self::arbitrary(&self.shape, dtype);
-        match dtype {
-            Dtype::F32 => {
-                for (y, x) in out.write::<f32>().iter_mut().zip(self.read::<f64>()) {
-                    *y = *x as f32;
-                }
+        with_element!(self.dtype, S => with_element!(dtype, T => {
+            for (y, x) in out.write::<T>().iter_mut().zip(self.read::<S>()) {
+                *y = <T as Element>::of(<S as Element>::f64(*x));
             }
-            Dtype::F64 => {
-                for (y, x) in out.write::<f64>().iter_mut().zip(self.read::<f32>()) {
-                    *y = f64::from(*x);
-                }
-            }
-        }
+        }));
         out
     }
 
-    /// All elements as f64, for checks and reports.
+    /// All elements of a tensor on the host as f64, for checks and reports.
     pub fn to_f64(&self) -> Vec<f64> {
-        match &*self.storage {
-            Storage::F32(s) => s.iter().map(|x| f64::from(*x)).collect(),
-            Storage::F64(s) => s.to_vec(),
-        }
+        with_element!(self.dtype, T => self.read::<T>().iter().map(|x| Element::f64(*x)).collect())
     }
 
-    /// The only element of a scalar, as f64.
+    /// The only element of a scalar on the host, as f64.
     ///
     /// # Panics
     /// When there is not exactly one element.
@@ -223,39 +340,9 @@ impl Tensor {
     }
 }
 
-fn copy<T: Float>(from: &Scratch<T>) -> Scratch<T> {
-    let mut to = Scratch::arbitrary(from.len());
-    to.copy_from_slice(from);
-    to
-}
-
-fn cast<S: Float, T: Float>(slice: &[S]) -> &[T] {
-    assert_eq!(
-        TypeId::of::<S>(),
-        TypeId::of::<T>(),
-        "tensor is {:?}, asked for {:?}",
-        S::DTYPE,
-        T::DTYPE
-    );
-    // SAFETY: S and T are the same type.
-    unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), slice.len()) }
-}
-
-fn cast_mut<S: Float, T: Float>(slice: &mut [S]) -> &mut [T] {
-    assert_eq!(
-        TypeId::of::<S>(),
-        TypeId::of::<T>(),
-        "tensor is {:?}, asked for {:?}",
-        S::DTYPE,
-        T::DTYPE
-    );
-    // SAFETY: S and T are the same type.
-    unsafe { std::slice::from_raw_parts_mut(slice.as_mut_ptr().cast(), slice.len()) }
-}
-
 impl std::fmt::Debug for Tensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tensor({:?} {:?})", self.dtype(), self.shape)
+        write!(f, "Tensor({} {:?} on {})", self.dtype, self.shape, self.device())
     }
 }
 

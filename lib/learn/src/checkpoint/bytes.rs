@@ -1,6 +1,6 @@
 //! Tensors as the bytes they are stored as: little-endian, row-major.
 
-use tensor::{Dtype, Tensor};
+use tensor::Tensor;
 
 use super::State;
 
@@ -11,22 +11,16 @@ compile_error!("checkpoints are written as the memory is, which must be little-e
 pub(super) const PIECE: usize = 1 << 20;
 
 pub(crate) fn of(tensor: &Tensor) -> &[u8] {
-    match tensor.dtype() {
-        Dtype::F32 => bytemuck::cast_slice(tensor.read::<f32>()),
-        Dtype::F64 => bytemuck::cast_slice(tensor.read::<f64>()),
-    }
+    tensor.as_bytes()
 }
 
 pub(super) fn of_mut(tensor: &mut Tensor) -> &mut [u8] {
-    match tensor.dtype() {
-        Dtype::F32 => bytemuck::cast_slice_mut(tensor.write::<f32>()),
-        Dtype::F64 => bytemuck::cast_slice_mut(tensor.write::<f64>()),
-    }
+    tensor.as_bytes_mut()
 }
 
 /// Bytes of a tensor.
 pub(super) fn count(tensor: &Tensor) -> u64 {
-    (tensor.len() * tensor.dtype().bytes()) as u64
+    tensor.bytes() as u64
 }
 
 /// Bytes of all tensors.

@@ -133,6 +133,9 @@ fn to_file(dtype: Dtype) -> safetensors::Dtype {
     match dtype {
         Dtype::F32 => safetensors::Dtype::F32,
         Dtype::F64 => safetensors::Dtype::F64,
+        Dtype::Bf16 => safetensors::Dtype::BF16,
+        Dtype::F16 => safetensors::Dtype::F16,
+        Dtype::I32 => safetensors::Dtype::I32,
     }
 }
 
@@ -140,6 +143,9 @@ fn from_file(dtype: safetensors::Dtype) -> Option<Dtype> {
     match dtype {
         safetensors::Dtype::F32 => Some(Dtype::F32),
         safetensors::Dtype::F64 => Some(Dtype::F64),
+        safetensors::Dtype::BF16 => Some(Dtype::Bf16),
+        safetensors::Dtype::F16 => Some(Dtype::F16),
+        safetensors::Dtype::I32 => Some(Dtype::I32),
         _ => None,
     }
 }
@@ -149,6 +155,9 @@ pub(super) fn dtype_name(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::F32 => "F32",
         Dtype::F64 => "F64",
+        Dtype::Bf16 => "BF16",
+        Dtype::F16 => "F16",
+        Dtype::I32 => "I32",
     }
 }
 

@@ -17,7 +17,7 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use tensor::{Dtype, Tensor};
+use tensor::{Dtype, Tensor, with_element};
 use unix::{Error, Result};
 
 /// Most axes of a tensor.
@@ -105,10 +105,9 @@ impl Foreign {
         let mut tensor = Tensor::zeros(&stored.shape, dtype);
         let offsets = Offsets { stored, index: vec![0; stored.shape.len()], at: 0 };
         let value = |at: usize| stored.element.value(&bytes[at * stored.element.bytes()..]);
-        match dtype {
-            Dtype::F32 => fill(tensor.write::<f32>(), offsets.take(count), |at| value(at) as f32),
-            Dtype::F64 => fill(tensor.write::<f64>(), offsets.take(count), value),
-        }
+        with_element!(dtype, T => {
+            fill(tensor.write::<T>(), offsets.take(count), |at| tensor::Element::of(value(at)));
+        });
         Ok(tensor)
     }
 

@@ -88,13 +88,16 @@ fn take(device: Device, class: usize, asked: usize) -> Result<u64> {
 /// The one error of a device without memory: sizes, and the keys that help.
 fn no_memory(device: Device, asked: usize, usage: &Usage, why: &Error) -> Error {
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-    Error::new(Exit::Failure, format!(
-        "{device} has no memory for a tensor of {:.1} MiB ({:.1} MiB are in tensors, {:.1} MiB held in all): {why}; \
+    Error::new(
+        Exit::Failure,
+        format!(
+            "{device} has no memory for a tensor of {:.1} MiB ({:.1} MiB are in tensors, {:.1} MiB held in all): {why}; \
          training.batch_size or training.mem_budget can be smaller, or training.amp true",
-        mib(asked),
-        mib(usage.live),
-        mib(usage.held),
-    ))
+            mib(asked),
+            mib(usage.live),
+            mib(usage.held),
+        ),
+    )
 }
 
 fn release(device: Device, pool: &mut Pool) {

@@ -18,8 +18,8 @@ mod state;
 pub use arg::Arg;
 pub(crate) use arg::Value;
 pub(crate) use backend::{copy, copy_in, copy_out, zero};
-pub use state::{fail, finish};
 pub(crate) use state::run;
+pub use state::{fail, finish};
 
 use crate::device::Device;
 use crate::dtype::Dtype;

@@ -5,7 +5,7 @@
 
 mod cpu;
 
-use crate::dtype::Float;
+use crate::dtype::Element;
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;

@@ -6,7 +6,7 @@
 
 mod cpu;
 
-use crate::dtype::Float;
+use crate::dtype::Element;
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
