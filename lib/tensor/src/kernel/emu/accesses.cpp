@@ -105,56 +105,65 @@ static uint64_t join(uint64_t before, uint64_t mine) {
     return serial | together << OWNER_SHIFT | epoch << 2 | bytes;
 }
 
-// One access to one cell; `bytes` has a bit for each of its two bytes.
+// is_over(), with what mostly holds in line: the record is of another launch or block, or this lane's.
+static inline __attribute__((always_inline)) bool is_over_quickly(const Region& region,
+                                                                  uint64_t record) {
+    return record >> OWNER_SHIFT == current->owner ||
+           serial_of(record) - region.first_serial >= region.serials || is_over(region, record);
+}
+
+// One access to one cell; `bytes` has a bit for each of its two bytes. Returns the record of the access
+// that it races with, or 0.
 template <bool WRITE>
-static inline __attribute__((always_inline)) uint64_t conflict(const Region& region, Cell& cell,
-                                                               uint64_t bytes) {
+static inline __attribute__((always_inline)) uint64_t touch(const Region& region, Cell& cell,
+                                                            uint64_t bytes) {
     const Lane& me = *current;
-    const uint64_t write = cell.write;
-    if (write >> OWNER_SHIFT != me.owner && (write & bytes) && !is_over(region, write)) {
+    const uint64_t write = cell.write, read = cell.read;
+    const uint64_t mine = me.record | bytes;
+    if (WRITE ? (write == mine && read == mine) : read == mine) {
+        return 0;
+    }
+    if ((write & bytes) && !is_over_quickly(region, write)) {
         return write;
     }
-    const uint64_t mine = me.record | bytes;
-    const uint64_t read = cell.read;
     if (WRITE) {
-        if (read >> OWNER_SHIFT != me.owner && (read & bytes) && !is_over(region, read)) {
+        if ((read & bytes) && !is_over_quickly(region, read)) {
             return read;
         }
         cell.write = mine | ((write ^ mine) < 4 ? write & 3 : 0);
-    } else if (read != mine) {
-        if (read >> OWNER_SHIFT == me.owner) {
-            cell.read = mine | ((read ^ mine) < 4 ? read & 3 : 0);
-        } else {
-            cell.read = is_over(region, read) ? mine : join(read, mine);
-        }
+    } else if (read >> OWNER_SHIFT == me.owner) {
+        cell.read = mine | ((read ^ mine) < 4 ? read & 3 : 0);
+    } else if (read != (me.warp_record | bytes) && read != (me.block_record | bytes)) {
+        cell.read = is_over_quickly(region, read) ? mine : join(read, mine);
     }
     return 0;
 }
 
-template <bool WRITE>
+// `WHOLE`: the access is made of whole cells.
+template <bool WRITE, bool WHOLE>
 static inline __attribute__((always_inline)) void check(Region& region, uintptr_t address,
                                                         size_t bytes, const void* code) {
     const size_t offset = address - region.start;
-    for (size_t i = offset / 2; i <= (offset + bytes - 1) / 2; i++) {
+    Cell* cell = &region.cells[offset / 2];
+    const size_t cells = WHOLE ? bytes / 2 : (offset + bytes - 1) / 2 - offset / 2 + 1;
+    for (size_t i = 0; i < cells; i++, cell++) {
         uint64_t mask = 3;
-        if (2 * i < offset) {
-            mask = 2;
-        } else if (2 * i + 2 > offset + bytes) {
-            mask = 1;
+        if (!WHOLE) {
+            mask &= i == 0 && offset % 2 ? 2 : 3;
+            mask &= i + 1 == cells && (offset + bytes) % 2 ? 1 : 3;
         }
-        Cell& cell = region.cells[i];
-        if (const uint64_t other = conflict<WRITE>(region, cell, mask)) {
-            fault_race(region, address, bytes, WRITE, other, other == cell.write, code);
+        if (const uint64_t other = touch<WRITE>(region, *cell, mask)) {
+            fault_race(region, address, bytes, WRITE, other, other == cell->write, code);
         }
     }
 }
 
 void check_read(Region& region, uintptr_t address, size_t bytes, const void* code) {
-    check<false>(region, address, bytes, code);
+    check<false, false>(region, address, bytes, code);
 }
 
 void check_write(Region& region, uintptr_t address, size_t bytes, const void* code) {
-    check<true>(region, address, bytes, code);
+    check<true, false>(region, address, bytes, code);
 }
 
 // An access of the kernel. `aligned`: its type promises that the address is a multiple of its size.
@@ -173,10 +182,13 @@ static inline __attribute__((always_inline)) void access(const void* pointer, si
             return;
         }
     }
-    if (aligned && (address & (bytes - 1)) != 0) {
+    if (!aligned || bytes == 1) {
+        return check<WRITE, false>(*region, address, bytes, code);
+    }
+    if ((address & (bytes - 1)) != 0) {
         check_alignment(address, bytes, WRITE, code);
     }
-    check<WRITE>(*region, address, bytes, code);
+    check<WRITE, true>(*region, address, bytes, code);
 }
 
 }  // namespace emulator

@@ -84,7 +84,11 @@ void set_epoch(Lane& lane, unsigned epoch) {
         fault(nullptr, "more than %u barriers", (1u << EPOCH_BITS) - 1);
     }
     lane.epoch = epoch;
-    lane.record = lane.owner << OWNER_SHIFT | static_cast<uint64_t>(epoch) << 2;
+    const uint64_t serial = static_cast<uint64_t>(machine->serial) << LANE_BITS;
+    const uint64_t when = static_cast<uint64_t>(epoch) << 2;
+    lane.record = lane.owner << OWNER_SHIFT | when;
+    lane.warp_record = (serial | (LANES_OF_WARP + lane.warp->index)) << OWNER_SHIFT | when;
+    lane.block_record = (serial | LANES_OF_BLOCK) << OWNER_SHIFT | when;
 }
 
 void order_warp(Warp& warp, unsigned mask) {
@@ -228,8 +232,9 @@ bool run_block() {
     }
     for (unsigned i = 0; i < m.threads; i++) {
         Lane& lane = m.lanes[i];
-        lane.stack_pointer =
-            emulator_new_stack(reinterpret_cast<void*>(lane.stack + STACK), enter);
+        // Not all at the same distance from a page, or they would share few lines of the cache.
+        const uintptr_t top = lane.stack + STACK - i % 64 * 576;
+        lane.stack_pointer = emulator_new_stack(reinterpret_cast<void*>(top), enter);
         lane.warp = &m.warp[i / WARP];
         lane.index = i;
         lane.in_warp = i % WARP;

@@ -99,8 +99,9 @@ struct Lane {
     uint3 thread;
     State state;
     EmulatorPlace place;
-    // Of the record of an access: serial and lane; and the whole, without the bytes.
-    uint64_t owner, record;
+    // Of the record of an access: serial and lane; and the whole, without the bytes. Then those of
+    // readers of which this lane is one.
+    uint64_t owner, record, warp_record, block_record;
     unsigned epoch;
     // Latest epoch of each lane of the warp that is known to be over.
     unsigned known[WARP];
