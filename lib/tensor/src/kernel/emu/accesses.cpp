@@ -82,9 +82,12 @@ static const char* describe_lane(uint64_t record, char (&text)[100]) {
               write ? "writes" : "reads", bytes, offset, describe(region),
               describe_lane(record, who));
     }
-    fault(code, "race: %s %zu bytes at offset %zu of %s, which %s %s without a barrier between",
+    const bool same_warp = serial_of(record) == machine->serial &&
+                           lane_of(record) / WARP == current->warp->index;
+    fault(code, "race: %s %zu bytes at offset %zu of %s, which %s %s without a barrier between%s",
           write ? "writes" : "reads", bytes, offset, describe(region), describe_lane(record, who),
-          other_writes ? "has written" : "has read");
+          other_writes ? "has written" : "has read",
+          same_warp ? " (__syncwarp is one, a shuffle is not)" : "");
 }
 
 // The record of the readers of `before` and this lane together.

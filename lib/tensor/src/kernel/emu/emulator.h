@@ -4,10 +4,15 @@
 // registers, so that the locals of a kernel stay its own and are not taken for memory accesses.
 #pragma once
 
+#include "numbers.h"
+#include "table.h"
+
 using size_t = decltype(sizeof(0));
 
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __device__
+#define __forceinline__ inline __attribute__((always_inline))
 
 struct uint3 {
     unsigned x, y, z;
@@ -74,34 +79,6 @@ void emulator_wait_async(int left);
 
 EmulatorWords emulator_ldmatrix(const void* row, int matrices, bool transposed);
 EmulatorWords emulator_mma(int kind, EmulatorWords a, EmulatorPair b, EmulatorWords d);
-
-float expf(float);
-float exp2f(float);
-float expm1f(float);
-float logf(float);
-float log2f(float);
-float log1pf(float);
-float powf(float, float);
-float sqrtf(float);
-float cbrtf(float);
-float sinf(float);
-float cosf(float);
-float tanf(float);
-float tanhf(float);
-float atan2f(float, float);
-float erff(float);
-float erfcf(float);
-float fmodf(float, float);
-float fmaf(float, float, float);
-float fmaxf(float, float);
-float fminf(float, float);
-float fabsf(float);
-float floorf(float);
-float ceilf(float);
-float truncf(float);
-float rintf(float);
-float roundf(float);
-float copysignf(float, float);
 }
 
 #define threadIdx emulator_thread_index()
@@ -168,234 +145,7 @@ static inline int __all_sync(unsigned mask, int vote, EMULATOR_PLACE) {
     return emulator_ballot(mask, vote != 0, EMULATOR_HERE) == mask;
 }
 
-// ---- bits and numbers
-
-static inline unsigned __float_as_uint(float x) {
-    unsigned bits;
-    __builtin_memcpy(&bits, &x, 4);
-    return bits;
-}
-
-static inline float __uint_as_float(unsigned bits) {
-    float x;
-    __builtin_memcpy(&x, &bits, 4);
-    return x;
-}
-
-static inline int __float_as_int(float x) {
-    return static_cast<int>(__float_as_uint(x));
-}
-
-static inline float __int_as_float(int bits) {
-    return __uint_as_float(static_cast<unsigned>(bits));
-}
-
-static inline unsigned __umulhi(unsigned a, unsigned b) {
-    return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
-}
-
-static inline int __popc(unsigned x) {
-    return __builtin_popcount(x);
-}
-
-static inline int __ffs(int x) {
-    return __builtin_ffs(x);
-}
-
-static inline int __clz(int x) {
-    return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
-}
-
-static inline bool isfinite(float x) {
-    return __builtin_isfinite(x);
-}
-
-static inline bool isnan(float x) {
-    return __builtin_isnan(x);
-}
-
-static inline bool isinf(float x) {
-    return __builtin_isinf(x);
-}
-
-static inline float rsqrtf(float x) {
-    return 1.0f / sqrtf(x);
-}
-
-// sin(πx) and cos(πx) for small |x|.
-static inline float sinpif(float x) {
-    return static_cast<float>(__builtin_sin(3.14159265358979323846 * x));
-}
-
-static inline float cospif(float x) {
-    return static_cast<float>(__builtin_cos(3.14159265358979323846 * x));
-}
-
-static inline float __expf(float x) {
-    return expf(x);
-}
-
-static inline float __logf(float x) {
-    return logf(x);
-}
-
-static inline float __fdividef(float a, float b) {
-    return a / b;
-}
-
-static inline int __float2int_rn(float x) {
-    return static_cast<int>(rintf(x));
-}
-
-#define MIN_MAX(T)                        \
-    static inline T min(T a, T b) {       \
-        return b < a ? b : a;             \
-    }                                     \
-    static inline T max(T a, T b) {       \
-        return a < b ? b : a;             \
-    }
-MIN_MAX(int)
-MIN_MAX(unsigned)
-MIN_MAX(long long)
-MIN_MAX(unsigned long long)
-#undef MIN_MAX
-
-static inline float min(float a, float b) {
-    return fminf(a, b);
-}
-
-static inline float max(float a, float b) {
-    return fmaxf(a, b);
-}
-
 template <class T>
 static inline T __ldg(const T* p) {
     return *p;
-}
-
-// ---- 16-bit floats and tf32
-
-static inline unsigned short emulator_to_bfloat(float x) {
-    const unsigned bits = __float_as_uint(x);
-    if (isnan(x)) {
-        return 0x7fff;
-    }
-    return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static inline unsigned short emulator_to_half(float x) {
-    const unsigned bits = __float_as_uint(x);
-    const unsigned sign = bits >> 16 & 0x8000;
-    const unsigned size = bits & 0x7fffffff;
-    unsigned half;
-    if (size > 0x7f800000) {
-        return 0x7fff;
-    } else if (size >= 0x477ff000) {
-        half = 0x7c00;  // 65520 and above
-    } else if (size >= 0x38800000) {
-        const unsigned shifted = size - 0x38000000;
-        half = (shifted + 0xfff + (shifted >> 13 & 1)) >> 13;
-    } else {
-        // Below 2^-14: the sum's last bit counts 2^-24, and the addition rounds to it.
-        half = __float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000;
-    }
-    return static_cast<unsigned short>(sign | half);
-}
-
-static inline float emulator_from_half(unsigned short half) {
-    const unsigned sign = static_cast<unsigned>(half & 0x8000) << 16;
-    const unsigned size = half & 0x7fff;
-    if (size >= 0x7c00) {
-        return __uint_as_float(sign | 0x7f800000 | (size & 0x3ff) << 13);
-    }
-    // 2^112 corrects the exponent, of subnormal numbers as well.
-    const float value = __uint_as_float(size << 13) * 5192296858534827628530496329220096.0f;
-    return __uint_as_float(sign | __float_as_uint(value));
-}
-
-static inline unsigned emulator_to_tf32(float x) {
-    const unsigned bits = __float_as_uint(x);
-    if ((bits & 0x7fffffff) > 0x7f800000) {
-        return 0x7fffffff;
-    }
-    return (bits & 0x7fffffff) == 0x7f800000 ? bits : (bits + 0x1000) & 0xffffe000;
-}
-
-// ---- the table of kernels that build.rs writes below each source
-
-struct EmulatorKernel {
-    const char* name;
-    const char* parameters;  // names, separated by commas
-    unsigned most_threads;   // of KERNEL(name, threads); 1024 where not given
-    const unsigned char* kinds;
-    unsigned count;
-    void (*call)(const unsigned long long* arguments);
-};
-
-struct EmulatorSource {
-    const char* name;
-    const char* element;
-    const EmulatorKernel* kernels;
-    unsigned count;
-};
-
-template <class T>
-struct EmulatorKind;
-template <class T>
-struct EmulatorKind<T*> {
-    static constexpr unsigned char value = 0;
-};
-template <>
-struct EmulatorKind<int> {
-    static constexpr unsigned char value = 1;
-};
-template <>
-struct EmulatorKind<unsigned> {
-    static constexpr unsigned char value = 2;
-};
-template <>
-struct EmulatorKind<long long> {
-    static constexpr unsigned char value = 3;
-};
-template <>
-struct EmulatorKind<unsigned long long> {
-    static constexpr unsigned char value = 4;
-};
-template <>
-struct EmulatorKind<float> {
-    static constexpr unsigned char value = 5;
-};
-
-template <auto FUNCTION>
-struct EmulatorCaller;
-template <class... A, void (*FUNCTION)(A...)>
-struct EmulatorCaller<FUNCTION> {
-    static constexpr unsigned char kinds[] = {EmulatorKind<A>::value..., 255};
-    static constexpr unsigned count = sizeof...(A);
-
-    struct Call {
-        Call(A... a) {
-            FUNCTION(a...);
-        }
-    };
-
-    template <class T>
-    __attribute__((no_sanitize_thread)) static T next(const unsigned long long*& arguments) {
-        T value;
-        __builtin_memcpy(&value, arguments++, sizeof(T));
-        return value;
-    }
-
-    // Not itself looked at: the arguments are the runtime's.
-    __attribute__((no_sanitize_thread)) static void call(const unsigned long long* arguments) {
-        // In braces, arguments are evaluated from left to right.
-        Call{next<A>(arguments)...};
-    }
-};
-
-template <auto FUNCTION>
-constexpr EmulatorKernel emulator_kernel(const char* name, const char* parameters,
-                                         unsigned most_threads) {
-    using Caller = EmulatorCaller<FUNCTION>;
-    return {name, parameters, most_threads, Caller::kinds, Caller::count, Caller::call};
 }

@@ -1,9 +1,7 @@
-// Lanes: their order, the block barrier, warp collectives, and what is said when a wait has no end.
+// Lanes: their order, the block barrier, and how a warp does something together.
 #include "runtime.h"
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 #include <cstring>
 
 namespace emulator {
@@ -135,91 +133,6 @@ void order_block() {
     for (unsigned w = 0; w < m.warps; w++) {
         m.warp[w].base = m.base;
     }
-}
-
-static const char* base_name(const char* path) {
-    const char* slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-static const char* name_of(Collective collective) {
-    switch (collective) {
-        case Collective::SYNC: return "__syncwarp";
-        case Collective::SHUFFLE_INDEX: return "__shfl_sync";
-        case Collective::SHUFFLE_UP: return "__shfl_up_sync";
-        case Collective::SHUFFLE_DOWN: return "__shfl_down_sync";
-        case Collective::SHUFFLE_XOR: return "__shfl_xor_sync";
-        case Collective::VOTE: return "a vote";
-        case Collective::LDMATRIX: return "ldmatrix";
-        case Collective::MMA: return "mma";
-    }
-    return "?";
-}
-
-static void describe_state(const Lane& lane, char* text, size_t bytes) {
-    switch (lane.state) {
-        case State::READY: snprintf(text, bytes, "are ready"); break;
-        case State::EXITED: snprintf(text, bytes, "have exited"); break;
-        case State::SYNC_THREADS:
-            snprintf(text, bytes, "wait at __syncthreads (%s:%d)", base_name(lane.place.file),
-                     lane.place.line);
-            break;
-        case State::COLLECTIVE:
-            snprintf(text, bytes, "wait at %s with mask 0x%08x (%s:%d)", name_of(lane.collective),
-                     lane.mask, base_name(lane.place.file), lane.place.line);
-            break;
-    }
-}
-
-static int begin_message(const Lane* lane) {
-    Machine& m = *machine;
-    int used = snprintf(m.message, m.message_bytes, "%s.cu (%s), kernel %s, block (%u, %u, %u)",
-                        m.source->name, m.source->element, m.kernel->name, m.block.x, m.block.y,
-                        m.block.z);
-    if (lane) {
-        used += snprintf(m.message + used, m.message_bytes - used, ", thread (%u, %u, %u)",
-                         lane->thread.x, lane->thread.y, lane->thread.z);
-    }
-    return used + snprintf(m.message + used, m.message_bytes - used, ": ");
-}
-
-// "threads 0-15 wait at ...; threads 16-31 have exited".
-static void report_endless_wait() {
-    Machine& m = *machine;
-    size_t used = static_cast<size_t>(begin_message(nullptr));
-    used += snprintf(m.message + used, m.message_bytes - used, "threads wait for others without end");
-    char state[200], next[200];
-    for (unsigned first = 0; first < m.threads && used + 300 < m.message_bytes;) {
-        describe_state(m.lanes[first], state, sizeof state);
-        unsigned last = first;
-        for (; last + 1 < m.threads; last++) {
-            describe_state(m.lanes[last + 1], next, sizeof next);
-            if (strcmp(state, next) != 0) {
-                break;
-            }
-        }
-        used += snprintf(m.message + used, m.message_bytes - used, "%s threads %u-%u %s",
-                         first == 0 ? ":" : ";", first, last, state);
-        first = last + 1;
-    }
-    m.failed = true;
-}
-
-void fault(const void* code, const char* format, ...) {
-    Machine& m = *machine;
-    if (m.message_bytes > 0) {
-        int used = begin_message(current);
-        va_list arguments;
-        va_start(arguments, format);
-        vsnprintf(m.message + used, m.message_bytes - used, format, arguments);
-        va_end(arguments);
-        append_source_line(m.message, m.message_bytes, code);
-    }
-    m.failed = true;
-    current = nullptr;
-    void* lost;
-    emulator_switch(&lost, m.main_stack_pointer);
-    __builtin_unreachable();
 }
 
 bool run_block() {

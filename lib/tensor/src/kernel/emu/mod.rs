@@ -5,9 +5,10 @@
 //! arguments point to, misaligned accesses, races between lanes or blocks, barriers and warp
 //! operations that not all lanes reach, sizes no card takes. What is uninitialised is not a number.
 //!
-//! `lanes.cpp` and `switch.cpp` run the lanes, `collectives.cpp` what they do together, `memory.cpp`
-//! and `accesses.cpp` look at memory, `async.cpp` at copies, `launch.cpp` is where it begins;
-//! `emulator.h` is what a kernel sees instead of CUDA. `build.rs` compiles all of it.
+//! A launch begins in `launch.cpp` and ends there or in `faults.cpp`; `lanes.cpp` and `switch.cpp` run
+//! the lanes, `collectives.cpp` what they do together; `memory.cpp` and `accesses.cpp` look at memory,
+//! `async.cpp` at copies. `emulator.h` and `numbers.h` are what a kernel sees instead of CUDA.
+//! `build.rs` compiles all of it.
 
 #[cfg(feature = "emu")]
 mod linked;

@@ -172,7 +172,12 @@ void order_warp(Warp& warp, unsigned mask);
 void order_block();
 // Begins an epoch of a lane.
 void set_epoch(Lane& lane, unsigned epoch);
-// Ends the launch with words about this lane.
+// Writes who waits for whom when no lane can go on.
+void report_endless_wait();
+const char* name_of(Collective collective);
+// The file without its folders.
+const char* base_name(const char* path);
+// Ends the launch with words about this lane; `code` is the address of an instruction, or null.
 [[noreturn]] __attribute__((format(printf, 2, 3), cold)) void fault(const void* code,
                                                                     const char* format, ...);
 uint64_t next_random();
@@ -190,9 +195,10 @@ void check_read(Region& region, uintptr_t address, size_t bytes, const void* cod
 void check_write(Region& region, uintptr_t address, size_t bytes, const void* code);
 // "argument 2 'x' (1024 bytes)"; valid until the next call.
 const char* describe(const Region& region);
-// Where an instruction comes from, " (file.cu:12)", or nothing.
-void append_source_line(char* text, size_t bytes, const void* code);
+// Lands the asynchronous copies of all groups of the lane but the latest; all when it has exited.
 void land_copies(unsigned groups_left);
+// Forgets the shared arrays of the last block, and makes the dynamic one.
+void begin_shared();
 
 }  // namespace emulator
 

@@ -1,5 +1,5 @@
 // elements: f32 bf16 f16
-// Each primitive once, for tests/emulator.rs.
+// Each primitive once, for ../primitives.rs.
 #include "async.cuh"
 #include "element.cuh"
 #include "mma.cuh"

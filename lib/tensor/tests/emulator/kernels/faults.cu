@@ -1,5 +1,5 @@
 // elements: f32
-// Kernels that each break one rule, for tests/emulator.rs. `wrong` 0 keeps to it.
+// Kernels that each break one rule, for ../faults.rs. `wrong` 0 keeps to it.
 #include "async.cuh"
 #include "element.cuh"
 #include "mma.cuh"

@@ -1,0 +1,180 @@
+// CUDA's functions of numbers, and the conversions of 16-bit floats and tf32.
+//
+// The library's functions are declared here: a kernel includes no header of the host.
+#pragma once
+
+extern "C" {
+float expf(float);
+float exp2f(float);
+float expm1f(float);
+float logf(float);
+float log2f(float);
+float log1pf(float);
+float powf(float, float);
+float sqrtf(float);
+float cbrtf(float);
+float sinf(float);
+float cosf(float);
+float tanf(float);
+float tanhf(float);
+float atan2f(float, float);
+float erff(float);
+float erfcf(float);
+float fmodf(float, float);
+float fmaf(float, float, float);
+float fmaxf(float, float);
+float fminf(float, float);
+float fabsf(float);
+float floorf(float);
+float ceilf(float);
+float truncf(float);
+float rintf(float);
+float roundf(float);
+float copysignf(float, float);
+}
+
+static inline unsigned __float_as_uint(float x) {
+    unsigned bits;
+    __builtin_memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static inline float __uint_as_float(unsigned bits) {
+    float x;
+    __builtin_memcpy(&x, &bits, 4);
+    return x;
+}
+
+static inline int __float_as_int(float x) {
+    return static_cast<int>(__float_as_uint(x));
+}
+
+static inline float __int_as_float(int bits) {
+    return __uint_as_float(static_cast<unsigned>(bits));
+}
+
+static inline unsigned __umulhi(unsigned a, unsigned b) {
+    return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
+}
+
+static inline int __popc(unsigned x) {
+    return __builtin_popcount(x);
+}
+
+static inline int __ffs(int x) {
+    return __builtin_ffs(x);
+}
+
+static inline int __clz(int x) {
+    return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
+}
+
+static inline bool isfinite(float x) {
+    return __builtin_isfinite(x);
+}
+
+static inline bool isnan(float x) {
+    return __builtin_isnan(x);
+}
+
+static inline bool isinf(float x) {
+    return __builtin_isinf(x);
+}
+
+static inline float rsqrtf(float x) {
+    return 1.0f / sqrtf(x);
+}
+
+// sin(πx) and cos(πx) for small |x|.
+static inline float sinpif(float x) {
+    return static_cast<float>(__builtin_sin(3.14159265358979323846 * x));
+}
+
+static inline float cospif(float x) {
+    return static_cast<float>(__builtin_cos(3.14159265358979323846 * x));
+}
+
+static inline float __expf(float x) {
+    return expf(x);
+}
+
+static inline float __logf(float x) {
+    return logf(x);
+}
+
+static inline float __fdividef(float a, float b) {
+    return a / b;
+}
+
+static inline int __float2int_rn(float x) {
+    return static_cast<int>(rintf(x));
+}
+
+#define MIN_MAX(T)                        \
+    static inline T min(T a, T b) {       \
+        return b < a ? b : a;             \
+    }                                     \
+    static inline T max(T a, T b) {       \
+        return a < b ? b : a;             \
+    }
+MIN_MAX(int)
+MIN_MAX(unsigned)
+MIN_MAX(long long)
+MIN_MAX(unsigned long long)
+#undef MIN_MAX
+
+static inline float min(float a, float b) {
+    return fminf(a, b);
+}
+
+static inline float max(float a, float b) {
+    return fmaxf(a, b);
+}
+
+// ---- 16-bit floats and tf32
+
+static inline unsigned short emulator_to_bfloat(float x) {
+    const unsigned bits = __float_as_uint(x);
+    if (isnan(x)) {
+        return 0x7fff;
+    }
+    return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static inline unsigned short emulator_to_half(float x) {
+    const unsigned bits = __float_as_uint(x);
+    const unsigned sign = bits >> 16 & 0x8000;
+    const unsigned size = bits & 0x7fffffff;
+    unsigned half;
+    if (size > 0x7f800000) {
+        return 0x7fff;
+    } else if (size >= 0x477ff000) {
+        half = 0x7c00;  // 65520 and above
+    } else if (size >= 0x38800000) {
+        const unsigned shifted = size - 0x38000000;
+        half = (shifted + 0xfff + (shifted >> 13 & 1)) >> 13;
+    } else {
+        // Below 2^-14: the sum's last bit counts 2^-24, and the addition rounds to it.
+        half = __float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000;
+    }
+    return static_cast<unsigned short>(sign | half);
+}
+
+static inline float emulator_from_half(unsigned short half) {
+    const unsigned sign = static_cast<unsigned>(half & 0x8000) << 16;
+    const unsigned size = half & 0x7fff;
+    if (size >= 0x7c00) {
+        return __uint_as_float(sign | 0x7f800000 | (size & 0x3ff) << 13);
+    }
+    // 2^112 corrects the exponent, of subnormal numbers as well.
+    const float value = __uint_as_float(size << 13) * 5192296858534827628530496329220096.0f;
+    return __uint_as_float(sign | __float_as_uint(value));
+}
+
+static inline unsigned emulator_to_tf32(float x) {
+    const unsigned bits = __float_as_uint(x);
+    if ((bits & 0x7fffffff) > 0x7f800000) {
+        return 0x7fffffff;
+    }
+    return (bits & 0x7fffffff) == 0x7f800000 ? bits : (bits + 0x1000) & 0xffffe000;
+}

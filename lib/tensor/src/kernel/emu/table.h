@@ -1,0 +1,79 @@
+// The table of kernels that build.rs writes below each source, and how the runtime calls one.
+#pragma once
+
+struct EmulatorKernel {
+    const char* name;
+    const char* parameters;  // names, separated by commas
+    unsigned most_threads;   // of KERNEL(name, threads); 1024 where not given
+    const unsigned char* kinds;
+    unsigned count;
+    void (*call)(const unsigned long long* arguments);
+};
+
+struct EmulatorSource {
+    const char* name;
+    const char* element;
+    const EmulatorKernel* kernels;
+    unsigned count;
+};
+
+template <class T>
+struct EmulatorKind;
+template <class T>
+struct EmulatorKind<T*> {
+    static constexpr unsigned char value = 0;
+};
+template <>
+struct EmulatorKind<int> {
+    static constexpr unsigned char value = 1;
+};
+template <>
+struct EmulatorKind<unsigned> {
+    static constexpr unsigned char value = 2;
+};
+template <>
+struct EmulatorKind<long long> {
+    static constexpr unsigned char value = 3;
+};
+template <>
+struct EmulatorKind<unsigned long long> {
+    static constexpr unsigned char value = 4;
+};
+template <>
+struct EmulatorKind<float> {
+    static constexpr unsigned char value = 5;
+};
+
+template <auto FUNCTION>
+struct EmulatorCaller;
+template <class... A, void (*FUNCTION)(A...)>
+struct EmulatorCaller<FUNCTION> {
+    static constexpr unsigned char kinds[] = {EmulatorKind<A>::value..., 255};
+    static constexpr unsigned count = sizeof...(A);
+
+    struct Call {
+        Call(A... a) {
+            FUNCTION(a...);
+        }
+    };
+
+    template <class T>
+    __attribute__((no_sanitize_thread)) static T next(const unsigned long long*& arguments) {
+        T value;
+        __builtin_memcpy(&value, arguments++, sizeof(T));
+        return value;
+    }
+
+    // Not itself looked at: the arguments are the runtime's.
+    __attribute__((no_sanitize_thread)) static void call(const unsigned long long* arguments) {
+        // In braces, arguments are evaluated from left to right.
+        Call{next<A>(arguments)...};
+    }
+};
+
+template <auto FUNCTION>
+constexpr EmulatorKernel emulator_kernel(const char* name, const char* parameters,
+                                         unsigned most_threads) {
+    using Caller = EmulatorCaller<FUNCTION>;
+    return {name, parameters, most_threads, Caller::kinds, Caller::count, Caller::call};
+}

@@ -1,0 +1,39 @@
+//! The emulator: each primitive of `kernel/include` against plain arithmetic, and for each check a
+//! kernel that breaks its rule. The kernels are in `kernels/`.
+#![cfg(feature = "emu")]
+
+mod faults;
+mod primitives;
+
+use tensor::kernel::SOURCES;
+use tensor::{Device, Dtype, Tensor};
+
+/// Of lanes and blocks: forward, backward, two others.
+pub(crate) const ORDERS: [u64; 4] = [0, 1, 2, 77];
+
+pub(crate) fn device(x: &Tensor) -> Tensor {
+    x.to_device(Device::Emu).unwrap()
+}
+
+pub(crate) fn floats(values: &[f32]) -> Tensor {
+    device(&Tensor::of(values, &[values.len()]))
+}
+
+/// A vector of arbitrary content.
+pub(crate) fn empty(n: usize, dtype: Dtype) -> Tensor {
+    Tensor::arbitrary_on(Device::Emu, &[n], dtype)
+}
+
+pub(crate) fn host(x: &Tensor) -> Vec<f64> {
+    x.to_host().unwrap().to_f64()
+}
+
+/// The emulator's build reads the element types from the source, the launch path from the table.
+#[test]
+fn sources_say_for_which_elements_they_are() {
+    for source in SOURCES {
+        let elements: Vec<String> = source.elements.iter().map(Dtype::to_string).collect();
+        let expected = format!("// elements: {}", elements.join(" "));
+        assert_eq!(source.text.lines().next(), Some(&*expected), "{}.cu", source.name);
+    }
+}
