@@ -202,7 +202,7 @@ fn random_numbers_are_the_hosts() {
     let [a, b] = philox.key();
     let (mut x, mut y) = (empty(64, Dtype::F32), empty(64, Dtype::F32));
     for (sample, first) in [(0, 0), (1 << 35, 5), (3, 1 << 36)] {
-        let args = args![&mut x, &mut y, a, b, sample as u64, first as u64];
+        let args = args![&mut x, &mut y, a, b, sample, first];
         primitive(Dtype::F32, "primitives_philox", Grid::new(1, 64), args, 0);
         for (i, (uniform, normal)) in host(&x).into_iter().zip(host(&y)).enumerate() {
             assert_eq!(uniform, f64::from(philox.uniform(sample, first + i as u64)));
