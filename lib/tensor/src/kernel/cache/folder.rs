@@ -9,7 +9,6 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 use std::time::{Duration, SystemTime};
 use unix::publish::{TEMPORARY_PREFIX, publish_bytes};
 use unix::{Error, Exit, Result};
@@ -27,7 +26,6 @@ pub struct Folder {
     path: PathBuf,
     /// Most bytes of all files together.
     bound: u64,
-    warned: Once,
 }
 
 impl Folder {
@@ -61,7 +59,7 @@ impl Folder {
         if found.mode() & 0o022 != 0 {
             return Err(refused("others can write to it; chmod 700 helps"));
         }
-        Ok(Self { path: path.to_path_buf(), bound, warned: Once::new() })
+        Ok(Self { path: path.to_path_buf(), bound })
     }
 
     /// The content under a name; none when it is absent or damaged.
@@ -92,16 +90,11 @@ impl Folder {
         names.iter().rev().find_map(|name| self.read(name))
     }
 
-    /// Publishes content under a name and keeps to the bound. What fails is warned of once.
-    pub fn write(&self, name: &str, content: &[u8]) {
+    /// Publishes content under a name and keeps to the bound. Errors: it cannot be written.
+    pub fn write(&self, name: &str, content: &[u8]) -> Result<()> {
         let bytes = [hash_of(name, content).as_slice(), content].concat();
-        let written = publish_bytes(&self.path.join(name), &bytes);
-        if let Err(why) = written.and_then(|()| self.prune(name)) {
-            self.warned.call_once(|| {
-                let path = self.path.display();
-                unix::warn!("kernel cache {path}: {why}; kernels are compiled at every start");
-            });
-        }
+        publish_bytes(&self.path.join(name), &bytes)?;
+        self.prune(name)
     }
 
     /// Removes the least recently used until the rest is within the bound; `kept` stays. What another
@@ -166,8 +159,8 @@ mod tests {
         let (_parent, folder) = folder(1 << 20);
         assert_eq!(fs::metadata(&folder.path).unwrap().mode() & 0o777, 0o700);
         assert_eq!(folder.read("a-1"), None);
-        folder.write("a-1", b"one");
-        folder.write("a-2", b"two");
+        folder.write("a-1", b"one").unwrap();
+        folder.write("a-2", b"two").unwrap();
         assert_eq!(folder.read("a-1").unwrap(), b"one");
         assert_eq!(folder.read_any("a-").unwrap(), b"two");
         assert_eq!(folder.read_any("b-"), None);
@@ -179,7 +172,7 @@ mod tests {
     #[test]
     fn every_damage_is_seen_and_written_over() {
         let (_parent, folder) = folder(1 << 20);
-        folder.write("a", b"kernel");
+        folder.write("a", b"kernel").unwrap();
         let path = folder.path.join("a");
         let whole = fs::read(&path).unwrap();
         for at in 0..whole.len() {
@@ -190,7 +183,7 @@ mod tests {
             fs::write(&path, flipped).unwrap();
             assert_eq!(folder.read("a"), None, "byte {at}");
         }
-        folder.write("a", b"kernel");
+        folder.write("a", b"kernel").unwrap();
         assert_eq!(folder.read("a").unwrap(), b"kernel");
     }
 
@@ -202,16 +195,16 @@ mod tests {
             file.set_modified(SystemTime::now() - Duration::from_secs(days * 24 * 3600)).unwrap();
         };
         for (name, days) in [("a", 4), ("b", 3), ("c", 2)] {
-            folder.write(name, &[0; 50]);
+            folder.write(name, &[0; 50]).unwrap();
             age(name, days);
         }
         File::create(folder.path.join(".tmp-killed")).unwrap();
         age(".tmp-killed", 1);
         File::create(folder.path.join(".tmp-at-work")).unwrap();
         assert!(folder.read("a").is_some());
-        folder.write("d", &[0; 50]);
+        folder.write("d", &[0; 50]).unwrap();
         assert_eq!(names(&folder), [".tmp-at-work", "a", "c", "d"], "b was not used for longest");
-        folder.write("e", &[0; 400]);
+        folder.write("e", &[0; 400]).unwrap();
         assert_eq!(names(&folder), [".tmp-at-work", "e"], "the newest stays even when too large");
     }
 
@@ -234,15 +227,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_no_error() {
+    fn what_cannot_be_written_is_told() {
         let (_parent, folder) = folder(1 << 20);
-        folder.write("a", b"one");
+        folder.write("a", b"one").unwrap();
         // Not even root creates files below a file.
-        let path = folder.path.join("a");
-        let broken = Folder { path, bound: 1, warned: Once::new() };
-        broken.write("b", b"two");
-        broken.write("b", b"two");
-        assert!(broken.warned.is_completed());
+        let broken = Folder { path: folder.path.join("a"), bound: 1 };
+        assert_eq!(broken.write("b", b"two").unwrap_err().exit, Exit::CannotCreate);
         assert_eq!(broken.read("b"), None);
+        assert_eq!(broken.read_any("b"), None);
     }
 }

@@ -10,12 +10,13 @@ mod folder;
 
 pub use folder::Folder;
 
-use super::Source;
 use super::compile::{self, HEADERS};
+use super::{SOURCES, Source};
 use crate::dtype::Dtype;
+use rayon::prelude::*;
 use std::path::PathBuf;
-use std::sync::OnceLock;
-use unix::Result;
+use std::sync::{Once, OnceLock};
+use unix::{Error, Exit, Result};
 
 /// Most bytes of all files together: every kernel for a dozen architectures.
 const BOUND: u64 = 256 << 20;
@@ -32,34 +33,68 @@ pub struct Cubin {
 /// The machine code of a source: the cache's, else compiled and cached.
 /// Errors: it is not in the cache and cannot be compiled.
 pub fn cubin(source: &Source, element: Dtype, architecture: &str) -> Result<Cubin> {
-    cubin_in(users(), source, element, architecture)
+    static WARNED: Once = Once::new();
+    let cache = match users() {
+        Ok(cache) => Some(cache),
+        Err(why) => {
+            WARNED.call_once(|| unix::warn!("{why}; kernels are compiled at every start"));
+            None
+        }
+    };
+    let (cubin, written) = cubin_in(cache, source, element, architecture)?;
+    if let Err(why) = written {
+        WARNED
+            .call_once(|| unix::warn!("kernel cache: {why}; kernels are compiled at every start"));
+    }
+    Ok(cubin)
 }
 
-/// As [`cubin`], with the cache given.
+/// Fills the cache for the architectures, on all cores, and returns how many cubins were compiled; the
+/// others were there. `step` is called after each. Errors: no NVRTC; the cache cannot be written; an
+/// architecture is unknown.
+pub fn warm(architectures: &[String], step: impl Fn() + Sync) -> Result<usize> {
+    architectures.iter().try_for_each(|name| compile::check_architecture(name))?;
+    compile::version()?;
+    let cache = users()?;
+    let units = units(architectures);
+    let compiled = units.par_iter().map(|(source, element, architecture)| {
+        let (cubin, written) = cubin_in(Some(cache), source, *element, architecture)?;
+        written?;
+        step();
+        Ok(usize::from(cubin.compiled))
+    });
+    compiled.sum()
+}
+
+/// What [`warm`] goes through: each source for each of its element types and each architecture.
+pub fn units(architectures: &[String]) -> Vec<(&'static Source, Dtype, &str)> {
+    let sources = SOURCES.iter().flat_map(|source| source.elements.iter().map(|e| (*source, *e)));
+    sources.flat_map(|(s, e)| architectures.iter().map(move |a| (s, e, a.as_str()))).collect()
+}
+
+/// As [`cubin`], with the cache given; and whether it could be written.
 pub fn cubin_in(
     cache: Option<&Folder>,
     source: &Source,
     element: Dtype,
     architecture: &str,
-) -> Result<Cubin> {
+) -> Result<(Cubin, Result<()>)> {
     let stem = stem(source, element, architecture);
     let version = match compile::version() {
         Ok(version) => version,
         // Machine code of any version is right; only its speed and last bits may differ.
         Err(none) => {
             let bytes = cache.and_then(|cache| cache.read_any(&stem));
-            return bytes.map(|bytes| Cubin { bytes, compiled: false }).ok_or(none);
+            return bytes.map(|bytes| (Cubin { bytes, compiled: false }, Ok(()))).ok_or(none);
         }
     };
     let name = format!("{stem}{version}");
     if let Some(bytes) = cache.and_then(|cache| cache.read(&name)) {
-        return Ok(Cubin { bytes, compiled: false });
+        return Ok((Cubin { bytes, compiled: false }, Ok(())));
     }
     let bytes = compile::compile(source, element, architecture)?.cubin;
-    if let Some(cache) = cache {
-        cache.write(&name, &bytes);
-    }
-    Ok(Cubin { bytes, compiled: true })
+    let written = cache.map_or(Ok(()), |cache| cache.write(&name, &bytes));
+    Ok((Cubin { bytes, compiled: true }, written))
 }
 
 /// The name of a file up to the version of NVRTC.
@@ -75,19 +110,19 @@ fn stem(source: &Source, element: Dtype, architecture: &str) -> String {
     format!("{}-{element}-{architecture}-{}-nvrtc", source.name, &hash[..32])
 }
 
-/// The folder of this user; none when it cannot be had, which is warned of.
-fn users() -> Option<&'static Folder> {
-    static FOLDER: OnceLock<Option<Folder>> = OnceLock::new();
+/// The folder of this user, opened once. Errors: why it cannot be had.
+fn users() -> Result<&'static Folder> {
+    static FOLDER: OnceLock<Result<Folder>> = OnceLock::new();
     let opened = FOLDER.get_or_init(|| {
         let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let path = set("LONGHAUL_KERNEL_CACHE")
             .or_else(|| set("XDG_CACHE_HOME").map(|home| home.join("longhaul/kernels")))
-            .or_else(|| set("HOME").map(|home| home.join(".cache/longhaul/kernels")))?;
-        Folder::open(&path, BOUND)
-            .map_err(|why| unix::warn!("{why}; kernels are compiled at every start"))
-            .ok()
+            .or_else(|| set("HOME").map(|home| home.join(".cache/longhaul/kernels")));
+        let none =
+            || Error::new(Exit::CannotCreate, "kernel cache: LONGHAUL_KERNEL_CACHE is not set");
+        Folder::open(&path.ok_or_else(none)?, BOUND)
     });
-    opened.as_ref()
+    opened.as_ref().map_err(|why| Error::new(why.exit, why))
 }
 
 #[cfg(test)]
