@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 use clap::{Parser, ValueEnum};
 use dist::Solo;
@@ -11,9 +12,11 @@ use learn::stages::codec::CodecStage;
 use learn::stages::operator::OperatorStage;
 use learn::stages::{ConfigOf, Stage};
 use learn::train::{self, Estimate, Job, Resume};
+use tensor::kernel::cache;
 use tensor::{Device, Wanted};
 use unix::cli::Output;
 use unix::out::Out;
+use unix::progress::Progress;
 use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
 
@@ -26,16 +29,17 @@ use unix::{Error, Exit, Result};
 #[command(name = "train-stage", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     /// What to train
-    stage: StageName,
+    #[arg(required_unless_present = "warm_kernels")]
+    stage: Option<StageName>,
     /// Configuration file, longhaul-config(5); given again, later files win
-    #[arg(short, long, value_name = "FILE", required = true)]
+    #[arg(short, long, value_name = "FILE", required_unless_present = "warm_kernels")]
     config: Vec<PathBuf>,
     /// One key of the configuration, e.g. -o training.updates=2000
     #[arg(short = 'o', long = "override", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Run directory, made if absent
-    #[arg(short, long, value_name = "DIR")]
-    run: PathBuf,
+    #[arg(short, long, value_name = "DIR", required_unless_present = "warm_kernels")]
+    run: Option<PathBuf>,
     /// Go on from: auto, the newest good checkpoint, if any; never; or the path of a checkpoint
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     resume: String,
@@ -54,6 +58,11 @@ struct Args {
     /// Measure a few updates and tell memory, time and cost of the run; train nothing
     #[arg(long)]
     dry_run: bool,
+    /// Compile the kernels for GPUs of these architectures, e.g. sm_80,sm_90a, into the cache, so that
+    /// no start does; needs no GPU and trains nothing
+    #[arg(long, value_name = "ARCHITECTURES", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["stage", "config", "run"])]
+    warm_kernels: Vec<String>,
     #[command(flatten)]
     output: Output,
 }
@@ -92,7 +101,13 @@ STARTING AGAIN
   another version, processor or device goes on, a warning says that bits may differ.
 
 ENVIRONMENT
-  LONGHAUL_HEARTBEAT  Seconds between two signs of life; 10 unless given, and then 9 are the 90 s above.
+  LONGHAUL_HEARTBEAT     Seconds between two signs of life; 10 unless given, and then 9 are the 90 s
+                         above.
+  LONGHAUL_KERNEL_CACHE  Folder of compiled kernels, this user's alone; longhaul/kernels in
+                         $XDG_CACHE_HOME or ~/.cache unless given. At most 256 MiB.
+  LONGHAUL_NVRTC         The compiler of kernels, libnvrtc.so, or its folder, when the loader does not
+                         find it. A machine whose cache has all kernels does without.
+  CUDA_VISIBLE_DEVICES   The GPUs that cuda:N counts.
 
 SIGNALS
   TERM, INT, HUP and USR1 end the run after the update at hand, with a checkpoint and status 75. A
@@ -135,13 +150,28 @@ fn main() -> ExitCode {
 }
 
 fn body(args: Args) -> Result<Exit> {
-    match args.stage {
-        StageName::Codec => run::<CodecStage>(&args),
-        StageName::Operator => run::<OperatorStage>(&args),
+    let (Some(stage), Some(folder)) = (args.stage, &args.run) else { return warm(&args) };
+    match stage {
+        StageName::Codec => run::<CodecStage>(&args, folder),
+        StageName::Operator => run::<OperatorStage>(&args, folder),
     }
 }
 
-fn run<S: Stage>(args: &Args) -> Result<Exit>
+/// Compiles kernels ahead.
+fn warm(args: &Args) -> Result<Exit> {
+    let all = cache::units(&args.warm_kernels).len();
+    let progress = Mutex::new(Progress::new("kernel files", all as u64));
+    let step = || progress.lock().unwrap_or_else(PoisonError::into_inner).advance(1);
+    let compiled = cache::warm(&args.warm_kernels, step)?;
+    drop(progress);
+    let cached = all - compiled;
+    let told = serde_json::json!({ "compiled": compiled, "cached": cached });
+    let text = format!("compiled    {compiled}\nin cache    {cached}");
+    Out::stdout(args.output).item(&told, text)?;
+    Ok(Exit::Done)
+}
+
+fn run<S: Stage>(args: &Args, folder: &Path) -> Result<Exit>
 where
     ConfigOf<S>: Validate,
 {
@@ -159,7 +189,7 @@ where
         tensor::parallel::set_threads(threads)?;
     }
     if args.check {
-        return check::<S>(args, &loaded.config, device);
+        return check::<S>(args, &loaded.config, device, folder);
     }
     if args.dry_run {
         let estimate = train::dry_run::<S>(&loaded.config, device)?;
@@ -169,7 +199,7 @@ where
     train::train(&Job::<S> {
         config: loaded.config,
         resolved: loaded.resolved,
-        run: args.run.clone(),
+        run: folder.to_path_buf(),
         resume: match args.resume.as_str() {
             "auto" => Resume::Auto,
             "never" => Resume::Never,
@@ -183,8 +213,13 @@ where
 }
 
 /// Prints every fault; the exit status is that of the first.
-fn check<S: Stage>(args: &Args, config: &ConfigOf<S>, device: Device) -> Result<Exit> {
-    let report = train::check::<S>(config, device, &args.run);
+fn check<S: Stage>(
+    args: &Args,
+    config: &ConfigOf<S>,
+    device: Device,
+    folder: &Path,
+) -> Result<Exit> {
+    let report = train::check::<S>(config, device, folder);
     if let Some(estimate) = &report.estimate {
         tell(args, estimate)?;
     }

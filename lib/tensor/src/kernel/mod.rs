@@ -10,6 +10,8 @@
 
 mod arg;
 mod backend;
+pub mod cache;
+pub mod compile;
 pub mod cuda;
 pub mod emu;
 pub mod memory;
