@@ -30,7 +30,7 @@ bool is_over(const Region& region, uint64_t record) {
         return true;
     }
     const unsigned who = lane_of(record);
-    if (serial != m.serial || who == LANES_OF_BLOCKS || (who & IN_FLIGHT)) {
+    if (serial != m.serial || (who & IN_FLIGHT)) {
         return false;
     }
     const unsigned epoch = epoch_of(record);
@@ -52,7 +52,8 @@ bool is_over(const Region& region, uint64_t record) {
 
 // "thread 5", "several threads of warp 1".
 static const char* describe_lane(uint64_t record, char (&text)[100]) {
-    const unsigned who = lane_of(record) & ~IN_FLIGHT;
+    const unsigned all = lane_of(record);
+    const unsigned who = all == LANES_OF_BLOCKS ? all : all & ~IN_FLIGHT;
     const unsigned block = serial_of(record) - machine->first_serial;
     if (who == LANES_OF_BLOCKS) {
         snprintf(text, sizeof text, "threads of several blocks");
@@ -75,7 +76,7 @@ static const char* describe_lane(uint64_t record, char (&text)[100]) {
                                     uint64_t record, bool other_writes, const void* code) {
     const size_t offset = address - region.start;
     char who[100];
-    if (lane_of(record) & IN_FLIGHT) {
+    if (other_writes && (lane_of(record) & IN_FLIGHT)) {
         fault(code,
               "%s %zu bytes at offset %zu of %s, where an asynchronous copy of %s is under way "
               "(wait_async and a barrier are missing)",
@@ -108,11 +109,16 @@ static uint64_t join(uint64_t before, uint64_t mine) {
     return serial | together << OWNER_SHIFT | epoch << 2 | bytes;
 }
 
-// is_over(), with what mostly holds in line: the record is of another launch or block, or this lane's.
+// is_over(), with what mostly holds in line: the record is this lane's, of another launch, or from
+// before the last barrier of the block.
 static inline __attribute__((always_inline)) bool is_over_quickly(const Region& region,
                                                                   uint64_t record) {
+    const uint32_t serial = serial_of(record);
     return record >> OWNER_SHIFT == current->owner ||
-           serial_of(record) - region.first_serial >= region.serials || is_over(region, record);
+           serial - region.first_serial >= region.serials ||
+           (serial == machine->serial && epoch_of(record) < machine->base &&
+            !(lane_of(record) & IN_FLIGHT)) ||
+           is_over(region, record);
 }
 
 // One access to one cell; `bytes` has a bit for each of its two bytes. Returns the record of the access
@@ -149,7 +155,15 @@ static inline __attribute__((always_inline)) void check(Region& region, uintptr_
     const size_t offset = address - region.start;
     Cell* cell = &region.cells[offset / 2];
     const size_t cells = WHOLE ? bytes / 2 : (offset + bytes - 1) / 2 - offset / 2 + 1;
+    Cell before = *cell, *first = cell;
     for (size_t i = 0; i < cells; i++, cell++) {
+        // Mostly all cells of an access have the same history, and hence the same future.
+        if (WHOLE && i > 0 && cell->write == before.write && cell->read == before.read) {
+            *cell = *first;
+            continue;
+        }
+        before = *cell;
+        first = cell;
         uint64_t mask = 3;
         if (!WHOLE) {
             mask &= i == 0 && offset % 2 ? 2 : 3;
@@ -162,11 +176,11 @@ static inline __attribute__((always_inline)) void check(Region& region, uintptr_
 }
 
 void check_read(Region& region, uintptr_t address, size_t bytes, const void* code) {
-    check<false, false>(region, address, bytes, code);
+    check<false, true>(region, address, bytes, code);
 }
 
 void check_write(Region& region, uintptr_t address, size_t bytes, const void* code) {
-    check<true, false>(region, address, bytes, code);
+    check<true, true>(region, address, bytes, code);
 }
 
 // An access of the kernel. `aligned`: its type promises that the address is a multiple of its size.

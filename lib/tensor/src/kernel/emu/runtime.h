@@ -33,8 +33,8 @@ constexpr unsigned LANE_BITS = 12;
 constexpr unsigned SERIAL_BITS = 30;
 constexpr unsigned LANES_OF_WARP = 1024;  // + warp: several lanes of it
 constexpr unsigned LANES_OF_BLOCK = 1056;
-constexpr unsigned LANES_OF_BLOCKS = 1057;
 constexpr unsigned IN_FLIGHT = 2048;
+constexpr unsigned LANES_OF_BLOCKS = 4095;  // never over: it has the bit of IN_FLIGHT
 
 // Memory a kernel may touch: an allocation, or a shared array.
 struct Region {
@@ -190,7 +190,7 @@ Region* region_of(uintptr_t address, size_t bytes, bool write, const void* code)
 void check_alignment(uintptr_t address, size_t bytes, bool write, const void* code);
 // Whether the access of a record is over for this lane.
 bool is_over(const Region& region, uint64_t record);
-// That no other lane's access conflicts, and remembers this one.
+// That no other lane's access conflicts, and remembers this one. Of whole cells.
 void check_read(Region& region, uintptr_t address, size_t bytes, const void* code);
 void check_write(Region& region, uintptr_t address, size_t bytes, const void* code);
 // "argument 2 'x' (1024 bytes)"; valid until the next call.
