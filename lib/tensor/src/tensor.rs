@@ -228,6 +228,13 @@ impl Tensor {
         unsafe { std::slice::from_raw_parts_mut(self.host().cast(), self.len()) }
     }
 
+    /// The same values in memory of their own.
+    pub fn copied(&self) -> Self {
+        let mut copy = self.clone();
+        copy.make_unique();
+        copy
+    }
+
     /// Copies memory that is shared with another tensor.
     fn make_unique(&mut self) {
         if Arc::get_mut(&mut self.storage).is_some() {
