@@ -12,14 +12,18 @@ mod arg;
 mod backend;
 pub mod cache;
 pub mod compile;
+mod constants;
 pub mod cuda;
 pub mod emu;
+mod graph;
 pub mod memory;
 mod state;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
 pub(crate) use backend::{copy, copy_in, copy_out, zero};
+pub use constants::constant;
+pub use graph::Graph;
 pub(crate) use state::run;
 pub use state::{fail, finish};
 
