@@ -13,7 +13,9 @@ mod backend;
 pub(crate) mod columns;
 pub mod cuda;
 pub mod emu;
+pub(crate) mod flat;
 pub mod memory;
+pub(crate) mod rows;
 mod state;
 
 pub use arg::Arg;
@@ -24,9 +26,18 @@ pub use state::{fail, finish};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
+use crate::ops;
 
 /// Every source: what is compiled ahead, and checked.
-pub const SOURCES: &[&Source] = &[&columns::SOURCE];
+pub const SOURCES: &[&Source] = &[
+    &columns::SOURCE,
+    &ops::activation::cuda::SOURCE,
+    &ops::cast::cuda::SOURCE,
+    &ops::layernorm::cuda::SOURCE,
+    &ops::residual::cuda::SOURCE,
+    &ops::rmsnorm::cuda::SOURCE,
+    &ops::softmax::cuda::SOURCE,
+];
 
 /// The element types of a source that works on any.
 pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];

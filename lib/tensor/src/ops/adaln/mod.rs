@@ -6,6 +6,7 @@
 //! normalisation: the op starts exactly neutral. dγ = Σ over the group of dy ∘ n, dβ = Σ dy.
 
 mod cpu;
+pub(crate) mod cuda;
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -52,6 +53,22 @@ impl Op for AdaLn {
             let stats = saved[2].read::<T>();
             cpu::backward::<T>(*self, &saved[0], &saved[1], stats, dy.read(), &mut dx, &mut dm);
         });
+        for (i, slot) in [dx, dm].into_iter().enumerate() {
+            if let Some(slot) = slot {
+                grads.put(i, slot);
+            }
+        }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, m] = [inputs[0], inputs[1]];
+        let stats = cuda::forward(*self, [x, m], out);
+        vec![x.clone(), m.clone(), stats]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (mut dx, mut dm) = (grads.take(0), grads.take(1));
+        cuda::backward(*self, [&saved[0], &saved[1], &saved[2]], &dy, &mut dx, &mut dm);
         for (i, slot) in [dx, dm].into_iter().enumerate() {
             if let Some(slot) = slot {
                 grads.put(i, slot);

@@ -5,6 +5,7 @@
 //! Moves 2 elements an element forward, 3 backward.
 
 mod cpu;
+pub(crate) mod cuda;
 
 pub(crate) use cpu::{input_gradient, normalized, statistics};
 
@@ -51,6 +52,23 @@ impl Op for LayerNorm {
                 cpu::backward_affine::<T>(x, stats.read(), dy.read(), &mut dw, &mut db);
             }
         });
+        for (i, slot) in [dx, dw, db].into_iter().enumerate() {
+            if let Some(slot) = slot {
+                grads.put(i, slot);
+            }
+        }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, w, b] = [inputs[0], inputs[1], inputs[2]];
+        let stats = cuda::launch_forward(self.epsilon, [x, w, b], out);
+        vec![x.clone(), w.clone(), stats]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (mut dx, mut dw, mut db) = (grads.take(0), grads.take(1), grads.take(2));
+        let saved = [&saved[0], &saved[1], &saved[2]];
+        cuda::launch_backward(saved, &dy, [&mut dx, &mut dw, &mut db]);
         for (i, slot) in [dx, dw, db].into_iter().enumerate() {
             if let Some(slot) = slot {
                 grads.put(i, slot);

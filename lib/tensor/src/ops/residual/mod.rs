@@ -6,6 +6,7 @@
 //! dx = dy', dy = gate ∘ dy', dgate = Σ dy' ∘ y, with dy' the gradient of out.
 
 mod cpu;
+pub(crate) mod cuda;
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -63,6 +64,35 @@ impl Op for Residual {
             with_float!(dy.dtype(), T => {
                 cpu::backward::<T>(*self, &saved[0], &saved[1], dy.read(), &mut dbranch, &mut dgate);
             });
+            for (i, slot) in [(1, dbranch), (2, dgate)] {
+                if let Some(slot) = slot {
+                    grads.put(i, slot);
+                }
+            }
+        }
+        grads.pass(0, dy);
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, y] = [inputs[0], inputs[1]];
+        match inputs.get(2) {
+            None => {
+                cuda::plain(x, y, out);
+                vec![]
+            }
+            Some(gate) => {
+                cuda::gated(*self, [x, y, gate], out);
+                vec![y.clone(), (*gate).clone()]
+            }
+        }
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if *self == Residual::Plain {
+            grads.pass(1, dy.clone());
+        } else {
+            let (mut dbranch, mut dgate) = (grads.take(1), grads.take(2));
+            cuda::backward(*self, [&saved[0], &saved[1]], &dy, &mut dbranch, &mut dgate);
             for (i, slot) in [(1, dbranch), (2, dgate)] {
                 if let Some(slot) = slot {
                     grads.put(i, slot);

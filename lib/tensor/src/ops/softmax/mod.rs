@@ -3,6 +3,7 @@
 //! dx = y ∘ (dy - Σ_j dy_j y_j).
 
 mod cpu;
+pub(crate) mod cuda;
 
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -32,6 +33,18 @@ impl Op for Softmax {
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         if let Some(mut slot) = grads.take(0) {
             with_float!(dy.dtype(), T => cpu::backward::<T>(&saved[0], dy.read(), &mut slot));
+            grads.put(0, slot);
+        }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(inputs[0], out);
+        vec![out.clone()]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if let Some(mut slot) = grads.take(0) {
+            cuda::backward(&saved[0], &dy, &mut slot);
             grads.put(0, slot);
         }
     }
