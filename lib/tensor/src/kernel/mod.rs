@@ -34,13 +34,20 @@ pub const SOURCES: &[&Source] = &[
     &ops::activation::cuda::SOURCE,
     &ops::cast::cuda::SOURCE,
     &ops::layernorm::cuda::SOURCE,
+    &ops::relative_error::cuda::SOURCE,
     &ops::residual::cuda::SOURCE,
     &ops::rmsnorm::cuda::SOURCE,
     &ops::softmax::cuda::SOURCE,
+    &ops::spectral_energy::cuda::SOURCE,
+    &ops::squared_error::cuda::SOURCE,
+    &ops::weighted_sum::cuda::SOURCE,
 ];
 
 /// The element types of a source that works on any.
 pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];
+
+/// The element type of a source that works on f32 alone: losses and updates.
+pub const ONLY_F32: &[Dtype] = &[Dtype::F32];
 
 /// A `.cu` file.
 #[derive(Debug)]

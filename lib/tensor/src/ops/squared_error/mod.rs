@@ -5,8 +5,10 @@
 //! sample); the weights are constants: a pass that asks for their gradient is refused.
 
 mod cpu;
+pub(crate) mod cuda;
 
-use crate::dtype::Element;
+use crate::dtype::{Dtype, Element};
+use crate::kernel::ONLY_F32;
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
@@ -52,6 +54,27 @@ impl Op for SquaredError {
                     let weights = (w.read::<T>(), v.read::<T>());
                     cpu::backward::<T>(factor, p.read(), t.read(), weights, &mut slot);
                 });
+                grads.put(i, slot);
+            }
+        }
+    }
+
+    fn elements(&self) -> &'static [Dtype] {
+        ONLY_F32
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward([0, 1, 2, 3].map(|i| inputs[i]), out);
+        inputs.iter().map(|x| (*x).clone()).collect()
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (mut dp, mut dt) = (grads.take(0), grads.take(1));
+        if dp.is_some() || dt.is_some() {
+            cuda::backward([0, 1, 2, 3].map(|i| &saved[i]), &dy, &mut dp, &mut dt);
+        }
+        for (i, slot) in [dp, dt].into_iter().enumerate() {
+            if let Some(slot) = slot {
                 grads.put(i, slot);
             }
         }

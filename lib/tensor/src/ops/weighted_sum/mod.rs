@@ -1,5 +1,9 @@
 //! L = Σ_i weight_i·x_i of scalars x_i [1]: joins the terms of a loss.
 
+pub(crate) mod cuda;
+
+use crate::dtype::Dtype;
+use crate::kernel::ONLY_F32;
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
@@ -28,6 +32,24 @@ impl Op for WeightedSum {
     fn backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
         for (i, weight) in self.0.iter().enumerate() {
             grads.pass(i, Tensor::full(&[1], weight * dy.item(), dy.dtype()));
+        }
+    }
+
+    fn elements(&self) -> &'static [Dtype] {
+        ONLY_F32
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(&self.0, inputs, out);
+        vec![]
+    }
+
+    fn launch_backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        for (i, weight) in self.0.iter().enumerate() {
+            if let Some(mut slot) = grads.take(i) {
+                cuda::backward(*weight, &dy, &mut slot);
+                grads.put(i, slot);
+            }
         }
     }
 }
