@@ -17,6 +17,7 @@ pub(crate) mod flat;
 pub mod memory;
 pub(crate) mod rows;
 mod state;
+pub(crate) mod table;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
@@ -26,7 +27,7 @@ pub use state::{fail, finish};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::ops;
+use crate::{ops, updates};
 
 /// Every source: what is compiled ahead, and checked.
 pub const SOURCES: &[&Source] = &[
@@ -41,6 +42,11 @@ pub const SOURCES: &[&Source] = &[
     &ops::spectral_energy::cuda::SOURCE,
     &ops::squared_error::cuda::SOURCE,
     &ops::weighted_sum::cuda::SOURCE,
+    &updates::adamw::cuda::SOURCE,
+    &updates::ema::cuda::SOURCE,
+    &updates::norm::cuda::SOURCE,
+    &updates::sgd::cuda::SOURCE,
+    &updates::sum::cuda::SOURCE,
 ];
 
 /// The element types of a source that works on any.

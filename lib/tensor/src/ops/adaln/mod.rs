@@ -77,7 +77,7 @@ impl Op for AdaLn {
     }
 }
 
-/// One group, several, a group of one row, unused vectors in m.
+/// One group, several, a group of one row, unused vectors in m, groups and rows that several blocks share.
 pub fn cases() -> Vec<Case> {
     let op = |shift, scale| AdaLn { epsilon: 1e-5, shift, scale };
     vec![
@@ -85,6 +85,9 @@ pub fn cases() -> Vec<Case> {
         Case::new(op(1, 0), &[&[3, 7, 5], &[3, 10]]),
         Case::new(op(2, 4), &[&[4, 17], &[2, 17 * 6]]),
         Case::new(op(3, 5), &[&[5, 3, 4, 33], &[5, 33 * 6]]),
+        Case::new(op(1, 2), &[&[2, 70, 24], &[2, 24 * 3]]),
+        Case::new(op(0, 1), &[&[2, 9, 600], &[2, 1200]]),
+        Case::new(op(1, 0), &[&[2, 5, 8200], &[2, 16400]]),
         Case::new(op(0, 1), &[&[64, 128, 256], &[64, 512]]),
     ]
 }

@@ -77,10 +77,23 @@ impl Op for LayerNorm {
     }
 }
 
-/// Odd widths, one column block, a mean far from zero, many rows.
+/// Odd widths, one column block, a mean far from zero, many rows, and rows for each of the kernels: shared by
+/// a warp, by a block, beyond its registers.
 pub fn cases() -> Vec<Case> {
     let op = LayerNorm { epsilon: 1e-5 };
-    let shapes: [&[usize]; 5] = [&[3], &[5, 7], &[2, 3, 17], &[129, 96], &[64, 128, 256]];
+    let shapes: [&[usize]; 11] = [
+        &[3],
+        &[5, 7],
+        &[2, 3, 17],
+        &[129, 96],
+        &[35, 256],
+        &[3, 385],
+        &[19, 1024],
+        &[5, 1001],
+        &[9, 8200],
+        &[2, 8193],
+        &[64, 128, 256],
+    ];
     let mut cases: Vec<Case> = shapes
         .iter()
         .map(|shape| {

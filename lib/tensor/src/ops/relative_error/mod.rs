@@ -80,12 +80,12 @@ impl Op for RelativeError {
     }
 }
 
-/// With and without root, per sample and for all.
+/// With and without root, per sample and for all, groups that several blocks share.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (per_sample, root) in [(false, false), (false, true), (true, false), (true, true)] {
         let op = RelativeError { per_sample, root, epsilon: 1e-8 };
-        for shape in [&[3, 7][..], &[5, 3, 11]] {
+        for shape in [&[3, 7][..], &[5, 3, 11], &[3, 2733, 3], &[2, 4100, 1]] {
             cases.push(Case::new(op, &[shape, shape]));
         }
     }

@@ -103,12 +103,15 @@ impl Op for Residual {
     }
 }
 
-/// Every gate, odd sizes, unused vectors.
+/// Every gate, odd sizes, unused vectors, groups and rows that several blocks share.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(Residual::Plain, &[&[3, 5], &[3, 5]]),
         Case::new(Residual::Scaled, &[&[3, 5], &[3, 5], &[5]]),
         Case::new(Residual::Scaled, &[&[65, 33, 7], &[65, 33, 7], &[7]]),
+        Case::new(Residual::Plain, &[&[33, 67], &[33, 67]]),
+        Case::new(Residual::Scaled, &[&[150, 264], &[150, 264], &[264]]),
+        Case::new(Residual::Gated(1), &[&[2, 70, 264], &[2, 70, 264], &[2, 264 * 2]]),
         Case::new(Residual::Gated(0), &[&[1, 3], &[1, 3], &[1, 3]]),
         Case::new(Residual::Gated(2), &[&[5, 9, 17], &[5, 9, 17], &[5, 17 * 6]]),
         Case::new(Residual::Gated(5), &[&[64, 128, 256], &[64, 128, 256], &[64, 256 * 6]]),

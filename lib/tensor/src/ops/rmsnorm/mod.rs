@@ -67,10 +67,12 @@ impl Op for RmsNorm {
     }
 }
 
-/// Odd widths, tiny groups, many rows.
+/// Odd widths, many rows, and rows for each of the kernels.
 pub fn cases() -> Vec<Case> {
+    let long: [&[usize]; 4] = [&[19, 1024], &[5, 1001], &[9, 8200], &[2, 8193]];
     [&[3][..], &[5, 7], &[2, 9, 8], &[129, 33], &[64, 128, 256]]
         .iter()
+        .chain(&long)
         .map(|shape| Case::new(RmsNorm { epsilon: 1e-6 }, &[shape, &shape[shape.len() - 1..]]))
         .collect()
 }

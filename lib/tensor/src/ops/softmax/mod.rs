@@ -50,13 +50,18 @@ impl Op for Softmax {
     }
 }
 
-/// One element, odd widths, large values.
+/// One element, odd widths, large values, and rows for each of the kernels.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(Softmax, &[&[1]]),
         Case::new(Softmax, &[&[3, 7]]),
         Case::new(Softmax, &[&[2, 5, 33]]),
         Case::new(Softmax, &[&[5, 19]]).draw(0, Draw::Uniform(90.0, 100.0)),
+        Case::new(Softmax, &[&[9, 512]]),
+        Case::new(Softmax, &[&[3, 1000]]),
+        Case::new(Softmax, &[&[2, 1001]]),
+        Case::new(Softmax, &[&[2, 8200]]),
+        Case::new(Softmax, &[&[2, 8193]]).draw(0, Draw::Uniform(-40.0, 40.0)),
         Case::new(Softmax, &[&[2048, 511]]),
     ]
 }

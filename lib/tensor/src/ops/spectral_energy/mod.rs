@@ -87,9 +87,9 @@ impl Op for SpectralEnergy {
     }
 }
 
-/// Even and odd numbers of tokens, one token.
+/// Even and odd numbers of tokens, one token, samples that several blocks share.
 pub fn cases() -> Vec<Case> {
-    [[1, 1, 1], [2, 7, 3], [3, 8, 5], [64, 64, 16]]
+    [[1, 1, 1], [2, 7, 3], [3, 8, 5], [2, 71, 70], [2, 90, 50], [64, 64, 16]]
         .iter()
         .map(|shape| Case::new(SpectralEnergy, &[shape, shape]))
         .collect()

@@ -81,9 +81,9 @@ impl Op for SquaredError {
     }
 }
 
-/// One element, odd sizes, a large batch.
+/// One element, odd sizes, samples that several blocks share, a large batch.
 pub fn cases() -> Vec<Case> {
-    [&[1, 1][..], &[3, 7], &[5, 3, 11], &[64, 64, 129]]
+    [&[1, 1][..], &[3, 7], &[5, 3, 11], &[2, 1500, 3], &[2, 4099, 1], &[64, 64, 129]]
         .iter()
         .map(|shape| {
             Case::new(SquaredError, &[shape, shape, &shape[..1], &shape[shape.len() - 1..]])
