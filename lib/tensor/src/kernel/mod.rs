@@ -11,13 +11,17 @@
 mod arg;
 mod backend;
 pub mod cache;
+pub(crate) mod columns;
 pub mod compile;
 mod constants;
 pub mod cuda;
 pub mod emu;
+pub(crate) mod flat;
 mod graph;
 pub mod memory;
+pub(crate) mod rows;
 mod state;
+pub(crate) mod table;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
@@ -29,12 +33,33 @@ pub use state::{fail, finish};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
+use crate::{ops, updates};
 
 /// Every source: what is compiled ahead, and checked.
-pub const SOURCES: &[&Source] = &[];
+pub const SOURCES: &[&Source] = &[
+    &columns::SOURCE,
+    &ops::activation::cuda::SOURCE,
+    &ops::cast::cuda::SOURCE,
+    &ops::layernorm::cuda::SOURCE,
+    &ops::relative_error::cuda::SOURCE,
+    &ops::residual::cuda::SOURCE,
+    &ops::rmsnorm::cuda::SOURCE,
+    &ops::softmax::cuda::SOURCE,
+    &ops::spectral_energy::cuda::SOURCE,
+    &ops::squared_error::cuda::SOURCE,
+    &ops::weighted_sum::cuda::SOURCE,
+    &updates::adamw::cuda::SOURCE,
+    &updates::ema::cuda::SOURCE,
+    &updates::norm::cuda::SOURCE,
+    &updates::sgd::cuda::SOURCE,
+    &updates::sum::cuda::SOURCE,
+];
 
 /// The element types of a source that works on any.
 pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];
+
+/// The element type of a source that works on f32 alone: losses and updates.
+pub const ONLY_F32: &[Dtype] = &[Dtype::F32];
 
 /// A `.cu` file.
 #[derive(Debug)]
