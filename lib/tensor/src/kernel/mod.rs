@@ -14,19 +14,28 @@ pub(crate) mod columns;
 pub mod cuda;
 pub mod emu;
 pub mod memory;
+pub mod product;
 mod state;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
 pub(crate) use backend::{copy, copy_in, copy_out, zero};
-pub(crate) use state::run;
+pub use product::set_tf32;
+pub(crate) use state::{is_sound, run};
 pub use state::{fail, finish};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
 
 /// Every source: what is compiled ahead, and checked.
-pub const SOURCES: &[&Source] = &[&columns::SOURCE];
+pub const SOURCES: &[&Source] = &[
+    &columns::SOURCE,
+    &product::SOURCE,
+    &product::SOURCE_F32,
+    &product::SOURCE_TF32,
+    &crate::ops::linear::cuda::SOURCE,
+    &crate::ops::spectrum::cuda::SOURCE,
+];
 
 /// The element types of a source that works on any.
 pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];

@@ -3,7 +3,7 @@
 
 #include "element.cuh"
 
-// As `Activation::code` numbers them.
+// As kernel/product numbers them for a launch.
 enum Activation { IDENTITY, GELU, GELU_TANH, SILU };
 
 struct Activated {
