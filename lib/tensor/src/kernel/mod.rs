@@ -20,6 +20,7 @@ pub(crate) mod flat;
 mod graph;
 pub mod memory;
 pub(crate) mod rows;
+pub mod product;
 mod state;
 pub(crate) mod table;
 
@@ -29,6 +30,8 @@ pub(crate) use backend::{copy, copy_in, copy_out, zero};
 pub use constants::constant;
 pub use graph::Graph;
 pub(crate) use state::run;
+pub use product::set_tf32;
+pub(crate) use state::{is_sound, run};
 pub use state::{fail, finish};
 
 use crate::device::Device;
@@ -53,6 +56,11 @@ pub const SOURCES: &[&Source] = &[
     &updates::norm::cuda::SOURCE,
     &updates::sgd::cuda::SOURCE,
     &updates::sum::cuda::SOURCE,
+    &product::SOURCE,
+    &product::SOURCE_F32,
+    &product::SOURCE_TF32,
+    &crate::ops::linear::cuda::SOURCE,
+    &crate::ops::spectrum::cuda::SOURCE,
 ];
 
 /// The element types of a source that works on any.
