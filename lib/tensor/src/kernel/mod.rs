@@ -24,9 +24,11 @@ pub use state::{fail, finish};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
+use crate::ops::attention::cuda as attention;
 
 /// Every source: what is compiled ahead, and checked.
-pub const SOURCES: &[&Source] = &[&columns::SOURCE];
+pub const SOURCES: &[&Source] =
+    &[&columns::SOURCE, &attention::HALF, &attention::SINGLE, &attention::ROWS];
 
 /// The element types of a source that works on any.
 pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];

@@ -54,7 +54,7 @@ pub fn cases() -> Vec<Case> {
         case(Packed, NONE, false, 2, [5, 5], [3, 3, 7]),
         case(Separate, NONE, false, 3, [9, 9], [2, 2, 4]),
         case(Packed, NONE, true, 2, [17, 17], [2, 2, 8]),
-        case(Separate, NONE, true, 1, [33, 33], [4, 4, 2]),
+        case(Separate, NONE, true, 1, [33, 33], [2, 2, 12]),
         case(Packed, NONE, false, 64, [64, 64], [4, 4, 32]),
         case(Packed, NONE, true, 16, [128, 128], [8, 8, 32]),
         // Masks, with as many queries as keys, more, and fewer.
@@ -71,7 +71,7 @@ pub fn cases() -> Vec<Case> {
         case(Separate, PADDED, true, 2, [30, 7], [4, 2, 6]),
         // Two sequences.
         case(Joined, NONE, false, 2, [3, 10], [2, 2, 8]),
-        case(Joined, NONE, true, 2, [13, 70], [2, 1, 16]),
+        case(Joined, NONE, true, 1, [13, 70], [2, 1, 32]),
         case(Joined, PADDED, true, 3, [20, 33], [2, 2, 10]),
         case(Joined, PADDED, false, 4, [65, 64], [1, 1, 8]),
         // Every size of a head that kernels are made for, one that is padded to it, several blocks.

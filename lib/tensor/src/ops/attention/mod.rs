@@ -18,6 +18,7 @@
 mod backward;
 mod cases;
 mod cpu;
+pub(crate) mod cuda;
 mod layout;
 
 pub use cases::cases;
@@ -27,6 +28,9 @@ use crate::op::{Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 use layout::Sizes;
+
+/// The largest head that kernels work on; the host takes any.
+pub const LARGEST_HEAD: usize = 128;
 
 /// Multi-head attention.
 #[derive(Clone, Copy, Debug)]
@@ -140,5 +144,13 @@ impl Op for Attention {
                 grads.put(i, slot);
             }
         }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(self, inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(self, saved, &dy, grads);
     }
 }
