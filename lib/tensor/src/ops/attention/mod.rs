@@ -121,6 +121,11 @@ impl Op for Attention {
         inputs[0]
     }
 
+    fn operations(&self, inputs: &[&[usize]]) -> usize {
+        layout::check(self, inputs)
+            .map_or(0, |s| 4 * s.batch * s.heads * s.queries * s.keys * s.dim)
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let s = Sizes::of(self, inputs);
         let mut stats = Tensor::arbitrary(&[s.batch, s.heads, s.queries, 2], out.dtype());
