@@ -36,6 +36,7 @@ pub use state::{fail, finish};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
+use crate::ops::attention::cuda as attention;
 use crate::{ops, updates};
 
 /// Every source: what is compiled ahead, and checked.
@@ -56,6 +57,9 @@ pub const SOURCES: &[&Source] = &[
     &updates::norm::cuda::SOURCE,
     &updates::sgd::cuda::SOURCE,
     &updates::sum::cuda::SOURCE,
+    &attention::HALF,
+    &attention::SINGLE,
+    &attention::ROWS,
     &product::SOURCE,
     &product::SOURCE_F32,
     &product::SOURCE_TF32,
