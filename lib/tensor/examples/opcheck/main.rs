@@ -19,8 +19,8 @@ use std::sync::Arc;
 use clap::Parser;
 use machine::{Machine, bytes, median, timed};
 use serde_json::{Map, Value, json};
-use tensor::check::inputs;
-use tensor::op::{Case, Draw, Grads, Op, Saved};
+use tensor::check::{float_to, inputs};
+use tensor::op::{Case, Grads, Op, Saved};
 use tensor::updates::{adamw::AdamW, ema, norm::global_norm, sgd::Sgd};
 use tensor::{Dtype, Tape, Tensor, Var, constant, ops, parallel};
 use unix::cli::Output;
@@ -91,9 +91,9 @@ impl Op for Borrowed {
 
 fn op_row(name: &str, i: usize, case: Case, machine: &Machine) -> Result<Map<String, Value>> {
     let case = Arc::new(case);
-    let x: Vec<Tensor> = inputs(&case, 1).iter().map(|x| x.to_dtype(Dtype::F32)).collect();
+    let x: Vec<Tensor> = inputs(&case, 1).iter().map(|x| float_to(x, Dtype::F32)).collect();
     let differentiated =
-        |i: usize| !matches!(case.inputs[i].1, Draw::Constant) && !case.op.constants().contains(&i);
+        |i: usize| case.inputs[i].1.is_differentiated() && !case.op.constants().contains(&i);
     let run = |tape: &Tape| -> Result<Var> {
         let leaf = |(i, x): (usize, &Tensor)| match differentiated(i) {
             true => tape.leaf(x.clone()),
