@@ -1,9 +1,12 @@
-//! Checks that hold for every case of every op: the gradient in f64, and f32 against f64.
+//! Checks that hold for every case of every op: the gradient in f64, f32 against f64, and kernels against
+//! the CPU.
 
+use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::op::{self, Case, Draw, Grads, Input};
 use crate::random::{Philox, Purpose};
 use crate::tensor::Tensor;
+use unix::Result;
 
 /// Values for an input of a case.
 pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
@@ -139,5 +142,58 @@ pub fn precision_error(case: &Case, seed: u64) -> f64 {
 pub fn difference(a: &Tensor, b: &Tensor) -> f64 {
     let (a, b) = (a.to_f64(), b.to_f64());
     let scale = (b.iter().map(|x| x * x).sum::<f64>() / b.len().max(1) as f64).sqrt().max(1e-30);
-    a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / scale
+    let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs());
+    // f64::max passes over what is not a number, which is as wrong as can be.
+    worst.fold(0.0, |worst, x| if x.is_nan() { x } else { f64::max(worst, x) }) / scale
+}
+
+/// How far results of kernels may be from those of the CPU in f64, relative to their root mean square.
+///
+/// The largest of many elements is some five times the root mean square and rounded once when it is
+/// stored, after at most a few roundings of what it was made of; and a sum of n terms in f32 gathers
+/// at most some √n roundings.
+pub fn tolerance(dtype: Dtype, terms: usize) -> f64 {
+    24.0 * dtype.roundoff() + 4.0 * Dtype::F32.roundoff() * (terms as f64).sqrt()
+}
+
+/// Largest difference between a result of the kernels in `dtype` on `device` and that of the CPU in
+/// f64, as a multiple of its [`tolerance`]: over the output and every gradient, each added to what was
+/// there. Errors: what the device says.
+pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Result<f64> {
+    let given: Vec<Tensor> = inputs(case, seed).iter().map(|x| float_to(x, dtype)).collect();
+    let exact: Vec<Tensor> = given.iter().map(|x| float_to(x, Dtype::F64)).collect();
+    let shape = forward(case, &exact).0.shape().to_vec();
+    let moved = |x: &[Tensor]| x.iter().map(|x| x.to_device(device)).collect::<Result<Vec<_>>>();
+    let shapes = given.iter().map(Tensor::shape);
+    let before: Vec<Tensor> = (100..)
+        .zip(shapes)
+        .map(|(i, shape)| draw(shape, &Draw::Normal, seed, i).to_dtype(dtype))
+        .collect();
+    let on_device = moved(&given)?;
+    let dtypes: Vec<Dtype> = given.iter().map(Tensor::dtype).collect();
+    let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(case.op.dtype(&dtypes));
+    let dy64 = dy.to_dtype(Dtype::F64);
+    let terms = given.iter().map(Tensor::len).max().unwrap_or(1);
+    let mut worst: f64 = 0.0;
+    for existing in [false, true] {
+        let kept = existing.then(|| moved(&before)).transpose()?;
+        let (out, grads) = run(case, &on_device, &dy.to_device(device)?, kept.as_deref());
+        let kept: Option<Vec<Tensor>> =
+            existing.then(|| before.iter().map(|x| x.to_dtype(Dtype::F64)).collect());
+        let (out64, grads64) = run(case, &exact, &dy64, kept.as_deref());
+        let mut compare = |what: &Tensor, exact: &Tensor| -> Result<()> {
+            let error = difference(&what.to_host()?, exact);
+            // A result that is not a number is as wrong as can be.
+            let error = if error.is_nan() { f64::INFINITY } else { error };
+            worst = worst.max(error / tolerance(what.dtype(), terms));
+            Ok(())
+        };
+        compare(&out, &out64)?;
+        for (input, (grad, grad64)) in case.inputs.iter().zip(grads.iter().zip(&grads64)) {
+            if let (true, Some(grad), Some(grad64)) = (input.1.is_differentiated(), grad, grad64) {
+                compare(grad, grad64)?;
+            }
+        }
+    }
+    Ok(worst)
 }

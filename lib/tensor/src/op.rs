@@ -35,6 +35,11 @@ pub trait Op: Send + Sync + 'static {
     /// On the host: adds the gradient of each input to `grads`, given the gradient `dy` of the output.
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads);
 
+    /// Element types that its kernels compute in. Mixed precision casts to one of them before.
+    fn elements(&self) -> &'static [Dtype] {
+        kernel::ALL_ELEMENTS
+    }
+
     /// [`Op::forward`] by kernels, on the device where the inputs are.
     fn launch_forward(&self, inputs: &[&Tensor], _out: &mut Tensor) -> Saved {
         let device = inputs[0].device();

@@ -10,6 +10,7 @@
 
 mod arg;
 mod backend;
+pub(crate) mod columns;
 pub mod cuda;
 pub mod emu;
 pub mod memory;
@@ -25,7 +26,7 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 
 /// Every source: what is compiled ahead, and checked.
-pub const SOURCES: &[&Source] = &[];
+pub const SOURCES: &[&Source] = &[&columns::SOURCE];
 
 /// The element types of a source that works on any.
 pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];

@@ -1,0 +1,88 @@
+//! Every case of every op on a device that runs kernels, in every element type, against the CPU in f64:
+//! on the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU. LONGHAUL_TEST_OPS=linear,softmax picks ops.
+#![cfg(feature = "emu")]
+
+use tensor::check::{device_error, draw, inputs, run};
+use tensor::op::{Case, Draw};
+use tensor::ops::ALL;
+use tensor::{Device, Dtype, Tensor, Wanted};
+
+/// What an emulator is asked to do at most, in elements touched and operations: the cases beyond are
+/// for GPUs and for speed tables.
+const LARGEST: usize = 3_000_000;
+
+fn device() -> Device {
+    let name = std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "emu".into());
+    let wanted: Wanted = name.parse().unwrap();
+    wanted.open().unwrap().0
+}
+
+/// A fresh seed for every run of the tests; printed when a check fails.
+fn seed() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |t| t.as_nanos() as u64)
+}
+
+fn size(case: &Case) -> usize {
+    case.inputs.iter().map(|(s, _)| s.iter().product::<usize>()).sum::<usize>() * 8
+        + case.operations
+}
+
+/// Calls `check` for every case that is not too large, with a name for messages.
+fn each_case(device: Device, mut check: impl FnMut(&str, &Case)) {
+    let picked = std::env::var("LONGHAUL_TEST_OPS").ok();
+    let is_picked = |name: &str| picked.as_ref().is_none_or(|p| p.split(',').any(|p| p == name));
+    for (name, cases) in ALL.iter().filter(|(name, _)| is_picked(name)) {
+        for case in cases().iter().filter(|c| device != Device::Emu || size(c) < LARGEST) {
+            let shapes: Vec<_> = case.inputs.iter().map(|(s, _)| s).collect();
+            check(&format!("{name} {shapes:?}"), case);
+        }
+    }
+}
+
+#[test]
+fn kernels_agree_with_the_cpu_in_f64() {
+    let (device, seed) = (device(), seed());
+    let (mut done, mut wrong) = (0, Vec::new());
+    each_case(device, |what, case| {
+        for dtype in case.op.elements() {
+            match device_error(case, *dtype, device, seed) {
+                Ok(error) if error < 1.0 => {}
+                Ok(error) => wrong.push(format!("{what} {dtype}: {error:.2} tolerances")),
+                Err(why) => wrong.push(format!("{what} {dtype}: {why}")),
+            }
+            done += 1;
+        }
+    });
+    println!("{done} cases on {device}");
+    assert!(wrong.is_empty(), "{} of {done} (seed {seed})\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn kernels_give_the_same_bits_every_time() {
+    let (device, seed) = (device(), seed());
+    let bits = |t: &Tensor| t.to_host().unwrap().as_bytes().to_vec();
+    each_case(device, |what, case| {
+        if device == Device::Emu && size(case) > LARGEST / 10 {
+            return;
+        }
+        for dtype in case.op.elements() {
+            let x: Vec<Tensor> = inputs(case, seed)
+                .iter()
+                .map(|x| if x.dtype() == Dtype::I32 { x.clone() } else { x.to_dtype(*dtype) })
+                .collect();
+            let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
+            let shape = case.op.shape(&shapes).unwrap();
+            let dtypes: Vec<Dtype> = x.iter().map(Tensor::dtype).collect();
+            let dy = draw(&shape, &Draw::Normal, seed, 99).to_dtype(case.op.dtype(&dtypes));
+            let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device).unwrap()).collect();
+            let dy = dy.to_device(device).unwrap();
+            let once = || {
+                let (out, grads) = run(case, &x, &dy, None);
+                (bits(&out), grads.iter().flatten().map(bits).collect::<Vec<_>>())
+            };
+            assert!(once() == once(), "{what} {dtype} (seed {seed})");
+        }
+    });
+}
