@@ -15,6 +15,7 @@ pub mod cuda;
 pub mod emu;
 pub mod memory;
 mod state;
+pub(crate) mod units;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
@@ -26,7 +27,16 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 
 /// Every source: what is compiled ahead, and checked.
-pub const SOURCES: &[&Source] = &[&columns::SOURCE];
+pub const SOURCES: &[&Source] = &[
+    &columns::SOURCE,
+    &crate::ops::conv::SOURCE,
+    &crate::ops::cross_entropy::SOURCE,
+    &crate::ops::depthwise_conv::SOURCE,
+    &crate::ops::embedding::SOURCE,
+    &crate::ops::interpolate::SOURCE,
+    &crate::ops::pool::SOURCE,
+    &crate::ops::swiglu::SOURCE,
+];
 
 /// The element types of a source that works on any.
 pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];

@@ -346,7 +346,8 @@ DEVICE Vector<float, 4> four(const element* tile, int outer, int inner) {
 template <int COLUMNS, bool LEFT_INNER_ROWS, bool RIGHT_INNER_ROWS>
 DEVICE void add_product(Sums<COLUMNS>& sums, const element* left, const element* right) {
   int row = threadIdx.x / 16, column = threadIdx.x % 16;
-#pragma unroll
+  // Not unrolled: operands of one step are all that registers hold.
+#pragma unroll 1
   for (int inner = 0; inner < TILE_INNER; inner += 4) {
     Vector<float, 4> a[TILE_ROWS / 16];
 #pragma unroll
@@ -501,23 +502,30 @@ DEVICE void filter(
 }
 
 // out [cells, filters] = what each cell sees of x, times w, plus `bias` unless null. Blocks: tiles of the
-// result, row by row. `_wide` makes 128 columns a block; `_odd` is for channels of any number.
+// result, row by row. `_wide` makes 128 columns a block, for which
+// f32 has not the registers; `_odd` is for channels of any number.
 #define FORWARD(name, columns_of_tile, vector)                                                  KERNEL(name, 256, 2)                                                                          (const element* __restrict__ x, const element* __restrict__ w,                                 const element* __restrict__ bias, element* __restrict__ out, GEOMETRY) {                       forward<columns_of_tile, vector>(x, w, bias, out, GEOMETRY_OF_PARAMETERS);                  }
 FORWARD(conv_forward, 64, true)
+#if ELEMENT_BYTES == 2
 FORWARD(conv_forward_wide, 128, true)
+#endif
 FORWARD(conv_forward_odd, 64, false)
 
 // dx [input cells, channels] (+)= the gradient, given dy.
 #define INPUT(name, columns_of_tile, vector)                                                    KERNEL(name, 256, 2)                                                                          (const element* __restrict__ dy, const element* __restrict__ w, element* __restrict__ dx,      GEOMETRY, int add) {                                                                           input<columns_of_tile, vector>(dy, w, dx, GEOMETRY_OF_PARAMETERS, add);                     }
 INPUT(conv_input, 64, true)
+#if ELEMENT_BYTES == 2
 INPUT(conv_input_wide, 128, true)
+#endif
 INPUT(conv_input_odd, 64, false)
 
 // partials [chunks, filters, taps, channels]: the gradient of w over chunks of output cells, a multiple
 // of TILE_INNER each. Blocks: tiles of the result, by chunks.
 #define FILTER(name, columns_of_tile, vector)                                                   KERNEL(name, 256, 2)                                                                          (const element* __restrict__ x, const element* __restrict__ dy,                                float* __restrict__ partials, GEOMETRY, int chunk_cells) {                                     filter<columns_of_tile, vector>(x, dy, partials, GEOMETRY_OF_PARAMETERS, chunk_cells);      }
 FILTER(conv_filter, 64, true)
+#if ELEMENT_BYTES == 2
 FILTER(conv_filter_wide, 128, true)
+#endif
 FILTER(conv_filter_odd, 64, false)
 
 template <int N>

@@ -9,10 +9,13 @@
 //! db = Σ dy. Costs 2·O·P·Q·C operations an output cell forward and twice that backward.
 
 mod cpu;
+mod cuda;
 mod geometry;
 
 pub use super::depthwise_conv::Padding;
 pub(crate) use geometry::Geometry;
+
+pub use cuda::SOURCE;
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -83,6 +86,15 @@ impl Op for Conv {
                 grads.put(i, slot);
             }
         }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(&self.geometry(inputs[0], inputs[1]), inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let geometry = self.geometry(&saved[0], &saved[1]);
+        cuda::backward(&geometry, saved, dy, grads, self.bias);
     }
 }
 

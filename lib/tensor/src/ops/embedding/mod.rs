@@ -6,6 +6,9 @@
 //! 0..V gives a row of NaN, which the loss shows, and no gradient.
 
 mod cpu;
+mod cuda;
+
+pub use cuda::SOURCE;
 
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -42,6 +45,14 @@ impl Op for Embedding {
             with_float!(dy.dtype(), T => cpu::backward::<T>(saved[0].read(), dy.read(), &mut slot));
             grads.put(0, slot);
         }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(saved, dy, grads)
     }
 }
 

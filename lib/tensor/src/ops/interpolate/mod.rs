@@ -7,6 +7,9 @@
 //! dx is the adjoint: every old cell gathers from the new ones that it went into.
 
 mod cpu;
+mod cuda;
+
+pub use cuda::SOURCE;
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -54,6 +57,14 @@ impl Op for Interpolate {
             with_float!(dy.dtype(), T => cpu::backward::<T>(self, &dy, &mut slot));
             grads.put(0, slot);
         }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(self, inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(self, saved, dy, grads)
     }
 }
 

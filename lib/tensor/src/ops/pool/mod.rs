@@ -6,8 +6,11 @@
 //! dx of a cell is the sum over the windows around it, in their order.
 
 mod cpu;
+mod cuda;
 
 pub(crate) use cpu::lengths;
+
+pub use cuda::SOURCE;
 
 use crate::dtype::Dtype;
 use crate::op::{Case, Draw, Grads, Op, Saved};
@@ -70,6 +73,14 @@ impl Op for Pool {
             with_float!(dy.dtype(), T => cpu::backward::<T>(self, chosen, &dy, &mut slot));
             grads.put(0, slot);
         }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(self, inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(self, saved, dy, grads)
     }
 }
 

@@ -6,6 +6,9 @@
 //! With s = σ(a): da = dy ∘ b ∘ s·(1 + a·(1 - s)), db = dy ∘ a ∘ s.
 
 mod cpu;
+mod cuda;
+
+pub use cuda::SOURCE;
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -42,6 +45,14 @@ impl Op for SwiGlu {
             });
             grads.put(0, slot);
         }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(saved, dy, grads)
     }
 }
 
