@@ -47,9 +47,10 @@ DEVICE void take(Sums& sums, Vector<element, N> x) {
 }
 
 // losses [rows], stats [rows, 2]: the maximum m and log Σ exp(x - m) of each row of x [rows, classes].
+// `kept` is 1 - smoothing, which f32 would round.
 KERNEL(cross_entropy_rows)
 (const element* __restrict__ x, const int* __restrict__ targets, float* __restrict__ losses,
- float* __restrict__ stats, int classes, int ignore, float smoothing) {
+ float* __restrict__ stats, int classes, int ignore, float kept, float smoothing) {
   SHARED(float, scratch, [32]);
   int row = blockIdx.x;
   const element* from = x + (long long)row * classes;
@@ -78,7 +79,7 @@ KERNEL(cross_entropy_rows)
   float loss = 0.0f;
   if (target != ignore) {
     bool known = target >= 0 && target < classes;
-    loss = known ? (1.0f - smoothing) * (log - (to_float(from[target]) - top)) : __uint_as_float(0x7fc00000u);
+    loss = known ? kept * (log - (to_float(from[target]) - top)) : __uint_as_float(0x7fc00000u);
     if (smoothing != 0.0f) {
       loss += smoothing * (log + top - plain / (float)classes);
     }
@@ -104,11 +105,11 @@ KERNEL(cross_entropy_mean)
   }
 }
 
-// dx (+)= dy·share·(softmax(x) - (1 - smoothing)·[target] - smoothing/classes); dy, share [1].
+// dx (+)= dy·share·(softmax(x) - kept·[target] - smoothing/classes); dy, share [1].
 KERNEL(cross_entropy_backward)
 (const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ stats,
  const float* __restrict__ share, const float* __restrict__ dy, element* __restrict__ dx,
- int classes, int ignore, float smoothing, int add) {
+ int classes, int ignore, float kept, float smoothing, int add) {
   int row = blockIdx.x;
   const element* from = x + (long long)row * classes;
   element* to = dx + (long long)row * classes;
@@ -118,7 +119,7 @@ KERNEL(cross_entropy_backward)
   float each = smoothing / (float)classes;
   auto gradient = [&](element logit, int i) {
     float p = expf(to_float(logit) - top - log);
-    return scale * (p - each - (i == target ? 1.0f - smoothing : 0.0f));
+    return scale * (p - each - (i == target ? kept : 0.0f));
   };
   // Both rows begin equally far from a multiple of 16.
   Aligned part = aligned(from, classes);

@@ -22,6 +22,11 @@ fn grid(x: &Tensor) -> Grid {
     Grid::new(x.rows(), threads)
 }
 
+/// What smoothing leaves to the target itself.
+fn kept(op: &CrossEntropy) -> f32 {
+    (1.0 - op.smoothing) as f32
+}
+
 pub(super) fn forward(op: &CrossEntropy, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
     let (x, targets) = (inputs[0], inputs[1]);
     let (device, rows, classes) = (x.device(), x.rows(), x.width());
@@ -31,7 +36,16 @@ pub(super) fn forward(op: &CrossEntropy, inputs: &[&Tensor], out: &mut Tensor) -
         x.dtype(),
         "cross_entropy_rows",
         grid(x),
-        args![x, targets, &mut losses, &mut stats, classes, op.ignore, op.smoothing as f32],
+        args![
+            x,
+            targets,
+            &mut losses,
+            &mut stats,
+            classes,
+            op.ignore,
+            kept(op),
+            op.smoothing as f32
+        ],
     );
     SOURCE.launch(
         x.dtype(),
@@ -51,7 +65,7 @@ pub(super) fn backward(op: &CrossEntropy, saved: &Saved, dy: Tensor, grads: &mut
         x.dtype(),
         "cross_entropy_backward",
         grid(x),
-        args![x, targets, stats, share, &dy, dx, classes, op.ignore, smoothing, add],
+        args![x, targets, stats, share, &dy, dx, classes, op.ignore, kept(op), smoothing, add],
     );
     grads.put(0, slot);
 }
