@@ -10,7 +10,9 @@
 
 mod arg;
 mod backend;
+pub mod cache;
 pub(crate) mod columns;
+pub mod compile;
 pub mod cuda;
 pub mod emu;
 pub mod memory;

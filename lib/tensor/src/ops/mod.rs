@@ -4,6 +4,7 @@
 pub mod activation;
 pub mod adaln;
 pub mod attention;
+pub mod cast;
 pub mod conv;
 pub mod cross_entropy;
 pub mod depthwise_conv;
