@@ -16,13 +16,15 @@ pub mod compile;
 pub mod cuda;
 pub mod emu;
 pub mod memory;
+pub mod product;
 mod state;
 pub(crate) mod units;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
 pub(crate) use backend::{copy, copy_in, copy_out, zero};
-pub(crate) use state::run;
+pub use product::set_tf32;
+pub(crate) use state::{is_sound, run};
 pub use state::{fail, finish};
 
 use crate::device::Device;
@@ -31,12 +33,17 @@ use crate::dtype::Dtype;
 /// Every source: what is compiled ahead, and checked.
 pub const SOURCES: &[&Source] = &[
     &columns::SOURCE,
+    &product::SOURCE,
+    &product::SOURCE_F32,
+    &product::SOURCE_TF32,
     &crate::ops::conv::SOURCE,
     &crate::ops::cross_entropy::SOURCE,
     &crate::ops::depthwise_conv::SOURCE,
     &crate::ops::embedding::SOURCE,
     &crate::ops::interpolate::SOURCE,
+    &crate::ops::linear::cuda::SOURCE,
     &crate::ops::pool::SOURCE,
+    &crate::ops::spectrum::cuda::SOURCE,
     &crate::ops::swiglu::SOURCE,
 ];
 
