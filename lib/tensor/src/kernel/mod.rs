@@ -19,20 +19,21 @@ pub mod emu;
 pub(crate) mod flat;
 mod graph;
 pub mod memory;
-pub(crate) mod rows;
 pub mod product;
+pub(crate) mod rows;
 mod state;
 pub(crate) mod table;
+pub(crate) mod units;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
 pub(crate) use backend::{copy, copy_in, copy_out, zero};
 pub use constants::constant;
 pub use graph::Graph;
-pub(crate) use state::run;
 pub use product::set_tf32;
-pub(crate) use state::{is_sound, run};
+pub(crate) use state::run;
 pub use state::{fail, finish};
+pub(crate) use state::{is_sound, run};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -63,8 +64,15 @@ pub const SOURCES: &[&Source] = &[
     &product::SOURCE,
     &product::SOURCE_F32,
     &product::SOURCE_TF32,
+    &crate::ops::conv::SOURCE,
+    &crate::ops::cross_entropy::SOURCE,
+    &crate::ops::depthwise_conv::SOURCE,
+    &crate::ops::embedding::SOURCE,
+    &crate::ops::interpolate::SOURCE,
     &crate::ops::linear::cuda::SOURCE,
+    &crate::ops::pool::SOURCE,
     &crate::ops::spectrum::cuda::SOURCE,
+    &crate::ops::swiglu::SOURCE,
 ];
 
 /// The element types of a source that works on any.
