@@ -31,7 +31,6 @@ pub(crate) use backend::{copy, copy_in, copy_out, zero};
 pub use constants::constant;
 pub use graph::Graph;
 pub use product::set_tf32;
-pub(crate) use state::run;
 pub use state::{fail, finish};
 pub(crate) use state::{is_sound, run};
 
