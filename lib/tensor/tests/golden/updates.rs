@@ -33,7 +33,8 @@ fn adamw(name: &str, clipped: bool) {
     steps(name, |golden, t, g, p| {
         zero_before_first(t, &mut moments, p);
         let number = |key: &str| golden.number(&format!("{name}/{key}"));
-        let scale = if clipped { clip_scale(global_norm([g]).unwrap(), number("max_norm")) } else { 1.0 };
+        let scale =
+            if clipped { clip_scale(global_norm([g]).unwrap(), number("max_norm")) } else { 1.0 };
         if scale < 1.0 {
             scaled += 1
         } else {

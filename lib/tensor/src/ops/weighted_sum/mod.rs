@@ -59,6 +59,6 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new(WeightedSum(vec![2.5]), &[&[1]]),
         Case::new(WeightedSum(vec![1.0, -0.5, 3.0]), &[&[1], &[1], &[1]]),
-        Case::new(WeightedSum((1..12).map(|i| f64::from(i) - 4.5).collect()), &[&[1]; 11]),
+        Case::new(WeightedSum((1..12).map(|i| f64::from(i) - 4.5).collect()), &[&[1][..]; 11]),
     ]
 }
