@@ -104,7 +104,7 @@ fn measure() -> unix::Result<()> {
         let mut found = tape.backward(&loss)?;
         let gradients: Vec<Tensor> = variables.iter().filter_map(|v| found.take(v)).collect();
         drop(variables);
-        let scale = norm::clip_scale(norm::global_norm(&gradients), 1.0);
+        let scale = norm::clip_scale(norm::global_norm(&gradients)?, 1.0);
         memory.step(&optimizer, 1.0, scale, &mut params, &gradients);
         times.push(1e3 * start.elapsed().as_secs_f64());
     }

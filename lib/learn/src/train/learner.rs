@@ -74,14 +74,12 @@ pub fn loss_and_gradients<S: Stage>(
 
 /// sum += terms, tensor by tensor.
 pub fn accumulate(sum: &mut [Tensor], terms: &[Tensor]) {
-    for (s, t) in sum.iter_mut().zip(terms) {
-        tensor::updates::sum::add(s, t);
-    }
+    tensor::updates::sum::add_all(sum.iter_mut().zip(terms));
 }
 
-/// Global norm of the mean of gradients, given their sum and its divisor.
-pub fn mean_norm(sum: &[Tensor], divisor: f64) -> f64 {
-    norm::global_norm(sum) / divisor
+/// Global norm of the mean of gradients, given their sum and its divisor. Errors: those of their device.
+pub fn mean_norm(sum: &[Tensor], divisor: f64) -> Result<f64> {
+    Ok(norm::global_norm(sum)? / divisor)
 }
 
 impl Learner {
@@ -131,9 +129,7 @@ impl Learner {
         let n = self.memory.steps as f64;
         let decay = self.decay.min((1.0 + n) / (10.0 + n));
         if let Some(average) = &mut self.average {
-            for (a, p) in average.tensors_mut().zip(self.params.tensors()) {
-                ema::apply(decay, p, a);
-            }
+            ema::apply_all(decay, self.params.tensors().zip(average.tensors_mut()));
         }
     }
 
