@@ -12,8 +12,14 @@ use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 use unix::{Error, Exit, Result};
 
-/// What a source may include.
-pub const HEADERS: &[(&str, &str)] = &[];
+/// What a source may include: the files of `kernel/include`.
+pub const HEADERS: &[(&str, &str)] = &[
+    ("async.cuh", include_str!("../include/async.cuh")),
+    ("element.cuh", include_str!("../include/element.cuh")),
+    ("mma.cuh", include_str!("../include/mma.cuh")),
+    ("philox.cuh", include_str!("../include/philox.cuh")),
+    ("warp.cuh", include_str!("../include/warp.cuh")),
+];
 
 /// The least compute capability: the first with asynchronous copies and matrix products of bf16.
 const OLDEST: u32 = 80;

@@ -1,42 +1,20 @@
-//! The emulator of a GPU.
+//! The emulator of a GPU: the kernels, compiled as C++ for the host with the feature `emu`, run lane by
+//! lane on the calling thread, and every access they make is checked.
+//!
+//! A launch ends with an error where a card would, or might, go wrong: memory outside of what the
+//! arguments point to, misaligned accesses, races between lanes or blocks, barriers and warp
+//! operations that not all lanes reach, sizes no card takes. What is uninitialised is not a number.
+//!
+//! `lanes.cpp` and `switch.cpp` run the lanes, `collectives.cpp` what they do together, `memory.cpp`
+//! and `accesses.cpp` look at memory, `async.cpp` at copies, `launch.cpp` is where it begins;
+//! `emulator.h` is what a kernel sees instead of CUDA. `build.rs` compiles all of it.
 
-use super::{Grid, Source, Value};
-use crate::dtype::Dtype;
-use unix::{Error, Result};
+#[cfg(feature = "emu")]
+mod linked;
+#[cfg(feature = "emu")]
+pub use linked::*;
 
-/// Errors: this build has no emulator.
-pub fn available() -> Result<()> {
-    Err(Error::usage("this build has no emulator (feature emu)"))
-}
-
-pub(super) fn allocate(_bytes: usize) -> Result<u64> {
-    available().map(|()| 0)
-}
-
-pub(super) fn free(_address: u64) {}
-
-pub(super) fn copy_in(_to: u64, _from: &[u8]) -> Result<()> {
-    available()
-}
-
-pub(super) fn copy_out(_to: &mut [u8], _from: u64) -> Result<()> {
-    available()
-}
-
-pub(super) fn copy(_to: u64, _from: u64, _bytes: usize) -> Result<()> {
-    available()
-}
-
-pub(super) fn zero(_address: u64, _bytes: usize) -> Result<()> {
-    available()
-}
-
-pub(super) fn launch(
-    _source: &'static Source,
-    _element: Dtype,
-    _kernel: &'static str,
-    _grid: Grid,
-    _args: &[Value],
-) -> Result<()> {
-    available()
-}
+#[cfg(not(feature = "emu"))]
+mod missing;
+#[cfg(not(feature = "emu"))]
+pub use missing::*;

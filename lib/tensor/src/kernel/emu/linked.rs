@@ -1,0 +1,162 @@
+//! The runtime as Rust sees it.
+
+use crate::dtype::Dtype;
+use crate::kernel::{Arg, Grid, Source, Value};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+use unix::{Error, Exit, Result};
+
+// launch.cpp, memory.cpp
+unsafe extern "C" {
+    fn emulator_allocate(bytes: usize) -> *mut c_void;
+    fn emulator_free(pointer: *mut c_void) -> bool;
+    fn emulator_holds(pointer: *const c_void, bytes: usize) -> bool;
+    fn emulator_launch(
+        source: *const c_char,
+        element: *const c_char,
+        kernel: *const c_char,
+        grid: *const c_uint,
+        block: *const c_uint,
+        shared: c_uint,
+        arguments: *const u64,
+        kinds: *const u8,
+        count: c_uint,
+        seed: u64,
+        message: *mut c_char,
+        message_bytes: usize,
+    ) -> c_int;
+}
+
+/// Errors: this build has no emulator. This one has.
+pub fn available() -> Result<()> {
+    Ok(())
+}
+
+/// Memory of exactly this size, all bytes 0xFF: not a number in every element type.
+pub(crate) fn allocate(bytes: usize) -> Result<u64> {
+    // SAFETY: any size may be asked for.
+    match unsafe { emulator_allocate(bytes) } {
+        pointer if pointer.is_null() => {
+            Err(Error::new(Exit::Failure, format!("the host has no {bytes} bytes")))
+        }
+        pointer => Ok(pointer as u64),
+    }
+}
+
+pub(crate) fn free(address: u64) {
+    // SAFETY: the runtime looks the address up, and ignores one it does not know.
+    unsafe { emulator_free(address as *mut c_void) };
+}
+
+/// Errors: some of the bytes are in no allocation.
+fn check(address: u64, bytes: usize) -> Result<()> {
+    // SAFETY: the runtime looks the address up and reads nothing there.
+    if bytes == 0 || unsafe { emulator_holds(address as *const c_void, bytes) } {
+        return Ok(());
+    }
+    Err(Error::bug(format!("a copy of {bytes} bytes at an address that is not the emulator's")))
+}
+
+pub(crate) fn copy_in(to: u64, from: &[u8]) -> Result<()> {
+    check(to, from.len())?;
+    // SAFETY: `to` has room, as just checked; it is no memory of Rust's.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+    Ok(())
+}
+
+pub(crate) fn copy_out(to: &mut [u8], from: u64) -> Result<()> {
+    check(from, to.len())?;
+    // SAFETY: as in `copy_in`; every bit pattern is a byte.
+    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
+    Ok(())
+}
+
+pub(crate) fn copy(to: u64, from: u64, bytes: usize) -> Result<()> {
+    check(to, bytes)?;
+    check(from, bytes)?;
+    // SAFETY: both have that many bytes, as just checked.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+    Ok(())
+}
+
+pub(crate) fn zero(address: u64, bytes: usize) -> Result<()> {
+    check(address, bytes)?;
+    // SAFETY: as in `copy_in`.
+    unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes) };
+    Ok(())
+}
+
+/// The order of LONGHAUL_EMULATOR_ORDER, a number as in [`run`]; 0 without.
+fn order() -> u64 {
+    static ORDER: OnceLock<u64> = OnceLock::new();
+    let read = || std::env::var("LONGHAUL_EMULATOR_ORDER").ok()?.parse().ok();
+    *ORDER.get_or_init(|| read().unwrap_or(0))
+}
+
+pub(crate) fn launch(
+    source: &'static Source,
+    element: Dtype,
+    kernel: &'static str,
+    grid: Grid,
+    args: &[Value],
+) -> Result<()> {
+    run_values(source.name, element, kernel, grid, args, order())
+}
+
+/// Runs a kernel in an order of lanes and blocks: 0 forward, 1 backward, any other number another one.
+/// Errors: what a check found, in words that name source, kernel, block and thread.
+pub fn run(
+    source: &str,
+    element: Dtype,
+    kernel: &str,
+    grid: Grid,
+    args: &[Arg],
+    order: u64,
+) -> Result<()> {
+    let values: Vec<Value> = args.iter().map(Arg::value).collect();
+    run_values(source, element, kernel, grid, &values, order)
+}
+
+fn run_values(
+    source: &str,
+    element: Dtype,
+    kernel: &str,
+    grid: Grid,
+    args: &[Value],
+    order: u64,
+) -> Result<()> {
+    let text = |s: &str| CString::new(s).map_err(|_| Error::bug(format!("a name with NUL: {s:?}")));
+    let (source, kernel, element) = (text(source)?, text(kernel)?, text(&element.to_string())?);
+    let bits: Vec<u64> = args.iter().map(|a| a.bits()).collect();
+    let kinds: Vec<u8> = args.iter().map(|a| a.kind()).collect();
+    let mut message = [0 as c_char; 4096];
+    // SAFETY: strings end with NUL, slices have the lengths given. The runtime lets the kernel touch
+    // only memory of emulator_allocate, which no reference of Rust's points to.
+    let failed = unsafe {
+        emulator_launch(
+            source.as_ptr(),
+            element.as_ptr(),
+            kernel.as_ptr(),
+            grid.blocks.as_ptr(),
+            grid.threads.as_ptr(),
+            grid.shared,
+            bits.as_ptr(),
+            kinds.as_ptr(),
+            args.len() as c_uint,
+            order,
+            message.as_mut_ptr(),
+            message.len(),
+        )
+    };
+    if failed == 0 {
+        return Ok(());
+    }
+    // SAFETY: the runtime ends its message with NUL inside the buffer.
+    let words = unsafe { CStr::from_ptr(message.as_ptr()) };
+    Err(Error::bug(words.to_string_lossy()))
+}
+
+/// The address of a tensor's memory, as one kernel finds it in the memory of another tensor.
+pub fn address(tensor: &crate::Tensor) -> u64 {
+    tensor.address()
+}

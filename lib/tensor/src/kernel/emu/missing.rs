@@ -1,0 +1,42 @@
+//! A build without the emulator.
+
+use crate::dtype::Dtype;
+use crate::kernel::{Grid, Source, Value};
+use unix::{Error, Result};
+
+/// Errors: this build has no emulator.
+pub fn available() -> Result<()> {
+    Err(Error::usage("this build has no emulator (feature emu)"))
+}
+
+pub(crate) fn allocate(_bytes: usize) -> Result<u64> {
+    available().map(|()| 0)
+}
+
+pub(crate) fn free(_address: u64) {}
+
+pub(crate) fn copy_in(_to: u64, _from: &[u8]) -> Result<()> {
+    available()
+}
+
+pub(crate) fn copy_out(_to: &mut [u8], _from: u64) -> Result<()> {
+    available()
+}
+
+pub(crate) fn copy(_to: u64, _from: u64, _bytes: usize) -> Result<()> {
+    available()
+}
+
+pub(crate) fn zero(_address: u64, _bytes: usize) -> Result<()> {
+    available()
+}
+
+pub(crate) fn launch(
+    _source: &'static Source,
+    _element: Dtype,
+    _kernel: &'static str,
+    _grid: Grid,
+    _args: &[Value],
+) -> Result<()> {
+    available()
+}

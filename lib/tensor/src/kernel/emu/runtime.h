@@ -1,0 +1,201 @@
+// The runtime of the emulator: the lanes of a block as fibres of one thread, and what they touch.
+//
+// A lane runs until it waits for others. Whoever completes a barrier or a collective does its work for
+// all, so a wait costs each lane one switch. A fault ends the launch: it writes its message and goes
+// back to the launching thread for good.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "emulator.h"
+
+namespace emulator {
+
+constexpr unsigned WARP = 32;
+constexpr unsigned MOST_THREADS = 1024;
+constexpr unsigned MOST_SHARED = 232448;
+constexpr unsigned MOST_STATIC_SHARED = 49152;
+constexpr size_t STACK = 256 << 10;
+
+// ---- memory
+
+// Who last wrote and read two bytes. A record is, from the upper end: serial number of the block
+// (30 bits), lane (12), epoch (20), which of the two bytes (2). Lanes above 1023 stand for several
+// readers, or, with IN_FLIGHT, for a copy that has not landed.
+struct Cell {
+    uint64_t write, read;
+};
+constexpr unsigned EPOCH_BITS = 20;
+constexpr unsigned OWNER_SHIFT = EPOCH_BITS + 2;
+constexpr unsigned LANE_BITS = 12;
+constexpr unsigned SERIAL_BITS = 30;
+constexpr unsigned LANES_OF_WARP = 1024;  // + warp: several lanes of it
+constexpr unsigned LANES_OF_BLOCK = 1056;
+constexpr unsigned LANES_OF_BLOCKS = 1057;
+constexpr unsigned IN_FLIGHT = 2048;
+
+// Memory a kernel may touch: an allocation, or a shared array.
+struct Region {
+    uintptr_t start;
+    size_t size;
+    Cell* cells;
+    // Blocks whose records count: all of the launch for global memory, this one for shared.
+    uint32_t first_serial, serials;
+    const char* name;  // of a shared array; null for an allocation
+    int argument;      // that points into it, or -1
+};
+
+struct Allocation {
+    void* memory;
+    uintptr_t start;
+    size_t size;
+    Cell* cells;
+};
+
+// The live allocation that holds the address (or ends there), with cells; false when there is none.
+bool find_allocation(uintptr_t address, Allocation& found);
+
+// ---- lanes
+
+struct Warp;
+
+enum class State { READY, SYNC_THREADS, COLLECTIVE, EXITED };
+
+enum class Collective {
+    SYNC,
+    SHUFFLE_INDEX,
+    SHUFFLE_UP,
+    SHUFFLE_DOWN,
+    SHUFFLE_XOR,
+    VOTE,
+    LDMATRIX,
+    MMA,
+};
+
+// What a lane brings to a collective, and what it gets.
+struct Operands {
+    EmulatorWords a, d;
+    EmulatorPair b;
+    uint64_t value;
+    const void* row;
+    unsigned argument, width;
+    int kind;
+};
+
+struct Copy {
+    unsigned char* to;
+    const unsigned char* from;
+    unsigned bytes, valid, group;
+    Region* region;
+};
+
+struct Lane {
+    void* stack_pointer;
+    uintptr_t stack;  // lowest address
+    Warp* warp;
+    unsigned index, in_warp;
+    uint3 thread;
+    State state;
+    EmulatorPlace place;
+    // Of the record of an access: serial and lane; and the whole, without the bytes.
+    uint64_t owner, record;
+    unsigned epoch;
+    // Latest epoch of each lane of the warp that is known to be over.
+    unsigned known[WARP];
+    Collective collective;
+    unsigned mask;
+    Operands operands;
+    std::vector<Copy> copies;
+    unsigned groups;  // committed
+};
+
+struct Warp {
+    Lane* lanes;
+    unsigned index, count;
+    unsigned ready, waiting;  // lanes
+    unsigned base;            // epochs below are known to all lanes of the warp
+};
+
+struct Machine;
+extern thread_local Machine* machine __attribute__((tls_model("initial-exec")));
+extern thread_local Lane* current __attribute__((tls_model("initial-exec")));
+
+// One host thread's means to run a launch; kept for the next.
+struct Machine {
+    Machine();
+    // The launch.
+    const EmulatorSource* source;
+    const EmulatorKernel* kernel;
+    const uint64_t* arguments;
+    uint3 grid, extent, block;
+    unsigned dynamic_bytes;
+    uint64_t seed, random;
+    uint32_t first_serial, blocks;
+    std::vector<Region*> globals;
+    Region* cache[64];  // by pages of the address
+    char* message;
+    size_t message_bytes;
+    bool failed;
+
+    // The block.
+    uint32_t serial;
+    unsigned threads, warps, waiting, exited;
+    uint32_t ready_warps;
+    unsigned base;  // epochs below are known to all lanes of the block
+    void* main_stack_pointer;
+    std::vector<const void*> shared_keys;
+    std::vector<Region*> shareds;  // the dynamic one, then that of each key
+    size_t shared_used, static_bytes;
+    unsigned char* dynamic;
+
+    // Memory.
+    unsigned char* stacks;
+    unsigned char* shared;
+    Cell* shared_cells;
+    std::vector<Region*> spare;
+    Lane lanes[MOST_THREADS];
+    Warp warp[MOST_THREADS / WARP];
+};
+
+// Runs all lanes of a block to their end. False after a fault.
+bool run_block();
+// Runs others until this lane is ready again.
+void wait_for_others();
+// Waits until all lanes of `mask` are in the same collective, which `finish` does for them.
+void collect(Collective collective, unsigned mask, EmulatorPlace place,
+             void (*finish)(Warp&, unsigned mask));
+// All lanes of the mask know of all accesses before.
+void order_warp(Warp& warp, unsigned mask);
+void order_block();
+// Begins an epoch of a lane.
+void set_epoch(Lane& lane, unsigned epoch);
+// Ends the launch with words about this lane.
+[[noreturn]] __attribute__((format(printf, 2, 3), cold)) void fault(const void* code,
+                                                                    const char* format, ...);
+uint64_t next_random();
+
+// ---- accesses; `code` is the address of the instruction, for the message
+
+Region* new_region();
+// The region that holds all of the bytes; a fault where none does. Null: memory that needs no check.
+Region* region_of(uintptr_t address, size_t bytes, bool write, const void* code);
+void check_alignment(uintptr_t address, size_t bytes, bool write, const void* code);
+// Whether the access of a record is over for this lane.
+bool is_over(const Region& region, uint64_t record);
+// That no other lane's access conflicts, and remembers this one.
+void check_read(Region& region, uintptr_t address, size_t bytes, const void* code);
+void check_write(Region& region, uintptr_t address, size_t bytes, const void* code);
+// "argument 2 'x' (1024 bytes)"; valid until the next call.
+const char* describe(const Region& region);
+// Where an instruction comes from, " (file.cu:12)", or nothing.
+void append_source_line(char* text, size_t bytes, const void* code);
+void land_copies(unsigned groups_left);
+
+}  // namespace emulator
+
+extern "C" {
+void* emulator_switch(void** save, void* load);
+void* emulator_new_stack(void* top, void (*entry)());
+}
