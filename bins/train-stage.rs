@@ -7,12 +7,13 @@ use std::sync::{Mutex, PoisonError};
 use clap::{Parser, ValueEnum};
 use dist::Solo;
 use learn::config::Validate;
+use learn::recompute::Plan;
 use learn::stages::codec::CodecStage;
 use learn::stages::operator::OperatorStage;
 use learn::stages::{ConfigOf, Stage};
 use learn::train::{self, Estimate, Job, Resume};
-use tensor::Wanted;
 use tensor::kernel::cache;
+use tensor::{Device, Wanted};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
@@ -180,14 +181,18 @@ where
     }
     let environment = |name: &str| std::env::var(name).ok();
     let loaded = learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment)?;
+    let (device, why) = args.device.open()?;
+    if args.device == Wanted::Auto {
+        unix::note!("device {device}: {why}");
+    }
     if let Some(threads) = loaded.config.training.threads {
         tensor::parallel::set_threads(threads)?;
     }
     if args.check {
-        return check::<S>(args, &loaded.config, folder);
+        return check::<S>(args, &loaded.config, device, folder);
     }
     if args.dry_run {
-        let estimate = train::dry_run::<S>(&loaded.config)?;
+        let estimate = train::dry_run::<S>(&loaded.config, device)?;
         tell(args, &estimate)?;
         return Ok(Exit::Done);
     }
@@ -202,14 +207,19 @@ where
         },
         accept_changes: args.accept_config_change,
         retry: args.retry,
-        device: args.device.to_string(),
+        device,
         ranks: &Solo,
     })
 }
 
 /// Prints every fault; the exit status is that of the first.
-fn check<S: Stage>(args: &Args, config: &ConfigOf<S>, folder: &Path) -> Result<Exit> {
-    let report = train::check::<S>(config, folder);
+fn check<S: Stage>(
+    args: &Args,
+    config: &ConfigOf<S>,
+    device: Device,
+    folder: &Path,
+) -> Result<Exit> {
+    let report = train::check::<S>(config, device, folder);
     if let Some(estimate) = &report.estimate {
         tell(args, estimate)?;
     }
@@ -218,10 +228,23 @@ fn check<S: Stage>(args: &Args, config: &ConfigOf<S>, folder: &Path) -> Result<E
     Err(Error::new(first.exit, lines.join("\n")))
 }
 
+/// Blocks that are computed again, and what that saves and costs.
+fn recomputed(plan: &Plan) -> String {
+    let again = plan.keep.iter().filter(|keep| !**keep).count();
+    let ((kept, all), (repeated, operations)) = (plan.bytes(), plan.operations());
+    format!(
+        "recomputed  {again} of {} blocks: {} of {} kept, {:.1} % of their forward passes again\n",
+        plan.keep.len(),
+        human_bytes(kept as u64),
+        human_bytes(all as u64),
+        100.0 * repeated as f64 / operations.max(1) as f64
+    )
+}
+
 fn tell(args: &Args, e: &Estimate) -> Result<()> {
     let text = format!(
         "stage       {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
-         memory      {}\ncheckpoint  {}\nupdate      {:.1} ms\nvalidation  {:.2} s\n\
+         memory      {}\n{}checkpoint  {}\nupdate      {:.1} ms\nvalidation  {:.2} s\n\
          in all      {} (cost {:.2})",
         e.stage,
         e.parameters,
@@ -229,6 +252,7 @@ fn tell(args: &Args, e: &Estimate) -> Result<()> {
         e.epochs,
         e.samples,
         human_bytes(e.memory_bytes as u64),
+        e.plan.as_ref().map_or(String::new(), recomputed),
         human_bytes(e.checkpoint_bytes as u64),
         1e3 * e.seconds_per_update,
         e.seconds_per_validation,

@@ -7,7 +7,8 @@
 use learn::models::operator::{Attention, ConditionPath, Core, Output};
 use learn::models::{Operator, OperatorModel, PdetStack};
 use learn::optim::{Method, Optimizer, OptimizerState};
-use learn::params::{Builder, Pass};
+use learn::params::Builder;
+use learn::pass::Pass;
 use std::time::Instant;
 use tensor::check::draw;
 use tensor::op::Draw;

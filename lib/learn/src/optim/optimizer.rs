@@ -92,8 +92,9 @@ pub struct OptimizerState {
 impl OptimizerState {
     /// The state before the first step.
     pub fn new(optimizer: &Optimizer, params: &Params) -> Self {
-        let zeros =
-            |t: &Tensor| vec![Tensor::zeros(t.shape(), Dtype::F32); optimizer.moments().len()];
+        let zeros = |t: &Tensor| {
+            vec![Tensor::zeros_on(t.device(), t.shape(), Dtype::F32); optimizer.moments().len()]
+        };
         Self { moments: params.tensors().map(zeros).collect(), steps: 0 }
     }
 
@@ -149,7 +150,7 @@ impl OptimizerState {
             for (moment, tensor) in optimizer.moments().iter().zip(moments) {
                 let key = format!("{name}.{moment}");
                 match values.iter().find(|(n, v)| *n == key && v.shape() == tensor.shape()) {
-                    Some((_, value)) => *tensor = value.clone(),
+                    Some((_, value)) => *tensor = value.to_device(tensor.device())?,
                     None => {
                         return Err(Error::data(format!(
                             "the checkpoint has no optimizer state {key} of shape {:?}: \

@@ -109,7 +109,7 @@ fn op_row(name: &str, i: usize, case: Case, machine: &Machine) -> Result<Map<Str
         let dy = Tensor::full(out.shape(), 1.0, Dtype::F32);
         timed(|| {
             let tape = Tape::new();
-            run(&tape).map(|out| tape.backward_from(&out, dy))
+            run(&tape).and_then(|out| tape.backward_from(&out, dy))
         })
     });
 

@@ -4,6 +4,7 @@
 pub mod activation;
 pub mod adaln;
 pub mod attention;
+pub mod cast;
 pub mod depthwise_conv;
 pub mod layernorm;
 pub mod linear;
