@@ -1,0 +1,46 @@
+// elements: f32 bf16 f16
+// Sums over the rows of partial results, in a fixed order: the last pass of a gradient that many
+// rows share.
+
+#include "element.cuh"
+#include "warp.cuh"
+
+// first[g, n] (+)= Σ_r partials[g, r, 0, n], second[g, n] (+)= Σ_r partials[g, r, vectors - 1, n].
+//
+// partials [groups, rows, vectors, width]; a group's vector begins at g·stride + at of the tensor it
+// goes to, which may be null. A block sums 32 columns of one vector of one group: a warp takes every
+// warps-th row, then the warps' sums are added in their order. Blocks: groups × vectors × ⌈width/32⌉.
+KERNEL(columns_sum)(
+    const float* __restrict__ partials, int rows, int vectors, int width, long long stride,
+    element* first, long long first_at, int first_add,
+    element* second, long long second_at, int second_add) {
+  SHARED(float, sums, [WARP][WARP]);
+  int tiles = (width + WARP - 1) / WARP;
+  int tile = blockIdx.x % tiles;
+  int vector = blockIdx.x / tiles % vectors;
+  int group = blockIdx.x / tiles / vectors;
+  int warps = blockDim.x / WARP;
+  int column = tile * WARP + lane_id();
+  long long row_stride = (long long)vectors * width;
+
+  float sum = 0.0f;
+  if (column < width) {
+    const float* from = partials + group * rows * row_stride + (long long)vector * width + column;
+#pragma unroll 4
+    for (int row = warp_id(); row < rows; row += warps) {
+      sum += from[row * row_stride];
+    }
+  }
+  sums[warp_id()][lane_id()] = sum;
+  __syncthreads();
+
+  element* to = vector == 0 ? first : second;
+  if (warp_id() > 0 || column >= width || to == nullptr) {
+    return;
+  }
+  for (int warp = 1; warp < warps; warp++) {
+    sum += sums[warp][lane_id()];
+  }
+  long long at = vector == 0 ? first_at : second_at;
+  put(to + group * stride + at + column, sum, vector == 0 ? first_add : second_add);
+}

@@ -1,0 +1,88 @@
+//! Sums over rows of partial results, in a fixed order.
+//!
+//! A kernel that sums over many rows (the gradient of a bias, of a norm's weight) gives each of its
+//! blocks a row of f32 to write its own sums to; these are added here, in an order that depends on
+//! the sizes alone. Moves 4 bytes an element of the partial results.
+
+use super::{ALL_ELEMENTS, Arg, Grid, Source};
+use crate::args;
+use crate::dtype::Dtype;
+use crate::op::Slot;
+use crate::tensor::Tensor;
+
+/// The kernel.
+pub static SOURCE: Source =
+    Source { name: "columns", text: include_str!("columns.cu"), elements: ALL_ELEMENTS };
+
+/// Rows that a warp adds up before its sum meets the others'.
+const ROWS_PER_WARP: usize = 8;
+
+/// Where the sum of one vector of partial results goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    /// The tensor.
+    pub(crate) out: Arg<'a>,
+    /// Its element where the sum of the first group begins.
+    pub(crate) start: usize,
+    /// Whether to add to the content.
+    pub(crate) add: bool,
+}
+
+impl<'a> Target<'a> {
+    /// The whole of a slot.
+    pub(crate) fn whole(slot: &'a mut Slot) -> Self {
+        Target { out: Arg::from(&mut slot.tensor), start: 0, add: slot.add }
+    }
+}
+
+/// Sums f32 `partials` [groups, rows, vectors, width] over rows. Of one or two vectors, the first goes
+/// to the first target, the last to the second, if wanted; groups are `stride` elements of type
+/// `element` apart in both.
+pub(crate) fn sum(
+    partials: &Tensor,
+    element: Dtype,
+    stride: usize,
+    targets: [Option<Target<'_>>; 2],
+) {
+    let [groups, rows, vectors, width] = *partials.shape() else {
+        unreachable!("partial results of shape {:?}", partials.shape())
+    };
+    let tiles = width.div_ceil(32);
+    let warps = rows.div_ceil(ROWS_PER_WARP).clamp(1, 32);
+    let [first, second] = targets;
+    SOURCE.launch(
+        element,
+        "columns_sum",
+        Grid::new(groups * vectors * tiles, 32 * warps),
+        args![
+            partials,
+            rows,
+            vectors,
+            width,
+            stride as i64,
+            first.map(|t| t.out),
+            first.map_or(0, |t| t.start as i64),
+            first.is_some_and(|t| t.add),
+            second.map(|t| t.out),
+            second.map_or(0, |t| t.start as i64),
+            second.is_some_and(|t| t.add),
+        ],
+    );
+}
+
+/// The tensor of a slot on a device, made zero when it was not yet set, to be added to: for ops that write
+/// only parts of it.
+pub(crate) fn zeroed(slot: &mut Slot) -> &mut Tensor {
+    if !std::mem::replace(&mut slot.add, true) {
+        slot.tensor.zero();
+    }
+    &mut slot.tensor
+}
+
+/// slot (+)= Σ over rows of f32 `partials` [rows, width], width the number of the slot's elements.
+pub(crate) fn sum_rows(partials: &Tensor, slot: &mut Slot) {
+    let (width, element) = (slot.tensor.len(), slot.tensor.dtype());
+    let rows = if width == 0 { 0 } else { partials.len() / width };
+    let partials = partials.reshape(&[1, rows, 1, width]);
+    sum(&partials, element, width, [Some(Target::whole(slot)), None]);
+}
