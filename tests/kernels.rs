@@ -5,6 +5,7 @@ mod common;
 use common::{Seen, shell};
 use std::path::Path;
 use tensor::kernel::{cache, compile};
+use tensor::{Device, Wanted};
 
 fn warm(folder: &Path, words: &str) -> Seen {
     shell(folder, &format!("LONGHAUL_KERNEL_CACHE=cache {words}"))
@@ -50,4 +51,24 @@ fn what_prevents_it_is_told_in_a_line() {
         assert!(seen.stderr.contains("is not used: "), "{}", seen.stderr);
         assert_eq!(seen.stderr.lines().count(), 1, "{}", seen.stderr);
     }
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_told_of_before_anything_is_done() {
+    if Wanted::Exactly(Device::Cuda(0)).open().is_ok() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let seen = shell(
+        folder.path(),
+        "printf '%s\\n' 'data: {split: split.json, stats: stats.json}' \\
+           'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
+           'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
+           'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
+         train-stage codec -c codec.yaml --run run --device cuda",
+    );
+    assert_eq!(seen.status, Some(1), "{}", seen.stderr);
+    assert!(seen.stderr.starts_with("train-stage: no GPU: "), "{}", seen.stderr);
+    assert_eq!(seen.stderr.lines().count(), 1, "{}", seen.stderr);
+    assert!(!folder.path().join("run").exists());
 }

@@ -12,7 +12,7 @@ use std::fs;
 use std::io::Write;
 use tensor::Dtype;
 use tensor::kernel::compile::{Resources, compile, version};
-use tensor::kernel::{SOURCES, Source, cache};
+use tensor::kernel::{ALL_ELEMENTS, SOURCES, Source, cache};
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/registers.txt");
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
@@ -171,10 +171,30 @@ fn a_source_becomes_machine_code_for_each_generation() {
         for (element, bytes) in [(Dtype::F32, 4), (Dtype::Bf16, 2)] {
             let compiled = compile(&SCALE, element, architecture).unwrap();
             assert_eq!(&compiled.cubin[..4], b"\x7fELF");
-            let [shared, stack] = &compiled.kernels[..] else { panic!("{compiled:?}") };
+            let [shared, stack] = &compiled.kernels[..] else { panic!("{:?}", compiled.kernels) };
             assert_eq!((shared.name.as_str(), shared.shared), ("scale_shared", 512 * bytes));
             assert_eq!((stack.name.as_str(), stack.stack), ("scale_stack", 64 * bytes));
             assert!(shared.registers > 0 && shared.stack == 0 && shared.spill_loads == 0);
+            assert_eq!(compiled.warnings, [""; 0]);
+        }
+    }
+}
+
+/// What the emulator's tests hold against plain arithmetic is the same text on a GPU.
+#[test]
+fn the_headers_compile_for_each_element_type() {
+    if nvrtc().is_none() {
+        return;
+    }
+    let source = Source {
+        name: "primitives",
+        text: include_str!("emulator/primitives.cu"),
+        elements: ALL_ELEMENTS,
+    };
+    for architecture in ARCHITECTURES {
+        for element in source.elements {
+            let compiled = compile(&source, *element, architecture).unwrap();
+            assert!(compiled.kernels.len() > 5, "{:?}", compiled.kernels);
             assert_eq!(compiled.warnings, [""; 0]);
         }
     }

@@ -12,8 +12,24 @@ use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 use unix::{Error, Exit, Result};
 
-/// What a source may include.
-pub const HEADERS: &[(&str, &str)] = &[];
+/// What a source may include: the files of `kernel/include`.
+pub const HEADERS: &[(&str, &str)] = &[
+    ("activation.cuh", include_str!("../include/activation.cuh")),
+    ("async.cuh", include_str!("../include/async.cuh")),
+    ("attention.cuh", include_str!("../include/attention.cuh")),
+    ("element.cuh", include_str!("../include/element.cuh")),
+    ("flat.cuh", include_str!("../include/flat.cuh")),
+    ("mma.cuh", include_str!("../include/mma.cuh")),
+    ("norm.cuh", include_str!("../include/norm.cuh")),
+    ("philox.cuh", include_str!("../include/philox.cuh")),
+    ("product.cuh", include_str!("../include/product.cuh")),
+    ("product_kernel.cuh", include_str!("../include/product_kernel.cuh")),
+    ("rows.cuh", include_str!("../include/rows.cuh")),
+    ("table.cuh", include_str!("../include/table.cuh")),
+    ("tile.cuh", include_str!("../include/tile.cuh")),
+    ("total.cuh", include_str!("../include/total.cuh")),
+    ("warp.cuh", include_str!("../include/warp.cuh")),
+];
 
 /// The least compute capability: the first with asynchronous copies and matrix products of bf16.
 const OLDEST: u32 = 80;

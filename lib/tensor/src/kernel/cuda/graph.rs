@@ -6,6 +6,7 @@
 
 use super::Gpu;
 use super::driver::check;
+use crate::device::Device;
 use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUstreamCaptureMode};
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -63,6 +64,8 @@ impl Gpu {
         let capture = Capture { gpu: self };
         work();
         let graph = capture.end()?;
+        // What was refused is missing from the graph.
+        let recorded = crate::kernel::finish(Device::Cuda(self.number));
         let mut replayed = ptr::null_mut();
         // SAFETY: the graph just recorded; the second writes to the pointer, and does not need the first
         // any more.
@@ -72,7 +75,8 @@ impl Gpu {
             made
         };
         check(made, || self.said("making a graph ready"))?;
-        Ok(Graph { gpu: self, replayed })
+        let graph = Graph { gpu: self, replayed };
+        recorded.map(|()| graph)
     }
 
     fn end_capture(&self) -> Result<CUgraph> {

@@ -1,0 +1,243 @@
+//! What drives a GPU, on a driver without one (driver.c), which does work as late, as early and in as
+//! odd an order as the rules of streams allow. Each test runs in a process of its own, because a process
+//! opens a driver once.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use tensor::kernel::cuda::Gpu;
+use tensor::kernel::{Grid, Source, finish};
+use tensor::{Device, Dtype, Tensor, args};
+
+/// Set in the processes that have the driver.
+const INSIDE: &str = "DRIVER_INSIDE";
+const GPU: Device = Device::Cuda(0);
+
+static SOURCE: Source = Source {
+    name: "fake",
+    text: "extern \"C\" __global__ void fake_add(float* x, int n, float value) {}",
+    elements: &[Dtype::F32],
+};
+
+/// Adds to all elements.
+fn add(x: &mut Tensor, value: f32) {
+    let n = x.len() as i32;
+    SOURCE.launch(Dtype::F32, "fake_add", Grid::new(1, 256), args![x, n, value]);
+}
+
+/// Runs a test of this file again, with the driver. `None` where there is no compiler of kernels.
+fn with_driver(test: &str, variables: &[(&str, &str)]) -> Option<Output> {
+    if tensor::kernel::compile::version().is_err() {
+        assert!(std::env::var_os("LONGHAUL_REQUIRE_NVRTC").is_none(), "no NVRTC: make deps");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libcuda.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/driver/driver.c");
+    let flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"];
+    let made = Command::new("cc").args(flags).arg(&library).arg(&source).status().unwrap();
+    assert!(made.success(), "{} does not compile", source.display());
+    let mut path = folder.path().as_os_str().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default());
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).envs(variables.iter().copied());
+    command.env(INSIDE, "1").env("LD_LIBRARY_PATH", path);
+    command.env("LONGHAUL_KERNEL_CACHE", folder.path().join("kernels"));
+    Some(command.output().unwrap())
+}
+
+/// Whether this is the process with the driver; runs it with several seeds if not.
+fn inside(test: &str, variables: &[(&str, &str)]) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    for seed in ["1", "2", "3"] {
+        let variables = [variables, &[("DRIVER_SEED", seed)]].concat();
+        let Some(output) = with_driver(test, &variables) else { return false };
+        let text = String::from_utf8_lossy(&output.stdout);
+        let talk = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{test}, seed {seed}: {text}{talk}");
+        assert!(text.contains("1 passed"), "{test}: {text}");
+    }
+    false
+}
+
+/// Different in every element, and exact under small sums.
+fn values(n: usize, shift: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i + shift) % 65521) as f32).collect()
+}
+
+#[test]
+fn copies_keep_to_the_order_of_launches() {
+    if !inside("copies_keep_to_the_order_of_launches", &[]) {
+        return;
+    }
+    // A piece is 4 MiB: less, exactly one, more than are in flight, and an odd rest.
+    for (round, n) in [1, 1000, 1 << 20, (5 << 20) + 3, 7].into_iter().enumerate() {
+        let host = values(n, round);
+        let mut x = Tensor::of(&host, &[n]).to_device(GPU).unwrap();
+        add(&mut x, 1.0);
+        let before = x.clone();
+        add(&mut x, 2.0);
+        // Goes into memory that kernels still use.
+        let scratch = Tensor::of(&values(n, 99), &[n]).to_device(GPU).unwrap();
+        drop(scratch);
+        let again = Tensor::of(&host, &[n]).to_device(GPU).unwrap();
+        let expect = |add: f32| host.iter().map(|x| x + add).collect::<Vec<f32>>();
+        assert!(before.to_host().unwrap().read::<f32>() == expect(1.0), "{n}: a copy on the GPU");
+        assert!(x.to_host().unwrap().read::<f32>() == expect(3.0), "{n}: after two launches");
+        assert!(again.to_host().unwrap().read::<f32>() == expect(0.0), "{n}: in and out");
+        let zeros = Tensor::zeros_on(GPU, &[n], Dtype::F32).to_host().unwrap();
+        assert!(zeros.read::<f32>().iter().all(|x| *x == 0.0), "{n}: cleared");
+    }
+    finish(GPU).unwrap();
+}
+
+#[test]
+fn threads_share_a_gpu() {
+    if !inside("threads_share_a_gpu", &[]) {
+        return;
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for round in 0..8 {
+                    let host = values(40_000 + 100 * thread, thread + round);
+                    let mut x = Tensor::of(&host, &[host.len()]).to_device(GPU).unwrap();
+                    add(&mut x, 1.0);
+                    let back = x.to_host().unwrap();
+                    assert!(back.read::<f32>().iter().zip(&host).all(|(b, h)| *b == h + 1.0));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_graph_does_again_what_was_recorded() {
+    if !inside("a_graph_does_again_what_was_recorded", &[]) {
+        return;
+    }
+    let gpu = Gpu::open(0).unwrap();
+    let mut x = Tensor::of(&values(100, 0), &[100]).to_device(GPU).unwrap();
+    add(&mut x, 1.0);
+    let graph = gpu
+        .capture(|| {
+            add(&mut x, 1.0);
+            add(&mut x, 2.0);
+        })
+        .unwrap();
+    graph.replay().unwrap();
+    graph.replay().unwrap();
+    let expect: Vec<f32> = values(100, 0).iter().map(|x| x + 7.0).collect();
+    assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
+    // Values of the host are no part of a graph, and the GPU works on after the attempt.
+    let mut error = None;
+    let done = gpu.capture(|| error = Some(x.to_host().unwrap_err().to_string()));
+    assert!(error.unwrap().contains("cannot be part of a graph"));
+    drop(done);
+    assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
+    // A graph that lacks a launch is none.
+    let lacking = gpu.capture(|| {
+        add(&mut x, 1.0);
+        SOURCE.launch(Dtype::F32, "fake_absent", Grid::new(1, 32), args![&x, 1i32, 1.0f32]);
+    });
+    assert!(lacking.unwrap_err().to_string().contains("there is no fake_absent"));
+    let panicked = std::panic::catch_unwind(|| gpu.capture(|| panic!("inside a graph")));
+    assert!(panicked.is_err());
+    assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
+}
+
+#[test]
+fn every_refusal_names_the_launch() {
+    if !inside("every_refusal_names_the_launch", &[]) {
+        return;
+    }
+    let gpu = Gpu::open(0).unwrap();
+    assert_eq!((gpu.name(), gpu.architecture()), ("Fake H100", "sm_90a"));
+    let mut x = Tensor::zeros_on(GPU, &[8], Dtype::F32);
+    let refused = |kernel, grid: Grid, args: &[tensor::kernel::Arg], says: &[&str]| {
+        SOURCE.launch(Dtype::F32, kernel, grid, args);
+        let message = finish(GPU).unwrap_err().to_string();
+        for words in says {
+            assert!(message.contains(words), "no {words} in {message}");
+        }
+    };
+    let grid = Grid::new(3, 64);
+    let good = args![&x, 8i32, 1.0f32];
+    refused(
+        "fake_add",
+        grid,
+        args![&x, 8i32],
+        &[
+            "cuda:0: fake_add (f32, 3 x 1 x 1 blocks of 64 x 1 x 1",
+            "[8, 4] bytes for parameters of [8, 4, 4]",
+        ],
+    );
+    refused("fake_absent", grid, good, &["there is no fake_absent in fake.cu"]);
+    refused(
+        "fake_add",
+        Grid::new(3, 2048),
+        good,
+        &["blocks of 2048 x 1 x 1 threads", "another error"],
+    );
+    refused(
+        "fake_add",
+        grid.shared(1 << 20),
+        good,
+        &["1048576 bytes of shared memory", "Fake H100 has 232448 bytes", "1024 of them static"],
+    );
+    // More than the 48 KiB that need no asking.
+    SOURCE.launch(Dtype::F32, "fake_add", grid.shared(200 << 10), good);
+    finish(GPU).unwrap();
+    add(&mut x, 1.0);
+    assert_eq!(x.to_host().unwrap().read::<f32>(), [2.0; 8]);
+    // A fault inside a kernel ends all that comes after.
+    SOURCE.launch(Dtype::F32, "fake_fault", grid, args![&x, 8i32, 1.0f32]);
+    let message = x.to_host().unwrap_err().to_string();
+    for words in ["an illegal memory access was encountered", "CUDA_LAUNCH_BLOCKING=1"] {
+        assert!(message.contains(words), "no {words} in {message}");
+    }
+    assert!(x.to_host().is_err());
+}
+
+#[test]
+fn no_memory_is_told_with_what_there_is() {
+    if !inside("no_memory_is_told_with_what_there_is", &[("DRIVER_MEMORY", "40000000")]) {
+        return;
+    }
+    let x = Tensor::zeros_on(GPU, &[3_000_000], Dtype::F32);
+    let (free, total) = Gpu::open(0).unwrap().memory().unwrap();
+    assert!(total == 40_000_000 && free < total - 12_000_000);
+    let _more = Tensor::zeros_on(GPU, &[30_000_000], Dtype::F32);
+    let message = finish(GPU).unwrap_err().to_string();
+    for words in
+        ["cuda:0 has no memory", "out of memory (CUDA_ERROR_OUT_OF_MEMORY)", "of 40000000 are free"]
+    {
+        assert!(message.contains(words), "no {words} in {message}");
+    }
+    assert_eq!(x.to_host().unwrap().read::<f32>()[0], 0.0);
+}
+
+#[test]
+fn a_machine_that_will_not_do_is_told_of() {
+    if std::env::var_os(INSIDE).is_some() {
+        println!("{}", Gpu::open(0).unwrap_err());
+        return;
+    }
+    let cases = [
+        (("DRIVER_DEVICES", "0"), "no GPU: the CUDA driver finds none"),
+        (
+            ("DRIVER_VERSION", "11080"),
+            "the CUDA driver is of CUDA 11.8, and 12.0 or newer is needed",
+        ),
+        (("DRIVER_MAJOR", "7"), "has compute capability 7.0, and 8.0 or newer is needed"),
+    ];
+    for (variable, says) in cases {
+        let Some(output) = with_driver("a_machine_that_will_not_do_is_told_of", &[variable]) else {
+            return;
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains(says), "{text}");
+    }
+}
