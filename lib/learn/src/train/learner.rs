@@ -43,6 +43,18 @@ pub fn gradients<S: Stage>(
     batch: &S::Batch,
     numerics: &Numerics,
 ) -> Result<(f64, Vec<Tensor>)> {
+    let (loss, gradients) = loss_and_gradients(stage, params, batch, numerics)?;
+    // A device has all its work before it is waited for.
+    Ok((loss.to_host()?.item(), gradients))
+}
+
+/// [`gradients`], with the loss where it was computed.
+pub fn loss_and_gradients<S: Stage>(
+    stage: &S,
+    params: &Params,
+    batch: &S::Batch,
+    numerics: &Numerics,
+) -> Result<(Tensor, Vec<Tensor>)> {
     let tape = Tape::new();
     let pass = Pass::training(&tape, params)
         .computing_in(numerics.dtype)?
@@ -57,8 +69,7 @@ pub fn gradients<S: Stage>(
         .iter()
         .map(|v| found.take(v).unwrap_or_else(|| Tensor::zeros_on(device, v.shape(), Dtype::F32)))
         .collect();
-    // Last, so that a device has all its work before it is waited for.
-    Ok((loss.value().to_host()?.item(), gradients))
+    Ok((loss.value().clone(), gradients))
 }
 
 /// sum += terms, tensor by tensor.

@@ -7,6 +7,7 @@
 
 mod attempts;
 mod check;
+mod compiled;
 mod dry_run;
 mod learner;
 mod machine;

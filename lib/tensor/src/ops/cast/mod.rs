@@ -78,7 +78,7 @@ mod tests {
             assert_eq!(half.value().to_f64(), x.to_dtype(dtype).to_f64());
             assert_eq!(back.value().to_f64(), half.value().to_f64());
             let dy = Tensor::of(&[1.0_f32, 2.0, -0.5, 0.25, 3.0], &[5]);
-            let gradient = tape.backward_from(&back, dy.clone()).take(&leaf).unwrap();
+            let gradient = tape.backward_from(&back, dy.clone()).unwrap().take(&leaf).unwrap();
             assert_eq!(gradient.read::<f32>(), dy.read::<f32>(), "{dtype}");
         }
     }
