@@ -82,7 +82,7 @@ pub(crate) fn zeroed(slot: &mut Slot) -> &mut Tensor {
 /// slot (+)= Σ over rows of f32 `partials` [rows, width], width the number of the slot's elements.
 pub(crate) fn sum_rows(partials: &Tensor, slot: &mut Slot) {
     let (width, element) = (slot.tensor.len(), slot.tensor.dtype());
-    let rows = if width == 0 { 0 } else { partials.len() / width };
+    let rows = partials.len().checked_div(width).unwrap_or(0);
     let partials = partials.reshape(&[1, rows, 1, width]);
     sum(&partials, element, width, [Some(Target::whole(slot)), None]);
 }

@@ -20,7 +20,7 @@ KERNEL(layernorm_forward_warp, 256)(
 }
 
 // Rows of up to COLUMNS columns a thread, a block each.
-KERNEL(layernorm_forward_block, 512)(
+KERNEL(layernorm_forward_block, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_at,
     const element* __restrict__ b, long long b_at, float* __restrict__ stats,
     element* __restrict__ out, int rows, int group_rows, int width, long long stride, float offset,
@@ -35,7 +35,7 @@ KERNEL(layernorm_forward_block, 512)(
 }
 
 // Rows of any width, a block each.
-KERNEL(layernorm_forward_wide, 512)(
+KERNEL(layernorm_forward_wide, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_at,
     const element* __restrict__ b, long long b_at, float* __restrict__ stats,
     element* __restrict__ out, int rows, int group_rows, int width, long long stride, float offset,
@@ -66,7 +66,7 @@ KERNEL(layernorm_backward_warp, 256)(
 }
 
 // Rows of up to COLUMNS / 2 columns a thread, a block each.
-KERNEL(layernorm_backward_block, 512)(
+KERNEL(layernorm_backward_block, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_at,
     float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,
     float* __restrict__ partials, int group_rows, int width, long long stride, float offset,
@@ -82,7 +82,7 @@ KERNEL(layernorm_backward_block, 512)(
 }
 
 // Rows of any width, a block each.
-KERNEL(layernorm_backward_wide, 512)(
+KERNEL(layernorm_backward_wide, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_at,
     float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,
     float* __restrict__ partials, int group_rows, int width, long long stride, float offset,

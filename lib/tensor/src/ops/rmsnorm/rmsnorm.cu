@@ -16,7 +16,7 @@ KERNEL(rmsnorm_forward_warp, 256)(
 }
 
 // Rows of up to COLUMNS columns a thread, a block each.
-KERNEL(rmsnorm_forward_block, 512)(
+KERNEL(rmsnorm_forward_block, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, float* __restrict__ stats,
     element* __restrict__ out, int rows, int width, float epsilon) {
   SHARED(float, scratch, [WARP]);
@@ -29,7 +29,7 @@ KERNEL(rmsnorm_forward_block, 512)(
 }
 
 // Rows of any width, a block each.
-KERNEL(rmsnorm_forward_wide, 512)(
+KERNEL(rmsnorm_forward_wide, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, float* __restrict__ stats,
     element* __restrict__ out, int rows, int width, float epsilon) {
   SHARED(float, scratch, [WARP]);
@@ -57,7 +57,7 @@ KERNEL(rmsnorm_backward_warp, 256)(
 }
 
 // Rows of up to COLUMNS / 2 columns a thread, a block each.
-KERNEL(rmsnorm_backward_block, 512)(
+KERNEL(rmsnorm_backward_block, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, float* __restrict__ stats,
     const element* __restrict__ dy, element* __restrict__ dx, int add,
     float* __restrict__ partials, int rows, int width, int parts) {
@@ -72,7 +72,7 @@ KERNEL(rmsnorm_backward_block, 512)(
 }
 
 // Rows of any width, a block each.
-KERNEL(rmsnorm_backward_wide, 512)(
+KERNEL(rmsnorm_backward_wide, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, float* __restrict__ stats,
     const element* __restrict__ dy, element* __restrict__ dx, int add,
     float* __restrict__ partials, int rows, int width, int parts) {

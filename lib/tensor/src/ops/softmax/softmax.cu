@@ -160,7 +160,7 @@ KERNEL(softmax_forward_warp, 256)(
 }
 
 // Rows of up to COLUMNS columns a thread, a block each.
-KERNEL(softmax_forward_block, 512)(
+KERNEL(softmax_forward_block, 512, 1)(
     const element* __restrict__ x, element* __restrict__ y, int rows, int width) {
   SHARED(float, scratch, [WARP]);
   if (width % WIDTH == 0) {
@@ -171,7 +171,7 @@ KERNEL(softmax_forward_block, 512)(
 }
 
 // Rows of any width, a block each.
-KERNEL(softmax_forward_wide, 512)(
+KERNEL(softmax_forward_wide, 512, 1)(
     const element* __restrict__ x, element* __restrict__ y, int rows, int width) {
   SHARED(float, scratch, [WARP]);
   if (width % WIDTH == 0) {
@@ -192,7 +192,7 @@ KERNEL(softmax_backward_warp, 256)(
   }
 }
 
-KERNEL(softmax_backward_block, 512)(
+KERNEL(softmax_backward_block, 512, 1)(
     const element* __restrict__ y, const element* __restrict__ dy, element* __restrict__ dx, int add,
     int rows, int width) {
   SHARED(float, scratch, [WARP]);
@@ -203,7 +203,7 @@ KERNEL(softmax_backward_block, 512)(
   }
 }
 
-KERNEL(softmax_backward_wide, 512)(
+KERNEL(softmax_backward_wide, 512, 1)(
     const element* __restrict__ y, const element* __restrict__ dy, element* __restrict__ dx, int add,
     int rows, int width) {
   SHARED(float, scratch, [WARP]);
