@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build; demo and install use the programs there.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test torture check bench man install deps
+.PHONY: demo test torture check bench man install deps nvrtc
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -18,7 +18,7 @@ demo: deps
 # failpoints (lib/unix/src/fail.rs) in the same build: a second one would take longer than all tests,
 # and without FAIL in the environment a point does nothing.
 test: deps
-	cargo test --workspace --locked --features failpoints
+	LONGHAUL_REQUIRE_NVRTC=1 cargo test --workspace --locked --features failpoints
 
 # The long forms of the tests of reliability, about a quarter of an hour: every fault at every point,
 # 500 kills, 200 signals, 100 power cuts (as root), minutes of fuzzing. Seeds are printed; FUZZ_SEED=N
@@ -85,7 +85,7 @@ install:
 # every link), HDF5's library and headers where hdf5-metno-sys looks for them. A test of the manual
 # pages wants mandoc and is skipped without. Does nothing, and needs no network, when all is there.
 HDF5_HEADER = /usr/include/hdf5/serial/H5pubconf.h
-deps:
+deps: nvrtc
 	@missing=; wanted=; \
 	lacks() { missing="$$missing $$1"; echo "deps: $$2" >&2; }; \
 	command -v cargo >/dev/null || { echo "deps: no cargo: get Rust, https://rustup.rs" >&2; exit 1; }; \
@@ -100,3 +100,21 @@ deps:
 	elif [ -n "$$missing" ]; then \
 	  echo "deps: install:$$missing (on Debian, as root: make deps)" >&2; exit 1; \
 	fi
+
+# NVRTC compiles the CUDA kernels, on machines without a GPU as well; LONGHAUL_NVRTC names another. The
+# version is that of lib/tensor/tests/registers.txt. Nothing but the tests of kernels needs it, and they
+# say so: without a network this is a warning.
+NVRTC = nvidia-cuda-nvrtc==13.5.37
+NVRTC_FOLDER = .deps/nvrtc
+nvrtc:
+	@test -z "$$LONGHAUL_NVRTC" && test ! -d $(NVRTC_FOLDER) || exit 0; \
+	if ! $(PYTHON) -m pip --version >/dev/null 2>&1 && [ "$$(id -u)" -eq 0 ] && \
+	  command -v apt-get >/dev/null; then \
+	  apt-get update && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y --no-install-recommends python3-pip; \
+	fi; \
+	rm -rf $(NVRTC_FOLDER).new; \
+	$(PYTHON) -m pip install --quiet --no-deps --no-compile --disable-pip-version-check \
+	  --root-user-action=ignore --target $(NVRTC_FOLDER).new "$(NVRTC)" && \
+	mv $(NVRTC_FOLDER).new $(NVRTC_FOLDER) || \
+	  echo "deps: no NVRTC: the tests of kernels need $(NVRTC) (pip), or LONGHAUL_NVRTC=FOLDER" >&2

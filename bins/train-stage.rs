@@ -2,17 +2,21 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 use clap::{Parser, ValueEnum};
 use dist::Solo;
 use learn::config::Validate;
+use learn::recompute::Plan;
 use learn::stages::codec::CodecStage;
 use learn::stages::operator::OperatorStage;
 use learn::stages::{ConfigOf, Stage};
 use learn::train::{self, Estimate, Job, Resume};
-use tensor::Wanted;
+use tensor::kernel::cache;
+use tensor::{Device, Wanted};
 use unix::cli::Output;
 use unix::out::Out;
+use unix::progress::Progress;
 use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
 
@@ -25,16 +29,17 @@ use unix::{Error, Exit, Result};
 #[command(name = "train-stage", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     /// What to train
-    stage: StageName,
+    #[arg(required_unless_present = "warm_kernels")]
+    stage: Option<StageName>,
     /// Configuration file, longhaul-config(5); given again, later files win
-    #[arg(short, long, value_name = "FILE", required = true)]
+    #[arg(short, long, value_name = "FILE", required_unless_present = "warm_kernels")]
     config: Vec<PathBuf>,
     /// One key of the configuration, e.g. -o training.updates=2000
     #[arg(short = 'o', long = "override", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Run directory, made if absent
-    #[arg(short, long, value_name = "DIR")]
-    run: PathBuf,
+    #[arg(short, long, value_name = "DIR", required_unless_present = "warm_kernels")]
+    run: Option<PathBuf>,
     /// Go on from: auto, the newest good checkpoint, if any; never; or the path of a checkpoint
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     resume: String,
@@ -53,6 +58,11 @@ struct Args {
     /// Measure a few updates and tell memory, time and cost of the run; train nothing
     #[arg(long)]
     dry_run: bool,
+    /// Compile the kernels for GPUs of these architectures, e.g. sm_80,sm_90a, into the cache, so that
+    /// no start does; needs no GPU and trains nothing
+    #[arg(long, value_name = "ARCHITECTURES", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["stage", "config", "run"])]
+    warm_kernels: Vec<String>,
     #[command(flatten)]
     output: Output,
 }
@@ -91,7 +101,13 @@ STARTING AGAIN
   another version, processor or device goes on, a warning says that bits may differ.
 
 ENVIRONMENT
-  LONGHAUL_HEARTBEAT  Seconds between two signs of life; 10 unless given, and then 9 are the 90 s above.
+  LONGHAUL_HEARTBEAT     Seconds between two signs of life; 10 unless given, and then 9 are the 90 s
+                         above.
+  LONGHAUL_KERNEL_CACHE  Folder of compiled kernels, this user's alone; longhaul/kernels in
+                         $XDG_CACHE_HOME or ~/.cache unless given. At most 256 MiB.
+  LONGHAUL_NVRTC         The compiler of kernels, libnvrtc.so, or its folder, when the loader does not
+                         find it. A machine whose cache has all kernels does without.
+  CUDA_VISIBLE_DEVICES   The GPUs that cuda:N counts.
 
 SIGNALS
   TERM, INT, HUP and USR1 end the run after the update at hand, with a checkpoint and status 75. A
@@ -134,13 +150,28 @@ fn main() -> ExitCode {
 }
 
 fn body(args: Args) -> Result<Exit> {
-    match args.stage {
-        StageName::Codec => run::<CodecStage>(&args),
-        StageName::Operator => run::<OperatorStage>(&args),
+    let (Some(stage), Some(folder)) = (args.stage, &args.run) else { return warm(&args) };
+    match stage {
+        StageName::Codec => run::<CodecStage>(&args, folder),
+        StageName::Operator => run::<OperatorStage>(&args, folder),
     }
 }
 
-fn run<S: Stage>(args: &Args) -> Result<Exit>
+/// Compiles kernels ahead.
+fn warm(args: &Args) -> Result<Exit> {
+    let all = cache::units(&args.warm_kernels).len();
+    let progress = Mutex::new(Progress::new("kernel files", all as u64));
+    let step = || progress.lock().unwrap_or_else(PoisonError::into_inner).advance(1);
+    let compiled = cache::warm(&args.warm_kernels, step)?;
+    drop(progress);
+    let cached = all - compiled;
+    let told = serde_json::json!({ "compiled": compiled, "cached": cached });
+    let text = format!("compiled    {compiled}\nin cache    {cached}");
+    Out::stdout(args.output).item(&told, text)?;
+    Ok(Exit::Done)
+}
+
+fn run<S: Stage>(args: &Args, folder: &Path) -> Result<Exit>
 where
     ConfigOf<S>: Validate,
 {
@@ -150,21 +181,25 @@ where
     }
     let environment = |name: &str| std::env::var(name).ok();
     let loaded = learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment)?;
+    let (device, why) = args.device.open()?;
+    if args.device == Wanted::Auto {
+        unix::note!("device {device}: {why}");
+    }
     if let Some(threads) = loaded.config.training.threads {
         tensor::parallel::set_threads(threads)?;
     }
     if args.check {
-        return check::<S>(args, &loaded.config);
+        return check::<S>(args, &loaded.config, device, folder);
     }
     if args.dry_run {
-        let estimate = train::dry_run::<S>(&loaded.config)?;
+        let estimate = train::dry_run::<S>(&loaded.config, device)?;
         tell(args, &estimate)?;
         return Ok(Exit::Done);
     }
     train::train(&Job::<S> {
         config: loaded.config,
         resolved: loaded.resolved,
-        run: args.run.clone(),
+        run: folder.to_path_buf(),
         resume: match args.resume.as_str() {
             "auto" => Resume::Auto,
             "never" => Resume::Never,
@@ -172,14 +207,19 @@ where
         },
         accept_changes: args.accept_config_change,
         retry: args.retry,
-        device: args.device.to_string(),
+        device,
         ranks: &Solo,
     })
 }
 
 /// Prints every fault; the exit status is that of the first.
-fn check<S: Stage>(args: &Args, config: &ConfigOf<S>) -> Result<Exit> {
-    let report = train::check::<S>(config, &args.run);
+fn check<S: Stage>(
+    args: &Args,
+    config: &ConfigOf<S>,
+    device: Device,
+    folder: &Path,
+) -> Result<Exit> {
+    let report = train::check::<S>(config, device, folder);
     if let Some(estimate) = &report.estimate {
         tell(args, estimate)?;
     }
@@ -188,10 +228,23 @@ fn check<S: Stage>(args: &Args, config: &ConfigOf<S>) -> Result<Exit> {
     Err(Error::new(first.exit, lines.join("\n")))
 }
 
+/// Blocks that are computed again, and what that saves and costs.
+fn recomputed(plan: &Plan) -> String {
+    let again = plan.keep.iter().filter(|keep| !**keep).count();
+    let ((kept, all), (repeated, operations)) = (plan.bytes(), plan.operations());
+    format!(
+        "recomputed  {again} of {} blocks: {} of {} kept, {:.1} % of their forward passes again\n",
+        plan.keep.len(),
+        human_bytes(kept as u64),
+        human_bytes(all as u64),
+        100.0 * repeated as f64 / operations.max(1) as f64
+    )
+}
+
 fn tell(args: &Args, e: &Estimate) -> Result<()> {
     let text = format!(
         "stage       {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
-         memory      {}\ncheckpoint  {}\nupdate      {:.1} ms\nvalidation  {:.2} s\n\
+         memory      {}\n{}checkpoint  {}\nupdate      {:.1} ms\nvalidation  {:.2} s\n\
          in all      {} (cost {:.2})",
         e.stage,
         e.parameters,
@@ -199,6 +252,7 @@ fn tell(args: &Args, e: &Estimate) -> Result<()> {
         e.epochs,
         e.samples,
         human_bytes(e.memory_bytes as u64),
+        e.plan.as_ref().map_or(String::new(), recomputed),
         human_bytes(e.checkpoint_bytes as u64),
         1e3 * e.seconds_per_update,
         e.seconds_per_validation,

@@ -14,6 +14,8 @@ pub mod nn;
 pub mod normalisation;
 pub mod optim;
 pub mod params;
+pub mod pass;
+pub mod recompute;
 pub mod stages;
 pub mod train;
 pub mod trained;

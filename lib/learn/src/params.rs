@@ -1,15 +1,14 @@
 //! The parameters of a model: named tensors in a fixed order. A model holds [`ParamId`]s and is plain
-//! data; the numbers come in with each pass, so that trained weights, their average and a copy in
-//! f64 run through the same code.
+//! data; the numbers come in with each [`Pass`](crate::pass::Pass), so that trained weights, their
+//! average and a copy in f64 run through the same code.
 
-use tensor::op::Op;
 use tensor::random::{Philox, Purpose};
-use tensor::{Dtype, Tape, Tensor, Var, constant};
+use tensor::{Device, Dtype, Tensor};
 use unix::{Error, Result};
 
 /// Position of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParamId(usize);
+pub struct ParamId(pub(crate) usize);
 
 /// How a parameter starts.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +48,7 @@ impl Params {
 
     /// Bytes of all values.
     pub fn bytes(&self) -> usize {
-        self.tensors().map(|t| t.len() * t.dtype().bytes()).sum()
+        self.tensors().map(Tensor::bytes).sum()
     }
 
     /// The same parameters in another element type.
@@ -57,6 +56,16 @@ impl Params {
         Params {
             entries: self.entries.iter().map(|(n, t)| (n.clone(), t.to_dtype(dtype))).collect(),
         }
+    }
+
+    /// Where they are.
+    pub fn device(&self) -> Device {
+        self.tensors().next().map_or(Device::Cpu, Tensor::device)
+    }
+
+    /// The same parameters on `device`.
+    pub fn to_device(&self, device: Device) -> Result<Params> {
+        Ok(Params { entries: moved(&self.entries, device)? })
     }
 
     /// Takes over `values`, which must have the same names and shapes in any order.
@@ -73,7 +82,7 @@ impl Params {
                     tensor.shape()
                 )));
             }
-            *tensor = value.to_dtype(tensor.dtype());
+            *tensor = value.to_dtype(tensor.dtype()).to_device(tensor.device())?;
         }
         match values.iter().find(|(n, _)| !self.entries.iter().any(|(m, _)| m == n)) {
             Some((name, _)) => {
@@ -82,6 +91,11 @@ impl Params {
             None => Ok(()),
         }
     }
+}
+
+/// Named tensors on `device`.
+pub fn moved(tensors: &[(String, Tensor)], device: Device) -> Result<Vec<(String, Tensor)>> {
+    tensors.iter().map(|(name, t)| Ok((name.clone(), t.to_device(device)?))).collect()
 }
 
 /// Registers the parameters of a model while it is built.
@@ -137,43 +151,5 @@ impl Builder {
     /// All parameters registered.
     pub fn finish(self) -> Params {
         self.params
-    }
-}
-
-/// One run through a model: the tape, and the parameters as its variables.
-pub struct Pass<'a> {
-    tape: &'a Tape,
-    params: Vec<Var>,
-}
-
-impl<'a> Pass<'a> {
-    /// A pass that differentiates the parameters.
-    pub fn training(tape: &'a Tape, params: &Params) -> Self {
-        Self { tape, params: params.tensors().map(|t| tape.leaf(t.clone())).collect() }
-    }
-
-    /// A pass with the parameters as constants.
-    pub fn frozen(tape: &'a Tape, params: &Params) -> Self {
-        Self { tape, params: params.tensors().map(|t| constant(t.clone())).collect() }
-    }
-
-    /// The variable of a parameter.
-    pub fn get(&self, id: ParamId) -> &Var {
-        &self.params[id.0]
-    }
-
-    /// Element type of the parameters.
-    pub fn dtype(&self) -> Dtype {
-        self.params.first().map_or(Dtype::F32, |v| v.value().dtype())
-    }
-
-    /// All variables, in the order of the parameters.
-    pub fn variables(&self) -> &[Var] {
-        &self.params
-    }
-
-    /// Runs an op.
-    pub fn apply(&self, op: impl Op, inputs: &[&Var]) -> Result<Var> {
-        self.tape.apply(op, inputs)
     }
 }

@@ -2,7 +2,8 @@
 
 use learn::models::operator::{Attention, ConditionPath, Core, Output};
 use learn::models::{Operator, OperatorModel, PdetStack};
-use learn::params::{Builder, Pass};
+use learn::params::Builder;
+use learn::pass::Pass;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::{Dtype, Tape, Tensor, constant};

@@ -2,7 +2,8 @@
 
 use learn::models::operator::{Attention, ConditionPath, Core, Output};
 use learn::models::{Codec, CodecModel, Operator, OperatorModel, PdetStack, PdetUnet};
-use learn::params::{Builder, Params, Pass};
+use learn::params::{Builder, Params};
+use learn::pass::Pass;
 use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;

@@ -1,11 +1,13 @@
 //! Where a tensor lives, and which device to work on.
 
+use crate::kernel;
+use crate::memory::{self, Usage};
 use std::fmt;
 use std::str::FromStr;
 use unix::{Error, Result};
 
 /// A device is a value, not a type parameter, so that one binary serves every machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Device {
     /// Host memory, computed on by the threads of this process.
     #[default]
@@ -14,6 +16,24 @@ pub enum Device {
     Cuda(u32),
     /// The emulator of a GPU: kernels compiled for the host, slow and watchful; for tests.
     Emu,
+}
+
+impl Device {
+    /// The counters of its tensor memory now.
+    pub fn usage(self) -> Usage {
+        match self {
+            Device::Cpu => memory::usage(),
+            device => kernel::memory::usage(device),
+        }
+    }
+
+    /// Starts a new measurement of the peak.
+    pub fn reset_peak(self) {
+        match self {
+            Device::Cpu => memory::reset_peak(),
+            device => kernel::memory::reset_peak(device),
+        }
+    }
 }
 
 impl fmt::Display for Device {

@@ -29,6 +29,12 @@ pub trait Op: Send + Sync + 'static {
         inputs.first().copied().unwrap_or(Dtype::F32)
     }
 
+    /// Floating-point operations of a forward pass, a multiply-add counting two. Unless said otherwise one
+    /// for each element that goes in.
+    fn operations(&self, inputs: &[&[usize]]) -> usize {
+        inputs.iter().map(|shape| shape.iter().product::<usize>()).sum()
+    }
+
     /// On the host: writes the whole of `out` and returns what `backward` will need.
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved;
 

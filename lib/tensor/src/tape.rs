@@ -2,16 +2,28 @@
 
 use crate::device::Device;
 use crate::dtype::Dtype;
+use crate::kernel;
 use crate::op::{self, Grads, Input, Op, Saved};
 use crate::tensor::Tensor;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use unix::{Error, Result};
 
+/// A computation that can be done again: from its inputs to its output, on any tape.
+pub type Body = Box<dyn Fn(&Tape, &[Var]) -> Result<Var>>;
+
+/// How the gradients of a node's inputs are found.
+enum Kind {
+    /// From what an op has saved.
+    Op(Box<dyn Op>, Saved),
+    /// By doing all of it again, from these values.
+    Recomputed(Body, Vec<Tensor>),
+}
+
 struct Node {
-    op: Box<dyn Op>,
+    kind: Kind,
     inputs: Vec<Input>,
     output: usize,
-    saved: Saved,
 }
 
 #[derive(Default)]
@@ -24,6 +36,7 @@ struct Record {
 pub struct Tape {
     record: RefCell<Record>,
     recording: bool,
+    operations: Cell<usize>,
 }
 
 /// A tensor in a computation; differentiated when it is a leaf or depends on one.
@@ -56,6 +69,10 @@ impl Var {
     pub fn detached(&self) -> Var {
         constant(self.value.clone())
     }
+
+    fn input(&self) -> Input {
+        Input { variable: self.id, shape: self.shape().to_vec(), dtype: self.value.dtype() }
+    }
 }
 
 /// A tensor that is not differentiated.
@@ -66,12 +83,17 @@ pub fn constant(value: Tensor) -> Var {
 impl Tape {
     /// A tape for training.
     pub fn new() -> Self {
-        Self { record: RefCell::default(), recording: true }
+        Self { record: RefCell::default(), recording: true, operations: Cell::new(0) }
     }
 
     /// A tape that keeps nothing, for evaluation.
     pub fn without_gradients() -> Self {
-        Self { record: RefCell::default(), recording: false }
+        Self { recording: false, ..Self::new() }
+    }
+
+    /// Whether gradients will be asked for.
+    pub fn is_recording(&self) -> bool {
+        self.recording
     }
 
     /// A tensor whose gradient is wanted.
@@ -104,48 +126,129 @@ impl Tape {
         if let Some(i) = op.constants().iter().find(|i| inputs[**i].id.is_some()) {
             return Err(Error::bug(format!("{}: input {i} has no gradient", op.name())));
         }
+        self.operations.set(self.operations.get() + op.operations(&shapes));
         let values: Vec<&Tensor> = inputs.iter().map(|v| &v.value).collect();
         let (out, saved) = op::forward(&op, &values, &shape);
+        Ok(self.node(out, inputs, || Kind::Op(Box::new(op), saved)))
+    }
+
+    /// A node with this output; a constant where no gradient can be wanted.
+    fn node(&self, value: Tensor, inputs: &[&Var], kind: impl FnOnce() -> Kind) -> Var {
         if !self.recording || inputs.iter().all(|v| v.id.is_none()) {
-            return Ok(constant(out));
+            return constant(value);
         }
-        let input =
-            |v: &&Var| Input { variable: v.id, shape: v.shape().to_vec(), dtype: v.value.dtype() };
         let mut record = self.record.borrow_mut();
         let output = record.variables;
         record.variables += 1;
-        record.nodes.push(Node {
-            op: Box::new(op),
-            inputs: inputs.iter().map(input).collect(),
-            output,
-            saved,
-        });
-        Ok(Var { value: out, id: Some(output) })
+        let inputs = inputs.iter().map(|v| v.input()).collect();
+        record.nodes.push(Node { kind: kind(), inputs, output });
+        Var { value, id: Some(output) }
+    }
+
+    /// A node that keeps its inputs and nothing else (Chen et al. 2016): `value` is what `body` makes of
+    /// them, and gradients are found by running it again. They have the same bits as if every step had
+    /// been recorded.
+    pub fn recomputed(&self, value: Tensor, inputs: &[&Var], body: Body) -> Var {
+        self.node(value, inputs, || {
+            Kind::Recomputed(body, inputs.iter().map(|v| v.value.clone()).collect())
+        })
+    }
+
+    /// Bytes that are kept for the backward pass, beside `known` tensors.
+    pub fn kept_bytes(&self, known: &[&Tensor]) -> usize {
+        let record = self.record.borrow();
+        let mut seen: BTreeSet<usize> = known.iter().map(|t| t.identity()).collect();
+        let mut bytes = 0;
+        for node in &record.nodes {
+            let (Kind::Op(_, kept) | Kind::Recomputed(_, kept)) = &node.kind;
+            let new = kept.iter().filter(|t| seen.insert(t.identity()));
+            bytes += new.map(Tensor::bytes).sum::<usize>();
+        }
+        bytes
+    }
+
+    /// Floating-point operations of all ops so far, by [`Op::operations`].
+    pub fn operations(&self) -> usize {
+        self.operations.get()
     }
 
     /// Gradients of the scalar `loss` with respect to all leaves. Consumes the tape: what a node has
     /// saved is freed as soon as it has been walked over.
     pub fn backward(self, loss: &Var) -> Result<Gradients> {
+        self.backward_scaled(loss, 1.0)
+    }
+
+    /// [`Tape::backward`] of `scale` times the scalar `loss`.
+    pub fn backward_scaled(self, loss: &Var, scale: f64) -> Result<Gradients> {
         if loss.value.len() != 1 {
             return Err(Error::bug(format!("backward from a tensor of shape {:?}", loss.shape())));
         }
-        let seed = Tensor::full(loss.shape(), 1.0, loss.value.dtype());
-        Ok(self.backward_from(loss, seed.to_device(loss.value.device())?))
+        let seed = Tensor::full(loss.shape(), scale, loss.value.dtype());
+        self.backward_from(loss, kernel::constant(&seed, loss.value.device())?)
     }
 
     /// Σ over `output` of `dy` times its derivative: [`Tape::backward`] for any shape.
-    pub fn backward_from(self, output: &Var, dy: Tensor) -> Gradients {
+    pub fn backward_from(self, output: &Var, dy: Tensor) -> Result<Gradients> {
+        let all = vec![None; self.record.borrow().variables];
+        self.walk(output, dy, Gradients { all })
+    }
+
+    /// Walks over all nodes, adding to gradients that are there.
+    fn walk(self, output: &Var, dy: Tensor, found: Gradients) -> Result<Gradients> {
         let record = self.record.into_inner();
-        let mut all: Vec<Option<Tensor>> = vec![None; record.variables];
-        let Some(id) = output.id else { return Gradients { all } };
-        all[id] = Some(dy);
+        let mut all = found.all;
+        all.resize(record.variables, None);
+        let Some(id) = output.id else { return Ok(Gradients { all }) };
+        let device = dy.device();
+        let seed = [Input { variable: Some(id), shape: dy.shape().to_vec(), dtype: dy.dtype() }];
+        Grads { all: &mut all, inputs: &seed, device }.pass(0, dy);
         for node in record.nodes.into_iter().rev() {
             let Some(dy) = all[node.output].take() else { continue };
-            let mut grads = Grads { all: &mut all, inputs: &node.inputs, device: dy.device() };
-            op::backward(&*node.op, &node.saved, dy, &mut grads);
+            match node.kind {
+                Kind::Op(op, saved) => {
+                    let mut grads = Grads { all: &mut all, inputs: &node.inputs, device };
+                    op::backward(&*op, &saved, dy, &mut grads);
+                }
+                Kind::Recomputed(body, values) => again(&body, values, &node.inputs, dy, &mut all)?,
+            }
         }
-        Gradients { all }
+        Ok(Gradients { all })
     }
+}
+
+/// Runs `body` again, on a tape of its own, and backwards. Gradients that are there already go along and
+/// are added to in the same places and order as if there were one tape only.
+fn again(
+    body: &Body,
+    values: Vec<Tensor>,
+    inputs: &[Input],
+    dy: Tensor,
+    all: &mut [Option<Tensor>],
+) -> Result<()> {
+    let tape = Tape::new();
+    // Leaf by leaf: its variable outside, and the gradient that is there. What comes in twice is one leaf.
+    let (mut outer, mut found) = (Vec::new(), Vec::new());
+    let variables: Vec<Var> = inputs
+        .iter()
+        .zip(values)
+        .map(|(input, value)| match input.variable {
+            None => constant(value),
+            Some(variable) => match outer.iter().position(|v| *v == variable) {
+                Some(id) => Var { value, id: Some(id) },
+                None => {
+                    outer.push(variable);
+                    found.push(all[variable].take());
+                    tape.leaf(value)
+                }
+            },
+        })
+        .collect();
+    let output = body(&tape, &variables)?;
+    let found = tape.walk(&output, dy, Gradients { all: found })?;
+    for (variable, gradient) in outer.into_iter().zip(found.all) {
+        all[variable] = gradient;
+    }
+    Ok(())
 }
 
 impl Default for Tape {

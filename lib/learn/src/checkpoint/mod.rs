@@ -36,7 +36,6 @@ mod write;
 
 pub use adopt::{Adopted, adopt};
 pub use average::average;
-pub(crate) use bytes::of as bytes_of;
 pub use diff::{Change, Difference, FieldDifference, TensorDifference, diff};
 pub use export::export;
 pub use find::{all_in, manifest_of, one_in};

@@ -20,7 +20,7 @@ mod yaml;
 pub use keys::{Key, keys};
 pub use load::{Loaded, Validate, hash, load, to_yaml};
 pub use spikes::{OnSpike, Spikes};
-pub use training::{Checkpoints, Cost, Training};
+pub use training::{Checkpoints, Cost, Precision, Training};
 
 use crate::optim::{Optimizer, Phase};
 use schemars::JsonSchema;

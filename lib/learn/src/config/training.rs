@@ -16,6 +16,20 @@ pub struct Training {
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     pub accumulation: u64,
+    /// Compute in fewer bits inside the model, on devices that gain by it; parameters, losses and updates
+    /// stay in f32.
+    #[serde(default)]
+    pub amp: bool,
+    /// With amp: which 16-bit floats. f16 comes with a loss scale that follows the gradients.
+    #[serde(default)]
+    pub precision: Precision,
+    /// Record a pass on a device once its shapes are known, and launch it as a whole from then on.
+    #[serde(default = "yes")]
+    pub compile: bool,
+    /// Share of the memory of a model's blocks that may be kept for the backward pass, 0 to 1; of the
+    /// rest the least costly is computed again.
+    #[serde(default = "all")]
+    pub mem_budget: f64,
     /// Largest global norm of the gradient; longer ones are shortened to it. None: no limit.
     #[serde(default)]
     pub clip: Option<f64>,
@@ -72,6 +86,23 @@ pub struct Training {
     pub time_limit: Option<String>,
 }
 
+/// 16-bit floats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// The range of f32, 8 bits of precision.
+    #[default]
+    Bf16,
+    /// A range of 65504 to 6e-8, 11 bits of precision.
+    F16,
+}
+
+fn yes() -> bool {
+    true
+}
+fn all() -> f64 {
+    1.0
+}
 fn one() -> u64 {
     1
 }
@@ -106,6 +137,9 @@ impl Training {
     pub(super) fn faults(&self) -> Faults {
         let mut faults = Faults::new();
         let mut fault = |key: &str, text: String| faults.push((key.into(), text));
+        if !(0.0..=1.0).contains(&self.mem_budget) {
+            fault("mem_budget", "must lie in [0, 1]".into());
+        }
         if self.clip.is_some_and(|c| !(c > 0.0 && c.is_finite())) {
             fault("clip", "must be a positive number, or null".into());
         }

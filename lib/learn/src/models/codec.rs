@@ -7,7 +7,8 @@
 //! the operator's training uses.
 
 use crate::nn::{Block, BlockConfig, Condition, Linear, Mixing};
-use crate::params::{Builder, Init, Pass};
+use crate::params::{Builder, Init};
+use crate::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::ops::depthwise_conv::Padding;
@@ -109,12 +110,14 @@ struct Side {
 
 impl Side {
     fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
+        let x = &pass.narrow(x)?;
         let mut h = self.input.forward(pass, x)?;
         for block in &self.blocks {
             h = block.forward(pass, &h, None)?;
         }
-        let direct = self.direct.forward(pass, x)?;
-        pass.apply(Residual::Plain, &[&direct, &self.output.forward(pass, &h)?])
+        let direct = pass.widen(&self.direct.forward(pass, x)?)?;
+        let rest = pass.widen(&self.output.forward(pass, &h)?)?;
+        pass.apply(Residual::Plain, &[&direct, &rest])
     }
 }
 

@@ -3,14 +3,15 @@
 use super::pdet_stack::{PdetStack, Stack};
 use super::pdet_unet::{PdetUnet, Unet};
 use crate::nn::{Condition, Linear, Mixing, Norm};
-use crate::params::{Builder, Init, ParamId, Pass};
+use crate::params::{Builder, Init, ParamId};
+use crate::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tensor::Var;
 use tensor::ops::activation::Activation;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::residual::Residual;
 use tensor::ops::token_map::TokenMap;
-use tensor::{Tensor, Var, constant};
 use unix::Result;
 
 /// Which core, and how it is embedded.
@@ -219,14 +220,16 @@ impl Operator {
 
     /// z [B, T, D], features [B, F] -> the next state [B, T, D].
     pub fn forward(&self, pass: &Pass, z: &Var, features: &Var) -> Result<Var> {
-        let condition = self.embed[0].forward(pass, features)?;
+        let (state, features) = (z, pass.narrow(features)?);
+        let z = &pass.narrow(state)?;
+        let condition = self.embed[0].forward(pass, &features)?;
         let condition = self.embed[1].forward(pass, &condition)?;
         let (input, condition) = match &self.added {
             None => (z.clone(), Some(&condition)),
             Some(linear) => {
                 let [batch, tokens, dim] = [0, 1, 2].map(|i| z.shape()[i]);
                 let vector = linear.forward(pass, &condition)?.reshape(&[batch, 1, dim]);
-                let ones = constant(Tensor::full(&[tokens, 1], 1.0, z.value().dtype()));
+                let ones = pass.narrow(&pass.full(&[tokens, 1], 1.0)?)?;
                 let everywhere = pass.apply(TokenMap, &[&ones, &vector])?;
                 (pass.apply(Residual::Plain, &[z, &everywhere])?, None)
             }
@@ -236,9 +239,14 @@ impl Operator {
             Layers::Unet(core) => core.forward(pass, &input, condition)?,
         };
         match &self.join {
-            Join::Scale(scale) => pass.apply(Residual::Scaled, &[z, &change, pass.get(*scale)]),
+            // The state keeps all its digits.
+            Join::Scale(scale) => {
+                let change = pass.widen(&change)?;
+                pass.apply(Residual::Scaled, &[state, &change, pass.get_full(*scale)])
+            }
             Join::LayerNorm(norm) => {
-                pass.apply(Residual::Plain, &[z, &norm.forward(pass, &change, None)?])
+                let change = pass.widen(&norm.forward(pass, &change, None)?)?;
+                pass.apply(Residual::Plain, &[state, &change])
             }
         }
     }

@@ -1,6 +1,7 @@
 use super::operator::{Attention, CoreShape};
 use crate::nn::{Block, BlockConfig, Linear, Norm};
-use crate::params::{Builder, Init, Pass};
+use crate::params::{Builder, Init};
+use crate::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;

@@ -1,11 +1,12 @@
 use super::operator::{Attention, CoreShape};
 use crate::nn::{Block, BlockConfig, Condition, Linear, Norm, interpolation, pair_means};
-use crate::params::{Builder, Pass};
+use crate::params::Builder;
+use crate::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::ops::residual::Residual;
 use tensor::ops::token_map::TokenMap;
-use tensor::{Tensor, Var, constant};
+use tensor::{Tensor, Var};
 use unix::Result;
 
 /// Blocks on a pyramid of token sequences: pairs of tokens are averaged on the way down, interpolated
@@ -103,7 +104,7 @@ impl Unet {
             Ok(x)
         };
         let map = |m: &Tensor, x: &Var| {
-            let m = constant(m.to_dtype(x.value().dtype()));
+            let m = pass.narrow(&pass.constant(m)?)?;
             pass.apply(TokenMap, &[&m, x])
         };
         let mut x = self.input.forward(pass, z)?;

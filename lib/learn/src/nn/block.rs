@@ -1,5 +1,6 @@
 use super::{ChannelSeparated, Condition, DepthwiseConv, Linear, MultiHead, Norm};
-use crate::params::{Builder, Init, ParamId, Pass};
+use crate::params::{Builder, Init, ParamId};
+use crate::pass::Pass;
 use tensor::Var;
 use tensor::ops::activation::Activation;
 use tensor::ops::depthwise_conv::Padding;
@@ -103,6 +104,12 @@ impl Block {
 
     /// x [B, T, H] -> the same shape; `condition` [B, c] where normalisations are adaptive.
     pub fn forward(&self, pass: &Pass, x: &Var, condition: Option<&Var>) -> Result<Var> {
+        let (block, inputs): (Self, Vec<&Var>) =
+            (self.clone(), [x].into_iter().chain(condition).collect());
+        pass.block(&inputs, move |pass, vars| block.layers(pass, &vars[0], vars.get(1)))
+    }
+
+    fn layers(&self, pass: &Pass, x: &Var, condition: Option<&Var>) -> Result<Var> {
         let mut x = x.clone();
         if let Some((norm, attention, scale)) = &self.attention {
             let h = norm.forward(pass, &x, condition)?;

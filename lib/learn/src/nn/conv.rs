@@ -1,4 +1,5 @@
-use crate::params::{Builder, Init, ParamId, Pass};
+use crate::params::{Builder, Init, ParamId};
+use crate::pass::Pass;
 use tensor::Var;
 use tensor::ops::depthwise_conv::{self, Padding};
 use unix::Result;

@@ -1,4 +1,4 @@
-//! Layers: each registers its parameters when it is built and applies them in a [`Pass`](crate::params::Pass).
+//! Layers: each registers its parameters when it is built and applies them in a [`Pass`](crate::pass::Pass).
 
 mod attention;
 mod block;

@@ -1,5 +1,6 @@
 use super::Linear;
-use crate::params::{Builder, Init, ParamId, Pass};
+use crate::params::{Builder, Init, ParamId};
+use crate::pass::Pass;
 use tensor::Var;
 use tensor::ops::adaln::AdaLn;
 use tensor::ops::layernorm::LayerNorm;

@@ -5,12 +5,13 @@
 //! fields that have decayed count as much as fresh ones. It is the inverse loss of the encoder
 //! (UPT, Alkin et al. 2024, §3.3); that of the decoder, ‖encode(û) - z‖², may be added.
 
-use super::{ConfigOf, Constants, Metrics, Stage, open_split, spread};
+use super::{Batch, ConfigOf, Constants, Metrics, Stage, open_split, spread};
 use crate::config::{Config, Faults, Validate, within};
 use crate::metrics::Regimes;
 use crate::models::{Codec, CodecModel};
 use crate::normalisation::Normalisation;
-use crate::params::{Builder, Params, Pass};
+use crate::params::{Builder, Params};
+use crate::pass::Pass;
 use data::split::SplitName;
 use data::split_set::TrajectorySet;
 use data::stats::Stats;
@@ -20,7 +21,7 @@ use std::path::PathBuf;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::random::{Philox, Purpose};
-use tensor::{Dtype, Tape, Tensor, Var, constant};
+use tensor::{Device, Dtype, Tape, Tensor, Var};
 use unix::{Error, Result};
 
 /// What the codec is trained on.
@@ -88,6 +89,17 @@ pub struct CodecStage {
 pub struct FieldBatch {
     fields: Tensor,
     weights: Tensor,
+}
+
+impl Batch for FieldBatch {
+    fn to_device(self, device: Device) -> Result<Self> {
+        let [fields, weights] = [self.fields, self.weights].map(|t| t.to_device(device));
+        Ok(Self { fields: fields?, weights: weights? })
+    }
+
+    fn tensors(&self) -> Vec<&Tensor> {
+        vec![&self.fields, &self.weights]
+    }
 }
 
 impl CodecStage {
@@ -179,21 +191,19 @@ impl Stage for CodecStage {
     }
 
     fn loss(&self, pass: &Pass, batch: &FieldBatch) -> Result<Var> {
-        let dtype = pass.dtype();
-        let constant = |t: &Tensor| constant(t.to_dtype(dtype));
-        let ones = |n: usize| constant(&Tensor::full(&[n], 1.0, dtype));
-        let (u, weights) = (constant(&batch.fields), constant(&batch.weights));
+        let ones = |n: usize| pass.full(&[n], 1.0);
+        let (u, weights) = (pass.constant(&batch.fields)?, pass.constant(&batch.weights)?);
         let z = self.codec.encode(pass, &u)?;
         let reconstruction = self.codec.decode(pass, &z)?;
-        let points = ones(u.shape()[1]);
+        let points = ones(u.shape()[1])?;
         let error = pass.apply(SquaredError, &[&reconstruction, &u, &weights, &points])?;
         if self.loss.reencoding == 0.0 {
             return Ok(error);
         }
         let again = self.codec.encode(pass, &reconstruction)?;
         let (samples, dim) = (z.shape()[0], z.shape()[2]);
-        let equal = constant(&Tensor::full(&[samples], 1.0 / samples as f64, dtype));
-        let inverse = pass.apply(SquaredError, &[&again, &z.detached(), &equal, &ones(dim)])?;
+        let equal = pass.full(&[samples], 1.0 / samples as f64)?;
+        let inverse = pass.apply(SquaredError, &[&again, &z.detached(), &equal, &ones(dim)?])?;
         pass.apply(WeightedSum(vec![1.0, self.loss.reencoding]), &[&error, &inverse])
     }
 
@@ -211,10 +221,10 @@ impl Stage for CodecStage {
             }
             let tape = Tape::without_gradients();
             let pass = Pass::frozen(&tape, params);
-            let z = self.codec.encode(&pass, &constant(input))?;
-            let output = self.codec.decode(&pass, &z)?;
+            let z = self.codec.encode(&pass, &pass.constant(&input)?)?;
+            let output = self.codec.decode(&pass, &z)?.value().to_host()?;
             for ((sample, u), v) in
-                chunk.iter().zip(&fields).zip(output.value().read::<f32>().chunks_exact(points))
+                chunk.iter().zip(&fields).zip(output.read::<f32>().chunks_exact(points))
             {
                 let mut restored = vec![0.0; points];
                 self.normalisation.invert(v, &mut restored);

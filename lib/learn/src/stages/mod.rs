@@ -4,7 +4,8 @@ pub mod codec;
 pub mod operator;
 
 use crate::config::Config;
-use crate::params::{Params, Pass};
+use crate::params::Params;
+use crate::pass::Pass;
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
 use schemars::JsonSchema;
@@ -12,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::Path;
-use tensor::{Tensor, Var};
+use tensor::{Device, Tensor, Var};
 use unix::Result;
 
 /// Measured values by name.
@@ -34,7 +35,7 @@ pub trait Stage: Sized + Send + Sync + 'static {
     /// As `Data`.
     type Loss: Section;
     /// What one forward pass needs, made ahead on another thread.
-    type Batch: Send + 'static;
+    type Batch: Batch;
 
     /// Opens the data and builds the model with its initial parameters.
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)>;
@@ -56,6 +57,25 @@ pub trait Stage: Sized + Send + Sync + 'static {
 
     /// What a user of the model needs beside its parameters.
     fn constants(&self) -> Constants;
+}
+
+/// What one forward pass needs: made on the host, used on a device.
+pub trait Batch: Sized + Send + 'static {
+    /// The same on `device`.
+    fn to_device(self, device: Device) -> Result<Self>;
+
+    /// All of it, in a fixed order.
+    fn tensors(&self) -> Vec<&Tensor>;
+}
+
+impl Batch for Tensor {
+    fn to_device(self, device: Device) -> Result<Self> {
+        Tensor::to_device(&self, device)
+    }
+
+    fn tensors(&self) -> Vec<&Tensor> {
+        vec![self]
+    }
 }
 
 /// What a section of a configuration must be able to do.

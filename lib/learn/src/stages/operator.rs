@@ -8,14 +8,15 @@
 //! the relative difference of spectral energy over tokens, the squared difference of the spectra over
 //! features, the relative error.
 
-use super::{ConfigOf, Constants, Metrics, Stage, spread};
+use super::{Batch, ConfigOf, Constants, Metrics, Stage, spread};
 use crate::config::{Config, Faults, Validate, within};
 use crate::identity;
 use crate::latents::{Condition, LatentScale};
 use crate::metrics::Regimes;
 use crate::models::codec::Border;
 use crate::models::{Operator, OperatorModel};
-use crate::params::{Builder, Params, Pass};
+use crate::params::{Builder, Params};
+use crate::pass::Pass;
 use data::latents::LatentStore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ use tensor::ops::spectrum::Spectrum;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::random::{Philox, Purpose};
-use tensor::{Dtype, Tape, Tensor, Var, constant};
+use tensor::{Device, Dtype, Tape, Tensor, Var};
 use unix::{Error, Result};
 
 /// What the operator is trained on.
@@ -160,6 +161,20 @@ pub struct RolloutBatch {
     states: Vec<Tensor>,
     features: Tensor,
     weights: Tensor,
+}
+
+impl Batch for RolloutBatch {
+    fn to_device(self, device: Device) -> Result<Self> {
+        Ok(Self {
+            states: self.states.iter().map(|t| t.to_device(device)).collect::<Result<_>>()?,
+            features: self.features.to_device(device)?,
+            weights: self.weights.to_device(device)?,
+        })
+    }
+
+    fn tensors(&self) -> Vec<&Tensor> {
+        self.states.iter().chain([&self.features, &self.weights]).collect()
+    }
 }
 
 impl OperatorStage {
@@ -307,13 +322,13 @@ impl Stage for OperatorStage {
     }
 
     fn loss(&self, pass: &Pass, batch: &RolloutBatch) -> Result<Var> {
-        let constant = |t: &Tensor| constant(t.to_dtype(pass.dtype()));
-        let (features, weights) = (constant(&batch.features), constant(&batch.weights));
-        let channels = constant(&self.scale.weights());
-        let mut z = constant(&batch.states[0]);
+        let features = pass.constant(&batch.features)?;
+        let weights = pass.constant(&batch.weights)?;
+        let channels = pass.constant(&self.scale.weights())?;
+        let mut z = pass.constant(&batch.states[0])?;
         let (mut terms, mut factors) = (Vec::new(), Vec::new());
         for (k, target) in batch.states[1..].iter().enumerate() {
-            let target = constant(target);
+            let target = pass.constant(target)?;
             z = self.operator.forward(pass, &z, &features)?;
             terms.push(pass.apply(SquaredError, &[&z, &target, &weights, &channels])?);
             factors.push(1.0 / (batch.states.len() - 1) as f64);
@@ -328,10 +343,10 @@ impl Stage for OperatorStage {
                 let op = Spectrum { epsilon: 1e-6 };
                 let (a, b) = (pass.apply(op, &[&z])?, pass.apply(op, &[&target])?);
                 let width = a.value().width();
-                let ones = constant(&Tensor::full(&[width], 1.0, pass.dtype()));
+                let ones = pass.full(&[width], 1.0)?;
                 let samples = a.shape()[0];
-                let equal = Tensor::full(&[samples], 1.0 / samples as f64, pass.dtype());
-                terms.push(pass.apply(SquaredError, &[&a, &b, &constant(&equal), &ones])?);
+                let equal = pass.full(&[samples], 1.0 / samples as f64)?;
+                terms.push(pass.apply(SquaredError, &[&a, &b, &equal, &ones])?);
                 factors.push(self.loss.spectrum);
             }
             if self.loss.relative > 0.0 {
@@ -361,13 +376,17 @@ impl Stage for OperatorStage {
                 let time = stride as f64 * store.frame_interval();
                 features.extend(self.condition.features(&store.parameter(trajectory), time));
             }
-            let features = constant(Tensor::of(&features, &[chunk.len(), Condition::FEATURES]));
-            let mut z = constant(first);
+            let features = Tensor::of(&features, &[chunk.len(), Condition::FEATURES]);
+            let features = features.to_device(params.device())?;
+            let mut z = first.to_device(params.device())?;
             let mut raw = vec![0.0; size];
             for k in 1..=steps {
                 let tape = Tape::without_gradients();
-                z = self.operator.forward(&Pass::frozen(&tape, params), &z, &features)?;
-                for (sample, z) in chunk.iter().zip(z.value().read::<f32>().chunks_exact(size)) {
+                let pass = Pass::frozen(&tape, params);
+                let features = pass.constant(&features)?;
+                z = self.operator.forward(&pass, &pass.constant(&z)?, &features)?.value().clone();
+                let states = z.to_host()?;
+                for (sample, z) in chunk.iter().zip(states.read::<f32>().chunks_exact(size)) {
                     let (trajectory, start) = at(sample);
                     let frame = start + k * stride;
                     self.scale.restore(z, &mut raw);

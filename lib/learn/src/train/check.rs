@@ -5,6 +5,7 @@ use super::dry_run::{self, Estimate};
 use crate::config::Config;
 use crate::stages::{ConfigOf, Stage};
 use std::path::Path;
+use tensor::Device;
 use unix::space::{ensure_space, human_bytes};
 use unix::{Error, Exit, Result};
 
@@ -17,9 +18,9 @@ pub struct Report {
 }
 
 /// Checks a run.
-pub fn check<S: Stage>(config: &ConfigOf<S>, run: &Path) -> Report {
+pub fn check<S: Stage>(config: &ConfigOf<S>, device: Device, run: &Path) -> Report {
     let mut faults = Vec::new();
-    let estimate = match dry_run::measure::<S>(config, 1) {
+    let estimate = match dry_run::measure::<S>(config, device, 1) {
         Ok(estimate) => Some(estimate),
         Err(error) => {
             faults.push(error);
@@ -34,7 +35,10 @@ pub fn check<S: Stage>(config: &ConfigOf<S>, run: &Path) -> Report {
         if let Err(error) = ensure_space(&run.join("ckpt"), bytes) {
             faults.push(error);
         }
-        if let Some(available) = available_memory().filter(|a| *a < estimate.memory_bytes as u64) {
+        if device == Device::Cpu
+            && let Some(available) =
+                available_memory().filter(|a| *a < estimate.memory_bytes as u64)
+        {
             faults.push(Error::new(
                 Exit::Failure,
                 format!(

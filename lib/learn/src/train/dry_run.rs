@@ -1,11 +1,15 @@
 //! What a run will need, measured on a few real updates that are then thrown away.
 
 use super::learner::{self, Learner};
+use super::numerics::{self, Numerics};
 use crate::optim::Schedule;
-use crate::stages::{ConfigOf, Stage};
+use crate::recompute::{Plan, Recompute};
+use crate::stages::{Batch, ConfigOf, Stage};
 use data::loader::Order;
 use serde::Serialize;
+use std::rc::Rc;
 use std::time::Instant;
+use tensor::Device;
 use unix::{Error, Result};
 
 /// Updates measured; as many before that, because the first ones fault their memory in.
@@ -26,6 +30,8 @@ pub struct Estimate {
     pub epochs: f64,
     /// Largest tensor memory during an update, in bytes.
     pub memory_bytes: usize,
+    /// Which blocks of the model are computed again, where `training.mem_budget` asks for it.
+    pub plan: Option<Plan>,
     /// Bytes of one checkpoint.
     pub checkpoint_bytes: usize,
     /// Seconds of one update, the median of a few.
@@ -39,32 +45,44 @@ pub struct Estimate {
 }
 
 /// Runs a few updates and a validation and extrapolates.
-pub fn dry_run<S: Stage>(config: &ConfigOf<S>) -> Result<Estimate> {
-    measure::<S>(config, MEASURED)
+pub fn dry_run<S: Stage>(config: &ConfigOf<S>, device: Device) -> Result<Estimate> {
+    measure::<S>(config, device, MEASURED)
 }
 
 /// Measures `updates` updates after as many to warm up.
-pub(super) fn measure<S: Stage>(config: &ConfigOf<S>, updates: u64) -> Result<Estimate> {
-    tensor::parallel::inside(|| measure_inside::<S>(config, updates))
+pub(super) fn measure<S: Stage>(
+    config: &ConfigOf<S>,
+    device: Device,
+    updates: u64,
+) -> Result<Estimate> {
+    tensor::parallel::inside(|| measure_inside::<S>(config, device, updates))
 }
 
-fn measure_inside<S: Stage>(config: &ConfigOf<S>, updates: u64) -> Result<Estimate> {
+fn measure_inside<S: Stage>(
+    config: &ConfigOf<S>,
+    device: Device,
+    updates: u64,
+) -> Result<Estimate> {
     let (stage, params) = S::open(config)?;
     let training = &config.training;
     let schedule = Schedule::new(&config.schedule, training.updates).map_err(Error::config)?;
+    let params = params.to_device(device)?;
     let mut learner = Learner::new(params, &config.optimizer, schedule, training);
     let order = Order::new(config.seed, stage.samples(), training.batch_size)?;
-    tensor::memory::reset_peak();
+    device.reset_peak();
+    let dtype = numerics::dtype(training, device);
+    let recompute = Rc::new(Recompute::new(training.mem_budget));
+    let numerics = Numerics { dtype, loss_scale: 1.0, recompute };
     let mut times = Vec::new();
     for update in 0..2 * updates {
         let mut passes = Vec::new();
         for pass in update * training.accumulation..(update + 1) * training.accumulation {
-            passes.push(stage.batch(pass, &order.batch(pass))?);
+            passes.push(stage.batch(pass, &order.batch(pass))?.to_device(device)?);
         }
         let started = Instant::now();
         let (mut loss, mut sum) = (0.0, None);
         for batch in &passes {
-            let (value, gradients) = learner::gradients(&stage, &learner.params, batch)?;
+            let (value, gradients) = learner::gradients(&stage, &learner.params, batch, &numerics)?;
             loss += value / training.accumulation as f64;
             match &mut sum {
                 None => sum = Some(gradients),
@@ -72,15 +90,17 @@ fn measure_inside<S: Stage>(config: &ConfigOf<S>, updates: u64) -> Result<Estima
             }
         }
         let sum = sum.unwrap_or_default();
-        let norm = learner::mean_norm(&sum, training.accumulation);
-        learner.update(update, loss, norm, &sum, training.accumulation);
+        let divisor = training.accumulation as f64 * numerics.loss_scale;
+        let norm = learner::mean_norm(&sum, divisor)?;
+        learner.update(update, loss, norm, &sum, divisor);
+        tensor::kernel::finish(device)?;
         if update >= updates {
             times.push(started.elapsed().as_secs_f64());
         }
     }
     times.sort_by(f64::total_cmp);
     let seconds_per_update = times[times.len() / 2];
-    let memory_bytes = tensor::memory::usage().peak;
+    let memory_bytes = device.usage().peak;
     let started = Instant::now();
     stage.validate(learner.judged(), training.validation_samples)?;
     let seconds_per_validation = started.elapsed().as_secs_f64();
@@ -88,7 +108,7 @@ fn measure_inside<S: Stage>(config: &ConfigOf<S>, updates: u64) -> Result<Estima
     let seconds =
         seconds_per_update * training.updates as f64 + seconds_per_validation * validations as f64;
     let samples = training.updates * training.samples_per_update();
-    let tensors = learner.files().into_iter().flat_map(|(_, tensors)| tensors);
+    let tensors = learner.files()?.into_iter().flat_map(|(_, tensors)| tensors);
     Ok(Estimate {
         stage: S::NAME.into(),
         parameters: learner.params.count(),
@@ -96,7 +116,8 @@ fn measure_inside<S: Stage>(config: &ConfigOf<S>, updates: u64) -> Result<Estima
         updates: training.updates,
         epochs: samples as f64 / stage.samples() as f64,
         memory_bytes,
-        checkpoint_bytes: tensors.map(|(_, t)| t.len() * t.dtype().bytes()).sum(),
+        plan: numerics.recompute.plan(),
+        checkpoint_bytes: tensors.map(|(_, t)| t.bytes()).sum(),
         seconds_per_update,
         seconds_per_validation,
         seconds,

@@ -1,11 +1,14 @@
 //! What is trained: parameters, their moving average, the optimizer's memory; and one update of them.
 
+use super::numerics::Numerics;
 use crate::config::Training;
 use crate::optim::{Optimizer, OptimizerState, Schedule};
-use crate::params::{Params, Pass};
+use crate::params::{Params, moved};
+use crate::pass::Pass;
 use crate::stages::Stage;
+use std::rc::Rc;
 use tensor::updates::{ema, norm};
-use tensor::{Dtype, Tape, Tensor};
+use tensor::{Device, Dtype, Tape, Tensor};
 use unix::{Error, Result};
 
 /// What is trained.
@@ -33,36 +36,50 @@ pub struct Step {
     pub learning_rate: f64,
 }
 
-/// Loss and gradients of one batch.
+/// Loss of one batch, and its gradients times the loss scale.
 pub fn gradients<S: Stage>(
     stage: &S,
     params: &Params,
     batch: &S::Batch,
+    numerics: &Numerics,
 ) -> Result<(f64, Vec<Tensor>)> {
+    let (loss, gradients) = loss_and_gradients(stage, params, batch, numerics)?;
+    // A device has all its work before it is waited for.
+    Ok((loss.to_host()?.item(), gradients))
+}
+
+/// [`gradients`], with the loss where it was computed.
+pub fn loss_and_gradients<S: Stage>(
+    stage: &S,
+    params: &Params,
+    batch: &S::Batch,
+    numerics: &Numerics,
+) -> Result<(Tensor, Vec<Tensor>)> {
     let tape = Tape::new();
-    let pass = Pass::training(&tape, params);
+    let pass = Pass::training(&tape, params)
+        .computing_in(numerics.dtype)?
+        .recomputing(Rc::clone(&numerics.recompute));
     let loss = stage.loss(&pass, batch)?;
     let variables = pass.variables().to_vec();
-    let value = loss.value().item();
     drop(pass);
-    let mut found = tape.backward(&loss)?;
+    numerics.recompute.end_pass();
+    let mut found = tape.backward_scaled(&loss, numerics.loss_scale)?;
+    let device = params.device();
     let gradients = variables
         .iter()
-        .map(|v| found.take(v).unwrap_or_else(|| Tensor::zeros(v.shape(), Dtype::F32)))
+        .map(|v| found.take(v).unwrap_or_else(|| Tensor::zeros_on(device, v.shape(), Dtype::F32)))
         .collect();
-    Ok((value, gradients))
+    Ok((loss.value().clone(), gradients))
 }
 
 /// sum += terms, tensor by tensor.
 pub fn accumulate(sum: &mut [Tensor], terms: &[Tensor]) {
-    for (s, t) in sum.iter_mut().zip(terms) {
-        tensor::updates::sum::add(s, t);
-    }
+    tensor::updates::sum::add_all(sum.iter_mut().zip(terms));
 }
 
-/// Global norm of the mean of `terms` gradients, given their sum.
-pub fn mean_norm(sum: &[Tensor], terms: u64) -> f64 {
-    norm::global_norm(sum) / terms as f64
+/// Global norm of the mean of gradients, given their sum and its divisor. Errors: those of their device.
+pub fn mean_norm(sum: &[Tensor], divisor: f64) -> Result<f64> {
+    Ok(norm::global_norm(sum)? / divisor)
 }
 
 impl Learner {
@@ -84,17 +101,17 @@ impl Learner {
         }
     }
 
-    /// One update (counted from 0) with the sum of `terms` gradients, whose mean has the norm
-    /// `gradient_norm` ([`mean_norm`]).
+    /// One update (counted from 0) with a sum of gradients that is to be divided by `divisor` (their
+    /// number and the loss scale), after which it has the norm `gradient_norm` ([`mean_norm`]).
     pub fn update(
         &mut self,
         update: u64,
         loss: f64,
         gradient_norm: f64,
         gradients: &[Tensor],
-        terms: u64,
+        divisor: f64,
     ) -> Step {
-        let mean = 1.0 / terms as f64;
+        let mean = 1.0 / divisor;
         let factor = self.schedule.factor(update);
         let learning_rate = self.optimizer.learning_rate * factor;
         let applied = loss.is_finite() && gradient_norm.is_finite();
@@ -112,9 +129,7 @@ impl Learner {
         let n = self.memory.steps as f64;
         let decay = self.decay.min((1.0 + n) / (10.0 + n));
         if let Some(average) = &mut self.average {
-            for (a, p) in average.tensors_mut().zip(self.params.tensors()) {
-                ema::apply(decay, p, a);
-            }
+            ema::apply_all(decay, self.params.tensors().zip(average.tensors_mut()));
         }
     }
 
@@ -125,24 +140,25 @@ impl Learner {
 
     /// The first 64 bits of the BLAKE3 of all parameters, in hexadecimal: ranks, and runs of the
     /// same configuration, have the same.
-    pub fn hash(&self) -> String {
+    pub fn hash(&self) -> Result<String> {
         let mut hasher = blake3::Hasher::new();
         for tensor in self.params.tensors() {
-            hasher.update(crate::checkpoint::bytes_of(tensor));
+            hasher.update(tensor.to_host()?.as_bytes());
         }
-        hasher.finalize().to_hex()[..16].to_string()
+        Ok(hasher.finalize().to_hex()[..16].to_string())
     }
 
-    /// Named tensors of a checkpoint, by file.
-    pub fn files(&self) -> Vec<(&'static str, Vec<(String, Tensor)>)> {
+    /// Named tensors of a checkpoint, by file, on the host.
+    pub fn files(&self) -> Result<Vec<(&'static str, Vec<(String, Tensor)>)>> {
+        let memory = self.memory.entries(&self.optimizer, &self.params);
         let mut files = vec![
-            ("model", self.params.entries().to_vec()),
-            ("optim-0-of-1", self.memory.entries(&self.optimizer, &self.params)),
+            ("model", moved(self.params.entries(), Device::Cpu)?),
+            ("optim-0-of-1", moved(&memory, Device::Cpu)?),
         ];
         if let Some(average) = &self.average {
-            files.push(("ema", average.entries().to_vec()));
+            files.push(("ema", moved(average.entries(), Device::Cpu)?));
         }
-        files
+        Ok(files)
     }
 
     /// Takes over what [`Learner::files`] gave.

@@ -2,14 +2,15 @@
 
 use crate::checkpoint::Loaded;
 use serde_json::{Map, Value, json};
+use tensor::Device;
 use unix::{cli, host};
 
 /// Largest `env.json` that is looked into, in bytes.
 const MAX_BYTES: u64 = 100_000_000;
 
 /// What results may depend on to the last bit, for `env.json`.
-pub(super) fn facts(device: &str) -> Value {
-    json!({"device": device, "vectors": tensor::simd::level()})
+pub(super) fn facts(device: Device) -> Value {
+    json!({"device": device.to_string(), "vectors": tensor::simd::level()})
 }
 
 /// What differs, as "version 0.1.0, now 0.2.0", from the start that made the checkpoint; none when

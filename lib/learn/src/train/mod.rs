@@ -7,9 +7,11 @@
 
 mod attempts;
 mod check;
+mod compiled;
 mod dry_run;
 mod learner;
 mod machine;
+mod numerics;
 mod passes;
 mod progress;
 mod reporter;
@@ -23,6 +25,7 @@ mod watch;
 pub use check::{Report, check};
 pub use dry_run::{Estimate, dry_run};
 pub use learner::{Learner, Step};
+pub use numerics::LossScale;
 pub use progress::Progress;
 pub use session::{Job, Resume};
 pub use watch::{Spike, Watch};
@@ -165,7 +168,8 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
         };
         job.ranks.all_reduce(&mut gradients)?;
         let terms = training.accumulation * job.ranks.size() as u64;
-        let norm = learner::mean_norm(&gradients, terms);
+        let divisor = terms as f64 * session.numerics().loss_scale;
+        let norm = learner::mean_norm(&gradients, divisor)?;
         if let Some(spike) = session.progress.watch.spike(&training.spike, loss, norm) {
             reporter.spike(update + 1, &spike);
             if training.on_spike == OnSpike::Rewind {
@@ -177,7 +181,7 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
                 continue;
             }
         }
-        let step = session.learner.update(update, loss, norm, &gradients, terms);
+        let step = session.learner.update(update, loss, norm, &gradients, divisor);
         drop(gradients);
         session.count(training, loss, &step);
         reporter.update(&session.progress, loss, &step, started.elapsed(), stall)?;
@@ -186,7 +190,7 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
         }
         let done = session.progress.update;
         if training.hash_every > 0 && done.is_multiple_of(training.hash_every) {
-            reporter.hash(&session.progress, &session.learner.hash());
+            reporter.hash(&session.progress, &session.learner.hash()?);
         }
         let mut best = false;
         if done.is_multiple_of(training.validate_every) || done == training.updates {
@@ -222,8 +226,8 @@ fn distrust<S: Stage>(
     mismatch: &Mismatch,
     reporter: &mut Reporter,
 ) -> End {
-    let (host, device) = (unix::host::name(), job.device.as_str());
-    reporter.machine(update, &host, device, mismatch);
+    let (host, device) = (unix::host::name(), job.device.to_string());
+    reporter.machine(update, &host, &device, mismatch);
     End::Machine(format!(
         "machine, not data: update {update} computed twice on {host} ({device}) gave different bits \
          ({}, {} gradients), and {}; go on elsewhere and have {host} tested",

@@ -3,7 +3,7 @@
 use super::learner;
 use super::session::{Job, Session};
 use super::verify::{self, Mismatch};
-use crate::stages::Stage;
+use crate::stages::{Batch, Stage};
 use data::loader::{Order, Prefetch};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use unix::Result;
 pub fn loader<S: Stage>(job: &Job<S>, session: &Session<S>) -> Result<Prefetch<S::Batch>> {
     let training = &job.config.training;
     let order = Order::new(job.config.seed, session.stage.samples(), training.batch_size)?;
-    let stage = Arc::clone(&session.stage);
+    let (stage, device) = (Arc::clone(&session.stage), job.device);
     let accumulation = training.accumulation;
     let first = session.progress.update * accumulation;
     // What rewinds have passed over moves the samples, not what goes by the update.
     let passed_over = session.progress.passed_over / training.batch_size;
     // A pass is numbered like an update without accumulation.
     Prefetch::start(first, training.prefetch, move |pass| {
-        stage.batch(pass, &order.batch(pass + passed_over))
+        stage.batch(pass, &order.batch(pass + passed_over))?.to_device(device)
     })
 }
 
@@ -38,20 +38,24 @@ pub struct Sum {
 /// The passes of the update that comes next; computed twice when it is one to be verified.
 pub fn passes<S: Stage>(
     job: &Job<S>,
-    session: &Session<S>,
+    session: &mut Session<S>,
     batches: &mut Prefetch<S::Batch>,
 ) -> Result<Result<Sum, Mismatch>> {
     let training = &job.config.training;
+    let (every, numerics) = (training.verify_every, session.numerics());
     let (stage, params) = (&*session.stage, &session.learner.params);
-    let every = training.verify_every;
+    let compiled = &mut session.compiled;
     let verified = every > 0 && (session.progress.update + 1).is_multiple_of(every);
     let (mut loss, mut sum, mut stall) = (0.0, None, Duration::ZERO);
     for _ in 0..training.accumulation {
         let batch = batches.next()?;
         stall += batches.stall();
         let computed = match verified {
-            true => verify::twice(stage, params, &batch)?,
-            false => Ok(learner::gradients(stage, params, &batch)?),
+            true => verify::twice(stage, params, &batch, &numerics)?,
+            false => {
+                let keep = training.accumulation > 1;
+                Ok(compiled.gradients(stage, params, batch, &numerics, keep)?)
+            }
         };
         let (value, gradients) = match computed {
             Ok(computed) => computed,

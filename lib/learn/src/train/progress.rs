@@ -1,6 +1,7 @@
 //! Where a run stands, as it is kept in every checkpoint. Nothing that a function of the update
 //! gives (order of the data, learning rate, noise) is in it.
 
+use super::numerics::LossScale;
 use super::watch::Watch;
 use serde::{Deserialize, Serialize};
 use unix::status::{Best, Cost};
@@ -22,6 +23,9 @@ pub struct Progress {
     pub skipped: u64,
     /// Of these, the last ones in a row.
     pub skipped_in_row: u64,
+    /// The scale of the loss, in half precision only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
     /// What is remembered of the last updates.
     pub watch: Box<Watch>,
     /// Best validation.

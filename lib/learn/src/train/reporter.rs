@@ -65,7 +65,7 @@ impl Reporter {
                 "stage": S::NAME,
                 "updates": training.updates,
                 "parameters": learner.params.count(),
-                "device": job.device,
+                "device": job.device.to_string(),
                 "threads": tensor::parallel::threads(),
                 "ranks": job.ranks.size(),
                 "time_left": budget.to_string(),

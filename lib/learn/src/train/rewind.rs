@@ -55,6 +55,7 @@ impl<S: Stage> Session<S> {
         let schedule = Schedule::new(&job.config.schedule, job.config.training.updates);
         let schedule = schedule.map_err(Error::config)?;
         let (_, params) = S::open(&job.config)?;
+        let params = params.to_device(job.device)?;
         let mut learner =
             Learner::new(params, &job.config.optimizer, schedule, &job.config.training);
         let (mut progress, mut metrics) = (Progress::default(), Value::Null);

@@ -1,18 +1,23 @@
 //! One start of a run: what it begins from, and what it holds while it lasts.
 
+use super::compiled::Compiled;
 use super::learner::{Learner, Step};
+use super::numerics::{self, Numerics};
 use super::progress::Progress;
 use super::reporter::Reporter;
 use super::{machine, restart};
 use crate::checkpoint::{Done, KeepRules, Loaded, Saver, State};
 use crate::config::{OnSpike, Training};
 use crate::optim::Schedule;
+use crate::recompute::Recompute;
 use crate::stages::{ConfigOf, Stage};
 use dist::Collective;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tensor::{Device, Dtype};
 use unix::budget::Budget;
 use unix::lease::Lease;
 use unix::run_dir::RunDir;
@@ -44,8 +49,8 @@ pub struct Job<'a, S: Stage> {
     pub accept_changes: bool,
     /// Whether to try again what failed in a way that another start would repeat.
     pub retry: bool,
-    /// Name of the device, for the records.
-    pub device: String,
+    /// Where to compute.
+    pub device: Device,
     /// The ranks of the run.
     pub ranks: &'a dyn Collective,
 }
@@ -72,6 +77,10 @@ pub(super) struct Session<S: Stage> {
     pub validated: (u64, Value),
     /// The update of the run's own checkpoint that this start goes on from, unchanged.
     pub stands_at: Option<u64>,
+    /// Element type inside the model.
+    dtype: Dtype,
+    recompute: Rc<Recompute>,
+    pub compiled: Compiled<S::Batch>,
     longest_update: Duration,
     longest_save: Duration,
     /// Seconds spent by earlier starts.
@@ -82,7 +91,9 @@ pub(super) struct Session<S: Stage> {
 }
 
 /// Keys that may change from start to start: they decide how the run is made, not what it becomes.
-const OPERATIONAL: [&str; 11] = [
+const OPERATIONAL: [&str; 13] = [
+    "training.compile",
+    "training.mem_budget",
     "training.attempts_without_progress",
     "training.verify_every",
     "training.hash_every",
@@ -129,9 +140,10 @@ impl<S: Stage> Session<S> {
         let training = &job.config.training;
         let schedule =
             Schedule::new(&job.config.schedule, training.updates).map_err(Error::config)?;
+        let params = params.to_device(job.device)?;
         let mut learner = Learner::new(params, &job.config.optimizer, schedule, training);
         let data_hash = stage.data_hash();
-        let facts = machine::facts(&job.device);
+        let facts = machine::facts(job.device);
         let (mut progress, mut accepted) = (Progress::default(), Vec::new());
         if let Some(found) = &found {
             progress = restart::progress_of::<S>(found)?;
@@ -209,6 +221,9 @@ impl<S: Stage> Session<S> {
             },
             validated,
             stands_at,
+            dtype: numerics::dtype(training, job.device),
+            compiled: Compiled::new(training.compile, job.device),
+            recompute: Rc::new(Recompute::new(training.mem_budget)),
             longest_update: Duration::ZERO,
             longest_save: Duration::ZERO,
             warned_of_cost: false,
@@ -245,20 +260,38 @@ impl<S: Stage> Session<S> {
             .then(|| format!("the budget of {budget} is spent (cost.stop_at_budget)"))
     }
 
+    /// What the next pass computes in.
+    pub fn numerics(&self) -> Numerics {
+        let loss_scale = match self.dtype {
+            Dtype::F16 => self.progress.loss_scale.unwrap_or_default().scale,
+            _ => 1.0,
+        };
+        Numerics { dtype: self.dtype, loss_scale, recompute: Rc::clone(&self.recompute) }
+    }
+
     /// Counts an update.
     pub fn count(&mut self, training: &Training, loss: f64, step: &Step) {
         let p = &mut self.progress;
+        // Gradients beyond the range of half precision are no fault of the model's.
+        let mut overflow = false;
+        if self.dtype == Dtype::F16 {
+            let scale = p.loss_scale.get_or_insert_default();
+            overflow = !step.applied && loss.is_finite() && scale.is_to_blame();
+            scale.follow(overflow);
+        }
         p.update += 1;
         p.samples += training.samples_per_update();
         let applied = step.applied.then_some((loss, step.gradient_norm));
-        p.watch.note(&training.spike, p.update, applied);
+        if !overflow {
+            p.watch.note(&training.spike, p.update, applied);
+        }
         p.steps = self.learner.memory.steps;
         p.seconds = self.seconds_before + unix::time::process_start().elapsed().as_secs_f64();
         if step.applied {
             p.skipped_in_row = 0;
         } else {
             p.skipped += 1;
-            p.skipped_in_row += 1;
+            p.skipped_in_row += u64::from(!overflow);
         }
     }
 
@@ -293,7 +326,7 @@ impl<S: Stage> Session<S> {
         if self.validated.0 == self.progress.update {
             state.metrics = self.validated.1.clone();
         }
-        for (file, tensors) in self.learner.files() {
+        for (file, tensors) in self.learner.files()? {
             state.tensors.insert(file.into(), tensors);
         }
         state.tensors.insert("constants".into(), self.stage.constants());

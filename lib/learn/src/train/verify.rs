@@ -2,12 +2,12 @@
 //! it does not, a processor or memory errs, and neither the data nor the numerics.
 
 use super::learner;
-use crate::checkpoint::bytes_of;
+use super::numerics::Numerics;
 use crate::params::Params;
 use crate::stages::Stage;
 use serde::Serialize;
 use tensor::Tensor;
-use unix::Result;
+use unix::{Error, Result};
 
 /// Loss and gradients of a batch.
 type Computed = (f64, Vec<Tensor>);
@@ -28,15 +28,16 @@ pub fn twice<S: Stage>(
     stage: &S,
     params: &Params,
     batch: &S::Batch,
+    numerics: &Numerics,
 ) -> Result<Result<Computed, Mismatch>> {
-    let compute = || learner::gradients(stage, params, batch);
+    let compute = || learner::gradients(stage, params, batch, numerics);
     let (first, second) = (compute()?, compute()?);
-    let Some((of, gradients)) = difference(params, &first, &second) else {
+    let Some((of, gradients)) = difference(params, &first, &second)? else {
         return Ok(Ok(first));
     };
     let third = compute()?;
-    let is = |other: &Computed| difference(params, &third, other).is_none();
-    let verdict = match (is(&first), is(&second)) {
+    let is = |other: &Computed| Ok::<_, Error>(difference(params, &third, other)?.is_none());
+    let verdict = match (is(&first)?, is(&second)?) {
         (true, _) => "a third agrees with the first: the second was wrong",
         (_, true) => "a third agrees with the second: the first was wrong",
         _ => "a third agrees with neither",
@@ -45,13 +46,16 @@ pub fn twice<S: Stage>(
 }
 
 /// The name of the first difference, and how many gradients differ.
-fn difference(params: &Params, a: &Computed, b: &Computed) -> Option<(String, usize)> {
-    let pairs = params.entries().iter().zip(a.1.iter().zip(&b.1));
-    let differ = pairs.filter(|(_, (a, b))| bytes_of(a) != bytes_of(b)).map(|((name, _), _)| name);
-    let names: Vec<&String> = differ.collect();
+fn difference(params: &Params, a: &Computed, b: &Computed) -> Result<Option<(String, usize)>> {
+    let mut names = Vec::new();
+    for ((name, _), (a, b)) in params.entries().iter().zip(a.1.iter().zip(&b.1)) {
+        if a.to_host()?.as_bytes() != b.to_host()?.as_bytes() {
+            names.push(name);
+        }
+    }
     // NaNs of the same bits are the same.
     if a.0.to_bits() != b.0.to_bits() {
-        return Some(("loss".into(), names.len()));
+        return Ok(Some(("loss".into(), names.len())));
     }
-    names.first().map(|name| ((*name).clone(), names.len()))
+    Ok(names.first().map(|name| ((*name).clone(), names.len())))
 }

@@ -4,13 +4,14 @@ use super::{Origin, Parts, Weights};
 use crate::identity::{hash_of_constants, hash_of_model};
 use crate::models::{Codec, CodecModel};
 use crate::normalisation::Normalisation;
-use crate::params::{Builder, Params, Pass};
+use crate::params::{Builder, Params};
+use crate::pass::Pass;
 use crate::stages::Constants;
 use crate::stages::codec::CodecStage;
 use data::latents::Key;
 use data::split_set::TrajectorySet;
 use std::path::Path;
-use tensor::{Dtype, Tape, Tensor, constant};
+use tensor::{Dtype, Tape, Tensor};
 use unix::{Context, Error, Result};
 
 /// Fields that go through the model at once: enough for all threads, few enough for the caches.
@@ -132,8 +133,8 @@ impl TrainedCodec {
             self.normalisation.apply(fields, input.write());
             let tape = Tape::without_gradients();
             let pass = Pass::frozen(&tape, &self.params);
-            let z = self.codec.encode(&pass, &constant(input))?;
-            latents.extend_from_slice(z.value().read::<f32>());
+            let z = self.codec.encode(&pass, &pass.constant(&input)?)?;
+            latents.extend_from_slice(z.value().to_host()?.read::<f32>());
         }
         Ok(Tensor::of(&latents, &[count, self.tokens, self.dim()]))
     }
@@ -148,8 +149,8 @@ impl TrainedCodec {
             let z = Tensor::of(z, &[z.len() / width, self.tokens, self.dim()]);
             let tape = Tape::without_gradients();
             let pass = Pass::frozen(&tape, &self.params);
-            let u = self.codec.decode(&pass, &constant(z))?;
-            self.normalisation.invert(u.value().read::<f32>(), out);
+            let u = self.codec.decode(&pass, &pass.constant(&z)?)?;
+            self.normalisation.invert(u.value().to_host()?.read::<f32>(), out);
         }
         Ok(fields)
     }

@@ -4,12 +4,13 @@ use super::{Origin, Parts, TrainedCodec, Weights};
 use crate::identity;
 use crate::latents::{Condition, LatentScale};
 use crate::models::{Operator, OperatorModel};
-use crate::params::{Builder, Params, Pass};
+use crate::params::{Builder, Params};
+use crate::pass::Pass;
 use crate::stages::Constants;
 use crate::stages::operator::{LatentData, OperatorStage};
 use data::parameter::Parameter;
 use std::path::Path;
-use tensor::{Dtype, Tape, Tensor, constant};
+use tensor::{Dtype, Tape, Tensor};
 use unix::{Context, Error, Result};
 
 /// States that go through the model at once: enough for all threads, few enough for the caches.
@@ -103,9 +104,8 @@ impl TrainedOperator {
     pub fn step(&self, z: &Tensor, features: &Tensor) -> Result<Tensor> {
         let tape = Tape::without_gradients();
         let pass = Pass::frozen(&tape, &self.params);
-        let next =
-            self.operator.forward(&pass, &constant(z.clone()), &constant(features.clone()))?;
-        Ok(next.value().clone())
+        let (z, features) = (pass.constant(z)?, pass.constant(features)?);
+        self.operator.forward(&pass, &z, &features)?.value().to_host()
     }
 
     /// Latents [n, tokens, dim] in the codec's own scale -> those after each of `steps` steps.

@@ -61,7 +61,7 @@ impl Run {
             resume: Resume::Auto,
             accept_changes: false,
             retry: false,
-            device: "cpu".into(),
+            device: tensor::Device::Cpu,
             ranks: &Solo,
         };
         match train(&job) {

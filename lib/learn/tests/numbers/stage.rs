@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use learn::config::Config;
-use learn::params::{Builder, Init, ParamId, Params, Pass};
+use learn::params::{Builder, Init, ParamId, Params};
+use learn::pass::Pass;
 use learn::stages::{Constants, Metrics, Stage};
 use rustix::process::{Signal, getpid, kill_process};
 use schemars::JsonSchema;

@@ -9,10 +9,7 @@
 KERNEL(faults_read)(const float* x, float* y, int n, int wrong) {
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n + wrong) {
-        const float value = x[i];
-        if (i < n) {
-            y[i] = value;
-        }
+        y[i < n ? i : 0] = x[i];
     }
 }
 
@@ -36,7 +33,7 @@ KERNEL(faults_shared)(float* y, int wrong) {
     const int i = static_cast<int>(threadIdx.x);
     second[i] = 1.0f;
     first[i + wrong] = 2.0f;
-    y[i] = first[i] + second[i];
+    y[i] = second[i];
 }
 
 // Four floats from an address that is no multiple of 16: by load_vector (0), float4 (1).

@@ -1,19 +1,127 @@
-//! The CUDA driver, opened at run time.
+//! GPUs, by the CUDA driver, which is opened at run time: one program for machines with and without.
+//!
+//! All work of a GPU goes into one stream and is done in the order in which it was given. Only copies
+//! from and to the host run beside it (`copy`), ordered by events. Handles live as long as the process.
+//! None of this may be used after `fork`.
 
-use super::{Grid, Source, Value};
-use crate::dtype::Dtype;
+mod copy;
+mod driver;
+mod graph;
+mod launch;
+
+pub use graph::Graph;
+
+use copy::{Download, Upload};
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUstream};
+use driver::check;
+use launch::Functions;
+use std::ffi::{CStr, c_int};
+use std::ptr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use unix::{Error, Exit, Result};
+
+/// More than any machine has.
+const MOST: usize = 64;
+/// The least compute capability: as `compile` has it.
+const OLDEST: (c_int, c_int) = (8, 0);
 
 /// A GPU: its context, its streams and the kernels loaded so far.
 #[derive(Debug)]
 pub struct Gpu {
+    number: u32,
     name: String,
+    architecture: String,
+    /// CUDA version of the driver, e.g. 12040.
+    driver: c_int,
+    /// Most bytes of shared memory that a block can have.
+    shared: u32,
+    context: CUcontext,
+    /// Where all kernels run.
+    stream: CUstream,
+    functions: Functions,
+    upload: Mutex<Option<Upload>>,
+    download: Mutex<Option<Download>>,
+    /// Whether launches are being recorded.
+    capturing: AtomicBool,
 }
 
+// SAFETY: handles of the driver may be used by any thread; each use makes the context current first.
+unsafe impl Send for Gpu {}
+// SAFETY: as above; the driver does its own locking, and what is ours is behind locks.
+unsafe impl Sync for Gpu {}
+
 impl Gpu {
-    /// The GPU of that number, opened once a process. Errors: no driver, no such device.
-    pub fn open(_number: u32) -> Result<&'static Gpu> {
-        Err(Error::new(Exit::Failure, "this build does not drive GPUs"))
+    /// The GPU of that number, opened once a process. Errors: no driver or one too old, no such GPU or
+    /// one too old.
+    pub fn open(number: u32) -> Result<&'static Gpu> {
+        static OPEN: [OnceLock<&'static Gpu>; MOST] = [const { OnceLock::new() }; MOST];
+        static OPENING: Mutex<()> = Mutex::new(());
+        let place = OPEN.get(number as usize);
+        if let Some(gpu) = place.and_then(OnceLock::get) {
+            return Ok(gpu);
+        }
+        let _one_at_a_time = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gpu) = place.and_then(OnceLock::get) {
+            return Ok(gpu);
+        }
+        let gpu = Self::new(number)?;
+        match place {
+            Some(place) => Ok(place.get_or_init(|| Box::leak(Box::new(gpu)))),
+            None => Err(Error::new(Exit::Failure, format!("cuda:{number}: only {MOST} are used"))),
+        }
+    }
+
+    fn new(number: u32) -> Result<Gpu> {
+        let driver = driver::version()?;
+        let asked = |what: &str| format!("cuda:{number}: {what}");
+        let mut count = 0;
+        // SAFETY: the driver is initialised; it writes to the integer.
+        check(unsafe { sys::cuDeviceGetCount(&mut count) }, || asked("counting GPUs"))?;
+        let ordinal = c_int::try_from(number).ok().filter(|n| *n < count).ok_or_else(|| {
+            let visible = driver::visible();
+            let message =
+                format!("no cuda:{number}: GPUs that this process sees: {count}{visible}");
+            Error::new(Exit::Failure, message)
+        })?;
+        let mut device = 0;
+        // SAFETY: an ordinal below the count.
+        check(unsafe { sys::cuDeviceGet(&mut device, ordinal) }, || asked("finding it"))?;
+        let name = name(device).map_err(|why| why.context(asked("its name")))?;
+        let get = |what| attribute(device, what).map_err(|why| why.context(asked(&name)));
+        let major = get(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = get(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let shared =
+            get(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        if (major, minor) < OLDEST {
+            let (a, b) = OLDEST;
+            return Err(Error::new(
+                Exit::Failure,
+                format!(
+                    "cuda:{number}, {name}, has compute capability {major}.{minor}, and {a}.{b} or newer is needed: \
+                     use another, or --device cpu"
+                ),
+            ));
+        }
+        let mut context = ptr::null_mut();
+        let what = || format!("cuda:{number}, {name}: using it");
+        // SAFETY: a device of the driver; the context is kept until the process ends.
+        check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) }, what)?;
+        // SAFETY: the context just retained.
+        check(unsafe { sys::cuCtxSetCurrent(context) }, what)?;
+        Ok(Gpu {
+            number,
+            name,
+            architecture: architecture(major, minor),
+            driver,
+            shared: u32::try_from(shared).unwrap_or(0),
+            context,
+            stream: stream()?,
+            functions: Functions::default(),
+            upload: Mutex::new(None),
+            download: Mutex::new(None),
+            capturing: AtomicBool::new(false),
+        })
     }
 
     /// What the driver calls it.
@@ -21,40 +129,119 @@ impl Gpu {
         &self.name
     }
 
-    pub(crate) fn allocate(&self, _bytes: usize) -> Result<u64> {
-        Self::open(0).map(|_| 0)
+    /// What kernels are compiled for, e.g. `sm_90a`.
+    pub fn architecture(&self) -> &str {
+        &self.architecture
     }
 
-    pub(crate) fn free(&self, _address: u64) {}
-
-    pub(crate) fn copy_in(&self, _to: u64, _from: &[u8]) -> Result<()> {
-        Self::open(0).map(|_| ())
+    /// Bytes of its memory: free now, and in all. Errors: an earlier kernel failed.
+    pub fn memory(&self) -> Result<(usize, usize)> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: a context is current; it writes to both numbers.
+        let result = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
+        check(result, || self.said("asking for its memory"))?;
+        Ok((free, total))
     }
 
-    pub(crate) fn copy_out(&self, _to: &mut [u8], _from: u64) -> Result<()> {
-        Self::open(0).map(|_| ())
+    /// Memory, 256-byte aligned. Errors: there is none left.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<u64> {
+        self.enter()?;
+        let mut address = 0;
+        // SAFETY: a context is current; it writes to the address.
+        let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) };
+        check(result, || {
+            let left = self.memory().map(|(free, total)| format!(", {free} of {total} are free"));
+            self.said(&format!("asking for {bytes} bytes{}", left.unwrap_or_default()))
+        })?;
+        Ok(address)
     }
 
-    pub(crate) fn copy(&self, _to: u64, _from: u64, _bytes: usize) -> Result<()> {
-        Self::open(0).map(|_| ())
+    /// Gives memory back; waits for what uses it.
+    pub(crate) fn free(&self, address: u64) {
+        // An error here is one of an earlier kernel, and sticks to whatever is asked next.
+        if self.enter().is_ok() {
+            // SAFETY: of `allocate`, and nobody's any more.
+            let _ = unsafe { sys::cuMemFree_v2(address) };
+        }
     }
 
-    pub(crate) fn zero(&self, _address: u64, _bytes: usize) -> Result<()> {
-        Self::open(0).map(|_| ())
-    }
-
-    pub(crate) fn launch(
-        &self,
-        _source: &'static Source,
-        _element: Dtype,
-        _kernel: &'static str,
-        _grid: Grid,
-        _args: &[Value],
-    ) -> Result<()> {
-        Self::open(0).map(|_| ())
-    }
-
+    /// Waits until everything is done. Errors: something of it failed.
     pub(crate) fn synchronise(&self) -> Result<()> {
-        Self::open(0).map(|_| ())
+        self.enter()?;
+        // SAFETY: our stream.
+        let result = unsafe { sys::cuStreamSynchronize(self.stream) };
+        check(result, || self.said("waiting for kernels"))
+    }
+
+    /// Makes the context that of this thread: the driver's functions work on it.
+    fn enter(&self) -> Result<()> {
+        // SAFETY: a context that is never released.
+        check(unsafe { sys::cuCtxSetCurrent(self.context) }, || self.said("entering its context"))
+    }
+
+    /// What an error begins with.
+    fn said(&self, what: &str) -> String {
+        format!("cuda:{}: {what}", self.number)
+    }
+}
+
+/// The most specific architecture of a compute capability. Only Hopper's matrix instructions need the
+/// suffix: what it enables runs on that generation only, and our kernels ask for no other's.
+fn architecture(major: c_int, minor: c_int) -> String {
+    format!("sm_{major}{minor}{}", if (major, minor) == (9, 0) { "a" } else { "" })
+}
+
+fn name(device: CUdevice) -> Result<String> {
+    let mut bytes = [0; 256];
+    // SAFETY: there is room for as many bytes as is said, and it ends with 0.
+    let result = unsafe { sys::cuDeviceGetName(bytes.as_mut_ptr(), 255, device) };
+    check(result, || "cuDeviceGetName".into())?;
+    // SAFETY: as above; the last byte is 0 in any case.
+    Ok(unsafe { CStr::from_ptr(bytes.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<c_int> {
+    let mut value = 0;
+    // SAFETY: a device of the driver; it writes to the integer.
+    let result = unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) };
+    check(result, || "cuDeviceGetAttribute".into())?;
+    Ok(value)
+}
+
+/// A stream that waits for no other one. A context must be current.
+fn stream() -> Result<CUstream> {
+    let mut stream = ptr::null_mut();
+    let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+    // SAFETY: a context is current; the stream is kept until the process ends.
+    check(unsafe { sys::cuStreamCreate(&mut stream, flags) }, || "making a stream".into())?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn hopper_has_an_architecture_of_its_own() {
+        let names = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)].map(|(a, b)| architecture(a, b));
+        assert_eq!(names, ["sm_80", "sm_89", "sm_90a", "sm_100", "sm_120"]);
+        for name in names {
+            crate::kernel::compile::check_architecture(&name).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_told_of_at_once() {
+        let start = Instant::now();
+        let error = Gpu::open(63).unwrap_err();
+        assert_eq!(error.exit, Exit::Failure);
+        let message = error.to_string();
+        assert!(message.contains("no GPU: ") || message.contains("no cuda:63: "), "{message}");
+        if message.contains("no CUDA driver") {
+            assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        }
+        assert_eq!(Gpu::open(1000).unwrap_err().exit, Exit::Failure);
     }
 }

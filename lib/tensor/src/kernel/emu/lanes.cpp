@@ -194,9 +194,8 @@ static void report_endless_wait() {
                 break;
             }
         }
-        used += snprintf(m.message + used, m.message_bytes - used,
-                         first == last ? "%s thread %u: %s" : "%s threads %u-%u %s",
-                         first == 0 ? ":" : ";", first, first == last ? 0 : last, state);
+        used += snprintf(m.message + used, m.message_bytes - used, "%s threads %u-%u %s",
+                         first == 0 ? ":" : ";", first, last, state);
         first = last + 1;
     }
     m.failed = true;

@@ -8,8 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <numeric>
+#include <string>
 
 // Written by build.rs.
 extern "C" const EmulatorSource* const emulator_sources[];
@@ -63,36 +65,42 @@ static void give_machine(Machine* machine) {
     idle.push_back(machine);
 }
 
-void append_source_line(char* text, size_t bytes, const void* code) {
-    if (!code) {
-        return;
-    }
-    char program[4096], command[5000];
+// " at file.cu:12", once for each function that was inlined around it; from the debug information.
+static std::string find_source_line(const void* code) {
+    std::string found;
+    char program[4096], command[5000], line[300];
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length <= 0 || memchr(program, '\'', static_cast<size_t>(length))) {
-        return;
+        return found;
     }
     program[length] = 0;
     // The address of the call, not of what follows it.
-    const size_t offset = static_cast<size_t>(static_cast<const char*>(code) - 1 - &__executable_start);
-    snprintf(command, sizeof command, "addr2line -s -i -e '%s' 0x%zx 2>/dev/null", program, offset);
+    const ptrdiff_t offset = static_cast<const char*>(code) - 1 - &__executable_start;
+    snprintf(command, sizeof command, "addr2line -s -i -e '%s' 0x%tx 2>/dev/null", program, offset);
     FILE* lines = popen(command, "r");
-    if (!lines) {
-        return;
-    }
-    char line[300];
-    size_t used = strlen(text);
-    for (int i = 0; fgets(line, sizeof line, lines); i++) {
+    while (lines && fgets(line, sizeof line, lines)) {
         line[strcspn(line, " \n")] = 0;
-        if (strchr(line, '?') || strncmp(line, "emulator.h", 10) == 0) {
-            continue;
-        }
-        used += static_cast<size_t>(snprintf(text + used, bytes - used, " at %s", line));
-        if (used >= bytes) {
-            break;
+        if (!strchr(line, '?') && strncmp(line, "emulator.h", 10) != 0) {
+            found += std::string(" at ") + line;
         }
     }
-    pclose(lines);
+    if (lines) {
+        pclose(lines);
+    }
+    return found;
+}
+
+void append_source_line(char* text, size_t bytes, const void* code) {
+    static std::mutex mutex;
+    static std::map<const void*, std::string> known;
+    if (code) {
+        const std::lock_guard<std::mutex> guard(mutex);
+        if (!known.count(code)) {
+            known[code] = find_source_line(code);
+        }
+        const size_t used = strlen(text);
+        snprintf(text + used, bytes - used, "%s", known[code].c_str());
+    }
 }
 
 static const char* const KINDS[] = {"a pointer", "i32", "u32", "i64", "u64", "f32"};

@@ -92,14 +92,14 @@ static bool is_reachable(const Allocation& allocation) {
             const uintptr_t away = address < region->start ? region->start - address
                                    : address >= end       ? address - end
                                                           : 0;
-            if (away < distance) {
+            if (away < distance && region->size > 0) {
                 distance = away;
                 nearest = region;
             }
         }
     }
     const char* verb = write ? "writes" : "reads";
-    if (!nearest || distance > (1u << 30)) {
+    if (!nearest || distance > 1u << 20) {
         fault(code, "%s %zu bytes at address %p, which is in no memory of this device", verb, bytes,
               reinterpret_cast<void*>(address));
     }

@@ -1,0 +1,195 @@
+//! Which blocks of a model keep what their backward pass needs, and which are computed again
+//! (`training.mem_budget`).
+//!
+//! In the first pass every block is computed again, and measured: the bytes it would keep, and the
+//! operations of doing it twice. Then a share of all bytes is spent on the blocks that cost most to do
+//! again: a 0-1 knapsack. Results have the same bits whatever is chosen ([`tensor::Tape::recomputed`]).
+
+use serde::Serialize;
+use std::cell::RefCell;
+
+/// Steps of the capacity: the budget is met to a part in this many, never exceeded.
+const STEPS: usize = 4096;
+
+/// What a block is to the plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Block {
+    /// Bytes it keeps for its backward pass.
+    pub bytes: usize,
+    /// Floating-point operations of computing it again.
+    pub operations: usize,
+}
+
+/// What to do with the next block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Keep what it saves.
+    Keep,
+    /// Keep its inputs.
+    Again,
+    /// Keep its inputs, and measure it.
+    Measure,
+}
+
+/// Blocks that keep and blocks that are computed again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Plan {
+    /// Every block of a pass, in the order of execution.
+    pub blocks: Vec<Block>,
+    /// Whether it keeps.
+    pub keep: Vec<bool>,
+}
+
+impl Plan {
+    /// The plan that keeps at most `budget` (0 to 1) of all bytes and repeats the fewest operations.
+    pub fn new(blocks: Vec<Block>, budget: f64) -> Self {
+        let total: usize = blocks.iter().map(|b| b.bytes).sum();
+        if budget >= 1.0 || total == 0 {
+            return Self { keep: vec![true; blocks.len()], blocks };
+        }
+        let step = total.div_ceil(STEPS).max(1);
+        let capacity = (budget * total as f64) as usize / step;
+        // most[i][c]: operations that need not be repeated among the first i blocks, with c steps.
+        let mut most = vec![vec![0; capacity + 1]];
+        for block in &blocks {
+            let size = block.bytes.div_ceil(step);
+            let last = &most[most.len() - 1];
+            let row = (0..=capacity).map(|c| match c.checked_sub(size) {
+                Some(rest) => last[c].max(last[rest] + block.operations),
+                None => last[c],
+            });
+            let row = row.collect();
+            most.push(row);
+        }
+        let (mut keep, mut left) = (vec![false; blocks.len()], capacity);
+        for (i, block) in blocks.iter().enumerate().rev() {
+            if most[i + 1][left] != most[i][left] {
+                keep[i] = true;
+                left -= block.bytes.div_ceil(step);
+            }
+        }
+        Self { blocks, keep }
+    }
+
+    /// Bytes kept, and bytes of all blocks.
+    pub fn bytes(&self) -> (usize, usize) {
+        let kept = self.blocks.iter().zip(&self.keep).filter(|(_, keep)| **keep);
+        (kept.map(|(b, _)| b.bytes).sum(), self.blocks.iter().map(|b| b.bytes).sum())
+    }
+
+    /// Operations repeated, and operations of all blocks.
+    pub fn operations(&self) -> (usize, usize) {
+        let again = self.blocks.iter().zip(&self.keep).filter(|(_, keep)| !**keep);
+        let all = self.blocks.iter().map(|b| b.operations).sum();
+        (again.map(|(b, _)| b.operations).sum(), all)
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    plan: Option<Plan>,
+    measured: Vec<Block>,
+    /// Blocks met in this pass.
+    met: usize,
+}
+
+/// The choices of one run.
+#[derive(Debug)]
+pub struct Recompute {
+    budget: f64,
+    state: RefCell<State>,
+}
+
+impl Recompute {
+    /// With a budget from 0, every block is computed again, to 1, none is.
+    pub fn new(budget: f64) -> Self {
+        Self { budget, state: RefCell::default() }
+    }
+
+    /// The choice for the next block of this pass.
+    pub(crate) fn choose(&self) -> Choice {
+        if self.budget >= 1.0 {
+            return Choice::Keep;
+        }
+        let mut state = self.state.borrow_mut();
+        state.met += 1;
+        match &state.plan {
+            None => Choice::Measure,
+            Some(plan) if plan.keep.get(state.met - 1) == Some(&true) => Choice::Keep,
+            Some(_) => Choice::Again,
+        }
+    }
+
+    /// What a block was found to be.
+    pub(crate) fn note(&self, block: Block) {
+        self.state.borrow_mut().measured.push(block);
+    }
+
+    /// The end of a pass: the plan is made, or given up when the pass had another number of blocks (a
+    /// longer rollout).
+    pub fn end_pass(&self) {
+        let mut state = self.state.borrow_mut();
+        let met = std::mem::take(&mut state.met);
+        let measured = std::mem::take(&mut state.measured);
+        match &state.plan {
+            None if met > 0 => state.plan = Some(Plan::new(measured, self.budget)),
+            Some(plan) if plan.keep.len() != met => state.plan = None,
+            _ => {}
+        }
+    }
+
+    /// The plan, once there is one.
+    pub fn plan(&self) -> Option<Plan> {
+        self.state.borrow().plan.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The best choice, by trying all.
+    fn best(blocks: &[Block], capacity: usize) -> usize {
+        let sum = |of: fn(&Block) -> usize, set: usize| -> usize {
+            let chosen = blocks.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1);
+            chosen.map(|(_, b)| of(b)).sum()
+        };
+        let fits = (0..1 << blocks.len()).filter(|set| sum(|b| b.bytes, *set) <= capacity);
+        fits.map(|set| sum(|b| b.operations, set)).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn the_plan_is_the_best_there_is_and_never_beyond_the_budget() {
+        let random = tensor::random::Philox::new(7, tensor::random::Purpose::Test);
+        for trial in 0..50 {
+            // Sizes in whole steps, so that the plan can be as good as the best.
+            let blocks: Vec<Block> = (0..10)
+                .map(|i| Block {
+                    bytes: 1 + random.below(trial, 2 * i, 99) as usize,
+                    operations: random.below(trial, 2 * i + 1, 1000) as usize,
+                })
+                .collect();
+            let total: usize = blocks.iter().map(|b| b.bytes).sum();
+            for budget in [0.0, 0.2, 0.5, 0.9, 1.0] {
+                let plan = Plan::new(blocks.clone(), budget);
+                let capacity = (budget * total as f64) as usize;
+                assert!(plan.bytes().0 <= capacity);
+                let (again, all) = plan.operations();
+                assert_eq!(all - again, best(&blocks, capacity), "{budget} {blocks:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn large_blocks_stay_within_the_budget_too() {
+        let blocks: Vec<Block> =
+            (1..40).map(|i| Block { bytes: 1_000_003 * i, operations: i * i }).collect();
+        for budget in [0.1, 0.35, 0.77] {
+            let plan = Plan::new(blocks.clone(), budget);
+            let (kept, all) = plan.bytes();
+            assert!(
+                kept as f64 <= budget * all as f64 && kept as f64 > (budget - 0.06) * all as f64
+            );
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Compiled kernels on disk, so that a thousand processes need not compile.
+//!
+//! A file is named after its source, element type, architecture, a hash of all that decides the result
+//! (text, headers, options) and the version of NVRTC. So nothing is ever out of date, and a machine
+//! without NVRTC runs on what another one compiled. The folder is `$LONGHAUL_KERNEL_CACHE`, else
+//! `$XDG_CACHE_HOME/longhaul/kernels`, else `~/.cache/longhaul/kernels`. A cache that cannot be used
+//! costs time, never a run: it is warned of once.
+
+mod folder;
+
+pub use folder::Folder;
+
+use super::compile::{self, HEADERS};
+use super::{SOURCES, Source};
+use crate::dtype::Dtype;
+use rayon::prelude::*;
+use std::path::PathBuf;
+use std::sync::{Once, OnceLock};
+use unix::{Error, Exit, Result};
+
+/// Most bytes of all files together: every kernel for a dozen architectures.
+const BOUND: u64 = 256 << 20;
+
+/// Machine code, and where it came from.
+#[derive(Debug)]
+pub struct Cubin {
+    /// What the driver loads.
+    pub bytes: Vec<u8>,
+    /// Whether it had to be compiled.
+    pub compiled: bool,
+}
+
+/// The machine code of a source: the cache's, else compiled and cached.
+/// Errors: it is not in the cache and cannot be compiled.
+pub fn cubin(source: &Source, element: Dtype, architecture: &str) -> Result<Cubin> {
+    static WARNED: Once = Once::new();
+    let cache = match users() {
+        Ok(cache) => Some(cache),
+        Err(why) => {
+            WARNED.call_once(|| unix::warn!("{why}; kernels are compiled at every start"));
+            None
+        }
+    };
+    let (cubin, written) = cubin_in(cache, source, element, architecture)?;
+    if let Err(why) = written {
+        WARNED
+            .call_once(|| unix::warn!("kernel cache: {why}; kernels are compiled at every start"));
+    }
+    Ok(cubin)
+}
+
+/// Fills the cache for the architectures, on all cores, and returns how many cubins were compiled; the
+/// others were there. `step` is called after each. Errors: no NVRTC; the cache cannot be written; an
+/// architecture is unknown.
+pub fn warm(architectures: &[String], step: impl Fn() + Sync) -> Result<usize> {
+    architectures.iter().try_for_each(|name| compile::check_architecture(name))?;
+    compile::version()?;
+    let cache = users()?;
+    let units = units(architectures);
+    let compiled = units.par_iter().map(|(source, element, architecture)| {
+        let (cubin, written) = cubin_in(Some(cache), source, *element, architecture)?;
+        written?;
+        step();
+        Ok(usize::from(cubin.compiled))
+    });
+    compiled.sum()
+}
+
+/// What [`warm`] goes through: each source for each of its element types and each architecture.
+pub fn units(architectures: &[String]) -> Vec<(&'static Source, Dtype, &str)> {
+    let sources = SOURCES.iter().flat_map(|source| source.elements.iter().map(|e| (*source, *e)));
+    sources.flat_map(|(s, e)| architectures.iter().map(move |a| (s, e, a.as_str()))).collect()
+}
+
+/// As [`cubin`], with the cache given; and whether it could be written.
+pub fn cubin_in(
+    cache: Option<&Folder>,
+    source: &Source,
+    element: Dtype,
+    architecture: &str,
+) -> Result<(Cubin, Result<()>)> {
+    let stem = stem(source, element, architecture);
+    let version = match compile::version() {
+        Ok(version) => version,
+        // Machine code of any version is right; only its speed and last bits may differ.
+        Err(none) => {
+            let bytes = cache.and_then(|cache| cache.read_any(&stem));
+            return bytes.map(|bytes| (Cubin { bytes, compiled: false }, Ok(()))).ok_or(none);
+        }
+    };
+    let name = format!("{stem}{version}");
+    if let Some(bytes) = cache.and_then(|cache| cache.read(&name)) {
+        return Ok((Cubin { bytes, compiled: false }, Ok(())));
+    }
+    let bytes = compile::compile(source, element, architecture)?.cubin;
+    let written = cache.map_or(Ok(()), |cache| cache.write(&name, &bytes));
+    Ok((Cubin { bytes, compiled: true }, written))
+}
+
+/// The name of a file up to the version of NVRTC.
+fn stem(source: &Source, element: Dtype, architecture: &str) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let options = compile::options(element, architecture);
+    let headers = HEADERS.iter().flat_map(|(name, text)| [*name, *text]);
+    for text in headers.chain([source.text]).chain(options.iter().map(String::as_str)) {
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    let hash = hasher.finalize().to_hex();
+    format!("{}-{element}-{architecture}-{}-nvrtc", source.name, &hash[..32])
+}
+
+/// The folder of this user, opened once. Errors: why it cannot be had.
+fn users() -> Result<&'static Folder> {
+    static FOLDER: OnceLock<Result<Folder>> = OnceLock::new();
+    let opened = FOLDER.get_or_init(|| {
+        let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let path = set("LONGHAUL_KERNEL_CACHE")
+            .or_else(|| set("XDG_CACHE_HOME").map(|home| home.join("longhaul/kernels")))
+            .or_else(|| set("HOME").map(|home| home.join(".cache/longhaul/kernels")));
+        let none =
+            || Error::new(Exit::CannotCreate, "kernel cache: LONGHAUL_KERNEL_CACHE is not set");
+        Folder::open(&path.ok_or_else(none)?, BOUND)
+    });
+    opened.as_ref().map_err(|why| Error::new(why.exit, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: Source = Source { name: "scale", text: "text", elements: &[Dtype::F32] };
+
+    #[test]
+    fn whatever_decides_the_result_is_in_the_name() {
+        let other = Source { name: "scale", text: "text ", elements: &[Dtype::F32] };
+        let mut names = vec![
+            stem(&SOURCE, Dtype::F32, "sm_80"),
+            stem(&SOURCE, Dtype::Bf16, "sm_80"),
+            stem(&SOURCE, Dtype::F32, "sm_90a"),
+            stem(&other, Dtype::F32, "sm_80"),
+        ];
+        assert!(names[0].starts_with("scale-f32-sm_80-"), "{}", names[0]);
+        names.dedup();
+        assert_eq!(names.len(), 4);
+        assert_eq!(names[0], stem(&SOURCE, Dtype::F32, "sm_80"));
+    }
+}

@@ -1,0 +1,211 @@
+//! CUDA sources to machine code, by NVRTC: no toolkit, no headers but ours, no GPU.
+
+mod nvrtc;
+mod report;
+
+pub use report::Resources;
+
+use super::Source;
+use crate::dtype::Dtype;
+use nvrtc::{Nvrtc, Program};
+use std::ffi::{CString, c_char, c_int};
+use std::ptr;
+use unix::{Error, Exit, Result};
+
+/// What a source may include.
+pub const HEADERS: &[(&str, &str)] = &[];
+
+/// The least compute capability: the first with asynchronous copies and matrix products of bf16.
+const OLDEST: u32 = 80;
+
+/// A compiled source.
+#[derive(Debug)]
+pub struct Compiled {
+    /// Machine code, as the driver loads it.
+    pub cubin: Vec<u8>,
+    /// Its kernels, by name.
+    pub kernels: Vec<Resources>,
+    /// What the compiler warned of.
+    pub warnings: Vec<String>,
+}
+
+/// The version of NVRTC, e.g. `13.5`. Errors: there is none.
+pub fn version() -> Result<String> {
+    let (major, minor) = Nvrtc::get()?.version;
+    Ok(format!("{major}.{minor}"))
+}
+
+/// The options a source is compiled with: with its text and the headers all that decides the result.
+pub(super) fn options(element: Dtype, architecture: &str) -> Vec<String> {
+    let mut options = vec![
+        format!("--gpu-architecture={architecture}"),
+        format!("--define-macro=ELEMENT_{}=1", element.to_string().to_uppercase()),
+    ];
+    // Headers come from this program, never from the folder it is started in.
+    let always = ["--std=c++17", "--no-source-include", "--ptxas-options=-v"];
+    options.extend(always.map(String::from));
+    options
+}
+
+/// Checks the name of an architecture, such as `sm_80` or `sm_90a`. Errors: it is none, it is too old
+/// for our kernels.
+pub fn check_architecture(name: &str) -> Result<()> {
+    match capability(name) {
+        Some(capability) if capability >= OLDEST => Ok(()),
+        Some(_) => {
+            Err(Error::usage(format!("{name} is too old for the kernels: sm_{OLDEST} or newer")))
+        }
+        None => Err(Error::usage(format!(
+            "\"{name}\" is no architecture: sm_80, sm_90a, sm_100 are some"
+        ))),
+    }
+}
+
+fn capability(name: &str) -> Option<u32> {
+    let number = name.strip_prefix("sm_")?;
+    let number = number.strip_suffix(['a', 'f']).unwrap_or(number);
+    number.parse().ok().filter(|_| number.bytes().all(|c| c.is_ascii_digit()))
+}
+
+/// Compiles a source for an element type and an architecture.
+/// Errors: no NVRTC, or one that does not know the architecture; the compiler's log.
+pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Compiled> {
+    check_architecture(architecture)?;
+    let nvrtc = Nvrtc::get()?;
+    let (major, minor) = nvrtc.version;
+    let capability = capability(architecture).and_then(|c| c_int::try_from(c).ok());
+    if !capability.is_some_and(|c| nvrtc.capabilities.contains(&c)) {
+        let known: Vec<String> = nvrtc.capabilities.iter().map(|c| format!("sm_{c}")).collect();
+        return Err(Error::new(
+            Exit::Failure,
+            format!(
+                "NVRTC {major}.{minor} does not compile for {architecture}, only for {}; LONGHAUL_NVRTC names another",
+                known.join(" ")
+            ),
+        ));
+    }
+    let unit = Unit::new(nvrtc, source)?;
+    let result = unit.compile(&options(element, architecture))?;
+    let log = unit.log();
+    if result != 0 {
+        return Err(Error::bug(format!(
+            "{}.cu does not compile for {element} on {architecture} (NVRTC {major}.{minor}: {}):\n{}",
+            source.name,
+            nvrtc.words(result),
+            log.trim_end()
+        )));
+    }
+    let cubin = unit.cubin().ok_or_else(|| {
+        Error::bug(format!("{}.cu was compiled for {architecture}, to no cubin", source.name))
+    })?;
+    let (kernels, warnings) = report::parse(&log);
+    Ok(Compiled { cubin, kernels, warnings })
+}
+
+/// A program of NVRTC.
+struct Unit {
+    nvrtc: &'static Nvrtc,
+    program: Program,
+}
+
+impl Unit {
+    fn new(nvrtc: &'static Nvrtc, source: &Source) -> Result<Self> {
+        let texts = HEADERS.iter().map(|(_, text)| string(text)).collect::<Result<Vec<_>>>()?;
+        let names = HEADERS.iter().map(|(name, _)| string(name)).collect::<Result<Vec<_>>>()?;
+        let (texts_at, names_at) = (pointers(&texts), pointers(&names));
+        let (text, name) = (string(source.text)?, string(&format!("{}.cu", source.name))?);
+        let mut unit = Unit { nvrtc, program: ptr::null_mut() };
+        // SAFETY: strings that end with 0 and live for the call, which copies them; both lists have
+        // as many as is said.
+        let result = unsafe {
+            (nvrtc.functions.create)(
+                &mut unit.program,
+                text.as_ptr(),
+                name.as_ptr(),
+                HEADERS.len() as c_int,
+                texts_at.as_ptr(),
+                names_at.as_ptr(),
+            )
+        };
+        match result {
+            0 => Ok(unit),
+            _ => Err(Error::bug(format!("NVRTC on {}.cu: {}", source.name, nvrtc.words(result)))),
+        }
+    }
+
+    fn compile(&self, options: &[String]) -> Result<c_int> {
+        let options = options.iter().map(|o| string(o)).collect::<Result<Vec<_>>>()?;
+        let at = pointers(&options);
+        // SAFETY: a program of `new`; as many strings as is said, which live for the call.
+        Ok(unsafe { (self.nvrtc.functions.compile)(self.program, at.len() as c_int, at.as_ptr()) })
+    }
+
+    /// What the compiler said; empty when it cannot be had.
+    fn log(&self) -> String {
+        let functions = &self.nvrtc.functions;
+        let bytes = self.read(functions.log_size, functions.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string()
+    }
+
+    fn cubin(&self) -> Option<Vec<u8>> {
+        let functions = &self.nvrtc.functions;
+        self.read(functions.cubin_size, functions.cubin).filter(|cubin| !cubin.is_empty())
+    }
+
+    fn read(
+        &self,
+        size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
+        read: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+    ) -> Option<Vec<u8>> {
+        let mut bytes = 0;
+        // SAFETY: a program of `new`; it writes to the number.
+        let result = unsafe { size(self.program, &mut bytes) };
+        let mut content = vec![0u8; bytes];
+        // SAFETY: there is room for as many bytes as it said.
+        let result = result | unsafe { read(self.program, content.as_mut_ptr().cast()) };
+        (result == 0).then_some(content)
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        // SAFETY: a program of `new`, or null, that nobody uses any more.
+        unsafe { (self.nvrtc.functions.destroy)(&mut self.program) };
+    }
+}
+
+fn string(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::bug("a byte 0 inside a CUDA source"))
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|string| string.as_ptr()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_architecture_has_a_name_of_its_own() {
+        for known in ["sm_80", "sm_89", "sm_90a", "sm_100", "sm_100f", "sm_120"] {
+            check_architecture(known).unwrap();
+        }
+        for wrong in ["", "sm_", "90a", "sm_90b", "compute_90", "sm_+90", "sm_75", "sm_90a,sm_80"] {
+            assert_eq!(check_architecture(wrong).unwrap_err().exit, Exit::Usage, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_header_is_embedded() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/kernel/include");
+        let mut there: Vec<String> = std::fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        there.sort();
+        let embedded: Vec<&str> = HEADERS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(embedded, there);
+    }
+}

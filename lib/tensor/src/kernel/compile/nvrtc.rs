@@ -1,0 +1,162 @@
+//! NVRTC, the compiler of CUDA at run time: found, opened once, and its few functions.
+//!
+//! Opened here and not through `cudarc`, which decides by itself under which names to look and panics
+//! when there is none: neither a folder of the user's choice nor a plain error would be possible.
+
+use libloading::Library;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use unix::{Error, Exit, Result};
+
+/// Where NVRTC is: the library or a folder that has it.
+const VARIABLE: &str = "LONGHAUL_NVRTC";
+/// Under what names the loader may know it.
+const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
+/// Where `make deps` puts it, in the checkout.
+const DEPS: &str = ".deps/nvrtc";
+/// Older ones know neither C++17 nor the options we give.
+const OLDEST: c_int = 12;
+
+/// `nvrtcProgram`.
+pub(super) type Program = *mut c_void;
+
+macro_rules! functions {
+    ($($field:ident = $name:literal: fn($($arg:ty),*) -> $result:ty;)*) => {
+        /// The functions, as the header of NVRTC declares them; `c_int` is `nvrtcResult`, 0 for success.
+        #[derive(Debug)]
+        pub(super) struct Functions { $(pub $field: unsafe extern "C" fn($($arg),*) -> $result,)* }
+
+        impl Functions {
+            /// Errors: a function is missing; which.
+            fn of(library: &'static Library) -> Result<Self, libloading::Error> {
+                // SAFETY: the types are those of the header, and have not changed since CUDA 11.
+                unsafe { Ok(Self { $($field: *library.get($name)?,)* }) }
+            }
+        }
+    };
+}
+
+functions! {
+    version = "nvrtcVersion": fn(*mut c_int, *mut c_int) -> c_int;
+    supported_count = "nvrtcGetNumSupportedArchs": fn(*mut c_int) -> c_int;
+    supported = "nvrtcGetSupportedArchs": fn(*mut c_int) -> c_int;
+    error_string = "nvrtcGetErrorString": fn(c_int) -> *const c_char;
+    create = "nvrtcCreateProgram": fn(*mut Program, *const c_char, *const c_char, c_int,
+        *const *const c_char, *const *const c_char) -> c_int;
+    compile = "nvrtcCompileProgram": fn(Program, c_int, *const *const c_char) -> c_int;
+    log_size = "nvrtcGetProgramLogSize": fn(Program, *mut usize) -> c_int;
+    log = "nvrtcGetProgramLog": fn(Program, *mut c_char) -> c_int;
+    cubin_size = "nvrtcGetCUBINSize": fn(Program, *mut usize) -> c_int;
+    cubin = "nvrtcGetCUBIN": fn(Program, *mut c_char) -> c_int;
+    destroy = "nvrtcDestroyProgram": fn(*mut Program) -> c_int;
+}
+
+/// The compiler.
+#[derive(Debug)]
+pub(super) struct Nvrtc {
+    /// Major and minor number of the CUDA it belongs to.
+    pub version: (c_int, c_int),
+    /// Compute capabilities it compiles for, e.g. 90.
+    pub capabilities: Vec<c_int>,
+    pub functions: Functions,
+}
+
+impl Nvrtc {
+    /// The compiler, opened once a process. Errors: there is none; where it was looked for.
+    pub fn get() -> Result<&'static Nvrtc> {
+        static OPENED: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
+        let opened = OPENED.get_or_init(|| find().and_then(Nvrtc::new));
+        opened.as_ref().map_err(|why| Error::new(Exit::Failure, why))
+    }
+
+    fn new((library, path): (Library, String)) -> Result<Nvrtc, String> {
+        // Never closed: its functions are used until the end.
+        let library: &'static Library = Box::leak(Box::new(library));
+        let functions =
+            Functions::of(library).map_err(|why| format!("{path} is not NVRTC: {why}"))?;
+        let (mut major, mut minor, mut count) = (0, 0, 0);
+        // SAFETY: both write to the integers they are given.
+        let status = unsafe {
+            (functions.version)(&mut major, &mut minor) | (functions.supported_count)(&mut count)
+        };
+        let mut capabilities = vec![0; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: there is room for as many as it said.
+        let status = status | unsafe { (functions.supported)(capabilities.as_mut_ptr()) };
+        if status != 0 || major < OLDEST {
+            return Err(format!(
+                "{path} is NVRTC {major}.{minor}: {OLDEST}.0 or newer is needed; {VARIABLE} names another"
+            ));
+        }
+        Ok(Nvrtc { version: (major, minor), capabilities, functions })
+    }
+
+    /// What a result of NVRTC means.
+    pub fn words(&self, result: c_int) -> String {
+        // SAFETY: the answer is a string that lives as long as the library, for any number.
+        let words = unsafe { CStr::from_ptr((self.functions.error_string)(result)) };
+        words.to_string_lossy().into_owned()
+    }
+}
+
+/// Looks where the user says; or, when nothing is said, where the loader looks and where `make deps`
+/// puts it. Errors: it is not there.
+fn find() -> Result<(Library, String), String> {
+    if let Some(place) = std::env::var_os(VARIABLE).filter(|place| !place.is_empty()) {
+        let place = PathBuf::from(place);
+        let path = if place.is_dir() { inside(&place) } else { Some(place.clone()) };
+        let none = || format!("{VARIABLE}={}: the folder has no libnvrtc.so", place.display());
+        let path = path.ok_or_else(none)?;
+        let opened = open(&path.display().to_string());
+        return opened.map_err(|why| format!("{VARIABLE}={}: {why}", place.display()));
+    }
+    let in_deps = deps().iter().find_map(|folder| inside(folder));
+    let paths = NAMES.map(String::from).into_iter().chain(in_deps.map(|p| p.display().to_string()));
+    paths.into_iter().find_map(|path| open(&path).ok()).ok_or_else(|| {
+        format!(
+            "there is no NVRTC, which compiles the kernels (looked for {}): load the CUDA module of this \
+             machine, or say with {VARIABLE} where libnvrtc.so is; make deps fetches it into a checkout",
+            NAMES.join(", ")
+        )
+    })
+}
+
+fn open(path: &str) -> Result<(Library, String), String> {
+    // SAFETY: what runs on opening is NVIDIA's, or what the user named as such.
+    let library = unsafe { Library::new(path) };
+    library.map(|library| (library, path.to_string())).map_err(|why| why.to_string())
+}
+
+/// The newest library in a folder, or in a package that was unpacked there.
+fn inside(folder: &Path) -> Option<PathBuf> {
+    let list = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let mut folders = vec![folder.to_path_buf(), folder.join("lib"), folder.join("lib64")];
+    folders.extend(list(&folder.join("nvidia")).into_iter().map(|package| package.join("lib")));
+    let files = folders.iter().flat_map(|folder| list(folder));
+    let named = files.filter(|file| {
+        file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"))
+    });
+    // By name, not by path: .so.13 after .so.12.
+    named.max_by(|a, b| a.file_name().cmp(&b.file_name()))
+}
+
+/// Folders of `make deps`: of the package that cargo runs, and of the build that this program is in.
+fn deps() -> Vec<PathBuf> {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let of_package = package.iter().flat_map(|package| package.ancestors());
+    let program = std::env::current_exe().ok();
+    let of_program = program.iter().flat_map(|program| program.ancestors().nth(3));
+    let folders = of_package.chain(of_program).map(|folder| folder.join(DEPS));
+    folders.filter(|folder| is_trusted(folder)).collect()
+}
+
+/// A library found by chance must be of this user, or of root.
+fn is_trusted(folder: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(folder).is_ok_and(|folder| [0, user].contains(&folder.uid()))
+}

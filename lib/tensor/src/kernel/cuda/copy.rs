@@ -1,0 +1,202 @@
+//! Copies between host and GPU that run beside the kernels.
+//!
+//! The bus copies at full speed only from and to pinned memory, of which a few pieces are kept. What
+//! goes in is staged twice: pinned memory, then a piece of the GPU's own, both ahead of the kernels; only
+//! the last step, which takes next to nothing, is in the order of launches. So the next batch travels
+//! while this one is computed, and lands in memory that kernels still use. What goes out waits for the
+//! kernels before it and for none after it.
+
+use super::driver::check;
+use super::{Gpu, stream};
+use cudarc::driver::sys::{self, CUevent, CUstream};
+use std::ptr;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use unix::{Error, Result};
+
+/// Bytes of a piece: long enough that starting a copy costs nothing beside it.
+const PIECE: usize = 4 << 20;
+/// Pieces in flight.
+const PIECES: usize = 4;
+
+/// Pinned memory, of `PIECE` bytes.
+#[derive(Debug)]
+struct Pinned(*mut u8);
+
+impl Pinned {
+    fn new() -> Result<Self> {
+        let mut memory = ptr::null_mut();
+        // SAFETY: a context is current; it writes to the pointer.
+        let result = unsafe { sys::cuMemHostAlloc(&mut memory, PIECE, 0) };
+        check(result, || format!("pinning {PIECE} bytes of host memory"))?;
+        Ok(Self(memory.cast()))
+    }
+}
+
+fn event() -> Result<CUevent> {
+    let mut event = ptr::null_mut();
+    let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+    // SAFETY: a context is current; the event is kept until the process ends.
+    check(unsafe { sys::cuEventCreate(&mut event, flags) }, || "making an event".into())?;
+    Ok(event)
+}
+
+/// Marks in `event` what was given to a stream so far.
+fn record(event: CUevent, stream: CUstream) -> Result<()> {
+    // SAFETY: an event and a stream of ours.
+    check(unsafe { sys::cuEventRecord(event, stream) }, || "recording an event".into())
+}
+
+/// Lets what is given to a stream from now on wait for `event`; one never recorded is over.
+fn wait(stream: CUstream, event: CUevent) -> Result<()> {
+    // SAFETY: an event and a stream of ours.
+    check(unsafe { sys::cuStreamWaitEvent(stream, event, 0) }, || "ordering streams".into())
+}
+
+/// Waits for `event` here; one never recorded is over.
+fn until(event: CUevent) -> Result<()> {
+    // SAFETY: an event of ours.
+    check(unsafe { sys::cuEventSynchronize(event) }, || "waiting for a copy".into())
+}
+
+/// The way in.
+#[derive(Debug)]
+pub(super) struct Upload {
+    stream: CUstream,
+    stages: Vec<Stage>,
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Stage {
+    pinned: Pinned,
+    /// The piece on the GPU.
+    landing: u64,
+    /// The pinned memory was read.
+    uploaded: CUevent,
+    /// The piece on the GPU was read.
+    landed: CUevent,
+}
+
+/// The way out.
+#[derive(Debug)]
+pub(super) struct Download {
+    stream: CUstream,
+    /// The kernels before.
+    ready: CUevent,
+    pieces: [(Pinned, CUevent); 2],
+}
+
+impl Gpu {
+    /// Copies from the host, in the order of launches; `from` was read when this returns.
+    pub(crate) fn copy_in(&self, to: u64, from: &[u8]) -> Result<()> {
+        self.refuse_in_capture("a copy from the host")?;
+        self.enter()?;
+        let mut upload = self.upload.lock().unwrap_or_else(PoisonError::into_inner);
+        let upload = match &mut *upload {
+            Some(upload) => upload,
+            none => none.insert(self.upload()?),
+        };
+        for (index, chunk) in from.chunks(PIECE).enumerate() {
+            let (offset, n) = ((index * PIECE) as u64, chunk.len());
+            let stage = &upload.stages[upload.next];
+            upload.next = (upload.next + 1) % upload.stages.len();
+            until(stage.uploaded)?;
+            // SAFETY: `PIECE` bytes of our own that no copy reads any more.
+            unsafe { ptr::copy_nonoverlapping(chunk.as_ptr(), stage.pinned.0, n) };
+            wait(upload.stream, stage.landed)?;
+            // SAFETY: a piece each, which nobody else uses until the events below.
+            let result = unsafe {
+                sys::cuMemcpyHtoDAsync_v2(stage.landing, stage.pinned.0.cast(), n, upload.stream)
+            };
+            check(result, || self.said(&format!("copying {n} bytes in")))?;
+            record(stage.uploaded, upload.stream)?;
+            wait(self.stream, stage.uploaded)?;
+            self.copy(to + offset, stage.landing, n)?;
+            record(stage.landed, self.stream)?;
+        }
+        Ok(())
+    }
+
+    fn upload(&self) -> Result<Upload> {
+        let stage = |_| {
+            Ok(Stage {
+                pinned: Pinned::new()?,
+                landing: self.allocate(PIECE)?,
+                uploaded: event()?,
+                landed: event()?,
+            })
+        };
+        let stages = (0..PIECES).map(stage).collect::<Result<_>>()?;
+        Ok(Upload { stream: stream()?, stages, next: 0 })
+    }
+
+    /// Copies to the host, after all launches before. Kernels launched meanwhile by other threads are not
+    /// waited for.
+    pub(crate) fn copy_out(&self, to: &mut [u8], from: u64) -> Result<()> {
+        self.refuse_in_capture("a value read on the host")?;
+        self.enter()?;
+        let mut download = self.download.lock().unwrap_or_else(PoisonError::into_inner);
+        let download = match &mut *download {
+            Some(download) => download,
+            none => none.insert(Download::new()?),
+        };
+        record(download.ready, self.stream)?;
+        wait(download.stream, download.ready)?;
+        let start = |index: usize, n: usize| {
+            let (pinned, done) = &download.pieces[index % 2];
+            let at = from + (index * PIECE) as u64;
+            // SAFETY: `n` bytes of the caller's, into a piece that was emptied.
+            let result =
+                unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.0.cast(), at, n, download.stream) };
+            check(result, || self.said(&format!("copying {n} bytes out")))?;
+            record(*done, download.stream)
+        };
+        let sizes: Vec<usize> = to.chunks(PIECE).map(<[u8]>::len).collect();
+        if let Some(first) = sizes.first() {
+            start(0, *first)?;
+        }
+        for (index, chunk) in to.chunks_mut(PIECE).enumerate() {
+            // The next piece travels while this one is taken.
+            if let Some(next) = sizes.get(index + 1) {
+                start(index + 1, *next)?;
+            }
+            let (pinned, done) = &download.pieces[index % 2];
+            until(*done)
+                .map_err(|why| why.context(self.said("kernels before a value was read")))?;
+            // SAFETY: the copy into the piece is over.
+            unsafe { ptr::copy_nonoverlapping(pinned.0, chunk.as_mut_ptr(), chunk.len()) };
+        }
+        Ok(())
+    }
+
+    /// Copies on the GPU, in the order of launches.
+    pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
+        self.enter()?;
+        // SAFETY: memory of the caller's, which launches before and after do not outlive.
+        let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) };
+        check(result, || self.said(&format!("copying {bytes} bytes")))
+    }
+
+    /// Makes all bytes zero, in the order of launches.
+    pub(crate) fn zero(&self, address: u64, bytes: usize) -> Result<()> {
+        self.enter()?;
+        // SAFETY: memory of the caller's.
+        let result = unsafe { sys::cuMemsetD8Async(address, 0, bytes, self.stream) };
+        check(result, || self.said(&format!("clearing {bytes} bytes")))
+    }
+
+    fn refuse_in_capture(&self, what: &str) -> Result<()> {
+        match self.capturing.load(Ordering::Relaxed) {
+            true => Err(Error::bug(self.said(&format!("{what} cannot be part of a graph")))),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Download {
+    fn new() -> Result<Self> {
+        let piece = || Ok((Pinned::new()?, event()?));
+        Ok(Self { stream: stream()?, ready: event()?, pieces: [piece()?, piece()?] })
+    }
+}

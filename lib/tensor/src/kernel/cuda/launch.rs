@@ -1,0 +1,260 @@
+//! Kernels, loaded when first used, and their launches.
+
+use super::Gpu;
+use super::driver::{check, dotted};
+use crate::dtype::Dtype;
+use crate::kernel::{Grid, Source, Value, cache, compile};
+use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule, CUresult};
+use std::collections::HashMap;
+use std::ffi::{CString, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+use unix::{Error, Exit, Result};
+
+/// Shared memory that a block may have without asking.
+const GRANTED: u32 = 48 << 10;
+/// The first driver that tells the parameters of a kernel.
+const TELLS_PARAMETERS: c_int = 12040;
+
+/// Source, element type, kernel.
+type Name = (&'static str, &'static str, &'static str);
+
+/// What was loaded so far.
+#[derive(Debug, Default)]
+pub(super) struct Functions {
+    functions: RwLock<HashMap<Name, &'static Function>>,
+    /// By source and element type; held while one is compiled, so that each is compiled once.
+    modules: Mutex<HashMap<(&'static str, &'static str), Module>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Module(CUmodule);
+
+#[derive(Debug)]
+struct Function {
+    handle: CUfunction,
+    /// Bytes of each parameter, where the driver tells.
+    parameters: Option<Vec<usize>>,
+    /// Bytes of static shared memory.
+    static_shared: u32,
+    /// Bytes of dynamic shared memory it may have.
+    granted: AtomicU32,
+}
+
+// SAFETY: handles of the driver may be used by any thread.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+impl Gpu {
+    /// Launches a kernel. Errors: it cannot be compiled or loaded, the grid or the arguments do not suit
+    /// it, an earlier kernel failed.
+    pub(crate) fn launch(
+        &self,
+        source: &'static Source,
+        element: Dtype,
+        kernel: &'static str,
+        grid: Grid,
+        args: &[Value],
+    ) -> Result<()> {
+        self.enter()?;
+        let said = || self.said(&describe(kernel, element, grid));
+        let function = self.function(source, element, kernel).map_err(|e| e.context(said()))?;
+        function.suits(args).map_err(|why| Error::bug(format!("{}: {why}", said())))?;
+        self.grant(function, grid).map_err(|e| e.context(said()))?;
+        let mut values: Vec<u64> = args.iter().map(|arg| arg.bits()).collect();
+        let mut pointers: Vec<_> =
+            values.iter_mut().map(|value| ptr::from_mut(value).cast()).collect();
+        let ([x, y, z], [p, q, r]) = (grid.blocks, grid.threads);
+        // SAFETY: a value for each parameter, of its size, which the driver copies; the tensors whose
+        // addresses are among them outlive the launch, because memory is reused in the order of launches.
+        let result = unsafe {
+            sys::cuLaunchKernel(
+                function.handle,
+                x,
+                y,
+                z,
+                p,
+                q,
+                r,
+                grid.shared,
+                self.stream,
+                pointers.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        check(result, said)
+    }
+
+    fn function(
+        &self,
+        source: &'static Source,
+        element: Dtype,
+        kernel: &'static str,
+    ) -> Result<&'static Function> {
+        let name = (source.name, element_name(element), kernel);
+        let known = self.functions.functions.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = known.get(&name) {
+            return Ok(function);
+        }
+        drop(known);
+        let module = self.module(source, element)?;
+        let function: &'static Function = Box::leak(Box::new(self.find(module, source, kernel)?));
+        let mut known = self.functions.functions.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(known.entry(name).or_insert(function))
+    }
+
+    fn module(&self, source: &'static Source, element: Dtype) -> Result<Module> {
+        let mut modules = self.functions.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = (source.name, element_name(element));
+        if let Some(module) = modules.get(&name) {
+            return Ok(*module);
+        }
+        let cubin = cache::cubin(source, element, &self.architecture)?;
+        let mut module = ptr::null_mut();
+        // SAFETY: a whole cubin, of the compiler or of a cache that verified it; the driver copies it.
+        let result = unsafe { sys::cuModuleLoadData(&mut module, cubin.bytes.as_ptr().cast()) };
+        check(result, || {
+            let nvrtc =
+                compile::version().map_or_else(|_| String::new(), |v| format!(" by NVRTC {v}"));
+            format!(
+                "loading {}.cu, compiled for {}{nvrtc}, into a driver of CUDA {} (an NVRTC of a newer CUDA \
+                 than the driver's may be the cause; LONGHAUL_NVRTC names another)",
+                source.name,
+                self.architecture,
+                dotted(self.driver)
+            )
+        })?;
+        modules.insert(name, Module(module));
+        Ok(Module(module))
+    }
+
+    fn find(&self, module: Module, source: &Source, kernel: &str) -> Result<Function> {
+        let name = CString::new(kernel).map_err(|_| Error::bug("a byte 0 in a kernel's name"))?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: a loaded module and a string that ends with 0.
+        let result = unsafe { sys::cuModuleGetFunction(&mut handle, module.0, name.as_ptr()) };
+        check(result, || format!("there is no {kernel} in {}.cu", source.name))?;
+        let mut shared = 0;
+        let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+        // SAFETY: a function of the module; it writes to the integer.
+        let result = unsafe { sys::cuFuncGetAttribute(&mut shared, which, handle) };
+        check(result, || "asking for its shared memory".into())?;
+        let static_shared = u32::try_from(shared).unwrap_or(0);
+        let parameters = (self.driver >= TELLS_PARAMETERS).then(|| parameters(handle));
+        let granted = AtomicU32::new(GRANTED.saturating_sub(static_shared));
+        Ok(Function { handle, parameters, static_shared, granted })
+    }
+
+    /// Asks for as much shared memory as the launch wants, where that must be asked for.
+    fn grant(&self, function: &Function, grid: Grid) -> Result<()> {
+        if grid.shared <= function.granted.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if function.static_shared.saturating_add(grid.shared) > self.shared {
+            return Err(Error::new(
+                Exit::Failure,
+                format!(
+                    "a block of {} has {} bytes of shared memory at most, {} of them static here",
+                    self.name, self.shared, function.static_shared
+                ),
+            ));
+        }
+        let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: a function that was loaded; less than the GPU's limit, hence than 2³¹.
+        let result =
+            unsafe { sys::cuFuncSetAttribute(function.handle, which, grid.shared as c_int) };
+        check(result, || "asking for shared memory".into())?;
+        function.granted.fetch_max(grid.shared, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Function {
+    /// The driver reads as many arguments as the kernel has parameters, whatever it is given.
+    fn suits(&self, args: &[Value]) -> Result<(), String> {
+        let Some(parameters) = &self.parameters else { return Ok(()) };
+        let sizes: Vec<usize> = args.iter().map(|arg| size(*arg)).collect();
+        match sizes == *parameters {
+            true => Ok(()),
+            false => {
+                Err(format!("arguments of {sizes:?} bytes for parameters of {parameters:?} bytes"))
+            }
+        }
+    }
+}
+
+fn size(value: Value) -> usize {
+    match value {
+        Value::I32(_) | Value::U32(_) | Value::F32(_) => 4,
+        Value::Pointer(_) | Value::I64(_) | Value::U64(_) => 8,
+    }
+}
+
+/// Bytes of each parameter. Needs a driver that tells them.
+fn parameters(handle: CUfunction) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    loop {
+        let (mut offset, mut bytes) = (0, 0);
+        // SAFETY: a function that was loaded; it writes to both numbers, and refuses an index too large.
+        let result =
+            unsafe { sys::cuFuncGetParamInfo(handle, sizes.len(), &mut offset, &mut bytes) };
+        match result {
+            CUresult::CUDA_SUCCESS => sizes.push(bytes),
+            _ => return sizes,
+        }
+    }
+}
+
+/// A launch, for messages.
+fn describe(kernel: &str, element: Dtype, grid: Grid) -> String {
+    let ([x, y, z], [p, q, r]) = (grid.blocks, grid.threads);
+    format!(
+        "{kernel} ({element}, {x} x {y} x {z} blocks of {p} x {q} x {r} threads, {} bytes of shared memory)",
+        grid.shared
+    )
+}
+
+/// The element type as it is in names of files.
+fn element_name(element: Dtype) -> &'static str {
+    match element {
+        Dtype::F32 => "f32",
+        Dtype::F64 => "f64",
+        Dtype::Bf16 => "bf16",
+        Dtype::F16 => "f16",
+        Dtype::I32 => "i32",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_held_against_parameters() {
+        let mut function = Function {
+            handle: ptr::null_mut(),
+            parameters: Some(vec![8, 4]),
+            static_shared: 0,
+            granted: AtomicU32::new(0),
+        };
+        function.suits(&[Value::Pointer(0), Value::I32(1)]).unwrap();
+        for wrong in [vec![], vec![Value::Pointer(0)], vec![Value::I32(1), Value::Pointer(0)]] {
+            let message = function.suits(&wrong).unwrap_err();
+            assert!(message.ends_with("for parameters of [8, 4] bytes"), "{message}");
+        }
+        function.parameters = None;
+        function.suits(&[]).unwrap();
+    }
+
+    #[test]
+    fn a_launch_is_told_with_all_its_numbers() {
+        let grid = Grid::grid([7, 2, 1], 256).shared(1024);
+        let words = describe("layernorm_forward", Dtype::Bf16, grid);
+        assert_eq!(
+            words,
+            "layernorm_forward (bf16, 7 x 2 x 1 blocks of 256 x 1 x 1 threads, 1024 bytes of shared memory)"
+        );
+    }
+}

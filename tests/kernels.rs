@@ -1,0 +1,53 @@
+//! Compiling kernels ahead, as it is done on a login node, and what is said where it cannot be.
+
+mod common;
+
+use common::{Seen, shell};
+use std::path::Path;
+use tensor::kernel::{cache, compile};
+
+fn warm(folder: &Path, words: &str) -> Seen {
+    shell(folder, &format!("LONGHAUL_KERNEL_CACHE=cache {words}"))
+}
+
+#[test]
+fn the_second_time_nothing_is_compiled() {
+    if compile::version().is_err() {
+        assert!(std::env::var_os("LONGHAUL_REQUIRE_NVRTC").is_none(), "no NVRTC: make deps");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let all = cache::units(&["sm_80".into(), "sm_90a".into()]).len();
+    for (compiled, cached) in [(all, 0), (0, all)] {
+        let seen = warm(folder.path(), "train-stage --warm-kernels sm_80,sm_90a --json");
+        assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+        let told: serde_json::Value = serde_json::from_str(&seen.stdout).unwrap();
+        assert_eq!(told, serde_json::json!({ "compiled": compiled, "cached": cached }));
+    }
+}
+
+#[test]
+fn what_prevents_it_is_told_in_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = [
+        ("train-stage --warm-kernels fast", 2, "\"fast\" is no architecture"),
+        ("train-stage --warm-kernels sm_70", 2, "sm_70 is too old for the kernels"),
+        ("train-stage codec --warm-kernels sm_80", 2, "cannot be used with"),
+        ("LONGHAUL_NVRTC=none train-stage --warm-kernels sm_80", 1, "LONGHAUL_NVRTC=none: "),
+        ("LONGHAUL_NVRTC=. train-stage --warm-kernels sm_80", 1, "the folder has no libnvrtc.so"),
+    ];
+    for (words, status, says) in cases {
+        let seen = warm(folder.path(), words);
+        assert_eq!(seen.status, Some(status), "{words}: {}", seen.stderr);
+        assert!(seen.stderr.contains(says), "{words}: {}", seen.stderr);
+        assert_eq!(seen.stdout, "", "{words}");
+    }
+    if compile::version().is_ok() {
+        let refused = "touch cache/file && LONGHAUL_KERNEL_CACHE=cache/file/kernels \
+                       train-stage --warm-kernels sm_80";
+        let seen = warm(folder.path(), &format!("true; mkdir -p cache && {refused}"));
+        assert_eq!(seen.status, Some(73), "{}", seen.stderr);
+        assert!(seen.stderr.contains("is not used: "), "{}", seen.stderr);
+        assert_eq!(seen.stderr.lines().count(), 1, "{}", seen.stderr);
+    }
+}
