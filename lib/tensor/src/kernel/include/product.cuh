@@ -194,24 +194,39 @@ DEVICE void store_slab(const MmaWarp<S>& warp, float* to, int slab) {
 
 #if ELEMENT_BYTES == 4
 // Sums of a warp in f32: of 8 x 4 lanes, each has WM/8 rows and WN/4 columns. From tiles with lines along
-// k a lane reads 4 k of its rows at once, from others 4 of its rows; its rows are chosen to suit.
+// k a lane reads 2 k of its rows at once, from others 4 of its rows; its rows are chosen to suit.
 template <class S>
 struct FloatWarp {
     float sum[S::WM / 8][S::WN / 4];
 };
 
-// Four operands over 4 k, of rows that are 1 or, along k, `lanes` apart.
-template <class T, bool ALONG_K>
-DEVICE void load_four(float (&x)[4][4], const unsigned char* tile, int first, int lane, int lanes,
-                      int step) {
+// Lines along k that a lane has, of 4 `LANES` from `first` on: the lanes read 2 k of each at once without
+// a conflict, and by the same permutation of chunks.
+template <int LANES>
+DEVICE int line_along_k(int lane, int i) {
+    return LANES == 8 ? lane + 8 * i : 2 * lane + i / 2 * 8 + i % 2;
+}
+
+// Four operands over 2 k, from lines along k or of neighbours.
+template <class T, int LANES, bool ALONG_K>
+DEVICE void load_four(float (&x)[4][2], const unsigned char* tile, int first, int lane, int step) {
+    if constexpr (ALONG_K) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int offset = ALONG_K ? chunk_at<T>(first + lane + lanes * i, step)
-                                   : chunk_at<T>(4 * step + i, first / 4 + lane);
-        const auto four = load_vector<4>(reinterpret_cast<const float*>(tile + offset));
+        for (int i = 0; i < 4; i++) {
+            const int line = first + line_along_k<LANES>(lane, i);
+            const int offset = chunk_at<T>(line, step / 2) + step % 2 * 8;
+            const auto two = load_vector<2>(reinterpret_cast<const float*>(tile + offset));
+            x[i][0] = two.at[0], x[i][1] = two.at[1];
+        }
+    } else {
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            x[ALONG_K ? i : e][ALONG_K ? e : i] = four.at[e];
+        for (int k = 0; k < 2; k++) {
+            const int offset = chunk_at<T>(2 * step + k, first / 4 + lane);
+            const auto four = load_vector<4>(reinterpret_cast<const float*>(tile + offset));
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                x[i][k] = four.at[i];
+            }
         }
     }
 }
@@ -223,20 +238,20 @@ template <class S, class Next>
 DEVICE void multiply(FloatWarp<S>& warp, const unsigned char* here, Next next) {
     const int lane = lane_id(), row = warp_row<S>(), column = warp_column<S>();
 #pragma unroll 1
-    for (int step = 0; step < DEPTH / 4; step++) {
-        float a[S::WM / 32][4][4];
+    for (int step = 0; step < DEPTH / 2; step++) {
+        float a[S::WM / 32][4][2];
 #pragma unroll
         for (int i = 0; i < S::WM / 32; i++) {
-            load_four<typename S::Lhs, !S::LHS_TRANSPOSED>(a[i], here, row + 32 * i, lane / 4, 8,
-                                                           step);
+            load_four<typename S::Lhs, 8, !S::LHS_TRANSPOSED>(a[i], here, row + 32 * i, lane / 4,
+                                                              step);
         }
 #pragma unroll
         for (int j = 0; j < S::WN / 4; j += 4) {
-            float b[4][4];
-            load_four<typename S::Rhs, S::RHS_TRANSPOSED>(b, here + S::Lhs::BYTES, column + 4 * j,
-                                                          lane % 4, 4, step);
+            float b[4][2];
+            load_four<typename S::Rhs, 4, S::RHS_TRANSPOSED>(b, here + S::Lhs::BYTES,
+                                                             column + 4 * j, lane % 4, step);
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
+            for (int k = 0; k < 2; k++) {
 #pragma unroll
                 for (int i = 0; i < S::WM / 8; i++) {
 #pragma unroll
@@ -255,12 +270,11 @@ DEVICE void store_slab(const FloatWarp<S>& warp, float* to, int slab) {
     const int lane = lane_id();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int row = S::LHS_TRANSPOSED ? lane / 4 * 4 + i : lane / 4 + 8 * i;
+        const int row = S::LHS_TRANSPOSED ? lane / 4 * 4 + i : line_along_k<8>(lane / 4, i);
 #pragma unroll
         for (int j = 0; j < S::WN / 4; j++) {
-            const int column =
-                S::RHS_TRANSPOSED ? lane % 4 + 4 * j : j / 4 * 16 + lane % 4 * 4 + j % 4;
-            to[row * S::PITCH + column] = warp.sum[4 * slab + i][j];
+            const int column = S::RHS_TRANSPOSED ? line_along_k<4>(lane % 4, j % 4) : lane % 4 * 4 + j % 4;
+            to[row * S::PITCH + j / 4 * 16 + column] = warp.sum[4 * slab + i][j];
         }
     }
 }
@@ -270,7 +284,7 @@ DEVICE void store_slab(const FloatWarp<S>& warp, float* to, int slab) {
 // it that of B. `shared` has STAGES * BYTES bytes, free again at the end.
 template <class S, class Warp, class Load>
 DEVICE void sum_tiles(Warp& warp, unsigned char* shared, int count, Load load) {
-#pragma unroll
+#pragma unroll 1
     for (int t = 0; t < S::STAGES - 1; t++) {
         if (t < count) {
             load(shared + t * S::BYTES);
@@ -282,21 +296,18 @@ DEVICE void sum_tiles(Warp& warp, unsigned char* shared, int count, Load load) {
     if (count > 0) {
         begin(warp, shared);
     }
-    int slot = 0;
+    const auto slot = [&](int t) { return shared + t % S::STAGES * S::BYTES; };
 #pragma unroll 1
     for (int t = 0; t < count; t++) {
-        const unsigned char* here = shared + slot * S::BYTES;
-        // Where the tiles before these were: nobody has read them since the last barrier.
-        const int done = slot == 0 ? S::STAGES - 1 : slot - 1;
+        // Into the place of the tiles before these: nobody has read them since the last barrier.
         if (t + S::STAGES - 1 < count) {
-            load(shared + done * S::BYTES);
+            load(slot(t + S::STAGES - 1));
         }
         commit_async();
-        slot = slot == S::STAGES - 1 ? 0 : slot + 1;
-        multiply(warp, here, [&]() -> const unsigned char* {
+        multiply(warp, slot(t), [&]() -> const unsigned char* {
             wait_async<S::STAGES - 2>();
             __syncthreads();
-            return t + 1 < count ? shared + slot * S::BYTES : nullptr;
+            return t + 1 < count ? slot(t + 1) : nullptr;
         });
     }
     wait_async<0>();

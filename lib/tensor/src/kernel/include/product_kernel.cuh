@@ -139,7 +139,8 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
     write_four(p.out + offset, result, count, whole);
 }
 
-// One operand's tile at `k`; `matrix` is the first element that the block needs of the operand.
+// One operand's tile at `k`; `matrix` is the first element that the block needs of the operand or, of an
+// aligned one, this thread.
 template <class T, int THREADS, bool ALONG_K, bool ODD>
 DEVICE void load_operand(unsigned char* to, const element* matrix, long long stride, int k,
                          int span_left, int k_left, bool is_aligned) {
@@ -156,11 +157,15 @@ DEVICE void load_operand(unsigned char* to, const element* matrix, long long str
 template <class S, class Warp, bool ODD>
 DEVICE void make_product(const Product& p, unsigned char* shared) {
     const Place at = place<S>(p);
+    using Lhs = typename S::Lhs;
+    using Rhs = typename S::Rhs;
+    const bool lhs_aligned = !ODD || (p.aligned & 1), rhs_aligned = !ODD || (p.aligned & 2);
     const element* lhs = p.lhs + at.batch * p.lhs_batch +
-                         (S::LHS_TRANSPOSED ? at.row : at.row * static_cast<long long>(p.lhs_stride));
+                         at.row * (S::LHS_TRANSPOSED ? 1ll : p.lhs_stride) +
+                         (lhs_aligned ? thread_offset<Lhs, S::THREADS>(p.lhs_stride) : 0);
     const element* rhs = p.rhs + at.batch * p.rhs_batch +
-                         (S::RHS_TRANSPOSED ? at.column * static_cast<long long>(p.rhs_stride)
-                                            : at.column);
+                         at.column * (S::RHS_TRANSPOSED ? p.rhs_stride : 1ll) +
+                         (rhs_aligned ? thread_offset<Rhs, S::THREADS>(p.rhs_stride) : 0);
     const int tiles = (p.k + DEPTH - 1) / DEPTH;
     const long long all = static_cast<long long>(tiles) * p.terms;
     const int begin = static_cast<int>(all * at.split / p.splits);
@@ -172,10 +177,10 @@ DEVICE void make_product(const Product& p, unsigned char* shared) {
 
     Warp warp{};
     sum_tiles<S>(warp, shared, end - begin, [&](unsigned char* to) {
-        load_operand<typename S::Lhs, S::THREADS, !S::LHS_TRANSPOSED, ODD>(
-            to, lhs, p.lhs_stride, k, p.m - at.row, p.k - k, p.aligned & 1);
-        load_operand<typename S::Rhs, S::THREADS, S::RHS_TRANSPOSED, ODD>(
-            to + S::Lhs::BYTES, rhs, p.rhs_stride, k, p.n - at.column, p.k - k, p.aligned & 2);
+        load_operand<Lhs, S::THREADS, !S::LHS_TRANSPOSED, ODD>(
+            to, lhs, p.lhs_stride, k, p.m - at.row, p.k - k, lhs_aligned);
+        load_operand<Rhs, S::THREADS, S::RHS_TRANSPOSED, ODD>(
+            to + S::Lhs::BYTES, rhs, p.rhs_stride, k, p.n - at.column, p.k - k, rhs_aligned);
         k += DEPTH;
         if (k >= p.k) {
             k = 0;

@@ -29,28 +29,32 @@ DEVICE int chunk_at(int line, int chunk) {
     return (line * T::CHUNKS + (chunk ^ twist)) * 16;
 }
 
-// Begins to copy the tile whose first element is at `from`, lines `stride` elements apart: `lines`
-// lines of `length` elements of it exist, the others become zero. Every address of a chunk is a
-// multiple of 16 bytes.
+// Where, from the tile's first element on, a thread begins to copy.
+template <class T, int THREADS>
+DEVICE long long thread_offset(long long stride) {
+    return threadIdx.x / T::CHUNKS * stride + threadIdx.x % T::CHUNKS * WIDTH;
+}
+
+// Begins to copy a tile, lines `stride` elements apart, of which this thread's first chunk is at
+// `from`: `lines` lines of `length` elements of the tile exist, the others become zero. Every address
+// of a chunk is a multiple of 16 bytes.
 template <class T, int THREADS>
 DEVICE void load_tile(unsigned char* tile, const element* from, long long stride, int lines,
                       int length) {
     static_assert(THREADS % T::CHUNKS == 0 && T::LINES * T::CHUNKS % THREADS == 0,
                   "every thread copies the same chunk of as many lines");
-    constexpr int STEP = THREADS / T::CHUNKS;
     const int line = threadIdx.x / T::CHUNKS, chunk = threadIdx.x % T::CHUNKS;
     const int left = min(max(length - chunk * WIDTH, 0), WIDTH) * ELEMENT_BYTES;
-    const element* source = from + line * stride + chunk * WIDTH;
 #pragma unroll
-    for (int j = 0; j < T::LINES; j += STEP) {
-        const int bytes = line + j < lines ? left : 0;
-        copy_async_16(tile + chunk_at<T>(line + j, chunk), bytes ? source + j * stride : from,
-                      bytes);
+    for (int j = 0; j < T::LINES; j += THREADS / T::CHUNKS) {
+        // What is not read may lie anywhere.
+        copy_async_16(tile + chunk_at<T>(line + j, chunk), from + j * stride,
+                      line + j < lines ? left : 0);
     }
 }
 
-// load_tile() from any address: by floats, or by 16-bit elements, which do not go on beside
-// the arithmetic.
+// The same from any address, given the tile's first element: by floats, or by 16-bit elements, whose
+// copies do not go on beside the arithmetic.
 template <class T, int THREADS>
 DEVICE void load_odd_tile(unsigned char* tile, const element* from, long long stride, int lines,
                           int length) {

@@ -91,6 +91,12 @@ impl<'a> Matrix<'a> {
         fits(self.lines().0, self.stride) && fits(batch, self.batch) && fits(terms, self.term)
     }
 
+    /// Elements from a line to the next, for a kernel: a line that is alone has no next, and what would
+    /// be computed of one is to be as well aligned as itself.
+    fn step(&self) -> usize {
+        if self.lines().0 <= 1 { 0 } else { self.stride }
+    }
+
     /// # Panics
     /// When it does not lie inside its tensor.
     fn check(&self, batch: usize, terms: usize) {
@@ -276,7 +282,7 @@ impl<'a> Product<'a> {
         source.launch(
             lhs.tensor.dtype(),
             names[plan.tile as usize][stored],
-            grid.shared(plan.tile.shared()),
+            grid.shared(plan.tile.shared(unit)),
             args![
                 lhs.tensor,
                 rhs.tensor,
@@ -291,8 +297,8 @@ impl<'a> Product<'a> {
                 terms,
                 batch,
                 plan.splits,
-                lhs.stride,
-                rhs.stride,
+                lhs.step(),
+                rhs.step(),
                 n,
                 lhs.batch as i64,
                 rhs.batch as i64,

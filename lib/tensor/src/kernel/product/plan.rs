@@ -75,10 +75,12 @@ impl Tile {
         }
     }
 
-    /// Bytes of shared memory of a block: four stages, of 64 bytes for each row and column.
-    pub(crate) fn shared(self) -> usize {
+    /// Bytes of shared memory of a block: stages of 64 bytes for each row and column; the
+    /// sources call it STAGES * BYTES.
+    pub(crate) fn shared(self, unit: Unit) -> usize {
         let (rows, columns) = self.size();
-        4 * 64 * (rows + columns)
+        let stages = if (self, unit) == (Tile::Medium, Unit::Float) { 3 } else { 4 };
+        stages * 64 * (rows + columns)
     }
 
     /// The part of the rate that it reaches: what is read for a multiply-add shrinks with the sides.
@@ -181,18 +183,8 @@ mod tests {
     #[test]
     fn a_long_sum_for_few_elements_is_split() {
         let plan = plan(768, 768, 32768, true);
-        let blocks = {
-            let sizes = Sizes {
-                m: 768,
-                n: 768,
-                k: 32768,
-                batch: 1,
-                terms: 1,
-                any_tile: true,
-                may_split: true,
-            };
-            blocks(&sizes, plan)
-        };
+        let (rows, columns) = plan.tile.size();
+        let blocks = (768 / rows) * (768 / columns) * plan.splits;
         assert!(plan.splits > 1 && blocks >= 66, "{plan:?}: {blocks} blocks");
     }
 

@@ -8,7 +8,7 @@
 template <bool LHS, bool RHS>
 using Small = Shape<64, 64, 32, 32, 4, LHS, RHS>;
 template <bool LHS, bool RHS>
-using Medium = Shape<128, 128, 64, 32, 4, LHS, RHS>;
+using Medium = Shape<128, 128, 64, 32, 3, LHS, RHS>;
 
 #define PRODUCT(name, shape, threads, blocks, odd)              \
     KERNEL(name, threads, blocks)(PRODUCT_PARAMETERS) {         \
