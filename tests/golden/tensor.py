@@ -25,7 +25,8 @@ def normal(*shape, scale=1.0, offset=0.0):
 def keep(name, tensor):
     assert name not in tensors, name
     # A copy: optimisers change their parameters in place.
-    tensors[name] = tensor.detach().float().contiguous().clone()
+    dtype = torch.float if tensor.is_floating_point() else torch.int
+    tensors[name] = tensor.detach().to(dtype).contiguous().clone()
 
 
 def constants(name, **values):
@@ -35,8 +36,12 @@ def constants(name, **values):
 
 
 def op(name, function, constant=(), **inputs):
-    """One case of an op, inputs in its order; those named in `constant` are not differentiated."""
-    exact = {k: x.double().requires_grad_(k not in constant) for k, x in inputs.items()}
+    """One case of an op, inputs in its order; indices and those in `constant` are not differentiated."""
+    indices = tuple(k for k, x in inputs.items() if not x.is_floating_point())
+    constant = (*constant, *indices)
+    exact = {k: x if k in indices else x.double() for k, x in inputs.items()}
+    for key, x in exact.items():
+        x.requires_grad_(key not in constant)
     out = function(*exact.values())
     dout = normal(*out.shape)
     out.backward(dout.double())
@@ -125,6 +130,51 @@ def convolutions():
     for mode, name in (("circular", "periodic"), ("constant", "zero")):
         f = lambda x, w, bias, mode=mode: convolve(x, w, bias, (5, 7), (3, 5), mode)
         op(f"conv_{name}", f, x=normal(2, 35, 4), w=normal(15, 4), bias=normal(4))
+
+
+def grids():
+    """Ours have channels last: [batch, rows, columns, channels], filters [out, rows, columns, in]."""
+    first = lambda x: x.permute(0, 3, 1, 2)
+    last = lambda x: x.permute(0, 2, 3, 1)
+
+    def conv(name, x, w, margin=(0, 0), mode="constant", bias=True, **options):
+        sides = [m for m in reversed(margin) for _ in range(2)]
+        image = lambda x: F.pad(first(x), sides, mode=mode)
+        f = lambda x, w, bias=None: last(F.conv2d(image(x), first(w), bias, **options))
+        inputs = {"bias": normal(w[0])} if bias else {}
+        op(name, f, x=normal(*x), w=normal(*w, scale=0.3), **inputs)
+
+    conv("dense_conv", (2, 5, 7, 3), (4, 3, 5, 3), (1, 2))
+    conv("dense_conv_line", (2, 1, 13, 3), (4, 1, 5, 3), (0, 2), "circular")
+    conv("dense_conv_periodic", (2, 6, 5, 3), (4, 3, 3, 3), (1, 1), "circular", stride=(2, 1))
+    conv("dense_conv_strided", (2, 8, 9, 4), (6, 3, 3, 4), (1, 1), stride=2)
+    conv("dense_conv_dilated", (2, 9, 8, 4), (6, 3, 2, 4), (2, 1), dilation=(2, 3))
+    conv("dense_conv_patches", (2, 8, 12, 3), (7, 4, 4, 3), bias=False, stride=4)
+    for name, pool in (("mean", F.avg_pool2d), ("max", F.max_pool2d)):
+        f = lambda x, pool=pool: last(pool(first(x), (3, 2), (2, 1)))
+        op(f"pool_{name}", f, x=normal(2, 7, 6, 5))
+    for name, grid in (("finer", (9, 12)), ("coarser", (3, 2)), ("mixed", (2, 11))):
+        nearest = lambda x, grid=grid: last(F.interpolate(first(x), grid, mode="nearest"))
+        op(f"interpolate_nearest_{name}", nearest, x=normal(2, 5, 4, 3))
+        straight = lambda x, grid=grid: last(F.interpolate(first(x), grid, mode="bilinear"))
+        op(f"interpolate_linear_{name}", straight, x=normal(2, 5, 4, 3))
+
+
+def below(n, *shape):
+    return torch.randint(n, shape, generator=random)
+
+
+def tokens():
+    op("embedding", lambda table, index: F.embedding(index, table), table=normal(11, 7), index=below(9, 3, 8))
+    silu = lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]
+    op("swiglu", silu, x=normal(4, 3, 14, scale=2))
+    target = below(13, 9)
+    entropy = lambda x, target, **o: F.cross_entropy(x, target, **o).reshape(1)
+    op("cross_entropy", entropy, x=normal(9, 13, scale=3), target=target)
+    smoothing = constants("cross_entropy_smoothed", smoothing=0.1)["smoothing"]
+    ignored = torch.where(below(3, 9) == 0, -100, target)
+    smoothed = lambda x, target: entropy(x, target, label_smoothing=smoothing)
+    op("cross_entropy_smoothed", smoothed, x=normal(9, 13, scale=3), target=ignored)
 
 
 def joints():
@@ -226,6 +276,8 @@ convolutions()
 joints()
 losses()
 updates()
+grids()
+tokens()
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

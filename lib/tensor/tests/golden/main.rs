@@ -59,6 +59,10 @@ impl Golden {
                 let values = data.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b));
                 Tensor::of(&values.collect::<Vec<_>>(), shape)
             }
+            safetensors::Dtype::I32 => {
+                let values = data.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b));
+                Tensor::of(&values.collect::<Vec<_>>(), shape)
+            }
             other => panic!("{name} is {other:?}"),
         }
     }

@@ -1,14 +1,20 @@
 //! Outputs of ops and gradients of their inputs.
 
 use crate::{Golden, agree};
-use tensor::check::run;
+use tensor::check::{float_to, run};
 use tensor::op::{Case, Draw, Op};
 use tensor::ops::activation::Activation::{Gelu, GeluTanh, Identity, Silu};
 use tensor::ops::adaln::AdaLn;
 use tensor::ops::attention::{Attention, Layout};
+use tensor::ops::conv::Conv;
+use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::depthwise_conv::{DepthwiseConv, Padding};
+use tensor::ops::embedding::Embedding;
+use tensor::ops::interpolate::Interpolate;
+use tensor::ops::interpolate::Interpolation::{self, Linear as Straight, Nearest};
 use tensor::ops::layernorm::LayerNorm;
 use tensor::ops::linear::Linear;
+use tensor::ops::pool::{Pool, Pooling};
 use tensor::ops::relative_error::RelativeError;
 use tensor::ops::residual::Residual;
 use tensor::ops::rmsnorm::RmsNorm;
@@ -16,6 +22,7 @@ use tensor::ops::softmax::Softmax;
 use tensor::ops::spectral_energy::SpectralEnergy;
 use tensor::ops::spectrum::Spectrum;
 use tensor::ops::squared_error::SquaredError;
+use tensor::ops::swiglu::SwiGlu;
 use tensor::ops::token_map::TokenMap;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::{Dtype, Tensor};
@@ -38,6 +45,11 @@ fn rows(golden: &Golden) -> Vec<Row> {
         Box::new(RelativeError { per_sample, root, epsilon })
     };
     let spectrum = |name| Box::new(Spectrum { epsilon: golden.number(name) });
+    let plain = Conv::same([1, 1], Padding::Zero);
+    let dense = |op: Conv| Box::new(op);
+    let pool = |pooling| Box::new(Pool { pooling, window: [3, 2], stride: [2, 1] });
+    let grid = |interpolation: Interpolation, grid| Box::new(Interpolate { interpolation, grid });
+    let smoothing = golden.number("cross_entropy_smoothed/smoothing");
     let weights = ["wa", "wb"].map(|w| golden.number(&format!("weighted_sum/{w}")));
     vec![
         ("linear_identity", linear(true, Identity), &["x", "w", "b"]),
@@ -60,6 +72,40 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("conv_line", conv([1, 13], [1, 7], Padding::Periodic), &["x", "w", "bias"]),
         ("conv_periodic", conv([5, 7], [3, 5], Padding::Periodic), &["x", "w", "bias"]),
         ("conv_zero", conv([5, 7], [3, 5], Padding::Zero), &["x", "w", "bias"]),
+        ("dense_conv", dense(Conv::same([3, 5], Padding::Zero)), &["x", "w", "bias"]),
+        ("dense_conv_line", dense(Conv::same([1, 5], Padding::Periodic)), &["x", "w", "bias"]),
+        (
+            "dense_conv_periodic",
+            dense(Conv { stride: [2, 1], ..Conv::same([3, 3], Padding::Periodic) }),
+            &["x", "w", "bias"],
+        ),
+        (
+            "dense_conv_strided",
+            dense(Conv { stride: [2, 2], ..Conv::same([3, 3], Padding::Zero) }),
+            &["x", "w", "bias"],
+        ),
+        (
+            "dense_conv_dilated",
+            dense(Conv { dilation: [2, 3], margin: [2, 1], ..plain }),
+            &["x", "w", "bias"],
+        ),
+        ("dense_conv_patches", dense(Conv { bias: false, stride: [4, 4], ..plain }), &["x", "w"]),
+        ("pool_mean", pool(Pooling::Mean), &["x"]),
+        ("pool_max", pool(Pooling::Max), &["x"]),
+        ("interpolate_nearest_finer", grid(Nearest, [9, 12]), &["x"]),
+        ("interpolate_nearest_coarser", grid(Nearest, [3, 2]), &["x"]),
+        ("interpolate_nearest_mixed", grid(Nearest, [2, 11]), &["x"]),
+        ("interpolate_linear_finer", grid(Straight, [9, 12]), &["x"]),
+        ("interpolate_linear_coarser", grid(Straight, [3, 2]), &["x"]),
+        ("interpolate_linear_mixed", grid(Straight, [2, 11]), &["x"]),
+        ("embedding", Box::new(Embedding), &["table", "index"]),
+        ("swiglu", Box::new(SwiGlu), &["x"]),
+        ("cross_entropy", Box::new(CrossEntropy::default()), &["x", "target"]),
+        (
+            "cross_entropy_smoothed",
+            Box::new(CrossEntropy { ignore: -100, smoothing }),
+            &["x", "target"],
+        ),
         ("residual_plain", Box::new(Residual::Plain), &["x", "y"]),
         ("residual_scaled", Box::new(Residual::Scaled), &["x", "y", "s"]),
         ("residual_gated", Box::new(Residual::Gated(2)), &["x", "y", "m"]),
@@ -91,7 +137,7 @@ fn ops_and_their_gradients() {
         let shapes = inputs.iter().zip(&tensors).map(|(i, x)| (x.shape().to_vec(), drawn(i)));
         let case = Case { op, inputs: shapes.collect(), operations: 0 };
         for dtype in [Dtype::F64, Dtype::F32] {
-            let x: Vec<Tensor> = tensors.iter().map(|x| x.to_dtype(dtype)).collect();
+            let x: Vec<Tensor> = tensors.iter().map(|x| float_to(x, dtype)).collect();
             let dout = golden.tensor(&format!("{name}/dout")).to_dtype(dtype);
             let (out, gradients) = run(&case, &x, &dout, None);
             agree(name, &out, &golden.tensor(&format!("{name}/out")));

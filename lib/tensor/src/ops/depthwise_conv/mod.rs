@@ -6,6 +6,9 @@
 //! dx is the same with the filter turned round; dw[p, q, c] = Σ over samples and tokens of dy·x.
 
 mod cpu;
+mod cuda;
+
+pub use cuda::SOURCE;
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -71,6 +74,14 @@ impl Op for DepthwiseConv {
                 grads.put(i, slot);
             }
         }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(self, inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(self, saved, dy, grads)
     }
 }
 

@@ -4,6 +4,7 @@
 //! Costs 2·R·N·K operations forward and twice that backward (R rows).
 
 mod cpu;
+pub(crate) mod cuda;
 
 use super::activation::Activation;
 use crate::op::{Case, Grads, Op, Saved};
@@ -68,10 +69,19 @@ impl Op for Linear {
             }
         }
     }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(self, inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(self, saved, dy, grads);
+    }
 }
 
 /// Every combination of bias and activation at odd sizes, more rows than a block, few rows with many
-/// columns, and the shapes of a transformer.
+/// columns, sums over one element and over many, several tiles of a kernel each way, and the shapes of a
+/// transformer.
 pub fn cases() -> Vec<Case> {
     use Activation::{Gelu, GeluTanh, Identity, Silu};
     let case = |bias, activation, rows: &[usize], n: usize, k: usize| {
@@ -88,6 +98,10 @@ pub fn cases() -> Vec<Case> {
         case(false, Silu, &[1], 65, 31),
         case(true, Gelu, &[1029], 33, 17),
         case(true, Identity, &[64], 600, 48),
+        case(true, Silu, &[130], 70, 1),
+        case(true, GeluTanh, &[66], 136, 72),
+        case(false, Gelu, &[3], 5, 4099),
+        case(true, Silu, &[2, 1024], 8, 16),
         case(true, Gelu, &[32, 128], 512, 128),
         case(true, Identity, &[64, 128], 256, 1024),
     ]

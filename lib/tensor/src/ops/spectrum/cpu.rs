@@ -6,7 +6,7 @@ use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
 
 /// F [2·frequencies, N]: rows of cosines, then rows of negative sines.
-fn transform<T: Float>(n: usize) -> Scratch<T> {
+pub(super) fn transform<T: Float>(n: usize) -> Scratch<T> {
     let angle = |i: usize| std::f64::consts::TAU * i as f64 / n as f64;
     let frequencies = n / 2 + 1;
     let mut f = Scratch::arbitrary(2 * frequencies * n);

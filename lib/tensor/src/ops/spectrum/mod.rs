@@ -5,6 +5,7 @@
 //! derivative finite where the magnitude is zero. dRe = dy·Re/y, dIm = dy·Im/y, dx = (dRe, dIm)·F.
 
 mod cpu;
+pub(crate) mod cuda;
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -42,12 +43,23 @@ impl Op for Spectrum {
             grads.put(0, slot);
         }
     }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(self.epsilon, inputs[0], out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if let Some(mut slot) = grads.take(0) {
+            cuda::backward(self.epsilon, &saved[0], &dy, &mut slot);
+            grads.put(0, slot);
+        }
+    }
 }
 
 /// Even and odd lengths, length one; ε large enough for finite differences to see a smooth function.
 pub fn cases() -> Vec<Case> {
     let op = Spectrum { epsilon: 0.5 };
-    [&[1][..], &[3, 7], &[2, 5, 8], &[129, 33], &[4096, 16]]
+    [&[1][..], &[3, 7], &[2, 5, 8], &[129, 33], &[70, 100], &[4096, 16]]
         .iter()
         .map(|shape| Case::new(op, &[shape]))
         .collect()

@@ -4,6 +4,7 @@
 //! dx[b] = Mᵀ dy[b], dM = Σ_b dy[b] x[b]ᵀ.
 
 mod cpu;
+mod cuda;
 
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -41,9 +42,19 @@ impl Op for TokenMap {
             }
         }
     }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(inputs[0], inputs[1], out);
+        vec![inputs[0].clone(), inputs[1].clone()]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(saved, &dy, grads);
+    }
 }
 
-/// Fewer and more tokens out than in; a constant and a learned map.
+/// Fewer and more tokens out than in, one token, several tiles of a kernel each way; a constant and a
+/// learned map.
 pub fn cases() -> Vec<Case> {
     let case = |b: usize, s: usize, t: usize, c: usize| {
         Case::new(TokenMap, &[&[s, t], &[b, t, c]]).operations(2 * b * s * t * c)
@@ -52,6 +63,9 @@ pub fn cases() -> Vec<Case> {
         case(1, 1, 1, 1),
         case(2, 3, 7, 5),
         case(3, 9, 5, 17).draw(0, Draw::Constant),
+        case(2, 65, 1, 9),
+        case(3, 67, 33, 65),
+        case(4, 72, 136, 16),
         case(64, 32, 64, 96).draw(0, Draw::Constant),
     ]
 }

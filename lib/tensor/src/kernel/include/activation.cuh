@@ -1,0 +1,43 @@
+// Activations: f(z) and f'(z), the same formulas as ops/activation/cpu.rs.
+#pragma once
+
+#include "element.cuh"
+
+// As kernel/product numbers them for a launch.
+enum Activation { IDENTITY, GELU, GELU_TANH, SILU };
+
+struct Activated {
+    float value;
+    float derivative;
+};
+
+// z Φ(z), and Φ(z) + z φ(z).
+DEVICE Activated gelu(float z) {
+    const float cdf = 0.5f + 0.5f * erff(z * 0.70710678118654752f);
+    const float density = 0.39894228040143268f * expf(-0.5f * z * z);
+    return {z * cdf, fmaf(z, density, cdf)};
+}
+
+// z/2 (1 + tanh u) with u = √(2/π) (z + 0.044715 z³).
+DEVICE Activated gelu_tanh(float z) {
+    const float u = 0.79788456080286536f * z * fmaf(0.044715f * z, z, 1.0f);
+    const float slope = 0.79788456080286536f * fmaf(3.0f * 0.044715f * z, z, 1.0f);
+    const float t = tanhf(u);
+    const float cdf = fmaf(0.5f, t, 0.5f);
+    return {z * cdf, fmaf(0.5f * z * fmaf(-t, t, 1.0f), slope, cdf)};
+}
+
+// z σ(z), and σ(z) (1 + z (1 - σ(z))).
+DEVICE Activated silu(float z) {
+    const float sigmoid = 1.0f / (1.0f + expf(-z));
+    return {z * sigmoid, sigmoid * fmaf(z, 1.0f - sigmoid, 1.0f)};
+}
+
+DEVICE Activated activate(int activation, float z) {
+    switch (activation) {
+        case GELU: return gelu(z);
+        case GELU_TANH: return gelu_tanh(z);
+        case SILU: return silu(z);
+        default: return {z, 1.0f};
+    }
+}

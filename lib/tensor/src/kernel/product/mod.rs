@@ -1,0 +1,352 @@
+//! Matrix products by kernels: C (+)= alpha·op(A)·op(B), in batches and in sums of products.
+//!
+//! Operands are bf16, f16 or f32 and sums are f32. 16-bit operands are multiplied by tensor cores,
+//! exactly; f32 by f32 arithmetic or, if [`set_tf32`] allows it, by tensor cores after rounding to
+//! tf32. Any sizes; lines that do not begin at multiples of 16 bytes are slower. A sum over k runs in
+//! order within each of its parts, and parts are added in order (`columns`); how many there are depends
+//! on sizes alone (`plan`). Costs 2·m·n·k operations a product.
+
+mod plan;
+#[cfg(all(test, feature = "emu"))]
+mod tests;
+
+use super::{Arg, Grid, Source, columns};
+use crate::args;
+use crate::dtype::Dtype;
+use crate::op::Slot;
+use crate::ops::activation::Activation;
+use crate::tensor::Tensor;
+use plan::{Plan, Sizes, Unit};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// 16-bit elements.
+pub static SOURCE: Source = Source {
+    name: "product",
+    text: include_str!("product.cu"),
+    elements: &[Dtype::Bf16, Dtype::F16],
+};
+/// f32 elements as they are.
+pub static SOURCE_F32: Source =
+    Source { name: "product_f32", text: include_str!("product_f32.cu"), elements: &[Dtype::F32] };
+/// f32 elements rounded to tf32.
+pub static SOURCE_TF32: Source =
+    Source { name: "product_tf32", text: include_str!("product_tf32.cu"), elements: &[Dtype::F32] };
+
+static TF32: AtomicBool = AtomicBool::new(false);
+
+/// Whether products of f32 may round their operands to tf32 (11 bits): some eight times faster on a GPU
+/// with tensor cores, and not what f32 promises; off at first.
+pub fn set_tf32(allowed: bool) {
+    TF32.store(allowed, Ordering::Relaxed);
+}
+
+/// An operand: equally spaced matrices in a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix<'a> {
+    tensor: &'a Tensor,
+    rows: usize,
+    columns: usize,
+    /// Whether what is in memory is the transpose, [columns, rows].
+    is_transposed: bool,
+    /// Elements from a line in memory to the next.
+    stride: usize,
+    /// Elements from one product of a batch to the next.
+    batch: usize,
+    /// Elements from one term of a sum of products to the next.
+    term: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// The first `rows` × `columns` elements of a tensor, row-major.
+    pub(crate) fn new(tensor: &'a Tensor, rows: usize, columns: usize) -> Self {
+        let is_transposed = false;
+        Self { tensor, rows, columns, is_transposed, stride: columns, batch: 0, term: 0 }
+    }
+
+    /// The transposed matrix, of the same memory.
+    pub(crate) fn transposed(self) -> Self {
+        let is_transposed = !self.is_transposed;
+        Self { rows: self.columns, columns: self.rows, is_transposed, ..self }
+    }
+
+    /// With the matrix of each product of a batch `elements` behind the one before.
+    pub(crate) fn batch_stride(self, elements: usize) -> Self {
+        Self { batch: elements, ..self }
+    }
+
+    /// With the matrix of each term of a sum `elements` behind the one before.
+    pub(crate) fn term_stride(self, elements: usize) -> Self {
+        Self { term: elements, ..self }
+    }
+
+    /// Lines in memory, and their length.
+    fn lines(&self) -> (usize, usize) {
+        if self.is_transposed { (self.columns, self.rows) } else { (self.rows, self.columns) }
+    }
+
+    /// Whether every line begins at a multiple of 16 bytes.
+    fn is_aligned(&self, batch: usize, terms: usize) -> bool {
+        let width = 16 / self.tensor.dtype().bytes();
+        let fits = |count: usize, stride: usize| count <= 1 || stride.is_multiple_of(width);
+        fits(self.lines().0, self.stride) && fits(batch, self.batch) && fits(terms, self.term)
+    }
+
+    /// # Panics
+    /// When it does not lie inside its tensor.
+    fn check(&self, batch: usize, terms: usize) {
+        let (lines, length) = self.lines();
+        if [lines, length, batch, terms].contains(&0) {
+            return;
+        }
+        let last = (lines - 1) * self.stride + (batch - 1) * self.batch + (terms - 1) * self.term;
+        assert!(
+            last + length <= self.tensor.len(),
+            "{lines} lines of {length} with strides {}, {}, {} do not fit into {:?}",
+            self.stride,
+            self.batch,
+            self.term,
+            self.tensor.shape(),
+        );
+    }
+}
+
+/// What is done to z, a product plus `bias`, before it is written: out = f(z) (+ out), and f'(z).
+#[derive(Default)]
+pub(crate) struct Epilogue<'a> {
+    /// [n].
+    pub(crate) bias: Option<&'a Tensor>,
+    /// f, and where f'(z) goes.
+    pub(crate) activation: Option<(Activation, &'a mut Tensor)>,
+    /// Whether to add to what is there.
+    pub(crate) add: bool,
+}
+
+/// alpha·Σ_terms lhs·rhs for each product of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Product<'a> {
+    lhs: Matrix<'a>,
+    rhs: Matrix<'a>,
+    batch: usize,
+    terms: usize,
+    alpha: f32,
+    tf32: bool,
+    plan: Option<Plan>,
+}
+
+/// Where a product goes: elements, or f32 sums of each of its parts.
+enum Target<'a> {
+    Elements(&'a mut Tensor, Epilogue<'a>),
+    Sums(&'a mut Tensor),
+}
+
+impl<'a> Product<'a> {
+    /// lhs·rhs.
+    ///
+    /// # Panics
+    /// When inner sizes or element types differ.
+    pub(crate) fn new(lhs: Matrix<'a>, rhs: Matrix<'a>) -> Self {
+        assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
+        assert_eq!(lhs.tensor.dtype(), rhs.tensor.dtype(), "element types of a matrix product");
+        let tf32 = TF32.load(Ordering::Relaxed);
+        Self { lhs, rhs, batch: 1, terms: 1, alpha: 1.0, tf32, plan: None }
+    }
+
+    /// `batch` products beside each other, results one behind the other.
+    pub(crate) fn batch(self, batch: usize) -> Self {
+        Self { batch, ..self }
+    }
+
+    /// The sum of `terms` products.
+    pub(crate) fn terms(self, terms: usize) -> Self {
+        Self { terms, ..self }
+    }
+
+    /// Times `alpha`.
+    #[cfg(test)]
+    pub(crate) fn times(self, alpha: f32) -> Self {
+        Self { alpha, ..self }
+    }
+
+    /// With f32 operands rounded to tf32, or not, whatever [`set_tf32`] says.
+    #[cfg(test)]
+    pub(crate) fn tf32(self, tf32: bool) -> Self {
+        Self { tf32, ..self }
+    }
+
+    /// By this plan.
+    #[cfg(test)]
+    pub(crate) fn plan(self, plan: Plan) -> Self {
+        Self { plan: Some(plan), ..self }
+    }
+
+    /// A gradient: sets the whole of a slot, or adds to it. May be summed in parts.
+    pub(crate) fn put(self, slot: &mut Slot) {
+        let plan = self.choose(true);
+        if plan.splits == 1 {
+            let epilogue = Epilogue { add: slot.add, ..Epilogue::default() };
+            self.launch(plan, Target::Elements(&mut slot.tensor, epilogue));
+        } else {
+            let shape = [plan.splits, slot.tensor.len()];
+            let mut sums = Tensor::arbitrary_on(slot.tensor.device(), &shape, Dtype::F32);
+            self.launch(plan, Target::Sums(&mut sums));
+            columns::sum_rows(&sums, slot);
+        }
+    }
+
+    /// Writes the whole of `out` [batch, m, n].
+    pub(crate) fn write(self, out: &mut Tensor, epilogue: Epilogue<'_>) {
+        self.launch(self.choose(false), Target::Elements(out, epilogue));
+    }
+
+    /// Writes the whole of `out` [batch, m, n], which is f32, unrounded.
+    pub(crate) fn write_f32(self, out: &mut Tensor) {
+        self.launch(self.choose(false), Target::Sums(out));
+    }
+
+    fn unit(&self) -> Unit {
+        match self.lhs.tensor.dtype() {
+            Dtype::F32 if self.tf32 => Unit::Tf32,
+            Dtype::F32 => Unit::Float,
+            _ => Unit::Half,
+        }
+    }
+
+    fn choose(&self, may_split: bool) -> Plan {
+        let any_tile = self.lhs.is_aligned(self.batch, self.terms)
+            && self.rhs.is_aligned(self.batch, self.terms)
+            && !(self.lhs.is_transposed && self.rhs.is_transposed);
+        let sizes = Sizes { any_tile, may_split, ..self.sizes() };
+        self.plan.unwrap_or_else(|| plan::choose(&sizes, self.unit()))
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes {
+            m: self.lhs.rows,
+            n: self.rhs.columns,
+            k: self.lhs.columns,
+            batch: self.batch,
+            terms: self.terms,
+            any_tile: false,
+            may_split: false,
+        }
+    }
+
+    fn launch(self, plan: Plan, target: Target<'_>) {
+        let Self { lhs, rhs, batch, terms, alpha, .. } = self;
+        lhs.check(batch, terms);
+        rhs.check(batch, terms);
+        let sizes = self.sizes();
+        let Sizes { m, n, k, .. } = sizes;
+        let null = || Arg::from(None::<&Tensor>);
+        let (mut out, mut sums, mut bias, mut addend, mut slope) =
+            (null(), null(), null(), null(), null());
+        let mut activation = Activation::Identity;
+        let is_whole = |tensor: &Tensor, parts: usize| {
+            assert_eq!(tensor.len(), parts * batch * m * n, "elements of a product's result");
+        };
+        match target {
+            Target::Elements(tensor, epilogue) => {
+                is_whole(tensor, 1);
+                assert_eq!(tensor.dtype(), lhs.tensor.dtype(), "element type of a product");
+                out = Arg::from(tensor);
+                addend = if epilogue.add { out } else { null() };
+                bias = epilogue.bias.into();
+                if let Some((f, tensor)) = epilogue.activation {
+                    is_whole(tensor, 1);
+                    (activation, slope) = (f, Arg::from(tensor));
+                }
+            }
+            Target::Sums(tensor) => {
+                is_whole(tensor, plan.splits);
+                assert_eq!(tensor.dtype(), Dtype::F32, "element type of sums");
+                sums = Arg::from(tensor);
+            }
+        }
+        let aligned = i32::from(lhs.is_aligned(batch, terms))
+            + 2 * i32::from(rhs.is_aligned(batch, terms))
+            + 4 * i32::from(n.is_multiple_of(4));
+        let unit = self.unit();
+        let (source, names) = match unit {
+            Unit::Half => (&SOURCE, NAMES),
+            Unit::Tf32 => (&SOURCE_TF32, NAMES_TF32),
+            Unit::Float => (&SOURCE_F32, NAMES_F32),
+        };
+        let stored = 2 * usize::from(lhs.is_transposed) + usize::from(rhs.is_transposed);
+        let grid = Grid::new(plan::blocks(&sizes, plan), plan.tile.threads(unit));
+        source.launch(
+            lhs.tensor.dtype(),
+            names[plan.tile as usize][stored],
+            grid.shared(plan.tile.shared()),
+            args![
+                lhs.tensor,
+                rhs.tensor,
+                out,
+                sums,
+                bias,
+                addend,
+                slope,
+                m,
+                n,
+                k,
+                terms,
+                batch,
+                plan.splits,
+                lhs.stride,
+                rhs.stride,
+                n,
+                lhs.batch as i64,
+                rhs.batch as i64,
+                (m * n) as i64,
+                lhs.term as i64,
+                rhs.term as i64,
+                alpha,
+                code(activation),
+                aligned,
+            ],
+        );
+    }
+}
+
+/// The number of an activation in activation.cuh.
+pub(crate) fn code(activation: Activation) -> i32 {
+    match activation {
+        Activation::Identity => 0,
+        Activation::Gelu => 1,
+        Activation::GeluTanh => 2,
+        Activation::Silu => 3,
+    }
+}
+
+/// Kernels by tile, and by which operands are transposed: none, rhs, lhs, both.
+type Names = [[&'static str; 4]; 3];
+
+macro_rules! names {
+    ($source:literal) => {{
+        const SMALL: [&str; 4] = [
+            concat!($source, "_small_nn"),
+            concat!($source, "_small_nt"),
+            concat!($source, "_small_tn"),
+            concat!($source, "_small_tt"),
+        ];
+        const MEDIUM: [&str; 4] = [
+            concat!($source, "_medium_nn"),
+            concat!($source, "_medium_nt"),
+            concat!($source, "_medium_tn"),
+            "",
+        ];
+        [SMALL, MEDIUM]
+    }};
+}
+
+const NAMES_F32: Names = {
+    let [small, medium] = names!("product_f32");
+    [small, medium, [""; 4]]
+};
+const NAMES_TF32: Names = {
+    let [small, medium] = names!("product_tf32");
+    [small, medium, [""; 4]]
+};
+const NAMES: Names = {
+    let [small, medium] = names!("product");
+    [small, medium, ["product_large_nn", "product_large_nt", "product_large_tn", ""]]
+};

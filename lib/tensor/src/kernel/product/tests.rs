@@ -1,0 +1,148 @@
+//! Every kernel of products on the emulator against sums in f64.
+
+use super::plan::Tile;
+use super::*;
+use crate::device::Device;
+use crate::random::{Philox, Purpose};
+
+/// Values on the emulator, and the same on the host.
+fn operand(len: usize, dtype: Dtype, seed: u64) -> (Tensor, Vec<f64>) {
+    let random = Philox::new(seed, Purpose::Test);
+    let values: Vec<f32> = (0..len as u64).map(|i| random.normal(7, i)).collect();
+    let host = Tensor::of(&values, &[len]).to_dtype(dtype);
+    (host.to_device(Device::Emu).unwrap(), host.to_f64())
+}
+
+struct Check {
+    dtype: Dtype,
+    tf32: bool,
+    plan: Option<Plan>,
+    transposed: [bool; 2],
+    sizes: [usize; 3],
+    batch: usize,
+    terms: usize,
+    add: bool,
+}
+
+impl Check {
+    /// Largest error relative to that of rounding.
+    fn run(&self) {
+        let Check { dtype, sizes: [m, n, k], batch, terms, add, .. } = *self;
+        let (a, a64) = operand(batch * terms * m * k, dtype, 1);
+        let (b, b64) = operand(batch * terms * k * n, dtype, 2);
+        let (c, c64) = operand(batch * m * n, dtype, 3);
+        let matrix = |x, rows, columns, transposed: bool| {
+            let matrix = if transposed {
+                Matrix::new(x, columns, rows).transposed()
+            } else {
+                Matrix::new(x, rows, columns)
+            };
+            matrix.term_stride(rows * columns).batch_stride(terms * rows * columns)
+        };
+        let lhs = matrix(&a, m, k, self.transposed[0]);
+        let rhs = matrix(&b, k, n, self.transposed[1]);
+        let mut product = Product::new(lhs, rhs).batch(batch).terms(terms).times(0.5);
+        product = product.tf32(self.tf32);
+        if let Some(plan) = self.plan {
+            product = product.plan(plan);
+        }
+        let mut slot = Slot { tensor: c, add };
+        product.put(&mut slot);
+        let result = slot.tensor.to_host().unwrap().to_f64();
+        let unit = if self.tf32 { f64::powi(2.0, -11) } else { 0.0 };
+        let roundoff = dtype.roundoff() + unit;
+        for p in 0..batch {
+            for i in 0..m {
+                for j in 0..n {
+                    let mut sum = 0.0;
+                    let mut size = 0.0;
+                    for t in 0..terms {
+                        let start = p * terms + t;
+                        for l in 0..k {
+                            let x = if self.transposed[0] { l * m + i } else { i * k + l };
+                            let y = if self.transposed[1] { j * k + l } else { l * n + j };
+                            let term = 0.5 * a64[start * m * k + x] * b64[start * k * n + y];
+                            sum += term;
+                            size += term.abs();
+                        }
+                    }
+                    let at = (p * m + i) * n + j;
+                    let before = if add { c64[at] } else { 0.0 };
+                    let error = (result[at] - (sum + before)).abs();
+                    // What is stored is rounded once, and each of the products, and each partial sum.
+                    let bound = dtype.roundoff() * (sum + before).abs()
+                        + (2.0 * unit + (2.0 + (k * terms) as f64) * Dtype::F32.roundoff()) * size
+                        + 1e-7;
+                    assert!(
+                        error <= bound,
+                        "({p}, {i}, {j}) of {:?} {:?} {:?}: {} is not {} (roundoff {roundoff})",
+                        self.plan,
+                        self.transposed,
+                        self.sizes,
+                        result[at],
+                        sum + before
+                    );
+                }
+            }
+        }
+    }
+}
+
+const PLAIN: [[bool; 2]; 4] = [[false, false], [false, true], [true, false], [true, true]];
+const UNITS: [(Dtype, bool); 4] =
+    [(Dtype::Bf16, false), (Dtype::F16, false), (Dtype::F32, false), (Dtype::F32, true)];
+
+fn each(check: impl Fn(Dtype, bool, [bool; 2])) {
+    for (dtype, tf32) in UNITS {
+        for transposed in PLAIN {
+            check(dtype, tf32, transposed);
+        }
+    }
+}
+
+#[test]
+fn odd_sizes_and_every_storage_agree_with_f64() {
+    each(|dtype, tf32, transposed| {
+        for sizes in [[1, 1, 1], [3, 5, 7], [65, 67, 33], [2, 129, 70], [70, 3, 131]] {
+            let plan = Some(Plan { tile: Tile::Small, splits: 1 });
+            Check { dtype, tf32, plan, transposed, sizes, batch: 2, terms: 1, add: true }.run();
+        }
+    });
+}
+
+#[test]
+fn large_tiles_agree_with_f64() {
+    each(|dtype, tf32, transposed| {
+        let half = dtype != Dtype::F32;
+        for tile in if half { &[Tile::Medium, Tile::Large][..] } else { &[Tile::Medium] } {
+            if transposed != [true, true] {
+                // More than a tile in every direction, aligned, and no multiple of anything larger.
+                let sizes = [136, if *tile == Tile::Large { 264 } else { 136 }, 168];
+                let plan = Some(Plan { tile: *tile, splits: 1 });
+                Check { dtype, tf32, plan, transposed, sizes, batch: 1, terms: 1, add: false }
+                    .run();
+            }
+        }
+    });
+}
+
+#[test]
+fn sums_of_products_in_parts_agree_with_f64() {
+    each(|dtype, tf32, transposed| {
+        for splits in [1, 3, 7] {
+            let plan = Some(Plan { tile: Tile::Small, splits });
+            for add in [false, true] {
+                let sizes = [17, 24, 40];
+                Check { dtype, tf32, plan, transposed, sizes, batch: 2, terms: 3, add }.run();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_sum_over_nothing_is_zero() {
+    let plan = None;
+    let transposed = [false, false];
+    let (dtype, sizes) = (Dtype::F32, [3, 5, 0]);
+    Check { dtype, tf32: false, plan, transposed, sizes, batch: 1, terms: 1, add: false }.run();
+}

@@ -1,0 +1,142 @@
+//! Convolution over a grid, channels last:
+//! y[b, i, j, o] = bias[o] + Σ_{p,q,c} w[o, p, q, c]·x[b, i·s + p·d - m, j·t + q·e - n, c].
+//!
+//! x [B, rows, columns, C], w [O, P, Q, C], bias [O] if `bias`; one row is one dimension. Stride (s, t),
+//! dilation (d, e); `margin` (m, n) cells are seen beyond each side of the grid, which goes on
+//! periodically there or is zero. y [B, ⌊(rows + 2m - d(P - 1) - 1)/s⌋ + 1, .., O]; a periodic grid is
+//! gone round once at most, so that no cell is read twice by one tap.
+//! dx gathers over taps the outputs that a cell went into, dw[o, p, q, c] = Σ of dy·x over outputs,
+//! db = Σ dy. Costs 2·O·P·Q·C operations an output cell forward and twice that backward.
+
+mod cpu;
+mod cuda;
+mod geometry;
+
+pub use super::depthwise_conv::Padding;
+pub(crate) use geometry::Geometry;
+
+pub use cuda::SOURCE;
+
+use crate::op::{Case, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// Convolution; inputs x, w and, with a bias, bias.
+#[derive(Clone, Copy, Debug)]
+pub struct Conv {
+    /// Whether there is a third input.
+    pub bias: bool,
+    /// Cells from an output to the next, along rows and columns.
+    pub stride: [usize; 2],
+    /// Cells from a tap of the filter to the next.
+    pub dilation: [usize; 2],
+    /// Cells beyond each side that are seen.
+    pub margin: [usize; 2],
+    /// What they are.
+    pub padding: Padding,
+}
+
+impl Conv {
+    /// Stride 1, output of the size of the input, for a filter of odd sides.
+    pub fn same(filter: [usize; 2], padding: Padding) -> Self {
+        let margin = filter.map(|taps| taps / 2);
+        Self { bias: true, stride: [1, 1], dilation: [1, 1], margin, padding }
+    }
+}
+
+impl Op for Conv {
+    fn name(&self) -> &'static str {
+        "conv"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let (x, w) = match (inputs, self.bias) {
+            ([x, w], false) => (x, w),
+            ([x, w, bias], true) if bias.len() == 1 && bias.first() == w.first() => (x, w),
+            _ => return Err("takes x, w and, with a bias, bias [O]".into()),
+        };
+        Geometry::new(self, x, w).map(|geometry| geometry.output().to_vec())
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, w) = (inputs[0], inputs[1]);
+        let geometry = self.geometry(x, w);
+        with_float!(out.dtype(), T => {
+            let bias = inputs.get(2).map(|bias| bias.read::<T>());
+            cpu::forward::<T>(&geometry, x.read(), w.read(), bias, out.write());
+        });
+        vec![x.clone(), w.clone()]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (x, w) = (&saved[0], &saved[1]);
+        let geometry = self.geometry(x, w);
+        let (mut dx, mut dw) = (grads.take(0), grads.take(1));
+        let mut db = if self.bias { grads.take(2) } else { None };
+        with_float!(dy.dtype(), T => {
+            if let Some(slot) = &mut dx {
+                cpu::backward_x::<T>(&geometry, w.read(), dy.read(), slot);
+            }
+            if dw.is_some() || db.is_some() {
+                cpu::backward_filter::<T>(&geometry, x.read(), dy.read(), &mut dw, &mut db);
+            }
+        });
+        for (i, slot) in [dx, dw, db].into_iter().enumerate() {
+            if let Some(slot) = slot {
+                grads.put(i, slot);
+            }
+        }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(&self.geometry(inputs[0], inputs[1]), inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let geometry = self.geometry(&saved[0], &saved[1]);
+        cuda::backward(&geometry, saved, dy, grads, self.bias);
+    }
+}
+
+impl Conv {
+    /// The sizes of a use whose shapes were accepted.
+    fn geometry(&self, x: &Tensor, w: &Tensor) -> Geometry {
+        Geometry::new(self, x.shape(), w.shape())
+            .unwrap_or_else(|why| unreachable!("shapes are checked before an op runs: {why}"))
+    }
+}
+
+/// One and two dimensions, both borders, strides and dilations, few and many channels.
+pub fn cases() -> Vec<Case> {
+    use Padding::{Periodic, Zero};
+    let case = |op: Conv, x: [usize; 4], w: [usize; 4]| {
+        let shapes: &[&[usize]] = if op.bias { &[&x, &w, &w[..1]] } else { &[&x, &w] };
+        let shape = op.shape(shapes).unwrap_or_default();
+        let operations = 2 * shape.iter().product::<usize>() * w[1] * w[2] * w[3];
+        Case::new(op, shapes).operations(operations)
+    };
+    let plain = Conv::same([1, 1], Zero);
+    vec![
+        case(plain, [1, 1, 1, 1], [1, 1, 1, 1]),
+        case(Conv::same([1, 5], Periodic), [2, 1, 9, 3], [4, 1, 5, 3]),
+        case(Conv::same([3, 3], Zero), [2, 5, 7, 3], [6, 3, 3, 3]),
+        case(Conv { bias: false, ..Conv::same([3, 5], Periodic) }, [2, 6, 5, 8], [16, 3, 5, 8]),
+        case(Conv { stride: [2, 2], ..Conv::same([3, 3], Zero) }, [2, 8, 9, 8], [16, 3, 3, 8]),
+        case(Conv { stride: [2, 3], ..Conv::same([3, 3], Periodic) }, [1, 8, 9, 5], [7, 3, 3, 5]),
+        case(Conv { dilation: [2, 3], margin: [2, 1], ..plain }, [3, 7, 10, 5], [9, 3, 2, 5]),
+        case(Conv { bias: false, stride: [4, 4], ..plain }, [2, 8, 12, 3], [24, 4, 4, 3]),
+        case(Conv::same([1, 7], Zero), [3, 1, 130, 16], [40, 1, 7, 16]),
+        // More than one tile of a kernel in each direction, and sums in more than one part.
+        case(Conv::same([1, 3], Zero), [2, 1, 70, 24], [72, 1, 3, 24]),
+        case(Conv::same([1, 1], Zero), [1, 10, 14, 72], [16, 1, 1, 72]),
+        case(Conv::same([1, 1], Periodic), [1, 14, 10, 8], [136, 1, 1, 8]),
+        case(Conv::same([1, 3], Periodic), [3, 1, 200, 8], [16, 1, 3, 8]),
+        case(
+            Conv { stride: [1, 2], ..Conv::same([1, 3], Periodic) },
+            [2, 1, 30, 16],
+            [24, 1, 3, 16],
+        ),
+        case(Conv::same([3, 3], Zero), [2, 12, 12, 72], [136, 3, 3, 72]),
+        case(Conv::same([3, 3], Periodic), [8, 32, 32, 64], [64, 3, 3, 64]),
+    ]
+}

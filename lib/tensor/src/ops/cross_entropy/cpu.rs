@@ -1,0 +1,96 @@
+use super::CrossEntropy;
+use crate::dtype::Float;
+use crate::op::Slot;
+use crate::parallel::{Shared, blocks, rows_per_block};
+use crate::simd::{max, sum};
+use crate::tensor::{Scratch, Tensor};
+use crate::vectorize;
+
+/// 1/n over the rows that count; 0 when there is none.
+fn share(op: &CrossEntropy, targets: &[i32]) -> f64 {
+    match targets.iter().filter(|t| **t != op.ignore).count() {
+        0 => 0.0,
+        n => 1.0 / n as f64,
+    }
+}
+
+/// The loss; `stats` becomes the maximum m and log Σ exp(x - m) of every row.
+pub(super) fn forward<T: Float>(
+    op: &CrossEntropy,
+    x: &Tensor,
+    targets: &[i32],
+    stats: &mut [T],
+) -> T {
+    let (rows, v, x) = (x.rows(), x.width(), x.read::<T>());
+    let mut losses = Scratch::<T>::arbitrary(rows);
+    {
+        let (stats, losses) = (Shared::new(stats), Shared::new(&mut losses));
+        blocks(rows, rows_per_block(v), |range| {
+            // SAFETY: blocks are disjoint.
+            let stats = unsafe { stats.slice(range.start * 2..range.end * 2) };
+            // SAFETY: as above.
+            let losses = unsafe { losses.slice(range.clone()) };
+            vectorize!({
+                for (r, row) in range.enumerate() {
+                    let x = &x[row * v..][..v];
+                    let top = max(x);
+                    let log = T::of(sum([x], |[x]| (x - top).exp()).f64().ln());
+                    (stats[2 * r], stats[2 * r + 1]) = (top, log);
+                    losses[r] = loss(op, x, targets[row], top, log);
+                }
+            });
+        });
+    }
+    let total: f64 = losses.iter().map(|loss| loss.f64()).sum();
+    T::of(total * share(op, targets))
+}
+
+/// The loss of one row.
+#[inline(always)]
+fn loss<T: Float>(op: &CrossEntropy, x: &[T], target: i32, top: T, log: T) -> T {
+    if target == op.ignore {
+        return T::ZERO;
+    }
+    let Some(at) = usize::try_from(target).ok().filter(|t| *t < x.len()) else {
+        return T::of(f64::NAN);
+    };
+    let hit = T::of(1.0 - op.smoothing) * (log - (x[at] - top));
+    if op.smoothing == 0.0 {
+        return hit;
+    }
+    let each = T::of(op.smoothing / x.len() as f64);
+    each.mul_add(sum([x], |[x]| log - (x - top)), hit)
+}
+
+pub(super) fn backward<T: Float>(
+    op: &CrossEntropy,
+    x: &Tensor,
+    targets: &[i32],
+    stats: &[T],
+    dy: T,
+    slot: &mut Slot,
+) {
+    let (rows, v, x, add) = (x.rows(), x.width(), x.read::<T>(), slot.add);
+    let scale = dy * T::of(share(op, targets));
+    let each = T::of(op.smoothing / v as f64);
+    let dx = Shared::new(slot.tensor.write::<T>());
+    blocks(rows, rows_per_block(v), |range| {
+        // SAFETY: blocks are disjoint.
+        let dx = unsafe { dx.slice(range.start * v..range.end * v) };
+        vectorize!({
+            for (r, row) in range.enumerate() {
+                let (x, dx) = (&x[row * v..][..v], &mut dx[r * v..][..v]);
+                // An ignored row is written too: its gradient is 0.
+                let counts = if targets[row] == op.ignore { T::ZERO } else { T::ONE };
+                let (top, log, scale) = (stats[2 * row], stats[2 * row + 1], scale * counts);
+                for i in 0..v {
+                    let d = scale * ((x[i] - top - log).exp() - each);
+                    dx[i] = if add { dx[i] + d } else { d };
+                }
+                if let Some(hit) = usize::try_from(targets[row]).ok().and_then(|t| dx.get_mut(t)) {
+                    *hit += -(scale * T::of(1.0 - op.smoothing));
+                }
+            }
+        });
+    });
+}

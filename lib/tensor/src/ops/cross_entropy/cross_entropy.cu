@@ -1,0 +1,144 @@
+// elements: f32 bf16 f16
+// Mean cross entropy of a softmax (cross_entropy/mod.rs). A block makes a row: forward reads the logits
+// once, for a running maximum and sum, and backward once more, writing the gradient as it goes. Rows of
+// any width begin anywhere: what comes before and after the 16-byte part is read one by one.
+
+#include "warp.cuh"
+
+// The part of a row whose addresses are multiples of 16: [begin, end) in elements.
+struct Aligned {
+  int begin, end;
+};
+
+DEVICE Aligned aligned(const element* row, int width) {
+  unsigned long long past = (unsigned long long)row % 16;
+  int begin = min(past == 0 ? 0 : (int)(16 - past) / ELEMENT_BYTES, width);
+  return {begin, begin + (width - begin) / WIDTH * WIDTH};
+}
+
+// The largest logit so far, Σ exp(x - top), and Σ x.
+struct Sums {
+  float top, exponentials, plain;
+};
+
+DEVICE float minus_infinity() {
+  return __uint_as_float(0xff800000u);
+}
+
+template <int N>
+DEVICE void take(Sums& sums, Vector<element, N> x) {
+  float top = sums.top;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    top = fmaxf(top, to_float(x.at[i]));
+  }
+  if (top > sums.top) {
+    // exp(-∞) = 0 forgets the empty sum.
+    sums.exponentials *= expf(sums.top - top);
+    sums.top = top;
+  }
+  // Of logits that are all -∞ so far, exp(-∞ - 0) is 0 and exp(-∞ + ∞) would not be a number.
+  float origin = top > minus_infinity() ? top : 0.0f;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    sums.exponentials += expf(to_float(x.at[i]) - origin);
+    sums.plain += to_float(x.at[i]);
+  }
+}
+
+// losses [rows], stats [rows, 2]: the maximum m and log Σ exp(x - m) of each row of x [rows, classes].
+// `kept` is 1 - smoothing, which f32 would round.
+KERNEL(cross_entropy_rows)
+(const element* __restrict__ x, const int* __restrict__ targets, float* __restrict__ losses,
+ float* __restrict__ stats, int classes, int ignore, float kept, float smoothing) {
+  SHARED(float, scratch, [32]);
+  int row = blockIdx.x;
+  const element* from = x + (long long)row * classes;
+  Aligned part = aligned(from, classes);
+  Sums sums{minus_infinity(), 0.0f, 0.0f};
+  for (int i = threadIdx.x; i < part.begin; i += blockDim.x) {
+    take(sums, load_vector<1>(from + i));
+  }
+  for (int i = part.begin + threadIdx.x * WIDTH; i < part.end; i += blockDim.x * WIDTH) {
+    take(sums, load_vector<WIDTH>(from + i));
+  }
+  for (int i = part.end + threadIdx.x; i < classes; i += blockDim.x) {
+    take(sums, load_vector<1>(from + i));
+  }
+  float top = block_max(sums.top, scratch);
+  float scale = sums.top == top ? 1.0f : expf(sums.top - top);
+  float total = block_sum(sums.exponentials * scale, scratch);
+  float plain = block_sum(sums.plain, scratch);
+  if (threadIdx.x > 0) {
+    return;
+  }
+  float log = logf(total);
+  stats[2 * row] = top;
+  stats[2 * row + 1] = log;
+  int target = targets[row];
+  float loss = 0.0f;
+  if (target != ignore) {
+    bool known = target >= 0 && target < classes;
+    loss = known ? kept * (log - (to_float(from[target]) - top)) : __uint_as_float(0x7fc00000u);
+    if (smoothing != 0.0f) {
+      loss += smoothing * (log + top - plain / (float)classes);
+    }
+  }
+  losses[row] = loss;
+}
+
+// loss [1] = Σ losses·share, share [1] = 1/n over the rows that count, or 0. One block.
+KERNEL(cross_entropy_mean)
+(const float* __restrict__ losses, const int* __restrict__ targets, float* __restrict__ loss,
+ float* __restrict__ share, int rows, int ignore) {
+  SHARED(float, scratch, [32]);
+  float sum = 0.0f, count = 0.0f;
+  for (int row = threadIdx.x; row < rows; row += blockDim.x) {
+    sum += losses[row];
+    count += targets[row] == ignore ? 0.0f : 1.0f;
+  }
+  sum = block_sum(sum, scratch);
+  count = block_sum(count, scratch);
+  if (threadIdx.x == 0) {
+    *share = count > 0.0f ? 1.0f / count : 0.0f;
+    *loss = sum * *share;
+  }
+}
+
+// dx (+)= dy·share·(softmax(x) - kept·[target] - smoothing/classes); dy, share [1].
+KERNEL(cross_entropy_backward)
+(const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ stats,
+ const float* __restrict__ share, const float* __restrict__ dy, element* __restrict__ dx,
+ int classes, int ignore, float kept, float smoothing, int add) {
+  int row = blockIdx.x;
+  const element* from = x + (long long)row * classes;
+  element* to = dx + (long long)row * classes;
+  int target = targets[row];
+  float scale = target == ignore ? 0.0f : *dy * *share;
+  float top = stats[2 * row], log = stats[2 * row + 1];
+  float each = smoothing / (float)classes;
+  auto gradient = [&](element logit, int i) {
+    float p = expf(to_float(logit) - top - log);
+    return scale * (p - each - (i == target ? kept : 0.0f));
+  };
+  // Both rows begin equally far from a multiple of 16.
+  Aligned part = aligned(from, classes);
+  for (int i = threadIdx.x; i < part.begin; i += blockDim.x) {
+    put(to + i, gradient(from[i], i), add);
+  }
+  for (int i = part.begin + threadIdx.x * WIDTH; i < part.end; i += blockDim.x * WIDTH) {
+    Vector<element, WIDTH> v = load_vector<WIDTH>(from + i);
+    Vector<element, WIDTH> out;
+    if (add) {
+      out = load_vector<WIDTH>(to + i);
+    }
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) {
+      put(&out.at[j], gradient(v.at[j], i + j), add);
+    }
+    store_vector(to + i, out);
+  }
+  for (int i = part.end + threadIdx.x; i < classes; i += blockDim.x) {
+    put(to + i, gradient(from[i], i), add);
+  }
+}

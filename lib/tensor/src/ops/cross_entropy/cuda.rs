@@ -1,0 +1,71 @@
+use super::CrossEntropy;
+use crate::args;
+use crate::dtype::Dtype;
+use crate::kernel::{ALL_ELEMENTS, Grid, Source};
+use crate::op::{Grads, Saved};
+use crate::tensor::Tensor;
+
+/// The kernels.
+pub static SOURCE: Source = Source {
+    name: "cross_entropy",
+    text: include_str!("cross_entropy.cu"),
+    elements: ALL_ELEMENTS,
+};
+
+/// A block for each row: a warp for few classes, more threads for many.
+fn grid(x: &Tensor) -> Grid {
+    let threads = match x.width() {
+        0..=1024 => 32,
+        1025..=8192 => 128,
+        _ => 512,
+    };
+    Grid::new(x.rows(), threads)
+}
+
+/// What smoothing leaves to the target itself.
+fn kept(op: &CrossEntropy) -> f32 {
+    (1.0 - op.smoothing) as f32
+}
+
+pub(super) fn forward(op: &CrossEntropy, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+    let (x, targets) = (inputs[0], inputs[1]);
+    let (device, rows, classes) = (x.device(), x.rows(), x.width());
+    let floats = |shape: &[usize]| Tensor::arbitrary_on(device, shape, Dtype::F32);
+    let (mut losses, mut stats, mut share) = (floats(&[rows]), floats(&[rows, 2]), floats(&[1]));
+    SOURCE.launch(
+        x.dtype(),
+        "cross_entropy_rows",
+        grid(x),
+        args![
+            x,
+            targets,
+            &mut losses,
+            &mut stats,
+            classes,
+            op.ignore,
+            kept(op),
+            op.smoothing as f32
+        ],
+    );
+    SOURCE.launch(
+        x.dtype(),
+        "cross_entropy_mean",
+        Grid::new(1, 1024),
+        args![&losses, targets, out, &mut share, rows, op.ignore],
+    );
+    vec![x.clone(), targets.clone(), stats, share]
+}
+
+pub(super) fn backward(op: &CrossEntropy, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+    let Some(mut slot) = grads.take(0) else { return };
+    let [x, targets, stats, share] = [0, 1, 2, 3].map(|i| &saved[i]);
+    let (dx, add) = (&mut slot.tensor, slot.add);
+    let (classes, smoothing) = (x.width(), op.smoothing as f32);
+    SOURCE.launch(
+        x.dtype(),
+        "cross_entropy_backward",
+        grid(x),
+        args![x, targets, stats, share, &dy, dx, classes, op.ignore, kept(op), smoothing, add],
+    );
+    grads.put(0, slot);
+}

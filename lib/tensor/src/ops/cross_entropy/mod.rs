@@ -1,0 +1,101 @@
+//! Mean cross entropy of a softmax: L = 1/n·Σ over rows of (1 - ε)·(l - x_t) + ε/V·Σ_v (l - x_v), with
+//! l = log Σ_v exp(x_v). logits x [R, V], targets t [R] (I32), L [1].
+//!
+//! ε smooths the labels (Szegedy et al. 2016); n counts the rows whose target is not `ignore`, and L is
+//! 0 when there is none. dx = dy/n·(softmax(x) - (1 - ε)·[v = t] - ε/V): forward keeps two numbers a
+//! row, and backward makes the softmax again as it writes. A target is data: one outside 0..V that is
+//! not `ignore` makes L NaN. L is f32 for logits of 16 bits.
+
+mod cpu;
+mod cuda;
+
+pub use cuda::SOURCE;
+
+use crate::dtype::{Dtype, Element};
+use crate::op::{Case, Draw, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// Mean cross entropy; inputs logits, targets.
+#[derive(Clone, Copy, Debug)]
+pub struct CrossEntropy {
+    /// Rows with this target do not count; -100 is the custom.
+    pub ignore: i32,
+    /// ε, the part of the target that is spread over all classes.
+    pub smoothing: f64,
+}
+
+impl Default for CrossEntropy {
+    fn default() -> Self {
+        Self { ignore: -100, smoothing: 0.0 }
+    }
+}
+
+impl Op for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "cross_entropy"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        match inputs {
+            [[rows, classes], [targets]] if rows == targets && *classes > 0 => Ok(vec![1]),
+            _ => Err("takes logits [R, V] and targets [R]".into()),
+        }
+    }
+
+    fn constants(&self) -> &'static [usize] {
+        &[1]
+    }
+
+    fn dtype(&self, inputs: &[Dtype]) -> Dtype {
+        if inputs.first() == Some(&Dtype::F64) { Dtype::F64 } else { Dtype::F32 }
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, targets] = [inputs[0], inputs[1]];
+        let mut stats = Tensor::arbitrary(&[x.rows(), 2], x.dtype());
+        with_float!(x.dtype(), T => {
+            let loss = cpu::forward::<T>(self, x, targets.read(), stats.write());
+            out.write::<T>()[0] = loss;
+        });
+        vec![x.clone(), targets.clone(), stats]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let [x, targets, stats] = [&saved[0], &saved[1], &saved[2]];
+        if let Some(mut slot) = grads.take(0) {
+            with_float!(x.dtype(), T => {
+                let dy = T::of(dy.item());
+                cpu::backward::<T>(self, x, targets.read(), stats.read(), dy, &mut slot);
+            });
+            grads.put(0, slot);
+        }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(self, inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(self, saved, dy, grads)
+    }
+}
+
+/// One class, odd widths, ignored rows, smoothed labels, a long vocabulary.
+pub fn cases() -> Vec<Case> {
+    let case = |ignore, smoothing, rows: usize, classes: usize| {
+        Case::new(CrossEntropy { ignore, smoothing }, &[&[rows, classes], &[rows]])
+            .draw(1, Draw::Below(classes as u64))
+    };
+    vec![
+        case(-100, 0.0, 1, 1),
+        case(-100, 0.0, 3, 7),
+        case(2, 0.1, 40, 5),
+        case(-100, 0.25, 17, 264),
+        case(1, 0.0, 129, 33),
+        case(-100, 0.1, 5, 1543),
+        // Of some hundred likely classes and a label spread out, no element of the gradient stands out:
+        // its rounding to 16 bits would be all that a comparison sees.
+        case(-100, 0.98, 2, 9001).draw(0, Draw::Uniform(-100.0, 100.0)),
+    ]
+}

@@ -1,0 +1,165 @@
+// elements: f32 bf16 f16
+// Depthwise convolution over a grid of tokens (depthwise_conv/mod.rs). A thread makes 16 bytes of
+// channels where their number allows, else one channel. Taps of a token's neighbours are read through
+// the first-level cache.
+
+#include "element.cuh"
+
+// The grid and the filter; the same parameters for every kernel.
+struct Grid {
+  int rows, columns, filter_rows, filter_columns, channels, periodic;
+};
+
+// `at` + `step` along an axis of `length`; negative beyond a zero border.
+DEVICE int neighbour(int at, int step, int length, int periodic) {
+  int moved = at + step;
+  if (periodic) {
+    while (moved < 0) {
+      moved += length;
+    }
+    while (moved >= length) {
+      moved -= length;
+    }
+    return moved;
+  }
+  return moved < length ? moved : -1;
+}
+
+// The token of its sample that `tap` reads at (row, column), or -1. `sign` -1 turns the filter round.
+DEVICE int source(Grid g, int row, int column, int tap, int sign) {
+  int p = tap / g.filter_columns, q = tap % g.filter_columns;
+  int from_row = neighbour(row, sign * (p - g.filter_rows / 2), g.rows, g.periodic);
+  int from_column = neighbour(column, sign * (q - g.filter_columns / 2), g.columns, g.periodic);
+  return from_row < 0 || from_column < 0 ? -1 : from_row * g.columns + from_column;
+}
+
+// N channels of a token: y (+)= bias + Σ_tap w[tap]·x[neighbour].
+template <int N>
+DEVICE void apply(
+    const element* __restrict__ x, const element* __restrict__ w,
+    const element* __restrict__ bias, element* __restrict__ y, int tokens, Grid g, int sign,
+    int add) {
+  int unit = blockIdx.x * blockDim.x + threadIdx.x;
+  int token = unit / (g.channels / N);
+  if (token >= tokens) {
+    return;
+  }
+  int channel = unit % (g.channels / N) * N;
+  int sample = token / (g.rows * g.columns) * (g.rows * g.columns);
+  int row = (token - sample) / g.columns, column = (token - sample) % g.columns;
+  float sum[N] = {};
+  if (bias != nullptr) {
+    Vector<element, N> b = load_vector<N>(bias + channel);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      sum[i] = to_float(b.at[i]);
+    }
+  }
+#pragma unroll 4
+  for (int tap = 0; tap < g.filter_rows * g.filter_columns; tap++) {
+    int from = source(g, row, column, tap, sign);
+    if (from < 0) {
+      continue;
+    }
+    Vector<element, N> a = load_vector<N>(x + (long long)(sample + from) * g.channels + channel);
+    Vector<element, N> f = load_vector<N>(w + (long long)tap * g.channels + channel);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      sum[i] = fmaf(to_float(f.at[i]), to_float(a.at[i]), sum[i]);
+    }
+  }
+  element* to = y + (long long)token * g.channels + channel;
+  Vector<element, N> out;
+  if (add) {
+    out = load_vector<N>(to);
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    put(&out.at[i], sum[i], add);
+  }
+  store_vector(to, out);
+}
+
+// N channels of a tap over a chunk of tokens: Σ dy·x[neighbour]; the tap after the last is the bias.
+template <int N>
+DEVICE void filter(
+    const element* __restrict__ x, const element* __restrict__ dy, float* __restrict__ dw,
+    float* __restrict__ db, int tokens, int chunk_tokens, int chunks, Grid g) {
+  int taps = g.filter_rows * g.filter_columns;
+  int units = (taps + 1) * (g.channels / N);
+  int id = blockIdx.x * blockDim.x + threadIdx.x;
+  int chunk = id / units;
+  if (chunk >= chunks) {
+    return;
+  }
+  int tap = id % units / (g.channels / N), channel = id % (g.channels / N) * N;
+  int begin = chunk * chunk_tokens, end = min(begin + chunk_tokens, tokens);
+  int cells = g.rows * g.columns;
+  int sample = begin / cells * cells;
+  int row = (begin - sample) / g.columns, column = (begin - sample) % g.columns;
+  float sum[N] = {};
+  for (int token = begin; token < end; token++) {
+    int from = tap == taps ? 0 : source(g, row, column, tap, 1);
+    if (from >= 0) {
+      Vector<element, N> d = load_vector<N>(dy + (long long)token * g.channels + channel);
+      if (tap == taps) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+          sum[i] += to_float(d.at[i]);
+        }
+      } else {
+        const element* seen = x + (long long)(sample + from) * g.channels + channel;
+        Vector<element, N> a = load_vector<N>(seen);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+          sum[i] = fmaf(to_float(d.at[i]), to_float(a.at[i]), sum[i]);
+        }
+      }
+    }
+    column++;
+    if (column == g.columns) {
+      column = 0;
+      row++;
+    }
+    if (row == g.rows) {
+      row = 0;
+      sample += cells;
+    }
+  }
+  float* to = tap == taps ? db : dw;
+  if (to == nullptr) {
+    return;
+  }
+  to += tap == taps ? (long long)chunk * g.channels : ((long long)chunk * taps + tap) * g.channels;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    to[channel + i] = sum[i];
+  }
+}
+
+// y [tokens, channels] (+)= the filter w [taps, channels] over x, plus `bias` unless null. With `sign`
+// -1 the filter is turned round: the gradient of x, given that of y.
+KERNEL(depthwise_conv_apply)
+(const element* __restrict__ x, const element* __restrict__ w, const element* __restrict__ bias,
+ element* __restrict__ y, int tokens, int rows, int columns, int filter_rows, int filter_columns,
+ int channels, int periodic, int sign, int add) {
+  Grid g{rows, columns, filter_rows, filter_columns, channels, periodic};
+  if (channels % WIDTH == 0) {
+    apply<WIDTH>(x, w, bias, y, tokens, g, sign, add);
+  } else {
+    apply<1>(x, w, bias, y, tokens, g, sign, add);
+  }
+}
+
+// Sums over chunks of tokens: dw [chunks, taps, channels], db [chunks, channels]; either may be null.
+KERNEL(depthwise_conv_filter)
+(const element* __restrict__ x, const element* __restrict__ dy, float* __restrict__ dw,
+ float* __restrict__ db, int tokens, int chunk_tokens, int chunks, int rows, int columns,
+ int filter_rows, int filter_columns, int channels, int periodic) {
+  Grid g{rows, columns, filter_rows, filter_columns, channels, periodic};
+  if (channels % WIDTH == 0) {
+    filter<WIDTH>(x, dy, dw, db, tokens, chunk_tokens, chunks, g);
+  } else {
+    filter<1>(x, dy, dw, db, tokens, chunk_tokens, chunks, g);
+  }
+}

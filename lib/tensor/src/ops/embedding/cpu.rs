@@ -1,0 +1,71 @@
+use crate::dtype::Float;
+use crate::op::Slot;
+use crate::parallel::{Shared, blocks, rows_per_block};
+use crate::tensor::Tensor;
+use crate::vectorize;
+
+/// The row that an index names; none outside 0..`rows`.
+fn row(index: i32, rows: usize) -> Option<usize> {
+    usize::try_from(index).ok().filter(|i| *i < rows)
+}
+
+pub(super) fn forward<T: Float>(table: &Tensor, index: &[i32], out: &mut [T]) {
+    let (v, h, table) = (table.shape()[0], table.width(), table.read::<T>());
+    let out = Shared::new(out);
+    blocks(index.len(), rows_per_block(h), |range| {
+        // SAFETY: blocks are disjoint.
+        let out = unsafe { out.slice(range.start * h..range.end * h) };
+        for (position, index) in index[range].iter().enumerate() {
+            let out = &mut out[position * h..][..h];
+            match row(*index, v) {
+                Some(row) => out.copy_from_slice(&table[row * h..][..h]),
+                None => out.fill(T::of(f64::NAN)),
+            }
+        }
+    });
+}
+
+/// Positions in the order of their index, those of one index in their own order, and for each of the
+/// `rows` indices where its positions begin (one entry more: where the last end).
+fn sorted(index: &[i32], rows: usize) -> (Vec<usize>, Vec<usize>) {
+    let mut begin = vec![0; rows + 1];
+    for row in index.iter().filter_map(|i| row(*i, rows)) {
+        begin[row + 1] += 1;
+    }
+    for row in 0..rows {
+        begin[row + 1] += begin[row];
+    }
+    let mut next = begin.clone();
+    let mut positions = vec![0; begin[rows]];
+    for (position, index) in index.iter().enumerate() {
+        if let Some(row) = row(*index, rows) {
+            positions[next[row]] = position;
+            next[row] += 1;
+        }
+    }
+    (positions, begin)
+}
+
+pub(super) fn backward<T: Float>(index: &[i32], dy: &[T], slot: &mut Slot) {
+    let (v, h, add) = (slot.tensor.shape()[0], slot.tensor.width(), slot.add);
+    let (positions, begin) = sorted(index, v);
+    let table = Shared::new(slot.tensor.write::<T>());
+    blocks(v, rows_per_block(h), |range| {
+        // SAFETY: blocks are disjoint.
+        let table = unsafe { table.slice(range.start * h..range.end * h) };
+        if !add {
+            table.fill(T::ZERO);
+        }
+        vectorize!({
+            for (r, row) in range.enumerate() {
+                let sum = &mut table[r * h..][..h];
+                for position in &positions[begin[row]..begin[row + 1]] {
+                    let dy = &dy[position * h..][..h];
+                    for i in 0..h {
+                        sum[i] += dy[i];
+                    }
+                }
+            }
+        });
+    });
+}

@@ -1,0 +1,222 @@
+// elements: f32 bf16 f16
+// Rows of a table by their numbers, and the gradient of the table (embedding/mod.rs). Positions are
+// sorted by index, stably, 8 bits a pass (histogram, scan, scatter); then every row of the table adds
+// up its positions in order. No atomics: ranks come from votes.
+
+#include "warp.cuh"
+
+constexpr int DIGITS = 256;
+constexpr int WARPS = 8;
+// Positions of a block: each warp has a run of them.
+constexpr int TILE = 1024;
+constexpr int RUN = TILE / WARPS;
+
+// An index as a key: those outside 0..rows come after all others.
+DEVICE int key_of(int index, int rows) {
+  return (unsigned)index < (unsigned)rows ? index : rows;
+}
+
+// The lanes whose digit is that of this lane, and are `valid`.
+DEVICE unsigned peers_of(int digit, bool valid) {
+  unsigned peers = __ballot_sync(ALL_LANES, valid);
+#pragma unroll
+  for (int bit = 1; bit < DIGITS; bit *= 2) {
+    unsigned set = __ballot_sync(ALL_LANES, digit & bit);
+    peers &= digit & bit ? set : ~set;
+  }
+  return peers;
+}
+
+DEVICE int rank_among(unsigned peers) {
+  return __popc(peers & ((1u << lane_id()) - 1));
+}
+
+// counts[warp][digit] of the run of every warp.
+DEVICE void count_digits(const int* keys, int n, int rows, int shift, int (&counts)[WARPS][DIGITS]) {
+  int(&own)[DIGITS] = counts[warp_id()];
+  for (int digit = lane_id(); digit < DIGITS; digit += WARP) {
+    own[digit] = 0;
+  }
+  __syncwarp();
+  int begin = blockIdx.x * TILE + warp_id() * RUN;
+  for (int i = begin + lane_id(); i < begin + RUN; i += WARP) {
+    bool valid = i < n;
+    int digit = valid ? key_of(keys[i], rows) >> shift & (DIGITS - 1) : 0;
+    unsigned peers = peers_of(digit, valid);
+    if (valid && rank_among(peers) == 0) {
+      own[digit] += __popc(peers);
+    }
+    __syncwarp();
+  }
+}
+
+// counts [DIGITS, blocks]: how often each digit occurs in a block's tile. 256 threads.
+KERNEL(embedding_histogram)
+(const int* __restrict__ keys, int* __restrict__ counts, int n, int rows, int shift) {
+  SHARED(int, of_warp, [WARPS][DIGITS]);
+  count_digits(keys, n, rows, shift, of_warp);
+  __syncthreads();
+  int sum = 0;
+  for (int warp = 0; warp < WARPS; warp++) {
+    sum += of_warp[warp][threadIdx.x];
+  }
+  counts[threadIdx.x * gridDim.x + blockIdx.x] = sum;
+}
+
+// counts [n] becomes the sum of what is before each. One block of 256 threads.
+KERNEL(embedding_scan)(int* __restrict__ counts, int n) {
+  SHARED(int, of_warp, [WARPS]);
+  int each = (n + DIGITS - 1) / DIGITS;
+  int begin = min((int)threadIdx.x * each, n), end = min(begin + each, n);
+  int sum = 0;
+  for (int i = begin; i < end; i++) {
+    sum += counts[i];
+  }
+  int upto = sum;
+  for (int distance = 1; distance < WARP; distance *= 2) {
+    int before = __shfl_up_sync(ALL_LANES, upto, distance);
+    upto += lane_id() >= distance ? before : 0;
+  }
+  if (lane_id() == WARP - 1) {
+    of_warp[warp_id()] = upto;
+  }
+  __syncthreads();
+  int total = upto - sum;
+  for (int warp = 0; warp < warp_id(); warp++) {
+    total += of_warp[warp];
+  }
+  for (int i = begin; i < end; i++) {
+    int count = counts[i];
+    counts[i] = total;
+    total += count;
+  }
+}
+
+// Keys and positions in the order of this digit, else in their own. `offsets` are the scanned counts;
+// `positions` is null in the first pass, where they are 0, 1, ... 256 threads.
+KERNEL(embedding_scatter)
+(const int* __restrict__ keys, const int* __restrict__ positions, const int* __restrict__ offsets,
+ int* __restrict__ sorted_keys, int* __restrict__ sorted_positions, int n, int rows, int shift) {
+  SHARED(int, next, [WARPS][DIGITS]);
+  count_digits(keys, n, rows, shift, next);
+  __syncthreads();
+  int offset = offsets[threadIdx.x * gridDim.x + blockIdx.x];
+  for (int warp = 0; warp < WARPS; warp++) {
+    int count = next[warp][threadIdx.x];
+    next[warp][threadIdx.x] = offset;
+    offset += count;
+  }
+  __syncthreads();
+  int begin = blockIdx.x * TILE + warp_id() * RUN;
+  for (int i = begin + lane_id(); i < begin + RUN; i += WARP) {
+    bool valid = i < n;
+    int key = valid ? key_of(keys[i], rows) : 0;
+    int digit = key >> shift & (DIGITS - 1);
+    unsigned peers = peers_of(digit, valid);
+    int rank = rank_among(peers);
+    int at = next[warp_id()][digit] + rank;
+    __syncwarp();
+    if (valid) {
+      if (rank == 0) {
+        next[warp_id()][digit] += __popc(peers);
+      }
+      sorted_keys[at] = key;
+      sorted_positions[at] = positions == nullptr ? i : positions[i];
+    }
+    __syncwarp();
+  }
+}
+
+// bounds [rows, 2], zero at first: where the positions of each row begin and end among sorted keys.
+KERNEL(embedding_bounds)
+(const int* __restrict__ keys, int* __restrict__ bounds, int n, int rows) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n || keys[i] >= rows) {
+    return;
+  }
+  if (i == 0 || keys[i - 1] != keys[i]) {
+    bounds[2 * keys[i]] = i;
+  }
+  if (i == n - 1 || keys[i + 1] != keys[i]) {
+    bounds[2 * keys[i] + 1] = i + 1;
+  }
+}
+
+template <int N>
+DEVICE void gather(
+    const element* __restrict__ table, const int* __restrict__ index, element* __restrict__ y,
+    int n, int rows, int h) {
+  int unit = blockIdx.x * blockDim.x + threadIdx.x;
+  int position = unit / (h / N), column = unit % (h / N) * N;
+  if (position >= n) {
+    return;
+  }
+  int row = key_of(index[position], rows);
+  Vector<element, N> out;
+  if (row < rows) {
+    out = load_vector<N>(table + (long long)row * h + column);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      out.at[i] = from_float<element>(__uint_as_float(0x7fc00000u));
+    }
+  }
+  store_vector(y + (long long)position * h + column, out);
+}
+
+// N columns of a row of the table.
+template <int N>
+DEVICE void sum(
+    const element* __restrict__ dy, const int* __restrict__ positions,
+    const int* __restrict__ bounds, element* __restrict__ table, int rows, int h, int add) {
+  int unit = blockIdx.x * blockDim.x + threadIdx.x;
+  int row = unit / (h / N), column = unit % (h / N) * N;
+  if (row >= rows) {
+    return;
+  }
+  int begin = bounds[2 * row], end = bounds[2 * row + 1];
+  if (add && begin == end) {
+    return;
+  }
+  float total[N] = {};
+#pragma unroll 4
+  for (int i = begin; i < end; i++) {
+    Vector<element, N> d = load_vector<N>(dy + (long long)positions[i] * h + column);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+      total[j] += to_float(d.at[j]);
+    }
+  }
+  element* to = table + (long long)row * h + column;
+  Vector<element, N> out;
+  if (add) {
+    out = load_vector<N>(to);
+  }
+#pragma unroll
+  for (int j = 0; j < N; j++) {
+    put(&out.at[j], total[j], add);
+  }
+  store_vector(to, out);
+}
+
+// y [n, h]: rows of table [rows, h], NaN for an index outside it. A thread moves 16 bytes where h allows.
+KERNEL(embedding_forward)
+(const element* __restrict__ table, const int* __restrict__ index, element* __restrict__ y, int n,
+ int rows, int h) {
+  if (h % WIDTH == 0) {
+    gather<WIDTH>(table, index, y, n, rows, h);
+  } else {
+    gather<1>(table, index, y, n, rows, h);
+  }
+}
+
+// table [rows, h] (+)= the sum of each row's positions of dy, in order.
+KERNEL(embedding_sum)
+(const element* __restrict__ dy, const int* __restrict__ positions, const int* __restrict__ bounds,
+ element* __restrict__ table, int rows, int h, int add) {
+  if (h % WIDTH == 0) {
+    sum<WIDTH>(dy, positions, bounds, table, rows, h, add);
+  } else {
+    sum<1>(dy, positions, bounds, table, rows, h, add);
+  }
+}

@@ -1,0 +1,72 @@
+//! Rows of a table by their numbers: y[.., :] = table[index[..], :]. table [V, H], index [..] (I32),
+//! y [.., H].
+//!
+//! dtable[v] = Σ over the positions with index v, in their order, of dy: every sum has one owner, so
+//! its bits are the same on every run. An index is data and cannot be refused by its shape: one outside
+//! 0..V gives a row of NaN, which the loss shows, and no gradient.
+
+mod cpu;
+mod cuda;
+
+pub use cuda::SOURCE;
+
+use crate::op::{Case, Draw, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// Rows of a table; inputs table, index.
+#[derive(Clone, Copy, Debug)]
+pub struct Embedding;
+
+impl Op for Embedding {
+    fn name(&self) -> &'static str {
+        "embedding"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        match inputs {
+            [[_, h], index] => Ok([index, &[*h][..]].concat()),
+            _ => Err("takes table [V, H] and index [..]".into()),
+        }
+    }
+
+    fn constants(&self) -> &'static [usize] {
+        &[1]
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [table, index] = [inputs[0], inputs[1]];
+        with_float!(out.dtype(), T => cpu::forward::<T>(table, index.read(), out.write()));
+        vec![index.clone()]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if let Some(mut slot) = grads.take(0) {
+            with_float!(dy.dtype(), T => cpu::backward::<T>(saved[0].read(), dy.read(), &mut slot));
+            grads.put(0, slot);
+        }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(saved, dy, grads)
+    }
+}
+
+/// A table of one row, rows that nobody asks for, one that many ask for, odd widths.
+pub fn cases() -> Vec<Case> {
+    let case = |v: usize, h: usize, index: &[usize]| {
+        Case::new(Embedding, &[&[v, h], index]).draw(1, Draw::Below(v as u64))
+    };
+    vec![
+        case(1, 1, &[1]),
+        case(1, 5, &[37]),
+        case(40, 7, &[3, 5]),
+        case(300, 24, &[5, 131]),
+        case(70_000, 3, &[1500]),
+        case(257, 520, &[9, 33]),
+    ]
+}

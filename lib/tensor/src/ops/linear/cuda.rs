@@ -1,0 +1,89 @@
+//! Kernels: a product with bias and activation in its epilogue; backward, one pass for the slope and
+//! the sums of the bias, then two products.
+
+use super::Linear;
+use crate::args;
+use crate::dtype::Dtype;
+use crate::kernel::product::{Epilogue, Matrix, Product};
+use crate::kernel::{ALL_ELEMENTS, Grid, Source, columns};
+use crate::op::{Grads, Saved, Slot};
+use crate::ops::activation::Activation;
+use crate::tensor::Tensor;
+
+/// The kernel of the slope.
+pub static SOURCE: Source =
+    Source { name: "linear", text: include_str!("linear.cu"), elements: ALL_ELEMENTS };
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Rows that a block sums, at least.
+const ROWS: usize = 64;
+/// Blocks of rows, at most.
+const BLOCKS: usize = 256;
+
+/// x, W and, where the activation is not the identity, f'(z).
+pub(super) fn forward(op: &Linear, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+    let (x, w) = (inputs[0], inputs[1]);
+    let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
+    let mut saved = vec![x.clone(), w.clone()];
+    let mut slope = (op.activation != Activation::Identity)
+        .then(|| Tensor::arbitrary_on(out.device(), out.shape(), out.dtype()));
+    let epilogue = Epilogue {
+        bias: inputs.get(2).copied(),
+        activation: slope.as_mut().map(|slope| (op.activation, slope)),
+        add: false,
+    };
+    Product::new(Matrix::new(x, rows, k), Matrix::new(w, n, k).transposed()).write(out, epilogue);
+    saved.extend(slope);
+    saved
+}
+
+pub(super) fn backward(op: &Linear, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+    let (x, w) = (&saved[0], &saved[1]);
+    let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
+    let mut db = if op.bias { grads.take(2) } else { None };
+    let dz = slope_and_bias(dy, saved.get(2), &mut db, rows, n);
+    if let Some(slot) = db {
+        grads.put(2, slot);
+    }
+    if let Some(mut slot) = grads.take(0) {
+        Product::new(Matrix::new(&dz, rows, n), Matrix::new(w, n, k)).put(&mut slot);
+        grads.put(0, slot);
+    }
+    if let Some(mut slot) = grads.take(1) {
+        Product::new(Matrix::new(&dz, rows, n).transposed(), Matrix::new(x, rows, k))
+            .put(&mut slot);
+        grads.put(1, slot);
+    }
+}
+
+/// dz = dy ∘ slope, and its sum over rows.
+fn slope_and_bias(
+    dy: Tensor,
+    slope: Option<&Tensor>,
+    db: &mut Option<Slot>,
+    rows: usize,
+    n: usize,
+) -> Tensor {
+    if slope.is_none() && db.is_none() {
+        return dy;
+    }
+    let (device, element) = (dy.device(), dy.dtype());
+    let mut dz = slope.map(|_| Tensor::arbitrary_on(device, dy.shape(), element));
+    let height = rows.div_ceil(BLOCKS).max(ROWS);
+    let blocks = rows.div_ceil(height);
+    let mut partials = db.as_ref().map(|_| Tensor::arbitrary_on(device, &[blocks, n], Dtype::F32));
+    let width = 16 / element.bytes();
+    let whole = n.is_multiple_of(width);
+    let across = 32 * if whole { width } else { 1 };
+    SOURCE.launch(
+        element,
+        "linear_slope",
+        Grid::new(blocks * n.div_ceil(across), THREADS),
+        args![&dy, slope, dz.as_mut(), partials.as_mut(), rows, n, height, whole],
+    );
+    if let (Some(slot), Some(partials)) = (db, &partials) {
+        columns::sum_rows(partials, slot);
+    }
+    dz.unwrap_or(dy)
+}

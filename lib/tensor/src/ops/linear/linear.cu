@@ -1,0 +1,73 @@
+// elements: f32 bf16 f16
+// The slope of a layer's activation, and sums over rows for its bias.
+
+#include "element.cuh"
+#include "warp.cuh"
+
+constexpr int WARPS = 8;
+
+// dz = dy slope, and the sums of dz over the rows from `first` to `last`. A lane has V neighbours of
+// each WARPS-th row.
+template <int V>
+DEVICE void sum_part(const element* dy, const element* slope, element* dz, float* partials,
+                     int first, int last, int n) {
+    SHARED(float, sums, [WARPS][WARP * V]);
+    const int tiles = (n + WARP * V - 1) / (WARP * V);
+    const int column = (blockIdx.x % tiles * WARP + lane_id()) * V;
+    float sum[V] = {};
+    if (column < n) {
+#pragma unroll 4
+        for (int row = first + warp_id(); row < last; row += WARPS) {
+            const long long at = static_cast<long long>(row) * n + column;
+            Vector<element, V> x = load_vector<V>(dy + at);
+            if (slope) {
+                const Vector<element, V> factor = load_vector<V>(slope + at);
+#pragma unroll
+                for (int e = 0; e < V; e++) {
+                    x.at[e] = from_float<element>(to_float(x.at[e]) * to_float(factor.at[e]));
+                }
+                store_vector(dz + at, x);
+            }
+#pragma unroll
+            for (int e = 0; e < V; e++) {
+                sum[e] += to_float(x.at[e]);
+            }
+        }
+    }
+    if (!partials) {
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < V; e++) {
+        sums[warp_id()][lane_id() * V + e] = sum[e];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < WARP * V; i += WARPS * WARP) {
+        const int at = blockIdx.x % tiles * WARP * V + i;
+        if (at < n) {
+            float total = 0.0f;
+#pragma unroll
+            for (int warp = 0; warp < WARPS; warp++) {
+                total += sums[warp][i];
+            }
+            partials[static_cast<long long>(blockIdx.x / tiles) * n + at] = total;
+        }
+    }
+}
+
+// dz = dy slope, all [rows, n], or only reads dz = dy where there is no slope; and, if `partials`
+// [blocks of rows, n] is given, sums of dz over `height` rows each. `whole` says that n is a multiple of
+// WIDTH. Blocks: blocks of rows x blocks of 32 columns or, if whole, 32 WIDTH columns.
+KERNEL(linear_slope, WARPS * WARP)(const element* __restrict__ dy,
+                                   const element* __restrict__ slope, element* __restrict__ dz,
+                                   float* __restrict__ partials, int rows, int n, int height,
+                                   int whole) {
+    const int across = WARP * (whole ? WIDTH : 1);
+    const int first = static_cast<int>(blockIdx.x) / ((n + across - 1) / across) * height;
+    const int last = min(first + height, rows);
+    if (whole) {
+        sum_part<WIDTH>(dy, slope, dz, partials, first, last, n);
+    } else {
+        sum_part<1>(dy, slope, dz, partials, first, last, n);
+    }
+}

@@ -1,0 +1,130 @@
+use super::{Pool, Pooling};
+use crate::dtype::Float;
+use crate::op::Slot;
+use crate::parallel::{Shared, blocks, rows_per_block};
+use crate::tensor::Tensor;
+use crate::vectorize;
+
+/// The lengths of a grid's tensor [B, rows, columns, C].
+pub(crate) fn lengths(x: &Tensor) -> [usize; 4] {
+    std::array::from_fn(|axis| x.shape()[axis])
+}
+
+/// The cells of the window of an output cell (counted through all samples), row by row.
+#[inline(always)]
+fn window(op: &Pool, x: [usize; 4], out: [usize; 4], cell: usize) -> impl Iterator<Item = usize> {
+    let [_, rows, columns, _] = x;
+    let (sample, i, j) = split(cell, out);
+    let first = (sample * rows + i * op.stride[0]) * columns + j * op.stride[1];
+    let width = op.window[1];
+    (0..op.window[0] * width).map(move |tap| first + tap / width * columns + tap % width)
+}
+
+/// Sample, row and column of a cell.
+#[inline(always)]
+fn split(cell: usize, [_, rows, columns, _]: [usize; 4]) -> (usize, usize, usize) {
+    (cell / (rows * columns), cell / columns % rows, cell % columns)
+}
+
+pub(super) fn mean<T: Float>(op: &Pool, x: &Tensor, out: &mut Tensor) {
+    let (from, to, cells) = (lengths(x), lengths(out), out.rows());
+    let (c, x) = (from[3], x.read::<T>());
+    let share = T::of(1.0 / (op.window[0] * op.window[1]) as f64);
+    let out = Shared::new(out.write::<T>());
+    blocks(cells, rows_per_block(c * op.window[0] * op.window[1]), |range| {
+        // SAFETY: blocks are disjoint.
+        let out = unsafe { out.slice(range.start * c..range.end * c) };
+        vectorize!({
+            for (r, cell) in range.enumerate() {
+                let y = &mut out[r * c..][..c];
+                y.fill(T::ZERO);
+                for from in window(op, from, to, cell) {
+                    for (y, x) in y.iter_mut().zip(&x[from * c..][..c]) {
+                        *y += *x;
+                    }
+                }
+                y.iter_mut().for_each(|y| *y *= share);
+            }
+        });
+    });
+}
+
+pub(super) fn max<T: Float>(op: &Pool, x: &Tensor, out: &mut Tensor, chosen: &mut [i32]) {
+    let (from, to, cells) = (lengths(x), lengths(out), out.rows());
+    let (c, x) = (from[3], x.read::<T>());
+    let (out, chosen) = (Shared::new(out.write::<T>()), Shared::new(chosen));
+    blocks(cells, rows_per_block(c * op.window[0] * op.window[1]), |range| {
+        // SAFETY: blocks are disjoint.
+        let out = unsafe { out.slice(range.start * c..range.end * c) };
+        // SAFETY: as above.
+        let chosen = unsafe { chosen.slice(range.start * c..range.end * c) };
+        vectorize!({
+            for (r, cell) in range.enumerate() {
+                let (y, chosen) = (&mut out[r * c..][..c], &mut chosen[r * c..][..c]);
+                for (tap, from) in (0..).zip(window(op, from, to, cell)) {
+                    let x = &x[from * c..][..c];
+                    for i in 0..c {
+                        let nan = x[i].partial_cmp(&x[i]).is_none();
+                        let larger = tap == 0 || x[i] > y[i] || nan;
+                        y[i] = if larger { x[i] } else { y[i] };
+                        chosen[i] = if larger { tap } else { chosen[i] };
+                    }
+                }
+            }
+        });
+    });
+}
+
+/// The windows along one axis that contain cell `at`: their number, and where it lies in each.
+fn around(at: usize, window: usize, stride: usize, count: usize) -> Vec<(usize, usize)> {
+    let first = (at + 1).saturating_sub(window).div_ceil(stride);
+    (first..count.min(at / stride + 1)).map(|i| (i, at - i * stride)).collect()
+}
+
+pub(super) fn backward<T: Float>(op: &Pool, chosen: Option<&[i32]>, dy: &Tensor, slot: &mut Slot) {
+    let (from, to, cells, add) = (lengths(&slot.tensor), lengths(dy), slot.tensor.rows(), slot.add);
+    let [_, rows, columns, c] = from;
+    let windows = |axis: usize, len: usize| -> Vec<_> {
+        let count = to[axis + 1];
+        (0..len).map(|at| around(at, op.window[axis], op.stride[axis], count)).collect()
+    };
+    let (by_row, by_column) = (windows(0, rows), windows(1, columns));
+    let share = match op.pooling {
+        Pooling::Mean => T::of(1.0 / (op.window[0] * op.window[1]) as f64),
+        Pooling::Max => T::ONE,
+    };
+    let dy = dy.read::<T>();
+    let dx = Shared::new(slot.tensor.write::<T>());
+    blocks(cells, rows_per_block(c), |range| {
+        // SAFETY: blocks are disjoint.
+        let dx = unsafe { dx.slice(range.start * c..range.end * c) };
+        vectorize!({
+            for (r, cell) in range.enumerate() {
+                let dx = &mut dx[r * c..][..c];
+                if !add {
+                    dx.fill(T::ZERO);
+                }
+                let (sample, i, j) = split(cell, from);
+                for (row, p) in &by_row[i] {
+                    for (column, q) in &by_column[j] {
+                        let at = ((sample * to[1] + row) * to[2] + column) * c;
+                        let (dy, tap) = (&dy[at..][..c], (p * op.window[1] + q) as i32);
+                        match chosen.map(|chosen| &chosen[at..][..c]) {
+                            None => {
+                                for i in 0..c {
+                                    dx[i] = share.mul_add(dy[i], dx[i]);
+                                }
+                            }
+                            Some(chosen) => {
+                                for i in 0..c {
+                                    let own = chosen[i] == tap;
+                                    dx[i] += if own { dy[i] } else { T::ZERO };
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        });
+    });
+}

@@ -1,0 +1,106 @@
+//! Pooling over windows of a grid, channels last: y[b, i, j, c] is the mean or the maximum of
+//! x[b, i·s + p, j·t + q, c] over the P × Q cells of window (p, q). x [B, rows, columns, C],
+//! y [B, ⌊(rows - P)/s⌋ + 1, ⌊(columns - Q)/t⌋ + 1, C]; one row is one dimension.
+//!
+//! Every window lies inside the grid. Of equal maxima the first counts, row by row; NaN is a maximum.
+//! dx of a cell is the sum over the windows around it, in their order.
+
+mod cpu;
+mod cuda;
+
+pub(crate) use cpu::lengths;
+
+pub use cuda::SOURCE;
+
+use crate::dtype::Dtype;
+use crate::op::{Case, Draw, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// What is made of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The mean.
+    Mean,
+    /// The largest.
+    Max,
+}
+
+/// Pooling over windows.
+#[derive(Clone, Copy, Debug)]
+pub struct Pool {
+    /// Mean or maximum.
+    pub pooling: Pooling,
+    /// Rows and columns of a window.
+    pub window: [usize; 2],
+    /// Rows and columns from a window to the next.
+    pub stride: [usize; 2],
+}
+
+impl Op for Pool {
+    fn name(&self) -> &'static str {
+        "pool"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let [[b, rows, columns, c]] = inputs else {
+            return Err("takes x [B, rows, columns, C]".into());
+        };
+        let along = |axis: usize, len: usize| match (self.window[axis], self.stride[axis]) {
+            (window, stride) if window > 0 && stride > 0 && window <= len => {
+                Ok((len - window) / stride + 1)
+            }
+            (window, stride) => Err(format!("window {window}, stride {stride} over {len} cells")),
+        };
+        Ok(vec![*b, along(0, *rows)?, along(1, *columns)?, *c])
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let x = inputs[0];
+        if self.pooling == Pooling::Mean {
+            with_float!(out.dtype(), T => cpu::mean::<T>(self, x, out));
+            return vec![];
+        }
+        // Which cell of its window was the largest.
+        let mut chosen = Tensor::arbitrary(out.shape(), Dtype::I32);
+        with_float!(out.dtype(), T => cpu::max::<T>(self, x, out, chosen.write()));
+        vec![chosen]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if let Some(mut slot) = grads.take(0) {
+            let chosen = saved.first().map(|chosen| chosen.read::<i32>());
+            with_float!(dy.dtype(), T => cpu::backward::<T>(self, chosen, &dy, &mut slot));
+            grads.put(0, slot);
+        }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(self, inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(self, saved, dy, grads)
+    }
+}
+
+/// One and two dimensions, windows side by side, with gaps, and over one another; odd channels.
+pub fn cases() -> Vec<Case> {
+    let mut cases = vec![];
+    for pooling in [Pooling::Mean, Pooling::Max] {
+        for (shape, window, stride) in [
+            ([1, 1, 1, 1], [1, 1], [1, 1]),
+            ([2, 1, 11, 3], [1, 2], [1, 2]),
+            ([3, 5, 7, 5], [3, 3], [2, 2]),
+            ([2, 9, 8, 17], [2, 3], [3, 1]),
+            ([2, 8, 6, 24], [2, 2], [2, 2]),
+            ([16, 32, 32, 64], [2, 2], [2, 2]),
+        ] {
+            // Far apart, so that a finite difference does not change which is the largest.
+            let draw = Draw::Uniform(-300.0, 300.0);
+            let op = Pool { pooling, window, stride };
+            cases.push(Case::new(op, &[&shape]).draw(0, draw));
+        }
+    }
+    cases
+}

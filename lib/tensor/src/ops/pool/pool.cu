@@ -1,0 +1,151 @@
+// elements: f32 bf16 f16
+// Pooling over windows of a grid, channels last (pool/mod.rs). A thread makes 16 bytes of channels of a
+// cell where their number allows, else one channel.
+
+#include "element.cuh"
+
+// Sample, row and column of a cell of a grid.
+struct Cell {
+  int sample, row, column;
+};
+
+DEVICE Cell split(int cell, int rows, int columns) {
+  return {cell / (rows * columns), cell / columns % rows, cell % columns};
+}
+
+// N channels of an output cell. With `chosen`, the largest of the window and which cell it was.
+template <int N>
+DEVICE void forward(
+    const element* __restrict__ x, element* __restrict__ y, int* __restrict__ chosen, int cells,
+    int rows, int columns, int to_rows, int to_columns, int channels, int window_rows,
+    int window_columns, int row_stride, int column_stride) {
+  int unit = blockIdx.x * blockDim.x + threadIdx.x;
+  int cell = unit / (channels / N);
+  if (cell >= cells) {
+    return;
+  }
+  int channel = unit % (channels / N) * N;
+  Cell to = split(cell, to_rows, to_columns);
+  float value[N];
+  int which[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    value[i] = 0.0f;
+    which[i] = 0;
+  }
+  for (int p = 0; p < window_rows; p++) {
+    for (int q = 0; q < window_columns; q++) {
+      int row = to.row * row_stride + p, column = to.column * column_stride + q;
+      long long from = ((long long)to.sample * rows + row) * columns + column;
+      Vector<element, N> seen = load_vector<N>(x + from * channels + channel);
+      int tap = p * window_columns + q;
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        float a = to_float(seen.at[i]);
+        if (chosen == nullptr) {
+          value[i] += a;
+        } else if (tap == 0 || a > value[i] || a != a) {
+          value[i] = a;
+          which[i] = tap;
+        }
+      }
+    }
+  }
+  float share = chosen == nullptr ? 1.0f / (float)(window_rows * window_columns) : 1.0f;
+  long long at = (long long)cell * channels + channel;
+  Vector<element, N> out;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    out.at[i] = from_float<element>(value[i] * share);
+  }
+  store_vector(y + at, out);
+  if (chosen != nullptr) {
+    constexpr int INTS = N < 4 ? N : 4;
+#pragma unroll
+    for (int i = 0; i < N; i += INTS) {
+      Vector<int, INTS> part;
+#pragma unroll
+      for (int j = 0; j < INTS; j++) {
+        part.at[j] = which[i + j];
+      }
+      store_vector(chosen + at + i, part);
+    }
+  }
+}
+
+// N channels of an input cell: what comes back from the windows around it, in their order.
+template <int N>
+DEVICE void backward(
+    const element* __restrict__ dy, const int* __restrict__ chosen, element* __restrict__ dx,
+    int cells, int rows, int columns, int to_rows, int to_columns, int channels, int window_rows,
+    int window_columns, int row_stride, int column_stride, int add) {
+  int unit = blockIdx.x * blockDim.x + threadIdx.x;
+  int cell = unit / (channels / N);
+  if (cell >= cells) {
+    return;
+  }
+  int channel = unit % (channels / N) * N;
+  Cell at = split(cell, rows, columns);
+  float sum[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    sum[i] = 0.0f;
+  }
+  int row_begin = max(at.row - window_rows + row_stride, 0) / row_stride;
+  int column_begin = max(at.column - window_columns + column_stride, 0) / column_stride;
+  int row_end = min(at.row / row_stride + 1, to_rows);
+  int column_end = min(at.column / column_stride + 1, to_columns);
+  for (int row = row_begin; row < row_end; row++) {
+    for (int column = column_begin; column < column_end; column++) {
+      long long from = ((long long)at.sample * to_rows + row) * to_columns + column;
+      from = from * channels + channel;
+      Vector<element, N> d = load_vector<N>(dy + from);
+      int tap = (at.row - row * row_stride) * window_columns + at.column - column * column_stride;
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        bool own = chosen == nullptr || chosen[from + i] == tap;
+        sum[i] += own ? to_float(d.at[i]) : 0.0f;
+      }
+    }
+  }
+  float share = chosen == nullptr ? 1.0f / (float)(window_rows * window_columns) : 1.0f;
+  element* to = dx + (long long)cell * channels + channel;
+  Vector<element, N> out;
+  if (add) {
+    out = load_vector<N>(to);
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    put(&out.at[i], sum[i] * share, add);
+  }
+  store_vector(to, out);
+}
+
+// `cells` cells of y [B, to_rows, to_columns, channels] from x [B, rows, columns, channels]: maxima
+// where `chosen` [as y] is given, else means.
+KERNEL(pool_forward)
+(const element* __restrict__ x, element* __restrict__ y, int* __restrict__ chosen, int cells,
+ int rows, int columns, int to_rows, int to_columns, int channels, int window_rows,
+ int window_columns, int row_stride, int column_stride) {
+  if (channels % WIDTH == 0) {
+    forward<WIDTH>(x, y, chosen, cells, rows, columns, to_rows, to_columns, channels, window_rows,
+                   window_columns, row_stride, column_stride);
+  } else {
+    forward<1>(x, y, chosen, cells, rows, columns, to_rows, to_columns, channels, window_rows,
+               window_columns, row_stride, column_stride);
+  }
+}
+
+// `cells` cells of dx (+)= the gradient, given dy and, for maxima, `chosen`.
+KERNEL(pool_backward)
+(const element* __restrict__ dy, const int* __restrict__ chosen, element* __restrict__ dx,
+ int cells, int rows, int columns, int to_rows, int to_columns, int channels, int window_rows,
+ int window_columns, int row_stride, int column_stride, int add) {
+  if (channels % WIDTH == 0) {
+    backward<WIDTH>(dy, chosen, dx, cells, rows, columns, to_rows, to_columns, channels,
+                    window_rows, window_columns, row_stride, column_stride, add);
+  } else {
+    backward<1>(dy, chosen, dx, cells, rows, columns, to_rows, to_columns, channels, window_rows,
+                window_columns, row_stride, column_stride, add);
+  }
+}

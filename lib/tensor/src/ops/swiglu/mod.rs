@@ -1,0 +1,65 @@
+//! The gated unit of SwiGLU (Shazeer 2020): y = silu(a) ∘ b, where x [.., 2H] holds a and b side by
+//! side, y [.., H].
+//!
+//! a, the gate, is the first half: so the rows of a joint projection are the gate's, then the other's
+//! (Llama's gate_proj and up_proj, DINOv2's w12). PyTorch's `glu` has its gate in the second half.
+//! With s = σ(a): da = dy ∘ b ∘ s·(1 + a·(1 - s)), db = dy ∘ a ∘ s.
+
+mod cpu;
+mod cuda;
+
+pub use cuda::SOURCE;
+
+use crate::op::{Case, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// y = silu(a) ∘ b.
+#[derive(Clone, Copy, Debug)]
+pub struct SwiGlu;
+
+impl Op for SwiGlu {
+    fn name(&self) -> &'static str {
+        "swiglu"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        match inputs {
+            [[rows @ .., both]] if both % 2 == 0 => Ok([rows, &[both / 2]].concat()),
+            _ => Err("takes x [.., 2H]".into()),
+        }
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let x = inputs[0];
+        let h = out.width();
+        with_float!(out.dtype(), T => cpu::forward::<T>(h, x.read(), out.write()));
+        vec![x.clone()]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if let Some(mut slot) = grads.take(0) {
+            let h = dy.width();
+            with_float!(dy.dtype(), T => {
+                cpu::backward::<T>(h, saved[0].read(), dy.read(), &mut slot);
+            });
+            grads.put(0, slot);
+        }
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(saved, dy, grads)
+    }
+}
+
+/// One element, odd and even widths, one large enough to be limited by memory.
+pub fn cases() -> Vec<Case> {
+    [&[2][..], &[3, 10], &[2, 5, 48], &[7, 522], &[1000, 512]]
+        .iter()
+        .map(|shape| Case::new(SwiGlu, &[shape]))
+        .collect()
+}

@@ -1,0 +1,76 @@
+// elements: f32 bf16 f16
+// SwiGLU: y = silu(a) ∘ b, with x [rows, 2h] = a beside b (swiglu/mod.rs). A thread makes 16 bytes of y
+// where h allows, else one element; forward reads 2 and writes 1 element an output, backward 3 and 2.
+
+#include "element.cuh"
+
+template <int N>
+DEVICE void forward(const element* __restrict__ x, element* __restrict__ y, int rows, int h) {
+  int unit = blockIdx.x * blockDim.x + threadIdx.x;
+  int row = unit / (h / N);
+  if (row >= rows) {
+    return;
+  }
+  int column = unit % (h / N) * N;
+  const element* from = x + (long long)row * 2 * h + column;
+  Vector<element, N> a = load_vector<N>(from);
+  Vector<element, N> b = load_vector<N>(from + h);
+  Vector<element, N> out;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    float gate = to_float(a.at[i]);
+    out.at[i] = from_float<element>(gate / (1.0f + expf(-gate)) * to_float(b.at[i]));
+  }
+  store_vector(y + (long long)row * h + column, out);
+}
+
+template <int N>
+DEVICE void backward(
+    const element* __restrict__ x, const element* __restrict__ dy, element* __restrict__ dx,
+    int rows, int h, int add) {
+  int unit = blockIdx.x * blockDim.x + threadIdx.x;
+  int row = unit / (h / N);
+  if (row >= rows) {
+    return;
+  }
+  int column = unit % (h / N) * N;
+  long long at = (long long)row * 2 * h + column;
+  Vector<element, N> a = load_vector<N>(x + at);
+  Vector<element, N> b = load_vector<N>(x + at + h);
+  Vector<element, N> d = load_vector<N>(dy + (long long)row * h + column);
+  Vector<element, N> da, db;
+  if (add) {
+    da = load_vector<N>(dx + at);
+    db = load_vector<N>(dx + at + h);
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    float gate = to_float(a.at[i]), gradient = to_float(d.at[i]);
+    float s = 1.0f / (1.0f + expf(-gate));
+    put(&da.at[i], gradient * to_float(b.at[i]) * s * (1.0f + gate * (1.0f - s)), add);
+    put(&db.at[i], gradient * gate * s, add);
+  }
+  store_vector(dx + at, da);
+  store_vector(dx + at + h, db);
+}
+
+// x [rows, 2h], y [rows, h].
+KERNEL(swiglu_forward)
+(const element* __restrict__ x, element* __restrict__ y, int rows, int h) {
+  if (h % WIDTH == 0) {
+    forward<WIDTH>(x, y, rows, h);
+  } else {
+    forward<1>(x, y, rows, h);
+  }
+}
+
+// dx [rows, 2h] (+)= the gradient, given dy [rows, h].
+KERNEL(swiglu_backward)
+(const element* __restrict__ x, const element* __restrict__ dy, element* __restrict__ dx, int rows,
+ int h, int add) {
+  if (h % WIDTH == 0) {
+    backward<WIDTH>(x, dy, dx, rows, h, add);
+  } else {
+    backward<1>(x, dy, dx, rows, h, add);
+  }
+}
