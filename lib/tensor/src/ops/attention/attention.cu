@@ -13,9 +13,6 @@
 #include "attention.cuh"
 #include "mma.cuh"
 
-constexpr int TILE_WARPS = 4;
-constexpr int THREADS = TILE_WARPS * WARP;
-
 // ---- tiles in shared memory: rows of D elements as chunks of 16 bytes, permuted within lines of 128
 // bytes so that eight rows of a matrix lie in different banks
 
@@ -29,11 +26,11 @@ DEVICE int tile_at(int row, int chunk) {
 
 // Starts to copy rows of an operand, those at positions from `start` on; from position `end` on, and
 // from column `dim` on, there are zeros.
-template <int D, int ROWS, class Order>
+template <int D, int ROWS, int WARPS, class Order>
 DEVICE void load_tile(element* tile, const Call& c, const Rows<const element>& rows,
                       const Order& order, int start, int end) {
     constexpr int CHUNKS = D / 8;
-    constexpr int STEP = THREADS / CHUNKS;
+    constexpr int STEP = WARPS * WARP / CHUNKS;
     static_assert(ROWS % STEP == 0, "all threads copy as often");
     const int first = static_cast<int>(threadIdx.x) / CHUNKS;
     const int chunk = static_cast<int>(threadIdx.x) % CHUNKS;
@@ -53,12 +50,11 @@ DEVICE void load_tile(element* tile, const Call& c, const Rows<const element>& r
         const int at = start + first + i;
         const int valid = at < end ? columns : 0;
         const element* from = valid > 0 ? row_at(rows, key_row(order, at)) + chunk * 8 : c.q;
-        Vector<element, 8> values;
-#pragma unroll
+        element* to = tile + tile_at<D>(first + i, chunk);
+#pragma unroll 1
         for (int j = 0; j < 8; ++j) {
-            values.at[j] = j < valid ? from[j] : from_float<element>(0.0f);
+            to[j] = j < valid ? from[j] : from_float<element>(0.0f);
         }
-        store_vector(tile + tile_at<D>(first + i, chunk), values);
     }
 }
 
@@ -129,22 +125,26 @@ DEVICE void multiply_rows(float (&s)[M][N / 8][4], const Left<D, M, KEPT>& left,
     }
 }
 
-// o += P B: P (16 M rows, N columns) in registers, B the N rows of `tile`, D columns.
+// Scores as the left operand of a product.
+template <int M, int N>
+DEVICE void pack_scores(unsigned (&p)[M][N / 2][4], const float (&s)[M][N][4]) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            p[m][n / 2][n % 2 * 2] = pack<element>(s[m][n][0], s[m][n][1]);
+            p[m][n / 2][n % 2 * 2 + 1] = pack<element>(s[m][n][2], s[m][n][3]);
+        }
+    }
+}
+
+// o += P B: P (16 M rows, N columns) in registers, B the N rows of a tile, D columns.
 template <int D, int M, int N>
-DEVICE void multiply_scores(float (&o)[M][D / 8][4], const float (&p)[M][N / 8][4],
+DEVICE void multiply_scores(float (&o)[M][D / 8][4], const unsigned (&p)[M][N / 16][4],
                             const element* tile) {
     const int lane_at = tile_at<D>(lane_id() % 16, lane_id() / 16);
 #pragma unroll
     for (int k = 0; k < N / 16; ++k) {
-        unsigned a[M][4];
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float(&from)[4] = p[m][2 * k + i / 2];
-                a[m][i] = pack<element>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
-            }
-        }
 #pragma unroll
         for (int n = 0; n < D / 16; ++n) {
             unsigned r[4];
@@ -153,8 +153,26 @@ DEVICE void multiply_scores(float (&o)[M][D / 8][4], const float (&p)[M][N / 8][
             const unsigned high[2] = {r[2], r[3]};
 #pragma unroll
             for (int m = 0; m < M; ++m) {
-                mma_16x8x16(o[m][2 * n], a[m], low, element{});
-                mma_16x8x16(o[m][2 * n + 1], a[m], high, element{});
+                mma_16x8x16(o[m][2 * n], p[m][k], low, element{});
+                mma_16x8x16(o[m][2 * n + 1], p[m][k], high, element{});
+            }
+        }
+    }
+}
+
+// Hides the keys that queries do not see: rows are queries from `query` on, columns keys from `key` on.
+template <int M, int N>
+DEVICE void hide(float (&s)[M][N][4], const Call& c, const Keys& keys, int query, int key) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int row = query + m * 16 + i * 8 + lane_id() / 4;
+            const int limit = visible(c, keys, row) - key - lane_id() % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                s[m][n][2 * i] = n * 8 < limit ? s[m][n][2 * i] : -infinity();
+                s[m][n][2 * i + 1] = n * 8 + 1 < limit ? s[m][n][2 * i + 1] : -infinity();
             }
         }
     }
@@ -206,9 +224,9 @@ DEVICE void write_gradient(const Target& target, const Rows<element>& rows, int 
 
 // ---- the output
 
-template <int D, int M, int KEYS>
+template <int D, int M, int WARPS, int KEYS>
 DEVICE void forward(const Call& c, element* out, float* lse) {
-    constexpr int QUERIES = TILE_WARPS * M * 16;
+    constexpr int QUERIES = WARPS * M * 16;
     constexpr bool KEPT = M * D <= 128;
     DYNAMIC_SHARED(memory);
     element* q_tile = reinterpret_cast<element*>(memory);
@@ -224,9 +242,9 @@ DEVICE void forward(const Call& c, element* out, float* lse) {
     const int seen_by_all = visible(c, keys, first);
     const auto k_rows = key_rows(c, place.sample, place.head / c.group);
     const auto v_rows = value_rows(c, place.sample, place.head / c.group);
-    load_tile<D, QUERIES>(q_tile, c, query_rows(c, place.sample, place.head), AsTheyLie{}, first,
+    load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, place.head), AsTheyLie{}, first,
                           c.queries);
-    load_tile<D, KEYS>(k_tile, c, k_rows, keys, 0, end);
+    load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, 0, end);
     commit_async();
 
     const int warp_row = warp_id() * M * 16;
@@ -248,7 +266,7 @@ DEVICE void forward(const Call& c, element* out, float* lse) {
     for (int start = 0; start < end; start += KEYS) {
         wait_async<0>();
         __syncthreads();
-        load_tile<D, KEYS>(v_tile, c, v_rows, keys, start, end);
+        load_tile<D, KEYS, WARPS>(v_tile, c, v_rows, keys, start, end);
         commit_async();
         float s[M][KEYS / 8][4];
         clear(s);
@@ -256,22 +274,16 @@ DEVICE void forward(const Call& c, element* out, float* lse) {
         wait_async<0>();
         __syncthreads();
         if (start + KEYS < end) {
-            load_tile<D, KEYS>(k_tile, c, k_rows, keys, start + KEYS, end);
+            load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, start + KEYS, end);
             commit_async();
+        }
+        if (start + KEYS > seen_by_all) {
+            hide(s, c, keys, first + warp_row, start);
         }
 #pragma unroll
         for (int m = 0; m < M; ++m) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                if (start + KEYS > seen_by_all) {
-                    const int query = first + warp_row + m * 16 + i * 8 + lane / 4;
-                    const int limit = visible(c, keys, query) - start - lane % 4 * 2;
-#pragma unroll
-                    for (int n = 0; n < KEYS / 8; ++n) {
-                        s[m][n][2 * i] = n * 8 < limit ? s[m][n][2 * i] : -infinity();
-                        s[m][n][2 * i + 1] = n * 8 + 1 < limit ? s[m][n][2 * i + 1] : -infinity();
-                    }
-                }
                 float largest = top[m][i];
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; ++n) {
@@ -298,7 +310,9 @@ DEVICE void forward(const Call& c, element* out, float* lse) {
                 }
             }
         }
-        multiply_scores<D, M, KEYS>(o, s, v_tile);
+        unsigned p[M][KEYS / 16][4];
+        pack_scores(p, s);
+        multiply_scores<D, M, KEYS>(o, p, v_tile);
     }
     wait_async<0>();
     const auto out_rows = output_rows(c, out, place.sample, place.head);
@@ -325,10 +339,10 @@ DEVICE void forward(const Call& c, element* out, float* lse) {
 
 // ---- the gradient of queries
 
-template <int D, int M, int KEYS>
+template <int D, int M, int WARPS, int KEYS>
 DEVICE void query_gradient(const Call& c, const element* dout, const float* lse, const float* delta,
                            const Target& dq) {
-    constexpr int QUERIES = TILE_WARPS * M * 16;
+    constexpr int QUERIES = WARPS * M * 16;
     constexpr bool KEPT = M * D <= 64;
     DYNAMIC_SHARED(memory);
     element* q_tile = reinterpret_cast<element*>(memory);
@@ -343,12 +357,12 @@ DEVICE void query_gradient(const Call& c, const element* dout, const float* lse,
     const int seen_by_all = visible(c, keys, first);
     const auto k_rows = key_rows(c, place.sample, place.head / c.group);
     const auto v_rows = value_rows(c, place.sample, place.head / c.group);
-    load_tile<D, QUERIES>(q_tile, c, query_rows(c, place.sample, place.head), AsTheyLie{}, first,
+    load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, place.head), AsTheyLie{}, first,
                           c.queries);
-    load_tile<D, QUERIES>(dout_tile, c, output_rows(c, dout, place.sample, place.head), AsTheyLie{},
+    load_tile<D, QUERIES, WARPS>(dout_tile, c, output_rows(c, dout, place.sample, place.head), AsTheyLie{},
                           first, c.queries);
-    load_tile<D, KEYS>(stages, c, k_rows, keys, 0, end);
-    load_tile<D, KEYS>(stages + KEYS * D, c, v_rows, keys, 0, end);
+    load_tile<D, KEYS, WARPS>(stages, c, k_rows, keys, 0, end);
+    load_tile<D, KEYS, WARPS>(stages + KEYS * D, c, v_rows, keys, 0, end);
     commit_async();
 
     const int lane = lane_id();
@@ -383,8 +397,8 @@ DEVICE void query_gradient(const Call& c, const element* dout, const float* lse,
         const element* v_tile = k_tile + KEYS * D;
         if (start + KEYS < end) {
             element* next = stages + (1 - stage) * 2 * KEYS * D;
-            load_tile<D, KEYS>(next, c, k_rows, keys, start + KEYS, end);
-            load_tile<D, KEYS>(next + KEYS * D, c, v_rows, keys, start + KEYS, end);
+            load_tile<D, KEYS, WARPS>(next, c, k_rows, keys, start + KEYS, end);
+            load_tile<D, KEYS, WARPS>(next + KEYS * D, c, v_rows, keys, start + KEYS, end);
             commit_async();
         }
         float s[M][KEYS / 8][4], ds[M][KEYS / 8][4];
@@ -392,26 +406,27 @@ DEVICE void query_gradient(const Call& c, const element* dout, const float* lse,
         clear(ds);
         multiply_rows<D, M, KEYS>(s, q, k_tile);
         multiply_rows<D, M, KEYS>(ds, d, v_tile);
+        if (start + KEYS > seen_by_all) {
+            hide(s, c, keys, first + warp_row, start);
+        }
 #pragma unroll
         for (int m = 0; m < M; ++m) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const int query = first + warp_row + m * 16 + i * 8 + lane / 4;
-                const int limit = start + KEYS > seen_by_all
-                                      ? visible(c, keys, query) - start - lane % 4 * 2
-                                      : KEYS;
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; ++n) {
 #pragma unroll
-                    for (int j = 0; j < 2; ++j) {
-                        float& score = s[m][n][2 * i + j];
-                        const float p = power_of_two(fmaf(score, to_base_2, -log_sum[m][i]));
-                        score = n * 8 + j < limit ? p * (ds[m][n][2 * i + j] - dot[m][i]) : 0.0f;
+                    for (int j = 2 * i; j < 2 * i + 2; ++j) {
+                        const float p =
+                            power_of_two(fmaf(s[m][n][j], to_base_2, -log_sum[m][i]));
+                        s[m][n][j] = p * (ds[m][n][j] - dot[m][i]);
                     }
                 }
             }
         }
-        multiply_scores<D, M, KEYS>(gradient, s, k_tile);
+        unsigned packed[M][KEYS / 16][4];
+        pack_scores(packed, s);
+        multiply_scores<D, M, KEYS>(gradient, packed, k_tile);
     }
     wait_async<0>();
     const auto rows = rows_of(dq.first, dq.second, place.sample, c.queries, c.query_split,
@@ -430,11 +445,11 @@ DEVICE void query_gradient(const Call& c, const element* dout, const float* lse,
 
 // ---- the gradients of keys and values: scores are computed transposed, a key a row
 
-template <int D, int M, int QUERIES>
+template <int D, int M, int WARPS, int QUERIES>
 DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, const float* delta,
                          const Target& dk, const Target& dv) {
-    constexpr int KEYS = TILE_WARPS * M * 16;
-    constexpr bool KEPT = M * D <= 64;
+    constexpr int KEYS = WARPS * M * 16;
+    constexpr bool KEPT = M * D <= 32;
     DYNAMIC_SHARED(memory);
     element* k_tile = reinterpret_cast<element*>(memory);
     element* v_tile = k_tile + KEYS * D;
@@ -451,13 +466,11 @@ DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, c
     const int tiles = first < keys.seen ? max(0, c.queries - from + QUERIES - 1) / QUERIES : 0;
     const int steps = tiles * c.group;
 
-    const auto load_queries = [&](int step) {
-        const int head = place.head * c.group + step / tiles;
-        const int start = from + step % tiles * QUERIES;
-        element* q_tile = stages + step % 2 * 2 * QUERIES * D;
-        load_tile<D, QUERIES>(q_tile, c, query_rows(c, place.sample, head), AsTheyLie{}, start,
+    const auto load_queries = [&](int stage, int head, int start) {
+        element* q_tile = stages + stage * 2 * QUERIES * D;
+        load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, head), AsTheyLie{}, start,
                               c.queries);
-        load_tile<D, QUERIES>(q_tile + QUERIES * D, c, output_rows(c, dout, place.sample, head),
+        load_tile<D, QUERIES, WARPS>(q_tile + QUERIES * D, c, output_rows(c, dout, place.sample, head),
                               AsTheyLie{}, start, c.queries);
         // Beyond the last query all is zero, and adds nothing.
         const int thread = static_cast<int>(threadIdx.x);
@@ -466,14 +479,14 @@ DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, c
             const bool valid = query < c.queries;
             const long long row =
                 (static_cast<long long>(place.sample) * c.heads + head) * c.queries;
-            copy_async_4(statistics + step % 2 * 2 * QUERIES + thread,
+            copy_async_4(statistics + stage * 2 * QUERIES + thread,
                          (thread < QUERIES ? lse : delta) + row + (valid ? query : 0), valid);
         }
     };
-    load_tile<D, KEYS>(k_tile, c, k_rows, keys, first, keys.seen);
-    load_tile<D, KEYS>(v_tile, c, v_rows, keys, first, keys.seen);
+    load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, first, keys.seen);
+    load_tile<D, KEYS, WARPS>(v_tile, c, v_rows, keys, first, keys.seen);
     if (steps > 0) {
-        load_queries(0);
+        load_queries(0, place.head * c.group, from);
     }
     commit_async();
 
@@ -491,17 +504,24 @@ DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, c
     float k_gradient[M][D / 8][4], v_gradient[M][D / 8][4];
     clear(k_gradient);
     clear(v_gradient);
+    int head = place.head * c.group;
+    int next = from;
     for (int step = 0; step < steps; ++step) {
         wait_async<0>();
         __syncthreads();
+        const int start = next;
+        next += QUERIES;
+        if (next >= c.queries) {
+            next = from;
+            ++head;
+        }
         if (step + 1 < steps) {
-            load_queries(step + 1);
+            load_queries((step + 1) % 2, head, next);
             commit_async();
         }
         const element* q_tile = stages + step % 2 * 2 * QUERIES * D;
         const element* dout_tile = q_tile + QUERIES * D;
         const float* row_statistics = statistics + step % 2 * 2 * QUERIES + lane % 4 * 2;
-        const int start = from + step % tiles * QUERIES;
         const bool hides = c.causal && first + KEYS > start + 1 + c.keys - c.queries;
         float p[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
         clear(p);
@@ -527,8 +547,11 @@ DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, c
                 }
             }
         }
-        multiply_scores<D, M, QUERIES>(v_gradient, p, dout_tile);
-        multiply_scores<D, M, QUERIES>(k_gradient, ds, q_tile);
+        unsigned packed[M][QUERIES / 16][4];
+        pack_scores(packed, p);
+        multiply_scores<D, M, QUERIES>(v_gradient, packed, dout_tile);
+        pack_scores(packed, ds);
+        multiply_scores<D, M, QUERIES>(k_gradient, packed, q_tile);
     }
     wait_async<0>();
     const auto dk_rows = rows_of(dk.first, dk.second, place.sample, c.keys, c.key_split,
@@ -550,29 +573,44 @@ DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, c
     }
 }
 
-// ---- kernels for every padded size of a head D, with 16 M rows of the tile a warp
+// ---- kernels for every padded size of a head D: WARPS warps with 16 M rows each of the tile a block
+// keeps, N rows of those it passes over. Registers decide: no kernel spills.
 
-#define KERNELS(D, M, KEYS, M_KEYS, QUERIES)                                                       \
-    KERNEL(attention_forward_##D, 128)                                                             \
+#define FORWARD(D, M, WARPS, N)                                                                    \
+    KERNEL(attention_forward_##D, 32 * WARPS, 1)                                                   \
     (CALL_PARAMETERS, element* __restrict__ out, float* __restrict__ lse) {                        \
-        forward<D, M, 64>(CALL, out, lse);                                                         \
-    }                                                                                              \
-    KERNEL(attention_query_gradient_##D, 128)                                                      \
+        forward<D, M, WARPS, N>(CALL, out, lse);                                                   \
+    }
+
+FORWARD(16, 1, 4, 64)
+FORWARD(32, 1, 4, 64)
+FORWARD(64, 2, 4, 64)
+FORWARD(128, 1, 8, 64)
+
+#define QUERY_GRADIENT(D, M, WARPS, N)                                                             \
+    KERNEL(attention_query_gradient_##D, 32 * WARPS, 1)                                            \
     (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
      const float* __restrict__ delta, element* dq, element* dq_second, int add, int add_second) {  \
-        query_gradient<D, M, KEYS>(CALL, dout, lse, delta,                                         \
-                                   Target{dq, dq_second, add, add_second});                        \
-    }                                                                                              \
-    KERNEL(attention_key_gradient_##D, 128)                                                        \
+        query_gradient<D, M, WARPS, N>(CALL, dout, lse, delta,                                     \
+                                       Target{dq, dq_second, add, add_second});                    \
+    }
+
+QUERY_GRADIENT(16, 1, 4, 64)
+QUERY_GRADIENT(32, 1, 4, 64)
+QUERY_GRADIENT(64, 2, 4, 32)
+QUERY_GRADIENT(128, 1, 8, 64)
+
+#define KEY_GRADIENT(D, M, WARPS, N)                                                               \
+    KERNEL(attention_key_gradient_##D, 32 * WARPS, 1)                                              \
     (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
      const float* __restrict__ delta, element* dk, element* dk_second, element* dv,                \
      element* dv_second, int k_add, int k_add_second, int v_add, int v_add_second) {               \
-        key_gradient<D, M_KEYS, QUERIES>(CALL, dout, lse, delta,                                   \
-                                         Target{dk, dk_second, k_add, k_add_second},               \
-                                         Target{dv, dv_second, v_add, v_add_second});              \
+        key_gradient<D, M, WARPS, N>(CALL, dout, lse, delta,                                       \
+                                     Target{dk, dk_second, k_add, k_add_second},                   \
+                                     Target{dv, dv_second, v_add, v_add_second});                  \
     }
 
-KERNELS(16, 1, 64, 1, 64)
-KERNELS(32, 1, 64, 1, 64)
-KERNELS(64, 2, 32, 2, 32)
-KERNELS(128, 2, 32, 1, 64)
+KEY_GRADIENT(16, 1, 4, 64)
+KEY_GRADIENT(32, 1, 4, 64)
+KEY_GRADIENT(64, 1, 8, 64)
+KEY_GRADIENT(128, 1, 8, 64)

@@ -392,16 +392,16 @@ DEVICE void key_gradient(const Call& c, const float* dout, const float* lse, con
 // ---- kernels for every padded size of a head D
 
 #define KERNELS(D)                                                                                 \
-    KERNEL(attention_f32_forward_##D, 256)                                                         \
+    KERNEL(attention_f32_forward_##D, 256, 1)                                                         \
     (CALL_PARAMETERS, float* __restrict__ out, float* __restrict__ lse) {                          \
         forward<D>(CALL, out, lse);                                                                \
     }                                                                                              \
-    KERNEL(attention_f32_query_gradient_##D, 256)                                                  \
+    KERNEL(attention_f32_query_gradient_##D, 256, 1)                                                  \
     (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
      const float* __restrict__ delta, float* dq, float* dq_second, int add, int add_second) {      \
         query_gradient<D>(CALL, dout, lse, delta, Target{dq, dq_second, add, add_second});         \
     }                                                                                              \
-    KERNEL(attention_f32_key_gradient_##D, 256)                                                    \
+    KERNEL(attention_f32_key_gradient_##D, 256, 1)                                                    \
     (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
      const float* __restrict__ delta, float* dk, float* dk_second, float* dv, float* dv_second,    \
      int k_add, int k_add_second, int v_add, int v_add_second) {                                   \

@@ -68,17 +68,22 @@ pub fn cases() -> Vec<Case> {
         // Fewer heads of keys and values than of queries.
         case(Packed, NONE, false, 2, [11, 11], [6, 2, 5]),
         case(Packed, CAUSAL, true, 2, [67, 67], [4, 1, 16]),
-        case(Separate, PADDED, true, 2, [30, 7], [4, 2, 6]),
+        case(Separate, PADDED, true, 6, [10, 13], [4, 2, 6]),
         // Two sequences.
         case(Joined, NONE, false, 2, [3, 10], [2, 2, 8]),
         case(Joined, NONE, true, 1, [13, 70], [2, 1, 32]),
-        case(Joined, PADDED, true, 3, [20, 33], [2, 2, 10]),
+        case(Joined, PADDED, true, 3, [20, 33], [2, 1, 20]),
         case(Joined, PADDED, false, 4, [65, 64], [1, 1, 8]),
-        // Every size of a head that kernels are made for, one that is padded to it, several blocks.
-        case(Packed, NONE, false, 1, [130, 130], [1, 1, 64]),
-        case(Packed, CAUSAL, false, 1, [193, 193], [1, 1, 40]),
-        case(Packed, NONE, true, 1, [140, 140], [1, 1, 128]),
-        case(Separate, BOTH, false, 2, [65, 129], [2, 1, 72]),
+        // Every size of a head that kernels are made for and some that are padded to it, several tiles
+        // of queries and of keys.
+        case(Separate, NONE, false, 1, [130, 40], [1, 1, 64]),
+        case(Separate, CAUSAL, false, 1, [40, 130], [2, 1, 48]),
+        case(Packed, CAUSAL, false, 1, [110, 110], [1, 1, 36]),
+        case(Packed, BOTH, true, 1, [90, 90], [1, 1, 72]),
+        case(Separate, NONE, true, 1, [70, 66], [1, 1, 128]),
+        case(Joined, PADDED, true, 1, [30, 50], [1, 1, 80]),
         case(Packed, NONE, false, 2, [1, 1], [1, 1, 100]),
+        case(Packed, CAUSAL, false, 1, [300, 300], [4, 2, 64]),
+        case(Packed, NONE, false, 1, [260, 260], [2, 2, 128]),
     ]
 }

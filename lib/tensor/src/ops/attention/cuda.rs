@@ -41,9 +41,9 @@ const ROW_THREADS: usize = 256;
 /// At most this many partial sums of the gradient of a weight.
 const MOST_PARTIALS: usize = 256;
 
-/// A kernel for one padded size of a head: its name, rows of the tile that a block keeps, rows of those
-/// it passes over.
-type Tile = (&'static str, usize, usize);
+/// A kernel for one padded size of a head: its name, warps of a block, rows of the tile that it keeps, rows
+/// of those it passes over.
+type Tile = (&'static str, usize, usize, usize);
 
 /// The kernels for a padded size of a head: forward, gradient of queries, gradient of keys.
 struct Kernels {
@@ -57,53 +57,53 @@ const KERNELS: [Kernels; 4] = [
     Kernels {
         size: 16,
         half: [
-            ("attention_forward_16", 64, 64),
-            ("attention_query_gradient_16", 64, 64),
-            ("attention_key_gradient_16", 64, 64),
+            ("attention_forward_16", 4, 64, 64),
+            ("attention_query_gradient_16", 4, 64, 64),
+            ("attention_key_gradient_16", 4, 64, 64),
         ],
         single: [
-            ("attention_f32_forward_16", 64, 64),
-            ("attention_f32_query_gradient_16", 64, 64),
-            ("attention_f32_key_gradient_16", 64, 64),
+            ("attention_f32_forward_16", 8, 64, 64),
+            ("attention_f32_query_gradient_16", 8, 64, 64),
+            ("attention_f32_key_gradient_16", 8, 64, 64),
         ],
     },
     Kernels {
         size: 32,
         half: [
-            ("attention_forward_32", 64, 64),
-            ("attention_query_gradient_32", 64, 64),
-            ("attention_key_gradient_32", 64, 64),
+            ("attention_forward_32", 4, 64, 64),
+            ("attention_query_gradient_32", 4, 64, 64),
+            ("attention_key_gradient_32", 4, 64, 64),
         ],
         single: [
-            ("attention_f32_forward_32", 64, 64),
-            ("attention_f32_query_gradient_32", 64, 64),
-            ("attention_f32_key_gradient_32", 64, 64),
+            ("attention_f32_forward_32", 8, 64, 64),
+            ("attention_f32_query_gradient_32", 8, 64, 64),
+            ("attention_f32_key_gradient_32", 8, 64, 64),
         ],
     },
     Kernels {
         size: 64,
         half: [
-            ("attention_forward_64", 128, 64),
-            ("attention_query_gradient_64", 128, 32),
-            ("attention_key_gradient_64", 128, 32),
+            ("attention_forward_64", 4, 128, 64),
+            ("attention_query_gradient_64", 4, 128, 32),
+            ("attention_key_gradient_64", 8, 128, 64),
         ],
         single: [
-            ("attention_f32_forward_64", 64, 64),
-            ("attention_f32_query_gradient_64", 64, 64),
-            ("attention_f32_key_gradient_64", 64, 64),
+            ("attention_f32_forward_64", 8, 64, 64),
+            ("attention_f32_query_gradient_64", 8, 64, 64),
+            ("attention_f32_key_gradient_64", 8, 64, 64),
         ],
     },
     Kernels {
         size: LARGEST_HEAD,
         half: [
-            ("attention_forward_128", 128, 64),
-            ("attention_query_gradient_128", 128, 32),
-            ("attention_key_gradient_128", 64, 64),
+            ("attention_forward_128", 8, 128, 64),
+            ("attention_query_gradient_128", 8, 128, 64),
+            ("attention_key_gradient_128", 8, 128, 64),
         ],
         single: [
-            ("attention_f32_forward_128", 64, 64),
-            ("attention_f32_query_gradient_128", 64, 64),
-            ("attention_f32_key_gradient_128", 64, 64),
+            ("attention_f32_forward_128", 8, 64, 64),
+            ("attention_f32_query_gradient_128", 8, 64, 64),
+            ("attention_f32_key_gradient_128", 8, 64, 64),
         ],
     },
 ];
@@ -172,7 +172,7 @@ impl<'a> Call<'a> {
         let half = self.element != Dtype::F32;
         let kernels = &KERNELS[KERNELS.iter().filter(|k| s.dim > k.size).count()];
         let tiles = if half { &kernels.half } else { &kernels.single };
-        let (name, rows, others) = tiles[pass as usize];
+        let (name, warps, rows, others) = tiles[pass as usize];
         let shared = shared_bytes(pass, self.element, kernels.size, rows, others);
         let (length, heads) = match pass {
             Pass::KeyGradient => (s.keys, s.kv_heads),
@@ -207,9 +207,9 @@ impl<'a> Call<'a> {
         ]
         .to_vec();
         args.extend_from_slice(rest);
-        let (source, threads) = if half { (&HALF, 128) } else { (&SINGLE, 256) };
+        let source = if half { &HALF } else { &SINGLE };
         let blocks = length.div_ceil(rows) * heads * s.batch;
-        source.launch(self.element, name, Grid::new(blocks, threads).shared(shared), &args);
+        source.launch(self.element, name, Grid::new(blocks, 32 * warps).shared(shared), &args);
     }
 }
 
