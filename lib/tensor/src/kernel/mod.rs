@@ -24,8 +24,8 @@ pub use arg::Arg;
 pub(crate) use arg::Value;
 pub(crate) use backend::{copy, copy_in, copy_out, zero};
 pub use product::set_tf32;
-pub(crate) use state::{is_sound, run};
 pub use state::{fail, finish};
+pub(crate) use state::{is_sound, run};
 
 use crate::device::Device;
 use crate::dtype::Dtype;

@@ -29,11 +29,8 @@ pub static SOURCE: Source = Source {
 pub static SOURCE_F32: Source =
     Source { name: "product_f32", text: include_str!("product_f32.cu"), elements: &[Dtype::F32] };
 /// f32 elements rounded to tf32.
-pub static SOURCE_TF32: Source = Source {
-    name: "product_tf32",
-    text: include_str!("product_tf32.cu"),
-    elements: &[Dtype::F32],
-};
+pub static SOURCE_TF32: Source =
+    Source { name: "product_tf32", text: include_str!("product_tf32.cu"), elements: &[Dtype::F32] };
 
 static TF32: AtomicBool = AtomicBool::new(false);
 

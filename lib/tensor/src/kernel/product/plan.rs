@@ -125,8 +125,8 @@ pub(crate) fn blocks(sizes: &Sizes, plan: Plan) -> usize {
 fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
     let (rows, columns) = plan.tile.size();
     let tiles = (sizes.k.div_ceil(unit.depth()) * sizes.terms).div_ceil(plan.splits);
-    let of_block = (tiles * unit.depth() * rows * columns) as f64
-        / (unit.rate() * plan.tile.efficiency(unit));
+    let of_block =
+        (tiles * unit.depth() * rows * columns) as f64 / (unit.rate() * plan.tile.efficiency(unit));
     let rounds = blocks(sizes, plan).div_ceil(MULTIPROCESSORS) as f64;
     let second_pass = if plan.splits == 1 {
         0.0
