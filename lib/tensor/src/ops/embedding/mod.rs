@@ -87,7 +87,7 @@ mod tests {
         let expected = [true, false, true, false, false, true];
         assert_eq!(known, expected.map(|k| [k, k]).concat());
         let dy = Tensor::of(&(1..=12).map(f64::from).collect::<Vec<_>>(), &[2, 3, 2]);
-        let dtable = tape.backward_from(&y, dy).take(&table).unwrap();
+        let dtable = tape.backward_from(&y, dy).unwrap().take(&table).unwrap();
         assert_eq!(dtable.read::<f64>(), [5.0, 6.0, 0.0, 0.0, 1.0 + 11.0, 2.0 + 12.0]);
     }
 }
