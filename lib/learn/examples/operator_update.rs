@@ -1,6 +1,8 @@
 //! Time and memory of one training update of the operator, for comparison with other programs: the
 //! twin of `tests/peers/operator.py`.
 //!
+//! `--device cuda` and `--precision bf16` measure a GPU.
+//!
 //! Prints one JSON object: median and minimum milliseconds of an update (forward over the horizon,
 //! squared error, backward, clipping, AdamW), and the peak of resident memory in bytes.
 
@@ -16,12 +18,18 @@ use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::updates::norm;
-use tensor::{Dtype, Tape, Tensor, constant};
+use tensor::{Dtype, Tape, Tensor, Wanted, constant};
 
 /// The value after `--name`, or the default.
 fn argument(name: &str, default: usize) -> usize {
     let mut words = std::env::args().skip_while(|word| *word != format!("--{name}"));
     words.nth(1).and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// The word after `--name`, or the default.
+fn word(name: &str, default: &str) -> String {
+    let mut words = std::env::args().skip_while(|word| *word != format!("--{name}"));
+    words.nth(1).unwrap_or(default.into())
 }
 
 fn main() -> unix::Result<()> {
@@ -57,23 +65,31 @@ fn measure() -> unix::Result<()> {
     };
     let mut builder = Builder::new(1);
     let operator = Operator::new(&mut builder, &model, dim, [1, tokens], Padding::Periodic, 2);
-    let mut params = builder.finish();
+    let device = word("device", "cpu").parse::<Wanted>()?.open()?.0;
+    let dtype = match word("precision", "f32").as_str() {
+        "bf16" => Dtype::Bf16,
+        "f16" => Dtype::F16,
+        _ => Dtype::F32,
+    };
+    let mut params = builder.finish().to_device(device)?;
     let optimizer = Optimizer {
         method: Method::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
         learning_rate: 1e-3,
         weight_decay: 0.01,
     };
     let mut memory = OptimizerState::new(&optimizer, &params);
-    let random = |shape: &[usize], i| draw(shape, &Draw::Normal, 7, i).to_dtype(Dtype::F32);
-    let (z, target) = (random(&[batch, tokens, dim], 0), random(&[batch, tokens, dim], 1));
-    let features = random(&[batch, 2], 2);
-    let weights = Tensor::full(&[batch], 1.0 / batch as f64, Dtype::F32);
-    let channels = Tensor::full(&[dim], 1.0, Dtype::F32);
+    let random = |shape: &[usize], i| {
+        draw(shape, &Draw::Normal, 7, i).to_dtype(Dtype::F32).to_device(device)
+    };
+    let (z, target) = (random(&[batch, tokens, dim], 0)?, random(&[batch, tokens, dim], 1)?);
+    let features = random(&[batch, 2], 2)?;
+    let weights = Tensor::full(&[batch], 1.0 / batch as f64, Dtype::F32).to_device(device)?;
+    let channels = Tensor::full(&[dim], 1.0, Dtype::F32).to_device(device)?;
     let mut times = Vec::new();
     for _ in 0..repeats + 2 {
         let start = Instant::now();
         let tape = Tape::new();
-        let pass = Pass::training(&tape, &params);
+        let pass = Pass::training(&tape, &params).computing_in(dtype)?;
         let [features, weights, channels, target] =
             [&features, &weights, &channels, &target].map(|t| constant(t.clone()));
         let (mut state, mut terms) = (constant(z.clone()), Vec::new());
@@ -88,7 +104,7 @@ fn measure() -> unix::Result<()> {
         let mut found = tape.backward(&loss)?;
         let gradients: Vec<Tensor> = variables.iter().filter_map(|v| found.take(v)).collect();
         drop(variables);
-        let scale = norm::clip_scale(norm::global_norm(&gradients), 1.0);
+        let scale = norm::clip_scale(norm::global_norm(&gradients)?, 1.0);
         memory.step(&optimizer, 1.0, scale, &mut params, &gradients);
         times.push(1e3 * start.elapsed().as_secs_f64());
     }

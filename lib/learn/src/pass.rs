@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use tensor::op::Op;
 use tensor::ops::cast::Cast;
-use tensor::{Device, Dtype, Tape, Tensor, Var, constant};
+use tensor::{Device, Dtype, Tape, Tensor, Var, constant, kernel};
 use unix::Result;
 
 /// The parameters in both element types.
@@ -120,7 +120,7 @@ impl<'a> Pass<'a> {
     /// A tensor of the full type on the device of the pass, not differentiated.
     pub fn constant(&self, tensor: &Tensor) -> Result<Var> {
         let tensor = match tensor.device() {
-            Device::Cpu => tensor.to_dtype(self.dtype).to_device(self.device)?,
+            Device::Cpu => kernel::constant(&tensor.to_dtype(self.dtype), self.device)?,
             _ => tensor.clone(),
         };
         Ok(constant(tensor))

@@ -138,10 +138,13 @@ pub fn precision_error(case: &Case, seed: u64) -> f64 {
     worst
 }
 
-/// max |a - b| relative to the root mean square of b.
+/// max |a - b| relative to the root mean square of b, or to a fifth of its largest element where that is
+/// more: as where most of b is zero.
 pub fn difference(a: &Tensor, b: &Tensor) -> f64 {
     let (a, b) = (a.to_f64(), b.to_f64());
-    let scale = (b.iter().map(|x| x * x).sum::<f64>() / b.len().max(1) as f64).sqrt().max(1e-30);
+    let mean = b.iter().map(|x| x * x).sum::<f64>() / b.len().max(1) as f64;
+    let largest = b.iter().fold(0.0, |largest, x| f64::max(largest, x.abs()));
+    let scale = mean.sqrt().max(largest / 5.0).max(1e-30);
     let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs());
     // f64::max passes over what is not a number, which is as wrong as can be.
     worst.fold(0.0, |worst, x| if x.is_nan() { x } else { f64::max(worst, x) }) / scale

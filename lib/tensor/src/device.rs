@@ -7,7 +7,7 @@ use std::str::FromStr;
 use unix::{Error, Result};
 
 /// A device is a value, not a type parameter, so that one binary serves every machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Device {
     /// Host memory, computed on by the threads of this process.
     #[default]

@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use crate::dtype::Dtype;
+use crate::kernel;
 use crate::op::{self, Grads, Input, Op, Saved};
 use crate::tensor::Tensor;
 use std::cell::{Cell, RefCell};
@@ -183,7 +184,7 @@ impl Tape {
             return Err(Error::bug(format!("backward from a tensor of shape {:?}", loss.shape())));
         }
         let seed = Tensor::full(loss.shape(), scale, loss.value.dtype());
-        self.backward_from(loss, seed.to_device(loss.value.device())?)
+        self.backward_from(loss, kernel::constant(&seed, loss.value.device())?)
     }
 
     /// Σ over `output` of `dy` times its derivative: [`Tape::backward`] for any shape.

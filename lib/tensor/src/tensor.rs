@@ -228,6 +228,13 @@ impl Tensor {
         unsafe { std::slice::from_raw_parts_mut(self.host().cast(), self.len()) }
     }
 
+    /// The same values in memory of their own.
+    pub fn copied(&self) -> Self {
+        let mut copy = self.clone();
+        copy.make_unique();
+        copy
+    }
+
     /// Copies memory that is shared with another tensor.
     fn make_unique(&mut self) {
         if Arc::get_mut(&mut self.storage).is_some() {
@@ -266,7 +273,7 @@ impl Tensor {
     }
 
     /// The same for tensors that share memory, and for no others that live at the same time.
-    pub(crate) fn identity(&self) -> usize {
+    pub fn identity(&self) -> usize {
         Arc::as_ptr(&self.storage).addr()
     }
 
@@ -302,6 +309,19 @@ impl Tensor {
             kernel::run(device, || kernel::copy_in(device, address, self.as_bytes()));
         }
         Ok(to)
+    }
+
+    /// Overwrites the values, in place, with those of a tensor of the same shape, type and device: whoever
+    /// shares the memory sees them. For the inputs of recorded work ([`kernel::Graph`]).
+    ///
+    /// # Panics
+    /// When the two differ, or are on the host.
+    pub fn overwrite(&self, from: &Tensor) {
+        let device = self.device();
+        let same = (self.shape(), self.dtype, device) == (from.shape(), from.dtype, from.device());
+        assert!(same, "{self:?} is overwritten with {from:?}");
+        let (to, from) = (self.address(), from.address());
+        kernel::run(device, || kernel::copy(device, to, from, self.bytes()));
     }
 
     /// The bytes of a tensor on the host.

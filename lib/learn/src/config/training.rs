@@ -23,6 +23,9 @@ pub struct Training {
     /// With amp: which 16-bit floats. f16 comes with a loss scale that follows the gradients.
     #[serde(default)]
     pub precision: Precision,
+    /// Record a pass on a device once its shapes are known, and launch it as a whole from then on.
+    #[serde(default = "yes")]
+    pub compile: bool,
     /// Share of the memory of a model's blocks that may be kept for the backward pass, 0 to 1; of the
     /// rest the least costly is computed again.
     #[serde(default = "all")]
@@ -94,6 +97,9 @@ pub enum Precision {
     F16,
 }
 
+fn yes() -> bool {
+    true
+}
 fn all() -> f64 {
     1.0
 }

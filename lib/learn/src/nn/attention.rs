@@ -2,7 +2,7 @@ use super::Linear;
 use crate::params::{Builder, Init, ParamId};
 use crate::pass::Pass;
 use tensor::Var;
-use tensor::ops::attention::Attention;
+use tensor::ops::attention::{Attention, Layout};
 use tensor::ops::rmsnorm::RmsNorm;
 use unix::Result;
 
@@ -37,8 +37,8 @@ impl MultiHead {
     /// x [B, T, width] -> the same shape.
     pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
         let qkv = self.qkv.forward(pass, x)?;
-        let op =
-            Attention { heads: self.heads, packed: true, qk_norm: self.qk_norm.map(|_| EPSILON) };
+        let qk_norm = self.qk_norm.map(|_| EPSILON);
+        let op = Attention { qk_norm, ..Attention::new(self.heads, Layout::Packed) };
         let mixed = match self.qk_norm {
             Some([q, k]) => pass.apply(op, &[&qkv, pass.get(q), pass.get(k)])?,
             None => pass.apply(op, &[&qkv])?,
@@ -90,7 +90,7 @@ impl ChannelSeparated {
         let q = self.q.forward(pass, &norm(self.q_norm)?)?.reshape(&shape);
         let k = self.k.forward(pass, &norm(self.k_norm)?)?.reshape(&shape);
         let v = self.v.forward(pass, &x)?.reshape(&shape);
-        let op = Attention { heads: groups * self.heads, packed: false, qk_norm: None };
+        let op = Attention::new(groups * self.heads, Layout::Separate);
         let mixed = pass.apply(op, &[&q, &k, &v])?;
         let out = self.out.forward(pass, &mixed.reshape(x.shape()))?;
         Ok(out.reshape(&shape))

@@ -1,7 +1,7 @@
 use crate::params::Params;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tensor::updates::{adamw, sgd};
+use tensor::updates::{Parameter, adamw, sgd};
 use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
 
@@ -89,6 +89,17 @@ pub struct OptimizerState {
     pub steps: u64,
 }
 
+/// A parameter with its gradient and the tensors kept for it, as a step takes them.
+fn parameter<'a, const N: usize>(
+    ((value, gradient), moments): ((&'a mut Tensor, &'a Tensor), &'a mut Vec<Tensor>),
+) -> Parameter<'a, N> {
+    let decayed = value.shape().len() >= 2;
+    let Ok(moments) = moments.iter_mut().collect::<Vec<_>>().try_into() else {
+        unreachable!("the state was made for this method")
+    };
+    Parameter { decayed, gradient, value, moments }
+}
+
 impl OptimizerState {
     /// The state before the first step.
     pub fn new(optimizer: &Optimizer, params: &Params) -> Self {
@@ -109,19 +120,17 @@ impl OptimizerState {
     ) {
         self.steps += 1;
         let learning_rate = optimizer.learning_rate * factor;
-        for ((p, g), moments) in params.tensors_mut().zip(gradients).zip(&mut self.moments) {
-            let weight_decay = if p.shape().len() >= 2 { optimizer.weight_decay } else { 0.0 };
-            match (&optimizer.method, moments.as_mut_slice()) {
-                (Method::AdamW { betas, epsilon }, [m, v]) => {
-                    let (betas, epsilon, step) = (*betas, *epsilon, self.steps);
-                    adamw::AdamW { learning_rate, betas, epsilon, weight_decay, step }
-                        .apply(scale, g, p, m, v);
-                }
-                (Method::Sgd { momentum }, [b]) => {
-                    let momentum = *momentum;
-                    sgd::Sgd { learning_rate, momentum, weight_decay }.apply(scale, g, p, b);
-                }
-                _ => unreachable!("the state was made for this method"),
+        let weight_decay = optimizer.weight_decay;
+        let tensors = params.tensors_mut().zip(gradients).zip(&mut self.moments);
+        match &optimizer.method {
+            Method::AdamW { betas, epsilon } => {
+                let (betas, epsilon, step) = (*betas, *epsilon, self.steps);
+                adamw::AdamW { learning_rate, betas, epsilon, weight_decay, step }
+                    .apply_all(scale, tensors.map(parameter));
+            }
+            Method::Sgd { momentum } => {
+                sgd::Sgd { learning_rate, momentum: *momentum, weight_decay }
+                    .apply_all(scale, tensors.map(parameter));
             }
         }
     }

@@ -96,6 +96,10 @@ impl Batch for FieldBatch {
         let [fields, weights] = [self.fields, self.weights].map(|t| t.to_device(device));
         Ok(Self { fields: fields?, weights: weights? })
     }
+
+    fn tensors(&self) -> Vec<&Tensor> {
+        vec![&self.fields, &self.weights]
+    }
 }
 
 impl CodecStage {

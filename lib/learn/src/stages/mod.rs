@@ -63,11 +63,18 @@ pub trait Stage: Sized + Send + Sync + 'static {
 pub trait Batch: Sized + Send + 'static {
     /// The same on `device`.
     fn to_device(self, device: Device) -> Result<Self>;
+
+    /// All of it, in a fixed order.
+    fn tensors(&self) -> Vec<&Tensor>;
 }
 
 impl Batch for Tensor {
     fn to_device(self, device: Device) -> Result<Self> {
         Tensor::to_device(&self, device)
+    }
+
+    fn tensors(&self) -> Vec<&Tensor> {
+        vec![self]
     }
 }
 

@@ -171,6 +171,10 @@ impl Batch for RolloutBatch {
             weights: self.weights.to_device(device)?,
         })
     }
+
+    fn tensors(&self) -> Vec<&Tensor> {
+        self.states.iter().chain([&self.features, &self.weights]).collect()
+    }
 }
 
 impl OperatorStage {

@@ -91,7 +91,7 @@ fn measure_inside<S: Stage>(
         }
         let sum = sum.unwrap_or_default();
         let divisor = training.accumulation as f64 * numerics.loss_scale;
-        let norm = learner::mean_norm(&sum, divisor);
+        let norm = learner::mean_norm(&sum, divisor)?;
         learner.update(update, loss, norm, &sum, divisor);
         tensor::kernel::finish(device)?;
         if update >= updates {

@@ -43,6 +43,18 @@ pub fn gradients<S: Stage>(
     batch: &S::Batch,
     numerics: &Numerics,
 ) -> Result<(f64, Vec<Tensor>)> {
+    let (loss, gradients) = loss_and_gradients(stage, params, batch, numerics)?;
+    // A device has all its work before it is waited for.
+    Ok((loss.to_host()?.item(), gradients))
+}
+
+/// [`gradients`], with the loss where it was computed.
+pub fn loss_and_gradients<S: Stage>(
+    stage: &S,
+    params: &Params,
+    batch: &S::Batch,
+    numerics: &Numerics,
+) -> Result<(Tensor, Vec<Tensor>)> {
     let tape = Tape::new();
     let pass = Pass::training(&tape, params)
         .computing_in(numerics.dtype)?
@@ -57,20 +69,17 @@ pub fn gradients<S: Stage>(
         .iter()
         .map(|v| found.take(v).unwrap_or_else(|| Tensor::zeros_on(device, v.shape(), Dtype::F32)))
         .collect();
-    // Last, so that a device has all its work before it is waited for.
-    Ok((loss.value().to_host()?.item(), gradients))
+    Ok((loss.value().clone(), gradients))
 }
 
 /// sum += terms, tensor by tensor.
 pub fn accumulate(sum: &mut [Tensor], terms: &[Tensor]) {
-    for (s, t) in sum.iter_mut().zip(terms) {
-        tensor::updates::sum::add(s, t);
-    }
+    tensor::updates::sum::add_all(sum.iter_mut().zip(terms));
 }
 
-/// Global norm of the mean of gradients, given their sum and its divisor.
-pub fn mean_norm(sum: &[Tensor], divisor: f64) -> f64 {
-    norm::global_norm(sum) / divisor
+/// Global norm of the mean of gradients, given their sum and its divisor. Errors: those of their device.
+pub fn mean_norm(sum: &[Tensor], divisor: f64) -> Result<f64> {
+    Ok(norm::global_norm(sum)? / divisor)
 }
 
 impl Learner {
@@ -120,9 +129,7 @@ impl Learner {
         let n = self.memory.steps as f64;
         let decay = self.decay.min((1.0 + n) / (10.0 + n));
         if let Some(average) = &mut self.average {
-            for (a, p) in average.tensors_mut().zip(self.params.tensors()) {
-                ema::apply(decay, p, a);
-            }
+            ema::apply_all(decay, self.params.tensors().zip(average.tensors_mut()));
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod attempts;
 mod check;
+mod compiled;
 mod dry_run;
 mod learner;
 mod machine;
@@ -168,7 +169,7 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
         job.ranks.all_reduce(&mut gradients)?;
         let terms = training.accumulation * job.ranks.size() as u64;
         let divisor = terms as f64 * session.numerics().loss_scale;
-        let norm = learner::mean_norm(&gradients, divisor);
+        let norm = learner::mean_norm(&gradients, divisor)?;
         if let Some(spike) = session.progress.watch.spike(&training.spike, loss, norm) {
             reporter.spike(update + 1, &spike);
             if training.on_spike == OnSpike::Rewind {

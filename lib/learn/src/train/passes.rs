@@ -38,12 +38,13 @@ pub struct Sum {
 /// The passes of the update that comes next; computed twice when it is one to be verified.
 pub fn passes<S: Stage>(
     job: &Job<S>,
-    session: &Session<S>,
+    session: &mut Session<S>,
     batches: &mut Prefetch<S::Batch>,
 ) -> Result<Result<Sum, Mismatch>> {
     let training = &job.config.training;
-    let (stage, params) = (&*session.stage, &session.learner.params);
     let (every, numerics) = (training.verify_every, session.numerics());
+    let (stage, params) = (&*session.stage, &session.learner.params);
+    let compiled = &mut session.compiled;
     let verified = every > 0 && (session.progress.update + 1).is_multiple_of(every);
     let (mut loss, mut sum, mut stall) = (0.0, None, Duration::ZERO);
     for _ in 0..training.accumulation {
@@ -51,7 +52,10 @@ pub fn passes<S: Stage>(
         stall += batches.stall();
         let computed = match verified {
             true => verify::twice(stage, params, &batch, &numerics)?,
-            false => Ok(learner::gradients(stage, params, &batch, &numerics)?),
+            false => {
+                let keep = training.accumulation > 1;
+                Ok(compiled.gradients(stage, params, batch, &numerics, keep)?)
+            }
         };
         let (value, gradients) = match computed {
             Ok(computed) => computed,

@@ -1,5 +1,6 @@
 //! One start of a run: what it begins from, and what it holds while it lasts.
 
+use super::compiled::Compiled;
 use super::learner::{Learner, Step};
 use super::numerics::{self, Numerics};
 use super::progress::Progress;
@@ -79,6 +80,7 @@ pub(super) struct Session<S: Stage> {
     /// Element type inside the model.
     dtype: Dtype,
     recompute: Rc<Recompute>,
+    pub compiled: Compiled<S::Batch>,
     longest_update: Duration,
     longest_save: Duration,
     /// Seconds spent by earlier starts.
@@ -89,7 +91,9 @@ pub(super) struct Session<S: Stage> {
 }
 
 /// Keys that may change from start to start: they decide how the run is made, not what it becomes.
-const OPERATIONAL: [&str; 11] = [
+const OPERATIONAL: [&str; 13] = [
+    "training.compile",
+    "training.mem_budget",
     "training.attempts_without_progress",
     "training.verify_every",
     "training.hash_every",
@@ -218,6 +222,7 @@ impl<S: Stage> Session<S> {
             validated,
             stands_at,
             dtype: numerics::dtype(training, job.device),
+            compiled: Compiled::new(training.compile, job.device),
             recompute: Rc::new(Recompute::new(training.mem_budget)),
             longest_update: Duration::ZERO,
             longest_save: Duration::ZERO,

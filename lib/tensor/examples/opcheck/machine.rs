@@ -7,8 +7,11 @@ use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use tensor::check::draw;
 use tensor::op::Draw;
+use tensor::ops::activation::Activation;
+use tensor::ops::linear::Linear;
 use tensor::product::{View, product};
-use tensor::{Dtype, Tensor, parallel};
+use tensor::{Device, Dtype, Tape, Tensor, constant, kernel, parallel};
+use unix::Result;
 
 /// Rates a second.
 pub struct Machine {
@@ -16,11 +19,64 @@ pub struct Machine {
     pub copy: f64,
     /// Operations of a large product of matrices.
     pub product: f64,
+    /// Where it is computed.
+    pub device: Device,
+    /// In which element type.
+    pub element: Dtype,
 }
 
 impl Machine {
-    /// Measures both, on the threads that the ops run on.
-    pub fn measure() -> Self {
+    /// Measures both, on the threads that the ops run on or on a device.
+    pub fn measure(device: Device, element: Dtype) -> Result<Self> {
+        match device {
+            Device::Cpu => Ok(Self::of_threads()),
+            _ => Self::of(device, element),
+        }
+    }
+
+    fn of(device: Device, element: Dtype) -> Result<Self> {
+        // The emulator has no bound worth waiting for.
+        let (elements, side) =
+            if device == Device::Emu { (1 << 16, 64) } else { (256 << 20, 8192) };
+        let mut machine = Self { copy: 0.0, product: 0.0, device, element };
+        let from = Tensor::zeros_on(device, &[elements], Dtype::F32);
+        let copy = median(|| machine.timed(|| from.copied()));
+        machine.copy = 2.0 * bytes([&from]) / copy;
+        // Random numbers: zeros flatter a GPU.
+        let random =
+            |i| draw(&[side, side], &Draw::Normal, 1, i).to_dtype(element).to_device(device);
+        let (a, b) = (constant(random(0)?), constant(random(1)?));
+        let op = Linear { bias: false, activation: Activation::Identity };
+        let product = median(|| machine.timed(|| Tape::without_gradients().apply(op, &[&a, &b])));
+        machine.product = 2.0 * (side as f64).powi(3) / product;
+        kernel::finish(device)?;
+        Ok(machine)
+    }
+
+    /// How many calls are measured at once: on a device enough that launching the first and waiting for
+    /// the last does not count.
+    pub fn calls(&self) -> usize {
+        match self.device {
+            Device::Cpu | Device::Emu => 1,
+            Device::Cuda(_) => 20,
+        }
+    }
+
+    /// How long a call takes, and the freeing of what it returns.
+    pub fn timed<R>(&self, mut work: impl FnMut() -> R) -> Duration {
+        let start = Instant::now();
+        for _ in 0..self.calls() {
+            drop(black_box(work()));
+        }
+        if self.device != Device::Cpu {
+            // An error is told when the row is complete.
+            let ended = kernel::finish(self.device);
+            ended.unwrap_or_else(|error| kernel::fail(self.device, error));
+        }
+        start.elapsed() / self.calls() as u32
+    }
+
+    fn of_threads() -> Self {
         // 400 MB each: beyond the last cache.
         let from = Tensor::full(&[100 << 20], 1.0, Dtype::F32);
         let mut to = Tensor::zeros(from.shape(), Dtype::F32);
@@ -33,6 +89,8 @@ impl Machine {
         // The best height of a block depends on the caches.
         let products = [64, 128, 256, 512].map(product_in_blocks);
         Self {
+            device: Device::Cpu,
+            element: Dtype::F32,
             copy: 2.0 * bytes([&from]) / copy,
             product: products.into_iter().fold(0.0, f64::max),
         }
@@ -73,11 +131,11 @@ fn product_in_blocks(rows: usize) -> f64 {
 
 /// Size of all these tensors.
 pub fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 {
-    tensors.into_iter().map(|x| (x.len() * x.dtype().bytes()) as f64).sum()
+    tensors.into_iter().map(|x| x.bytes() as f64).sum()
 }
 
 /// How long the work takes, and the freeing of what it returns.
-pub fn timed<R>(work: impl FnOnce() -> R) -> Duration {
+fn timed<R>(work: impl FnOnce() -> R) -> Duration {
     let start = Instant::now();
     drop(black_box(work()));
     start.elapsed()

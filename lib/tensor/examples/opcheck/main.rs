@@ -1,7 +1,7 @@
-//! How fast every op and update is, against what this machine can do.
+//! How fast every op and update is, against what this machine or a GPU can do.
 //!
-//! Bounds are measured first, on the same threads: the rate of a copy between buffers larger than
-//! the caches, and that of a large matrix product. A call cannot beat the slower of its bytes at the
+//! Bounds are measured first, on the same threads or device: the rate of a copy between buffers larger
+//! than the caches, and that of a large matrix product (on a device our own kernel's). A call cannot beat the slower of its bytes at the
 //! one rate and its operations at the other; `of_bound` is that time over the measured one. It is
 //! above 1 where the data stay in cache, and far below for small cases, where calling is the cost.
 //!
@@ -17,12 +17,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use machine::{Machine, bytes, median, timed};
+use machine::{Machine, bytes, median};
 use serde_json::{Map, Value, json};
 use tensor::check::{float_to, inputs};
 use tensor::op::{Case, Grads, Op, Saved};
 use tensor::updates::{adamw::AdamW, ema, norm::global_norm, sgd::Sgd};
-use tensor::{Dtype, Tape, Tensor, Var, constant, ops, parallel};
+use tensor::{Device, Dtype, Tape, Tensor, Var, Wanted, constant, kernel, ops, parallel};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::{Exit, Result};
@@ -34,6 +34,15 @@ struct Args {
     /// Only ops and updates whose name contains this
     #[arg(long, value_name = "NAME", default_value = "")]
     filter: String,
+    /// Where to compute: cpu, cuda, cuda:N, emu (which times the emulator)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: Wanted,
+    /// Element type on a device
+    #[arg(long, value_name = "TYPE", value_parser = ["f32", "bf16", "f16"], default_value = "f32")]
+    element: String,
+    /// Only cases with fewer elements and operations than this
+    #[arg(long, value_name = "N", default_value_t = usize::MAX)]
+    below: usize,
     /// Number of threads, one for each processor by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -50,19 +59,36 @@ fn body(args: Args) -> Result<Exit> {
         parallel::set_threads(usize::from(threads))?;
     }
     let mut out = Out::stdout(args.output);
-    let machine = Machine::measure();
+    let (device, why) = args.device.open()?;
+    let element = match args.element.as_str() {
+        "bf16" => Dtype::Bf16,
+        "f16" => Dtype::F16,
+        _ => Dtype::F32,
+    };
+    let machine = Machine::measure(device, element)?;
     let (threads, copy, product) = (parallel::threads(), machine.copy, machine.product);
+    let place = match device {
+        Device::Cpu => format!("{threads} threads"),
+        device => format!("{device} ({why}), {element}"),
+    };
     out.item(
-        &json!({"threads": threads, "copy_gb_s": copy / 1e9, "product_gflop_s": product / 1e9}),
-        format!("{threads} threads: copy {copy:.3e} bytes/s, product {product:.3e} operations/s"),
+        &json!({"device": place, "copy_gb_s": copy / 1e9, "product_gflop_s": product / 1e9}),
+        format!("{place}: copy {copy:.3e} bytes/s, product {product:.3e} operations/s"),
     )?;
     for (name, cases) in ops::ALL.iter().filter(|(name, _)| name.contains(&args.filter)) {
         for (i, case) in cases().into_iter().enumerate() {
-            out.row(&op_row(name, i, case, &machine)?)?;
+            let elements: usize =
+                case.inputs.iter().map(|(shape, _)| shape.iter().product::<usize>()).sum();
+            let runs = device == Device::Cpu || case.op.elements().contains(&element);
+            if runs && elements.max(case.operations) < args.below {
+                out.row(&op_row(name, i, case, &machine)?)?;
+            }
         }
     }
     for update in UPDATES.iter().filter(|update| update.name.contains(&args.filter)) {
-        out.row(&update_row(update, &machine))?;
+        if ELEMENTS < args.below {
+            out.row(&update_row(update, &machine)?)?;
+        }
     }
     out.finish()?;
     Ok(Exit::Done)
@@ -91,7 +117,11 @@ impl Op for Borrowed {
 
 fn op_row(name: &str, i: usize, case: Case, machine: &Machine) -> Result<Map<String, Value>> {
     let case = Arc::new(case);
-    let x: Vec<Tensor> = inputs(&case, 1).iter().map(|x| float_to(x, Dtype::F32)).collect();
+    let (device, element) = (machine.device, machine.element);
+    let x: Vec<Tensor> = inputs(&case, 1)
+        .iter()
+        .map(|x| float_to(x, element).to_device(device))
+        .collect::<Result<_>>()?;
     let differentiated =
         |i: usize| case.inputs[i].1.is_differentiated() && !case.op.constants().contains(&i);
     let run = |tape: &Tape| -> Result<Var> {
@@ -103,15 +133,19 @@ fn op_row(name: &str, i: usize, case: Case, machine: &Machine) -> Result<Map<Str
         tape.apply(Borrowed(case.clone()), &vars.iter().collect::<Vec<_>>())
     };
     let out = run(&Tape::without_gradients())?;
-    let forward = median(|| timed(|| run(&Tape::without_gradients())));
+    let forward = median(|| machine.timed(|| run(&Tape::without_gradients())));
+    let dtype = out.value().dtype();
+    let ones = Tensor::full(out.shape(), 1.0, dtype).to_device(device)?;
     let both = median(|| {
         // As in training, nobody else holds the gradient: an op may write to it.
-        let dy = Tensor::full(out.shape(), 1.0, Dtype::F32);
-        timed(|| {
+        let mut dy: Vec<Tensor> = (0..machine.calls()).map(|_| ones.copied()).collect();
+        machine.timed(|| {
             let tape = Tape::new();
+            let dy = dy.pop().unwrap_or_else(|| ones.copied());
             run(&tape).and_then(|out| tape.backward_from(&out, dy))
         })
     });
+    kernel::finish(device)?;
 
     let (read, written) = (bytes(&x), bytes([out.value()]));
     let gradients = bytes(x.iter().enumerate().filter(|(i, _)| differentiated(*i)).map(|(_, x)| x));
@@ -161,19 +195,24 @@ const UPDATES: &[Update] = &[
         name: "global_norm",
         moves: 1,
         step: |[_, g, ..]| {
-            black_box(global_norm([&*g]));
+            // On the host it cannot fail.
+            let _ = black_box(global_norm([&*g]));
         },
     },
 ];
 
-fn update_row(update: &Update, machine: &Machine) -> Map<String, Value> {
-    const ELEMENTS: usize = 10_000_000;
-    let mut tensors = [0.5, 0.1, 0.2, 0.3].map(|x| Tensor::full(&[ELEMENTS], x, Dtype::F32));
-    let time = median(|| timed(|| (update.step)(&mut tensors)));
+/// Elements of the parameter.
+const ELEMENTS: usize = 10_000_000;
+
+fn update_row(update: &Update, machine: &Machine) -> Result<Map<String, Value>> {
+    let full = |x| Tensor::full(&[ELEMENTS], x, Dtype::F32).to_device(machine.device);
+    let mut tensors = [full(0.5)?, full(0.1)?, full(0.2)?, full(0.3)?];
+    let time = median(|| machine.timed(|| (update.step)(&mut tensors)));
+    kernel::finish(machine.device)?;
     let moved = (update.moves * ELEMENTS * Dtype::F32.bytes()) as f64;
     let mut row = Map::new();
     row.insert("name".into(), update.name.into());
     row.insert("inputs".into(), ELEMENTS.to_string().into());
     row.extend(machine.fields("forward", time, moved, 0.0));
-    row
+    Ok(row)
 }

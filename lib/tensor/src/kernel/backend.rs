@@ -1,5 +1,6 @@
 //! What a device that runs kernels can do: the same few verbs for a GPU and for the emulator.
 
+use super::graph::{self, Step};
 use super::{Grid, Source, Value};
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -31,8 +32,8 @@ pub(crate) fn free(device: Device, address: u64) {
 pub(crate) fn copy_in(device: Device, to: u64, from: &[u8]) -> Result<()> {
     match device {
         Device::Cpu => Err(host()),
-        Device::Cuda(n) => super::cuda::Gpu::open(n)?.copy_in(to, from),
-        Device::Emu => super::emu::copy_in(to, from),
+        Device::Cuda(n) => graph::outside(|| super::cuda::Gpu::open(n)?.copy_in(to, from)),
+        Device::Emu => graph::outside(|| super::emu::copy_in(to, from)),
     }
 }
 
@@ -40,8 +41,8 @@ pub(crate) fn copy_in(device: Device, to: u64, from: &[u8]) -> Result<()> {
 pub(crate) fn copy_out(device: Device, to: &mut [u8], from: u64) -> Result<()> {
     match device {
         Device::Cpu => Err(host()),
-        Device::Cuda(n) => super::cuda::Gpu::open(n)?.copy_out(to, from),
-        Device::Emu => super::emu::copy_out(to, from),
+        Device::Cuda(n) => graph::outside(|| super::cuda::Gpu::open(n)?.copy_out(to, from)),
+        Device::Emu => graph::outside(|| super::emu::copy_out(to, from)),
     }
 }
 
@@ -50,6 +51,7 @@ pub(crate) fn copy(device: Device, to: u64, from: u64, bytes: usize) -> Result<(
     match device {
         Device::Cpu => Err(host()),
         Device::Cuda(n) => super::cuda::Gpu::open(n)?.copy(to, from, bytes),
+        Device::Emu if graph::keep(|| Step::Copy { to, from, bytes }) => Ok(()),
         Device::Emu => super::emu::copy(to, from, bytes),
     }
 }
@@ -59,6 +61,7 @@ pub(crate) fn zero(device: Device, address: u64, bytes: usize) -> Result<()> {
     match device {
         Device::Cpu => Err(host()),
         Device::Cuda(n) => super::cuda::Gpu::open(n)?.zero(address, bytes),
+        Device::Emu if graph::keep(|| Step::Zero { address, bytes }) => Ok(()),
         Device::Emu => super::emu::zero(address, bytes),
     }
 }
@@ -75,6 +78,11 @@ pub(crate) fn launch(
     match device {
         Device::Cpu => Err(host()),
         Device::Cuda(n) => super::cuda::Gpu::open(n)?.launch(source, element, kernel, grid, args),
+        Device::Emu
+            if graph::keep(|| Step::Launch(source, element, kernel, grid, args.to_vec())) =>
+        {
+            Ok(())
+        }
         Device::Emu => super::emu::launch(source, element, kernel, grid, args),
     }
 }

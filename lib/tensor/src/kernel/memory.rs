@@ -8,16 +8,23 @@
 use super::{backend, state};
 use crate::device::Device;
 use crate::memory::{Usage, size_class};
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use unix::{Error, Exit, Result};
 
 /// The least that is worth a place of its own: what the hardware reads at a time.
 const LEAST: usize = 256;
 
+/// Free memory by size class.
+type Free = BTreeMap<usize, Vec<u64>>;
+
 #[derive(Default)]
 struct Pool {
-    free: BTreeMap<usize, Vec<u64>>,
+    free: Free,
+    /// What is free of the homes there are, and all bytes of each.
+    homes: BTreeMap<u64, (Free, usize)>,
     usage: Usage,
 }
 
@@ -28,12 +35,84 @@ fn pools() -> MutexGuard<'static, BTreeMap<Device, Pool>> {
     POOLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+thread_local! {
+    /// The home that this thread takes memory from; 0 for none.
+    static ENTERED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Memory set apart: what is taken while it is entered comes back to it and goes to nobody else, until it
+/// is dropped. So addresses in a recording stay right.
+#[derive(Debug)]
+pub(super) struct Home {
+    device: Device,
+    number: u64,
+}
+
+/// A home that is entered, until this is dropped.
+pub(super) struct Entered;
+
+impl Home {
+    pub(super) fn new(device: Device) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        pools().entry(device).or_default().homes.insert(number, Default::default());
+        Self { device, number }
+    }
+
+    /// From now on this thread takes memory from here.
+    pub(super) fn enter(&self) -> Entered {
+        ENTERED.set(self.number);
+        Entered
+    }
+
+    /// Whether this thread takes memory from a home.
+    pub(super) fn is_entered() -> bool {
+        ENTERED.get() != 0
+    }
+
+    /// Bytes of it, in use and free.
+    pub(super) fn bytes(&self) -> usize {
+        let pools = pools();
+        pools.get(&self.device).and_then(|p| p.homes.get(&self.number)).map_or(0, |home| home.1)
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        ENTERED.set(0);
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let mut pools = pools();
+        let Some(pool) = pools.get_mut(&self.device) else { return };
+        for (class, addresses) in pool.homes.remove(&self.number).unwrap_or_default().0 {
+            addresses.into_iter().for_each(|address| pool.take_back(self.device, class, address));
+        }
+    }
+}
+
+impl Pool {
+    /// Memory that nobody uses any more.
+    fn take_back(&mut self, device: Device, class: usize, address: u64) {
+        if device == Device::Emu {
+            self.usage.held -= class;
+            backend::free(device, address);
+        } else {
+            self.free.entry(class).or_default().push(address);
+        }
+    }
+}
+
 /// A piece of a device's memory. Dropping it returns it to the pool.
 pub(crate) struct Piece {
     device: Device,
     /// 0 when there was no memory: the error is kept, and no kernel will use it.
     address: u64,
     bytes: usize,
+    /// The home it came from; 0 for none.
+    home: u64,
 }
 
 impl Piece {
@@ -41,12 +120,12 @@ impl Piece {
     pub(crate) fn take(device: Device, bytes: usize) -> Piece {
         let exact = device == Device::Emu;
         let class = if exact { bytes } else { size_class(bytes.max(LEAST)) };
-        let mut address = 0;
+        let (mut address, home) = (0, ENTERED.get());
         state::run(device, || {
-            address = take(device, class, bytes)?;
+            address = take(device, home, class, bytes)?;
             Ok(())
         });
-        Piece { device, address, bytes: class }
+        Piece { device, address, bytes: class, home }
     }
 
     pub(crate) fn device(&self) -> Device {
@@ -58,10 +137,16 @@ impl Piece {
     }
 }
 
-fn take(device: Device, class: usize, asked: usize) -> Result<u64> {
+fn take(device: Device, home: u64, class: usize, asked: usize) -> Result<u64> {
     let mut pools = pools();
     let pool = pools.entry(device).or_default();
-    let cached = pool.free.get_mut(&class).and_then(Vec::pop);
+    let own = pool.homes.get_mut(&home);
+    let at_home = own.and_then(|(free, _)| free.get_mut(&class)).and_then(Vec::pop);
+    let cached = at_home.or_else(|| {
+        let moved = pool.free.get_mut(&class).and_then(Vec::pop)?;
+        pool.homes.entry(home).and_modify(|(_, bytes)| *bytes += class);
+        Some(moved)
+    });
     let address = match cached {
         Some(address) => address,
         None => {
@@ -75,6 +160,7 @@ fn take(device: Device, class: usize, asked: usize) -> Result<u64> {
                 }
                 Err(why) => return Err(no_memory(device, asked, &pool.usage, &why)),
             };
+            pool.homes.entry(home).and_modify(|(_, bytes)| *bytes += class);
             pool.usage.held += class;
             pool.usage.system_calls += 1;
             address
@@ -115,11 +201,9 @@ impl Drop for Piece {
         let mut pools = pools();
         let pool = pools.entry(self.device).or_default();
         pool.usage.live -= self.bytes;
-        if self.device == Device::Emu {
-            pool.usage.held -= self.bytes;
-            backend::free(self.device, self.address);
-        } else {
-            pool.free.entry(self.bytes).or_default().push(self.address);
+        match pool.homes.get_mut(&self.home) {
+            Some((free, _)) => free.entry(self.bytes).or_default().push(self.address),
+            None => pool.take_back(self.device, self.bytes, self.address),
         }
     }
 }

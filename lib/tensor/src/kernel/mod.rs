@@ -13,26 +13,53 @@ mod backend;
 pub mod cache;
 pub(crate) mod columns;
 pub mod compile;
+mod constants;
 pub mod cuda;
 pub mod emu;
+pub(crate) mod flat;
+mod graph;
 pub mod memory;
 pub mod product;
+pub(crate) mod rows;
 mod state;
+pub(crate) mod table;
 pub(crate) mod units;
 
 pub use arg::Arg;
 pub(crate) use arg::Value;
 pub(crate) use backend::{copy, copy_in, copy_out, zero};
+pub use constants::constant;
+pub use graph::Graph;
 pub use product::set_tf32;
 pub use state::{fail, finish};
 pub(crate) use state::{is_sound, run};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
+use crate::ops::attention::cuda as attention;
+use crate::{ops, updates};
 
 /// Every source: what is compiled ahead, and checked.
 pub const SOURCES: &[&Source] = &[
     &columns::SOURCE,
+    &ops::activation::cuda::SOURCE,
+    &ops::cast::cuda::SOURCE,
+    &ops::layernorm::cuda::SOURCE,
+    &ops::relative_error::cuda::SOURCE,
+    &ops::residual::cuda::SOURCE,
+    &ops::rmsnorm::cuda::SOURCE,
+    &ops::softmax::cuda::SOURCE,
+    &ops::spectral_energy::cuda::SOURCE,
+    &ops::squared_error::cuda::SOURCE,
+    &ops::weighted_sum::cuda::SOURCE,
+    &updates::adamw::cuda::SOURCE,
+    &updates::ema::cuda::SOURCE,
+    &updates::norm::cuda::SOURCE,
+    &updates::sgd::cuda::SOURCE,
+    &updates::sum::cuda::SOURCE,
+    &attention::HALF,
+    &attention::SINGLE,
+    &attention::ROWS,
     &product::SOURCE,
     &product::SOURCE_F32,
     &product::SOURCE_TF32,
@@ -49,6 +76,9 @@ pub const SOURCES: &[&Source] = &[
 
 /// The element types of a source that works on any.
 pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];
+
+/// The element type of a source that works on f32 alone: losses and updates.
+pub const ONLY_F32: &[Dtype] = &[Dtype::F32];
 
 /// A `.cu` file.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 //! The differentiable ops, a folder each: `mod.rs` holds the formula, the shapes and the cases,
-//! `cpu.rs` the loops.
+//! `cpu.rs` the loops, `cuda.rs` and `NAME.cu` the kernels.
 
 pub mod activation;
 pub mod adaln;
@@ -34,6 +34,7 @@ pub const ALL: &[Entry] = &[
     ("activation", activation::cases),
     ("adaln", adaln::cases),
     ("attention", attention::cases),
+    ("cast", cast::cases),
     ("conv", conv::cases),
     ("cross_entropy", cross_entropy::cases),
     ("depthwise_conv", depthwise_conv::cases),

@@ -5,7 +5,7 @@ use tensor::check::{float_to, run};
 use tensor::op::{Case, Draw, Op};
 use tensor::ops::activation::Activation::{Gelu, GeluTanh, Identity, Silu};
 use tensor::ops::adaln::AdaLn;
-use tensor::ops::attention::Attention;
+use tensor::ops::attention::{Attention, Layout};
 use tensor::ops::conv::Conv;
 use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::depthwise_conv::{DepthwiseConv, Padding};
@@ -33,10 +33,11 @@ type Row = (&'static str, Box<dyn Op>, &'static [&'static str]);
 fn rows(golden: &Golden) -> Vec<Row> {
     let linear = |bias, activation| Box::new(Linear { bias, activation });
     let norm = golden.number("layernorm/epsilon");
-    let attention = |packed, norm: bool| {
+    let attention = |packed: bool, norm: bool| {
         let epsilon = golden.number("attention/epsilon");
         let heads = golden.number("attention/heads") as usize;
-        Box::new(Attention { heads, packed, qk_norm: norm.then_some(epsilon) })
+        let layout = if packed { Layout::Packed } else { Layout::Separate };
+        Box::new(Attention { qk_norm: norm.then_some(epsilon), ..Attention::new(heads, layout) })
     };
     let conv = |grid, filter, padding| Box::new(DepthwiseConv { grid, filter, padding });
     let relative = |per_sample, root| {

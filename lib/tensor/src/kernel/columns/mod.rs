@@ -70,6 +70,15 @@ pub(crate) fn sum(
     );
 }
 
+/// The tensor of a slot on a device, made zero when it was not yet set, to be added to: for ops that write
+/// only parts of it.
+pub(crate) fn zeroed(slot: &mut Slot) -> &mut Tensor {
+    if !std::mem::replace(&mut slot.add, true) {
+        slot.tensor.zero();
+    }
+    &mut slot.tensor
+}
+
 /// slot (+)= Σ over rows of f32 `partials` [rows, width], width the number of the slot's elements.
 pub(crate) fn sum_rows(partials: &Tensor, slot: &mut Slot) {
     let (width, element) = (slot.tensor.len(), slot.tensor.dtype());

@@ -6,6 +6,7 @@
 //! normalisation: the op starts exactly neutral. dγ = Σ over the group of dy ∘ n, dβ = Σ dy.
 
 mod cpu;
+pub(crate) mod cuda;
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -58,9 +59,25 @@ impl Op for AdaLn {
             }
         }
     }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, m] = [inputs[0], inputs[1]];
+        let stats = cuda::forward(*self, [x, m], out);
+        vec![x.clone(), m.clone(), stats]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (mut dx, mut dm) = (grads.take(0), grads.take(1));
+        cuda::backward(*self, [&saved[0], &saved[1], &saved[2]], &dy, &mut dx, &mut dm);
+        for (i, slot) in [dx, dm].into_iter().enumerate() {
+            if let Some(slot) = slot {
+                grads.put(i, slot);
+            }
+        }
+    }
 }
 
-/// One group, several, a group of one row, unused vectors in m.
+/// One group, several, a group of one row, unused vectors in m, groups and rows that several blocks share.
 pub fn cases() -> Vec<Case> {
     let op = |shift, scale| AdaLn { epsilon: 1e-5, shift, scale };
     vec![
@@ -68,6 +85,9 @@ pub fn cases() -> Vec<Case> {
         Case::new(op(1, 0), &[&[3, 7, 5], &[3, 10]]),
         Case::new(op(2, 4), &[&[4, 17], &[2, 17 * 6]]),
         Case::new(op(3, 5), &[&[5, 3, 4, 33], &[5, 33 * 6]]),
+        Case::new(op(1, 2), &[&[2, 70, 24], &[2, 24 * 3]]),
+        Case::new(op(0, 1), &[&[2, 9, 600], &[2, 1200]]),
+        Case::new(op(1, 0), &[&[2, 5, 8200], &[2, 16400]]),
         Case::new(op(0, 1), &[&[64, 128, 256], &[64, 512]]),
     ]
 }

@@ -1,5 +1,8 @@
-use super::cpu::{Operand, grain, normalized, offset, scale};
-use super::{Attention, Sizes};
+//! Gradients on the host. Scores are computed again, a block of queries at a time.
+
+use super::cpu::{Rows, grain, query_blocks, scale, visible};
+use super::layout::{Part, Segment, Sizes, seen, segments};
+use super::{Attention, Layout};
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::ops::rmsnorm;
@@ -9,190 +12,244 @@ use crate::simd::sum;
 use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
 
-/// Where the gradient of queries, keys or values goes.
-struct Target<'a, T> {
-    data: &'a Shared<'a, T>,
-    start: usize,
-    add: bool,
-}
+/// Where gradients go: for each operand a slot, where wanted, and whether it is added to.
+type Targets<'a, T> = Vec<Option<(bool, Shared<'a, T>)>>;
 
 pub(super) fn backward<T: Float>(
     op: &Attention,
     s: Sizes,
-    saved: &[Tensor],
+    inputs: &[&Tensor],
     dy: &[T],
     slots: &mut [Option<Slot>],
 ) {
-    let inputs: Vec<&Tensor> = saved.iter().collect();
-    let operands = Operand::<T>::all(op, s, &inputs);
-    let out = saved[saved.len() - 2].read::<T>();
-    let stats = saved[saved.len() - 1].read::<T>();
     let (slots, weight_slots) = slots.split_at_mut(op.operands());
-    let shared: Vec<Option<(bool, Shared<T>)>> = slots
+    // Masked rows get no gradient, so nothing else would write there.
+    let masked = op.mask.causal || op.mask.padding;
+    let targets: Targets<T> = slots
         .iter_mut()
-        .map(|slot| slot.as_mut().map(|slot| (slot.add, Shared::new(slot.tensor.write()))))
+        .map(|slot| {
+            let slot = slot.as_mut()?;
+            let add = slot.add || masked;
+            let data = if masked { slot.zeroed() } else { slot.tensor.write() };
+            Some((add, Shared::new(data)))
+        })
         .collect();
-    let targets: [Option<Target<T>>; 3] = [0, 1, 2].map(|i| {
-        let (slot, start) = if op.packed { (0, i * s.heads * s.dim) } else { (i, 0) };
-        shared[slot].as_ref().map(|(add, data)| Target { data, start, add: *add })
-    });
-    let norm = op.qk_norm.map(|epsilon| {
-        let weights = &saved[op.operands()..];
-        (epsilon, weights[0].read::<T>(), weights[1].read::<T>())
-    });
-    // Gradients of the two weights, a row each (sample, head), summed in order at the end.
-    let mut dweights =
-        Scratch::<T>::zeroed(if norm.is_some() { s.batch * s.heads * 2 * s.dim } else { 0 });
+    let call = Call {
+        op,
+        s,
+        inputs,
+        parts: [Part::Queries, Part::Keys, Part::Values].map(|p| segments(op, s, p, inputs)),
+        out: inputs[inputs.len() - 2].read(),
+        stats: inputs[inputs.len() - 1].read(),
+        dy,
+        targets,
+        dense: [op.weights() > 0, op.weights() > 0, false]
+            .map(|n| n || op.layout == Layout::Joined),
+    };
+    // Gradients of the weights, a row each (sample, head of keys), summed in order at the end.
+    let width = op.weights() * s.dim;
+    let mut dweights = Scratch::<T>::zeroed(s.batch * s.kv_heads * width);
     {
         let dweights = Shared::new(&mut dweights);
-        blocks(s.batch * s.heads, grain(s), |range| {
-            let mut work = Work::new(s);
+        blocks(s.batch * s.kv_heads, grain(s), |range| {
+            let mut work = Work::new(&call);
             for i in range {
-                let (sample, head) = (i / s.heads, i % s.heads);
-                let at = operands.map(|x| x.at(s, sample, head));
-                let width = if norm.is_some() { 2 * s.dim } else { 0 };
-                // SAFETY: every (sample, head) has its own row.
+                // SAFETY: every (sample, head of keys) has its own row.
                 let dweights = unsafe { dweights.slice(i * width..(i + 1) * width) };
-                let stats = &stats[i * s.tokens * 2..][..s.tokens * 2];
-                let from = sample * s.tokens * s.heads * s.dim + head * s.dim;
-                let (out, dout) = (&out[from..], &dy[from..]);
-                work.head(
-                    s,
-                    at,
-                    stats,
-                    [out, dout],
-                    norm,
-                    &targets,
-                    offset(s, sample, head),
-                    dweights,
-                );
+                call.head(&mut work, i / s.kv_heads, i % s.kv_heads, dweights);
             }
         });
     }
     for (which, slot) in weight_slots.iter_mut().enumerate() {
         let Some(slot) = slot else { continue };
         let total = slot.zeroed::<T>();
-        for row in dweights.chunks_exact(2 * s.dim) {
+        for row in dweights.chunks_exact(width) {
             let row = &row[which * s.dim..][..s.dim];
             total.iter_mut().zip(row).for_each(|(t, r)| *t += *r);
         }
     }
 }
 
+/// One backward pass.
+struct Call<'a, T> {
+    op: &'a Attention,
+    s: Sizes,
+    inputs: &'a [&'a Tensor],
+    /// Where queries, keys and values are.
+    parts: [Vec<Segment>; 3],
+    out: &'a [T],
+    stats: &'a [T],
+    dy: &'a [T],
+    targets: Targets<'a, T>,
+    /// Which of the three have their gradients collected before they are written.
+    dense: [bool; 3],
+}
+
 /// Working memory of one thread.
 struct Work<T> {
-    /// P, then unused.
     p: Scratch<T>,
     /// dP, then dS.
     ds: Scratch<T>,
-    /// Gradient of normalised queries or keys.
-    dn: Scratch<T>,
+    /// Gradients that are normalised or split before they are written: of queries, keys, values.
+    dense: [Scratch<T>; 3],
 }
 
 impl<T: Float> Work<T> {
-    fn new(s: Sizes) -> Self {
-        let square = s.tokens * s.tokens;
+    fn new(call: &Call<T>) -> Self {
+        let s = call.s;
+        let tallest = query_blocks(call.op, s).next().map_or(0, |block| block.len());
+        let rows = [s.queries, s.keys, s.keys];
         Self {
-            p: Scratch::arbitrary(square),
-            ds: Scratch::arbitrary(square),
-            dn: Scratch::arbitrary(s.tokens * s.dim),
+            p: Scratch::arbitrary(tallest * s.keys),
+            ds: Scratch::arbitrary(tallest * s.keys),
+            dense: [0, 1, 2]
+                .map(|i| Scratch::arbitrary(if call.dense[i] { rows[i] * s.dim } else { 0 })),
+        }
+    }
+}
+
+impl<T: Float> Call<'_, T> {
+    /// All gradients of one sample and head of keys, with all its heads of queries.
+    fn head(&self, work: &mut Work<T>, sample: usize, kv_head: usize, dweights: &mut [T]) {
+        let (op, s, inputs, d) = (self.op, self.s, self.inputs, self.s.dim);
+        let seen = seen(op, &self.parts[1], inputs, sample);
+        let all = [self.parts[0][0].rows, self.parts[0].get(1).map_or(0, |x| x.rows)];
+        let keys = seen[0] + seen[1];
+        if keys == 0 {
+            return;
+        }
+        let at = [sample, kv_head];
+        let k = Rows::gather(op, s, inputs, &self.parts[1], seen, at);
+        let v = Rows::gather(op, s, inputs, &self.parts[2], seen, at);
+        // The first product writes all keys, except behind a causal mask.
+        let mut fresh = !op.mask.causal;
+        if !fresh {
+            work.dense.iter_mut().for_each(|x| x.fill(T::ZERO));
+        }
+        for head in kv_head * s.group()..(kv_head + 1) * s.group() {
+            let q = Rows::gather(op, s, inputs, &self.parts[0], all, [sample, head]);
+            for block in query_blocks(op, s) {
+                let n = visible(op, s, keys, block.end - 1);
+                if n == 0 {
+                    continue;
+                }
+                let (t, width) = (block.len(), s.heads * d);
+                let from = (sample * s.queries + block.start) * width + head * d;
+                let (out, dout) = (&self.out[from..], &self.dy[from..]);
+                let from = ((sample * s.heads + head) * s.queries + block.start) * 2;
+                let stats = &self.stats[from..from + t * 2];
+                let (qv, kv) = (q.view(d, block.clone()), k.view(d, 0..n));
+                let dov = View::new(dout, t, d, width);
+                let (p, ds) = (&mut work.p[..t * n], &mut work.ds[..t * n]);
+                product(p, n, false, scale(s), qv, kv.transposed());
+                product(ds, n, false, T::ONE, dov, v.view(d, 0..n).transposed());
+                vectorize!({
+                    for (row, stats) in stats.chunks_exact(2).enumerate() {
+                        let n_row = visible(op, s, keys, block.start + row);
+                        let (p, hidden_p) = p[row * n..][..n].split_at_mut(n_row);
+                        let (ds, hidden_ds) = ds[row * n..][..n].split_at_mut(n_row);
+                        let (top, inverse) = (stats[0], stats[1]);
+                        let at = row * width;
+                        let dot = sum([&out[at..at + d], &dout[at..at + d]], |[o, d]| o * d);
+                        for (p, ds) in p.iter_mut().zip(ds) {
+                            *p = (*p - top).exp() * inverse;
+                            *ds = *p * (*ds - dot);
+                        }
+                        hidden_p.fill(T::ZERO);
+                        hidden_ds.fill(T::ZERO);
+                    }
+                });
+                let (pv, dsv) = (View::new(p, t, n, n), View::new(ds, t, n, n));
+                let dense = &mut work.dense;
+                let (first, query) = ([sample, head], block.start);
+                self.into(2, dense, at, 0, !fresh, T::ONE, pv.transposed(), dov);
+                self.into(0, dense, first, query, false, scale(s), dsv, kv);
+                self.into(1, dense, at, 0, !fresh, scale(s), dsv.transposed(), qv);
+                fresh = false;
+            }
+            if self.dense[0] {
+                self.emit(0, &work.dense[0], all, [sample, head], dweights);
+            }
+        }
+        for part in [1, 2] {
+            if self.dense[part] {
+                self.emit(part, &work.dense[part], seen, at, dweights);
+            }
         }
     }
 
-    /// All gradients of one (sample, head).
+    /// alpha·lhs·rhs to where the gradient of a part goes, from row `row` on; added to what this pass
+    /// has written when `more`.
     #[allow(clippy::too_many_arguments)] // each is a different thing, used once
-    fn head(
-        &mut self,
-        s: Sizes,
-        [q, k, v]: [&[T]; 3],
-        stats: &[T],
-        [out, dout]: [&[T]; 2],
-        norm: Option<(f64, &[T], &[T])>,
-        targets: &[Option<Target<T>>; 3],
-        at: usize,
+    fn into(
+        &self,
+        part: usize,
+        dense: &mut [Scratch<T>; 3],
+        [sample, head]: [usize; 2],
+        row: usize,
+        more: bool,
+        alpha: T,
+        lhs: View<T>,
+        rhs: View<T>,
+    ) {
+        let (segment, d) = (&self.parts[part][0], self.s.dim);
+        if self.dense[part] {
+            product(&mut dense[part][row * d..], d, more, alpha, lhs, rhs);
+        } else if let Some((add, data)) = &self.targets[segment.input] {
+            let at = segment.at(self.s, sample, head) + row * segment.stride;
+            // SAFETY: every (sample, head) writes its own columns of its own rows, and queries, keys
+            // and values have columns or tensors of their own.
+            unsafe {
+                let out = data.pointer(at);
+                product_into(out, segment.stride, *add || more, alpha, lhs, rhs);
+            }
+        }
+    }
+
+    /// Takes collected gradients `dn`, `counts` rows of each segment, back through the normalisation,
+    /// where there is one, to where they go.
+    fn emit(
+        &self,
+        part: usize,
+        dn: &[T],
+        counts: [usize; 2],
+        [sample, head]: [usize; 2],
         dweights: &mut [T],
     ) {
-        let (t, d) = (s.tokens, s.dim);
-        let dense = norm.map(|(epsilon, wq, wk)| {
-            (normalized(s, q, wq, epsilon), normalized(s, k, wk, epsilon))
-        });
-        let (qv, kv) = match &dense {
-            Some((q, k)) => (View::new(q, t, d, d), View::new(k, t, d, d)),
-            None => (View::new(q, t, d, s.stride), View::new(k, t, d, s.stride)),
-        };
-        let (vv, dov) = (View::new(v, t, d, s.stride), View::new(dout, t, d, s.heads * d));
-        product(&mut self.p, t, false, scale(s), qv, kv.transposed());
-        product(&mut self.ds, t, false, T::ONE, dov, vv.transposed());
-        let (p, ds) = (&mut *self.p, &mut *self.ds);
-        vectorize!({
-            for (row, stats) in stats.chunks_exact(2).enumerate() {
-                let (p, ds) = (&mut p[row * t..][..t], &mut ds[row * t..][..t]);
-                let (top, inverse) = (stats[0], stats[1]);
-                let at = row * s.heads * d;
-                let dot = sum([&out[at..at + d], &dout[at..at + d]], |[o, d]| o * d);
-                for (p, ds) in p.iter_mut().zip(ds) {
-                    *p = (*p - top).exp() * inverse;
-                    *ds = *p * (*ds - dot);
-                }
-            }
-        });
-        let (pv, dsv) = (View::new(&self.p, t, t, t), View::new(&self.ds, t, t, t));
-        if let Some(target) = &targets[2] {
-            into(target, s, at, T::ONE, pv.transposed(), dov);
-        }
-        for (which, lhs, rhs) in [(0, dsv, kv), (1, dsv.transposed(), qv)] {
-            match norm {
-                None => {
-                    if let Some(target) = &targets[which] {
-                        into(target, s, at, scale(s), lhs, rhs);
+        let d = self.s.dim;
+        let (first, second) = dn.split_at(counts[0] * d);
+        for (segment, dn) in self.parts[part].iter().zip([first, &second[..counts[1] * d]]) {
+            let at = segment.at(self.s, sample, head);
+            let x = &self.inputs[segment.input].read::<T>()[at..];
+            let target = self.targets[segment.input].as_ref();
+            let norm = segment.weight.zip(self.op.qk_norm).map(|(weight, epsilon)| {
+                let which = (weight - self.op.operands()) * d;
+                (self.inputs[weight].read::<T>(), T::of(epsilon), which)
+            });
+            vectorize!({
+                for (t, dn) in dn.chunks_exact(d).enumerate() {
+                    let x = &x[t * segment.stride..][..d];
+                    let from = at + t * segment.stride;
+                    let dx = target.map(|(add, data)| {
+                        // SAFETY: as in `into`.
+                        (*add, unsafe { data.slice(from..from + d) })
+                    });
+                    let Some((w, epsilon, which)) = norm else {
+                        if let Some((add, dx)) = dx {
+                            let sum = |dx: &T, dn: &T| if add { *dx + *dn } else { *dn };
+                            dx.iter_mut().zip(dn).for_each(|(dx, dn)| *dx = sum(dx, dn));
+                        }
+                        continue;
+                    };
+                    let r = rmsnorm::rstd(x, epsilon);
+                    if let Some((add, dx)) = dx {
+                        rmsnorm::input_gradient(x, r, w, dn, dx, add);
+                    }
+                    for ((dw, dn), x) in dweights[which..][..d].iter_mut().zip(dn).zip(x) {
+                        *dw = (*dn * r).mul_add(*x, *dw);
                     }
                 }
-                Some((epsilon, wq, wk)) => {
-                    product(&mut self.dn, d, false, scale(s), lhs, rhs);
-                    let (x, w) = if which == 0 { (q, wq) } else { (k, wk) };
-                    let dw = &mut dweights[which * d..][..d];
-                    normalization(s, x, w, epsilon, &self.dn, targets[which].as_ref(), at, dw);
-                }
-            }
+            });
         }
     }
-}
-
-/// target (+)= alpha·lhs·rhs for one (sample, head).
-fn into<T: Float>(target: &Target<T>, s: Sizes, at: usize, alpha: T, lhs: View<T>, rhs: View<T>) {
-    // SAFETY: every (sample, head) writes its own columns of its own rows, and queries, keys and values
-    // have columns or tensors of their own.
-    unsafe {
-        let out = target.data.pointer(at + target.start);
-        product_into(out, s.stride, target.add, alpha, lhs, rhs);
-    }
-}
-
-/// Backward of the normalisation of queries or keys, from the gradient `dn` of the normalised ones.
-#[allow(clippy::too_many_arguments)] // each is a different thing, used once
-fn normalization<T: Float>(
-    s: Sizes,
-    x: &[T],
-    w: &[T],
-    epsilon: f64,
-    dn: &[T],
-    target: Option<&Target<T>>,
-    at: usize,
-    dw: &mut [T],
-) {
-    vectorize!({
-        for t in 0..s.tokens {
-            let (x, dn) = (&x[t * s.stride..][..s.dim], &dn[t * s.dim..][..s.dim]);
-            let r = rmsnorm::rstd(x, T::of(epsilon));
-            if let Some(target) = target {
-                let from = at + target.start + t * s.stride;
-                // SAFETY: as in `into`.
-                let dx = unsafe { target.data.slice(from..from + s.dim) };
-                rmsnorm::input_gradient(x, r, w, dn, dx, target.add);
-            }
-            for ((dw, dn), x) in dw.iter_mut().zip(dn).zip(x) {
-                *dw = (*dn * r).mul_add(*x, *dw);
-            }
-        }
-    });
 }

@@ -1,4 +1,8 @@
-use super::{Attention, Sizes};
+//! The loops on the host. Keys that are not seen because of padding are left out when rows are
+//! gathered; a causal mask works on blocks of queries, so that most of what it hides is not computed.
+
+use super::layout::{Part, Segment, Sizes, seen, segments};
+use super::{Attention, Layout};
 use crate::dtype::Float;
 use crate::ops::rmsnorm;
 use crate::parallel::{Shared, blocks};
@@ -6,47 +10,73 @@ use crate::product::{View, product, product_into};
 use crate::simd::{max, sum};
 use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
+use std::ops::Range;
 
-/// Queries, keys or values: where those of a (sample, head) start.
-#[derive(Clone, Copy)]
-pub(super) struct Operand<'a, T> {
-    data: &'a [T],
-    start: usize,
+/// Queries that are masked together by a causal mask.
+const CAUSAL_BLOCK: usize = 64;
+
+/// Queries, keys or values of a (sample, head), as a matrix.
+pub(super) enum Rows<'a, T> {
+    /// Where they lie in an input.
+    Strided { data: &'a [T], stride: usize },
+    /// Normalised, or joined.
+    Dense(Scratch<T>),
 }
 
-impl<'a, T: Float> Operand<'a, T> {
-    /// The three operands of a call.
-    pub(super) fn all(op: &Attention, s: Sizes, inputs: &[&'a Tensor]) -> [Self; 3] {
-        [0, 1, 2].map(|i| match op.packed {
-            true => Operand { data: inputs[0].read(), start: i * s.heads * s.dim },
-            false => Operand { data: inputs[i].read(), start: 0 },
-        })
-    }
-
-    /// From the first element of (sample, head) on.
-    pub(super) fn at(&self, s: Sizes, sample: usize, head: usize) -> &'a [T] {
-        &self.data[offset(s, sample, head) + self.start..]
-    }
-}
-
-/// Offset of (sample, head) from the start of an operand.
-pub(super) fn offset(s: Sizes, sample: usize, head: usize) -> usize {
-    sample * s.tokens * s.stride + head * s.dim
-}
-
-/// Rows normalised by root mean square and weighted, packed densely.
-pub(super) fn normalized<T: Float>(s: Sizes, x: &[T], weight: &[T], epsilon: f64) -> Scratch<T> {
-    let mut out = Scratch::arbitrary(s.tokens * s.dim);
-    vectorize!({
-        for (t, y) in out.chunks_exact_mut(s.dim).enumerate() {
-            let x = &x[t * s.stride..][..s.dim];
-            let r = rmsnorm::rstd(x, T::of(epsilon));
-            for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
-                *y = *x * r * *w;
+impl<'a, T: Float> Rows<'a, T> {
+    /// The first `counts` rows of each segment.
+    pub(super) fn gather(
+        op: &Attention,
+        s: Sizes,
+        inputs: &[&'a Tensor],
+        segments: &[Segment],
+        counts: [usize; 2],
+        [sample, head]: [usize; 2],
+    ) -> Self {
+        let rows = |segment: &Segment| {
+            let at = segment.at(s, sample, head);
+            &inputs[segment.input].read::<T>()[at..]
+        };
+        if op.layout != Layout::Joined && segments[0].weight.is_none() {
+            return Rows::Strided { data: rows(&segments[0]), stride: segments[0].stride };
+        }
+        let d = s.dim;
+        let mut dense = Scratch::arbitrary((counts[0] + counts[1]) * d);
+        let (first, second) = dense.split_at_mut(counts[0] * d);
+        for (segment, out) in segments.iter().zip([first, second]) {
+            let x = rows(segment);
+            match (segment.weight, op.qk_norm) {
+                (Some(weight), Some(epsilon)) => {
+                    let weight = inputs[weight].read::<T>();
+                    vectorize!({
+                        for (t, y) in out.chunks_exact_mut(d).enumerate() {
+                            let x = &x[t * segment.stride..][..d];
+                            let r = rmsnorm::rstd(x, T::of(epsilon));
+                            for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+                                *y = *x * r * *w;
+                            }
+                        }
+                    });
+                }
+                _ => {
+                    for (t, y) in out.chunks_exact_mut(d).enumerate() {
+                        y.copy_from_slice(&x[t * segment.stride..][..d]);
+                    }
+                }
             }
         }
-    });
-    out
+        Rows::Dense(dense)
+    }
+
+    /// The rows of a range, as a matrix.
+    pub(super) fn view(&self, d: usize, range: Range<usize>) -> View<'_, T> {
+        match self {
+            Rows::Strided { data, stride } => {
+                View::new(&data[range.start * stride..], range.len(), d, *stride)
+            }
+            Rows::Dense(data) => View::new(&data[range.start * d..], range.len(), d, d),
+        }
+    }
 }
 
 /// 1/√D.
@@ -54,9 +84,20 @@ pub(super) fn scale<T: Float>(s: Sizes) -> T {
     T::of(1.0 / (s.dim as f64).sqrt())
 }
 
-/// Heads that one thread takes at a time.
+/// Heads of keys and values that one thread takes at a time.
 pub(super) fn grain(s: Sizes) -> usize {
-    (128 * 1024 / (s.tokens * s.tokens * s.dim)).max(1)
+    (128 * 1024 / (s.queries * s.keys * s.dim * s.group())).max(1)
+}
+
+/// Blocks of queries that are masked alike.
+pub(super) fn query_blocks(op: &Attention, s: Sizes) -> impl Iterator<Item = Range<usize>> {
+    let size = if op.mask.causal { CAUSAL_BLOCK } else { s.queries };
+    (0..s.queries).step_by(size).map(move |start| start..(start + size).min(s.queries))
+}
+
+/// How many of `keys` keys a query sees.
+pub(super) fn visible(op: &Attention, s: Sizes, keys: usize, query: usize) -> usize {
+    if op.mask.causal { s.causal_end(query).min(keys) } else { keys }
 }
 
 pub(super) fn forward<T: Float>(
@@ -66,59 +107,88 @@ pub(super) fn forward<T: Float>(
     stats: &mut [T],
     out: &mut [T],
 ) {
-    let [q, k, v] = Operand::<T>::all(op, s, inputs);
-    let weights = &inputs[op.operands()..];
-    let (t, d, width) = (s.tokens, s.dim, s.heads * s.dim);
+    let parts = [Part::Queries, Part::Keys, Part::Values].map(|p| segments(op, s, p, inputs));
+    let all = [parts[0][0].rows, parts[0].get(1).map_or(0, |x| x.rows)];
+    let (t, d, width) = (s.queries, s.dim, s.heads * s.dim);
     let (stats, out) = (Shared::new(stats), Shared::new(out));
-    blocks(s.batch * s.heads, grain(s), |range| {
-        let mut scores = Scratch::<T>::arbitrary(t * t);
+    blocks(s.batch * s.kv_heads, grain(s), |range| {
+        let tallest = query_blocks(op, s).next().map_or(0, |block| block.len());
+        let mut scores = Scratch::<T>::arbitrary(tallest * s.keys);
         for i in range {
-            let (sample, head) = (i / s.heads, i % s.heads);
-            let (q, k, v) = (q.at(s, sample, head), k.at(s, sample, head), v.at(s, sample, head));
-            match op.qk_norm {
-                None => {
-                    let (q, k) = (View::new(q, t, d, s.stride), View::new(k, t, d, s.stride));
-                    product(&mut scores, t, false, scale(s), q, k.transposed());
-                }
-                Some(epsilon) => {
-                    let q = normalized(s, q, weights[0].read(), epsilon);
-                    let k = normalized(s, k, weights[1].read(), epsilon);
-                    let (q, k) = (View::new(&q, t, d, d), View::new(&k, t, d, d));
-                    product(&mut scores, t, false, scale(s), q, k.transposed());
-                }
-            }
-            // SAFETY: every (sample, head) has its own part.
-            let stats = unsafe { stats.slice(i * t * 2..(i + 1) * t * 2) };
-            vectorize!({
-                for (row, stats) in scores.chunks_exact_mut(t).zip(stats.chunks_exact_mut(2)) {
-                    let top = max(row);
-                    for x in row.iter_mut() {
-                        *x = (*x - top).exp();
+            let (sample, kv_head) = (i / s.kv_heads, i % s.kv_heads);
+            let seen = seen(op, &parts[1], inputs, sample);
+            let keys = seen[0] + seen[1];
+            let at = [sample, kv_head];
+            let k = Rows::<T>::gather(op, s, inputs, &parts[1], seen, at);
+            let v = Rows::<T>::gather(op, s, inputs, &parts[2], seen, at);
+            for head in kv_head * s.group()..(kv_head + 1) * s.group() {
+                let q = Rows::<T>::gather(op, s, inputs, &parts[0], all, [sample, head]);
+                let first = (sample * s.heads + head) * t * 2;
+                // SAFETY: every (sample, head) has its own part.
+                let stats = unsafe { stats.slice(first..first + t * 2) };
+                for block in query_blocks(op, s) {
+                    let n = visible(op, s, keys, block.end - 1);
+                    let scores = &mut scores[..block.len() * n];
+                    let stats = &mut stats[block.start * 2..block.end * 2];
+                    let at = (sample * t + block.start) * width + head * d;
+                    if n > 0 {
+                        let (q, k) = (q.view(d, block.clone()), k.view(d, 0..n));
+                        product(scores, n, false, scale(s), q, k.transposed());
+                        vectorize!({
+                            for (query, (row, stats)) in block
+                                .clone()
+                                .zip(scores.chunks_exact_mut(n).zip(stats.chunks_exact_mut(2)))
+                            {
+                                softmax(row, visible(op, s, keys, query), stats);
+                            }
+                        });
+                        let weights = View::new(scores, block.len(), n, n);
+                        // SAFETY: every (sample, head) writes its own columns of its own rows.
+                        unsafe {
+                            product_into(
+                                out.pointer(at),
+                                width,
+                                false,
+                                T::ONE,
+                                weights,
+                                v.view(d, 0..n),
+                            );
+                        }
+                    } else {
+                        stats.fill(T::ZERO);
                     }
-                    (stats[0], stats[1]) = (top, T::ONE / sum([row], |[x]| x));
+                    // The rows of P add up to one only now: there are fewer elements here than in
+                    // the scores.
+                    vectorize!({
+                        for (row, stats) in stats.chunks_exact(2).enumerate() {
+                            let from = at + row * width;
+                            // SAFETY: as above.
+                            let y = unsafe { out.slice(from..from + d) };
+                            if stats[1] == T::ZERO {
+                                y.fill(T::ZERO);
+                            }
+                            y.iter_mut().for_each(|y| *y *= stats[1]);
+                        }
+                    });
                 }
-            });
-            let at = sample * t * width + head * d;
-            // SAFETY: every (sample, head) writes its own columns of its own rows of `out`.
-            unsafe {
-                product_into(
-                    out.pointer(at),
-                    width,
-                    false,
-                    T::ONE,
-                    View::new(&scores, t, t, t),
-                    View::new(v, t, d, s.stride),
-                );
             }
-            // The rows of P add up to one only now: there are fewer elements here than in the scores.
-            vectorize!({
-                for (row, stats) in stats.chunks_exact(2).enumerate() {
-                    let from = at + row * width;
-                    // SAFETY: as above.
-                    let y = unsafe { out.slice(from..from + d) };
-                    y.iter_mut().for_each(|y| *y *= stats[1]);
-                }
-            });
         }
     });
+}
+
+/// exp(x - max) of the first `n` of a row, zero for the others; maximum and 1/sum into `stats`, zeros
+/// where nothing is seen.
+#[inline(always)]
+fn softmax<T: Float>(row: &mut [T], n: usize, stats: &mut [T]) {
+    let (row, hidden) = row.split_at_mut(n);
+    hidden.fill(T::ZERO);
+    if row.is_empty() {
+        stats.fill(T::ZERO);
+        return;
+    }
+    let top = max(row);
+    for x in row.iter_mut() {
+        *x = (*x - top).exp();
+    }
+    (stats[0], stats[1]) = (top, T::ONE / sum([row], |[x]| x));
 }

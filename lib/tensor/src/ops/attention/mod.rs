@@ -1,55 +1,103 @@
-//! Scaled dot-product attention (Vaswani et al. 2017, §3.2.1) over the tokens of each sample:
+//! Scaled dot-product attention (Vaswani et al. 2017, §3.2.1) in each sample:
 //! O = softmax(Q Kᵀ/√D) V for each of `heads` heads of size D.
 //!
-//! Inputs: one tensor qkv [B, T, 3·heads·D] holding queries, keys and values side by side, or three
-//! tensors [B, T, heads·D]; with `qk_norm` also a weight [D] for queries and one for keys, which are
-//! then normalised by root mean square in each head (Henry et al. 2020). Output [B, T, heads·D].
+//! Inputs, in this order:
+//! - queries, keys and values as [`Layout`] says;
+//! - with `qk_norm`, weights [D] that queries and keys are normalised with, by root mean square in each
+//!   head (Henry et al. 2020): one for queries and one for keys, for joined sequences a pair each;
+//! - with `mask.padding`, how many keys of each sequence are seen: I32 [B], for joined sequences [B, 2].
+//!
+//! Output [B, queries, heads·D]. With `kv_heads` fewer than `heads`, query head h goes with head
+//! h / (heads/kv_heads) of keys and values (Ainslie et al. 2023). A query that sees no key gives zero.
 //!
 //! Only O and the row maxima and sums of the softmax are kept; the backward pass computes the scores
 //! again. With P the softmax and dP = dO Vᵀ: dV = Pᵀ dO, dS = P ∘ (dP - rowsum(P ∘ dP)),
 //! dQ = dS K/√D, dK = dSᵀ Q/√D, where rowsum(P ∘ dP) = rowsum(O ∘ dO) (Dao et al. 2022, §B.2). Costs
-//! 4·B·heads·T²·D operations forward, 10 backward.
+//! 4·B·heads·queries·keys·D operations forward, 10 backward.
 
 mod backward;
+mod cases;
 mod cpu;
+pub(crate) mod cuda;
+mod layout;
 
-use crate::op::{Case, Grads, Op, Saved};
+pub use cases::cases;
+
+use crate::dtype::Dtype;
+use crate::op::{Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
+use layout::Sizes;
 
-/// Multi-head attention of a sequence to itself, without a mask.
+/// The largest head that kernels work on; the host takes any.
+pub const LARGEST_HEAD: usize = 128;
+
+/// Multi-head attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
-    /// Number of heads.
+    /// Number of heads of queries.
     pub heads: usize,
-    /// Whether queries, keys and values come in one tensor.
-    pub packed: bool,
+    /// Number of heads of keys and of values; divides `heads`.
+    pub kv_heads: usize,
+    /// Which tensors hold queries, keys and values.
+    pub layout: Layout,
+    /// Which keys a query sees.
+    pub mask: Mask,
     /// ε of the normalisation of queries and keys, where there is one.
     pub qk_norm: Option<f64>,
 }
 
-/// Sizes of one call.
-#[derive(Clone, Copy, Debug)]
-struct Sizes {
-    batch: usize,
-    tokens: usize,
-    heads: usize,
-    /// Size of a head.
-    dim: usize,
-    /// Distance from token to token in queries, keys and values.
-    stride: usize,
+/// Which tensors hold queries, keys and values. Packed features are heads·D of queries, then
+/// kv_heads·D of keys, then as many of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One packed tensor [B, T, (heads + 2·kv_heads)·D].
+    Packed,
+    /// Queries [B, queries, heads·D]; keys and values [B, keys, kv_heads·D] each.
+    Separate,
+    /// Two sequences, each packed and with its own length, that attend to both as if they were one
+    /// (Esser et al. 2024, §4). The output holds the first sequence, then the second.
+    Joined,
+}
+
+/// Which keys a query sees; all of them by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mask {
+    /// No later ones: the last query sees all keys, each earlier query one less. Not for joined
+    /// sequences, which have no common order.
+    pub causal: bool,
+    /// Only the first of each sequence, as many as the last input says (less than 0 counts as 0, more
+    /// than there are as all).
+    pub padding: bool,
 }
 
 impl Attention {
-    fn sizes(&self, x: &[usize]) -> Sizes {
-        let width = if self.packed { x[2] / 3 } else { x[2] };
-        let dim = width / self.heads;
-        Sizes { batch: x[0], tokens: x[1], heads: self.heads, dim, stride: x[2] }
+    /// With as many heads of keys and values as of queries, no mask and no normalisation.
+    pub fn new(heads: usize, layout: Layout) -> Self {
+        Self { heads, kv_heads: heads, layout, mask: Mask::default(), qk_norm: None }
     }
 
     /// Number of tensors that hold queries, keys and values.
     fn operands(&self) -> usize {
-        if self.packed { 1 } else { 3 }
+        match self.layout {
+            Layout::Packed => 1,
+            Layout::Separate => 3,
+            Layout::Joined => 2,
+        }
+    }
+
+    /// Number of weights of the normalisation.
+    fn weights(&self) -> usize {
+        match (self.qk_norm, self.layout) {
+            (None, _) => 0,
+            (Some(_), Layout::Joined) => 4,
+            (Some(_), _) => 2,
+        }
+    }
+
+    /// Number of inputs that are differentiated.
+    fn differentiated(&self) -> usize {
+        self.operands() + self.weights()
     }
 }
 
@@ -59,29 +107,28 @@ impl Op for Attention {
     }
 
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
-        let operands = self.operands();
-        let weights = if self.qk_norm.is_some() { 2 } else { 0 };
-        let wrong =
-            || "takes qkv [B, T, 3H], or q, k, v [B, T, H], and two weights [D]".to_string();
-        if inputs.len() != operands + weights || inputs[0].len() != 3 || inputs[0][1] == 0 {
-            return Err(wrong());
-        }
-        let x = inputs[0];
-        let parts = self.heads * if self.packed { 3 } else { 1 };
-        if self.heads == 0 || x[2] == 0 || !x[2].is_multiple_of(parts) {
-            return Err(format!("{} features do not split into {} heads", x[2], self.heads));
-        }
-        let s = self.sizes(x);
-        let same = inputs[..operands].iter().all(|i| *i == x);
-        if !same || inputs[operands..].iter().any(|w| **w != [s.dim]) {
-            return Err(wrong());
-        }
-        Ok(vec![s.batch, s.tokens, s.heads * s.dim])
+        let s = layout::check(self, inputs)?;
+        Ok(vec![s.batch, s.queries, s.heads * s.dim])
+    }
+
+    fn constants(&self) -> &'static [usize] {
+        const ONLY: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+        let last = self.differentiated();
+        if self.mask.padding { &ONLY[last..=last] } else { &[] }
+    }
+
+    fn dtype(&self, inputs: &[Dtype]) -> Dtype {
+        inputs[0]
+    }
+
+    fn operations(&self, inputs: &[&[usize]]) -> usize {
+        layout::check(self, inputs)
+            .map_or(0, |s| 4 * s.batch * s.heads * s.queries * s.keys * s.dim)
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let s = self.sizes(inputs[0].shape());
-        let mut stats = Tensor::arbitrary(&[s.batch, s.heads, s.tokens, 2], out.dtype());
+        let s = Sizes::of(self, inputs);
+        let mut stats = Tensor::arbitrary(&[s.batch, s.heads, s.queries, 2], out.dtype());
         with_float!(out.dtype(), T => {
             cpu::forward::<T>(self, s, inputs, stats.write(), out.write());
         });
@@ -91,39 +138,24 @@ impl Op for Attention {
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let s = self.sizes(saved[0].shape());
-        let mut slots: Vec<_> = (0..saved.len() - 2).map(|i| grads.take(i)).collect();
-        with_float!(dy.dtype(), T => backward::backward::<T>(self, s, saved, dy.read(), &mut slots));
+        let inputs: Vec<&Tensor> = saved.iter().collect();
+        let s = Sizes::of(self, &inputs);
+        let mut slots: Vec<_> = (0..self.differentiated()).map(|i| grads.take(i)).collect();
+        with_float!(dy.dtype(), T => {
+            backward::backward::<T>(self, s, &inputs, dy.read(), &mut slots);
+        });
         for (i, slot) in slots.into_iter().enumerate() {
             if let Some(slot) = slot {
                 grads.put(i, slot);
             }
         }
     }
-}
 
-/// One token, odd sizes, head sizes from 1 up, packed and separate, with and without normalisation.
-pub fn cases() -> Vec<Case> {
-    let case = |packed: bool, norm: bool, b: usize, t: usize, heads: usize, d: usize| {
-        let op = Attention { heads, packed, qk_norm: norm.then_some(1e-6) };
-        let width = heads * d;
-        let mut shapes: Vec<Vec<usize>> = match packed {
-            true => vec![vec![b, t, 3 * width]],
-            false => vec![vec![b, t, width]; 3],
-        };
-        if norm {
-            shapes.extend([vec![d], vec![d]]);
-        }
-        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-        Case::new(op, &shapes).operations(4 * b * heads * t * t * d)
-    };
-    vec![
-        case(true, false, 1, 1, 1, 1),
-        case(true, false, 2, 5, 3, 7),
-        case(false, false, 3, 9, 2, 4),
-        case(true, true, 2, 17, 2, 8),
-        case(false, true, 1, 33, 4, 2),
-        case(true, false, 64, 64, 4, 32),
-        case(true, true, 16, 128, 8, 32),
-    ]
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(self, inputs, out)
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        cuda::backward(self, saved, &dy, grads);
+    }
 }

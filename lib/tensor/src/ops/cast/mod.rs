@@ -1,4 +1,10 @@
-//! Another element type: y is x, each element the nearest there is. Any shape. dx is dy in x's type.
+//! The same values in another element type, each the nearest there is: where mixed precision goes from
+//! f32 to 16 bits and back. y = x, any shape; the gradient goes back to the type of x.
+//!
+//! Moves an element of each type. f64 stays f64: it is the type of checks, in which everything is to be
+//! exact.
+
+pub(crate) mod cuda;
 
 use crate::dtype::Dtype;
 use crate::op::{Case, Grads, Op, Saved};
@@ -20,21 +26,60 @@ impl Op for Cast {
         }
     }
 
-    fn dtype(&self, _inputs: &[Dtype]) -> Dtype {
-        self.0
+    fn dtype(&self, inputs: &[Dtype]) -> Dtype {
+        if inputs.contains(&Dtype::F64) { Dtype::F64 } else { self.0 }
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        *out = inputs[0].to_dtype(self.0);
-        vec![inputs[0].clone()]
+        *out = inputs[0].to_dtype(out.dtype());
+        vec![]
     }
 
-    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        grads.pass(0, dy.to_dtype(saved[0].dtype()));
+    fn backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let dtype = grads.inputs[0].dtype;
+        grads.pass(0, dy.to_dtype(dtype));
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::cast(inputs[0], out, false);
+        vec![]
+    }
+
+    fn launch_backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if let Some(mut slot) = grads.take(0) {
+            cuda::cast(&dy, &mut slot.tensor, slot.add);
+            grads.put(0, slot);
+        }
     }
 }
 
-/// None here.
+/// One element, odd sizes. To f32, which f32 and f64 survive; the tests below have the others.
 pub fn cases() -> Vec<Case> {
-    vec![]
+    [&[1][..], &[3, 37], &[64, 129]]
+        .iter()
+        .map(|shape| Case::new(Cast(Dtype::F32), &[shape]))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tape::Tape;
+
+    #[test]
+    fn values_are_rounded_and_gradients_come_back_in_the_type_of_the_input() {
+        let x = Tensor::of(&[1.0_f32, 1.003_906_25, -3.141_592_7, 65504.0, 1e-8], &[5]);
+        for dtype in [Dtype::Bf16, Dtype::F16] {
+            let tape = Tape::new();
+            let leaf = tape.leaf(x.clone());
+            let half = tape.apply(Cast(dtype), &[&leaf]).unwrap();
+            let back = tape.apply(Cast(Dtype::F32), &[&half]).unwrap();
+            assert_eq!(half.value().dtype(), dtype);
+            assert_eq!(half.value().to_f64(), x.to_dtype(dtype).to_f64());
+            assert_eq!(back.value().to_f64(), half.value().to_f64());
+            let dy = Tensor::of(&[1.0_f32, 2.0, -0.5, 0.25, 3.0], &[5]);
+            let gradient = tape.backward_from(&back, dy.clone()).unwrap().take(&leaf).unwrap();
+            assert_eq!(gradient.read::<f32>(), dy.read::<f32>(), "{dtype}");
+        }
+    }
 }

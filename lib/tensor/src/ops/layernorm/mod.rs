@@ -5,6 +5,7 @@
 //! Moves 2 elements an element forward, 3 backward.
 
 mod cpu;
+pub(crate) mod cuda;
 
 pub(crate) use cpu::{input_gradient, normalized, statistics};
 
@@ -57,12 +58,42 @@ impl Op for LayerNorm {
             }
         }
     }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, w, b] = [inputs[0], inputs[1], inputs[2]];
+        let stats = cuda::launch_forward(self.epsilon, [x, w, b], out);
+        vec![x.clone(), w.clone(), stats]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (mut dx, mut dw, mut db) = (grads.take(0), grads.take(1), grads.take(2));
+        let saved = [&saved[0], &saved[1], &saved[2]];
+        cuda::launch_backward(saved, &dy, [&mut dx, &mut dw, &mut db]);
+        for (i, slot) in [dx, dw, db].into_iter().enumerate() {
+            if let Some(slot) = slot {
+                grads.put(i, slot);
+            }
+        }
+    }
 }
 
-/// Odd widths, one column block, a mean far from zero, many rows.
+/// Odd widths, one column block, a mean far from zero, many rows, and rows for each of the kernels: shared by
+/// a warp, by a block, beyond its registers.
 pub fn cases() -> Vec<Case> {
     let op = LayerNorm { epsilon: 1e-5 };
-    let shapes: [&[usize]; 5] = [&[3], &[5, 7], &[2, 3, 17], &[129, 96], &[64, 128, 256]];
+    let shapes: [&[usize]; 11] = [
+        &[3],
+        &[5, 7],
+        &[2, 3, 17],
+        &[129, 96],
+        &[35, 256],
+        &[3, 385],
+        &[19, 1024],
+        &[5, 1001],
+        &[9, 8200],
+        &[2, 8193],
+        &[64, 128, 256],
+    ];
     let mut cases: Vec<Case> = shapes
         .iter()
         .map(|shape| {

@@ -4,8 +4,10 @@
 //! dq/dp = 2(p - t)/D and dq/dt = -2(p - t)/D - 2·t·q/D with D = ‖t‖² + ε; d√q = dq/(2√q).
 
 mod cpu;
+pub(crate) mod cuda;
 
-use crate::dtype::Element;
+use crate::dtype::{Dtype, Element};
+use crate::kernel::ONLY_F32;
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
@@ -57,14 +59,33 @@ impl Op for RelativeError {
             }
         }
     }
+
+    fn elements(&self) -> &'static [Dtype] {
+        ONLY_F32
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [p, t] = [inputs[0], inputs[1]];
+        let terms = cuda::forward(self, [p, t], out);
+        vec![p.clone(), t.clone(), terms]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        for (i, target) in [(0, false), (1, true)] {
+            if let Some(mut slot) = grads.take(i) {
+                cuda::backward(self, &dy, [0, 1, 2].map(|i| &saved[i]), target, &mut slot);
+                grads.put(i, slot);
+            }
+        }
+    }
 }
 
-/// With and without root, per sample and for all.
+/// With and without root, per sample and for all, groups that several blocks share.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (per_sample, root) in [(false, false), (false, true), (true, false), (true, true)] {
         let op = RelativeError { per_sample, root, epsilon: 1e-8 };
-        for shape in [&[3, 7][..], &[5, 3, 11]] {
+        for shape in [&[3, 7][..], &[5, 3, 11], &[3, 2733, 3], &[2, 4100, 1]] {
             cases.push(Case::new(op, &[shape, shape]));
         }
     }

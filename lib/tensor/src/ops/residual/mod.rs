@@ -6,6 +6,7 @@
 //! dx = dy', dy = gate ∘ dy', dgate = Σ dy' ∘ y, with dy' the gradient of out.
 
 mod cpu;
+pub(crate) mod cuda;
 
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -71,14 +72,46 @@ impl Op for Residual {
         }
         grads.pass(0, dy);
     }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, y] = [inputs[0], inputs[1]];
+        match inputs.get(2) {
+            None => {
+                cuda::plain(x, y, out);
+                vec![]
+            }
+            Some(gate) => {
+                cuda::gated(*self, [x, y, gate], out);
+                vec![y.clone(), (*gate).clone()]
+            }
+        }
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if *self == Residual::Plain {
+            grads.pass(1, dy.clone());
+        } else {
+            let (mut dbranch, mut dgate) = (grads.take(1), grads.take(2));
+            cuda::backward(*self, [&saved[0], &saved[1]], &dy, &mut dbranch, &mut dgate);
+            for (i, slot) in [(1, dbranch), (2, dgate)] {
+                if let Some(slot) = slot {
+                    grads.put(i, slot);
+                }
+            }
+        }
+        grads.pass(0, dy);
+    }
 }
 
-/// Every gate, odd sizes, unused vectors.
+/// Every gate, odd sizes, unused vectors, groups and rows that several blocks share.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(Residual::Plain, &[&[3, 5], &[3, 5]]),
         Case::new(Residual::Scaled, &[&[3, 5], &[3, 5], &[5]]),
         Case::new(Residual::Scaled, &[&[65, 33, 7], &[65, 33, 7], &[7]]),
+        Case::new(Residual::Plain, &[&[33, 67], &[33, 67]]),
+        Case::new(Residual::Scaled, &[&[150, 264], &[150, 264], &[264]]),
+        Case::new(Residual::Gated(1), &[&[2, 70, 264], &[2, 70, 264], &[2, 264 * 2]]),
         Case::new(Residual::Gated(0), &[&[1, 3], &[1, 3], &[1, 3]]),
         Case::new(Residual::Gated(2), &[&[5, 9, 17], &[5, 9, 17], &[5, 17 * 6]]),
         Case::new(Residual::Gated(5), &[&[64, 128, 256], &[64, 128, 256], &[64, 256 * 6]]),

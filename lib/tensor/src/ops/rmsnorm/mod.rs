@@ -4,6 +4,7 @@
 //! With g = w ∘ dy: dx = r·(g - n·mean(g ∘ n)), n = x·r; dw = Σ dy ∘ n.
 
 mod cpu;
+pub(crate) mod cuda;
 
 pub(crate) use cpu::{input_gradient, rstd};
 
@@ -48,12 +49,30 @@ impl Op for RmsNorm {
             }
         }
     }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, w] = [inputs[0], inputs[1]];
+        let stats = cuda::forward(self.epsilon, [x, w], out);
+        vec![x.clone(), w.clone(), stats]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (mut dx, mut dw) = (grads.take(0), grads.take(1));
+        cuda::backward([&saved[0], &saved[1], &saved[2]], &dy, &mut dx, &mut dw);
+        for (i, slot) in [dx, dw].into_iter().enumerate() {
+            if let Some(slot) = slot {
+                grads.put(i, slot);
+            }
+        }
+    }
 }
 
-/// Odd widths, tiny groups, many rows.
+/// Odd widths, many rows, and rows for each of the kernels.
 pub fn cases() -> Vec<Case> {
+    let long: [&[usize]; 4] = [&[19, 1024], &[5, 1001], &[9, 8200], &[2, 8193]];
     [&[3][..], &[5, 7], &[2, 9, 8], &[129, 33], &[64, 128, 256]]
         .iter()
+        .chain(&long)
         .map(|shape| Case::new(RmsNorm { epsilon: 1e-6 }, &[shape, &shape[shape.len() - 1..]]))
         .collect()
 }

@@ -3,6 +3,7 @@
 //! dx = y ∘ (dy - Σ_j dy_j y_j).
 
 mod cpu;
+pub(crate) mod cuda;
 
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -35,15 +36,32 @@ impl Op for Softmax {
             grads.put(0, slot);
         }
     }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(inputs[0], out);
+        vec![out.clone()]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if let Some(mut slot) = grads.take(0) {
+            cuda::backward(&saved[0], &dy, &mut slot);
+            grads.put(0, slot);
+        }
+    }
 }
 
-/// One element, odd widths, large values.
+/// One element, odd widths, large values, and rows for each of the kernels.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(Softmax, &[&[1]]),
         Case::new(Softmax, &[&[3, 7]]),
         Case::new(Softmax, &[&[2, 5, 33]]),
         Case::new(Softmax, &[&[5, 19]]).draw(0, Draw::Uniform(90.0, 100.0)),
+        Case::new(Softmax, &[&[9, 512]]),
+        Case::new(Softmax, &[&[3, 1000]]),
+        Case::new(Softmax, &[&[2, 1001]]),
+        Case::new(Softmax, &[&[2, 8200]]),
+        Case::new(Softmax, &[&[2, 8193]]).draw(0, Draw::Uniform(-4.0, 4.0)),
         Case::new(Softmax, &[&[2048, 511]]),
     ]
 }

@@ -6,8 +6,10 @@
 //! dE/dx_t is proportional to T·x_t + X_0 + [T even]·(-1)^t·X_{T/2}.
 
 mod cpu;
+pub(crate) mod cuda;
 
-use crate::dtype::Element;
+use crate::dtype::{Dtype, Element};
+use crate::kernel::ONLY_F32;
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
@@ -63,11 +65,31 @@ impl Op for SpectralEnergy {
             }
         }
     }
+
+    fn elements(&self) -> &'static [Dtype] {
+        ONLY_F32
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [p, t] = [inputs[0], inputs[1]];
+        let [energy, ends_p, ends_t] = cuda::forward([p, t], out);
+        vec![p.clone(), t.clone(), energy, ends_p, ends_t]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        for (i, target) in [(0, false), (1, true)] {
+            if let Some(mut slot) = grads.take(i) {
+                let given = [&saved[i], &saved[3 + i], &saved[2]];
+                cuda::backward(given, &dy, target, &mut slot);
+                grads.put(i, slot);
+            }
+        }
+    }
 }
 
-/// Even and odd numbers of tokens, one token.
+/// Even and odd numbers of tokens, one token, samples that several blocks share.
 pub fn cases() -> Vec<Case> {
-    [[1, 1, 1], [2, 7, 3], [3, 8, 5], [64, 64, 16]]
+    [[1, 1, 1], [2, 7, 3], [3, 8, 5], [2, 71, 70], [2, 90, 50], [64, 64, 16]]
         .iter()
         .map(|shape| Case::new(SpectralEnergy, &[shape, shape]))
         .collect()

@@ -5,8 +5,10 @@
 //! sample); the weights are constants: a pass that asks for their gradient is refused.
 
 mod cpu;
+pub(crate) mod cuda;
 
-use crate::dtype::Element;
+use crate::dtype::{Dtype, Element};
+use crate::kernel::ONLY_F32;
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
@@ -56,11 +58,32 @@ impl Op for SquaredError {
             }
         }
     }
+
+    fn elements(&self) -> &'static [Dtype] {
+        ONLY_F32
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward([0, 1, 2, 3].map(|i| inputs[i]), out);
+        inputs.iter().map(|x| (*x).clone()).collect()
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (mut dp, mut dt) = (grads.take(0), grads.take(1));
+        if dp.is_some() || dt.is_some() {
+            cuda::backward([0, 1, 2, 3].map(|i| &saved[i]), &dy, &mut dp, &mut dt);
+        }
+        for (i, slot) in [dp, dt].into_iter().enumerate() {
+            if let Some(slot) = slot {
+                grads.put(i, slot);
+            }
+        }
+    }
 }
 
-/// One element, odd sizes, a large batch.
+/// One element, odd sizes, samples that several blocks share, a large batch.
 pub fn cases() -> Vec<Case> {
-    [&[1, 1][..], &[3, 7], &[5, 3, 11], &[64, 64, 129]]
+    [&[1, 1][..], &[3, 7], &[5, 3, 11], &[2, 1500, 3], &[2, 4099, 1], &[64, 64, 129]]
         .iter()
         .map(|shape| {
             Case::new(SquaredError, &[shape, shape, &shape[..1], &shape[shape.len() - 1..]])

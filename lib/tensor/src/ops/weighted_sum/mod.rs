@@ -1,5 +1,9 @@
 //! L = Σ_i weight_i·x_i of scalars x_i [1]: joins the terms of a loss.
 
+pub(crate) mod cuda;
+
+use crate::dtype::Dtype;
+use crate::kernel::ONLY_F32;
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
@@ -30,12 +34,31 @@ impl Op for WeightedSum {
             grads.pass(i, Tensor::full(&[1], weight * dy.item(), dy.dtype()));
         }
     }
+
+    fn elements(&self) -> &'static [Dtype] {
+        ONLY_F32
+    }
+
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cuda::forward(&self.0, inputs, out);
+        vec![]
+    }
+
+    fn launch_backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        for (i, weight) in self.0.iter().enumerate() {
+            if let Some(mut slot) = grads.take(i) {
+                cuda::backward(*weight, &dy, &mut slot);
+                grads.put(i, slot);
+            }
+        }
+    }
 }
 
-/// One and three terms.
+/// One, three, and more terms than a launch takes.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(WeightedSum(vec![2.5]), &[&[1]]),
         Case::new(WeightedSum(vec![1.0, -0.5, 3.0]), &[&[1], &[1], &[1]]),
+        Case::new(WeightedSum((1..12).map(|i| f64::from(i) - 4.5).collect()), &[&[1][..]; 11]),
     ]
 }

@@ -3,7 +3,10 @@
 //! θ ← θ - η/(1-β₁ᵗ)·m/(√v/√(1-β₂ᵗ) + ε). Moves 7 elements an element.
 
 mod cpu;
+pub(crate) mod cuda;
 
+use super::Parameter;
+use crate::device::Device;
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -23,10 +26,30 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// One step of one parameter; the gradient is multiplied with `scale` first (clipping).
+    /// One step of one parameter on the host; the gradient is multiplied with `scale` first (clipping,
+    /// the mean of several passes).
     pub fn apply(&self, scale: f64, g: &Tensor, p: &mut Tensor, m: &mut Tensor, v: &mut Tensor) {
         with_float!(p.dtype(), T => {
             cpu::apply::<T>(self, scale, g.read(), p.write(), m.write(), v.write());
         });
+    }
+
+    /// One step of all parameters, which keep m and v, wherever they are; those that are not `decayed`
+    /// have λ = 0.
+    pub fn apply_all<'a>(
+        &self,
+        scale: f64,
+        parameters: impl IntoIterator<Item = Parameter<'a, 2>>,
+    ) {
+        let mut parameters = parameters.into_iter().peekable();
+        match parameters.peek().map(|p| p.value.device()) {
+            None => {}
+            Some(Device::Cpu) => parameters.for_each(|p| {
+                let weight_decay = if p.decayed { self.weight_decay } else { 0.0 };
+                let [m, v] = p.moments;
+                AdamW { weight_decay, ..*self }.apply(scale, p.gradient, p.value, m, v);
+            }),
+            Some(device) => cuda::apply_all(self, device, scale, parameters),
+        }
     }
 }

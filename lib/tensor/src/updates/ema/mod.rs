@@ -1,14 +1,29 @@
 //! Exponential moving average: a ← d·a + (1-d)·θ.
 
+pub(crate) mod cuda;
+
+use crate::device::Device;
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
-/// One step of the average of one parameter.
+/// One step of the average of one parameter on the host.
 pub fn apply(decay: f64, parameter: &Tensor, average: &mut Tensor) {
     with_float!(parameter.dtype(), T => on_cpu::<T>(decay, parameter.read(), average.write()));
+}
+
+/// One step of the averages of all parameters, wherever they are: pairs of parameter and average.
+pub fn apply_all<'a>(decay: f64, pairs: impl IntoIterator<Item = (&'a Tensor, &'a mut Tensor)>) {
+    let mut pairs = pairs.into_iter().peekable();
+    match pairs.peek().map(|(parameter, _)| parameter.device()) {
+        None => {}
+        Some(Device::Cpu) => {
+            pairs.for_each(|(parameter, average)| apply(decay, parameter, average));
+        }
+        Some(device) => cuda::apply_all(device, decay, pairs),
+    }
 }
 
 fn on_cpu<T: Float>(decay: f64, p: &[T], a: &mut [T]) {

@@ -1,16 +1,26 @@
 //! Global norm of gradients, for clipping and for the check that an update is finite.
 
+pub(crate) mod cuda;
+
+use crate::device::Device;
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, reduce};
 use crate::simd::{LANES, fold};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
+use unix::Result;
 
-/// √Σ x² over all elements of all tensors, summed in f64; not finite when any element is not.
-pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 {
+/// √Σ x² over all elements of all tensors, summed in f64; not finite when any element is not. Errors:
+/// what has gone wrong on the device where the tensors are, which is waited for.
+pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
+    let mut tensors = tensors.into_iter().peekable();
     let squares = |x: &Tensor| with_float!(x.dtype(), T => on_cpu::<T>(x.read()));
-    tensors.into_iter().map(squares).sum::<f64>().sqrt()
+    let total = match tensors.peek().map(|x| x.device()) {
+        None | Some(Device::Cpu) => tensors.map(squares).sum::<f64>(),
+        Some(device) => cuda::squares(device, tensors).to_host()?.item(),
+    };
+    Ok(total.sqrt())
 }
 
 /// What gradients are multiplied with so that their norm is at most `max_norm`, as PyTorch computes

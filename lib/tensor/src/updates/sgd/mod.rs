@@ -2,7 +2,10 @@
 //! the first step); θ ← θ - η·b.
 
 mod cpu;
+pub(crate) mod cuda;
 
+use super::Parameter;
+use crate::device::Device;
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -18,9 +21,29 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// One step of one parameter; the gradient is multiplied with `scale` first (clipping). A zero
-    /// momentum buffer makes the first step the same as the later ones.
+    /// One step of one parameter on the host; the gradient is multiplied with `scale` first (clipping,
+    /// the mean of several passes). A zero momentum buffer makes the first step the same as the later
+    /// ones.
     pub fn apply(&self, scale: f64, g: &Tensor, p: &mut Tensor, b: &mut Tensor) {
         with_float!(p.dtype(), T => cpu::apply::<T>(self, scale, g.read(), p.write(), b.write()));
+    }
+
+    /// One step of all parameters, which keep b, wherever they are; those that are not `decayed` have
+    /// λ = 0.
+    pub fn apply_all<'a>(
+        &self,
+        scale: f64,
+        parameters: impl IntoIterator<Item = Parameter<'a, 1>>,
+    ) {
+        let mut parameters = parameters.into_iter().peekable();
+        match parameters.peek().map(|p| p.value.device()) {
+            None => {}
+            Some(Device::Cpu) => parameters.for_each(|p| {
+                let weight_decay = if p.decayed { self.weight_decay } else { 0.0 };
+                let [b] = p.moments;
+                Sgd { weight_decay, ..*self }.apply(scale, p.gradient, p.value, b);
+            }),
+            Some(device) => cuda::apply_all(self, device, scale, parameters),
+        }
     }
 }

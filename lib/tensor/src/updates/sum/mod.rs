@@ -1,14 +1,30 @@
 //! a += b: where gradients from several places meet.
 
+pub(crate) mod cuda;
+
+use crate::device::Device;
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
-/// a += b, of the same shape; memory that `a` shares is copied first.
+/// a += b, of the same shape and on the same device; memory that `a` shares is copied first.
 pub fn add(a: &mut Tensor, b: &Tensor) {
-    with_float!(a.dtype(), T => on_cpu::<T>(a.write(), b.read()));
+    match a.device() {
+        Device::Cpu => with_float!(a.dtype(), T => on_cpu::<T>(a.write(), b.read())),
+        _ => cuda::add(a, b),
+    }
+}
+
+/// a += b for each pair (a, b), all of one element type.
+pub fn add_all<'a>(pairs: impl IntoIterator<Item = (&'a mut Tensor, &'a Tensor)>) {
+    let mut pairs = pairs.into_iter().peekable();
+    match pairs.peek().map(|(a, _)| (a.device(), a.dtype())) {
+        None => {}
+        Some((Device::Cpu, _)) => pairs.for_each(|(a, b)| add(a, b)),
+        Some((device, dtype)) => cuda::add_all(device, dtype, pairs),
+    }
 }
 
 fn on_cpu<T: Float>(a: &mut [T], b: &[T]) {

@@ -1,0 +1,85 @@
+//! Passes recorded as graphs (`training.compile`): on a device a pass whose shapes are those of the pass
+//! before is recorded, and from then on done again with other values.
+
+use super::learner;
+use super::numerics::Numerics;
+use crate::params::Params;
+use crate::stages::{Batch, Stage};
+use tensor::kernel::Graph;
+use tensor::{Device, Dtype, Tensor};
+use unix::Result;
+
+/// What must be the same for a recording to be right.
+#[derive(Clone, Debug, PartialEq)]
+struct Key {
+    inputs: Vec<(Vec<usize>, Dtype)>,
+    /// Where the parameters are: they are updated in place, and elsewhere after a rewind.
+    params: Vec<usize>,
+    loss_scale: u64,
+    /// A plan of what is computed again, once it is made.
+    plan: Option<Vec<bool>>,
+}
+
+struct Recorded<B> {
+    graph: Graph,
+    batch: B,
+    loss: Tensor,
+    gradients: Vec<Tensor>,
+}
+
+/// The recording, when there is one.
+pub struct Compiled<B> {
+    enabled: bool,
+    key: Option<Key>,
+    recorded: Option<Recorded<B>>,
+}
+
+impl<B: Batch> Compiled<B> {
+    /// Recordings are made where asked for, on devices that gain by it.
+    pub fn new(enabled: bool, device: Device) -> Self {
+        Self { enabled: enabled && device != Device::Cpu, key: None, recorded: None }
+    }
+
+    /// [`learner::gradients`]. The gradients are in memory that the next call overwrites, unless `keep`.
+    pub fn gradients<S: Stage<Batch = B>>(
+        &mut self,
+        stage: &S,
+        params: &Params,
+        batch: B,
+        numerics: &Numerics,
+        keep: bool,
+    ) -> Result<(f64, Vec<Tensor>)> {
+        if !self.enabled {
+            return learner::gradients(stage, params, &batch, numerics);
+        }
+        let key = Key {
+            inputs: batch.tensors().iter().map(|t| (t.shape().to_vec(), t.dtype())).collect(),
+            params: params.tensors().map(Tensor::identity).collect(),
+            loss_scale: numerics.loss_scale.to_bits(),
+            plan: numerics.recompute.plan().map(|plan| plan.keep),
+        };
+        if self.key.as_ref() != Some(&key) {
+            // Once as it is: kernels are loaded, constants copied, and blocks measured.
+            (self.key, self.recorded) = (Some(key), None);
+            return learner::gradients(stage, params, &batch, numerics);
+        }
+        let recorded = match &mut self.recorded {
+            Some(recorded) => {
+                for (to, from) in recorded.batch.tensors().into_iter().zip(batch.tensors()) {
+                    to.overwrite(from);
+                }
+                recorded
+            }
+            none => {
+                let (graph, (loss, gradients)) = Graph::record(params.device(), || {
+                    learner::loss_and_gradients(stage, params, &batch, numerics)
+                })?;
+                none.insert(Recorded { graph, batch, loss, gradients })
+            }
+        };
+        recorded.graph.replay();
+        let own = |t: &Tensor| if keep { t.copied() } else { t.clone() };
+        let gradients = recorded.gradients.iter().map(own).collect();
+        Ok((recorded.loss.to_host()?.item(), gradients))
+    }
+}

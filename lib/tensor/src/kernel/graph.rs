@@ -1,0 +1,112 @@
+//! Work recorded once and done again in one call.
+//!
+//! A short kernel is over before the next one is launched from the host; a graph takes the launches off
+//! it. A recording has fixed addresses: what it works on lives in memory of its own, which nobody else is
+//! given as long as the graph lives, and inputs are overwritten in place before it is done again.
+
+use super::{Grid, Source, Value, backend, cuda, memory, state};
+use crate::device::Device;
+use crate::dtype::Dtype;
+use std::cell::RefCell;
+use std::sync::{PoisonError, RwLock};
+use unix::{Error, Result};
+
+/// Held for writing while a graph is recorded: on a GPU everything that is given to its stream becomes
+/// part of it, whichever thread gives it.
+static RECORDING: RwLock<()> = RwLock::new(());
+
+thread_local! {
+    /// What this thread is recording for the emulator.
+    static STEPS: RefCell<Option<Vec<Step>>> = const { RefCell::new(None) };
+}
+
+/// Something that the emulator does in the order of launches.
+#[derive(Debug)]
+pub(super) enum Step {
+    Launch(&'static Source, Dtype, &'static str, Grid, Vec<Value>),
+    Copy { to: u64, from: u64, bytes: usize },
+    Zero { address: u64, bytes: usize },
+}
+
+#[derive(Debug)]
+enum Recorded {
+    Cuda(cuda::Graph),
+    Emu(Vec<Step>),
+}
+
+/// Recorded work.
+#[derive(Debug)]
+pub struct Graph {
+    device: Device,
+    recorded: Recorded,
+    /// Dropped last: the memory is anybody's then.
+    home: memory::Home,
+}
+
+/// Moves a value between host and device when no graph is being recorded. Errors: this thread records
+/// one, which cannot hold such a move.
+pub(super) fn outside<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
+    if memory::Home::is_entered() {
+        return Err(Error::bug("a value moves between host and device while a graph is recorded"));
+    }
+    let _shared = RECORDING.read().unwrap_or_else(PoisonError::into_inner);
+    work()
+}
+
+/// Keeps a step of the emulator's for later, when this thread is recording; whether it did.
+pub(super) fn keep(step: impl FnOnce() -> Step) -> bool {
+    STEPS.with_borrow_mut(|steps| match steps {
+        Some(steps) => {
+            steps.push(step());
+            true
+        }
+        None => false,
+    })
+}
+
+impl Graph {
+    /// Records what `work` gives to `device`, without doing it, and returns what it made: tensors whose
+    /// values come with each [`Graph::replay`]. `work` was done once before, so that all kernels are
+    /// loaded. Errors: `work` moved values between host and device, or its own.
+    pub fn record<R>(device: Device, work: impl FnOnce() -> Result<R>) -> Result<(Graph, R)> {
+        let _alone = RECORDING.write().unwrap_or_else(PoisonError::into_inner);
+        let home = memory::Home::new(device);
+        let entered = home.enter();
+        let (recorded, made) = match device {
+            Device::Cpu => return Err(Error::bug("the host records no graphs")),
+            Device::Cuda(n) => {
+                let mut made = None;
+                let graph = cuda::Gpu::open(n)?.capture(|| made = Some(work()))?;
+                (Recorded::Cuda(graph), made)
+            }
+            Device::Emu => {
+                STEPS.set(Some(Vec::new()));
+                let made = work();
+                (Recorded::Emu(STEPS.take().unwrap_or_default()), Some(made))
+            }
+        };
+        drop(entered);
+        state::finish(device)?;
+        let made = made.ok_or_else(|| Error::bug("a graph of no work"))??;
+        Ok((Graph { device, recorded, home }, made))
+    }
+
+    /// Bytes that it holds on the device.
+    pub fn bytes(&self) -> usize {
+        self.home.bytes()
+    }
+
+    /// Does it all once, in the order of launches.
+    pub fn replay(&self) {
+        state::run(self.device, || match &self.recorded {
+            Recorded::Cuda(graph) => graph.replay(),
+            Recorded::Emu(steps) => steps.iter().try_for_each(|step| match step {
+                Step::Launch(source, element, kernel, grid, values) => {
+                    backend::launch(self.device, source, *element, kernel, *grid, values)
+                }
+                Step::Copy { to, from, bytes } => backend::copy(self.device, *to, *from, *bytes),
+                Step::Zero { address, bytes } => backend::zero(self.device, *address, *bytes),
+            }),
+        });
+    }
+}

@@ -1,0 +1,165 @@
+// Where queries, keys and values of a call of attention lie, and which keys are seen: shared by its
+// kernels for 16-bit elements and for float.
+//
+// An operand is one tensor, or two sequences that are joined. Positions of keys are counted with those
+// that are seen first, so that in every sample the keys 0..seen are attended to and the others not, and
+// what padding hides costs nothing. Queries are counted as they lie.
+#pragma once
+
+#include "element.cuh"
+#include "warp.cuh"
+
+// What every kernel is told. Strides and starts are in elements; `second` is null unless sequences are
+// joined; `split` rows of a sample are in the first tensor. One kernel parameter each: CALL_PARAMETERS.
+struct Call {
+    const element *q, *q_second, *k, *k_second, *v, *v_second;
+    const int* lengths;  // keys seen of each sample (and sequence), or null
+    int queries, query_split, keys, key_split;
+    int heads, group, dim;  // heads of queries; of them to a head of keys; size of a head
+    int q_stride, q_start, k_stride, k_start, v_stride, v_start;
+    int causal;
+    int aligned;  // rows of all operands start at multiples of 16 bytes
+    float scale;  // 1/sqrt(dim)
+};
+
+#define CALL_PARAMETERS                                                                            \
+    const element *__restrict__ q, const element *__restrict__ q_second,                           \
+        const element *__restrict__ k, const element *__restrict__ k_second,                       \
+        const element *__restrict__ v, const element *__restrict__ v_second,                       \
+        const int *__restrict__ lengths, int queries, int query_split, int keys, int key_split,    \
+        int heads, int group, int dim, int q_stride, int q_start, int k_stride, int k_start,       \
+        int v_stride, int v_start, int causal, int aligned, float scale
+
+#define CALL                                                                                       \
+    Call {                                                                                         \
+        q, q_second, k, k_second, v, v_second, lengths, queries, query_split, keys, key_split,     \
+            heads, group, dim, q_stride, q_start, k_stride, k_start, v_stride, v_start, causal,    \
+            aligned, scale                                                                         \
+    }
+
+// Rows of a sample and head: row r is at (r < split ? first : second) + r * stride.
+template <class T>
+struct Rows {
+    T *first, *second;
+    int split, stride;
+};
+
+template <class T>
+DEVICE T* row_at(const Rows<T>& rows, int r) {
+    return (r < rows.split ? rows.first : rows.second) + static_cast<long long>(r) * rows.stride;
+}
+
+// The rows of a sample from column `column` on; `total` rows a sample, `split` of them in `first`.
+template <class T>
+DEVICE Rows<T> rows_of(T* first, T* second, int sample, int total, int split, int stride,
+                       int column) {
+    const long long row = static_cast<long long>(sample) * split;
+    const long long second_row = static_cast<long long>(sample) * (total - split) - split;
+    return {first + row * stride + column, second + second_row * stride + column, split, stride};
+}
+
+DEVICE Rows<const element> query_rows(const Call& c, int sample, int head) {
+    return rows_of(c.q, c.q_second, sample, c.queries, c.query_split, c.q_stride,
+                   c.q_start + head * c.dim);
+}
+
+DEVICE Rows<const element> key_rows(const Call& c, int sample, int head) {
+    return rows_of(c.k, c.k_second, sample, c.keys, c.key_split, c.k_stride,
+                   c.k_start + head * c.dim);
+}
+
+DEVICE Rows<const element> value_rows(const Call& c, int sample, int head) {
+    return rows_of(c.v, c.v_second, sample, c.keys, c.key_split, c.v_stride,
+                   c.v_start + head * c.dim);
+}
+
+// Rows of [B, queries, heads * dim]: outputs and their gradients.
+template <class T>
+DEVICE Rows<T> output_rows(const Call& c, T* x, int sample, int head) {
+    return rows_of(x, x, sample, c.queries, c.queries, c.heads * c.dim, head * c.dim);
+}
+
+// The order of a sample's keys.
+struct Keys {
+    int seen;        // of both sequences
+    int first_seen;  // of the first
+    int split;       // rows of the first
+};
+
+DEVICE Keys keys_of(const Call& c, int sample) {
+    const int second = c.keys - c.key_split;
+    if (c.lengths == nullptr) {
+        return {c.keys, c.key_split, c.key_split};
+    }
+    const int* lengths = c.lengths + sample * (second > 0 ? 2 : 1);
+    const int first_seen = max(0, min(lengths[0], c.key_split));
+    const int second_seen = second > 0 ? max(0, min(lengths[1], second)) : 0;
+    return {first_seen + second_seen, first_seen, c.key_split};
+}
+
+// The row of the key at a position: those seen of the first sequence, of the second, the others.
+DEVICE int key_row(const Keys& keys, int position) {
+    if (position < keys.first_seen) {
+        return position;
+    }
+    if (position < keys.seen) {
+        return position - keys.first_seen + keys.split;
+    }
+    const int hidden = position - keys.seen + keys.first_seen;
+    return hidden < keys.split ? hidden : position;
+}
+
+// Queries are in order.
+struct AsTheyLie {};
+
+DEVICE int key_row(AsTheyLie, int position) {
+    return position;
+}
+
+// How many keys a query sees.
+DEVICE int visible(const Call& c, const Keys& keys, int query) {
+    return c.causal ? max(0, min(keys.seen, query + 1 + c.keys - c.queries)) : keys.seen;
+}
+
+// 2^x, to within two units in the last place; results below 2^-126 are zero.
+DEVICE float power_of_two(float x) {
+#ifdef EMULATOR
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+DEVICE float infinity() {
+    return __uint_as_float(0x7f800000u);
+}
+
+// Where the gradient of an operand goes: like the operand itself; null where none is wanted.
+struct Target {
+    element *first, *second;
+    int add, add_second;
+};
+
+// Two neighbouring columns of a row, as far as there are any.
+DEVICE void put_pair(element* row, int column, int dim, float low, float high, int add) {
+    if (column < dim) {
+        put(row + column, low, add);
+    }
+    if (column + 1 < dim) {
+        put(row + column + 1, high, add);
+    }
+}
+
+// The block's tile of rows, head and sample.
+struct Place {
+    int tile, head, sample;
+};
+
+DEVICE Place place_of(int tiles, int heads) {
+    const int block = static_cast<int>(blockIdx.x);
+    return {block % tiles, block / tiles % heads, block / tiles / heads};
+}

@@ -1,0 +1,33 @@
+// Kernels that work on many tensors at once (kernel/table.rs): a block has one piece of one of them.
+
+#pragma once
+
+#include "rows.cuh"
+
+// Elements of a piece; the last one of a tensor may have fewer.
+constexpr int PIECE = 4096;
+
+// The piece of this block.
+struct Piece {
+  // Addresses of the tensors that belong together, their length, and a float as bits.
+  const unsigned long long* entry;
+  long long first;
+  int count;
+};
+
+// pieces [blocks]: the number of an entry in the upper half, of a piece of it in the lower one. table
+// [entries, POINTERS + 2].
+template <int POINTERS>
+DEVICE Piece piece_of_block(const unsigned long long* pieces, const unsigned long long* table) {
+  unsigned long long piece = pieces[blockIdx.x];
+  const unsigned long long* entry = table + (piece >> 32) * (POINTERS + 2);
+  long long first = (long long)(piece & 0xffffffffull) * PIECE;
+  long long rest = (long long)entry[POINTERS] - first;
+  return {entry, first, rest < PIECE ? (int)rest : PIECE};
+}
+
+// The piece's elements of the i-th tensor of its entry.
+template <class T>
+DEVICE T* tensor_of(Piece piece, int i) {
+  return reinterpret_cast<T*>(piece.entry[i]) + piece.first;
+}

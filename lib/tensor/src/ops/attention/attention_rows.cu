@@ -1,0 +1,189 @@
+// elements: f32 bf16 f16
+//
+// What attention does to each row of each head by itself: the normalisation of queries and keys by root
+// mean square, forward and backward, and the products O . dO of the backward pass. Formulas in mod.rs.
+//
+// A row of a head is at most 128 elements: a group of `lanes` lanes (a power of two) of one warp holds it,
+// each a chunk of 16 bytes.
+
+#include "element.cuh"
+#include "warp.cuh"
+
+constexpr int LARGEST = 128;
+constexpr int WARPS = 8;
+
+struct Chunk {
+    float at[WIDTH];
+};
+
+// A chunk of a row of `dim` elements, with zeros behind its end. `aligned`: the row starts at a
+// multiple of 16 bytes and is one of them long.
+DEVICE Chunk load_chunk(const element* row, int start, int dim, int aligned) {
+    Chunk x;
+    if (aligned && start < dim) {
+        const auto values = load_vector<WIDTH>(row + start);
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            x.at[i] = to_float(values.at[i]);
+        }
+        return x;
+    }
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        x.at[i] = start + i < dim ? to_float(row[start + i]) : 0.0f;
+    }
+    return x;
+}
+
+DEVICE void put_chunk(element* row, int start, int dim, const Chunk& x, int add, int aligned) {
+    if (aligned && start < dim) {
+        Vector<element, WIDTH> values;
+        if (add) {
+            values = load_vector<WIDTH>(row + start);
+        }
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            put(&values.at[i], x.at[i], add);
+        }
+        store_vector(row + start, values);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        if (start + i < dim) {
+            put(row + start + i, x.at[i], add);
+        }
+    }
+}
+
+// Over the lanes of a group, in every one of them.
+DEVICE float group_sum(float x, int lanes) {
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+        x += __shfl_xor_sync(ALL_LANES, x, distance);
+    }
+    return x;
+}
+
+DEVICE float dot(const Chunk& a, const Chunk& b) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        sum = fmaf(a.at[i], b.at[i], sum);
+    }
+    return sum;
+}
+
+DEVICE float inverse_root_mean_square(const Chunk& x, int dim, float epsilon, int lanes) {
+    return 1.0f / sqrtf(group_sum(dot(x, x), lanes) / static_cast<float>(dim) + epsilon);
+}
+
+// y [rows, heads * dim] = x / rms(x) * w of each head; x at `start` of rows `stride` apart.
+KERNEL(attention_rows_normalize, 256)
+(const element* __restrict__ x, const element* __restrict__ w, element* __restrict__ y, long long count,
+ int heads, int dim, int lanes, int stride, int start, float epsilon, int aligned) {
+    const int groups = WARP / lanes;
+    const int at = lane_id() % lanes * WIDTH;
+    const Chunk weight = load_chunk(w, at, dim, aligned);
+    const long long warp = static_cast<long long>(blockIdx.x) * WARPS + warp_id();
+    const long long item = warp * groups + lane_id() / lanes;
+    const bool valid = item < count;
+    const long long row = valid ? item / heads : 0;
+    const int head = valid ? static_cast<int>(item % heads) : 0;
+    const Chunk values = load_chunk(x + row * stride + start + head * dim, at, dim, aligned);
+    const float r = inverse_root_mean_square(values, dim, epsilon, lanes);
+    Chunk out;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        out.at[i] = values.at[i] * r * weight.at[i];
+    }
+    if (valid) {
+        put_chunk(y + (row * heads + head) * dim, at, dim, out, 0, aligned);
+    }
+}
+
+// dx (+)= r (g - n mean(g n)) with g = w dn and n = r x, laid out as x, unless null; the sums over rows
+// of dn n of each block into partial [blocks, dim]. dn is laid out as y above.
+KERNEL(attention_rows_normalize_backward, 256)
+(const element* __restrict__ x, const element* __restrict__ w, const element* __restrict__ dn,
+ element* dx, float* __restrict__ partial, long long count, int heads, int dim, int lanes, int stride,
+ int start, float epsilon, int aligned, int add) {
+    SHARED(float, sums, [WARPS][LARGEST]);
+    const int groups = WARP / lanes;
+    const int at = lane_id() % lanes * WIDTH;
+    const Chunk weight = load_chunk(w, at, dim, aligned);
+    Chunk dw;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) {
+        dw.at[i] = 0.0f;
+    }
+    const long long step = static_cast<long long>(gridDim.x) * WARPS * groups;
+    const long long warp = static_cast<long long>(blockIdx.x) * WARPS + warp_id();
+    for (long long first = warp * groups; first < count; first += step) {
+        const long long item = first + lane_id() / lanes;
+        const bool valid = item < count;
+        const long long row = valid ? item / heads : 0;
+        const int head = valid ? static_cast<int>(item % heads) : 0;
+        const long long from = row * stride + start + head * dim;
+        const Chunk values = load_chunk(x + from, at, dim, aligned);
+        Chunk g = load_chunk(dn + (row * heads + head) * dim, at, dim, aligned);
+        const float r = inverse_root_mean_square(values, dim, epsilon, lanes);
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            dw.at[i] += valid ? g.at[i] * r * values.at[i] : 0.0f;
+            g.at[i] *= weight.at[i];
+        }
+        const float mean = group_sum(dot(g, values), lanes) * r / static_cast<float>(dim);
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            g.at[i] = r * (g.at[i] - values.at[i] * r * mean);
+        }
+        if (valid && dx != nullptr) {
+            put_chunk(dx + from, at, dim, g, add, aligned);
+        }
+    }
+    // Groups of a warp, then warps.
+    for (int distance = lanes; distance < WARP; distance *= 2) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            dw.at[i] += __shfl_xor_sync(ALL_LANES, dw.at[i], distance);
+        }
+    }
+    if (lane_id() < lanes) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            if (at + i < LARGEST) {
+                sums[warp_id()][at + i] = dw.at[i];
+            }
+        }
+    }
+    __syncthreads();
+    const int column = static_cast<int>(threadIdx.x);
+    if (column < dim) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < WARPS; ++i) {
+            sum += sums[i][column];
+        }
+        partial[static_cast<long long>(blockIdx.x) * dim + column] = sum;
+    }
+}
+
+// delta [B, heads, queries] = O . dO, both [B, queries, heads * dim].
+KERNEL(attention_rows_delta, 256)
+(const element* __restrict__ out, const element* __restrict__ dout, float* __restrict__ delta,
+ long long count, int queries, int heads, int dim, int lanes, int aligned) {
+    const int groups = WARP / lanes;
+    const int at = lane_id() % lanes * WIDTH;
+    const long long warp = static_cast<long long>(blockIdx.x) * WARPS + warp_id();
+    const long long item = warp * groups + lane_id() / lanes;
+    const bool valid = item < count;
+    const long long from = (valid ? item : 0) * dim;
+    const float sum = group_sum(dot(load_chunk(out + from, at, dim, aligned),
+                                    load_chunk(dout + from, at, dim, aligned)),
+                                lanes);
+    if (valid && lane_id() % lanes == 0) {
+        const long long row = item / heads;
+        const long long head = row / queries * heads + item % heads;
+        delta[head * queries + row % queries] = sum;
+    }
+}

@@ -1,0 +1,84 @@
+//! Cases of attention: one token, odd sizes, head sizes from 1 up, every layout and mask, with and
+//! without normalisation; sequences shorter and longer than the blocks of the kernels.
+
+use super::{Attention, Layout, Mask};
+use crate::op::{Case, Draw};
+
+const NONE: Mask = Mask { causal: false, padding: false };
+const CAUSAL: Mask = Mask { causal: true, padding: false };
+const PADDED: Mask = Mask { causal: false, padding: true };
+const BOTH: Mask = Mask { causal: true, padding: true };
+
+/// Heads of queries; of keys and values; size of a head.
+type Heads = [usize; 3];
+
+fn case(
+    layout: Layout,
+    mask: Mask,
+    norm: bool,
+    b: usize,
+    tokens: [usize; 2],
+    heads: Heads,
+) -> Case {
+    let [heads, kv_heads, d] = heads;
+    let op = Attention { heads, kv_heads, layout, mask, qk_norm: norm.then_some(1e-6) };
+    let packed = (heads + 2 * kv_heads) * d;
+    let mut shapes: Vec<Vec<usize>> = match layout {
+        Layout::Packed => vec![vec![b, tokens[0], packed]],
+        Layout::Separate => {
+            let kv = vec![b, tokens[1], kv_heads * d];
+            vec![vec![b, tokens[0], heads * d], kv.clone(), kv]
+        }
+        Layout::Joined => tokens.iter().map(|t| vec![b, *t, packed]).collect(),
+    };
+    shapes.resize(op.differentiated(), vec![d]);
+    let (queries, keys, lengths) = match layout {
+        Layout::Packed => (tokens[0], tokens[0], vec![b]),
+        Layout::Separate => (tokens[0], tokens[1], vec![b]),
+        Layout::Joined => (tokens[0] + tokens[1], tokens[0] + tokens[1], vec![b, 2]),
+    };
+    let last = shapes.len();
+    if mask.padding {
+        shapes.push(lengths);
+    }
+    let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+    let case = Case::new(op, &shapes).operations(4 * b * heads * queries * keys * d);
+    if mask.padding { case.draw(last, Draw::Below(keys as u64 + 1)) } else { case }
+}
+
+/// One token, odd sizes, every layout and mask, several blocks of queries and keys.
+pub fn cases() -> Vec<Case> {
+    use Layout::{Joined, Packed, Separate};
+    vec![
+        case(Packed, NONE, false, 1, [1, 1], [1, 1, 1]),
+        case(Packed, NONE, false, 2, [5, 5], [3, 3, 7]),
+        case(Separate, NONE, false, 3, [9, 9], [2, 2, 4]),
+        case(Packed, NONE, true, 2, [17, 17], [2, 2, 8]),
+        case(Separate, NONE, true, 1, [33, 33], [2, 2, 12]),
+        case(Packed, NONE, false, 64, [64, 64], [4, 4, 32]),
+        case(Packed, NONE, true, 16, [128, 128], [8, 8, 32]),
+        // Masks, with as many queries as keys, more, and fewer.
+        case(Packed, CAUSAL, false, 2, [9, 9], [2, 2, 8]),
+        case(Packed, CAUSAL, true, 1, [150, 150], [2, 2, 16]),
+        case(Separate, CAUSAL, false, 1, [70, 40], [1, 1, 16]),
+        case(Separate, CAUSAL, true, 2, [3, 77], [2, 1, 24]),
+        case(Packed, PADDED, false, 4, [21, 21], [2, 2, 8]),
+        case(Packed, BOTH, true, 3, [90, 90], [2, 2, 8]),
+        case(Separate, PADDED, true, 4, [19, 100], [2, 2, 16]),
+        // Fewer heads of keys and values than of queries.
+        case(Packed, NONE, false, 2, [11, 11], [6, 2, 5]),
+        case(Packed, CAUSAL, true, 2, [67, 67], [4, 1, 16]),
+        case(Separate, PADDED, true, 2, [30, 7], [4, 2, 6]),
+        // Two sequences.
+        case(Joined, NONE, false, 2, [3, 10], [2, 2, 8]),
+        case(Joined, NONE, true, 1, [13, 70], [2, 1, 32]),
+        case(Joined, PADDED, true, 3, [20, 33], [2, 2, 10]),
+        case(Joined, PADDED, false, 4, [65, 64], [1, 1, 8]),
+        // Every size of a head that kernels are made for, one that is padded to it, several blocks.
+        case(Packed, NONE, false, 1, [130, 130], [1, 1, 64]),
+        case(Packed, CAUSAL, false, 1, [193, 193], [1, 1, 40]),
+        case(Packed, NONE, true, 1, [140, 140], [1, 1, 128]),
+        case(Separate, BOTH, false, 2, [65, 129], [2, 1, 72]),
+        case(Packed, NONE, false, 2, [1, 1], [1, 1, 100]),
+    ]
+}

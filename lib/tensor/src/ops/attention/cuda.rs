@@ -1,0 +1,437 @@
+//! The host side of the kernels: tiles, shared memory, arguments. Tiles depend on the size of a head
+//! alone, so results have the same bits on every card.
+//!
+//! Queries and keys that are to be normalised are so by a kernel of their own, into tensors of their own:
+//! done on the fly, keys would be normalised again for every tile of queries.
+
+use super::layout::{Part, Segment, Sizes, segments};
+use super::{Attention, LARGEST_HEAD};
+use crate::args;
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::kernel::{ALL_ELEMENTS, Arg, Grid, Source, columns, fail};
+use crate::op::{Grads, Saved, Slot};
+use crate::tensor::Tensor;
+use unix::Error;
+
+/// Tensor cores.
+pub static HALF: Source = Source {
+    name: "attention",
+    text: include_str!("attention.cu"),
+    elements: &[Dtype::Bf16, Dtype::F16],
+};
+
+/// Multiply-adds in f32.
+pub static SINGLE: Source = Source {
+    name: "attention_f32",
+    text: include_str!("attention_f32.cu"),
+    elements: &[Dtype::F32],
+};
+
+/// Rows of heads by themselves.
+pub static ROWS: Source = Source {
+    name: "attention_rows",
+    text: include_str!("attention_rows.cu"),
+    elements: ALL_ELEMENTS,
+};
+
+/// Threads of the kernels of [`ROWS`].
+const ROW_THREADS: usize = 256;
+
+/// At most this many partial sums of the gradient of a weight.
+const MOST_PARTIALS: usize = 256;
+
+/// A kernel for one padded size of a head: its name, rows of the tile that a block keeps, rows of those
+/// it passes over.
+type Tile = (&'static str, usize, usize);
+
+/// The kernels for a padded size of a head: forward, gradient of queries, gradient of keys.
+struct Kernels {
+    size: usize,
+    half: [Tile; 3],
+    single: [Tile; 3],
+}
+
+/// By size of a head; the numbers are those at the end of the sources.
+const KERNELS: [Kernels; 4] = [
+    Kernels {
+        size: 16,
+        half: [
+            ("attention_forward_16", 64, 64),
+            ("attention_query_gradient_16", 64, 64),
+            ("attention_key_gradient_16", 64, 64),
+        ],
+        single: [
+            ("attention_f32_forward_16", 64, 64),
+            ("attention_f32_query_gradient_16", 64, 64),
+            ("attention_f32_key_gradient_16", 64, 64),
+        ],
+    },
+    Kernels {
+        size: 32,
+        half: [
+            ("attention_forward_32", 64, 64),
+            ("attention_query_gradient_32", 64, 64),
+            ("attention_key_gradient_32", 64, 64),
+        ],
+        single: [
+            ("attention_f32_forward_32", 64, 64),
+            ("attention_f32_query_gradient_32", 64, 64),
+            ("attention_f32_key_gradient_32", 64, 64),
+        ],
+    },
+    Kernels {
+        size: 64,
+        half: [
+            ("attention_forward_64", 128, 64),
+            ("attention_query_gradient_64", 128, 32),
+            ("attention_key_gradient_64", 128, 32),
+        ],
+        single: [
+            ("attention_f32_forward_64", 64, 64),
+            ("attention_f32_query_gradient_64", 64, 64),
+            ("attention_f32_key_gradient_64", 64, 64),
+        ],
+    },
+    Kernels {
+        size: LARGEST_HEAD,
+        half: [
+            ("attention_forward_128", 128, 64),
+            ("attention_query_gradient_128", 128, 32),
+            ("attention_key_gradient_128", 64, 64),
+        ],
+        single: [
+            ("attention_f32_forward_128", 64, 64),
+            ("attention_f32_query_gradient_128", 64, 64),
+            ("attention_f32_key_gradient_128", 64, 64),
+        ],
+    },
+];
+
+/// Which of a row of [`KERNELS`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Forward,
+    QueryGradient,
+    KeyGradient,
+}
+
+/// Queries, keys or values as kernels find them.
+struct Operand {
+    first: Tensor,
+    second: Option<Tensor>,
+    start: usize,
+    stride: usize,
+}
+
+/// One call: its operands, and all that is the same for forward and backward.
+struct Call<'a> {
+    op: &'a Attention,
+    s: Sizes,
+    element: Dtype,
+    operands: [Operand; 3],
+    /// Rows of a sample in the first tensor of queries, of keys.
+    splits: [usize; 2],
+    lengths: Option<&'a Tensor>,
+}
+
+const PARTS: [Part; 3] = [Part::Queries, Part::Keys, Part::Values];
+
+impl<'a> Call<'a> {
+    /// Normalises queries and keys, where that is asked for.
+    fn new(op: &'a Attention, inputs: &'a [&'a Tensor]) -> Self {
+        let s = Sizes::of(op, inputs);
+        let operands = PARTS.map(|part| {
+            let segments = segments(op, s, part, inputs);
+            let heads = if part == Part::Queries { s.heads } else { s.kv_heads };
+            let tensor = |at: &Segment| match at.weight {
+                Some(weight) => normalize(op, s, heads, at, [inputs[at.input], inputs[weight]]),
+                None => inputs[at.input].clone(),
+            };
+            let dense = segments[0].weight.is_some();
+            Operand {
+                first: tensor(&segments[0]),
+                second: segments.get(1).map(tensor),
+                start: if dense { 0 } else { segments[0].start },
+                stride: if dense { heads * s.dim } else { segments[0].stride },
+            }
+        });
+        Call {
+            op,
+            s,
+            element: inputs[0].dtype(),
+            splits: [Part::Queries, Part::Keys].map(|p| segments(op, s, p, inputs)[0].rows),
+            operands,
+            lengths: op.mask.padding.then(|| inputs[op.differentiated()]),
+        }
+    }
+
+    /// Launches a kernel, with `rest` behind the arguments that all have in common.
+    fn launch(&self, pass: Pass, rest: &[Arg]) {
+        let s = self.s;
+        let half = self.element != Dtype::F32;
+        let kernels = &KERNELS[KERNELS.iter().filter(|k| s.dim > k.size).count()];
+        let tiles = if half { &kernels.half } else { &kernels.single };
+        let (name, rows, others) = tiles[pass as usize];
+        let shared = shared_bytes(pass, self.element, kernels.size, rows, others);
+        let (length, heads) = match pass {
+            Pass::KeyGradient => (s.keys, s.kv_heads),
+            _ => (s.queries, s.heads),
+        };
+        let [q, k, v] = &self.operands;
+        let sizes = [s.dim, q.start, q.stride, k.start, k.stride, v.start, v.stride];
+        let mut args: Vec<Arg> = args![
+            &q.first,
+            q.second.as_ref(),
+            &k.first,
+            k.second.as_ref(),
+            &v.first,
+            v.second.as_ref(),
+            self.lengths,
+            s.queries,
+            self.splits[0],
+            s.keys,
+            self.splits[1],
+            s.heads,
+            s.group(),
+            s.dim,
+            q.stride,
+            q.start,
+            k.stride,
+            k.start,
+            v.stride,
+            v.start,
+            self.op.mask.causal,
+            aligned(self.element, &sizes),
+            1.0 / (s.dim as f32).sqrt(),
+        ]
+        .to_vec();
+        args.extend_from_slice(rest);
+        let (source, threads) = if half { (&HALF, 128) } else { (&SINGLE, 256) };
+        let blocks = length.div_ceil(rows) * heads * s.batch;
+        source.launch(self.element, name, Grid::new(blocks, threads).shared(shared), &args);
+    }
+}
+
+/// Dynamic shared memory of a block: what each kernel lays out at its beginning.
+fn shared_bytes(pass: Pass, element: Dtype, size: usize, rows: usize, others: usize) -> usize {
+    if element == Dtype::F32 {
+        // Rows have four more elements, against conflicts of banks; scores go through shared memory.
+        let tile = |rows: usize| rows * (size + 4) * 4;
+        let scores = rows * (others + 4) * 4;
+        return scores
+            + match pass {
+                Pass::Forward => tile(rows) + 2 * tile(others),
+                Pass::QueryGradient => 2 * tile(rows) + 2 * tile(others),
+                Pass::KeyGradient => 2 * tile(rows) + 2 * tile(others) + 2 * others * 4,
+            };
+    }
+    let tile = |rows: usize| rows * size * element.bytes();
+    match pass {
+        Pass::Forward => tile(rows) + 2 * tile(others),
+        Pass::QueryGradient => 2 * tile(rows) + 4 * tile(others),
+        Pass::KeyGradient => 2 * tile(rows) + 4 * tile(others) + 4 * others * 4,
+    }
+}
+
+/// How rows of heads are divided among lanes: lanes of a row (a power of two), and blocks for `count`.
+fn lanes(dim: usize, element: Dtype, count: usize) -> (usize, usize) {
+    let lanes = dim.div_ceil(16 / element.bytes()).next_power_of_two();
+    (lanes, count.div_ceil(ROW_THREADS / lanes))
+}
+
+/// Whether rows that start at multiples of all `sizes` start at multiples of 16 bytes.
+fn aligned(element: Dtype, sizes: &[usize]) -> bool {
+    sizes.iter().all(|n| n.is_multiple_of(16 / element.bytes()))
+}
+
+/// The queries or keys of one tensor, normalised: [B, T, heads·D].
+fn normalize(op: &Attention, s: Sizes, heads: usize, at: &Segment, [x, w]: [&Tensor; 2]) -> Tensor {
+    let element = x.dtype();
+    let mut y = Tensor::arbitrary_on(x.device(), &[s.batch, at.rows, heads * s.dim], element);
+    let count = s.batch * at.rows * heads;
+    let (lanes, blocks) = lanes(s.dim, element, count);
+    ROWS.launch(
+        element,
+        "attention_rows_normalize",
+        Grid::new(blocks, ROW_THREADS),
+        args![
+            x,
+            w,
+            &mut y,
+            count as i64,
+            heads,
+            s.dim,
+            lanes,
+            at.stride,
+            at.start,
+            op.qk_norm.unwrap_or_default() as f32,
+            aligned(element, &[s.dim, at.stride, at.start]),
+        ],
+    );
+    y
+}
+
+/// Gradients of queries or keys `x`, into `dx`, and of their weight, from that of the normalised ones.
+fn normalize_backward(
+    op: &Attention,
+    s: Sizes,
+    heads: usize,
+    at: &Segment,
+    [x, w, dn]: [&Tensor; 3],
+    dx: &mut Option<Slot>,
+    dw: &mut Option<Slot>,
+) {
+    let element = x.dtype();
+    let count = s.batch * at.rows * heads;
+    let (lanes, blocks) = lanes(s.dim, element, count);
+    let blocks = blocks.div_ceil(4).min(MOST_PARTIALS);
+    let mut partial = Tensor::arbitrary_on(x.device(), &[blocks, s.dim], Dtype::F32);
+    let add = dx.as_ref().is_some_and(|slot| slot.add);
+    ROWS.launch(
+        element,
+        "attention_rows_normalize_backward",
+        Grid::new(blocks, ROW_THREADS),
+        args![
+            x,
+            w,
+            dn,
+            dx.as_mut().map(|slot| &mut slot.tensor),
+            &mut partial,
+            count as i64,
+            heads,
+            s.dim,
+            lanes,
+            at.stride,
+            at.start,
+            op.qk_norm.unwrap_or_default() as f32,
+            aligned(element, &[s.dim, at.stride, at.start]),
+            add,
+        ],
+    );
+    if let Some(dw) = dw {
+        columns::sum_rows(&partial, dw);
+    }
+}
+
+/// Whether there are kernels for heads of this size; the error is kept on the device where there are not.
+fn supported(s: Sizes, device: Device) -> bool {
+    if s.dim > LARGEST_HEAD {
+        let why = format!(
+            "attention has kernels for heads of at most {LARGEST_HEAD} features, not of {}: more heads are \
+             smaller",
+            s.dim
+        );
+        fail(device, Error::usage(why));
+    }
+    s.dim <= LARGEST_HEAD
+}
+
+pub(super) fn forward(op: &Attention, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+    let s = Sizes::of(op, inputs);
+    let shape = [s.batch, s.heads, s.queries];
+    let mut log_sums = Tensor::arbitrary_on(out.device(), &shape, Dtype::F32);
+    if supported(s, out.device()) {
+        let call = Call::new(op, inputs);
+        call.launch(Pass::Forward, args![&mut *out, &mut log_sums]);
+    }
+    let mut saved: Saved = inputs.iter().map(|x| (*x).clone()).collect();
+    saved.extend([out.clone(), log_sums]);
+    saved
+}
+
+/// Where a gradient goes: an argument, and whether it is added to.
+type Target<'a> = Option<(Arg<'a>, bool)>;
+
+fn target(slot: &mut Option<Slot>) -> Target<'_> {
+    slot.as_mut().map(|slot| (Arg::from(&mut slot.tensor), slot.add))
+}
+
+/// The arguments for the targets of one or two segments: addresses, then whether they are added to.
+fn addresses<'a>(targets: &[Target<'a>]) -> ([Arg<'a>; 2], [Arg<'a>; 2]) {
+    let at = |i: usize| targets.get(i).copied().flatten();
+    let null = Arg::from(None::<&Tensor>);
+    let pointer = |i: usize| at(i).map_or(null, |(address, _)| address);
+    let add = |i: usize| Arg::from(at(i).is_some_and(|(_, add)| add));
+    ([pointer(0), pointer(1)], [add(0), add(1)])
+}
+
+pub(super) fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut Grads) {
+    let inputs: Vec<&Tensor> = saved.iter().take(saved.len() - 2).collect();
+    let s = Sizes::of(op, &inputs);
+    if !supported(s, dy.device()) {
+        return;
+    }
+    let (out, log_sums) = (&saved[saved.len() - 2], &saved[saved.len() - 1]);
+    let call = Call::new(op, &inputs);
+    let delta = delta(s, out, dy, log_sums);
+    let mut slots: Vec<_> = (0..op.differentiated()).map(|i| grads.take(i)).collect();
+    let parts = PARTS.map(|part| segments(op, s, part, &inputs));
+    // Gradients of normalised queries and keys, which have tensors of their own.
+    let mut dense = [0, 1].map(|i| {
+        let Operand { first, second, .. } = &call.operands[i];
+        let tensors = [Some(first), second.as_ref()].into_iter().flatten();
+        let like = |x: &Tensor| Tensor::arbitrary_on(x.device(), x.shape(), x.dtype());
+        let slot = |x: &Tensor| Some(Slot { tensor: like(x), add: false });
+        if op.weights() > 0 { tensors.map(slot).collect() } else { vec![] }
+    });
+    {
+        let slots: Vec<Target> = slots.iter_mut().take(op.operands()).map(target).collect();
+        let of_inputs = |i: usize| parts[i].iter().map(|at| slots[at.input]).collect::<Vec<_>>();
+        let mut targets = [0, 1, 2].map(of_inputs);
+        for (targets, dense) in targets.iter_mut().zip(&mut dense) {
+            if !dense.is_empty() {
+                *targets = dense.iter_mut().map(target).collect();
+            }
+        }
+        let wanted = |i: usize| targets[i].iter().any(Option::is_some);
+        let [(q, q_add), (k, k_add), (v, v_add)] = [0, 1, 2].map(|i| addresses(&targets[i]));
+        let given: &[Arg] = args![dy, log_sums, &delta];
+        if wanted(0) {
+            call.launch(Pass::QueryGradient, &[given, &q[..], &q_add].concat());
+        }
+        if wanted(1) || wanted(2) {
+            call.launch(Pass::KeyGradient, &[given, &k[..], &v, &k_add, &v_add].concat());
+        }
+    }
+    for (part, dense) in parts.iter().zip(&dense) {
+        for (at, dn) in part.iter().zip(dense) {
+            let (Some(weight), Some(dn)) = (at.weight, dn) else { continue };
+            let x = [inputs[at.input], inputs[weight], &dn.tensor];
+            let heads = dn.tensor.width() / s.dim;
+            let (operands, weights) = slots.split_at_mut(op.operands());
+            let dw = &mut weights[weight - op.operands()];
+            normalize_backward(op, s, heads, at, x, &mut operands[at.input], dw);
+        }
+    }
+    for (i, slot) in slots.into_iter().enumerate() {
+        if let Some(slot) = slot {
+            grads.put(i, slot);
+        }
+    }
+}
+
+/// O . dO of every query and head: f32 [B, heads, queries].
+fn delta(s: Sizes, out: &Tensor, dy: &Tensor, log_sums: &Tensor) -> Tensor {
+    let element = dy.dtype();
+    let mut delta = Tensor::arbitrary_on(dy.device(), log_sums.shape(), Dtype::F32);
+    let count = delta.len();
+    let (lanes, blocks) = lanes(s.dim, element, count);
+    ROWS.launch(
+        element,
+        "attention_rows_delta",
+        Grid::new(blocks, ROW_THREADS),
+        args![
+            out,
+            dy,
+            &mut delta,
+            count as i64,
+            s.queries,
+            s.heads,
+            s.dim,
+            lanes,
+            aligned(element, &[s.dim]),
+        ],
+    );
+    delta
+}

@@ -1,0 +1,170 @@
+//! Where queries, keys and values lie in the inputs of a call, and which keys are seen.
+
+use super::{Attention, Layout};
+use crate::tensor::Tensor;
+
+/// Sizes of one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) batch: usize,
+    /// Queries of a sample, those of both sequences where two are joined.
+    pub(super) queries: usize,
+    /// Keys of a sample, likewise.
+    pub(super) keys: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    /// Size of a head.
+    pub(super) dim: usize,
+}
+
+/// What a segment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Queries,
+    Keys,
+    Values,
+}
+
+/// The queries, keys or values in one input: rows of one of its columns on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    /// Which input.
+    pub(super) input: usize,
+    /// First column of the first head.
+    pub(super) start: usize,
+    /// Distance from row to row.
+    pub(super) stride: usize,
+    /// Rows of a sample.
+    pub(super) rows: usize,
+    /// Which input is the weight they are normalised with.
+    pub(super) weight: Option<usize>,
+}
+
+impl Segment {
+    /// Offset of the first row of a sample and head in the input.
+    pub(super) fn at(&self, s: Sizes, sample: usize, head: usize) -> usize {
+        sample * self.rows * self.stride + self.start + head * s.dim
+    }
+}
+
+impl Sizes {
+    /// Sizes of a call whose shapes have been checked.
+    pub(super) fn of(op: &Attention, inputs: &[&Tensor]) -> Self {
+        sizes(op, inputs[0].shape(), inputs.get(1).map(|x| x.shape()))
+    }
+
+    /// Query heads that share a head of keys and values.
+    pub(super) fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Whether query `i` sees key `j` of a causal mask: j < i + 1 + keys - queries.
+    pub(super) fn causal_end(&self, query: usize) -> usize {
+        (query + 1 + self.keys).saturating_sub(self.queries)
+    }
+}
+
+fn sizes(op: &Attention, first: &[usize], second: Option<&[usize]>) -> Sizes {
+    let (heads, kv_heads) = (op.heads, op.kv_heads);
+    let packed = heads + 2 * kv_heads;
+    let rows = |x: Option<&[usize]>| x.map_or(0, |x| x[1]);
+    let (queries, keys, parts) = match op.layout {
+        Layout::Packed => (first[1], first[1], packed),
+        Layout::Separate => (first[1], rows(second), heads),
+        Layout::Joined => (first[1] + rows(second), first[1] + rows(second), packed),
+    };
+    Sizes { batch: first[0], queries, keys, heads, kv_heads, dim: first[2] / parts }
+}
+
+/// Sizes of a call; an error says which rule the shapes break.
+pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String> {
+    let operands = op.operands();
+    let wrong = || {
+        let operands = match op.layout {
+            Layout::Packed => "qkv [B, T, (heads + 2·kv_heads)·D]",
+            Layout::Separate => "q [B, T, heads·D], k and v [B, S, kv_heads·D]",
+            Layout::Joined => "two of qkv [B, T, (heads + 2·kv_heads)·D]",
+        };
+        let weights = [", two weights [D]", ", four weights [D]"];
+        let weights = if op.weights() == 0 { "" } else { weights[op.weights() / 4] };
+        let lengths = if op.mask.padding { ", lengths [B] (of two sequences [B, 2])" } else { "" };
+        format!("takes {operands}{weights}{lengths}")
+    };
+    if op.kv_heads == 0 || op.heads == 0 || !op.heads.is_multiple_of(op.kv_heads) {
+        return Err(format!("{} heads share {} of keys and values", op.heads, op.kv_heads));
+    }
+    if op.mask.causal && op.layout == Layout::Joined {
+        return Err("joined sequences have no common order for a causal mask".to_string());
+    }
+    if inputs.len() != op.differentiated() + usize::from(op.mask.padding)
+        || inputs[..operands].iter().any(|x| x.len() != 3 || x[1] == 0)
+    {
+        return Err(wrong());
+    }
+    let first = inputs[0];
+    let parts = op.heads + if op.layout == Layout::Separate { 0 } else { 2 * op.kv_heads };
+    if first[2] == 0 || !first[2].is_multiple_of(parts) {
+        return Err(format!("{} features do not split into {parts} heads", first[2]));
+    }
+    let s = sizes(op, first, inputs.get(1).copied());
+    let fits = match op.layout {
+        Layout::Packed => true,
+        Layout::Separate => {
+            let kv = [s.batch, s.keys, s.kv_heads * s.dim];
+            *inputs[1] == kv && *inputs[2] == kv
+        }
+        Layout::Joined => inputs[1][0] == s.batch && inputs[1][2] == first[2],
+    };
+    let weights = &inputs[operands..op.differentiated()];
+    let lengths: &[usize] = if op.layout == Layout::Joined { &[s.batch, 2] } else { &[s.batch] };
+    if !fits
+        || weights.iter().any(|w| **w != [s.dim])
+        || inputs[op.differentiated()..].iter().any(|l| *l != lengths)
+    {
+        return Err(wrong());
+    }
+    Ok(s)
+}
+
+/// Where a part is: one segment, or two of joined sequences.
+pub(super) fn segments(op: &Attention, s: Sizes, part: Part, inputs: &[&Tensor]) -> Vec<Segment> {
+    let (q, kv) = (s.heads * s.dim, s.kv_heads * s.dim);
+    let packed = match part {
+        Part::Queries => 0,
+        Part::Keys => q,
+        Part::Values => q + kv,
+    };
+    let (first, count, start) = match (op.layout, part) {
+        (Layout::Packed, _) => (0, 1, packed),
+        (Layout::Joined, _) => (0, 2, packed),
+        (Layout::Separate, _) => (part as usize, 1, 0),
+    };
+    let segment = |i: usize| Segment {
+        input: first + i,
+        start,
+        stride: inputs[first + i].shape()[2],
+        rows: inputs[first + i].shape()[1],
+        weight: (op.weights() > 0 && part != Part::Values)
+            .then(|| op.operands() + 2 * i + part as usize),
+    };
+    (0..count).map(segment).collect()
+}
+
+/// How many keys of each segment a sample sees.
+pub(super) fn seen(
+    op: &Attention,
+    segments: &[Segment],
+    inputs: &[&Tensor],
+    b: usize,
+) -> [usize; 2] {
+    let mut seen = [0; 2];
+    for (i, segment) in segments.iter().enumerate() {
+        seen[i] = segment.rows;
+        if op.mask.padding {
+            let lengths = inputs[op.differentiated()].read::<i32>();
+            let length = usize::try_from(lengths[b * segments.len() + i]).unwrap_or(0);
+            seen[i] = length.min(segment.rows);
+        }
+    }
+    seen
+}

@@ -1,0 +1,27 @@
+//! How the kernels are launched.
+
+use crate::args;
+use crate::dtype::Dtype;
+use crate::kernel::{ALL_ELEMENTS, Grid, Source};
+use crate::tensor::Tensor;
+
+/// The kernels.
+pub static SOURCE: Source =
+    Source { name: "cast", text: include_str!("cast.cu"), elements: ALL_ELEMENTS };
+
+/// to (+)= from, whatever their element types; between two of 16 bits by way of f32.
+pub(super) fn cast(from: &Tensor, to: &mut Tensor, add: bool) {
+    const THREADS: usize = 256;
+    const ELEMENTS: usize = 8;
+    let grid = Grid::new(from.len().div_ceil(THREADS * ELEMENTS), THREADS);
+    let len = from.len() as i64;
+    if from.dtype() == Dtype::F32 {
+        SOURCE.launch(to.dtype(), "cast_from_f32", grid, args![from, to, len, add]);
+    } else if to.dtype() == Dtype::F32 {
+        SOURCE.launch(from.dtype(), "cast_to_f32", grid, args![from, to, len, add]);
+    } else {
+        let mut middle = Tensor::arbitrary_on(from.device(), from.shape(), Dtype::F32);
+        cast(from, &mut middle, false);
+        cast(&middle, to, add);
+    }
+}

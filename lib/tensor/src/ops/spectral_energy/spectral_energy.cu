@@ -1,0 +1,101 @@
+// elements: f32
+// Relative difference of spectral energy, by Parseval's theorem. x [samples, tokens, channels].
+
+#include "total.cuh"
+
+// Of 32 channels of a sample: ends [samples, 2, channels] = X_0 and X_{T/2} (zero where T is odd), and
+// energies[block] = Σ over the channels of (T·Σ x² + X_0² + X_{T/2}²)/2. Warps take tokens in turn, and
+// the first adds up their sums in order. Blocks: samples × ⌈channels/32⌉.
+KERNEL(spectral_energy_partials, 256)(
+    const float* __restrict__ x, float* __restrict__ ends, float* __restrict__ energies, int tokens,
+    int channels) {
+  SHARED(float, sums, [3][8][WARP]);
+  SHARED(double, scratch, [WARP]);
+  int tiles = (channels + WARP - 1) / WARP;
+  long long sample = blockIdx.x / tiles;
+  int channel = blockIdx.x % tiles * WARP + lane_id();
+  int warps = blockDim.x / WARP;
+  float squares = 0.0f, zero = 0.0f, half = 0.0f;
+  if (channel < channels) {
+    const float* from = x + sample * tokens * channels + channel;
+#pragma unroll 4
+    for (int t = warp_id(); t < tokens; t += warps) {
+      float value = from[(long long)t * channels];
+      squares = fmaf(value, value, squares);
+      zero += value;
+      half += t % 2 == 0 ? value : -value;
+    }
+  }
+  sums[0][warp_id()][lane_id()] = squares;
+  sums[1][warp_id()][lane_id()] = zero;
+  sums[2][warp_id()][lane_id()] = half;
+  __syncthreads();
+  if (warp_id() > 0) {
+    return;
+  }
+  double total[3] = {};
+  for (int warp = 0; warp < warps; warp++) {
+    for (int i = 0; i < 3; i++) {
+      total[i] += sums[i][warp][lane_id()];
+    }
+  }
+  if (tokens % 2 == 1) {
+    total[2] = 0.0;
+  }
+  if (channel < channels) {
+    ends[(sample * 2) * channels + channel] = (float)total[1];
+    ends[(sample * 2 + 1) * channels + channel] = (float)total[2];
+  }
+  scratch[lane_id()] = (tokens * total[0] + total[1] * total[1] + total[2] * total[2]) / 2.0;
+  __syncwarp();
+  if (lane_id() == 0) {
+    double energy = 0.0;
+    for (int lane = 0; lane < WARP; lane++) {
+      energy += scratch[lane];
+    }
+    energies[blockIdx.x] = (float)energy;
+  }
+}
+
+// energy = the means E(p) and E(t) of `terms` terms each, L = |E(p) - E(t)|/(E(t) + epsilon). One block.
+KERNEL(spectral_energy_total, 256)(
+    const float* __restrict__ p, const float* __restrict__ t, float* __restrict__ energy,
+    float* __restrict__ out, int blocks, float terms, float epsilon) {
+  SHARED(double, scratch, [TOTAL_THREADS]);
+  double ep = 0.0, et = 0.0;
+  for (int i = threadIdx.x; i < blocks; i += blockDim.x) {
+    ep += p[i];
+    et += t[i];
+  }
+  ep = block_total(ep, scratch) / terms;
+  et = block_total(et, scratch) / terms;
+  if (threadIdx.x == 0) {
+    energy[0] = (float)ep;
+    energy[1] = (float)et;
+    *out = (float)((ep > et ? ep - et : et - ep) / (et + epsilon));
+  }
+}
+
+// dx (+)= factor·(T·x_t + X_0 + (-1)^t·X_{T/2}) for the prediction, or for the target. Blocks: samples ×
+// chunks of `chunk` elements.
+KERNEL(spectral_energy_backward, 256)(
+    const float* __restrict__ x, const float* __restrict__ ends, const float* __restrict__ energy,
+    const float* __restrict__ dy, float* __restrict__ dx, int add, int target, int tokens,
+    int channels, int chunk, int chunks, float terms, float epsilon) {
+  long long sample = blockIdx.x / chunks;
+  long long n = (long long)tokens * channels, first = (long long)(blockIdx.x % chunks) * chunk;
+  long long last = min(first + chunk, n);
+  float ep = energy[0], et = energy[1];
+  float sign = ep > et ? 1.0f : -1.0f, d = et + epsilon;
+  float outer = target ? -sign / d - fabsf(ep - et) / (d * d) : sign / d;
+  float factor = *dy * outer / terms;
+  x += sample * n;
+  dx += sample * n;
+  ends += sample * 2 * channels;
+  for (int i = (int)first + threadIdx.x; i < last; i += blockDim.x) {
+    int token = i / channels, channel = i - token * channels;
+    float zero = ends[channel], half = ends[channels + channel];
+    float value = fmaf((float)tokens, x[i], zero) + (token % 2 == 0 ? half : -half);
+    put(dx + i, factor * value, add);
+  }
+}

@@ -1,0 +1,31 @@
+//! How the kernel is launched.
+
+use crate::args;
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::kernel::table::{Entry, THREADS, table};
+use crate::kernel::{Grid, ONLY_F32, Source};
+use crate::tensor::Tensor;
+
+/// The kernel.
+pub static SOURCE: Source =
+    Source { name: "ema", text: include_str!("ema.cu"), elements: ONLY_F32 };
+
+pub(super) fn apply_all<'a>(
+    device: Device,
+    decay: f64,
+    pairs: impl Iterator<Item = (&'a Tensor, &'a mut Tensor)>,
+) {
+    let entries = pairs.map(|(parameter, average)| Entry {
+        len: parameter.len(),
+        addresses: [parameter.address(), average.address_mut()],
+        number: 0.0,
+    });
+    let table = table(device, ("ema pieces", "ema"), entries);
+    SOURCE.launch(
+        Dtype::F32,
+        "ema_step",
+        Grid::new(table.blocks, THREADS),
+        args![&table.pieces, &table.entries, decay as f32, (1.0 - decay) as f32],
+    );
+}

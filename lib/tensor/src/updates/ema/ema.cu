@@ -1,0 +1,27 @@
+// elements: f32
+// Moving averages of all parameters at once.
+
+#include "table.cuh"
+
+// average = decay·average + rest·parameter. Entries: parameter, average.
+KERNEL(ema_step, 256)(
+    const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
+    float decay, float rest) {
+  Piece piece = piece_of_block<2>(pieces, table);
+  const float* p = tensor_of<const float>(piece, 0);
+  float* a = tensor_of<float>(piece, 1);
+  int vectors = piece.count / 4 * 4;
+#pragma unroll 4
+  for (int i = threadIdx.x * 4; i < vectors; i += blockDim.x * 4) {
+    Vector<float, 4> ps = load_vector<4>(p + i), as = load_vector<4>(a + i);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      as.at[j] = fmaf(decay, as.at[j], rest * ps.at[j]);
+    }
+    store_vector(a + i, as);
+  }
+  int i = vectors + threadIdx.x;
+  if (i < piece.count) {
+    a[i] = fmaf(decay, a[i], rest * p[i]);
+  }
+}
