@@ -9,51 +9,66 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source =
     Source { name: "conv", text: include_str!("conv.cu"), elements: ALL_ELEMENTS };
 
-/// Threads of a block, and rows of the result that it makes, as in the source.
-const THREADS: usize = 256;
-const TILE_ROWS: usize = 128;
-/// Blocks that occupy a large card twice over: sums over more cells than that needs are split.
-const BLOCKS: usize = 264;
-/// Output cells of a part of such a sum are a multiple of this.
+/// Threads of a block.
+const THREADS: usize = 128;
+/// Blocks that occupy a large card: tiles are made smaller, and sums split, until there are as many.
+const BLOCKS: usize = 132;
+/// Output cells of a part of a sum are a multiple of this.
 const CHUNK: usize = 256;
 
-/// A kernel and the columns of the result that a block of it makes.
-struct Tiles {
-    kernel: &'static str,
-    columns: usize,
+/// What a block makes of a result; each kernel comes in these forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tile {
+    /// 64 × 64.
+    Small,
+    /// 128 × 128, or 64 × 128 in f32, which has not the registers.
+    Medium,
+    /// 64 × 64 of operands whose neighbours in memory do not come in multiples of 16 bytes.
+    Odd,
 }
 
-impl Tiles {
-    /// Of a kernel's three forms, the one for a result of `columns` columns from operands whose
-    /// neighbours in memory come in groups of `groups` elements.
-    fn pick(
-        [plain, wide, odd]: [&'static str; 3],
-        element: Dtype,
-        columns: usize,
-        groups: &[usize],
-    ) -> Self {
+impl Tile {
+    /// For a result of `rows` × `columns` in `parts` parts, from operands whose neighbours come in
+    /// groups of `groups` elements. Follows from sizes alone, so that bits are the same on every card.
+    fn pick(element: Dtype, [rows, columns]: [usize; 2], parts: usize, groups: &[usize]) -> Self {
         let vector = 16 / element.bytes();
         if groups.iter().any(|group| !group.is_multiple_of(vector)) {
-            Tiles { kernel: odd, columns: 64 }
-        } else if columns <= 64 || element == Dtype::F32 {
-            Tiles { kernel: plain, columns: 64 }
+            Tile::Odd
+        } else if Tile::Medium.blocks(element, [rows, columns]) * parts >= BLOCKS && columns > 64 {
+            Tile::Medium
         } else {
-            Tiles { kernel: wide, columns: 128 }
+            Tile::Small
         }
     }
 
-    /// Blocks for a result of that size.
-    fn blocks(&self, rows: usize, columns: usize) -> usize {
-        rows.div_ceil(TILE_ROWS) * columns.div_ceil(self.columns)
+    /// Rows and columns.
+    fn size(self, element: Dtype) -> [usize; 2] {
+        match self {
+            Tile::Small | Tile::Odd => [64, 64],
+            Tile::Medium if element == Dtype::F32 => [64, 128],
+            Tile::Medium => [128, 128],
+        }
+    }
+
+    /// Blocks for a result.
+    fn blocks(self, element: Dtype, [rows, columns]: [usize; 2]) -> usize {
+        let [high, wide] = self.size(element);
+        rows.div_ceil(high) * columns.div_ceil(wide)
+    }
+
+    /// For a result in `parts` parts: four stages of 64 bytes for each row and column of a tile.
+    fn grid(self, element: Dtype, result: [usize; 2], parts: usize) -> Grid {
+        let [high, wide] = self.size(element);
+        Grid::grid([self.blocks(element, result), parts, 1], THREADS).shared(4 * 64 * (high + wide))
     }
 }
 
-/// Launches one of the kernels: all take what comes `before` and `after` around the sizes.
+/// Launches the form of a kernel for `tile`; it takes the sizes between `before` and `after`.
 fn launch(
     g: &Geometry,
     element: Dtype,
-    kernel: &'static str,
-    grid: Grid,
+    (tile, grid): (Tile, Grid),
+    [small, medium, odd]: [&'static str; 3],
     before: &[Arg],
     after: &[Arg],
 ) {
@@ -62,31 +77,37 @@ fn launch(
     let sizes = [g.batch, g.channels, g.filters, usize::from(g.rows.periodic)];
     let sizes = sizes.into_iter().chain(axes.into_iter().flatten()).map(Arg::from);
     let args: Vec<Arg> = before.iter().copied().chain(sizes).chain(after.iter().copied()).collect();
+    let kernel = match tile {
+        Tile::Small => small,
+        Tile::Medium => medium,
+        Tile::Odd => odd,
+    };
     SOURCE.launch(element, kernel, grid, &args);
 }
 
 pub(super) fn forward(g: &Geometry, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
     let (x, w, element) = (inputs[0], inputs[1], out.dtype());
-    let kernels = ["conv_forward", "conv_forward_wide", "conv_forward_odd"];
-    let tiles = Tiles::pick(kernels, element, g.filters, &[g.channels]);
-    let grid = Grid::new(tiles.blocks(g.cells()[1], g.filters), THREADS);
-    let before = args![x, w, inputs.get(2).copied(), out];
-    launch(g, element, tiles.kernel, grid, before, &[]);
+    let tile = Tile::pick(element, [g.cells()[1], g.filters], 1, &[g.channels]);
+    output(g, tile, [x, w], inputs.get(2).copied(), out);
     vec![x.clone(), w.clone()]
 }
 
 pub(super) fn backward(g: &Geometry, saved: &Saved, dy: Tensor, grads: &mut Grads, bias: bool) {
-    let (x, w) = (&saved[0], &saved[1]);
+    let (x, w, element) = (&saved[0], &saved[1], dy.dtype());
+    let both = [g.channels, g.filters];
     if let Some(mut slot) = grads.take(0) {
-        input(g, w, &dy, &mut slot);
+        let tile = Tile::pick(element, [g.cells()[0], g.channels], 1, &both);
+        input(g, tile, w, &dy, &mut slot);
         grads.put(0, slot);
     }
     if let Some(mut slot) = grads.take(1) {
-        filter(g, x, &dy, &mut slot);
+        let most = g.cells()[1].div_ceil(CHUNK);
+        let tile = Tile::pick(element, [g.filters, g.taps() * g.channels], most, &both);
+        filter(g, tile, x, &dy, &mut slot);
         grads.put(1, slot);
     }
     if bias && let Some(mut slot) = grads.take(2) {
-        let (element, cells, filters) = (dy.dtype(), g.cells()[1], g.filters);
+        let (cells, filters) = (g.cells()[1], g.filters);
         let (chunks, chunk_cells) = units::chunks(cells, filters);
         let mut partials = Tensor::arbitrary_on(dy.device(), &[chunks, filters], Dtype::F32);
         SOURCE.launch(
@@ -100,27 +121,86 @@ pub(super) fn backward(g: &Geometry, saved: &Saved, dy: Tensor, grads: &mut Grad
     }
 }
 
-/// dx.
-fn input(g: &Geometry, w: &Tensor, dy: &Tensor, slot: &mut Slot) {
-    let element = dy.dtype();
-    let kernels = ["conv_input", "conv_input_wide", "conv_input_odd"];
-    let tiles = Tiles::pick(kernels, element, g.channels, &[g.channels, g.filters]);
-    let grid = Grid::new(tiles.blocks(g.cells()[0], g.channels), THREADS);
-    let add = Arg::from(slot.add);
-    launch(g, element, tiles.kernel, grid, args![dy, w, &mut slot.tensor], &[add]);
+/// y.
+fn output(g: &Geometry, tile: Tile, [x, w]: [&Tensor; 2], bias: Option<&Tensor>, out: &mut Tensor) {
+    let (element, result) = (x.dtype(), [g.cells()[1], g.filters]);
+    let kernels = ["conv_forward_small", "conv_forward_medium", "conv_forward_odd"];
+    let grid = tile.grid(element, result, 1);
+    launch(g, element, (tile, grid), kernels, args![x, w, bias, out], &[]);
 }
 
-/// dw, split over output cells.
-fn filter(g: &Geometry, x: &Tensor, dy: &Tensor, slot: &mut Slot) {
+/// dx.
+fn input(g: &Geometry, tile: Tile, w: &Tensor, dy: &Tensor, slot: &mut Slot) {
+    let (element, result) = (dy.dtype(), [g.cells()[0], g.channels]);
+    let kernels = ["conv_input_small", "conv_input_medium", "conv_input_odd"];
+    let (grid, add) = (tile.grid(element, result, 1), slot.add);
+    launch(g, element, (tile, grid), kernels, args![dy, w, &mut slot.tensor], args![add]);
+}
+
+/// dw, in parts over output cells.
+fn filter(g: &Geometry, tile: Tile, x: &Tensor, dy: &Tensor, slot: &mut Slot) {
     let (element, cells, width) = (dy.dtype(), g.cells()[1], g.taps() * g.channels);
-    let kernels = ["conv_filter", "conv_filter_wide", "conv_filter_odd"];
-    let tiles = Tiles::pick(kernels, element, width, &[g.channels, g.filters]);
-    let blocks = tiles.blocks(g.filters, width);
-    let parts = BLOCKS.div_ceil(blocks.max(1)).min(cells.div_ceil(CHUNK)).max(1);
-    let chunk_cells = cells.div_ceil(parts).next_multiple_of(CHUNK);
+    let result = [g.filters, width];
+    let wanted = (2 * BLOCKS).div_ceil(tile.blocks(element, result).max(1));
+    let chunk_cells = cells.div_ceil(wanted).next_multiple_of(CHUNK).max(CHUNK);
     let parts = cells.div_ceil(chunk_cells);
     let mut partials = Tensor::arbitrary_on(x.device(), &[parts, g.filters * width], Dtype::F32);
-    let grid = Grid::grid([blocks, parts, 1], THREADS);
-    launch(g, element, tiles.kernel, grid, args![x, dy, &mut partials], args![chunk_cells]);
+    let kernels = ["conv_filter_small", "conv_filter_medium", "conv_filter_odd"];
+    let grid = tile.grid(element, result, parts);
+    let before = args![x, dy, &mut partials];
+    launch(g, element, (tile, grid), kernels, before, args![chunk_cells]);
     columns::sum_rows(&partials, slot);
+}
+
+#[cfg(all(test, feature = "emu"))]
+mod tests {
+    use super::*;
+    use crate::check::{difference, draw, inputs, run, tolerance};
+    use crate::device::Device;
+    use crate::op::{Case, Draw};
+    use crate::ops::conv::{Conv, Padding};
+
+    /// Medium tiles are for results larger than an emulator should make: here of any size.
+    #[test]
+    fn every_tile_gives_the_same_convolution() {
+        let seed = 7;
+        for (op, x, w) in [
+            (Conv::same([1, 3], Padding::Periodic), [1, 2, 75, 16], [136, 1, 3, 16]),
+            (Conv::same([3, 3], Padding::Zero), [1, 5, 6, 136], [24, 3, 3, 136]),
+            (
+                Conv { stride: [1, 2], ..Conv::same([1, 3], Padding::Zero) },
+                [2, 1, 301, 8],
+                [8, 1, 3, 8],
+            ),
+        ] {
+            let case = Case::new(op, &[&x, &w, &w[..1]]);
+            let g = Geometry::new(&op, &x, &w).unwrap();
+            let exact = inputs(&case, seed);
+            for dtype in [Dtype::F32, Dtype::Bf16] {
+                let given: Vec<Tensor> = exact.iter().map(|t| t.to_dtype(dtype)).collect();
+                let exact: Vec<Tensor> = given.iter().map(|t| t.to_dtype(Dtype::F64)).collect();
+                let dy = draw(&g.output(), &Draw::Normal, seed, 9).to_dtype(dtype);
+                let (out64, grads64) = run(&case, &exact, &dy.to_dtype(Dtype::F64), None);
+                let dy = dy.to_device(Device::Emu).unwrap();
+                let given: Vec<Tensor> =
+                    given.iter().map(|t| t.to_device(Device::Emu).unwrap()).collect();
+                let on_device = |shape: &[usize]| Tensor::arbitrary_on(Device::Emu, shape, dtype);
+                let slot = |shape: &[usize]| Slot { tensor: on_device(shape), add: false };
+                for tile in [Tile::Small, Tile::Medium, Tile::Odd] {
+                    let (mut out, mut dx, mut dw) = (on_device(&g.output()), slot(&x), slot(&w));
+                    output(&g, tile, [&given[0], &given[1]], Some(&given[2]), &mut out);
+                    input(&g, tile, &given[1], &dy, &mut dx);
+                    filter(&g, tile, &given[0], &dy, &mut dw);
+                    let results = [(&out, &out64), (&dx.tensor, grads64[0].as_ref().unwrap())];
+                    let results =
+                        results.into_iter().chain([(&dw.tensor, grads64[1].as_ref().unwrap())]);
+                    for (ours, exact) in results {
+                        let error = difference(&ours.to_host().unwrap(), exact);
+                        let allowed = tolerance(dtype, 10_000);
+                        assert!(error < allowed, "{op:?} {dtype} {tile:?}: {error:e}");
+                    }
+                }
+            }
+        }
+    }
 }

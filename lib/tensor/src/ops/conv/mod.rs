@@ -58,6 +58,11 @@ impl Op for Conv {
         Geometry::new(self, x, w).map(|geometry| geometry.output().to_vec())
     }
 
+    fn operations(&self, inputs: &[&[usize]]) -> usize {
+        let sizes = Geometry::new(self, inputs[0], inputs[1]);
+        sizes.map_or(0, |g| 2 * g.cells()[1] * g.filters * g.taps() * g.channels)
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, w) = (inputs[0], inputs[1]);
         let geometry = self.geometry(x, w);
@@ -111,9 +116,7 @@ pub fn cases() -> Vec<Case> {
     use Padding::{Periodic, Zero};
     let case = |op: Conv, x: [usize; 4], w: [usize; 4]| {
         let shapes: &[&[usize]] = if op.bias { &[&x, &w, &w[..1]] } else { &[&x, &w] };
-        let shape = op.shape(shapes).unwrap_or_default();
-        let operations = 2 * shape.iter().product::<usize>() * w[1] * w[2] * w[3];
-        Case::new(op, shapes).operations(operations)
+        Case::new(op, shapes).operations(op.operations(shapes))
     };
     let plain = Conv::same([1, 1], Zero);
     vec![

@@ -1,0 +1,237 @@
+// Operands of a convolution as a matrix product: matrices that are gathered as they are read, so that
+// nothing is unfolded in memory.
+#pragma once
+
+#include "tile.cuh"
+
+// One axis of the grid (conv/geometry.rs).
+struct Axis {
+    int from, to, taps, stride, dilation, margin;
+};
+
+struct Geometry {
+    int batch, channels, filters, periodic;
+    Axis rows, columns;
+};
+
+#define GEOMETRY                                                                                 \
+    int batch, int channels, int filters, int periodic, int rows, int to_rows, int row_taps,     \
+        int row_stride, int row_dilation, int row_margin, int columns, int to_columns,           \
+        int column_taps, int column_stride, int column_dilation, int column_margin
+
+#define GEOMETRY_ARGUMENTS                                                                       \
+    {                                                                                            \
+        batch, channels, filters, periodic,                                                      \
+            {rows, to_rows, row_taps, row_stride, row_dilation, row_margin}, {                   \
+            columns, to_columns, column_taps, column_stride, column_dilation, column_margin      \
+        }                                                                                        \
+    }
+
+// A cell of a grid or a tap of a filter, before it is looked up; none where `plane` is negative.
+struct Place {
+    int plane, row, column;
+};
+
+DEVICE Place nowhere() {
+    return {-1, 0, 0};
+}
+
+DEVICE int wrap(int at, int length) {
+    while (at < 0) {
+        at += length;
+    }
+    while (at >= length) {
+        at -= length;
+    }
+    return at;
+}
+
+// Operands: matrices whose neighbouring columns are mostly neighbours in memory. `find_row` and
+// `find_column` work out once what `address` needs of each; an element that is zero has no address.
+
+// Rows are output cells, columns a tap and a channel: what a cell sees of x.
+struct Seen {
+    using Row = Place;
+    using Column = Place;
+    const element* data;
+    Geometry g;
+    int rows, columns;
+};
+
+DEVICE Place find_row(const Seen& seen, int cell) {
+    const Geometry& g = seen.g;
+    if (cell >= seen.rows) {
+        return nowhere();
+    }
+    int i = cell / g.columns.to;
+    return {i / g.rows.to, i % g.rows.to * g.rows.stride - g.rows.margin,
+                    cell % g.columns.to * g.columns.stride - g.columns.margin};
+}
+
+// Where a tap is, and which of `planes` channels or filters.
+DEVICE Place find_tap(const Geometry& g, int at, int planes, int columns) {
+    if (at >= columns) {
+        return nowhere();
+    }
+    int tap = at / planes;
+    return {at % planes, tap / g.columns.taps * g.rows.dilation,
+                    tap % g.columns.taps * g.columns.dilation};
+}
+
+DEVICE Place find_column(const Seen& seen, int at) {
+    return find_tap(seen.g, at, seen.g.channels, seen.columns);
+}
+
+DEVICE const element* address(const Seen& seen, Place cell, Place tap) {
+    const Geometry& g = seen.g;
+    if (cell.plane < 0 || tap.plane < 0) {
+        return nullptr;
+    }
+    int i = cell.row + tap.row, j = cell.column + tap.column;
+    if (g.periodic) {
+        i = wrap(i, g.rows.from);
+        j = wrap(j, g.columns.from);
+    } else if (i < 0 || i >= g.rows.from || j < 0 || j >= g.columns.from) {
+        return nullptr;
+    }
+    long long at = ((long long)cell.plane * g.rows.from + i) * g.columns.from + j;
+    return seen.data + at * g.channels + tap.plane;
+}
+
+// Rows are input cells, columns a tap and a filter: the gradients of the outputs that read a cell.
+struct Readers {
+    using Row = Place;
+    using Column = Place;
+    const element* data;
+    Geometry g;
+    int rows, columns;
+};
+
+DEVICE Place find_row(const Readers& readers, int cell) {
+    const Geometry& g = readers.g;
+    if (cell >= readers.rows) {
+        return nowhere();
+    }
+    int i = cell / g.columns.from;
+    return {i / g.rows.from, i % g.rows.from + g.rows.margin,
+                    cell % g.columns.from + g.columns.margin};
+}
+
+DEVICE Place find_column(const Readers& readers, int at) {
+    return find_tap(readers.g, at, readers.g.filters, readers.columns);
+}
+
+// The output along an axis whose first cell is `at`, or -1.
+DEVICE int target(const Axis& axis, int at, int periodic) {
+    if (periodic) {
+        at = wrap(at, axis.from);
+    }
+    if (axis.stride == 1) {
+        return at < axis.to ? at : -1;
+    }
+    int to = at / axis.stride;
+    return at < 0 || at % axis.stride != 0 || to >= axis.to ? -1 : to;
+}
+
+DEVICE const element* address(const Readers& readers, Place cell, Place tap) {
+    const Geometry& g = readers.g;
+    if (cell.plane < 0 || tap.plane < 0) {
+        return nullptr;
+    }
+    int i = target(g.rows, cell.row - tap.row, g.periodic);
+    int j = target(g.columns, cell.column - tap.column, g.periodic);
+    if (i < 0 || j < 0) {
+        return nullptr;
+    }
+    long long at = ((long long)cell.plane * g.rows.to + i) * g.columns.to + j;
+    return readers.data + at * g.filters + tap.plane;
+}
+
+// A plain matrix; with `filters`, w with a row for each tap and filter and a column for each channel.
+struct Matrix {
+    using Row = int;
+    using Column = int;
+    const element* data;
+    int rows, columns, taps, filters;
+};
+
+DEVICE int find_row(const Matrix& matrix, int at) {
+    if (at >= matrix.rows) {
+        return -1;
+    }
+    return matrix.filters > 0 ? at % matrix.filters * matrix.taps + at / matrix.filters : at;
+}
+
+DEVICE int find_column(const Matrix& matrix, int at) {
+    return at < matrix.columns ? at : -1;
+}
+
+DEVICE const element* address(const Matrix& matrix, int row, int column) {
+    return row < 0 || column < 0 ? nullptr
+                               : matrix.data + (long long)row * matrix.columns + column;
+}
+
+// Copies tiles of an operand, whose lines are pieces of its rows: LINES_INNER says that the lines follow
+// one another along the inner axis of the product, else that they reach along it. A thread moves as
+// many times 16 bytes, all in one column of chunks; what does not change from tile to tile is worked
+// out once.
+template <class Operand_, class T_, int THREADS, bool LINES_INNER_, bool ODD_>
+struct Gatherer {
+    using Operand = Operand_;
+    using T = T_;
+    static constexpr bool LINES_INNER = LINES_INNER_, ODD = ODD_;
+    static constexpr int STEP = THREADS / T::CHUNKS, PIECES = T::LINES / STEP;
+    static_assert(T::LINES % STEP == 0, "every thread copies the same chunk of as many lines");
+    Operand operand;
+    int outer;
+    typename Operand::Row rows[PIECES];
+    typename Operand::Column column;
+};
+
+// For tiles whose outer axis begins at `outer`.
+template <class G>
+DEVICE G gatherer(const typename G::Operand& operand, int outer) {
+    const int line = threadIdx.x / G::T::CHUNKS, at = threadIdx.x % G::T::CHUNKS * WIDTH;
+    G g;
+    g.operand = operand;
+    g.outer = outer;
+    if (G::LINES_INNER) {
+        g.column = find_column(operand, outer + at);
+    } else {
+#pragma unroll
+        for (int i = 0; i < G::PIECES; i++) {
+            g.rows[i] = find_row(operand, outer + line + i * G::STEP);
+        }
+    }
+    return g;
+}
+
+// Begins to copy the tile whose inner axis begins at `inner`. ODD reads one element at a time, for
+// operands whose neighbours do not come in multiples of 16 bytes, and does not go on beside the
+// arithmetic.
+template <class G>
+DEVICE void gather(G& g, unsigned char* tile, int inner) {
+    const int line = threadIdx.x / G::T::CHUNKS, chunk = threadIdx.x % G::T::CHUNKS;
+    if (!G::LINES_INNER) {
+        g.column = find_column(g.operand, inner + chunk * WIDTH);
+    }
+#pragma unroll
+    for (int i = 0; i < G::PIECES; i++) {
+        if (G::LINES_INNER) {
+            g.rows[i] = find_row(g.operand, inner + line + i * G::STEP);
+        }
+        unsigned char* to = tile + chunk_at<typename G::T>(line + i * G::STEP, chunk);
+        if constexpr (!G::ODD) {
+            const element* from = address(g.operand, g.rows[i], g.column);
+            copy_async_16(to, from ? from : g.operand.data, from ? 16 : 0);
+        } else {
+            const int first = (G::LINES_INNER ? g.outer : inner) + chunk * WIDTH;
+#pragma unroll 1
+            for (int e = 0; e < WIDTH; e++) {
+                const auto column = find_column(g.operand, first + e);
+                const element* from = address(g.operand, g.rows[i], column);
+                reinterpret_cast<element*>(to)[e] = from ? *from : from_float<element>(0.0f);
+            }
+        }
+    }
+}
