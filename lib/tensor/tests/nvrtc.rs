@@ -188,7 +188,7 @@ fn the_headers_compile_for_each_element_type() {
     }
     let source = Source {
         name: "primitives",
-        text: include_str!("emulator/primitives.cu"),
+        text: include_str!("emulator/kernels/primitives.cu"),
         elements: ALL_ELEMENTS,
     };
     for architecture in ARCHITECTURES {

@@ -42,6 +42,7 @@ impl Value {
     }
 
     /// The parameter type as a number: how the emulator is told.
+    #[cfg(feature = "emu")]
     pub(crate) fn kind(self) -> u8 {
         match self {
             Value::Pointer(_) => 0,

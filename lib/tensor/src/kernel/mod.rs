@@ -108,14 +108,14 @@ impl Grid {
     /// # Panics
     /// When there are 2³¹ blocks or more: no tensor is that large.
     pub fn new(blocks: usize, threads: usize) -> Self {
-        Self::grid([blocks, 1, 1], threads)
+        Self::over([blocks, 1, 1], threads)
     }
 
     /// Blocks along x, y and z (at most 65535 along the latter).
     ///
     /// # Panics
     /// As [`Grid::new`].
-    pub fn grid(blocks: [usize; 3], threads: usize) -> Self {
+    pub fn over(blocks: [usize; 3], threads: usize) -> Self {
         Self { blocks: blocks.map(size), threads: [size(threads), 1, 1], shared: 0 }
     }
 

@@ -169,7 +169,7 @@ fn launches_that_no_card_takes() {
     let says = |words: &str, part: &str| assert_says(words, &[part]);
     says(&fault("faults_blocks", Grid::new(1, 1025), args![&mut y, 0]), "a block of (1025, 1, 1)");
     says(
-        &fault("faults_blocks", Grid::grid([1, 65536, 1], 1), args![&mut y, 0]),
+        &fault("faults_blocks", Grid::over([1, 65536, 1], 1), args![&mut y, 0]),
         "a grid of (1, 65536, 1)",
     );
     says(

@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_launch_is_told_with_all_its_numbers() {
-        let grid = Grid::grid([7, 2, 1], 256).shared(1024);
+        let grid = Grid::over([7, 2, 1], 256).shared(1024);
         let words = describe("layernorm_forward", Dtype::Bf16, grid);
         assert_eq!(
             words,

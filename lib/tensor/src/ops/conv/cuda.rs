@@ -59,7 +59,7 @@ impl Tile {
     /// For a result in `parts` parts: four stages of 64 bytes for each row and column of a tile.
     fn grid(self, element: Dtype, result: [usize; 2], parts: usize) -> Grid {
         let [high, wide] = self.size(element);
-        Grid::grid([self.blocks(element, result), parts, 1], THREADS).shared(4 * 64 * (high + wide))
+        Grid::over([self.blocks(element, result), parts, 1], THREADS).shared(4 * 64 * (high + wide))
     }
 }
 
