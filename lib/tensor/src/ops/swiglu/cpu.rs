@@ -8,8 +8,7 @@ fn sigmoid<T: Float>(x: T) -> T {
     T::ONE / (T::ONE + (-x).exp())
 }
 
-pub(super) fn forward<T: Float>(h: usize, x: &[T], out: &mut [T]) {
-    let rows = if h == 0 { 0 } else { out.len() / h };
+pub(super) fn forward<T: Float>([rows, h]: [usize; 2], x: &[T], out: &mut [T]) {
     let out = Shared::new(out);
     blocks(rows, rows_per_block(2 * h), |range| {
         // SAFETY: blocks are disjoint.
@@ -25,8 +24,7 @@ pub(super) fn forward<T: Float>(h: usize, x: &[T], out: &mut [T]) {
     });
 }
 
-pub(super) fn backward<T: Float>(h: usize, x: &[T], dy: &[T], slot: &mut Slot) {
-    let rows = if h == 0 { 0 } else { dy.len() / h };
+pub(super) fn backward<T: Float>([rows, h]: [usize; 2], x: &[T], dy: &[T], slot: &mut Slot) {
     let add = slot.add;
     let dx = Shared::new(slot.tensor.write::<T>());
     blocks(rows, rows_per_block(4 * h), |range| {

@@ -32,16 +32,16 @@ impl Op for SwiGlu {
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let x = inputs[0];
-        let h = out.width();
-        with_float!(out.dtype(), T => cpu::forward::<T>(h, x.read(), out.write()));
+        let size = [out.rows(), out.width()];
+        with_float!(out.dtype(), T => cpu::forward::<T>(size, x.read(), out.write()));
         vec![x.clone()]
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         if let Some(mut slot) = grads.take(0) {
-            let h = dy.width();
+            let size = [dy.rows(), dy.width()];
             with_float!(dy.dtype(), T => {
-                cpu::backward::<T>(h, saved[0].read(), dy.read(), &mut slot);
+                cpu::backward::<T>(size, saved[0].read(), dy.read(), &mut slot);
             });
             grads.put(0, slot);
         }
