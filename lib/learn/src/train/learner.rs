@@ -25,6 +25,9 @@ pub struct Learner {
     clip: Option<f64>,
 }
 
+/// Tensors with their names.
+type Named = Vec<(String, Tensor)>;
+
 /// What one update did.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
@@ -149,7 +152,7 @@ impl Learner {
     }
 
     /// Named tensors of a checkpoint, by file, on the host.
-    pub fn files(&self) -> Result<Vec<(&'static str, Vec<(String, Tensor)>)>> {
+    pub fn files(&self) -> Result<Vec<(&'static str, Named)>> {
         let memory = self.memory.entries(&self.optimizer, &self.params);
         let mut files = vec![
             ("model", moved(self.params.entries(), Device::Cpu)?),
