@@ -15,15 +15,16 @@ demo: deps
 
 # In the dev profile, which is optimised a little: all tests together run for about a minute, so that
 # building more slowly for the sake of their speed cannot pay, and overflow checks stay on. With
-# failpoints (lib/unix/src/fail.rs) in the same build: a second one would take longer than all tests,
-# and without FAIL in the environment a point does nothing.
+# failpoints (lib/unix/src/fail.rs) and the emulator of a GPU in the same build: a second one would take
+# longer than all tests, and without FAIL in the environment a point does nothing.
+FEATURES = failpoints,emu
 test: deps
-	LONGHAUL_REQUIRE_NVRTC=1 cargo test --workspace --locked --features failpoints
+	LONGHAUL_REQUIRE_NVRTC=1 cargo test --workspace --locked --features $(FEATURES)
 
 # The long forms of the tests of reliability, about a quarter of an hour: every fault at every point,
 # 500 kills, 200 signals, 100 power cuts (as root), minutes of fuzzing. Seeds are printed; FUZZ_SEED=N
 # repeats one of the fuzzing.
-TORTURE = TORTURE=1 cargo test --workspace --locked --features failpoints
+TORTURE = TORTURE=1 cargo test --workspace --locked --features $(FEATURES)
 torture: deps
 	$(TORTURE) --test failpoints --test power_cut --test restart --test stop --test state \
 	  --test numbers -- --nocapture
@@ -32,6 +33,7 @@ torture: deps
 check:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --locked --features $(FEATURES) -- -D warnings
 
 # Every op against what this machine can do; what a checkpoint costs against memcpy, dd and torch.save;
 # training updates in pairs, ours and PyTorch's, of the same operator with the same shapes on two

@@ -52,6 +52,10 @@ impl Op for DepthwiseConv {
         Ok(x.to_vec())
     }
 
+    fn operations(&self, inputs: &[&[usize]]) -> usize {
+        2 * inputs[0].iter().product::<usize>() * inputs[1][0]
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [x, w, bias] = [inputs[0], inputs[1], inputs[2]];
         with_float!(out.dtype(), T => cpu::forward::<T>(self, x, w.read(), bias.read(), out.write()));

@@ -37,6 +37,10 @@ impl Op for Linear {
         }
     }
 
+    fn operations(&self, inputs: &[&[usize]]) -> usize {
+        2 * inputs[0].iter().product::<usize>() * inputs[1][0]
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, w) = (inputs[0], inputs[1]);
         let mut saved = vec![x.clone(), w.clone()];

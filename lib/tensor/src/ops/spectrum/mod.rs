@@ -30,6 +30,11 @@ impl Op for Spectrum {
         }
     }
 
+    fn operations(&self, inputs: &[&[usize]]) -> usize {
+        let n = inputs[0].last().copied().unwrap_or(0);
+        4 * inputs[0].iter().product::<usize>() * (n / 2 + 1)
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let x = inputs[0];
         let mut parts = Tensor::arbitrary(&[x.rows(), 2 * out.width()], x.dtype());

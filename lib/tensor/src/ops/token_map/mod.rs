@@ -26,6 +26,10 @@ impl Op for TokenMap {
         }
     }
 
+    fn operations(&self, inputs: &[&[usize]]) -> usize {
+        2 * inputs[0][0] * inputs[1].iter().product::<usize>()
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         with_float!(out.dtype(), T => cpu::forward::<T>(inputs[0], inputs[1], out.write()));
         vec![inputs[0].clone(), inputs[1].clone()]
