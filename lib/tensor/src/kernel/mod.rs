@@ -36,7 +36,6 @@ pub(crate) use state::{is_sound, run};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::ops::attention::cuda as attention;
 use crate::{ops, updates};
 
 /// Every source: what is compiled ahead, and checked.
@@ -57,9 +56,9 @@ pub const SOURCES: &[&Source] = &[
     &updates::norm::cuda::SOURCE,
     &updates::sgd::cuda::SOURCE,
     &updates::sum::cuda::SOURCE,
-    &attention::HALF,
-    &attention::SINGLE,
-    &attention::ROWS,
+    &ops::attention::cuda::HALF,
+    &ops::attention::cuda::SINGLE,
+    &ops::attention::cuda::ROWS,
     &product::SOURCE,
     &product::SOURCE_F32,
     &product::SOURCE_TF32,

@@ -3,12 +3,12 @@
 // Attention without the matrix of scores, in 16-bit elements on tensor cores (Dao 2023,
 // "FlashAttention-2"; formulas in mod.rs).
 //
-// Every kernel works on tiles: a block keeps some rows (queries; keys in attention_keys) in shared memory,
-// passes over tiles of the others, and a warp computes 16 or 32 rows of the product. The fragments of
-// one product are the operand of the next, so scores never leave registers. Nothing is summed across
-// blocks: the gradients of queries and of keys have a kernel each, and results have the same bits every
-// time. Sizes of heads are padded with zeros in shared memory; f32 statistics are the base-2 logarithms
-// of the sums of exponentials, [B, heads, queries].
+// Every kernel works on tiles: a block keeps a tile of queries (of keys and values in the gradient of
+// keys) in shared memory and passes over tiles of the others; a warp computes 16 or 32 rows of each
+// product. The fragments of one product are the operand of the next, so scores never leave registers.
+// Nothing is summed across blocks: the gradients of queries and of keys have a kernel each, and results
+// have the same bits every time. Heads are padded with zeros in shared memory. `lse` is the base-2
+// logarithm of the sum of exponentials of a row of scores, `delta` its O . dO: [B, heads, queries].
 
 #include "attention.cuh"
 #include "mma.cuh"

@@ -52,60 +52,35 @@ struct Kernels {
     single: [Tile; 3],
 }
 
-/// By size of a head; the numbers are those at the end of the sources.
+/// The numbers are those at the end of `attention.cu`; in f32 all tiles have 64 rows.
+macro_rules! kernels {
+    ($size:literal, $forward:expr, $query:expr, $key:expr) => {
+        Kernels {
+            size: $size,
+            half: [
+                tile(concat!("attention_forward_", $size), $forward),
+                tile(concat!("attention_query_gradient_", $size), $query),
+                tile(concat!("attention_key_gradient_", $size), $key),
+            ],
+            single: [
+                tile(concat!("attention_f32_forward_", $size), [8, 64, 64]),
+                tile(concat!("attention_f32_query_gradient_", $size), [8, 64, 64]),
+                tile(concat!("attention_f32_key_gradient_", $size), [8, 64, 64]),
+            ],
+        }
+    };
+}
+
+const fn tile(name: &'static str, [warps, rows, others]: [usize; 3]) -> Tile {
+    (name, warps, rows, others)
+}
+
+/// By size of a head.
 const KERNELS: [Kernels; 4] = [
-    Kernels {
-        size: 16,
-        half: [
-            ("attention_forward_16", 4, 64, 64),
-            ("attention_query_gradient_16", 4, 64, 64),
-            ("attention_key_gradient_16", 4, 64, 64),
-        ],
-        single: [
-            ("attention_f32_forward_16", 8, 64, 64),
-            ("attention_f32_query_gradient_16", 8, 64, 64),
-            ("attention_f32_key_gradient_16", 8, 64, 64),
-        ],
-    },
-    Kernels {
-        size: 32,
-        half: [
-            ("attention_forward_32", 4, 64, 64),
-            ("attention_query_gradient_32", 4, 64, 64),
-            ("attention_key_gradient_32", 4, 64, 64),
-        ],
-        single: [
-            ("attention_f32_forward_32", 8, 64, 64),
-            ("attention_f32_query_gradient_32", 8, 64, 64),
-            ("attention_f32_key_gradient_32", 8, 64, 64),
-        ],
-    },
-    Kernels {
-        size: 64,
-        half: [
-            ("attention_forward_64", 4, 128, 64),
-            ("attention_query_gradient_64", 4, 128, 32),
-            ("attention_key_gradient_64", 8, 128, 64),
-        ],
-        single: [
-            ("attention_f32_forward_64", 8, 64, 64),
-            ("attention_f32_query_gradient_64", 8, 64, 64),
-            ("attention_f32_key_gradient_64", 8, 64, 64),
-        ],
-    },
-    Kernels {
-        size: LARGEST_HEAD,
-        half: [
-            ("attention_forward_128", 8, 128, 64),
-            ("attention_query_gradient_128", 8, 128, 64),
-            ("attention_key_gradient_128", 8, 128, 64),
-        ],
-        single: [
-            ("attention_f32_forward_128", 8, 64, 64),
-            ("attention_f32_query_gradient_128", 8, 64, 64),
-            ("attention_f32_key_gradient_128", 8, 64, 64),
-        ],
-    },
+    kernels!(16, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
+    kernels!(32, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
+    kernels!(64, [4, 128, 64], [4, 128, 32], [8, 128, 64]),
+    kernels!(128, [8, 128, 64], [8, 128, 64], [8, 128, 64]),
 ];
 
 /// Which of a row of [`KERNELS`].
