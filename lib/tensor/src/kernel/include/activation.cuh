@@ -24,7 +24,8 @@ DEVICE Activated gelu_tanh(float z) {
     const float slope = 0.79788456080286536f * fmaf(3.0f * 0.044715f * z, z, 1.0f);
     const float t = tanhf(u);
     const float cdf = fmaf(0.5f, t, 0.5f);
-    return {z * cdf, fmaf(0.5f * z * fmaf(-t, t, 1.0f), slope, cdf)};
+    // Where t is 1 the square of z may be infinite; its product with zero must not be.
+    return {z * cdf, fmaf(0.5f * z * fmaf(-t, t, 1.0f), fminf(slope, 1e30f), cdf)};
 }
 
 // z σ(z), and σ(z) (1 + z (1 - σ(z))).
