@@ -19,6 +19,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("attention.cuh", include_str!("../include/attention.cuh")),
     ("element.cuh", include_str!("../include/element.cuh")),
     ("flat.cuh", include_str!("../include/flat.cuh")),
+    ("gather.cuh", include_str!("../include/gather.cuh")),
     ("mma.cuh", include_str!("../include/mma.cuh")),
     ("norm.cuh", include_str!("../include/norm.cuh")),
     ("philox.cuh", include_str!("../include/philox.cuh")),
