@@ -1,13 +1,12 @@
 //! What a run will need, measured on a few real updates that are then thrown away.
 
 use super::learner::{self, Learner};
-use super::numerics::{self, Numerics};
+use super::numerics::Numerics;
 use crate::optim::Schedule;
-use crate::recompute::{Plan, Recompute};
+use crate::recompute::Plan;
 use crate::stages::{Batch, ConfigOf, Stage};
 use data::loader::Order;
 use serde::Serialize;
-use std::rc::Rc;
 use std::time::Instant;
 use tensor::Device;
 use unix::{Error, Result};
@@ -70,9 +69,7 @@ fn measure_inside<S: Stage>(
     let mut learner = Learner::new(params, &config.optimizer, schedule, training);
     let order = Order::new(config.seed, stage.samples(), training.batch_size)?;
     device.reset_peak();
-    let dtype = numerics::dtype(training, device);
-    let recompute = Rc::new(Recompute::new(training.mem_budget));
-    let numerics = Numerics { dtype, loss_scale: 1.0, recompute };
+    let numerics = Numerics::new(training, device);
     let mut times = Vec::new();
     for update in 0..2 * updates {
         let mut passes = Vec::new();

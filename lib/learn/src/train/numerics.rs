@@ -1,6 +1,7 @@
 //! In which numbers a run computes: the type inside the model, and the scale that keeps gradients in
 //! the range of half precision (Micikevicius et al. 2018, §3.2).
 
+use super::progress::Progress;
 use crate::config::{Precision, Training};
 use crate::recompute::Recompute;
 use serde::{Deserialize, Serialize};
@@ -18,8 +19,37 @@ pub struct Numerics {
     pub recompute: Rc<Recompute>,
 }
 
+impl Numerics {
+    /// What the first pass computes in.
+    pub fn new(training: &Training, device: Device) -> Self {
+        let recompute = Rc::new(Recompute::new(training.mem_budget));
+        Self { dtype: dtype(training, device), loss_scale: 1.0, recompute }
+    }
+
+    /// What the next pass computes in.
+    pub fn at(&self, progress: &Progress) -> Self {
+        let loss_scale = match self.dtype {
+            Dtype::F16 => progress.loss_scale.unwrap_or_default().scale,
+            _ => 1.0,
+        };
+        Self { loss_scale, ..self.clone() }
+    }
+
+    /// Lets the loss scale follow an update that was applied or not; whether gradients beyond the range of
+    /// half precision are why it was not, which is no fault of the model's.
+    pub fn follow(&self, progress: &mut Progress, loss: f64, applied: bool) -> bool {
+        if self.dtype != Dtype::F16 {
+            return false;
+        }
+        let scale = progress.loss_scale.get_or_insert_default();
+        let overflow = !applied && loss.is_finite() && scale.is_to_blame();
+        scale.follow(overflow);
+        overflow
+    }
+}
+
 /// The element type that `training` asks for on `device`. The CPU has f32 only, which is said.
-pub fn dtype(training: &Training, device: Device) -> Dtype {
+fn dtype(training: &Training, device: Device) -> Dtype {
     match (training.amp, device) {
         (false, _) => Dtype::F32,
         (true, Device::Cpu) => {

@@ -2,22 +2,20 @@
 
 use super::compiled::Compiled;
 use super::learner::{Learner, Step};
-use super::numerics::{self, Numerics};
+use super::numerics::Numerics;
 use super::progress::Progress;
 use super::reporter::Reporter;
 use super::{machine, restart};
 use crate::checkpoint::{Done, KeepRules, Loaded, Saver, State};
 use crate::config::{OnSpike, Training};
 use crate::optim::Schedule;
-use crate::recompute::Recompute;
 use crate::stages::{ConfigOf, Stage};
 use dist::Collective;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tensor::{Device, Dtype};
+use tensor::Device;
 use unix::budget::Budget;
 use unix::lease::Lease;
 use unix::run_dir::RunDir;
@@ -77,9 +75,7 @@ pub(super) struct Session<S: Stage> {
     pub validated: (u64, Value),
     /// The update of the run's own checkpoint that this start goes on from, unchanged.
     pub stands_at: Option<u64>,
-    /// Element type inside the model.
-    dtype: Dtype,
-    recompute: Rc<Recompute>,
+    numerics: Numerics,
     pub compiled: Compiled<S::Batch>,
     longest_update: Duration,
     longest_save: Duration,
@@ -221,9 +217,8 @@ impl<S: Stage> Session<S> {
             },
             validated,
             stands_at,
-            dtype: numerics::dtype(training, job.device),
+            numerics: Numerics::new(training, job.device),
             compiled: Compiled::new(training.compile, job.device),
-            recompute: Rc::new(Recompute::new(training.mem_budget)),
             longest_update: Duration::ZERO,
             longest_save: Duration::ZERO,
             warned_of_cost: false,
@@ -262,23 +257,13 @@ impl<S: Stage> Session<S> {
 
     /// What the next pass computes in.
     pub fn numerics(&self) -> Numerics {
-        let loss_scale = match self.dtype {
-            Dtype::F16 => self.progress.loss_scale.unwrap_or_default().scale,
-            _ => 1.0,
-        };
-        Numerics { dtype: self.dtype, loss_scale, recompute: Rc::clone(&self.recompute) }
+        self.numerics.at(&self.progress)
     }
 
     /// Counts an update.
     pub fn count(&mut self, training: &Training, loss: f64, step: &Step) {
         let p = &mut self.progress;
-        // Gradients beyond the range of half precision are no fault of the model's.
-        let mut overflow = false;
-        if self.dtype == Dtype::F16 {
-            let scale = p.loss_scale.get_or_insert_default();
-            overflow = !step.applied && loss.is_finite() && scale.is_to_blame();
-            scale.follow(overflow);
-        }
+        let overflow = self.numerics.follow(p, loss, step.applied);
         p.update += 1;
         p.samples += training.samples_per_update();
         let applied = step.applied.then_some((loss, step.gradient_norm));

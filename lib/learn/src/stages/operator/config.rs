@@ -1,0 +1,120 @@
+//! The configuration of the stage.
+
+use crate::config::{Config, Faults, Validate, within};
+use crate::models::OperatorModel;
+use crate::models::codec::Border;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What the operator is trained on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LatentData {
+    /// Latents of the training split, a folder that `latent-cache` wrote.
+    pub train: PathBuf,
+    /// Latents of the validation split.
+    pub validation: PathBuf,
+    /// Frames from one state to the next; with several, each sample draws one, and the model is told
+    /// by its Δt.
+    #[serde(default = "strides")]
+    pub strides: Vec<usize>,
+    /// Move the tokens round by a random number, for periodic domains: an exact symmetry of the codec
+    /// and the equation.
+    #[serde(default)]
+    pub roll: bool,
+    /// How much more often rollouts start early than late, where fields change fastest: the start is
+    /// drawn as u^early of the way with u uniform. 1 for equally often.
+    #[serde(default = "even")]
+    pub early: f64,
+    /// Deviation of noise added to the first state, in units of each channel's.
+    #[serde(default)]
+    pub noise: f64,
+    /// What lies beyond the border of the domain.
+    #[serde(default)]
+    pub border: Border,
+}
+
+fn strides() -> Vec<usize> {
+    vec![1]
+}
+
+fn even() -> f64 {
+    1.0
+}
+
+/// What is minimised.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorLoss {
+    /// Steps of the rollouts trained through; with several, each for an equal part of the updates, in
+    /// this order.
+    #[serde(default = "horizons")]
+    pub horizons: Vec<usize>,
+    /// Added to the energy of a state, in units of the mean energy.
+    #[serde(default = "floor")]
+    pub floor: f64,
+    /// Weight of the relative difference of spectral energy over tokens.
+    #[serde(default)]
+    pub spectral_energy: f64,
+    /// Weight of the squared difference of the magnitudes of the spectra over features.
+    #[serde(default)]
+    pub spectrum: f64,
+    /// Weight of the relative error of the first step, √(Σ (ẑ - z)²/Σ z²).
+    #[serde(default)]
+    pub relative: f64,
+    /// Steps of the rollouts of a validation.
+    #[serde(default = "sixteen")]
+    #[schemars(range(min = 1))]
+    pub validation_steps: usize,
+}
+
+fn horizons() -> Vec<usize> {
+    vec![1]
+}
+
+fn floor() -> f64 {
+    0.1
+}
+
+fn sixteen() -> usize {
+    16
+}
+
+/// The configuration of the stage.
+pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
+
+impl Validate for OperatorConfig {
+    fn faults(&self) -> Faults {
+        let mut faults = self.common_faults();
+        faults.extend(within("model", self.model.faults()));
+        let mut fault = |key: &str, text: &str| faults.push((key.into(), text.into()));
+        if self.data.strides.is_empty() || self.data.strides.contains(&0) {
+            fault("data.strides", "needs strides of at least 1");
+        }
+        if self.data.roll && self.data.border != Border::Periodic {
+            fault("data.roll", "is a symmetry of periodic domains only");
+        }
+        if self.data.early.is_nan() || self.data.early < 1.0 {
+            fault("data.early", "must be at least 1");
+        }
+        let l = &self.loss;
+        if l.horizons.is_empty() || l.horizons.contains(&0) {
+            fault("loss.horizons", "needs horizons of at least 1");
+        }
+        for (key, value) in [
+            ("data.noise", self.data.noise),
+            ("loss.spectral_energy", l.spectral_energy),
+            ("loss.spectrum", l.spectrum),
+            ("loss.relative", l.relative),
+        ] {
+            if value.is_nan() || value < 0.0 {
+                fault(key, "must not be negative");
+            }
+        }
+        if l.floor.is_nan() || l.floor <= 0.0 {
+            fault("loss.floor", "must be a positive number");
+        }
+        faults
+    }
+}
