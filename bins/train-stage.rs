@@ -100,6 +100,14 @@ STARTING AGAIN
   An older process that comes back after it was taken over writes nothing more and ends with 75. When
   another version, processor or device goes on, a warning says that bits may differ.
 
+DEVICES
+  auto takes the first GPU it may see, and the CPU where there is none, and says which and why. cuda is
+  cuda:0. Kernels are compiled for the GPU at hand when they are first used, which takes seconds, and
+  kept; --warm-kernels does it ahead, on a machine without one. emu, in builds for tests, runs the very
+  kernels on the host, thousands of times slower, and watches every access to memory. A checkpoint goes
+  from any device to any other; bits are those of the device. What shapes memory and speed on a GPU are
+  the keys training.amp, precision, tf32, compile and mem_budget, longhaul-config(5).
+
 ENVIRONMENT
   LONGHAUL_HEARTBEAT     Seconds between two signs of life; 10 unless given, and then 9 are the 90 s
                          above.

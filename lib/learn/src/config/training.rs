@@ -23,6 +23,9 @@ pub struct Training {
     /// With amp: which 16-bit floats. f16 comes with a loss scale that follows the gradients.
     #[serde(default)]
     pub precision: Precision,
+    /// Let products of f32 matrices on a GPU round their operands to 11 bits (TF32): faster, and less precise.
+    #[serde(default)]
+    pub tf32: bool,
     /// Record a pass on a device once its shapes are known, and launch it as a whole from then on.
     #[serde(default = "yes")]
     pub compile: bool,

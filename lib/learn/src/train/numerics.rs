@@ -22,6 +22,7 @@ pub struct Numerics {
 impl Numerics {
     /// What the first pass computes in.
     pub fn new(training: &Training, device: Device) -> Self {
+        tensor::kernel::set_tf32(training.tf32);
         let recompute = Rc::new(Recompute::new(training.mem_budget));
         Self { dtype: dtype(training, device), loss_scale: 1.0, recompute }
     }
