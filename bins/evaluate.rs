@@ -8,6 +8,7 @@ use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
 use learn::evaluate::{self, Evaluation, Models, Plan, Protocol, pictures};
 use learn::trained::{TrainedCodec, TrainedOperator, Weights};
+use tensor::Wanted;
 use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
@@ -50,6 +51,9 @@ struct Args {
     /// Weights of the models: ema, their average where there is one, or raw
     #[arg(long, value_name = "WHICH", default_value_t)]
     weights: Weights,
+    /// Where to compute: auto (a GPU where there is one, else the CPU), cpu, cuda, cuda:N, emu
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: Wanted,
     /// Threads; one for each processor when absent
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -125,8 +129,9 @@ fn run(args: Args) -> Result<Exit> {
     if let Some(threads) = args.threads {
         tensor::parallel::set_threads(threads)?;
     }
-    let codec = TrainedCodec::open(&args.codec, args.weights)?;
-    let open = |path: &PathBuf| TrainedOperator::open(path, args.weights, &codec);
+    let device = args.device.open()?.0;
+    let codec = TrainedCodec::open(&args.codec, args.weights)?.on(device)?;
+    let open = |path: &PathBuf| TrainedOperator::open(path, args.weights, &codec)?.on(device);
     let operator = args.operator.as_ref().map(open).transpose()?;
     let models = Models { codec: &codec, operator: operator.as_ref() };
     let set = TrajectorySet::open(&args.split, args.on, Verify::Sizes)?;

@@ -9,6 +9,7 @@ use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
 use learn::trained::{TrainedCodec, Weights};
 use serde_json::json;
+use tensor::Wanted;
 use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
@@ -55,6 +56,9 @@ struct Make {
     /// Trajectories of a shard
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     shard: u32,
+    /// Where to compute: auto (a GPU where there is one, else the CPU), cpu, cuda, cuda:N, emu
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: Wanted,
     /// Threads; one for each processor when absent
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -110,7 +114,7 @@ fn make(args: &Make) -> Result<Exit> {
     if let Some(threads) = args.threads {
         tensor::parallel::set_threads(threads)?;
     }
-    let codec = TrainedCodec::open(&args.codec, args.weights)?;
+    let codec = TrainedCodec::open(&args.codec, args.weights)?.on(args.device.open()?.0)?;
     let mut out = Out::stdout(args.output);
     for name in &args.on {
         let set = TrajectorySet::open(&args.split, *name, Verify::Hashes)?;

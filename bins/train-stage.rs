@@ -115,6 +115,8 @@ ENVIRONMENT
                          $XDG_CACHE_HOME or ~/.cache unless given. At most 256 MiB.
   LONGHAUL_NVRTC         The compiler of kernels, libnvrtc.so, or its folder, when the loader does not
                          find it. A machine whose cache has all kernels does without.
+  LONGHAUL_DEVICE_MEMORY
+                         The most bytes to take of a GPU that is shared with others.
   CUDA_VISIBLE_DEVICES   The GPUs that cuda:N counts.
 
 SIGNALS
@@ -190,9 +192,6 @@ where
     let environment = |name: &str| std::env::var(name).ok();
     let loaded = learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment)?;
     let (device, why) = args.device.open()?;
-    if args.device == Wanted::Auto {
-        unix::note!("device {device}: {why}");
-    }
     if let Some(threads) = loaded.config.training.threads {
         tensor::parallel::set_threads(threads)?;
     }
@@ -216,6 +215,7 @@ where
         accept_changes: args.accept_config_change,
         retry: args.retry,
         device,
+        why_device: why,
         ranks: &Solo,
     })
 }

@@ -145,6 +145,21 @@ fn a_run_in_half_precision_goes_on_where_it_was() {
 }
 
 #[test]
+fn no_memory_is_one_error_with_what_would_help() {
+    let folder = prepare();
+    let seen = shell(
+        folder.path(),
+        "LONGHAUL_DEVICE_MEMORY=100000 train-stage operator -c operator.yaml --run run --device emu \
+             || exit $?",
+    );
+    assert_eq!(seen.status, Some(1), "{}", seen.stderr);
+    let told = seen.stderr.lines().last().unwrap();
+    for word in ["emu has no memory for a tensor of", "training.batch_size", "mem_budget", "amp"] {
+        assert!(told.contains(word), "{word}: {}", seen.stderr);
+    }
+}
+
+#[test]
 fn what_a_device_cannot_do_is_said_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let seen =

@@ -117,13 +117,19 @@ impl<'a> Pass<'a> {
         self.device
     }
 
-    /// A tensor of the full type on the device of the pass, not differentiated.
+    /// A tensor of the full type on the device of the pass, not differentiated. What changes from pass to
+    /// pass is taken there before ([`Pass::data`]): constants stay.
     pub fn constant(&self, tensor: &Tensor) -> Result<Var> {
         let tensor = match tensor.device() {
             Device::Cpu => kernel::constant(&tensor.to_dtype(self.dtype), self.device)?,
             _ => tensor.clone(),
         };
         Ok(constant(tensor))
+    }
+
+    /// Data on the device of the pass, not differentiated.
+    pub fn data(&self, tensor: &Tensor) -> Result<Var> {
+        Ok(constant(tensor.to_device(self.device)?))
     }
 
     /// [`Pass::constant`] with every element `value`.

@@ -98,7 +98,11 @@ impl Wanted {
             }
             Wanted::Auto => match crate::kernel::cuda::Gpu::open(0) {
                 Ok(gpu) => Ok((Device::Cuda(0), gpu.name().to_string())),
-                Err(why) => Ok((Device::Cpu, why.to_string())),
+                // What to do about it is for those who wanted one.
+                Err(why) => {
+                    let why = why.to_string();
+                    Ok((Device::Cpu, why.split(';').next().unwrap_or(&why).to_string()))
+                }
             },
         }
     }

@@ -221,7 +221,7 @@ impl Stage for CodecStage {
             }
             let tape = Tape::without_gradients();
             let pass = Pass::frozen(&tape, params);
-            let z = self.codec.encode(&pass, &pass.constant(&input)?)?;
+            let z = self.codec.encode(&pass, &pass.data(&input)?)?;
             let output = self.codec.decode(&pass, &z)?.value().to_host()?;
             for ((sample, u), v) in
                 chunk.iter().zip(&fields).zip(output.read::<f32>().chunks_exact(points))

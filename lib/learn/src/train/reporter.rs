@@ -75,12 +75,13 @@ impl Reporter {
             }),
         )?;
         unix::note!(
-            "{}: {} parameters, update {} of {}, {} on {} threads, time: {budget}",
+            "{}: {} parameters, update {} of {}, {} ({}), {} threads, time: {budget}",
             S::NAME,
             learner.params.count(),
             progress.update,
             training.updates,
             job.device,
+            job.why_device,
             tensor::parallel::threads()
         );
         budget.notes.iter().for_each(|note| unix::note!("{note}"));

@@ -49,6 +49,8 @@ pub struct Job<'a, S: Stage> {
     pub retry: bool,
     /// Where to compute.
     pub device: Device,
+    /// Why there, for people.
+    pub why_device: String,
     /// The ranks of the run.
     pub ranks: &'a dyn Collective,
 }

@@ -11,7 +11,7 @@ use crate::stages::codec::CodecStage;
 use data::latents::Key;
 use data::split_set::TrajectorySet;
 use std::path::Path;
-use tensor::{Dtype, Tape, Tensor};
+use tensor::{Device, Dtype, Tape, Tensor};
 use unix::{Context, Error, Result};
 
 /// Fields that go through the model at once: enough for all threads, few enough for the caches.
@@ -58,6 +58,12 @@ impl TrainedCodec {
             points,
             tokens: grid[0] * grid[1],
         })
+    }
+
+    /// The same, computing on `device`.
+    pub fn on(mut self, device: Device) -> Result<Self> {
+        self.params = self.params.to_device(device)?;
+        Ok(self)
     }
 
     /// Where it came from.
@@ -133,7 +139,7 @@ impl TrainedCodec {
             self.normalisation.apply(fields, input.write());
             let tape = Tape::without_gradients();
             let pass = Pass::frozen(&tape, &self.params);
-            let z = self.codec.encode(&pass, &pass.constant(&input)?)?;
+            let z = self.codec.encode(&pass, &pass.data(&input)?)?;
             latents.extend_from_slice(z.value().to_host()?.read::<f32>());
         }
         Ok(Tensor::of(&latents, &[count, self.tokens, self.dim()]))
@@ -149,7 +155,7 @@ impl TrainedCodec {
             let z = Tensor::of(z, &[z.len() / width, self.tokens, self.dim()]);
             let tape = Tape::without_gradients();
             let pass = Pass::frozen(&tape, &self.params);
-            let u = self.codec.decode(&pass, &pass.constant(&z)?)?;
+            let u = self.codec.decode(&pass, &pass.data(&z)?)?;
             self.normalisation.invert(u.value().to_host()?.read::<f32>(), out);
         }
         Ok(fields)

@@ -10,7 +10,7 @@ use crate::stages::Constants;
 use crate::stages::operator::{LatentData, OperatorStage};
 use data::parameter::Parameter;
 use std::path::Path;
-use tensor::{Dtype, Tape, Tensor};
+use tensor::{Device, Dtype, Tape, Tensor};
 use unix::{Context, Error, Result};
 
 /// States that go through the model at once: enough for all threads, few enough for the caches.
@@ -68,6 +68,12 @@ impl TrainedOperator {
         Ok(Self { origin, operator, params, scale, condition, strides })
     }
 
+    /// The same, computing on `device`.
+    pub fn on(mut self, device: Device) -> Result<Self> {
+        self.params = self.params.to_device(device)?;
+        Ok(self)
+    }
+
     /// Where it came from.
     pub fn origin(&self) -> &Origin {
         &self.origin
@@ -104,7 +110,7 @@ impl TrainedOperator {
     pub fn step(&self, z: &Tensor, features: &Tensor) -> Result<Tensor> {
         let tape = Tape::without_gradients();
         let pass = Pass::frozen(&tape, &self.params);
-        let (z, features) = (pass.constant(z)?, pass.constant(features)?);
+        let (z, features) = (pass.data(z)?, pass.data(features)?);
         self.operator.forward(&pass, &z, &features)?.value().to_host()
     }
 

@@ -62,6 +62,7 @@ impl Run {
             accept_changes: false,
             retry: false,
             device: tensor::Device::Cpu,
+            why_device: String::new(),
             ranks: &Solo,
         };
         match train(&job) {

@@ -11,7 +11,7 @@ use crate::memory::{Usage, size_class};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use unix::{Error, Exit, Result};
 
 /// The least that is worth a place of its own: what the hardware reads at a time.
@@ -150,12 +150,12 @@ fn take(device: Device, home: u64, class: usize, asked: usize) -> Result<u64> {
     let address = match cached {
         Some(address) => address,
         None => {
-            let address = match backend::allocate(device, class) {
+            let address = match allocate(device, class, &pool.usage) {
                 Ok(address) => address,
                 // What is cached in other sizes may be enough.
                 Err(_) if !pool.free.is_empty() => {
                     release(device, pool);
-                    backend::allocate(device, class)
+                    allocate(device, class, &pool.usage)
                         .map_err(|why| no_memory(device, asked, &pool.usage, &why))?
                 }
                 Err(why) => return Err(no_memory(device, asked, &pool.usage, &why)),
@@ -169,6 +169,30 @@ fn take(device: Device, home: u64, class: usize, asked: usize) -> Result<u64> {
     pool.usage.live += class;
     pool.usage.peak = pool.usage.peak.max(pool.usage.live);
     Ok(address)
+}
+
+/// Memory from the device's system. Errors: there is none left, or no more is to be taken.
+fn allocate(device: Device, bytes: usize, usage: &Usage) -> Result<u64> {
+    match limit()? {
+        Some(limit) if usage.held + bytes > limit => {
+            Err(Error::new(Exit::Failure, format!("LONGHAUL_DEVICE_MEMORY is {limit}")))
+        }
+        _ => backend::allocate(device, bytes),
+    }
+}
+
+/// The most bytes that this process takes of a device, by LONGHAUL_DEVICE_MEMORY: for devices that are
+/// shared. Errors: that is no number.
+fn limit() -> Result<Option<usize>> {
+    static LIMIT: OnceLock<Option<Result<usize, String>>> = OnceLock::new();
+    let read = || {
+        let text = std::env::var("LONGHAUL_DEVICE_MEMORY").ok()?;
+        Some(
+            text.parse()
+                .map_err(|_| format!("LONGHAUL_DEVICE_MEMORY={text} is no number of bytes")),
+        )
+    };
+    LIMIT.get_or_init(read).clone().transpose().map_err(Error::usage)
 }
 
 /// The one error of a device without memory: sizes, and the keys that help.

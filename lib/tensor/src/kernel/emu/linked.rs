@@ -2,6 +2,7 @@
 
 use crate::dtype::Dtype;
 use crate::kernel::{Arg, Grid, Source, Value};
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use unix::{Error, Exit, Result};
@@ -86,8 +87,20 @@ pub(crate) fn zero(address: u64, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// The order of LONGHAUL_EMULATOR_ORDER, a number as in [`run`]; 0 without.
+thread_local! {
+    static ORDER: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// From now on this thread's kernels run in this order, a number as in [`run`].
+pub fn set_order(order: u64) {
+    ORDER.set(Some(order));
+}
+
+/// The order that was set, or that of LONGHAUL_EMULATOR_ORDER; 0 without.
 fn order() -> u64 {
+    if let Some(order) = ORDER.get() {
+        return order;
+    }
     static ORDER: OnceLock<u64> = OnceLock::new();
     let read = || std::env::var("LONGHAUL_EMULATOR_ORDER").ok()?.parse().ok();
     *ORDER.get_or_init(|| read().unwrap_or(0))

@@ -9,6 +9,9 @@ pub fn available() -> Result<()> {
     Err(Error::usage("this build has no emulator (feature emu)"))
 }
 
+/// Nothing, without the emulator.
+pub fn set_order(_order: u64) {}
+
 pub(crate) fn allocate(_bytes: usize) -> Result<u64> {
     available().map(|()| 0)
 }
