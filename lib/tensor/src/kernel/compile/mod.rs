@@ -17,6 +17,8 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("activation.cuh", include_str!("../include/activation.cuh")),
     ("async.cuh", include_str!("../include/async.cuh")),
     ("attention.cuh", include_str!("../include/attention.cuh")),
+    ("attention_f32.cuh", include_str!("../include/attention_f32.cuh")),
+    ("attention_half.cuh", include_str!("../include/attention_half.cuh")),
     ("element.cuh", include_str!("../include/element.cuh")),
     ("flat.cuh", include_str!("../include/flat.cuh")),
     ("gather.cuh", include_str!("../include/gather.cuh")),

@@ -5,41 +5,44 @@
 //! done on the fly, keys would be normalised again for every tile of queries.
 
 use super::layout::{Part, Segment, Sizes, segments};
+use super::rows::{aligned, delta, normalize, normalize_backward};
 use super::{Attention, LARGEST_HEAD};
 use crate::args;
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_ELEMENTS, Arg, Grid, Source, columns, fail};
+use crate::kernel::{Arg, Grid, ONLY_F32, Source, fail};
 use crate::op::{Grads, Saved, Slot};
 use crate::tensor::Tensor;
 use unix::Error;
 
-/// Tensor cores.
-pub static HALF: Source = Source {
-    name: "attention",
-    text: include_str!("attention.cu"),
-    elements: &[Dtype::Bf16, Dtype::F16],
-};
+macro_rules! source {
+    ($name:literal, $elements:expr) => {
+        Source { name: $name, text: include_str!(concat!($name, ".cu")), elements: $elements }
+    };
+}
 
-/// Multiply-adds in f32.
-pub static SINGLE: Source = Source {
-    name: "attention_f32",
-    text: include_str!("attention_f32.cu"),
-    elements: &[Dtype::F32],
-};
+const HALF: &[Dtype] = &[Dtype::Bf16, Dtype::F16];
 
-/// Rows of heads by themselves.
-pub static ROWS: Source = Source {
-    name: "attention_rows",
-    text: include_str!("attention_rows.cu"),
-    elements: ALL_ELEMENTS,
-};
+/// On tensor cores. A source for each pass: NVRTC compiles them side by side.
+pub static FORWARD: Source = source!("attention_forward", HALF);
+/// See [`FORWARD`].
+pub static QUERY_GRADIENT: Source = source!("attention_query_gradient", HALF);
+/// See [`FORWARD`].
+pub static KEY_GRADIENT: Source = source!("attention_key_gradient", HALF);
 
-/// Threads of the kernels of [`ROWS`].
-const ROW_THREADS: usize = 256;
+/// By multiply-adds in f32.
+pub static FORWARD_F32: Source = source!("attention_f32_forward", ONLY_F32);
+/// See [`FORWARD_F32`].
+pub static QUERY_GRADIENT_F32: Source = source!("attention_f32_query_gradient", ONLY_F32);
+/// See [`FORWARD_F32`].
+pub static KEY_GRADIENT_F32: Source = source!("attention_f32_key_gradient", ONLY_F32);
 
-/// At most this many partial sums of the gradient of a weight.
-const MOST_PARTIALS: usize = 256;
+/// By pass: for 16-bit elements, for f32.
+const SOURCES: [[&Source; 2]; 3] = [
+    [&FORWARD, &FORWARD_F32],
+    [&QUERY_GRADIENT, &QUERY_GRADIENT_F32],
+    [&KEY_GRADIENT, &KEY_GRADIENT_F32],
+];
 
 /// A kernel for one padded size of a head: its name, warps of a block, rows of the tile that it keeps, rows
 /// of those it passes over.
@@ -52,7 +55,7 @@ struct Kernels {
     single: [Tile; 3],
 }
 
-/// The numbers are those at the end of `attention.cu`; in f32 all tiles have 64 rows.
+/// The numbers are those at the end of the sources; in f32 all tiles have 64 rows.
 macro_rules! kernels {
     ($size:literal, $forward:expr, $query:expr, $key:expr) => {
         Kernels {
@@ -182,7 +185,7 @@ impl<'a> Call<'a> {
         ]
         .to_vec();
         args.extend_from_slice(rest);
-        let source = if half { &HALF } else { &SINGLE };
+        let source = SOURCES[pass as usize][usize::from(!half)];
         let blocks = length.div_ceil(rows) * heads * s.batch;
         source.launch(self.element, name, Grid::new(blocks, 32 * warps).shared(shared), &args);
     }
@@ -197,8 +200,7 @@ fn shared_bytes(pass: Pass, element: Dtype, size: usize, rows: usize, others: us
         return scores
             + match pass {
                 Pass::Forward => tile(rows) + 2 * tile(others),
-                Pass::QueryGradient => 2 * tile(rows) + 2 * tile(others),
-                Pass::KeyGradient => 2 * tile(rows) + 2 * tile(others) + 2 * others * 4,
+                Pass::QueryGradient | Pass::KeyGradient => 2 * tile(rows) + 2 * tile(others),
             };
     }
     let tile = |rows: usize| rows * size * element.bytes();
@@ -206,86 +208,6 @@ fn shared_bytes(pass: Pass, element: Dtype, size: usize, rows: usize, others: us
         Pass::Forward => tile(rows) + 2 * tile(others),
         Pass::QueryGradient => 2 * tile(rows) + 4 * tile(others),
         Pass::KeyGradient => 2 * tile(rows) + 4 * tile(others) + 4 * others * 4,
-    }
-}
-
-/// How rows of heads are divided among lanes: lanes of a row (a power of two), and blocks for `count`.
-fn lanes(dim: usize, element: Dtype, count: usize) -> (usize, usize) {
-    let lanes = dim.div_ceil(16 / element.bytes()).next_power_of_two();
-    (lanes, count.div_ceil(ROW_THREADS / lanes))
-}
-
-/// Whether rows that start at multiples of all `sizes` start at multiples of 16 bytes.
-fn aligned(element: Dtype, sizes: &[usize]) -> bool {
-    sizes.iter().all(|n| n.is_multiple_of(16 / element.bytes()))
-}
-
-/// The queries or keys of one tensor, normalised: [B, T, heads·D].
-fn normalize(op: &Attention, s: Sizes, heads: usize, at: &Segment, [x, w]: [&Tensor; 2]) -> Tensor {
-    let element = x.dtype();
-    let mut y = Tensor::arbitrary_on(x.device(), &[s.batch, at.rows, heads * s.dim], element);
-    let count = s.batch * at.rows * heads;
-    let (lanes, blocks) = lanes(s.dim, element, count);
-    ROWS.launch(
-        element,
-        "attention_rows_normalize",
-        Grid::new(blocks, ROW_THREADS),
-        args![
-            x,
-            w,
-            &mut y,
-            count as i64,
-            heads,
-            s.dim,
-            lanes,
-            at.stride,
-            at.start,
-            op.qk_norm.unwrap_or_default() as f32,
-            aligned(element, &[s.dim, at.stride, at.start]),
-        ],
-    );
-    y
-}
-
-/// Gradients of queries or keys `x`, into `dx`, and of their weight, from that of the normalised ones.
-fn normalize_backward(
-    op: &Attention,
-    s: Sizes,
-    heads: usize,
-    at: &Segment,
-    [x, w, dn]: [&Tensor; 3],
-    dx: &mut Option<Slot>,
-    dw: &mut Option<Slot>,
-) {
-    let element = x.dtype();
-    let count = s.batch * at.rows * heads;
-    let (lanes, blocks) = lanes(s.dim, element, count);
-    let blocks = blocks.div_ceil(4).min(MOST_PARTIALS);
-    let mut partial = Tensor::arbitrary_on(x.device(), &[blocks, s.dim], Dtype::F32);
-    let add = dx.as_ref().is_some_and(|slot| slot.add);
-    ROWS.launch(
-        element,
-        "attention_rows_normalize_backward",
-        Grid::new(blocks, ROW_THREADS),
-        args![
-            x,
-            w,
-            dn,
-            dx.as_mut().map(|slot| &mut slot.tensor),
-            &mut partial,
-            count as i64,
-            heads,
-            s.dim,
-            lanes,
-            at.stride,
-            at.start,
-            op.qk_norm.unwrap_or_default() as f32,
-            aligned(element, &[s.dim, at.stride, at.start]),
-            add,
-        ],
-    );
-    if let Some(dw) = dw {
-        columns::sum_rows(&partial, dw);
     }
 }
 
@@ -384,29 +306,4 @@ pub(super) fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut G
             grads.put(i, slot);
         }
     }
-}
-
-/// O . dO of every query and head: f32 [B, heads, queries].
-fn delta(s: Sizes, out: &Tensor, dy: &Tensor, log_sums: &Tensor) -> Tensor {
-    let element = dy.dtype();
-    let mut delta = Tensor::arbitrary_on(dy.device(), log_sums.shape(), Dtype::F32);
-    let count = delta.len();
-    let (lanes, blocks) = lanes(s.dim, element, count);
-    ROWS.launch(
-        element,
-        "attention_rows_delta",
-        Grid::new(blocks, ROW_THREADS),
-        args![
-            out,
-            dy,
-            &mut delta,
-            count as i64,
-            s.queries,
-            s.heads,
-            s.dim,
-            lanes,
-            aligned(element, &[s.dim]),
-        ],
-    );
-    delta
 }

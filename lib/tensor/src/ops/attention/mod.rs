@@ -20,6 +20,7 @@ mod cases;
 mod cpu;
 pub(crate) mod cuda;
 mod layout;
+pub(crate) mod rows;
 
 pub use cases::cases;
 
@@ -64,10 +65,12 @@ pub enum Layout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask {
     /// No later ones: the last query sees all keys, each earlier query one less. Not for joined
-    /// sequences, which have no common order.
+    /// sequences, which have no common order. A hidden key weighs exactly zero, but may still be multiplied:
+    /// where a hidden key or value (or a gradient of the output) is infinite or NaN, NaN may reach queries
+    /// that do not see it.
     pub causal: bool,
     /// Only the first of each sequence, as many as the last input says (less than 0 counts as 0, more
-    /// than there are as all).
+    /// than there are as all). What is hidden is never read, whatever is in it.
     pub padding: bool,
 }
 

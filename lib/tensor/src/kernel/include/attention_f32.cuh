@@ -1,0 +1,153 @@
+// Attention in f32 by multiply-adds: the same passes over tiles as for 16-bit elements
+// (attention_half.cuh), with every product 64 rows by 64 columns.
+//
+// Of a product a thread computes four rows; the 16 threads that share rows are half a warp, so what they
+// tell each other through shared memory needs no barrier of the block.
+#pragma once
+
+#include "async.cuh"
+#include "attention.cuh"
+
+constexpr int THREADS = 256;
+constexpr int TILE = 64;         // rows of every tile
+constexpr int SCORES = TILE + 4; // distance of rows of scores
+
+// Distance of rows of a tile: eight rows are read at once, from different banks.
+template <int D>
+constexpr int PITCH = D + 4;
+
+DEVICE int thread_row() {
+    return static_cast<int>(threadIdx.x) / 16 * 4;
+}
+
+DEVICE int thread_column() {
+    return static_cast<int>(threadIdx.x) % 16;
+}
+
+// Starts to copy rows of an operand, those at positions from `start` on; from position `end` on, and
+// from column `dim` on, there are zeros.
+template <int D, class Order>
+DEVICE void load_tile(float* tile, const Call& c, const Rows<const float>& rows, const Order& order,
+                      int start, int end) {
+    constexpr int CHUNKS = D / 4;
+    const int chunk = static_cast<int>(threadIdx.x) % CHUNKS * 4;
+#pragma unroll 1
+    for (int row = static_cast<int>(threadIdx.x) / CHUNKS; row < TILE; row += THREADS / CHUNKS) {
+        const int at = start + row;
+        const int columns = at < end ? c.dim - chunk : 0;
+        const float* from = columns > 0 ? row_at(rows, key_row(order, at)) + chunk : c.q;
+        float* to = tile + row * PITCH<D> + chunk;
+        if (c.aligned) {
+            copy_async_16(to, from, columns > 0 ? 16 : 0);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                copy_async_4(to + i, i < columns ? from + i : c.q, i < columns);
+            }
+        }
+    }
+}
+
+// s = A B^T: rows thread_row() + i of A, rows thread_column() + 16 j of B.
+template <int D>
+DEVICE void multiply_rows(float (&s)[4][4], const float* a_tile, const float* b_tile) {
+    const float* a = a_tile + thread_row() * PITCH<D>;
+    const float* b = b_tile + thread_column() * PITCH<D>;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+        s[i / 4][i % 4] = 0.0f;
+    }
+#pragma unroll 2
+    for (int k = 0; k < D; k += 4) {
+        Vector<float, 4> x[4], y[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            x[i] = load_vector<4>(a + i * PITCH<D> + k);
+            y[i] = load_vector<4>(b + i * 16 * PITCH<D> + k);
+        }
+#pragma unroll
+        for (int i = 0; i < 64; ++i) {
+            float& sum = s[i / 16][i / 4 % 4];
+            sum = fmaf(x[i / 16].at[i % 4], y[i / 4 % 4].at[i % 4], sum);
+        }
+    }
+}
+
+// Columns of a thread in a product of D columns: neighbouring ones, repeated over the width.
+template <int D>
+constexpr int NEIGHBOURS = D / 16 < 4 ? D / 16 : 4;
+
+template <int D>
+DEVICE int column_of(int i) {
+    constexpr int N = NEIGHBOURS<D>;
+    return i / N * 16 * N + thread_column() * N + i % N;
+}
+
+// o += P B: rows thread_row() + i of the scores, all rows of B.
+template <int D>
+DEVICE void multiply_scores(float (&o)[4][D / 16], const float* scores, const float* tile) {
+    constexpr int N = NEIGHBOURS<D>;
+    const float* p = scores + thread_row() * SCORES;
+    const float* b = tile + thread_column() * N;
+#pragma unroll 1
+    for (int k = 0; k < TILE; k += 4) {
+        Vector<float, 4> x[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            x[i] = load_vector<4>(p + i * SCORES + k);
+        }
+#pragma unroll
+        for (int row = 0; row < 4; ++row) {
+#pragma unroll
+            for (int n = 0; n < D / 16; n += N) {
+                const auto y = load_vector<N>(b + (k + row) * PITCH<D> + n * 16);
+#pragma unroll
+                for (int i = 0; i < 4 * N; ++i) {
+                    float& sum = o[i / N][n + i % N];
+                    sum = fmaf(x[i / N].at[row], y.at[i % N], sum);
+                }
+            }
+        }
+    }
+}
+
+// A thread's scores to where its half warp reads them.
+DEVICE void store_scores(float* scores, const float (&s)[4][4]) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+        scores[(thread_row() + i / 4) * SCORES + thread_column() + i % 4 * 16] = s[i / 4][i % 4];
+    }
+    __syncwarp();
+}
+
+template <int N>
+DEVICE void clear(float (&x)[4][N]) {
+#pragma unroll
+    for (int i = 0; i < 4 * N; ++i) {
+        x[i / N][i % N] = 0.0f;
+    }
+}
+
+// Writes (or adds) one accumulated row times `factor`; zeros when `hidden`.
+template <int D>
+DEVICE void write_row(float* row, const float (&x)[D / 16], float factor, bool hidden, int dim,
+                      int add) {
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) {
+        const int column = column_of<D>(i);
+        if (column < dim) {
+            put(row + column, hidden ? 0.0f : x[i] * factor, add);
+        }
+    }
+}
+
+template <int D>
+DEVICE void write_gradient(const Target& target, const Rows<float>& rows, int row,
+                           const float (&x)[D / 16], float factor, bool hidden, int dim) {
+    const bool first = row < rows.split;
+    const int add = first ? target.add : target.add_second;
+    if ((first ? target.first : target.second) != nullptr && !(hidden && add)) {
+        write_row<D>(row_at(rows, row), x, factor, hidden, dim, add);
+    }
+}

@@ -1,0 +1,94 @@
+// elements: f32
+//
+// The gradients of keys and values in f32; parameters as in attention_query_gradient.cu. Scores are computed
+// transposed, a key a row.
+
+#include "attention_f32.cuh"
+
+template <int D>
+DEVICE void key_gradient(const Call& c, const float* dout, const float* lse, const float* delta,
+                         const Target& dk, const Target& dv) {
+    DYNAMIC_SHARED(memory);
+    float* scores = reinterpret_cast<float*>(memory);
+    float* k_tile = scores + TILE * SCORES;
+    float* v_tile = k_tile + TILE * PITCH<D>;
+    float* q_tile = v_tile + TILE * PITCH<D>;
+    float* dout_tile = q_tile + TILE * PITCH<D>;
+
+    const Place place = place_of((c.keys + TILE - 1) / TILE, c.heads / c.group);
+    const int first = place.tile * TILE;
+    const Keys keys = keys_of(c, place.sample);
+    load_tile<D>(k_tile, c, key_rows(c, place.sample, place.head), keys, first, keys.seen);
+    load_tile<D>(v_tile, c, value_rows(c, place.sample, place.head), keys, first, keys.seen);
+    // The first query that sees a key of this tile, down to a whole tile; none where no key is seen.
+    const int from = c.causal ? max(0, first + c.queries - c.keys) / TILE * TILE : 0;
+    const int tiles = first < keys.seen ? max(0, c.queries - from + TILE - 1) / TILE : 0;
+
+    const float to_base_2 = c.scale * LOG2_E;
+    float k_gradient[4][D / 16], v_gradient[4][D / 16];
+    clear(k_gradient);
+    clear(v_gradient);
+    for (int step = 0; step < tiles * c.group; ++step) {
+        const int head = place.head * c.group + step / tiles;
+        const int start = from + step % tiles * TILE;
+        load_tile<D>(q_tile, c, query_rows(c, place.sample, head), AsTheyLie{}, start, c.queries);
+        load_tile<D>(dout_tile, c, output_rows(c, dout, place.sample, head), AsTheyLie{}, start,
+                     c.queries);
+        commit_async();
+        wait_async<0>();
+        __syncthreads();
+        float p[4][4], ds[4][4];
+        multiply_rows<D>(p, k_tile, q_tile);
+        multiply_rows<D>(ds, v_tile, dout_tile);
+        const long long row = (static_cast<long long>(place.sample) * c.heads + head) * c.queries;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const int query = start + thread_column() + j * 16;
+            const float log_sum = lse[row + min(query, c.queries - 1)];
+            const float dot = delta[row + min(query, c.queries - 1)];
+            // Keys after this one are hidden; beyond the last query there is nothing.
+            const int last = c.causal ? query + c.keys - c.queries : c.keys;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const bool seen = query < c.queries && first + thread_row() + i <= last;
+                const float power = power_of_two(fmaf(p[i][j], to_base_2, -log_sum));
+                p[i][j] = seen ? power : 0.0f;
+                ds[i][j] = p[i][j] * (ds[i][j] - dot);
+            }
+        }
+        store_scores(scores, p);
+        multiply_scores<D>(v_gradient, scores, dout_tile);
+        store_scores(scores, ds);
+        multiply_scores<D>(k_gradient, scores, q_tile);
+        __syncthreads();
+    }
+    wait_async<0>();
+    const auto dk_rows = rows_of(dk.first, dk.second, place.sample, c.keys, c.key_split,
+                                 c.k_stride, c.k_start + place.head * c.dim);
+    const auto dv_rows = rows_of(dv.first, dv.second, place.sample, c.keys, c.key_split,
+                                 c.v_stride, c.v_start + place.head * c.dim);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int key = first + thread_row() + i;
+        if (key < c.keys) {
+            const int row = key_row(keys, key);
+            const bool hidden = key >= keys.seen;
+            write_gradient<D>(dk, dk_rows, row, k_gradient[i], c.scale, hidden, c.dim);
+            write_gradient<D>(dv, dv_rows, row, v_gradient[i], 1.0f, hidden, c.dim);
+        }
+    }
+}
+
+#define KEY_GRADIENT(D)                                                                            \
+    KERNEL(attention_f32_key_gradient_##D, THREADS, 1)                                             \
+    (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
+     const float* __restrict__ delta, float* dk, float* dk_second, float* dv, float* dv_second,    \
+     int k_add, int k_add_second, int v_add, int v_add_second) {                                   \
+        key_gradient<D>(CALL, dout, lse, delta, Target{dk, dk_second, k_add, k_add_second},        \
+                        Target{dv, dv_second, v_add, v_add_second});                               \
+    }
+
+KEY_GRADIENT(16)
+KEY_GRADIENT(32)
+KEY_GRADIENT(64)
+KEY_GRADIENT(128)

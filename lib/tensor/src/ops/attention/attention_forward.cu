@@ -1,0 +1,130 @@
+// elements: bf16 f16
+//
+// The output of attention in 16-bit elements, without the matrix of scores. `lse` is the base-2 logarithm
+// of the sum of exponentials of a row of scores: [B, heads, queries].
+
+#include "attention_half.cuh"
+
+template <int D, int M, int WARPS, int KEYS>
+DEVICE void forward(const Call& c, element* out, float* lse) {
+    constexpr int QUERIES = WARPS * M * 16;
+    constexpr bool KEPT = M * D <= 128;
+    DYNAMIC_SHARED(memory);
+    element* q_tile = reinterpret_cast<element*>(memory);
+    element* k_tile = q_tile + QUERIES * D;
+    element* v_tile = k_tile + KEYS * D;
+
+    const int tiles = (c.queries + QUERIES - 1) / QUERIES;
+    const Place place = place_of(tiles, c.heads);
+    // Behind a causal mask the longest first.
+    const int first = (c.causal ? tiles - 1 - place.tile : place.tile) * QUERIES;
+    const Keys keys = keys_of(c, place.sample);
+    const int end = visible(c, keys, min(first + QUERIES, c.queries) - 1);
+    const int seen_by_all = visible(c, keys, first);
+    const auto k_rows = key_rows(c, place.sample, place.head / c.group);
+    const auto v_rows = value_rows(c, place.sample, place.head / c.group);
+    load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, place.head), AsTheyLie{}, first,
+                          c.queries);
+    load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, 0, end);
+    commit_async();
+
+    const int warp_row = warp_id() * M * 16;
+    Left<D, M, KEPT> q{q_tile + warp_row * D, {}};
+    if (KEPT) {
+        wait_async<0>();
+        __syncthreads();
+        keep(q);
+    }
+    const int lane = lane_id();
+    const float to_base_2 = c.scale * LOG2_E;
+    float o[M][D / 8][4], top[M][2], sum[M][2];
+    clear(o);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+        top[m][0] = top[m][1] = -infinity();
+        sum[m][0] = sum[m][1] = 0.0f;
+    }
+    for (int start = 0; start < end; start += KEYS) {
+        wait_async<0>();
+        __syncthreads();
+        load_tile<D, KEYS, WARPS>(v_tile, c, v_rows, keys, start, end);
+        commit_async();
+        float s[M][KEYS / 8][4];
+        clear(s);
+        multiply_rows<D, M, KEYS>(s, q, k_tile);
+        wait_async<0>();
+        __syncthreads();
+        if (start + KEYS < end) {
+            load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, start + KEYS, end);
+            commit_async();
+        }
+        if (start + KEYS > seen_by_all) {
+            hide(s, c, keys, first + warp_row, start);
+        }
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float largest = top[m][i];
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; ++n) {
+                    largest = fmaxf(largest, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
+                }
+                largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
+                largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
+                // Where nothing is seen yet any finite number does.
+                const float base = largest == -infinity() ? 0.0f : largest * to_base_2;
+                const float correction = power_of_two(top[m][i] * to_base_2 - base);
+                top[m][i] = largest;
+                float part = 0.0f;
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; ++n) {
+                    s[m][n][2 * i] = power_of_two(fmaf(s[m][n][2 * i], to_base_2, -base));
+                    s[m][n][2 * i + 1] = power_of_two(fmaf(s[m][n][2 * i + 1], to_base_2, -base));
+                    part += s[m][n][2 * i] + s[m][n][2 * i + 1];
+                }
+                sum[m][i] = fmaf(sum[m][i], correction, part);
+#pragma unroll
+                for (int n = 0; n < D / 8; ++n) {
+                    o[m][n][2 * i] *= correction;
+                    o[m][n][2 * i + 1] *= correction;
+                }
+            }
+        }
+        unsigned p[M][KEYS / 16][4];
+        pack_scores(p, s);
+        multiply_scores<D, M, KEYS>(o, p, v_tile);
+    }
+    wait_async<0>();
+    const auto out_rows = output_rows(c, out, place.sample, place.head);
+    lse += (static_cast<long long>(place.sample) * c.heads + place.head) * c.queries;
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float total = sum[m][i];
+            total += __shfl_xor_sync(ALL_LANES, total, 1);
+            total += __shfl_xor_sync(ALL_LANES, total, 2);
+            const bool nothing = total == 0.0f;
+            const int query = first + warp_row + m * 16 + i * 8 + lane / 4;
+            if (query < c.queries) {
+                write_row(row_at(out_rows, query), o[m], i, 1.0f / total, nothing, c.dim, 0);
+                if (lane % 4 == 0) {
+                    lse[query] =
+                        nothing ? infinity() : fmaf(top[m][i], to_base_2, log2f(total));
+                }
+            }
+        }
+    }
+}
+
+#define FORWARD(D, M, WARPS, N)                                                                    \
+    KERNEL(attention_forward_##D, 32 * WARPS, 1)                                                   \
+    (CALL_PARAMETERS, element* __restrict__ out, float* __restrict__ lse) {                        \
+        forward<D, M, WARPS, N>(CALL, out, lse);                                                   \
+    }
+
+FORWARD(16, 1, 4, 64)
+FORWARD(32, 1, 4, 64)
+FORWARD(64, 2, 4, 64)
+FORWARD(128, 1, 8, 64)

@@ -1,0 +1,166 @@
+// elements: bf16 f16
+//
+// The gradients of keys and values in 16-bit elements; parameters as in attention_query_gradient.cu. Scores
+// are computed transposed, a key a row: their fragments are then the left operand of both gradients.
+
+#include "attention_half.cuh"
+
+// Hides keys from the queries that do not see them: rows are keys from `key` on, columns queries from
+// `query` on.
+template <int M, int N>
+DEVICE void hide_from(float (&s)[M][N][4], const Call& c, int query, int key) {
+    // The last row that is seen in the lane's first column.
+    const int last = query + lane_id() % 4 * 2 + c.keys - c.queries - key - lane_id() / 4;
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                if (m * 16 + i / 2 * 8 - n * 8 - i % 2 > last) {
+                    s[m][n][i] = -infinity();
+                }
+            }
+        }
+    }
+}
+
+template <int D, int M, int WARPS, int QUERIES>
+DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, const float* delta,
+                         const Target& dk, const Target& dv) {
+    constexpr int KEYS = WARPS * M * 16;
+    constexpr bool KEPT = M * D <= 32;
+    DYNAMIC_SHARED(memory);
+    element* k_tile = reinterpret_cast<element*>(memory);
+    element* v_tile = k_tile + KEYS * D;
+    element* stages = v_tile + KEYS * D;
+    float* statistics = reinterpret_cast<float*>(stages + 4 * QUERIES * D);
+
+    const Place place = place_of((c.keys + KEYS - 1) / KEYS, c.heads / c.group);
+    const int first = place.tile * KEYS;
+    const Keys keys = keys_of(c, place.sample);
+    const auto k_rows = key_rows(c, place.sample, place.head);
+    const auto v_rows = value_rows(c, place.sample, place.head);
+    // The first query that sees a key of this tile, down to a whole tile; none where no key is seen.
+    const int from = c.causal ? max(0, first + c.queries - c.keys) / QUERIES * QUERIES : 0;
+    const int tiles = first < keys.seen ? max(0, c.queries - from + QUERIES - 1) / QUERIES : 0;
+    const int steps = tiles * c.group;
+
+    const auto load_queries = [&](int stage, int head, int start) {
+        element* q_tile = stages + stage * 2 * QUERIES * D;
+        load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, head), AsTheyLie{}, start,
+                              c.queries);
+        load_tile<D, QUERIES, WARPS>(q_tile + QUERIES * D, c, output_rows(c, dout, place.sample, head),
+                              AsTheyLie{}, start, c.queries);
+        // Beyond the last query all is zero, and adds nothing.
+        const int thread = static_cast<int>(threadIdx.x);
+        if (thread < 2 * QUERIES) {
+            const int query = start + thread % QUERIES;
+            const bool valid = query < c.queries;
+            const long long row =
+                (static_cast<long long>(place.sample) * c.heads + head) * c.queries;
+            copy_async_4(statistics + stage * 2 * QUERIES + thread,
+                         (thread < QUERIES ? lse : delta) + row + (valid ? query : 0), valid);
+        }
+    };
+    load_tile<D, KEYS, WARPS>(k_tile, c, k_rows, keys, first, keys.seen);
+    load_tile<D, KEYS, WARPS>(v_tile, c, v_rows, keys, first, keys.seen);
+    if (steps > 0) {
+        load_queries(0, place.head * c.group, from);
+    }
+    commit_async();
+
+    const int lane = lane_id();
+    const float to_base_2 = c.scale * LOG2_E;
+    const int warp_row = warp_id() * M * 16;
+    Left<D, M, KEPT> k{k_tile + warp_row * D, {}};
+    Left<D, M, KEPT> v{v_tile + warp_row * D, {}};
+    if (KEPT) {
+        wait_async<0>();
+        __syncthreads();
+        keep(k);
+        keep(v);
+    }
+    float k_gradient[M][D / 8][4], v_gradient[M][D / 8][4];
+    clear(k_gradient);
+    clear(v_gradient);
+    int head = place.head * c.group;
+    int next = from;
+    for (int step = 0; step < steps; ++step) {
+        wait_async<0>();
+        __syncthreads();
+        const int start = next;
+        next += QUERIES;
+        if (next >= c.queries) {
+            next = from;
+            ++head;
+        }
+        if (step + 1 < steps) {
+            load_queries((step + 1) % 2, head, next);
+            commit_async();
+        }
+        const element* q_tile = stages + step % 2 * 2 * QUERIES * D;
+        const element* dout_tile = q_tile + QUERIES * D;
+        const float* row_statistics = statistics + step % 2 * 2 * QUERIES + lane % 4 * 2;
+        float p[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
+        clear(p);
+        clear(ds);
+        multiply_rows<D, M, QUERIES>(p, k, q_tile);
+        if (c.causal && first + KEYS > start + 1 + c.keys - c.queries) {
+            hide_from(p, c, start, first + warp_row);
+        }
+        multiply_rows<D, M, QUERIES>(ds, v, dout_tile);
+#pragma unroll
+        for (int n = 0; n < QUERIES / 8; ++n) {
+            const auto log_sum = load_vector<2>(row_statistics + n * 8);
+            const auto dot = load_vector<2>(row_statistics + QUERIES + n * 8);
+#pragma unroll
+            for (int m = 0; m < M; ++m) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float& score = p[m][n][i];
+                    score = power_of_two(fmaf(score, to_base_2, -log_sum.at[i % 2]));
+                    ds[m][n][i] = score * (ds[m][n][i] - dot.at[i % 2]);
+                }
+            }
+        }
+        unsigned packed[M][QUERIES / 16][4];
+        pack_scores(packed, p);
+        multiply_scores<D, M, QUERIES>(v_gradient, packed, dout_tile);
+        pack_scores(packed, ds);
+        multiply_scores<D, M, QUERIES>(k_gradient, packed, q_tile);
+    }
+    wait_async<0>();
+    const auto dk_rows = rows_of(dk.first, dk.second, place.sample, c.keys, c.key_split,
+                                 c.k_stride, c.k_start + place.head * c.dim);
+    const auto dv_rows = rows_of(dv.first, dv.second, place.sample, c.keys, c.key_split,
+                                 c.v_stride, c.v_start + place.head * c.dim);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int key = first + warp_row + m * 16 + i * 8 + lane / 4;
+            if (key < c.keys) {
+                const int row = key_row(keys, key);
+                const bool hidden = key >= keys.seen;
+                write_gradient(dk, dk_rows, row, k_gradient[m], i, c.scale, hidden, c.dim);
+                write_gradient(dv, dv_rows, row, v_gradient[m], i, 1.0f, hidden, c.dim);
+            }
+        }
+    }
+}
+
+#define KEY_GRADIENT(D, M, WARPS, N)                                                               \
+    KERNEL(attention_key_gradient_##D, 32 * WARPS, 1)                                              \
+    (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
+     const float* __restrict__ delta, element* dk, element* dk_second, element* dv,                \
+     element* dv_second, int k_add, int k_add_second, int v_add, int v_add_second) {               \
+        key_gradient<D, M, WARPS, N>(CALL, dout, lse, delta,                                       \
+                                     Target{dk, dk_second, k_add, k_add_second},                   \
+                                     Target{dv, dv_second, v_add, v_add_second});                  \
+    }
+
+KEY_GRADIENT(16, 1, 4, 64)
+KEY_GRADIENT(32, 1, 4, 64)
+KEY_GRADIENT(64, 1, 8, 64)
+KEY_GRADIENT(128, 1, 8, 64)

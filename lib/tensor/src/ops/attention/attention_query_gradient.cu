@@ -1,0 +1,124 @@
+// elements: bf16 f16
+//
+// The gradient of queries in 16-bit elements. `lse` is what the forward pass wrote, `delta` O . dO, both
+// [B, heads, queries]. Gradients of queries and of keys have a kernel each: nothing is summed across
+// blocks, and results have the same bits every time.
+
+#include "attention_half.cuh"
+
+template <int D, int M, int WARPS, int KEYS>
+DEVICE void query_gradient(const Call& c, const element* dout, const float* lse, const float* delta,
+                           const Target& dq) {
+    constexpr int QUERIES = WARPS * M * 16;
+    constexpr bool KEPT = M * D <= 64;
+    DYNAMIC_SHARED(memory);
+    element* q_tile = reinterpret_cast<element*>(memory);
+    element* dout_tile = q_tile + QUERIES * D;
+    element* stages = dout_tile + QUERIES * D;
+
+    const int tiles = (c.queries + QUERIES - 1) / QUERIES;
+    const Place place = place_of(tiles, c.heads);
+    const int first = (c.causal ? tiles - 1 - place.tile : place.tile) * QUERIES;
+    const Keys keys = keys_of(c, place.sample);
+    const int end = visible(c, keys, min(first + QUERIES, c.queries) - 1);
+    const int seen_by_all = visible(c, keys, first);
+    const auto k_rows = key_rows(c, place.sample, place.head / c.group);
+    const auto v_rows = value_rows(c, place.sample, place.head / c.group);
+    load_tile<D, QUERIES, WARPS>(q_tile, c, query_rows(c, place.sample, place.head), AsTheyLie{}, first,
+                          c.queries);
+    load_tile<D, QUERIES, WARPS>(dout_tile, c, output_rows(c, dout, place.sample, place.head), AsTheyLie{},
+                          first, c.queries);
+    load_tile<D, KEYS, WARPS>(stages, c, k_rows, keys, 0, end);
+    load_tile<D, KEYS, WARPS>(stages + KEYS * D, c, v_rows, keys, 0, end);
+    commit_async();
+
+    const int lane = lane_id();
+    const float to_base_2 = c.scale * LOG2_E;
+    const int warp_row = warp_id() * M * 16;
+    Left<D, M, KEPT> q{q_tile + warp_row * D, {}};
+    Left<D, M, KEPT> d{dout_tile + warp_row * D, {}};
+    const long long row = (static_cast<long long>(place.sample) * c.heads + place.head) * c.queries;
+    float log_sum[M][2], dot[M][2];
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int query = min(first + warp_row + m * 16 + i * 8 + lane / 4, c.queries - 1);
+            log_sum[m][i] = lse[row + query];
+            dot[m][i] = delta[row + query];
+        }
+    }
+    if (KEPT) {
+        wait_async<0>();
+        __syncthreads();
+        keep(q);
+        keep(d);
+    }
+    float gradient[M][D / 8][4];
+    clear(gradient);
+    for (int start = 0; start < end; start += KEYS) {
+        wait_async<0>();
+        __syncthreads();
+        const int stage = start / KEYS % 2;
+        const element* k_tile = stages + stage * 2 * KEYS * D;
+        const element* v_tile = k_tile + KEYS * D;
+        if (start + KEYS < end) {
+            element* next = stages + (1 - stage) * 2 * KEYS * D;
+            load_tile<D, KEYS, WARPS>(next, c, k_rows, keys, start + KEYS, end);
+            load_tile<D, KEYS, WARPS>(next + KEYS * D, c, v_rows, keys, start + KEYS, end);
+            commit_async();
+        }
+        float s[M][KEYS / 8][4], ds[M][KEYS / 8][4];
+        clear(s);
+        clear(ds);
+        multiply_rows<D, M, KEYS>(s, q, k_tile);
+        multiply_rows<D, M, KEYS>(ds, d, v_tile);
+        if (start + KEYS > seen_by_all) {
+            hide(s, c, keys, first + warp_row, start);
+        }
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; ++n) {
+#pragma unroll
+                    for (int j = 2 * i; j < 2 * i + 2; ++j) {
+                        const float p =
+                            power_of_two(fmaf(s[m][n][j], to_base_2, -log_sum[m][i]));
+                        s[m][n][j] = p * (ds[m][n][j] - dot[m][i]);
+                    }
+                }
+            }
+        }
+        unsigned packed[M][KEYS / 16][4];
+        pack_scores(packed, s);
+        multiply_scores<D, M, KEYS>(gradient, packed, k_tile);
+    }
+    wait_async<0>();
+    const auto rows = rows_of(dq.first, dq.second, place.sample, c.queries, c.query_split,
+                              c.q_stride, c.q_start + place.head * c.dim);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int query = first + warp_row + m * 16 + i * 8 + lane / 4;
+            if (query < c.queries) {
+                write_gradient(dq, rows, query, gradient[m], i, c.scale, false, c.dim);
+            }
+        }
+    }
+}
+
+#define QUERY_GRADIENT(D, M, WARPS, N)                                                             \
+    KERNEL(attention_query_gradient_##D, 32 * WARPS, 1)                                            \
+    (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
+     const float* __restrict__ delta, element* dq, element* dq_second, int add, int add_second) {  \
+        query_gradient<D, M, WARPS, N>(CALL, dout, lse, delta,                                     \
+                                       Target{dq, dq_second, add, add_second});                    \
+    }
+
+QUERY_GRADIENT(16, 1, 4, 64)
+QUERY_GRADIENT(32, 1, 4, 64)
+QUERY_GRADIENT(64, 2, 4, 32)
+QUERY_GRADIENT(128, 1, 8, 64)

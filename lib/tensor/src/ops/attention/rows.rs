@@ -1,0 +1,134 @@
+//! The host side of `attention_rows.cu`: what is done to heads one by one, before and after the kernels
+//! that attend.
+
+use super::Attention;
+use super::layout::{Segment, Sizes};
+use crate::args;
+use crate::dtype::Dtype;
+use crate::kernel::{ALL_ELEMENTS, Grid, Source, columns};
+use crate::op::Slot;
+use crate::tensor::Tensor;
+
+/// Rows of heads by themselves.
+pub static SOURCE: Source = Source {
+    name: "attention_rows",
+    text: include_str!("attention_rows.cu"),
+    elements: ALL_ELEMENTS,
+};
+
+/// Threads of the kernels of [`SOURCE`].
+const ROW_THREADS: usize = 256;
+
+/// At most this many partial sums of the gradient of a weight.
+const MOST_PARTIALS: usize = 256;
+
+/// How rows of heads are divided among lanes: lanes of a row (a power of two), and blocks for `count`.
+fn lanes(dim: usize, element: Dtype, count: usize) -> (usize, usize) {
+    let lanes = dim.div_ceil(16 / element.bytes()).next_power_of_two();
+    (lanes, count.div_ceil(ROW_THREADS / lanes))
+}
+
+/// Whether rows that start at multiples of all `sizes` start at multiples of 16 bytes.
+pub(super) fn aligned(element: Dtype, sizes: &[usize]) -> bool {
+    sizes.iter().all(|n| n.is_multiple_of(16 / element.bytes()))
+}
+
+/// The queries or keys of one tensor, normalised: [B, T, heads·D].
+pub(super) fn normalize(
+    op: &Attention,
+    s: Sizes,
+    heads: usize,
+    at: &Segment,
+    [x, w]: [&Tensor; 2],
+) -> Tensor {
+    let element = x.dtype();
+    let mut y = Tensor::arbitrary_on(x.device(), &[s.batch, at.rows, heads * s.dim], element);
+    let count = s.batch * at.rows * heads;
+    let (lanes, blocks) = lanes(s.dim, element, count);
+    SOURCE.launch(
+        element,
+        "attention_rows_normalize",
+        Grid::new(blocks, ROW_THREADS),
+        args![
+            x,
+            w,
+            &mut y,
+            count as i64,
+            heads,
+            s.dim,
+            lanes,
+            at.stride,
+            at.start,
+            op.qk_norm.unwrap_or_default() as f32,
+            aligned(element, &[s.dim, at.stride, at.start]),
+        ],
+    );
+    y
+}
+
+/// Gradients of queries or keys `x`, into `dx`, and of their weight, from that of the normalised ones.
+pub(super) fn normalize_backward(
+    op: &Attention,
+    s: Sizes,
+    heads: usize,
+    at: &Segment,
+    [x, w, dn]: [&Tensor; 3],
+    dx: &mut Option<Slot>,
+    dw: &mut Option<Slot>,
+) {
+    let element = x.dtype();
+    let count = s.batch * at.rows * heads;
+    let (lanes, blocks) = lanes(s.dim, element, count);
+    let blocks = blocks.div_ceil(4).min(MOST_PARTIALS);
+    let mut partial = Tensor::arbitrary_on(x.device(), &[blocks, s.dim], Dtype::F32);
+    let add = dx.as_ref().is_some_and(|slot| slot.add);
+    SOURCE.launch(
+        element,
+        "attention_rows_normalize_backward",
+        Grid::new(blocks, ROW_THREADS),
+        args![
+            x,
+            w,
+            dn,
+            dx.as_mut().map(|slot| &mut slot.tensor),
+            &mut partial,
+            count as i64,
+            heads,
+            s.dim,
+            lanes,
+            at.stride,
+            at.start,
+            op.qk_norm.unwrap_or_default() as f32,
+            aligned(element, &[s.dim, at.stride, at.start]),
+            add,
+        ],
+    );
+    if let Some(dw) = dw {
+        columns::sum_rows(&partial, dw);
+    }
+}
+
+/// O . dO of every query and head: f32 [B, heads, queries].
+pub(super) fn delta(s: Sizes, out: &Tensor, dy: &Tensor, log_sums: &Tensor) -> Tensor {
+    let element = dy.dtype();
+    let mut delta = Tensor::arbitrary_on(dy.device(), log_sums.shape(), Dtype::F32);
+    let count = delta.len();
+    let (lanes, blocks) = lanes(s.dim, element, count);
+    SOURCE.launch(
+        element,
+        "attention_rows_delta",
+        Grid::new(blocks, ROW_THREADS),
+        args![
+            out,
+            dy,
+            &mut delta,
+            count as i64,
+            s.queries,
+            s.heads,
+            s.dim,
+            lanes,
+            aligned(element, &[s.dim]),
+        ],
+    );
+    delta
+}
