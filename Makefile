@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build; demo and install use the programs there.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test torture check bench man install deps nvrtc
+.PHONY: demo test torture check bench gpu gpu-test gpu-bench man install deps nvrtc
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -57,6 +57,34 @@ bench:
 	done; \
 	test -n "$$torch" || \
 	  echo "bench: $(PYTHON) has no torch, so there is no comparison; PYTHON=... names another" >&2
+
+# On a machine with a GPU: the tests of kernels and of training on it, without the emulator. Then, where
+# compute-sanitizer is, those of single ops again under it: SANITIZED picks them. It sees the blocks that
+# tensors are cut from; the bounds of tensors themselves are the emulator's to watch.
+SANITIZED = linear,attention,conv,layernorm,rmsnorm,cross_entropy,embedding,adaln
+ON_GPU = LONGHAUL_TEST_DEVICE=cuda LONGHAUL_REQUIRE_NVRTC=1 cargo test --locked
+gpu:
+	@nvidia-smi -L 2>/dev/null | grep -q '^GPU' || \
+	  { echo "make: no NVIDIA GPU on this machine (nvidia-smi -L names none)" >&2; exit 1; }
+
+gpu-test: gpu deps
+	$(ON_GPU) -p tensor --test device --test device_updates -- --include-ignored --nocapture
+	$(ON_GPU) --test device -- --include-ignored
+	@command -v compute-sanitizer >/dev/null || \
+	  { echo "gpu-test: no compute-sanitizer: accesses and races were not watched" >&2; exit 0; }; \
+	for tool in memcheck racecheck; do \
+	  echo "gpu-test: $$tool"; \
+	  LONGHAUL_TEST_OPS=$(SANITIZED) $(ON_GPU) -p tensor --test device --config \
+	    "target.'cfg(all())'.runner=['compute-sanitizer','--tool','$$tool','--error-exitcode','1']" \
+	    kernels_agree -- --include-ignored --nocapture || exit 1; \
+	done
+
+# Every op and update, and training updates of the operator, on a GPU; with torch the same in PyTorch, in
+# turns. Into benches/results/, whose README names the fields.
+gpu-bench: gpu deps
+	cargo build --release --locked -q -p tensor --example opcheck
+	cargo build --release --locked -q -p learn --example operator_update
+	LARGE="$(LARGE)" SMALL="$(SMALL)" PYTHON="$(PYTHON)" sh tests/peers/gpu_bench.sh "$(BIN)/examples"
 
 man:
 	cargo build --locked --bins

@@ -1,12 +1,16 @@
-//! Training on a device: on the emulator the runs of the CPU, step for step; and the same bits however a
-//! pass is made.
-#![cfg(feature = "emu")]
+//! Training on a device: the runs of the CPU, step for step, and the same bits however a pass is made. On
+//! the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
 
 mod common;
 
 use common::run::{Random, records, seed};
 use common::{Seen, shell};
 use std::path::Path;
+
+/// What `--device` is given.
+fn device() -> String {
+    std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "emu".into())
+}
 
 /// Latents of a small codec, and the configuration of an operator of two blocks on them.
 fn prepare() -> tempfile::TempDir {
@@ -46,8 +50,14 @@ checkpoint: {every: 5, keep_last: 9}
     folder
 }
 
+/// A run on [`device`].
 fn train(folder: &Path, run: &str, words: &str) -> Seen {
-    let seen = shell(folder, &format!("train-stage operator -c operator.yaml --run {run} {words}"));
+    train_on(&device(), folder, run, words)
+}
+
+fn train_on(device: &str, folder: &Path, run: &str, words: &str) -> Seen {
+    let words = format!("--run {run} --device {device} {words}");
+    let seen = shell(folder, &format!("train-stage operator -c operator.yaml {words}"));
     assert!(seen.status == Some(0) || seen.status == Some(75), "{words}: {}", seen.stderr);
     seen
 }
@@ -73,22 +83,23 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
 }
 
 #[test]
-fn the_emulator_gives_the_losses_of_the_cpu() {
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
+fn a_device_gives_the_losses_of_the_cpu() {
     let folder = prepare();
     let folder = folder.path();
-    train(folder, "cpu", "--device cpu");
+    train_on("cpu", folder, "cpu", "");
     let expected = losses(folder, "cpu");
     // In f32 both round each of some hundred steps of an update once, to 6e-8, and twenty updates in a
     // row magnify what differs. In 16 bits every value inside the model is off by up to 2⁻⁹ (bf16) or
     // 2⁻¹² (f16); the losses are means over all of them.
     let cases = [("", 1e-4), ("bf16", 0.1), ("f16", 0.01)];
     for (precision, tolerance) in cases {
-        let run = format!("emu-{precision}");
+        let run = format!("device-{precision}");
         let amp = match precision {
             "" => String::new(),
             _ => format!("-o training.amp=true -o training.precision={precision}"),
         };
-        train(folder, &run, &format!("--device emu {amp}"));
+        train(folder, &run, &amp);
         let found = distance(&losses(folder, &run), &expected);
         assert!(found < tolerance, "{run}: {found:e}");
         assert!(precision.is_empty() || found > 1e-7, "{run} computed in f32");
@@ -96,10 +107,11 @@ fn the_emulator_gives_the_losses_of_the_cpu() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn however_a_pass_is_made_the_bits_are_the_same() {
     let folder = prepare();
     let folder = folder.path();
-    train(folder, "plain", "--device emu -o training.compile=false");
+    train(folder, "plain", "-o training.compile=false");
     let expected = outcome(folder, "plain");
     let ways = [
         ("recorded", "-o training.compile=true"),
@@ -107,27 +119,29 @@ fn however_a_pass_is_made_the_bits_are_the_same() {
         ("verified", "-o training.verify_every=4"),
     ];
     for (run, words) in ways {
-        train(folder, run, &format!("--device emu {words}"));
+        train(folder, run, words);
         assert!(outcome(folder, run) == expected, "{run} ended differently");
     }
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn recorded_passes_are_summed_like_others() {
     let folder = prepare();
     let folder = folder.path();
     for compile in ["true", "false"] {
         let words = format!("-o training.accumulation=2 -o training.compile={compile}");
-        train(folder, compile, &format!("--device emu {words}"));
+        train(folder, compile, &words);
     }
     assert!(outcome(folder, "true") == outcome(folder, "false"));
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn a_run_in_half_precision_goes_on_where_it_was() {
     let folder = prepare();
     let folder = folder.path();
-    let words = "--device emu -o training.amp=true -o training.precision=f16 \
+    let words = "-o training.amp=true -o training.precision=f16 \
                  -o optimizer.learning_rate=0.05 -o training.clip=null";
     train(folder, "whole", words);
     let cut = 5 * (1 + Random(seed()).below(3));

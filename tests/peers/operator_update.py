@@ -14,8 +14,9 @@ PyTorch is given its best: memory that malloc keeps, the faster of its AdamW imp
 attention, fused multiply-adds, a depthwise convolution in the layout the tokens already have. With
 --plain the model is written as most people would: Conv1d(padding_mode="circular"), x * (1 + scale) +
 shift, the optimiser's default; attention and malloc stay at their best. One update is zero_grad,
-forward over the horizon, mean squared error, backward, clipping, AdamW; f32 throughout. Run by hand
-or by `make bench`, on an idle machine: with others on its processors PyTorch's threads wait for each
+forward over the horizon, mean squared error, backward, clipping, AdamW; in f32, or with --precision
+bf16 under autocast. --device cuda measures a GPU (`make gpu-bench`), where an update ends when the GPU has
+done it; --compile is torch.compile of the rollout with its loss. Run by hand or by `make bench`, on an idle machine: with others on its processors PyTorch's threads wait for each
 other and an update takes many times as long. Prints one JSON object; where `cpu_ms` is far below
 threads times `median_ms`, or the load above the threads, the machine was not idle. Needs torch.
 """
@@ -52,13 +53,20 @@ class AdaLn(nn.Linear):
         return n * (1 + scale) + shift if self.plain else torch.addcmul(shift, n, 1 + scale)
 
 
+class RmsNorm(nn.RMSNorm):
+    """Its kernel wants the weight in the type of the features, which autocast leaves as it is."""
+
+    def forward(self, x):
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class Attention(nn.Module):
     def __init__(self, hidden, heads, qk_norm):
         super().__init__()
         self.qkv = nn.Linear(hidden, 3 * hidden)
         self.out = nn.Linear(hidden, hidden)
         self.heads = heads
-        norm = lambda: nn.RMSNorm(hidden // heads, eps=1e-6) if qk_norm else nn.Identity()
+        norm = lambda: RmsNorm(hidden // heads, eps=1e-6) if qk_norm else nn.Identity()
         self.q_norm, self.k_norm = norm(), norm()
 
     def forward(self, x):
@@ -171,25 +179,35 @@ def measure(a, optimiser):
     torch.manual_seed(1)
     torch.set_num_threads(a.threads)
     before = memory("VmRSS")
-    model = Operator(a)
+    cuda = a.device == "cuda"
+    model = Operator(a).to(a.device)
     parameters = sum(p.numel() for p in model.parameters())
     kind = {} if optimiser == "default" else {optimiser: True}
     update = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.03, **kind)
-    states = torch.randn(a.horizon + 1, a.batch, a.tokens, a.dim)
-    features = torch.randn(a.batch, a.features)
-    step = torch.compile(model) if a.compile else model
+    states = torch.randn(a.horizon + 1, a.batch, a.tokens, a.dim, device=a.device)
+    features = torch.randn(a.batch, a.features, device=a.device)
+
+    def rollout_loss():
+        z, loss = states[0], 0.0
+        for target in states[1:]:
+            z = model(z, features)
+            loss = loss + F.mse_loss(z, target) / a.horizon
+        return loss
+
+    objective = torch.compile(rollout_loss, mode=a.compile_mode) if a.compile else rollout_loss
+    precision = lambda: torch.autocast(a.device, torch.bfloat16, enabled=a.precision == "bf16")
     times, optimiser_times, cpu_times = [], [], []
     for _ in range(a.warmup + a.updates):
         start, cpu = time.perf_counter(), time.process_time()
         update.zero_grad()
-        z, loss = states[0], 0.0
-        for target in states[1:]:
-            z = step(z, features)
-            loss = loss + F.mse_loss(z, target) / a.horizon
+        with precision():
+            loss = objective()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         stepping = time.perf_counter()
         update.step()
+        if cuda:
+            torch.cuda.synchronize()
         end = time.perf_counter()
         times.append((end - start) * 1e3)
         optimiser_times.append((end - stepping) * 1e3)
@@ -203,9 +221,11 @@ def measure(a, optimiser):
         "cpu_ms": statistics.median(cpu_times[a.warmup :]),
         "load_average": os.getloadavg()[0],
         "optimizer": optimiser,
-        "optimizer_ms": statistics.median(optimiser_times[a.warmup :]),
+        # On a GPU only the end of an update is waited for.
+        "optimizer_ms": None if cuda else statistics.median(optimiser_times[a.warmup :]),
         "peak_rss_bytes": memory("VmHWM"),
         "rss_before_model_bytes": before,
+        "peak_device_bytes": torch.cuda.max_memory_allocated() if cuda else 0,
         "last_loss": loss.item(),
     }
 
@@ -232,7 +252,11 @@ def arguments():
     p.add_argument("--threads", type=int, default=os.cpu_count(), help="threads")
     p.add_argument("--optimizer", choices=("auto", "fused", "foreach", "default"), default="auto", help="AdamW")
     p.add_argument("--plain", action=flag, default=False, help="as most people would write it")
-    p.add_argument("--compile", action=flag, default=False, help="torch.compile the model")
+    p.add_argument("--compile", action=flag, default=False, help="torch.compile the rollout")
+    modes = ("default", "reduce-overhead", "max-autotune")
+    p.add_argument("--compile-mode", choices=modes, default="default", help="its mode; the second records CUDA graphs")
+    p.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where")
+    p.add_argument("--precision", choices=("f32", "bf16"), default="f32", help="bf16 is autocast")
     return p.parse_args()
 
 
@@ -241,6 +265,8 @@ if __name__ == "__main__":
     optimiser, compared = args.optimizer, {}
     if optimiser == "auto" and args.plain:
         optimiser = "default"
+    elif optimiser == "auto" and args.device == "cuda":
+        optimiser = "fused"
     elif optimiser == "auto":
         optimiser, compared = faster_optimiser()
     result = measure(args, optimiser)

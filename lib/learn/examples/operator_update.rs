@@ -1,10 +1,11 @@
 //! Time and memory of one training update of the operator, for comparison with other programs: the
-//! twin of `tests/peers/operator.py`.
+//! twin of `tests/peers/operator_update.py`.
 //!
 //! `--device cuda` and `--precision bf16` measure a GPU.
 //!
 //! Prints one JSON object: median and minimum milliseconds of an update (forward over the horizon,
-//! squared error, backward, clipping, AdamW), and the peak of resident memory in bytes.
+//! squared error, backward, clipping, AdamW), and the peaks of resident memory and of a device's tensors
+//! in bytes.
 
 use learn::models::operator::{Attention, ConditionPath, Core, Output};
 use learn::models::{Operator, OperatorModel, PdetStack};
@@ -18,7 +19,7 @@ use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::updates::norm;
-use tensor::{Dtype, Tape, Tensor, Wanted, constant};
+use tensor::{Device, Dtype, Tape, Tensor, Wanted, constant, kernel};
 
 /// The value after `--name`, or the default.
 fn argument(name: &str, default: usize) -> usize {
@@ -106,6 +107,9 @@ fn measure() -> unix::Result<()> {
         drop(variables);
         let scale = norm::clip_scale(norm::global_norm(&gradients)?, 1.0);
         memory.step(&optimizer, 1.0, scale, &mut params, &gradients);
+        if device != Device::Cpu {
+            kernel::finish(device)?;
+        }
         times.push(1e3 * start.elapsed().as_secs_f64());
     }
     let mut times = times.split_off(2);
@@ -114,11 +118,13 @@ fn measure() -> unix::Result<()> {
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.split_whitespace().next());
     let peak: usize = peak.and_then(|kib| kib.parse().ok()).unwrap_or(0);
     println!(
-        "{{\"parameters\": {}, \"median_ms\": {:.2}, \"minimum_ms\": {:.2}, \"peak_rss_bytes\": {}}}",
+        "{{\"parameters\": {}, \"median_ms\": {:.2}, \"minimum_ms\": {:.2}, \"peak_rss_bytes\": {}, \
+         \"peak_device_bytes\": {}}}",
         params.count(),
         times[times.len() / 2],
         times[0],
-        peak * 1024
+        peak * 1024,
+        if device == Device::Cpu { 0 } else { device.usage().peak }
     );
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Every case of every op on a device that runs kernels, in every element type, against the CPU in f64:
-//! on the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU. LONGHAUL_TEST_OPS=linear,softmax picks ops.
-#![cfg(feature = "emu")]
+//! on the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
+//! LONGHAUL_TEST_OPS=linear,softmax picks ops.
 
 use tensor::check::{device_error, draw, inputs, run};
 use tensor::op::{Case, Draw};
@@ -42,6 +42,7 @@ fn each_case(device: Device, mut check: impl FnMut(&str, &Case)) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn kernels_agree_with_the_cpu_in_f64() {
     let (device, seed) = (device(), seed());
     let (mut done, mut wrong) = (0, Vec::new());
@@ -56,10 +57,12 @@ fn kernels_agree_with_the_cpu_in_f64() {
         }
     });
     println!("{done} cases on {device}");
+    assert!(done > 0, "LONGHAUL_TEST_OPS picks none");
     assert!(wrong.is_empty(), "{} of {done} (seed {seed})\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn kernels_give_the_same_bits_every_time() {
     let (device, seed) = (device(), seed());
     let bits = |t: &Tensor| t.to_host().unwrap().as_bytes().to_vec();

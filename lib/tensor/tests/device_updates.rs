@@ -1,6 +1,5 @@
 //! Updates of many tensors at once on a device that runs kernels, against the CPU in f64: on the emulator, or
-//! with LONGHAUL_TEST_DEVICE=cuda on a GPU.
-#![cfg(feature = "emu")]
+//! with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
 
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
@@ -88,6 +87,7 @@ fn step<const N: usize>(
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn adamw_follows_the_cpu() {
     for t in [1, 1000] {
         let (betas, epsilon, weight_decay) = ([0.9, 0.999], 1e-8, 0.1);
@@ -102,12 +102,14 @@ fn adamw_follows_the_cpu() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn sgd_follows_the_cpu() {
     let op = Sgd { learning_rate: 3e-2, momentum: 0.9, weight_decay: 0.1 };
     step("sgd", [Draw::Normal], |parameters| op.apply_all(0.7, parameters));
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn averages_follow_the_cpu() {
     for sizes in cases() {
         let (values, averages) =
@@ -121,6 +123,7 @@ fn averages_follow_the_cpu() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn gradients_are_summed_in_their_type() {
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
         for sizes in cases() {
@@ -142,6 +145,7 @@ fn gradients_are_summed_in_their_type() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn the_norm_is_exact_to_f64_and_sees_what_is_not_finite() {
     for sizes in cases() {
         let x = tensors(&sizes, &Draw::Normal, 1);

@@ -10,6 +10,7 @@
 //! those of one forward pass for each differentiated operand of a product (two at most): what an op
 //! computes again is not counted as work. An update has one pass, in the columns of the forward one.
 
+mod large;
 mod machine;
 
 use std::hint::black_box;
@@ -19,8 +20,8 @@ use std::sync::Arc;
 use clap::Parser;
 use machine::{Machine, bytes, median};
 use serde_json::{Map, Value, json};
-use tensor::check::{float_to, inputs};
-use tensor::op::{Case, Grads, Op, Saved};
+use tensor::check::{draw, float_to, inputs};
+use tensor::op::{Case, Draw, Grads, Op, Saved};
 use tensor::updates::{adamw::AdamW, ema, norm::global_norm, sgd::Sgd};
 use tensor::{Device, Dtype, Tape, Tensor, Var, Wanted, constant, kernel, ops, parallel};
 use unix::cli::Output;
@@ -37,9 +38,13 @@ struct Args {
     /// Where to compute: cpu, cuda, cuda:N, emu (which times the emulator)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: Wanted,
-    /// Element type on a device
-    #[arg(long, value_name = "TYPE", value_parser = ["f32", "bf16", "f16"], default_value = "f32")]
+    /// Element type on a device; tf32 is f32 whose products are rounded to it
+    #[arg(long, value_name = "TYPE", value_parser = ["f32", "tf32", "bf16", "f16"],
+          default_value = "f32")]
     element: String,
+    /// Sizes at which GPUs are compared, in place of those that tests run
+    #[arg(long)]
+    large: bool,
     /// Only cases with fewer elements and operations than this
     #[arg(long, value_name = "N", default_value_t = usize::MAX)]
     below: usize,
@@ -65,24 +70,25 @@ fn body(args: Args) -> Result<Exit> {
         "f16" => Dtype::F16,
         _ => Dtype::F32,
     };
+    kernel::set_tf32(args.element == "tf32");
     let machine = Machine::measure(device, element)?;
     let (threads, copy, product) = (parallel::threads(), machine.copy, machine.product);
     let place = match device {
         Device::Cpu => format!("{threads} threads"),
-        device => format!("{device} ({why}), {element}"),
+        device => format!("{device} ({why}), {}", args.element),
     };
     out.item(
         &json!({"device": place, "copy_gb_s": copy / 1e9, "product_gflop_s": product / 1e9}),
         format!("{place}: copy {copy:.3e} bytes/s, product {product:.3e} operations/s"),
     )?;
-    for (name, cases) in ops::ALL.iter().filter(|(name, _)| name.contains(&args.filter)) {
-        for (i, case) in cases().into_iter().enumerate() {
-            let elements: usize =
-                case.inputs.iter().map(|(shape, _)| shape.iter().product::<usize>()).sum();
-            let runs = device == Device::Cpu || case.op.elements().contains(&element);
-            if runs && elements.max(case.operations) < args.below {
-                out.row(&op_row(name, i, case, &machine)?)?;
-            }
+    let cases = if args.large { large::cases() } else { tested() };
+    for (options, case) in cases {
+        let elements: usize =
+            case.inputs.iter().map(|(shape, _)| shape.iter().product::<usize>()).sum();
+        let runs = device == Device::Cpu || case.op.elements().contains(&element);
+        let named = case.op.name().contains(&args.filter);
+        if named && runs && elements.max(case.operations) < args.below {
+            out.row(&op_row(options, case, &machine)?)?;
         }
     }
     for update in UPDATES.iter().filter(|update| update.name.contains(&args.filter)) {
@@ -92,6 +98,15 @@ fn body(args: Args) -> Result<Exit> {
     }
     out.finish()?;
     Ok(Exit::Done)
+}
+
+/// What distinguishes a case from others, as fields of its row.
+type Options = Map<String, Value>;
+
+/// The cases of the tests, by their numbers.
+fn tested() -> Vec<(Options, Case)> {
+    let numbered = |(i, case)| ([("case".to_string(), json!(i))].into_iter().collect(), case);
+    ops::ALL.iter().flat_map(|(_, cases)| cases().into_iter().enumerate().map(numbered)).collect()
 }
 
 /// The op of a case on a tape, which wants to own it.
@@ -115,7 +130,7 @@ impl Op for Borrowed {
     }
 }
 
-fn op_row(name: &str, i: usize, case: Case, machine: &Machine) -> Result<Map<String, Value>> {
+fn op_row(options: Options, case: Case, machine: &Machine) -> Result<Map<String, Value>> {
     let case = Arc::new(case);
     let (device, element) = (machine.device, machine.element);
     let x: Vec<Tensor> = inputs(&case, 1)
@@ -135,13 +150,13 @@ fn op_row(name: &str, i: usize, case: Case, machine: &Machine) -> Result<Map<Str
     let out = run(&Tape::without_gradients())?;
     let forward = median(|| machine.timed(|| run(&Tape::without_gradients())));
     let dtype = out.value().dtype();
-    let ones = Tensor::full(out.shape(), 1.0, dtype).to_device(device)?;
+    let given = draw(out.shape(), &Draw::Normal, 1, 99).to_dtype(dtype).to_device(device)?;
     let both = median(|| {
         // As in training, nobody else holds the gradient: an op may write to it.
-        let mut dy: Vec<Tensor> = (0..machine.calls()).map(|_| ones.copied()).collect();
+        let mut dy: Vec<Tensor> = (0..machine.calls()).map(|_| given.copied()).collect();
         machine.timed(|| {
             let tape = Tape::new();
-            let dy = dy.pop().unwrap_or_else(|| ones.copied());
+            let dy = dy.pop().unwrap_or_else(|| given.copied());
             run(&tape).and_then(|out| tape.backward_from(&out, dy))
         })
     });
@@ -156,8 +171,8 @@ fn op_row(name: &str, i: usize, case: Case, machine: &Machine) -> Result<Map<Str
         .iter()
         .map(|(shape, _)| shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x"));
     let mut row = Map::new();
-    row.insert("name".into(), name.into());
-    row.insert("case".into(), i.into());
+    row.insert("name".into(), case.op.name().into());
+    row.extend(options);
     row.insert("inputs".into(), shapes.collect::<Vec<_>>().join(" ").into());
     row.extend(machine.fields("forward", forward, read + written, operations));
     let moved = 2.0 * (read + written) + gradients;

@@ -1,0 +1,75 @@
+//! Cases of the sizes at which GPUs are compared. Their rows say all that `tests/peers/gpu.py` must know
+//! to compute the same in PyTorch, from the names and shapes of the inputs and these options.
+
+use super::Options;
+use serde_json::{Value, json};
+use tensor::op::{Case, Draw, Op};
+use tensor::ops::activation::Activation;
+use tensor::ops::attention::{Attention, Layout, Mask};
+use tensor::ops::conv::{Conv, Padding};
+use tensor::ops::cross_entropy::CrossEntropy;
+use tensor::ops::layernorm::LayerNorm;
+use tensor::ops::linear::Linear;
+use tensor::ops::rmsnorm::RmsNorm;
+
+/// Square products, the linear layers of the operator, rows of language models, images.
+pub fn cases() -> Vec<(Options, Case)> {
+    let mut cases = Vec::new();
+    for side in [4096, 8192] {
+        cases.push(linear(Activation::Identity, false, side, side, side));
+    }
+    cases.push(linear(Activation::Identity, true, 64 * 128, 256, 1024));
+    cases.push(linear(Activation::Gelu, true, 64 * 128, 1024, 256));
+    cases.push(linear(Activation::Identity, true, 8192, 4096, 1024));
+    for width in [256, 1024, 4096] {
+        let shapes: &[&[usize]] = &[&[8192, width], &[width], &[width]];
+        cases.push(plain(LayerNorm { epsilon: 1e-5 }, shapes));
+        cases.push(plain(RmsNorm { epsilon: 1e-6 }, &shapes[..2]));
+    }
+    for classes in [1000, 50_257] {
+        let (options, case) = plain(CrossEntropy::default(), &[&[4096, classes], &[4096]]);
+        cases.push((options, case.draw(1, Draw::Below(classes as u64))));
+    }
+    // The operator's, and those of language models.
+    cases.push(attention(64, 128, 8, 32, false));
+    for width in [64, 128] {
+        cases.push(attention(4, 4096, 2048 / width, width, false));
+        cases.push(attention(4, 4096, 2048 / width, width, true));
+    }
+    cases.push(conv([32, 56, 56, 128], 128, [3, 3]));
+    cases.push(conv([32, 28, 28, 256], 512, [1, 1]));
+    cases
+}
+
+fn plain(op: impl Op, shapes: &[&[usize]]) -> (Options, Case) {
+    (Options::new(), Case::new(op, shapes))
+}
+
+fn options<const N: usize>(fields: [(&str, Value); N]) -> Options {
+    fields.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
+}
+
+fn linear(activation: Activation, bias: bool, rows: usize, n: usize, k: usize) -> (Options, Case) {
+    let shapes: &[&[usize]] = &[&[rows, k], &[n, k], &[n]];
+    let case = Case::new(Linear { bias, activation }, &shapes[..2 + usize::from(bias)]);
+    let name = format!("{activation:?}").to_lowercase();
+    (options([("activation", json!(name))]), case.operations(2 * rows * n * k))
+}
+
+/// Of equally many queries and keys; a causal mask leaves half of the operations.
+fn attention(b: usize, tokens: usize, heads: usize, width: usize, causal: bool) -> (Options, Case) {
+    let shape: &[usize] = &[b, tokens, heads * width];
+    let mask = Mask { causal, padding: false };
+    let op = Attention { mask, ..Attention::new(heads, Layout::Separate) };
+    let operations = 4 * b * heads * tokens * tokens * width / if causal { 2 } else { 1 };
+    let case = Case::new(op, &[shape; 3]).operations(operations);
+    (options([("heads", json!(heads)), ("causal", json!(causal))]), case)
+}
+
+/// With zeros around and stride 1.
+fn conv(x: [usize; 4], outputs: usize, filter: [usize; 2]) -> (Options, Case) {
+    let op = Conv::same(filter, Padding::Zero);
+    let w = [outputs, filter[0], filter[1], x[3]];
+    let operations = 2 * x.iter().product::<usize>() * outputs * filter[0] * filter[1];
+    (Options::new(), Case::new(op, &[&x, &w, &[outputs]]).operations(operations))
+}
