@@ -88,17 +88,17 @@ pub(crate) fn zero(address: u64, bytes: usize) -> Result<()> {
 }
 
 thread_local! {
-    static ORDER: Cell<Option<u64>> = const { Cell::new(None) };
+    static CHOSEN: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 /// From now on this thread's kernels run in this order, a number as in [`run`].
 pub fn set_order(order: u64) {
-    ORDER.set(Some(order));
+    CHOSEN.set(Some(order));
 }
 
 /// The order that was set, or that of LONGHAUL_EMULATOR_ORDER; 0 without.
 fn order() -> u64 {
-    if let Some(order) = ORDER.get() {
+    if let Some(order) = CHOSEN.get() {
         return order;
     }
     static ORDER: OnceLock<u64> = OnceLock::new();
