@@ -5,12 +5,10 @@
 
 #include "attention_half.cuh"
 
-// Hides keys from the queries that do not see them: rows are keys from `key` on, columns queries from
-// `query` on.
+// Hides keys, which are rows, from the queries that do not see them. Counted from a lane's first row and
+// column, `last` is the last row that is seen in that column; in each further column it is one row more.
 template <int M, int N>
-DEVICE void hide_from(float (&s)[M][N][4], const Call& c, int query, int key) {
-    // The last row that is seen in the lane's first column.
-    const int last = query + lane_id() % 4 * 2 + c.keys - c.queries - key - lane_id() / 4;
+DEVICE void hide_from(float (&s)[M][N][4], int last) {
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -102,12 +100,15 @@ DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, c
         const element* q_tile = stages + step % 2 * 2 * QUERIES * D;
         const element* dout_tile = q_tile + QUERIES * D;
         const float* row_statistics = statistics + step % 2 * 2 * QUERIES + lane % 4 * 2;
+        // Here and not where it is used: so registers suffice.
+        const int last = start + lane % 4 * 2 + c.keys - c.queries - first - warp_row - lane / 4;
+        const bool hides = c.causal && first + KEYS > start + 1 + c.keys - c.queries;
         float p[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
         clear(p);
         clear(ds);
         multiply_rows<D, M, QUERIES>(p, k, q_tile);
-        if (c.causal && first + KEYS > start + 1 + c.keys - c.queries) {
-            hide_from(p, c, start, first + warp_row);
+        if (hides) {
+            hide_from(p, last);
         }
         multiply_rows<D, M, QUERIES>(ds, v, dout_tile);
 #pragma unroll
