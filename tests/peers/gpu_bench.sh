@@ -24,8 +24,9 @@ peer() {
     fields=$1
     shift
     "$python" "$@" > "$work/now" || {
-        say "failed: $*"
-        echo "{\"failed\": \"$*\"}" >> "$work/now"
+        words=$*
+        say "failed: ${words##*/}"
+        echo "{\"failed\": \"${words##*/}\"}" >> "$work/now"
     }
     rows "$fields" < "$work/now"
 }
@@ -80,7 +81,7 @@ commit=$(git -C "$peers" describe --always --dirty --abbrev=12 --exclude '*' 2>/
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1 || true)
 card=${card:-$device}
 results=$peers/../../benches/results
-name=$(echo "$card" | tr -cs 'A-Za-z0-9\n' -)-$(date -u +%F)
+name=$(echo "$card" | tr -cs 'A-Za-z0-9\n' - | sed 's/-$//')-$(date -u +%F)
 mkdir -p "$results"
 {
     echo "{\"card\": \"$card\", \"driver\": \"$driver\", \"commit\": \"$commit\", \"date\": \"$(date -u +%FT%TZ)\", \"rows\": ["
