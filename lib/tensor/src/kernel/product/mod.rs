@@ -168,19 +168,19 @@ impl<'a> Product<'a> {
     }
 
     /// Times `alpha`.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "emu"))]
     pub(crate) fn times(self, alpha: f32) -> Self {
         Self { alpha, ..self }
     }
 
     /// With f32 operands rounded to tf32, or not, whatever [`set_tf32`] says.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "emu"))]
     pub(crate) fn tf32(self, tf32: bool) -> Self {
         Self { tf32, ..self }
     }
 
     /// By this plan.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "emu"))]
     pub(crate) fn plan(self, plan: Plan) -> Self {
         Self { plan: Some(plan), ..self }
     }
