@@ -176,7 +176,6 @@ fn losses_and_gradients_agree_with_the_cpu() {
             let mut worst = (0.0, "");
             let mut judge = |name, error: f64, tolerance| {
                 let error = error / dtype.roundoff();
-                // A comparison that what is not a number fails.
                 if error.is_nan() || error >= tolerance {
                     wrong.push(format!("{what} on {device} in {dtype}: {name}: {error:.1}"));
                 }

@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::op::{self, Case, Draw, Grads, Input};
+use crate::op::{self, Case, Draw, Grads, Input, Saved};
 use crate::random::{Philox, Purpose};
 use crate::tensor::Tensor;
 use unix::Result;
@@ -34,10 +34,47 @@ pub fn inputs(case: &Case, seed: u64) -> Vec<Tensor> {
     (0..).zip(&case.inputs).map(|(i, (shape, d))| draw(shape, d, seed, i)).collect()
 }
 
-fn forward(case: &Case, inputs: &[Tensor]) -> (Tensor, Vec<Tensor>) {
+fn forward(case: &Case, inputs: &[Tensor]) -> (Tensor, Saved) {
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
     op::forward(&*case.op, &inputs.iter().collect::<Vec<_>>(), &shape)
+}
+
+/// What is done with the gradient of an input.
+#[derive(Clone)]
+enum Gradient {
+    Unwanted,
+    Written,
+    /// Added to this.
+    Added(Tensor),
+}
+
+/// The gradients of all inputs that want one, for the output gradient `dy`.
+fn gradients(
+    case: &Case,
+    inputs: &[Tensor],
+    saved: &Saved,
+    dy: &Tensor,
+    each: Vec<Gradient>,
+) -> Vec<Option<Tensor>> {
+    let wanted: Vec<Input> = (case.inputs.iter().zip(inputs).zip(&each).enumerate())
+        .map(|(i, (((_, draw), x), gradient))| Input {
+            variable: match gradient {
+                Gradient::Unwanted => None,
+                _ => draw.is_differentiated().then_some(i),
+            },
+            shape: x.shape().to_vec(),
+            dtype: x.dtype(),
+        })
+        .collect();
+    let there = |gradient| match gradient {
+        Gradient::Added(before) => Some(before),
+        _ => None,
+    };
+    let mut all: Vec<Option<Tensor>> = each.into_iter().map(there).collect();
+    let mut grads = Grads { all: &mut all, inputs: &wanted, device: dy.device() };
+    op::backward(&*case.op, saved, dy.clone(), &mut grads);
+    all
 }
 
 /// Output and the gradients of all inputs (none for constants), for the output gradient `dy`.
@@ -49,24 +86,33 @@ pub fn run(
     existing: Option<&[Tensor]>,
 ) -> (Tensor, Vec<Option<Tensor>>) {
     let (out, saved) = forward(case, inputs);
-    let wanted: Vec<Input> = case
-        .inputs
-        .iter()
-        .zip(inputs)
-        .enumerate()
-        .map(|(i, ((_, draw), x))| Input {
-            variable: draw.is_differentiated().then_some(i),
-            shape: x.shape().to_vec(),
-            dtype: x.dtype(),
-        })
-        .collect();
-    let mut all: Vec<Option<Tensor>> = match existing {
-        Some(existing) => existing.iter().map(|x| Some(x.clone())).collect(),
-        None => vec![None; inputs.len()],
+    let each = match existing {
+        Some(existing) => existing.iter().cloned().map(Gradient::Added).collect(),
+        None => vec![Gradient::Written; inputs.len()],
     };
-    let mut grads = Grads { all: &mut all, inputs: &wanted, device: dy.device() };
-    op::backward(&*case.op, &saved, dy.clone(), &mut grads);
-    (out, all)
+    (out, gradients(case, inputs, &saved, dy, each))
+}
+
+/// What may be asked of a backward pass: that all gradients are written, that all are added, and, where there
+/// are several, mixtures in which each is once unwanted, written and added.
+fn requests(case: &Case, before: &[Tensor]) -> Vec<Vec<Gradient>> {
+    let added = || before.iter().cloned().map(Gradient::Added).collect::<Vec<_>>();
+    let mut all = vec![vec![Gradient::Written; before.len()], added()];
+    let several = case.inputs.iter().filter(|(_, draw)| draw.is_differentiated()).count() > 1;
+    for turn in 0..if several { 3 } else { 0 } {
+        let mut mixed = added();
+        let differentiated =
+            case.inputs.iter().zip(&mut mixed).filter(|((_, d), _)| d.is_differentiated());
+        for (i, (_, gradient)) in differentiated.enumerate() {
+            match (i + turn) % 3 {
+                0 => *gradient = Gradient::Unwanted,
+                1 => *gradient = Gradient::Written,
+                _ => {}
+            }
+        }
+        all.push(mixed);
+    }
+    all
 }
 
 /// In another element type, unless it holds indices.
@@ -138,16 +184,22 @@ pub fn precision_error(case: &Case, seed: u64) -> f64 {
     worst
 }
 
+/// The size of a tensor's elements: their root mean square, or a fifth of the largest where that is more, as
+/// where most are zero.
+fn size(x: &Tensor) -> f64 {
+    let x = x.to_f64();
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len().max(1) as f64;
+    let largest = x.iter().fold(0.0, |largest, x| f64::max(largest, x.abs()));
+    mean.sqrt().max(largest / 5.0).max(1e-30)
+}
+
 /// max |a - b| relative to the root mean square of b, or to a fifth of its largest element where that is
 /// more: as where most of b is zero.
 pub fn difference(a: &Tensor, b: &Tensor) -> f64 {
-    let (a, b) = (a.to_f64(), b.to_f64());
-    let mean = b.iter().map(|x| x * x).sum::<f64>() / b.len().max(1) as f64;
-    let largest = b.iter().fold(0.0, |largest, x| f64::max(largest, x.abs()));
-    let scale = mean.sqrt().max(largest / 5.0).max(1e-30);
-    let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs());
+    let (x, y) = (a.to_f64(), b.to_f64());
+    let worst = x.iter().zip(&y).map(|(x, y)| (x - y).abs());
     // f64::max passes over what is not a number, which is as wrong as can be.
-    worst.fold(0.0, |worst, x| if x.is_nan() { x } else { f64::max(worst, x) }) / scale
+    worst.fold(0.0, |worst, x| if x.is_nan() { x } else { f64::max(worst, x) }) / size(b)
 }
 
 /// How far results of kernels may be from those of the CPU in f64, relative to their root mean square.
@@ -158,9 +210,6 @@ pub fn difference(a: &Tensor, b: &Tensor) -> f64 {
 pub fn tolerance(dtype: Dtype, terms: usize) -> f64 {
     24.0 * dtype.roundoff() + 4.0 * Dtype::F32.roundoff() * (terms as f64).sqrt()
 }
-
-/// Output and gradients.
-type Results = (Tensor, Vec<Option<Tensor>>);
 
 /// The same tensors with every element off by at most one rounding of `dtype`.
 fn nearby(tensors: &[Tensor], dtype: Dtype, seed: u64) -> Vec<Tensor> {
@@ -178,54 +227,64 @@ fn nearby(tensors: &[Tensor], dtype: Dtype, seed: u64) -> Vec<Tensor> {
     (0..).zip(tensors).map(|(sample, tensor)| off(sample, tensor)).collect()
 }
 
+/// Inputs, output gradient, and gradients that are there.
+struct Given {
+    inputs: Vec<Tensor>,
+    dy: Tensor,
+    before: Vec<Tensor>,
+}
+
+impl Given {
+    fn map(&self, each: impl Fn(&[Tensor]) -> Result<Vec<Tensor>>) -> Result<Self> {
+        let dy = each(std::slice::from_ref(&self.dy))?.swap_remove(0);
+        Ok(Self { inputs: each(&self.inputs)?, dy, before: each(&self.before)? })
+    }
+
+    /// Output and all gradients, for each of the [`requests`].
+    fn results(&self, case: &Case) -> Vec<Option<Tensor>> {
+        let (out, saved) = forward(case, &self.inputs);
+        let mut results = vec![Some(out)];
+        for request in requests(case, &self.before) {
+            let found = gradients(case, &self.inputs, &saved, &self.dy, request);
+            let differentiated = case.inputs.iter().map(|(_, draw)| draw.is_differentiated());
+            results.extend(found.into_iter().zip(differentiated).map(|(g, is)| g.filter(|_| is)));
+        }
+        results
+    }
+}
+
 /// Largest difference between a result of the kernels in `dtype` on `device` and that of the CPU in
-/// f64, as a multiple of what is allowed: over the output and every gradient, each added to what was
-/// there. Errors: what the device says.
+/// f64, as a multiple of what is allowed: over the output and every gradient, each of them unwanted,
+/// written, and added to what was there, in several mixtures. Errors: what the device says.
 ///
-/// Allowed is the [`tolerance`], or, where results hang more on their inputs than that (a normalisation
-/// of three numbers), a dozen times what one rounding of every input changes.
+/// Allowed is the [`tolerance`] or, where results hang more on their inputs than that (a normalisation
+/// of three numbers, a sum that cancels), a dozen times what one rounding of every input changes.
 pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Result<f64> {
-    let given: Vec<Tensor> = inputs(case, seed).iter().map(|x| float_to(x, dtype)).collect();
-    let exact: Vec<Tensor> = given.iter().map(|x| float_to(x, Dtype::F64)).collect();
-    let shape = forward(case, &exact).0.shape().to_vec();
-    let moved = |x: &[Tensor]| x.iter().map(|x| x.to_device(device)).collect::<Result<Vec<_>>>();
-    let before: Vec<Tensor> = (100..)
-        .zip(&given)
+    let inputs: Vec<Tensor> = inputs(case, seed).iter().map(|x| float_to(x, dtype)).collect();
+    let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
+    let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
+    let dtypes: Vec<Dtype> = inputs.iter().map(Tensor::dtype).collect();
+    let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(case.op.dtype(&dtypes));
+    let before = (100..)
+        .zip(&inputs)
         .map(|(i, x)| draw(x.shape(), &Draw::Normal, seed, i).to_dtype(dtype))
         .collect();
-    let before64: Vec<Tensor> = before.iter().map(|x| x.to_dtype(Dtype::F64)).collect();
-    let on_device = moved(&given)?;
-    let dtypes: Vec<Dtype> = given.iter().map(Tensor::dtype).collect();
-    let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(case.op.dtype(&dtypes));
-    let dy64 = dy.to_dtype(Dtype::F64);
-    let terms = given.iter().map(Tensor::len).max().unwrap_or(1);
+    let terms = inputs.iter().map(Tensor::len).max().unwrap_or(1);
+    let given = Given { inputs, dy, before };
+    let found = given.map(|x| x.iter().map(|x| x.to_device(device)).collect())?.results(case);
+    let exact = given.map(|x| Ok(x.iter().map(|x| float_to(x, Dtype::F64)).collect()))?;
+    let expected = exact.results(case);
+    let near: Vec<_> = (1..4)
+        .map(|k| Ok(exact.map(|x| Ok(nearby(x, dtype, seed ^ k)))?.results(case)))
+        .collect::<Result<_>>()?;
     let mut worst: f64 = 0.0;
-    for existing in [false, true] {
-        let kept = existing.then(|| moved(&before)).transpose()?;
-        let found = run(case, &on_device, &dy.to_device(device)?, kept.as_deref());
-        let expected = run(case, &exact, &dy64, existing.then_some(&*before64));
-        let near: Vec<_> = (1..4)
-            .map(|k| {
-                let [x, before] = [&exact, &before64].map(|t| nearby(t, dtype, seed + k));
-                let dy = &nearby(std::slice::from_ref(&dy64), dtype, seed - k)[0];
-                run(case, &x, dy, existing.then_some(&*before))
-            })
-            .collect();
-        let mut compare = |of: &dyn Fn(&Results) -> Option<Tensor>| {
-            let (Some(what), Some(exact)) = (of(&found), of(&expected)) else { return Ok(()) };
-            let spread = near.iter().filter_map(of).map(|near| difference(&near, &exact));
-            let allowed = tolerance(what.dtype(), terms).max(12.0 * spread.fold(0.0, f64::max));
-            let error = difference(&what.to_host()?, &exact);
-            // A result that is not a number is as wrong as can be.
-            worst = worst.max(if error.is_nan() { f64::INFINITY } else { error / allowed });
-            Ok::<(), unix::Error>(())
-        };
-        compare(&|results| Some(results.0.clone()))?;
-        for (i, (_, draw)) in case.inputs.iter().enumerate() {
-            if draw.is_differentiated() {
-                compare(&|results| results.1[i].clone())?;
-            }
-        }
+    for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let (Some(found), Some(expected)) = (found, expected) else { continue };
+        let spread = near.iter().filter_map(|near| Some(difference(near[i].as_ref()?, expected)));
+        let allowed = tolerance(found.dtype(), terms).max(12.0 * spread.fold(0.0, f64::max));
+        let error = difference(&found.to_host()?, expected);
+        // A result that is not a number is as wrong as can be.
+        worst = worst.max(if error.is_nan() { f64::INFINITY } else { error / allowed });
     }
     Ok(worst)
 }

@@ -68,6 +68,7 @@ pub fn cases() -> Vec<Case> {
         // Fewer heads of keys and values than of queries.
         case(Packed, NONE, false, 2, [11, 11], [6, 2, 5]),
         case(Packed, CAUSAL, true, 2, [67, 67], [4, 1, 16]),
+        case(Packed, NONE, false, 1, [64, 64], [2, 1, 8]),
         case(Separate, PADDED, true, 6, [10, 13], [4, 2, 6]),
         // Two sequences.
         case(Joined, NONE, false, 2, [3, 10], [2, 2, 8]),
@@ -79,9 +80,9 @@ pub fn cases() -> Vec<Case> {
         case(Separate, NONE, false, 1, [130, 40], [1, 1, 64]),
         case(Separate, CAUSAL, false, 1, [40, 130], [2, 1, 48]),
         case(Packed, CAUSAL, false, 1, [110, 110], [1, 1, 36]),
-        case(Packed, BOTH, true, 1, [90, 90], [1, 1, 72]),
+        case(Packed, BOTH, true, 2, [66, 66], [1, 1, 72]),
         case(Separate, NONE, true, 1, [70, 66], [1, 1, 128]),
-        case(Joined, PADDED, true, 1, [30, 50], [1, 1, 80]),
+        case(Joined, PADDED, true, 2, [25, 40], [1, 1, 80]),
         case(Packed, NONE, false, 2, [1, 1], [1, 1, 100]),
         case(Packed, CAUSAL, false, 1, [300, 300], [4, 2, 64]),
         case(Packed, NONE, false, 1, [260, 260], [2, 2, 128]),

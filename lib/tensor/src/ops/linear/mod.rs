@@ -7,7 +7,7 @@ mod cpu;
 pub(crate) mod cuda;
 
 use super::activation::Activation;
-use crate::op::{Case, Grads, Op, Saved};
+use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -91,7 +91,11 @@ pub fn cases() -> Vec<Case> {
     let case = |bias, activation, rows: &[usize], n: usize, k: usize| {
         let x = [rows, &[k]].concat();
         let shapes: &[&[usize]] = if bias { &[&x, &[n, k], &[n]] } else { &[&x, &[n, k]] };
+        // Weights as a model has them: activations are met where they bend, and not with the roundings of
+        // sums many times as large.
+        let bound = (3.0 / k as f64).sqrt();
         Case::new(Linear { bias, activation }, shapes)
+            .draw(1, Draw::Uniform(-bound, bound))
             .operations(2 * rows.iter().product::<usize>() * n * k)
     };
     vec![

@@ -18,7 +18,7 @@ KERNEL(primitives_copy)(const element* __restrict__ x, element* __restrict__ y, 
     }
 }
 
-// Sums and maxima of each row, by a block.
+// Sums and maxima of each row, by a block. The scratch is used before, between and after without a barrier.
 KERNEL(primitives_reduce, 1024)(const element* __restrict__ x, float* __restrict__ sums, float* __restrict__ maxima,
                                 int width) {
     SHARED(float, scratch, [32]);
@@ -28,8 +28,19 @@ KERNEL(primitives_reduce, 1024)(const element* __restrict__ x, float* __restrict
         sum += value;
         most = fmaxf(most, value);
     }
+    const int own = static_cast<int>(threadIdx.x) % 32;
+    const bool first_warp = threadIdx.x < 32;
+    if (first_warp) {
+        scratch[own] = sum;
+    }
     sum = block_sum(sum, scratch);
+    if (first_warp) {
+        scratch[own] = most;
+    }
     most = block_max(most, scratch);
+    if (first_warp) {
+        scratch[own] = most;
+    }
     if (threadIdx.x == 0) {
         sums[blockIdx.x] = sum;
         maxima[blockIdx.x] = most;
