@@ -105,19 +105,16 @@ DEVICES
   cuda:0. Kernels are compiled for the GPU at hand when they are first used, which takes seconds, and
   kept; --warm-kernels does it ahead, on a machine without one. emu, in builds for tests, runs the very
   kernels on the host, thousands of times slower, and watches every access to memory. A checkpoint goes
-  from any device to any other; bits are those of the device. What shapes memory and speed on a GPU are
+  from any device to any other; bits are those of the device. Attention with more than 64 features a head
+  needs a GPU with 160 KiB of shared memory (compute capability 8.0, 9.0, 10.0). What shapes memory and speed on a GPU are
   the keys training.amp, precision, tf32, compile and mem_budget, longhaul-config(5).
 
 ENVIRONMENT
-  LONGHAUL_HEARTBEAT     Seconds between two signs of life; 10 unless given, and then 9 are the 90 s
-                         above.
-  LONGHAUL_KERNEL_CACHE  Folder of compiled kernels, this user's alone; longhaul/kernels in
-                         $XDG_CACHE_HOME or ~/.cache unless given. At most 256 MiB.
-  LONGHAUL_NVRTC         The compiler of kernels, libnvrtc.so, or its folder, when the loader does not
-                         find it. A machine whose cache has all kernels does without.
-  LONGHAUL_DEVICE_MEMORY
-                         The most bytes to take of a GPU that is shared with others.
-  CUDA_VISIBLE_DEVICES   The GPUs that cuda:N counts.
+  LONGHAUL_HEARTBEAT  Seconds between two signs of life; 10 unless given, and then 9 are the 90 s above.
+  LONGHAUL_KERNEL_CACHE  This user's folder of compiled kernels, 256 MiB at most; else in ~/.cache.
+  LONGHAUL_NVRTC  The compiler of kernels, libnvrtc.so, or its folder; not needed when all are cached.
+  LONGHAUL_DEVICE_MEMORY  The most bytes to take of a GPU that is shared with others.
+  CUDA_VISIBLE_DEVICES  The GPUs that cuda:N counts.
 
 SIGNALS
   TERM, INT, HUP and USR1 end the run after the update at hand, with a checkpoint and status 75. A

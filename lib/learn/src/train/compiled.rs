@@ -40,6 +40,12 @@ impl<B: Batch> Compiled<B> {
         Self { enabled: enabled && device != Device::Cpu, key: None, recorded: None }
     }
 
+    /// Gives the memory of the recording back, for a pass that is made without; the next one is recorded
+    /// again.
+    pub fn forget(&mut self) {
+        self.recorded = None;
+    }
+
     /// [`learner::gradients`]. The gradients are in memory that the next call overwrites, unless `keep`.
     pub fn gradients<S: Stage<Batch = B>>(
         &mut self,

@@ -51,7 +51,10 @@ pub fn passes<S: Stage>(
         let batch = batches.next()?;
         stall += batches.stall();
         let computed = match verified {
-            true => verify::twice(stage, params, &batch, &numerics)?,
+            true => {
+                compiled.forget();
+                verify::twice(stage, params, &batch, &numerics)?
+            }
             false => {
                 let keep = training.accumulation > 1;
                 Ok(compiled.gradients(stage, params, batch, &numerics, keep)?)

@@ -27,6 +27,8 @@ pub(crate) enum Value {
     U64(u64),
     /// `float`.
     F32(f32),
+    /// A size that no `int` holds: the launch is refused.
+    TooLarge(usize),
 }
 
 impl Value {
@@ -38,6 +40,7 @@ impl Value {
             Value::I32(x) => u64::from(x as u32),
             Value::U32(x) => u64::from(x),
             Value::F32(x) => u64::from(x.to_bits()),
+            Value::TooLarge(n) => n as u64,
         }
     }
 
@@ -46,7 +49,7 @@ impl Value {
     pub(crate) fn kind(self) -> u8 {
         match self {
             Value::Pointer(_) => 0,
-            Value::I32(_) => 1,
+            Value::I32(_) | Value::TooLarge(_) => 1,
             Value::U32(_) => 2,
             Value::I64(_) => 3,
             Value::U64(_) => 4,
@@ -112,11 +115,11 @@ impl From<bool> for Arg<'_> {
 }
 
 impl From<usize> for Arg<'_> {
-    /// A size, as `int`.
-    ///
-    /// # Panics
-    /// When it does not fit into 31 bits: no tensor is that large.
+    /// A size, as `int`. One that does not fit makes the launch fail.
     fn from(x: usize) -> Self {
-        Arg::from(super::size(x) as i32)
+        match i32::try_from(x) {
+            Ok(size) => Arg::from(size),
+            Err(_) => Arg { value: Value::TooLarge(x), device: None, tensor: PhantomData },
+        }
     }
 }

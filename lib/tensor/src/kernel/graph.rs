@@ -7,6 +7,7 @@
 use super::{Grid, Source, Value, backend, cuda, memory, state};
 use crate::device::Device;
 use crate::dtype::Dtype;
+use crate::tensor::Tensor;
 use std::cell::RefCell;
 use std::sync::{PoisonError, RwLock};
 use unix::{Error, Result};
@@ -18,6 +19,8 @@ static RECORDING: RwLock<()> = RwLock::new(());
 thread_local! {
     /// What this thread is recording for the emulator.
     static STEPS: RefCell<Option<Vec<Step>>> = const { RefCell::new(None) };
+    /// What the recording of this thread reads of what was there before.
+    static HELD: RefCell<Vec<Tensor>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Something that the emulator does in the order of launches.
@@ -39,6 +42,8 @@ enum Recorded {
 pub struct Graph {
     device: Device,
     recorded: Recorded,
+    /// Constants that it reads, which were there before.
+    _held: Vec<Tensor>,
     /// Dropped last: the memory is anybody's then.
     home: memory::Home,
 }
@@ -51,6 +56,13 @@ pub(super) fn outside<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
     }
     let _shared = RECORDING.read().unwrap_or_else(PoisonError::into_inner);
     work()
+}
+
+/// Lets the recording of this thread, if there is one, keep the memory of a tensor.
+pub(super) fn hold(tensor: &Tensor) {
+    if memory::Home::is_entered() {
+        HELD.with_borrow_mut(|held| held.push(tensor.clone()));
+    }
 }
 
 /// Keeps a step of the emulator's for later, when this thread is recording; whether it did.
@@ -86,9 +98,10 @@ impl Graph {
             }
         };
         drop(entered);
+        let held = HELD.take();
         state::finish(device)?;
         let made = made.ok_or_else(|| Error::bug("a graph of no work"))??;
-        Ok((Graph { device, recorded, home }, made))
+        Ok((Graph { device, recorded, _held: held, home }, made))
     }
 
     /// Bytes that it holds on the device.

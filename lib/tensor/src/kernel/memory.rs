@@ -138,6 +138,7 @@ impl Piece {
 }
 
 fn take(device: Device, home: u64, class: usize, asked: usize) -> Result<u64> {
+    let limit = limit()?;
     let mut pools = pools();
     let pool = pools.entry(device).or_default();
     let own = pool.homes.get_mut(&home);
@@ -150,12 +151,12 @@ fn take(device: Device, home: u64, class: usize, asked: usize) -> Result<u64> {
     let address = match cached {
         Some(address) => address,
         None => {
-            let address = match allocate(device, class, &pool.usage) {
+            let address = match allocate(device, class, &pool.usage, limit) {
                 Ok(address) => address,
                 // What is cached in other sizes may be enough.
                 Err(_) if !pool.free.is_empty() => {
                     release(device, pool);
-                    allocate(device, class, &pool.usage)
+                    allocate(device, class, &pool.usage, limit)
                         .map_err(|why| no_memory(device, asked, &pool.usage, &why))?
                 }
                 Err(why) => return Err(no_memory(device, asked, &pool.usage, &why)),
@@ -172,8 +173,8 @@ fn take(device: Device, home: u64, class: usize, asked: usize) -> Result<u64> {
 }
 
 /// Memory from the device's system. Errors: there is none left, or no more is to be taken.
-fn allocate(device: Device, bytes: usize, usage: &Usage) -> Result<u64> {
-    match limit()? {
+fn allocate(device: Device, bytes: usize, usage: &Usage, limit: Option<usize>) -> Result<u64> {
+    match limit {
         Some(limit) if usage.held + bytes > limit => {
             Err(Error::new(Exit::Failure, format!("LONGHAUL_DEVICE_MEMORY is {limit}")))
         }

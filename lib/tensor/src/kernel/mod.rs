@@ -37,6 +37,7 @@ pub(crate) use state::{is_sound, run};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::{ops, updates};
+use unix::{Error, Exit};
 
 /// Every source: what is compiled ahead, and checked.
 pub const SOURCES: &[&Source] = &[
@@ -107,17 +108,11 @@ pub struct Grid {
 
 impl Grid {
     /// `blocks` blocks of `threads` threads in a row.
-    ///
-    /// # Panics
-    /// When there are 2³¹ blocks or more: no tensor is that large.
     pub fn new(blocks: usize, threads: usize) -> Self {
         Self::over([blocks, 1, 1], threads)
     }
 
     /// Blocks along x, y and z (at most 65535 along the latter).
-    ///
-    /// # Panics
-    /// As [`Grid::new`].
     pub fn over(blocks: [usize; 3], threads: usize) -> Self {
         Self { blocks: blocks.map(size), threads: [size(threads), 1, 1], shared: 0 }
     }
@@ -129,15 +124,20 @@ impl Grid {
     }
 }
 
-/// A size as kernels take it.
-///
-/// # Panics
-/// When it does not fit into 31 bits: no tensor is that large.
+/// A size as kernels take it; one that does not fit makes the launch fail.
 fn size(n: usize) -> u32 {
-    match i32::try_from(n) {
-        Ok(n) => n as u32,
-        Err(_) => unreachable!("a launch over {n} blocks, threads or bytes"),
-    }
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// What is too large of a launch: kernels count threads, and take sizes, in 31 bits.
+fn too_large(grid: Grid, args: &[Value]) -> Option<String> {
+    let threads = |n: &[u32]| n.iter().fold(1, |all: u64, n| all.saturating_mul(u64::from(*n)));
+    let all = threads(&grid.blocks).saturating_mul(threads(&grid.threads));
+    let size = args.iter().find_map(|arg| match arg {
+        Value::TooLarge(n) => Some(format!("a size of {n}")),
+        _ => None,
+    });
+    size.or_else(|| (all > i32::MAX as u64).then(|| format!("{all} threads")))
 }
 
 impl Source {
@@ -156,7 +156,16 @@ impl Source {
         }
         assert!(device != Device::Cpu, "{kernel} is launched on the host");
         let values: Vec<Value> = args.iter().map(Arg::value).collect();
-        state::run(device, || backend::launch(device, self, element, kernel, grid, &values));
+        state::run(device, || match too_large(grid, &values) {
+            None => backend::launch(device, self, element, kernel, grid, &values),
+            Some(what) => Err(Error::new(
+                Exit::Failure,
+                format!(
+                    "{kernel}: {what} is beyond what kernels count; training.batch_size can be \
+                     smaller, and training.accumulation larger"
+                ),
+            )),
+        });
     }
 }
 

@@ -63,9 +63,13 @@ impl Gpu {
             .inspect_err(|_| self.capturing.store(false, Ordering::Relaxed))?;
         let capture = Capture { gpu: self };
         work();
-        let graph = capture.end()?;
-        // What was refused is missing from the graph.
+        let ended = capture.end();
+        // What was refused is missing from the graph, and may be why it could not be ended.
         let recorded = crate::kernel::finish(Device::Cuda(self.number));
+        let graph = match (ended, recorded.is_ok()) {
+            (Err(_), false) => return recorded.and(Err(Error::bug("a recording without a graph"))),
+            (ended, _) => ended?,
+        };
         let mut replayed = ptr::null_mut();
         // SAFETY: the graph just recorded; the second writes to the pointer, and does not need the first
         // any more.

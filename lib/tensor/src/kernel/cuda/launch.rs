@@ -156,17 +156,19 @@ impl Gpu {
             return Err(Error::new(
                 Exit::Failure,
                 format!(
-                    "a block of {} has {} bytes of shared memory at most, {} of them static here",
+                    "a block of {} has {} bytes of shared memory at most, {} of them static here; \
+                     smaller heads of attention need less",
                     self.name, self.shared, function.static_shared
                 ),
             ));
         }
+        // All there is, once: another thread may want more than this one.
+        let all = self.shared - function.static_shared;
         let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: a function that was loaded; less than the GPU's limit, hence than 2³¹.
-        let result =
-            unsafe { sys::cuFuncSetAttribute(function.handle, which, grid.shared as c_int) };
+        let result = unsafe { sys::cuFuncSetAttribute(function.handle, which, all as c_int) };
         check(result, || "asking for shared memory".into())?;
-        function.granted.fetch_max(grid.shared, Ordering::Relaxed);
+        function.granted.store(all, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -187,7 +189,7 @@ impl Function {
 
 fn size(value: Value) -> usize {
     match value {
-        Value::I32(_) | Value::U32(_) | Value::F32(_) => 4,
+        Value::I32(_) | Value::U32(_) | Value::F32(_) | Value::TooLarge(_) => 4,
         Value::Pointer(_) | Value::I64(_) | Value::U64(_) => 8,
     }
 }

@@ -54,7 +54,8 @@ impl Op for SpectralEnergy {
         let (ep, et) = (energy[0], energy[1]);
         let sign = if ep > et { 1.0 } else { -1.0 };
         let d = et + EPSILON;
-        let outer = [sign / d, -sign / d - (ep - et).abs() / (d * d)];
+        // The second is -sign/d - |ep - et|/d², without the cancellation.
+        let outer = [sign / d, -sign * (ep + EPSILON) / (d * d)];
         for i in 0..2 {
             if let Some(mut slot) = grads.take(i) {
                 let factor = dy.item() * outer[i] / terms(saved[i].shape());

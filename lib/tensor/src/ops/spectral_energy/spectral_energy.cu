@@ -87,7 +87,8 @@ KERNEL(spectral_energy_backward, 256)(
   long long last = min(first + chunk, n);
   float ep = energy[0], et = energy[1];
   float sign = ep > et ? 1.0f : -1.0f, d = et + epsilon;
-  float outer = target ? -sign / d - fabsf(ep - et) / (d * d) : sign / d;
+  // For the target: -sign/d - |ep - et|/d², without the cancellation.
+  float outer = target ? -sign * (ep + epsilon) / (d * d) : sign / d;
   float factor = *dy * outer / terms;
   x += sample * n;
   dx += sample * n;
