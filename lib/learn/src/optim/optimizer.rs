@@ -159,7 +159,9 @@ impl OptimizerState {
             for (moment, tensor) in optimizer.moments().iter().zip(moments) {
                 let key = format!("{name}.{moment}");
                 match values.iter().find(|(n, v)| *n == key && v.shape() == tensor.shape()) {
-                    Some((_, value)) => *tensor = value.to_device(tensor.device())?,
+                    Some((_, value)) => {
+                        *tensor = value.to_dtype(tensor.dtype()).to_device(tensor.device())?;
+                    }
                     None => {
                         return Err(Error::data(format!(
                             "the checkpoint has no optimizer state {key} of shape {:?}: \
@@ -171,5 +173,32 @@ impl OptimizerState {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{Builder, Init};
+
+    /// What a file holds is input: any type of number that checkpoints may have.
+    #[test]
+    fn a_state_of_another_element_type_is_taken_over() {
+        let method = Method::Sgd { momentum: 0.5 };
+        let optimizer = Optimizer { method, learning_rate: 1.0, weight_decay: 0.0 };
+        let mut builder = Builder::new(1);
+        builder.param("w", &[2], Init::Constant(1.0));
+        let mut params = builder.finish();
+        for dtype in [Dtype::F64, Dtype::Bf16, Dtype::F16, Dtype::I32] {
+            let mut state = OptimizerState::new(&optimizer, &params);
+            let stored = Tensor::of(&[2.0_f32, -4.0], &[2]).to_dtype(dtype);
+            state.assign(&optimizer, &params, 3, &[("w.momentum".into(), stored)]).unwrap();
+            let kept = state.entries(&optimizer, &params);
+            assert_eq!(kept[0].1.read::<f32>(), [2.0, -4.0], "{dtype}");
+            let before = params.tensors().next().unwrap().to_f64();
+            state.step(&optimizer, 1.0, 1.0, &mut params, &[Tensor::zeros(&[2], Dtype::F32)]);
+            let after = params.tensors().next().unwrap().to_f64();
+            assert_eq!([after[0] - before[0], after[1] - before[1]], [-1.0, 2.0], "{dtype}");
+        }
     }
 }

@@ -244,10 +244,3 @@ pub fn reset_peak(device: Device) {
         pool.usage.peak = pool.usage.live;
     }
 }
-
-/// Gives all cached memory of a device back to its system.
-pub fn release_cached(device: Device) {
-    if let Some(pool) = pools().get_mut(&device) {
-        release(device, pool);
-    }
-}
