@@ -13,21 +13,25 @@ demo: deps
 	cargo build --release --locked --bins
 	sh slurm/demo.sh "$(BIN)"
 
-# In the dev profile, which is optimised a little: all tests together run for about a minute, so that
+# In the dev profile, which is optimised a little: all tests together run for some minutes, so that
 # building more slowly for the sake of their speed cannot pay, and overflow checks stay on. With
 # failpoints (lib/unix/src/fail.rs) and the emulator of a GPU in the same build: a second one would take
 # longer than all tests, and without FAIL in the environment a point does nothing.
+# A real SLURM is a part of it (tests/slurm): as root, who can install it, it must not be left out.
 FEATURES = failpoints,emu
 test: deps
-	LONGHAUL_REQUIRE_NVRTC=1 cargo test --workspace --locked --features $(FEATURES)
+	LONGHAUL_REQUIRE_NVRTC=1 LONGHAUL_REQUIRE_MPI=1 \
+	  LONGHAUL_REQUIRE_SLURM=$$(test "$$(id -u)" -ne 0 || echo 1) \
+	  cargo test --workspace --locked --features $(FEATURES)
 
-# The long forms of the tests of reliability, about a quarter of an hour: every fault at every point,
-# 500 kills, 200 signals, 100 power cuts (as root), minutes of fuzzing. Seeds are printed; FUZZ_SEED=N
+# The long forms of the tests of reliability, about half an hour: every fault at every point, on one rank
+# and on the first of two, 500 kills and 100 of a rank of several, 200 signals, ranks that are stopped, 100
+# power cuts (as root), minutes of fuzzing. Seeds are printed; FUZZ_SEED=N
 # repeats one of the fuzzing.
 TORTURE = TORTURE=1 cargo test --workspace --locked --features $(FEATURES)
 torture: deps
 	$(TORTURE) --test failpoints --test power_cut --test restart --test stop --test state \
-	  --test numbers -- --nocapture
+	  --test numbers --test data_parallel -- --nocapture
 	$(TORTURE) --test hostile fuzz -- --nocapture
 
 check:
@@ -35,16 +39,29 @@ check:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --workspace --all-targets --locked --features $(FEATURES) -- -D warnings
 
-# Every op against what this machine can do; what a checkpoint costs against memcpy, dd and torch.save;
-# training updates in pairs, ours and PyTorch's, of the same operator with the same shapes on two
-# threads, PyTorch's model written by an expert and as most people would.
+# Every op against what this machine can do; the loader against positional reads and h5py, on sets of 2 GiB
+# below TMPDIR, of one dimension and of two (PLANE); what a checkpoint costs against memcpy, dd and torch.save;
+# all-reduce of two ranks in pairs, ours and the MPI library's; the demo's operator on two ranks against two
+# runs apart, and what a start costs; training updates in pairs, ours and PyTorch's, of the same operator
+# with the same shapes on two threads, PyTorch's model written by an expert and as most people would; the
+# solvers of ds-prep in pairs with the same schemes in NumPy.
 LARGE = --hidden 256 --depth 8 --heads 8 --tokens 128 --dim 128 --batch 64
 SMALL = --hidden 128 --depth 4 --heads 0 --tokens 32 --dim 8 --batch 16 --horizon 4
+PLANE = --frames 101 --frame 128,128,2 --windows 1,5,20 --batch 16
 bench:
 	cargo run --release --locked -p tensor --example opcheck
+	cargo build --release --locked -q -p dist --features mpi --example ranks
+	mpirun --allow-run-as-root --oversubscribe -n 2 "$(BIN)/examples/ranks" speed
 	cargo run --release --locked -q -p learn --example checkpoint_save
+	cargo build --release --locked -q -p data --example loader_rate
+	@rate=$$(mktemp -d) && trap 'rm -rf "$$rate"' EXIT && python= && \
+	if $(PYTHON) -c 'import h5py' 2>/dev/null; then python="--python $(PYTHON)"; \
+	else echo "bench: $(PYTHON) has no h5py, so there is no comparison with it" >&2; fi; \
+	"$(BIN)/examples/loader_rate" "$$rate" $$python && rm -f "$$rate"/* && \
+	"$(BIN)/examples/loader_rate" "$$rate" $$python $(PLANE)
 	cargo build --release --locked -q --bins
 	@test ! -d demo/latents || PATH="$(BIN):$$PATH" sh tests/peers/checkpoint_overhead.sh
+	@test ! -d demo/latents || PATH="$(BIN):$$PATH" sh tests/peers/weak_scaling.sh
 	@torch=yes; $(PYTHON) -c 'import torch' 2>/dev/null || torch=; \
 	test -z "$$torch" || $(PYTHON) tests/peers/torch_save.py || exit 1; \
 	for size in "$(LARGE)" "$(SMALL)"; do \
@@ -55,6 +72,9 @@ bench:
 	    $(PYTHON) tests/peers/operator_update.py $$written $$size --local --threads 2 || exit 1; \
 	  done; \
 	done; \
+	if $(PYTHON) -c 'import h5py, scipy' 2>/dev/null; then \
+	  $(PYTHON) tests/peers/generators.py "$(BIN)" || exit 1; \
+	else echo "bench: $(PYTHON) has no h5py and scipy: solvers are not compared" >&2; fi; \
 	test -n "$$torch" || \
 	  echo "bench: $(PYTHON) has no torch, so there is no comparison; PYTHON=... names another" >&2
 
@@ -112,9 +132,12 @@ install:
 	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$(SHARE)/doc/longhaul/"
 
 # What building and testing need beside Rust: a C compiler and linker (for BLAKE3's assembler and
-# every link), HDF5's library and headers where hdf5-metno-sys looks for them. A test of the manual
-# pages wants mandoc and is skipped without. Does nothing, and needs no network, when all is there.
+# every link), HDF5's library and headers where hdf5-metno-sys looks for them, an MPI library with mpicc and
+# libclang, by which its header is read (`--no-default-features` builds without both). Tests start ranks
+# with mpirun. A test of the manual pages wants mandoc, one of scripts shellcheck, those of jobs SLURM; they
+# are skipped without. Does nothing, and needs no network, when all is there.
 HDF5_HEADER = /usr/include/hdf5/serial/H5pubconf.h
+LIBCLANG = /usr/lib/llvm-*/lib/libclang[.-][s0-9]* /usr/lib/*/libclang[.-][s0-9]* /usr/lib64/libclang.so*
 deps: nvrtc
 	@missing=; wanted=; \
 	lacks() { missing="$$missing $$1"; echo "deps: $$2" >&2; }; \
@@ -122,7 +145,13 @@ deps: nvrtc
 	echo '#include <stdlib.h>' | cc -E - >/dev/null 2>&1 || lacks "gcc libc6-dev" "no C compiler"; \
 	test -n "$$HDF5_DIR" || pkg-config --exists hdf5 2>/dev/null || test -e $(HDF5_HEADER) || \
 	  lacks "libhdf5-dev pkg-config" "no HDF5 library (or say where it is: HDF5_DIR=...)"; \
+	command -v mpicc >/dev/null && command -v mpirun >/dev/null || \
+	  lacks "libopenmpi-dev openmpi-bin" "no MPI library (mpicc, mpirun)"; \
+	test -n "$$LIBCLANG_PATH" || ls $(LIBCLANG) 2>/dev/null | grep -q . || \
+	  lacks libclang-dev "no libclang (or say in which folder it is: LIBCLANG_PATH=...)"; \
 	command -v mandoc >/dev/null || wanted=mandoc; \
+	command -v shellcheck >/dev/null || wanted="$$wanted shellcheck"; \
+	PATH="$$PATH:/usr/sbin" command -v slurmctld >/dev/null || wanted="$$wanted slurm-wlm"; \
 	test -z "$$missing$$wanted" && exit 0; \
 	if [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update && DEBIAN_FRONTEND=noninteractive \

@@ -6,13 +6,16 @@ use std::process::ExitCode;
 use clap::Parser;
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
-use learn::evaluate::{self, Evaluation, Models, Plan, Protocol, pictures};
-use learn::trained::{TrainedCodec, TrainedOperator, Weights};
-use tensor::Wanted;
+use learn::evaluate::{self, Models, Plan, Protocol, pictures};
+use learn::trained::{TrainedCodec, TrainedOperator, TrainedSteady, Weights};
+use serde_json::Value;
+use tensor::{Device, Wanted};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::publish::{create_folder, publish_bytes};
+use unix::signal::Signals;
+use unix::work::{self, Work};
 use unix::{Error, Exit, Result, note, warn};
 
 /// Measure trained models on unseen data, with baselines beside every number
@@ -20,16 +23,20 @@ use unix::{Error, Exit, Result, note, warn};
 /// From start frames spread over every trajectory the operator is rolled out in the latents of its codec
 /// and decoded; errors are told in physical units and in the latents, by step and by parameter value.
 /// Beside it stand persistence, the mean of the training data, and the codec alone. Without an operator
-/// the codec is measured.
+/// the codec is measured. Of a steady problem the model is measured, beside the mean of the training
+/// solutions and the solution of the nearest training sample.
 #[derive(Parser)]
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     /// Run directory or checkpoint of the codec
-    #[arg(long, value_name = "PATH")]
-    codec: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present = "steady")]
+    codec: Option<PathBuf>,
     /// Run directory or checkpoint of the operator, trained on latents of just that codec
     #[arg(long, value_name = "PATH")]
     operator: Option<PathBuf>,
+    /// Run directory or checkpoint of a model of a steady problem, instead of codec and operator
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["codec", "operator"])]
+    steady: Option<PathBuf>,
     /// Split manifest, from ds-prep split
     #[arg(long, value_name = "FILE")]
     split: PathBuf,
@@ -75,6 +82,7 @@ FILES
   DIR/metrics.json  Protocol, definitions, every quantity of every model by step and over the rollout.
   DIR/metrics.csv   The same numbers, one a line: regime, space, quantity, model, step, value.
   DIR/pictures      NAME-VALUE.png of each parameter value, and summary.png.
+  DIR/status.json, DIR/lease  How it stands, for timekeep status and cron.
 
 QUANTITIES
   The table tells NRMSE of the decoded fields: sqrt(sum of squared errors / sum of squared targets) over
@@ -84,6 +92,10 @@ QUANTITIES
   mean         The mean of the training data.
   codec        decode(encode(target)): the floor of every method on these latents.
   ratio        operator / persistence: below 1 the operator is the better one.
+  Of a steady problem:
+  steady       The model.
+  mean         The mean of the training solutions of the parameter value, point by point.
+  nearest      The solution of the training sample of the parameter value whose input is nearest.
 
   metrics.json defines all others: PDEBench's nRMSE, RMSE, MAE, largest error, errors of the mean, of the
   boundary and of bands of wave numbers, and errors in the latents.
@@ -94,6 +106,7 @@ EXIT STATUS
   65  A checkpoint or the data is bad, or the operator is one for another codec.
   66  A checkpoint or the data is missing.
   73  The result cannot be written, or there is one already.
+  75  Stopped by TERM, INT, HUP or USR1 before there was a result; the same command begins anew.
 
 EXAMPLES
   A data set, a codec and an operator on its latents:
@@ -115,46 +128,106 @@ EXAMPLES
     $ evaluate --codec codec --operator operator --split data/split.json --steps 8 -o result
   The codec alone:
     $ evaluate --codec codec --split data/split.json --steps 8 -o codec-result --json
+  A steady problem, from rock to pressure:
+    $ ds-prep gen darcy --parameter 1 --samples 20 --grid 16 --seed 1 -o rock
+    $ ds-prep split rock/*.hdf5 --seed 1 -o rock/split.json
+    $ ds-prep stats rock/split.json
+    $ printf '%s\\n' 'data: {split: rock/split.json, stats: rock/stats.json, turn: true}' \\
+    >   'model: {patch: 2, core: {kind: pdet_unet, hidden: 16, depths: [1, 1], filter: 3}}' \\
+    >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
+    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > steady.yaml
+    $ train-stage steady -c steady.yaml --run steady
+    $ evaluate --steady steady --split rock/split.json -o rock-result
 
 SEE ALSO
-  longhaul(7), train-stage(1), latent-cache(1), ds-prep(1), ckpt(1)
+  longhaul(7), train-stage(1), latent-cache(1), ds-prep(1), ckpt(1), timekeep(1)
 ";
 
 fn main() -> ExitCode {
     unix::cli::main::<Args>(run)
 }
 
+/// What a signal leaves behind: files are written when everything was measured.
+fn nothing() -> String {
+    "nothing was written; run the same command again".into()
+}
+
 fn run(args: Args) -> Result<Exit> {
+    let signals = Signals::install()?;
     refuse_earlier_result(&args)?;
+    let rows = work::tell(&args.to, "evaluation", signals, |work| measure(&args, signals, work))?;
+    let mut out = Out::stdout(args.output);
+    rows.iter().try_for_each(|row| out.row(row))?;
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+/// Measures, and writes all files; the rows of the table.
+fn measure(args: &Args, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
     if let Some(threads) = args.threads {
         tensor::parallel::set_threads(threads)?;
     }
     let device = args.device.open()?.0;
-    let codec = TrainedCodec::open(&args.codec, args.weights)?.on(device)?;
+    let set = TrajectorySet::open(&args.split, args.on, Verify::Sizes)?;
+    let Some(codec) = &args.codec else { return measure_steady(args, &set, device, signals) };
+    let codec = TrainedCodec::open(codec, args.weights)?.on(device)?;
     let open = |path: &PathBuf| TrainedOperator::open(path, args.weights, &codec)?.on(device);
     let operator = args.operator.as_ref().map(open).transpose()?;
     let models = Models { codec: &codec, operator: operator.as_ref() };
-    let set = TrajectorySet::open(&args.split, args.on, Verify::Sizes)?;
-    if codec.origin().data != set.manifest_hash() {
+    if !codec.origin().was_trained_on(set.manifest_hash()) {
         warn!(
             "the codec was trained with another split than {}: what is measured may be what it was \
              trained on",
             args.split.display()
         );
     }
-    let stride = stride(&args, operator.as_ref());
+    let stride = stride(args, operator.as_ref());
     let plan = Plan::new(&set, args.steps, stride, args.starts, args.max_trajectories)?;
     let protocol = Protocol::of(&args.split, &set, &plan, models);
     note!("{protocol}");
     let mut progress = Progress::new("rollouts", plan.len() as u64);
-    let result = evaluate::evaluate(models, &set, &plan, |done| progress.advance(done as u64))?;
+    let mut rollouts = 0;
+    let result = evaluate::evaluate(models, &set, &plan, |done| {
+        progress.advance(done as u64);
+        rollouts += done as u64;
+        work.progress(rollouts, Some(plan.len() as u64));
+        signals.go_on(nothing)
+    })?;
     drop(progress);
-    let drawn = pictures::draw(&result, models, &set, &plan, &protocol)?;
-    write(&args, &result, &protocol, drawn)?;
-    let mut out = Out::stdout(args.output);
-    evaluate::rows(&result).iter().try_for_each(|row| out.row(row))?;
-    out.finish()?;
-    Ok(Exit::Done)
+    let go_on = || signals.go_on(nothing);
+    let drawn = pictures::draw(&result, models, &set, &plan, &protocol, go_on)?;
+    let summary = evaluate::summary(&result);
+    let csv = evaluate::metrics_csv(&result);
+    write(args, summary, &csv, &evaluate::metrics_json(&result, &protocol), drawn)?;
+    let rows = evaluate::rows(&result);
+    rows.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(Error::bug)
+}
+
+fn measure_steady(
+    args: &Args,
+    set: &TrajectorySet,
+    device: Device,
+    signals: Signals,
+) -> Result<Vec<Value>> {
+    let Some(path) = &args.steady else {
+        return Err(Error::usage("--codec or --steady is wanted"));
+    };
+    let model = TrainedSteady::open(path, args.weights)?.on(device)?;
+    if !model.origin().was_trained_on(set.manifest_hash()) {
+        warn!(
+            "the model was trained with another split than {}: what is measured may be what it was \
+             trained on",
+            args.split.display()
+        );
+    }
+    let train = TrajectorySet::open(&args.split, SplitName::Train, Verify::Sizes)?;
+    let go_on = || signals.go_on(nothing);
+    let result = evaluate::evaluate_steady(&model, set, &train, args.max_trajectories, go_on)?;
+    let summary = serde_json::to_value(result.rows()).map_err(Error::bug)?;
+    let json = result.json(&args.split, set, &model);
+    write(args, summary, &result.csv(), &json, result.pictures()?)?;
+    let rows = result.rows();
+    rows.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(Error::bug)
 }
 
 /// The stride asked for, else the one the operator knows.
@@ -192,8 +265,9 @@ fn refuse_earlier_result(args: &Args) -> Result<()> {
 /// Writes all files; metrics.json, by which a result is known, last.
 fn write(
     args: &Args,
-    result: &Evaluation,
-    protocol: &Protocol,
+    summary: Value,
+    csv: &str,
+    metrics_json: &Value,
     drawn: Vec<pictures::Picture>,
 ) -> Result<()> {
     let pictures = args.to.join("pictures");
@@ -201,14 +275,14 @@ fn write(
     for (name, png) in drawn {
         publish_bytes(&pictures.join(name), &png)?;
     }
-    publish_bytes(&args.to.join("metrics.csv"), evaluate::metrics_csv(result).as_bytes())?;
-    let publish = |path: &Path, value: &serde_json::Value| {
+    publish_bytes(&args.to.join("metrics.csv"), csv.as_bytes())?;
+    let publish = |path: &Path, value: &Value| {
         let mut text = serde_json::to_string_pretty(value).map_err(Error::bug)?;
         text.push('\n');
         publish_bytes(path, text.as_bytes())
     };
     if let Some(path) = &args.summary {
-        publish(path, &evaluate::summary(result))?;
+        publish(path, &summary)?;
     }
-    publish(&metrics(&args.to), &evaluate::metrics_json(result, protocol))
+    publish(&metrics(&args.to), metrics_json)
 }

@@ -14,6 +14,7 @@ use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::signal::Signals;
+use unix::work::{self, Work};
 use unix::{Error, Exit, Result};
 
 /// Encode a data set with a trained codec, once
@@ -76,6 +77,7 @@ const MANUAL: &str = "\
 FILES
   DIR/SPLIT/index.json           Hashes of codec, normalisation and data; shapes; statistics.
   DIR/SPLIT/shard-N.safetensors  Latents [trajectories, frames, tokens, features] in f32.
+  DIR/status.json, DIR/lease     How it stands, for timekeep status and cron; its updates are trajectories.
 
 EXIT STATUS
   0   Everything is there and whole.
@@ -99,7 +101,7 @@ EXAMPLES
     $ latent-cache verify latents/train latents/validation
 
 SEE ALSO
-  longhaul(7), train-stage(1), ds-prep(1)
+  longhaul(7), train-stage(1), ds-prep(1), timekeep(1)
 ";
 
 fn main() -> ExitCode {
@@ -111,30 +113,36 @@ fn main() -> ExitCode {
 
 fn make(args: &Make) -> Result<Exit> {
     let signals = Signals::install()?;
+    work::tell(&args.to, "latents", signals, |work| encode(args, signals, work))
+}
+
+fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
     if let Some(threads) = args.threads {
         tensor::parallel::set_threads(threads)?;
     }
     let codec = TrainedCodec::open(&args.codec, args.weights)?.on(args.device.open()?.0)?;
     let mut out = Out::stdout(args.output);
+    let mut before = 0;
     for name in &args.on {
         let set = TrajectorySet::open(&args.split, *name, Verify::Hashes)?;
         codec.require_fields_of(&set)?;
         let layout = Layout {
             frames: set.shape().frames,
             tokens: codec.tokens(),
+            rows: codec.token_grid()[0],
             dim: codec.dim(),
             shard_samples: args.shard as usize,
         };
         let folder = args.to.join(name.to_string());
         let mut progress = Progress::new("trajectories", set.len() as u64);
         let made = write_latents(&folder, &codec.key(&set), layout, &set, 1, |batch| {
-            if let Some(signal) = signals.stop_requested() {
-                let text = format!("stopped by {signal}; run the same command again to go on");
-                return Err(Error::new(Exit::Again, text));
-            }
+            signals.go_on(|| "run the same command again to go on".into())?;
             progress.set(batch.first as u64 + 1);
+            work.progress(before + batch.first as u64 + 1, None);
             Ok(codec.encode(batch.values)?.read::<f32>().to_vec())
         })?;
+        before += set.len() as u64;
+        work.progress(before, None);
         out.row(&json!({
             "folder": folder,
             "trajectories": set.len(),

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 use clap::{Parser, ValueEnum};
-use dist::Solo;
+use dist::{Collective, Solo};
 use learn::config::Validate;
 use learn::recompute::Plan;
 use learn::stages::codec::CodecStage;
 use learn::stages::operator::OperatorStage;
+use learn::stages::steady::SteadyStage;
 use learn::stages::{ConfigOf, Stage};
 use learn::train::{self, Estimate, Job, Resume};
 use tensor::kernel::cache;
@@ -73,6 +74,8 @@ enum StageName {
     Codec,
     /// From the latent state of one frame to that of the next
     Operator,
+    /// From the inputs of a steady problem to its solution
+    Steady,
 }
 
 const MANUAL: &str = "\
@@ -109,7 +112,19 @@ DEVICES
   needs a GPU with 160 KiB of shared memory (compute capability 8.0, 9.0, 10.0). What shapes memory and speed on a GPU are
   the keys training.amp, precision, tf32, compile and mem_budget, longhaul-config(5).
 
+RANKS
+  Started by mpirun, or by srun --mpi=pmix, as several tasks, all of them train one run: the samples of
+  training.batch_size are shared among them, in the order and with the noise that one rank would give
+  them, and gradients are summed while the backward pass still runs. Each rank takes the GPU of its
+  number on its host; processors that several ranks may use are divided among them. Rank 0 has the
+  files of the run and speaks. A signal to any rank stops all of them after the same update. A run goes
+  on with any number of ranks; bits are the same with training.deterministic, else for the same number.
+  optimizer.shard divides the memory of the optimizer. A rank that is gone, stopped, or stuck ends the
+  job within 30 s with a line that names it and its host, and status 75 where a checkpoint stands
+  (mpirun may give a status of its own, 137).
+
 ENVIRONMENT
+  LONGHAUL_START_LIMIT  How long the ranks may take until all are connected: 10m unless given, or none.
   LONGHAUL_HEARTBEAT  Seconds between two signs of life; 10 unless given, and then 9 are the 90 s above.
   LONGHAUL_KERNEL_CACHE  This user's folder of compiled kernels, 256 MiB at most; else in ~/.cache.
   LONGHAUL_NVRTC  The compiler of kernels, libnvrtc.so, or its folder; not needed when all are cached.
@@ -161,6 +176,7 @@ fn body(args: Args) -> Result<Exit> {
     match stage {
         StageName::Codec => run::<CodecStage>(&args, folder),
         StageName::Operator => run::<OperatorStage>(&args, folder),
+        StageName::Steady => run::<SteadyStage>(&args, folder),
     }
 }
 
@@ -187,9 +203,27 @@ where
         unix::signal::Signals::install()?;
     }
     let environment = |name: &str| std::env::var(name).ok();
-    let loaded = learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment)?;
-    let (device, why) = args.device.open()?;
-    if let Some(threads) = loaded.config.training.threads {
+    let loaded = learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment);
+    let alone = args.check || args.dry_run;
+    let ranks = if alone { Box::new(Solo) } else { open_ranks(folder)? };
+    let device = || args.device.of_rank(ranks.local_rank()).open();
+    let own = loaded.and_then(|loaded| Ok((loaded, device()?))).inspect_err(|error| {
+        if !alone && ranks.rank() == 0 {
+            train::failed_start(folder, S::NAME, error);
+        }
+    });
+    let (loaded, (device, why)) = match train::all_or_none(&*ranks, own)? {
+        Ok(own) => own,
+        Err(exit) => {
+            ranks.close()?;
+            return Ok(exit);
+        }
+    };
+    let threads = match loaded.config.training.threads {
+        None if ranks.size() > 1 => Some(dist::threads(&*ranks)?),
+        threads => threads,
+    };
+    if let Some(threads) = threads {
         tensor::parallel::set_threads(threads)?;
     }
     if args.check {
@@ -200,7 +234,7 @@ where
         tell(args, &estimate)?;
         return Ok(Exit::Done);
     }
-    train::train(&Job::<S> {
+    let exit = train::train(&Job::<S> {
         config: loaded.config,
         resolved: loaded.resolved,
         run: folder.to_path_buf(),
@@ -213,8 +247,15 @@ where
         retry: args.retry,
         device,
         why_device: why,
-        ranks: &Solo,
-    })
+        ranks: &*ranks,
+    })?;
+    ranks.close()?;
+    Ok(exit)
+}
+
+fn open_ranks(folder: &Path) -> Result<Box<dyn Collective>> {
+    let folder = folder.to_path_buf();
+    dist::open(move || train::lost_a_rank(&folder))
 }
 
 /// Prints every fault; the exit status is that of the first.

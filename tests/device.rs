@@ -3,9 +3,10 @@
 
 mod common;
 
-use common::run::{Random, records, seed};
+use common::run::{Random, records, seed, spawn};
 use common::{Seen, shell};
 use std::path::Path;
+use std::process::Command;
 
 /// What `--device` is given.
 fn device() -> String {
@@ -117,11 +118,118 @@ fn however_a_pass_is_made_the_bits_are_the_same() {
         ("recorded", "-o training.compile=true"),
         ("repeated", "-o training.mem_budget=0.3 -o training.compile=true"),
         ("verified", "-o training.verify_every=4"),
+        ("by-three-workers", "-o training.workers=3"),
     ];
     for (run, words) in ways {
         train(folder, run, words);
         assert!(outcome(folder, run) == expected, "{run} ended differently");
     }
+}
+
+/// How often a run waited for its device, by its log.
+fn waits(folder: &Path, run: &str) -> u64 {
+    let records = records(&folder.join(run));
+    records.last().unwrap()["device_waits"].as_u64().unwrap()
+}
+
+/// What the log says of updates and of the end, but for the time it took.
+fn told(folder: &Path, run: &str) -> Vec<serde_json::Value> {
+    let mut records = records(&folder.join(run));
+    records
+        .retain(|r| ["update", "warning", "spike", "stop"].contains(&r["kind"].as_str().unwrap()));
+    for record in &mut records {
+        let fields = record.as_object_mut().unwrap();
+        for key in ["time", "seconds", "stall", "stall_share", "samples_per_second", "device_waits"]
+        {
+            fields.remove(key);
+        }
+    }
+    records
+}
+
+/// In half precision.
+const HALF: &str = "-o training.amp=true -o training.precision=f16";
+
+/// What is a little above the last losses is a spike, and is gone round.
+const SPIKES: &str = "-o training.on_spike=rewind -o training.spike.factor=6 -o training.spike.window=8 \
+                      -o training.spike.skip=1 -o training.spike.rewinds=1000";
+
+/// Nothing that happens seldom, so that updates are all there is; two passes each.
+const RARE: &str =
+    "-o training.validate_every=1000 -o checkpoint.every=1000 -o training.accumulation=2";
+
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
+fn updates_are_given_without_waiting_for_the_device() {
+    let folder = prepare();
+    let folder = folder.path();
+    let half = format!("{HALF} -o training.on_spike=rewind");
+    for (kind, more, compile) in [("full", "", true), ("full", "", false), ("half", &half, true)] {
+        let run = |name: &str, words: &str| {
+            let run = format!("{kind}-{name}-{compile}");
+            train(folder, &run, &format!("{RARE} -o training.compile={compile} {more} {words}"));
+            run
+        };
+        // Beginning and end wait, as often whatever is between them, though every update is logged.
+        let short = run("short", "-o training.updates=6");
+        let long = run("long", "");
+        assert!(waits(folder, &short) > 0);
+        assert_eq!(waits(folder, &long), waits(folder, &short), "{kind}, compile {compile}");
+        if kind == "half" {
+            // A hash needs the update before it: every one is waited for, and nothing else differs.
+            let halting = run("halting", "-o training.hash_every=1");
+            assert!(waits(folder, &halting) >= waits(folder, &long) + 20);
+            assert!(outcome(folder, &halting) == outcome(folder, &long));
+            assert_eq!(told(folder, &halting), told(folder, &long));
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
+fn a_spike_is_gone_round_the_same_way_whether_updates_are_waited_for_or_not() {
+    let folder = prepare();
+    let folder = folder.path();
+    let seed = seed();
+    let random = &mut Random(seed);
+    let words = format!("{SPIKES} {HALF}");
+    train(folder, "given", &words);
+    let rewinds = records(&folder.join("given")).iter().filter(|r| r["kind"] == "rewind").count();
+    assert!(rewinds > 1, "{rewinds}");
+    train(folder, "halting", &format!("{words} -o training.hash_every=1"));
+    assert!(waits(folder, "halting") >= waits(folder, "given") + 10);
+    assert_eq!(told(folder, "given"), told(folder, "halting"));
+    assert!(outcome(folder, "given") == outcome(folder, "halting"));
+    // Stopped and killed, before spikes and while they are not known yet.
+    for signal in ["TERM", "KILL"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_train-stage"));
+        command.args(["operator", "-c", "operator.yaml", "--run", "stopped", "--device"]);
+        command.arg(device()).args(words.split_whitespace()).current_dir(folder);
+        let mut run = spawn(folder, command);
+        run.wait_for_update(&folder.join("stopped"), 1 + random.below(18) as u64);
+        run.signal(signal);
+        run.end();
+    }
+    train(folder, "stopped", &words);
+    assert!(outcome(folder, "stopped") == outcome(folder, "given"), "seed {seed}");
+}
+
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
+fn a_run_that_diverges_ends_at_the_same_update_whether_it_is_waited_for_or_not() {
+    let folder = prepare();
+    let folder = folder.path();
+    let words = format!("{RARE} -o optimizer.learning_rate=1e37 -o training.non_finite_limit=4");
+    let told = ["given", "halting"].map(|run| {
+        let more = if run == "given" { "" } else { "-o training.hash_every=1" };
+        let words = format!("--run {run} --device {} {words} {more}", device());
+        let seen = shell(folder, &format!("train-stage operator -c operator.yaml {words}"));
+        assert_eq!(seen.status, Some(1), "{}", seen.stderr);
+        told(folder, run)
+    });
+    let skipped = told[0].iter().filter(|r| r["kind"] == "update" && r["skipped"] != 0).count();
+    assert_eq!(skipped, 4, "{:?}", told[0]);
+    assert_eq!(told[0], told[1]);
 }
 
 #[test]
@@ -141,8 +249,7 @@ fn recorded_passes_are_summed_like_others() {
 fn a_run_in_half_precision_goes_on_where_it_was() {
     let folder = prepare();
     let folder = folder.path();
-    let words = "-o training.amp=true -o training.precision=f16 \
-                 -o optimizer.learning_rate=0.05 -o training.clip=null";
+    let words = &format!("{HALF} -o optimizer.learning_rate=0.05 -o training.clip=null");
     train(folder, "whole", words);
     let cut = 5 * (1 + Random(seed()).below(3));
     train(folder, "parts", &format!("{words} --resume whole/ckpt/step-{cut:08}"));

@@ -50,7 +50,7 @@ const VARIABLES: &str = "file=raw/1D_Burgers_Sols_Nu0.1.hdf5
 const NAN: &str = "printf '\\000\\000\\300\\177' |
     dd of=$file bs=4 seek=$(($(stat -c %s $file) / 8)) conv=notrunc status=none";
 /// Makes most of its numbers NaN.
-const ALL_NAN: &str = "head -c 21k /dev/zero | tr '\\000' '\\377' |
+const ALL_NAN: &str = "head -c 19k /dev/zero | tr '\\000' '\\377' |
     dd of=$file bs=1k seek=11 conv=notrunc status=none";
 /// Changes a byte in the middle of a checkpoint's weights.
 const CHANGED: &str = "printf x |
@@ -70,6 +70,8 @@ const CASES: &[Case] = &[
         &["codec.yaml: training.batch_size: expected integer ≥ 1; found the text \"many\""]),
     case("a missing variable", "sed -i 's#split: .*#split: ${NO_SUCH}/split.json#' codec.yaml",
         NEW, 78, 1, &["codec.yaml: data.split: the environment variable NO_SUCH is not set"]),
+    case("a variable that YAML takes for a mapping", "sed -i 's#split: .*#split: {a: ${NO_SUCH}/b}#' codec.yaml",
+        NEW, 78, 1, &["codec.yaml: ", "put a value with ${…} into quotes"]),
     case("several faults at once",
         "sed -i 's/hidden: 8/hiden: 8/; s/adamw/adam/; s/size: 4/size: 4.5/' codec.yaml",
         NEW, 78, 5, &["4 faults", "model.hiden: unknown key; did you mean hidden?",
@@ -174,8 +176,8 @@ const ON_A_DISK: &[(&str, Case)] = &[
         "latent-cache make --codec run --split split.json -o disk/latents", 73, 1,
         &["disk/latents", "Read-only file system"])),
     ("size=40k", case("no space for checkpoints", "",
-        "train-stage codec -c codec.yaml --run disk/run", 73, 4,
-        &["checkpoint not saved", "disk/run/ckpt/step-00000004", "free"])),
+        "train-stage codec -c codec.yaml --run disk/run", 73, 2,
+        &["disk/run/ckpt/step-00000000", "free"])),
     ("size=40k", case("no space for checkpoints, found by --check", "",
         "train-stage codec -c codec.yaml --run disk/run --check", 73, 1,
         &["disk/run/ckpt", "free"])),
@@ -217,11 +219,11 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
         train-stage codec -c codec.yaml --run run",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let shape = Shape { trajectories: 0, frames: 3, grid: vec![64], channels: 1 };
+    let [x, t] = [64, 3].map(|n| (0..n).map(f64::from).collect());
     let header = Header {
-        shape: Shape { trajectories: 0, frames: 3, grid: vec![64], channels: 1 },
-        x: (0..64).map(f64::from).collect(),
-        t: (0..3).map(f64::from).collect(),
         attributes: vec![("Nu".into(), Attribute::Real(0.1))],
+        ..Header::tensor(shape, vec![x], t)
     };
     write_field(&folder.path().join("empty.hdf5"), &header, |_| Ok(())).unwrap();
     folder

@@ -4,9 +4,10 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::OnceLock;
 
-use common::{Seen, shell};
+use common::{Seen, run, shell};
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
 use serde_json::Value;
@@ -228,6 +229,70 @@ fn an_earlier_result_is_not_replaced_unasked() {
     assert_eq!(fs::read(world().join("earlier/metrics.json")).unwrap(), before);
     assert_eq!(evaluate(&format!("{words} --stride 3 --force")).status, Some(0));
     assert_ne!(fs::read(world().join("earlier/metrics.json")).unwrap(), before);
+}
+
+/// Latents and evaluations stand in their folders as runs do.
+#[test]
+fn timekeep_knows_what_is_done_and_what_has_failed() {
+    fs::create_dir(world().join("failed")).unwrap();
+    assert_eq!(evaluate("--codec nowhere -o failed").status, Some(66));
+    assert_eq!(evaluate("--codec codec --steps 4 -o done").status, Some(0));
+    let told = Command::new(env!("CARGO_BIN_EXE_timekeep"))
+        .args(["status", "--json", "latents", "done", "failed"])
+        .current_dir(world())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(told.stdout).unwrap();
+    let runs: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let stands: Vec<_> = runs.iter().map(|run| [&run["stage"], &run["state"]]).collect();
+    assert_eq!(
+        stands,
+        [["latents", "finished"], ["evaluation", "finished"], ["evaluation", "failed"]]
+    );
+    assert!(runs[..2].iter().all(|run| run["update"].as_u64().unwrap() > 0), "{text}");
+    assert!(runs[..2].iter().all(|run| run["update"] == run["updates"]), "{text}");
+    assert!(runs[2]["reason"].as_str().unwrap().contains("nowhere"), "{text}");
+    // Mended, it is done in the same folder.
+    assert_eq!(evaluate("--codec codec --steps 4 -o failed").status, Some(0));
+}
+
+/// Whatever SLURM, a terminal or a user sends: it ends soon, with nothing written, and may be started again.
+#[test]
+fn a_signal_ends_it_with_75_and_leaves_nothing() {
+    // So many rollouts that a signal comes long before they are all done.
+    let made = shell(
+        world(),
+        "ds-prep gen burgers --parameter 0.01,0.1 --samples 300 --grid 72 --frames 21 --seed 2 -o many
+         ds-prep split many/*.hdf5 --seed 1 --train 1% --validation 1% --test 98% -o many/split.json",
+    );
+    assert_eq!(made.status, Some(0), "{}", made.stderr);
+    let stopped = |signal: &str, to: &str| {
+        let mut evaluate = Command::new(env!("CARGO_BIN_EXE_evaluate"));
+        evaluate.args(["--codec", "codec", "--operator", "operator", "--split", "many/split.json"]);
+        evaluate.args(["--steps", "4", "--starts", "0", "-o", to]).current_dir(world());
+        let mut evaluate = run::spawn(world(), evaluate);
+        evaluate.wait_for_handlers();
+        if evaluate.is_alive() {
+            evaluate.signal(signal);
+        }
+        evaluate.end()
+    };
+    for signal in ["TERM", "INT", "HUP", "USR1"] {
+        // On a machine under load this test may itself be held up.
+        let mut tries = (0..20).map(|n| format!("told-{signal}-{n}"));
+        let told = tries.find_map(|to| {
+            let (status, talk) = stopped(signal, &to);
+            assert!(status == Some(75) || status == Some(0), "{signal}: {status:?} {talk}");
+            (status == Some(75)).then_some((to, talk))
+        });
+        let (to, talk) = told.expect("it was always faster than the signal");
+        assert!(talk.contains(&format!("stopped by SIG{signal}; nothing was written")), "{talk}");
+        assert!(!world().join(&to).exists(), "{signal}");
+        if signal == "USR1" {
+            let words = "--codec codec --operator operator --steps 4 --starts 0";
+            assert_eq!(evaluate(&format!("{words} -o {to}")).status, Some(0));
+        }
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod common;
 
+use common::run::{Hold, wait_until};
 use common::{Seen, shell};
 use learn::checkpoint::{list, load, load_newest};
 use std::collections::BTreeMap;
@@ -276,7 +277,7 @@ fn r08_killed_while_pruning_the_best_and_the_newest_stay() {
     println!("killed {killed} times");
 }
 
-/// A disk that is really full: a save sleeps with one of its files written, and the rest of a small disk
+/// A disk that is really full: a save is held with one of its files written, and the rest of a small disk
 /// is filled under it.
 #[test]
 fn r03_disk_filled_during_a_save_costs_warnings_and_nothing_else() {
@@ -289,15 +290,14 @@ fn r03_disk_filled_during_a_save_costs_warnings_and_nothing_else() {
         return;
     }
     let seen = std::thread::scope(|scope| {
-        // The first file of the second save.
-        let run = scope.spawn(|| train(place.path(), "save.after_shard:5=sleep"));
-        let started = std::time::Instant::now();
+        // It is held with the first file of the second save written, until the disk is full.
+        let hold = Hold::new(place.path());
+        let run = scope.spawn(|| train(place.path(), "save.after_shard:5=hold"));
         let saving = |name: &String| name.starts_with(".tmp-step-00000003");
-        while !hidden(&small.join("ckpt")).iter().any(saving) && started.elapsed().as_secs() < 20 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        wait_until(|| hidden(&small.join("ckpt")).iter().any(saving) || run.is_finished());
         let fill = shell(&small, "cat /dev/zero > filler 2>/dev/null || true");
         assert_eq!(fill.status, Some(0), "{}", fill.stderr);
+        drop(hold);
         run.join().unwrap()
     });
     // It could not keep its end: an error, with everything before it whole.
@@ -317,6 +317,6 @@ fn r03_disk_filled_during_a_save_costs_warnings_and_nothing_else() {
         assert_eq!(found.tensors, whole.tensors);
         assert!(found.log.iter().all(|record| whole.log.contains(record)), "{:?}", found.log);
     });
-    assert_eq!(shell(place.path(), "umount run").status, Some(0));
+    assert_eq!(shell(place.path(), "umount -l run").status, Some(0));
     looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }

@@ -21,7 +21,9 @@ fn the_second_time_nothing_is_compiled() {
     let all = cache::units(&["sm_90a".into()]).len();
     for (compiled, cached) in [(all, 0), (0, all)] {
         let seen = warm(folder.path(), "train-stage --warm-kernels sm_90a --json");
-        assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+        // On a slow machine it says how far it is, a line a minute.
+        let talk = seen.stderr.lines().filter(|line| !line.contains("kernel files"));
+        assert_eq!((seen.status, talk.collect::<String>().as_str()), (Some(0), ""));
         let told: serde_json::Value = serde_json::from_str(&seen.stdout).unwrap();
         assert_eq!(told, serde_json::json!({ "compiled": compiled, "cached": cached }));
     }

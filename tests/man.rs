@@ -11,6 +11,7 @@ use common::shell;
 use learn::config::{Key, keys, load};
 use learn::stages::codec::CodecConfig;
 use learn::stages::operator::OperatorConfig;
+use learn::stages::steady::SteadyConfig;
 use serde_json::Value;
 
 const PROGRAMS: [&str; 6] =
@@ -64,7 +65,7 @@ fn the_pages_have_no_faults() {
     };
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let pages: Vec<PathBuf> = entries.filter(is_page).collect();
-    assert_eq!(pages.len(), PROGRAMS.len() + 3);
+    assert_eq!(pages.len(), PROGRAMS.len() + 4);
     let lint = Command::new("mandoc").args(["-Tlint", "-W", "warning"]).args(&pages).output();
     assert_eq!(String::from_utf8(lint.unwrap().stdout).unwrap(), "");
 }
@@ -188,7 +189,11 @@ fn is_same(a: &Value, b: &Value) -> bool {
 fn longhaul_config_5_has_every_key_with_type_and_default() {
     let page = page("longhaul-config.5");
     let documented = documented(&page);
-    let stages = [("CODEC", keys::<CodecConfig>()), ("OPERATOR", keys::<OperatorConfig>())];
+    let stages = [
+        ("CODEC", keys::<CodecConfig>()),
+        ("OPERATOR", keys::<OperatorConfig>()),
+        ("STEADY", keys::<SteadyConfig>()),
+    ];
     let mut faults = Vec::new();
     for (stage, keys) in &stages {
         let own = format!("KEYS OF STAGE {stage}");
@@ -219,7 +224,9 @@ fn examples(page: &str) -> Vec<&str> {
 #[test]
 fn the_configurations_in_longhaul_config_5_load() {
     let page = page("longhaul-config.5");
-    let [codec, operator] = examples(&page)[..] else { panic!("one example for each stage") };
+    let [codec, operator, steady] = examples(&page)[..] else {
+        panic!("one example for each stage")
+    };
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, yaml: &str| {
         let file = folder.path().join(name);
@@ -228,7 +235,11 @@ fn the_configurations_in_longhaul_config_5_load() {
     };
     let codec = load::<CodecConfig>(&write("codec.yaml", codec), &[], &|_| None);
     let operator = load::<OperatorConfig>(&write("operator.yaml", operator), &[], &|_| None);
-    let faults: Vec<String> =
-        [codec.err(), operator.err()].iter().flatten().map(ToString::to_string).collect();
+    let steady = load::<SteadyConfig>(&write("steady.yaml", steady), &[], &|_| None);
+    let faults: Vec<String> = [codec.err(), operator.err(), steady.err()]
+        .iter()
+        .flatten()
+        .map(ToString::to_string)
+        .collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

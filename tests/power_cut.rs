@@ -67,6 +67,15 @@ fn start(folder: &Path) -> Running {
     Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
+/// Waits for the first checkpoint.
+fn wait_for_latest(run: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while !run.join("ckpt/latest").exists() {
+        assert!(Instant::now() < deadline, "no checkpoint in {}", run.display());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The image at one moment: copied until nothing changed meanwhile.
 fn cut(image: &Path, copy: &Path) {
     for _ in 0..100 {
@@ -144,11 +153,14 @@ fn r09_after_a_power_cut_the_run_goes_on_to_the_same_bits() {
     let torture = std::env::var_os("TORTURE").is_some();
     let cuts = if torture { 100 } else { 3 };
     let (mut within, mut hidden) = (0, 0);
-    let mut saving = start(&disk.0);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !torture && !disk.0.join("run/ckpt/latest").exists() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let begin = || {
+        let saving = start(&disk.0);
+        if !torture {
+            wait_for_latest(&disk.0.join("run"));
+        }
+        saving
+    };
+    let mut saving = begin();
     for number in 0..cuts {
         // xorshift64 (Marsaglia 2003)
         random ^= random << 13;
@@ -157,7 +169,7 @@ fn r09_after_a_power_cut_the_run_goes_on_to_the_same_bits() {
         std::thread::sleep(Duration::from_micros(random % 120_000));
         if saving.0.try_wait().unwrap().is_some() {
             std::fs::remove_dir_all(disk.0.join("run")).unwrap();
-            saving = start(&disk.0);
+            saving = begin();
             std::thread::sleep(Duration::from_micros(random % 60_000));
         }
         saving.signal("-STOP");

@@ -21,14 +21,13 @@ fn manifest(run: &Path, step: u64) -> serde_json::Value {
 #[test]
 fn at_work_killed_finished_and_made_longer() {
     let temporary = prepare();
-    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let folder = temporary.path();
     let job = |command: &mut Command| {
         command.env("SLURM_JOB_ID", "4711");
     };
-    let mut first = start_with(folder, "run", &[], job);
-    first.wait_for_update(&run, 6);
-    first.signal("STOP"); // fresh for 90 s
-    let (exit, said) = train(folder, "run", &[]);
+    let (name, first) = start_and_stop(folder, 6, job); // fresh for 90 s
+    let (run, name) = (folder.join(&name), name.as_str());
+    let (exit, said) = train(folder, name, &[]);
     assert_eq!(exit, Some(75), "{said}");
     let pid = format!("process {}", first.child.id());
     for part in ["attempt 1", "job 4711", &pid, &unix::host::name(), "last sign of life"] {
@@ -37,28 +36,28 @@ fn at_work_killed_finished_and_made_longer() {
     first.signal("KILL");
     assert_eq!(first.end().0, None);
     // At once: it is known that the process is gone.
-    let (exit, said) = train(folder, "run", &[]);
+    let (exit, said) = train(folder, name, &[]);
     assert_eq!(exit, Some(0), "{said}");
     assert!(said.contains("is gone: taking over as attempt 2"), "{said}");
     assert_eq!(manifest(&run, 400)["attempt"], 2);
 
     let before = records(&run).len();
-    let (exit, said) = train(folder, "run", &[]);
+    let (exit, said) = train(folder, name, &[]);
     assert_eq!((exit, said.contains("nothing to do")), (Some(0), true), "{said}");
     assert_eq!(records(&run).len(), before);
 
     // Longer: another run, unless that is meant.
-    let (exit, said) = train(folder, "run", &["-o", "training.updates=410"]);
+    let (exit, said) = train(folder, name, &["-o", "training.updates=410"]);
     assert_eq!(exit, Some(78), "{said}");
     assert!(said.contains("training.updates: was 400, now 410"), "{said}");
     let more = ["-o", "training.updates=410", "--accept-config-change"];
-    let (exit, said) = train(folder, "run", &more);
+    let (exit, said) = train(folder, name, &more);
     assert_eq!(exit, Some(0), "{said}");
     let accepted = manifest(&run, 410)["progress"]["accepted"].clone();
     assert_eq!(accepted[0], "attempt 3, update 400: training.updates: was 400, now 410");
     let start = records(&run).into_iter().rfind(|record| record["kind"] == "start").unwrap();
     assert_eq!(start["accepted"][0], "training.updates: was 400, now 410");
-    let (exit, said) = train(folder, "run", &more);
+    let (exit, said) = train(folder, name, &more);
     assert_eq!((exit, said.contains("nothing to do")), (Some(0), true), "{said}");
 }
 
@@ -198,8 +197,11 @@ fn r26_an_owner_that_stood_still_is_taken_over_and_fenced() {
         let mut older = start_with(folder, &name, &long, quick);
         older.wait_for_update(&run, 1 + random.below(60) as u64);
         std::thread::sleep(Duration::from_secs_f64(0.01 * random.next()));
-        older.signal("STOP");
-        std::thread::sleep(Duration::from_secs(1)); // its heartbeat is old after 0.9 s
+        assert!(older.stand_still());
+        // Its heartbeat is old after 0.9 s.
+        let beat = std::fs::File::open(run.join("lease/attempt-00000001.json")).unwrap();
+        let beaten = || beat.metadata().unwrap().modified().unwrap();
+        wait_until(|| beaten().elapsed().is_ok_and(|age| age > Duration::from_secs(1)));
         let newer = start_with(folder, &name, &long, quick);
         wait_until(|| records(&run).iter().any(|r| r["attempt"] == 2 && r["kind"] == "checkpoint"));
         older.signal("CONT");

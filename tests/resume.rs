@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::run::{Random, seed, send};
 use common::{Seen, shell};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -82,25 +83,6 @@ fn outcome(folder: &Path, run: &str) -> Outcome {
     Outcome { tensors, log }
 }
 
-/// A fresh seed, printed when a test fails.
-fn seed() -> u64 {
-    unix::time::process_start().elapsed().as_nanos() as u64 ^ u64::from(std::process::id()) << 20
-}
-
-struct Random(u64);
-
-impl Random {
-    /// Uniform in [0, 1).
-    fn next(&mut self) -> f64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 fn start(folder: &Path, run: &str) -> Child {
     start_with(folder, run, &[])
 }
@@ -127,13 +109,11 @@ fn newest_update(folder: &Path, run: &str) -> u64 {
     text.lines().filter_map(number).max().unwrap_or(0)
 }
 
-/// Waits until the log tells of `update`, or the run has ended, or a minute is over.
+/// Waits until the log tells of `update`, or the run has ended.
 fn wait_for_update(folder: &Path, run: &str, update: u64, child: &mut Child) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while newest_update(folder, run) < update
-        && child.try_wait().unwrap().is_none()
-        && Instant::now() < deadline
-    {
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while newest_update(folder, run) < update && child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "no update {update} of {run}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -149,27 +129,32 @@ fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
 
     let seed = seed();
     let mut random = Random(seed);
-    let mut killed = 0;
-    let mut target = 0;
-    for _ in 0..10 {
-        // A random moment after a random update: inside an update, a validation, a save; or while the
-        // program starts, when nothing is to be waited for.
-        target += (23.0 * random.next()) as u64;
-        let mut child = start(folder, "killed");
-        wait_for_update(folder, "killed", target, &mut child);
-        std::thread::sleep(Duration::from_secs_f64(0.02 * random.next()));
-        killed += usize::from(child.try_wait().unwrap().is_none());
-        child.kill().unwrap();
-        child.wait().unwrap();
+    let (mut killed, mut runs) = (0, 0);
+    // One run is enough, unless this test is held up and starts come to their end before they are killed.
+    while killed < 8 {
+        runs += 1;
+        assert!(runs <= 10, "seed {seed}: only {killed} starts of {runs} runs could be killed");
+        let name = format!("killed-{runs}");
+        let mut target = 0;
+        for _ in 0..10 {
+            // A random moment after a random update: inside an update, a validation, a save; or while the
+            // program starts, when nothing is to be waited for.
+            target += (23.0 * random.next()) as u64;
+            let mut child = start(folder, &name);
+            wait_for_update(folder, &name, target, &mut child);
+            std::thread::sleep(Duration::from_secs_f64(0.02 * random.next()));
+            killed += usize::from(child.try_wait().unwrap().is_none());
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let seen = train(folder, &name, "");
+        assert_eq!(seen.status, Some(0), "seed {seed}: {}", seen.stderr);
+        let after = outcome(folder, &name);
+        assert!(after == whole, "seed {seed}: a killed run ended differently");
     }
-    assert!(killed >= 8, "only {killed} of 10 starts lived until they were killed, seed {seed}");
-    let seen = train(folder, "killed", "");
-    assert_eq!(seen.status, Some(0), "seed {seed}: {}", seen.stderr);
-    let after = outcome(folder, "killed");
-    assert!(after == whole, "seed {seed}: a killed run ended differently");
 
     // Finished is finished: another start changes nothing and ends at once.
-    let seen = train(folder, "killed", "");
+    let seen = train(folder, "killed-1", "");
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert!(seen.stderr.contains("nothing to do"), "{}", seen.stderr);
 
@@ -202,8 +187,7 @@ fn r37_rewinds_are_exact_too(folder: &Path) {
         wait_for_update(folder, "around-killed", target, &mut child);
         std::thread::sleep(Duration::from_secs_f64(0.02 * random.next()));
         // Half of them stop, with checkpoints at updates to which no rewind must go.
-        let signal = if random.next() < 0.5 { "-TERM" } else { "-KILL" };
-        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        send(child.id(), if random.next() < 0.5 { "TERM" } else { "KILL" });
         child.wait().unwrap();
     }
     let seen = shell(folder, &script("around-killed"));
@@ -216,7 +200,8 @@ fn threads_change_nothing(folder: &Path, whole: &Outcome) {
     for threads in [1, 3] {
         let run = format!("threads-{threads}");
         let script = format!(
-            "train-stage operator -c operator.yaml -o training.threads={threads} --run {run}"
+            "train-stage operator -c operator.yaml -o training.threads={threads} \
+             -o training.workers={threads} --run {run}"
         );
         let seen = shell(folder, &script);
         assert_eq!(seen.status, Some(0), "{}", seen.stderr);
@@ -228,23 +213,34 @@ fn threads_change_nothing(folder: &Path, whole: &Outcome) {
 fn warned_by_timekeep_it_stops_and_goes_on(folder: &Path, whole: &Outcome) {
     let seed = seed();
     let mut random = Random(seed);
-    for part in 0..3 {
-        let target = 60 * part + 1 + (50.0 * random.next()) as u64;
-        let mut child = Command::new(env!("CARGO_BIN_EXE_timekeep"))
-            .args(["run", "--", env!("CARGO_BIN_EXE_train-stage"), "operator"])
-            .args(["-c", "operator.yaml", "--run", "stopped"])
-            .current_dir(folder)
-            .env_remove("LONGHAUL_END_TIME")
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        wait_for_update(folder, "stopped", target, &mut child);
-        let pid = child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        let status = child.wait().unwrap().code();
-        assert_eq!(status, Some(75), "at update {target}, seed {seed}");
+    let (mut stopped, mut runs) = (0, 0);
+    // One run is enough, unless this test is held up and a start comes to its end before the signal.
+    while stopped < 3 {
+        runs += 1;
+        assert!(runs <= 10, "seed {seed}: only {stopped} starts of {runs} runs could be stopped");
+        let name = format!("stopped-{runs}");
+        for part in 0..3 {
+            let target = 60 * part + 1 + (50.0 * random.next()) as u64;
+            let mut child = Command::new(env!("CARGO_BIN_EXE_timekeep"))
+                .args(["run", "--", env!("CARGO_BIN_EXE_train-stage"), "operator"])
+                .args(["-c", "operator.yaml", "--run", &name])
+                .current_dir(folder)
+                .env_remove("LONGHAUL_END_TIME")
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            wait_for_update(folder, &name, target, &mut child);
+            send(child.id(), "TERM");
+            let status = child.wait().unwrap().code();
+            let is_over = newest_update(folder, &name) == 240;
+            assert!(
+                status == Some(75) || status == Some(0) && is_over,
+                "{status:?} at update {target}, seed {seed}"
+            );
+            stopped += usize::from(status == Some(75));
+        }
+        let seen = train(folder, &name, "timekeep run --limit 1h -- ");
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        assert!(outcome(folder, &name) == *whole, "seed {seed}: a stopped run ended differently");
     }
-    let seen = train(folder, "stopped", "timekeep run --limit 1h -- ");
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    assert!(outcome(folder, "stopped") == *whole, "seed {seed}: a stopped run ended differently");
 }

@@ -32,11 +32,13 @@ fn state_of(checkpoint: &Path) -> State {
         progress: m.progress.clone(),
         metrics: m.metrics.clone(),
         seed: m.seed,
+        world: m.world,
         stage: m.stage.clone(),
         config: m.config.clone(),
         config_hash: m.config_hash.clone(),
         data_hash: m.data_hash.clone(),
         fence: None,
+        condition: None,
     }
 }
 

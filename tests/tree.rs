@@ -51,12 +51,31 @@ fn nothing_is_left_for_later() {
     }
 }
 
+#[test]
+fn shell_scripts_have_no_faults() {
+    let mut scripts: Vec<PathBuf> = fs::read_dir(root().join("slurm"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "sh" || e == "sbatch"))
+        .collect();
+    scripts.push(root().join("tests/slurm/cluster.sh"));
+    assert!(scripts.len() >= 4, "{scripts:?}");
+    match std::process::Command::new("shellcheck").args(&scripts).output() {
+        Ok(seen) => assert!(seen.status.success(), "{}", String::from_utf8_lossy(&seen.stdout)),
+        Err(_) => eprintln!("SKIPPED: no shellcheck to check the scripts"),
+    }
+}
+
 /// The crates from the bottom to the top; arrows go from a higher level to a lower one only.
 const LEVELS: [&[&str]; 4] = [&["unix"], &["tensor"], &["data", "dist"], &["learn"]];
 
-/// What a crate keeps to itself.
-const WALLS: [(&str, &str); 4] =
-    [("cudarc", "tensor"), ("gemm", "tensor"), ("hdf5", "data"), ("mpi", "dist")];
+/// What a crate keeps to itself. NCCL comes with `cudarc`.
+const WALLS: [(&str, &[&str]); 4] = [
+    ("cudarc", &["tensor", "dist"]),
+    ("gemm", &["tensor"]),
+    ("hdf5", &["data"]),
+    ("mpi", &["dist"]),
+];
 
 /// Names under `[dependencies]` of a crate.
 fn dependencies(name: &str) -> Vec<String> {
@@ -78,7 +97,10 @@ fn the_arrows_between_crates_go_down() {
             let below = level(&dependency).is_none_or(|other| other < own);
             assert!(below, "{name} must not depend on {dependency}");
             let wall = WALLS.iter().find(|(inside, _)| *inside == dependency);
-            assert!(wall.is_none_or(|(_, owner)| *owner == name), "{name} depends on {dependency}");
+            assert!(
+                wall.is_none_or(|(_, owners)| owners.contains(&name.as_str())),
+                "{name} depends on {dependency}"
+            );
         }
         crates += 1;
     }

@@ -57,6 +57,20 @@ pub struct Average {
 }
 
 #[derive(Args)]
+pub struct Reshard {
+    /// Checkpoint, or a run directory for its newest
+    checkpoint: PathBuf,
+    /// Files of the optimizer's state
+    #[arg(long, value_name = "N")]
+    shards: usize,
+    /// The checkpoint to write; it must not exist
+    #[arg(short = 'o', long = "out", value_name = "OUT")]
+    output_folder: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Args)]
 pub struct Export {
     /// Checkpoint, or a run directory for its newest
     checkpoint: PathBuf,
@@ -120,6 +134,16 @@ pub fn average(args: Average) -> Result<Exit> {
     let (path, count) = (args.output_folder, args.checkpoints.len());
     let text = format!("{}: the mean of {count} checkpoints", path.display());
     Out::stdout(args.output).item(&json!({"path": path, "checkpoints": count}), text)?;
+    Ok(Exit::Done)
+}
+
+pub fn reshard(args: Reshard) -> Result<Exit> {
+    let from = checkpoint::one_in(&args.checkpoint)?;
+    checkpoint::reshard(&from, args.shards, &args.output_folder)?;
+    let path = args.output_folder;
+    let text = format!("{}: {} with {} files", path.display(), from.display(), args.shards);
+    let record = json!({"path": path, "checkpoint": from, "shards": args.shards});
+    Out::stdout(args.output).item(&record, text)?;
     Ok(Exit::Done)
 }
 

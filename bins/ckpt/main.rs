@@ -55,7 +55,8 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Tell what two checkpoints differ in; status 0 when nothing but when they were written, 1 else
+    /// Tell what two checkpoints differ in; status 0 when nothing but when, by whom and how fast they were
+    /// made, 1 else
     Diff {
         /// Checkpoint, or a run directory for its newest
         a: PathBuf,
@@ -76,6 +77,11 @@ enum Verb {
     /// The mean of the weights, and of their moving averages where all have them. It is for
     /// evaluate, latent-cache and export; no training goes on from it.
     Average(change::Average),
+    /// Write a checkpoint with the state of its optimizer in another number of files
+    ///
+    /// Training goes on from any number of files with any number of ranks; this is for whoever wants
+    /// them otherwise.
+    Reshard(change::Reshard),
     /// Write the weights of a checkpoint as a safetensors file
     Export(change::Export),
     /// Write a checkpoint with the weights of another program
@@ -92,13 +98,14 @@ FILES
   file and each tensor size, place and BLAKE3; its last line is the BLAKE3 of the lines before.
 
   RUN/ckpt/step-00001200/model.safetensors, ema.safetensors, optim-0-of-1.safetensors
-  Weights, their moving average, and the state of the optimizer.
+  Weights, their moving average, and the state of the optimizer, which may be in several files.
 
   RUN/ckpt/latest, RUN/ckpt/best
   Links for people. Training lists the folders and takes the newest good one.
 
 EXIT STATUS
-  0   Done; for verify: everything is good; for diff: nothing differs.
+  0   Done; for verify: everything is good; for diff: nothing differs but when, by whom (host, attempt,
+      number of ranks, version) and how fast they were made.
   1   For diff: something differs.
   2   The command line is wrong.
   65  A checkpoint or a file of weights is damaged, of a newer format, or of another model.
@@ -120,6 +127,8 @@ EXAMPLES
     $ ckpt diff runs/codec/ckpt/best runs/codec --json || test $? = 1
   The mean of two checkpoints, the second counting double:
     $ ckpt average runs/codec/ckpt/best runs/codec/ckpt/latest --weights 1,2 -o mean
+  The state of the optimizer in four files, for the copy to another disk:
+    $ ckpt reshard runs/codec --shards 4 -o resharded
   The weights for another program, and back, with its own prefix for the names:
     $ ckpt export runs/codec -o codec.safetensors
     $ ckpt import codec.safetensors --like runs/codec --map 'module.*=*' -o imported
@@ -153,6 +162,7 @@ fn body(args: Args) -> Result<Exit> {
         Verb::Prune(args) => change::prune(args),
         Verb::Adopt(args) => change::adopt(args),
         Verb::Average(args) => change::average(args),
+        Verb::Reshard(args) => change::reshard(args),
         Verb::Export(args) => change::export(args),
         Verb::Import(args) => change::import(args),
     }
@@ -268,7 +278,9 @@ fn diff(a: &Path, b: &Path, output: Output) -> Result<Exit> {
     let found = checkpoint::diff(&checkpoint::one_in(a)?, &checkpoint::one_in(b)?)?;
     let mut out = Out::stdout(output);
     for field in &found.fields {
-        out.item(field, format_args!("{}: {} -> {}", field.field, field.a, field.b))?;
+        let not_counted = if field.circumstance { " (not counted)" } else { "" };
+        let text = format!("{}: {} -> {}{not_counted}", field.field, field.a, field.b);
+        out.item(field, text)?;
     }
     found.tensors.iter().try_for_each(|tensor| out.row(tensor))?;
     out.finish()?;

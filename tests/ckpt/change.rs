@@ -132,6 +132,53 @@ fn weights(update: u64, values: &[f32], ema: bool) -> State {
 }
 
 #[test]
+fn reshard_divides_the_optimizer_and_changes_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let mut state = weights(7, &[1.0, 2.0], true);
+    let lengths = [3, 1, 5, 2, 4];
+    let optim = (0_u8..).zip(lengths).flat_map(|(i, n)| {
+        let tensor = |at: f32| Tensor::of(&vec![f32::from(i) + at; n], &[n]);
+        [(format!("p{i}.m"), tensor(0.0)), (format!("p{i}.v"), tensor(0.5))]
+    });
+    state.tensors.insert("optim-0-of-1".into(), optim.collect());
+    let one = saved(&at("one"), &state);
+    let whole = |path: &Path| {
+        let loaded = load(path).unwrap();
+        let values = loaded.optimizer().unwrap().into_iter().map(|(n, t)| (n, t.to_f64()));
+        (values.collect::<Vec<_>>(), loaded.manifest.progress, loaded.manifest.metrics)
+    };
+    let mut from = one.clone();
+    for shards in [3, 7, 1] {
+        let out = at(&format!("in-{shards}"));
+        let shards = shards.to_string();
+        let words = ["reshard", "--shards", &shards, "-o", out.to_str().unwrap()];
+        let seen = ckpt(&words, &[&from]);
+        assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+        let files = fs::read_dir(&out).unwrap().map(|e| e.unwrap().file_name());
+        let files = files.filter(|name| name.to_str().unwrap().starts_with("optim-"));
+        assert_eq!(files.count().to_string(), shards);
+        assert_eq!(whole(&out), whole(&one));
+        assert_eq!(ckpt(&["verify"], &[&out]).status, Some(0));
+        from = out;
+    }
+    assert_eq!(
+        fs::read(from.join("optim-0-of-1.safetensors")).unwrap(),
+        fs::read(one.join("optim-0-of-1.safetensors")).unwrap(),
+        "there and back"
+    );
+    let none = saved(&at("none"), &weights(1, &[1.0], false));
+    let refused = |from: &Path, shards: &str, out: &str| {
+        ckpt(&["reshard", "--shards", shards, "-o", at(out).to_str().unwrap()], &[from]).status
+    };
+    assert_eq!(refused(&none, "2", "x"), Some(65), "nothing to divide");
+    assert_eq!(refused(&one, "0", "x"), Some(2));
+    assert_eq!(refused(&one, "2", "in-3"), Some(73), "nothing is overwritten");
+    fs::remove_file(at("in-3").join("optim-1-of-3.safetensors")).unwrap();
+    assert_eq!(refused(&at("in-3"), "2", "x"), Some(66), "a part is missing");
+}
+
+#[test]
 fn average_is_the_weighted_mean() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

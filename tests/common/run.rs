@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{Seen, shell};
@@ -85,18 +86,49 @@ pub fn command(folder: &Path, run: &str, more: &[&str]) -> Command {
 
 /// Starts it and does not wait; `set` may change the command.
 pub fn start_with(folder: &Path, run: &str, more: &[&str], set: impl FnOnce(&mut Command)) -> Run {
+    let mut command = command(folder, run, more);
+    set(&mut command);
+    spawn(folder, command)
+}
+
+/// Starts a command that is a run, and does not wait.
+pub fn spawn(folder: &Path, mut command: Command) -> Run {
     static COUNTER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let n = COUNTER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let talk = folder.join(format!("talk-{n}"));
-    let mut command = command(folder, run, more);
+    heed_what_nohup_ignores();
     command.stderr(File::create(&talk).unwrap());
-    set(&mut command);
     Run { child: command.spawn().unwrap(), talk }
+}
+
+/// Tests under `nohup`, or behind `&` in a script, would hand on that HUP or INT is ignored, and programs let that
+/// stand. What this process has a handler for is as usual again in the programs it starts.
+fn heed_what_nohup_ignores() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let names = [signal_hook::consts::SIGHUP, signal_hook::consts::SIGINT];
+        for signal in names.into_iter().filter(|signal| unix::signal::is_ignored(*signal)) {
+            let flag = std::sync::Arc::<std::sync::atomic::AtomicBool>::default();
+            signal_hook::flag::register(signal, flag).unwrap();
+        }
+    });
 }
 
 /// Starts it and does not wait.
 pub fn start(folder: &Path, run: &str, more: &[&str]) -> Run {
     start_with(folder, run, more, |_| {})
+}
+
+/// A run of its own name that stands still after `update`. Where the test itself is held up, one may be over before
+/// it can be stopped; then there is another.
+pub fn start_and_stop(folder: &Path, update: u64, set: impl Fn(&mut Command)) -> (String, Run) {
+    let started = (0..20).find_map(|n| {
+        let name = format!("run-{n}");
+        let mut run = start_with(folder, &name, &[], &set);
+        run.wait_for_update(&folder.join(&name), update);
+        run.stand_still().then_some((name, run))
+    });
+    started.expect("each was over before it could be stopped")
 }
 
 /// Runs it to its end.
@@ -112,17 +144,81 @@ impl Drop for Run {
     }
 }
 
+/// While this lives, programs that were started in a folder wait at a failpoint with the action `hold`.
+pub struct Hold(PathBuf);
+
+impl Hold {
+    pub fn new(folder: &Path) -> Self {
+        let path = folder.join(unix::fail::HOLD);
+        std::fs::write(&path, "").unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0); // else nobody waits
+    }
+}
+
+/// Sends a signal, at once; whether anybody was there to get it.
+pub fn send(pid: u32, name: &str) -> bool {
+    let signal = match name {
+        "TERM" => Signal::TERM,
+        "INT" => Signal::INT,
+        "HUP" => Signal::HUP,
+        "USR1" => Signal::USR1,
+        "USR2" => Signal::USR2,
+        "STOP" => Signal::STOP,
+        "CONT" => Signal::CONT,
+        "KILL" => Signal::KILL,
+        _ => panic!("no signal {name}"),
+    };
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).is_ok()
+}
+
 impl Run {
+    /// Sends a signal; one that has ended gets none.
     pub fn signal(&self, name: &str) {
-        let (signal, id) = (format!("-{name}"), self.child.id().to_string());
-        assert!(Command::new("kill").args([&signal, &id]).status().unwrap().success());
+        send(self.child.id(), name);
     }
 
-    /// Waits for the end, at most two minutes; the exit status and what it said.
+    /// Stops it as job control does, and waits until none of its threads runs; false when it has ended.
+    pub fn stand_still(&mut self) -> bool {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_still = |task: std::fs::DirEntry| {
+            let text = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            text.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['T', 'Z', 'X']))
+        };
+        wait_until(|| {
+            let mut tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+            tasks.all(is_still) || !self.is_alive()
+        });
+        self.is_alive()
+    }
+
+    /// Waits until a signal that was sent has been taken, so that the same one may be sent again.
+    pub fn wait_for_delivery(&mut self) {
+        let path = format!("/proc/{}/status", self.child.id());
+        let none_waits = || {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let mut masks = text.lines().filter_map(|line| line.strip_prefix("ShdPnd:"));
+            masks.all(|mask| mask.trim().bytes().all(|digit| digit == b'0'))
+        };
+        wait_until(none_waits);
+    }
+
+    /// Waits for the end; the exit status and what it said.
     pub fn end(mut self) -> (Option<i32>, String) {
         wait_until(|| !self.is_alive());
         let status = self.child.wait().unwrap().code();
         (status, std::fs::read_to_string(&self.talk).unwrap())
+    }
+
+    /// What it has said so far.
+    pub fn talk(&self) -> String {
+        std::fs::read_to_string(&self.talk).unwrap()
     }
 
     /// Whether it has not ended yet.
@@ -149,9 +245,9 @@ impl Run {
     }
 }
 
-/// Waits for something that must come, at most two minutes.
+/// Waits for something that must come: five minutes, so that a machine under load is none that hangs.
 pub fn wait_until(mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + Duration::from_secs(300);
     while !condition() {
         assert!(Instant::now() < deadline, "waited too long");
         std::thread::sleep(Duration::from_millis(2));

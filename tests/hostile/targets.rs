@@ -15,13 +15,14 @@ use serde_json::Value;
 use tensor::Dtype;
 use unix::slurm::{Slurm, time_left_of};
 
+use super::arrays;
 use super::mutate::Chaos;
 
 /// A reader by name.
 pub type Target = (&'static str, fn(&Path, &mut Chaos));
 
 /// Each works in a copy of the fixture, which it leaves as it was.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 14] = [
     ("safetensors", safetensors),
     ("pickle", pickle),
     ("checkpoint", checkpoint),
@@ -31,10 +32,15 @@ pub const TARGETS: [Target; 9] = [
     ("latents", latents),
     ("times", times),
     ("names", names),
+    ("field in npy", arrays::npy),
+    ("field in npz", arrays::npz),
+    ("field in a table", arrays::table),
+    ("field in zarr", arrays::zarr),
+    ("field in safetensors", arrays::safetensors),
 ];
 
 /// Writes `bytes`, does `read`, and puts back what was there.
-fn with(path: &Path, bytes: &[u8], read: impl FnOnce(&Path)) {
+pub fn with(path: &Path, bytes: &[u8], read: impl FnOnce(&Path)) {
     let before = fs::read(path).ok();
     fs::write(path, bytes).unwrap();
     read(path);
@@ -44,7 +50,7 @@ fn with(path: &Path, bytes: &[u8], read: impl FnOnce(&Path)) {
     }
 }
 
-fn document(path: &Path) -> Value {
+pub fn document(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
@@ -56,7 +62,7 @@ fn read_weights(path: &Path) {
 }
 
 /// A safetensors file with another header of the right length.
-fn new_header(chaos: &mut Chaos, bytes: &[u8]) -> Vec<u8> {
+pub fn new_header(chaos: &mut Chaos, bytes: &[u8]) -> Vec<u8> {
     let length = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
     let (header, data) = bytes[8..].split_at(length);
     let header = match chaos.below(3) {
@@ -81,8 +87,21 @@ fn pickle(folder: &Path, chaos: &mut Chaos) {
     with(&folder.join("fuzzed"), &bytes, read_weights);
 }
 
-/// The entries of an archive anew, with `data.pkl` changed; checksums and places are right.
+/// The entries of an archive anew, with `data.pkl` changed.
 fn new_pickle(chaos: &mut Chaos, good: &[u8]) -> Vec<u8> {
+    new_archive(good, "data.pkl", |content| match chaos.below(3) {
+        0 => chaos.bytes(content),
+        _ => chaos.sizes(content.to_vec()),
+    })
+}
+
+/// The entries of an archive, none of them packed, with those changed whose names end so; checksums and
+/// places are right.
+pub fn new_archive(
+    good: &[u8],
+    changed: &str,
+    mut change: impl FnMut(&[u8]) -> Vec<u8>,
+) -> Vec<u8> {
     let u16_at = |at: usize| usize::from(u16::from_le_bytes([good[at], good[at + 1]]));
     let u32_at = |at: usize| u16_at(at) + (u16_at(at + 2) << 16);
     let end = good.windows(4).rposition(|w| w == b"PK\x05\x06").unwrap();
@@ -93,9 +112,8 @@ fn new_pickle(chaos: &mut Chaos, good: &[u8]) -> Vec<u8> {
         let (name, local) = (good[at + 46..at + 46 + names].to_vec(), u32_at(at + 42));
         let start = local + 30 + u16_at(local + 26) + u16_at(local + 28);
         let mut content = good[start..start + size].to_vec();
-        if name.ends_with(b"data.pkl") {
-            content =
-                if chaos.below(3) == 0 { chaos.bytes(&content) } else { chaos.sizes(content) };
+        if name.ends_with(changed.as_bytes()) {
+            content = change(&content);
         }
         let crc = crc32fast::hash(&content).to_le_bytes();
         let size = (content.len() as u32).to_le_bytes();
@@ -238,7 +256,7 @@ fn times(_: &Path, chaos: &mut Chaos) {
     let text = String::from_utf8_lossy(&text);
     let _ = unix::time::parse_duration(&text).map(unix::time::format_duration);
     let _ = unix::time::parse_limit(&text);
-    let _ = time_left_of(&text).map(|left| left.map(Slurm::end_from_left));
+    let _ = time_left_of(&text);
     let facts = Slurm::from_variables(|name| Some(format!("{name}{text}").split_off(name.len())));
     let _ = facts.map(|facts| facts.id());
 }

@@ -2,26 +2,43 @@
 # What saving costs training as a whole, the threads beside it included: the demo's operator with a
 # checkpoint every 10 updates and with none, in turns, on an idle machine after `make demo`. One save is
 # too cheap to be seen; of fifty the difference is taken, and told for a checkpoint every 500 updates, as
-# in the demo. Prints one JSON object. Needs the programs in PATH.
+# in the demo. And how long training stands still for a save, on one rank and on two, which compare their
+# parameters, beside the copy of the tensors alone; HIDDEN changes the size of the model. Prints one JSON
+# object. Needs the programs and mpirun in PATH.
 set -eu
 updates=500
 every=10
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# Name, turn, updates between saves, and words before the program.
 train() {
-    train-stage operator -c configs/burgers-operator.yaml --run "$work/$1-$2" \
-        -o training.updates=$updates -o training.validate_every=1000000 -o checkpoint.every="$3" \
-        2>/dev/null
+    name=$1 turn=$2 between=$3
+    shift 3
+    "$@" train-stage operator -c configs/burgers-operator.yaml --run "$work/$name-$turn" \
+        -o training.updates=$updates -o training.validate_every=1000000 -o checkpoint.every="$between" \
+        -o model.core.hidden="${HIDDEN:-128}" 2>"$work/talk" || { cat "$work/talk" >&2; exit 1; }
+    set -- "$name" "$turn"
     sed -n 's/.*"kind":"stop".*"seconds":\([0-9.]*\).*/\1/p' "$work/$1-$2/log.jsonl"
 }
 for turn in 1 2 3 4 5; do
-    train none $turn 1000000 >> "$work/none"
-    train many $turn $every >> "$work/many"
+    train none "$turn" 1000000 >> "$work/none"
+    train many "$turn" $every >> "$work/many"
+    train two "$turn" $every mpirun --oversubscribe --bind-to none -n 2 > /dev/null
 done
 median() { sort -n "$1" | sed -n 3p; }
+# Of all saves of some runs, but those that waited for the one before: seconds by the log, in milliseconds.
+middle() {
+    name=$1 field=$2
+    grep -h '"kind":"checkpoint"' "$work/$name"-*/log.jsonl | awk -F"\"$field\":" '
+        { split($0, w, "\"waited\":"); if (w[2] + 0 < 1e-4) print 1e3 * $2 }' | sort -n |
+        awk '{ all[NR] = $1 } END { printf "%.3f", all[int((NR + 1) / 2)] }'
+}
 awk -v none="$(median "$work/none")" -v many="$(median "$work/many")" \
     -v updates=$updates -v every=$every 'BEGIN {
         save = (many - none) / (updates / every - 1)
         printf "{\"seconds_without\": %.3f, \"seconds_with\": %.3f, \"ms_a_save\": %.2f, ", none, many, 1e3 * save
-        printf "\"overhead_every_500\": %.5f}\n", save / (none / updates * 500)
+        printf "\"overhead_every_500\": %.5f, ", save / (none / updates * 500)
     }'
+printf '"copy_ms": [%s, %s], "stall_ms": [%s, %s]}\n' "$(middle many snapshot)" "$(middle two snapshot)" \
+    "$(middle many stall)" "$(middle two stall)"

@@ -4,14 +4,19 @@
 // Files hold little-endian numbers and are read and mapped as they are.
 const _: () = assert!(cfg!(target_endian = "little"));
 
+pub mod audit;
 pub mod check;
+mod content;
 pub mod divide;
 pub mod field;
 pub mod generate;
+pub mod import;
+pub mod index;
 pub mod initial;
 pub mod latents;
 pub mod list;
 pub mod loader;
+mod moments;
 pub mod parameter;
 pub mod solvers;
 pub mod split;

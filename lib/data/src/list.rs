@@ -1,11 +1,11 @@
 //! What files and manifests hold, as records for people and programs.
 
-use crate::field::Field;
+use crate::field::{Axis, Field, attributes_of, describe_regimes};
+use crate::index::Index;
 use crate::split::{Split, SplitName};
 use crate::stats::Statistics;
-use hdf5::types::{FixedAscii, FixedUnicode, TypeDescriptor, VarLenAscii, VarLenUnicode};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use unix::{Error, Result};
 
@@ -14,7 +14,7 @@ use unix::{Error, Result};
 pub struct FileRecord {
     /// Where it is.
     pub file: PathBuf,
-    /// Regime, e.g. `nu=0.001`.
+    /// Regime, e.g. `nu=0.001`; of a file of several, which they are.
     pub parameter: Option<String>,
     /// Number of trajectories.
     pub trajectories: usize,
@@ -22,11 +22,14 @@ pub struct FileRecord {
     pub frames: usize,
     /// Points of the grid, e.g. `1024` or `128x128`.
     pub grid: String,
-    /// Numbers at each point.
-    pub channels: usize,
-    /// `direct` when reads go past the HDF5 library, else `hdf5`.
-    pub reads: &'static str,
-    /// Size of the file.
+    /// Names of the numbers at each point, those after `|` states and those before inputs.
+    pub channels: String,
+    /// How the file stores it.
+    pub layout: String,
+    /// `direct` when numbers are read as they lie, else `converted`, `chunks` or `packed chunks`, with how many
+    /// bytes a byte costs.
+    pub reads: String,
+    /// Size of the file, or of all files of a folder.
     pub bytes: u64,
 }
 
@@ -36,16 +39,40 @@ impl FileRecord {
         let field = Field::open(path)?;
         let shape = field.shape();
         let grid: Vec<String> = shape.grid.iter().map(ToString::to_string).collect();
+        let parameter = match field.regimes()?.as_slice() {
+            [regime] => regime.parameter.as_ref().map(ToString::to_string),
+            several => Some(describe_regimes(several)),
+        };
         Ok(Self {
             file: path.to_path_buf(),
-            parameter: field.parameter().map(ToString::to_string),
+            parameter,
             trajectories: shape.trajectories,
             frames: shape.frames,
             grid: grid.join("x"),
-            channels: shape.channels,
-            reads: if field.is_direct() { "direct" } else { "hdf5" },
-            bytes: std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len(),
+            channels: channels(&field),
+            layout: field.layout().to_string(),
+            reads: match field.read_cost() {
+                cost if cost > 1.0 => format!("{} x{cost:.1}", field.way()),
+                _ => field.way().into(),
+            },
+            bytes: size(path).map_err(|cause| Error::open(path, cause))?,
         })
+    }
+}
+
+fn size(path: &Path) -> std::io::Result<u64> {
+    let found = std::fs::metadata(path)?;
+    if !found.is_dir() {
+        return Ok(found.len());
+    }
+    std::fs::read_dir(path)?.try_fold(0, |sum, entry| Ok(sum + size(&entry?.path())?))
+}
+
+fn channels(field: &Field) -> String {
+    let (inputs, states) = field.channels().split_at(field.inputs());
+    match inputs {
+        [] => states.join(","),
+        _ => format!("{}|{}", inputs.join(","), states.join(",")),
     }
 }
 
@@ -105,8 +132,11 @@ pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
     Ok(values.chunks_exact(field.shape().frame_len()).enumerate().filter_map(of_frame).collect())
 }
 
-/// A file in full: its record, parameter, attributes and the ends of its coordinates.
+/// A file in full: its record, parameter, attributes and the ends of its coordinates; or an index of shards.
 pub fn describe(path: &Path) -> Result<Value> {
+    if Index::is_at(path)? {
+        return serde_json::to_value(Index::load(path)?).map_err(Error::bug);
+    }
     let field = Field::open(path)?;
     let ends = |values: &[f64]| match (values.first(), values.last()) {
         (Some(first), Some(last)) => serde_json::json!([first, last]),
@@ -114,50 +144,12 @@ pub fn describe(path: &Path) -> Result<Value> {
     };
     let mut record = serde_json::to_value(FileRecord::of(path)?).map_err(Error::bug)?;
     if let Value::Object(fields) = &mut record {
-        fields.insert("x".into(), ends(field.x()));
+        for (axis, values) in Axis::SPACE.into_iter().zip(field.coordinates()) {
+            fields.insert(axis.letter().into(), ends(values));
+        }
         let times = field.t().get(..field.shape().frames).unwrap_or(field.t());
         fields.insert("t".into(), ends(times));
-        fields.insert("attributes".into(), Value::Object(attributes(path)?));
+        fields.insert("attributes".into(), Value::Object(attributes_of(path)?));
     }
     Ok(record)
-}
-
-/// The root's attributes; arrays and other types are told by their type alone.
-fn attributes(path: &Path) -> Result<Map<String, Value>> {
-    let bad = |cause: hdf5::Error| Error::data(format!("{}: {cause}", path.display()));
-    let file = crate::field::open_file(path)?;
-    let mut all = Map::new();
-    for name in file.attr_names().map_err(bad)? {
-        let attribute = file.attr(&name).map_err(bad)?;
-        let value = value_of(&attribute).unwrap_or_else(|_| Value::String("(not readable)".into()));
-        all.insert(name, value);
-    }
-    Ok(all)
-}
-
-fn value_of(attribute: &hdf5::Attribute) -> hdf5::Result<Value> {
-    let kind = attribute.dtype()?.to_descriptor()?;
-    if attribute.size() != 1 {
-        return Ok(Value::String(format!("{kind} {:?}", attribute.shape())));
-    }
-    let first = |values: Vec<String>| Value::String(values.into_iter().next().unwrap_or_default());
-    Ok(match kind {
-        TypeDescriptor::Float(_) => attribute.read_raw::<f64>()?[0].into(),
-        TypeDescriptor::Integer(_) => attribute.read_raw::<i64>()?[0].into(),
-        TypeDescriptor::Unsigned(_) => attribute.read_raw::<u64>()?[0].into(),
-        TypeDescriptor::VarLenUnicode => {
-            first(attribute.read_raw::<VarLenUnicode>()?.iter().map(ToString::to_string).collect())
-        }
-        TypeDescriptor::VarLenAscii => {
-            first(attribute.read_raw::<VarLenAscii>()?.iter().map(ToString::to_string).collect())
-        }
-        // Shorter texts convert to longer ones.
-        TypeDescriptor::FixedUnicode(length) if length <= 1024 => first(
-            attribute.read_raw::<FixedUnicode<1024>>()?.iter().map(ToString::to_string).collect(),
-        ),
-        TypeDescriptor::FixedAscii(length) if length <= 1024 => first(
-            attribute.read_raw::<FixedAscii<1024>>()?.iter().map(ToString::to_string).collect(),
-        ),
-        other => Value::String(other.to_string()),
-    })
 }

@@ -47,6 +47,32 @@ impl FromStr for SplitName {
     }
 }
 
+/// What is divided among the splits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// Trajectories, every regime in the same proportion.
+    #[default]
+    Trajectory,
+    /// Regimes, by the value of their parameters: the smallest for training, the largest for the test,
+    /// which then is one of extrapolation.
+    Parameter,
+    /// Files.
+    File,
+}
+
+impl FromStr for By {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "trajectory" => Ok(Self::Trajectory),
+            "parameter" => Ok(Self::Parameter),
+            "file" => Ok(Self::File),
+            _ => Err(format!("`{text}` is none of trajectory, parameter, file")),
+        }
+    }
+}
+
 /// The manifest, as it is in `split.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Split {
@@ -56,12 +82,21 @@ pub struct Split {
     pub version: u32,
     /// Seed of the choice.
     pub seed: u64,
+    /// What was divided.
+    #[serde(default)]
+    pub by: By,
     /// Frames of every trajectory.
     pub frames: usize,
     /// Points along each dimension of space.
     pub grid: Vec<usize>,
     /// Numbers at each point.
     pub channels: usize,
+    /// Names of the channels, inputs first.
+    #[serde(default)]
+    pub channel_names: Vec<String>,
+    /// How many of the channels are inputs, given and not predicted.
+    #[serde(default)]
+    pub inputs: usize,
     /// The files, by number.
     pub files: Vec<Source>,
     /// Trajectories for training: of each file, ascending.
@@ -134,9 +169,14 @@ impl Split {
 
     /// Publishes the manifest.
     pub fn save(&self, path: &Path) -> Result<()> {
+        publish_bytes(path, self.text()?.as_bytes())
+    }
+
+    /// The manifest as it is in a file.
+    pub fn text(&self) -> Result<String> {
         let mut text = serde_json::to_string(self).map_err(Error::bug)?;
         text.push('\n');
-        publish_bytes(path, text.as_bytes())
+        Ok(text)
     }
 
     /// The trajectories of one split.

@@ -29,11 +29,13 @@ pub struct Entry<'a> {
 }
 
 /// The trajectories of one split, in the order of the manifest. Shared by threads; reads are
-/// positional and cheap.
+/// cheap.
 #[derive(Debug)]
 pub struct TrajectorySet {
     name: SplitName,
     shape: Shape,
+    channels: Vec<String>,
+    inputs: usize,
     manifest_hash: String,
     file_hashes: Vec<String>,
     files: Vec<OpenFile>,
@@ -65,7 +67,12 @@ impl TrajectorySet {
             files.push(OpenFile { path, field, parameter: source.parameter.clone() });
         }
         let file_hashes = split.files.iter().map(|source| source.blake3.clone()).collect();
-        Ok(Self { name, shape: split.shape(name), manifest_hash, file_hashes, files, entries })
+        let (shape, inputs) = (split.shape(name), split.inputs);
+        let channels = match split.channel_names {
+            names if names.len() == shape.channels => names,
+            _ => (0..shape.channels).map(|i| i.to_string()).collect(),
+        };
+        Ok(Self { name, shape, channels, inputs, manifest_hash, file_hashes, files, entries })
     }
 
     /// Number of trajectories.
@@ -86,6 +93,16 @@ impl TrajectorySet {
     /// Sizes of the trajectories; their number is that of the set.
     pub fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// Names of the channels, inputs first.
+    pub fn channels(&self) -> &[String] {
+        &self.channels
+    }
+
+    /// How many of the channels are inputs: given, not predicted, and the same in all frames.
+    pub fn inputs(&self) -> usize {
+        self.inputs
     }
 
     /// BLAKE3 of the manifest.

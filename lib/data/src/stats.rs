@@ -1,14 +1,16 @@
 //! Statistics of a data set, from its training split alone.
 //!
-//! Every trajectory is reduced by itself in f64 (mean first, then squares about it); the results are
-//! merged in the order of the manifest (Chan, Golub and LeVeque 1979). So the numbers do not depend on
-//! the number of threads.
+//! One pass: every trajectory is reduced by itself, block of frames by block, in f64 (mean first, then
+//! squares about it), and blocks and trajectories are merged in their order (Chan, Golub and LeVeque
+//! 1979). So the numbers do not depend on the number of threads, nor memory on the size of the data.
 
+use crate::moments::{Moments, moments_of};
 use crate::parameter::Parameter;
 use crate::split::SplitName;
 use crate::split_set::TrajectorySet;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::Path;
 use unix::publish::publish_bytes;
 use unix::{Error, Result, small};
@@ -42,7 +44,7 @@ pub struct RegimeStatistics {
 /// A line of a table of statistics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StatsRecord {
-    /// `all`, `channel 0`, `nu=0.001`, …
+    /// `all`, `channel u`, `nu=0.001`, …
     pub of: String,
     /// Of these numbers.
     #[serde(flatten)]
@@ -64,6 +66,9 @@ pub struct Stats {
     pub overall: Statistics,
     /// One for each channel.
     pub channels: Vec<Statistics>,
+    /// Names of the channels.
+    #[serde(default)]
+    pub channel_names: Vec<String>,
     /// One for each parameter value, in the order of the manifest.
     pub regimes: Vec<RegimeStatistics>,
 }
@@ -88,13 +93,7 @@ impl Stats {
         let channels = set.shape().channels;
         let moments: Vec<Vec<Moments>> = (0..set.len())
             .into_par_iter()
-            .map_init(
-                || vec![0.0; set.shape().trajectory_len()],
-                |values, i| {
-                    set.read(i, values)?;
-                    (0..channels).map(|channel| moments_of(set, i, values, channel)).collect()
-                },
-            )
+            .map_init(|| vec![0.0; set.shape().block_len()], |room, i| moments_in(set, i, room))
             .collect::<Result<_>>()?;
         let mut of_channel = vec![Moments::default(); channels];
         let mut regimes: Vec<(&Parameter, Moments)> = Vec::new();
@@ -119,6 +118,7 @@ impl Stats {
             trajectories: set.len(),
             overall: overall.statistics(),
             channels: of_channel.iter().map(Moments::statistics).collect(),
+            channel_names: set.channels().to_vec(),
             regimes: regimes
                 .into_iter()
                 .map(|(parameter, moments)| RegimeStatistics {
@@ -152,19 +152,25 @@ impl Stats {
     /// One record for everything, each channel and each regime.
     pub fn records(&self) -> Vec<StatsRecord> {
         let record = |of: String, statistics| StatsRecord { of, statistics };
-        let channels = self.channels.iter().enumerate();
+        let name = |i: usize| self.channel_names.get(i).cloned().unwrap_or_else(|| i.to_string());
+        let channels = self.channels.iter().enumerate().map(|(i, channel)| (name(i), channel));
         let regimes = self.regimes.iter();
         std::iter::once(record("all".into(), self.overall))
-            .chain(channels.map(|(i, &statistics)| record(format!("channel {i}"), statistics)))
+            .chain(channels.map(|(name, &channel)| record(format!("channel {name}"), channel)))
             .chain(regimes.map(|regime| record(regime.parameter.to_string(), regime.statistics)))
             .collect()
     }
 
     /// Publishes the statistics.
     pub fn save(&self, path: &Path) -> Result<()> {
+        publish_bytes(path, self.text()?.as_bytes())
+    }
+
+    /// The statistics as they are in a file.
+    pub fn text(&self) -> Result<String> {
         let mut text = serde_json::to_string_pretty(self).map_err(Error::bug)?;
         text.push('\n');
-        publish_bytes(path, text.as_bytes())
+        Ok(text)
     }
 }
 
@@ -175,10 +181,11 @@ impl Statistics {
     }
 }
 
-fn moments_of(set: &TrajectorySet, i: usize, values: &[f32], channel: usize) -> Result<Moments> {
-    let of_channel = values.iter().skip(channel).step_by(set.shape().channels).copied();
-    let moments = Moments::of(of_channel);
-    if moments.m2.is_finite() {
+/// As [`moments_of`], of trajectory `i` of a set. Errors (65): a number is not finite.
+fn moments_in(set: &TrajectorySet, i: usize, room: &mut [f32]) -> Result<Vec<Moments>> {
+    let read = |frames: Range<usize>, values: &mut [f32]| set.read_frames(i, frames, values);
+    let moments = moments_of(set.shape(), room, read)?;
+    if moments.iter().all(|channel| channel.m2.is_finite()) {
         return Ok(moments);
     }
     let entry = set.entry(i);
@@ -187,61 +194,4 @@ fn moments_of(set: &TrajectorySet, i: usize, values: &[f32], channel: usize) -> 
         entry.file.display(),
         entry.sample
     )))
-}
-
-/// Count, mean, sum of squares about the mean, and range.
-#[derive(Clone, Copy, Debug)]
-struct Moments {
-    count: u64,
-    mean: f64,
-    m2: f64,
-    min: f64,
-    max: f64,
-}
-
-impl Default for Moments {
-    fn default() -> Self {
-        Self { count: 0, mean: 0.0, m2: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY }
-    }
-}
-
-impl Moments {
-    fn of(values: impl Iterator<Item = f32> + Clone) -> Self {
-        let mut all = Self::default();
-        let mut sum = 0.0;
-        for value in values.clone().map(f64::from) {
-            all.count += 1;
-            sum += value;
-            all.min = all.min.min(value);
-            all.max = all.max.max(value);
-        }
-        all.mean = if all.count > 0 { sum / all.count as f64 } else { 0.0 };
-        all.m2 = values.map(|value| (f64::from(value) - all.mean).powi(2)).sum();
-        all
-    }
-
-    fn merge(&mut self, other: &Self) {
-        if other.count == 0 {
-            return;
-        }
-        let (a, b) = (self.count as f64, other.count as f64);
-        let delta = other.mean - self.mean;
-        self.mean += delta * b / (a + b);
-        self.m2 += other.m2 + delta * delta * a * b / (a + b);
-        self.count += other.count;
-        self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
-    }
-
-    fn statistics(&self) -> Statistics {
-        let variance = self.m2 / self.count as f64;
-        Statistics {
-            count: self.count,
-            mean: self.mean,
-            std: variance.sqrt(),
-            min: self.min,
-            max: self.max,
-            rms: (variance + self.mean * self.mean).sqrt(),
-        }
-    }
 }

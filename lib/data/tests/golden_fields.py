@@ -35,6 +35,7 @@ if len(sys.argv) > 1:
 else:
     make("contiguous", "<f4", {"Nu": 0.01}, {}, 1)
     make("gzip_f64", "<f8", {}, {"beta": 0.4}, 0, chunks=(1, 5, 8), compression="gzip", shuffle=True)
+    make("small_chunks", "<f4", {"nu": 0.5}, {}, 0, chunks=(3, 1, 4), compression="gzip")
     make("big_endian", ">f4", {"nu": 0.5}, {}, 0)
     with h5py.File("golden/grouped.hdf5", "w", libver=("earliest", "v108")) as f:
         f["0000/data"] = np.zeros((2, 8, 1), "f4")

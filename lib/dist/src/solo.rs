@@ -1,5 +1,8 @@
-use crate::Collective;
-use tensor::Tensor;
+//! One rank.
+
+use crate::{Busy, Collective, Combine, Reducer, Times};
+use std::time::Duration;
+use tensor::{Device, Tensor};
 use unix::Result;
 
 /// One process by itself: sums are what they are, and it agrees with itself.
@@ -15,15 +18,76 @@ impl Collective for Solo {
         1
     }
 
+    fn local_rank(&self) -> usize {
+        0
+    }
+
+    fn host(&self, _rank: usize) -> String {
+        unix::host::name()
+    }
+
+    fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        Ok(bytes)
+    }
+
+    fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        Ok(vec![bytes.to_vec()])
+    }
+
+    fn combine(&self, _values: &mut [f64], _how: Combine) -> Result<()> {
+        Ok(())
+    }
+
     fn all_reduce(&self, _tensors: &mut [Tensor]) -> Result<()> {
         Ok(())
     }
 
-    fn broadcast(&self, value: u64) -> Result<u64> {
-        Ok(value)
+    fn share(&self, _owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
+        Ok(())
     }
 
     fn barrier(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn sums_in_tree(&self, _device: Device) -> bool {
+        true
+    }
+
+    fn reducer(&self, _device: Device, buckets: &[usize]) -> Result<Box<dyn Reducer>> {
+        Ok(Box::new(Own { given: vec![Vec::new(); buckets.len()] }))
+    }
+
+    fn watch(&self) {}
+
+    fn busy(&self, _at_most: Duration) -> Busy<'_> {
+        Busy(None)
+    }
+
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The sum of one: what was given, handed back without a copy.
+struct Own {
+    given: Vec<Vec<Tensor>>,
+}
+
+impl Reducer for Own {
+    fn give(&mut self, bucket: usize, gradients: &[Tensor]) -> Result<()> {
+        self.given[bucket] = gradients.to_vec();
+        Ok(())
+    }
+
+    fn take(&mut self, bucket: usize, gradients: &mut [Tensor]) -> Result<()> {
+        for (to, from) in gradients.iter_mut().zip(self.given[bucket].drain(..)) {
+            *to = from;
+        }
+        Ok(())
+    }
+
+    fn times(&mut self) -> Times {
+        Times::default()
     }
 }

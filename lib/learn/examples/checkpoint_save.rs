@@ -1,6 +1,7 @@
 //! What a checkpoint costs, in one run and on one disk: the stall of training against a memcpy of
 //! the same bytes by as many threads, and the time until it is hashed and durable against what `dd`
-//! writes with O_DIRECT. Reading it back for verification comes after that, beside training.
+//! writes with O_DIRECT. Reading it back for verification comes after that, beside training; `processor_ms`
+//! is the computing of all of it, on all threads.
 //!
 //! `checkpoint_save [--megabytes N] [--repeats N] [--threads N] [--folder DIR]` prints one JSON object:
 //! medians; `stall_of_memcpy` and `write_of_dd` are the ratios. The peer is tests/peers/torch_save.py.
@@ -52,7 +53,7 @@ fn state(bytes: usize, update: u64) -> State {
 }
 
 fn measure(folder: &Path) -> Result<serde_json::Value> {
-    let (megabytes, repeats) = (number("megabytes", 256), number("repeats", 5));
+    let (megabytes, repeats) = (number("megabytes", 256), number("repeats", 9));
     let bytes = megabytes << 20;
     let rules = KeepRules { last: 1, best: 0, every: 0, metric: String::new() };
     let mut saver = Saver::new(&folder.join("ckpt"), rules, 1)?;
@@ -60,22 +61,23 @@ fn measure(folder: &Path) -> Result<serde_json::Value> {
     saver.finish()?;
     let mut target = vec![2_u8; bytes];
     let (mut memcpy, mut stall, mut dd) = (vec![], vec![], vec![]);
-    let (mut saved, mut verified) = (vec![], vec![]);
+    let (mut saved, mut verified, mut processor) = (vec![], vec![], vec![]);
     for update in 1..=repeats as u64 {
         // The very bytes of the state, once before and once after: they are as far from the processor.
         let state = state(bytes, update);
         let before = copy(&state, &mut target);
-        let started = Instant::now();
+        let (started, computed) = (Instant::now(), processor_time());
         saver.save(state.clone())?;
         stall.push(started.elapsed().as_secs_f64());
         let done = saver.finish()?.ok_or_else(|| Error::bug("no save ran"))?;
+        processor.push(processor_time() - computed);
         memcpy.push((before + copy(&state, &mut target)) / 2.0);
         saved.push(done.durable.as_secs_f64());
         verified.push((done.took - done.durable).as_secs_f64());
         dd.push(direct_write(&folder.join("dd"), megabytes)?);
     }
     let [memcpy, stall, dd] = [memcpy, stall, dd].map(median);
-    let [saved, verified] = [saved, verified].map(median);
+    let [saved, verified, processor] = [saved, verified, processor].map(median);
     Ok(serde_json::json!({
         "bytes": bytes,
         "memcpy_ms": 1e3 * memcpy,
@@ -83,9 +85,16 @@ fn measure(folder: &Path) -> Result<serde_json::Value> {
         "stall_of_memcpy": stall / memcpy,
         "durable_ms": 1e3 * saved,
         "read_back_ms": 1e3 * verified,
+        "processor_ms": 1e3 * processor,
         "dd_direct_ms": 1e3 * dd,
         "write_of_dd": dd / saved,
     }))
+}
+
+/// Seconds of computing by all threads of this process.
+fn processor_time() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
 }
 
 /// Seconds of a plain copy of all tensors, half of the bytes by either of two threads as the snapshot

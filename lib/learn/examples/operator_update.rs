@@ -18,7 +18,7 @@ use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
-use tensor::updates::norm;
+use tensor::updates::decision::{Decided, Decision, Rule};
 use tensor::{Device, Dtype, Tape, Tensor, Wanted, constant, kernel};
 
 /// The value after `--name`, or the default.
@@ -59,6 +59,7 @@ fn measure() -> unix::Result<()> {
             filter,
             mlp_ratio: ratio,
             branch_scale: 0.1,
+            positions: false,
         }),
         condition: ConditionPath::Adaptive,
         condition_width: 64,
@@ -77,8 +78,11 @@ fn measure() -> unix::Result<()> {
         method: Method::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
         learning_rate: 1e-3,
         weight_decay: 0.01,
+        shard: false,
     };
-    let mut memory = OptimizerState::new(&optimizer, &params);
+    let mut memory = OptimizerState::new(&optimizer, &params, |_| true);
+    let rule = Rule { clip: 1.0, betas: optimizer.corrected(), decay: 0.0, scaled: false };
+    let mut decided = Decided::of(&Decision::default()).to_device(device)?;
     let random = |shape: &[usize], i| {
         draw(shape, &Draw::Normal, 7, i).to_dtype(Dtype::F32).to_device(device)
     };
@@ -105,8 +109,9 @@ fn measure() -> unix::Result<()> {
         let mut found = tape.backward(&loss)?;
         let gradients: Vec<Tensor> = variables.iter().filter_map(|v| found.take(v)).collect();
         drop(variables);
-        let scale = norm::clip_scale(norm::global_norm(&gradients)?, 1.0);
-        memory.step(&optimizer, 1.0, scale, &mut params, &gradients);
+        let rate = optimizer.learning_rate;
+        rule.decide_there(&mut decided, &[loss.value().clone()], &gradients, 1.0, rate);
+        memory.step(&optimizer, 1.0, &decided, &mut params, &gradients);
         if device != Device::Cpu {
             kernel::finish(device)?;
         }

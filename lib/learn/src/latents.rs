@@ -1,6 +1,7 @@
 //! What a latent operator needs to know of latents beside their values: the scale of each channel,
 //! and the condition (parameter of the equation and Δt) as features.
 
+use crate::normalisation::Normalisation;
 use crate::stages::Constants;
 use data::latents::{ChannelStatistics, LatentStore};
 use data::parameter::Parameter;
@@ -23,13 +24,15 @@ pub struct LatentScale {
 }
 
 impl LatentScale {
-    /// From the statistics of a store; a constant channel has deviation 1.
-    pub fn of(channels: &[ChannelStatistics]) -> Self {
-        let std = |c: &ChannelStatistics| if c.std > 1e-12 { c.std } else { 1.0 };
-        Self {
-            mean: channels.iter().map(|c| c.mean).collect(),
-            std: channels.iter().map(std).collect(),
-        }
+    /// From the statistics of stores, each with the weight that it has in their mixture; a constant channel
+    /// has deviation 1.
+    pub fn of(stores: &[(&[ChannelStatistics], f64)]) -> Self {
+        let of_store = |(channels, weight): &(&[ChannelStatistics], f64)| {
+            (channels.iter().map(|c| (c.mean, c.std)).collect(), *weight)
+        };
+        let sources: Vec<_> = stores.iter().map(of_store).collect();
+        let Normalisation { mean, std } = Normalisation::mixed(&sources);
+        Self { mean, std }
     }
 
     /// Number of channels.
@@ -105,14 +108,23 @@ impl Condition {
     /// Numbers in a condition.
     pub const FEATURES: usize = 2;
 
-    /// From the parameters of a store.
-    pub fn of(store: &LatentStore) -> Self {
-        let n = store.len() as f64;
-        let logs: Vec<f64> = (0..store.len()).map(|i| log(store.parameter(i).value)).collect();
+    /// From the parameters of stores, and the first one's time from frame to frame.
+    pub fn of(stores: &[&LatentStore]) -> Self {
+        let of_store = |store: &&LatentStore| -> Vec<f64> {
+            (0..store.len()).map(|i| store.parameter(i).value).collect()
+        };
+        let parameters: Vec<f64> = stores.iter().flat_map(of_store).collect();
+        Self::new(&parameters, stores.first().map_or(1.0, |store| store.frame_interval()))
+    }
+
+    /// From the parameter of every trajectory, and the time from one frame to the next.
+    pub fn new(parameters: &[f64], frame_interval: f64) -> Self {
+        let n = parameters.len() as f64;
+        let logs: Vec<f64> = parameters.iter().map(|value| log(*value)).collect();
         let mean = logs.iter().sum::<f64>() / n;
         let std = (logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt();
         let std = if std > 1e-12 { std } else { 1.0 };
-        Self { mean, std, frame_interval: store.frame_interval() }
+        Self { mean, std, frame_interval }
     }
 
     /// Features of a sample with this parameter and this time from state to state.

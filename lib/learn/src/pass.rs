@@ -52,8 +52,8 @@ pub struct Pass<'a> {
     device: Device,
     /// Which blocks are computed again in the backward pass; none of them where there is no plan.
     recompute: Option<Rc<Recompute>>,
-    /// Parameters that were asked for: what a block depends on.
-    used: RefCell<BTreeSet<Use>>,
+    /// Parameters that a block asked for, in its own pass: what it depends on.
+    used: Option<RefCell<BTreeSet<Use>>>,
 }
 
 impl<'a> Pass<'a> {
@@ -74,7 +74,7 @@ impl<'a> Pass<'a> {
             dtype: params.tensors().next().map_or(Dtype::F32, Tensor::dtype),
             device: params.device(),
             recompute: None,
-            used: RefCell::default(),
+            used: None,
         }
     }
 
@@ -97,14 +97,20 @@ impl<'a> Pass<'a> {
 
     /// A parameter, in the type of computing.
     pub fn get(&self, id: ParamId) -> &Var {
-        self.used.borrow_mut().insert(Use::Narrow(id.0));
+        self.note(Use::Narrow(id.0));
         &self.variables.narrow.as_ref().unwrap_or(&self.variables.full)[id.0]
     }
 
     /// A parameter in the full type, for what is done outside a model's core.
     pub fn get_full(&self, id: ParamId) -> &Var {
-        self.used.borrow_mut().insert(Use::Full(id.0));
+        self.note(Use::Full(id.0));
         &self.variables.full[id.0]
+    }
+
+    fn note(&self, which: Use) {
+        if let Some(used) = &self.used {
+            used.borrow_mut().insert(which);
+        }
     }
 
     /// Element type of the parameters, and of what goes into a model and comes out.
@@ -180,7 +186,7 @@ impl<'a> Pass<'a> {
         let pass = self.on(&tape, self.variables.each(|v| tape.leaf(v.value().clone())));
         let leaves: Vec<Var> = inputs.iter().map(|v| tape.leaf(v.value().clone())).collect();
         let value = body(&pass, &leaves)?.value().clone();
-        let used: Vec<Use> = pass.used.take().into_iter().collect();
+        let used: Vec<Use> = pass.used.iter().flat_map(RefCell::take).collect();
         if let Some(recompute) = recompute.filter(|_| measured) {
             let all = &pass.variables;
             let params = all.full.iter().chain(all.narrow.iter().flatten());
@@ -198,7 +204,7 @@ impl<'a> Pass<'a> {
             for (which, var) in used.iter().zip(&vars[count..]) {
                 *variables.of(*which) = var.clone();
             }
-            let (recompute, used) = (None, RefCell::default());
+            let (recompute, used) = (None, None);
             body(&Pass { tape, variables, dtype, device, recompute, used }, &vars[..count])
         };
         Ok(self.tape.recomputed(value, &needed.iter().collect::<Vec<_>>(), Box::new(again)))
@@ -207,6 +213,6 @@ impl<'a> Pass<'a> {
     /// The same kind of pass on another tape, nothing of it recomputed.
     fn on<'b>(&self, tape: &'b Tape, variables: Variables) -> Pass<'b> {
         let (dtype, device) = (self.dtype, self.device);
-        Pass { tape, variables, dtype, device, recompute: None, used: RefCell::default() }
+        Pass { tape, variables, dtype, device, recompute: None, used: Some(RefCell::default()) }
     }
 }

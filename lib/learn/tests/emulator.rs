@@ -4,6 +4,7 @@
 //! Sizes are tiny and odd, so that every tile, vector and warp has a part that is not full.
 #![cfg(feature = "emu")]
 
+use dist::Solo;
 use learn::models::operator::{Attention, ConditionPath, Core, Output};
 use learn::models::{Codec, CodecModel, Operator, OperatorModel, PdetStack, PdetUnet};
 use learn::optim::{Method, Optimizer, Schedule};
@@ -14,7 +15,6 @@ use tensor::check::{difference, draw};
 use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
-use tensor::updates::norm::global_norm;
 use tensor::updates::sum;
 use tensor::{Device, Dtype, Tape, Tensor, Var, Wanted};
 
@@ -81,12 +81,15 @@ fn stack(attention: Attention, filter: usize) -> Core {
         filter,
         mlp_ratio,
         branch_scale,
+        positions: false,
     })
 }
 
 fn unet(filter: usize) -> Core {
     let attention = Attention::ChannelSeparated { group: 9, heads: 3 };
-    Core::PdetUnet(PdetUnet { hidden: 18, depths: vec![1, 1], attention, filter, mlp_ratio: 1 })
+    // Those with filters are told where tokens are.
+    let (depths, positions) = (vec![1, 1], filter > 0);
+    Core::PdetUnet(PdetUnet { hidden: 18, depths, attention, filter, mlp_ratio: 1, positions })
 }
 
 fn codec() -> (Model, Params) {
@@ -101,7 +104,8 @@ fn codec() -> (Model, Params) {
         border: Default::default(),
     };
     let mut b = Builder::new(1);
-    let codec = Codec::new(&mut b, &model, [1, TOKENS]);
+    let patches = model.patches(&[TOKENS * PATCH], 1).unwrap();
+    let codec = Codec::new(&mut b, &model, &patches);
     (Model::Codec(codec), b.finish())
 }
 
@@ -136,8 +140,9 @@ fn gradients(model: &Model, params: &Params, dtype: Dtype) -> (f64, Vec<Tensor>)
     let pass = Pass::training(&tape, params).computing_in(dtype).unwrap();
     let loss = model.loss(&pass);
     let variables = pass.variables().to_vec();
+    let seed = Tensor::full(&[1], scale, pass.dtype()).to_device(pass.device()).unwrap();
     drop(pass);
-    let mut found = tape.backward_scaled(&loss, scale).unwrap();
+    let mut found = tape.backward_scaled(&loss, &seed).unwrap();
     let gradient = |v: &Var| {
         let g = found.take(v).unwrap().to_host().unwrap().to_dtype(Dtype::F64);
         let plain: Vec<f64> = g.to_f64().iter().map(|x| x / scale).collect();
@@ -202,7 +207,7 @@ fn updates_agree_with_the_cpu() {
     let training = serde_json::from_value(training).unwrap();
     let adamw = Method::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
     for method in [adamw, Method::Sgd { momentum: 0.9 }] {
-        let optimizer = Optimizer { method, learning_rate: 0.1, weight_decay: 0.1 };
+        let optimizer = Optimizer { method, learning_rate: 0.1, weight_decay: 0.1, shard: false };
         for (what, model, params) in models() {
             let (loss, gradients) = gradients(&model, &params, Dtype::F32);
             let after = |device: Device| {
@@ -210,13 +215,16 @@ fn updates_agree_with_the_cpu() {
                 let gradients: Vec<Tensor> = gradients.iter().map(to).collect();
                 let params = params.to_device(device).unwrap();
                 let schedule = Schedule::new(&[], 2).unwrap();
-                let mut learner = Learner::new(params, &optimizer, schedule, &training);
+                let mut learner =
+                    Learner::new(params, &optimizer, schedule, &training, &Solo).unwrap();
+                let losses = [Tensor::scalar(loss as f32).to_device(device).unwrap()];
                 for update in 0..2 {
-                    let norm = global_norm(&gradients).unwrap();
-                    assert!(norm > 0.02, "{what}: {norm} is not clipped");
-                    assert!(learner.update(update, loss, norm, &gradients, 2.0).applied);
+                    let given = learner.update(update, &losses, &gradients, 2.0, &Solo);
+                    let step = given.unwrap().wait().unwrap();
+                    assert!(step.gradient_norm > 0.01, "{what}: {step:?} is not clipped");
+                    assert!(step.applied && step.steps == update + 1, "{what}: {step:?}");
                 }
-                learner.files().unwrap()
+                learner.files(&Solo).unwrap().unwrap()
             };
             for ((file, ours), (_, cpu)) in after(device()).iter().zip(after(Device::Cpu)) {
                 for ((name, ours), (_, cpu)) in ours.iter().zip(&cpu) {

@@ -19,6 +19,7 @@ fn later_updates_take_nothing_from_the_system() {
         filter: 3,
         mlp_ratio: 2,
         branch_scale: 0.1,
+        positions: false,
     };
     let model = OperatorModel {
         core: Core::PdetStack(core),

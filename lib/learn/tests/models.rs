@@ -24,6 +24,7 @@ fn unet(hidden: usize, group: usize, heads: usize) -> OperatorModel {
             attention: Attention::ChannelSeparated { group, heads },
             filter: 0,
             mlp_ratio: 2,
+            positions: false,
         }),
         condition: ConditionPath::Added,
         condition_width: 1,
@@ -41,6 +42,7 @@ fn stack(filter: usize, attention: Attention) -> OperatorModel {
             filter,
             mlp_ratio: 2,
             branch_scale: 0.1,
+            positions: false,
         }),
         condition: ConditionPath::Adaptive,
         condition_width: 5,
@@ -49,9 +51,18 @@ fn stack(filter: usize, attention: Attention) -> OperatorModel {
 }
 
 fn build(model: &OperatorModel, dim: usize, tokens: usize, features: usize) -> (Operator, Params) {
+    on_grid(model, dim, [1, tokens], features)
+}
+
+fn on_grid(
+    model: &OperatorModel,
+    dim: usize,
+    grid: [usize; 2],
+    features: usize,
+) -> (Operator, Params) {
     assert_eq!(model.faults(), []);
     let mut b = Builder::new(1);
-    let operator = Operator::new(&mut b, model, dim, [1, tokens], Padding::Periodic, features);
+    let operator = Operator::new(&mut b, model, dim, grid, Padding::Periodic, features);
     (operator, b.finish())
 }
 
@@ -74,7 +85,8 @@ fn shaken(params: &Params, seed: u64) -> Params {
 }
 
 /// Compares the gradient of all parameters with central differences along one random direction, and
-/// sees that it reaches each of them.
+/// sees that it reaches each of them. The error is relative to the norm of the gradient, the deviation of such a
+/// product over directions: itself it is now and then near zero by chance.
 fn check(what: &str, params: &Params, loss: impl Fn(&Pass) -> Var) {
     let seed = seed();
     let params = shaken(params, seed);
@@ -84,7 +96,7 @@ fn check(what: &str, params: &Params, loss: impl Fn(&Pass) -> Var) {
     let variables = pass.variables().to_vec();
     drop(pass);
     let mut gradients = tape.backward(&value).unwrap();
-    let mut analytic = 0.0;
+    let (mut analytic, mut norm) = (0.0, 0.0);
     let mut direction = params.clone();
     for ((i, (name, _)), (v, d)) in
         (0..).zip(params.entries()).zip(variables.iter().zip(direction.tensors_mut()))
@@ -93,7 +105,9 @@ fn check(what: &str, params: &Params, loss: impl Fn(&Pass) -> Var) {
         assert!(g.to_f64().iter().any(|x| *x != 0.0), "{what}: zero gradient for {name}");
         *d = draw(d.shape(), &Draw::Normal, seed ^ 1, i);
         analytic += g.to_f64().iter().zip(d.to_f64()).map(|(g, d)| g * d).sum::<f64>();
+        norm += g.to_f64().iter().map(|g| g * g).sum::<f64>();
     }
+    let norm = norm.sqrt();
     let along = |step: f64| {
         let mut moved = params.clone();
         for (p, d) in moved.tensors_mut().zip(direction.tensors()) {
@@ -109,7 +123,7 @@ fn check(what: &str, params: &Params, loss: impl Fn(&Pass) -> Var) {
     let error = [1e-4, 1e-5, 1e-6].map(|h| {
         let far = along(2.0 * h) - along(-2.0 * h);
         let numeric = (8.0 * (along(h) - along(-h)) - far) / (12.0 * h);
-        (analytic - numeric).abs() / numeric.abs().max(1e-3)
+        (analytic - numeric).abs() / numeric.abs().max(norm).max(1e-3)
     });
     let least = error.into_iter().fold(f64::INFINITY, f64::min);
     assert!(least < 1e-6, "{what}: {error:?}, seed {seed}");
@@ -165,7 +179,7 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
         border: Default::default(),
     };
     let mut b = Builder::new(1);
-    let codec = Codec::new(&mut b, &model, [1, 5]);
+    let codec = Codec::new(&mut b, &model, &model.patches(&[20], 1).unwrap());
     let u = draw(&[3, 20], &Draw::Normal, 4, 0);
     check("codec", &b.finish(), |pass| {
         let z = codec.encode(pass, &constant(u.clone())).unwrap();
@@ -199,7 +213,7 @@ fn the_codec_moves_with_the_field() {
         border: Default::default(),
     };
     let mut b = Builder::new(seed());
-    let codec = Codec::new(&mut b, &model, [1, 7]);
+    let codec = Codec::new(&mut b, &model, &model.patches(&[28], 1).unwrap());
     let params = b.finish();
     let tape = Tape::without_gradients();
     let pass = Pass::frozen(&tape, &params);
@@ -210,4 +224,126 @@ fn the_codec_moves_with_the_field() {
     let mut z = encode(u);
     z.write::<f32>().rotate_left(3);
     assert_eq!(z.read::<f32>(), encode(moved).read::<f32>());
+}
+
+/// As [`unet`] with filters and positions, on a grid with odd sides.
+fn placed_unet() -> OperatorModel {
+    OperatorModel {
+        core: Core::PdetUnet(PdetUnet {
+            hidden: 8,
+            depths: vec![1, 1, 1],
+            attention: Attention::None,
+            filter: 3,
+            mlp_ratio: 2,
+            positions: true,
+        }),
+        condition: ConditionPath::Adaptive,
+        condition_width: 4,
+        output: Output::Scale,
+    }
+}
+
+#[test]
+fn models_on_a_grid_have_a_gradient_for_every_parameter() {
+    let grid = [3, 6];
+    let z = draw(&[2, 18, 2], &Draw::Normal, 1, 0);
+    let features = draw(&[2, 2], &Draw::Normal, 2, 0);
+    let target = draw(&[2, 18, 2], &Draw::Normal, 3, 0);
+    let attending = stack(3, Attention::MultiHead { heads: 3, qk_norm: true });
+    for (what, model) in [("U on a grid", placed_unet()), ("stack on a grid", attending)] {
+        let (operator, params) = on_grid(&model, 2, grid, 2);
+        check(what, &params, |pass| {
+            let features = constant(features.clone());
+            let next = operator.forward(pass, &constant(z.clone()), &features).unwrap();
+            distance(pass, &next, &target)
+        });
+    }
+    let model = CodecModel {
+        patch: 2,
+        latent: 3,
+        hidden: 6,
+        encoder_depth: 1,
+        decoder_depth: 1,
+        filter: 3,
+        mlp_ratio: 2,
+        border: Default::default(),
+    };
+    let patches = model.patches(&[6, 4], 2).unwrap();
+    let mut b = Builder::new(1);
+    let codec = Codec::new(&mut b, &model, &patches);
+    let u = draw(&[2, patches.field_len()], &Draw::Normal, 4, 0);
+    check("codec on a grid", &b.finish(), |pass| {
+        let z = codec.encode(pass, &constant(u.clone())).unwrap();
+        assert_eq!(z.shape(), [2, 6, 3]);
+        distance(pass, &codec.decode(pass, &z).unwrap(), &u)
+    });
+}
+
+/// Tokens of a frame [rows, columns, dim] moved round along both axes.
+fn moved(z: &[f32], [rows, columns]: [usize; 2], dim: usize, by: [usize; 2]) -> Vec<f32> {
+    let mut out = vec![0.0; z.len()];
+    for (row, column) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
+        let to = (row + by[0]) % rows * columns + (column + by[1]) % columns;
+        let from = row * columns + column;
+        out[to * dim..][..dim].copy_from_slice(&z[from * dim..][..dim]);
+    }
+    out
+}
+
+/// What is next to what on the grid, and nothing else, is next to it for a model: a state moved along
+/// either axis gives the next state moved so. With positions it does not.
+#[test]
+fn models_on_a_periodic_grid_know_no_place_but_the_one_they_are_told() {
+    let (grid, dim) = ([4, 8], 3);
+    let z = draw(&[1, 32, dim], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
+    let features = draw(&[1, 2], &Draw::Normal, seed(), 1).to_dtype(Dtype::F32);
+    let mut unplaced = placed_unet();
+    let Core::PdetUnet(core) = &mut unplaced.core else { panic!() };
+    (core.positions, core.depths) = (false, vec![2]);
+    for (model, by, placed) in [
+        (stack(3, Attention::None), [1, 5], false),
+        (stack(5, Attention::MultiHead { heads: 2, qk_norm: false }), [3, 1], false),
+        (unplaced, [1, 2], false),
+        (placed_unet(), [1, 2], true),
+    ] {
+        let (operator, params) = on_grid(&model, dim, grid, 2);
+        let params = shaken(&params, seed()).to_dtype(Dtype::F32);
+        let next = |z: &[f32]| {
+            let tape = Tape::without_gradients();
+            let pass = Pass::frozen(&tape, &params);
+            let z = constant(Tensor::of(z, &[1, 32, dim]));
+            let next = operator.forward(&pass, &z, &constant(features.clone())).unwrap();
+            next.value().read::<f32>().to_vec()
+        };
+        let (a, b) = (next(&moved(z.read(), grid, dim, by)), moved(&next(z.read()), grid, dim, by));
+        let error = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert_eq!(error > 1e-3, placed, "{model:?}: {error}");
+    }
+}
+
+/// One changed token reaches as far as the filters do along both axes, and no farther.
+#[test]
+fn a_stack_on_a_grid_is_local_along_both_axes() {
+    let (grid, dim) = ([9, 11], 2);
+    let (operator, params) = on_grid(&stack(3, Attention::None), dim, grid, 2);
+    let params = shaken(&params, seed()).to_dtype(Dtype::F32);
+    let features = Tensor::of(&[0.3_f32, -0.2], &[1, 2]);
+    let next = |z: &Tensor| {
+        let tape = Tape::without_gradients();
+        let pass = Pass::frozen(&tape, &params);
+        let next = operator.forward(&pass, &constant(z.clone()), &constant(features.clone()));
+        next.unwrap().value().read::<f32>().to_vec()
+    };
+    let z = draw(&[1, 99, dim], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
+    let mut other = z.clone();
+    // Token (4, 5), in the middle.
+    other.write::<f32>()[(4 * 11 + 5) * dim] += 1.0;
+    let (a, b) = (next(&z), next(&other));
+    let far = |token: usize| (token / 11).abs_diff(4).max((token % 11).abs_diff(5));
+    for token in 0..99 {
+        let own = token * dim..(token + 1) * dim;
+        let changed = a[own.clone()] != b[own];
+        // Two blocks with filters of three tokens see two tokens far.
+        assert_eq!(changed, far(token) <= 2, "token {token}, {} away", far(token));
+    }
 }

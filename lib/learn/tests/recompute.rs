@@ -26,6 +26,7 @@ fn models() -> [OperatorModel; 2] {
         filter: 3,
         mlp_ratio: 2,
         branch_scale: 0.1,
+        positions: false,
     };
     let unet = PdetUnet {
         hidden: 12,
@@ -33,6 +34,7 @@ fn models() -> [OperatorModel; 2] {
         attention: Attention::ChannelSeparated { group: 6, heads: 2 },
         filter: 0,
         mlp_ratio: 2,
+        positions: false,
     };
     let model =
         |core, condition, output| OperatorModel { core, condition, condition_width: 8, output };

@@ -84,6 +84,22 @@ impl fmt::Display for Wanted {
 }
 
 impl Wanted {
+    /// What is wanted by rank `local_rank` of those on this host: each has a GPU of its own, counted on
+    /// from the one that was asked for, as long as there are enough.
+    pub fn of_rank(self, local_rank: usize) -> Self {
+        let first = match self {
+            Wanted::Auto => 0,
+            Wanted::Exactly(Device::Cuda(n)) => n,
+            other => return other,
+        };
+        match (kernel::cuda::Gpu::count(), u32::try_from(local_rank)) {
+            (Ok(count @ 1..), Ok(rank)) if rank > 0 => {
+                Wanted::Exactly(Device::Cuda(first.wrapping_add(rank) % count))
+            }
+            _ => self,
+        }
+    }
+
     /// The device to work on, opened, and why it is that one. Errors: it cannot be had.
     pub fn open(self) -> Result<(Device, String)> {
         match self {

@@ -4,7 +4,7 @@
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel;
-use crate::tensor::Tensor;
+use crate::tensor::{Shape, Tensor};
 use unix::Error;
 
 /// Tensors kept from forward to backward; clones share memory, so keeping an input costs nothing.
@@ -24,9 +24,9 @@ pub trait Op: Send + Sync + 'static {
         &[]
     }
 
-    /// Element type of the output, given those of the inputs.
-    fn dtype(&self, inputs: &[Dtype]) -> Dtype {
-        inputs.first().copied().unwrap_or(Dtype::F32)
+    /// Element type of the output, which follows from those of the inputs.
+    fn dtype(&self, inputs: &[&Tensor]) -> Dtype {
+        inputs.first().map_or(Dtype::F32, |x| x.dtype())
     }
 
     /// Floating-point operations of a forward pass, a multiply-add counting two. Unless said otherwise one
@@ -64,15 +64,14 @@ pub trait Op: Send + Sync + 'static {
 pub(crate) struct Input {
     /// None where no gradient is wanted.
     pub(crate) variable: Option<usize>,
-    pub(crate) shape: Vec<usize>,
+    pub(crate) shape: Shape,
     pub(crate) dtype: Dtype,
 }
 
 /// [`Op::forward`] where the inputs are, into a new tensor.
 pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tensor, Saved) {
     let device = inputs.first().map_or(Device::Cpu, |x| x.device());
-    let dtypes: Vec<Dtype> = inputs.iter().map(|x| x.dtype()).collect();
-    let mut out = Tensor::arbitrary_on(device, shape, op.dtype(&dtypes));
+    let mut out = Tensor::arbitrary_on(device, shape, op.dtype(inputs));
     let saved = match device {
         Device::Cpu => op.forward(inputs, &mut out),
         _ => op.launch_forward(inputs, &mut out),

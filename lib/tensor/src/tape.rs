@@ -71,7 +71,7 @@ impl Var {
     }
 
     fn input(&self) -> Input {
-        Input { variable: self.id, shape: self.shape().to_vec(), dtype: self.value.dtype() }
+        Input { variable: self.id, shape: self.shape().into(), dtype: self.value.dtype() }
     }
 }
 
@@ -113,15 +113,15 @@ impl Tape {
         let shape = op
             .shape(&shapes)
             .map_err(|why| Error::bug(format!("{} of {shapes:?}: {why}", op.name())))?;
-        let float = |v: &&&Var| v.value.dtype() != Dtype::I32;
-        let mut dtypes = inputs.iter().filter(float).map(|v| v.value.dtype());
-        if dtypes.next().is_some_and(|first| dtypes.any(|other| other != first)) {
-            return Err(Error::bug(format!("{}: inputs differ in element type", op.name())));
-        }
-        let device = inputs.first().map_or(Device::Cpu, |v| v.value.device());
-        if let Some(v) = inputs.iter().find(|v| v.value.device() != device) {
-            let other = v.value.device();
-            return Err(Error::bug(format!("{}: inputs on {device} and {other}", op.name())));
+        let (device, mut float) = (inputs.first().map_or(Device::Cpu, |v| v.value.device()), None);
+        for Var { value, .. } in inputs {
+            let (dtype, other) = (value.dtype(), value.device());
+            if dtype != Dtype::I32 && *float.get_or_insert(dtype) != dtype {
+                return Err(Error::bug(format!("{}: inputs differ in element type", op.name())));
+            }
+            if other != device {
+                return Err(Error::bug(format!("{}: inputs on {device} and {other}", op.name())));
+            }
         }
         if let Some(i) = op.constants().iter().find(|i| inputs[**i].id.is_some()) {
             return Err(Error::bug(format!("{}: input {i} has no gradient", op.name())));
@@ -175,45 +175,100 @@ impl Tape {
     /// Gradients of the scalar `loss` with respect to all leaves. Consumes the tape: what a node has
     /// saved is freed as soon as it has been walked over.
     pub fn backward(self, loss: &Var) -> Result<Gradients> {
-        self.backward_scaled(loss, 1.0)
+        let one = Tensor::full(&[1], 1.0, loss.value.dtype());
+        let one = kernel::constant(&one, loss.value.device())?;
+        self.backward_scaled(loss, &one)
     }
 
-    /// [`Tape::backward`] of `scale` times the scalar `loss`.
-    pub fn backward_scaled(self, loss: &Var, scale: f64) -> Result<Gradients> {
-        if loss.value.len() != 1 {
-            return Err(Error::bug(format!("backward from a tensor of shape {:?}", loss.shape())));
+    /// [`Tape::backward`] of `scale`, one element of the type of `loss` and where that is, times the scalar
+    /// `loss`.
+    pub fn backward_scaled(self, loss: &Var, scale: &Tensor) -> Result<Gradients> {
+        let seed = seed(loss, scale)?;
+        self.backward_from(loss, seed)
+    }
+
+    /// [`Tape::backward_scaled`] that hands out the gradient of each of `leaves` as soon as nothing more
+    /// comes to it, with the leaf's place among them; none where the loss does not depend on it. The
+    /// order follows from the computation: about the reverse of the leaves' first use.
+    pub fn backward_each(
+        self,
+        loss: &Var,
+        scale: &Tensor,
+        leaves: &[Var],
+        mut whole: impl FnMut(usize, Option<Tensor>),
+    ) -> Result<()> {
+        let seed = seed(loss, scale)?;
+        // By leaf the first node that uses it, behind which nothing comes to its gradient.
+        let record = self.record.borrow();
+        let mut first_use = vec![usize::MAX; record.variables];
+        for (number, node) in record.nodes.iter().enumerate().rev() {
+            let variables = node.inputs.iter().filter_map(|input| input.variable);
+            variables.for_each(|variable| first_use[variable] = number);
         }
-        let seed = Tensor::full(loss.shape(), scale, loss.value.dtype());
-        self.backward_from(loss, kernel::constant(&seed, loss.value.device())?)
+        let mut waiting = vec![Vec::new(); record.nodes.len()];
+        let mut all = vec![None; record.variables];
+        drop(record);
+        let mut unused = Vec::new();
+        for (place, leaf) in leaves.iter().enumerate() {
+            match leaf.id.map(|id| (id, first_use[id])) {
+                Some((id, number)) if number < waiting.len() => waiting[number].push((id, place)),
+                _ => unused.push((leaf.id, place)),
+            }
+        }
+        self.walk(loss, seed, &mut all, |number, all| {
+            waiting[number].iter().for_each(|(id, place)| whole(*place, all[*id].take()));
+        })?;
+        unused.iter().for_each(|(id, place)| whole(*place, id.and_then(|id| all[id].take())));
+        Ok(())
     }
 
     /// Σ over `output` of `dy` times its derivative: [`Tape::backward`] for any shape.
     pub fn backward_from(self, output: &Var, dy: Tensor) -> Result<Gradients> {
-        let all = vec![None; self.record.borrow().variables];
-        self.walk(output, dy, Gradients { all })
-    }
-
-    /// Walks over all nodes, adding to gradients that are there.
-    fn walk(self, output: &Var, dy: Tensor, found: Gradients) -> Result<Gradients> {
-        let record = self.record.into_inner();
-        let mut all = found.all;
-        all.resize(record.variables, None);
-        let Some(id) = output.id else { return Ok(Gradients { all }) };
-        let device = dy.device();
-        let seed = [Input { variable: Some(id), shape: dy.shape().to_vec(), dtype: dy.dtype() }];
-        Grads { all: &mut all, inputs: &seed, device }.pass(0, dy);
-        for node in record.nodes.into_iter().rev() {
-            let Some(dy) = all[node.output].take() else { continue };
-            match node.kind {
-                Kind::Op(op, saved) => {
-                    let mut grads = Grads { all: &mut all, inputs: &node.inputs, device };
-                    op::backward(&*op, &saved, dy, &mut grads);
-                }
-                Kind::Recomputed(body, values) => again(&body, values, &node.inputs, dy, &mut all)?,
-            }
-        }
+        let mut all = vec![None; self.record.borrow().variables];
+        self.walk(output, dy, &mut all, |_, _| ())?;
         Ok(Gradients { all })
     }
+
+    /// Walks over all nodes, adding to the gradients that are there; `passed` is told each node that was
+    /// walked over, by its number.
+    fn walk(
+        self,
+        output: &Var,
+        dy: Tensor,
+        all: &mut Vec<Option<Tensor>>,
+        mut passed: impl FnMut(usize, &mut [Option<Tensor>]),
+    ) -> Result<()> {
+        let record = self.record.into_inner();
+        all.resize(record.variables, None);
+        let device = dy.device();
+        if let Some(id) = output.id {
+            let (shape, dtype) = (dy.shape().into(), dy.dtype());
+            let seed = [Input { variable: Some(id), shape, dtype }];
+            Grads { all, inputs: &seed, device }.pass(0, dy);
+        }
+        for (number, node) in record.nodes.into_iter().enumerate().rev() {
+            if let Some(dy) = all[node.output].take() {
+                match node.kind {
+                    Kind::Op(op, saved) => {
+                        let mut grads = Grads { all, inputs: &node.inputs, device };
+                        op::backward(&*op, &saved, dy, &mut grads);
+                    }
+                    Kind::Recomputed(body, values) => again(&body, values, &node.inputs, dy, all)?,
+                }
+            }
+            passed(number, all);
+        }
+        Ok(())
+    }
+}
+
+/// Where a walk from `scale` times the scalar `loss` begins.
+fn seed(loss: &Var, scale: &Tensor) -> Result<Tensor> {
+    let place = |t: &Tensor| (t.len(), t.dtype(), t.device());
+    if loss.value.len() != 1 || place(scale) != place(&loss.value) {
+        return Err(Error::bug(format!("backward from {:?} times {scale:?}", loss.value)));
+    }
+    Ok(scale.reshape(loss.shape()))
 }
 
 /// Runs `body` again, on a tape of its own, and backwards. Gradients that are there already go along and
@@ -244,8 +299,8 @@ fn again(
         })
         .collect();
     let output = body(&tape, &variables)?;
-    let found = tape.walk(&output, dy, Gradients { all: found })?;
-    for (variable, gradient) in outer.into_iter().zip(found.all) {
+    tape.walk(&output, dy, &mut found, |_, _| ())?;
+    for (variable, gradient) in outer.into_iter().zip(found) {
         all[variable] = gradient;
     }
     Ok(())

@@ -6,6 +6,7 @@ use crate::kernel;
 use crate::kernel::memory::Piece;
 use crate::memory::Block;
 use crate::with_element;
+use smallvec::SmallVec;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -62,13 +63,16 @@ impl Storage {
     }
 }
 
+/// Lengths of axes: as many as nearly all tensors have are in place, so that a clone allocates nothing.
+pub(crate) type Shape = SmallVec<[usize; 4]>;
+
 /// A dense array of numbers on a device. Cloning shares the memory; writing to shared memory copies it
 /// first.
 #[derive(Clone)]
 pub struct Tensor {
     storage: Arc<Storage>,
     dtype: Dtype,
-    shape: Vec<usize>,
+    shape: Shape,
 }
 
 impl Tensor {
@@ -82,7 +86,7 @@ impl Tensor {
     pub fn arbitrary_on(device: Device, shape: &[usize], dtype: Dtype) -> Self {
         let len: usize = shape.iter().product();
         let storage = Arc::new(Storage::take(device, len * dtype.bytes()));
-        Self { storage, dtype, shape: shape.to_vec() }
+        Self { storage, dtype, shape: Shape::from_slice(shape) }
     }
 
     /// All zeros, on the host.
@@ -182,7 +186,7 @@ impl Tensor {
     pub fn reshape(&self, shape: &[usize]) -> Self {
         let len: usize = shape.iter().product();
         assert_eq!(len, self.len(), "reshape of {:?} to {shape:?}", self.shape);
-        Self { storage: self.storage.clone(), dtype: self.dtype, shape: shape.to_vec() }
+        Self { storage: self.storage.clone(), dtype: self.dtype, shape: Shape::from_slice(shape) }
     }
 
     /// Start of the memory of a tensor on the host.
@@ -255,11 +259,11 @@ impl Tensor {
         self.storage = Arc::new(copy);
     }
 
-    /// Where the elements are on their device: an argument of a kernel.
+    /// Where the elements are on their device: an argument of a kernel, or of a library that works there.
     ///
     /// # Panics
     /// When the tensor is on the host.
-    pub(crate) fn address(&self) -> u64 {
+    pub fn address(&self) -> u64 {
         match &*self.storage {
             Storage::Device(piece) => piece.address(),
             Storage::Host(_) => unreachable!("a tensor on the host is given to a kernel"),

@@ -4,6 +4,7 @@
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
 use tensor::updates::adamw::AdamW;
+use tensor::updates::decision::{Decided, Decision, LossScale, Rule};
 use tensor::updates::norm::global_norm;
 use tensor::updates::sgd::Sgd;
 use tensor::updates::{Parameter, cases, ema, sum};
@@ -46,15 +47,17 @@ fn agree(what: &str, ours: &[Tensor], exact: &[Tensor], tolerance: f64) {
 /// A step of an optimiser with N moments on the device and on the CPU in f64, from the same values.
 fn step<const N: usize>(
     what: &str,
+    decision: &Decision,
     draws: [Draw; N],
-    apply: impl Fn(&mut dyn Iterator<Item = Parameter<'_, N>>),
+    apply: impl Fn(&Decided, &mut dyn Iterator<Item = Parameter<'_, N>>),
 ) {
     for sizes in cases() {
         let gradients = tensors(&sizes, &Draw::Normal, 1);
         let values = tensors(&sizes, &Draw::Normal, 2);
         let moments: Vec<Vec<Tensor>> =
             draws.iter().zip(3..).map(|(d, seed)| tensors(&sizes, d, seed)).collect();
-        let run = |gradients: Vec<Tensor>,
+        let run = |place: Device,
+                   gradients: Vec<Tensor>,
                    mut values: Vec<Tensor>,
                    mut moments: Vec<Vec<Tensor>>| {
             let mut each: Vec<_> = moments.iter_mut().map(|m| m.iter_mut()).collect();
@@ -64,7 +67,8 @@ fn step<const N: usize>(
                 value,
                 moments: std::array::from_fn(|i| each[i].next().unwrap()),
             });
-            apply(&mut parameters.into_iter());
+            let decided = Decided::of(decision).to_device(place).unwrap();
+            apply(&decided, &mut parameters.into_iter());
             drop(each);
             (values, moments)
         };
@@ -72,8 +76,9 @@ fn step<const N: usize>(
         // Twice: the second launch finds its table on the device, or other tensors than it names.
         for _ in 0..2 {
             let (ours, our_moments) =
-                run(to(&gradients), to(&values), moments.iter().map(|m| to(m)).collect());
+                run(device(), to(&gradients), to(&values), moments.iter().map(|m| to(m)).collect());
             let (exact, exact_moments) = run(
+                Device::Cpu,
                 in_f64(&gradients),
                 in_f64(&values),
                 moments.iter().map(|m| in_f64(m)).collect(),
@@ -91,13 +96,18 @@ fn step<const N: usize>(
 fn adamw_follows_the_cpu() {
     for t in [1, 1000] {
         let (betas, epsilon, weight_decay) = ([0.9, 0.999], 1e-8, 0.1);
-        let op = AdamW { learning_rate: 3e-2, betas, epsilon, weight_decay, step: t };
+        let op = AdamW { learning_rate: 3e-2, betas, epsilon, weight_decay };
+        let rule = Rule { clip: f64::INFINITY, betas, decay: 0.0, scaled: false };
+        let before = Decision { steps: t - 1, ..Decision::default() };
+        let decision = rule.decide(&before, [0.5, 2.0], 0.7, op.learning_rate);
         // Before the first step the moments are zero.
         let draws = match t {
             1 => [Draw::Uniform(0.0, 0.0), Draw::Uniform(0.0, 0.0)],
             _ => [Draw::Normal, Draw::Uniform(0.1, 2.0)],
         };
-        step(&format!("step {t}"), draws, |parameters| op.apply_all(0.7, parameters));
+        step(&format!("step {t}"), &decision, draws, |decided, parameters| {
+            op.apply_all(decided, parameters);
+        });
     }
 }
 
@@ -105,7 +115,8 @@ fn adamw_follows_the_cpu() {
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn sgd_follows_the_cpu() {
     let op = Sgd { learning_rate: 3e-2, momentum: 0.9, weight_decay: 0.1 };
-    step("sgd", [Draw::Normal], |parameters| op.apply_all(0.7, parameters));
+    let decision = Decision { applied: true, scale: 0.7, ..Decision::default() };
+    step("sgd", &decision, [Draw::Normal], |decided, parameters| op.apply_all(decided, parameters));
 }
 
 #[test]
@@ -115,9 +126,12 @@ fn averages_follow_the_cpu() {
         let (values, averages) =
             (tensors(&sizes, &Draw::Normal, 1), tensors(&sizes, &Draw::Normal, 2));
         let mut ours = moved(&averages, device());
-        ema::apply_all(0.999, moved(&values, device()).iter().zip(&mut ours));
+        let decision = Decision { applied: true, decay: 0.999, ..Decision::default() };
+        let on_host = Decided::of(&decision);
+        let decided = on_host.to_device(device()).unwrap();
+        ema::apply_all(&decided, moved(&values, device()).iter().zip(&mut ours));
         let mut exact = in_f64(&averages);
-        ema::apply_all(0.999, in_f64(&values).iter().zip(&mut exact));
+        ema::apply_all(&on_host, in_f64(&values).iter().zip(&mut exact));
         agree(&format!("{sizes:?}"), &ours, &exact, TOLERANCE);
     }
 }
@@ -161,5 +175,139 @@ fn the_norm_is_exact_to_f64_and_sees_what_is_not_finite() {
         let norm = global_norm(&moved(&x, device())).unwrap();
         // The square of 3e38 is beyond f32 and not beyond the sum.
         assert_eq!((norm.is_nan(), norm.is_finite()), (is_nan, wrong == 3e38), "{wrong}: {norm}");
+    }
+}
+
+/// Every number of a decision, with losses and gradients that are finite and not, clipped and not.
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
+fn a_device_decides_as_the_host_does() {
+    let close = |ours: f64, host: f64| {
+        ours == host || ours.is_nan() && host.is_nan() || (ours - host).abs() <= 1e-13 * host.abs()
+    };
+    let rules = [
+        Rule { clip: f64::INFINITY, betas: [0.0, 0.0], decay: 0.0, scaled: false },
+        Rule { clip: 0.3, betas: [0.9, 0.999], decay: 0.9999, scaled: false },
+        Rule { clip: 1e9, betas: [0.8, 0.95], decay: 0.5, scaled: true },
+    ];
+    let wrong = [(1.0_f32, 1.0), (f32::NAN, 1.0), (1.0, f32::INFINITY), (-0.25, f32::NAN)];
+    for (round, rule) in rules.iter().enumerate() {
+        for sizes in cases() {
+            let steps = 97 * round as u64;
+            let mut here = Decided::of(&Decision { steps, ..Decision::default() });
+            let mut there = here.to_device(device()).unwrap();
+            for (update, (loss, factor)) in wrong.iter().chain(&wrong).enumerate() {
+                let mut gradients = tensors(&sizes, &Draw::Normal, update as u64);
+                gradients.push(Tensor::of(&[*factor], &[1]));
+                let losses: Vec<Tensor> =
+                    [*loss, 3.5, 0.125 * update as f32].map(Tensor::scalar).to_vec();
+                let rate = 1e-3 * (1 + update) as f64;
+                rule.decide_there(&mut here, &losses, &gradients, 6.0, rate);
+                let (losses, gradients) = (moved(&losses, device()), moved(&gradients, device()));
+                rule.decide_there(&mut there, &losses, &gradients, 6.0, rate);
+                let (ours, host) = (there.later().wait().unwrap(), here.later().wait().unwrap());
+                assert_eq!(host.applied, loss.is_finite() && factor.is_finite());
+                let told = |d: &Decision| (d.applied, d.steps, d.overflow, d.loss_scale);
+                assert_eq!(told(&ours), told(&host));
+                let numbers = |d: &Decision| [d.loss, d.norm, d.scale, d.rate, d.root, d.decay];
+                for (ours, host) in numbers(&ours).into_iter().zip(numbers(&host)) {
+                    assert!(close(ours, host), "{rule:?}, update {update}: {ours:e}, {host:e}");
+                }
+            }
+        }
+    }
+}
+
+/// The scale of the loss, at overflows, at losses that are not finite themselves, at its least and beyond
+/// the updates after which it is doubled: by the rule, in the decision, and in the seed of the next pass.
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
+fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
+    let rule = Rule { clip: 1.0, betas: [0.9, 0.999], decay: 0.9, scaled: true };
+    let first = LossScale { scale: 4.0, steady: 1997 };
+    let fine = (0.5_f32, 3.0_f32);
+    let overflow = (0.5, f32::INFINITY);
+    let updates = [fine, fine, fine, fine, overflow, (f32::NAN, f32::NAN), overflow, overflow]
+        .into_iter()
+        .chain([overflow, (0.5, f32::NAN), fine]);
+    let expected = [
+        (4.0, 1998, false),
+        (4.0, 1999, false),
+        (8.0, 0, false),
+        (8.0, 1, false),
+        (4.0, 0, true),
+        // The loss itself is not finite: the model's fault.
+        (4.0, 1, false),
+        (2.0, 0, true),
+        (1.0, 0, true),
+        // A scale of 1 overflows nothing.
+        (1.0, 1, false),
+        (1.0, 2, false),
+        (1.0, 3, false),
+    ];
+    for place in [device(), Device::Cpu] {
+        let start = Decision { loss_scale: first, ..Decision::default() };
+        let mut decided = Decided::of(&start).to_device(place).unwrap();
+        let (seed, mut scale) = (decided.loss_scale().identity(), first.scale);
+        for (update, ((loss, gradient), told)) in updates.clone().zip(expected).enumerate() {
+            let [loss, gradient] =
+                [loss, gradient].map(|x| Tensor::scalar(x).to_device(place).unwrap());
+            rule.decide_there(&mut decided, &[loss], &[gradient], 2.0, 0.1);
+            let made = decided.later().wait().unwrap();
+            let LossScale { scale: next, steady } = made.loss_scale;
+            assert_eq!((next, steady, made.overflow), told, "update {update} on {place}");
+            if made.applied {
+                assert_eq!(made.norm, 1.5 / scale, "update {update} on {place}");
+                assert_eq!(made.scale, 1.0 / (2.0 * scale) / (made.norm + 1e-6).max(1.0));
+            }
+            scale = next;
+            assert_eq!(decided.loss_scale().to_host().unwrap().item(), scale);
+            assert_eq!(decided.loss_scale().identity(), seed, "recorded passes read it there");
+        }
+    }
+}
+
+/// Parameters, their average and the state of the optimiser keep their bits where an update is not applied.
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
+fn what_is_not_applied_changes_nothing() {
+    for place in [device(), Device::Cpu] {
+        let decided =
+            Decided::of(&Decision { scale: 1.0, rate: 1.0, root: 1.0, ..Decision::default() });
+        let decided = decided.to_device(place).unwrap();
+        let before = tensors(&[4097, 3], &Draw::Normal, 1);
+        let [mut values, mut first, mut second, mut average] =
+            [0; 4].map(|_| moved(&before, place));
+        let (betas, epsilon, weight_decay) = ([0.9, 0.999], 1e-8, 0.1);
+        let adamw = AdamW { learning_rate: 1.0, betas, epsilon, weight_decay };
+        let sgd = Sgd { learning_rate: 1.0, momentum: 0.9, weight_decay };
+        let gradients = moved(&before, place);
+        let moments = first.iter_mut().zip(&mut second);
+        let parameters = values.iter_mut().zip(&gradients).zip(moments);
+        adamw.apply_all(
+            &decided,
+            parameters.map(|((value, gradient), (m, v))| Parameter {
+                decayed: true,
+                gradient,
+                value,
+                moments: [m, v],
+            }),
+        );
+        let parameters = values.iter_mut().zip(&gradients).zip(&mut first);
+        sgd.apply_all(
+            &decided,
+            parameters.map(|((value, gradient), b)| Parameter {
+                decayed: true,
+                gradient,
+                value,
+                moments: [b],
+            }),
+        );
+        ema::apply_all(&decided, gradients.iter().zip(&mut average));
+        for tensors in [values, first, second, average] {
+            for (after, before) in tensors.iter().zip(&before) {
+                assert!(after.to_host().unwrap().as_bytes() == before.as_bytes(), "{place}");
+            }
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! The time that is left: the smallest of the configured limit, SLURM's end of the job and
 //! `timekeep`'s word, and when to stop because of it.
 //!
-//! Make it once, on rank 0, and broadcast what it decides: it may ask `squeue`.
+//! Make it once, on rank 0, and broadcast what it decides: it may ask `squeue` or `scontrol`.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::slurm::{SQUEUE_TIMEOUT, Slurm};
+use crate::slurm::{QUESTION_TIMEOUT, Slurm};
 use crate::time::{format_duration, process_start, unix_seconds};
 
 /// Variable in which `timekeep run` hands the end of its limit to the command: seconds since 1970.
@@ -18,7 +18,7 @@ pub const DEFAULT_MARGIN: Duration = Duration::from_secs(60);
 /// One moment at which the time is over, and who says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// `time_limit`, `SLURM_JOB_END_TIME`, `squeue` or `LONGHAUL_END_TIME`.
+    /// `time_limit`, `SLURM_JOB_END_TIME`, `squeue`, `scontrol` or `LONGHAUL_END_TIME`.
     pub source: &'static str,
     /// The moment, on the monotonic clock: a corrected wall clock changes nothing.
     pub at: Instant,
@@ -28,6 +28,8 @@ pub struct End {
 #[derive(Clone, Debug)]
 pub struct Budget {
     ends: Vec<End>,
+    /// Whether there is a job and nobody tells when it ends.
+    pub is_unknown: bool,
     /// What could not be found out, for the user.
     pub notes: Vec<String>,
     /// Kept free beside the longest update and checkpoint.
@@ -37,11 +39,11 @@ pub struct Budget {
 impl Budget {
     /// Without any limit.
     pub fn unlimited() -> Self {
-        Self { ends: Vec::new(), notes: Vec::new(), margin: DEFAULT_MARGIN }
+        Self { ends: Vec::new(), is_unknown: false, notes: Vec::new(), margin: DEFAULT_MARGIN }
     }
 
     /// The limit of the configuration (counted from the start of the process) and what the
-    /// environment says. `squeue` is asked once, in a job that has neither variable.
+    /// environment says. In a job that has neither variable `squeue`, else `scontrol`, is asked once.
     pub fn from_environment(time_limit: Option<Duration>) -> Self {
         let slurm = Slurm::from_environment();
         Self::from_facts(time_limit, std::env::var(END_TIME_VARIABLE).ok(), slurm.as_ref())
@@ -66,10 +68,13 @@ impl Budget {
             budget.add_unix("SLURM_JOB_END_TIME", end);
         } else if !matches!(from_timekeep, Some(Ok(_))) {
             // timekeep has asked already; inside a container there would be no squeue to ask
-            match slurm.ask_time_left(SQUEUE_TIMEOUT) {
-                Ok(Some(left)) => budget.add("squeue", Instant::now().checked_add(left)),
-                Ok(None) => {}
-                Err(note) => budget.notes.push(format!("end of the job unknown: {note}")),
+            match slurm.ask_time_left(QUESTION_TIMEOUT) {
+                Ok((Some(left), source)) => budget.add(source, Instant::now().checked_add(left)),
+                Ok((None, _)) => {}
+                Err(note) => {
+                    budget.is_unknown = true;
+                    budget.notes.push(format!("end of the job unknown: {note}"));
+                }
             }
         }
         budget
@@ -84,6 +89,18 @@ impl Budget {
     pub fn add_unix(&mut self, source: &'static str, end: u64) {
         let left = Duration::from_secs(end.saturating_sub(unix_seconds()));
         self.add(source, Instant::now().checked_add(left));
+    }
+
+    /// Asks SLURM again when it is its limit that counts, which may have been changed since; what it does
+    /// not answer leaves all as it was. Seconds matter to nobody: two answers may differ by one.
+    pub fn ask_again(&mut self) {
+        const SLURMS: [&str; 3] = ["SLURM_JOB_END_TIME", "squeue", "scontrol"];
+        let counts = self.end().is_some_and(|end| SLURMS.contains(&end.source));
+        let Some(slurm) = Slurm::from_environment().filter(|_| counts) else { return };
+        if let Ok((left, source)) = slurm.ask_time_left(QUESTION_TIMEOUT) {
+            self.ends.retain(|end| !SLURMS.contains(&end.source));
+            self.add(source, left.and_then(|left| Instant::now().checked_add(left)));
+        }
     }
 
     /// The end that comes first; nothing when there is no limit.
@@ -109,10 +126,12 @@ pub(crate) fn round(duration: Duration) -> Duration {
     Duration::from_secs(duration.saturating_add(Duration::from_millis(500)).as_secs())
 }
 
-/// `23:59:59 left by time_limit (SLURM_JOB_END_TIME: 1-00:00:00)`, or `unlimited`.
+/// `23:59:59 left by time_limit (SLURM_JOB_END_TIME: 1-00:00:00)`, `unlimited`, or `unknown`.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(first) = self.end() else { return f.write_str("unlimited") };
+        let Some(first) = self.end() else {
+            return f.write_str(if self.is_unknown { "unknown" } else { "unlimited" });
+        };
         let now = Instant::now();
         let left = |end: &End| format_duration(round(end.at.saturating_duration_since(now)));
         write!(f, "{} left by {}", left(&first), first.source)?;
@@ -141,7 +160,7 @@ mod tests {
         let budget = Budget::from_facts(Some(HOUR), Some((now + 7200).to_string()), Some(&slurm));
         assert_eq!(budget.end().unwrap().source, "SLURM_JOB_END_TIME");
         let left = budget.left().unwrap().as_secs();
-        assert!((1797..=1800).contains(&left), "{left}");
+        assert!((1500..=1800).contains(&left), "{left}");
         let text = budget.to_string();
         assert!(text.contains("left by SLURM_JOB_END_TIME (time_limit: "), "{text}");
         assert!(text.contains("LONGHAUL_END_TIME: 0"), "{text}");
@@ -175,7 +194,7 @@ mod tests {
     #[test]
     fn what_cannot_be_known_is_told() {
         let budget = Budget::from_facts(None, Some("noon".into()), Some(&job(None)));
-        assert_eq!(budget.left(), None);
+        assert_eq!((budget.left(), budget.to_string().as_str()), (None, "unknown"));
         assert_eq!(budget.notes.len(), 2, "{:?}", budget.notes);
         assert!(budget.notes[0].contains("noon") && budget.notes[1].contains("no-id"));
     }

@@ -2,8 +2,9 @@
 //!
 //! With the feature `failpoints`, `FAIL=POINT:N=ACTION` hits the N-th time that POINT is reached, and
 //! `N+` every time from then on; more are given with commas. Actions: `kill` the process, `sleep` for a
-//! second, or return the error `eio` or `enospc` as the disk would. Without the feature a point is
-//! nothing at all; a release build with it is refused.
+//! second, `hold` as long as the current folder has a file [`HOLD`], or return the error `eio` or `enospc` as
+//! the disk would. At a point of [`FLIPS`] the one action is `flip`: a bit of what is in memory there. Without
+//! the feature a point is nothing at all; a release build with it is refused.
 
 #[cfg(all(feature = "failpoints", not(debug_assertions)))]
 compile_error!("the feature `failpoints` is for tests: it does not belong into a release build");
@@ -31,6 +32,12 @@ pub const POINTS: [&str; 18] = [
     "save.end",
 ];
 
+/// The file in the current folder that holds a program at a point with the action `hold`.
+pub const HOLD: &str = "hold";
+
+/// Points at which memory can err: the parameters after an update.
+pub const FLIPS: [&str; 1] = ["update.parameters"];
+
 /// A step of the program, at which it may be made to fail.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
@@ -38,8 +45,15 @@ pub fn point(_name: &str) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Whether a bit is to be flipped at this point.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub fn flips(_name: &str) -> bool {
+    false
+}
+
 #[cfg(feature = "failpoints")]
-pub use on::point;
+pub use on::{flips, point};
 
 #[cfg(feature = "failpoints")]
 mod on {
@@ -48,7 +62,7 @@ mod on {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    use super::POINTS;
+    use super::{FLIPS, HOLD, POINTS};
 
     struct Hit {
         point: String,
@@ -62,32 +76,45 @@ mod on {
     enum Action {
         Kill,
         Sleep,
+        Hold,
+        Flip,
         Error(rustix::io::Errno),
     }
 
     /// A step of the program, at which it may be made to fail.
     pub fn point(name: &str) -> io::Result<()> {
-        static HITS: OnceLock<Vec<Hit>> = OnceLock::new();
         debug_assert!(POINTS.contains(&name), "{name} is not in the list of points");
+        due(name).into_iter().try_for_each(act)
+    }
+
+    /// Whether a bit is to be flipped at this point.
+    pub fn flips(name: &str) -> bool {
+        debug_assert!(FLIPS.contains(&name), "{name} is not in the list of flips");
+        !due(name).is_empty()
+    }
+
+    /// What is to be done at this point, which is reached once more.
+    fn due(name: &str) -> Vec<Action> {
+        static HITS: OnceLock<Vec<Hit>> = OnceLock::new();
         let hits = HITS.get_or_init(|| {
             let text = std::env::var("FAIL").unwrap_or_default();
             parse(&text).unwrap_or_else(|| {
-                eprintln!("FAIL={text}: want POINT:N=kill|eio|enospc|sleep");
+                eprintln!(
+                    "FAIL={text}: want POINT:N=kill|eio|enospc|sleep|hold, or {}:N=flip",
+                    FLIPS[0]
+                );
                 std::process::exit(crate::Exit::Usage as i32)
             })
         });
-        // Counted for each before one of them returns.
-        let counted = hits.iter().filter(|hit| hit.point == name).map(|hit| {
+        let mut actions = Vec::new();
+        for hit in hits.iter().filter(|hit| hit.point == name) {
             let reached = hit.reached.fetch_add(1, Ordering::Relaxed) + 1;
-            (hit, reached)
-        });
-        for (hit, reached) in counted.collect::<Vec<_>>() {
             if reached == hit.nth || hit.and_on && reached > hit.nth {
                 eprintln!("failpoint {name}:{reached}");
-                act(hit.action)?;
+                actions.push(hit.action);
             }
         }
-        Ok(())
+        actions
     }
 
     fn act(action: Action) -> io::Result<()> {
@@ -101,6 +128,12 @@ mod on {
                 }
             }
             Action::Sleep => std::thread::sleep(Duration::from_secs(1)),
+            Action::Hold => {
+                while std::path::Path::new(HOLD).exists() {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+            Action::Flip => {} // by whoever asked
             Action::Error(errno) => return Err(errno.into()),
         }
         Ok(())
@@ -114,12 +147,15 @@ mod on {
             let action = match action {
                 "kill" => Action::Kill,
                 "sleep" => Action::Sleep,
+                "hold" => Action::Hold,
                 "eio" => Action::Error(rustix::io::Errno::IO),
                 "enospc" => Action::Error(rustix::io::Errno::NOSPC),
+                "flip" => Action::Flip,
                 _ => return None,
             };
             let nth = nth.trim_end_matches('+').parse().ok()?;
-            let known = POINTS.contains(&point) && nth > 0;
+            let points: &[&str] = if action == Action::Flip { &FLIPS } else { &POINTS };
+            let known = points.contains(&point) && nth > 0;
             let reached = AtomicU64::new(0);
             known.then(|| Hit { point: point.into(), nth, and_on, action, reached })
         };
@@ -132,13 +168,22 @@ mod on {
 
         #[test]
         fn what_is_meant_is_read_and_nothing_else() {
-            let hits = parse("log.write:3+=enospc,save.after_shard:1=kill").unwrap();
+            let hits =
+                parse("log.write:3+=enospc,save.after_shard:1=kill,update.parameters:2=flip");
+            let hits = hits.unwrap();
             assert_eq!((hits[0].nth, hits[0].and_on), (3, true));
             assert_eq!((hits[1].action, hits[1].and_on), (Action::Kill, false));
+            assert_eq!((hits[2].action, hits[2].nth), (Action::Flip, 2));
             assert!(parse("").unwrap().is_empty());
-            for bad in
-                ["save", "save.begin=kill", "save.begin:0=kill", "save.begin:1=die", "x:1=eio"]
-            {
+            for bad in [
+                "save",
+                "save.begin=kill",
+                "save.begin:0=kill",
+                "save.begin:1=die",
+                "x:1=eio",
+                "save.begin:1=flip",
+                "update.parameters:1=kill",
+            ] {
                 assert!(parse(bad).is_none(), "{bad}");
             }
         }

@@ -20,6 +20,7 @@ pub mod progress;
 pub mod publish;
 pub mod run_dir;
 pub mod signal;
+pub mod site;
 pub mod slurm;
 pub mod small;
 pub mod space;
@@ -28,5 +29,6 @@ pub mod stream;
 pub mod table;
 pub mod time;
 pub mod timekeep;
+pub mod work;
 
 pub use error::{Context, Error, Exit, Result};

@@ -1,7 +1,7 @@
 //! `log.jsonl`: one JSON object a line, only ever appended to; the source of truth of a run.
 //!
-//! Every record carries `time`, `attempt` and `kind`. A kill may leave a torn last line: the next
-//! start ends it with a newline, and readers skip it. After a resume, records of older attempts
+//! Every record carries `time`, `attempt` and `kind`. A kill or a full disk may leave a torn last line, which
+//! is no record: the next write or start cuts it off, so that every line is JSON. After a resume, records of older attempts
 //! beyond the update that was resumed from are superseded; readers drop them. So are records of the same
 //! attempt behind a `rewind`.
 
@@ -27,7 +27,7 @@ pub struct Log {
     file: File,
     attempt: u64,
     /// The last write failed, and may have left a part of its line.
-    torn: bool,
+    is_torn: bool,
     fence: Option<Fence>,
 }
 
@@ -41,12 +41,12 @@ struct Record<'a, T> {
 }
 
 impl Log {
-    /// Opens a log to append to, creating it if absent, and seals a torn last line.
+    /// Opens a log to append to, creating it if absent, and cuts off a torn last line.
     pub fn open(path: &Path, attempt: u64) -> Result<Self> {
         let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
         let mut file = opened.map_err(|cause| Error::create(path, cause))?;
-        seal(&mut file).map_err(|cause| Error::io(path, cause))?;
-        Ok(Self { path: path.to_path_buf(), file, attempt, torn: false, fence: None })
+        mend(&mut file).map_err(|cause| Error::io(path, cause))?;
+        Ok(Self { path: path.to_path_buf(), file, attempt, is_torn: false, fence: None })
     }
 
     /// From now on a record is written only while the lease is ours.
@@ -62,11 +62,13 @@ impl Log {
     pub fn write(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
         self.fence.as_ref().map_or(Ok(()), Fence::check)?;
         let record = Record { time: now_utc(), attempt: self.attempt, kind, fields };
-        let mut line = if self.torn { vec![b'\n'] } else { Vec::new() };
-        serde_json::to_writer(&mut line, &record).map_err(Error::bug)?;
+        let mut line = serde_json::to_vec(&record).map_err(Error::bug)?;
         line.push(b'\n');
-        let written = fail::point("log.write").and_then(|()| self.file.write_all(&line));
-        self.torn = written.is_err();
+        let mended = if self.is_torn { mend(&mut self.file) } else { Ok(()) };
+        let written = mended
+            .and_then(|()| fail::point("log.write"))
+            .and_then(|()| self.file.write_all(&line));
+        self.is_torn = written.is_err();
         written.map_err(|cause| Error::io(&self.path, cause))
     }
 
@@ -76,15 +78,21 @@ impl Log {
     }
 }
 
-/// Ends a torn last line, so that the next record begins on a line of its own.
-fn seal(file: &mut File) -> std::io::Result<()> {
-    if file.seek(SeekFrom::End(0))? == 0 {
-        return Ok(());
+/// Cuts off a torn last line, or ends it where it is whole but for that, so that the next record begins
+/// on a line of its own.
+fn mend(file: &mut File) -> std::io::Result<()> {
+    let size = file.seek(SeekFrom::End(0))?;
+    let from = file.seek(SeekFrom::Start(size.saturating_sub(MAX_LINE)))?;
+    let mut tail = Vec::new();
+    Read::by_ref(file).take(MAX_LINE).read_to_end(&mut tail)?;
+    let line = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    match &tail[line..] {
+        [] => Ok(()),
+        // Longer than any record of ours: not to be thrown away unseen.
+        _ if line == 0 && from > 0 => file.write_all(b"\n"),
+        last if serde_json::from_slice::<Map<String, Value>>(last).is_ok() => file.write_all(b"\n"),
+        _ => file.set_len(from + line as u64),
     }
-    file.seek(SeekFrom::End(-1))?;
-    let mut last = [0];
-    file.read_exact(&mut last)?;
-    if last != *b"\n" { file.write_all(b"\n") } else { Ok(()) }
 }
 
 /// What a log says at present.
@@ -197,11 +205,37 @@ mod tests {
             log.write("update", &json!({"update": 2})).unwrap();
             log.sync().unwrap();
             let found = read(&path).unwrap();
-            // Cut just before the newline, the record is whole.
-            let torn = usize::from(cut < whole.len() - 1);
-            assert_eq!(found.bad_lines, torn, "cut at {cut}");
+            assert_eq!(found.bad_lines, 0, "cut at {cut}");
+            // Cut just before the newline, the record is whole, and there twice.
+            let kept = 2 + usize::from(cut == whole.len() - 1);
+            assert_eq!(updates(&found).len(), kept, "cut at {cut}");
             assert_eq!(*updates(&found).last().unwrap(), (2, 2));
         }
+    }
+
+    #[test]
+    fn a_write_that_failed_half_way_leaves_no_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        let mut log = Log::open(&path, 1).unwrap();
+        log.write("update", &json!({"update": 1})).unwrap();
+        // As the kernel leaves it when the disk is full after some bytes.
+        log.file.write_all(b"{\"time\":\"2026-01-01T00:00:00Z\",\"waited\":0.").unwrap();
+        log.is_torn = true;
+        log.write("update", &json!({"update": 2})).unwrap();
+        log.write("update", &json!({"update": 3})).unwrap();
+        let found = read(&path).unwrap();
+        assert_eq!((found.bad_lines, updates(&found)), (0, vec![(1, 1), (1, 2), (1, 3)]));
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_not_thrown_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        std::fs::write(&path, vec![b'x'; MAX_LINE as usize + 5]).unwrap();
+        Log::open(&path, 1).unwrap().write("update", &json!({"update": 1})).unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len() > MAX_LINE + 5);
+        assert_eq!(updates(&read(&path).unwrap()), [(1, 1)]);
     }
 
     #[test]

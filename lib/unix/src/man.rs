@@ -8,6 +8,7 @@
 //!   How long is left:           two blanks: text; an empty line starts a paragraph
 //!     $ timekeep left           four blanks: as it stands (commands and what they print)
 //!   75   run me again           two blanks, a term, two or more blanks: a list
+//!        and what I mean        six blanks and more in a list: the item goes on
 //! ```
 
 use clap::Command;
@@ -134,9 +135,14 @@ fn has_section(text: &str, heading: &str) -> bool {
 /// The sections of an `after_long_help` in roff.
 fn sections(text: &str) -> String {
     let mut roff = String::new();
-    let mut literal = false;
+    let (mut literal, mut in_item) = (false, false);
     for line in text.lines() {
+        if in_item && line.starts_with("      ") {
+            roff += &format!("{}\n", escape(line.trim_start()));
+            continue;
+        }
         let is_literal = line.starts_with("    ") || (literal && line.trim().is_empty());
+        in_item = false;
         if literal != is_literal {
             roff += if is_literal { ".PP\n.RS 4\n.nf\n" } else { ".fi\n.RE\n.PP\n" };
             literal = is_literal;
@@ -149,6 +155,7 @@ fn sections(text: &str) -> String {
             roff += ".PP\n";
         } else if let Some((term, about)) = line.trim_start().split_once("  ") {
             roff += &format!(".TP\n\\fB{}\\fR\n{}\n", escape(term), escape(about.trim_start()));
+            in_item = true;
         } else {
             roff += &format!("{}\n", escape(line.trim_start()));
         }
@@ -193,8 +200,7 @@ mod tests {
 
     #[test]
     fn sections_lists_and_commands() {
-        let text =
-            "EXIT STATUS\n  0   Done.\n  75  Again.\n\nEXAMPLES\n  Ask:\n    $ x -y 'a'\n    .b\n";
+        let text = "EXIT STATUS\n  0   Done.\n  75  Again,\n      please.\n\nEXAMPLES\n  Ask:\n    $ x -y 'a'\n    .b\n";
         let expected = "\
 .SH EXIT STATUS
 .TP
@@ -202,7 +208,8 @@ mod tests {
 Done.
 .TP
 \\fB75\\fR
-Again.
+Again,
+please.
 .SH EXAMPLES
 Ask:
 .PP

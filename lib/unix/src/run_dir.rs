@@ -58,6 +58,14 @@ impl RunDir {
     pub fn lease(&self) -> PathBuf {
         self.root.join("lease")
     }
+    /// How it is submitted to SLURM ([`crate::timekeep::submit`]).
+    pub fn submission(&self) -> PathBuf {
+        self.root.join("submit.json")
+    }
+    /// Who submits it at present.
+    pub fn submitting(&self) -> PathBuf {
+        self.root.join("submit.lease")
+    }
     /// The checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.root.join("ckpt")

@@ -48,11 +48,28 @@ impl Signals {
         }
     }
 
+    /// The handlers, if this program has set them.
+    pub fn installed() -> Option<Self> {
+        let actions = INSTALLED.get()?.as_ref().ok()?;
+        Some(Self { actions })
+    }
+
     /// Name of the signal that asked to stop, if one did.
     pub fn stop_requested(&self) -> Option<&'static str> {
         match STOP.load(Ordering::Relaxed) {
             0 => None,
             signal => Some(low_level::signal_name(signal).unwrap_or("signal")),
+        }
+    }
+
+    /// For work that can stop between two pieces of it. Errors: 75 when a signal asked to stop, with what
+    /// that `leaves`.
+    pub fn go_on(&self, leaves: impl FnOnce() -> String) -> Result<()> {
+        match self.stop_requested() {
+            None => Ok(()),
+            Some(signal) => {
+                Err(Error::new(Exit::Again, format!("stopped by {signal}; {}", leaves())))
+            }
         }
     }
 
@@ -145,6 +162,7 @@ mod tests {
         let signals = Signals::install().unwrap();
         assert_eq!(signals.stop_requested(), None);
         assert!(!signals.take_checkpoint_request());
+        signals.go_on(|| unreachable!("nobody asked to stop")).unwrap();
 
         low_level::raise(SIGUSR2).unwrap();
         assert!(signals.take_checkpoint_request());
@@ -160,6 +178,9 @@ mod tests {
         assert_eq!(signals.reinstall().unwrap(), Vec::<&str>::new());
         low_level::raise(SIGUSR1).unwrap();
         assert_eq!(signals.stop_requested(), Some("SIGUSR1"));
+        let error = signals.go_on(|| "a is not there".into()).unwrap_err();
+        assert_eq!(error.exit, Exit::Again);
+        assert_eq!(error.to_string(), "stopped by SIGUSR1; a is not there");
 
         low_level::raise(SIGHUP).unwrap();
         assert_eq!(signals.stop_requested(), Some("SIGUSR1"), "the first one is the reason");

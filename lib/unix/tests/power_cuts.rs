@@ -80,8 +80,9 @@ fn r02_a_link_and_a_folder_are_the_old_or_the_new_after_any_power_cut() {
 
     let t = trace(|publisher, folder| {
         let fill = |inside: &Path| {
-            publisher.inner_file(&inside.join("x"), 1, |writer| writer.write_all(b"x"))?;
-            publisher.inner_file(&inside.join("y"), 2, |writer| writer.write_all(b"yy"))
+            let x = publisher.inner_file(&inside.join("x"), 1, |writer| writer.write_all(b"x"))?;
+            let y = publisher.inner_file(&inside.join("y"), 2, |writer| writer.write_all(b"yy"))?;
+            x.sync().and_then(|()| y.sync())
         };
         publisher.folder(&folder.join("f"), fill).unwrap();
     });

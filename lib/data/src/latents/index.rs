@@ -43,15 +43,27 @@ impl Key {
 pub struct Layout {
     /// Frames of a trajectory.
     pub frames: usize,
-    /// Tokens of a frame.
+    /// Tokens of a frame, row by row.
     pub tokens: usize,
+    /// Rows of tokens; one of fields on one axis.
+    #[serde(default = "one_row")]
+    pub rows: usize,
     /// Numbers of a token.
     pub dim: usize,
     /// Trajectories of a shard; the last one may have fewer.
     pub shard_samples: usize,
 }
 
+fn one_row() -> usize {
+    1
+}
+
 impl Layout {
+    /// Rows and columns of the tokens.
+    pub fn token_grid(&self) -> [usize; 2] {
+        [self.rows, self.tokens / self.rows]
+    }
+
     /// Numbers of a frame.
     pub fn frame_len(&self) -> usize {
         self.tokens * self.dim
@@ -132,10 +144,12 @@ impl Index {
         if index.format != FORMAT || index.version != VERSION {
             return Err(bad(format!("format `{}` version {}", index.format, index.version)));
         }
-        let Layout { frames, tokens, dim, shard_samples } = index.layout;
+        let Layout { frames, tokens, rows, dim, shard_samples } = index.layout;
         let sizes = [frames, tokens, dim, shard_samples, 4];
         let size = sizes.iter().try_fold(1usize, |size, n| size.checked_mul(*n));
         if size.is_none_or(|size| size == 0)
+            || rows == 0
+            || !tokens.is_multiple_of(rows)
             || index.shards.len() != index.samples.div_ceil(shard_samples)
             || index.shards.iter().flatten().any(|shard| shard.moments.len() != dim)
         {

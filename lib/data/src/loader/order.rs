@@ -29,14 +29,32 @@ impl Order {
 
     /// The sample at global position `position`.
     pub fn sample(&self, position: u64) -> u64 {
-        let (epoch, place) = (position / self.samples, position % self.samples);
-        Permutation::new(self.seed, epoch, self.samples).get(place)
+        let mut sample = [0];
+        self.fill(position, &mut sample);
+        sample[0]
     }
 
     /// The samples of one update, all ranks together.
     pub fn batch(&self, update: u64) -> Vec<u64> {
-        let first = update * self.batch;
-        (first..first + self.batch).map(|position| self.sample(position)).collect()
+        self.part(update, 0, self.batch)
+    }
+
+    /// `count` of them, from place `first` on.
+    pub fn part(&self, update: u64, first: u64, count: u64) -> Vec<u64> {
+        let mut samples = vec![0; count as usize];
+        self.fill(update * self.batch + first, &mut samples);
+        samples
+    }
+
+    /// The samples at the global positions from `position` on.
+    pub fn fill(&self, mut position: u64, mut out: &mut [u64]) {
+        while !out.is_empty() {
+            let (epoch, place) = (position / self.samples, position % self.samples);
+            let left = (self.samples - place).min(out.len() as u64);
+            let (now, then) = out.split_at_mut(left as usize);
+            Permutation::new(self.seed, epoch, self.samples).fill(place, now);
+            (position, out) = (position + left, then);
+        }
     }
 
     /// The epoch in which an update begins, with the part of it that is over, e.g. 2.25.

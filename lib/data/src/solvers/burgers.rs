@@ -3,16 +3,13 @@
 //! Strang splitting, second order in time and space:
 //! - convection: finite volumes, MUSCL with the limiter "monotonised central" (van Leer 1977),
 //!   Godunov's flux, SSP Runge-Kutta of order two; the step is bounded by the Courant number alone;
-//! - diffusion: the exact semigroup of the central second difference, by FFT. It is a convolution
-//!   with a positive kernel of sum 1: no step is too long for it, no extremum grows, the mean stays.
+//! - diffusion: the exact semigroup of the central second difference.
 //!
 //! Both parts obey the maximum principle, so the largest speed of a frame bounds the steps until the
 //! next frame. Arithmetic is f64; a trajectory depends on its initial state and ν alone.
 
-use realfft::num_complex::Complex64;
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use super::diffusion::{self, Diffusion, Ends};
 use std::f64::consts::PI;
-use std::sync::Arc;
 
 /// Courant number: at 0.5 the MUSCL step with this limiter is total-variation diminishing.
 pub const COURANT: f64 = 0.5;
@@ -25,20 +22,13 @@ const GHOSTS: usize = 2;
 pub struct Burgers {
     nu: f64,
     grid: usize,
-    forward: Arc<dyn RealToComplex<f64>>,
-    inverse: Arc<dyn ComplexToReal<f64>>,
+    diffusion: Diffusion,
 }
 
 impl Burgers {
     /// A scheme on `grid` cells with viscosity ν/π.
     pub fn new(nu: f64, grid: usize) -> Self {
-        let mut planner = RealFftPlanner::new();
-        Self {
-            nu,
-            grid,
-            forward: planner.plan_fft_forward(grid),
-            inverse: planner.plan_fft_inverse(grid),
-        }
+        Self { nu, grid, diffusion: Diffusion::new(grid, Ends::Periodic) }
     }
 
     /// Room for one trajectory at a time.
@@ -49,10 +39,7 @@ impl Burgers {
             stage: padded(),
             slope: padded(),
             flux: padded(),
-            real: self.forward.make_input_vec(),
-            spectrum: self.forward.make_output_vec(),
-            forward_scratch: self.forward.make_scratch_vec(),
-            inverse_scratch: self.inverse.make_scratch_vec(),
+            diffusion: self.diffusion.workspace(),
             damping: Damping::default(),
         }
     }
@@ -91,7 +78,7 @@ impl Burgers {
         }
         let (step, ratio) = (interval / steps, interval / steps / cell);
         let steps = steps as u64;
-        work.damping.prepare(self.nu / PI, self.grid, step);
+        work.damping.prepare(self.nu / PI, &self.diffusion, step);
         self.diffuse(work, Part::Half);
         for left in (0..steps).rev() {
             pulp::Arch::new().dispatch(|| convect(work, self.grid, ratio));
@@ -105,22 +92,12 @@ impl Burgers {
         if self.nu == 0.0 {
             return;
         }
-        let Workspace { u, real, spectrum, forward_scratch, inverse_scratch, damping, .. } = work;
-        let u = &mut u[GHOSTS..][..self.grid];
-        real.copy_from_slice(u);
-        // The buffers have the lengths the plans asked for; nothing else can fail, except that the
-        // inverse asks for real end coefficients, which a forward transform and real factors leave.
-        let done = self.forward.process_with_scratch(real, spectrum, forward_scratch);
-        debug_assert!(done.is_ok());
         let factors = match part {
-            Part::Half => &damping.half,
-            Part::Whole => &damping.whole,
+            Part::Half => &work.damping.half,
+            Part::Whole => &work.damping.whole,
         };
-        for (c, factor) in spectrum.iter_mut().zip(factors) {
-            *c *= factor;
-        }
-        let done = self.inverse.process_with_scratch(spectrum, u, inverse_scratch);
-        debug_assert!(done.is_ok());
+        let u = &mut work.u[GHOSTS..][..self.grid];
+        self.diffusion.apply(u, factors, &mut work.diffusion);
     }
 }
 
@@ -130,10 +107,7 @@ pub struct Workspace {
     stage: Vec<f64>,
     slope: Vec<f64>,
     flux: Vec<f64>,
-    real: Vec<f64>,
-    spectrum: Vec<Complex64>,
-    forward_scratch: Vec<Complex64>,
-    inverse_scratch: Vec<Complex64>,
+    diffusion: diffusion::Workspace,
     damping: Damping,
 }
 
@@ -143,7 +117,7 @@ enum Part {
     Whole,
 }
 
-/// Factors of the diffusion semigroup in Fourier space, with the 1/grid of the inverse transform.
+/// Factors of the diffusion semigroup for half a step and a whole one.
 #[derive(Default)]
 struct Damping {
     step: f64,
@@ -152,21 +126,11 @@ struct Damping {
 }
 
 impl Damping {
-    /// exp(-d τ λ_k), λ_k = (2 - 2 cos 2πk/grid) grid² being the symbol of the second difference.
-    fn prepare(&mut self, diffusivity: f64, grid: usize, step: f64) {
-        if step == self.step {
-            return;
+    fn prepare(&mut self, diffusivity: f64, diffusion: &Diffusion, step: f64) {
+        if step != self.step {
+            let factors = |time: f64| diffusion.factors(diffusivity, time, 1.0);
+            *self = Self { step, half: factors(0.5 * step), whole: factors(step) };
         }
-        let scale = 1.0 / grid as f64;
-        let factors = |time: f64| {
-            let factor = |k: usize| {
-                // 2 - 2 cos 2a = 4 sin² a keeps its digits for small a.
-                let root = 2.0 * (PI * k as f64 / grid as f64).sin() * grid as f64;
-                scale * (-diffusivity * time * root * root).exp()
-            };
-            (0..grid / 2 + 1).map(factor).collect()
-        };
-        *self = Self { step, half: factors(0.5 * step), whole: factors(step) };
     }
 }
 

@@ -2,6 +2,12 @@
 
 pub mod advection;
 pub mod burgers;
+pub mod darcy;
+pub mod diffusion;
+pub mod diffusion_reaction;
+pub mod fitzhugh_nagumo;
+pub mod navier_stokes;
+pub mod plane;
 
 /// Centres of `grid` equal cells of the unit interval.
 pub fn cell_centres(grid: usize) -> Vec<f64> {

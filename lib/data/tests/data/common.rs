@@ -16,10 +16,9 @@ pub fn fresh_seed() -> u64 {
 /// Burgers files of 20 trajectories, 5 frames and 16 points, one for each viscosity.
 pub fn files(folder: &Path, viscosities: &[f64], seed: u64) -> Vec<PathBuf> {
     let make = |&parameter: &f64| {
-        let equation = Equation::Burgers;
-        let path = folder.join(equation.file_name(parameter));
-        let (samples, first, grid, frames, end) = (20, 0, 16, 5, 0.2);
-        let all = Generation { equation, parameter, samples, first, seed, grid, frames, end };
+        let all = Generation::new(Equation::Burgers, parameter, 20);
+        let all = Generation { seed, grid: 16, frames: 5, end: 0.2, ..all };
+        let path = folder.join(all.file_name());
         all.write(&path, || Ok(())).unwrap();
         path
     };

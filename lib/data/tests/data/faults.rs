@@ -3,6 +3,7 @@
 use crate::common::{files, manifest};
 use data::check::{Fault, Kind, check_files, check_split};
 use data::field::{Field, Shape};
+use data::split::Part;
 use data::write::{Attribute, Header, write_field};
 use std::path::{Path, PathBuf};
 
@@ -10,11 +11,11 @@ const LIMIT: f32 = 100.0;
 
 /// A file of 3 trajectories, 4 frames and 8 points with `values(trajectory, frame, point)`.
 fn field(path: &Path, change: impl Fn(&mut Header), values: impl Fn(usize, usize, usize) -> f32) {
+    let shape = Shape { trajectories: 3, frames: 4, grid: vec![8], channels: 1 };
+    let [x, t] = [8, 5].map(|n| (0..n).map(f64::from).collect());
     let mut header = Header {
-        shape: Shape { trajectories: 3, frames: 4, grid: vec![8], channels: 1 },
-        x: (0..8).map(f64::from).collect(),
-        t: (0..5).map(f64::from).collect(),
         attributes: vec![("Nu".into(), Attribute::Real(0.1))],
+        ..Header::tensor(shape, vec![x], t)
     };
     change(&mut header);
     write_field(path, &header, |writer| {
@@ -80,9 +81,9 @@ fn faults_of_shape_coordinates_and_parameter_are_found() {
     };
     assert_eq!(found("good", &|_| ()), []);
     assert_eq!(found("empty", &|h| h.shape.trajectories = 0), [Kind::Empty]);
-    assert_eq!(found("x-short", &|h| h.x.truncate(7)), [Kind::Coordinates]);
-    assert_eq!(found("x-back", &|h| h.x.swap(2, 5)), [Kind::Coordinates]);
-    assert_eq!(found("x-nan", &|h| h.x[3] = f64::NAN), [Kind::Coordinates]);
+    assert_eq!(found("x-short", &|h| h.coordinates[0].truncate(7)), [Kind::Coordinates]);
+    assert_eq!(found("x-back", &|h| h.coordinates[0].swap(2, 5)), [Kind::Coordinates]);
+    assert_eq!(found("x-nan", &|h| h.coordinates[0][3] = f64::NAN), [Kind::Coordinates]);
     assert_eq!(found("t-long", &|h| h.t.push(9.0)), [Kind::Coordinates]);
     assert_eq!(found("no-parameter", &|h| h.attributes.clear()), [Kind::Parameter]);
     let nan = ("Nu".to_string(), Attribute::Real(f64::NAN));
@@ -151,12 +152,9 @@ fn one_initial_state_in_two_splits_is_found() {
     };
     let state = field_at(train)[..16].to_vec();
     let copied = folder.path().join("other_nu0.2.hdf5");
-    let header = Header {
-        shape: Shape { trajectories: 20, frames: 5, grid: vec![16], channels: 1 },
-        x: (0..16).map(f64::from).collect(),
-        t: (0..5).map(f64::from).collect(),
-        attributes: vec![],
-    };
+    let shape = Shape { trajectories: 20, frames: 5, grid: vec![16], channels: 1 };
+    let [x, t] = [16, 5].map(|n| (0..n).map(f64::from).collect());
+    let header = Header::tensor(shape, vec![x], t);
     write_field(&copied, &header, |writer| {
         (0..20).try_for_each(|sample| {
             let mut values: Vec<f32> = field_at(sample).iter().map(|u| u + 0.25).collect();
@@ -168,8 +166,36 @@ fn one_initial_state_in_two_splits_is_found() {
     })
     .unwrap();
     let shares = [12, 4, 4].map(data::divide::Share::Count);
-    let files = [split.file_path(0, &path), copied];
-    data::divide::divide(&files, shares, seed, &path).unwrap().save(&path).unwrap();
+    let files = [split.file_path(0, &path), copied.clone()];
+    let parts = [0.6, 0.2, 0.2].map(data::divide::Share::Fraction);
+    let mut leaking = data::divide::divide(&files, parts, seed, &path).unwrap();
+    let of_file = |parts: &[Part], file| {
+        let found = parts.iter().find(|part| part.file == file);
+        found.map_or(Vec::new(), |part| part.samples.clone())
+    };
+    for split in [&leaking.train, &leaking.validation, &leaking.test] {
+        let (first, second) = (of_file(split, 0), of_file(split, 1));
+        assert_eq!(first.contains(&train), second.contains(&test), "kept together");
+    }
+    // Dividing keeps the two together, so the leak is made by hand: the other regime as the first.
+    let alone = data::divide::divide(&[copied], shares, seed, &path).unwrap();
+    for (of_both, of_one) in [
+        (&mut leaking.train, alone.train),
+        (&mut leaking.validation, alone.validation),
+        (&mut leaking.test, alone.test),
+    ] {
+        of_both.retain(|part| part.file != 1);
+        of_both.extend(of_one.into_iter().map(|part| Part { file: 1, ..part }));
+    }
+    for (of_both, of_first) in [
+        (&mut leaking.train, &split.train),
+        (&mut leaking.validation, &split.validation),
+        (&mut leaking.test, &split.test),
+    ] {
+        of_both.retain(|part| part.file != 0);
+        of_both.extend(of_first.iter().cloned());
+    }
+    leaking.save(&path).unwrap();
     let faults = check_split(&path, LIMIT).unwrap().faults;
     assert_eq!(kinds(&faults), [Kind::SameInitialState]);
     assert_eq!(faults[0].trajectory, Some(test));

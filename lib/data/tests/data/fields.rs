@@ -4,6 +4,7 @@
 use data::field::{Field, Shape};
 use data::generate::{Equation, Generation};
 use data::parameter::Parameter;
+use data::write::{Header, write_field};
 use std::path::{Path, PathBuf};
 use unix::Exit;
 
@@ -12,7 +13,8 @@ fn golden(name: &str) -> PathBuf {
 }
 
 fn small(equation: Equation, parameter: f64) -> Generation {
-    Generation { equation, parameter, samples: 7, first: 0, seed: 9, grid: 33, frames: 6, end: 0.5 }
+    let all = Generation::new(equation, parameter, 7);
+    Generation { seed: 9, grid: 33, frames: 6, end: 0.5, ..all }
 }
 
 fn read_all(path: &Path) -> Vec<f32> {
@@ -37,7 +39,10 @@ fn files_of_h5py_are_read_whatever_their_storage() {
         assert_eq!(*field.shape(), shape, "{name}");
         assert_eq!(field.parameter(), Some(&parameter), "{name}");
         assert_eq!(field.is_direct(), direct, "{name}");
-        assert_eq!((field.x()[0], field.x().len(), field.t().len()), (0.03125, 16, times));
+        assert_eq!(
+            (field.coordinates()[0][0], field.coordinates()[0].len(), field.t().len()),
+            (0.03125, 16, times)
+        );
         for i in 0..3 {
             let mut out = [0.0; 2 * 16];
             field.read_frames(i, 2..4, &mut out).unwrap();
@@ -63,8 +68,8 @@ fn unknown_layouts_are_refused_with_what_was_found() {
             assert!(error.to_string().contains(word), "{error} lacks {word}");
         }
     };
-    fails("grouped.hdf5", Exit::Data, &["grouped.hdf5", "tensor", "density [2, 3, 4]", "0000"]);
-    fails("rank_four.hdf5", Exit::Data, &["[2, 3, 4, 4]"]);
+    fails("grouped.hdf5", Exit::Data, &["grouped.hdf5", "--layout", "density [2, 3, 4]", "0000"]);
+    fails("rank_four.hdf5", Exit::Data, &["[2, 3, 4, 4]", "--axes"]);
     fails("absent.hdf5", Exit::NoInput, &["absent.hdf5"]);
     fails("../golden_fields.py", Exit::Data, &["golden_fields.py", "HDF5"]);
 }
@@ -82,9 +87,37 @@ fn a_truncated_file_is_bad_data() {
 }
 
 #[test]
+fn a_file_that_is_cut_while_it_is_open_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.hdf5", "a.safetensors"] {
+        let path = folder.path().join(name);
+        let shape = Shape { trajectories: 3, frames: 5, grid: vec![16], channels: 1 };
+        let header = Header::tensor(shape, vec![Vec::new()], Vec::new());
+        write_field(&path, &header, |writer| {
+            (0..3).try_for_each(|i| writer.write(i, &[0.5; 5 * 16]))
+        })
+        .unwrap();
+        let field = Field::open(&path).unwrap();
+        let mut frame = vec![0.0; field.shape().frame_len()];
+        // From the first reads, and when so many were fast that the file is read as memory.
+        for reads in [1, 10_000] {
+            (0..reads).for_each(|_| field.read_frames(2, 4..5, &mut frame).unwrap());
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            let size = file.metadata().unwrap().len();
+            file.set_len(0).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let error = field.read_frames(2, 4..5, &mut frame).unwrap_err();
+            assert_eq!(error.exit, Exit::Io);
+            assert!(error.to_string().contains(name), "{error}");
+            file.set_len(size).unwrap();
+        }
+    }
+}
+
+#[test]
 fn what_is_written_has_the_layout_and_the_provenance() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join(Equation::Burgers.file_name(0.01));
+    let path = folder.path().join(small(Equation::Burgers, 0.01).file_name());
     assert!(path.ends_with("1D_Burgers_Sols_Nu0.01.hdf5"));
     small(Equation::Burgers, 0.01).write(&path, || Ok(())).unwrap();
     let field = Field::open(&path).unwrap();

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use unix::{Error, Exit, Result};
 
-const LAYOUT: Layout = Layout { frames: 5, tokens: 3, dim: 2, shard_samples: 5 };
+const LAYOUT: Layout = Layout { frames: 5, tokens: 3, rows: 1, dim: 2, shard_samples: 5 };
 
 /// Stands for a codec: numbers that tell trajectory, frame, token and channel.
 fn encode(batch: &TrajectoryBatch) -> Result<Vec<f32>> {

@@ -2,7 +2,7 @@
 
 use tensor::Tensor;
 
-use super::State;
+use super::Tensors;
 
 #[cfg(target_endian = "big")]
 compile_error!("checkpoints are written as the memory is, which must be little-endian");
@@ -24,6 +24,6 @@ pub(super) fn count(tensor: &Tensor) -> u64 {
 }
 
 /// Bytes of all tensors.
-pub(super) fn total(state: &State) -> u64 {
-    state.tensors.values().flatten().map(|(_, tensor)| count(tensor)).sum()
+pub(super) fn total(tensors: &Tensors) -> u64 {
+    tensors.values().flatten().map(|(_, tensor)| count(tensor)).sum()
 }

@@ -13,8 +13,17 @@ use super::find::manifest_of;
 use super::manifest::{FileEntry, Manifest, TensorEntry};
 use super::tensor_file::TensorFile;
 
-/// Fields that say when and by whom a checkpoint was written: shown, but no difference of what it is.
-const CIRCUMSTANCES: [&str; 5] = ["created", "version", "commit", "host", "attempt"];
+/// Fields that say when, by whom and how fast a checkpoint was made: shown, but no difference of what it is.
+const CIRCUMSTANCES: [&str; 8] = [
+    "created",
+    "version",
+    "commit",
+    "host",
+    "attempt",
+    "world",
+    "progress.seconds",
+    "progress.device_seconds",
+];
 
 /// How a tensor differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -58,7 +67,7 @@ pub struct FieldDifference {
     pub a: Value,
     /// In the second.
     pub b: Value,
-    /// Whether it tells only when and by whom the checkpoint was written.
+    /// Whether it tells only when, by whom and how fast the checkpoint was made.
     pub circumstance: bool,
 }
 

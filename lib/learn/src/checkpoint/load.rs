@@ -9,6 +9,7 @@ use unix::{Error, Result, warn};
 use super::damage::Fault;
 use super::list::list;
 use super::manifest::{FileEntry, Manifest};
+use super::shards;
 use super::tensor_file::TensorFile;
 use super::verify::verify;
 
@@ -35,6 +36,11 @@ impl Loaded {
             .into_iter()
             .find(|(entry, _)| entry.stem() == stem)
             .map(|(_, tensors)| tensors.clone())
+    }
+
+    /// The state of the optimizer, from however many files; none when there is none, or not all of it.
+    pub fn optimizer(&self) -> Option<Vec<(String, Tensor)>> {
+        shards::union(self)
     }
 }
 

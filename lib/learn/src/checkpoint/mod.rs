@@ -1,8 +1,8 @@
 //! Checkpoints: folders that are whole, or are passed over.
 //!
 //! `RUN/ckpt/step-00001200/` holds `manifest.json` and one safetensors file for each part of the
-//! state (`model`, `ema`, `optim-0-of-1`, …). A save writes a temporary folder beside it, hashing on
-//! the way: every file fsynced, then the folder, the manifest last, the folder fsynced again, renamed,
+//! state (`model`, `ema`, `optim-0-of-1`, …). A save writes a temporary folder beside it, hashing at
+//! the same time: every file fsynced, then the folder, the manifest last, the folder fsynced again, renamed,
 //! and its parent fsynced; then everything is read back before anything older goes. Interrupted at any
 //! instruction, a reader sees the old checkpoints or the new one. `latest` and `best` are links for people; loading lists the folders.
 //!
@@ -11,11 +11,13 @@
 mod adopt;
 mod average;
 mod bytes;
+mod condition;
 mod damage;
 mod diff;
 mod export;
 mod find;
 mod hold;
+mod image;
 mod import;
 mod keep;
 mod layout;
@@ -26,6 +28,7 @@ mod manifest;
 mod pattern;
 mod prune;
 mod saver;
+mod shards;
 mod snapshot;
 mod statistics;
 mod supersede;
@@ -36,6 +39,7 @@ mod write;
 
 pub use adopt::{Adopted, adopt};
 pub use average::average;
+pub use condition::Condition;
 pub use diff::{Change, Difference, FieldDifference, TensorDifference, diff};
 pub use export::export;
 pub use find::{all_in, manifest_of, one_in};
@@ -49,6 +53,8 @@ pub use manifest::{FileEntry, Manifest, TensorEntry};
 pub use pattern::matches;
 pub use prune::{Pruned, metric_of, prune, summary};
 pub use saver::{Done, Saved, Saver};
+pub use shards::reshard;
+pub(crate) use shards::{parts, split};
 pub use statistics::{Statistics, statistics};
 pub use verify::{Damage, Report, verify};
 pub use write::write;
@@ -77,6 +83,8 @@ pub struct State {
     pub metrics: Value,
     /// Seed of the run.
     pub seed: u64,
+    /// Ranks that trained it; 0 for none.
+    pub world: u64,
     /// Name of the training stage.
     pub stage: String,
     /// The resolved configuration, without secrets.
@@ -87,6 +95,8 @@ pub struct State {
     pub data_hash: String,
     /// What forbids to write it, should another process have taken the run over.
     pub fence: Option<Fence>,
+    /// What must hold before it gets its name.
+    pub condition: Option<Condition>,
 }
 
 impl State {

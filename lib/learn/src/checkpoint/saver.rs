@@ -9,11 +9,12 @@ use unix::disk::{Disk, RealDisk};
 use unix::publish::Publisher;
 use unix::{Error, Result, warn};
 
+use super::image::Image;
 use super::keep::{KeepRules, tidy};
-use super::list::list;
+use super::list::{folder_name, list};
 use super::trash::remove_leftovers;
-use super::write::{step, write_on};
-use super::{State, Tensors, bytes, snapshot};
+use super::write::{Files, ensure_room, step, write_on};
+use super::{State, Tensors, snapshot};
 
 /// Saves the checkpoints of a run, one at a time, while training goes on.
 ///
@@ -28,12 +29,14 @@ pub struct Saver {
     pub(super) anchor: u64,
     attempt: u64,
     log: Option<PathBuf>,
-    /// Gives back the memory of its snapshot, and how the save ended unless it only reserved.
-    running: Option<JoinHandle<(Tensors, Option<Result<Done>>)>>,
+    running: Option<JoinHandle<Ended>>,
     /// The last snapshot, for its memory.
-    spare: Tensors,
+    spare: Vec<Image>,
     waits: u64,
 }
+
+/// The memory of the snapshot, and how the save ended unless it only reserved.
+type Ended = (Vec<Image>, Option<Result<Done>>);
 
 /// A save that was begun: what it cost training.
 #[derive(Debug)]
@@ -84,8 +87,7 @@ impl Saver {
             Some(known) if known > attempt => known + 1,
             _ => attempt,
         };
-        let spare = Tensors::new();
-        let (folder, log, running) = (folder.into(), None, None);
+        let (folder, log, running, spare) = (folder.into(), None, None, Vec::new());
         Ok(Self { disk, folder, rules, anchor: 0, attempt, log, running, spare, waits: 0 })
     }
 
@@ -105,36 +107,49 @@ impl Saver {
 
     /// Lets a thread take the memory for snapshots of states like `state`, so that the first save need
     /// not: fresh memory is many times slower than a copy. A save that comes earlier waits for it.
+    ///
+    /// Errors: 73 when there is no room for a checkpoint on the disk either, and 70.
     pub fn reserve(&mut self, state: &State) -> Result<()> {
+        let target = self.folder.join(folder_name(state.update));
+        ensure_room(&target, Files::Tensors(&state.tensors))?;
         self.collect();
         // Not the tensors themselves: holding them would make the next update copy them.
-        let (form, spare) = (snapshot::form(state), std::mem::take(&mut self.spare));
-        self.spawn(move || (snapshot::reserve(form, spare), None))
+        let plans = snapshot::plans(&state.tensors)?;
+        self.spare = Vec::new(); // before as much is taken again
+        self.spawn(move || match plans.into_iter().map(Image::new).collect() {
+            Ok(images) => (images, None),
+            Err(error) => (Vec::new(), Some(Err(error))),
+        })
     }
 
     /// Begins a save of `state`: copies its tensors and lets a thread write them. When the save before
     /// still runs, it is waited for.
     ///
-    /// Errors: when no thread can be started; how a save ended tell [`Saver::poll`], [`Saved::previous`]
-    /// and [`Saver::finish`].
-    pub fn save(&mut self, state: State) -> Result<Saved> {
+    /// Errors: when no thread can be started; how a save ended, also for want of memory, tell
+    /// [`Saver::poll`], [`Saved::previous`] and [`Saver::finish`].
+    pub fn save(&mut self, mut state: State) -> Result<Saved> {
         let started = Instant::now();
         self.waits += u64::from(self.running.as_ref().is_some_and(|save| !save.is_finished()));
         let previous = self.collect();
         let waited = started.elapsed();
         let copied = Instant::now();
-        let bytes = bytes::total(&state);
-        let state = snapshot::take(state, std::mem::take(&mut self.spare));
+        let bytes = Files::Tensors(&state.tensors).bytes();
+        let images = snapshot::take(&state.tensors, std::mem::take(&mut self.spare));
+        state.tensors = Tensors::new(); // training would have to copy what is shared
         let snapshot = copied.elapsed();
         let (disk, folder) = (Arc::clone(&self.disk), self.folder.clone());
         let (rules, anchor, attempt) = (self.rules.clone(), self.anchor, self.attempt);
         let log = self.log.clone();
         self.spawn(move || {
+            let images = match images {
+                Ok(images) => images,
+                Err(error) => return (Vec::new(), Some(Err(error))),
+            };
             if let Some(Err(cause)) = log.as_deref().map(|log| disk.sync_file(log)) {
                 warn!("the log may lose records in a power cut: {cause}");
             }
-            let done = save_now(&*disk, &folder, &rules, anchor, attempt, &state, bytes);
-            (state.tensors, Some(done))
+            let done = save_now(&*disk, &folder, &rules, anchor, attempt, &state, &images);
+            (images, Some(done))
         })?;
         Ok(Saved { bytes, snapshot, waited, previous })
     }
@@ -154,10 +169,7 @@ impl Saver {
         self.waits
     }
 
-    fn spawn(
-        &mut self,
-        work: impl FnOnce() -> (Tensors, Option<Result<Done>>) + Send + 'static,
-    ) -> Result<()> {
+    fn spawn(&mut self, work: impl FnOnce() -> Ended + Send + 'static) -> Result<()> {
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(work);
         self.running = Some(thread.map_err(|cause| Error::io(&self.folder, cause))?);
         Ok(())
@@ -196,11 +208,17 @@ fn save_now(
     anchor: u64,
     attempt: u64,
     state: &State,
-    bytes: u64,
+    images: &[Image],
 ) -> Result<Done> {
     let started = Instant::now();
     state.may_be_written()?;
-    let (path, durable) = write_on(disk, folder, state, attempt)?;
+    if !folder.exists() {
+        // Somebody's mistake: what is in memory need not be lost for it.
+        warn!("{} is gone, with all checkpoints in it; it is made again", folder.display());
+        Publisher::new(disk).create_folder(folder)?;
+    }
+    let files = Files::Images(images);
+    let (path, durable) = write_on(disk, folder, state, files, attempt)?;
     state.may_be_written()?; // nor may anything be removed
     // The checkpoint is safe; links and the removal of old ones can be made up for at the next.
     let removed = tidy(disk, folder, rules, anchor, &path).unwrap_or_else(|error| {
@@ -208,5 +226,6 @@ fn save_now(
         Vec::new()
     });
     step("save.end", folder)?;
-    Ok(Done { path, update: state.update, bytes, durable, took: started.elapsed(), removed })
+    let (bytes, took) = (files.bytes(), started.elapsed());
+    Ok(Done { path, update: state.update, bytes, durable, took, removed })
 }

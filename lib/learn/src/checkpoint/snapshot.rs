@@ -1,91 +1,73 @@
 //! A copy of the state that training may go on without.
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
-use tensor::{Dtype, Tensor};
+use unix::Result;
 
-use super::bytes::{self, PIECE};
-use super::{State, Tensors};
+use super::Tensors;
+use super::bytes::PIECE;
+use super::image::{Image, Plan};
 
 /// Fewer bytes are copied by one thread; waking the others costs more.
 const PARALLEL: u64 = 4 * PIECE as u64;
 
-/// Names, shapes and element types of the tensors of each file.
-pub(super) type Form = Vec<(String, Vec<(String, Vec<usize>, Dtype)>)>;
-
-/// The form of a state, which keeps none of its memory.
-pub(super) fn form(state: &State) -> Form {
-    let of =
-        |(name, tensor): &(String, Tensor)| (name.clone(), tensor.shape().to_vec(), tensor.dtype());
-    let file =
-        |(stem, tensors): (&String, &Vec<_>)| (stem.clone(), tensors.iter().map(of).collect());
-    state.tensors.iter().map(file).collect()
+/// Plans for the files of `tensors`, which keep none of their memory. Errors: 70.
+pub(super) fn plans(tensors: &Tensors) -> Result<Vec<Plan>> {
+    tensors.iter().map(|(stem, tensors)| Plan::new(stem, tensors)).collect()
 }
 
-/// Makes the tensors of `state` its own: copies, in the memory of `spare` where that fits. Memory that
-/// is used again costs no page faults, which take longer than the copying.
-pub(super) fn take(mut state: State, spare: Tensors) -> State {
-    let mut own = reserve(form(&state), spare);
-    let pairs = state.tensors.values().flatten().zip(own.values_mut().flatten());
-    let pieces: Vec<(&[u8], &mut [u8])> = pairs
-        .flat_map(|((_, from), (_, to))| {
-            bytes::of(from).chunks(PIECE).zip(bytes::of_mut(to).chunks_mut(PIECE))
-        })
-        .collect();
-    if bytes::total(&state) < PARALLEL {
+/// Copies of `tensors`, in the memory of `spare` where that fits. Memory that is used again costs no page
+/// faults, which take longer than the copying.
+pub(super) fn take(tensors: &Tensors, mut spare: Vec<Image>) -> Result<Vec<Image>> {
+    let own = tensors.iter().map(|(stem, tensors)| {
+        let old = spare.iter().position(|image| image.fits(stem, tensors));
+        old.map_or_else(|| Image::new(Plan::new(stem, tensors)?), |at| Ok(spare.swap_remove(at)))
+    });
+    let mut own: Vec<Image> = own.collect::<Result<_>>()?;
+    let pairs = own.iter_mut().zip(tensors.values()).flat_map(|(image, from)| image.pairs(from));
+    let pieces: Vec<(&[u8], &mut [u8])> =
+        pairs.flat_map(|(from, to)| from.chunks(PIECE).zip(to.chunks_mut(PIECE))).collect();
+    if pieces.iter().map(|(from, _)| from.len() as u64).sum::<u64>() < PARALLEL {
         pieces.into_iter().for_each(|(from, to)| to.copy_from_slice(from));
     } else {
         pieces.into_par_iter().for_each(|(from, to)| to.copy_from_slice(from));
     }
-    state.tensors = own;
-    state
-}
-
-/// Memory for a snapshot, all of it touched: tensors of that form with any content.
-pub(super) fn reserve(form: Form, mut spare: Tensors) -> Tensors {
-    let mut own = Tensors::new();
-    for (stem, wanted) in form {
-        let mut old = spare.remove(&stem).unwrap_or_default().into_iter();
-        let fit = |(name, shape, dtype): (String, Vec<usize>, Dtype)| {
-            let fits =
-                |old: &Tensor| old.shape() == shape && old.dtype() == dtype && old.is_unique();
-            let reused = old.next().map(|(_, old)| old).filter(fits);
-            (name, reused.unwrap_or_else(|| Tensor::arbitrary(&shape, dtype)))
-        };
-        own.insert(stem, wanted.into_iter().map(fit).collect());
-    }
-    own
+    Ok(own)
 }
 
 #[cfg(test)]
 mod tests {
+    use tensor::Tensor;
+
     use super::*;
 
-    fn state(value: f32, n: usize) -> State {
+    fn tensors(value: f32, n: usize) -> Tensors {
         let tensors = vec![
             ("a".to_string(), Tensor::of(&vec![value; n], &[n])),
             ("b".to_string(), Tensor::of(&[f64::from(value); 3], &[3, 1])),
         ];
-        State { tensors: [("model".to_string(), tensors)].into(), ..State::default() }
+        [("model".to_string(), tensors)].into()
     }
 
-    fn first(state: &State) -> *const u8 {
-        bytes::of(&state.tensors["model"][0].1).as_ptr()
+    /// The numbers after the header: of the wider type first.
+    fn values(image: &Image) -> (Vec<f64>, Vec<f32>) {
+        let content = &image.bytes()[image.bytes().len() - image.content() as usize..];
+        let (b, a) = content.split_at(24);
+        let b = b.chunks_exact(8).map(|bytes| f64::from_le_bytes(bytes.try_into().unwrap()));
+        let a = a.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+        (b.collect(), a.collect())
     }
 
     #[test]
     fn a_snapshot_is_apart_and_its_memory_is_used_again() {
         for n in [3, 2_000_003] {
-            let source = state(1.5, n);
-            let one = take(source.clone(), Tensors::new());
-            assert_ne!(first(&source), first(&one));
-            assert!(one.tensors["model"][0].1.read::<f32>().iter().all(|x| *x == 1.5));
-            let place = first(&one);
-            let two = take(state(2.5, n), one.tensors);
-            assert_eq!(first(&two), place);
-            assert!(two.tensors["model"][0].1.read::<f32>().iter().all(|x| *x == 2.5));
-            let three = take(state(3.5, n + 1), two.tensors);
-            assert_eq!(three.tensors["model"][0].1.len(), n + 1);
-            assert_eq!(three.tensors["model"][1].1.to_f64(), [3.5; 3]);
+            let one = take(&tensors(1.5, n), Vec::new()).unwrap();
+            assert_eq!(values(&one[0]), (vec![1.5; 3], vec![1.5; n]));
+            let place = one[0].bytes().as_ptr();
+            let two = take(&tensors(2.5, n), one).unwrap();
+            assert_eq!(two[0].bytes().as_ptr(), place);
+            assert_eq!(values(&two[0]), (vec![2.5; 3], vec![2.5; n]));
+            let three = take(&tensors(3.5, n + 1), two).unwrap();
+            assert_eq!(values(&three[0]), (vec![3.5; 3], vec![3.5; n + 1]));
         }
     }
 }

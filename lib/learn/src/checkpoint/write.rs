@@ -1,23 +1,58 @@
-//! Writing a checkpoint: streamed from memory, hashed on the way, read back before it is relied on.
+//! Writing a checkpoint: from where it is in memory, hashed beside, read back before it is relied on.
 
-use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tensor::Tensor;
 use unix::disk::{Disk, RealDisk, Rename};
 use unix::fail;
-use unix::publish::{FileWriter, Publisher};
-use unix::{Context, Error, Result, cli, host, space, time};
+use unix::publish::{Publisher, Written};
+use unix::{Error, Result, cli, host, space, time};
 
-use super::bytes::{self, PIECE};
-use super::layout;
+use super::image::{Image, Plan};
 use super::list::{folder_name, free_name};
-use super::manifest::{self, FORMAT, FileEntry, Manifest, TensorEntry, is_plain_name};
+use super::manifest::{self, FORMAT, FileEntry, Manifest, is_plain_name};
 use super::verify::verify;
-use super::{State, trash};
+use super::{State, Tensors, bytes, trash};
+
+/// Most files that are written and not yet durable: each is open.
+const UNSYNCED: usize = 16;
+
+/// The files of a checkpoint.
+#[derive(Clone, Copy)]
+pub(super) enum Files<'a> {
+    /// As they are in memory.
+    Images(&'a [Image]),
+    /// Made of tensors one after another, so that no more than one of them is in memory twice.
+    Tensors(&'a Tensors),
+}
+
+impl Files<'_> {
+    /// Bytes of the tensors.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Images(images) => images.iter().map(Image::content).sum(),
+            Self::Tensors(tensors) => bytes::total(tensors),
+        }
+    }
+
+    fn count(self) -> usize {
+        match self {
+            Self::Images(images) => images.len(),
+            Self::Tensors(tensors) => tensors.len(),
+        }
+    }
+
+    fn try_for_each(self, mut what: impl FnMut(&Image) -> Result<()>) -> Result<()> {
+        match self {
+            Self::Images(images) => images.iter().try_for_each(what),
+            Self::Tensors(tensors) => tensors.iter().try_for_each(|(stem, tensors)| {
+                what(&Image::of(Plan::new(stem, tensors)?, tensors)?)
+            }),
+        }
+    }
+}
 
 /// Writes `state` as a checkpoint of the run's attempt `attempt` into `folder` (RUN/ckpt) and returns
 /// its path. It is there whole, or not at all; an older checkpoint of the same update is replaced.
@@ -25,25 +60,33 @@ use super::{State, trash};
 /// Errors: 73 when space or inodes are short or the folder is not writable, 74 when writing fails; 70
 /// when the state has names that cannot be stored.
 pub fn write(folder: &Path, state: &State, attempt: u64) -> Result<PathBuf> {
-    write_on(&RealDisk, folder, state, attempt).map(|(path, _)| path)
+    let files = Files::Tensors(&state.tensors);
+    write_on(&RealDisk, folder, state, files, attempt).map(|(path, _)| path)
 }
 
-/// [`write`]; also how long it took until the checkpoint was durable, before it was read back.
+/// Refuses (73) when space or inodes are short for the checkpoint `target`.
+pub(super) fn ensure_room(target: &Path, files: Files) -> Result<()> {
+    // The headers and the manifest are small beside the tensors.
+    space::ensure_space(target, files.bytes() + (1 << 16))?;
+    space::ensure_files(target, files.count() as u64 + 2)
+}
+
+/// [`write`] of `files`, whatever tensors `state` has; also how long it took until the checkpoint was
+/// durable, before it was read back.
 pub(super) fn write_on(
     disk: &dyn Disk,
     folder: &Path,
     state: &State,
+    files: Files,
     attempt: u64,
 ) -> Result<(PathBuf, Duration)> {
     let started = Instant::now();
     let target = folder.join(folder_name(state.update));
     step("save.begin", &target)?;
-    // The headers and the manifest are small beside the tensors.
-    space::ensure_space(&target, bytes::total(state) + (1 << 16))?;
-    space::ensure_files(&target, state.tensors.len() as u64 + 2)?;
+    ensure_room(&target, files)?;
     let publisher = Publisher::new(disk);
     let publish = |path: &Path| {
-        publisher.folder_of_files(path, |inside| fill(publisher, inside, state, attempt))?;
+        publisher.folder_of_files(path, |inside| fill(publisher, inside, state, files, attempt))?;
         let took = started.elapsed();
         step("save.after_rename", path)?;
         read_back(disk, path)?;
@@ -62,9 +105,10 @@ pub(super) fn write_on(
 
 /// Writes `state` as the checkpoint `path`, which must not exist; for checkpoints that belong to no run.
 pub(super) fn write_as(path: &Path, state: &State, attempt: u64) -> Result<()> {
-    space::ensure_space(path, bytes::total(state) + (1 << 16))?;
+    let files = Files::Tensors(&state.tensors);
+    ensure_room(path, files)?;
     let publisher = Publisher::new(&RealDisk);
-    publisher.folder_of_files(path, |inside| fill(publisher, inside, state, attempt))?;
+    publisher.folder_of_files(path, |inside| fill(publisher, inside, state, files, attempt))?;
     read_back(&RealDisk, path)
 }
 
@@ -97,24 +141,28 @@ fn replace<T>(disk: &dyn Disk, target: &Path, publish: impl Fn(&Path) -> Result<
 }
 
 /// All files, their sizes as the disk tells them, and the manifest last.
-fn fill(publisher: Publisher, folder: &Path, state: &State, attempt: u64) -> Result<()> {
+///
+/// The disk is not left idle between two files: they are made durable after all are written.
+fn fill(
+    publisher: Publisher,
+    folder: &Path,
+    state: &State,
+    source: Files,
+    attempt: u64,
+) -> Result<()> {
     step("save.after_create", folder)?;
-    let mut files = Vec::new();
-    for (stem, tensors) in &state.tensors {
-        let name = format!("{stem}.safetensors");
-        if !is_plain_name(&name) {
-            return Err(Error::bug(format!("{name:?} cannot be the name of a file")));
-        }
-        let entry = write_file(publisher, folder, &name, tensors)?;
-        let path = folder.join(name);
-        let size = fs::symlink_metadata(&path).map_err(|cause| Error::io(&path, cause))?.len();
-        if size != entry.bytes {
-            let text = format!("{size} bytes arrived of {}", entry.bytes);
-            return Err(Error::io(&path, text));
-        }
+    let (mut files, mut unsynced) = (Vec::new(), Vec::new());
+    source.try_for_each(|image| {
+        let (entry, written) = write_file(publisher, folder, image)?;
+        unsynced.push((written, entry.bytes));
         files.push(entry);
-        step("save.after_shard", folder)?;
-    }
+        if unsynced.len() == UNSYNCED {
+            unsynced.drain(..).try_for_each(sync)?;
+        }
+        step("save.after_shard", folder)
+    })?;
+    unsynced.into_iter().try_for_each(sync)?;
+    state.condition.as_ref().map_or(Ok(()), |condition| condition.check(&files))?;
     let program = cli::program();
     let manifest = Manifest {
         format: FORMAT,
@@ -125,7 +173,7 @@ fn fill(publisher: Publisher, folder: &Path, state: &State, attempt: u64) -> Res
         attempt,
         stage: state.stage.clone(),
         update: state.update,
-        world: 1,
+        world: state.world.max(1),
         seed: state.seed,
         config_hash: state.config_hash.clone(),
         data_hash: state.data_hash.clone(),
@@ -139,9 +187,8 @@ fn fill(publisher: Publisher, folder: &Path, state: &State, attempt: u64) -> Res
     // temporary name.
     publisher.names(folder)?;
     step("save.before_manifest", folder)?;
-    publisher.inner_file(&folder.join(manifest::NAME), text.len() as u64, |file| {
-        file.write_all(&text)
-    })?;
+    let path = folder.join(manifest::NAME);
+    publisher.inner_file(&path, text.len() as u64, |file| file.write_all(&text))?.sync()?;
     step("save.after_manifest", folder)?;
     state.may_be_written() // the last moment before it gets its name
 }
@@ -151,66 +198,34 @@ pub(super) fn step(point: &str, path: &Path) -> Result<()> {
     fail::point(point).map_err(|cause| Error::io(path, cause))
 }
 
-fn write_file(
-    publisher: Publisher,
-    folder: &Path,
-    name: &str,
-    tensors: &[(String, Tensor)],
-) -> Result<FileEntry> {
-    let (header, places) = layout::plan(tensors).context(|| name)?;
-    let bytes = places.last().map_or(header.len() as u64, |place| place.end);
-    let by_name: HashMap<&str, &Tensor> =
-        tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-    let contents =
-        places.iter().map(|place| by_name.get(place.name.as_str()).map(|t| bytes::of(t)));
-    let contents: Vec<&[u8]> = contents.map(Option::unwrap_or_default).collect();
-    // The file as a whole is hashed beside: one thread with both hashes is slower than a disk.
-    let (hashes, whole) = std::thread::scope(|scope| {
-        let whole = scope.spawn(|| hash_of(&header, &contents));
-        let hashes = publisher.inner_file(&folder.join(name), bytes, |file| {
-            file.write_all(&header)?;
-            contents.iter().map(|content| write_hashed(file, content)).collect()
-        });
-        let whole = whole.join().map_err(|_| Error::bug("the thread that hashes died"));
-        Ok::<(Vec<String>, String), Error>((hashes?, whole?))
-    })?;
-    let entries = tensors.iter().map(|(name, _)| {
-        let (place, blake3) = places.iter().zip(&hashes).find(|(place, _)| place.name == *name)?;
-        Some(TensorEntry {
-            name: name.clone(),
-            dtype: layout::dtype_name(place.dtype).into(),
-            shape: place.shape.clone(),
-            start: place.start,
-            end: place.end,
-            blake3: blake3.clone(),
-        })
-    });
-    Ok(FileEntry {
-        name: name.into(),
-        bytes,
-        blake3: whole,
-        tensors: entries
-            .collect::<Option<_>>()
-            .ok_or_else(|| Error::bug("a tensor without a place"))?,
+/// Writes a file while other threads hash it, as a whole and by tensors: one thread with both hashes is
+/// slower than a disk.
+fn write_file(publisher: Publisher, folder: &Path, image: &Image) -> Result<(FileEntry, Written)> {
+    let name = format!("{}.safetensors", image.stem());
+    if !is_plain_name(&name) {
+        return Err(Error::bug(format!("{name:?} cannot be the name of a file")));
+    }
+    let bytes = image.bytes();
+    std::thread::scope(|scope| {
+        let whole = scope.spawn(|| blake3::hash(bytes).to_hex().to_string());
+        let tensors = scope.spawn(|| image.entries());
+        let path = folder.join(&name);
+        let written =
+            publisher.inner_file(&path, bytes.len() as u64, |file| file.write_all(bytes))?;
+        let (Ok(blake3), Ok(tensors)) = (whole.join(), tensors.join()) else {
+            return Err(Error::bug("a thread that hashes died"));
+        };
+        Ok((FileEntry { name, bytes: bytes.len() as u64, blake3, tensors }, written))
     })
 }
 
-/// Writes a tensor, and hashes it while it is in the cache.
-fn write_hashed(file: &mut FileWriter, content: &[u8]) -> io::Result<String> {
-    let mut hasher = blake3::Hasher::new();
-    for piece in content.chunks(PIECE) {
-        hasher.update(piece);
-        file.write_all(piece)?;
+/// Makes a file of so many bytes durable, and looks whether all of them arrived.
+fn sync((file, bytes): (Written, u64)) -> Result<()> {
+    let path = file.path().to_path_buf();
+    file.sync()?;
+    let size = fs::symlink_metadata(&path).map_err(|cause| Error::io(&path, cause))?.len();
+    if size == bytes {
+        return Ok(());
     }
-    Ok(hasher.finalize().to_hex().to_string())
-}
-
-/// The hash of a file of this header and content.
-fn hash_of(header: &[u8], contents: &[&[u8]]) -> String {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(header);
-    for content in contents {
-        hasher.update(content);
-    }
-    hasher.finalize().to_hex().to_string()
+    Err(Error::io(&path, format!("{size} bytes arrived of {bytes}")))
 }

@@ -9,13 +9,18 @@ pub struct Training {
     /// Updates in all.
     #[schemars(range(min = 1))]
     pub updates: u64,
-    /// Samples of one forward and backward pass.
+    /// Samples of one forward and backward pass, those of all ranks together.
     #[schemars(range(min = 1))]
     pub batch_size: u64,
     /// Passes whose gradients are averaged to one update.
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     pub accumulation: u64,
+    /// Divide the samples of a pass into up to 8 portions that are computed apart and summed in a fixed
+    /// tree, so that 1, 2, 4 or 8 ranks, where that many share them, give the same bits. Smaller passes
+    /// are slower.
+    #[serde(default)]
+    pub deterministic: bool,
     /// Compute in fewer bits inside the model, on devices that gain by it; parameters, losses and updates
     /// stay in f32.
     #[serde(default)]
@@ -80,6 +85,10 @@ pub struct Training {
     #[serde(default = "four")]
     #[schemars(range(min = 1))]
     pub prefetch: usize,
+    /// Threads that prepare them; changes the speed and nothing else.
+    #[serde(default = "single")]
+    #[schemars(range(min = 1, max = 256))]
+    pub workers: usize,
     /// Threads; changes the speed and nothing else. None: one for each processor.
     #[serde(default)]
     pub threads: Option<usize>,
@@ -107,6 +116,9 @@ fn all() -> f64 {
     1.0
 }
 fn one() -> u64 {
+    1
+}
+fn single() -> usize {
     1
 }
 fn three() -> u64 {
@@ -212,7 +224,7 @@ impl Checkpoints {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
-    /// Price of an hour of this machine, in any currency.
+    /// Price of an hour of the whole job, all its ranks together, in any currency.
     #[serde(default)]
     pub rate_per_hour: f64,
     /// What the run may cost; a warning comes at nine tenths of it. None: no limit.

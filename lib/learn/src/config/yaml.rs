@@ -21,7 +21,17 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
     }
     let left = Cell::new(MAX_VALUES);
     let reader = serde_yaml::Deserializer::from_str(text);
-    Node { left: &left }.deserialize(reader).map_err(|error| error.to_string())
+    Node { left: &left }.deserialize(reader).map_err(|error| {
+        let line = error.location().and_then(|at| text.lines().nth(at.line().saturating_sub(1)));
+        // YAML takes the brace of a variable for one of its own.
+        let hint = match line {
+            Some(line) if line.contains("${") => {
+                "; within {…} and […] put a value with ${…} into quotes"
+            }
+            _ => "",
+        };
+        format!("{error}{hint}")
+    })
 }
 
 /// Reads any value while counting down what is left of the limit.

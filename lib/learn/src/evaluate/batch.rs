@@ -35,7 +35,7 @@ impl Batch {
     /// Reads the states of rollouts and runs the models on them.
     pub fn run(models: Models, set: &TrajectorySet, plan: &Plan, starts: &[Start]) -> Result<Self> {
         let Models { codec, operator } = models;
-        let (points, states) = (codec.points(), plan.steps + 1);
+        let (points, states) = (codec.field_len(), plan.steps + 1);
         let mut truth = vec![0.0; starts.len() * states * points];
         for (start, rows) in starts.iter().zip(truth.chunks_exact_mut(states * points)) {
             for (step, row) in rows.chunks_exact_mut(points).enumerate() {

@@ -98,9 +98,9 @@ fn larger(a: f64, b: f64) -> f64 {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldErrors {
     errors: Errors,
-    /// Σ over samples of (mean over x of p - t)².
+    /// Σ over samples of the mean over channels of (mean over the grid of p - t)².
     conserved: f64,
-    /// Σ over samples of the mean of (p - t)² at the first and the last cell.
+    /// Σ over samples of the mean of (p - t)² at the cells of the border.
     boundary: f64,
     /// Σ over samples of the mean square of p - t in each band of wave numbers.
     bands: [f64; 3],
@@ -112,9 +112,7 @@ impl FieldErrors {
         self.errors.add(prediction, target);
         let pairs = prediction.iter().zip(target);
         let error: Vec<f64> = pairs.map(|(p, t)| f64::from(*p) - f64::from(*t)).collect();
-        if let ([first, ..], [.., last]) = (&error[..], &error[..]) {
-            self.boundary += (first * first + last * last) / 2.0;
-        }
+        self.boundary += at_border(&error, spectrum);
         let energies = spectrum.energies(error);
         self.conserved += energies[0];
         self.bands.iter_mut().zip(in_bands(&energies)).for_each(|(sum, band)| *sum += band);
@@ -124,6 +122,24 @@ impl FieldErrors {
     pub fn errors(&self) -> &Errors {
         &self.errors
     }
+}
+
+/// Mean square at the cells of the border; on one axis the first and the last.
+fn at_border(error: &[f64], spectrum: &Spectrum) -> f64 {
+    let grid = spectrum.grid();
+    let row = error.len() / grid[0];
+    let squares = |cells: &[f64]| cells.iter().map(|e| e * e).sum::<f64>();
+    let (first, last) = (&error[..row], &error[error.len() - row..]);
+    let (mut sum, mut count) = (squares(first) + squares(last), 2 * row);
+    if grid.len() > 1 {
+        let cell = spectrum.channels();
+        let inner = error.chunks_exact(row).skip(1).take(grid[0].saturating_sub(2));
+        for line in inner {
+            sum += squares(&line[..cell]) + squares(&line[row - cell..]);
+            count += 2 * cell;
+        }
+    }
+    sum / count as f64
 }
 
 impl Sums for FieldErrors {

@@ -14,6 +14,7 @@ mod protocol;
 mod report;
 mod scores;
 mod spectrum;
+mod steady;
 
 pub use batch::{Batch, Models};
 pub use errors::{Errors, FieldErrors, Quantities, Sums};
@@ -22,6 +23,7 @@ pub use protocol::{DEFINITIONS, Protocol, Trained};
 pub use report::{Row, metrics_csv, metrics_json, rows, summary};
 pub use scores::{AllScores, Model, Scores};
 pub use spectrum::{BANDS, Spectrum, in_bands};
+pub use steady::{SteadyEvaluation, SteadyRow, evaluate_steady};
 
 use data::parameter::Parameter;
 use data::split_set::TrajectorySet;
@@ -63,12 +65,13 @@ pub struct Evaluation {
     pub overall: AllScores,
 }
 
-/// Makes the rollouts of a plan and measures them; `done` hears of rollouts as they are finished.
+/// Makes the rollouts of a plan and measures them; `done` hears of rollouts as they are finished, and may
+/// end it.
 pub fn evaluate(
     models: Models,
     set: &TrajectorySet,
     plan: &Plan,
-    mut done: impl FnMut(usize),
+    mut done: impl FnMut(usize) -> Result<()>,
 ) -> Result<Evaluation> {
     models.codec.require_fields_of(set)?;
     let mut overall = AllScores::new(plan.steps, models.operator.is_some());
@@ -79,12 +82,12 @@ pub fn evaluate(
         for starts in starts.chunks(BATCH) {
             let batch = Batch::run(models, set, plan, starts)?;
             rollouts.extend(measure(models, &batch, starts.len(), plan.steps));
-            done(starts.len());
+            done(starts.len())?;
         }
         let empty = AllScores::new(plan.steps, models.operator.is_some());
         let (mut scores, mut by_start) = (empty.clone(), vec![empty; plan.starts.len()]);
-        let mut spectra =
-            [vec![], vec![]].map(|_: Vec<f64>| vec![0.0; models.codec.points() / 2 + 1]);
+        let waves = spectrum_of(models).wave_numbers();
+        let mut spectra = [vec![0.0; waves], vec![0.0; waves]];
         for (start, rollout) in starts.iter().zip(&rollouts) {
             scores.merge(&rollout.scores);
             if let Some(at) = plan.starts.iter().position(|frame| *frame == start.frame) {
@@ -108,6 +111,10 @@ pub fn evaluate(
     Ok(Evaluation { steps: plan.steps, regimes, overall })
 }
 
+fn spectrum_of(models: Models) -> Spectrum {
+    Spectrum::new(models.codec.grid(), models.codec.channels())
+}
+
 /// The measures of one rollout.
 struct Rollout {
     scores: AllScores,
@@ -116,7 +123,7 @@ struct Rollout {
 
 /// Measures every rollout of a batch by itself, on all threads.
 fn measure(models: Models, batch: &Batch, rollouts: usize, steps: usize) -> Vec<Rollout> {
-    let (means, spectrum) = (Means::of(models), Spectrum::new(models.codec.points()));
+    let (means, spectrum) = (Means::of(models), spectrum_of(models));
     let one = |rollout: usize| {
         let mut scores = AllScores::new(steps, batch.has_forecast());
         scores.add(batch, rollout, &means, &spectrum);

@@ -22,7 +22,7 @@ pub const DEFINITIONS: [(&str, &str); 16] = [
     ),
     (
         "nrmse_pdebench",
-        "mean over rollouts and steps of sqrt(mean over x of squared error / mean over x of squared \
+        "mean over rollouts and steps of sqrt(mean over the grid of squared error / that of squared \
          target); the definition of PDEBench's code",
     ),
     (
@@ -33,12 +33,15 @@ pub const DEFINITIONS: [(&str, &str); 16] = [
     ("rmse", "root mean square of the error"),
     ("mae", "mean absolute error"),
     ("max_error", "largest absolute error"),
-    ("conserved_rmse", "root mean square over states of the error of the mean over x"),
-    ("boundary_rmse", "root mean square of the error at the first and the last cell"),
+    (
+        "conserved_rmse",
+        "root mean square over states and channels of the error of the mean over the grid",
+    ),
+    ("boundary_rmse", "root mean square of the error at the cells of the border"),
     (
         "fourier_rmse_low",
-        "root mean square of the part of the error with wave numbers 0 to 3; the squares of the three \
-         bands add up to that of rmse",
+        "root mean square of the part of the error with wave numbers 0 to 3 (in two dimensions their \
+         length, rounded); the squares of the three bands add up to that of rmse",
     ),
     ("fourier_rmse_middle", "the same for wave numbers 4 to 11"),
     ("fourier_rmse_high", "the same for wave numbers from 12 on"),
@@ -71,8 +74,8 @@ pub struct Protocol {
     pub split_hash: String,
     /// Which split of it.
     pub on: String,
-    /// Grid points.
-    pub grid: usize,
+    /// Points along each axis.
+    pub grid: Vec<usize>,
     /// Frames of a trajectory.
     pub frames: usize,
     /// Time from frame to frame.
@@ -105,7 +108,7 @@ impl Protocol {
             split: split.display().to_string(),
             split_hash: set.manifest_hash().to_string(),
             on: set.name().to_string(),
-            grid: models.codec.points(),
+            grid: models.codec.grid().to_vec(),
             frames: shape.frames,
             frame_interval: set.frame_interval(),
             stride: plan.stride,
@@ -127,16 +130,25 @@ impl Protocol {
     }
 }
 
+impl Protocol {
+    /// The size of the grid, for people: `1024`, `64 x 64`.
+    pub fn points(&self) -> String {
+        let sides: Vec<String> = self.grid.iter().map(ToString::to_string).collect();
+        sides.join(" x ")
+    }
+}
+
 /// In one line, for people.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { on, grid, frames, steps, stride, time_step, .. } = self;
+        let Self { on, frames, steps, stride, time_step, .. } = self;
         let (rollouts, trajectories, starts) =
             (self.rollouts, self.trajectories, self.start_frames.len());
         write!(
             f,
-            "{on}: {rollouts} rollouts ({trajectories} trajectories of {frames} frames on {grid} points, \
+            "{on}: {rollouts} rollouts ({trajectories} trajectories of {frames} frames on {} points, \
              {starts} start frames), {steps} steps of {stride} frames (dt = {}); ",
+            self.points(),
             *time_step as f32, // as many digits as a person wants
         )?;
         if let Some(operator) = &self.operator {

@@ -171,7 +171,9 @@ impl Means {
             let weights = scale.weights().read::<f32>().iter().map(|w| w.sqrt()).collect();
             LatentMeans { state, scale, weights }
         });
-        Self { field: vec![codec.normalisation().mean as f32; codec.points()], latent }
+        let of_channel = codec.normalisation().mean.iter().map(|mean| *mean as f32);
+        let field = of_channel.cycle().take(codec.field_len()).collect();
+        Self { field, latent }
     }
 }
 

@@ -1,6 +1,7 @@
-//! How the mean square of a field on a periodic grid divides over wave numbers.
+//! How the mean square of a field on a grid divides over wave numbers, the grid taken as periodic.
 
 use realfft::{RealFftPlanner, RealToComplex};
+use rustfft::{Fft, FftPlanner};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,40 +13,106 @@ pub const BANDS: [(&str, Range<usize>); 3] = [
     ("fourier_rmse_high", 12..usize::MAX),
 ];
 
-/// The Fourier transform of fields of one size.
+/// The Fourier transform of fields of one size, [x.., channels] on one axis or two.
 #[derive(Clone)]
 pub struct Spectrum {
-    transform: Arc<dyn RealToComplex<f64>>,
+    grid: Vec<usize>,
+    channels: usize,
+    /// Along the last axis.
+    lines: Arc<dyn RealToComplex<f64>>,
+    /// Along the first of two.
+    columns: Arc<dyn Fft<f64>>,
 }
 
 impl fmt::Debug for Spectrum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Spectrum({} points)", self.transform.len())
+        write!(f, "Spectrum({:?} points, {} channels)", self.grid, self.channels)
     }
 }
 
 impl Spectrum {
-    /// For fields of `points` points.
-    pub fn new(points: usize) -> Self {
-        Self { transform: RealFftPlanner::new().plan_fft_forward(points) }
+    /// For fields of some channels on `grid`, of one axis or two.
+    pub fn new(grid: &[usize], channels: usize) -> Self {
+        let last = grid.last().copied().unwrap_or(1);
+        Self {
+            grid: grid.to_vec(),
+            channels,
+            lines: RealFftPlanner::new().plan_fft_forward(last),
+            columns: FftPlanner::new().plan_fft_forward(grid[0]),
+        }
     }
 
-    /// Share of each wave number in the mean square, [points/2 + 1]: c_k·|Σ_j u_j exp(-2πi·jk/n)|²/n²
-    /// with c = 1 for the mean and the shortest wave of an even n, else 2. Their sum is the mean square
-    /// (Parseval).
+    /// Numbers at a point.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Points along each axis.
+    pub fn grid(&self) -> &[usize] {
+        &self.grid
+    }
+
+    /// Wave numbers that are told apart.
+    pub fn wave_numbers(&self) -> usize {
+        let half = |n: usize| (n / 2) as f64;
+        match self.grid[..] {
+            [x, y] => half(x).hypot(half(y)).round() as usize + 1,
+            _ => self.lines.len() / 2 + 1,
+        }
+    }
+
+    /// Share of each of [`wave_numbers`](Self::wave_numbers) in the mean square over points and channels.
+    /// On one axis of n points c_k·|Σ_j u_j exp(-2πi·jk/n)|²/n² with c = 1 for the mean and the shortest
+    /// wave of an even n, else 2; on two axes all waves of a length that rounds to k. Their sum is the
+    /// mean square (Parseval).
     ///
     /// # Panics
     /// When `values` has another length than the fields this was made for.
-    pub fn energies(&self, mut values: Vec<f64>) -> Vec<f64> {
-        let n = self.transform.len();
-        let mut waves = self.transform.make_output_vec();
-        let done = self.transform.process(&mut values, &mut waves);
-        assert!(done.is_ok(), "a field of {} points, not {n}", values.len());
-        let energy = |k: usize| {
-            let pair = if k == 0 || 2 * k == n { 1.0 } else { 2.0 };
-            pair * waves[k].norm_sqr() / (n * n) as f64
-        };
-        (0..waves.len()).map(energy).collect()
+    pub fn energies(&self, values: Vec<f64>) -> Vec<f64> {
+        let (points, channels) = (self.grid.iter().product::<usize>(), self.channels);
+        assert_eq!(values.len(), points * channels, "a field of another size than {self:?}");
+        let mut energies = vec![0.0; self.wave_numbers()];
+        if channels == 1 {
+            self.add_energies(values, &mut energies);
+        } else {
+            for channel in 0..channels {
+                let own = values.iter().skip(channel).step_by(channels);
+                self.add_energies(own.copied().collect(), &mut energies);
+            }
+            energies.iter_mut().for_each(|energy| *energy /= channels as f64);
+        }
+        energies
+    }
+
+    fn add_energies(&self, mut values: Vec<f64>, energies: &mut [f64]) {
+        let n = self.lines.len();
+        let mut waves = self.lines.make_output_vec();
+        let width = waves.len();
+        let rows = values.len() / n;
+        let points = (values.len() * values.len()) as f64;
+        let pair = |k: usize| if k == 0 || 2 * k == n { 1.0 } else { 2.0 };
+        let mut columns = vec![Default::default(); if rows > 1 { width * rows } else { 0 }];
+        for (row, values) in values.chunks_exact_mut(n).enumerate() {
+            // The lengths are those the plan asked for: nothing can fail.
+            let done = self.lines.process(values, &mut waves);
+            debug_assert!(done.is_ok());
+            match rows {
+                1 => {
+                    for (k, energy) in energies.iter_mut().enumerate() {
+                        *energy += pair(k) * waves[k].norm_sqr() / points;
+                    }
+                }
+                _ => waves.iter().enumerate().for_each(|(k, wave)| columns[k * rows + row] = *wave),
+            }
+        }
+        for (k, column) in columns.chunks_exact_mut(rows.max(1)).enumerate() {
+            self.columns.process(column);
+            for (row, wave) in column.iter().enumerate() {
+                let other = row.min(rows - row) as f64;
+                let shell = (k as f64).hypot(other).round() as usize;
+                energies[shell] += pair(k) * wave.norm_sqr() / points;
+            }
+        }
     }
 }
 
@@ -69,7 +136,7 @@ mod tests {
     #[test]
     fn a_pure_wave_lies_in_its_band_and_nowhere_else() {
         let n = 96;
-        let spectrum = Spectrum::new(n);
+        let spectrum = Spectrum::new(&[n], 1);
         for (k, band) in [(1, 0), (3, 0), (4, 1), (11, 1), (12, 2), (40, 2)] {
             let found = in_bands(&spectrum.energies(wave(n, k, 3.0)));
             for (b, energy) in found.into_iter().enumerate() {
@@ -81,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_mean_is_wave_number_zero() {
-        let energies = Spectrum::new(7).energies(vec![-2.0; 7]);
+        let energies = Spectrum::new(&[7], 1).energies(vec![-2.0; 7]);
         assert!((energies[0] - 4.0).abs() < 1e-12 && energies[1..].iter().all(|e| *e < 1e-24));
     }
 
@@ -91,10 +158,37 @@ mod tests {
             let u: Vec<f64> =
                 (0..n).map(|i| ((i * i * 37 + 11) % 101) as f64 / 50.0 - 1.0).collect();
             let mean_square = u.iter().map(|x| x * x).sum::<f64>() / n as f64;
-            let energies = Spectrum::new(n).energies(u);
+            let energies = Spectrum::new(&[n], 1).energies(u);
             assert_eq!(energies.len(), n / 2 + 1);
             assert!((energies.iter().sum::<f64>() - mean_square).abs() < 1e-12, "{n}");
             assert!((in_bands(&energies).iter().sum::<f64>() - mean_square).abs() < 1e-12, "{n}");
         }
+    }
+
+    #[test]
+    fn on_two_axes_waves_lie_in_their_shells_and_channels_share() {
+        let (x, y) = (12, 15);
+        let spectrum = Spectrum::new(&[x, y], 2);
+        for (p, q) in [(0, 0), (3, 4), (6, 0), (5, -2), (0, 7), (1, -1)] {
+            let at = |i: usize| {
+                let (i, j) = (i / y, i % y);
+                let angle = TAU * (f64::from(p) * i as f64 / x as f64);
+                // Half a wave number along x is its own mirror image: a cosine.
+                (angle + TAU * f64::from(q) * j as f64 / y as f64).cos()
+            };
+            let values: Vec<f64> = (0..x * y).flat_map(|i| [at(i), 3.0]).collect();
+            let energies = spectrum.energies(values);
+            assert_eq!(energies.len(), spectrum.wave_numbers());
+            let shell = f64::from(p).hypot(f64::from(q)).round() as usize;
+            let own = if (p, q) == (0, 0) || (p, q) == (6, 0) { 0.5 } else { 0.25 };
+            for (k, energy) in energies.into_iter().enumerate() {
+                let mean = if k == 0 { 4.5 } else { 0.0 };
+                let expected = mean + if k == shell { own } else { 0.0 };
+                assert!((energy - expected).abs() < 1e-12, "({p}, {q}), {k}: {energy}");
+            }
+        }
+        let u: Vec<f64> = (0..2 * x * y).map(|i| ((i * i * 37 + 11) % 101) as f64 / 50.0).collect();
+        let mean_square = u.iter().map(|x| x * x).sum::<f64>() / u.len() as f64;
+        assert!((spectrum.energies(u).iter().sum::<f64>() - mean_square).abs() < 1e-12);
     }
 }

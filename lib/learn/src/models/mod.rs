@@ -1,11 +1,16 @@
 //! The models, a file each.
 
 pub mod codec;
+mod core;
 pub mod operator;
+pub mod patches;
 mod pdet_stack;
 mod pdet_unet;
+pub mod steady;
 
 pub use codec::{Codec, CodecModel};
 pub use operator::{Operator, OperatorModel};
+pub use patches::Patches;
 pub use pdet_stack::PdetStack;
 pub use pdet_unet::PdetUnet;
+pub use steady::{Steady, SteadyModel};

@@ -1,8 +1,8 @@
 //! The latent operator: from the tokens of one frame to those of the next, z' = z + s ∘ core(z).
 
-use super::pdet_stack::{PdetStack, Stack};
-use super::pdet_unet::{PdetUnet, Unet};
-use crate::nn::{Condition, Linear, Mixing, Norm};
+pub use super::core::{Attention, Core};
+use super::core::{CoreShape, Layers};
+use crate::nn::{Condition, Linear, Norm};
 use crate::params::{Builder, Init, ParamId};
 use crate::pass::Pass;
 use schemars::JsonSchema;
@@ -36,16 +36,6 @@ fn condition_width() -> usize {
     64
 }
 
-/// The network between the latent states.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Core {
-    /// A stack of blocks of one width.
-    PdetStack(PdetStack),
-    /// Blocks on a pyramid of token sequences.
-    PdetUnet(PdetUnet),
-}
-
 /// How Δt and the parameter of the equation enter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -68,104 +58,11 @@ pub enum Output {
     LayerNorm,
 }
 
-/// Global mixing of tokens.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Attention {
-    /// No global mixing.
-    #[default]
-    None,
-    /// Multi-head attention.
-    MultiHead {
-        /// Number of heads; divides `hidden`.
-        heads: usize,
-        /// Normalise queries and keys in each head.
-        #[serde(default = "yes")]
-        qk_norm: bool,
-    },
-    /// Attention in groups of features that share their projections.
-    ChannelSeparated {
-        /// Features of a group; divides `hidden`.
-        group: usize,
-        /// Heads in a group; divides `group`.
-        heads: usize,
-    },
-}
-
-fn yes() -> bool {
-    true
-}
-
-impl Attention {
-    pub(super) fn mixing(&self) -> Mixing {
-        match *self {
-            Attention::None => Mixing::None,
-            Attention::MultiHead { heads, qk_norm } => Mixing::MultiHead { heads, qk_norm },
-            Attention::ChannelSeparated { group, heads } => {
-                Mixing::ChannelSeparated { group, heads }
-            }
-        }
-    }
-
-    /// What does not fit to `hidden` features.
-    fn fault(&self, hidden: usize) -> Option<String> {
-        match *self {
-            Attention::None => None,
-            Attention::MultiHead { heads, .. } => (heads == 0 || !hidden.is_multiple_of(heads))
-                .then(|| format!("{heads} heads do not divide hidden = {hidden}")),
-            Attention::ChannelSeparated { group, heads } => (group == 0
-                || heads == 0
-                || !hidden.is_multiple_of(group)
-                || !group.is_multiple_of(heads))
-            .then(|| {
-                format!("{heads} heads must divide group = {group}, and that hidden = {hidden}")
-            }),
-        }
-    }
-}
-
 impl OperatorModel {
     /// Faults in the values, by key relative to the model.
     pub fn faults(&self) -> Vec<(String, String)> {
-        let (hidden, attention, filter) = match &self.core {
-            Core::PdetStack(c) => (c.hidden, &c.attention, c.filter),
-            Core::PdetUnet(c) => (c.hidden, &c.attention, c.filter),
-        };
-        let mut faults = Vec::new();
-        if let Some(fault) = attention.fault(hidden) {
-            faults.push(("core.attention".into(), fault));
-        }
-        if filter != 0 && filter.is_multiple_of(2) {
-            faults.push(("core.filter".into(), format!("{filter} is even: use an odd side, or 0")));
-        }
-        if matches!(&self.core, Core::PdetUnet(c) if c.depths.is_empty()) {
-            faults.push(("core.depths".into(), "needs at least one level".into()));
-        }
-        faults
+        self.core.faults()
     }
-}
-
-/// What a core must fit to.
-pub(super) struct CoreShape {
-    /// Features of a latent token.
-    pub dim: usize,
-    /// Rows and columns of tokens.
-    pub grid: [usize; 2],
-    /// The border of the domain.
-    pub padding: Padding,
-    pub condition: Condition,
-}
-
-impl CoreShape {
-    pub(super) fn filter(&self, side: usize) -> Option<(usize, Padding)> {
-        (side > 0).then_some((side, self.padding))
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Layers {
-    Stack(Stack),
-    Unet(Unet),
 }
 
 #[derive(Clone, Debug)]
@@ -197,7 +94,7 @@ impl Operator {
         let added = config.condition == ConditionPath::Added;
         let width = if added { dim } else { config.condition_width };
         let condition = if added { Condition::Fixed } else { Condition::Adaptive(width) };
-        let shape = CoreShape { dim, grid, padding, condition };
+        let shape = CoreShape { dim, output: dim, grid, padding, condition };
         let last = if added { Activation::Identity } else { Activation::Silu };
         Self {
             embed: [
@@ -205,10 +102,7 @@ impl Operator {
                 Linear::new(b, "condition.1", width, width).then(last),
             ],
             added: added.then(|| Linear::new(b, "condition.2", width, dim)),
-            core: b.scope("core", |b| match &config.core {
-                Core::PdetStack(c) => Layers::Stack(Stack::new(b, c, &shape)),
-                Core::PdetUnet(c) => Layers::Unet(Unet::new(b, c, &shape)),
-            }),
+            core: b.scope("core", |b| Layers::new(b, &config.core, &shape)),
             join: match config.output {
                 Output::Scale => Join::Scale(b.param("scale", &[dim], Init::Constant(1.0))),
                 Output::LayerNorm => {
@@ -234,10 +128,7 @@ impl Operator {
                 (pass.apply(Residual::Plain, &[z, &everywhere])?, None)
             }
         };
-        let change = match &self.core {
-            Layers::Stack(core) => core.forward(pass, &input, condition)?,
-            Layers::Unet(core) => core.forward(pass, &input, condition)?,
-        };
+        let change = self.core.forward(pass, &input, condition)?;
         match &self.join {
             // The state keeps all its digits.
             Join::Scale(scale) => {

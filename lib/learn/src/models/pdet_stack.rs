@@ -1,4 +1,4 @@
-use super::operator::{Attention, CoreShape};
+use super::core::{Attention, CoreShape, Input};
 use crate::nn::{Block, BlockConfig, Linear, Norm};
 use crate::params::{Builder, Init};
 use crate::pass::Pass;
@@ -34,6 +34,11 @@ pub struct PdetStack {
     /// Start of the learned scale of each branch.
     #[serde(default = "tenth")]
     pub branch_scale: f64,
+    /// Whether tokens are told where they are, by a learned vector for each row and each column.
+    // Not written when it is not asked for: configurations from before it was there stay the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
+    pub positions: bool,
 }
 
 fn one() -> usize {
@@ -51,7 +56,7 @@ fn tenth() -> f64 {
 /// The layers of a [`PdetStack`].
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
-    input: Linear,
+    input: Input,
     blocks: Vec<Block>,
     norm: Norm,
     output: Linear,
@@ -73,10 +78,10 @@ impl Stack {
         };
         let zero = Init::Constant(0.0);
         Self {
-            input: Linear::new(b, "input", shape.dim, c.hidden),
+            input: Input::new(b, shape, c.hidden, c.positions),
             blocks: (0..c.depth).map(|i| Block::new(b, format!("blocks.{i}"), &block(i))).collect(),
             norm: Norm::new(b, "norm", c.hidden, crate::nn::Condition::Fixed),
-            output: Linear::with_init(b, "output", c.hidden, shape.dim, zero, zero),
+            output: Linear::with_init(b, "output", c.hidden, shape.output, zero, zero),
         }
     }
 

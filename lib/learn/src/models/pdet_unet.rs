@@ -1,16 +1,15 @@
-use super::operator::{Attention, CoreShape};
-use crate::nn::{Block, BlockConfig, Condition, Linear, Norm, interpolation, pair_means};
+use super::core::{Attention, CoreShape, Input};
+use crate::nn::{Block, BlockConfig, Condition, Linear, Norm, interpolation, map_axes, pair_means};
 use crate::params::Builder;
 use crate::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::ops::residual::Residual;
-use tensor::ops::token_map::TokenMap;
 use tensor::{Tensor, Var};
 use unix::Result;
 
-/// Blocks on a pyramid of token sequences: pairs of tokens are averaged on the way down, interpolated
-/// on the way up, and each level's state is handed across.
+/// Blocks on a pyramid of token grids: pairs of tokens are averaged along each axis on the way down,
+/// interpolated along each on the way up, and each level's state is handed across.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PdetUnet {
@@ -29,6 +28,11 @@ pub struct PdetUnet {
     #[serde(default = "two")]
     #[schemars(range(min = 1))]
     pub mlp_ratio: usize,
+    /// Whether tokens are told where they are, by a learned vector for each row and each column.
+    // Not written when it is not asked for: configurations from before it was there stay the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
+    pub positions: bool,
 }
 
 fn two() -> usize {
@@ -41,15 +45,15 @@ struct Level {
     down: Linear,
     up_blocks: Vec<Block>,
     across: Linear,
-    /// [coarse, fine] and back.
-    pool: Tensor,
-    unpool: Tensor,
+    /// Along rows and columns, each [coarse, fine], and back.
+    pool: [Tensor; 2],
+    unpool: [Tensor; 2],
 }
 
 /// The layers of a [`PdetUnet`].
 #[derive(Clone, Debug)]
 pub(super) struct Unet {
-    input: Linear,
+    input: Input,
     levels: Vec<Level>,
     bottom: Vec<Block>,
     norm: Norm,
@@ -57,42 +61,41 @@ pub(super) struct Unet {
 }
 
 impl Unet {
-    /// One-dimensional grids only: pairs are neighbours along the sequence.
     pub(super) fn new(b: &mut Builder, c: &PdetUnet, shape: &CoreShape) -> Self {
-        let blocks = |b: &mut Builder, name: &str, count: usize, tokens: usize| -> Vec<Block> {
+        let blocks = |b: &mut Builder, name: &str, count: usize, grid: [usize; 2]| -> Vec<Block> {
             let config = BlockConfig {
                 width: c.hidden,
                 mlp_ratio: c.mlp_ratio,
                 mixing: c.attention.mixing(),
                 filter: shape.filter(c.filter),
-                grid: [1, tokens],
+                grid,
                 condition: shape.condition,
                 branch_scale: None,
             };
             (0..count).map(|i| Block::new(b, format!("{name}.{i}"), &config)).collect()
         };
-        let input = Linear::new(b, "input", shape.dim, c.hidden);
-        let mut tokens = shape.grid[0] * shape.grid[1];
+        let input = Input::new(b, shape, c.hidden, c.positions);
+        let mut grid = shape.grid;
         let mut levels = Vec::new();
         for (i, depth) in c.depths.iter().take(c.depths.len() - 1).enumerate() {
-            let coarse = tokens.div_ceil(2);
+            let coarse = grid.map(|tokens| tokens.div_ceil(2));
             levels.push(b.scope(format!("levels.{i}"), |b| Level {
-                down_blocks: blocks(b, "down_blocks", *depth, tokens),
+                down_blocks: blocks(b, "down_blocks", *depth, grid),
                 down: Linear::new(b, "down", c.hidden, c.hidden),
-                up_blocks: blocks(b, "up_blocks", *depth, tokens),
+                up_blocks: blocks(b, "up_blocks", *depth, grid),
                 across: Linear::new(b, "across", c.hidden, c.hidden),
-                pool: pair_means(tokens),
-                unpool: interpolation(coarse, tokens),
+                pool: grid.map(pair_means),
+                unpool: [0, 1].map(|axis| interpolation(coarse[axis], grid[axis])),
             }));
-            tokens = coarse;
+            grid = coarse;
         }
         let bottom = c.depths.last().copied().unwrap_or(0);
         Self {
             input,
             levels,
-            bottom: blocks(b, "bottom", bottom, tokens),
+            bottom: blocks(b, "bottom", bottom, grid),
             norm: Norm::new(b, "norm", c.hidden, Condition::Fixed),
-            output: Linear::new(b, "output", c.hidden, shape.dim),
+            output: Linear::new(b, "output", c.hidden, shape.output),
         }
     }
 
@@ -103,21 +106,17 @@ impl Unet {
             }
             Ok(x)
         };
-        let map = |m: &Tensor, x: &Var| {
-            let m = pass.narrow(&pass.constant(m)?)?;
-            pass.apply(TokenMap, &[&m, x])
-        };
         let mut x = self.input.forward(pass, z)?;
         let mut skips = Vec::new();
         for level in &self.levels {
             x = run(&level.down_blocks, x)?;
             skips.push(x.clone());
-            x = level.down.forward(pass, &map(&level.pool, &x)?)?;
+            x = level.down.forward(pass, &map_axes(pass, &level.pool, &x)?)?;
         }
         x = run(&self.bottom, x)?;
         for (level, skip) in self.levels.iter().zip(&skips).rev() {
             let across = level.across.forward(pass, skip)?;
-            x = pass.apply(Residual::Plain, &[&map(&level.unpool, &x)?, &across])?;
+            x = pass.apply(Residual::Plain, &[&map_axes(pass, &level.unpool, &x)?, &across])?;
             x = run(&level.up_blocks, x)?;
         }
         self.output.forward(pass, &self.norm.forward(pass, &x, None)?)

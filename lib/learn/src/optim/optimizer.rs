@@ -1,6 +1,7 @@
 use crate::params::Params;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tensor::updates::decision::Decided;
 use tensor::updates::{Parameter, adamw, sgd};
 use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
@@ -17,6 +18,11 @@ pub struct Optimizer {
     /// alone.
     #[serde(default)]
     pub weight_decay: f64,
+    /// Divide what is remembered of each parameter among the ranks (ZeRO stage 1, Rajbhandari et al.
+    /// 2020): each updates its part of the parameters and sends it to the others. Less memory, more
+    /// communication, the same bits.
+    #[serde(default)]
+    pub shard: bool,
 }
 
 /// The rule.
@@ -73,6 +79,14 @@ impl Optimizer {
         faults
     }
 
+    /// The decays of averages whose bias is corrected; 0 where there are none.
+    pub fn corrected(&self) -> [f64; 2] {
+        match self.method {
+            Method::AdamW { betas, .. } => betas,
+            Method::Sgd { .. } => [0.0, 0.0],
+        }
+    }
+
     /// Names of the tensors kept for each parameter.
     fn moments(&self) -> &'static [&'static str] {
         match self.method {
@@ -82,11 +96,9 @@ impl Optimizer {
     }
 }
 
-/// What an optimizer remembers of each parameter, and the steps it has done.
+/// What an optimizer remembers of each parameter.
 pub struct OptimizerState {
     moments: Vec<Vec<Tensor>>,
-    /// Steps done; less than the updates where some were skipped.
-    pub steps: u64,
 }
 
 /// A parameter with its gradient and the tensors kept for it, as a step takes them.
@@ -94,56 +106,63 @@ fn parameter<'a, const N: usize>(
     ((value, gradient), moments): ((&'a mut Tensor, &'a Tensor), &'a mut Vec<Tensor>),
 ) -> Parameter<'a, N> {
     let decayed = value.shape().len() >= 2;
-    let Ok(moments) = moments.iter_mut().collect::<Vec<_>>().try_into() else {
+    let Ok(moments) = <&mut [Tensor; N]>::try_from(moments.as_mut_slice()) else {
         unreachable!("the state was made for this method")
     };
-    Parameter { decayed, gradient, value, moments }
+    Parameter { decayed, gradient, value, moments: moments.each_mut() }
 }
 
 impl OptimizerState {
-    /// The state before the first step.
-    pub fn new(optimizer: &Optimizer, params: &Params) -> Self {
-        let zeros = |t: &Tensor| {
-            vec![Tensor::zeros_on(t.device(), t.shape(), Dtype::F32); optimizer.moments().len()]
+    /// The state before the first step, of those parameters that are ours by their place; the others are
+    /// left alone.
+    pub fn new(optimizer: &Optimizer, params: &Params, is_ours: impl Fn(usize) -> bool) -> Self {
+        let zeros = |t: &Tensor| Tensor::zeros_on(t.device(), t.shape(), Dtype::F32);
+        let of = |(i, t)| match is_ours(i) {
+            true => vec![zeros(t); optimizer.moments().len()],
+            false => Vec::new(),
         };
-        Self { moments: params.tensors().map(zeros).collect(), steps: 0 }
+        Self { moments: params.tensors().enumerate().map(of).collect() }
     }
 
-    /// One step with gradients in the order of the parameters, each times `scale`.
+    /// One step as it was decided, with gradients in the order of the parameters.
     pub fn step(
         &mut self,
         optimizer: &Optimizer,
         factor: f64,
-        scale: f64,
+        decided: &Decided,
         params: &mut Params,
         gradients: &[Tensor],
     ) {
-        self.steps += 1;
         let learning_rate = optimizer.learning_rate * factor;
         let weight_decay = optimizer.weight_decay;
         let tensors = params.tensors_mut().zip(gradients).zip(&mut self.moments);
+        let tensors = tensors.filter(|(_, moments)| !moments.is_empty());
         match &optimizer.method {
             Method::AdamW { betas, epsilon } => {
-                let (betas, epsilon, step) = (*betas, *epsilon, self.steps);
-                adamw::AdamW { learning_rate, betas, epsilon, weight_decay, step }
-                    .apply_all(scale, tensors.map(parameter));
+                let (betas, epsilon) = (*betas, *epsilon);
+                adamw::AdamW { learning_rate, betas, epsilon, weight_decay }
+                    .apply_all(decided, tensors.map(parameter));
             }
             Method::Sgd { momentum } => {
                 sgd::Sgd { learning_rate, momentum: *momentum, weight_decay }
-                    .apply_all(scale, tensors.map(parameter));
+                    .apply_all(decided, tensors.map(parameter));
             }
         }
     }
 
     /// Names and values, for a checkpoint.
     pub fn entries(&self, optimizer: &Optimizer, params: &Params) -> Vec<(String, Tensor)> {
-        let mut entries = Vec::new();
-        for ((name, _), moments) in params.entries().iter().zip(&self.moments) {
-            for (moment, tensor) in optimizer.moments().iter().zip(moments) {
-                entries.push((format!("{name}.{moment}"), tensor.clone()));
-            }
-        }
-        entries
+        let all = (0..params.entries().len()).map(|i| self.entry(optimizer, params, i));
+        all.flatten().collect()
+    }
+
+    /// Those of parameter number `i`; zeros when it is not ours.
+    pub fn entry(&self, optimizer: &Optimizer, params: &Params, i: usize) -> Vec<(String, Tensor)> {
+        let (name, value) = &params.entries()[i];
+        let zeros = || Tensor::zeros_on(value.device(), value.shape(), Dtype::F32);
+        let tensor = |at: usize| self.moments[i].get(at).cloned().unwrap_or_else(zeros);
+        let entry = |(at, moment): (usize, &&str)| (format!("{name}.{moment}"), tensor(at));
+        optimizer.moments().iter().enumerate().map(entry).collect()
     }
 
     /// Takes over what [`OptimizerState::entries`] gave.
@@ -151,10 +170,8 @@ impl OptimizerState {
         &mut self,
         optimizer: &Optimizer,
         params: &Params,
-        steps: u64,
         values: &[(String, Tensor)],
     ) -> Result<()> {
-        self.steps = steps;
         for ((name, _), moments) in params.entries().iter().zip(&mut self.moments) {
             for (moment, tensor) in optimizer.moments().iter().zip(moments) {
                 let key = format!("{name}.{moment}");
@@ -180,23 +197,25 @@ impl OptimizerState {
 mod tests {
     use super::*;
     use crate::params::{Builder, Init};
+    use tensor::updates::decision::Decision;
 
     /// What a file holds is input: any type of number that checkpoints may have.
     #[test]
     fn a_state_of_another_element_type_is_taken_over() {
         let method = Method::Sgd { momentum: 0.5 };
-        let optimizer = Optimizer { method, learning_rate: 1.0, weight_decay: 0.0 };
+        let optimizer = Optimizer { method, learning_rate: 1.0, weight_decay: 0.0, shard: false };
         let mut builder = Builder::new(1);
         builder.param("w", &[2], Init::Constant(1.0));
         let mut params = builder.finish();
         for dtype in [Dtype::F64, Dtype::Bf16, Dtype::F16, Dtype::I32] {
-            let mut state = OptimizerState::new(&optimizer, &params);
+            let mut state = OptimizerState::new(&optimizer, &params, |_| true);
             let stored = Tensor::of(&[2.0_f32, -4.0], &[2]).to_dtype(dtype);
-            state.assign(&optimizer, &params, 3, &[("w.momentum".into(), stored)]).unwrap();
+            state.assign(&optimizer, &params, &[("w.momentum".into(), stored)]).unwrap();
             let kept = state.entries(&optimizer, &params);
             assert_eq!(kept[0].1.read::<f32>(), [2.0, -4.0], "{dtype}");
             let before = params.tensors().next().unwrap().to_f64();
-            state.step(&optimizer, 1.0, 1.0, &mut params, &[Tensor::zeros(&[2], Dtype::F32)]);
+            let decided = Decided::of(&Decision { applied: true, ..Decision::default() });
+            state.step(&optimizer, 1.0, &decided, &mut params, &[Tensor::zeros(&[2], Dtype::F32)]);
             let after = params.tensors().next().unwrap().to_f64();
             assert_eq!([after[0] - before[0], after[1] - before[1]], [-1.0, 2.0], "{dtype}");
         }

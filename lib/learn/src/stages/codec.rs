@@ -5,14 +5,15 @@
 //! fields that have decayed count as much as fresh ones. It is the inverse loss of the encoder
 //! (UPT, Alkin et al. 2024, §3.3); that of the decoder, ‖encode(û) - z‖², may be added.
 
-use super::{Batch, ConfigOf, Constants, Metrics, Stage, open_split, spread};
+use super::sources::{FieldSource, Fields, Sources, joined, one, weight_faults};
+use super::{Batch, ConfigOf, Constants, Stage};
 use crate::config::{Config, Faults, Validate, within};
 use crate::metrics::Regimes;
-use crate::models::{Codec, CodecModel};
+use crate::models::codec::Border;
+use crate::models::{Codec, CodecModel, Patches};
 use crate::normalisation::Normalisation;
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
-use data::split::SplitName;
 use data::split_set::TrajectorySet;
 use data::stats::Stats;
 use schemars::JsonSchema;
@@ -32,10 +33,16 @@ pub struct FieldData {
     pub split: PathBuf,
     /// The statistics that `ds-prep stats` wrote for it.
     pub stats: PathBuf,
+    /// How much of what is read is of this data set, beside the weights of the others.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// More data sets of fields of the same kind, read in proportion to their weights.
+    #[serde(default)]
+    pub others: Vec<FieldSource>,
     /// Move each field round by a random number of grid points; for periodic domains.
     #[serde(default)]
     pub shift: bool,
-    /// Turn half of the fields round, u(x) to -u(-x); for equations that allow it.
+    /// Turn half of the fields round along their first axis, u(x) to -u(-x); for equations that allow it.
     #[serde(default)]
     pub reflect: bool,
 }
@@ -64,6 +71,10 @@ impl Validate for CodecConfig {
     fn faults(&self) -> Faults {
         let mut faults = self.common_faults();
         faults.extend(within("model", self.model.faults()));
+        faults.extend(weight_faults(self.data.weight, self.data.others.iter().map(|o| o.weight)));
+        if self.data.shift && self.model.border != Border::Periodic {
+            faults.push(("data.shift".into(), "is a symmetry of periodic domains only".into()));
+        }
         if self.loss.floor.is_nan() || self.loss.floor <= 0.0 {
             faults.push(("loss.floor".into(), "must be a positive number".into()));
         }
@@ -77,15 +88,16 @@ impl Validate for CodecConfig {
 /// The stage.
 pub struct CodecStage {
     codec: Codec,
+    patches: Patches,
     normalisation: Normalisation,
     data: FieldData,
     loss: CodecLoss,
-    train: TrajectorySet,
-    validation: TrajectorySet,
+    train: Sources<TrajectorySet>,
+    validation: Sources<TrajectorySet>,
     augmentation: Philox,
 }
 
-/// Normalised fields and the weight of each.
+/// Normalised fields, patch by patch, and the weight of each.
 pub struct FieldBatch {
     fields: Tensor,
     weights: Tensor,
@@ -103,26 +115,29 @@ impl Batch for FieldBatch {
 }
 
 impl CodecStage {
-    fn frames(&self) -> usize {
-        self.train.shape().frames
-    }
-
     /// The frame of a sample, as it is in the file.
-    fn read(&self, set: &TrajectorySet, sample: u64) -> Result<Vec<f32>> {
-        let (trajectory, frame) =
-            (sample as usize / self.frames(), sample as usize % self.frames());
-        let mut u = vec![0.0; set.shape().frame_len()];
-        set.read_frames(trajectory, frame..frame + 1, &mut u)?;
-        Ok(u)
+    fn read(set: &TrajectorySet, sample: u64, u: &mut [f32]) -> Result<()> {
+        let frames = set.shape().frames as u64;
+        let (trajectory, frame) = ((sample / frames) as usize, (sample % frames) as usize);
+        set.read_frames(trajectory, frame..frame + 1, u)
     }
 
-    fn augment(&self, update: u64, place: u64, u: &mut [f32]) {
-        let random = self.augmentation.at_update(update);
+    fn augment(&self, pass: u64, place: u64, u: &mut [f32]) {
+        let random = self.augmentation.at_update(pass);
+        let grid = self.patches.grid();
+        let row = u.len() / grid[0];
         if self.data.shift {
-            u.rotate_left(random.below(place, 0, u.len() as u64) as usize);
+            u.rotate_left(row * random.below(place, 0, grid[0] as u64) as usize);
+            if let [_, columns] = grid {
+                let turn = random.below(place, 2, *columns as u64) as usize;
+                u.chunks_exact_mut(row).for_each(|u| u.rotate_left(turn * (row / columns)));
+            }
         }
         if self.data.reflect && random.below(place, 1, 2) == 1 {
-            u.reverse();
+            for i in 0..grid[0] / 2 {
+                let (front, back) = u.split_at_mut((grid[0] - 1 - i) * row);
+                front[i * row..][..row].swap_with_slice(&mut back[..row]);
+            }
             u.iter_mut().for_each(|x| *x = -*x);
         }
     }
@@ -137,55 +152,63 @@ impl Stage for CodecStage {
     type Batch = FieldBatch;
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
-        let train = open_split(&config.data.split, SplitName::Train)?;
-        let validation = open_split(&config.data.split, SplitName::Validation)?;
-        let stats = Stats::load(&config.data.stats, train.manifest_hash())?;
+        let FieldData { split, stats, weight, others, .. } = &config.data;
+        let fields = Fields::open(split, stats, *weight, others)?;
+        let channels = |stats: &Stats| stats.channels.iter().map(|c| (c.mean, c.std)).collect();
+        let moments: Vec<_> =
+            fields.stats.iter().map(|(s, weight)| (channels(s), *weight)).collect();
+        let frames = |set: &TrajectorySet| (set.len() * set.shape().frames) as u64;
+        let sources = Sources::new(fields.train, frames);
+        let train = sources.first();
         let shape = train.shape();
-        if shape.channels != 1 {
+        if train.inputs() > 0 {
             return Err(Error::data(format!(
-                "{}: {} channels; this codec reads one",
-                config.data.split.display(),
-                shape.channels
+                "{}: a problem with inputs; a codec reads states alone",
+                split.display()
             )));
         }
-        let grid = config.model.tokens(&shape.grid).map_err(|why| {
-            Error::config(format!("model.patch: {why} of {}", config.data.split.display()))
-        })?;
+        let patches = config
+            .model
+            .patches(&shape.grid, shape.channels)
+            .map_err(|why| Error::config(format!("model.{why} of {}", split.display())))?;
         let mut builder = Builder::new(config.seed);
-        let codec = Codec::new(&mut builder, &config.model, grid);
+        let codec = Codec::new(&mut builder, &config.model, &patches);
         let stage = Self {
             codec,
-            normalisation: Normalisation::of(&stats.channels[0]),
+            patches,
+            normalisation: Normalisation::mixed(&moments),
             data: config.data.clone(),
             loss: config.loss.clone(),
-            train,
-            validation,
+            train: sources,
+            validation: Sources::new(fields.validation, frames),
             augmentation: Philox::new(config.seed, Purpose::Augmentation),
         };
         Ok((stage, builder.finish()))
     }
 
-    fn samples(&self) -> u64 {
-        (self.train.len() * self.frames()) as u64
+    fn sources(&self) -> Vec<(u64, f64)> {
+        self.train.shares()
     }
 
     fn data_hash(&self) -> String {
-        self.train.manifest_hash().to_string()
+        joined(self.train.iter().map(TrajectorySet::manifest_hash))
     }
 
-    fn batch(&self, update: u64, samples: &[u64]) -> Result<FieldBatch> {
-        let points = self.train.shape().frame_len();
+    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<FieldBatch> {
+        let points = self.patches.field_len();
         let mut fields = Tensor::arbitrary(&[samples.len(), points], Dtype::F32);
+        let [mut u, mut normalised] = [(); 2].map(|()| vec![0.0; points]);
         let mut weights = vec![0.0_f32; samples.len()];
         for (place, (sample, out)) in
             samples.iter().zip(fields.write::<f32>().chunks_exact_mut(points)).enumerate()
         {
-            let mut u = self.read(&self.train, *sample)?;
-            self.augment(update, place as u64, &mut u);
-            let energy: f64 = u.iter().map(|x| f64::from(*x).powi(2)).sum();
-            let relative = energy / points as f64 / self.normalisation.std.powi(2);
+            let (set, sample) = self.train.find(*sample);
+            Self::read(set, sample, &mut u)?;
+            self.augment(pass, first + place as u64, &mut u);
+            let relative = self.normalisation.energy(&u);
             weights[place] = (1.0 / (samples.len() as f64 * (relative + self.loss.floor))) as f32;
-            self.normalisation.apply(&u, out);
+            self.normalisation.apply(&u, &mut normalised);
+            self.patches.cut(&normalised, out);
         }
         Ok(FieldBatch { fields, weights: Tensor::of(&weights, &[samples.len()]) })
     }
@@ -207,36 +230,43 @@ impl Stage for CodecStage {
         pass.apply(WeightedSum(vec![1.0, self.loss.reencoding]), &[&error, &inverse])
     }
 
-    fn validate(&self, params: &Params, samples: u64) -> Result<Metrics> {
-        let points = self.validation.shape().frame_len();
-        let mut regimes = Regimes::default();
-        for chunk in spread((self.validation.len() * self.frames()) as u64, samples).chunks(64) {
-            let mut fields = Vec::new();
-            for sample in chunk {
-                fields.push(self.read(&self.validation, *sample)?);
-            }
-            let mut input = Tensor::arbitrary(&[chunk.len(), points], Dtype::F32);
-            for (u, out) in fields.iter().zip(input.write::<f32>().chunks_exact_mut(points)) {
-                self.normalisation.apply(u, out);
-            }
-            let tape = Tape::without_gradients();
-            let pass = Pass::frozen(&tape, params);
-            let z = self.codec.encode(&pass, &pass.data(&input)?)?;
-            let output = self.codec.decode(&pass, &z)?.value().to_host()?;
-            for ((sample, u), v) in
-                chunk.iter().zip(&fields).zip(output.read::<f32>().chunks_exact(points))
-            {
-                let mut restored = vec![0.0; points];
-                self.normalisation.invert(v, &mut restored);
-                let entry = self.validation.entry(*sample as usize / self.frames());
-                regimes.add(entry.parameter, &restored, u);
-            }
+    fn validation_samples(&self) -> u64 {
+        self.validation.samples()
+    }
+
+    fn judge(&self, params: &Params, samples: &[u64]) -> Result<Regimes> {
+        let points = self.patches.field_len();
+        let mut fields = vec![vec![0.0; points]; samples.len()];
+        for (sample, u) in samples.iter().zip(&mut fields) {
+            let (set, sample) = self.validation.find(*sample);
+            Self::read(set, sample, u)?;
         }
-        Ok(regimes.metrics(Self::METRIC))
+        let mut normalised = vec![0.0; points];
+        let mut input = Tensor::arbitrary(&[samples.len(), points], Dtype::F32);
+        for (u, out) in fields.iter().zip(input.write::<f32>().chunks_exact_mut(points)) {
+            self.normalisation.apply(u, &mut normalised);
+            self.patches.cut(&normalised, out);
+        }
+        let tape = Tape::without_gradients();
+        let pass = Pass::frozen(&tape, params);
+        let z = self.codec.encode(&pass, &pass.data(&input)?)?;
+        let output = self.codec.decode(&pass, &z)?.value().to_host()?;
+        let mut regimes = Regimes::default();
+        for ((sample, u), v) in
+            samples.iter().zip(&fields).zip(output.read::<f32>().chunks_exact(points))
+        {
+            let (mut joined, mut restored) = (vec![0.0; points], vec![0.0; points]);
+            self.patches.join(v, &mut joined);
+            self.normalisation.invert(&joined, &mut restored);
+            let (set, sample) = self.validation.find(*sample);
+            let entry = set.entry(sample as usize / set.shape().frames);
+            regimes.add(entry.parameter, &restored, u);
+        }
+        Ok(regimes)
     }
 
     fn constants(&self) -> Constants {
-        let grid: Vec<f64> = self.train.shape().grid.iter().map(|n| *n as f64).collect();
+        let grid: Vec<f64> = self.patches.grid().iter().map(|n| *n as f64).collect();
         let mut constants = self.normalisation.constants("field");
         constants.push(("field.grid".into(), Tensor::of(&grid, &[grid.len()])));
         constants

@@ -2,8 +2,13 @@
 
 pub mod codec;
 pub mod operator;
+mod sources;
+pub mod steady;
+
+pub use sources::{FieldSource, Sources};
 
 use crate::config::Config;
+use crate::metrics::Regimes;
 use crate::params::Params;
 use crate::pass::Pass;
 use data::split::SplitName;
@@ -26,7 +31,7 @@ pub type Constants = Vec<(String, Tensor)>;
 pub trait Stage: Sized + Send + Sync + 'static {
     /// Name on the command line and in files.
     const NAME: &'static str;
-    /// The metric by which checkpoints are best; smaller is better.
+    /// The metric by which checkpoints are best, that of [`Stage::judge`]; smaller is better.
     const METRIC: &'static str;
     /// Sections of the configuration of this stage.
     type Data: Section;
@@ -40,20 +45,30 @@ pub trait Stage: Sized + Send + Sync + 'static {
     /// Opens the data and builds the model with its initial parameters.
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)>;
 
-    /// Samples in an epoch.
-    fn samples(&self) -> u64;
+    /// Samples of each source, and its weight: one, or several whose samples are mixed. They are
+    /// numbered over all sources, in this order.
+    fn sources(&self) -> Vec<(u64, f64)>;
+
+    /// Samples of all sources: those of an epoch.
+    fn samples(&self) -> u64 {
+        self.sources().iter().map(|(samples, _)| samples).sum()
+    }
 
     /// Hash of everything that is learned from: a run may only go on with the same.
     fn data_hash(&self) -> String;
 
-    /// The batch of these samples at this update: a function of its arguments alone.
-    fn batch(&self, update: u64, samples: &[u64]) -> Result<Self::Batch>;
+    /// The batch of these samples of a pass, of which the first has place `first` among those of all
+    /// ranks: a function of its arguments alone.
+    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Self::Batch>;
 
     /// The loss of a batch.
     fn loss(&self, pass: &Pass, batch: &Self::Batch) -> Result<Var>;
 
-    /// Metrics on the validation split, `METRIC` among them; 0 samples for all.
-    fn validate(&self, params: &Params, samples: u64) -> Result<Metrics>;
+    /// Samples of the validation split.
+    fn validation_samples(&self) -> u64;
+
+    /// Errors on these samples of the validation split.
+    fn judge(&self, params: &Params, samples: &[u64]) -> Result<Regimes>;
 
     /// What a user of the model needs beside its parameters.
     fn constants(&self) -> Constants;
@@ -88,12 +103,6 @@ impl<T: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'stati
 
 /// The configuration of a stage.
 pub type ConfigOf<S> = Config<<S as Stage>::Data, <S as Stage>::Model, <S as Stage>::Loss>;
-
-/// `count` of `total` numbers, spread evenly; all of them for 0.
-pub(crate) fn spread(total: u64, count: u64) -> Vec<u64> {
-    let count = if count == 0 { total } else { count.min(total) };
-    (0..count).map(|i| i * total / count).collect()
-}
 
 /// Opens a split of a data set that must have trajectories.
 pub(crate) fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectorySet> {

@@ -1,9 +1,8 @@
 //! Passes recorded as graphs (`training.compile`): on a device a pass whose shapes are those of the pass
 //! before is recorded, and from then on done again with other values.
 
-use super::learner;
+use super::learner::Learner;
 use super::numerics::Numerics;
-use crate::params::Params;
 use crate::stages::{Batch, Stage};
 use tensor::kernel::Graph;
 use tensor::{Device, Dtype, Tensor};
@@ -13,9 +12,10 @@ use unix::Result;
 #[derive(Clone, Debug, PartialEq)]
 struct Key {
     inputs: Vec<(Vec<usize>, Dtype)>,
-    /// Where the parameters are: they are updated in place, and elsewhere after a rewind.
+    /// Where the parameters and the scale of the loss are: they change in place, and are elsewhere after a
+    /// rewind.
     params: Vec<usize>,
-    loss_scale: u64,
+    loss_scale: usize,
     /// A plan of what is computed again, once it is made.
     plan: Option<Vec<bool>>,
 }
@@ -40,34 +40,39 @@ impl<B: Batch> Compiled<B> {
         Self { enabled: enabled && device != Device::Cpu, key: None, recorded: None }
     }
 
+    /// Whether passes are recorded.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
     /// Gives the memory of the recording back, for a pass that is made without; the next one is recorded
     /// again.
     pub fn forget(&mut self) {
         self.recorded = None;
     }
 
-    /// [`learner::gradients`]. The gradients are in memory that the next call overwrites, unless `keep`.
+    /// [`Learner::gradients`]. The results are in memory that the next call overwrites, unless `keep`.
     pub fn gradients<S: Stage<Batch = B>>(
         &mut self,
         stage: &S,
-        params: &Params,
+        learner: &Learner,
         batch: B,
         numerics: &Numerics,
         keep: bool,
-    ) -> Result<(f64, Vec<Tensor>)> {
+    ) -> Result<(Tensor, Vec<Tensor>)> {
         if !self.enabled {
-            return learner::gradients(stage, params, &batch, numerics);
+            return learner.gradients(stage, &batch, numerics);
         }
         let key = Key {
             inputs: batch.tensors().iter().map(|t| (t.shape().to_vec(), t.dtype())).collect(),
-            params: params.tensors().map(Tensor::identity).collect(),
-            loss_scale: numerics.loss_scale.to_bits(),
+            params: learner.params.tensors().map(Tensor::identity).collect(),
+            loss_scale: learner.loss_scale().identity(),
             plan: numerics.recompute.plan().map(|plan| plan.keep),
         };
         if self.key.as_ref() != Some(&key) {
             // Once as it is: kernels are loaded, constants copied, and blocks measured.
             (self.key, self.recorded) = (Some(key), None);
-            return learner::gradients(stage, params, &batch, numerics);
+            return learner.gradients(stage, &batch, numerics);
         }
         let recorded = match &mut self.recorded {
             Some(recorded) => {
@@ -77,8 +82,8 @@ impl<B: Batch> Compiled<B> {
                 recorded
             }
             none => {
-                let (graph, (loss, gradients)) = Graph::record(params.device(), || {
-                    learner::loss_and_gradients(stage, params, &batch, numerics)
+                let (graph, (loss, gradients)) = Graph::record(learner.params.device(), || {
+                    learner.gradients(stage, &batch, numerics)
                 })?;
                 none.insert(Recorded { graph, batch, loss, gradients })
             }
@@ -86,6 +91,6 @@ impl<B: Batch> Compiled<B> {
         recorded.graph.replay();
         let own = |t: &Tensor| if keep { t.copied() } else { t.clone() };
         let gradients = recorded.gradients.iter().map(own).collect();
-        Ok((recorded.loss.to_host()?.item(), gradients))
+        Ok((own(&recorded.loss), gradients))
     }
 }

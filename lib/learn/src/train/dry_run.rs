@@ -1,11 +1,13 @@
 //! What a run will need, measured on a few real updates that are then thrown away.
 
-use super::learner::{self, Learner};
+use super::learner::{Learner, accumulate};
 use super::numerics::Numerics;
+use super::validation::validate;
 use crate::optim::Schedule;
 use crate::recompute::Plan;
 use crate::stages::{Batch, ConfigOf, Stage};
-use data::loader::Order;
+use data::loader::Mixture;
+use dist::Solo;
 use serde::Serialize;
 use std::time::Instant;
 use tensor::Device;
@@ -66,30 +68,29 @@ fn measure_inside<S: Stage>(
     let training = &config.training;
     let schedule = Schedule::new(&config.schedule, training.updates).map_err(Error::config)?;
     let params = params.to_device(device)?;
-    let mut learner = Learner::new(params, &config.optimizer, schedule, training);
-    let order = Order::new(config.seed, stage.samples(), training.batch_size)?;
+    let mut learner = Learner::new(params, &config.optimizer, schedule, training, &Solo)?;
+    let order = Mixture::new(config.seed, &stage.sources(), training.batch_size)?;
     device.reset_peak();
     let numerics = Numerics::new(training, device);
     let mut times = Vec::new();
     for update in 0..2 * updates {
         let mut passes = Vec::new();
         for pass in update * training.accumulation..(update + 1) * training.accumulation {
-            passes.push(stage.batch(pass, &order.batch(pass))?.to_device(device)?);
+            passes.push(stage.batch(pass, 0, &order.batch(pass))?.to_device(device)?);
         }
         let started = Instant::now();
-        let (mut loss, mut sum) = (0.0, None);
+        let (mut losses, mut sum) = (Vec::new(), None);
         for batch in &passes {
-            let (value, gradients) = learner::gradients(&stage, &learner.params, batch, &numerics)?;
-            loss += value / training.accumulation as f64;
+            let (loss, gradients) = learner.gradients(&stage, batch, &numerics)?;
+            losses.push(loss);
             match &mut sum {
                 None => sum = Some(gradients),
-                Some(sum) => learner::accumulate(sum, &gradients),
+                Some(sum) => accumulate(sum, &gradients),
             }
         }
         let sum = sum.unwrap_or_default();
-        let divisor = training.accumulation as f64 * numerics.loss_scale;
-        let norm = learner::mean_norm(&sum, divisor)?;
-        learner.update(update, loss, norm, &sum, divisor);
+        let divisor = training.accumulation as f64;
+        learner.update(update, &losses, &sum, divisor, &Solo)?.wait()?;
         tensor::kernel::finish(device)?;
         if update >= updates {
             times.push(started.elapsed().as_secs_f64());
@@ -99,13 +100,14 @@ fn measure_inside<S: Stage>(
     let seconds_per_update = times[times.len() / 2];
     let memory_bytes = device.usage().peak;
     let started = Instant::now();
-    stage.validate(learner.judged(), training.validation_samples)?;
+    validate(&stage, learner.judged(), training.validation_samples, &Solo)?;
     let seconds_per_validation = started.elapsed().as_secs_f64();
     let validations = training.updates.div_ceil(training.validate_every);
     let seconds =
         seconds_per_update * training.updates as f64 + seconds_per_validation * validations as f64;
     let samples = training.updates * training.samples_per_update();
-    let tensors = learner.files()?.into_iter().flat_map(|(_, tensors)| tensors);
+    let files = learner.files(&Solo)?.unwrap_or_default();
+    let tensors = files.into_iter().flat_map(|(_, tensors)| tensors);
     Ok(Estimate {
         stage: S::NAME.into(),
         parameters: learner.params.count(),

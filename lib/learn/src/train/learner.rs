@@ -1,14 +1,19 @@
 //! What is trained: parameters, their moving average, the optimizer's memory; and one update of them.
 
-use super::numerics::Numerics;
+use super::keeper::Files;
+use super::numerics::{self, Numerics};
+use super::progress::Progress;
+use crate::checkpoint::{Loaded, parts, split};
 use crate::config::Training;
 use crate::optim::{Optimizer, OptimizerState, Schedule};
 use crate::params::{Params, moved};
 use crate::pass::Pass;
 use crate::stages::Stage;
+use dist::Collective;
 use std::rc::Rc;
-use tensor::updates::{ema, norm};
-use tensor::{Device, Dtype, Tape, Tensor};
+use tensor::updates::decision::{Decided, Deciding, Decision, LossScale, Rule};
+use tensor::updates::ema;
+use tensor::{Device, Dtype, Tape, Tensor, Var};
 use unix::{Error, Result};
 
 /// What is trained.
@@ -21,8 +26,11 @@ pub struct Learner {
     pub memory: OptimizerState,
     optimizer: Optimizer,
     schedule: Schedule,
-    decay: f64,
-    clip: Option<f64>,
+    rule: Rule,
+    /// Which rank remembers what of each parameter, where they share that.
+    owners: Option<Vec<usize>>,
+    /// On the last update.
+    decided: Decided,
 }
 
 /// Tensors with their names.
@@ -31,48 +39,37 @@ type Named = Vec<(String, Tensor)>;
 /// What one update did.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// Whether the parameters were changed: not when loss or gradient is not finite.
-    pub applied: bool,
+    /// Mean loss of its passes.
+    pub loss: f64,
     /// Global norm of the gradient, before clipping.
     pub gradient_norm: f64,
+    /// Whether the parameters were changed: not when loss or gradient is not finite.
+    pub applied: bool,
+    /// Whether gradients beyond the range of half precision are why they were not.
+    pub overflow: bool,
+    /// The scale of the loss of the next update.
+    pub loss_scale: LossScale,
+    /// Steps of the optimizer so far.
+    pub steps: u64,
     /// Learning rate.
     pub learning_rate: f64,
 }
 
-/// Loss of one batch, and its gradients times the loss scale.
-pub fn gradients<S: Stage>(
-    stage: &S,
-    params: &Params,
-    batch: &S::Batch,
-    numerics: &Numerics,
-) -> Result<(f64, Vec<Tensor>)> {
-    let (loss, gradients) = loss_and_gradients(stage, params, batch, numerics)?;
-    // A device has all its work before it is waited for.
-    Ok((loss.to_host()?.item(), gradients))
+/// An update that was given to where the parameters are, and may not be done.
+#[derive(Debug)]
+pub struct Pending {
+    decision: Deciding,
+    learning_rate: f64,
 }
 
-/// [`gradients`], with the loss where it was computed.
-pub fn loss_and_gradients<S: Stage>(
-    stage: &S,
-    params: &Params,
-    batch: &S::Batch,
-    numerics: &Numerics,
-) -> Result<(Tensor, Vec<Tensor>)> {
-    let tape = Tape::new();
-    let pass = Pass::training(&tape, params)
-        .computing_in(numerics.dtype)?
-        .recomputing(Rc::clone(&numerics.recompute));
-    let loss = stage.loss(&pass, batch)?;
-    let variables = pass.variables().to_vec();
-    drop(pass);
-    numerics.recompute.end_pass();
-    let mut found = tape.backward_scaled(&loss, numerics.loss_scale)?;
-    let device = params.device();
-    let gradients = variables
-        .iter()
-        .map(|v| found.take(v).unwrap_or_else(|| Tensor::zeros_on(device, v.shape(), Dtype::F32)))
-        .collect();
-    Ok((loss.value().clone(), gradients))
+impl Pending {
+    /// Waits until it is known what the update did, and for no later one. Errors: what went wrong there.
+    pub fn wait(self) -> Result<Step> {
+        let Decision { loss, norm, applied, overflow, loss_scale, steps, .. } =
+            self.decision.wait()?;
+        let learning_rate = self.learning_rate;
+        Ok(Step { loss, gradient_norm: norm, applied, overflow, loss_scale, steps, learning_rate })
+    }
 }
 
 /// sum += terms, tensor by tensor.
@@ -80,60 +77,126 @@ pub fn accumulate(sum: &mut [Tensor], terms: &[Tensor]) {
     tensor::updates::sum::add_all(sum.iter_mut().zip(terms));
 }
 
-/// Global norm of the mean of gradients, given their sum and its divisor. Errors: those of their device.
-pub fn mean_norm(sum: &[Tensor], divisor: f64) -> Result<f64> {
-    Ok(norm::global_norm(sum)? / divisor)
+/// Before the first update of a start, by a rule.
+fn start(rule: &Rule, progress: &Progress, device: Device) -> Result<Decided> {
+    let loss_scale = match rule.scaled {
+        true => progress.loss_scale.unwrap_or(LossScale::FIRST),
+        false => LossScale::NONE,
+    };
+    let steps = progress.steps;
+    Decided::of(&Decision { steps, loss_scale, ..Decision::default() }).to_device(device)
+}
+
+/// The first 64 bits, in hexadecimal, of the BLAKE3 of the BLAKE3 (in hexadecimal) of each parameter, in
+/// their order: the manifest of a checkpoint has those.
+pub(super) fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    parameters.for_each(|hash| {
+        hasher.update(hash.as_bytes());
+    });
+    hasher.finalize().to_hex()[..16].to_string()
 }
 
 impl Learner {
-    /// The state before the first update.
+    /// The state before the first update. Errors: those of the device where the parameters are.
     pub fn new(
         params: Params,
         optimizer: &Optimizer,
         schedule: Schedule,
         training: &Training,
-    ) -> Self {
-        Self {
-            memory: OptimizerState::new(optimizer, &params),
+        ranks: &dyn Collective,
+    ) -> Result<Self> {
+        let lengths: Vec<usize> = params.tensors().map(Tensor::len).collect();
+        let owners = (optimizer.shard && ranks.size() > 1).then(|| parts(&lengths, ranks.size()));
+        let is_ours = |i: usize| owners.as_ref().is_none_or(|owners| owners[i] == ranks.rank());
+        let rule = Rule {
+            clip: training.clip.unwrap_or(f64::INFINITY),
+            betas: optimizer.corrected(),
+            decay: training.ema.unwrap_or(0.0),
+            scaled: numerics::dtype(training, params.device()) == Dtype::F16,
+        };
+        Ok(Self {
+            decided: start(&rule, &Progress::default(), params.device())?,
+            memory: OptimizerState::new(optimizer, &params, is_ours),
+            owners,
             average: training.ema.map(|_| params.clone()),
             params,
             optimizer: optimizer.clone(),
             schedule,
-            decay: training.ema.unwrap_or(0.0),
-            clip: training.clip,
-        }
+            rule,
+        })
     }
 
-    /// One update (counted from 0) with a sum of gradients that is to be divided by `divisor` (their
-    /// number and the loss scale), after which it has the norm `gradient_norm` ([`mean_norm`]).
+    /// What the loss of the next update is multiplied with before it is differentiated, f32 [1], where the
+    /// parameters are.
+    pub fn loss_scale(&self) -> &Tensor {
+        self.decided.loss_scale()
+    }
+
+    /// Loss of one batch, and its gradients times the loss scale, where they were computed.
+    pub fn gradients<S: Stage>(
+        &self,
+        stage: &S,
+        batch: &S::Batch,
+        numerics: &Numerics,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
+        let mut all = vec![None; self.params.entries().len()];
+        let loss = self.gradients_each(stage, batch, numerics, |i, g| all[i] = Some(g))?;
+        Ok((loss, all.into_iter().flatten().collect()))
+    }
+
+    /// [`Learner::gradients`], each as soon as it is known, with the place of its parameter.
+    pub fn gradients_each<S: Stage>(
+        &self,
+        stage: &S,
+        batch: &S::Batch,
+        numerics: &Numerics,
+        mut whole: impl FnMut(usize, Tensor),
+    ) -> Result<Tensor> {
+        let tape = Tape::new();
+        let pass = Pass::training(&tape, &self.params)
+            .computing_in(numerics.dtype)?
+            .recomputing(Rc::clone(&numerics.recompute));
+        let loss = stage.loss(&pass, batch)?;
+        let variables = pass.variables().to_vec();
+        drop(pass);
+        numerics.recompute.end_pass();
+        let zeros = |v: &Var| Tensor::zeros_on(self.params.device(), v.shape(), Dtype::F32);
+        tape.backward_each(&loss, self.loss_scale(), &variables, |i, gradient| {
+            whole(i, gradient.unwrap_or_else(|| zeros(&variables[i])));
+        })?;
+        Ok(loss.value().clone())
+    }
+
+    /// Gives one update (counted from 0) to where the parameters are, with the losses of its passes and a
+    /// sum of gradients that is to be divided by `divisor`, their number, and by the loss scale. On a
+    /// device nothing is waited for, unless ranks send each other their parts of the parameters.
     pub fn update(
         &mut self,
         update: u64,
-        loss: f64,
-        gradient_norm: f64,
+        losses: &[Tensor],
         gradients: &[Tensor],
         divisor: f64,
-    ) -> Step {
-        let mean = 1.0 / divisor;
+        ranks: &dyn Collective,
+    ) -> Result<Pending> {
         let factor = self.schedule.factor(update);
         let learning_rate = self.optimizer.learning_rate * factor;
-        let applied = loss.is_finite() && gradient_norm.is_finite();
-        if applied {
-            let clip = self.clip.map_or(1.0, |max| norm::clip_scale(gradient_norm, max));
-            self.memory.step(&self.optimizer, factor, clip * mean, &mut self.params, gradients);
-            self.follow();
+        self.rule.decide_there(&mut self.decided, losses, gradients, divisor, learning_rate);
+        let decided = &self.decided;
+        self.memory.step(&self.optimizer, factor, decided, &mut self.params, gradients);
+        if let Some(owners) = &self.owners {
+            let owned = owners.iter().copied().zip(self.params.tensors_mut());
+            ranks.share(&mut owned.collect::<Vec<_>>())?;
         }
-        Step { applied, gradient_norm, learning_rate }
-    }
-
-    /// The average follows the parameters. Its decay grows with the steps done, as
-    /// (1 + n)/(10 + n), until it is the configured one: the first parameters are soon forgotten.
-    fn follow(&mut self) {
-        let n = self.memory.steps as f64;
-        let decay = self.decay.min((1.0 + n) / (10.0 + n));
+        if unix::fail::flips("update.parameters") {
+            let first = self.params.tensors_mut().next().filter(|t| t.device() == Device::Cpu);
+            let element = first.and_then(|tensor| tensor.write::<f32>().first_mut());
+            element.into_iter().for_each(|x| *x = f32::from_bits(x.to_bits() ^ 1));
+        }
         if let Some(average) = &mut self.average {
-            ema::apply_all(decay, self.params.tensors().zip(average.tensors_mut()));
+            ema::apply_all(decided, self.params.tensors().zip(average.tensors_mut()));
         }
+        Ok(Pending { decision: decided.later(), learning_rate })
     }
 
     /// The parameters that are judged: the average where there is one.
@@ -141,41 +204,55 @@ impl Learner {
         self.average.as_ref().unwrap_or(&self.params)
     }
 
-    /// The first 64 bits of the BLAKE3 of all parameters, in hexadecimal: ranks, and runs of the
-    /// same configuration, have the same.
+    /// [`hash_of`] the parameters: ranks, and runs of the same configuration, have the same.
     pub fn hash(&self) -> Result<String> {
-        let mut hasher = blake3::Hasher::new();
-        for tensor in self.params.tensors() {
-            hasher.update(tensor.to_host()?.as_bytes());
-        }
-        Ok(hasher.finalize().to_hex()[..16].to_string())
+        let of = |tensor: &Tensor| Ok(blake3::hash(tensor.to_host()?.as_bytes()).to_hex());
+        let hashes = self.params.tensors().map(of).collect::<Result<Vec<_>>>()?;
+        Ok(hash_of(hashes.iter().map(|hash| hash.as_str())))
     }
 
-    /// Named tensors of a checkpoint, by file, on the host.
-    pub fn files(&self) -> Result<Vec<(&'static str, Named)>> {
-        let memory = self.memory.entries(&self.optimizer, &self.params);
-        let mut files = vec![
-            ("model", moved(self.params.entries(), Device::Cpu)?),
-            ("optim-0-of-1", moved(&memory, Device::Cpu)?),
-        ];
-        if let Some(average) = &self.average {
-            files.push(("ema", moved(average.entries(), Device::Cpu)?));
-        }
-        Ok(files)
-    }
-
-    /// Takes over what [`Learner::files`] gave.
-    pub fn assign(
-        &mut self,
-        steps: u64,
-        file: impl Fn(&str) -> Option<Vec<(String, Tensor)>>,
-    ) -> Result<()> {
-        let need = |name: &str| {
-            file(name)
-                .ok_or_else(|| Error::data(format!("the checkpoint has no {name}.safetensors")))
+    /// Named tensors of a checkpoint, by file, on the host of the first rank; none on the others.
+    pub fn files(&self, ranks: &dyn Collective) -> Result<Option<Files>> {
+        let memory = match &self.owners {
+            None if ranks.rank() > 0 => return Ok(None),
+            None => moved(&self.memory.entries(&self.optimizer, &self.params), Device::Cpu)?,
+            Some(owners) => self.collected(owners, ranks)?,
         };
+        if ranks.rank() > 0 {
+            return Ok(None);
+        }
+        let mut files = vec![("model".to_string(), moved(self.params.entries(), Device::Cpu)?)];
+        if let Some(average) = &self.average {
+            files.push(("ema".into(), moved(average.entries(), Device::Cpu)?));
+        }
+        let shards = if self.owners.is_some() { ranks.size() } else { 1 };
+        files.extend(split(memory, shards));
+        Ok(Some(files))
+    }
+
+    /// What all ranks remember, on the first; parameter by parameter, for the memory of the others.
+    fn collected(&self, owners: &[usize], ranks: &dyn Collective) -> Result<Named> {
+        let mut all = Vec::new();
+        for (i, owner) in owners.iter().enumerate() {
+            let mut entries =
+                moved(&self.memory.entry(&self.optimizer, &self.params, i), Device::Cpu)?;
+            let mut owned: Vec<_> = entries.iter_mut().map(|(_, t)| (*owner, t)).collect();
+            ranks.share(&mut owned)?;
+            if ranks.rank() == 0 {
+                all.extend(entries);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Takes over a checkpoint, of any number of ranks, where the run stood so.
+    pub fn assign(&mut self, progress: &Progress, found: &Loaded) -> Result<()> {
+        let lacks = |what: &str| Error::data(format!("the checkpoint has no {what}.safetensors"));
+        let need = |name: &str| found.tensors(name).ok_or_else(|| lacks(name));
         self.params.assign(&need("model")?)?;
-        self.memory.assign(&self.optimizer, &self.params, steps, &need("optim-0-of-1")?)?;
+        let memory = found.optimizer().ok_or_else(|| lacks("optim-0-of-1"))?;
+        self.memory.assign(&self.optimizer, &self.params, &memory)?;
+        self.decided = start(&self.rule, progress, self.params.device())?;
         if let Some(average) = &mut self.average {
             average.assign(&need("ema")?)?;
         }

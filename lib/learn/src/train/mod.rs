@@ -5,38 +5,53 @@
 //! learning rate follow from (seed, update). So a run that was stopped or killed and goes on from
 //! any of its checkpoints ends with the same bits as one that was never stopped.
 
+mod agreement;
 mod attempts;
 mod check;
+mod comparison;
 mod compiled;
 mod dry_run;
+mod exchange;
+mod failed;
+mod job;
+mod keeper;
 mod learner;
 mod machine;
 mod numerics;
+mod opening;
 mod passes;
+mod portions;
 mod progress;
 mod reporter;
 mod restart;
 mod rewind;
 mod session;
+mod spent;
 mod trouble;
+mod under_way;
+mod validation;
 mod verify;
 mod watch;
 
+pub use agreement::all_or_none;
 pub use check::{Report, check};
 pub use dry_run::{Estimate, dry_run};
-pub use learner::{Learner, Step};
-pub use numerics::LossScale;
+pub use failed::failed_start;
+pub use job::{Job, Resume};
+pub use learner::{Learner, Pending, Step};
 pub use progress::Progress;
-pub use session::{Job, Resume};
 pub use watch::{Spike, Watch};
 
 use crate::checkpoint;
-use crate::config::{OnSpike, Training};
 use crate::stages::Stage;
-use passes::{Sum, loader, passes};
+use agreement::Wish;
+use opening::Start;
+use passes::loader;
 use reporter::Reporter;
 use session::Session;
+use std::path::Path;
 use std::time::Instant;
+use under_way::Course;
 use unix::run_dir::RunDir;
 use unix::{Error, Exit, Result};
 use verify::Mismatch;
@@ -59,14 +74,11 @@ pub fn train<S: Stage>(job: &Job<S>) -> Result<Exit> {
 }
 
 fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
-    let (mut session, mut reporter) = match Session::<S>::start(job)? {
-        session::Start::Finished(progress) => {
-            unix::note!("finished at update {}: nothing to do", progress.update);
-            return Ok(Exit::Done);
-        }
-        session::Start::Go(both) => *both,
+    let (mut session, mut reporter) = match opening::open::<S>(job)? {
+        Start::Leave(exit) => return Ok(exit),
+        Start::Go(both) => *both,
     };
-    let end = run(job, &mut session, &mut reporter);
+    let end = run(job, &mut session, &mut reporter).and_then(|end| trusted(job, &session, end));
     let end = match end {
         Ok(end) => end,
         // Another process has the run: not a word more in its files.
@@ -76,19 +88,49 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
             return Err(error);
         }
     };
+    let exit = conclude(job, &mut session, &mut reporter, end);
+    if job.ranks.size() == 1 {
+        return exit;
+    }
+    // How the files of the run ended counts for all.
+    let own = exit.unwrap_or_else(|error| {
+        unix::diagnostics::say(&error);
+        error.exit
+    });
+    let told = job.ranks.broadcast(vec![own as u8])?;
+    Ok(told.first().map_or(own, |number| opening::exit_of(*number)))
+}
+
+/// How the run ends when it is about to save: no checkpoint is made of what ranks do not have in common.
+fn trusted<S: Stage>(job: &Job<S>, session: &Session<S>, end: End) -> Result<End> {
+    match end {
+        End::Finished(_) | End::Stopped(_) => {
+            Ok(session.ranks_differ(job)?.map_or(end, End::Machine))
+        }
+        other => Ok(other),
+    }
+}
+
+/// Saves and says how the run ended.
+fn conclude<S: Stage>(
+    job: &Job<S>,
+    session: &mut Session<S>,
+    reporter: &mut Reporter,
+    end: End,
+) -> Result<Exit> {
     match end {
         End::Finished(why) => {
             session.progress.finished = true;
-            if let Err(error) = session.save_and_wait(&mut reporter) {
-                return Err(lost(&session, &mut reporter, error));
+            if let Err(error) = session.save_and_wait(job, reporter) {
+                return Err(lost(session, reporter, error));
             }
             reporter.finished(&session.progress, why);
             Ok(Exit::Done)
         }
         End::Stopped(why) => {
-            if let Err(error) = session.save_and_wait(&mut reporter) {
-                if error.exit == Exit::Again || !has_checkpoint(job)? {
-                    return Err(lost(&session, &mut reporter, error));
+            if let Err(error) = session.save_and_wait(job, reporter) {
+                if error.exit == Exit::Again || !has_checkpoint(&job.run)? {
+                    return Err(lost(session, reporter, error));
                 }
                 // It can go on from an older one, and that is what 75 says.
                 reporter.unsaved(&session.progress, &error);
@@ -99,9 +141,9 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
         End::Machine(why) => {
             // What was computed since the last checkpoint may be wrong; from that one another machine
             // goes on rightly, and the scheduler that reads 75 can give one.
-            end_save(&mut session, &mut reporter)?;
-            unix::warn!("{why}");
-            if has_checkpoint(job)? {
+            end_save(job, session, reporter)?;
+            reporter.say(&why);
+            if has_checkpoint(&job.run)? {
                 reporter.stopped(&session.progress, &why);
                 return Ok(Exit::Again);
             }
@@ -110,18 +152,27 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
         }
         End::Failed(why) => {
             // Nothing new is saved: the last checkpoint is better than what there is now.
-            end_save(&mut session, &mut reporter)?;
+            end_save(job, session, reporter)?;
             reporter.held(&session.progress, &why);
-            unix::warn!("{why}");
+            reporter.say(&why);
             Ok(Exit::Failure)
         }
     }
 }
 
 /// Whether there is a checkpoint to go on from.
-fn has_checkpoint<S: Stage>(job: &Job<S>) -> Result<bool> {
-    let folder = RunDir::open(&job.run)?.checkpoints();
+fn has_checkpoint(run: &Path) -> Result<bool> {
+    let folder = RunDir::open(run)?.checkpoints();
     Ok(checkpoint::list(&folder)?.iter().any(checkpoint::Entry::is_good))
+}
+
+/// What a run ends with when it loses a rank, for [`dist::open`]: 75 where it has a checkpoint to go on
+/// from, else 1.
+pub fn lost_a_rank(run: &Path) -> Exit {
+    match has_checkpoint(run) {
+        Ok(true) => Exit::Again,
+        _ => Exit::Failure,
+    }
 }
 
 /// The end of a run whose last state is on no disk; the error is told by whoever gets it.
@@ -134,8 +185,12 @@ fn lost<S: Stage>(session: &Session<S>, reporter: &mut Reporter, error: Error) -
 
 /// Waits for the save that runs, for an end that does not depend on it. Errors: 75 when the run is
 /// somebody else's.
-fn end_save<S: Stage>(session: &mut Session<S>, reporter: &mut Reporter) -> Result<()> {
-    match session.finish_save(reporter) {
+fn end_save<S: Stage>(
+    job: &Job<S>,
+    session: &mut Session<S>,
+    reporter: &mut Reporter,
+) -> Result<()> {
+    match session.finish_save(job, reporter) {
         Err(error) if error.exit == Exit::Again => Err(error),
         Err(error) => {
             reporter.unsaved(&session.progress, &error);
@@ -146,7 +201,7 @@ fn end_save<S: Stage>(session: &mut Session<S>, reporter: &mut Reporter) -> Resu
 }
 
 fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter) -> Result<End> {
-    let (training, rules) = (&job.config.training, &job.config.checkpoint);
+    let training = &job.config.training;
     let mut batches = loader(job, session)?;
     loop {
         session.still_ours()?;
@@ -157,80 +212,75 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
         if training.patience.is_some_and(|p| session.progress.validations_since_best > p) {
             return Ok(End::Finished("no improvement for as long as training.patience allows"));
         }
-        if let Some(why) = session.must_stop(job, reporter) {
-            return Ok(End::Stopped(why));
-        }
+        let Wish { stop, machine, save: asked } = session.agree(job, reporter)?;
         let started = Instant::now();
-        let update = session.progress.update;
-        let Sum { loss, mut gradients, stall } = match passes(job, session, &mut batches)? {
-            Ok(sum) => sum,
-            Err(mismatch) => return Ok(distrust(job, update + 1, &mismatch, reporter)),
+        let mismatch = match stop {
+            None => session.give(job, &mut batches)?,
+            Some(_) => None,
         };
-        job.ranks.all_reduce(&mut gradients)?;
-        let terms = training.accumulation * job.ranks.size() as u64;
-        let divisor = terms as f64 * session.numerics().loss_scale;
-        let norm = learner::mean_norm(&gradients, divisor)?;
-        if let Some(spike) = session.progress.watch.spike(&training.spike, loss, norm) {
-            reporter.spike(update + 1, &spike);
-            if training.on_spike == OnSpike::Rewind {
-                drop(gradients);
-                if let Some(why) = session.rewind(job, reporter, update + 1, &spike)? {
-                    return Ok(End::Failed(why));
-                }
+        let given = session.next_update();
+        // Of the update just given nobody asks, unless what comes now depends on it.
+        let at_rest = stop.is_some() || mismatch.is_some() || asked || session.must_know(job);
+        match session.settle(job, reporter, usize::from(!at_rest))? {
+            Course::On => {}
+            // A machine that errs may have made the spike, too.
+            Course::Back if mismatch.is_some() => {}
+            Course::Back => {
                 batches = loader(job, session)?;
                 continue;
             }
+            Course::Failed(why) => return Ok(End::Failed(why)),
         }
-        let step = session.learner.update(update, loss, norm, &gradients, divisor);
-        drop(gradients);
-        session.count(training, loss, &step);
-        reporter.update(&session.progress, loss, &step, started.elapsed(), stall)?;
-        if let Some(why) = diverged(training, &session.progress) {
-            return Ok(End::Failed(why));
+        if let Some(why) = stop {
+            return Ok(if machine { End::Machine(why) } else { End::Stopped(why) });
         }
-        let done = session.progress.update;
-        if training.hash_every > 0 && done.is_multiple_of(training.hash_every) {
-            reporter.hash(&session.progress, &session.learner.hash()?);
+        if let Some((rank, mismatch)) = mismatch {
+            return Ok(distrust(job, given + 1, rank, &mismatch, reporter));
         }
-        let mut best = false;
-        if done.is_multiple_of(training.validate_every) || done == training.updates {
-            best = session.validate(job, reporter)?;
+        let mut save = false;
+        if at_rest {
+            if let Some(why) = session.tell_hash(job, reporter)? {
+                return Ok(End::Machine(why));
+            }
+            save = judge(job, session, reporter, asked)?;
         }
         session.note_update(started.elapsed());
-        let due = done.is_multiple_of(rules.every) || best || session.asked_to_save();
-        if due && done < training.updates {
-            session.try_save(reporter);
+        if save {
+            session.try_save(job, reporter)?;
         }
     }
 }
 
-/// Why there are too many updates whose loss or gradient is not finite, when there are.
-fn diverged(training: &Training, progress: &Progress) -> Option<String> {
-    let limit = training.non_finite_limit;
-    let often = if progress.skipped_in_row >= limit {
-        format!("{limit} updates in a row")
-    } else {
-        format!("{} of 1000 updates", progress.watch.skips_too_often(progress.update)?)
-    };
-    Some(format!(
-        "diverged: loss or gradient not finite in {often} up to update {}; \
-         try a lower optimizer.learning_rate or training.clip",
-        progress.update
-    ))
+/// What is due after an update whose outcome is known: a validation. Whether a save is, too.
+fn judge<S: Stage>(
+    job: &Job<S>,
+    session: &mut Session<S>,
+    reporter: &mut Reporter,
+    asked: bool,
+) -> Result<bool> {
+    let (training, rules) = (&job.config.training, &job.config.checkpoint);
+    let done = session.progress.update;
+    let mut best = false;
+    if done.is_multiple_of(training.validate_every) || done == training.updates {
+        best = session.validate(job, reporter)?;
+    }
+    Ok((done.is_multiple_of(rules.every) || best || asked) && done < training.updates)
 }
 
 /// Ends a run on a machine that errs.
 fn distrust<S: Stage>(
     job: &Job<S>,
     update: u64,
+    rank: usize,
     mismatch: &Mismatch,
     reporter: &mut Reporter,
 ) -> End {
-    let (host, device) = (unix::host::name(), job.device.to_string());
-    reporter.machine(update, &host, &device, mismatch);
+    let host = job.ranks.host(rank);
+    reporter.machine(update, rank, &host, mismatch);
+    let by = if job.ranks.size() > 1 { format!("by rank {rank} ") } else { String::new() };
+    let Mismatch { of, gradients, verdict, device } = mismatch;
     End::Machine(format!(
-        "machine, not data: update {update} computed twice on {host} ({device}) gave different bits \
-         ({}, {} gradients), and {}; go on elsewhere and have {host} tested",
-        mismatch.of, mismatch.gradients, mismatch.verdict
+        "machine, not data: update {update} computed twice {by}on {host} ({device}) gave different bits \
+         ({of}, {gradients} gradients), and {verdict}; go on elsewhere and have {host} tested"
     ))
 }

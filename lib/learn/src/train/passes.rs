@@ -1,74 +1,165 @@
-//! The passes of an update: batches made ahead, losses and gradients summed.
+//! The passes of an update: batches made ahead, gradients summed over passes, portions and ranks.
 
-use super::learner;
-use super::session::{Job, Session};
+use super::exchange::Exchange;
+use super::job::Job;
+use super::portions::Tree;
+use super::session::Session;
 use super::verify::{self, Mismatch};
+use crate::params::Params;
 use crate::stages::{Batch, Stage};
-use data::loader::{Order, Prefetch};
+use data::loader::{Ahead, Mixture, Prefetch};
+use dist::{Collective, Times};
 use std::sync::Arc;
 use std::time::Duration;
-use tensor::Tensor;
-use unix::Result;
+use tensor::{Dtype, Tensor};
+use unix::{Error, Result};
 
-/// Starts the thread that makes batches, from the pass that comes next.
+/// Starts the threads that make batches, from the pass that comes next.
 pub fn loader<S: Stage>(job: &Job<S>, session: &Session<S>) -> Result<Prefetch<S::Batch>> {
     let training = &job.config.training;
-    let order = Order::new(job.config.seed, session.stage.samples(), training.batch_size)?;
-    let (stage, device) = (Arc::clone(&session.stage), job.device);
+    let order = Mixture::new(job.config.seed, &session.stage.sources(), training.batch_size)?;
+    let (stage, device, portions) = (Arc::clone(&session.stage), job.device, session.portions);
     let accumulation = training.accumulation;
-    let first = session.progress.update * accumulation;
+    let first = session.progress.update * portions.mine * accumulation;
     // What rewinds have passed over moves the samples, not what goes by the update.
     let passed_over = session.progress.passed_over / training.batch_size;
-    // A pass is numbered like an update without accumulation.
-    Prefetch::start(first, training.prefetch, move |pass| {
-        stage.batch(pass, &order.batch(pass + passed_over))?.to_device(device)
+    let ahead = Ahead { batches: training.prefetch, workers: training.workers };
+    Prefetch::start(first, ahead, move |count| {
+        // A pass is numbered like an update without accumulation.
+        let (pass, place) = portions.computation(count, accumulation);
+        let samples = order.part(pass + passed_over, place, portions.samples);
+        stage.batch(pass, place, &samples)?.to_device(device)
     })
 }
 
 /// What the passes of an update give.
 pub struct Sum {
-    /// Mean of their losses.
-    pub loss: f64,
+    /// Their losses, those of all ranks.
+    pub losses: Vec<Tensor>,
     /// Sum of their gradients.
     pub gradients: Vec<Tensor>,
     /// How long batches were waited for.
     pub stall: Duration,
+    /// What summing over ranks took.
+    pub times: Times,
 }
 
-/// The passes of the update that comes next; computed twice when it is one to be verified.
+/// The passes of the update that comes next; computed twice when it is one to be verified, and then the
+/// rank whose computations differ is told.
 pub fn passes<S: Stage>(
     job: &Job<S>,
     session: &mut Session<S>,
     batches: &mut Prefetch<S::Batch>,
-) -> Result<Result<Sum, Mismatch>> {
+) -> Result<Result<Sum, (usize, Mismatch)>> {
     let training = &job.config.training;
-    let (every, numerics) = (training.verify_every, session.numerics());
-    let (stage, params) = (&*session.stage, &session.learner.params);
+    let (every, numerics) = (training.verify_every, &session.numerics);
+    let verified = every > 0 && (session.next_update() + 1).is_multiple_of(every);
+    let (stage, learner) = (&*session.stage, &session.learner);
     let compiled = &mut session.compiled;
-    let verified = every > 0 && (session.progress.update + 1).is_multiple_of(every);
-    let (mut loss, mut sum, mut stall) = (0.0, None, Duration::ZERO);
-    for _ in 0..training.accumulation {
+    let many = job.ranks.size() > 1;
+    let count = session.portions.mine * training.accumulation;
+    let (mut tree, mut losses, mut mismatch) = (Tree::default(), Vec::new(), None);
+    let mut stall = Duration::ZERO;
+    // Gradients that are whole on this rank, with the places of their parameters.
+    let mut whole = Vec::new();
+    for number in 1..=count {
         let batch = batches.next()?;
         stall += batches.stall();
+        if many && number == count && !verified && !compiled.is_enabled() {
+            // While the backward pass still runs, what it has found is summed over the ranks.
+            let mut given = Ok(());
+            let loss = learner.gradients_each(stage, &batch, numerics, |i, gradient| {
+                let sum = tree.finish(i, gradient);
+                match &mut session.exchange {
+                    Some(exchange) if given.is_ok() => given = exchange.give(i, sum),
+                    _ => whole.push((i, sum)),
+                }
+            })?;
+            given?;
+            losses.push(loss);
+            // All of it was taken out.
+            tree = Tree::default();
+            break;
+        }
         let computed = match verified {
             true => {
                 compiled.forget();
-                verify::twice(stage, params, &batch, &numerics)?
+                verify::twice(stage, learner, &batch, numerics)?
             }
-            false => {
-                let keep = training.accumulation > 1;
-                Ok(compiled.gradients(stage, params, batch, &numerics, keep)?)
-            }
+            false => Ok(compiled.gradients(stage, learner, batch, numerics, count > 1)?),
         };
-        let (value, gradients) = match computed {
+        let (loss, gradients) = match computed {
             Ok(computed) => computed,
-            Err(mismatch) => return Ok(Err(mismatch)),
+            Err(found) => {
+                mismatch = Some(found);
+                break;
+            }
         };
-        loss += value / training.accumulation as f64;
-        match &mut sum {
-            None => sum = Some(gradients),
-            Some(sum) => learner::accumulate(sum, &gradients),
+        losses.push(loss);
+        tree.add(gradients);
+        if number.is_multiple_of(training.accumulation) {
+            tree.close();
         }
     }
-    Ok(Ok(Sum { loss, gradients: sum.unwrap_or_default(), stall }))
+    if verified && let Some(found) = first_mismatch(job.ranks, mismatch)? {
+        return Ok(Err(found));
+    }
+    if !many {
+        let (gradients, times) = (tree.whole(), Times::default());
+        return Ok(Ok(Sum { losses, gradients, stall, times }));
+    }
+    whole.extend(tree.whole().into_iter().enumerate().rev());
+    let all = session.portions.all * training.accumulation;
+    let before = session.portions.first * training.accumulation;
+    let losses = among(losses, before as usize, all as usize);
+    let params = &learner.params;
+    whole.extend((params.entries().len()..).zip(losses));
+    let exchange = match &mut session.exchange {
+        Some(exchange) => exchange,
+        none => none.insert(exchange(job, params, &whole)?),
+    };
+    for (i, tensor) in whole {
+        exchange.give(i, tensor)?;
+    }
+    let mut gradients = exchange.take()?;
+    let losses = gradients.split_off(params.entries().len());
+    Ok(Ok(Sum { losses, gradients, stall, times: exchange.times() }))
+}
+
+/// The first rank that has a mismatch.
+fn first_mismatch(
+    ranks: &dyn Collective,
+    own: Option<Mismatch>,
+) -> Result<Option<(usize, Mismatch)>> {
+    for (rank, told) in
+        ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?.iter().enumerate()
+    {
+        let found: Option<Mismatch> = serde_json::from_slice(told).map_err(Error::bug)?;
+        if let Some(found) = found {
+            return Ok(Some((rank, found)));
+        }
+    }
+    Ok(None)
+}
+
+/// The losses of this rank, from number `before` on of `all`; in the place of others zeros, to which
+/// others add theirs.
+fn among(own: Vec<Tensor>, before: usize, all: usize) -> Vec<Tensor> {
+    let Some(first) = own.first() else { return own };
+    let zeros = || Tensor::zeros_on(first.device(), first.shape(), Dtype::F32);
+    let mut losses: Vec<Tensor> = (0..all).map(|_| zeros()).collect();
+    losses.splice(before..before + own.len(), own);
+    losses
+}
+
+/// What sums gradients and losses, which come in the order in which they came now.
+fn exchange<S: Stage>(
+    job: &Job<S>,
+    params: &Params,
+    whole: &[(usize, Tensor)],
+) -> Result<Exchange> {
+    let mut lengths: Vec<usize> = params.tensors().map(Tensor::len).collect();
+    lengths.resize(whole.len(), 1);
+    let order: Vec<usize> = whole.iter().map(|(i, _)| *i).collect();
+    Exchange::new(job.ranks, job.device, &lengths, &order)
 }

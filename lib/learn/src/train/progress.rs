@@ -1,9 +1,9 @@
 //! Where a run stands, as it is kept in every checkpoint. Nothing that a function of the update
 //! gives (order of the data, learning rate, noise) is in it.
 
-use super::numerics::LossScale;
 use super::watch::Watch;
 use serde::{Deserialize, Serialize};
+use tensor::updates::decision::LossScale;
 use unix::status::{Best, Cost};
 
 /// Where a run stands after an update.
@@ -23,7 +23,7 @@ pub struct Progress {
     pub skipped: u64,
     /// Of these, the last ones in a row.
     pub skipped_in_row: u64,
-    /// The scale of the loss, in half precision only.
+    /// The scale of the next loss, in half precision only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
     /// What is remembered of the last updates.
@@ -35,6 +35,9 @@ pub struct Progress {
     pub validations_since_best: u64,
     /// Seconds spent, all starts together.
     pub seconds: f64,
+    /// The same times the ranks of each start; none when there was one rank always.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_seconds: Option<f64>,
     /// Whether the run is at its end.
     pub finished: bool,
     /// Changes of configuration or data that were accepted, the oldest first.
@@ -45,7 +48,7 @@ impl Progress {
     /// What was spent so far.
     pub fn cost(&self) -> Cost {
         let hours = self.seconds / 3600.0;
-        Cost { hours, device_hours: hours }
+        Cost { hours, device_hours: self.device_seconds.map_or(hours, |s| s / 3600.0) }
     }
 
     /// Writes down changes that the start number `attempt` goes on with; a finished run is then at its

@@ -1,12 +1,14 @@
 //! What a run says: to its log, its status file, and the person in front of the terminal.
 
-use super::learner::{Learner, Step};
+use super::job::Job;
+use super::learner::Step;
 use super::progress::Progress;
-use super::session::Job;
+use super::spent::{Spent, Total};
 use super::trouble::Trouble;
 use super::verify::Mismatch;
 use super::watch::Spike;
 use crate::checkpoint::{Done, Saved};
+use crate::config::Training;
 use crate::stages::{Metrics, Stage};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -15,24 +17,25 @@ use unix::lease::Lease;
 use unix::log::Log;
 use unix::progress::Progress as Bar;
 use unix::run_dir::RunDir;
-use unix::status::{Cost, State, Status, StatusWriter};
+use unix::status::{State, Status, StatusWriter};
 use unix::{Error, Exit, Result};
 
 /// What a run says.
 pub(super) struct Reporter {
-    log: Log,
+    /// None on ranks that keep quiet: the first one speaks for all.
+    log: Option<Log>,
     log_trouble: Trouble,
-    status: StatusWriter,
+    status: Option<StatusWriter>,
     status_trouble: Trouble,
     now: Status,
-    bar: Bar,
+    bar: Option<Bar>,
     log_every: u64,
+    ranks: usize,
+    samples_per_update: u64,
     updates: u64,
     began: Instant,
     first_update_seen: bool,
-    /// Since the start: time in updates and in waiting for data.
-    busy: Duration,
-    stalled: Duration,
+    total: Total,
 }
 
 /// The fields of `of`, after one more.
@@ -52,7 +55,7 @@ impl Reporter {
         progress: &Progress,
         accepted: &[String],
         budget: &Budget,
-        learner: &Learner,
+        parameters: usize,
     ) -> Result<Self> {
         let training = &job.config.training;
         let (attempt, fence) = (lease.attempt(), lease.fence());
@@ -64,7 +67,7 @@ impl Reporter {
                 "passed_over": progress.passed_over,
                 "stage": S::NAME,
                 "updates": training.updates,
-                "parameters": learner.params.count(),
+                "parameters": parameters,
                 "device": job.device.to_string(),
                 "threads": tensor::parallel::threads(),
                 "ranks": job.ranks.size(),
@@ -74,15 +77,16 @@ impl Reporter {
                 "anew": job.retry || !accepted.is_empty(),
             }),
         )?;
+        let threads = tensor::parallel::threads();
         unix::note!(
-            "{}: {} parameters, update {} of {}, {} ({}), {} threads, time: {budget}",
+            "{}: {} parameters, update {} of {}, {} ({}), {threads} thread{}, time: {budget}",
             S::NAME,
-            learner.params.count(),
+            parameters,
             progress.update,
             training.updates,
             job.device,
             job.why_device,
-            tensor::parallel::threads()
+            if threads == 1 { "" } else { "s" }
         );
         budget.notes.iter().for_each(|note| unix::note!("{note}"));
         let mut bar = Bar::new("updates", training.updates);
@@ -94,7 +98,7 @@ impl Reporter {
             update: progress.update,
             updates: Some(training.updates),
             best: progress.best.clone(),
-            cost: Cost::default(),
+            cost: progress.cost(),
             attempt,
             reason: None,
             held: false,
@@ -102,24 +106,59 @@ impl Reporter {
         };
         status.update(&now)?;
         Ok(Self {
-            log,
+            log: Some(log),
             log_trouble: Trouble::default(),
-            status,
+            status: Some(status),
             status_trouble: Trouble::default(),
             now,
-            bar,
+            bar: Some(bar),
             log_every: training.log_every,
+            ranks: job.ranks.size(),
+            samples_per_update: training.samples_per_update(),
             updates: training.updates,
             began: Instant::now(),
             first_update_seen: false,
-            busy: Duration::ZERO,
-            stalled: Duration::ZERO,
+            total: Total::default(),
         })
+    }
+
+    /// What another rank than the first says: nothing.
+    pub fn silent(training: &Training) -> Self {
+        Self {
+            log: None,
+            log_trouble: Trouble::default(),
+            status: None,
+            status_trouble: Trouble::default(),
+            now: Status::default(),
+            bar: None,
+            log_every: training.log_every,
+            ranks: 1,
+            samples_per_update: 0,
+            updates: training.updates,
+            began: Instant::now(),
+            first_update_seen: false,
+            total: Total::default(),
+        }
+    }
+
+    /// Warns a person.
+    pub fn say(&self, text: &str) {
+        if self.log.is_some() {
+            unix::warn!("{text}");
+        }
+    }
+
+    fn note(&self, text: &str) {
+        if self.log.is_some() {
+            unix::note!("{text}");
+        }
     }
 
     /// Writes a record; a log that cannot be written (a full disk) does not end the run.
     fn record(&mut self, kind: &str, fields: &Value) {
-        self.log_trouble.tell(&self.log.write(kind, fields));
+        if let Some(log) = &mut self.log {
+            self.log_trouble.tell(&log.write(kind, fields));
+        }
     }
 
     fn stand(&mut self, state: State, progress: &Progress, reason: Option<&str>) {
@@ -128,54 +167,49 @@ impl Reporter {
         self.now.best = progress.best.clone();
         self.now.cost = progress.cost();
         self.now.reason = reason.map(str::to_string);
-        self.status_trouble.tell(&self.status.update(&self.now));
+        if let Some(status) = &mut self.status {
+            self.status_trouble.tell(&status.update(&self.now));
+        }
     }
 
-    pub fn update(
-        &mut self,
-        progress: &Progress,
-        loss: f64,
-        step: &Step,
-        took: Duration,
-        stall: Duration,
-    ) -> Result<()> {
-        self.busy += took;
-        self.stalled += stall;
+    pub fn update(&mut self, progress: &Progress, step: &Step, spent: &Spent) -> Result<()> {
+        self.total.add(spent);
         if !self.first_update_seen {
             self.first_update_seen = true;
             let seconds = unix::time::process_start().elapsed().as_secs_f64();
             self.record(
                 "first_update",
-                &json!({"update": progress.update, "since_exec": seconds, "step": took.as_secs_f64()}),
+                &json!({"update": progress.update, "since_exec": seconds, "step": spent.took.as_secs_f64()}),
             );
         }
         let done = progress.update;
         if done.is_multiple_of(self.log_every) || done == self.updates || !step.applied {
-            self.record(
-                "update",
-                &json!({
+            let mut fields = json!({
                     "update": done,
                     "samples": progress.samples,
-                    "loss": loss,
+                    "loss": step.loss,
                     "gradient_norm": step.gradient_norm,
                     "learning_rate": step.learning_rate,
                     "skipped": progress.skipped,
-                    "seconds": took.as_secs_f64(),
-                    "stall": stall.as_secs_f64(),
-                }),
-            );
+            });
+            if let Some(fields) = fields.as_object_mut() {
+                spent.tell(self.ranks, fields);
+            }
+            self.record("update", &fields);
         }
         if !step.applied {
             self.warn(
                 done,
                 &format!(
-                    "update {done} skipped: loss {loss}, gradient norm {}",
-                    step.gradient_norm
+                    "update {done} skipped: loss {}, gradient norm {}",
+                    step.loss, step.gradient_norm
                 ),
             );
         }
-        self.bar.message(format!("loss {loss:.3e}"));
-        self.bar.set(done);
+        if let Some(bar) = &mut self.bar {
+            bar.message(format!("loss {:.3e}", step.loss));
+            bar.set(done);
+        }
         self.stand(State::Running, progress, None);
         Ok(())
     }
@@ -211,21 +245,22 @@ impl Reporter {
                 "superseded": superseded,
             }),
         );
-        unix::warn!(
+        self.say(&format!(
             "{told}: back to update {} and on with samples after it (rewind {})",
-            progress.update,
-            progress.rewinds
-        );
-        self.bar.resume_at(progress.update);
+            progress.update, progress.rewinds
+        ));
+        if let Some(bar) = &mut self.bar {
+            bar.resume_at(progress.update);
+        }
         self.stand(State::Running, progress, None);
     }
 
     /// Two computations of update number `update` differ.
-    pub fn machine(&mut self, update: u64, host: &str, device: &str, mismatch: &Mismatch) {
+    pub fn machine(&mut self, update: u64, rank: usize, host: &str, mismatch: &Mismatch) {
         let mut fields = with("update", update, mismatch);
         if let Some(map) = fields.as_object_mut() {
+            map.insert("rank".into(), rank.into());
             map.insert("host".into(), host.into());
-            map.insert("device".into(), device.into());
         }
         self.record("machine", &fields);
     }
@@ -288,24 +323,23 @@ impl Reporter {
     }
 
     pub fn warn(&mut self, update: u64, text: &str) {
-        unix::warn!("{text}");
+        self.say(text);
         self.record("warning", &json!({"update": update, "text": text}));
     }
 
     fn end(&mut self, state: State, progress: &Progress, reason: &str) {
-        let busy = self.busy.as_secs_f64();
-        let stalled = self.stalled.as_secs_f64() / busy.max(1e-9);
-        self.record(
-            "stop",
-            &json!({
-                "update": progress.update,
-                "state": state,
-                "reason": reason,
-                "seconds": self.began.elapsed().as_secs_f64(),
-                "stall_share": stalled,
-            }),
-        );
-        if let Err(error) = self.log.sync() {
+        let mut fields = json!({
+            "update": progress.update,
+            "state": state,
+            "reason": reason,
+            "seconds": self.began.elapsed().as_secs_f64(),
+            "device_waits": tensor::kernel::waits(),
+        });
+        if let Some(fields) = fields.as_object_mut() {
+            self.total.tell(self.ranks, self.samples_per_update, fields);
+        }
+        self.record("stop", &fields);
+        if let Some(Err(error)) = self.log.as_ref().map(Log::sync) {
             unix::warn!("{error}");
         }
         self.stand(state, progress, Some(reason));
@@ -316,16 +350,15 @@ impl Reporter {
         let best = progress.best.as_ref().map_or(String::new(), |best| {
             format!("; best {} {:.4} at update {}", best.metric, best.value, best.update)
         });
-        unix::note!("finished at update {}: {reason}{best}", progress.update);
+        self.note(&format!("finished at update {}: {reason}{best}", progress.update));
     }
 
     pub fn stopped(&mut self, progress: &Progress, reason: &str) {
         self.end(State::Stopped, progress, reason);
-        unix::note!(
+        self.note(&format!(
             "stopped at update {} of {}: {reason}; run the same command again to go on",
-            progress.update,
-            self.updates
-        );
+            progress.update, self.updates
+        ));
     }
 
     /// Failed in a way that another start would repeat.

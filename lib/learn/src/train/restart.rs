@@ -7,12 +7,13 @@
 //! | that process gone, or without a heartbeat for too long | taken over as the next attempt | |
 //! | a good checkpoint | gone on from | |
 //! | no checkpoint | begun, with the same seed | |
+//! | no checkpoint, and a log that tells of some | refused, unless told to begin again | 66 |
 //! | checkpoints, none good | refused | 65 |
 //! | another configuration or other data | refused, unless accepted | 78 |
 //! | several attempts without one new update, or a divergence | held until told otherwise | 1 |
 
+use super::job::{Job, Resume, identity};
 use super::progress::Progress;
-use super::session::{Job, Resume, identity};
 use super::{attempts, machine};
 use crate::checkpoint::{self, Loaded};
 use crate::stages::{Constants, Stage};
@@ -56,7 +57,11 @@ pub(super) fn ended<S: Stage>(job: &Job<S>, found: &Loaded) -> Result<Option<Pro
 pub(super) fn find<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Option<Loaded>> {
     match &job.resume {
         Resume::From(path) => Ok(Some(checkpoint::load(path)?)),
-        Resume::Auto => checkpoint::load_newest(&run.checkpoints()),
+        Resume::Auto => {
+            let found = checkpoint::load_newest(&run.checkpoints())?;
+            found.is_none().then(|| refuse_emptied(run)).transpose()?;
+            Ok(found)
+        }
         Resume::Never if checkpoint::list(&run.checkpoints())?.is_empty() => Ok(None),
         Resume::Never => Err(Error::new(
             Exit::CannotCreate,
@@ -67,6 +72,28 @@ pub(super) fn find<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Option<Loaded
             ),
         )),
     }
+}
+
+/// Errors (66): there are no checkpoints in the run, and there were.
+fn refuse_emptied(run: &RunDir) -> Result<()> {
+    if !run.log().exists() {
+        return Ok(());
+    }
+    let log = unix::log::read(&run.log())?;
+    let saved =
+        log.records.iter().filter(|record| record.get("kind").is_some_and(|kind| kind == "saved"));
+    let Some(update) = saved.filter_map(|record| record.get("update")?.as_u64()).max() else {
+        return Ok(());
+    };
+    Err(Error::new(
+        Exit::NoInput,
+        format!(
+            "{} tells of a checkpoint at update {update}, and {} has none: bring it back from a copy, or \
+             begin again with --resume never",
+            run.log().display(),
+            run.checkpoints().display()
+        ),
+    ))
 }
 
 /// Where training stood, after everything that the checkpoint says twice was compared.
@@ -158,6 +185,17 @@ pub(super) fn say(found: &Loaded, accepted: &[String], facts: &Value) {
     }
     if let Some(differs) = machine::differences(found, facts) {
         unix::warn!("bits may differ from those of an uninterrupted run: {differs}");
+    }
+}
+
+/// Says that bits may differ when another number of ranks goes on, unless that makes no difference.
+pub(super) fn say_of_ranks<S: Stage>(job: &Job<S>, found: &Loaded) {
+    let (was, is) = (found.manifest.world, job.ranks.size() as u64);
+    if was != is && !job.config.training.deterministic {
+        unix::warn!(
+            "bits may differ from those of an uninterrupted run: {was} ranks, now {is} \
+             (training.deterministic would make them the same)"
+        );
     }
 }
 

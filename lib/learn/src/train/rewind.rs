@@ -10,15 +10,19 @@
 //! that is killed after it went back and before its next checkpoint comes to the same spike again,
 //! with the same bits, and goes back to the same place.
 
+use super::job::Job;
+use super::keeper::Keeper;
 use super::learner::Learner;
 use super::progress::Progress;
 use super::reporter::Reporter;
 use super::restart::progress_of;
-use super::session::{Job, Session};
+use super::session::Session;
 use super::watch::Spike;
+use crate::checkpoint::{self, Loaded};
 use crate::optim::Schedule;
 use crate::stages::Stage;
 use serde_json::Value;
+use std::path::PathBuf;
 use unix::{Context, Error, Result};
 
 impl<S: Stage> Session<S> {
@@ -43,41 +47,63 @@ impl<S: Stage> Session<S> {
                 rule.rewinds
             )));
         }
-        // The place to go back to may be on its way to the disk.
-        if let Err(error) = self.finish_save(reporter) {
-            reporter.unsaved(&self.progress, &error);
-        }
-        let found = self.saver.before(spike_at)?;
-        let every = job.config.checkpoint.every;
-        if found.is_none() && spike_at > every {
-            return Ok(Some(format!("{told}, and there is no good checkpoint before it")));
-        }
+        let found = match self.place_before(job, reporter, spike_at)? {
+            Ok(found) => found,
+            Err(why) => return Ok(Some(format!("{told}, and {why}"))),
+        };
         let schedule = Schedule::new(&job.config.schedule, job.config.training.updates);
         let schedule = schedule.map_err(Error::config)?;
         let (_, params) = S::open(&job.config)?;
-        let params = params.to_device(job.device)?;
+        let (params, training) = (params.to_device(job.device)?, &job.config.training);
         let mut learner =
-            Learner::new(params, &job.config.optimizer, schedule, &job.config.training);
+            Learner::new(params, &job.config.optimizer, schedule, training, job.ranks)?;
         let (mut progress, mut metrics) = (Progress::default(), Value::Null);
         if let Some(found) = &found {
             progress = progress_of::<S>(found)?;
             metrics = found.manifest.metrics.clone();
-            learner
-                .assign(progress.steps, |name| found.tensors(name))
-                .context(|| found.path().display().to_string())?;
+            learner.assign(&progress, found).context(|| found.path().display().to_string())?;
         }
         let samples = job.config.training.samples_per_update();
         progress.rewinds = self.progress.rewinds + 1;
         progress.passed_over =
             self.progress.passed_over + (spike_at - progress.update + rule.skip) * samples;
         progress.seconds = self.progress.seconds;
-        let superseded = self.saver.go_back(progress.update).unwrap_or_else(|error| {
+        progress.device_seconds = self.progress.device_seconds;
+        let back = |keeper: &mut Keeper| keeper.saver.go_back(progress.update);
+        let superseded = self.keeper.as_mut().map(back).transpose().unwrap_or_else(|error| {
             unix::warn!("checkpoints after update {} stay: {error}", progress.update);
-            Vec::new()
+            None
         });
         self.validated = (progress.update, metrics);
         (self.learner, self.progress, self.stands_at) = (learner, progress, None);
+        let superseded = superseded.unwrap_or_default();
         reporter.rewind(&self.progress, spike_at, spike, &superseded, &told);
         Ok(None)
+    }
+
+    /// The checkpoint before update number `spike_at`, which the first rank looks for; none for the
+    /// beginning. Or why there is no way back.
+    fn place_before(
+        &mut self,
+        job: &Job<S>,
+        reporter: &mut Reporter,
+        spike_at: u64,
+    ) -> Result<Result<Option<Loaded>, &'static str>> {
+        // The place to go back to may be on its way to the disk.
+        if let Err(error) = self.finish_save(job, reporter) {
+            reporter.unsaved(&self.progress, &error);
+        }
+        let before = |keeper: &Keeper| keeper.saver.before(spike_at);
+        let own = self.keeper.as_ref().map(before).transpose()?.flatten();
+        let path = own.as_ref().map(|found| found.path().to_path_buf());
+        let told = job.ranks.broadcast(serde_json::to_vec(&path).map_err(Error::bug)?)?;
+        let path: Option<PathBuf> = serde_json::from_slice(&told).map_err(Error::bug)?;
+        match (own, path) {
+            (None, None) if spike_at > job.config.checkpoint.every => {
+                Ok(Err("there is no good checkpoint before it"))
+            }
+            (None, Some(path)) => Ok(Ok(Some(checkpoint::load(&path)?))),
+            (own, _) => Ok(Ok(own)),
+        }
     }
 }

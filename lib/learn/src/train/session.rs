@@ -1,252 +1,83 @@
-//! One start of a run: what it begins from, and what it holds while it lasts.
+//! A run at work: what one rank holds while a start lasts.
 
+use super::agreement::{Wish, agree};
+use super::comparison::{self, Comparison};
 use super::compiled::Compiled;
-use super::learner::{Learner, Step};
+use super::exchange::Exchange;
+use super::job::Job;
+use super::keeper::{Files, Keeper};
+use super::learner::Learner;
 use super::numerics::Numerics;
+use super::portions::Portions;
 use super::progress::Progress;
 use super::reporter::Reporter;
-use super::{machine, restart};
-use crate::checkpoint::{Done, KeepRules, Loaded, Saver, State};
-use crate::config::{OnSpike, Training};
-use crate::optim::Schedule;
-use crate::stages::{ConfigOf, Stage};
-use dist::Collective;
+use super::under_way::UnderWay;
+use super::validation::validate;
+use crate::checkpoint::{Condition, Saved};
+use crate::stages::Stage;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tensor::Device;
-use unix::budget::Budget;
-use unix::lease::Lease;
-use unix::run_dir::RunDir;
 use unix::signal::Signals;
-use unix::{Context, Error, Result};
+use unix::{Error, Result};
 
-/// From where a start goes on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Resume {
-    /// From the newest good checkpoint of the run, or anew when there is none.
-    Auto,
-    /// Anew; refused where the run has checkpoints.
-    Never,
-    /// From this checkpoint, of this run or another with the same configuration.
-    From(PathBuf),
-}
-
-/// What is to be trained.
-pub struct Job<'a, S: Stage> {
-    /// The configuration.
-    pub config: ConfigOf<S>,
-    /// The configuration as it is written to the run, secrets left out.
-    pub resolved: Value,
-    /// The run directory.
-    pub run: PathBuf,
-    /// From where to go on.
-    pub resume: Resume,
-    /// Whether to go on with a configuration or data that are not those of the checkpoint.
-    pub accept_changes: bool,
-    /// Whether to try again what failed in a way that another start would repeat.
-    pub retry: bool,
-    /// Where to compute.
-    pub device: Device,
-    /// Why there, for people.
-    pub why_device: String,
-    /// The ranks of the run.
-    pub ranks: &'a dyn Collective,
-}
-
-/// What a start found.
-pub(super) enum Start<S: Stage> {
-    /// The run is at its end already.
-    Finished(Box<Progress>),
-    /// There is work.
-    Go(Box<(Session<S>, Reporter)>),
-}
+/// For how long the others may have to wait for the first rank's disk.
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A run at work.
 pub(super) struct Session<S: Stage> {
     pub stage: Arc<S>,
     pub learner: Learner,
     pub progress: Progress,
-    pub saver: Saver,
-    signals: Signals,
-    budget: Budget,
-    /// What a checkpoint holds beside tensors and progress.
-    frame: State,
+    pub portions: Portions,
+    /// Sums over ranks; none yet, or one rank.
+    pub exchange: Option<Exchange>,
+    /// On the first rank.
+    pub keeper: Option<Keeper>,
+    pub signals: Signals,
+    /// The checkpoint that this start goes on from.
+    pub began_at: Option<PathBuf>,
     /// The update of the last validation, and its results: they belong to no other checkpoint.
     pub validated: (u64, Value),
     /// The update of the run's own checkpoint that this start goes on from, unchanged.
     pub stands_at: Option<u64>,
-    numerics: Numerics,
+    pub numerics: Numerics,
+    /// Updates given to the device, the oldest first.
+    pub under_way: VecDeque<UnderWay>,
+    /// When the last one was settled.
+    pub settled: Instant,
     pub compiled: Compiled<S::Batch>,
-    longest_update: Duration,
-    longest_save: Duration,
-    /// Seconds spent by earlier starts.
-    seconds_before: f64,
-    warned_of_cost: bool,
-    /// Dropped after the saver, whose thread writes until then.
-    lease: Lease,
-}
-
-/// Keys that may change from start to start: they decide how the run is made, not what it becomes.
-const OPERATIONAL: [&str; 13] = [
-    "training.compile",
-    "training.mem_budget",
-    "training.attempts_without_progress",
-    "training.verify_every",
-    "training.hash_every",
-    "training.threads",
-    "training.time_limit",
-    "training.prefetch",
-    "training.log_every",
-    "checkpoint.keep_last",
-    "checkpoint.keep_best",
-    "checkpoint.keep_every",
-    "cost",
-];
-
-/// The configuration without what may change from start to start.
-pub(super) fn identity(resolved: &Value) -> Value {
-    let mut identity = resolved.clone();
-    for key in OPERATIONAL {
-        let (path, last) = key.rsplit_once('.').unwrap_or(("", key));
-        let pointer = if path.is_empty() { String::new() } else { format!("/{path}") };
-        if let Some(map) = identity.pointer_mut(&pointer).and_then(Value::as_object_mut) {
-            map.remove(last);
-        }
-    }
-    identity
+    pub longest_update: Duration,
+    /// Where the run stood when this start began.
+    pub before: Progress,
+    pub warned_of_cost: bool,
+    pub comparison: Comparison,
 }
 
 impl<S: Stage> Session<S> {
-    pub fn start(job: &Job<S>) -> Result<Start<S>> {
-        let signals = Signals::install()?;
-        let limit = job.config.training.time_limit.as_deref().map(unix::time::parse_limit);
-        let budget = Budget::from_environment(limit.transpose()?.flatten());
-        let run = RunDir::create_or_open(&job.run)?;
-        if let Some(progress) = restart::finished(job, &run)? {
-            return Ok(Start::Finished(Box::new(progress)));
-        }
-        let lease = restart::lease(&run, signals)?;
-        let found = restart::find(job, &run)?;
-        if let Some(found) = &found
-            && let Some(progress) = restart::ended(job, found)?
-        {
-            return Ok(Start::Finished(Box::new(progress)));
-        }
-        let (stage, params) = S::open(&job.config)?;
-        let training = &job.config.training;
-        let schedule =
-            Schedule::new(&job.config.schedule, training.updates).map_err(Error::config)?;
-        let params = params.to_device(job.device)?;
-        let mut learner = Learner::new(params, &job.config.optimizer, schedule, training);
-        let data_hash = stage.data_hash();
-        let facts = machine::facts(job.device);
-        let (mut progress, mut accepted) = (Progress::default(), Vec::new());
-        if let Some(found) = &found {
-            progress = restart::progress_of::<S>(found)?;
-            accepted = restart::changes(job, found, Some(&stage))?;
-            learner
-                .assign(progress.steps, |name| found.tensors(name))
-                .context(|| found.path().display().to_string())?;
-            restart::say(found, &accepted, &facts);
-            if progress.update > training.updates {
-                return Err(Error::config(format!(
-                    "training.updates is {}, and {} of them are done in {}: no run goes back",
-                    training.updates,
-                    progress.update,
-                    found.path().display()
-                )));
-            }
-        }
-        let metrics = found.as_ref().map_or(Value::Null, |found| found.manifest.metrics.clone());
-        let validated = (progress.update, metrics);
-        let is_ours = |found: &&Loaded| {
-            accepted.is_empty() && found.path().parent() == Some(&*run.checkpoints())
-        };
-        let stands_at = found.as_ref().filter(is_ours).map(|_| progress.update);
-        // Without a checkpoint there is nothing to compare with: the user's word counts.
-        let changed = !accepted.is_empty() || found.is_none() && job.accept_changes;
-        restart::refuse_in_vain(job, &run, &lease, &progress, changed)?;
-        if !accepted.is_empty() {
-            progress.accept(lease.attempt(), &accepted);
-        }
-        let config_hash = crate::config::hash(&identity(&job.resolved));
-        let attempt = lease.attempt();
-        let mut entry = serde_json::json!({
-            "stage": S::NAME,
-            "ranks": job.ranks.size(),
-            "training_threads": tensor::parallel::threads(),
-            "resumed_from": found.as_ref().map(|f| f.path().display().to_string()),
-            "accepted": accepted,
-        });
-        if let (Some(entry), Some(facts)) = (entry.as_object_mut(), facts.as_object()) {
-            entry.extend(facts.clone());
-        }
-        run.record_start(attempt, &entry)?;
-        write_config(&run, &job.resolved)?;
-        let rules = &job.config.checkpoint;
-        let keep = KeepRules {
-            last: rules.keep_last,
-            best: rules.keep_best,
-            every: rules.keep_every,
-            metric: S::METRIC.into(),
-        };
-        let reporter =
-            Reporter::start::<S>(job, &run, &lease, &progress, &accepted, &budget, &learner)?;
-        let anchor = match training.on_spike {
-            OnSpike::Record => 0,
-            OnSpike::Rewind => rules.every,
-        };
-        let mut session = Self {
-            stage: Arc::new(stage),
-            seconds_before: progress.seconds,
-            learner,
-            progress,
-            saver: Saver::new(&run.checkpoints(), keep, attempt)?
-                .anchored(anchor)
-                .with_log(run.log()),
-            signals,
-            budget,
-            frame: State {
-                seed: job.config.seed,
-                stage: S::NAME.into(),
-                config: job.resolved.clone(),
-                config_hash,
-                data_hash,
-                fence: Some(lease.fence().clone()),
-                ..State::default()
-            },
-            validated,
-            stands_at,
-            numerics: Numerics::new(training, job.device),
-            compiled: Compiled::new(training.compile, job.device),
-            longest_update: Duration::ZERO,
-            longest_save: Duration::ZERO,
-            warned_of_cost: false,
-            lease,
-        };
-        let state = session.state()?;
-        session.saver.reserve(&state)?;
-        Ok(Start::Go(Box::new((session, reporter))))
-    }
-
-    /// Whether this process still is the one writer of the run. Errors: 75 when it is not.
+    /// Whether the first rank still is the one writer of the run. Errors: 75 when it is not.
     pub fn still_ours(&self) -> Result<()> {
-        self.lease.fence().check()
+        self.keeper.as_ref().map_or(Ok(()), Keeper::still_ours)
     }
 
-    /// Why the run must stop now, if it must. Rank 0 decides for all.
-    pub fn must_stop(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Option<String> {
+    /// What is to be done after this update, as all ranks see it.
+    pub fn agree(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<Wish> {
         let signal = self.signals.stop_requested().map(|name| format!("signal {name}"));
-        let time = self.budget.must_stop(self.longest_update, self.longest_save);
-        let time = time.then(|| format!("time is nearly over: {}", self.budget));
-        signal.or(time).or_else(|| self.over_budget(job, reporter))
+        let time = |keeper: &Keeper| keeper.out_of_time(self.longest_update);
+        let wrong = self.comparison.found();
+        let machine = wrong.is_some();
+        let stop = wrong
+            .or(signal)
+            .or_else(|| self.keeper.as_ref().and_then(time))
+            .or_else(|| self.over_budget(job, reporter));
+        agree(job.ranks, Wish { stop, machine, save: self.signals.take_checkpoint_request() })
     }
 
     fn over_budget(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Option<String> {
         let cost = &job.config.cost;
-        let budget = cost.budget?;
+        let budget = cost.budget.filter(|_| self.keeper.is_some())?;
         let spent = self.progress.seconds / 3600.0 * cost.rate_per_hour;
         if spent >= 0.9 * budget && !self.warned_of_cost {
             self.warned_of_cost = true;
@@ -257,46 +88,16 @@ impl<S: Stage> Session<S> {
             .then(|| format!("the budget of {budget} is spent (cost.stop_at_budget)"))
     }
 
-    /// What the next pass computes in.
-    pub fn numerics(&self) -> Numerics {
-        self.numerics.at(&self.progress)
-    }
-
-    /// Counts an update.
-    pub fn count(&mut self, training: &Training, loss: f64, step: &Step) {
-        let p = &mut self.progress;
-        let overflow = self.numerics.follow(p, loss, step.applied);
-        p.update += 1;
-        p.samples += training.samples_per_update();
-        let applied = step.applied.then_some((loss, step.gradient_norm));
-        if !overflow {
-            p.watch.note(&training.spike, p.update, applied);
-        }
-        p.steps = self.learner.memory.steps;
-        p.seconds = self.seconds_before + unix::time::process_start().elapsed().as_secs_f64();
-        if step.applied {
-            p.skipped_in_row = 0;
-        } else {
-            p.skipped += 1;
-            p.skipped_in_row += u64::from(!overflow);
-        }
-    }
-
     /// Remembers the longest update, its validation included.
     pub fn note_update(&mut self, took: Duration) {
         self.longest_update = self.longest_update.max(took);
-    }
-
-    /// Whether a signal asked for a checkpoint.
-    pub fn asked_to_save(&self) -> bool {
-        self.signals.take_checkpoint_request()
     }
 
     /// Validates; whether the result is the best so far.
     pub fn validate(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<bool> {
         let started = Instant::now();
         let samples = job.config.training.validation_samples;
-        let metrics = self.stage.validate(self.learner.judged(), samples)?;
+        let metrics = validate(&*self.stage, self.learner.judged(), samples, job.ranks)?;
         let value = metrics.get(S::METRIC).copied().unwrap_or(f64::NAN);
         let best = self.progress.judge(S::METRIC, value);
         let results = serde_json::to_value(&metrics).map_err(Error::bug)?;
@@ -305,90 +106,113 @@ impl<S: Stage> Session<S> {
         Ok(best)
     }
 
-    /// Everything that training needs to go on from here.
-    fn state(&self) -> Result<State> {
-        let mut state = self.frame.clone();
-        state.update = self.progress.update;
-        state.progress = serde_json::to_value(&self.progress).map_err(Error::bug)?;
-        if self.validated.0 == self.progress.update {
-            state.metrics = self.validated.1.clone();
+    /// At updates where it is due, tells a hash of the parameters; or which rank has others.
+    pub fn tell_hash(&self, job: &Job<S>, reporter: &mut Reporter) -> Result<Option<String>> {
+        let (every, done) = (job.config.training.hash_every, self.progress.update);
+        if every == 0 || !done.is_multiple_of(every) {
+            return Ok(None);
         }
-        for (file, tensors) in self.learner.files()? {
-            state.tensors.insert(file.into(), tensors);
-        }
-        state.tensors.insert("constants".into(), self.stage.constants());
-        Ok(state)
+        reporter.hash(&self.progress, &self.learner.hash()?);
+        self.ranks_differ(job)
     }
 
-    /// Begins a checkpoint of what is. Errors: when it could not even be begun; how it ended tell
-    /// [`Session::look_at_save`] and [`Session::finish_save`].
-    fn save(&mut self, reporter: &mut Reporter) -> Result<()> {
-        let state = self.state()?;
-        let started = Instant::now();
-        let saved = self.saver.save(state)?;
-        let stall = started.elapsed();
-        self.ended(reporter, saved.previous.as_ref());
-        reporter.checkpoint(&self.progress, &saved, stall);
+    /// Which rank has other parameters than the first, where they are compared: also before every save, so
+    /// that no checkpoint holds what such a rank has added to the gradients.
+    pub fn ranks_differ(&self, job: &Job<S>) -> Result<Option<String>> {
+        if !comparison::is_wanted(job) {
+            return Ok(None);
+        }
+        let all = job.ranks.gather(self.learner.hash()?.as_bytes())?;
+        Ok(comparison::differ(&all, &comparison::hosts(job.ranks), self.progress.update))
+    }
+
+    /// All tensors of a checkpoint, on the first rank; what the others have of them they send it.
+    fn files(&self, job: &Job<S>) -> Result<Option<Files>> {
+        let files = self.learner.files(job.ranks)?;
+        Ok(files.map(|mut files| {
+            files.push(("constants".into(), self.stage.constants()));
+            files
+        }))
+    }
+
+    /// Takes the memory for checkpoints ahead.
+    pub fn reserve(&mut self, job: &Job<S>) -> Result<()> {
+        // Shards of the optimizer come from all ranks, and not before all of them are here.
+        if job.config.optimizer.shard && job.ranks.size() > 1 {
+            return Ok(());
+        }
+        let files = self.files(job)?;
+        if let (Some(keeper), Some(files)) = (&mut self.keeper, files) {
+            let state = keeper.state(files, &self.progress, None)?;
+            keeper.saver.reserve(&state)?;
+        }
         Ok(())
     }
 
-    /// A checkpoint in the midst of training: one that fails costs a warning, not the run.
-    pub fn try_save(&mut self, reporter: &mut Reporter) {
-        if let Err(error) = self.save(reporter) {
+    /// Begins a checkpoint of what is, on the first rank. Errors: when it could not even be begun.
+    fn save(
+        &mut self,
+        job: &Job<S>,
+        files: Option<Files>,
+        condition: Option<Condition>,
+        reporter: &mut Reporter,
+    ) -> Result<Option<Saved>> {
+        let (Some(keeper), Some(files)) = (&mut self.keeper, files) else { return Ok(None) };
+        let _busy = job.ranks.busy(PATIENCE);
+        let metrics = (self.validated.0 == self.progress.update).then_some(&self.validated.1);
+        let mut state = keeper.state(files, &self.progress, metrics)?;
+        state.condition = condition;
+        keeper.save(state, reporter).map(Some)
+    }
+
+    /// A checkpoint in the midst of training: one that fails costs a warning, not the run. It gets its name
+    /// when all ranks turn out to have the same parameters. Errors: those of the device and the ranks.
+    pub fn try_save(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<()> {
+        let started = Instant::now();
+        let files = self.files(job)?;
+        let (tell, condition) = self.comparison.condition(job, self.progress.update).unzip();
+        let saved = self.save(job, files, condition, reporter).unwrap_or_else(|error| {
             reporter.unsaved(&self.progress, &error);
+            None
+        });
+        if let Some(tell) = tell {
+            // The first rank's is found by the thread that writes, which hashes all.
+            let own = match self.keeper {
+                Some(_) => String::new(),
+                None => self.learner.hash()?,
+            };
+            // Nobody listens where no save was begun.
+            drop(tell.send(job.ranks.gather(own.as_bytes())?));
         }
+        if let Some(saved) = saved {
+            reporter.checkpoint(&self.progress, &saved, started.elapsed());
+        }
+        Ok(())
     }
 
     /// Tells how the save beside training ended, once it has.
     pub fn look_at_save(&mut self, reporter: &mut Reporter) {
-        let ended = self.saver.poll();
-        self.ended(reporter, ended.as_ref());
-        if let Some(Err(error)) = ended {
-            reporter.unsaved(&self.progress, &error);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.look(&self.progress, reporter);
         }
     }
 
     /// Waits for the save that runs. Errors: when it failed; that is for the caller to tell.
-    pub fn finish_save(&mut self, reporter: &mut Reporter) -> Result<()> {
-        let started = Instant::now();
-        let result = self.saver.finish().transpose();
-        self.longest_save = self.longest_save.max(started.elapsed());
-        self.ended(reporter, result.as_ref());
-        result.map_or(Ok(()), |ended| ended.map(drop))
+    pub fn finish_save(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<()> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        let _busy = job.ranks.busy(PATIENCE);
+        keeper.finish(reporter)
     }
 
     /// Saves what is and waits until that is on the disk; nothing is done where it is there already.
-    pub fn save_and_wait(&mut self, reporter: &mut Reporter) -> Result<()> {
+    pub fn save_and_wait(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<()> {
         if self.stands_at != Some(self.progress.update) || self.progress.finished {
-            self.save(reporter)?;
+            let started = Instant::now();
+            let files = self.files(job)?;
+            if let Some(saved) = self.save(job, files, None, reporter)? {
+                reporter.checkpoint(&self.progress, &saved, started.elapsed());
+            }
         }
-        self.finish_save(reporter)
+        self.finish_save(job, reporter)
     }
-
-    fn ended(&mut self, reporter: &mut Reporter, ended: Option<&Result<Done>>) {
-        if let Some(Ok(done)) = ended {
-            self.longest_save = self.longest_save.max(done.took);
-            reporter.saved(done);
-        }
-    }
-}
-
-/// Writes the resolved configuration; that of an earlier start stays beside, numbered, if it differs.
-fn write_config(run: &RunDir, resolved: &Value) -> Result<()> {
-    let text = crate::config::to_yaml(resolved)?;
-    let path = run.config();
-    match std::fs::read_to_string(&path) {
-        Ok(before) if before == text => return Ok(()),
-        Ok(_) => keep_aside(&path)?,
-        Err(_) => {}
-    }
-    unix::publish::publish_bytes(&path, text.as_bytes())
-}
-
-fn keep_aside(path: &Path) -> Result<()> {
-    let aside = (1..)
-        .map(|n| path.with_extension(format!("{n}.yaml")))
-        .find(|p| !p.exists())
-        .unwrap_or_else(|| path.with_extension("old.yaml"));
-    std::fs::rename(path, aside).map_err(|cause| Error::io(path, cause))
 }

@@ -21,7 +21,10 @@ impl Trouble {
                 self.failed += 1;
             }
             Ok(()) if self.failed > 0 => {
-                unix::note!("written again, after {} that failed", self.failed);
+                unix::note!(
+                    "writing works again; {} writes of the log or the status had failed",
+                    self.failed
+                );
                 self.failed = 0;
             }
             Ok(()) => {}

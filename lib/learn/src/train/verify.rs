@@ -1,36 +1,39 @@
 //! Was it the machine? The same batch through the same parameters gives the same bits, always: when
 //! it does not, a processor or memory errs, and neither the data nor the numerics.
 
-use super::learner;
+use super::learner::Learner;
 use super::numerics::Numerics;
 use crate::params::Params;
 use crate::stages::Stage;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 use unix::{Error, Result};
 
 /// Loss and gradients of a batch.
-type Computed = (f64, Vec<Tensor>);
+type Computed = (Tensor, Vec<Tensor>);
 
 /// Two computations of the same that differ.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mismatch {
     /// Where they differ: `loss`, or the parameter of the first gradient that does.
     pub of: String,
     /// Gradients that differ.
     pub gradients: usize,
     /// What a third computation says.
-    pub verdict: &'static str,
+    pub verdict: String,
+    /// What computed them, of its host.
+    pub device: String,
 }
 
 /// Loss and gradients, computed twice; or how the two differ.
 pub fn twice<S: Stage>(
     stage: &S,
-    params: &Params,
+    learner: &Learner,
     batch: &S::Batch,
     numerics: &Numerics,
 ) -> Result<Result<Computed, Mismatch>> {
-    let compute = || learner::gradients(stage, params, batch, numerics);
+    let params = &learner.params;
+    let compute = || learner.gradients(stage, batch, numerics);
     let (first, second) = (compute()?, compute()?);
     let Some((of, gradients)) = difference(params, &first, &second)? else {
         return Ok(Ok(first));
@@ -42,7 +45,8 @@ pub fn twice<S: Stage>(
         (_, true) => "a third agrees with the second: the first was wrong",
         _ => "a third agrees with neither",
     };
-    Ok(Err(Mismatch { of, gradients, verdict }))
+    let device = params.device().to_string();
+    Ok(Err(Mismatch { of, gradients, verdict: verdict.into(), device }))
 }
 
 /// The name of the first difference, and how many gradients differ.
@@ -54,7 +58,7 @@ fn difference(params: &Params, a: &Computed, b: &Computed) -> Result<Option<(Str
         }
     }
     // NaNs of the same bits are the same.
-    if a.0.to_bits() != b.0.to_bits() {
+    if a.0.to_host()?.as_bytes() != b.0.to_host()?.as_bytes() {
         return Ok(Some(("loss".into(), names.len())));
     }
     Ok(names.first().map(|name| ((*name).clone(), names.len())))

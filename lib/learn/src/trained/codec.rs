@@ -2,7 +2,7 @@
 
 use super::{Origin, Parts, Weights};
 use crate::identity::{hash_of_constants, hash_of_model};
-use crate::models::{Codec, CodecModel};
+use crate::models::{Codec, CodecModel, Patches};
 use crate::normalisation::Normalisation;
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
@@ -25,8 +25,7 @@ pub struct TrainedCodec {
     codec: Codec,
     params: Params,
     normalisation: Normalisation,
-    points: usize,
-    tokens: usize,
+    patches: Patches,
     hash: String,
 }
 
@@ -42,10 +41,11 @@ impl TrainedCodec {
     /// From its parts. Errors: 65 when they do not fit each other.
     pub fn new(parts: &Parts) -> Result<Self> {
         let model: CodecModel = parts.section("model")?;
-        let points = grid_of(&parts.constants)?;
-        let grid = model.tokens(&[points]).map_err(Error::data)?;
+        let normalisation = Normalisation::from_constants("field", &parts.constants)?;
+        let grid = grid_of("field.grid", &parts.constants)?;
+        let patches = model.patches(&grid, normalisation.channels()).map_err(Error::data)?;
         let mut builder = Builder::new(0);
-        let codec = Codec::new(&mut builder, &model, grid);
+        let codec = Codec::new(&mut builder, &model, &patches);
         let mut params = builder.finish();
         params.assign(&parts.weights)?;
         Ok(Self {
@@ -54,9 +54,8 @@ impl TrainedCodec {
             model,
             codec,
             params,
-            normalisation: Normalisation::from_constants("field", &parts.constants)?,
-            points,
-            tokens: grid[0] * grid[1],
+            normalisation,
+            patches,
         })
     }
 
@@ -76,14 +75,29 @@ impl TrainedCodec {
         &self.model
     }
 
-    /// Grid points of a field.
-    pub fn points(&self) -> usize {
-        self.points
+    /// Numbers of a field: all points and channels.
+    pub fn field_len(&self) -> usize {
+        self.patches.field_len()
+    }
+
+    /// Points of a field along each axis.
+    pub fn grid(&self) -> &[usize] {
+        self.patches.grid()
+    }
+
+    /// Numbers at a point.
+    pub fn channels(&self) -> usize {
+        self.patches.channels()
     }
 
     /// Tokens of a latent state.
     pub fn tokens(&self) -> usize {
-        self.tokens
+        self.token_grid().iter().product()
+    }
+
+    /// Rows and columns of the tokens.
+    pub fn token_grid(&self) -> [usize; 2] {
+        self.patches.tokens()
     }
 
     /// Features of a token.
@@ -97,8 +111,8 @@ impl TrainedCodec {
     }
 
     /// Mean and deviation of the fields it was trained on.
-    pub fn normalisation(&self) -> Normalisation {
-        self.normalisation
+    pub fn normalisation(&self) -> &Normalisation {
+        &self.normalisation
     }
 
     /// BLAKE3 of its configuration and weights.
@@ -118,45 +132,58 @@ impl TrainedCodec {
 
     /// Refuses (65) a data set whose fields it cannot read.
     pub fn require_fields_of(&self, set: &TrajectorySet) -> Result<()> {
-        let shape = set.shape();
-        if shape.grid == [self.points] && shape.channels == 1 {
+        let (shape, channels) = (set.shape(), self.channels());
+        if shape.grid == self.grid() && shape.channels == channels && set.inputs() == 0 {
             return Ok(());
         }
         Err(Error::data(format!(
-            "the data has {} channels on a grid of {:?}, the codec reads 1 on {}: it was trained on \
-             other data",
-            shape.channels, shape.grid, self.points
+            "the data has {} channels ({} of them inputs) on a grid of {:?}, the codec reads {channels} on \
+             {:?}: it was trained on other data",
+            shape.channels,
+            set.inputs(),
+            shape.grid,
+            self.grid()
         )))
     }
 
-    /// Fields [n, points] in physical units -> latents [n, tokens, dim].
+    /// Fields [n, grid.., channels] in physical units -> latents [n, tokens, dim].
     pub fn encode(&self, fields: &[f32]) -> Result<Tensor> {
-        let count = self.count(fields.len(), self.points)?;
-        let mut latents = Vec::with_capacity(count * self.tokens * self.dim());
-        for fields in fields.chunks(BATCH * self.points) {
-            let shape = [fields.len() / self.points, self.points];
-            let mut input = Tensor::arbitrary(&shape, Dtype::F32);
-            self.normalisation.apply(fields, input.write());
+        let length = self.field_len();
+        let count = self.count(fields.len(), length)?;
+        let mut latents = Vec::with_capacity(count * self.tokens() * self.dim());
+        let mut normalised = vec![0.0; length];
+        for fields in fields.chunks(BATCH * length) {
+            let mut input = Tensor::arbitrary(&[fields.len() / length, length], Dtype::F32);
+            let rows = input.write::<f32>().chunks_exact_mut(length);
+            for (field, out) in fields.chunks_exact(length).zip(rows) {
+                self.normalisation.apply(field, &mut normalised);
+                self.patches.cut(&normalised, out);
+            }
             let tape = Tape::without_gradients();
             let pass = Pass::frozen(&tape, &self.params);
             let z = self.codec.encode(&pass, &pass.data(&input)?)?;
             latents.extend_from_slice(z.value().to_host()?.read::<f32>());
         }
-        Ok(Tensor::of(&latents, &[count, self.tokens, self.dim()]))
+        Ok(Tensor::of(&latents, &[count, self.tokens(), self.dim()]))
     }
 
-    /// Latents [n, tokens, dim] -> fields [n, points] in physical units.
+    /// Latents [n, tokens, dim] -> fields [n, grid.., channels] in physical units.
     pub fn decode(&self, latents: &Tensor) -> Result<Vec<f32>> {
-        let width = self.tokens * self.dim();
+        let (length, width) = (self.field_len(), self.tokens() * self.dim());
         let count = self.count(latents.len(), width)?;
-        let mut fields = vec![0.0; count * self.points];
+        let mut fields = vec![0.0; count * length];
+        let mut joined = vec![0.0; length];
         let batches = latents.read::<f32>().chunks(BATCH * width);
-        for (z, out) in batches.zip(fields.chunks_mut(BATCH * self.points)) {
-            let z = Tensor::of(z, &[z.len() / width, self.tokens, self.dim()]);
+        for (z, out) in batches.zip(fields.chunks_mut(BATCH * length)) {
+            let z = Tensor::of(z, &[z.len() / width, self.tokens(), self.dim()]);
             let tape = Tape::without_gradients();
             let pass = Pass::frozen(&tape, &self.params);
-            let u = self.codec.decode(&pass, &pass.data(&z)?)?;
-            self.normalisation.invert(u.value().to_host()?.read::<f32>(), out);
+            let u = self.codec.decode(&pass, &pass.data(&z)?)?.value().to_host()?;
+            let rows = u.read::<f32>().chunks_exact(length);
+            for (patches, out) in rows.zip(out.chunks_exact_mut(length)) {
+                self.patches.join(patches, &mut joined);
+                self.normalisation.invert(&joined, out);
+            }
         }
         Ok(fields)
     }
@@ -169,14 +196,14 @@ impl TrainedCodec {
     }
 }
 
-/// Grid points, from the constant `field.grid`.
-fn grid_of(constants: &Constants) -> Result<usize> {
-    let found = constants.iter().find(|(name, _)| name == "field.grid");
-    match found.map(|(_, grid)| grid.to_f64()).as_deref() {
-        Some([points]) if *points >= 1.0 && *points < 1e9 => Ok(*points as usize),
-        Some(other) => {
-            Err(Error::data(format!("the checkpoint's field.grid {other:?} is no grid")))
-        }
-        None => Err(Error::data("the checkpoint has no constant field.grid")),
+/// Points along each axis, from a constant.
+pub(super) fn grid_of(name: &str, constants: &Constants) -> Result<Vec<usize>> {
+    let found = constants.iter().find(|(other, _)| other == name);
+    let Some(values) = found.map(|(_, grid)| grid.to_f64()) else {
+        return Err(Error::data(format!("the checkpoint has no constant {name}")));
+    };
+    if values.is_empty() || !values.iter().all(|n| (1.0..1e9).contains(n)) {
+        return Err(Error::data(format!("the checkpoint's {name} {values:?} is no grid")));
     }
+    Ok(values.iter().map(|n| *n as usize).collect())
 }

@@ -4,10 +4,12 @@
 mod codec;
 mod operator;
 mod parts;
+mod steady;
 
 pub use codec::TrainedCodec;
 pub use operator::TrainedOperator;
 pub use parts::{Origin, Parts};
+pub use steady::TrainedSteady;
 
 use serde::{Serialize, Serializer};
 use std::fmt;

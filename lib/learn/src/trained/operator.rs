@@ -57,7 +57,7 @@ impl TrainedOperator {
             &mut builder,
             &model,
             codec.dim(),
-            [1, codec.tokens()],
+            codec.token_grid(),
             data.border.into(),
             Condition::FEATURES,
         );

@@ -19,8 +19,16 @@ pub struct Origin {
     pub update: u64,
     /// Which of its weights.
     pub weights: Weights,
-    /// Hash of the data it was trained on; for a codec that of the split manifest.
+    /// Hash of the data it was trained on: of fields that of the split manifest, or of several, with `+`
+    /// between them.
     pub data: String,
+}
+
+impl Origin {
+    /// Whether it was trained on the data of the split manifest with this hash, among others perhaps.
+    pub fn was_trained_on(&self, manifest_hash: &str) -> bool {
+        self.data.split('+').any(|hash| hash == manifest_hash)
+    }
 }
 
 impl fmt::Display for Origin {

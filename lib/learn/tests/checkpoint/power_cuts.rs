@@ -122,6 +122,11 @@ fn r02_after_any_power_cut_the_old_or_the_new_checkpoint_loads() {
     assert!(all.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
 }
 
+/// Whether it is about a file of this name.
+fn written(op: &Op, name: &str) -> bool {
+    matches!(op, Op::SyncFile(path) if path.ends_with(name))
+}
+
 fn kind(op: &Op) -> &'static str {
     match op {
         Op::Create(_) => "create",
@@ -180,6 +185,20 @@ fn r02_a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
     };
     // Data not durable: what was promised is damaged.
     fault(&crash::without_file_syncs(&scene.ops));
+    // Nor that of any one file, nor before the manifest is written.
+    let synced = |op: &&Op| matches!(op, Op::SyncFile(_));
+    let first = scene.ops.iter().position(|op| synced(&op)).unwrap();
+    let count = scene.ops.iter().filter(synced).count();
+    assert_eq!(count, 4, "a save syncs three files and its manifest, together");
+    for at in first..first + 3 {
+        let mut mutant = scene.ops.clone();
+        let sync = mutant.remove(at);
+        assert!(synced(&&sync), "{sync:?}");
+        fault(&mutant);
+        let manifest = mutant.iter().position(|op| synced(&op) && written(op, "manifest.json"));
+        mutant.insert(manifest.unwrap() + 1, sync);
+        fault(&mutant);
+    }
     // Names not durable: the new one is promised, and only its temporary name is there.
     fault(&crash::without_folder_syncs(&scene.ops, Path::new("")));
     let told = fault(&crash::with_first(&scene.ops, "manifest.json"));
@@ -197,6 +216,35 @@ fn r02_a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
     let mut mutant = scene.ops.clone();
     assert_eq!(mutant.remove(trashed.unwrap() + 1), Op::SyncFolder("".into()));
     fault(&mutant);
+}
+
+/// Of many files only so many are open at a time, and all are durable before the manifest is made.
+#[test]
+fn r02_many_files_are_durable_before_the_manifest() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Recorder::new(folder.path());
+    let mut many = state(seed(), 1);
+    for part in 0..37 {
+        let part = (format!("optim-{part}-of-37"), vec![("w".into(), Tensor::scalar(part as f32))]);
+        many.tensors.extend([part]);
+    }
+    let mut saver = Saver::on(Arc::new(disk.clone()), folder.path(), rules(), 1).unwrap();
+    saver.save(many.clone()).unwrap();
+    saver.finish().unwrap().unwrap();
+    assert!(is_same(&load_newest(folder.path()).unwrap().unwrap(), &many));
+    let (mut waiting, mut most) = (BTreeSet::new(), 0);
+    for op in disk.ops() {
+        match op {
+            Op::Create(path) if path.ends_with("manifest.json") => {
+                assert_eq!(waiting, BTreeSet::new());
+            }
+            Op::Create(path) => assert!(waiting.insert(path)),
+            Op::SyncFile(path) => drop(waiting.remove(&path)),
+            _ => {}
+        }
+        most = most.max(waiting.len());
+    }
+    assert!((2..=16).contains(&most), "{most} open files");
 }
 
 /// fsyncgate: a second fsync of the same file may succeed and prove nothing. Nobody tries one.

@@ -51,8 +51,10 @@ fn saves_wait_for_each_other_and_none_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(folder.path(), last(100), 1).unwrap();
     let mut ended = Vec::new();
-    for update in 1..=12 {
-        let saved = saver.save(large(update, 3)).unwrap();
+    // Made before, so that one is asked for right after the other.
+    let states: Vec<State> = (1..=12).map(|update| large(update, 3)).collect();
+    for state in states {
+        let saved = saver.save(state).unwrap();
         ended.extend(saved.previous.map(|done| done.unwrap().update));
     }
     assert!(saver.waits() > 0, "writing 3 MB with fsync is slower than asking for it");
@@ -60,6 +62,28 @@ fn saves_wait_for_each_other_and_none_is_lost() {
     assert_eq!(ended, (1..=12).collect::<Vec<u64>>());
     for update in 1..=12 {
         load(&folder.path().join(format!("step-{update:08}"))).unwrap();
+    }
+}
+
+/// Files that are written past the page cache, with ends that are nobody's border.
+#[test]
+fn large_files_arrive_to_the_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut saver = Saver::new(folder.path(), last(1), 1).unwrap();
+    for update in 1..=2 {
+        let mut all = state(5, update);
+        for (stem, megabytes) in [("ema", 17), ("optim-0-of-1", 35)] {
+            let values: Vec<f32> =
+                (0..megabytes * 250_000 + 1).map(|i| (i as u64 * update) as f32).collect();
+            let tensors = vec![
+                ("w".to_string(), Tensor::of(&values, &[values.len()])),
+                ("scale".to_string(), Tensor::full(&[3], update as f64, Dtype::F64)),
+            ];
+            all.tensors.insert(stem.into(), tensors);
+        }
+        saver.save(all.clone()).unwrap();
+        saver.finish().unwrap().unwrap();
+        assert!(is_same(&load_newest(folder.path()).unwrap().unwrap(), &all));
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod machine;
 mod non_finite;
+mod ranks;
 mod spike;
 mod stage;
 
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use data::loader::Order;
-use dist::Solo;
+use dist::{Collective, Solo};
 use learn::checkpoint;
 use learn::train::{Job, Resume, train};
 use serde_json::{Value, json};
@@ -36,11 +37,12 @@ fn seed() -> u64 {
 }
 
 impl Run {
-    /// A run of 60 updates with these faults and training keys.
+    /// A run of 60 updates with these faults and training keys. Losses of a few samples, judged by a window of 8 to
+    /// 16, are now and then spikes by chance; only a sample that is wrong by orders of magnitude is one here.
     fn new(folder: &Path, name: &str, seed: u64, faults: Value, training: Value) -> Self {
         let mut keys = json!({
             "updates": 60, "batch_size": BATCH, "accumulation": 2, "ema": 0.9, "validate_every": 5,
-            "log_every": 1, "spike": {"window": 16, "skip": 4},
+            "log_every": 1, "spike": {"window": 16, "skip": 4, "factor": 1000},
         });
         keys.as_object_mut().unwrap().extend(training.as_object().unwrap().clone());
         let config = json!({
@@ -53,6 +55,11 @@ impl Run {
 
     /// Starts the run in this process; its exit status.
     fn start(&self) -> u8 {
+        self.start_on(&Solo)
+    }
+
+    /// This rank's part of a start.
+    fn start_on(&self, ranks: &dyn Collective) -> u8 {
         let config: MeanConfig = serde_json::from_value(self.config.clone()).unwrap();
         let job = Job::<Mean> {
             resolved: serde_json::to_value(&config).unwrap(),
@@ -63,10 +70,13 @@ impl Run {
             retry: false,
             device: tensor::Device::Cpu,
             why_device: String::new(),
-            ranks: &Solo,
+            ranks,
         };
         match train(&job) {
-            Ok(exit) => exit as u8,
+            Ok(exit) => {
+                ranks.close().unwrap();
+                exit as u8
+            }
             Err(error) => {
                 println!("{error}");
                 error.exit as u8
@@ -120,11 +130,13 @@ impl Run {
         let files = newest.manifest.files.iter();
         let tensors = files.map(|file| (file.name.clone(), file.blake3.clone())).collect();
         let mut progress = newest.manifest.progress.clone();
-        progress.as_object_mut().unwrap().remove("seconds");
+        for key in ["seconds", "device_seconds"] {
+            progress.as_object_mut().unwrap().remove(key);
+        }
         let mut log = Vec::new();
         for kind in ["update", "validation"] {
             for mut record in self.records(kind, false) {
-                for key in ["time", "attempt", "seconds", "stall"] {
+                for key in ["time", "attempt", "seconds", "stall", "communication", "waited"] {
                     record.as_object_mut().unwrap().remove(key);
                 }
                 log.push(record.to_string());
@@ -154,5 +166,5 @@ fn child_that_trains() {
     let Some(folder) = std::env::var_os("NUMBERS_FOLDER") else { return };
     let config = std::env::var("NUMBERS_CONFIG").unwrap();
     let run = Run { folder: folder.into(), config: serde_json::from_str(&config).unwrap() };
-    println!("\nended with {}", run.start());
+    println!("\nended with {}", run.start_on(&*dist::open(|| unix::Exit::Failure).unwrap()));
 }

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use data::parameter::Parameter;
 use learn::config::Config;
+use learn::metrics::Regimes;
 use learn::params::{Builder, Init, ParamId, Params};
 use learn::pass::Pass;
-use learn::stages::{Constants, Metrics, Stage};
+use learn::stages::{Constants, Stage};
 use rustix::process::{Signal, getpid, kill_process};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,6 +22,8 @@ const WIDTH: usize = 4;
 
 /// Environment variable: what the process does to itself at which computation, `kill:17` or `term:17`.
 pub const DIE: &str = "NUMBERS_DIE";
+/// Environment variable: [`Faults::flip`] of this process alone, `21:0`.
+pub const FLIP: &str = "NUMBERS_FLIP";
 
 /// What is wrong with the data or the machine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -85,33 +89,41 @@ impl Stage for Mean {
     type Batch = Tensor;
 
     fn open(config: &MeanConfig) -> Result<(Self, Params)> {
-        let rows = config.training.batch_size as usize;
+        // Portions are of one sample then, for batches of up to eight.
+        let rows = match config.training.deterministic {
+            true => 1,
+            false => config.training.batch_size as usize,
+        };
         let mut builder = Builder::new(config.seed);
         let mean = builder.param("mean", &[rows, WIDTH], Init::Uniform(1.0));
         let die = std::env::var(DIE).ok().map(|text| {
             let (signal, at) = text.split_once(':').unwrap();
             (if signal == "kill" { Signal::KILL } else { Signal::TERM }, at.parse().unwrap())
         });
-        let (seed, faults) = (config.seed, config.data.clone());
+        let (seed, mut faults) = (config.seed, config.data.clone());
+        if let Ok(text) = std::env::var(FLIP) {
+            let (at, bit) = text.split_once(':').unwrap();
+            faults.flip = Some((at.parse().unwrap(), bit.parse().unwrap()));
+        }
         let stage = Self { mean, seed, rows, faults, computations: AtomicU64::new(0), die };
         Ok((stage, builder.finish()))
     }
 
     /// So many that a run sees each at most once.
-    fn samples(&self) -> u64 {
-        1_000_000
+    fn sources(&self) -> Vec<(u64, f64)> {
+        vec![(1_000_000, 1.0)]
     }
 
     fn data_hash(&self) -> String {
         "mean".into()
     }
 
-    fn batch(&self, pass: u64, samples: &[u64]) -> Result<Tensor> {
+    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Tensor> {
         let (faults, pass) = (&self.faults, pass + 1);
         let values = Philox::new(self.seed, Purpose::Test);
         let noise = Philox::new(self.seed, Purpose::Noise).at_update(pass);
         let mut rows = Vec::new();
-        for (place, sample) in samples.iter().enumerate() {
+        for (place, sample) in (first..).zip(samples) {
             let is_nan = faults.nan_sample == Some(*sample)
                 || faults.nan_from.is_some_and(|from| pass >= from)
                 || faults.nan_every.is_some_and(|n| pass.is_multiple_of(n));
@@ -125,7 +137,7 @@ impl Stage for Mean {
             };
             for element in 0..WIDTH as u64 {
                 let x = 5.0 + values.normal(*sample, element);
-                rows.push(scale * (x + 0.1 * noise.normal(place as u64, element)));
+                rows.push(scale * (x + 0.1 * noise.normal(place, element)));
             }
         }
         Ok(Tensor::of(&rows, &[samples.len(), WIDTH]))
@@ -148,10 +160,15 @@ impl Stage for Mean {
         pass.apply(SquaredError, &[&mean, &batch, &weights, &channels])
     }
 
-    fn validate(&self, params: &Params, _: u64) -> Result<Metrics> {
-        let values = params.entries()[0].1.to_f64();
-        let error = values.iter().map(|x| (x - 5.0).abs()).sum::<f64>() / values.len() as f64;
-        Ok(Metrics::from([("error".into(), error)]))
+    fn validation_samples(&self) -> u64 {
+        1
+    }
+
+    fn judge(&self, params: &Params, _: &[u64]) -> Result<Regimes> {
+        let values = params.entries()[0].1.to_host()?;
+        let mut regimes = Regimes::default();
+        regimes.add(&Parameter::new("mean", 5.0), values.read(), &vec![5.0; values.len()]);
+        Ok(regimes)
     }
 
     fn constants(&self) -> Constants {

@@ -22,6 +22,7 @@ use machine::{Machine, bytes, median};
 use serde_json::{Map, Value, json};
 use tensor::check::{draw, float_to, inputs};
 use tensor::op::{Case, Draw, Grads, Op, Saved};
+use tensor::updates::decision::{Decision, Rule};
 use tensor::updates::{adamw::AdamW, ema, norm::global_norm, sgd::Sgd};
 use tensor::{Device, Dtype, Tape, Tensor, Var, Wanted, constant, kernel, ops, parallel};
 use unix::cli::Output;
@@ -195,7 +196,10 @@ const UPDATES: &[Update] = &[
         step: |[p, g, m, v]| {
             let (learning_rate, epsilon, weight_decay) = (1e-6, 1e-8, 0.01);
             let betas = [0.9, 0.999];
-            AdamW { learning_rate, betas, epsilon, weight_decay, step: 10 }.apply(1.0, g, p, m, v);
+            let rule = Rule { clip: f64::INFINITY, betas, decay: 0.0, scaled: false };
+            let before = Decision { steps: 9, ..Decision::default() };
+            let decision = rule.decide(&before, [0.0, 0.0], 1.0, learning_rate);
+            AdamW { learning_rate, betas, epsilon, weight_decay }.apply(&decision, g, p, m, v);
         },
     },
     Update {

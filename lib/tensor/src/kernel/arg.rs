@@ -27,6 +27,8 @@ pub(crate) enum Value {
     U64(u64),
     /// `float`.
     F32(f32),
+    /// `double`.
+    F64(f64),
     /// A size that no `int` holds: the launch is refused.
     TooLarge(usize),
 }
@@ -40,6 +42,7 @@ impl Value {
             Value::I32(x) => u64::from(x as u32),
             Value::U32(x) => u64::from(x),
             Value::F32(x) => u64::from(x.to_bits()),
+            Value::F64(x) => x.to_bits(),
             Value::TooLarge(n) => n as u64,
         }
     }
@@ -54,6 +57,7 @@ impl Value {
             Value::I64(_) => 3,
             Value::U64(_) => 4,
             Value::F32(_) => 5,
+            Value::F64(_) => 6,
         }
     }
 }
@@ -105,7 +109,7 @@ macro_rules! number {
     )*};
 }
 
-number!(i32 => I32, u32 => U32, i64 => I64, u64 => U64, f32 => F32);
+number!(i32 => I32, u32 => U32, i64 => I64, u64 => U64, f32 => F32, f64 => F64);
 
 impl From<bool> for Arg<'_> {
     /// An `int`, 0 or 1.

@@ -18,6 +18,7 @@ pub mod cuda;
 pub mod emu;
 pub(crate) mod flat;
 mod graph;
+mod late;
 pub mod memory;
 pub mod product;
 pub(crate) mod rows;
@@ -30,8 +31,9 @@ pub(crate) use arg::Value;
 pub(crate) use backend::{copy, copy_in, copy_out, zero};
 pub use constants::constant;
 pub use graph::Graph;
+pub use late::{Late, later};
 pub use product::set_tf32;
-pub use state::{fail, finish};
+pub use state::{fail, finish, waits};
 pub(crate) use state::{is_sound, run};
 
 use crate::device::Device;
@@ -53,6 +55,7 @@ pub const SOURCES: &[&Source] = &[
     &ops::squared_error::cuda::SOURCE,
     &ops::weighted_sum::cuda::SOURCE,
     &updates::adamw::cuda::SOURCE,
+    &updates::decision::cuda::SOURCE,
     &updates::ema::cuda::SOURCE,
     &updates::norm::cuda::SOURCE,
     &updates::sgd::cuda::SOURCE,

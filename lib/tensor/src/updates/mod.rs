@@ -3,6 +3,7 @@
 //! Each works on one tensor (`apply`) and on all at once (`apply_all`): on devices that is one launch.
 
 pub mod adamw;
+pub mod decision;
 pub mod ema;
 pub mod norm;
 pub mod sgd;

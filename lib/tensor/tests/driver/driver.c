@@ -1,7 +1,7 @@
 // A CUDA driver without a GPU: the functions that kernel/cuda calls, with streams whose work happens at
 // any time that their order allows, in an order drawn by DRIVER_SEED.
 //
-// Device memory is host memory. Kernels are three functions of this file, found by name. What is not
+// Device memory is host memory. Kernels are four functions of this file, found by name. What is not
 // ordered by events or waits goes wrong sooner or later: a copy reads pinned memory when it runs, not
 // when it is given. DRIVER_DEVICES, DRIVER_VERSION and DRIVER_MEMORY say what the machine is like.
 
@@ -15,7 +15,7 @@ enum { SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 100, INVALID_CONTEXT =
 typedef unsigned long long address;
 typedef struct stream stream;
 typedef struct { stream* stream; long position; } event;
-typedef struct { enum { ADD, FAULT, NOTHING } does; unsigned granted; } function;
+typedef struct { enum { ADD, FAULT, NOTHING, HANG } does; unsigned granted; } function;
 typedef struct {
     enum { COPY, SET, KERNEL, WAIT } kind;
     void *to, *from;
@@ -58,6 +58,7 @@ static unsigned draw(unsigned below) {
 
 static int ready(const stream* s) {
     const work* w = &s->queue[s->done % 65536];
+    if (w->kind == KERNEL && w->kernel->does == HANG) return 0;
     return s->done < s->given && (w->kind != WAIT || !w->until.stream ||
                                   w->until.stream->done >= w->until.position);
 }
@@ -222,6 +223,7 @@ int cuModuleGetFunction(function** found, void* module, const char* name) {
     if (!strcmp(name, "fake_add")) f->does = ADD;
     else if (!strcmp(name, "fake_fault")) f->does = FAULT;
     else if (!strcmp(name, "fake_nothing")) f->does = NOTHING;
+    else if (!strcmp(name, "fake_hang")) f->does = HANG;
     else result = NOT_FOUND;
     *found = f;
     LEAVE

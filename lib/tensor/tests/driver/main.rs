@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 use tensor::kernel::cuda::Gpu;
-use tensor::kernel::{Grid, Source, finish};
+use tensor::kernel::{Grid, Source, finish, later, waits};
 use tensor::{Device, Dtype, Tensor, args};
 
 /// Set in the processes that have the driver.
@@ -91,6 +91,44 @@ fn copies_keep_to_the_order_of_launches() {
         assert!(zeros.read::<f32>().iter().all(|x| *x == 0.0), "{n}: cleared");
     }
     finish(GPU).unwrap();
+}
+
+#[test]
+fn a_value_that_is_wanted_later_waits_for_no_later_kernel() {
+    if !inside("a_value_that_is_wanted_later_waits_for_no_later_kernel", &[]) {
+        return;
+    }
+    let mut x = Tensor::of(&values(100, 0), &[100]).to_device(GPU).unwrap();
+    let expect = |add: f32| values(100, 0).iter().map(|x| x + add).collect::<Vec<f32>>();
+    // Ever more of them at once, taken in either order, or not at all.
+    for round in 1..20 {
+        let mut sent = Vec::new();
+        for i in 0..round {
+            add(&mut x, 1.0);
+            sent.push((later(&x), i + 1));
+            // What is free of what was sent is written to before it is taken.
+            add(&mut Tensor::zeros_on(GPU, &[100], Dtype::F32), 5.0);
+        }
+        if round % 2 == 0 {
+            sent.reverse();
+        }
+        if round % 3 == 0 {
+            sent.pop();
+        }
+        for (late, added) in sent {
+            assert!(late.wait().unwrap().read::<f32>() == expect(added as f32), "{round}");
+        }
+        add(&mut x, -round as f32);
+    }
+    // A kernel that never ends: whoever waits for it ends this process.
+    let waits = waits();
+    let late = later(&x);
+    SOURCE.launch(Dtype::F32, "fake_hang", Grid::new(1, 32), args![&x, 1i32, 1.0f32]);
+    add(&mut x, 1.0);
+    assert!(late.wait().unwrap().read::<f32>() == expect(0.0));
+    assert_eq!(tensor::kernel::waits(), waits);
+    let many = Tensor::zeros_on(GPU, &[1025], Dtype::F32);
+    assert!(later(&many).wait().unwrap_err().to_string().contains("too many for later"));
 }
 
 #[test]

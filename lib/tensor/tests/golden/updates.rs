@@ -2,6 +2,7 @@
 
 use crate::{Golden, agree};
 use tensor::updates::adamw::AdamW;
+use tensor::updates::decision::{Decision, Rule};
 use tensor::updates::norm::{clip_scale, global_norm};
 use tensor::updates::{ema, sgd::Sgd};
 use tensor::{Dtype, Tensor};
@@ -45,10 +46,12 @@ fn adamw(name: &str, clipped: bool) {
             betas: [number("beta1"), number("beta2")],
             epsilon: number("eps"),
             weight_decay: number("weight_decay"),
-            step: t as u64,
         };
+        let rule = Rule { clip: f64::INFINITY, betas: op.betas, decay: 0.0, scaled: false };
+        let before = Decision { steps: t as u64 - 1, ..Decision::default() };
+        let decision = rule.decide(&before, [0.0, 0.0], 1.0, op.learning_rate);
         let [m, v] = &mut moments;
-        op.apply(scale, g, p, m, v);
+        op.apply(&Decision { scale, ..decision }, g, p, m, v);
     });
     assert!(whole > 0 && clipped == (scaled > 0), "{scaled} steps clipped, {whole} not");
 }

@@ -2,7 +2,8 @@
 //!
 //! Clocks are not trusted alone. The age of a heartbeat is the difference of two times of the same
 //! file system, so hosts need not agree; and because that clock may jump, an old heartbeat only leads
-//! to a wait, by the monotonic clock of this process, in which a living owner would show itself.
+//! to a wait, by the monotonic clock of this process, in which a living owner would show itself. Time in which
+//! this process did not run is no part of it: what stood still here may have stood still there.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::{Error, Exit, Result, note};
 
 /// Heartbeats after which a lease is looked at as stale: 3, and 60 s for the caches of network file
 /// systems when there is one every 10 s.
-const STALE: u32 = 9;
+pub(super) const STALE: u32 = 9;
 /// Heartbeats that are then waited for.
 const WATCH: u32 = 3;
 
@@ -59,13 +60,16 @@ pub(super) fn judge(
         age.as_secs_f64(),
         wait.as_secs_f64()
     );
-    let began = Instant::now();
-    while began.elapsed() < wait {
+    let (began, pause) = (Instant::now(), (beat / 10).min(Duration::from_secs(1)));
+    let mut watched = Duration::ZERO;
+    while watched < wait {
         if stop() {
             let text = "stopped while waiting for the lease of the run";
             return Err(Error::new(Exit::Again, text));
         }
-        std::thread::sleep((beat / 10).min(Duration::from_secs(1)));
+        let since = Instant::now();
+        std::thread::sleep(pause);
+        watched += since.elapsed().min(2 * pause);
         let Some(now) = look(path)? else { return Ok(Verdict::Vanished) };
         if let Some(free) = plainly_free(&now, me) {
             return Ok(free);

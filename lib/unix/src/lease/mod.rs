@@ -14,6 +14,7 @@ mod fence;
 mod files;
 mod judge;
 mod owner;
+mod seen;
 
 use std::fmt;
 use std::path::Path;
@@ -27,6 +28,7 @@ pub use fence::Fence;
 use files::{Candidate, mark_released, numbers, path_of, remove_older, touch};
 use judge::{Verdict, judge};
 pub use owner::{HEARTBEAT_VARIABLE, Owner};
+pub use seen::{Seen, see};
 
 /// The lease of a run, held by this process until it is dropped.
 #[derive(Debug)]

@@ -2,9 +2,11 @@ use super::*;
 use std::fs::File;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 const BEAT: Duration = Duration::from_millis(100);
+/// Of an owner that must not be taken for dead while this machine holds the test up.
+const SLOW: f64 = 30.0;
 
 /// A process of another machine, of which nothing is known but its heartbeat.
 fn stranger(n: u32) -> Owner {
@@ -30,19 +32,34 @@ fn kill(mut lease: Lease) {
     std::mem::forget(lease);
 }
 
-fn set_time(lease: &Lease, time: SystemTime) {
-    File::options().write(true).open(&lease.path).unwrap().set_modified(time).unwrap();
+/// The same with a heartbeat that is fresh for minutes.
+fn slow(n: u32) -> Owner {
+    Owner { heartbeat: SLOW, ..stranger(n) }
+}
+
+fn set_time(path: &Path, time: SystemTime) {
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+/// Makes a lease one whose last heartbeat was an hour ago, and was to come every [`BEAT`].
+fn grow_old(path: &Path) {
+    let owner = files::look(path).unwrap().unwrap().owner;
+    if let Some(owner) = owner {
+        let quick = Owner { heartbeat: BEAT.as_secs_f64(), ..owner };
+        std::fs::write(path, serde_json::to_vec(&quick).unwrap()).unwrap();
+    }
+    set_time(path, SystemTime::now() - Duration::from_secs(3600));
 }
 
 #[test]
 fn a_fresh_lease_names_its_owner() {
     let folder = tempfile::tempdir().unwrap();
-    let owner = Owner { job: Some("120_4".into()), ..stranger(1) };
+    let owner = Owner { job: Some("120_4".into()), ..slow(1) };
     let first = Lease::take_as(owner, folder.path(), || Ok(7), &|| false).unwrap();
     assert_eq!(first.attempt(), 7);
     let error = take(stranger(2), folder.path()).unwrap_err();
     assert_eq!(error.exit, Exit::Again);
-    for part in ["attempt 7", "job 120_4", "node1", "process 1", "0 s ago"] {
+    for part in ["attempt 7", "job 120_4", "node1", "process 1", "last sign of life"] {
         assert!(error.to_string().contains(part), "{error}");
     }
     first.fence().look().unwrap();
@@ -60,25 +77,24 @@ fn a_process_of_this_machine_that_is_gone_is_followed_at_once() {
     let gone = Owner { pid: child.id(), ..Owner::this_process() };
     child.wait().unwrap();
     kill(take(gone, folder.path()).unwrap());
-    let started = Instant::now();
+    // Its heartbeat is fresh: nothing else would let another one in.
     assert_eq!(take(Owner::this_process(), folder.path()).unwrap().attempt(), 2);
-    assert!(started.elapsed() < Duration::from_secs(5), "no heartbeat was waited for");
 }
 
 /// R26: the older owner is only slow; it writes nothing once it is followed.
 #[test]
 fn r26_an_owner_that_stands_still_is_followed_and_fenced() {
     let folder = tempfile::tempdir().unwrap();
-    let mut slow = take(stranger(1), folder.path()).unwrap();
+    let mut slow = take(slow(1), folder.path()).unwrap();
     let (stop, heart) = slow.heart.take().unwrap();
     drop(stop);
     heart.join().unwrap();
     assert!(take(stranger(2), folder.path()).is_err(), "its last heartbeat is fresh");
-    std::thread::sleep(BEAT * 10);
+    grow_old(&slow.path);
     slow.fence().look().unwrap();
     let next = take(stranger(2), folder.path()).unwrap();
     assert_eq!(next.attempt(), 2);
-    std::thread::sleep(BEAT);
+    std::thread::sleep(Duration::from_millis(1100)); // a look is trusted for a second
     let error = slow.fence().check().unwrap_err();
     assert_eq!(error.exit, Exit::Again);
     for part in ["attempt 1 stops", "attempt 2", "node2"] {
@@ -115,14 +131,16 @@ fn clocks_that_jump_mislead_nobody() {
     let hour = Duration::from_secs(3600);
     for time in [SystemTime::now() - hour, SystemTime::now() + hour] {
         let folder = tempfile::tempdir().unwrap();
-        let alive = take(stranger(1), folder.path()).unwrap();
-        set_time(&alive, time);
+        // One beat a second; the other waits for three, or for nine.
+        let alive = take(Owner { heartbeat: 1.0, ..stranger(1) }, folder.path()).unwrap();
+        set_time(&alive.path, time);
         let error = take(stranger(2), folder.path()).unwrap_err();
         assert_eq!(error.exit, Exit::Again, "{error}");
         alive.fence().look().unwrap();
         let path = alive.path.clone();
         kill(alive);
-        File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+        grow_old(&path);
+        set_time(&path, time);
         assert_eq!(take(stranger(2), folder.path()).unwrap().attempt(), 2);
     }
 }
@@ -133,8 +151,10 @@ fn r26_of_fifty_starts_at_once_one_has_the_lease() {
     for with_dead in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         if with_dead {
-            kill(take(stranger(99), folder.path()).unwrap());
-            std::thread::sleep(BEAT * 10);
+            let dead = take(slow(99), folder.path()).unwrap();
+            let path = dead.path.clone();
+            kill(dead);
+            grow_old(&path);
         }
         let gate = Barrier::new(50);
         let writers = AtomicBool::new(false);
@@ -143,7 +163,7 @@ fn r26_of_fifty_starts_at_once_one_has_the_lease() {
                 let (gate, writers, folder) = (&gate, &writers, folder.path());
                 scope.spawn(move || {
                     gate.wait();
-                    let lease = match take(stranger(n), folder) {
+                    let lease = match take(slow(n), folder) {
                         Ok(lease) => lease,
                         Err(error) => {
                             assert_eq!(error.exit, Exit::Again, "{error}");
@@ -215,18 +235,17 @@ fn a_slow_candidate_does_not_take_an_old_number() {
 fn a_damaged_lease_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(path_of(folder.path(), 3), "").unwrap();
-    let owner = Owner { ..stranger(2) };
-    let error = take(owner.clone(), folder.path()).unwrap_err();
+    let error = take(slow(2), folder.path()).unwrap_err();
     assert!(error.to_string().contains("attempt 3, last sign of life"), "{error}");
-    std::thread::sleep(BEAT * 10);
-    assert_eq!(take(owner, folder.path()).unwrap().attempt(), 4);
+    grow_old(&path_of(folder.path(), 3));
+    assert_eq!(take(stranger(2), folder.path()).unwrap().attempt(), 4);
 }
 
 #[test]
 fn the_same_job_started_again_need_not_wait_for_the_heartbeat_to_grow_old() {
     let folder = tempfile::tempdir().unwrap();
     let job = |restarts, n| Owner { job: Some("7".into()), restarts, ..stranger(n) };
-    let before = take(job(0, 1), folder.path()).unwrap();
+    let before = take(Owner { heartbeat: 1.0, ..job(0, 1) }, folder.path()).unwrap();
     assert!(take(job(1, 2), folder.path()).is_err(), "it lives, whatever SLURM says");
     kill(before);
     assert_eq!(take(job(1, 2), folder.path()).unwrap().attempt(), 2);
@@ -245,13 +264,11 @@ fn on_a_full_disk_it_is_given_back_by_its_time() {
 #[test]
 fn waiting_ends_when_asked_to() {
     let folder = tempfile::tempdir().unwrap();
-    let owner = Owner { heartbeat: 10.0, ..stranger(1) };
-    let lease = take(owner, folder.path()).unwrap();
-    set_time(&lease, SystemTime::now() - Duration::from_secs(3600));
-    let started = Instant::now();
+    let lease = take(slow(1), folder.path()).unwrap();
+    set_time(&lease.path, SystemTime::now() - Duration::from_secs(3600));
     let error = Lease::take_as(stranger(2), folder.path(), || Ok(1), &|| true).unwrap_err();
     assert_eq!(error.exit, Exit::Again);
-    assert!(started.elapsed() < Duration::from_secs(5), "{error}");
+    assert!(error.to_string().contains("stopped while waiting"), "{error}");
 }
 
 #[test]

@@ -12,7 +12,7 @@
 mod publisher;
 mod temporary;
 
-pub use publisher::Publisher;
+pub use publisher::{Publisher, Written};
 pub use temporary::TEMPORARY_PREFIX;
 
 use std::fs::File;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::FileWriter;
 use super::temporary::Temporary;
@@ -38,21 +38,24 @@ impl<'d> Publisher<'d> {
     ) -> Result<T> {
         let temporary = Temporary::beside(self.disk, path)?;
         let file = self.disk.create(&temporary.path);
-        let value = durable(file.map_err(|cause| Error::create(path, cause))?, path, write)?;
+        let file = file.map_err(|cause| Error::create(path, cause))?;
+        let (written, value) = written(file, path, write)?;
+        written.sync()?;
         self.rename(&temporary.path, path, Rename::Replace)?;
         Ok(value)
     }
 
-    /// Writes and syncs a new file of about `bytes` bytes inside a folder that is not published yet. Its
-    /// name becomes durable with the folder. Errors: 73, 74, naming `path`.
-    pub fn inner_file<T>(
+    /// Writes a new file of about `bytes` bytes inside a folder that is not published yet. Its content is
+    /// durable after [`Written::sync`], its name with the folder. Errors: 73, 74, naming `path`.
+    pub fn inner_file(
         &self,
         path: &Path,
         bytes: u64,
-        write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
-    ) -> Result<T> {
+        write: impl FnOnce(&mut FileWriter) -> io::Result<()>,
+    ) -> Result<Written> {
         let file = self.disk.create_sized(path, bytes);
-        durable(file.map_err(|cause| Error::create(path, cause))?, path, write)
+        let file = file.map_err(|cause| Error::create(path, cause))?;
+        written(file, path, write).map(|(written, ())| written)
     }
 
     /// [`super::publish_folder`]
@@ -66,8 +69,8 @@ impl<'d> Publisher<'d> {
         })
     }
 
-    /// As [`Publisher::folder`], for a `fill` that makes only files, each by [`Publisher::inner_file`]:
-    /// they are durable already, and their folder remains.
+    /// As [`Publisher::folder`], for a `fill` that makes only files, each by [`Publisher::inner_file`], and
+    /// syncs them: their folder remains.
     pub fn folder_of_files<T>(
         &self,
         path: &Path,
@@ -166,19 +169,37 @@ impl<'d> Publisher<'d> {
     }
 }
 
-/// Writes and syncs `file`, which will be `path`.
-fn durable<T>(
+/// A file that is written, but not durable yet.
+#[must_use]
+pub struct Written {
+    file: Box<dyn DiskFile>,
+    path: PathBuf,
+}
+
+impl Written {
+    /// Makes it durable. Errors: 74, and the file is lost.
+    pub fn sync(mut self) -> Result<()> {
+        let synced = self.file.sync().and_then(|()| point("publish.synced"));
+        synced.map_err(|cause| write_error(&self.path, cause))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Writes `file`, which will be `path`.
+fn written<T>(
     file: Box<dyn DiskFile>,
     path: &Path,
     write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
-) -> Result<T> {
+) -> Result<(Written, T)> {
     let mut writer = BufWriter::with_capacity(1 << 20, file);
     let written = point("publish.created").and_then(|()| write(&mut writer)).and_then(|value| {
-        let mut file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
         point("publish.written")?;
-        file.sync()?;
-        point("publish.synced")?;
-        Ok(value)
+        Ok((Written { file, path: path.to_path_buf() }, value))
     });
     written.map_err(|cause| write_error(path, cause))
 }

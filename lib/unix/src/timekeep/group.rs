@@ -18,11 +18,16 @@ use crate::{Error, Exit, Result};
 /// Signals that the command gets when timekeep gets them.
 pub const PASSED_ON: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
 
+/// Programs that answer TERM, INT and HUP by killing their tasks, at once or soon after, and hand USR1 and
+/// USR2 on to them. They never get the former passed on.
+const LAUNCHERS: [&str; 7] =
+    ["srun", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.openmpi", "mpiexec.hydra", "orterun"];
+
 /// The running group.
 pub struct Group {
     leader: Pid,
-    /// `srun` answers a TERM with killing its step at once, so it never gets one passed on.
-    is_srun: bool,
+    /// Whether it starts the tasks of a step and stands before them ([`LAUNCHERS`]).
+    pub is_launcher: bool,
 }
 
 impl Group {
@@ -39,8 +44,9 @@ impl Group {
         let child = command.spawn()?; // reaped by `reap`, with all the others
         let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let leader = id.ok_or_else(|| io::Error::other("a process without an id"))?;
-        let is_srun = Path::new(&words[0]).file_name() == Some(OsStr::new("srun"));
-        Ok(Self { leader, is_srun })
+        let name = Path::new(&words[0]).file_name();
+        let is_launcher = LAUNCHERS.iter().any(|launcher| name == Some(OsStr::new(launcher)));
+        Ok(Self { leader, is_launcher })
     }
 
     /// Sends a signal to all of the group; one that is gone needs none.
@@ -52,7 +58,7 @@ impl Group {
     pub fn pass_on(&self, number: i32, warn_signal: Signal) -> Option<(Signal, bool)> {
         let mut signal = Signal::from_named_raw(number)?;
         let asks_to_end = signal != Signal::USR2 && signal != Signal::CONT;
-        if self.is_srun && [Signal::TERM, Signal::INT, Signal::HUP].contains(&signal) {
+        if self.is_launcher && [Signal::TERM, Signal::INT, Signal::HUP].contains(&signal) {
             signal = warn_signal;
         }
         self.send(signal);

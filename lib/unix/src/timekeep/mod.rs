@@ -8,14 +8,23 @@
 //! A command that begins within its margin is warned after ten seconds, when it listens.
 //! The command runs in a process group of its own; signals go to the whole group, so that a shell
 //! around a program does not keep them to itself. What the command leaves running behind in its
-//! group gets the grace to end.
+//! group gets the grace to end. In a batch job, 75 then leads to another start ([`again`]).
+//!
+//! Beside it, what stands in run directories: [`runs`], [`record`], [`submit`], [`interval`].
 
+pub mod again;
 mod group;
+pub mod interval;
+pub mod record;
+pub mod runs;
+pub mod submit;
+mod watch;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::os::unix::process::parent_id;
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 pub use rustix::process::Signal;
@@ -24,9 +33,11 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT};
 
 use crate::budget::{Budget, END_TIME_VARIABLE, round};
 use crate::time::{format_duration, unix_seconds};
-use crate::{Error, Exit, Result, note, signal};
+use crate::{Error, Exit, Result, note, signal, warn};
+pub use again::{OnFailure, Requeue, Then};
 use group::Group;
 pub use group::parse_warn_signal;
+use watch::Watch;
 
 /// What `timekeep run` is asked to do.
 #[derive(Clone, Debug)]
@@ -41,6 +52,8 @@ pub struct Plan {
     pub grace: Duration,
     /// Program and arguments.
     pub command: Vec<OsString>,
+    /// What follows when it has ended.
+    pub then: Then,
 }
 
 /// What made the command end.
@@ -93,10 +106,12 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Runs the command to its end and the end of all it started in its group.
+/// Runs the command to its end and the end of all it started in its group, tells `report` how it ended,
+/// and does what follows; gives the status to end with.
 /// Errors: 2 for a margin that is not shorter than the limit; 126 and 127, as in a shell, are
 /// no errors but the status of a command that cannot be run.
-pub fn run(plan: &Plan) -> Result<Ended> {
+pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8> {
+    let shell = parent_id();
     let budget = plan_budget(plan)?;
     let events = receive_signals()?;
     let start = Instant::now();
@@ -117,15 +132,20 @@ pub fn run(plan: &Plan) -> Result<Ended> {
             let name = Path::new(&plan.command[0]).display();
             note!("cannot run {name}: {cause}");
             let missing = cause.kind() == std::io::ErrorKind::NotFound;
-            return Ok(ended(Cause::Itself, if missing { 127 } else { 126 }, None));
+            let ended = ended(Cause::Itself, if missing { 127 } else { 126 }, None);
+            report(&ended)?;
+            let follow = again::follow(&plan.then, ended.status, &budget, false);
+            return Ok(again::end(follow, &ended, &events, shell));
         }
     };
-    let mut watch = Watch { plan, events, group, cause: Cause::Itself, limit: end.map(|e| e.at) };
+    let mut watch = Watch::new(plan, events, group, budget);
     let (status, signal) = watch.until_child_ended()?;
     let ended = ended(watch.cause, status, signal);
     note!("{ended}");
     watch.until_group_gone()?;
-    Ok(ended)
+    report(&ended)?;
+    let follow = again::follow(&plan.then, status, &watch.budget, watch.got_term);
+    Ok(again::end(follow, &ended, &watch.events, shell))
 }
 
 /// All limits, told to the user.
@@ -151,6 +171,20 @@ fn plan_budget(plan: &Plan) -> Result<Budget> {
         Some(_) => note!("time limit: {budget}, warning {} before", format_duration(plan.margin)),
         None => note!("time limit: none"),
     }
+    if let Some(left) = budget.left() {
+        let first = left.checked_sub(plan.margin).filter(|time| !time.is_zero());
+        let first = first.unwrap_or(watch::BEFORE_LISTENING.min(left));
+        if plan.limit.is_none() && first <= watch::BEFORE_LISTENING {
+            warn!(
+                "{} left, and a warning {} before the end: the command is told to stop {} after its start, \
+                 and does little or nothing; it wants more time (sbatch --time) or a shorter \
+                 LONGHAUL_MARGIN (--margin)",
+                format_duration(round(left)),
+                format_duration(plan.margin),
+                format_duration(round(first)),
+            );
+        }
+    }
     Ok(budget)
 }
 
@@ -165,129 +199,4 @@ fn receive_signals() -> Result<Receiver<i32>> {
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || signals.forever().try_for_each(|signal| send.send(signal)));
     Ok(receive)
-}
-
-/// A command that begins within its margin is warned after this time.
-const BEFORE_LISTENING: Duration = Duration::from_secs(10);
-/// How often the rest of a group is looked at.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long a killed process may take to go.
-const AFTER_KILL: Duration = Duration::from_secs(5);
-
-/// One thing to do when its time comes.
-struct Step {
-    at: Instant,
-    signal: Signal,
-    cause: Cause,
-}
-
-struct Watch<'a> {
-    plan: &'a Plan,
-    events: Receiver<i32>,
-    group: Group,
-    cause: Cause,
-    limit: Option<Instant>,
-}
-
-impl Watch<'_> {
-    /// Passes signals on and keeps the time until the command itself has ended.
-    fn until_child_ended(&mut self) -> Result<(u8, Option<String>)> {
-        let mut steps = self.steps().into_iter().peekable();
-        loop {
-            if let Some(end) = self.group.reap()? {
-                return Ok(end);
-            }
-            if let Some(step) = steps.next_if(|step| step.at <= Instant::now()) {
-                self.cause = step.cause;
-                let name = group::name(step.signal);
-                note!("time limit {}: sending {name}", self.limit_in_words());
-                self.group.send(step.signal);
-            } else {
-                self.wait(steps.peek().map(|step| step.at));
-            }
-        }
-    }
-
-    /// What the limit leads to, in the order of time; nothing without a limit.
-    fn steps(&self) -> Vec<Step> {
-        let Some(limit) = self.limit else { return Vec::new() };
-        let Plan { margin, grace, warn_signal, .. } = *self.plan;
-        let now = Instant::now();
-        let mut warning = limit.checked_sub(margin).unwrap_or(now);
-        if warning <= now {
-            // A signal that comes before the command listens would end it.
-            warning = limit.min(now + BEFORE_LISTENING);
-        }
-        let mut steps = vec![Step { at: warning, signal: warn_signal, cause: Cause::Warned }];
-        // A grace beyond what the clock can tell is for ever.
-        let after = |grace| limit.checked_add(grace);
-        let last = [
-            (after(grace), Signal::TERM, Cause::Terminated),
-            (after(grace.saturating_mul(2)), Signal::KILL, Cause::Killed),
-        ];
-        steps.extend(
-            last.into_iter()
-                .filter_map(|(at, signal, cause)| at.map(|at| Step { at, signal, cause })),
-        );
-        steps
-    }
-
-    /// Waits for the processes the command left behind: one grace for them to end, one more after
-    /// TERM, and a moment after KILL.
-    fn until_group_gone(&mut self) -> Result<()> {
-        let grace = self.plan.grace;
-        if self.group.is_alive()? {
-            note!("waiting up to {} for what it left running", format_duration(grace));
-        }
-        let patience =
-            [(grace, None), (grace, Some(Signal::TERM)), (AFTER_KILL, Some(Signal::KILL))];
-        for (time, signal) in patience {
-            if let Some(signal) = signal.filter(|_| self.group.is_alive().unwrap_or(false)) {
-                note!("sending {} to what is left", group::name(signal));
-                self.group.send(signal);
-            }
-            let start = Instant::now();
-            while self.group.is_alive()? && start.elapsed() < time {
-                // A process whose parent lives gives no CHLD to us: look now and then.
-                self.wait(Instant::now().checked_add(LOOK));
-            }
-        }
-        if self.group.is_alive()? {
-            note!("some processes cannot be killed (waiting for a disk?), leaving them");
-        }
-        Ok(())
-    }
-
-    /// Waits for a signal until `due` and passes it on.
-    fn wait(&mut self, due: Option<Instant>) {
-        let received = match due {
-            Some(due) => self.events.recv_timeout(due.saturating_duration_since(Instant::now())),
-            None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
-        match received {
-            Ok(SIGCHLD) | Err(RecvTimeoutError::Timeout) => {}
-            Ok(number) => {
-                if let Some((signal, asks_to_end)) =
-                    self.group.pass_on(number, self.plan.warn_signal)
-                {
-                    note!("passing {} on", group::name(signal));
-                    if asks_to_end && self.cause == Cause::Itself {
-                        self.cause = Cause::Signalled;
-                    }
-                }
-            }
-            // The thread cannot end while we hold its receiver; if it did, poll.
-            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
-        }
-    }
-
-    /// `in 00:05:00` or `passed 00:01:00 ago`.
-    fn limit_in_words(&self) -> String {
-        let Some(limit) = self.limit else { return "unknown".into() };
-        let now = Instant::now();
-        match limit.checked_duration_since(now) {
-            Some(left) => format!("in {}", format_duration(round(left))),
-            None => format!("passed {} ago", format_duration(round(now - limit))),
-        }
-    }
 }

@@ -14,7 +14,7 @@ fn near(a: f64, b: f64) {
 
 #[test]
 fn by_hand() {
-    let spectrum = Spectrum::new(4);
+    let spectrum = Spectrum::new(&[4], 1);
     let mut sums = FieldErrors::default();
     // Errors 1 1 1 1 of a field 2 2 2 2, then 0 -2 0 2 of 3 0 0 4.
     sums.add(&[3.0, 3.0, 3.0, 3.0], &[2.0, 2.0, 2.0, 2.0], &spectrum);
@@ -38,7 +38,7 @@ fn as_numpy() {
     let n = 30;
     let p: Vec<f32> = (0..n).map(|i| (f64::from(i) / 3.0).sin() as f32).collect();
     let t: Vec<f32> = (0..n).map(|i| (f64::from(i * i) / 7.0).cos() as f32).collect();
-    let (mut sums, spectrum) = (FieldErrors::default(), Spectrum::new(10));
+    let (mut sums, spectrum) = (FieldErrors::default(), Spectrum::new(&[10], 1));
     for (p, t) in p.chunks(10).zip(t.chunks(10)) {
         sums.add(p, t, &spectrum);
     }
@@ -66,7 +66,7 @@ fn as_the_formulas_say_for_any_numbers() {
     println!("seed {seed}");
     let random = Philox::new(seed, Purpose::Noise);
     for (samples, n) in [(1, 1), (3, 2), (5, 37), (4, 64)] {
-        let (mut sums, spectrum) = (FieldErrors::default(), Spectrum::new(n));
+        let (mut sums, spectrum) = (FieldErrors::default(), Spectrum::new(&[n], 1));
         let value =
             |kind: u64, s: usize, i: usize| random.at_update(kind).normal(s as u64, i as u64);
         let field = |kind, s| (0..n).map(|i| value(kind, s, i)).collect::<Vec<f32>>();
@@ -101,7 +101,7 @@ fn as_the_formulas_say_for_any_numbers() {
 
 #[test]
 fn merging_is_adding() {
-    let spectrum = Spectrum::new(3);
+    let spectrum = Spectrum::new(&[3], 1);
     let fields: Vec<[f32; 3]> = (0..7).map(|i| [i as f32, 1.0, -(i as f32) / 3.0]).collect();
     let sum = |pairs: &[[f32; 3]]| {
         let mut sums = FieldErrors::default();
@@ -117,7 +117,7 @@ fn merging_is_adding() {
 
 #[test]
 fn an_exact_prediction_has_no_error_and_a_broken_one_is_not_hidden() {
-    let spectrum = Spectrum::new(2);
+    let spectrum = Spectrum::new(&[2], 1);
     let mut exact = FieldErrors::default();
     exact.add(&[0.0, 0.0], &[0.0, 0.0], &spectrum);
     exact.add(&[3.0, -1.0], &[3.0, -1.0], &spectrum);

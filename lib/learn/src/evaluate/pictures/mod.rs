@@ -1,11 +1,13 @@
-//! Pictures of an evaluation: one of each regime, and one of all.
+//! Pictures of an evaluation: one of each regime, and one of all; and of a trajectory of a file.
 
 mod axis;
 mod canvas;
 mod colours;
+mod frames;
 mod panel;
 mod regime;
 mod summary;
+pub mod trajectory;
 
 use super::batch::{Batch, Models};
 use super::plan::Plan;
@@ -22,7 +24,9 @@ struct Example {
     name: &'static str,
     /// Times of the states.
     times: Vec<f64>,
-    /// [steps + 1][points].
+    /// Points along each axis.
+    grid: Vec<usize>,
+    /// [steps + 1][points], of the first channel.
     truth: Vec<Vec<f32>>,
     /// As `truth`.
     prediction: Vec<Vec<f32>>,
@@ -33,21 +37,40 @@ struct Example {
 /// A picture: its file name and its content as PNG.
 pub type Picture = (String, Vec<u8>);
 
-/// Draws all pictures of an evaluation of `set`.
+/// Draws all pictures of an evaluation of `set`; `done` is asked before each regime, and may end it.
 pub fn draw(
     result: &Evaluation,
     models: Models,
     set: &TrajectorySet,
     plan: &Plan,
     protocol: &Protocol,
+    done: impl Fn() -> Result<()>,
 ) -> Result<Vec<Picture>> {
     let mut pictures = vec![("summary.png".to_string(), summary::draw(result, protocol)?)];
     for regime in &result.regimes {
+        done()?;
         let example = Example::of(regime, models, set, plan)?;
         let name = format!("{}-{}.png", regime.parameter.name, regime.parameter.value);
         pictures.push((name, regime::draw(result, regime, &example, protocol)?));
     }
     Ok(pictures)
+}
+
+/// Draws fields [x, y] on two axes, a row for each: what it is, truth, prediction.
+pub(super) fn draw_fields(
+    title: &str,
+    grid: [usize; 2],
+    shown: &[(String, Vec<f32>, Vec<f32>)],
+) -> Result<Vec<u8>> {
+    let mut rows = Vec::new();
+    for (name, truth, prediction) in shown {
+        rows.push(frames::Row { name, time: None, truth, prediction });
+    }
+    canvas::png(1400, (50.0 + frames::ROW * rows.len() as f64) as u32, |canvas| {
+        let letters = canvas::Letters { size: 24.0, ..panel::TITLE };
+        canvas.text(title, (28.0, 24.0), letters)?;
+        frames::draw(canvas, 44.0, grid, &rows)
+    })
 }
 
 impl Example {
@@ -62,14 +85,38 @@ impl Example {
             if step > 0 {
                 errors.add(p, t);
             }
-            truth.push(t.to_vec());
-            prediction.push(p.to_vec());
+            let first = |u: &[f32]| u.iter().step_by(models.codec.channels()).copied().collect();
+            truth.push(first(t));
+            prediction.push(first(p));
             let frame = plan.frame(start, step);
             let measured = set.t().get(frame).copied();
             times.push(measured.unwrap_or(frame as f64 * set.frame_interval()));
         }
         let name = if batch.has_forecast() { Model::Operator } else { Model::Codec }.name();
-        Ok(Self { name, times, truth, prediction, nrmse: errors.nrmse() })
+        let grid = models.codec.grid().to_vec();
+        Ok(Self { name, grid, times, truth, prediction, nrmse: errors.nrmse() })
+    }
+
+    /// The states in the middle and at the end, of a field on two axes.
+    fn frames(&self) -> Vec<frames::Row<'_>> {
+        let last = self.times.len().saturating_sub(1);
+        let mut steps = vec![last / 2, last];
+        steps.dedup();
+        let row = |&step: &usize| frames::Row {
+            name: self.name,
+            time: Some(self.times[step]),
+            truth: &self.truth[step],
+            prediction: &self.prediction[step],
+        };
+        steps.iter().map(row).collect()
+    }
+
+    /// A line through a state: all of it on one axis, on two that along the second through the middle.
+    fn line<'a>(&self, state: &'a [f32]) -> &'a [f32] {
+        match self.grid[..] {
+            [x, y] => &state[x / 2 * y..][..y],
+            _ => state,
+        }
     }
 
     /// The time axis of its image, in which each state is a stripe about its time.

@@ -3,6 +3,7 @@
 use super::axis::{Axis, plain, short};
 use super::canvas::{Area, Canvas, Letters, png};
 use super::colours::{GREY, INK, Map, distinct, of_model};
+use super::frames::{self, ROW};
 use super::panel::{Curve, Panel, SMALL, TITLE, colour_bar};
 use super::{Example, errors_by_time, symbol};
 use crate::evaluate::protocol::Protocol;
@@ -13,6 +14,8 @@ use unix::Result;
 
 const WIDTH: u32 = 1400;
 const HEIGHT: u32 = 960;
+/// Where space and time begin.
+const TOP: f64 = 62.0;
 
 /// Draws the picture of a regime as PNG.
 pub fn draw(
@@ -21,12 +24,25 @@ pub fn draw(
     example: &Example,
     protocol: &Protocol,
 ) -> Result<Vec<u8>> {
-    png(WIDTH, HEIGHT, |canvas| {
+    let frames = example.frames();
+    // One row of images for space and time, one for each frame in two dimensions.
+    let more = match example.grid.len() {
+        2 => ROW * (frames.len() - 1) as f64,
+        _ => 0.0,
+    };
+    png(WIDTH, HEIGHT + more as u32, |canvas| {
         head(canvas, result, regime, example, protocol)?;
-        space_and_time(canvas, example)?;
+        match example.grid[..] {
+            [x, y] => frames::draw(canvas, TOP, [x, y], &frames)?,
+            _ => space_and_time(canvas, example)?,
+        }
         let third = f64::from(WIDTH) / 3.0 - 8.0;
-        let area =
-            |i: usize| Area { x: 8.0 + third * i as f64, y: 526.0, width: third, height: 424.0 };
+        let area = |i: usize| Area {
+            x: 8.0 + third * i as f64,
+            y: 526.0 + more,
+            width: third,
+            height: 424.0,
+        };
         error_over_time(canvas, area(0), regime, protocol)?;
         last_state(canvas, area(1), example)?;
         spectrum(canvas, area(2), regime, example)
@@ -59,7 +75,7 @@ fn head(
         regime.rollouts,
         regime.trajectories,
         protocol.on,
-        protocol.grid,
+        protocol.points(),
         short(example.nrmse),
     );
     canvas.text(&text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })
@@ -78,7 +94,7 @@ fn space_and_time(canvas: &Canvas, example: &Example) -> Result<()> {
     let (first, last) = example.span();
     let time = Axis::linear("time t", first, last);
     let panel = |x: f64, time: Axis| {
-        let area = Area { x, y: 62.0, width: 444.0, height: 452.0 };
+        let area = Area { x, y: TOP, width: 444.0, height: ROW };
         Panel::new(canvas, area, Axis::linear("x / L", 0.0, 1.0), time)
     };
     let value = |rows: &[Vec<f32>], x: f64, y: f64| f64::from(*at(rows, x, y));
@@ -143,16 +159,17 @@ fn last_state(canvas: &Canvas, area: Area, example: &Example) -> Result<()> {
         Curve::new(name, colour, width, points)
     };
     let curves = [
-        curve(example.name, distinct(0), 2.0, prediction).dashed(7.0, 4.0),
-        curve("truth", INK, 2.0, last),
-        curve("start", [0xaa, 0xaa, 0xaa], 1.5, first),
+        curve(example.name, distinct(0), 2.0, example.line(prediction)).dashed(7.0, 4.0),
+        curve("truth", INK, 2.0, example.line(last)),
+        curve("start", [0xaa, 0xaa, 0xaa], 1.5, example.line(first)),
     ];
     let all = || curves.iter().flat_map(|curve| curve.points.iter().map(|(_, u)| *u));
     let (low, high) = all().fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
     let margin = 0.05 * (high - low);
     let y = Axis::linear("u", low - margin, high + margin);
     let title = format!("State at t = {}", plain(example.times.last().copied().unwrap_or(0.0)));
-    Panel::new(canvas, area, Axis::linear("x / L", 0.0, 1.0), y).curves(&title, &curves)
+    let x = if example.grid.len() == 2 { "y / L, in the middle of x" } else { "x / L" };
+    Panel::new(canvas, area, Axis::linear(x, 0.0, 1.0), y).curves(&title, &curves)
 }
 
 fn spectrum(canvas: &Canvas, area: Area, regime: &Regime, example: &Example) -> Result<()> {

@@ -37,7 +37,7 @@ fn head(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()>
         protocol.rollouts,
         protocol.trajectories,
         protocol.on,
-        protocol.grid,
+        protocol.points(),
         protocol.codec.parameters,
         protocol.latent[0] * protocol.latent[1],
     );

@@ -15,7 +15,7 @@ fn protocol() -> Protocol {
         split: "split.json".into(),
         split_hash: String::new(),
         on: "test".into(),
-        grid: 8,
+        grid: vec![8],
         frames: 5,
         frame_interval: 0.5,
         stride: 1,
@@ -44,6 +44,7 @@ fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
     let overall = regime.scores.clone();
     let example = Example {
         name: "operator",
+        grid: vec![8],
         times: vec![0.0, 0.5, 1.0],
         truth: vec![vec![0.0; 8]; 3],
         prediction: states.to_vec(),
@@ -56,9 +57,12 @@ fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
 fn a_rollout_that_is_lost_is_drawn_all_the_same() {
     let lost = [0.0, f32::NAN, f32::INFINITY].map(|u| vec![u; 8]);
     for states in [lost, [0.0; 3].map(|u| vec![u; 8]), [0.0, 1e30, -3e38].map(|u| vec![u; 8])] {
-        let (result, example) = nothing(states);
+        let (result, mut example) = nothing(states);
         let drawn = regime::draw(&result, &result.regimes[0], &example, &protocol()).unwrap();
         assert!(drawn.starts_with(b"\x89PNG"));
+        example.grid = vec![2, 4];
+        let frames = regime::draw(&result, &result.regimes[0], &example, &protocol()).unwrap();
+        assert!(frames.starts_with(b"\x89PNG"));
         assert!(summary::draw(&result, &protocol()).unwrap().starts_with(b"\x89PNG"));
     }
 }

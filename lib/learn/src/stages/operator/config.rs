@@ -3,6 +3,7 @@
 use crate::config::{Config, Faults, Validate, within};
 use crate::models::OperatorModel;
 use crate::models::codec::Border;
+use crate::stages::sources::{one, weight_faults};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -15,12 +16,18 @@ pub struct LatentData {
     pub train: PathBuf,
     /// Latents of the validation split.
     pub validation: PathBuf,
+    /// How much of what is read is of these latents, beside the weights of the others.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// More latents of the same codec, read in proportion to their weights.
+    #[serde(default)]
+    pub others: Vec<LatentSource>,
     /// Frames from one state to the next; with several, each sample draws one, and the model is told
     /// by its Δt.
     #[serde(default = "strides")]
     pub strides: Vec<usize>,
-    /// Move the tokens round by a random number, for periodic domains: an exact symmetry of the codec
-    /// and the equation.
+    /// Move the tokens round by a random number along each axis, for periodic domains: an exact symmetry
+    /// of the codec and of equations without a place of their own.
     #[serde(default)]
     pub roll: bool,
     /// How much more often rollouts start early than late, where fields change fastest: the start is
@@ -33,6 +40,19 @@ pub struct LatentData {
     /// What lies beyond the border of the domain.
     #[serde(default)]
     pub border: Border,
+}
+
+/// Latents that are read beside the first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LatentSource {
+    /// Of the training split.
+    pub train: PathBuf,
+    /// Of the validation split.
+    pub validation: PathBuf,
+    /// Their weight.
+    #[serde(default = "one")]
+    pub weight: f64,
 }
 
 fn strides() -> Vec<usize> {
@@ -88,6 +108,7 @@ impl Validate for OperatorConfig {
     fn faults(&self) -> Faults {
         let mut faults = self.common_faults();
         faults.extend(within("model", self.model.faults()));
+        faults.extend(weight_faults(self.data.weight, self.data.others.iter().map(|o| o.weight)));
         let mut fault = |key: &str, text: &str| faults.push((key.into(), text.into()));
         if self.data.strides.is_empty() || self.data.strides.contains(&0) {
             fault("data.strides", "needs strides of at least 1");

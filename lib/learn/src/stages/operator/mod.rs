@@ -9,10 +9,12 @@
 //! features, the relative error.
 
 mod config;
+mod stores;
 
-pub use config::{LatentData, OperatorConfig, OperatorLoss};
+pub use config::{LatentData, LatentSource, OperatorConfig, OperatorLoss};
 
-use super::{Batch, ConfigOf, Constants, Metrics, Stage, spread};
+use super::sources::{Sources, joined};
+use super::{Batch, ConfigOf, Constants, Stage};
 use crate::identity;
 use crate::latents::{Condition, LatentScale};
 use crate::metrics::Regimes;
@@ -36,8 +38,8 @@ pub struct OperatorStage {
     condition: Condition,
     data: LatentData,
     loss: OperatorLoss,
-    train: LatentStore,
-    validation: LatentStore,
+    train: Sources<LatentStore>,
+    validation: Sources<LatentStore>,
     seed: u64,
     /// Forward passes in all.
     passes: u64,
@@ -105,36 +107,35 @@ impl Stage for OperatorStage {
     type Batch = RolloutBatch;
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
-        let train = LatentStore::open(&config.data.train, None)?;
-        let validation = LatentStore::open(&config.data.validation, None)?;
-        let (a, b) = (train.key(), validation.key());
-        if (&a.codec, &a.normalisation, &a.split) != (&b.codec, &b.normalisation, &b.split) {
-            return Err(Error::data(format!(
-                "{} and {} were made with different codecs or splits",
-                config.data.train.display(),
-                config.data.validation.display()
-            )));
-        }
+        let [train, validation] = stores::open_all(&config.data)?;
         let longest = config.data.strides.iter().copied().max().unwrap_or(1);
         let horizon = config.loss.horizons.iter().copied().max().unwrap_or(1);
-        for (store, steps) in [(&train, horizon), (&validation, config.loss.validation_steps)] {
-            let frames = store.layout().frames;
-            if steps * longest >= frames {
-                return Err(Error::config(format!(
-                    "{steps} steps of {longest} frames do not fit into the {frames} frames of {}",
-                    store.folder().display()
-                )));
+        for (stores, steps) in [(&train, horizon), (&validation, config.loss.validation_steps)] {
+            for (store, _) in stores {
+                let frames = store.layout().frames;
+                if steps * longest >= frames {
+                    return Err(Error::config(format!(
+                        "{steps} steps of {longest} frames do not fit into the {frames} frames of {}",
+                        store.folder().display()
+                    )));
+                }
             }
         }
-        let layout = train.layout();
-        let scale = LatentScale::of(train.channels());
-        let condition = Condition::of(&train);
+        let channels: Vec<_> = train.iter().map(|(s, weight)| (s.channels(), *weight)).collect();
+        let scale = LatentScale::of(&channels);
+        let condition = Condition::of(&train.iter().map(|(store, _)| store).collect::<Vec<_>>());
+        let samples = |steps: usize| {
+            move |store: &LatentStore| store.len() as u64 * Self::starts(store, steps, longest)
+        };
+        let train = Sources::new(train, samples(horizon));
+        let validation = Sources::new(validation, samples(config.loss.validation_steps));
+        let layout = train.first().layout();
         let mut builder = Builder::new(config.seed);
         let operator = Operator::new(
             &mut builder,
             &config.model,
             layout.dim,
-            [1, layout.tokens],
+            layout.token_grid(),
             config.data.border.into(),
             Condition::FEATURES,
         );
@@ -152,52 +153,59 @@ impl Stage for OperatorStage {
         Ok((stage, builder.finish()))
     }
 
-    fn samples(&self) -> u64 {
-        let starts = Self::starts(&self.train, self.longest_horizon(), self.longest_stride());
-        self.train.len() as u64 * starts
+    fn sources(&self) -> Vec<(u64, f64)> {
+        self.train.shares()
     }
 
     fn data_hash(&self) -> String {
-        let key = self.train.key();
-        blake3::hash(format!("{key:?}").as_bytes()).to_hex().to_string()
+        let hash = |store: &LatentStore| blake3::hash(format!("{:?}", store.key()).as_bytes());
+        let hashes: Vec<_> = self.train.iter().map(|store| hash(store).to_hex()).collect();
+        joined(hashes.iter().map(|hash| hash.as_str()))
     }
 
-    fn batch(&self, update: u64, samples: &[u64]) -> Result<RolloutBatch> {
-        let layout = self.train.layout();
+    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<RolloutBatch> {
+        let layout = self.train.first().layout();
         let shape = [samples.len(), layout.tokens, layout.dim];
-        let starts = Self::starts(&self.train, self.longest_horizon(), self.longest_stride());
-        let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(update);
-        let noise = Philox::new(self.seed, Purpose::Noise).at_update(update);
+        let (horizon, longest) = (self.longest_horizon(), self.longest_stride());
+        let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(pass);
+        let noise = Philox::new(self.seed, Purpose::Noise).at_update(pass);
         let mut states: Vec<Tensor> =
-            (0..=self.horizon(update)).map(|_| Tensor::arbitrary(&shape, Dtype::F32)).collect();
+            (0..=self.horizon(pass)).map(|_| Tensor::arbitrary(&shape, Dtype::F32)).collect();
         let mut features = Vec::new();
         let mut weights = Vec::new();
         let size = layout.frame_len();
-        for (place, sample) in samples.iter().enumerate() {
+        for (at, sample) in samples.iter().enumerate() {
+            let place = first + at as u64;
+            let (store, sample) = self.train.find(*sample);
+            let starts = Self::starts(store, horizon, longest);
             let trajectory = (sample / starts) as usize;
             let start = self.start(sample % starts, starts);
             let strides = &self.data.strides;
-            let stride = strides[draw.below(place as u64, 0, strides.len() as u64) as usize];
-            let turn = match self.data.roll {
-                true => draw.below(place as u64, 1, layout.tokens as u64) as usize,
+            let stride = strides[draw.below(place, 0, strides.len() as u64) as usize];
+            let [rows, columns] = layout.token_grid();
+            let turn = |element: u64, tokens: usize| match self.data.roll {
+                true => draw.below(place, element, tokens as u64) as usize,
                 false => 0,
             };
-            let first = self.train.frames(trajectory, start..start + 1);
-            weights.push(self.weigh(self.scale.energy(first), samples.len()));
-            features.extend(self.condition.features(
-                &self.train.parameter(trajectory),
-                stride as f64 * self.train.frame_interval(),
-            ));
+            let (down, along) = (turn(2, rows), turn(1, columns));
+            let initial = store.frames(trajectory, start..start + 1);
+            weights.push(self.weigh(self.scale.energy(initial), samples.len()));
+            features.extend(
+                self.condition
+                    .features(&store.parameter(trajectory), stride as f64 * store.frame_interval()),
+            );
             for (k, state) in states.iter_mut().enumerate() {
                 let frame = start + k * stride;
-                let out = &mut state.write::<f32>()[place * size..][..size];
-                self.scale.normalise(self.train.frames(trajectory, frame..frame + 1), out);
-                out.rotate_left(turn * layout.dim);
+                let out = &mut state.write::<f32>()[at * size..][..size];
+                self.scale.normalise(store.frames(trajectory, frame..frame + 1), out);
+                let row = columns * layout.dim;
+                out.rotate_left(down * row);
+                out.chunks_exact_mut(row).for_each(|row| row.rotate_left(along * layout.dim));
             }
             if self.data.noise > 0.0 {
-                let out = &mut states[0].write::<f32>()[place * size..][..size];
+                let out = &mut states[0].write::<f32>()[at * size..][..size];
                 for (element, x) in (0..).zip(out) {
-                    *x += self.data.noise as f32 * noise.normal(place as u64, element);
+                    *x += self.data.noise as f32 * noise.normal(place, element);
                 }
             }
         }
@@ -245,50 +253,55 @@ impl Stage for OperatorStage {
         pass.apply(WeightedSum(factors), &terms.iter().collect::<Vec<_>>())
     }
 
-    fn validate(&self, params: &Params, samples: u64) -> Result<Metrics> {
-        let store = &self.validation;
-        let (layout, steps) = (store.layout(), self.loss.validation_steps);
+    fn validation_samples(&self) -> u64 {
+        self.validation.samples()
+    }
+
+    fn judge(&self, params: &Params, samples: &[u64]) -> Result<Regimes> {
+        let (layout, steps) = (self.validation.first().layout(), self.loss.validation_steps);
         let stride = self.longest_stride();
-        let starts = Self::starts(store, steps, stride);
         let size = layout.frame_len();
+        // Store, trajectory and first frame of a sample.
+        let at = |sample: &u64| {
+            let (store, sample) = self.validation.find(*sample);
+            let starts = Self::starts(store, steps, stride);
+            (store, (sample / starts) as usize, (sample % starts) as usize)
+        };
+        let shape = [samples.len(), layout.tokens, layout.dim];
+        let mut first = Tensor::arbitrary(&shape, Dtype::F32);
+        let mut features = Vec::new();
+        for (sample, out) in samples.iter().zip(first.write::<f32>().chunks_exact_mut(size)) {
+            let (store, trajectory, start) = at(sample);
+            self.scale.normalise(store.frames(trajectory, start..start + 1), out);
+            let time = stride as f64 * store.frame_interval();
+            features.extend(self.condition.features(&store.parameter(trajectory), time));
+        }
+        let features = Tensor::of(&features, &[samples.len(), Condition::FEATURES]);
+        let features = features.to_device(params.device())?;
+        let mut z = first.to_device(params.device())?;
+        let mut raw = vec![0.0; size];
         let mut regimes = Regimes::default();
-        for chunk in spread(store.len() as u64 * starts, samples).chunks(64) {
-            let at = |s: &u64| ((s / starts) as usize, (s % starts) as usize);
-            let shape = [chunk.len(), layout.tokens, layout.dim];
-            let mut first = Tensor::arbitrary(&shape, Dtype::F32);
-            let mut features = Vec::new();
-            for (sample, out) in chunk.iter().zip(first.write::<f32>().chunks_exact_mut(size)) {
-                let (trajectory, start) = at(sample);
-                self.scale.normalise(store.frames(trajectory, start..start + 1), out);
-                let time = stride as f64 * store.frame_interval();
-                features.extend(self.condition.features(&store.parameter(trajectory), time));
-            }
-            let features = Tensor::of(&features, &[chunk.len(), Condition::FEATURES]);
-            let features = features.to_device(params.device())?;
-            let mut z = first.to_device(params.device())?;
-            let mut raw = vec![0.0; size];
-            for k in 1..=steps {
-                let tape = Tape::without_gradients();
-                let pass = Pass::frozen(&tape, params);
-                let features = pass.constant(&features)?;
-                z = self.operator.forward(&pass, &pass.constant(&z)?, &features)?.value().clone();
-                let states = z.to_host()?;
-                for (sample, z) in chunk.iter().zip(states.read::<f32>().chunks_exact(size)) {
-                    let (trajectory, start) = at(sample);
-                    let frame = start + k * stride;
-                    self.scale.restore(z, &mut raw);
-                    let target = store.frames(trajectory, frame..frame + 1);
-                    regimes.add(&store.parameter(trajectory), &raw, target);
-                }
+        for k in 1..=steps {
+            let tape = Tape::without_gradients();
+            let pass = Pass::frozen(&tape, params);
+            let features = pass.constant(&features)?;
+            z = self.operator.forward(&pass, &pass.constant(&z)?, &features)?.value().clone();
+            let states = z.to_host()?;
+            for (sample, z) in samples.iter().zip(states.read::<f32>().chunks_exact(size)) {
+                let (store, trajectory, start) = at(sample);
+                let frame = start + k * stride;
+                self.scale.restore(z, &mut raw);
+                let target = store.frames(trajectory, frame..frame + 1);
+                regimes.add(&store.parameter(trajectory), &raw, target);
             }
         }
-        Ok(regimes.metrics(Self::METRIC))
+        Ok(regimes)
     }
 
     fn constants(&self) -> Constants {
         let mut constants = self.scale.constants();
         constants.extend(self.condition.constants());
-        let key = self.train.key();
+        let key = self.train.first().key();
         constants.push(identity::constant("latent.codec", &key.codec));
         constants.push(identity::constant("latent.normalisation", &key.normalisation));
         constants

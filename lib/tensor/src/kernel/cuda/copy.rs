@@ -19,21 +19,21 @@ const PIECE: usize = 4 << 20;
 /// Pieces in flight.
 const PIECES: usize = 4;
 
-/// Pinned memory, of `PIECE` bytes.
+/// Pinned memory, kept until the process ends.
 #[derive(Debug)]
-struct Pinned(*mut u8);
+pub(super) struct Pinned(pub(super) *mut u8);
 
 impl Pinned {
-    fn new() -> Result<Self> {
+    pub(super) fn new(bytes: usize) -> Result<Self> {
         let mut memory = ptr::null_mut();
         // SAFETY: a context is current; it writes to the pointer.
-        let result = unsafe { sys::cuMemHostAlloc(&mut memory, PIECE, 0) };
-        check(result, || format!("pinning {PIECE} bytes of host memory"))?;
+        let result = unsafe { sys::cuMemHostAlloc(&mut memory, bytes, 0) };
+        check(result, || format!("pinning {bytes} bytes of host memory"))?;
         Ok(Self(memory.cast()))
     }
 }
 
-fn event() -> Result<CUevent> {
+pub(super) fn event() -> Result<CUevent> {
     let mut event = ptr::null_mut();
     let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
     // SAFETY: a context is current; the event is kept until the process ends.
@@ -42,7 +42,7 @@ fn event() -> Result<CUevent> {
 }
 
 /// Marks in `event` what was given to a stream so far.
-fn record(event: CUevent, stream: CUstream) -> Result<()> {
+pub(super) fn record(event: CUevent, stream: CUstream) -> Result<()> {
     // SAFETY: an event and a stream of ours.
     check(unsafe { sys::cuEventRecord(event, stream) }, || "recording an event".into())
 }
@@ -54,7 +54,7 @@ fn wait(stream: CUstream, event: CUevent) -> Result<()> {
 }
 
 /// Waits for `event` here; one never recorded is over.
-fn until(event: CUevent) -> Result<()> {
+pub(super) fn until(event: CUevent) -> Result<()> {
     // SAFETY: an event of ours.
     check(unsafe { sys::cuEventSynchronize(event) }, || "waiting for a copy".into())
 }
@@ -81,7 +81,7 @@ struct Stage {
 /// The way out.
 #[derive(Debug)]
 pub(super) struct Download {
-    stream: CUstream,
+    pub(super) stream: CUstream,
     /// The kernels before.
     ready: CUevent,
     pieces: [(Pinned, CUevent); 2],
@@ -121,7 +121,7 @@ impl Gpu {
     fn upload(&self) -> Result<Upload> {
         let stage = |_| {
             Ok(Stage {
-                pinned: Pinned::new()?,
+                pinned: Pinned::new(PIECE)?,
                 landing: self.allocate(PIECE)?,
                 uploaded: event()?,
                 landed: event()?,
@@ -131,18 +131,27 @@ impl Gpu {
         Ok(Upload { stream: stream()?, stages, next: 0 })
     }
 
+    /// The way out, on which what is given now comes after all launches before.
+    pub(super) fn after_launches<'a>(
+        &self,
+        download: &'a mut Option<Download>,
+    ) -> Result<&'a mut Download> {
+        let download = match download {
+            Some(download) => download,
+            none => none.insert(Download::new()?),
+        };
+        record(download.ready, self.stream)?;
+        wait(download.stream, download.ready)?;
+        Ok(download)
+    }
+
     /// Copies to the host, after all launches before. Kernels launched meanwhile by other threads are not
     /// waited for.
     pub(crate) fn copy_out(&self, to: &mut [u8], from: u64) -> Result<()> {
         self.refuse_in_capture("a value read on the host")?;
         self.enter()?;
         let mut download = self.download.lock().unwrap_or_else(PoisonError::into_inner);
-        let download = match &mut *download {
-            Some(download) => download,
-            none => none.insert(Download::new()?),
-        };
-        record(download.ready, self.stream)?;
-        wait(download.stream, download.ready)?;
+        let download = self.after_launches(&mut download)?;
         let start = |index: usize, n: usize| {
             let (pinned, done) = &download.pieces[index % 2];
             let at = from + (index * PIECE) as u64;
@@ -186,7 +195,7 @@ impl Gpu {
         check(result, || self.said(&format!("clearing {bytes} bytes")))
     }
 
-    fn refuse_in_capture(&self, what: &str) -> Result<()> {
+    pub(super) fn refuse_in_capture(&self, what: &str) -> Result<()> {
         match self.capturing.load(Ordering::Relaxed) {
             true => Err(Error::bug(self.said(&format!("{what} cannot be part of a graph")))),
             false => Ok(()),
@@ -196,7 +205,7 @@ impl Gpu {
 
 impl Download {
     fn new() -> Result<Self> {
-        let piece = || Ok((Pinned::new()?, event()?));
+        let piece = || Ok((Pinned::new(PIECE)?, event()?));
         Ok(Self { stream: stream()?, ready: event()?, pieces: [piece()?, piece()?] })
     }
 }

@@ -190,7 +190,7 @@ impl Function {
 fn size(value: Value) -> usize {
     match value {
         Value::I32(_) | Value::U32(_) | Value::F32(_) | Value::TooLarge(_) => 4,
-        Value::Pointer(_) | Value::I64(_) | Value::U64(_) => 8,
+        Value::Pointer(_) | Value::I64(_) | Value::U64(_) | Value::F64(_) => 8,
     }
 }
 

@@ -4,12 +4,16 @@
 //! from and to the host run beside it (`copy`), ordered by events. Handles live as long as the process.
 //! None of this may be used after `fork`.
 
+mod beside;
 mod copy;
 mod driver;
 mod graph;
 mod launch;
+mod travelling;
 
+pub use beside::{Beside, Mark};
 pub use graph::Graph;
+pub(crate) use travelling::Travelling;
 
 use copy::{Download, Upload};
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUstream};
@@ -19,6 +23,7 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use travelling::Slot;
 use unix::{Error, Exit, Result};
 
 /// More than any machine has.
@@ -42,6 +47,7 @@ pub struct Gpu {
     functions: Functions,
     upload: Mutex<Option<Upload>>,
     download: Mutex<Option<Download>>,
+    slots: Mutex<Vec<Slot>>,
     /// Whether launches are being recorded.
     capturing: AtomicBool,
 }
@@ -70,6 +76,15 @@ impl Gpu {
             Some(place) => Ok(place.get_or_init(|| Box::leak(Box::new(gpu)))),
             None => Err(Error::new(Exit::Failure, format!("cuda:{number}: only {MOST} are used"))),
         }
+    }
+
+    /// GPUs that this process may see. Errors: there is no driver.
+    pub fn count() -> Result<u32> {
+        driver::version()?;
+        let mut count = 0;
+        // SAFETY: the driver is initialised; it writes to the integer.
+        check(unsafe { sys::cuDeviceGetCount(&mut count) }, || "counting GPUs".into())?;
+        Ok(u32::try_from(count).unwrap_or(0))
     }
 
     fn new(number: u32) -> Result<Gpu> {
@@ -120,6 +135,7 @@ impl Gpu {
             functions: Functions::default(),
             upload: Mutex::new(None),
             download: Mutex::new(None),
+            slots: Mutex::new(Vec::new()),
             capturing: AtomicBool::new(false),
         })
     }
@@ -240,7 +256,7 @@ mod tests {
         let message = error.to_string();
         assert!(message.contains("no GPU: ") || message.contains("no cuda:63: "), "{message}");
         if message.contains("no CUDA driver") {
-            assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+            assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
         }
         assert_eq!(Gpu::open(1000).unwrap_err().exit, Exit::Failure);
     }

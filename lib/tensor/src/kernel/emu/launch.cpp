@@ -59,7 +59,7 @@ static void give_machine(Machine* machine) {
     idle.push_back(machine);
 }
 
-static const char* const KINDS[] = {"a pointer", "i32", "u32", "i64", "u64", "f32"};
+static const char* const KINDS[] = {"a pointer", "i32", "u32", "i64", "u64", "f32", "f64"};
 
 // Words about what is wrong with a launch, or nothing.
 static void check_launch(const unsigned char* kinds, unsigned count, char* text, size_t bytes) {
@@ -74,7 +74,7 @@ static void check_launch(const unsigned char* kinds, unsigned count, char* text,
     for (unsigned i = 0; i < count; i++) {
         if (kinds[i] != k.kinds[i]) {
             snprintf(text, bytes, "argument %u of (%s) is %s, got %s", i, k.parameters,
-                     KINDS[k.kinds[i]], kinds[i] < 6 ? KINDS[kinds[i]] : "an unknown kind");
+                     KINDS[k.kinds[i]], kinds[i] < 7 ? KINDS[kinds[i]] : "an unknown kind");
             return;
         }
     }
@@ -154,7 +154,7 @@ using namespace emulator;
 extern "C" {
 
 // Runs a kernel to its end. Arguments are values of 8 bytes with the kinds 0 pointer, 1 i32, 2 u32,
-// 3 i64, 4 u64, 5 f32. The order of lanes and blocks is forward for seed 0, backward for 1, and
+// 3 i64, 4 u64, 5 f32, 6 f64. The order of lanes and blocks is forward for seed 0, backward for 1, and
 // arbitrary for others. Returns 0, or 1 with words in `message`.
 int emulator_launch(const char* source, const char* element, const char* kernel,
                     const unsigned* grid, const unsigned* block, unsigned shared_bytes,

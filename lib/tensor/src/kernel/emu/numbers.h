@@ -12,6 +12,7 @@ float log2f(float);
 float log1pf(float);
 float powf(float, float);
 float sqrtf(float);
+double sqrt(double);
 float cbrtf(float);
 float sinf(float);
 float cosf(float);

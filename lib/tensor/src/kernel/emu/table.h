@@ -43,6 +43,10 @@ template <>
 struct EmulatorKind<float> {
     static constexpr unsigned char value = 5;
 };
+template <>
+struct EmulatorKind<double> {
+    static constexpr unsigned char value = 6;
+};
 
 template <auto FUNCTION>
 struct EmulatorCaller;

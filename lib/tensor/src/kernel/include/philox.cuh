@@ -1,4 +1,4 @@
-// The random numbers of random.rs: Philox4x32-10, a function of (key, sample, element) and of nothing
+// The random numbers of random/mod.rs: Philox4x32-10, a function of (key, sample, element) and of nothing
 // else. Uniform numbers equal the host's to the bit; normal ones differ by the library functions.
 #pragma once
 

@@ -120,8 +120,8 @@ impl Op for Attention {
         if self.mask.padding { &ONLY[last..=last] } else { &[] }
     }
 
-    fn dtype(&self, inputs: &[Dtype]) -> Dtype {
-        inputs[0]
+    fn dtype(&self, inputs: &[&Tensor]) -> Dtype {
+        inputs[0].dtype()
     }
 
     fn operations(&self, inputs: &[&[usize]]) -> usize {

@@ -26,8 +26,8 @@ impl Op for Cast {
         }
     }
 
-    fn dtype(&self, inputs: &[Dtype]) -> Dtype {
-        if inputs.contains(&Dtype::F64) { Dtype::F64 } else { self.0 }
+    fn dtype(&self, inputs: &[&Tensor]) -> Dtype {
+        if inputs.iter().any(|x| x.dtype() == Dtype::F64) { Dtype::F64 } else { self.0 }
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

@@ -47,8 +47,12 @@ impl Op for CrossEntropy {
         &[1]
     }
 
-    fn dtype(&self, inputs: &[Dtype]) -> Dtype {
-        if inputs.first() == Some(&Dtype::F64) { Dtype::F64 } else { Dtype::F32 }
+    fn dtype(&self, inputs: &[&Tensor]) -> Dtype {
+        if inputs.first().is_some_and(|x| x.dtype() == Dtype::F64) {
+            Dtype::F64
+        } else {
+            Dtype::F32
+        }
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

@@ -1,6 +1,7 @@
 // elements: f32
 // AdamW of all parameters at once.
 
+#include "decision.cuh"
 #include "table.cuh"
 
 // The constants of a step.
@@ -18,15 +19,19 @@ DEVICE void adamw_element(Step s, float g, float& p, float& m, float& v) {
 // Entries: gradient, parameter, m, v; the number is the weight decay.
 KERNEL(adamw_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
-    float scale, float learning_rate, float step, float b1, float c1, float b2, float c2, float root,
+    const Decision* __restrict__ decision, float learning_rate, float b1, float c1, float b2, float c2,
     float epsilon) {
+  if (decision->applied == 0.0) {
+    return;
+  }
   Piece piece = piece_of_block<4>(pieces, table);
   const float* g = tensor_of<const float>(piece, 0);
   float* p = tensor_of<float>(piece, 1);
   float* m = tensor_of<float>(piece, 2);
   float* v = tensor_of<float>(piece, 3);
   float decay = __uint_as_float((unsigned)piece.entry[5]);
-  Step s = {scale, step, fmaf(-learning_rate, decay, 1.0f), b1, c1, b2, c2, root, epsilon};
+  Step s = {(float)decision->scale, -(float)decision->rate, fmaf(-learning_rate, decay, 1.0f), b1, c1,
+            b2, c2, (float)decision->root, epsilon};
   int vectors = piece.count / 4 * 4;
 #pragma unroll 2
   for (int i = threadIdx.x * 4; i < vectors; i += blockDim.x * 4) {

@@ -1,22 +1,20 @@
-use super::AdamW;
+use super::{AdamW, Decision};
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::vectorize;
 
 pub(super) fn apply<T: Float>(
     op: &AdamW,
-    scale: f64,
+    decision: &Decision,
     g: &[T],
     p: &mut [T],
     m: &mut [T],
     v: &mut [T],
 ) {
-    let power = i32::try_from(op.step).unwrap_or(i32::MAX);
     let [b1, b2] = op.betas;
-    let step = T::of(-op.learning_rate / (1.0 - b1.powi(power)));
-    let root = T::of(1.0 / (1.0 - b2.powi(power)).sqrt());
+    let (step, root) = (T::of(-decision.rate), T::of(decision.root));
     let keep = T::of(1.0 - op.learning_rate * op.weight_decay);
-    let (scale, epsilon) = (T::of(scale), T::of(op.epsilon));
+    let (scale, epsilon) = (T::of(decision.scale), T::of(op.epsilon));
     let ([b1, b2], [c1, c2]) = ([T::of(b1), T::of(b2)], [T::of(1.0 - b1), T::of(1.0 - b2)]);
     let (p, m, v) = (Shared::new(p), Shared::new(m), Shared::new(v));
     blocks(g.len(), BLOCK_ELEMENTS, |range| {

@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel::table::{Entry, THREADS, table};
 use crate::kernel::{Grid, ONLY_F32, Source};
+use crate::tensor::Tensor;
 use crate::updates::Parameter;
 
 /// The kernel.
@@ -15,7 +16,7 @@ pub static SOURCE: Source =
 pub(super) fn apply_all<'a>(
     op: &AdamW,
     device: Device,
-    scale: f64,
+    decision: &Tensor,
     parameters: impl Iterator<Item = Parameter<'a, 2>>,
 ) {
     let entries = parameters.map(|p| {
@@ -33,10 +34,7 @@ pub(super) fn apply_all<'a>(
     });
     let table = table(device, ("adamw pieces", "adamw"), entries);
     // The same numbers as on the host, each rounded once.
-    let power = i32::try_from(op.step).unwrap_or(i32::MAX);
     let [b1, b2] = op.betas;
-    let step = -op.learning_rate / (1.0 - b1.powi(power));
-    let root = 1.0 / (1.0 - b2.powi(power)).sqrt();
     SOURCE.launch(
         Dtype::F32,
         "adamw_step",
@@ -44,14 +42,12 @@ pub(super) fn apply_all<'a>(
         args![
             &table.pieces,
             &table.entries,
-            scale as f32,
+            decision,
             op.learning_rate as f32,
-            step as f32,
             b1 as f32,
             (1.0 - b1) as f32,
             b2 as f32,
             (1.0 - b2) as f32,
-            root as f32,
             op.epsilon as f32,
         ],
     );

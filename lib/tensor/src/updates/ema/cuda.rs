@@ -13,7 +13,7 @@ pub static SOURCE: Source =
 
 pub(super) fn apply_all<'a>(
     device: Device,
-    decay: f64,
+    decision: &Tensor,
     pairs: impl Iterator<Item = (&'a Tensor, &'a mut Tensor)>,
 ) {
     let entries = pairs.map(|(parameter, average)| Entry {
@@ -26,6 +26,6 @@ pub(super) fn apply_all<'a>(
         Dtype::F32,
         "ema_step",
         Grid::new(table.blocks, THREADS),
-        args![&table.pieces, &table.entries, decay as f32, (1.0 - decay) as f32],
+        args![&table.pieces, &table.entries, decision],
     );
 }

@@ -1,12 +1,17 @@
 // elements: f32
 // Moving averages of all parameters at once.
 
+#include "decision.cuh"
 #include "table.cuh"
 
-// average = decay·average + rest·parameter. Entries: parameter, average.
+// average = decay·average + (1 - decay)·parameter. Entries: parameter, average.
 KERNEL(ema_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
-    float decay, float rest) {
+    const Decision* __restrict__ decision) {
+  if (decision->applied == 0.0) {
+    return;
+  }
+  float decay = (float)decision->decay, rest = (float)(1.0 - decision->decay);
   Piece piece = piece_of_block<2>(pieces, table);
   const float* p = tensor_of<const float>(piece, 0);
   float* a = tensor_of<float>(piece, 1);

@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::tensor::Tensor;
+use crate::updates::decision::{Decided, Decision};
 use crate::vectorize;
 use crate::with_float;
 
@@ -14,15 +15,22 @@ pub fn apply(decay: f64, parameter: &Tensor, average: &mut Tensor) {
     with_float!(parameter.dtype(), T => on_cpu::<T>(decay, parameter.read(), average.write()));
 }
 
-/// One step of the averages of all parameters, wherever they are: pairs of parameter and average.
-pub fn apply_all<'a>(decay: f64, pairs: impl IntoIterator<Item = (&'a Tensor, &'a mut Tensor)>) {
+/// One step of the averages of all parameters, wherever they are, if the update is applied: pairs of
+/// parameter and average.
+pub fn apply_all<'a>(
+    decided: &Decided,
+    pairs: impl IntoIterator<Item = (&'a Tensor, &'a mut Tensor)>,
+) {
     let mut pairs = pairs.into_iter().peekable();
     match pairs.peek().map(|(parameter, _)| parameter.device()) {
         None => {}
         Some(Device::Cpu) => {
-            pairs.for_each(|(parameter, average)| apply(decay, parameter, average));
+            let Decision { applied, decay, .. } = decided.on_host();
+            if applied {
+                pairs.for_each(|(parameter, average)| apply(decay, parameter, average));
+            }
         }
-        Some(device) => cuda::apply_all(device, decay, pairs),
+        Some(device) => cuda::apply_all(device, decided.tensor(), pairs),
     }
 }
 

@@ -15,12 +15,16 @@ use unix::Result;
 /// what has gone wrong on the device where the tensors are, which is waited for.
 pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
     let mut tensors = tensors.into_iter().peekable();
+    match tensors.peek().map(|x| x.device()) {
+        None | Some(Device::Cpu) => Ok(on_host(tensors)),
+        Some(device) => Ok(cuda::squares(device, tensors).to_host()?.item().sqrt()),
+    }
+}
+
+/// [`global_norm`] of tensors on the host.
+pub(super) fn on_host<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 {
     let squares = |x: &Tensor| with_float!(x.dtype(), T => on_cpu::<T>(x.read()));
-    let total = match tensors.peek().map(|x| x.device()) {
-        None | Some(Device::Cpu) => tensors.map(squares).sum::<f64>(),
-        Some(device) => cuda::squares(device, tensors).to_host()?.item(),
-    };
-    Ok(total.sqrt())
+    tensors.into_iter().map(squares).sum::<f64>().sqrt()
 }
 
 /// What gradients are multiplied with so that their norm is at most `max_norm`, as PyTorch computes

@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel::table::{Entry, THREADS, table};
 use crate::kernel::{Grid, ONLY_F32, Source};
+use crate::tensor::Tensor;
 use crate::updates::Parameter;
 
 /// The kernel.
@@ -15,7 +16,7 @@ pub static SOURCE: Source =
 pub(super) fn apply_all<'a>(
     op: &Sgd,
     device: Device,
-    scale: f64,
+    decision: &Tensor,
     parameters: impl Iterator<Item = Parameter<'a, 1>>,
 ) {
     let entries = parameters.map(|p| {
@@ -32,6 +33,6 @@ pub(super) fn apply_all<'a>(
         Dtype::F32,
         "sgd_step",
         Grid::new(table.blocks, THREADS),
-        args![&table.pieces, &table.entries, scale as f32, step, momentum],
+        args![&table.pieces, &table.entries, decision, step, momentum],
     );
 }

@@ -5,6 +5,7 @@ mod cpu;
 pub(crate) mod cuda;
 
 use super::Parameter;
+use super::decision::{Decided, Decision};
 use crate::device::Device;
 use crate::tensor::Tensor;
 use crate::with_float;
@@ -28,22 +29,25 @@ impl Sgd {
         with_float!(p.dtype(), T => cpu::apply::<T>(self, scale, g.read(), p.write(), b.write()));
     }
 
-    /// One step of all parameters, which keep b, wherever they are; those that are not `decayed` have
-    /// λ = 0.
+    /// One step of all parameters, which keep b, wherever they are, if the update is applied; those that
+    /// are not `decayed` have λ = 0.
     pub fn apply_all<'a>(
         &self,
-        scale: f64,
+        decided: &Decided,
         parameters: impl IntoIterator<Item = Parameter<'a, 1>>,
     ) {
         let mut parameters = parameters.into_iter().peekable();
         match parameters.peek().map(|p| p.value.device()) {
             None => {}
-            Some(Device::Cpu) => parameters.for_each(|p| {
-                let weight_decay = if p.decayed { self.weight_decay } else { 0.0 };
-                let [b] = p.moments;
-                Sgd { weight_decay, ..*self }.apply(scale, p.gradient, p.value, b);
-            }),
-            Some(device) => cuda::apply_all(self, device, scale, parameters),
+            Some(Device::Cpu) => {
+                let Decision { applied, scale, .. } = decided.on_host();
+                for p in parameters.take_while(|_| applied) {
+                    let weight_decay = if p.decayed { self.weight_decay } else { 0.0 };
+                    let [b] = p.moments;
+                    Sgd { weight_decay, ..*self }.apply(scale, p.gradient, p.value, b);
+                }
+            }
+            Some(device) => cuda::apply_all(self, device, decided.tensor(), parameters),
         }
     }
 }

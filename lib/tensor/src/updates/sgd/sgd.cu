@@ -1,6 +1,7 @@
 // elements: f32
 // Gradient descent with momentum of all parameters at once.
 
+#include "decision.cuh"
 #include "table.cuh"
 
 // The constants of a step.
@@ -17,12 +18,15 @@ DEVICE void sgd_element(Step s, float g, float& p, float& b) {
 // Entries: gradient, parameter, momentum; the number is the weight decay.
 KERNEL(sgd_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
-    float scale, float step, float momentum) {
+    const Decision* __restrict__ decision, float step, float momentum) {
+  if (decision->applied == 0.0) {
+    return;
+  }
   Piece piece = piece_of_block<3>(pieces, table);
   const float* g = tensor_of<const float>(piece, 0);
   float* p = tensor_of<float>(piece, 1);
   float* b = tensor_of<float>(piece, 2);
-  Step s = {scale, step, momentum, __uint_as_float((unsigned)piece.entry[4])};
+  Step s = {(float)decision->scale, step, momentum, __uint_as_float((unsigned)piece.entry[4])};
   int vectors = piece.count / 4 * 4;
 #pragma unroll 2
   for (int i = threadIdx.x * 4; i < vectors; i += blockDim.x * 4) {

@@ -1,0 +1,161 @@
+//! `ds-prep import`: files of any layout in one piece each.
+
+use super::{finish, in_pool};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use data::field::{Axes, Layout, Reading};
+use data::import::{Crop, Format, Made, Plan, import, targets};
+use data::index::Index;
+use data::list::FileRecord;
+use data::parameter::Parameter;
+use rayon::prelude::*;
+use tensor::Dtype;
+use unix::cli::Output;
+use unix::out::Out;
+use unix::progress::Progress;
+use unix::signal::Signals;
+use unix::{Exit, Result, inputs, note};
+
+#[derive(clap::Args)]
+pub struct Import {
+    /// HDF5, .npy, .npz, .csv, .zarr or .safetensors files; `-` reads their names from stdin
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Folder of the files that are made
+    #[arg(short = 'o', long = "output", value_name = "FOLDER")]
+    to: PathBuf,
+    /// Layout of the files, where it is not clear: tensor, groups, variables, steady, incompressible
+    #[arg(long)]
+    layout: Option<Layout>,
+    /// What the dimensions are, a letter each: n (trajectory), t, x, y, z, c (channel), e.g. ntxyc
+    #[arg(long)]
+    axes: Option<Axes>,
+    /// The dataset that holds the field, instead of `tensor`
+    #[arg(long, value_name = "NAME")]
+    dataset: Option<String>,
+    /// Chunks of Zarr that are not there were never written: they hold the fill value
+    #[arg(long)]
+    fill_missing: bool,
+    /// Parameters, where the files do not say, e.g. nu=0.01 or nu=0.5,rho=1
+    #[arg(long, value_name = "NAME=VALUE")]
+    parameter: Option<Parameter>,
+    /// Names of the channels, inputs first
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    channels: Vec<String>,
+    /// Only the first so many files
+    #[arg(long, value_name = "NUMBER")]
+    limit: Option<usize>,
+    /// Only the first so many trajectories of each file
+    #[arg(long, value_name = "NUMBER")]
+    samples: Option<usize>,
+    /// Every so-manieth frame
+    #[arg(long, value_name = "NUMBER")]
+    stride: Option<usize>,
+    /// Parts of axes that are kept, first included and last not, e.g. x=0:512,t=10:110
+    #[arg(long, value_delimiter = ',', value_name = "AXIS=FIRST:END")]
+    crop: Vec<Crop>,
+    /// Points of the grid to resample to, e.g. 256 or 64x64: means of blocks where sizes divide, else linear
+    #[arg(long, value_parser = grid)]
+    grid: Option<Grid>,
+    /// Layout that is written; one dataset unless the files are steady or incompressible
+    #[arg(long, value_name = "LAYOUT")]
+    to_layout: Option<Layout>,
+    /// hdf5 or safetensors
+    #[arg(long, default_value_t)]
+    format: Format,
+    /// What numbers are kept as: f32; f16 (up to 65504), in half the space; or bf16 (safetensors only)
+    #[arg(long, value_parser = dtype, default_value = "f32")]
+    dtype: Dtype,
+    /// Largest number of trajectories in a file; larger files are divided. Of safetensors, as many as make
+    /// 1 GiB unless given
+    #[arg(long, value_name = "NUMBER")]
+    shard: Option<usize>,
+    /// Threads; all that there are when not given
+    #[arg(long)]
+    threads: Option<usize>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone)]
+struct Grid(Vec<usize>);
+
+/// `256`, or `64x64`.
+fn grid(text: &str) -> Result<Grid, String> {
+    let sizes: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();
+    sizes.map(Grid).map_err(|_| format!("`{text}` is no grid like 256 or 64x64"))
+}
+
+/// The types that fields are kept in.
+fn dtype(text: &str) -> Result<Dtype, String> {
+    match text {
+        "f32" => Ok(Dtype::F32),
+        "f16" => Ok(Dtype::F16),
+        "bf16" => Ok(Dtype::Bf16),
+        "f64" => Err("fields are read as f32, so f64 would hold nothing more".into()),
+        _ => Err(format!("no type `{text}`; there are f32, f16 and bf16")),
+    }
+}
+
+pub fn run(args: Import) -> Result<Exit> {
+    let mut files = inputs::files(&args.files)?;
+    files.truncate(args.limit.unwrap_or(files.len()));
+    let Import {
+        layout,
+        axes,
+        dataset,
+        fill_missing,
+        parameter,
+        channels,
+        samples,
+        stride,
+        crop,
+        ..
+    } = args;
+    let plan = Plan {
+        reading: Reading { layout, axes, dataset, fill_missing },
+        parameter,
+        channels,
+        samples,
+        stride,
+        crop,
+        grid: args.grid.map(|Grid(sizes)| sizes),
+        layout: args.to_layout,
+        dtype: Some(args.dtype),
+    };
+    let targets = targets(&plan, &files, &args.to, args.format, args.shard)?;
+    let signals = Signals::install()?;
+    let total: usize = targets.iter().map(|target| target.samples.len()).sum();
+    let progress = Mutex::new(Progress::new("trajectories", total as u64));
+    let advance = |steps: usize| {
+        progress.lock().unwrap_or_else(PoisonError::into_inner).advance(steps as u64);
+    };
+    unix::publish::create_folder(&args.to)?;
+    let out = Mutex::new(Out::stdout(args.output));
+    let one = |target: &data::import::Target| {
+        let done = |more: usize| {
+            signals.go_on(|| {
+                let name = target.path.display();
+                format!("{name} is not finished, the same command goes on with it")
+            })?;
+            advance(more);
+            Ok(())
+        };
+        if import(&plan, target, done)? == Made::Kept {
+            note!("{}: there already", target.path.display());
+            advance(target.samples.len());
+        }
+        let record = FileRecord::of(&target.path)?;
+        out.lock().unwrap_or_else(PoisonError::into_inner).row(&record)
+    };
+    in_pool(args.threads, || {
+        targets.par_iter().try_for_each(one)?;
+        let shards: Vec<PathBuf> = targets.iter().map(|target| target.path.clone()).collect();
+        match args.format {
+            Format::Safetensors => Index::extended(&args.to, &shards)?.save(&args.to),
+            Format::Hdf5 => Ok(()),
+        }
+    })?;
+    finish(out.into_inner().unwrap_or_else(PoisonError::into_inner))
+}

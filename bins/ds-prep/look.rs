@@ -1,0 +1,93 @@
+//! `ds-prep audit` and `ds-prep plot`.
+
+use super::finish;
+use std::path::PathBuf;
+
+use data::audit;
+use data::field::Field;
+use learn::evaluate::pictures::trajectory::{View, draw};
+use serde_json::json;
+use unix::cli::Output;
+use unix::out::Out;
+use unix::{Error, Exit, Result, inputs, note};
+
+#[derive(clap::Args)]
+pub struct Audit {
+    /// Manifests, audited together; `-` reads their names from stdin
+    #[arg(required = true)]
+    manifests: Vec<PathBuf>,
+    /// Relative distance of two first frames below which they are near-duplicates; 0 looks for equal ones
+    #[arg(long, default_value_t = 0.01, value_name = "DISTANCE")]
+    near: f64,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn audit(args: &Audit) -> Result<Exit> {
+    if !(0.0..1.0).contains(&args.near) {
+        return Err(Error::usage(format!("--near {}: from 0 to below 1", args.near)));
+    }
+    let report = audit::audit(&inputs::files(&args.manifests)?, args.near)?;
+    let mut out = Out::stdout(args.output);
+    report.faults.iter().try_for_each(|fault| out.item(fault, &fault.message))?;
+    out.finish()?;
+    note!("{} trajectories, {} leaks or copies", report.trajectories, report.faults.len());
+    Ok(if report.faults.is_empty() { Exit::Done } else { Exit::Data })
+}
+
+#[derive(clap::Args)]
+pub struct Plot {
+    /// The file
+    file: PathBuf,
+    /// Number of the trajectory, from 0
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    sample: usize,
+    /// Channel, by name or number; the first that is no input when not given
+    #[arg(long)]
+    channel: Option<String>,
+    /// Of two dimensions: how many frames beside each other
+    #[arg(long, default_value_t = 5, value_name = "NUMBER")]
+    frames: usize,
+    /// The picture, a PNG file; `-` is stdout
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    to: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn plot(args: &Plot) -> Result<Exit> {
+    let field = Field::open(&args.file)?;
+    let names = field.channels();
+    let channel = match &args.channel {
+        None => field.inputs().min(names.len() - 1),
+        Some(wanted) => {
+            let named = names.iter().position(|name| name == wanted);
+            named.or_else(|| wanted.parse().ok()).ok_or_else(|| {
+                Error::usage(format!("no channel `{wanted}`; there are {}", names.join(", ")))
+            })?
+        }
+    };
+    let view = View { sample: args.sample, channel, frames: args.frames };
+    let picture = draw(&field, view)?;
+    let mut out = Out::stdout(args.output);
+    if args.to.as_os_str() == "-" {
+        out.raw(&picture.png)?;
+        return finish(out);
+    }
+    if args.to.extension().is_none_or(|ending| ending != "png") {
+        return Err(Error::usage(format!("{}: pictures are .png files", args.to.display())));
+    }
+    unix::publish::publish_bytes(&args.to, &picture.png)?;
+    let (name, (low, high)) = (&names[channel], (picture.range.start(), picture.range.end()));
+    let record = json!({
+        "picture": args.to,
+        "sample": args.sample,
+        "channel": name,
+        "low": low,
+        "high": high,
+        "frames": picture.frames,
+    });
+    let text = format!("{name} of trajectory {}, colours from {low} to {high}", args.sample);
+    out.item(&record, text)?;
+    finish(out)
+}

@@ -1,0 +1,334 @@
+//! Data sets: make or import, divide, measure, check, audit, list and draw them.
+
+mod import;
+mod look;
+mod manual;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use clap::{Parser, Subcommand};
+use data::check::{Report, check_files, check_index, check_split};
+use data::divide::{Share, divide_by};
+use data::field::Field;
+use data::generate::{Equation, Generation};
+use data::index::{Index, with_shards};
+use data::list::{FileRecord, describe, frames, parts};
+use data::split::{By, Split, SplitName};
+use data::split_set::{TrajectorySet, Verify};
+use data::stats::Stats;
+use manual::MANUAL;
+use unix::cli::Output;
+use unix::out::Out;
+use unix::progress::Progress;
+use unix::signal::Signals;
+use unix::{Error, Exit, Result, inputs, note};
+
+/// Make, import, divide, measure and check data sets
+///
+/// ds-prep turns a PDE solver, PDEBench's HDF5 files or anyone's arrays into data sets for training:
+/// files of trajectories, a split manifest that says which trajectory is for what, and the statistics of
+/// the training split. Nothing is trained on before `ds-prep check` has found no fault.
+#[derive(Parser)]
+#[command(name = "ds-prep", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
+struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Solve an equation for random initial states, one file for each parameter value
+    Gen(Gen),
+    /// Bring files of any layout into one piece each, cropped or resampled where asked
+    Import(Box<import::Import>),
+    /// Divide the trajectories of files into training, validation and test
+    Split(Divide),
+    /// Compute the statistics of a manifest's training split
+    Stats {
+        /// The manifest
+        manifest: PathBuf,
+        /// Where the statistics go; stats.json beside the manifest when not given, `-` is stdout
+        #[arg(short = 'o', long = "output", value_name = "FILE")]
+        to: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Look for every fault of files, or of manifests (*.json) and their files
+    Check {
+        /// HDF5 files or manifests; `-` reads their names from stdin
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Largest |u| that is no fault
+        #[arg(long, default_value_t = 1e10)]
+        limit: f32,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Look for anything of one split in another, by content: copies, shared and near states
+    Audit(look::Audit),
+    /// Draw a trajectory
+    Plot(look::Plot),
+    /// List files, or the parts of manifests (*.json)
+    Ls {
+        /// HDF5 files or manifests; `-` reads their names from stdin
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show what a file says of itself, or one of its trajectories frame by frame
+    Show {
+        /// HDF5 file
+        file: PathBuf,
+        /// Number of the trajectory, from 0
+        #[arg(long, value_name = "NUMBER")]
+        sample: Option<usize>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(clap::Args)]
+struct Gen {
+    /// Equation: burgers, advection, diffusion-reaction, diffusion-reaction-2d, darcy or navier-stokes;
+    /// see EQUATIONS
+    equation: Equation,
+    /// Values of the equation's parameter, e.g. 0.001,0.01,0.1
+    #[arg(long, required = true, value_delimiter = ',', value_name = "VALUE")]
+    #[arg(allow_negative_numbers = true)]
+    parameter: Vec<f64>,
+    /// Value of another constant of the equation; may be given more than once
+    #[arg(long, value_name = "NAME=VALUE", value_parser = constant)]
+    constant: Vec<(String, f64)>,
+    /// Trajectories of each file
+    #[arg(long, value_name = "NUMBER")]
+    samples: usize,
+    /// Seed of the initial states
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Cells along each axis; as EQUATIONS says when not given
+    #[arg(long)]
+    grid: Option<usize>,
+    /// Frames, the initial state included
+    #[arg(long)]
+    frames: Option<usize>,
+    /// Time of the last frame
+    #[arg(long, value_name = "TIME")]
+    end: Option<f64>,
+    /// Number of the first trajectory: files with other numbers continue each other
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    first: u64,
+    /// Threads; all that there are when not given. The numbers do not depend on them
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Folder of the files, which must not be there yet
+    #[arg(short = 'o', long = "output", value_name = "FOLDER")]
+    to: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(clap::Args)]
+struct Divide {
+    /// HDF5 files; `-` reads their names from stdin
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Share of training: a percentage, or a number of trajectories of each parameter value
+    #[arg(long, default_value = "80%", value_name = "SHARE")]
+    train: Share,
+    /// Share of validation
+    #[arg(long, default_value = "10%", value_name = "SHARE")]
+    validation: Share,
+    /// Share of the test
+    #[arg(long, default_value = "10%", value_name = "SHARE")]
+    test: Share,
+    /// What is divided: trajectory (every regime in the same shares), parameter (whole regimes, the
+    /// largest values for the test), file (whole files)
+    #[arg(long, default_value = "trajectory", value_name = "UNIT")]
+    by: By,
+    /// Seed of the choice
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The manifest; `-` is stdout, and paths in it are as seen from here
+    #[arg(short = 'o', long = "output", default_value = "split.json", value_name = "FILE")]
+    to: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+fn main() -> ExitCode {
+    unix::cli::main::<Args>(run)
+}
+
+fn run(args: Args) -> Result<Exit> {
+    match args.verb {
+        Verb::Gen(gen_args) => generate(&gen_args),
+        Verb::Import(import_args) => import::run(*import_args),
+        Verb::Split(divide_args) => split(&divide_args),
+        Verb::Audit(audit_args) => look::audit(&audit_args),
+        Verb::Plot(plot_args) => look::plot(&plot_args),
+        Verb::Stats { manifest, to, output } => stats(&manifest, to, Out::stdout(output)),
+        Verb::Check { files, limit, output } => check(&files, limit, Out::stdout(output)),
+        Verb::Ls { files, output } => list(&files, Out::stdout(output)),
+        Verb::Show { file, sample, output } => show(&file, sample, Out::stdout(output)),
+    }
+}
+
+fn constant(text: &str) -> Result<(String, f64), String> {
+    let parts = text.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+    let (name, value) = parts.ok_or("a name and a number are wanted, as in Rho=2")?;
+    Ok((name.into(), value))
+}
+
+fn generate(args: &Gen) -> Result<Exit> {
+    let mut files: Vec<(PathBuf, Generation)> = Vec::new();
+    for &parameter in &args.parameter {
+        let usual = Generation::new(args.equation, parameter, args.samples);
+        let file = Generation {
+            constants: args.constant.clone(),
+            first: args.first,
+            seed: args.seed,
+            grid: args.grid.unwrap_or(usual.grid),
+            frames: args.frames.unwrap_or(usual.frames),
+            end: args.end.unwrap_or(usual.end),
+            ..usual
+        };
+        file.validate()?;
+        let path = args.to.join(file.file_name());
+        if path.exists() {
+            let cause = "it is there already; move it or choose another folder";
+            return Err(Error::create(&path, cause));
+        }
+        if files.iter().any(|(other, _)| *other == path) {
+            return Err(Error::usage(format!("parameter {parameter} is given twice")));
+        }
+        files.push((path, file));
+    }
+    let signals = Signals::install()?;
+    let total = args.samples.saturating_mul(files.len());
+    let progress = Mutex::new(Progress::new("trajectories", total as u64));
+    let mut out = Out::stdout(args.output);
+    unix::publish::create_folder(&args.to)?;
+    for (path, file) in &files {
+        let done = || {
+            signals.go_on(|| format!("{} was not made", path.display()))?;
+            progress.lock().unwrap_or_else(PoisonError::into_inner).advance(1);
+            Ok(())
+        };
+        in_pool(args.threads, || file.write(path, done))?;
+        out.row(&FileRecord::of(path)?)?;
+    }
+    finish(out)
+}
+
+fn split(args: &Divide) -> Result<Exit> {
+    let files = with_shards(inputs::files(&args.files)?)?;
+    let shares = [args.train, args.validation, args.test];
+    let split = divide_by(args.by, &files, shares, args.seed, &args.to)?;
+    if args.to.as_os_str() == "-" {
+        let mut out = Out::stdout(args.output);
+        out.raw(split.text()?.as_bytes())?;
+        return finish(out);
+    }
+    if args.to.exists() && Split::load(&args.to).map_or(true, |(old, _)| old != split) {
+        let cause =
+            "another one is there, which runs may have used; move it or choose another name";
+        return Err(Error::create(&args.to, cause));
+    }
+    split.save(&args.to)?;
+    let mut out = Out::stdout(args.output);
+    parts(&split, &args.to).iter().try_for_each(|part| out.row(part))?;
+    finish(out)
+}
+
+fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit> {
+    let set = TrajectorySet::open(manifest, SplitName::Train, Verify::Hashes)?;
+    let stats = Stats::of(&set)?;
+    let to = to.unwrap_or_else(|| manifest.with_file_name("stats.json"));
+    if to.as_os_str() == "-" {
+        out.raw(stats.text()?.as_bytes())?;
+        return finish(out);
+    }
+    stats.save(&to)?;
+    stats.records().iter().try_for_each(|record| out.row(record))?;
+    finish(out)
+}
+
+fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
+    let mut all = Report::default();
+    for path in inputs::files(files)? {
+        let report = if Index::is_at(&path)? {
+            check_index(&path, limit)?
+        } else if is_manifest(&path) {
+            check_split(&path, limit)?
+        } else {
+            check_files(&[path], limit)
+        };
+        all.files += report.files;
+        all.trajectories += report.trajectories;
+        for fault in report.faults {
+            out.item(&fault, &fault.message)?;
+            all.faults.push(fault);
+        }
+    }
+    let Report { files, trajectories, faults } = all;
+    note!("{files} files, {trajectories} trajectories, {} faults", faults.len());
+    Ok(if faults.is_empty() { Exit::Done } else { Exit::Data })
+}
+
+/// What cannot be read is told, and does not hide the others.
+fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
+    let mut first = Exit::Done;
+    for path in with_shards(inputs::files(files)?)? {
+        if let Err(error) = list_one(&path, &mut out) {
+            // Stdout that is gone or full ends everything.
+            if matches!(error.exit, Exit::Done | Exit::Io) {
+                return Err(error);
+            }
+            unix::diagnostics::say(&error);
+            first = if first == Exit::Done { error.exit } else { first };
+        }
+    }
+    out.finish()?;
+    Ok(first)
+}
+
+fn list_one(path: &Path, out: &mut Out) -> Result<()> {
+    if !is_manifest(path) {
+        return out.row(&FileRecord::of(path)?);
+    }
+    let (split, _) = Split::load(path)?;
+    parts(&split, path).iter().try_for_each(|part| out.row(part))
+}
+
+fn show(file: &Path, sample: Option<usize>, mut out: Out) -> Result<Exit> {
+    match sample {
+        Some(sample) => {
+            let frames = frames(&Field::open(file)?, sample)?;
+            frames.iter().try_for_each(|frame| out.row(frame))?;
+        }
+        None => {
+            let record = describe(file)?;
+            let text = serde_json::to_string_pretty(&record).map_err(Error::bug)?;
+            out.item(&record, text)?;
+        }
+    }
+    finish(out)
+}
+
+/// Runs `work` on so many threads, or on as many as the machine has.
+fn in_pool(threads: Option<usize>, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
+    pool.map_err(|cause| Error::usage(format!("--threads: {cause}")))?.install(work)
+}
+
+fn finish(out: Out) -> Result<Exit> {
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}

@@ -1,0 +1,84 @@
+//! What the manual of ds-prep says beyond its options.
+
+/// Sections after the options.
+pub const MANUAL: &str = "\
+EQUATIONS
+  Parameter, other constants with their defaults, and cells, frames and end time when none are given:
+  burgers                u_t + uu_x = (Nu/pi) u_xx, periodic. Nu; 1024 cells, 201 frames to 2.
+  advection              u_t + beta u_x = 0, periodic. beta; 1024 cells, 201 frames to 2.
+  diffusion-reaction     u_t = Nu u_xx + Rho u(1 - u), periodic. Nu, Rho=1; 1024 cells, 101 frames to 1.
+  diffusion-reaction-2d  u_t = Du lap u + u - u^3 - k - v, v_t = Dv lap v + u - v, closed borders.
+                         Du, Dv=0.005, k=0.005; 128 x 128 cells, 101 frames to 5.
+  darcy                  -div(a grad u) = beta, u = 0 at the border. beta; a is low=0.1 or high=1, the
+                         same for every beta; 128 x 128 cells, steady.
+  navier-stokes          w_t + u.grad w = Nu lap w + forcing (sin 2pi(x+y) + cos 2pi(x+y)), periodic; the
+                         vorticity w of an incompressible flow. Nu, forcing=0.1, scale=1 (of the initial
+                         state); 64 x 64 points, 51 frames to 50.
+
+  Errors, relative root mean squares, on ever finer cells (with steps in proportion), and the orders they
+  tell; schemes are named in the attributes of the files:
+    burgers                128 256 512 cells         7.4e-4  1.9e-4  5.0e-5   orders 1.89 1.93 1.97
+    diffusion-reaction     16 48 144 cells           2.9e-3  3.1e-4  3.5e-5   orders 2.02 2.00
+    diffusion-reaction-2d  9 27 cells a side         3.6e-3  4.1e-4           order  1.98
+    darcy                  32 64 128 cells a side    3.9e-3  9.8e-4  2.5e-4   orders 2.01 2.00 2.00
+    navier-stokes          Courant numbers 2 1 0.5   2.1e-3  1.6e-4  1.1e-5   orders 3.75 3.82
+                           16 24 32 48 points        5.9e-2  1.9e-2  4.5e-3  9.6e-5
+  burgers against Cole and Hopf (Nu = 0.05), darcy against a manufactured solution, the others against
+  themselves on cells a third as wide or on steps a tenth as long.
+
+FILES
+  A file holds trajectories [frames, grid, channels]. Read are HDF5 in PDEBench's layouts:
+    tensor          tensor [n,t,x..] or [n,t,x..,c], x-coordinate, .., t-coordinate
+    groups          0000/data [t,x..,c], 0000/grid/x, .., 0000/grid/t, for each trajectory
+    variables       density, pressure, Vx, .. [n,t,x..]
+    steady          nu [n,x,y], an input, and tensor [n,1,x,y], the solution
+    incompressible  velocity, particles [n,t,x,y,c], an input force [n,x,y,2], t [n,t]
+  and the same arrays in .npz, .safetensors and Zarr version 2 (.zarr), one array in .npy, and tables:
+  .csv with columns n, t, x, .. and one for each channel. Channels come last, inputs before states.
+  Parameters (nu, beta, eta, ..) are attributes of the root or of a group, or in the name of the file.
+
+  What lies in one piece, as f32 in this order, is read where it is, at the speed of memory. `ds-prep ls`
+  says of other files how they are reached and what a byte costs, and `ds-prep import` brings them into one
+  piece: HDF5, or safetensors, which training maps into memory: in shards of 1 GiB unless asked for others,
+  with FOLDER/index.json, of each shard counts, shape, BLAKE3 and statistics. ls, show, check and split take
+  the index in the place of its shards. A file for each regime is made where trajectories have parameters
+  of their own (groups, or a list nu [n]). It goes on where it was stopped or killed: until a file is
+  whole, its numbers lie in .NAME.partial beside it, and what is durable in .NAME.partial.jsonl.
+  gen writes tensor; of darcy steady, of diffusion-reaction-2d groups; constants, seed, scheme and initial
+  states are attributes as well.
+
+  split.json holds the files by path (relative to it) and BLAKE3, and of each split the numbers of
+  its trajectories; every parameter value is divided in the same proportion. Trajectories that begin
+  with the same state, or solve for the same coefficient, are in the same split.
+  stats.json holds count, mean, standard deviation, range and root mean square of the training split.
+
+EXIT STATUS
+  0   The work is done; check and audit found no fault.
+  2   The command line is wrong.
+  65  The data is bad, or check or audit found faults.
+  66  A file is missing.
+  73  A file cannot be created, or is there already.
+  74  Reading or writing failed midway.
+  75  gen or import was told to stop, and the files named on stdout are whole; or another import is making
+      the same file.
+
+EXAMPLES
+  Burgers at three viscosities, divided, measured and checked:
+    $ ds-prep gen burgers --parameter 0.001,0.01,0.1 --samples 10 --grid 128 --frames 21 -o raw
+    $ ds-prep split raw/*.hdf5 --train 80% --validation 10% --test 10% -o split.json
+    $ ds-prep stats split.json
+    $ ds-prep check split.json
+    $ ds-prep audit split.json
+  Half the points, every second frame, in safetensors files of at most 4 trajectories:
+    $ ds-prep import raw/*.hdf5 --grid 64 --stride 2 --format safetensors --shard 4 -o small
+  A test of extrapolation: the largest viscosity is for the test alone:
+    $ ds-prep split raw/*.hdf5 --by parameter --train 1 --validation 1 --test 1 -o far.json
+  Files whose names another program finds:
+    $ find raw -name '*.hdf5' | ds-prep ls -
+  One trajectory, frame by frame:
+    $ ds-prep show raw/1D_Burgers_Sols_Nu0.1.hdf5 --sample 3
+    $ ds-prep plot raw/1D_Burgers_Sols_Nu0.1.hdf5 --sample 3 -o trajectory.png
+
+SEE ALSO
+  longhaul(7), latent-cache(1), train-stage(1)
+";

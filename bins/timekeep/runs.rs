@@ -1,0 +1,129 @@
+//! What `timekeep` tells of runs, and how it submits them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use unix::cli::Output;
+use unix::out::Out;
+use unix::time::{format_duration, parse_duration};
+use unix::timekeep::submit::{self, LEFT};
+use unix::timekeep::{interval, runs};
+use unix::{Error, Exit, Result, diagnostics, inputs, warn};
+
+/// The words of `timekeep interval`.
+#[derive(clap::Args)]
+pub struct IntervalArgs {
+    /// Run directory whose log tells what checkpoints and updates cost
+    #[arg(required_unless_present = "cost")]
+    run: Option<PathBuf>,
+    /// How long a checkpoint keeps training from going on; in place of what the run measured
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    cost: Option<Duration>,
+    /// Mean time between failures of a node, e.g. 200d
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    mtbf: Duration,
+    /// Nodes of the job
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    nodes: u32,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A line a run; the worst exit status, after all were looked at.
+pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
+    let mut out = Out::stdout(output);
+    let exit = each(given, |path| {
+        let run = runs::look(path)?;
+        if out.is_json() { out.row(&run) } else { out.row(&run.line()) }
+    })?;
+    out.finish()?;
+    Ok(exit)
+}
+
+/// Submits what stopped; the worst exit status, after all were looked at.
+pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
+    let queue = submit::queue()?;
+    let mut out = Out::stdout(output);
+    let exit = each(given, |path| out.row(&submit::again(path, &queue)?))?;
+    out.finish()?;
+    Ok(exit)
+}
+
+/// Submits one run; prints the job that it then has.
+pub fn submit(path: &Path, command: &[String], site: Option<&Path>, output: Output) -> Result<u8> {
+    let done = submit::submit(path, command, site)?;
+    if done.done == LEFT {
+        diagnostics::say(format_args!("{}: {}; nothing was submitted", done.run, done.why));
+    }
+    let mut out = Out::stdout(output);
+    match &done.job {
+        Some(job) => out.item(&done, job)?,
+        None if out.is_json() => out.item(&done, "")?,
+        None => {}
+    }
+    Ok(0)
+}
+
+/// Tells cron to leave a run alone.
+pub fn forget(path: &Path, output: Output) -> Result<u8> {
+    let done = submit::forget(path)?;
+    Out::stdout(output).item(&done, format!("{}: {}", done.run, done.why))?;
+    Ok(0)
+}
+
+/// Does the same for every run. What fails for one is told, and the others come all the same.
+fn each(given: &[PathBuf], mut what: impl FnMut(&Path) -> Result<()>) -> Result<u8> {
+    let mut exit = Exit::Done;
+    for path in inputs::files(given)? {
+        match what(&path) {
+            Ok(()) => {}
+            // The reader of stdout is gone.
+            Err(error) if error.exit == Exit::Done => return Err(error),
+            Err(error) => {
+                diagnostics::say(&error);
+                exit = if exit == Exit::Done { error.exit } else { exit };
+            }
+        }
+    }
+    Ok(exit as u8)
+}
+
+/// The best time between two checkpoints.
+pub fn interval(args: &IntervalArgs) -> Result<u8> {
+    let mut measured = match &args.run {
+        Some(run) => interval::measured(run)?,
+        None => interval::Measured::default(),
+    };
+    measured.cost = args.cost.map(|cost| cost.as_secs_f64()).or(measured.cost);
+    let best = interval::best(&measured, args.mtbf, args.nodes)?;
+    if best.lost_share > 0.5 {
+        warn!(
+            "the job fails every {} and a checkpoint takes {}: most of the time is lost, however often it saves",
+            time(best.mtbf)?,
+            time(best.cost)?
+        );
+    }
+    let updates = best.updates.map_or(String::new(), |n| format!(", checkpoint.every: {n}"));
+    let text = format!(
+        "every       {}{updates}\ncosts       {:.2} % of the time\n\
+         checkpoint  {:.3} s\nfailure     every {} of the job\nYoung       {}\nDaly        {}",
+        time(best.seconds)?,
+        100.0 * best.lost_share,
+        best.cost,
+        time(best.mtbf)?,
+        time(best.young)?,
+        time(best.daly)?
+    );
+    Out::stdout(args.output).item(&best, text)?;
+    Ok(0)
+}
+
+/// `0.14 s`, or `92 s (00:01:32)`: the same time twice.
+fn time(seconds: f64) -> Result<String> {
+    if seconds < 10.0 {
+        return Ok(format!("{seconds:.2} s"));
+    }
+    let whole = Duration::try_from_secs_f64(seconds.round())
+        .map_err(|cause| Error::usage(format!("{seconds} s: {cause}")))?;
+    Ok(format!("{} s ({})", whole.as_secs(), format_duration(whole)))
+}

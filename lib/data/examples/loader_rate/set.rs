@@ -1,0 +1,115 @@
+//! The data set that is read: one file, all of it for training.
+
+use data::divide::{Share, divide};
+use data::field::Shape;
+use data::split::SplitName;
+use data::split_set::{TrajectorySet, Verify};
+use data::write::{Attribute, Header, write_field};
+use rayon::prelude::*;
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use unix::{Error, Result};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Hdf5,
+    Safetensors,
+}
+
+impl FromStr for Format {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "hdf5" => Ok(Self::Hdf5),
+            "safetensors" => Ok(Self::Safetensors),
+            _ => Err(format!("no format `{text}`; there are hdf5 and safetensors")),
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::Hdf5 { "hdf5" } else { "safetensors" })
+    }
+}
+
+pub struct Set {
+    pub format: Format,
+    pub path: PathBuf,
+    pub trajectories: Arc<TrajectorySet>,
+    /// First byte of the field in the file.
+    pub offset: u64,
+}
+
+impl Set {
+    /// Opens the set in `folder`; makes it first where it is not there.
+    pub fn open(
+        folder: &Path,
+        format: Format,
+        gib: f64,
+        frames: usize,
+        frame: &[usize],
+    ) -> Result<Self> {
+        let Some((&channels, grid)) = frame.split_last() else {
+            return Err(Error::usage("--frame names no sizes"));
+        };
+        let mut shape = Shape { trajectories: 1, frames, grid: grid.to_vec(), channels };
+        let bytes = 4 * shape.trajectory_len();
+        shape.trajectories = ((gib * (1u64 << 30) as f64) as usize / bytes).max(1);
+        let words: Vec<String> =
+            [shape.trajectories, frames].iter().chain(frame).map(ToString::to_string).collect();
+        let path = folder.join(format!("rate-{}.{format}", words.join("x")));
+        // The other programs read HDF5.
+        for path in [&path.with_extension("hdf5"), &path] {
+            if !path.exists() {
+                make(path, &shape)?;
+            }
+        }
+        let manifest = path.with_extension(format!("{format}.json"));
+        if !manifest.exists() {
+            let shares = [Share::Fraction(1.0), Share::Count(0), Share::Count(0)];
+            divide(std::slice::from_ref(&path), shares, 0, &manifest)?.save(&manifest)?;
+        }
+        let trajectories = TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes)?;
+        let offset = match format {
+            Format::Hdf5 => offset_in_hdf5(&path)?,
+            Format::Safetensors => offset_in_safetensors(&path)?,
+        };
+        Ok(Self { format, path, trajectories: Arc::new(trajectories), offset })
+    }
+}
+
+/// Smooth fields with a little noise, as solvers make them.
+fn make(path: &Path, shape: &Shape) -> Result<()> {
+    let header = Header {
+        attributes: vec![("Nu".into(), Attribute::Real(0.1))],
+        ..Header::tensor(shape.clone(), vec![Vec::new(); shape.grid.len()], Vec::new())
+    };
+    let value = |i: usize, j: usize| ((i * 7919) as f32 + j as f32 * 0.01).sin();
+    write_field(path, &header, |writer| {
+        (0..shape.trajectories).into_par_iter().try_for_each(|i| {
+            let values: Vec<f32> = (0..shape.trajectory_len()).map(|j| value(i, j)).collect();
+            writer.write(i, &values)
+        })
+    })
+}
+
+fn offset_in_hdf5(path: &Path) -> Result<u64> {
+    let opened =
+        hdf5::File::with_options().with_fapl(|access| access.file_locking(false)).open(path);
+    let offset = opened.and_then(|file| Ok(file.dataset("tensor")?.offset()));
+    let offset = offset.map_err(|cause| Error::data(format!("{}: {cause}", path.display())))?;
+    offset.ok_or_else(|| Error::data(format!("{}: not in one piece", path.display())))
+}
+
+/// The field is the first tensor.
+fn offset_in_safetensors(path: &Path) -> Result<u64> {
+    let mut length = [0; 8];
+    let file = std::fs::File::open(path);
+    file.and_then(|mut file| file.read_exact(&mut length))
+        .map_err(|cause| Error::io(path, cause))?;
+    Ok(8 + u64::from_le_bytes(length))
+}

@@ -1,0 +1,210 @@
+//! Looking for everything that is wrong with files or with a split: all faults, not the first.
+
+mod values;
+
+use crate::field::Field;
+use crate::index::Index;
+use crate::split::{Split, SplitName};
+use crate::split_set::{Verify, open_as_in};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use unix::{Error, Exit, Result};
+use values::check_field;
+
+/// Kinds of faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The file is not there or may not be read.
+    Missing,
+    /// The file is no field of a layout that is read, or is truncated.
+    Unreadable,
+    /// The file is not the one that the manifest was made from.
+    Changed,
+    /// There are no trajectories.
+    Empty,
+    /// The parameter is missing or not finite.
+    Parameter,
+    /// Coordinates are missing, of the wrong number, or not ascending.
+    Coordinates,
+    /// The coordinates fit another order of the axes than the one that is read.
+    AxisOrder,
+    /// A number is NaN or infinite.
+    NotFinite,
+    /// All numbers of a trajectory are equal.
+    Constant,
+    /// A number is larger than the limit.
+    TooLarge,
+    /// A trajectory is twice in the splits.
+    Overlap,
+    /// The same numbers are in two places.
+    Duplicate,
+    /// A frame of one split is in a trajectory of another.
+    SharedFrame,
+    /// Two splits have trajectories that begin with almost the same state, or have almost the same input.
+    NearDuplicate,
+    /// Two splits have trajectories that begin with the same state, or have the same input.
+    SameInitialState,
+}
+
+/// One fault and its place.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fault {
+    /// What is wrong.
+    pub kind: Kind,
+    /// In which file.
+    pub file: PathBuf,
+    /// In which trajectory.
+    pub trajectory: Option<usize>,
+    /// In which frame of it.
+    pub frame: Option<usize>,
+    /// At which point (and channel) of the frame.
+    pub index: Option<usize>,
+    /// The same in words.
+    pub message: String,
+}
+
+/// What was looked at and what was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Files looked at.
+    pub files: usize,
+    /// Trajectories read.
+    pub trajectories: usize,
+    /// All faults, in the order of the files.
+    pub faults: Vec<Fault>,
+}
+
+impl Report {
+    fn add(&mut self, kind: Kind, file: &Path, message: impl ToString) {
+        let (trajectory, frame, index) = (None, None, None);
+        let (file, message) = (file.to_path_buf(), message.to_string());
+        self.faults.push(Fault { kind, file, trajectory, frame, index, message });
+    }
+
+    fn add_error(&mut self, file: &Path, error: &Error, otherwise: Kind) {
+        let kind = if error.exit == Exit::NoInput { Kind::Missing } else { otherwise };
+        self.add(kind, file, error);
+    }
+}
+
+/// Checks files by themselves. `limit` bounds |u|.
+pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
+    let mut report = Report::default();
+    for path in paths {
+        report.files += 1;
+        match Field::open(path) {
+            Ok(field) => {
+                check_field(&field, limit, &mut report);
+            }
+            Err(error) => report.add_error(path, &error, Kind::Unreadable),
+        }
+    }
+    report
+}
+
+/// Checks the shards of an index by themselves, and against what it says of them.
+///
+/// Errors: only when the index itself cannot be read (66) or is none (65).
+pub fn check_index(index: &Path, limit: f32) -> Result<Report> {
+    let (found, folder) = (Index::load(index)?, index.parent().unwrap_or(Path::new("")));
+    let files = found.files(index);
+    let mut report = check_files(&files, limit);
+    for (shard, path) in found.shards.iter().zip(&files) {
+        match shard.difference(folder) {
+            Ok(None) => {}
+            Ok(Some(what)) => {
+                let what = format!("{}: {what}; restore it, or import again", path.display());
+                report.add(Kind::Changed, path, what);
+            }
+            // Those that are missing were told above.
+            Err(error) if error.exit == Exit::NoInput => {}
+            Err(error) => report.add_error(path, &error, Kind::Unreadable),
+        }
+    }
+    Ok(report)
+}
+
+/// Checks a manifest, its files against it, and that nothing is in two splits.
+///
+/// Errors: only when the manifest itself cannot be read (66) or is none (65).
+pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
+    let (split, _) = Split::load(manifest)?;
+    let mut report = Report::default();
+    check_overlap(&split, manifest, &mut report);
+    let mut states: Vec<Vec<blake3::Hash>> = Vec::new();
+    for number in 0..split.files.len() {
+        report.files += 1;
+        let path = split.file_path(number, manifest);
+        let hashes = match open_as_in(manifest, &split, number, Verify::Hashes) {
+            Ok(field) => check_field(&field, limit, &mut report),
+            Err(error) => {
+                // A file that cannot be opened by itself is damaged, any other was exchanged.
+                let damaged = Field::open(&path).is_err_and(|cause| cause.exit == Exit::Data);
+                let kind = if damaged { Kind::Unreadable } else { Kind::Changed };
+                report.add_error(&path, &error, kind);
+                Vec::new()
+            }
+        };
+        states.push(hashes);
+    }
+    check_initial_states(&split, manifest, &states, &mut report);
+    Ok(report)
+}
+
+/// Every entry of a manifest: (split, file number, sample).
+fn entries(split: &Split) -> impl Iterator<Item = (SplitName, usize, usize)> {
+    SplitName::ALL.into_iter().flat_map(move |name| {
+        let of_part = move |part: &'_ crate::split::Part| {
+            let file = part.file;
+            part.samples.iter().map(move |&sample| (name, file, sample)).collect::<Vec<_>>()
+        };
+        split.parts(name).iter().flat_map(of_part)
+    })
+}
+
+fn check_overlap(split: &Split, manifest: &Path, report: &mut Report) {
+    let mut seen: HashMap<(&str, usize), SplitName> = HashMap::new();
+    for (name, file, sample) in entries(split) {
+        let key = (split.files[file].blake3.as_str(), sample);
+        if let Some(before) = seen.insert(key, name) {
+            let path = split.file_path(file, manifest);
+            let message = format!(
+                "{}: trajectory {sample} is in {before} and again in {name}",
+                path.display()
+            );
+            report.add(Kind::Overlap, &path, message);
+            set_trajectory(report, sample);
+        }
+    }
+}
+
+fn check_initial_states(
+    split: &Split,
+    manifest: &Path,
+    states: &[Vec<blake3::Hash>],
+    report: &mut Report,
+) {
+    let mut seen: HashMap<blake3::Hash, (SplitName, usize, usize)> = HashMap::new();
+    for (name, file, sample) in entries(split) {
+        let Some(hash) = states[file].get(sample) else { continue };
+        let (first, other_file, other) = *seen.entry(*hash).or_insert((name, file, sample));
+        if first != name && (other_file, other) != (file, sample) {
+            let path = split.file_path(file, manifest);
+            let message = format!(
+                "{}: trajectory {sample} of {name} begins as trajectory {other} of {} in {first}",
+                path.display(),
+                split.file_path(other_file, manifest).display()
+            );
+            report.add(Kind::SameInitialState, &path, message);
+            set_trajectory(report, sample);
+        }
+    }
+}
+
+fn set_trajectory(report: &mut Report, sample: usize) {
+    if let Some(fault) = report.faults.last_mut() {
+        fault.trajectory = Some(sample);
+    }
+}

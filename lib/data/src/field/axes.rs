@@ -1,0 +1,147 @@
+//! What the dimensions of a dataset run over.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// One dimension. The order of the variants is the order in which fields are handed out, whatever the
+/// file's: trajectory, frame, space, channel last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Axis {
+    /// Trajectories, `n`.
+    Sample,
+    /// Frames, `t`.
+    Time,
+    /// First dimension of space, `x`.
+    X,
+    /// Second, `y`.
+    Y,
+    /// Third, `z`.
+    Z,
+    /// Numbers at a point, `c`.
+    Channel,
+}
+
+impl Axis {
+    /// All of them, in order.
+    pub const ALL: [Self; 6] = [Self::Sample, Self::Time, Self::X, Self::Y, Self::Z, Self::Channel];
+    /// Those of space.
+    pub const SPACE: [Self; 3] = [Self::X, Self::Y, Self::Z];
+
+    /// The letter that stands for it.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Sample => 'n',
+            Self::Time => 't',
+            Self::X => 'x',
+            Self::Y => 'y',
+            Self::Z => 'z',
+            Self::Channel => 'c',
+        }
+    }
+
+    /// Whether it is one of space.
+    pub fn is_space(self) -> bool {
+        Self::SPACE.contains(&self)
+    }
+}
+
+/// The dimensions of a dataset in the order of the file, e.g. `ntxyc`. Each is there at most once, and
+/// space is complete: no `y` without `x`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axes(Vec<Axis>);
+
+impl Axes {
+    /// `n`, `t`, the first `space` dimensions of space, and `c`, as asked.
+    pub fn ordered(sample: bool, time: bool, space: usize, channel: bool) -> Self {
+        let there = |axis: &Axis| match axis {
+            Axis::Sample => sample,
+            Axis::Time => time,
+            Axis::Channel => channel,
+            Axis::X | Axis::Y | Axis::Z => Axis::SPACE[..space.min(3)].contains(axis),
+        };
+        Self(Axis::ALL.into_iter().filter(there).collect())
+    }
+
+    /// The dimensions in order.
+    pub fn iter(&self) -> impl Iterator<Item = Axis> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Dimensions of space.
+    pub fn space(&self) -> usize {
+        self.iter().filter(|axis| axis.is_space()).count()
+    }
+
+    /// At which place an axis is.
+    pub fn place(&self, axis: Axis) -> Option<usize> {
+        self.0.iter().position(|other| *other == axis)
+    }
+
+    /// Whether they are in the order in which fields are handed out.
+    pub fn is_ordered(&self) -> bool {
+        self.0.is_sorted()
+    }
+
+    /// The places of the axes in the order in which fields are handed out.
+    pub fn order(&self) -> Vec<usize> {
+        let mut places: Vec<usize> = (0..self.rank()).collect();
+        places.sort_by_key(|&place| self.0[place]);
+        places
+    }
+}
+
+impl From<Vec<Axis>> for Axes {
+    fn from(axes: Vec<Axis>) -> Self {
+        Self(axes)
+    }
+}
+
+impl FromStr for Axes {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let of_letter = |letter: char| {
+            let known = Axis::ALL.into_iter().find(|axis| axis.letter() == letter);
+            known.ok_or_else(|| format!("`{letter}` in axes `{text}` is none of n, t, x, y, z, c"))
+        };
+        let axes = Self(text.chars().map(of_letter).collect::<Result<_, _>>()?);
+        let twice = axes.0.iter().enumerate().find(|(i, axis)| axes.0[..*i].contains(axis));
+        if let Some((_, axis)) = twice {
+            return Err(format!("`{}` is twice in axes `{text}`", axis.letter()));
+        }
+        let space = axes.space();
+        if space == 0 || Axis::SPACE[..space].iter().any(|axis| axes.place(*axis).is_none()) {
+            return Err(format!("axes `{text}` need x, and y before z"));
+        }
+        Ok(axes)
+    }
+}
+
+impl fmt::Display for Axes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.iter().try_for_each(|axis| write!(f, "{}", axis.letter()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_are_parsed_ordered_and_refused() {
+        let axes: Axes = "nctyx".parse().unwrap();
+        assert_eq!((axes.to_string().as_str(), axes.space(), axes.rank()), ("nctyx", 2, 5));
+        assert_eq!(axes.order(), [0, 2, 4, 3, 1]);
+        assert!(!axes.is_ordered());
+        assert_eq!(axes.place(Axis::Channel), Some(1));
+        assert!("ntxyc".parse::<Axes>().unwrap().is_ordered());
+        assert_eq!(Axes::ordered(true, false, 2, true).to_string(), "nxyc");
+        for wrong in ["", "nt", "nty", "nxx", "nqx", "ntxz"] {
+            assert!(wrong.parse::<Axes>().is_err(), "{wrong}");
+        }
+    }
+}

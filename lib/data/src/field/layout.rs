@@ -1,0 +1,120 @@
+//! The layouts of PDEBench's files: which datasets hold a field, and what their dimensions are.
+//!
+//! One table for reading and for writing. A frame that is handed out is [grid…, channels], the axes of
+//! space in the order of the file and the channels last; inputs (a coefficient, a force), which are
+//! given and not predicted, come before the states.
+
+use super::axes::Axes;
+use super::shape::Shape;
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+/// How a file stores its field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One dataset `tensor` [n, t, x…] or [n, t, x…, c], with `x-coordinate`, …, `t-coordinate`.
+    Tensor,
+    /// A group for each trajectory: `0000/data` [t, x…, c] with `0000/grid/x`, …, `0000/grid/t`.
+    Groups,
+    /// A dataset for each variable, [n, t, x…]: `density`, `pressure`, `Vx`, …, coordinates as `Tensor`.
+    Variables,
+    /// A steady problem: the coefficient `nu` [n, x, y], an input, and the solution `tensor`
+    /// [n, 1, x, y]; coordinates as `Tensor`.
+    Steady,
+    /// `velocity` [n, t, x, y, 2], `particles` [n, t, x, y, 1], an input `force` [n, x, y, 2], and `t`
+    /// [n, t]; the last three may be missing.
+    Incompressible,
+}
+
+impl Layout {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Tensor, Self::Groups, Self::Variables, Self::Steady, Self::Incompressible];
+
+    /// The datasets that hold a field of this layout. `channels` are names, the first `inputs` of them
+    /// inputs.
+    pub fn datasets(self, shape: &Shape, channels: &[String], inputs: usize) -> Vec<Part> {
+        let space = shape.grid.len();
+        let part = |name: &str, axes: Axes, channels: Range<usize>| Part {
+            name: name.into(),
+            axes,
+            channels,
+        };
+        let all = 0..channels.len();
+        let axes = |time, channel| Axes::ordered(true, time, space, channel);
+        match self {
+            Self::Tensor => vec![part("tensor", axes(true, channels.len() > 1), all)],
+            Self::Groups => vec![part("data", Axes::ordered(false, true, space, true), all)],
+            Self::Variables => {
+                all.map(|i| part(&channels[i], axes(true, false), i..i + 1)).collect()
+            }
+            Self::Steady => {
+                vec![part("nu", axes(false, false), 0..1), part("tensor", axes(true, false), 1..2)]
+            }
+            Self::Incompressible => {
+                let mut parts = vec![part("velocity", axes(true, true), inputs..inputs + space)];
+                if inputs > 0 {
+                    parts.insert(0, part("force", axes(false, true), 0..inputs));
+                }
+                if channels.len() > inputs + space {
+                    parts.push(part("particles", axes(true, true), inputs + space..all.end));
+                }
+                parts
+            }
+        }
+    }
+
+    /// Whether files of this layout say where their points are.
+    pub fn has_coordinates(self) -> bool {
+        match self {
+            Self::Tensor | Self::Groups | Self::Variables => true,
+            Self::Steady | Self::Incompressible => false,
+        }
+    }
+
+    /// The datasets, in words.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Tensor => "`tensor` [n,t,x..] or [n,t,x..,c]",
+            Self::Groups => "`0000/data` [t,x..,c]",
+            Self::Variables => "`density`, `Vx`, … [n,t,x..]",
+            Self::Steady => "`nu` [n,x,y] with `tensor` [n,1,x,y]",
+            Self::Incompressible => "`velocity` [n,t,x,y,2]",
+        }
+    }
+}
+
+/// One dataset of a layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Its name, in its group.
+    pub name: String,
+    /// Its dimensions.
+    pub axes: Axes,
+    /// Which channels of the field it holds.
+    pub channels: Range<usize>,
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tensor => "tensor",
+            Self::Groups => "groups",
+            Self::Variables => "variables",
+            Self::Steady => "steady",
+            Self::Incompressible => "incompressible",
+        })
+    }
+}
+
+impl FromStr for Layout {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|layout| layout.to_string() == text);
+        known.ok_or_else(|| {
+            let all = Self::ALL.map(|layout| layout.to_string()).join(", ");
+            format!("no layout `{text}`; there are {all}")
+        })
+    }
+}

@@ -1,0 +1,289 @@
+//! Which layout a file has, from the names and shapes in it alone.
+
+use super::axes::{Axes, Axis};
+use super::layout::{Layout, Part};
+use super::source::{Source, bad, contents};
+use unix::Result;
+
+/// What the user knows better than the file. Everything may be left open.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// The layout, where it must not be guessed.
+    pub layout: Option<Layout>,
+    /// The dimensions of the dataset (of each variable, of each group's `data`).
+    pub axes: Option<Axes>,
+    /// The name of the dataset instead of `tensor`.
+    pub dataset: Option<String>,
+    /// Whether chunks of Zarr that are not there were never written and hold the fill value.
+    pub fill_missing: bool,
+}
+
+/// A file understood.
+#[derive(Debug)]
+pub(super) struct Recognised {
+    pub layout: Layout,
+    pub parts: Vec<Part>,
+    /// The group of each trajectory; empty when one dataset holds all.
+    pub groups: Vec<String>,
+    pub channels: Vec<String>,
+    pub inputs: usize,
+    /// Points along each axis of space, empty where the file does not say.
+    pub coordinates: Vec<Vec<f64>>,
+    pub t: Vec<f64>,
+    /// The order of the axes that the coordinates fit, when they do not fit the one that is read.
+    pub suspected_axes: Option<Axes>,
+}
+
+/// PDEBench's names of variables, in the order in which they are handed out.
+const VARIABLES: [&str; 5] = ["density", "pressure", "Vx", "Vy", "Vz"];
+
+/// Most numbers at a point.
+const MAX_CHANNELS: usize = 65_536;
+
+/// Errors (65): no layout that is read, or more than one reading; with what was found, and the flag
+/// that decides.
+pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognised> {
+    let layout = match reading.layout {
+        Some(layout) => layout,
+        None if reading.dataset.is_some() || file.only_array().is_some() => Layout::Tensor,
+        None => guess(file)?,
+    };
+    let groups = if layout == Layout::Groups { file.groups() } else { Vec::new() };
+    let name = |axis: Axis| match (layout, axis) {
+        (Layout::Groups, axis) => {
+            format!("{}/grid/{}", groups.first().map_or("", String::as_str), axis.letter())
+        }
+        // Ours in safetensors have one list for all trajectories.
+        (Layout::Incompressible, Axis::Time) if file.shape("t").is_some() => "t".into(),
+        (_, axis) => format!("{}-coordinate", axis.letter()),
+    };
+    let numbers = |axis: Axis| match file.shape(&name(axis)) {
+        Some(_) => file.numbers(&name(axis)),
+        None => Ok(Vec::new()),
+    };
+    let mut coordinates =
+        Axis::SPACE.iter().map(|&axis| numbers(axis)).collect::<Result<Vec<_>>>()?;
+    let known = coordinates.iter().take_while(|values| !values.is_empty()).count();
+    let mut parts = parts(file, layout, reading, &groups, known)?;
+    let space = parts[0].axes.space();
+    coordinates.resize(space, Vec::new());
+    let mut t = numbers(Axis::Time)?;
+    if layout == Layout::Incompressible {
+        // A row for each trajectory, all alike.
+        let rows = file.shape("t").filter(|dims| dims.len() == 2).map_or(1, |dims| dims[0].max(1));
+        t.truncate(t.len() / rows);
+    }
+    let suspected_axes = match &reading.axes {
+        Some(_) => None,
+        None => {
+            let part = parts.iter().find(|part| part.axes.place(Axis::Time).is_some());
+            let part = part.unwrap_or(&parts[0]);
+            suspect(
+                &file.shape(&full_name(part, &groups)).unwrap_or_default(),
+                &part.axes,
+                &coordinates,
+                &t,
+            )
+        }
+    };
+    let (channels, inputs) = channels(file, layout, &mut parts, &groups)?;
+    Ok(Recognised { layout, parts, groups, channels, inputs, coordinates, t, suspected_axes })
+}
+
+fn full_name(part: &Part, groups: &[String]) -> String {
+    groups.first().map_or(part.name.clone(), |group| format!("{group}/{}", part.name))
+}
+
+fn guess(file: &dyn Source) -> Result<Layout> {
+    let has = |name: &str| file.shape(name).is_some();
+    if has("tensor") {
+        // A parameter of this name is no field.
+        let coefficient = file.shape("nu").is_some_and(|dims| dims.len() > 1);
+        return Ok(if coefficient { Layout::Steady } else { Layout::Tensor });
+    }
+    if has("velocity") {
+        return Ok(Layout::Incompressible);
+    }
+    let groups = !file.groups().is_empty();
+    match (VARIABLES.iter().any(|name| has(name)), groups) {
+        (true, false) => Ok(Layout::Variables),
+        (false, true) => Ok(Layout::Groups),
+        (true, true) => Err(bad(
+            file,
+            format!(
+                "unknown layout: both variables and groups with `data`; found {}; --layout says which it is",
+                contents(file)
+            ),
+        )),
+        (false, false) => Err(bad(
+            file,
+            format!(
+                "unknown layout: no dataset `tensor`; found {}; read are {}; --dataset and --axes name \
+             another",
+                contents(file),
+                Layout::ALL.map(Layout::describe).join(", ")
+            ),
+        )),
+    }
+}
+
+/// The datasets of the file in the layout, `known` axes of space having coordinates; channels are
+/// numbered later.
+fn parts(
+    file: &dyn Source,
+    layout: Layout,
+    reading: &Reading,
+    groups: &[String],
+    known: usize,
+) -> Result<Vec<Part>> {
+    let part = |name: &str, axes: Axes| Part { name: name.into(), axes, channels: 0..0 };
+    let rank = |name: &str| {
+        let dims = file.shape(name);
+        dims.map(|dims| dims.len())
+            .ok_or_else(|| bad(file, format!("no dataset `{name}`; found {}", contents(file))))
+    };
+    let wanted = |otherwise: Axes| reading.axes.clone().unwrap_or(otherwise);
+    Ok(match layout {
+        Layout::Tensor => {
+            let only = file.only_array();
+            let name = reading.dataset.as_deref().or(only.as_deref()).unwrap_or("tensor");
+            let rank = rank(name)?;
+            // Our files without coordinates say it.
+            let said = || file.axes().or_else(|| file.text(None, "axes")?.parse().ok());
+            let axes = match (reading.axes.clone().or_else(said), known, rank) {
+                (Some(axes), ..) => axes,
+                (None, 0, 3) => Axes::ordered(true, true, 1, false),
+                (None, 1.., _) if rank == known + 2 || rank == known + 3 => {
+                    Axes::ordered(true, true, known, rank == known + 3)
+                }
+                _ => {
+                    return Err(bad(
+                        file,
+                        format!(
+                            "unknown layout: `{name}` has shape {:?} and the file coordinates of {known} \
+                         axes of space; --axes says what its dimensions are, e.g. --axes ntxy",
+                            file.shape(name).unwrap_or_default()
+                        ),
+                    ));
+                }
+            };
+            vec![part(name, axes)]
+        }
+        Layout::Groups => {
+            let Some(first) = groups.first() else {
+                return Err(bad(file, format!("no groups with `data`; found {}", contents(file))));
+            };
+            let rank = rank(&format!("{first}/data"))?;
+            let space = if known > 0 { known } else { rank.saturating_sub(2).clamp(1, 3) };
+            vec![part("data", wanted(Axes::ordered(false, true, space, rank == space + 2)))]
+        }
+        Layout::Variables => {
+            let names = VARIABLES.into_iter().filter(|name| file.shape(name).is_some());
+            let mut parts = Vec::new();
+            for name in names {
+                let space = rank(name)?.saturating_sub(2).clamp(1, 3);
+                parts.push(part(name, wanted(Axes::ordered(true, true, space, false))));
+            }
+            if parts.is_empty() {
+                return Err(bad(file, format!("none of {VARIABLES:?}; found {}", contents(file))));
+            }
+            parts
+        }
+        Layout::Steady => {
+            let space = rank("nu")?.saturating_sub(1).clamp(1, 3);
+            vec![
+                part("nu", Axes::ordered(true, false, space, false)),
+                part("tensor", Axes::ordered(true, true, space, false)),
+            ]
+        }
+        Layout::Incompressible => {
+            let space = rank("velocity")?.saturating_sub(3).clamp(1, 3);
+            let all = [("force", false), ("velocity", true), ("particles", true)];
+            let there = all.into_iter().filter(|(name, _)| file.shape(name).is_some());
+            there.map(|(name, time)| part(name, Axes::ordered(true, time, space, true))).collect()
+        }
+    })
+}
+
+/// Numbers the channels of the parts, names them, and counts the inputs.
+fn channels(
+    file: &dyn Source,
+    layout: Layout,
+    parts: &mut [Part],
+    groups: &[String],
+) -> Result<(Vec<String>, usize)> {
+    let mut names: Vec<String> = Vec::new();
+    let mut inputs = 0;
+    for part in parts.iter_mut() {
+        let dims = file.shape(&full_name(part, groups)).unwrap_or_default();
+        let count =
+            part.axes.place(Axis::Channel).and_then(|at| dims.get(at)).copied().unwrap_or(1);
+        if count > MAX_CHANNELS {
+            let name = &part.name;
+            return Err(bad(
+                file,
+                format!("`{name}` {dims:?} has more than {MAX_CHANNELS} channels"),
+            ));
+        }
+        part.channels = names.len()..names.len() + count;
+        let usual = layout == Layout::Tensor || matches!(part.name.as_str(), "tensor" | "data");
+        let stem = if usual { "u" } else { &part.name };
+        match count {
+            1 => names.push(stem.into()),
+            _ => names.extend((0..count).map(|i| format!("{stem}{i}"))),
+        }
+        if part.axes.place(Axis::Time).is_none() && layout != Layout::Tensor {
+            inputs = names.len();
+        }
+    }
+    // Our files keep the names.
+    if let Some(text) = file.text(None, "channels") {
+        let given: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
+        if given.len() != names.len() {
+            return Err(bad(
+                file,
+                format!(
+                    "attribute `channels` names {} channels, there are {}",
+                    given.len(),
+                    names.len()
+                ),
+            ));
+        }
+        names = given;
+    }
+    Ok((names, inputs))
+}
+
+/// Another order of `axes` that the lengths of the coordinates fit, when they do not fit this one.
+fn suspect(dims: &[usize], axes: &Axes, coordinates: &[Vec<f64>], t: &[f64]) -> Option<Axes> {
+    let fits = |axis: Axis, size: usize| {
+        let (values, more) = match axis {
+            Axis::Time => (t.len(), 1),
+            Axis::X | Axis::Y | Axis::Z => {
+                let number = Axis::SPACE.iter().position(|space| *space == axis)?;
+                (coordinates.get(number).map_or(0, Vec::len), 0)
+            }
+            Axis::Sample | Axis::Channel => (0, 0),
+        };
+        (values == 0 || values == size || size.checked_add(more) == Some(values)).then_some(())
+    };
+    let all_fit = |axes: &[Axis]| axes.iter().zip(dims).all(|(axis, n)| fits(*axis, *n).is_some());
+    let now: Vec<Axis> = axes.iter().collect();
+    if now.len() != dims.len() || all_fit(&now) {
+        return None;
+    }
+    permutations(&now).into_iter().find(|other| all_fit(other)).map(Axes::from)
+}
+
+fn permutations(axes: &[Axis]) -> Vec<Vec<Axis>> {
+    if axes.is_empty() {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for (i, first) in axes.iter().enumerate() {
+        let rest: Vec<Axis> =
+            axes.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, a)| *a).collect();
+        all.extend(permutations(&rest).into_iter().map(|rest| [&[*first], &rest[..]].concat()));
+    }
+    all
+}

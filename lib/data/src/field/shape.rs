@@ -1,0 +1,89 @@
+//! Sizes of a field.
+
+use super::axes::Axis;
+use std::ops::Range;
+
+/// Sizes of a field: [trajectories, frames, grid…, channels].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Number of trajectories, N.
+    pub trajectories: usize,
+    /// Frames of a trajectory, T; 1 for a steady problem.
+    pub frames: usize,
+    /// Points along each dimension of space.
+    pub grid: Vec<usize>,
+    /// Numbers at each point, inputs and states together.
+    pub channels: usize,
+}
+
+impl Shape {
+    /// Points of the grid.
+    pub fn points(&self) -> usize {
+        self.grid.iter().product()
+    }
+
+    /// Numbers in a frame: all points and channels.
+    pub fn frame_len(&self) -> usize {
+        self.points() * self.channels
+    }
+
+    /// Numbers in a trajectory.
+    pub fn trajectory_len(&self) -> usize {
+        self.frames * self.frame_len()
+    }
+
+    /// Size along an axis, for a dataset of `channels` channels.
+    pub(crate) fn size(&self, axis: Axis, channels: usize) -> usize {
+        match axis {
+            Axis::Sample => self.trajectories,
+            Axis::Time => self.frames,
+            Axis::X => self.grid[0],
+            Axis::Y => self.grid[1],
+            Axis::Z => self.grid[2],
+            Axis::Channel => channels,
+        }
+    }
+
+    /// Whether trajectories of both shapes can be in one data set.
+    pub fn has_same_trajectories(&self, other: &Self) -> bool {
+        (self.frames, &self.grid, self.channels) == (other.frames, &other.grid, other.channels)
+    }
+
+    /// The frames of a trajectory in blocks of at most 4 Mi numbers, or of one frame. What reads whole
+    /// files reads so: its memory does not depend on the length of trajectories.
+    pub fn frame_blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (frames, step) = (self.frames, self.block_frames());
+        (0..frames).step_by(step).map(move |first| first..frames.min(first + step))
+    }
+
+    /// Numbers in the largest of [`frame_blocks`](Self::frame_blocks).
+    pub fn block_len(&self) -> usize {
+        self.block_frames().min(self.frames) * self.frame_len()
+    }
+
+    fn block_frames(&self) -> usize {
+        ((4 << 20) / self.frame_len().max(1)).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_the_frames_and_are_bounded() {
+        for (frames, grid, channels) in [
+            (201, vec![1024], 1),
+            (1000, vec![512, 512], 3),
+            (7, vec![4096, 4096], 2),
+            (1, vec![3], 1),
+        ] {
+            let shape = Shape { trajectories: 2, frames, grid, channels };
+            let blocks: Vec<_> = shape.frame_blocks().collect();
+            assert!(blocks.iter().cloned().flatten().eq(0..frames));
+            let largest = blocks.iter().map(|block| block.len() * shape.frame_len()).max();
+            assert_eq!(largest, Some(shape.block_len()));
+            assert!(shape.block_len() <= (4 << 20).max(shape.frame_len()));
+        }
+    }
+}

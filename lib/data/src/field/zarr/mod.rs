@@ -1,0 +1,186 @@
+//! Zarr, version 2: a folder (`.zarr`) of arrays, each a folder of chunks with a description in JSON.
+//!
+//! Read are chunks that are not compressed or by zlib, gzip, Zstandard, or Blosc (BloscLZ and LZ4, what Zarr
+//! writes when not told otherwise); others and filters are refused by name. A chunk that is not there holds
+//! the fill value, as the format says; but a lost one looks the same, so somebody must say it.
+
+mod chunks;
+mod compressor;
+
+use super::array::{Array, Place};
+use super::axes::Axes;
+use super::element::Element;
+use super::source::{Source, bad};
+use crate::parameter::NAMES;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use unix::{Error, Result, small};
+
+pub(super) use chunks::Chunks;
+use compressor::Compressor;
+
+/// Largest description, in bytes.
+const MAX_BYTES: u64 = 16 << 20;
+/// Largest chunk, in bytes.
+const MAX_CHUNK: usize = 1 << 31;
+
+/// The folder of all arrays, or of one.
+#[derive(Debug)]
+pub(super) struct ZarrGroup {
+    path: PathBuf,
+    /// Whether chunks that are not there hold the fill value.
+    fill_missing: bool,
+}
+
+/// The file `.zarray`.
+#[derive(Debug, Deserialize)]
+struct Description {
+    zarr_format: u32,
+    shape: Vec<usize>,
+    chunks: Vec<usize>,
+    dtype: String,
+    compressor: Option<Codec>,
+    fill_value: Value,
+    order: String,
+    filters: Option<Value>,
+    dimension_separator: Option<String>,
+}
+
+/// How chunks are compressed.
+#[derive(Debug, Deserialize)]
+struct Codec {
+    id: String,
+    #[serde(default)]
+    cname: String,
+}
+
+impl ZarrGroup {
+    /// Errors: 66 when the folder is not there, 65 when it is neither a group nor an array of version 2.
+    pub fn open(path: &Path, fill_missing: bool) -> Result<Self> {
+        fs::read_dir(path).map_err(|cause| Error::open(path, cause))?;
+        let is_there = |name| path.join(name).exists();
+        if !is_there(".zgroup") && !is_there(".zarray") {
+            return Err(Error::data(format!(
+                "{}: no Zarr of version 2: neither .zgroup nor .zarray is in it",
+                path.display()
+            )));
+        }
+        Ok(Self { path: path.to_path_buf(), fill_missing })
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        if name.is_empty() { self.path.clone() } else { self.path.join(name) }
+    }
+
+    fn description(&self, name: &str) -> Result<Description> {
+        let path = self.folder(name).join(".zarray");
+        let bytes = small::read(&path, MAX_BYTES)?;
+        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
+        let found: Description =
+            serde_json::from_slice(&bytes).map_err(|cause| bad(cause.to_string()))?;
+        let rank = found.shape.len();
+        if found.zarr_format != 2 || found.chunks.len() != rank || found.chunks.contains(&0) {
+            return Err(bad("no description of an array of version 2".into()));
+        }
+        if found.filters.as_ref().is_some_and(|filters| !filters.is_null()) {
+            return Err(bad("it has filters, which are not read; save it without".into()));
+        }
+        Ok(found)
+    }
+
+    fn chunks(&self, name: &str) -> Result<(Vec<usize>, Chunks)> {
+        let bad = |what: String| bad(self, format!("`{name}`: {what}"));
+        let found = self.description(name)?;
+        let element = Element::from_numpy(&found.dtype)
+            .ok_or_else(|| bad(format!("numbers of type {} are not read", found.dtype)))?;
+        let compressor = match &found.compressor {
+            None => Compressor::None,
+            Some(codec) => Compressor::of(&codec.id, &codec.cname).ok_or_else(|| {
+                bad(format!(
+                    "compressor {} {} is not read; save it with blosc-lz4, zstd, zlib, gzip or none",
+                    codec.id, codec.cname
+                ))
+            })?,
+        };
+        let numbers = found.chunks.iter().try_fold(element.size(), |n, dim| n.checked_mul(*dim));
+        if numbers.is_none_or(|bytes| bytes > MAX_CHUNK) {
+            return Err(bad(format!("chunks of {:?} are too large", found.chunks)));
+        }
+        let chunks = Chunks {
+            folder: self.folder(name),
+            chunk: found.chunks,
+            element,
+            compressor,
+            fill: match &found.fill_value {
+                Value::Null => 0.0,
+                Value::Number(number) => number.as_f64().unwrap_or(f64::NAN) as f32,
+                _ => f32::NAN,
+            },
+            fortran: found.order == "F",
+            separator: found.dimension_separator.unwrap_or_else(|| ".".into()),
+            fill_missing: self.fill_missing,
+        };
+        chunks.require_all(&found.shape).map_err(bad)?;
+        Ok((found.shape, chunks))
+    }
+
+    fn attributes_of(&self, name: &str) -> Map<String, Value> {
+        let bytes = small::read(&self.folder(name).join(".zattrs"), MAX_BYTES);
+        bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    }
+}
+
+impl Source for ZarrGroup {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn names(&self) -> Vec<String> {
+        let is_member =
+            |path: &Path| path.join(".zarray").exists() || path.join(".zgroup").exists();
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let members = entries.filter(|entry| is_member(&entry.path()));
+        let mut names: Vec<String> =
+            members.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        Some(self.description(name).ok()?.shape)
+    }
+
+    fn numbers(&self, name: &str) -> Result<Vec<f64>> {
+        let (shape, chunks) = self.chunks(name)?;
+        let all: Vec<Range<usize>> = shape.iter().map(|n| 0..*n).collect();
+        Ok(chunks.read(&all, &mut None)?.into_iter().map(f64::from).collect())
+    }
+
+    fn array(&self, name: &str, axes: &Axes) -> Result<Array> {
+        let (shape, chunks) = self.chunks(name)?;
+        Array::new(self, name, shape, axes, Place::Chunks(chunks))
+    }
+
+    fn attributes(&self, place: Option<&str>) -> Vec<(String, f64)> {
+        let known = |name: &String| NAMES.contains(&name.to_ascii_lowercase().as_str());
+        let all = self.attributes_of(place.unwrap_or("")).into_iter();
+        all.filter(|(name, _)| known(name))
+            .filter_map(|(name, v)| Some((name, v.as_f64()?)))
+            .collect()
+    }
+
+    fn all_attributes(&self) -> Map<String, Value> {
+        self.attributes_of("")
+    }
+
+    fn text(&self, place: Option<&str>, name: &str) -> Option<String> {
+        Some(self.attributes_of(place.unwrap_or("")).get(name)?.as_str()?.into())
+    }
+
+    fn only_array(&self) -> Option<String> {
+        self.path.join(".zarray").exists().then(String::new)
+    }
+}

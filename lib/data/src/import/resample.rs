@@ -1,0 +1,143 @@
+//! Fields on another grid: what is kept of a frame, and at which points.
+
+use std::ops::Range;
+use unix::{Error, Result};
+
+/// What a new point is made of: old points and their weights, which add up to 1.
+type Weights = Vec<(usize, f64)>;
+
+/// One axis of space: the points that are kept, and how many they become.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Cut {
+    pub keep: Range<usize>,
+    pub points: usize,
+}
+
+impl Cut {
+    /// What new point `i` is made of.
+    ///
+    /// Blocks are averaged where the sizes divide, so that sums over space stay what they were; otherwise
+    /// the new points lie evenly between the outermost old cells, and neighbours are interpolated.
+    fn weights(&self, i: usize) -> Weights {
+        let (begin, old) = (self.keep.start, self.keep.len());
+        if old.is_multiple_of(self.points) {
+            let block = old / self.points;
+            return (0..block).map(|j| (begin + i * block + j, 1.0 / block as f64)).collect();
+        }
+        let place =
+            ((i as f64 + 0.5) * old as f64 / self.points as f64 - 0.5).clamp(0.0, (old - 1) as f64);
+        let low = (place as usize).min(old.saturating_sub(2));
+        let part = place - low as f64;
+        vec![(begin + low, 1.0 - part), (begin + (low + 1).min(old - 1), part)]
+    }
+
+    /// Coordinates of the new points; empty of an axis without.
+    pub fn coordinates(&self, old: &[f64]) -> Vec<f64> {
+        if old.len() < self.keep.end {
+            return Vec::new();
+        }
+        let at = |i| self.weights(i).into_iter().map(|(j, weight)| weight * old[j]).sum();
+        (0..self.points).map(at).collect()
+    }
+}
+
+/// Makes frames on one grid of frames on another, an axis at a time.
+#[derive(Clone, Debug)]
+pub(super) struct Resampler {
+    /// For each axis: length of the source, and the weights of each new point.
+    axes: Vec<(usize, Vec<Weights>)>,
+    channels: usize,
+}
+
+impl Resampler {
+    /// `None` when frames stay as they are. Errors (2): more is kept than there is, or nothing.
+    pub fn new(grid: &[usize], cuts: &[Cut], channels: usize) -> Result<Option<Self>> {
+        for (size, cut) in grid.iter().zip(cuts) {
+            if cut.keep.is_empty() || cut.keep.end > *size || cut.points == 0 {
+                return Err(Error::usage(format!(
+                    "points {:?} of {size} cannot become {} points",
+                    cut.keep, cut.points
+                )));
+            }
+        }
+        let same = |(size, cut): (&usize, &Cut)| cut.keep == (0..*size) && cut.points == *size;
+        if grid.iter().zip(cuts).all(same) {
+            return Ok(None);
+        }
+        let of_axis = |(size, cut): (&usize, &Cut)| {
+            (*size, (0..cut.points).map(|i| cut.weights(i)).collect())
+        };
+        Ok(Some(Self { axes: grid.iter().zip(cuts).map(of_axis).collect(), channels }))
+    }
+
+    /// A frame [grid…, channels] on the new grid.
+    pub fn frame(&self, frame: &[f32]) -> Vec<f32> {
+        let mut values: Vec<f64> = frame.iter().map(|value| f64::from(*value)).collect();
+        let mut before = 1;
+        let mut after: usize =
+            self.axes.iter().map(|(size, _)| size).product::<usize>() * self.channels;
+        for (size, weights) in &self.axes {
+            after /= size;
+            let mut next = vec![0.0; before * weights.len() * after];
+            for block in 0..before {
+                for (i, of_point) in weights.iter().enumerate() {
+                    let to = (block * weights.len() + i) * after;
+                    for (j, weight) in of_point {
+                        let from = (block * size + j) * after;
+                        let row = &values[from..from + after];
+                        next[to..to + after]
+                            .iter_mut()
+                            .zip(row)
+                            .for_each(|(n, v)| *n += weight * v);
+                    }
+                }
+            }
+            values = next;
+            before *= weights.len();
+        }
+        values.into_iter().map(|value| value as f32).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resampler(grid: &[usize], cuts: &[(Range<usize>, usize)], channels: usize) -> Resampler {
+        let cuts: Vec<Cut> =
+            cuts.iter().map(|(keep, points)| Cut { keep: keep.clone(), points: *points }).collect();
+        Resampler::new(grid, &cuts, channels).unwrap().unwrap()
+    }
+
+    #[test]
+    fn blocks_are_averaged_and_other_sizes_interpolate_linear_functions_exactly() {
+        // f(x, y) = 3x + 5y and its negative, on cell centres of [0, 1]².
+        let f = |x: f64, y: f64| 3.0 * x + 5.0 * y;
+        let centre = |i: usize, n: usize| (i as f64 + 0.5) / n as f64;
+        let sample = |nx: usize, ny: usize| -> Vec<f32> {
+            let points = (0..nx).flat_map(|i| (0..ny).map(move |j| (centre(i, nx), centre(j, ny))));
+            points.flat_map(|(x, y)| [f(x, y) as f32, -f(x, y) as f32]).collect()
+        };
+        for (nx, ny) in [(6, 4), (3, 2), (5, 7)] {
+            let found = resampler(&[12, 8], &[(0..12, nx), (0..8, ny)], 2).frame(&sample(12, 8));
+            for (a, b) in found.iter().zip(sample(nx, ny)) {
+                assert!((a - b).abs() < 1e-5, "{nx}x{ny}: {a} for {b}");
+            }
+        }
+        let finer = resampler(&[4], &[(0..4, 8)], 1).frame(&[0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(finer[1..7], [0.25, 0.75, 1.25, 1.75, 2.25, 2.75]);
+    }
+
+    #[test]
+    fn crops_are_exact_and_nonsense_is_refused() {
+        let cropped = resampler(&[5, 3], &[(1..4, 3), (2..3, 1)], 1);
+        let frame: Vec<f32> = (0..15).map(|i| i as f32).collect();
+        assert_eq!(cropped.frame(&frame), [5.0, 8.0, 11.0]);
+        let cut = Cut { keep: 2..4, points: 1 };
+        assert_eq!(cut.coordinates(&[0.0, 1.0, 2.0, 3.0]), [2.5]);
+        assert!(Resampler::new(&[4], &[Cut { keep: 0..4, points: 4 }], 1).unwrap().is_none());
+        for (keep, points) in [(0..5, 5), (2..2, 1), (0..4, 0)] {
+            assert!(Resampler::new(&[4], &[Cut { keep, points }], 1).is_err());
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The order of the samples over a whole run: of one source, or of several in given proportions.
+
+use super::Order;
+use std::ops::Range;
+use tensor::random::{Permutation, Philox, Purpose};
+use unix::{Error, Result};
+
+/// Positions after which every source had its share exactly.
+const PERIOD: u64 = 1024;
+
+/// An endless sequence of samples of one source or of several.
+///
+/// One source is passed through in its [`Order`]. Of several, the positions of each period of 1024 belong to
+/// the sources by a keyed permutation, so many as its weight says; each source is passed through in an order
+/// of its own. What is read at a position is a function of (seed, position) alone: nothing is saved, and
+/// workers change nothing.
+///
+/// A sample is a number over all sources: those of a source come after those of the sources before it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mixture {
+    seed: u64,
+    sources: Vec<Source>,
+    batch: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Source {
+    order: Order,
+    /// The number of its first sample.
+    first: u64,
+    /// Its places in a period.
+    places: Range<u64>,
+}
+
+impl Mixture {
+    /// A mixture of sources, given as (number of samples, weight), in batches of `batch` over all ranks. A
+    /// source of weight 0 is not read.
+    ///
+    /// Errors: 78 for weights that are negative, not finite or all 0, or for more sources than a period has
+    /// positions; 65 when a source that is read has no samples, or the batch is 0.
+    pub fn new(seed: u64, sources: &[(u64, f64)], batch: u64) -> Result<Self> {
+        let total: f64 = sources.iter().map(|(_, weight)| weight).sum();
+        let wrong = sources.iter().any(|(_, weight)| !weight.is_finite() || *weight < 0.0);
+        if wrong || total <= 0.0 || !total.is_finite() || sources.len() as u64 > PERIOD {
+            let weights: Vec<f64> = sources.iter().map(|(_, weight)| *weight).collect();
+            return Err(Error::config(format!("weights {weights:?} of sources make no mixture")));
+        }
+        let weights: Vec<f64> = sources.iter().map(|(_, weight)| weight / total).collect();
+        let (mut first, mut place) = (0, 0);
+        let mut all = Vec::with_capacity(sources.len());
+        for (number, ((samples, weight), count)) in (0..).zip(sources.iter().zip(counts(&weights)))
+        {
+            // A source that is not read may be empty.
+            let read = if *weight == 0.0 { (*samples).max(1) } else { *samples };
+            let order = Order::new(seed.wrapping_add(number), read, batch)?;
+            all.push(Source { order, first, places: place..place + count });
+            (first, place) = (first + samples, place + count);
+        }
+        Ok(Self { seed, sources: all, batch })
+    }
+
+    /// The samples of one update, all ranks together.
+    pub fn batch(&self, update: u64) -> Vec<u64> {
+        self.part(update, 0, self.batch)
+    }
+
+    /// `count` of them, from place `first` on.
+    pub fn part(&self, update: u64, first: u64, count: u64) -> Vec<u64> {
+        match self.sources.as_slice() {
+            [only] => only.order.part(update, first, count),
+            _ => {
+                let first = update * self.batch + first;
+                (first..first + count).map(|position| self.sample(position)).collect()
+            }
+        }
+    }
+
+    /// The sample at a global position, of several sources.
+    fn sample(&self, position: u64) -> u64 {
+        let (period, place) = (position / PERIOD, position % PERIOD);
+        // The complement of the seed, so that no order of a source has the same key.
+        let key = Philox::new(!self.seed, Purpose::Order).at_update(period);
+        let slot = Permutation::keyed(key, PERIOD).get(place);
+        let number = self.sources.partition_point(|source| source.places.end <= slot);
+        let Source { order, first, places } = &self.sources[number];
+        let count = places.end - places.start;
+        first + order.sample(period * count + slot - places.start)
+    }
+}
+
+/// Positions of a period for each weight (which add up to 1): rounded down, at least 1 of what is read; the
+/// rest to the largest remainders, and what is too much from the largest counts.
+fn counts(weights: &[f64]) -> Vec<u64> {
+    let exact = |i: usize| weights[i] * PERIOD as f64;
+    let least = |i: usize| if weights[i] > 0.0 { 1 } else { 0 };
+    let mut counts: Vec<u64> =
+        (0..weights.len()).map(|i| (exact(i) as u64).max(least(i))).collect();
+    while counts.iter().sum::<u64>() > PERIOD {
+        let largest = (0..counts.len()).max_by_key(|i| counts[*i]);
+        largest.into_iter().for_each(|i| counts[i] -= 1);
+    }
+    let mut order: Vec<usize> = (0..weights.len()).filter(|i| weights[*i] > 0.0).collect();
+    order.sort_by(|a, b| {
+        let lacking = |i: usize| exact(i) - counts[i] as f64;
+        lacking(*b).total_cmp(&lacking(*a))
+    });
+    let rest = (PERIOD - counts.iter().sum::<u64>()) as usize;
+    order.iter().cycle().take(rest).for_each(|i| counts[*i] += 1);
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_exact_and_every_source_is_passed_through_in_epochs() {
+        let sources = [(10, 0.5), (7, 0.25), (0, 0.0), (100, 0.25)];
+        let mixture = Mixture::new(3, &sources, 16).unwrap();
+        let firsts = [0, 10, 17, 17];
+        let mut seen: Vec<Vec<u64>> = vec![Vec::new(); 4];
+        let source = |sample: u64| firsts.partition_point(|first| *first <= sample) - 1;
+        for update in 0..3 * PERIOD / 16 {
+            for sample in mixture.batch(update) {
+                seen[source(sample)].push(sample - firsts[source(sample)]);
+            }
+        }
+        assert_eq!(seen.iter().map(Vec::len).collect::<Vec<_>>(), [1536, 768, 0, 768]);
+        for (samples, (count, _)) in seen.iter().zip(sources) {
+            // Positions of a period come shuffled, so compare counts over whole passes.
+            let mut times = vec![0; count as usize];
+            samples.iter().for_each(|sample| times[*sample as usize] += 1);
+            let (least, most) = (times.iter().min(), times.iter().max());
+            assert!(most.zip(least).is_none_or(|(most, least)| most - least <= 1), "{times:?}");
+        }
+        let places: Vec<usize> = (0..4).flat_map(|u| mixture.batch(u)).map(source).collect();
+        assert!(places.windows(9).any(|w| w.iter().any(|s| *s != w[0])), "{places:?}");
+        assert_ne!(mixture.batch(0), Mixture::new(4, &sources, 16).unwrap().batch(0));
+        // Two ranks read what one does.
+        assert_eq!([mixture.part(7, 0, 9), mixture.part(7, 9, 7)].concat(), mixture.batch(7));
+    }
+
+    #[test]
+    fn one_source_is_passed_through_in_its_order() {
+        let (mixture, order) =
+            (Mixture::new(5, &[(77, 2.0)], 8).unwrap(), Order::new(5, 77, 8).unwrap());
+        for update in 0..40 {
+            assert_eq!(mixture.part(update, 3, 5), order.part(update, 3, 5));
+        }
+    }
+
+    #[test]
+    fn any_weights_fill_a_period() {
+        for weights in
+            [vec![1.0], vec![1e-9, 1.0], vec![1.0; 7], vec![0.1, 0.2, 0.7], vec![1.0; 1024]]
+        {
+            let total: f64 = weights.iter().sum();
+            let counts = counts(&weights.iter().map(|w| w / total).collect::<Vec<_>>());
+            assert_eq!(counts.iter().sum::<u64>(), PERIOD, "{weights:?}");
+            assert!(counts.iter().all(|count| *count > 0), "{weights:?}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_mixture_is_refused() {
+        for sources in [&[(1, 0.0)][..], &[(1, -1.0), (1, 2.0)], &[(1, f64::NAN)], &[], &[(0, 1.0)]]
+        {
+            assert!(Mixture::new(1, sources, 4).is_err(), "{sources:?}");
+        }
+        assert!(Mixture::new(1, &[(1, 1.0)], 0).is_err());
+    }
+}

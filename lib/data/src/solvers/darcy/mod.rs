@@ -1,0 +1,82 @@
+//! Steady flow through a porous medium (Darcy), -∇·(a∇u) = f on the unit square, u = 0 at the border.
+//!
+//! Finite volumes on equal cells: the flow through a face is that of the harmonic mean of its two
+//! coefficients, which is exact for a jump there; through the border it is over half a cell. Second
+//! order for smooth coefficients. Solved by conjugate gradients with a multigrid cycle before each
+//! ([`multigrid`]). Arithmetic is f64.
+
+mod multigrid;
+
+use multigrid::{Level, levels};
+
+/// The residual that ends the iteration, relative to the right-hand side.
+pub const TOLERANCE: f64 = 1e-10;
+/// More iterations mean that something is wrong.
+const MOST: usize = 10_000;
+
+/// Buffers for one problem at a time.
+pub struct Darcy {
+    cells: usize,
+    levels: Vec<Level>,
+    residual: Vec<f64>,
+    direction: Vec<f64>,
+    product: Vec<f64>,
+}
+
+impl Darcy {
+    /// For `cells` cells a side.
+    pub fn new(cells: usize) -> Self {
+        let zeros = || vec![0.0; cells * cells];
+        Self {
+            cells,
+            levels: levels(cells),
+            residual: zeros(),
+            direction: zeros(),
+            product: zeros(),
+        }
+    }
+
+    /// Solves for `u` [x, y] at the cell centres, for coefficients `a` > 0 and sources `f` of that shape.
+    /// Returns the number of iterations, or `None` when they do not end.
+    pub fn solve(&mut self, a: &[f64], f: &[f64], u: &mut [f64]) -> Option<usize> {
+        let area = (1.0 / self.cells as f64).powi(2);
+        self.levels[0].set_coefficients(a);
+        for i in 1..self.levels.len() {
+            let (finer, coarser) = self.levels.split_at_mut(i);
+            coarser[0].average_coefficients(&finer[i - 1]);
+        }
+        u.fill(0.0);
+        self.residual.iter_mut().zip(f).for_each(|(r, f)| *r = area * f);
+        let goal = TOLERANCE * dot(&self.residual, &self.residual).sqrt();
+        if goal == 0.0 {
+            return Some(0);
+        }
+        let mut energy = 0.0;
+        for iteration in 1..=MOST {
+            multigrid::cycle(&mut self.levels, &self.residual);
+            let z = self.levels[0].solution();
+            let before = energy;
+            energy = dot(&self.residual, z);
+            let keep = if iteration == 1 { 0.0 } else { energy / before };
+            for (d, z) in self.direction.iter_mut().zip(z) {
+                *d = z + keep * *d;
+            }
+            self.levels[0].apply(&self.direction, &mut self.product);
+            let way = energy / dot(&self.direction, &self.product);
+            u.iter_mut().zip(&self.direction).for_each(|(u, d)| *u += way * d);
+            self.residual.iter_mut().zip(&self.product).for_each(|(r, p)| *r -= way * p);
+            let left = dot(&self.residual, &self.residual).sqrt();
+            if left <= goal {
+                return Some(iteration);
+            }
+            if !left.is_finite() {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}

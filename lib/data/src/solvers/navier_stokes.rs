@@ -1,0 +1,217 @@
+//! Incompressible flow in two dimensions as vorticity, w_t + u·∇w = νΔw + f on the periodic unit
+//! square, u = (ψ_y, -ψ_x), -Δψ = w; f = A (sin 2π(x+y) + cos 2π(x+y)).
+//!
+//! Pseudo-spectral: products are made at the points and have no alias (two-thirds rule), so that energy
+//! and enstrophy of the truncated equations are conserved without viscosity and force. The convection
+//! is the curl of ∇·(u⊗u), which takes four transforms (Basdevant 1983). In time viscosity is exact and
+//! the rest goes by the classical Runge-Kutta method of order four (integrating factor); the step is
+//! bounded by the Courant number alone. Arithmetic is f64.
+
+use super::plane::{self, Plane};
+use realfft::num_complex::Complex64;
+use std::f64::consts::TAU;
+
+/// Courant number: largest |u|+|v| times step over spacing. At 1.3 the method would lose stability.
+pub const COURANT: f64 = 0.5;
+
+/// The scheme for one grid, viscosity and force; shared by all threads.
+#[derive(Clone)]
+pub struct NavierStokes {
+    nu: f64,
+    points: usize,
+    courant: f64,
+    plane: Plane,
+    /// Of each wave: kx, ky, 1/k² (0 for the mean), k²; all zero for waves left out.
+    waves: Vec<Wave>,
+    force: Vec<(usize, Complex64)>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Wave {
+    kept: bool,
+    x: f64,
+    y: f64,
+    square: f64,
+    inverse: f64,
+}
+
+/// Buffers for one trajectory.
+pub struct Workspace {
+    plane: plane::Workspace,
+    w: Vec<Complex64>,
+    stage: Vec<Complex64>,
+    slope: Vec<Complex64>,
+    sum: Vec<Complex64>,
+    spectrum: Vec<Complex64>,
+    u: Vec<f64>,
+    v: Vec<f64>,
+    /// exp(-νk²Δt/2).
+    decay: Vec<f64>,
+}
+
+impl NavierStokes {
+    /// A scheme on `points` points a side with a force of amplitude `force`.
+    pub fn new(nu: f64, force: f64, points: usize, courant: f64) -> Self {
+        let plane = Plane::new(points);
+        let wave = |k: &Option<[f64; 2]>| {
+            let Some([x, y]) = k.map(|k| k.map(|k| TAU * k)) else { return Wave::default() };
+            let square = x * x + y * y;
+            let inverse = if square > 0.0 { 1.0 / square } else { 0.0 };
+            Wave { kept: true, x, y, square, inverse }
+        };
+        let waves = plane.waves();
+        // sin a + cos a = Re ((1 - i) exp(ia)), half of it the stored wave; the first point is the centre
+        // of a cell.
+        let forced = waves.iter().position(|k| *k == Some([1.0, 1.0]));
+        let first = Complex64::from_polar(force, TAU / points as f64);
+        let force = forced.map(|at| (at, Complex64::new(0.5, -0.5) * first));
+        Self {
+            nu,
+            points,
+            courant,
+            waves: waves.iter().map(wave).collect(),
+            force: force.into_iter().collect(),
+            plane,
+        }
+    }
+
+    /// Room for one trajectory at a time.
+    pub fn workspace(&self) -> Workspace {
+        let spectrum = || vec![Complex64::default(); self.plane.spectrum_len()];
+        let field = || vec![0.0; self.points * self.points];
+        Workspace {
+            plane: self.plane.workspace(),
+            w: spectrum(),
+            stage: spectrum(),
+            slope: spectrum(),
+            sum: spectrum(),
+            spectrum: spectrum(),
+            u: field(),
+            v: field(),
+            decay: vec![0.0; self.plane.spectrum_len()],
+        }
+    }
+
+    /// Solves from the vorticity `initial` [x, y], cut off at the waves kept, and writes the frames
+    /// `interval` apart to `out` [frames, x, y]. Returns the number of time steps, or `None` when the
+    /// solution is no longer finite.
+    pub fn solve(
+        &self,
+        initial: &[f64],
+        interval: f64,
+        out: &mut [f32],
+        work: &mut Workspace,
+    ) -> Option<u64> {
+        work.u.copy_from_slice(initial);
+        self.plane.forward(&mut work.u, &mut work.w, &mut work.plane);
+        for (w, wave) in work.w.iter_mut().zip(&self.waves) {
+            *w = if wave.kept { *w } else { Complex64::default() };
+        }
+        let mut total = 0;
+        for (frame, out) in out.chunks_exact_mut(self.points * self.points).enumerate() {
+            if frame > 0 {
+                total += self.advance(interval, work)?;
+            }
+            self.plane.inverse(&work.w, &mut work.u, &mut work.plane);
+            out.iter_mut().zip(&work.u).for_each(|(out, w)| *out = *w as f32);
+        }
+        Some(total)
+    }
+
+    /// Moves `work.w` on by `interval` in equal steps and says how many.
+    fn advance(&self, interval: f64, work: &mut Workspace) -> Option<u64> {
+        velocity(self, &work.w, &mut work.spectrum, &mut work.u, &mut work.v, &mut work.plane);
+        let speed = |(u, v): (&f64, &f64)| u.abs() + v.abs();
+        let largest = work.u.iter().zip(&work.v).map(speed).fold(0.0, f64::max);
+        let finite = work.u.iter().zip(&work.v).all(|uv| speed(uv).is_finite());
+        let steps = (interval * largest * self.points as f64 / self.courant).ceil().max(1.0);
+        if !finite || steps > 1e9 {
+            return None;
+        }
+        let step = interval / steps;
+        for (decay, wave) in work.decay.iter_mut().zip(&self.waves) {
+            *decay = (-self.nu * wave.square * 0.5 * step).exp();
+        }
+        for _ in 0..steps as u64 {
+            self.step(step, work);
+        }
+        Some(steps as u64)
+    }
+
+    /// With E = exp(-νk²Δt/2) and N all but viscosity: k₁ = N(w), k₂ = N(E(w + Δt/2 k₁)),
+    /// k₃ = N(Ew + Δt/2 k₂), k₄ = N(E²w + ΔtE k₃), w' = E²w + Δt/6 (E²k₁ + 2E(k₂ + k₃) + k₄).
+    fn step(&self, step: f64, work: &mut Workspace) {
+        let waves = 0..work.w.len();
+        self.slope(Of::State, work);
+        let Workspace { w, stage, slope, sum, decay, .. } = work;
+        for i in waves.clone() {
+            let e = decay[i];
+            stage[i] = (w[i] + slope[i] * (0.5 * step)) * e;
+            sum[i] = (w[i] + slope[i] * (step / 6.0)) * (e * e);
+        }
+        self.slope(Of::Stage, work);
+        let Workspace { w, stage, slope, sum, decay, .. } = work;
+        for i in waves.clone() {
+            let e = decay[i];
+            stage[i] = w[i] * e + slope[i] * (0.5 * step);
+            sum[i] += slope[i] * (e * step / 3.0);
+        }
+        self.slope(Of::Stage, work);
+        let Workspace { w, stage, slope, sum, decay, .. } = work;
+        for i in waves.clone() {
+            let e = decay[i];
+            stage[i] = (w[i] * e + slope[i] * step) * e;
+            sum[i] += slope[i] * (e * step / 3.0);
+        }
+        self.slope(Of::Stage, work);
+        let Workspace { w, slope, sum, .. } = work;
+        for i in waves {
+            w[i] = sum[i] + slope[i] * (step / 6.0);
+        }
+    }
+
+    /// `work.slope` = f - curl ∇·(u⊗u), in Fourier space (kx² - ky²)(uv)^ + kx ky (v² - u²)^.
+    fn slope(&self, of: Of, work: &mut Workspace) {
+        let Workspace { plane, w, stage, slope, spectrum, u, v, .. } = work;
+        let w = if of == Of::State { w } else { stage };
+        velocity(self, w, spectrum, u, v, plane);
+        for (u, v) in u.iter_mut().zip(v.iter_mut()) {
+            (*u, *v) = (*u * *v, *v * *v - *u * *u);
+        }
+        self.plane.forward(u, slope, plane);
+        self.plane.forward(v, spectrum, plane);
+        for ((slope, squares), wave) in slope.iter_mut().zip(&*spectrum).zip(&self.waves) {
+            let Wave { x, y, .. } = *wave;
+            *slope = *slope * (x * x - y * y) + *squares * (x * y);
+        }
+        for (at, force) in &self.force {
+            slope[*at] += force;
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    State,
+    Stage,
+}
+
+/// The velocity of a vorticity.
+fn velocity(
+    scheme: &NavierStokes,
+    w: &[Complex64],
+    spectrum: &mut [Complex64],
+    u: &mut [f64],
+    v: &mut [f64],
+    work: &mut plane::Workspace,
+) {
+    let mut component = |factor: fn(&Wave) -> f64, out: &mut [f64]| {
+        for ((s, w), wave) in spectrum.iter_mut().zip(w).zip(&scheme.waves) {
+            // i times the wave number times the stream function.
+            *s = Complex64::new(-w.im, w.re) * (factor(wave) * wave.inverse);
+        }
+        scheme.plane.inverse(spectrum, out, work);
+    };
+    component(|wave| wave.y, u);
+    component(|wave| -wave.x, v);
+}

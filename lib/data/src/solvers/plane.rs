@@ -1,0 +1,115 @@
+//! Fourier transforms of real fields on a periodic square that keep the low waves alone.
+//!
+//! A field is [x, y] with n points a side. Its spectrum is [waves along y, waves along x]: the first
+//! axis has the waves 0..=kept, the second all n in the order of the FFT; those beyond `kept` are left
+//! out going there and are taken as zero coming back.
+
+use realfft::num_complex::Complex64;
+use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use rustfft::{Fft, FftPlanner};
+use std::sync::Arc;
+
+/// Transforms for one grid; shared by threads.
+#[derive(Clone)]
+pub struct Plane {
+    points: usize,
+    kept: usize,
+    rows_forward: Arc<dyn RealToComplex<f64>>,
+    rows_inverse: Arc<dyn ComplexToReal<f64>>,
+    columns_forward: Arc<dyn Fft<f64>>,
+    columns_inverse: Arc<dyn Fft<f64>>,
+}
+
+/// Buffers of a transform.
+pub struct Workspace {
+    half: Vec<Complex64>,
+    columns: Vec<Complex64>,
+    scratch: Vec<Complex64>,
+}
+
+impl Plane {
+    /// For `points` a side, of which products of two fields have no alias: waves up to the largest
+    /// whole number below points/3 are kept (the two-thirds rule).
+    pub fn new(points: usize) -> Self {
+        let (mut real, mut complex) = (RealFftPlanner::new(), FftPlanner::new());
+        Self {
+            points,
+            kept: points.saturating_sub(1) / 3,
+            rows_forward: real.plan_fft_forward(points),
+            rows_inverse: real.plan_fft_inverse(points),
+            columns_forward: complex.plan_fft_forward(points),
+            columns_inverse: complex.plan_fft_inverse(points),
+        }
+    }
+
+    /// Room for one transform at a time.
+    pub fn workspace(&self) -> Workspace {
+        let scratch = [
+            self.rows_forward.get_scratch_len(),
+            self.rows_inverse.get_scratch_len(),
+            self.columns_forward.get_inplace_scratch_len(),
+            self.columns_inverse.get_inplace_scratch_len(),
+        ];
+        let zeros = |n: usize| vec![Complex64::default(); n];
+        Workspace {
+            half: zeros(self.points * self.width()),
+            columns: zeros(self.spectrum_len()),
+            scratch: zeros(scratch.into_iter().fold(0, usize::max)),
+        }
+    }
+
+    fn width(&self) -> usize {
+        self.points / 2 + 1
+    }
+
+    /// Numbers in a spectrum.
+    pub fn spectrum_len(&self) -> usize {
+        (self.kept + 1) * self.points
+    }
+
+    /// The wave numbers [along x, along y] of each element of a spectrum; `None` for those left out.
+    pub fn waves(&self) -> Vec<Option<[f64; 2]>> {
+        let n = self.points;
+        let along_x = |i: usize| if 2 * i <= n { i as f64 } else { i as f64 - n as f64 };
+        let kept = |i: usize, j: usize| {
+            (along_x(i).abs() <= self.kept as f64).then_some([along_x(i), j as f64])
+        };
+        (0..self.spectrum_len()).map(|at| kept(at % n, at / n)).collect()
+    }
+
+    /// The spectrum of a field, over n²: u = Σ û_k exp(2πi k·x). Waves along x that are left out are not
+    /// set to zero here. `field` is used up.
+    pub fn forward(&self, field: &mut [f64], spectrum: &mut [Complex64], work: &mut Workspace) {
+        let (n, width) = (self.points, self.width());
+        for (row, out) in field.chunks_exact_mut(n).zip(work.half.chunks_exact_mut(width)) {
+            // The lengths are those the plan asked for: nothing can fail.
+            let done = self.rows_forward.process_with_scratch(row, out, &mut work.scratch);
+            debug_assert!(done.is_ok());
+        }
+        let scale = 1.0 / (n * n) as f64;
+        for (j, column) in spectrum.chunks_exact_mut(n).enumerate() {
+            for (i, value) in column.iter_mut().enumerate() {
+                *value = work.half[i * width + j] * scale;
+            }
+        }
+        self.columns_forward.process_with_scratch(spectrum, &mut work.scratch);
+    }
+
+    /// The field of a spectrum whose left-out waves are zero.
+    pub fn inverse(&self, spectrum: &[Complex64], field: &mut [f64], work: &mut Workspace) {
+        let (n, width) = (self.points, self.width());
+        work.columns.copy_from_slice(spectrum);
+        self.columns_inverse.process_with_scratch(&mut work.columns, &mut work.scratch);
+        work.half.fill(Complex64::default());
+        for (j, column) in work.columns.chunks_exact(n).enumerate() {
+            for (i, value) in column.iter().enumerate() {
+                // The mean along y of a real field is real; what else is there is rounding.
+                work.half[i * width + j] = if j == 0 { value.re.into() } else { *value };
+            }
+        }
+        for (row, out) in work.half.chunks_exact_mut(width).zip(field.chunks_exact_mut(n)) {
+            let done = self.rows_inverse.process_with_scratch(row, out, &mut work.scratch);
+            debug_assert!(done.is_ok());
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Numbers in the type that a file keeps.
+
+use half::{bf16, f16};
+use tensor::Dtype;
+
+/// The bytes of `values` as `dtype`, little-endian; `room` is for those that are not kept as they are.
+/// `Err` with the first place whose number is finite and becomes infinite.
+pub(super) fn narrowed<'a>(
+    values: &'a [f32],
+    dtype: Dtype,
+    room: &'a mut Vec<u8>,
+) -> Result<&'a [u8], usize> {
+    room.clear();
+    match dtype {
+        Dtype::F16 => into(values, room, |value| {
+            let narrow = f16::from_f32(value);
+            (narrow.to_le_bytes(), narrow.is_finite())
+        })?,
+        Dtype::Bf16 => into(values, room, |value| {
+            let narrow = bf16::from_f32(value);
+            (narrow.to_le_bytes(), narrow.is_finite())
+        })?,
+        Dtype::F32 | Dtype::F64 | Dtype::I32 => return Ok(bytemuck::cast_slice(values)),
+    }
+    Ok(room)
+}
+
+fn into(
+    values: &[f32],
+    room: &mut Vec<u8>,
+    narrow: impl Fn(f32) -> ([u8; 2], bool),
+) -> Result<(), usize> {
+    for (at, &value) in values.iter().enumerate() {
+        let (bytes, finite) = narrow(value);
+        if value.is_finite() && !finite {
+            return Err(at);
+        }
+        room.extend(bytes);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_told_by_its_place() {
+        let mut room = Vec::new();
+        // 65519 is the largest that rounds to 65504.
+        let values = [1.5, -65519.0, f32::INFINITY, f32::NAN, 65520.0, 1e30];
+        let bytes = narrowed(&values[..4], Dtype::F16, &mut room).unwrap();
+        assert_eq!(bytes[..4], [0x00, 0x3e, 0xff, 0xfb]);
+        assert_eq!(narrowed(&values, Dtype::F16, &mut room), Err(4));
+        assert_eq!(narrowed(&values, Dtype::Bf16, &mut room).map(<[u8]>::len), Ok(12));
+        assert_eq!(narrowed(&[0.0, f32::MAX], Dtype::Bf16, &mut room), Err(1));
+        assert_eq!(narrowed(&[f32::MAX], Dtype::F32, &mut room), Ok(&f32::MAX.to_le_bytes()[..]));
+    }
+}

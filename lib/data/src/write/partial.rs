@@ -1,0 +1,204 @@
+//! A file of fields that is made over several starts.
+//!
+//! Until it is whole its numbers lie in `.NAME.partial` beside it, and `.NAME.partial.jsonl` says what it
+//! will be, where the numbers belong and how many trajectories are durable. A start that finds both goes
+//! on; one that is to make something else begins anew. A lock on the second file keeps others away; it
+//! ends with its process.
+
+use super::{Dataset, FieldWriter, Header, lay_out};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use unix::{Error, Exit, Result};
+
+/// Largest record of what was done, in bytes.
+const MAX_RECORD: u64 = 256 << 20;
+
+/// The file while it is being made.
+pub(crate) struct Partial {
+    path: PathBuf,
+    data: PathBuf,
+    record: File,
+    record_path: PathBuf,
+    writer: FieldWriter,
+    done: usize,
+}
+
+/// The first line of the record.
+#[derive(Serialize, Deserialize)]
+struct Begun {
+    /// BLAKE3 of the header: what is to be made.
+    header: String,
+    /// Size of the file with the numbers.
+    bytes: u64,
+    datasets: Vec<Dataset>,
+}
+
+/// Every further line.
+#[derive(Serialize, Deserialize)]
+struct Durable {
+    /// So many of the first trajectories.
+    trajectories: usize,
+}
+
+impl Partial {
+    /// Goes on with the file `path`, which must not be there, or begins it.
+    ///
+    /// Errors: 73 when it cannot be created or there is no space for it; 75 when another process makes it.
+    pub fn open(path: &Path, header: &Header) -> Result<Self> {
+        header.require_layout().map_err(Error::bug)?;
+        let (data, record_path) = names(path);
+        let create = |cause| Error::create(path, cause);
+        let options = File::options().read(true).write(true).create(true).truncate(false).clone();
+        let mut record = options.open(&record_path).map_err(create)?;
+        lock(&record, path)?;
+        let identity = blake3::hash(format!("{header:?}").as_bytes()).to_hex().to_string();
+        let mut text = String::new();
+        // What is no text is no record of ours.
+        let read = Read::by_ref(&mut record).take(MAX_RECORD).read_to_string(&mut text);
+        let found = read.ok().and_then(|_| understood(&text, &identity, &data, header));
+        let (writer, done) = match found {
+            Some((datasets, done, valid)) => {
+                record.set_len(valid).map_err(create)?;
+                (FieldWriter::open(&data, path, header, datasets)?, done)
+            }
+            None => {
+                remove(&data).map_err(create)?;
+                record.set_len(0).map_err(create)?;
+                unix::space::ensure_space(path, header.bytes())?;
+                let writer = lay_out(&data, path, header)?;
+                writer.file.sync_all().map_err(create)?;
+                let bytes = writer.file.metadata().map_err(create)?.len();
+                let (datasets, header) = (writer.datasets.clone(), identity);
+                add(&record_path, &Begun { header, bytes, datasets })?;
+                (writer, 0)
+            }
+        };
+        Ok(Self { path: path.to_path_buf(), data, record, record_path, writer, done })
+    }
+
+    /// The file that it will be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many of the first trajectories are there already.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Where trajectories are written.
+    pub fn writer(&self) -> &FieldWriter {
+        &self.writer
+    }
+
+    /// The first `trajectories` are written: makes that durable, and remembers it. Errors: 74.
+    pub fn advance(&mut self, trajectories: usize) -> Result<()> {
+        self.writer.file.sync_data().map_err(|cause| Error::io(&self.path, cause))?;
+        add(&self.record_path, &Durable { trajectories })?;
+        self.done = trajectories;
+        Ok(())
+    }
+
+    /// Gives the file its name: it is whole. Errors: 73, 74; then everything is kept.
+    pub fn publish(self) -> Result<()> {
+        unix::publish::publish_new_file(&self.path, |temporary| {
+            // A second name, so that the work survives if the first is not given.
+            let named = fs::hard_link(&self.data, temporary);
+            let named = named.or_else(|_| fs::rename(&self.data, temporary));
+            named.map_err(|cause| Error::create(&self.path, cause))
+        })?;
+        self.discard();
+        Ok(())
+    }
+
+    /// Removes what was made so far.
+    pub fn discard(self) {
+        // What cannot be removed the next start finds, and goes on with or replaces.
+        let _ = remove(&self.data).and_then(|()| remove(&self.record_path));
+        drop(self.record);
+    }
+}
+
+/// Removes what a process left that was ended between naming the file `path` and tidying up.
+pub(crate) fn tidy(path: &Path) {
+    let (data, record_path) = names(path);
+    let Ok(record) = File::options().write(true).open(&record_path) else { return };
+    if lock(&record, path).is_ok() {
+        let _ = remove(&data).and_then(|()| remove(&record_path));
+    }
+}
+
+/// The file with the numbers, and the record.
+fn names(path: &Path) -> (PathBuf, PathBuf) {
+    let name = |ending: &str| {
+        let mut name = OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(ending);
+        path.with_file_name(name)
+    };
+    (name(".partial"), name(".partial.jsonl"))
+}
+
+/// Refuses (75) when another process holds the record, or has just removed it.
+fn lock(record: &File, path: &Path) -> Result<()> {
+    let busy = || {
+        let what = format!("{}: another process is making it; wait for its end", path.display());
+        Err(Error::new(Exit::Again, what))
+    };
+    // Any other error tells of a file system without locks.
+    if flock(record, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        return busy();
+    }
+    match record.metadata() {
+        Ok(found) if found.nlink() == 0 => busy(),
+        _ => Ok(()),
+    }
+}
+
+/// Where the numbers belong, how many trajectories are there, and how much of the record counts (its last
+/// line may be torn); when the record is one of this file.
+fn understood(
+    text: &str,
+    identity: &str,
+    data: &Path,
+    header: &Header,
+) -> Option<(Vec<Dataset>, usize, u64)> {
+    let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    let first = lines.next()?;
+    let begun: Begun = serde_json::from_str(first).ok()?;
+    let found = fs::symlink_metadata(data).ok()?;
+    if begun.header != identity || !found.is_file() || found.len() != begun.bytes {
+        return None;
+    }
+    let (mut done, mut valid) = (0, first.len());
+    for line in lines {
+        let Ok(Durable { trajectories }) = serde_json::from_str(line) else { break };
+        (done, valid) = (trajectories, valid + line.len());
+    }
+    (done <= header.shape.trajectories).then_some((begun.datasets, done, valid as u64))
+}
+
+/// Appends a line and makes it durable.
+fn add(record_path: &Path, line: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string(line).map_err(Error::bug)?;
+    text.push('\n');
+    let append = || {
+        let mut file = File::options().append(true).open(record_path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_data()
+    };
+    append().map_err(|cause| Error::io(record_path, cause))
+}
+
+fn remove(path: &Path) -> std::io::Result<()> {
+    match fs::remove_file(path) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => Err(cause),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,199 @@
+//! Imports: every golden file in one piece, with its values; parts and other grids; what is refused.
+
+use crate::golden::{assert_values, golden, value};
+use data::field::{Field, Layout, Reading};
+use data::import::{Format, Made, Plan, import, targets};
+use std::fs;
+use std::path::Path;
+use tensor::Dtype;
+use unix::{Exit, Result};
+
+/// Imports one file and opens what became of it.
+fn bring(source: &Path, folder: &Path, plan: &Plan, format: Format) -> Result<Field> {
+    let targets = targets(plan, &[source.to_path_buf()], folder, format, None)?;
+    assert_eq!(import(plan, &targets[0], |_| Ok(()))?, Made::New);
+    Field::open(&targets[0].path)
+}
+
+#[test]
+fn every_layout_becomes_one_piece_with_the_same_numbers() {
+    for (number, entry) in fs::read_dir(golden("")).unwrap().enumerate() {
+        let source = entry.unwrap().path();
+        let name = source.file_name().unwrap().to_str().unwrap().to_string();
+        let axes = match name.as_str() {
+            "transposed.hdf5" | "fortran.npy" => Some("nctyx"),
+            "1D_transposed_Nu0.1.hdf5" => Some("nxt"),
+            _ => None,
+        };
+        let plan = Plan {
+            reading: Reading { axes: axes.map(|a| a.parse().unwrap()), ..Reading::default() },
+            parameter: Some("re=100".parse().unwrap()),
+            ..Plan::default()
+        };
+        for format in [Format::Hdf5, Format::Safetensors] {
+            let folder = tempfile::tempdir().unwrap();
+            let field = bring(&source, folder.path(), &plan, format)
+                .unwrap_or_else(|error| panic!("{number} {name}: {error}"));
+            let whole = Field::open_as(&source, &plan.reading).unwrap();
+            assert_eq!((field.shape(), field.channels()), (whole.shape(), whole.channels()));
+            assert_eq!(field.inputs(), whole.inputs(), "{name}");
+            // HDF5 files have them as f32, as PDEBench's do.
+            let pairs =
+                field.coordinates().iter().flatten().zip(whole.coordinates().iter().flatten());
+            assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-6), "{name}");
+            assert_eq!(field.parameter(), plan.parameter.as_ref(), "{name}");
+            assert!(field.is_direct(), "{name}");
+            assert_values(&field, &name);
+        }
+    }
+}
+
+#[test]
+fn parts_strides_and_grids_are_what_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = golden("tensor2d_channels.hdf5");
+    let plan = Plan {
+        samples: Some(2),
+        stride: Some(2),
+        crop: ["t=1:5", "x=1:7", "y=2:3"].map(|crop| crop.parse().unwrap()).to_vec(),
+        grid: Some(vec![3, 1]),
+        channels: vec!["a".into(), "b".into()],
+        ..Plan::default()
+    };
+    let field = bring(&source, folder.path(), &plan, Format::Hdf5).unwrap();
+    assert_eq!((field.trajectories(), field.shape().frames), (2, 2));
+    assert_eq!(
+        (field.shape().grid.as_slice(), field.channels().join("")),
+        (&[3, 1][..], "ab".into())
+    );
+    assert_eq!(field.t(), [0.25, 0.75]);
+    assert_eq!(field.parameter(), Some(&"nu=0.01".parse().unwrap()), "kept");
+    let mut frame = vec![0.0; 6];
+    field.read_frames(1, 1..2, &mut frame).unwrap();
+    for (at, found) in frame.iter().enumerate() {
+        let (x, c) = (1 + at / 2 * 2, at % 2);
+        let mean = (value(1, 3, &[x, 2], c) + value(1, 3, &[x + 1, 2], c)) / 2.0;
+        assert_eq!(*found, mean);
+    }
+    for (wrong, exit) in [
+        (Plan { crop: vec!["x=0:8".parse().unwrap()], ..Plan::default() }, Exit::Usage),
+        (Plan { grid: Some(vec![4]), ..Plan::default() }, Exit::Usage),
+        (Plan { stride: Some(0), ..Plan::default() }, Exit::Usage),
+        (Plan { channels: vec!["a".into()], ..Plan::default() }, Exit::Usage),
+        (Plan { layout: Some(Layout::Steady), ..Plan::default() }, Exit::Usage),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let error = bring(&source, folder.path(), &wrong, Format::Hdf5).unwrap_err();
+        assert_eq!(error.exit, exit, "{error}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "something is left");
+    }
+    let unknown = bring(&golden("2D_rdb_NA_NA.h5"), folder.path(), &Plan::default(), Format::Hdf5);
+    assert!(unknown.unwrap_err().to_string().contains("--parameter"));
+    let transposed = golden("1D_transposed_Nu0.1.hdf5");
+    let error = bring(&transposed, folder.path(), &Plan::default(), Format::Hdf5).unwrap_err();
+    assert!(error.exit == Exit::Data && error.to_string().contains("--axes nxt"), "{error}");
+}
+
+#[test]
+fn an_import_goes_on_and_keeps_what_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan::default();
+    let sources = [golden("tensor2d.hdf5")];
+    let two = targets(&plan, &sources, folder.path(), Format::Safetensors, Some(2)).unwrap();
+    let names: Vec<_> = two.iter().map(|t| t.path.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["tensor2d-00000.safetensors", "tensor2d-00001.safetensors"]);
+    for target in &two {
+        assert_eq!(import(&plan, target, |_| Ok(())).unwrap(), Made::New);
+        assert_eq!(import(&plan, target, |_| Ok(())).unwrap(), Made::Kept);
+    }
+    let second = Field::open(&two[1].path).unwrap();
+    let mut frame = vec![0.0; 42];
+    second.read_frames(0, 0..1, &mut frame).unwrap();
+    assert_eq!((second.trajectories(), frame[0]), (1, value(2, 0, &[0, 0], 0)));
+
+    let other = Plan { stride: Some(2), ..Plan::default() };
+    let error = import(&other, &two[0], |_| Ok(())).unwrap_err();
+    assert_eq!(error.exit, Exit::CannotCreate, "{error}");
+    // Told to stop: nothing is left, and the next call makes it.
+    let one = targets(&other, &sources, folder.path(), Format::Hdf5, None).unwrap();
+    let stop = |_| Err(unix::Error::new(Exit::Again, "stopped"));
+    assert_eq!(import(&other, &one[0], stop).unwrap_err().exit, Exit::Again);
+    assert!(!one[0].path.exists());
+    assert_eq!(import(&other, &one[0], |_| Ok(())).unwrap(), Made::New);
+    let twice = [sources[0].clone(), sources[0].clone()];
+    let error = targets(&plan, &twice, folder.path(), Format::Hdf5, None).unwrap_err();
+    assert_eq!(error.exit, Exit::Usage);
+}
+
+#[test]
+fn numbers_are_kept_in_the_type_that_was_asked_for() {
+    let source = golden("2D_DarcyFlow_beta10.0_Train.hdf5");
+    let whole = Field::open(&source).unwrap();
+    for (format, dtype) in [
+        (Format::Hdf5, Dtype::F16),
+        (Format::Safetensors, Dtype::F16),
+        (Format::Safetensors, Dtype::Bf16),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Plan { dtype: Some(dtype), ..Plan::default() };
+        let field = bring(&source, folder.path(), &plan, format).unwrap();
+        assert_eq!((field.shape(), field.inputs()), (whole.shape(), 1));
+        let [mut a, mut b] = [0, 1].map(|_| vec![0.0; whole.shape().trajectory_len()]);
+        for n in 0..whole.trajectories() {
+            field.read(n, &mut a).unwrap();
+            whole.read(n, &mut b).unwrap();
+            for (a, b) in a.iter().zip(&b) {
+                assert!(
+                    f64::from((a - b).abs()) <= dtype.roundoff() * f64::from(b.abs()),
+                    "{a} {b}"
+                );
+            }
+            assert_ne!(a, b, "rounded");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = Plan { dtype: Some(Dtype::Bf16), ..Plan::default() };
+    let error = bring(&source, folder.path(), &wrong, Format::Hdf5).unwrap_err();
+    assert!(error.exit == Exit::Usage && error.to_string().contains("safetensors"), "{error}");
+}
+
+/// A file of NumPy, f64, [2, 3, 4], with one number changed.
+fn doubles(path: &Path, at: usize, value: f64) {
+    let mut header = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3, 4), }".to_string();
+    header.push_str(&" ".repeat(117 - header.len()));
+    let values = (0..24).map(|i| if i == at { value } else { f64::from(i as u32) });
+    let values: Vec<u8> = values.flat_map(f64::to_le_bytes).collect();
+    let bytes = [b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes(), b"\n", &values].concat();
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn what_a_type_cannot_hold_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("a_nu0.1.npy");
+    let refused = |source: &Path, dtype: Option<Dtype>, words: &[&str]| {
+        let made = tempfile::tempdir().unwrap();
+        let plan = Plan { dtype, ..Plan::default() };
+        let error = bring(source, made.path(), &plan, Format::Hdf5).unwrap_err();
+        assert_eq!(error.exit, Exit::Data, "{error}");
+        for word in words {
+            assert!(error.to_string().contains(word), "{error} lacks {word}");
+        }
+        assert_eq!(fs::read_dir(made.path()).unwrap().count(), 0, "something is left");
+    };
+    doubles(&source, 17, -7e4);
+    let place = ["-7e4", "frame 1 of trajectory 1", "channel u", "f16"];
+    refused(&source, Some(Dtype::F16), &place);
+    assert!(bring(&source, folder.path(), &Plan::default(), Format::Hdf5).is_ok());
+    doubles(&source, 5, 1e39);
+    refused(&source, None, &["a_nu0.1.npy", "1e39", "trajectory 0", "f32"]);
+    // The same through the library of HDF5, which would make it infinite.
+    let packed = folder.path().join("b_nu0.1.hdf5");
+    let file = hdf5::File::create(&packed).unwrap();
+    let values =
+        ndarray::Array3::from_shape_fn((2, 3, 4), |at| if at == (1, 0, 2) { 1e39 } else { 0.5 });
+    let builder = file.new_dataset_builder().chunk([1, 3, 4]).deflate(1);
+    builder.with_data(&values).create("tensor").unwrap();
+    drop(file);
+    refused(&packed, None, &["b_nu0.1.hdf5", "`tensor`", "1e39", "trajectory 1", "f32"]);
+}

@@ -1,0 +1,153 @@
+//! What divides data well, and leaks that are planted and found by content.
+
+use crate::common::{fresh_seed, manifest};
+use crate::golden::golden;
+use data::audit::audit;
+use data::check::{Fault, Kind};
+use data::divide::{Share, divide, divide_by};
+use data::field::{Field, Shape};
+use data::split::{By, Part, Split};
+use data::write::{Attribute, Header, write_field};
+use std::path::{Path, PathBuf};
+use tensor::random::{Philox, Purpose};
+
+fn kinds(faults: &[Fault]) -> Vec<Kind> {
+    faults.iter().map(|fault| fault.kind).collect()
+}
+
+/// A file of 20 trajectories of 5 frames on 16 points with `values(sample)`, and the parameter `nu`.
+fn write(path: &Path, nu: f64, values: impl Fn(usize) -> Vec<f32>) {
+    let shape = Shape { trajectories: 20, frames: 5, grid: vec![16], channels: 1 };
+    let [x, t] = [16, 5].map(|n| (0..n).map(f64::from).collect());
+    let attributes = vec![("Nu".into(), Attribute::Real(nu))];
+    let header = Header { attributes, ..Header::tensor(shape, vec![x], t) };
+    write_field(path, &header, |writer| (0..20).try_for_each(|i| writer.write(i, &values(i))))
+        .unwrap();
+}
+
+fn noise(seed: u64) -> impl Fn(usize) -> Vec<f32> {
+    let random = Philox::new(seed, Purpose::Test);
+    move |sample| (0..80).map(|i| random.uniform(sample as u64, i) - 0.5).collect()
+}
+
+#[test]
+fn leaks_are_found_by_content_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let seed = fresh_seed();
+    let (path, split) = manifest(folder.path(), &[0.1], seed);
+    assert_eq!(audit(std::slice::from_ref(&path), 0.01).unwrap().faults, []);
+    let original = |sample| {
+        let mut all = vec![0.0; 80];
+        Field::open(&split.file_path(0, &path)).unwrap().read(sample, &mut all).unwrap();
+        all
+    };
+    let [train, other, third] = [0, 1, 2].map(|i| split.train[0].samples[i]);
+    // A second data set, whose test has a copy of a training trajectory of the first, one that begins at a
+    // later frame of another, one that has the same first frame, and one with a little noise on it.
+    let file = folder.path().join("second_nu0.7.hdf5");
+    let random = noise(seed);
+    let planted: Vec<Vec<f32>> = {
+        let later = [&original(other)[32..], &random(100)[..32]].concat();
+        let begin = [&original(third)[..16], &random(101)[..64]].concat();
+        let near = original(train).iter().zip(random(102)).map(|(u, e)| u + 1e-4 * e).collect();
+        vec![original(train), later, begin, near]
+    };
+    write(&file, 0.7, |sample| planted.get(sample).cloned().unwrap_or_else(|| random(sample)));
+    let second = folder.path().join("second.json");
+    let mut split = divide(&[file], [16, 2, 2].map(Share::Count), seed, &second).unwrap();
+    split.train = vec![Part { file: 0, samples: (8..20).collect() }];
+    split.validation = vec![];
+    split.test = vec![Part { file: 0, samples: (0..8).collect() }];
+    split.save(&second).unwrap();
+
+    let report = audit(&[path.clone(), second.clone()], 0.01).unwrap();
+    let count = |kind| report.faults.iter().filter(|fault| fault.kind == kind).count();
+    for kind in [Kind::Duplicate, Kind::SharedFrame, Kind::SameInitialState, Kind::NearDuplicate] {
+        assert_eq!(count(kind), 1, "{kind:?} in {:?}", report.faults);
+    }
+    assert_eq!(report.faults.len(), 4);
+    for fault in &report.faults {
+        assert!(fault.message.contains("second_nu0.7.hdf5") && fault.message.contains("train"));
+    }
+    let exact = audit(&[path, second], 0.0).unwrap().faults;
+    assert!(exact.iter().all(|fault| fault.kind != Kind::NearDuplicate));
+    assert_eq!(exact.len(), 3);
+}
+
+#[test]
+fn variants_of_one_coefficient_stay_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let seed = fresh_seed();
+    let random = noise(seed);
+    let shape = Shape { trajectories: 20, frames: 1, grid: vec![4, 4], channels: 2 };
+    let mut files = Vec::new();
+    for beta in [0.1, 1.0, 10.0] {
+        let path = folder.path().join(format!("2D_DarcyFlow_beta{beta:?}_Train.hdf5"));
+        let golden = Field::open(&golden("2D_DarcyFlow_beta10.0_Train.hdf5")).unwrap();
+        let header = Header {
+            layout: golden.layout(),
+            channels: golden.channels().to_vec(),
+            inputs: golden.inputs(),
+            ..Header::tensor(shape.clone(), vec![Vec::new(); 2], Vec::new())
+        };
+        // The same coefficients in every file, in another order; solutions of their own.
+        let shift = (beta * 10.0) as usize % 20;
+        write_field(&path, &header, |writer| {
+            (0..20).try_for_each(|i| {
+                let coefficient = random((i + shift) % 20);
+                let both =
+                    (0..16).flat_map(|p| [coefficient[p], beta as f32 + i as f32 + p as f32]);
+                writer.write(i, &both.collect::<Vec<f32>>())
+            })
+        })
+        .unwrap();
+        files.push((path, shift));
+    }
+    let paths: Vec<PathBuf> = files.iter().map(|(path, _)| path.clone()).collect();
+    let manifest = folder.path().join("split.json");
+    let shares = [0.6, 0.2, 0.2].map(Share::Fraction);
+    let split = divide(&paths, shares, seed, &manifest).unwrap();
+    split.save(&manifest).unwrap();
+    for parts in [&split.train, &split.validation, &split.test] {
+        let coefficients = |part: &Part| {
+            let shift = files[part.file].1;
+            let mut all: Vec<usize> = part.samples.iter().map(|i| (i + shift) % 20).collect();
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(parts.len(), 3);
+        assert!(parts.iter().all(|part| coefficients(part) == coefficients(&parts[0])));
+    }
+    assert_eq!(split.train[0].samples.len(), 12);
+    assert_eq!(audit(std::slice::from_ref(&manifest), 0.01).unwrap().faults, []);
+    // By file they are not: the audit says so for every coefficient of the test.
+    let by_file =
+        divide_by(By::File, &paths, [1, 1, 1].map(Share::Count), seed, &manifest).unwrap();
+    by_file.save(&manifest).unwrap();
+    let faults = audit(&[manifest], 0.0).unwrap().faults;
+    assert_eq!(kinds(&faults), [Kind::SameInitialState; 40]);
+}
+
+#[test]
+fn whole_regimes_and_whole_files_go_to_one_split() {
+    let folder = tempfile::tempdir().unwrap();
+    let seed = fresh_seed();
+    let path = folder.path().join("split.json");
+    let mut files = Vec::new();
+    for (number, nu) in [0.5, 0.1, 2.0, 0.1, 1.0].into_iter().enumerate() {
+        files.push(folder.path().join(format!("{number}.hdf5")));
+        write(&files[number], nu, noise(seed + number as u64));
+    }
+    let of = |by, shares: [usize; 3]| divide_by(by, &files, shares.map(Share::Count), seed, &path);
+    let numbers = |parts: &[Part]| -> Vec<usize> { parts.iter().map(|part| part.file).collect() };
+    let split: Split = of(By::Parameter, [2, 1, 1]).unwrap();
+    assert_eq!(numbers(&split.train), [0, 1, 3], "0.1 of both files, 0.5");
+    assert_eq!((numbers(&split.validation), numbers(&split.test)), (vec![4], vec![2]));
+    assert_eq!(split.test[0].samples, (0..20).collect::<Vec<_>>());
+    assert!(of(By::Parameter, [3, 1, 1]).unwrap_err().to_string().contains("4 regimes"));
+    let split = of(By::File, [3, 1, 1]).unwrap();
+    let mut all =
+        [numbers(&split.train), numbers(&split.validation), numbers(&split.test)].concat();
+    all.sort_unstable();
+    assert_eq!(all, [0, 1, 2, 3, 4]);
+}

@@ -1,0 +1,157 @@
+//! Every collective against what one rank computes from the same numbers: any rank's can be drawn.
+
+use dist::Collective;
+use tensor::random::{Philox, Purpose};
+use tensor::{Device, Dtype, Tensor};
+use unix::{Error, Result};
+
+/// Elements of the tensors that are summed: none, odd, more than a stage of a window.
+const LENGTHS: [&[usize]; 6] =
+    [&[], &[0], &[1], &[3, 0, 17, 129], &[65_536], &[70_001, 5, 0, 140_003]];
+
+/// Number `element` of tensor `tensor` of a rank: of very different sizes, so that the order shows.
+fn number(seed: u64, round: usize, rank: usize, tensor: usize, element: usize) -> f32 {
+    let philox = Philox::new(seed, Purpose::Test).at_update(round as u64);
+    let uniform = philox.uniform((rank * 100 + tensor) as u64, element as u64);
+    let sign = if element.is_multiple_of(3) { -1.0 } else { 1.0 };
+    sign * (uniform * 20.0 - 10.0).exp()
+}
+
+fn tensors(seed: u64, round: usize, rank: usize, lengths: &[usize]) -> Vec<Tensor> {
+    let of = |(tensor, len): (usize, &usize)| {
+        let values: Vec<f32> = (0..*len).map(|i| number(seed, round, rank, tensor, i)).collect();
+        Tensor::of(&values, &[*len])
+    };
+    lengths.iter().enumerate().map(of).collect()
+}
+
+/// The sum as the definition of the tree has it.
+fn tree(mut values: Vec<f32>) -> f32 {
+    while values.len() > 1 {
+        let pairs = values.chunks(2);
+        values = pairs.map(|p| if p.len() == 2 { p[0] + p[1] } else { p[0] }).collect();
+    }
+    values[0]
+}
+
+fn fault(what: impl std::fmt::Display) -> Error {
+    Error::bug(what)
+}
+
+fn expect(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(fault(what())) }
+}
+
+/// Compares sums to the bit with those of one rank.
+fn expect_sums(found: &[Tensor], seed: u64, round: usize, ranks: usize) -> Result<()> {
+    for (tensor, found) in found.iter().enumerate() {
+        for (i, found) in found.read::<f32>().iter().enumerate() {
+            let values = (0..ranks).map(|rank| number(seed, round, rank, tensor, i)).collect();
+            let sum = tree(values);
+            expect(found.to_bits() == sum.to_bits(), || {
+                format!("round {round}, tensor {tensor}, element {i}: {found} is not {sum}")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// All checks. Errors: the first that fails.
+pub fn all(ranks: &dyn Collective, seed: u64) -> Result<()> {
+    let (rank, size) = (ranks.rank(), ranks.size());
+    small(ranks, seed)?;
+    for (round, lengths) in LENGTHS.iter().enumerate() {
+        let mut own = tensors(seed, round, rank, lengths);
+        ranks.all_reduce(&mut own)?;
+        expect_sums(&own, seed, round, size)?;
+    }
+    let mut own = [Tensor::of(&[1.0, if rank == size - 1 { f32::NAN } else { 2.0 }], &[2])];
+    ranks.all_reduce(&mut own)?;
+    let sums = own[0].read::<f32>();
+    expect(sums[0] == size as f32 && sums[1].is_nan(), || format!("NaN: {sums:?}"))?;
+    share(ranks, seed)?;
+    reducer(ranks, seed)?;
+    println!("rank {rank} of {size}: all as computed by one");
+    Ok(())
+}
+
+fn small(ranks: &dyn Collective, seed: u64) -> Result<()> {
+    let (rank, size) = (ranks.rank(), ranks.size());
+    for length in [0, 1, 1000, 100_003] {
+        let of =
+            |rank: usize| -> Vec<u8> { (0..length).map(|i| (i * 7 + rank + 1) as u8).collect() };
+        expect(ranks.broadcast(of(rank))? == of(0), || format!("broadcast of {length}"))?;
+        let ragged = |rank: usize| of(rank)[..length / (rank + 1)].to_vec();
+        let all = ranks.gather(&ragged(rank))?;
+        expect(all == (0..size).map(ragged).collect::<Vec<_>>(), || format!("gather of {length}"))?;
+    }
+    let own = |rank: usize| [f64::from(number(seed, 99, rank, 0, 0)), rank as f64, 1.0];
+    let (mut sum, mut min, mut max) = (own(rank), own(rank), own(rank));
+    ranks.sum(&mut sum)?;
+    ranks.min(&mut min)?;
+    ranks.max(&mut max)?;
+    let firsts = || (0..size).map(|rank| own(rank)[0]);
+    expect(sum[1..] == [(size * (size - 1) / 2) as f64, size as f64], || format!("sum {sum:?}"))?;
+    let serial: f64 = firsts().sum();
+    let scale: f64 = firsts().map(f64::abs).sum();
+    expect((sum[0] - serial).abs() <= 1e-14 * scale, || format!("sum {sum:?} is not {serial}"))?;
+    let (least, most) = (firsts().fold(f64::MAX, f64::min), firsts().fold(f64::MIN, f64::max));
+    expect(min == [least, 0.0, 1.0] && max == [most, (size - 1) as f64, 1.0], || {
+        format!("min {min:?}, max {max:?}")
+    })?;
+    let mut bad = [if rank == 0 { f64::NAN } else { 1.0 }];
+    ranks.min(&mut bad)?;
+    expect(bad[0].is_nan(), || format!("min with NaN: {bad:?}"))?;
+    ranks.barrier()
+}
+
+/// Every tensor becomes its owner's, of any element type.
+fn share(ranks: &dyn Collective, seed: u64) -> Result<()> {
+    let (rank, size) = (ranks.rank(), ranks.size());
+    let lengths: Vec<usize> = (0..2 * size + 3).map(|i| (i * 977) % 5000).collect();
+    let of = |rank| -> Vec<Tensor> {
+        let cast = |(i, t): (usize, Tensor)| if i % 3 == 1 { t.to_dtype(Dtype::Bf16) } else { t };
+        tensors(seed, 50, rank, &lengths).into_iter().enumerate().map(cast).collect()
+    };
+    let mut own = of(rank);
+    let mut owned: Vec<(usize, &mut Tensor)> =
+        own.iter_mut().enumerate().map(|(i, tensor)| ((i * 5) % size, tensor)).collect();
+    ranks.share(&mut owned)?;
+    for (i, tensor) in own.iter().enumerate() {
+        let expected = &of((i * 5) % size)[i];
+        expect(tensor.as_bytes() == expected.as_bytes(), || format!("share of tensor {i}"))?;
+    }
+    Ok(())
+}
+
+/// Buckets given in one order and taken in another, several times.
+fn reducer(ranks: &dyn Collective, seed: u64) -> Result<()> {
+    let (rank, size) = (ranks.rank(), ranks.size());
+    let buckets: [&[usize]; 4] = [&[70_001, 3], &[0], &[5, 17], &[33_333]];
+    let elements = buckets.map(|lengths| lengths.iter().sum::<usize>());
+    for device in [Device::Cpu, Device::Emu] {
+        if device == Device::Emu && tensor::kernel::emu::available().is_err() {
+            continue;
+        }
+        let mut reducer = ranks.reducer(device, &elements)?;
+        for round in 100..104 {
+            for bucket in [2, 0, 3, 1] {
+                let own = tensors(seed, round * 10 + bucket, rank, buckets[bucket]);
+                let own: Result<Vec<Tensor>> = own.iter().map(|t| t.to_device(device)).collect();
+                reducer.give(bucket, &own?)?;
+            }
+            for bucket in [0, 1, 2, 3] {
+                let zeros = |len: &usize| Tensor::zeros_on(device, &[*len], Dtype::F32);
+                let mut sums: Vec<Tensor> = buckets[bucket].iter().map(zeros).collect();
+                reducer.take(bucket, &mut sums)?;
+                let sums: Result<Vec<Tensor>> = sums.iter().map(Tensor::to_host).collect();
+                expect_sums(&sums?, seed, round * 10 + bucket, size)?;
+            }
+        }
+        let wrong = reducer.give(0, &[Tensor::zeros_on(device, &[7], Dtype::F32)]);
+        expect(size == 1 || wrong.is_err(), || "a bucket of another size was taken".into())?;
+        let times = reducer.times();
+        expect(size == 1 || times.busy.as_nanos() > 0, || format!("{times:?}"))?;
+    }
+    Ok(())
+}

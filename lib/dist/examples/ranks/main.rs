@@ -1,0 +1,186 @@
+//! A program of many ranks, a verb for each promise of the collectives. The tests run it under mpirun.
+
+mod check;
+mod speed;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+use dist::Collective;
+use tensor::{Device, Tensor};
+use unix::signal::Signals;
+use unix::{Exit, Result};
+
+/// Show what ranks can say to each other
+#[derive(Parser)]
+#[command(name = "ranks", version = "1.2.3 (abcdef123456)")]
+struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Compare every collective with the same computed by one rank
+    Check {
+        /// What the random numbers depend on
+        seed: u64,
+    },
+    /// Say who is here, and whether MPI was started
+    Who,
+    /// Sum for so many seconds, ready to be interfered with; leave with 75 on faults
+    Loop {
+        /// How long
+        seconds: f64,
+        /// Milliseconds of computing between two sums, by rank; the last holds for the rest
+        #[arg(long, value_delimiter = ',', default_value = "1")]
+        compute: Vec<u64>,
+        /// After this many sums rank 1 computes for ever
+        #[arg(long)]
+        stuck: Option<u64>,
+        /// After this many sums rank 1 is busy for so many seconds
+        #[arg(long)]
+        busy: Option<u64>,
+        /// After this many sums rank 1 returns an error
+        #[arg(long)]
+        fail: Option<u64>,
+    },
+    /// Wait for SIGUSR1 with our handler
+    Signals,
+    /// Each rank in another call
+    Mismatch,
+    /// Rank 1 never starts MPI
+    Never,
+    /// A reducer for a GPU
+    Gpu,
+    /// All-reduce against the MPI library's own
+    Speed {
+        /// Most bytes
+        #[arg(default_value_t = 64 << 20)]
+        most: usize,
+    },
+}
+
+fn main() -> ExitCode {
+    unix::cli::main(|args: Args| {
+        let signals = match args.verb {
+            Verb::Signals => Some(Signals::install()?),
+            _ => None,
+        };
+        if let Verb::Never = args.verb
+            && std::env::var("OMPI_COMM_WORLD_RANK").is_ok_and(|rank| rank == "1")
+        {
+            say(format_args!("ready 1 {}", std::process::id()));
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+        let ranks = dist::open(|| Exit::Again)?;
+        work(args.verb, &*ranks, signals)?;
+        ranks.close()?;
+        Ok(Exit::Done)
+    })
+}
+
+fn work(verb: Verb, ranks: &dyn Collective, signals: Option<Signals>) -> Result<()> {
+    match verb {
+        Verb::Check { seed } => check::all(ranks, seed),
+        Verb::Who => {
+            let (rank, size, local) = (ranks.rank(), ranks.size(), ranks.local_rank());
+            say(format_args!(
+                "rank {rank} of {size}, {local} on {}, mpi {}",
+                ranks.host(rank),
+                mpi_runs()
+            ));
+            Ok(())
+        }
+        Verb::Loop { seconds, compute, stuck, busy, fail } => {
+            let at = [stuck, busy, fail].map(|at| at.filter(|_| ranks.rank() == 1));
+            sums(ranks, seconds, compute, at)
+        }
+        Verb::Signals => {
+            let signals = signals.map_or_else(Signals::install, Ok)?;
+            say(format_args!("ready {} {}", ranks.rank(), std::process::id()));
+            let since = Instant::now();
+            loop {
+                ranks.barrier()?;
+                std::thread::sleep(Duration::from_millis(5));
+                // Who was told tells the others, and all leave together.
+                let over = since.elapsed() > Duration::from_secs(30);
+                let told = over || signals.stop_requested().is_some();
+                let mut told = [f64::from(u8::from(told))];
+                ranks.max(&mut told)?;
+                if told[0] > 0.0 {
+                    break;
+                }
+            }
+            say(format_args!("rank {} saw {:?}", ranks.rank(), signals.stop_requested()));
+            Ok(())
+        }
+        Verb::Mismatch if ranks.rank() == 0 => ranks.barrier(),
+        Verb::Mismatch => ranks.sum(&mut [1.0]),
+        Verb::Never => Ok(()),
+        Verb::Gpu => ranks.reducer(Device::Cuda(0), &[10]).map(|_| ()),
+        Verb::Speed { most } => speed::table(ranks, most),
+    }
+}
+
+/// Sums in turns by every path, with computing between.
+fn sums(
+    ranks: &dyn Collective,
+    seconds: f64,
+    compute: Vec<u64>,
+    [stuck, busy, fail]: [Option<u64>; 3],
+) -> Result<()> {
+    let buckets = [70_001, 33];
+    let mut reducer = ranks.reducer(Device::Cpu, &buckets)?;
+    ranks.watch();
+    say(format_args!("ready {} {}", ranks.rank(), std::process::id()));
+    let compute = compute.get(ranks.rank()).or(compute.last()).copied().unwrap_or(0);
+    let (since, mut count) = (Instant::now(), 0);
+    let mut tensors = buckets.map(|n| Tensor::full(&[n], 1.0, tensor::Dtype::F32));
+    loop {
+        std::thread::sleep(Duration::from_millis(compute));
+        if stuck == Some(count) {
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+        if let Some(busy) = busy.filter(|_| count == 3) {
+            let _busy = ranks.busy(Duration::from_secs(2 * busy));
+            std::thread::sleep(Duration::from_secs(busy));
+        }
+        if fail == Some(count) {
+            return Err(unix::Error::new(Exit::Io, "the disk is full"));
+        }
+        for (bucket, tensor) in tensors.iter().enumerate() {
+            reducer.give(bucket, std::slice::from_ref(tensor))?;
+        }
+        for (bucket, tensor) in tensors.iter_mut().enumerate() {
+            reducer.take(bucket, std::slice::from_mut(tensor))?;
+        }
+        for tensor in &mut tensors {
+            let (len, size) = (tensor.len(), ranks.size() as f32);
+            assert!(tensor.read::<f32>().iter().all(|x| *x == size), "sum {count}");
+            *tensor = Tensor::full(&[len], 1.0, tensor::Dtype::F32);
+        }
+        ranks.all_reduce(&mut tensors.clone())?;
+        count += 1;
+        let mut over = [f64::from(u8::from(since.elapsed().as_secs_f64() > seconds))];
+        ranks.max(&mut over)?;
+        if over[0] > 0.0 {
+            say(format_args!("rank {} summed {count} times", ranks.rank()));
+            return Ok(());
+        }
+    }
+}
+
+/// A line of stdout, whole.
+fn say(line: std::fmt::Arguments) {
+    let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
+}
+
+fn mpi_runs() -> bool {
+    let mut runs = 0;
+    // SAFETY: may be called at any time; writes to the integer.
+    unsafe { mpi::ffi::MPI_Initialized(&mut runs) };
+    runs != 0
+}

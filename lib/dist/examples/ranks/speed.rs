@@ -1,0 +1,99 @@
+//! All-reduce of f32 against the MPI library's own, in pairs, by size.
+
+use dist::Collective;
+use std::time::Instant;
+use tensor::{Device, Dtype, Tensor};
+use unix::Result;
+
+/// Pairs of measurements of a size; the medians are told.
+const PAIRS: usize = 15;
+
+/// A row for each size from 1 KB to `most` bytes, from rank 0: microseconds and GB/s (bytes of one
+/// rank's vector over time) of MPI_Allreduce; of our sum of vectors that are in the window
+/// (what runs beside the backward pass); of tensors outside of it, with both copies.
+pub fn table(ranks: &dyn Collective, most: usize) -> Result<()> {
+    if ranks.rank() == 0 {
+        println!(
+            "{:>10} {:>22} {:>22} {:>22} {:>7} {:>7}",
+            "bytes", "MPI_Allreduce", "in the window", "of tensors", "ratio", "ratio"
+        );
+    }
+    let mut bytes = 1 << 10;
+    while bytes <= most {
+        row(ranks, bytes)?;
+        bytes *= 2;
+    }
+    Ok(())
+}
+
+fn row(ranks: &dyn Collective, bytes: usize) -> Result<()> {
+    let elements = bytes / size_of::<f32>();
+    let repeats = (1 << 22) / bytes.max(1 << 12) + 1;
+    let (own, mut sum) = (vec![1.0_f32; elements], vec![0.0_f32; elements]);
+    let mut tensors = [Tensor::full(&[elements], 1.0, Dtype::F32)];
+    let mut reducer = ranks.reducer(Device::Cpu, &[elements])?;
+    let mut took = [const { Vec::new() }; 3];
+    for _ in 0..=PAIRS {
+        took[0].push(time(ranks, repeats, || mpi_all_reduce(&own, &mut sum))?);
+        if let Some(sums) = reducer.in_place() {
+            let sum = || {
+                sums.area(0)?;
+                sums.begin(0)?;
+                sums.sum(0).map(|_| ())
+            };
+            took[1].push(time(ranks, repeats, sum)?);
+        }
+        took[2].push(time(ranks, repeats, || ranks.all_reduce(&mut tensors))?);
+        tensors[0].write::<f32>().fill(1.0);
+    }
+    let [mpi, window, tensors] = took.map(|mut all| {
+        all.remove(0); // pages and connections
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    });
+    if ranks.rank() == 0 {
+        let cell = |seconds: f64| {
+            format!("{:.2} µs {:.2} GB/s", seconds * 1e6, bytes as f64 / seconds / 1e9)
+        };
+        let (a, b, c) = (cell(mpi), cell(window), cell(tensors));
+        println!(
+            "{bytes:>10} {a:>22} {b:>22} {c:>22} {:>7.2} {:>7.2}",
+            mpi / window,
+            mpi / tensors
+        );
+    }
+    Ok(())
+}
+
+/// Seconds that one call takes on the slowest rank, of `repeats` in a row.
+fn time(
+    ranks: &dyn Collective,
+    repeats: usize,
+    mut call: impl FnMut() -> Result<()>,
+) -> Result<f64> {
+    ranks.barrier()?;
+    let since = Instant::now();
+    for _ in 0..repeats {
+        call()?;
+    }
+    let mut seconds = [since.elapsed().as_secs_f64() / repeats as f64];
+    ranks.max(&mut seconds)?;
+    Ok(seconds[0])
+}
+
+/// The library's own.
+fn mpi_all_reduce(own: &[f32], sum: &mut [f32]) -> Result<()> {
+    use mpi::ffi;
+    // SAFETY: the vector and constants of the library. This thread is the only one that calls it now.
+    let status = unsafe {
+        ffi::MPI_Allreduce(
+            own.as_ptr().cast(),
+            sum.as_mut_ptr().cast(),
+            own.len() as i32,
+            ffi::RSMPI_FLOAT,
+            ffi::RSMPI_SUM,
+            ffi::RSMPI_COMM_WORLD,
+        )
+    };
+    if status == 0 { Ok(()) } else { Err(unix::Error::bug(format!("MPI_Allreduce: {status}"))) }
+}

@@ -1,0 +1,94 @@
+//! Whether a launcher started this process as one of several, told by its environment: starting MPI to
+//! find out would cost 0.3 s.
+
+use unix::{Error, Exit};
+
+/// How this process was started.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Started {
+    /// As one process, or by something that knows nothing of ranks.
+    Alone,
+    /// By a launcher, with so many tasks where it says so.
+    Tasks(Option<usize>),
+}
+
+/// As the environment has it.
+pub fn started() -> Started {
+    read(|name| std::env::var(name).ok())
+}
+
+fn read(variable: impl Fn(&str) -> Option<String>) -> Started {
+    let number = |name| variable(name).and_then(|text| text.trim().parse::<usize>().ok());
+    // A batch script has SLURM_NTASKS too, and is no step.
+    let step = || {
+        number("SLURM_STEP_ID")
+            .and_then(|_| number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS")))
+    };
+    // Open MPI's mpirun first: it may itself run in a step of one task a host.
+    match number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE")).or_else(step) {
+        Some(0 | 1) => Started::Alone,
+        Some(tasks) => Started::Tasks(Some(tasks)),
+        None if variable("PMIX_RANK").is_some() => Started::Tasks(None),
+        None => Started::Alone,
+    }
+}
+
+/// The number of this process as the launcher tells it, before MPI can.
+#[cfg(feature = "mpi")]
+pub fn rank() -> Option<usize> {
+    let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"];
+    names.iter().find_map(|name| std::env::var(name).ok()?.trim().parse().ok())
+}
+
+/// Several tasks, and MPI that sees one.
+#[cfg(feature = "mpi")]
+pub fn not_connected(tasks: usize) -> Error {
+    Error::new(
+        Exit::Usage,
+        format!(
+            "started as one of {tasks} tasks, but MPI knows of one only, and {tasks} runs would overwrite \
+             each other: start it by `srun --mpi=pmix` (`srun --mpi=list` names what there is), or by the \
+             mpirun of the MPI it was built with"
+        ),
+    )
+}
+
+/// Several tasks, and a program without MPI.
+#[cfg(not(feature = "mpi"))]
+pub fn without_mpi(tasks: Option<usize>) -> Error {
+    let tasks = tasks.map_or("several".to_string(), |tasks| tasks.to_string());
+    Error::new(
+        Exit::Usage,
+        format!(
+            "started as one of {tasks} tasks, but this program was built without MPI and runs as one: start \
+             one task, or build it with the feature `mpi`"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(variables: &[(&str, &str)]) -> Started {
+        read(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string()))
+    }
+
+    #[test]
+    fn launchers_are_known_by_their_variables() {
+        assert_eq!(seen(&[]), Started::Alone);
+        assert_eq!(seen(&[("OMPI_COMM_WORLD_SIZE", "4")]), Started::Tasks(Some(4)));
+        assert_eq!(seen(&[("OMPI_COMM_WORLD_SIZE", "1")]), Started::Alone);
+        assert_eq!(seen(&[("PMI_SIZE", "3"), ("PMI_RANK", "0")]), Started::Tasks(Some(3)));
+        assert_eq!(seen(&[("PMIX_RANK", "0")]), Started::Tasks(None));
+        // The batch script of a job of many tasks is one process; a step is not.
+        assert_eq!(seen(&[("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "7")]), Started::Alone);
+        let step = [("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")];
+        assert_eq!(seen(&step), Started::Tasks(Some(2)));
+        let one = [("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+        assert_eq!(seen(&[one[0], one[1], one[2], ("PMIX_RANK", "0")]), Started::Alone);
+        let mpirun_in_step = [one[0], one[1], one[2], ("OMPI_COMM_WORLD_SIZE", "8")];
+        assert_eq!(seen(&mpirun_in_step), Started::Tasks(Some(8)));
+        assert_eq!(seen(&[("OMPI_COMM_WORLD_SIZE", "many")]), Started::Alone);
+    }
+}

@@ -1,0 +1,288 @@
+//! Sums of tensors on GPUs by NCCL, on a stream beside that of kernels.
+//!
+//! The library is opened at run time. Its sums have the same bits on all ranks; their order is NCCL's own
+//! and not the tree of [`crate::sum`].
+
+use super::Ranks;
+use super::reducer::{Clock, Lanes, times};
+use super::wait::Lane;
+use crate::{Collective, Reducer, Times};
+use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
+use std::cell::Cell;
+use std::ffi::{CStr, c_int, c_uint};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tensor::kernel::cuda::{Beside, Gpu, Mark};
+use tensor::{Device, Tensor};
+use unix::{Context, Error, Exit, Result};
+
+/// `0`: GPUs are summed over the host, in the order of the tree; for ranks that share a GPU.
+const NCCL: &str = "LONGHAUL_NCCL";
+
+/// Whether NCCL is to be used.
+pub fn wanted() -> bool {
+    std::env::var_os(NCCL).is_none_or(|value| value != "0")
+}
+
+/// The configuration of NCCL 2.17: newer ones know it by its size.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+    cga_cluster_size: c_int,
+    min_ctas: c_int,
+    max_ctas: c_int,
+    net_name: *const std::ffi::c_char,
+    split_share: c_int,
+}
+
+/// Ranks connected by NCCL.
+pub struct Nccl {
+    gpu: u32,
+    communicator: Communicator,
+    beside: Beside,
+    lanes: Lanes,
+    buckets: Vec<Bucket>,
+    /// Sums that a thread waits for: it takes the times, and the watch knows of waiting on the GPU.
+    under_way: Sender<Sum>,
+    clock: Clock,
+}
+
+/// A sum that was given to the GPU.
+#[derive(Clone)]
+struct Sum {
+    begin: Mark,
+    end: Mark,
+    /// When kernels could go on but for it, once it is asked for.
+    asked: Arc<OnceLock<Mark>>,
+}
+
+/// A bucket: what was given is kept, for as long as it is read, with its sums.
+#[derive(Default)]
+struct Bucket {
+    elements: usize,
+    given: Vec<Tensor>,
+    sums: Vec<Tensor>,
+    /// Not yet taken.
+    sum: Option<Sum>,
+}
+
+#[derive(Clone, Copy)]
+struct Communicator(ncclComm_t);
+
+// SAFETY: a handle; calls are made by the one thread that has the reducer, and questions for errors,
+// which the library allows at any time, by the thread that waits.
+unsafe impl Send for Communicator {}
+
+impl Nccl {
+    /// Connects the GPUs of all ranks. Errors: no NCCL, or it cannot connect them.
+    pub fn open(gpu: u32, ranks: &Ranks, lanes: Lanes, buckets: &[usize]) -> Result<Self> {
+        // All ranks learn of it when one has no library: none waits for it.
+        // SAFETY: what runs on opening it is the library's own. Without it every function panics.
+        let here = unsafe { sys::is_culib_present() };
+        let mut everywhere = [f64::from(u8::from(here))];
+        ranks.min(&mut everywhere)?;
+        if everywhere[0] == 0.0 {
+            let host = unix::host::name();
+            let which = if here { "another host of this job" } else { &*host };
+            return Err(Error::new(
+                Exit::Failure,
+                format!(
+                    "{which} has no NCCL (libnccl.so.2), by which GPUs are summed over ranks: install it or \
+                     name its folder in LD_LIBRARY_PATH; {NCCL}=0 sums over the host, slowly"
+                ),
+            ));
+        }
+        let beside = Gpu::open(gpu)?.beside()?;
+        beside.stream()?; // makes the GPU this thread's
+        let communicator = connect(ranks).context(|| format!("cuda:{gpu}"))?;
+        let (under_way, receiver) = channel::<Sum>();
+        let (side, clock) = (lanes.side.clone(), Clock::default());
+        let kept = clock.clone();
+        let wait = move || receiver.iter().for_each(|sum| sum.wait(communicator, &side, &kept));
+        let begun = std::thread::Builder::new().name("nccl".into()).spawn(wait);
+        begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
+        let bucket = |&elements: &usize| Bucket { elements, ..Bucket::default() };
+        let buckets = buckets.iter().map(bucket).collect();
+        Ok(Self { gpu, communicator, beside, lanes, buckets, under_way, clock })
+    }
+}
+
+impl Sum {
+    /// Waits until it is done, and adds its times to the clock. An error ends the job: a sum that has
+    /// failed on one rank never ends on the others.
+    fn wait(&self, communicator: Communicator, lane: &Lane, clock: &Clock) {
+        let past = |mark: &Mark| match communicator.progress().and_then(|_| mark.is_past()) {
+            Ok(past) => past,
+            Err(error) => {
+                unix::diagnostics::say(&error);
+                super::end(error.exit)
+            }
+        };
+        lane.until(false, || past(&self.begin));
+        let began = Instant::now();
+        let wanted = Cell::new(None);
+        lane.until(false, || {
+            if wanted.get().is_none() && self.asked.get().is_some_and(past) {
+                wanted.set(Some(Instant::now()));
+            }
+            past(&self.end)
+        });
+        let mut times = clock.lock().unwrap_or_else(PoisonError::into_inner);
+        times.busy += began.elapsed();
+        times.waited += wanted.get().map_or(Duration::ZERO, |since: Instant| since.elapsed());
+    }
+}
+
+/// Makes the communicator: rank 0 names it, MPI carries the name.
+fn connect(ranks: &Ranks) -> Result<Communicator> {
+    let mut name = sys::ncclUniqueId { internal: [0; 128] };
+    if ranks.rank() == 0 {
+        // SAFETY: the library is there; it writes to the name.
+        check(unsafe { sys::ncclGetUniqueId(&mut name) }, "ncclGetUniqueId")?;
+    }
+    let bytes = ranks.broadcast(name.internal.iter().map(|c| c.cast_unsigned()).collect())?;
+    for (to, byte) in name.internal.iter_mut().zip(bytes) {
+        *to = byte.cast_signed();
+    }
+    let mut config = Config {
+        size: size_of::<Config>(),
+        magic: 0xcafe_beef,
+        version: 21_700,
+        blocking: 0,
+        cga_cluster_size: c_int::MIN,
+        min_ctas: c_int::MIN,
+        max_ctas: c_int::MIN,
+        net_name: std::ptr::null(),
+        split_share: c_int::MIN,
+    };
+    let number = |n: usize| c_int::try_from(n).map_err(Error::bug);
+    let (rank, size) = (number(ranks.rank())?, number(ranks.size())?);
+    let mut made: ncclComm_t = std::ptr::null_mut();
+    // SAFETY: the library is there; the configuration begins with its size; it writes to the handle.
+    let result = unsafe {
+        let config = std::ptr::from_mut(&mut config).cast();
+        sys::ncclCommInitRankConfig(&mut made, size, name, rank, config)
+    };
+    check(result, "ncclCommInitRankConfig")?;
+    let communicator = Communicator(made);
+    communicator.settle(ranks)?;
+    Ok(communicator)
+}
+
+impl Communicator {
+    /// Whether what was begun by the host is under way on the GPU. Errors: the communicator failed.
+    fn progress(self) -> Result<bool> {
+        let mut state = ncclResult_t::ncclSuccess;
+        // SAFETY: a handle of the library; it writes to the state.
+        check(unsafe { sys::ncclCommGetAsyncError(self.0, &mut state) }, "NCCL")?;
+        check(state, "NCCL")?;
+        Ok(state != ncclResult_t::ncclInProgress)
+    }
+
+    /// Waits until the ranks are connected.
+    fn settle(self, ranks: &Ranks) -> Result<()> {
+        let _waiting = ranks.lane.wait();
+        let mut pauses = ranks.lane.pauses();
+        while !self.progress()? {
+            pauses.pause();
+        }
+        Ok(())
+    }
+}
+
+/// The error of a call, in the words of the library; work in progress is none.
+fn check(result: ncclResult_t, what: &str) -> Result<()> {
+    if matches!(result, ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress) {
+        return Ok(());
+    }
+    // SAFETY: the library is there; texts are constants of it, or null.
+    let text = |pointer: *const std::ffi::c_char| match pointer.is_null() {
+        true => String::new(),
+        // SAFETY: ends with 0.
+        false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned(),
+    };
+    // SAFETY: as above; the last error may be asked for without a communicator.
+    let (error, last) = unsafe {
+        (text(sys::ncclGetErrorString(result)), text(sys::ncclGetLastError(std::ptr::null_mut())))
+    };
+    Err(Error::new(
+        Exit::Failure,
+        format!("{what}: {error} {last} (NCCL_DEBUG=WARN tells more; {NCCL}=0 sums over the host)"),
+    ))
+}
+
+impl Reducer for Nccl {
+    fn give(&mut self, bucket: usize, gradients: &[Tensor]) -> Result<()> {
+        let elements: usize = gradients.iter().map(Tensor::len).sum();
+        let (gpu, wanted) = (Device::Cuda(self.gpu), self.buckets[bucket].elements);
+        let fits = |t: &Tensor| t.device() == gpu && t.dtype() == tensor::Dtype::F32;
+        if elements != wanted || !gradients.iter().all(fits) {
+            let message =
+                format!("bucket {bucket}, of {wanted} f32 on {gpu}, is given {gradients:?}");
+            return Err(Error::bug(message));
+        }
+        let sums: Vec<Tensor> =
+            gradients.iter().map(|t| Tensor::arbitrary_on(gpu, t.shape(), t.dtype())).collect();
+        self.lanes.side.enter();
+        // Also for the memory of the sums: kernels given before may still use it.
+        self.beside.follow_kernels()?;
+        let begin = self.beside.mark()?;
+        let stream = self.beside.stream()?.cast();
+        // SAFETY: the library is there, the handles are ours, the tensors have these lengths and are kept
+        // until kernels have waited for the sum.
+        unsafe {
+            check(sys::ncclGroupStart(), "ncclGroupStart")?;
+            for (from, to) in gradients.iter().zip(&sums) {
+                let (kind, op) = (sys::ncclDataType_t::ncclFloat32, sys::ncclRedOp_t::ncclSum);
+                let (read, write) = (from.address() as *const _, to.address() as *mut _);
+                let result = sys::ncclAllReduce(
+                    read,
+                    write,
+                    from.len(),
+                    kind,
+                    op,
+                    self.communicator.0,
+                    stream,
+                );
+                check(result, "ncclAllReduce")?;
+            }
+            check(sys::ncclGroupEnd(), "ncclGroupEnd")?;
+        }
+        // The end is marked when the sums are in the stream.
+        let _waiting = self.lanes.main.wait();
+        let mut pauses = self.lanes.main.pauses();
+        while !self.communicator.progress()? {
+            pauses.pause();
+        }
+        let end = self.beside.mark()?;
+        let sum = Sum { begin, end, asked: Arc::default() };
+        let gone = |_| Error::bug("the thread that waits for NCCL has ended");
+        self.under_way.send(sum.clone()).map_err(gone)?;
+        let given = gradients.to_vec();
+        self.buckets[bucket] = Bucket { elements, given, sums, sum: Some(sum) };
+        Ok(())
+    }
+
+    fn take(&mut self, bucket: usize, gradients: &mut [Tensor]) -> Result<()> {
+        let bucket = &mut self.buckets[bucket];
+        let Some(sum) = bucket.sum.take() else {
+            return Err(Error::bug("a bucket is taken that was not given"));
+        };
+        let _ = sum.asked.set(self.beside.kernels()?); // once: the sum was just taken
+        self.beside.kernels_follow(&sum.end)?;
+        for (to, sum) in gradients.iter_mut().zip(bucket.sums.drain(..)) {
+            *to = sum.reshape(to.shape());
+        }
+        // From here on the memory is used again in the order of kernels, after the sum.
+        bucket.given.clear();
+        Ok(())
+    }
+
+    fn times(&mut self) -> Times {
+        times(&self.clock)
+    }
+}

@@ -1,0 +1,41 @@
+//! What the watch of a rank knows of another one.
+
+use super::place::Rank;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::OwnedFd;
+
+/// Another rank.
+pub struct Peer {
+    pub number: usize,
+    /// `rank 2 on n7 (pid 4711)`.
+    pub name: String,
+    /// Readable when it has ended; for those whose process this one sees.
+    pub process: Option<OwnedFd>,
+    /// Whether beats of it are to come here: who stops before its first one is missed as well.
+    pub is_told: bool,
+    /// The rank whose messages bring its beats, if not itself.
+    pub teller: Option<usize>,
+    pub count: u64,
+    pub silent: u64,
+    /// Turns that this rank has waited for it, by lane; those in which it was busy apart.
+    pub late: [u64; 2],
+    pub busy: u64,
+}
+
+impl Peer {
+    pub fn new(number: usize, rank: &Rank, own: &Rank, is_told: bool) -> Self {
+        let pid = i32::try_from(rank.pid).ok().and_then(Pid::from_raw);
+        let process = pid.filter(|_| rank.machine == own.machine);
+        Self {
+            number,
+            name: format!("rank {number} on {} (pid {})", rank.host, rank.pid),
+            process: process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
+            is_told,
+            teller: (![number, own.leader].contains(&rank.leader)).then_some(rank.leader),
+            count: 0,
+            silent: 0,
+            late: [0; 2],
+            busy: 0,
+        }
+    }
+}

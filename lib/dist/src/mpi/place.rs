@@ -1,0 +1,188 @@
+//! Where the ranks are: their hosts, and which of them share memory.
+
+use super::wait::Lane;
+use super::window::Window;
+use super::wire::{Kind, Wire};
+use super::world::Communicator;
+use std::path::Path;
+use std::sync::Arc;
+use unix::{Error, Result};
+
+/// Ranks that may share a window; 0 for none. For sites with little shared memory, and for tests.
+const SHARED_MEMORY: &str = "LONGHAUL_SHARED_MEMORY";
+
+/// A rank, as the others know it.
+#[derive(Clone, Debug)]
+pub struct Rank {
+    pub host: String,
+    pub pid: u32,
+    /// The same for ranks that see each other's process ids.
+    pub machine: String,
+    /// The lowest rank of those that share its window; itself without one.
+    pub leader: usize,
+}
+
+/// All ranks.
+#[derive(Debug)]
+pub struct Place {
+    pub rank: usize,
+    pub ranks: Vec<Rank>,
+    /// Number among the ranks of this host.
+    pub local: usize,
+    /// Ranks that share a window with this one, if there are windows.
+    shared: Option<Communicator>,
+}
+
+impl Place {
+    /// Finds the places of all ranks, and shares memory with those near by; by all ranks.
+    pub fn find(
+        world: Communicator,
+        wire: &Wire,
+        lane: &Arc<Lane>,
+    ) -> Result<(Self, Option<Arc<Window>>)> {
+        let rank = world.rank()?;
+        let host = world.host()?;
+        let local = host.rank()?;
+        let shared = match agreed_share(wire, rank)? {
+            0 => None,
+            most => Some(host.split(local / most)?),
+        };
+        // Whoever shares memory has the lowest of them as leader.
+        let leader = match shared {
+            None => rank,
+            Some(shared) => {
+                let near =
+                    Wire::new(shared, (0..shared.size()?).collect(), shared.rank()?, lane.clone());
+                let near = super::gather(&near, rank.to_string().as_bytes())?;
+                String::from_utf8_lossy(&near[0]).parse().map_err(Error::bug)?
+            }
+        };
+        let own =
+            format!("{}\n{}\n{}\n{leader}", unix::host::name(), std::process::id(), machine());
+        let mut ranks = Vec::new();
+        for (number, text) in super::gather(wire, own.as_bytes())?.into_iter().enumerate() {
+            let text = String::from_utf8_lossy(&text);
+            let rank = read(&text);
+            ranks.push(
+                rank.ok_or_else(|| Error::bug(format!("rank {number} says it is {text:?}")))?,
+            );
+        }
+        let mut place = Self { rank, ranks, local, shared };
+        let window = place.window(wire, Window::BYTES)?;
+        if window.is_none() {
+            place.shared = None;
+            place.ranks.iter_mut().enumerate().for_each(|(number, rank)| rank.leader = number);
+        } else if rank == 0 && !place.sums_in_window() && place.ranks.iter().any(|r| r.leader != 0)
+        {
+            unix::note!(
+                "ranks are spread unevenly over hosts: gradients are summed by messages, not in shared memory \
+                 (the same power of two of ranks on each host, numbered host by host, would be faster)"
+            );
+        }
+        Ok((place, window))
+    }
+
+    /// A window of `bytes` for each rank, where all ranks get one.
+    pub fn window(&self, wire: &Wire, bytes: usize) -> Result<Option<Arc<Window>>> {
+        let Some(shared) = self.shared else { return Ok(None) };
+        let ranks = shared.size()?;
+        let room = room(bytes.saturating_mul(ranks));
+        if !all(wire, room.is_ok())? {
+            if let Err(why) = room {
+                unix::note!("{why}: summing by messages, which is slower");
+            }
+            return Ok(None);
+        }
+        let window = Window::take(shared, bytes);
+        let had = all(wire, window.is_ok())?;
+        match window {
+            Ok(window) if had => Ok(Some(Arc::new(window))),
+            Ok(_) => Ok(None),
+            Err(why) => {
+                unix::note!(
+                    "no memory to share between ranks ({why}): summing by messages, which is slower"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether sums over windows, then over those at the same place in other windows, are those of the
+    /// tree: one window, or blocks of the same power of two of ranks.
+    pub fn sums_in_window(&self) -> bool {
+        let block = self.ranks.iter().filter(|rank| rank.leader == 0).count();
+        let alone = block == self.ranks.len();
+        let regular = || {
+            let leads = |(number, rank): (usize, &Rank)| rank.leader == number / block * block;
+            block.is_power_of_two()
+                && self.ranks.len().is_multiple_of(block)
+                && self.ranks.iter().enumerate().all(leads)
+        };
+        block > 1 && (alone || regular())
+    }
+
+    /// The ranks at the same place in other windows; none when there is one window.
+    pub fn column(&self, communicator: Communicator, lane: &Arc<Lane>) -> Option<Wire> {
+        let block = self.ranks.iter().filter(|rank| rank.leader == 0).count();
+        let members: Vec<usize> = (self.rank % block..self.ranks.len()).step_by(block).collect();
+        let me = self.rank / block;
+        (members.len() > 1).then(|| Wire::new(communicator, members, me, lane.clone()))
+    }
+}
+
+/// Whether it holds on all ranks.
+fn all(wire: &Wire, here: bool) -> Result<bool> {
+    let both = |low: Vec<u8>, high: Vec<u8>| Ok(vec![low[0].min(high[0])]);
+    Ok(wire.combine(Kind::Combine, vec![u8::from(here)], both)? == [1])
+}
+
+/// What rank 0 reads in the environment. Errors: no number, on all ranks.
+fn agreed_share(wire: &Wire, rank: usize) -> Result<usize> {
+    let text =
+        if rank == 0 { std::env::var(SHARED_MEMORY).unwrap_or_default() } else { String::new() };
+    let text = wire.combine(Kind::Broadcast, text.into_bytes(), |low, _| Ok(low))?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    if text.is_empty() {
+        return Ok(usize::MAX);
+    }
+    text.parse().map_err(|_| {
+        let message = "it is how many ranks may share memory; 0 for none";
+        Error::usage(format!("{SHARED_MEMORY}={text}: {message}"))
+    })
+}
+
+/// Whether so many bytes can be shared here: a window that outgrows its file system kills who touches it.
+fn room(bytes: usize) -> Result<()> {
+    let path = Path::new("/dev/shm");
+    match rustix::fs::statvfs(path) {
+        Ok(system) if (system.f_bavail.saturating_mul(system.f_frsize)) < bytes as u64 => {
+            let has = system.f_bavail.saturating_mul(system.f_frsize) >> 20;
+            let message = format!(
+                "{} has {has} MiB left, {} wanted",
+                path.display(),
+                bytes.div_ceil(1 << 20)
+            );
+            Err(Error::new(unix::Exit::Failure, message))
+        }
+        // Elsewhere MPI knows better than we where such memory comes from.
+        _ => Ok(()),
+    }
+}
+
+/// What makes process ids comparable: the running system, and the namespace of the ids.
+fn machine() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", boot.trim(), namespace.display())
+}
+
+fn read(text: &str) -> Option<Rank> {
+    let mut lines = text.lines();
+    let (host, pid, machine, leader) = (lines.next()?, lines.next()?, lines.next()?, lines.next()?);
+    Some(Rank {
+        host: host.to_string(),
+        pid: pid.parse().ok()?,
+        machine: machine.to_string(),
+        leader: leader.parse().ok()?,
+    })
+}

@@ -1,0 +1,252 @@
+//! Messages between ranks, and what is made of them: values of all ranks combined along the tree of
+//! [`crate::sum`], which covers broadcast, gather, barrier and sums.
+
+use super::wait::Lane;
+use super::world::{Communicator, c_rank, check, turn};
+use crate::sum::{self, Step};
+use mpi::ffi;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tensor::tensor::Scratch;
+use unix::{Error, Exit, Result};
+
+/// More is cut into several messages: lengths are 31 bits.
+const LONGEST: usize = 1 << 30;
+/// From here on each rank of a power of two sums a part (recursive halving), not all (doubling).
+const HALVE: usize = 16 << 10;
+
+/// Ranks that talk over a communicator of their own, one thread of each.
+#[derive(Debug)]
+pub struct Wire {
+    communicator: Communicator,
+    /// Who belongs to it, by rank of the communicator.
+    members: Vec<usize>,
+    /// Which of them this rank is.
+    me: usize,
+    lane: Arc<Lane>,
+    /// Calls so far: the same on all ranks.
+    calls: AtomicU64,
+}
+
+/// What goes before the bytes of a value: which call they belong to, and how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
+    call: u64,
+    kind: u64,
+    bytes: u64,
+}
+
+impl Head {
+    fn write(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        for (to, value) in bytes.chunks_exact_mut(8).zip([self.call, self.kind, self.bytes]) {
+            to.copy_from_slice(&value.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn read(bytes: [u8; 24]) -> Self {
+        let at = |i: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[8 * i + k]));
+        Self { call: at(0), kind: at(1), bytes: at(2) }
+    }
+}
+
+/// What is done, told to the others to find out when they do something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Kind {
+    Broadcast = 1,
+    Gather,
+    Combine,
+    Barrier,
+    AllReduce,
+}
+
+impl Wire {
+    pub fn new(
+        communicator: Communicator,
+        members: Vec<usize>,
+        me: usize,
+        lane: Arc<Lane>,
+    ) -> Self {
+        Self { communicator, members, me, lane, calls: AtomicU64::new(0) }
+    }
+
+    /// The values of all ranks, made one along the tree; `combine` gets that of the lower ranks first.
+    pub fn combine(
+        &self,
+        kind: Kind,
+        mine: Vec<u8>,
+        combine: impl Fn(Vec<u8>, Vec<u8>) -> Result<Vec<u8>>,
+    ) -> Result<Vec<u8>> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let mut value = mine;
+        for step in sum::steps(self.me, self.members.len()) {
+            let length = self.heads(kind, value.len(), &step)?;
+            let mut other = vec![0; length];
+            let sends: Vec<(usize, &[u8])> = step.to.iter().map(|to| (*to, &*value)).collect();
+            self.exchange(&sends, step.from, &mut other)?;
+            value = if step.lower { combine(value, other)? } else { combine(other, value)? };
+        }
+        Ok(value)
+    }
+
+    /// Tells the others of a step what comes; returns the length of what they send. Errors: they are in
+    /// another call.
+    fn heads(&self, kind: Kind, bytes: usize, step: &Step) -> Result<usize> {
+        let ours = Head {
+            call: self.calls.load(Ordering::Relaxed),
+            kind: kind as u64,
+            bytes: bytes as u64,
+        };
+        let head = ours.write();
+        let mut theirs = [0; 24];
+        let sends: Vec<(usize, &[u8])> = step.to.iter().map(|to| (*to, &head[..])).collect();
+        self.exchange(&sends, step.from, &mut theirs)?;
+        let theirs = Head::read(theirs);
+        let fixed = matches!(kind, Kind::Combine | Kind::AllReduce);
+        if (theirs.call, theirs.kind) != (ours.call, ours.kind)
+            || (fixed && theirs.bytes != ours.bytes)
+        {
+            return Err(Error::bug(format!(
+                "ranks {} and {} are not in the same call: {ours:?} and {theirs:?}",
+                self.members[self.me], self.members[step.from]
+            )));
+        }
+        usize::try_from(theirs.bytes).map_err(Error::bug)
+    }
+
+    /// `values` of all ranks become their sum by the tree, with the same bits on all.
+    pub fn all_reduce(&self, values: &mut [f32]) -> Result<()> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let ranks = self.members.len();
+        let mut other = Scratch::<f32>::arbitrary(values.len());
+        if !ranks.is_power_of_two() || values.len() < HALVE {
+            for step in sum::steps(self.me, ranks) {
+                self.heads(Kind::AllReduce, 4 * values.len(), &step)?;
+                let sends: Vec<(usize, &[u8])> =
+                    step.to.iter().map(|to| (*to, bytes(values))).collect();
+                self.exchange(&sends, step.from, bytes_mut(&mut other))?;
+                sum::add(values, &other);
+            }
+            return Ok(());
+        }
+        // Down: of what two neighbouring blocks of ranks hold, each sums a half. Up: they exchange them.
+        let mut parts = Vec::new();
+        parts.push(0..values.len());
+        for step in sum::steps(self.me, ranks) {
+            self.heads(Kind::AllReduce, 4 * values.len(), &step)?;
+            let part = parts[parts.len() - 1].clone();
+            let middle = part.start + part.len() / 2;
+            let (keep, give) = match step.lower {
+                true => (part.start..middle, middle..part.end),
+                false => (middle..part.end, part.start..middle),
+            };
+            let other = &mut other[..keep.len()];
+            self.exchange(&[(step.from, bytes(&values[give]))], step.from, bytes_mut(other))?;
+            sum::add(&mut values[keep.clone()], other);
+            parts.push(keep);
+        }
+        for step in sum::steps(self.me, ranks).iter().rev() {
+            parts.pop();
+            let whole = parts[parts.len() - 1].clone();
+            let (low, high) = values[whole.clone()].split_at_mut(whole.len() / 2);
+            let (mine, theirs) = if step.lower { (low, high) } else { (high, low) };
+            self.exchange(&[(step.from, bytes(mine))], step.from, bytes_mut(theirs))?;
+        }
+        Ok(())
+    }
+
+    /// Sends to some ranks and receives from one; all lengths are known.
+    fn exchange(&self, sends: &[(usize, &[u8])], from: usize, received: &mut [u8]) -> Result<()> {
+        let pieces = sends.len() * (sends.first().map_or(0, |s| s.1.len()) / LONGEST + 1);
+        let mut requests = Vec::with_capacity(pieces + received.len() / LONGEST + 1);
+        let _waiting = self.lane.wait();
+        let peer = |rank: usize| c_rank(self.members[rank]);
+        let turn = turn();
+        // SAFETY: both buffers outlive the requests: this function returns when all are complete.
+        unsafe {
+            let (comm, kind) = (self.communicator.0, ffi::RSMPI_UINT8_T);
+            for piece in received.chunks_mut(LONGEST) {
+                let mut request = ffi::RSMPI_REQUEST_NULL;
+                let (to, count) = (piece.as_mut_ptr().cast(), piece.len() as c_int);
+                let status = ffi::MPI_Irecv(to, count, kind, peer(from)?, 0, comm, &mut request);
+                requests.push(request);
+                or_end(check(status, "MPI_Irecv"));
+            }
+            for (to, sent) in sends {
+                for piece in sent.chunks(LONGEST) {
+                    let mut request = ffi::RSMPI_REQUEST_NULL;
+                    let (from, count) = (piece.as_ptr().cast(), piece.len() as c_int);
+                    let status =
+                        ffi::MPI_Isend(from, count, kind, peer(*to)?, 0, comm, &mut request);
+                    requests.push(request);
+                    or_end(check(status, "MPI_Isend"));
+                }
+            }
+        }
+        drop(turn);
+        let count = c_int::try_from(requests.len()).map_err(Error::bug)?;
+        let mut wait = self.lane.pauses();
+        loop {
+            let turn = super::world::turn();
+            let mut done = 0;
+            // SAFETY: requests made above; the library sets those that are complete to null.
+            let status = unsafe {
+                let none = ffi::RSMPI_STATUSES_IGNORE;
+                ffi::MPI_Testall(count, requests.as_mut_ptr(), &mut done, none)
+            };
+            drop(turn);
+            or_end(check(status, "messages between ranks"));
+            if done != 0 {
+                return Ok(());
+            }
+            wait.pause();
+        }
+    }
+}
+
+/// A message that was begun and failed may still be written to: nothing can go on from there.
+fn or_end(outcome: Result<()>) {
+    if let Err(error) = outcome {
+        unix::diagnostics::say(&error);
+        super::end(error.exit);
+    }
+}
+
+fn bytes(values: &[f32]) -> &[u8] {
+    // SAFETY: the bytes of the values; a byte needs no alignment.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+fn bytes_mut(values: &mut [f32]) -> &mut [u8] {
+    // SAFETY: as above; any bytes are values.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
+}
+
+/// Values of gather, with lengths, one after the other.
+pub mod packed {
+    use super::{Error, Exit, Result};
+
+    /// One value.
+    pub fn one(bytes: &[u8]) -> Vec<u8> {
+        let mut packed = (bytes.len() as u64).to_le_bytes().to_vec();
+        packed.extend_from_slice(bytes);
+        packed
+    }
+
+    /// All values of it.
+    pub fn all(mut packed: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let broken = || Error::new(Exit::Bug, "what the ranks gathered is cut off");
+        let mut values = Vec::new();
+        while !packed.is_empty() {
+            let (length, rest) = packed.split_first_chunk().ok_or_else(broken)?;
+            let length = usize::try_from(u64::from_le_bytes(*length)).map_err(Error::bug)?;
+            let (value, rest) = rest.split_at_checked(length).ok_or_else(broken)?;
+            values.push(value.to_vec());
+            packed = rest;
+        }
+        Ok(values)
+    }
+}

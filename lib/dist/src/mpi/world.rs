@@ -1,0 +1,222 @@
+//! The MPI library: started once, called by one thread at a time, ended or aborted.
+//!
+//! Only calls that return at once are made while ranks may be gone (`MPI_Isend`, `MPI_Testall`); those
+//! that wait inside the library (a communicator, a window) are made at the start, and watched.
+
+use mpi::ffi;
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+use unix::{Error, Exit, Result};
+
+/// MPI is asked for `MPI_THREAD_SERIALIZED`: whoever calls it holds this.
+static MPI: Mutex<()> = Mutex::new(());
+
+/// The right to call MPI.
+pub type Turn = MutexGuard<'static, ()>;
+
+/// Waits for the right to call MPI.
+pub fn turn() -> Turn {
+    MPI.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The right to call MPI, unless another thread keeps it for long. On a machine with more work than
+/// processors, the thread that has it may have to wait for one.
+pub fn turn_soon() -> Option<Turn> {
+    for _ in 0..50 {
+        match MPI.try_lock() {
+            Ok(turn) => return Some(turn),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    None
+}
+
+/// A communicator: messages of one never meet those of another.
+#[derive(Clone, Copy, Debug)]
+pub struct Communicator(pub ffi::MPI_Comm);
+
+// SAFETY: a handle, a number or an address that the library looks up; used under `MPI`.
+unsafe impl Send for Communicator {}
+// SAFETY: as above.
+unsafe impl Sync for Communicator {}
+
+/// Starts MPI. Errors: it runs already, or cannot be called from more than one thread.
+pub fn start() -> Result<Communicator> {
+    let _turn = turn();
+    let mut begun = 0;
+    // SAFETY: may be called at any time; writes to the integer.
+    check(unsafe { ffi::MPI_Initialized(&mut begun) }, "MPI_Initialized")?;
+    if begun != 0 {
+        return Err(Error::bug("the ranks are opened twice in one process"));
+    }
+    // SAFETY: constants of the library.
+    let (wanted, mut given) = unsafe { (ffi::RSMPI_THREAD_SERIALIZED, 0) };
+    // SAFETY: no arguments are handed in, which is allowed; writes to the integer.
+    let status = unsafe {
+        ffi::MPI_Init_thread(std::ptr::null_mut(), std::ptr::null_mut(), wanted, &mut given)
+    };
+    check(status, "MPI_Init_thread")?;
+    if given < wanted {
+        return Err(Error::new(
+            Exit::Failure,
+            "this MPI library cannot be called by more than one thread (MPI_THREAD_SERIALIZED): \
+             gradients are summed beside the backward pass; use one built with threads",
+        ));
+    }
+    // SAFETY: constants of the library, which runs. Errors come back to us from now on.
+    unsafe {
+        let world = ffi::RSMPI_COMM_WORLD;
+        check(ffi::MPI_Comm_set_errhandler(world, ffi::RSMPI_ERRORS_RETURN), "MPI errors")?;
+        Ok(Communicator(world))
+    }
+}
+
+/// Ends MPI; by all ranks.
+pub fn finish() -> Result<()> {
+    let _turn = turn();
+    // SAFETY: it runs, and nobody calls it afterwards.
+    check(unsafe { ffi::MPI_Finalize() }, "MPI_Finalize")
+}
+
+/// Ends all ranks with `status`, whatever other threads do in MPI; returns when the library fails to.
+pub fn abort(status: c_int) {
+    // SAFETY: the handle of all ranks. The library may be in use by a thread that will never leave it,
+    // so nobody is waited for; the process ends either way.
+    unsafe { ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, status) };
+}
+
+impl Communicator {
+    /// Number of this rank.
+    pub fn rank(self) -> Result<usize> {
+        let (_turn, mut rank) = (turn(), 0);
+        // SAFETY: a valid handle; writes to the integer.
+        check(unsafe { ffi::MPI_Comm_rank(self.0, &mut rank) }, "MPI_Comm_rank")?;
+        usize::try_from(rank).map_err(|_| Error::bug("MPI gives a negative rank"))
+    }
+
+    /// Number of ranks.
+    pub fn size(self) -> Result<usize> {
+        let (_turn, mut size) = (turn(), 0);
+        // SAFETY: a valid handle; writes to the integer.
+        check(unsafe { ffi::MPI_Comm_size(self.0, &mut size) }, "MPI_Comm_size")?;
+        usize::try_from(size).map_err(|_| Error::bug("MPI gives a negative size"))
+    }
+
+    /// One of its own with the same ranks; by all of them.
+    pub fn copy(self) -> Result<Self> {
+        let _turn = turn();
+        // SAFETY: valid handles; the new one is written.
+        unsafe {
+            let mut copy = ffi::RSMPI_COMM_NULL;
+            check(ffi::MPI_Comm_dup(self.0, &mut copy), "MPI_Comm_dup")?;
+            check(ffi::MPI_Comm_set_errhandler(copy, ffi::RSMPI_ERRORS_RETURN), "MPI errors")?;
+            Ok(Self(copy))
+        }
+    }
+
+    /// The ranks that can share memory with this one, in order; by all ranks.
+    pub fn host(self) -> Result<Self> {
+        let key = c_rank(self.rank()?)?;
+        let _turn = turn();
+        // SAFETY: valid handles; the new one is written.
+        unsafe {
+            let (mut host, kind) = (ffi::RSMPI_COMM_NULL, ffi::RSMPI_COMM_TYPE_SHARED);
+            let status =
+                ffi::MPI_Comm_split_type(self.0, kind, key, ffi::RSMPI_INFO_NULL, &mut host);
+            check(status, "MPI_Comm_split_type")?;
+            check(ffi::MPI_Comm_set_errhandler(host, ffi::RSMPI_ERRORS_RETURN), "MPI errors")?;
+            Ok(Self(host))
+        }
+    }
+
+    /// The ranks that name the same color, in order; by all ranks.
+    pub fn split(self, color: usize) -> Result<Self> {
+        let (color, key) = (c_rank(color)?, c_rank(self.rank()?)?);
+        let _turn = turn();
+        // SAFETY: valid handles; the new one is written.
+        unsafe {
+            let mut part = ffi::RSMPI_COMM_NULL;
+            check(ffi::MPI_Comm_split(self.0, color, key, &mut part), "MPI_Comm_split")?;
+            check(ffi::MPI_Comm_set_errhandler(part, ffi::RSMPI_ERRORS_RETURN), "MPI errors")?;
+            Ok(Self(part))
+        }
+    }
+}
+
+/// A rank as MPI takes it.
+pub fn c_rank(rank: usize) -> Result<c_int> {
+    c_int::try_from(rank).map_err(|_| Error::bug(format!("rank {rank}")))
+}
+
+/// The error of a call, in the words of the library.
+pub fn check(status: c_int, what: &str) -> Result<()> {
+    if status == 0 {
+        return Ok(());
+    }
+    let mut text = [0_u8; 4096]; // MPI_MAX_ERROR_STRING is at most some hundreds
+    let mut len = 0;
+    // SAFETY: may be called with any code; the text is longer than any message.
+    let told = unsafe { ffi::MPI_Error_string(status, text.as_mut_ptr().cast(), &mut len) };
+    let len = if told == 0 { usize::try_from(len).unwrap_or(0).min(text.len()) } else { 0 };
+    let text = String::from_utf8_lossy(&text[..len]);
+    Err(Error::new(Exit::Failure, format!("{what}: {text} (MPI error {status})")))
+}
+
+/// Memory that a window of MPI shares between ranks of one host; kept until the process ends, because
+/// threads may be in it, and giving it back would be one more wait for all ranks.
+#[derive(Debug)]
+pub struct Memory {
+    /// Start of each rank's part, aligned to 64 bytes.
+    parts: Vec<*mut u8>,
+}
+
+// SAFETY: memory of the whole process. Who may touch which byte when is the business of `window`.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// `bytes` for each rank of a communicator of one host, zeroed; by all of them. Errors: there is no
+    /// such memory, on any of them.
+    pub fn take(host: Communicator, bytes: usize) -> Result<Self> {
+        let (size, rank) = (host.size()?, host.rank()?);
+        let _turn = turn();
+        // Whole pages and a line more: each rank aligns its own part, in the same place for all.
+        let taken = bytes.next_multiple_of(4096) + 4096;
+        let length = ffi::MPI_Aint::try_from(taken).map_err(|_| Error::bug("size of a window"))?;
+        let mut parts = Vec::with_capacity(size);
+        // SAFETY: valid handles of the library; pointers are written by it.
+        unsafe {
+            let mut base: *mut c_void = std::ptr::null_mut();
+            let mut window = ffi::RSMPI_WIN_NULL;
+            let to = std::ptr::from_mut(&mut base).cast();
+            let info = ffi::RSMPI_INFO_NULL;
+            check(
+                ffi::MPI_Win_allocate_shared(length, 1, info, host.0, to, &mut window),
+                "MPI_Win_allocate_shared",
+            )?;
+            for part in 0..size {
+                let (mut length, mut unit) = (0, 0);
+                let mut base: *mut c_void = std::ptr::null_mut();
+                let to = std::ptr::from_mut(&mut base).cast();
+                check(
+                    ffi::MPI_Win_shared_query(window, c_rank(part)?, &mut length, &mut unit, to),
+                    "MPI_Win_shared_query",
+                )?;
+                let base = base.cast::<u8>();
+                parts.push(base.add(base.align_offset(64)));
+            }
+        }
+        // SAFETY: our own part, that many bytes; nobody else touches it before the barrier that follows
+        // the making of every window. It takes the pages, on this rank's side of the machine.
+        unsafe { parts[rank].write_bytes(0, bytes) };
+        Ok(Self { parts })
+    }
+
+    /// Start of the part of a rank of the host.
+    pub fn part(&self, rank: usize) -> *mut u8 {
+        self.parts[rank]
+    }
+}

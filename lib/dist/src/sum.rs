@@ -1,0 +1,168 @@
+//! The tree in which sums over ranks are taken: neighbours first, (r0 + r1) + (r2 + r3); a rank without
+//! a neighbour waits for the next level, ((r0 + r1) + (r2 + r3)) + r4.
+//!
+//! It depends on the number of ranks only. A power of two of leaves that are summed on each rank in the
+//! same way gives the same bits for 1, 2, 4 .. ranks.
+
+use tensor::vectorize;
+
+/// Elements that are summed at a time: their partial sums stay in the innermost cache.
+const BLOCK: usize = 1024;
+
+/// `own += other`. Addition of two does not depend on their order, to the bit; of two NaN, which one
+/// remains does.
+pub fn add(own: &mut [f32], other: &[f32]) {
+    vectorize!(own.iter_mut().zip(other).for_each(|(a, b)| *a += *b));
+}
+
+/// `own` becomes the sum of `ranks` vectors by the tree, of which it is number `me`; `other` gives the
+/// rest, each as long.
+pub fn tree<'a>(own: &mut [f32], me: usize, ranks: usize, other: impl Fn(usize) -> &'a [f32]) {
+    if ranks == 2 {
+        return add(own, other(1 - me));
+    }
+    // Level k holds the sum of a whole block of 2^k ranks, while `filled` has bit k.
+    let mut levels = vec![[0.0_f32; BLOCK]; ranks.ilog2() as usize + 1];
+    for start in (0..own.len()).step_by(BLOCK) {
+        let end = own.len().min(start + BLOCK);
+        let own = &mut own[start..end];
+        let mut sum = [0.0; BLOCK];
+        let sum = &mut sum[..end - start];
+        for rank in 0..ranks {
+            sum.copy_from_slice(if rank == me { own } else { &other(rank)[start..end] });
+            let mut level = 0;
+            while rank & (1 << level) != 0 {
+                add(sum, &levels[level][..end - start]);
+                level += 1;
+            }
+            levels[level][..end - start].copy_from_slice(sum);
+        }
+        let mut left = (0..levels.len()).filter(|level| ranks & (1 << level) != 0);
+        if let Some(first) = left.next() {
+            own.copy_from_slice(&levels[first][..end - start]);
+        }
+        left.for_each(|level| add(own, &levels[level][..end - start]));
+    }
+}
+
+/// One exchange of a rank on its way up the tree: two neighbouring blocks of ranks, each of which holds
+/// its sum on all its ranks, become one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Whether the block of this rank is the one with the lower numbers.
+    pub lower: bool,
+    /// Where the sum of the other block comes from.
+    pub from: usize,
+    /// Who wants that of this one.
+    pub to: Vec<usize>,
+}
+
+/// The steps of a rank, after which it holds the sum of all by the tree.
+pub fn steps(rank: usize, ranks: usize) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut width = 1;
+    while width < ranks {
+        let start = rank / (2 * width) * (2 * width);
+        let middle = start + width;
+        // The upper block may be shorter, or missing.
+        let upper = ranks.saturating_sub(middle).min(width);
+        if upper > 0 {
+            let lower = rank < middle;
+            steps.push(if lower {
+                let mine = rank - start;
+                let to = (mine < upper).then_some(middle + mine);
+                Step { lower, from: middle + mine % upper, to: to.into_iter().collect() }
+            } else {
+                let mine = rank - middle;
+                let to = (start + mine..middle).step_by(upper).collect();
+                Step { lower, from: start + mine, to }
+            });
+        }
+        width *= 2;
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tree as its definition has it.
+    fn reference(values: &[f32]) -> f32 {
+        let mut values = values.to_vec();
+        while values.len() > 1 {
+            values = values
+                .chunks(2)
+                .map(|pair| pair.iter().copied().reduce(|a, b| a + b).unwrap())
+                .collect();
+        }
+        values[0]
+    }
+
+    fn vectors(ranks: usize, len: usize) -> Vec<Vec<f32>> {
+        let value = |i: usize| ((i * 2_654_435_761) % 1_000_003) as f32 / 997.0 - 400.0;
+        (0..ranks).map(|rank| (0..len).map(|i| value(rank * 7919 + i)).collect()).collect()
+    }
+
+    #[test]
+    fn sums_of_vectors_are_the_trees() {
+        for ranks in 1..=17 {
+            for len in [0, 1, 31, BLOCK, BLOCK + 1, 2 * BLOCK + 17] {
+                let all = vectors(ranks, len);
+                let expected: Vec<u32> = (0..len)
+                    .map(|i| reference(&all.iter().map(|v| v[i]).collect::<Vec<_>>()).to_bits())
+                    .collect();
+                for me in 0..ranks {
+                    let mut own = all[me].clone();
+                    tree(&mut own, me, ranks, |rank| &all[rank]);
+                    let bits: Vec<u32> = own.iter().map(|x| x.to_bits()).collect();
+                    assert_eq!(bits, expected, "{ranks} ranks, {len} elements, on rank {me}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn steps_lead_to_the_same_tree_and_every_message_has_two_ends() {
+        for ranks in 1..=33 {
+            let values: Vec<f32> = vectors(ranks, 1).into_iter().map(|v| v[0]).collect();
+            let steps: Vec<Vec<Step>> = (0..ranks).map(|rank| super::steps(rank, ranks)).collect();
+            // Ranks without a neighbour skip a level, so each advances when its partner is as far.
+            let mut sums = values.clone();
+            let mut width = 1;
+            let mut at = vec![0; ranks];
+            while width < ranks {
+                let before = sums.clone();
+                for rank in 0..ranks {
+                    let middle = rank / (2 * width) * (2 * width) + width;
+                    if middle >= ranks {
+                        continue;
+                    }
+                    let step = &steps[rank][at[rank]];
+                    at[rank] += 1;
+                    assert_eq!(step.lower, rank < middle);
+                    let theirs = before[step.from];
+                    sums[rank] = before[rank] + theirs;
+                    let back = &steps[step.from][at[step.from] - usize::from(step.from < rank)];
+                    assert!(back.to.contains(&rank), "{ranks}: {rank} waits for {}", step.from);
+                    for &to in &step.to {
+                        let theirs = &steps[to][at[to] - usize::from(to < rank)];
+                        assert_eq!(theirs.from, rank, "{ranks}: {rank} sends to {to}");
+                    }
+                }
+                width *= 2;
+            }
+            assert!(at.iter().zip(&steps).all(|(at, steps)| *at == steps.len()));
+            let expected = reference(&values).to_bits();
+            assert!(sums.iter().all(|sum| sum.to_bits() == expected), "{ranks} ranks");
+        }
+    }
+
+    #[test]
+    fn nan_stays_nan() {
+        let all = [vec![1.0, f32::NAN], vec![f32::NAN, 2.0], vec![3.0, 4.0]];
+        let mut own = all[1].clone();
+        tree(&mut own, 1, 3, |rank| &all[rank]);
+        assert!(own.iter().all(|x| x.is_nan()));
+    }
+}

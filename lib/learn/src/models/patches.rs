@@ -1,0 +1,112 @@
+//! A field cut into patches, the tokens of a grid: [x.., channels] to [tokens, patch.., channels].
+//!
+//! Fields have one or two axes; along one there is one row of tokens, and the field is its patches as it
+//! is. Models see patches only, so that none of them needs an op that reorders.
+
+/// How fields of one size are cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patches {
+    /// Points along each axis, one or two.
+    grid: Vec<usize>,
+    channels: usize,
+    /// Points of a patch along each axis.
+    side: usize,
+}
+
+impl Patches {
+    /// Fields of `channels` channels on `grid` in patches of `side` points along each axis; an error says
+    /// what does not fit.
+    pub fn new(grid: &[usize], channels: usize, side: usize) -> Result<Self, String> {
+        if !(1..=2).contains(&grid.len()) {
+            return Err(format!("fields on {} axes; models read one or two", grid.len()));
+        }
+        match grid.iter().find(|n| **n == 0 || side == 0 || !n.is_multiple_of(side)) {
+            Some(n) => Err(format!("patch = {side} does not divide the {n} grid points")),
+            None => Ok(Self { grid: grid.to_vec(), channels, side }),
+        }
+    }
+
+    /// Points along each axis.
+    pub fn grid(&self) -> &[usize] {
+        &self.grid
+    }
+
+    /// Numbers at a point.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Rows and columns of tokens.
+    pub fn tokens(&self) -> [usize; 2] {
+        match self.grid[..] {
+            [x, y] => [x / self.side, y / self.side],
+            _ => [1, self.grid[0] / self.side],
+        }
+    }
+
+    /// Numbers of a patch.
+    pub fn patch_len(&self) -> usize {
+        self.side.pow(self.grid.len() as u32) * self.channels
+    }
+
+    /// Numbers of a field.
+    pub fn field_len(&self) -> usize {
+        self.grid.iter().product::<usize>() * self.channels
+    }
+
+    /// The patches of a field.
+    pub fn cut(&self, field: &[f32], out: &mut [f32]) {
+        self.lines(|at, place, len| out[place..][..len].copy_from_slice(&field[at..][..len]));
+    }
+
+    /// The field of patches.
+    pub fn join(&self, patches: &[f32], out: &mut [f32]) {
+        self.lines(|at, place, len| out[at..][..len].copy_from_slice(&patches[place..][..len]));
+    }
+
+    /// Every piece that lies together in both: its place in the field and in the patches, its length.
+    fn lines(&self, mut copy: impl FnMut(usize, usize, usize)) {
+        let [_, columns] = self.tokens();
+        let length = self.side * self.channels;
+        let [rows, row_len] = match self.grid[..] {
+            [x, y] => [x, y * self.channels],
+            _ => return copy(0, 0, self.field_len()),
+        };
+        for row in 0..rows {
+            for column in 0..columns {
+                let token = row / self.side * columns + column;
+                let place = token * self.patch_len() + row % self.side * length;
+                copy(row * row_len + column * length, place, length);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patches_are_where_they_belong_and_come_back() {
+        let patches = Patches::new(&[4, 6], 2, 2).unwrap();
+        assert_eq!((patches.tokens(), patches.patch_len(), patches.field_len()), ([2, 3], 8, 48));
+        let field: Vec<f32> = (0..48).map(|i| i as f32).collect();
+        let (mut cut, mut back) = (vec![0.0; 48], vec![0.0; 48]);
+        patches.cut(&field, &mut cut);
+        // Token (1, 2): rows 2 and 3, columns 4 and 5, both channels.
+        assert_eq!(cut[40..], [32.0, 33.0, 34.0, 35.0, 44.0, 45.0, 46.0, 47.0]);
+        patches.join(&cut, &mut back);
+        assert_eq!(back, field);
+        let line = Patches::new(&[8], 3, 4).unwrap();
+        assert_eq!((line.tokens(), line.patch_len()), ([1, 2], 12));
+        line.cut(&field[..24], &mut cut[..24]);
+        assert_eq!(cut[..24], field[..24]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        assert!(Patches::new(&[8, 9], 1, 4).unwrap_err().contains("the 9 grid points"));
+        assert!(Patches::new(&[4, 4, 4], 1, 4).unwrap_err().contains("3 axes"));
+        assert!(Patches::new(&[4], 1, 0).is_err());
+    }
+}

@@ -1,0 +1,72 @@
+//! What is to be trained, and what of its configuration makes it what it is.
+
+use crate::stages::{ConfigOf, Stage};
+use dist::Collective;
+use serde_json::Value;
+use std::path::PathBuf;
+use tensor::Device;
+
+/// From where a start goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// From the newest good checkpoint of the run, or anew when there is none.
+    Auto,
+    /// Anew; refused where the run has checkpoints.
+    Never,
+    /// From this checkpoint, of this run or another with the same configuration.
+    From(PathBuf),
+}
+
+/// What is to be trained.
+pub struct Job<'a, S: Stage> {
+    /// The configuration.
+    pub config: ConfigOf<S>,
+    /// The configuration as it is written to the run, secrets left out.
+    pub resolved: Value,
+    /// The run directory.
+    pub run: PathBuf,
+    /// From where to go on.
+    pub resume: Resume,
+    /// Whether to go on with a configuration or data that are not those of the checkpoint.
+    pub accept_changes: bool,
+    /// Whether to try again what failed in a way that another start would repeat.
+    pub retry: bool,
+    /// Where to compute.
+    pub device: Device,
+    /// Why there, for people.
+    pub why_device: String,
+    /// The ranks of the run.
+    pub ranks: &'a dyn Collective,
+}
+
+/// Keys that may change from start to start: they decide how the run is made, not what it becomes.
+const OPERATIONAL: [&str; 15] = [
+    "optimizer.shard",
+    "training.compile",
+    "training.mem_budget",
+    "training.attempts_without_progress",
+    "training.verify_every",
+    "training.hash_every",
+    "training.threads",
+    "training.time_limit",
+    "training.prefetch",
+    "training.workers",
+    "training.log_every",
+    "checkpoint.keep_last",
+    "checkpoint.keep_best",
+    "checkpoint.keep_every",
+    "cost",
+];
+
+/// The configuration without what may change from start to start.
+pub(super) fn identity(resolved: &Value) -> Value {
+    let mut identity = resolved.clone();
+    for key in OPERATIONAL {
+        let (path, last) = key.rsplit_once('.').unwrap_or(("", key));
+        let pointer = if path.is_empty() { String::new() } else { format!("/{path}") };
+        if let Some(map) = identity.pointer_mut(&pointer).and_then(Value::as_object_mut) {
+            map.remove(last);
+        }
+    }
+    identity
+}

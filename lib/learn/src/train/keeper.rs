@@ -1,0 +1,116 @@
+//! What one rank does for all: it has the lease of the run, saves its checkpoints and minds the time.
+
+use super::job::Job;
+use super::progress::Progress;
+use super::reporter::Reporter;
+use crate::checkpoint::{Done, KeepRules, Saved, Saver, State};
+use crate::config::OnSpike;
+use crate::stages::Stage;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+use tensor::Tensor;
+use unix::budget::Budget;
+use unix::lease::Lease;
+use unix::run_dir::RunDir;
+use unix::{Error, Result};
+
+/// The files of a run and its time, in the hands of the first rank.
+pub(super) struct Keeper {
+    pub saver: Saver,
+    budget: Budget,
+    /// What a checkpoint holds beside tensors and progress.
+    frame: State,
+    longest_save: Duration,
+    /// Dropped after the saver, whose thread writes until then.
+    lease: Lease,
+}
+
+/// Tensors by the stem of their file.
+pub(super) type Files = Vec<(String, Vec<(String, Tensor)>)>;
+
+impl Keeper {
+    pub fn new<S: Stage>(
+        job: &Job<S>,
+        run: &RunDir,
+        lease: Lease,
+        budget: Budget,
+        frame: State,
+    ) -> Result<Self> {
+        let rules = &job.config.checkpoint;
+        let keep = KeepRules {
+            last: rules.keep_last,
+            best: rules.keep_best,
+            every: rules.keep_every,
+            metric: S::METRIC.into(),
+        };
+        let anchor = match job.config.training.on_spike {
+            OnSpike::Record => 0,
+            OnSpike::Rewind => rules.every,
+        };
+        let saver = Saver::new(&run.checkpoints(), keep, lease.attempt())?
+            .anchored(anchor)
+            .with_log(run.log());
+        Ok(Self { saver, budget, frame, longest_save: Duration::ZERO, lease })
+    }
+
+    /// Whether this process still is the one writer of the run. Errors: 75 when it is not.
+    pub fn still_ours(&self) -> Result<()> {
+        self.lease.fence().check()
+    }
+
+    /// Whether the time is nearly over, and how it stands.
+    pub fn out_of_time(&self, longest_update: Duration) -> Option<String> {
+        let over = self.budget.must_stop(longest_update, self.longest_save);
+        over.then(|| format!("time is nearly over: {}", self.budget))
+    }
+
+    /// Everything that training needs to go on from here.
+    pub fn state(
+        &self,
+        files: Files,
+        progress: &Progress,
+        metrics: Option<&Value>,
+    ) -> Result<State> {
+        let mut state = self.frame.clone();
+        state.update = progress.update;
+        state.progress = serde_json::to_value(progress).map_err(Error::bug)?;
+        if let Some(metrics) = metrics {
+            state.metrics = metrics.clone();
+        }
+        state.tensors.extend(files);
+        Ok(state)
+    }
+
+    /// Begins a checkpoint. Errors: when it could not even be begun; how it ended tell
+    /// [`Keeper::look`] and [`Keeper::finish`].
+    pub fn save(&mut self, state: State, reporter: &mut Reporter) -> Result<Saved> {
+        let saved = self.saver.save(state)?;
+        self.ended(reporter, saved.previous.as_ref());
+        Ok(saved)
+    }
+
+    /// Tells how the save beside training ended, once it has.
+    pub fn look(&mut self, progress: &Progress, reporter: &mut Reporter) {
+        let ended = self.saver.poll();
+        self.ended(reporter, ended.as_ref());
+        if let Some(Err(error)) = ended {
+            reporter.unsaved(progress, &error);
+        }
+    }
+
+    /// Waits for the save that runs. Errors: when it failed; that is for the caller to tell.
+    pub fn finish(&mut self, reporter: &mut Reporter) -> Result<()> {
+        let started = Instant::now();
+        let result = self.saver.finish().transpose();
+        self.longest_save = self.longest_save.max(started.elapsed());
+        self.ended(reporter, result.as_ref());
+        result.map_or(Ok(()), |ended| ended.map(drop))
+    }
+
+    fn ended(&mut self, reporter: &mut Reporter, ended: Option<&Result<Done>>) {
+        if let Some(Ok(done)) = ended {
+            self.longest_save = self.longest_save.max(done.took);
+            reporter.saved(done);
+        }
+    }
+}

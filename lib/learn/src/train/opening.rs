@@ -1,0 +1,331 @@
+//! How a start begins: the first rank looks at the run, takes its lease and decides; the others follow.
+
+use super::comparison::Comparison;
+use super::compiled::Compiled;
+use super::job::{Job, identity};
+use super::keeper::Keeper;
+use super::learner::Learner;
+use super::numerics::Numerics;
+use super::portions::Portions;
+use super::progress::Progress;
+use super::reporter::Reporter;
+use super::session::Session;
+use super::{failed, machine, restart};
+use crate::checkpoint::{self, Loaded, State};
+use crate::optim::Schedule;
+use crate::stages::Stage;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use unix::budget::Budget;
+use unix::lease::Lease;
+use unix::run_dir::RunDir;
+use unix::signal::Signals;
+use unix::{Context, Error, Exit, Result};
+
+/// What a start found.
+pub(super) enum Start<S: Stage> {
+    /// Nothing to do, or nothing that may be done; it was said why.
+    Leave(Exit),
+    /// There is work.
+    Go(Box<(Session<S>, Reporter)>),
+}
+
+/// What the first rank tells the others.
+#[derive(Serialize, Deserialize)]
+enum Opening {
+    /// To leave with this status.
+    Leave(u8),
+    /// To begin from this checkpoint, or anew, as this attempt.
+    From { checkpoint: Option<PathBuf>, stands_at: Option<u64> },
+}
+
+/// Begins a start. Errors: those of one rank alone, which end all; what the first rank refuses is said by
+/// it, and all leave.
+pub(super) fn open<S: Stage>(job: &Job<S>) -> Result<Start<S>> {
+    let signals = Signals::install()?;
+    let mut start = match job.ranks.rank() {
+        0 => lead(job, signals)?,
+        _ => follow(job, signals)?,
+    };
+    if let Start::Go(both) = &mut start {
+        let (session, reporter) = &mut **both;
+        same_everywhere(job, session).inspect_err(|error| {
+            reporter.failed(&session.progress, &error.to_string());
+        })?;
+        job.ranks.watch();
+    }
+    Ok(start)
+}
+
+/// The first rank's part.
+fn lead<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
+    let start = first(job, signals);
+    if job.ranks.size() == 1 {
+        return start;
+    }
+    let opening = match &start {
+        Ok(Start::Leave(exit)) => Opening::Leave(*exit as u8),
+        Ok(Start::Go(both)) => {
+            let session = &both.0;
+            Opening::From { checkpoint: session.began_at.clone(), stands_at: session.stands_at }
+        }
+        Err(error) => Opening::Leave(error.exit as u8),
+    };
+    job.ranks.broadcast(serde_json::to_vec(&opening).map_err(Error::bug)?)?;
+    start.or_else(|error| {
+        unix::diagnostics::say(&error);
+        Ok(Start::Leave(error.exit))
+    })
+}
+
+/// The part of the others.
+fn follow<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
+    // What is wrong here may be wrong on the first rank, too, which then says it for all.
+    let opened = Opened::new(job);
+    let told = job.ranks.broadcast(Vec::new())?;
+    let (path, stands_at) = match serde_json::from_slice(&told).map_err(Error::bug)? {
+        Opening::Leave(exit) => return Ok(Start::Leave(exit_of(exit))),
+        Opening::From { checkpoint, stands_at } => (checkpoint, stands_at),
+    };
+    let opened = opened?;
+    let found = path.as_deref().map(checkpoint::load).transpose().context(|| {
+        format!(
+            "on {}, and there on {}: is the run on a file system of all hosts?",
+            job.ranks.host(0),
+            unix::host::name()
+        )
+    })?;
+    let progress = found.as_ref().map_or(Ok(Progress::default()), restart::progress_of::<S>)?;
+    let mut session = opened.session(job, signals, progress, found.as_ref(), None)?;
+    session.stands_at = stands_at;
+    Ok(Start::Go(Box::new((session, Reporter::silent(&job.config.training)))))
+}
+
+/// Everything that one rank by itself must look at and write before it begins.
+fn first<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
+    let limit = job.config.training.time_limit.as_deref().map(unix::time::parse_limit);
+    let budget = Budget::from_environment(limit.transpose()?.flatten());
+    let run = RunDir::create_or_open(&job.run)?;
+    if let Some(progress) = restart::finished(job, &run)? {
+        return Ok(over(&progress));
+    }
+    let lease = restart::lease(&run, signals)?;
+    let fence = lease.fence().clone();
+    begin(job, signals, &run, lease, budget)
+        .inspect_err(|error| failed::tell(&run, S::NAME, &fence, error))
+}
+
+/// The same, as the one process at work on the run.
+fn begin<S: Stage>(
+    job: &Job<S>,
+    signals: Signals,
+    run: &RunDir,
+    lease: Lease,
+    budget: Budget,
+) -> Result<Start<S>> {
+    let training = &job.config.training;
+    let found = restart::find(job, run)?;
+    if let Some(found) = &found
+        && let Some(progress) = restart::ended(job, found)?
+    {
+        return Ok(over(&progress));
+    }
+    let opened = Opened::<S>::new(job)?;
+    let facts = machine::facts(job.device);
+    let (mut progress, mut accepted) = (Progress::default(), Vec::new());
+    if let Some(found) = &found {
+        progress = restart::progress_of::<S>(found)?;
+        accepted = restart::changes(job, found, Some(&opened.stage))?;
+        restart::say(found, &accepted, &facts);
+        restart::say_of_ranks(job, found);
+        if progress.update > training.updates {
+            return Err(Error::config(format!(
+                "training.updates is {}, and {} of them are done in {}: no run goes back",
+                training.updates,
+                progress.update,
+                found.path().display()
+            )));
+        }
+    }
+    // Without a checkpoint there is nothing to compare with: the user's word counts.
+    let changed = !accepted.is_empty() || found.is_none() && job.accept_changes;
+    restart::refuse_in_vain(job, run, &lease, &progress, changed)?;
+    if !accepted.is_empty() {
+        progress.accept(lease.attempt(), &accepted);
+    }
+    record(job, run, &lease, found.as_ref(), &accepted, &facts)?;
+    write_config(run, &job.resolved)?;
+    let reporter = Reporter::start::<S>(
+        job,
+        run,
+        &lease,
+        &progress,
+        &accepted,
+        &budget,
+        opened.params.count(),
+    )?;
+    let frame = State {
+        seed: job.config.seed,
+        world: job.ranks.size() as u64,
+        stage: S::NAME.into(),
+        config: job.resolved.clone(),
+        config_hash: crate::config::hash(&identity(&job.resolved)),
+        data_hash: opened.stage.data_hash(),
+        fence: Some(lease.fence().clone()),
+        ..State::default()
+    };
+    let keeper = Keeper::new::<S>(job, run, lease, budget, frame)?;
+    let is_ours =
+        |found: &&Loaded| accepted.is_empty() && found.path().parent() == Some(&*run.checkpoints());
+    let stands_at = found.as_ref().filter(is_ours).map(|_| progress.update);
+    let mut session = opened.session(job, signals, progress, found.as_ref(), Some(keeper))?;
+    session.stands_at = stands_at;
+    Ok(Start::Go(Box::new((session, reporter))))
+}
+
+fn over<S: Stage>(progress: &Progress) -> Start<S> {
+    unix::note!("finished at update {}: nothing to do", progress.update);
+    Start::Leave(Exit::Done)
+}
+
+/// The data and the model, before anything was trained.
+struct Opened<S: Stage> {
+    stage: S,
+    params: crate::params::Params,
+    portions: Portions,
+}
+
+impl<S: Stage> Opened<S> {
+    fn new(job: &Job<S>) -> Result<Self> {
+        let (ranks, training) = (job.ranks, &job.config.training);
+        let portions = Portions::new(training, ranks.rank(), ranks.size())?;
+        if training.deterministic && !ranks.sums_in_tree(job.device) {
+            return Err(Error::config(
+                "training.deterministic: NCCL sums in an order of its own; with LONGHAUL_NCCL=0 in the \
+                 environment gradients are summed by MPI in the order that this key asks for",
+            ));
+        }
+        let (stage, params) = S::open(&job.config)?;
+        Ok(Self { stage, params: params.to_device(job.device)?, portions })
+    }
+
+    fn session(
+        self,
+        job: &Job<S>,
+        signals: Signals,
+        progress: Progress,
+        found: Option<&Loaded>,
+        keeper: Option<Keeper>,
+    ) -> Result<Session<S>> {
+        let training = &job.config.training;
+        let schedule =
+            Schedule::new(&job.config.schedule, training.updates).map_err(Error::config)?;
+        let optimizer = &job.config.optimizer;
+        let mut learner = Learner::new(self.params, optimizer, schedule, training, job.ranks)?;
+        if let Some(found) = found {
+            learner.assign(&progress, found).context(|| found.path().display().to_string())?;
+        }
+        let metrics = found.map_or(Value::Null, |found| found.manifest.metrics.clone());
+        let mut session = Session {
+            stage: Arc::new(self.stage),
+            learner,
+            portions: self.portions,
+            exchange: None,
+            keeper,
+            signals,
+            began_at: found.map(|found| found.path().to_path_buf()),
+            validated: (progress.update, metrics),
+            stands_at: None,
+            numerics: Numerics::new(training, job.device),
+            under_way: VecDeque::new(),
+            settled: Instant::now(),
+            compiled: Compiled::new(training.compile, job.device),
+            longest_update: Duration::ZERO,
+            before: progress.clone(),
+            warned_of_cost: false,
+            comparison: Comparison::default(),
+            progress,
+        };
+        session.reserve(job)?;
+        Ok(session)
+    }
+}
+
+/// Writes down that this start was made, from where, and by what.
+fn record<S: Stage>(
+    job: &Job<S>,
+    run: &RunDir,
+    lease: &Lease,
+    found: Option<&Loaded>,
+    accepted: &[String],
+    facts: &Value,
+) -> Result<()> {
+    let hosts: Vec<String> = (0..job.ranks.size()).map(|rank| job.ranks.host(rank)).collect();
+    let mut entry = serde_json::json!({
+        "stage": S::NAME,
+        "ranks": job.ranks.size(),
+        "hosts": hosts,
+        "training_threads": tensor::parallel::threads(),
+        "resumed_from": found.map(|f| f.path().display().to_string()),
+        "accepted": accepted,
+    });
+    if let (Some(entry), Some(facts)) = (entry.as_object_mut(), facts.as_object()) {
+        entry.extend(facts.clone());
+    }
+    run.record_start(lease.attempt(), &entry)
+}
+
+/// Errors (78): a rank has another configuration or other data, or found another state.
+fn same_everywhere<S: Stage>(job: &Job<S>, session: &Session<S>) -> Result<()> {
+    if job.ranks.size() == 1 {
+        return Ok(());
+    }
+    let config = crate::config::hash(&identity(&job.resolved));
+    let own = [config, session.stage.data_hash(), session.learner.hash()?];
+    let all = job.ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
+    let what = ["configuration", "data", "parameters"];
+    for (rank, told) in all.iter().enumerate() {
+        let theirs: [String; 3] = serde_json::from_slice(told).map_err(Error::bug)?;
+        let first: [String; 3] = serde_json::from_slice(&all[0]).map_err(Error::bug)?;
+        if let Some(at) = (0..what.len()).find(|at| theirs[*at] != first[*at]) {
+            return Err(Error::config(format!(
+                "rank {rank} on {} begins with another {} than rank 0 on {}",
+                job.ranks.host(rank),
+                what[at],
+                job.ranks.host(0)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The status that another rank leaves with.
+pub(super) fn exit_of(number: u8) -> Exit {
+    use Exit::*;
+    let all = [Done, Failure, Usage, Data, NoInput, Bug, CannotCreate, Io, Again, Config];
+    all.into_iter().find(|exit| *exit as u8 == number).unwrap_or(Failure)
+}
+
+/// Writes the resolved configuration; that of an earlier start stays beside, numbered, if it differs.
+fn write_config(run: &RunDir, resolved: &Value) -> Result<()> {
+    let text = crate::config::to_yaml(resolved)?;
+    let path = run.config();
+    match std::fs::read_to_string(&path) {
+        Ok(before) if before == text => return Ok(()),
+        Ok(_) => keep_aside(&path)?,
+        Err(_) => {}
+    }
+    unix::publish::publish_bytes(&path, text.as_bytes())
+}
+
+fn keep_aside(path: &Path) -> Result<()> {
+    let aside = (1..)
+        .map(|n| path.with_extension(format!("{n}.yaml")))
+        .find(|p| !p.exists())
+        .unwrap_or_else(|| path.with_extension("old.yaml"));
+    std::fs::rename(path, aside).map_err(|cause| Error::io(path, cause))
+}

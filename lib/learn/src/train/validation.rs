@@ -1,0 +1,45 @@
+//! Judging a model on the validation split.
+
+use crate::metrics::Regimes;
+use crate::params::Params;
+use crate::stages::{Metrics, Stage};
+use dist::Collective;
+use unix::{Error, Result};
+
+/// Samples that go through the model together.
+const CHUNK: usize = 64;
+
+/// Metrics of `params` on `samples` samples of the validation split, spread evenly; on all of them for 0.
+/// Ranks share the chunks, whose errors are summed in their order: the same bits for any number of ranks.
+pub fn validate<S: Stage>(
+    stage: &S,
+    params: &Params,
+    samples: u64,
+    ranks: &dyn Collective,
+) -> Result<Metrics> {
+    let chosen = spread(stage.validation_samples(), samples);
+    let mut mine = Vec::new();
+    for chunk in chosen.chunks(CHUNK).skip(ranks.rank()).step_by(ranks.size()) {
+        mine.push(stage.judge(params, chunk)?);
+    }
+    let parts = match ranks.size() {
+        1 => vec![mine],
+        _ => {
+            let told = ranks.gather(&serde_json::to_vec(&mine).map_err(Error::bug)?)?;
+            let part = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(Error::bug);
+            told.iter().map(part).collect::<Result<Vec<Vec<Regimes>>>>()?
+        }
+    };
+    let mut all = Regimes::default();
+    for number in 0..chosen.len().div_ceil(CHUNK) {
+        let part = &parts[number % parts.len()];
+        part.get(number / parts.len()).into_iter().for_each(|chunk| all.merge(chunk));
+    }
+    Ok(all.metrics(S::METRIC))
+}
+
+/// `count` of `total` numbers, spread evenly; all of them for 0.
+fn spread(total: u64, count: u64) -> Vec<u64> {
+    let count = if count == 0 { total } else { count.min(total) };
+    (0..count).map(|i| i * total / count).collect()
+}

@@ -1,0 +1,120 @@
+//! The same on two ranks, of which one has the fault: all do what one rank would have done.
+
+use super::*;
+use unix::Exit;
+
+/// Whether ranks can be started here; where they must be, they can.
+fn can_start() -> bool {
+    let found = Command::new("mpirun").arg("--version").output().is_ok_and(|o| o.status.success());
+    let required = std::env::var_os("LONGHAUL_REQUIRE_MPI").is_some();
+    assert!(found || !required, "no mpirun, and LONGHAUL_REQUIRE_MPI is set: make deps");
+    if !found {
+        eprintln!("SKIPPED: no mpirun; `make deps` installs it");
+    }
+    found
+}
+
+/// A run with the same bits for one rank and for two.
+fn new(folder: &Path, name: &str, seed: u64, faults: Value, training: Value) -> Run {
+    let mut run = Run::new(folder, name, seed, faults, training);
+    run.config["training"]["deterministic"] = json!(true);
+    run
+}
+
+/// Starts the run on two ranks, the second with this in its environment; the statuses of those that came
+/// to their end.
+fn start(run: &Run, second: &str) -> Vec<u8> {
+    let rank = |more: &str| {
+        let program = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
+        let child = ["child_that_trains", "--exact", "--ignored", "--nocapture"];
+        let words = ["-n", "1", "env", more, &program];
+        words.into_iter().chain(child).map(str::to_string).collect::<Vec<_>>()
+    };
+    let output = Command::new("mpirun")
+        .args(["--bind-to", "none"])
+        .args(rank("RANK=first"))
+        .arg(":")
+        .args(rank(second))
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        .env("NUMBERS_FOLDER", &run.folder)
+        .env("NUMBERS_CONFIG", run.config.to_string())
+        .output()
+        .unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    println!("{text}");
+    text.lines().filter_map(|line| line.split_once("ended with ")?.1.trim().parse().ok()).collect()
+}
+
+/// The end of both ranks.
+fn both(exit: Exit) -> Vec<u8> {
+    vec![exit as u8; 2]
+}
+
+#[test]
+fn r36_a_sample_of_one_rank_that_is_not_a_number_costs_all_ranks_one_update() {
+    if !can_start() {
+        return;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let seed = seed();
+    // The second of its batch, which is the second rank's.
+    let faults = json!({"nan_sample": sample_of(seed, 20)});
+    let run = |name| new(temporary.path(), name, seed, faults.clone(), json!({}));
+    let (alone, two) = (run("alone"), run("two"));
+    assert_eq!(alone.start(), 0);
+    assert_eq!(start(&two, "RANK=second"), both(Exit::Done));
+    let updates = two.records("update", false);
+    let skipped = |update: usize| updates[update - 1]["skipped"].as_u64().unwrap();
+    assert_eq!((updates.len(), skipped(19), skipped(20), skipped(60)), (60, 0, 1, 1));
+    assert!(two.outcome() == alone.outcome(), "seed {seed}");
+}
+
+#[test]
+fn r37_two_ranks_go_round_a_spike_as_one_does() {
+    if !can_start() {
+        return;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let seed = seed();
+    let faults = json!({"large_sample": sample_of(seed, 31)});
+    let keys = json!({"on_spike": "rewind"});
+    let run = |name| new(temporary.path(), name, seed, faults.clone(), keys.clone());
+    let (alone, two, stopped) = (run("alone"), run("two"), run("stopped"));
+    assert_eq!(alone.start(), 0);
+    assert_eq!(alone.records("rewind", true).len(), 1);
+    assert_eq!(start(&two, "RANK=second"), both(Exit::Done));
+    assert_eq!(two.records("rewind", true).len(), 1);
+    assert!(two.outcome() == alone.outcome(), "seed {seed}");
+    // The second rank is told to stop in the update before the spike, and is killed after it.
+    assert_eq!(start(&stopped, "NUMBERS_DIE=term:60"), both(Exit::Again));
+    assert!(start(&stopped, "NUMBERS_DIE=kill:9").is_empty(), "killed");
+    assert_eq!(start(&stopped, "RANK=second"), both(Exit::Done));
+    assert!(stopped.outcome() == alone.outcome(), "seed {seed}: stopped and killed");
+}
+
+#[test]
+fn r38_a_rank_that_computes_wrongly_is_named_and_the_run_goes_on_elsewhere() {
+    if !can_start() {
+        return;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let seed = seed();
+    let keys = json!({"accumulation": 1, "verify_every": 10});
+    let run = |name| new(temporary.path(), name, seed, json!({}), keys.clone());
+    let (alone, two) = (run("alone"), run("two"));
+    assert_eq!(alone.start(), 0);
+    // Update 10 takes two computations of each rank.
+    assert_eq!(start(&two, "NUMBERS_FLIP=21:0"), both(Exit::Again));
+    let (reason, host) = (two.status().reason.unwrap(), unix::host::name());
+    for word in ["update 20", "by rank 1", host.as_str(), "(cpu)", "the first was wrong"] {
+        assert!(reason.contains(word), "no {word} in {reason}");
+    }
+    let found = two.records("machine", false);
+    assert_eq!((found.len(), &found[0]["rank"], &found[0]["host"]), (1, &json!(1), &json!(host)));
+    assert!(two.checkpoints().iter().all(|step| *step <= 19), "saved: {:?}", two.checkpoints());
+    assert_eq!(start(&two, "RANK=second"), both(Exit::Done));
+    assert!(two.outcome() == alone.outcome(), "seed {seed}");
+}

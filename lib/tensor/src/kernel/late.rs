@@ -1,0 +1,46 @@
+//! Values of a device on their way to the host.
+
+use super::backend::{self, Travelling};
+use super::state;
+use crate::device::Device;
+use crate::tensor::Tensor;
+use unix::Result;
+
+/// Values that left for the host, where they are wanted later.
+#[derive(Debug)]
+pub struct Late {
+    /// None where there is nothing to wait for: on the host, or when something went wrong.
+    travelling: Option<Travelling>,
+    /// The memory they left from is nobody else's until they are here.
+    source: Tensor,
+}
+
+/// Sends the values that a tensor has now to the host: up to 4096 bytes.
+pub fn later(tensor: &Tensor) -> Late {
+    let (device, mut travelling) = (tensor.device(), None);
+    if device != Device::Cpu {
+        state::run(device, || {
+            let (from, bytes) = (tensor.address(), tensor.bytes());
+            travelling = Some(backend::copy_out_later(device, from, bytes)?);
+            Ok(())
+        });
+    }
+    Late { travelling, source: tensor.clone() }
+}
+
+impl Late {
+    /// Waits until they are here, and for nothing that was given to the device since. Errors: the first
+    /// thing that went wrong there since it was last asked.
+    pub fn wait(self) -> Result<Tensor> {
+        let device = self.source.device();
+        if device == Device::Cpu {
+            return Ok(self.source);
+        }
+        let mut here = Tensor::arbitrary(self.source.shape(), self.source.dtype());
+        if let Some(travelling) = self.travelling {
+            state::run(device, || travelling.arrive(here.as_bytes_mut()));
+        }
+        state::error(device)?;
+        Ok(here)
+    }
+}

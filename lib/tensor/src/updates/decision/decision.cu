@@ -1,0 +1,69 @@
+// elements: f32
+// What is to be done with an update, without asking the host.
+
+#include "decision.cuh"
+#include "table.cuh"
+#include "total.cuh"
+
+DEVICE bool is_finite(double x) { return x - x == 0.0; }
+
+// As the host's powi: by squaring, from the lowest bit on.
+DEVICE double power(double x, long long n) {
+  double result = 1.0;
+  for (; n > 0; n /= 2) {
+    result = n % 2 == 1 ? result * x : result;
+    x *= x;
+  }
+  return result;
+}
+
+// Entries of the table: losses. `sums` holds parts of the square of the gradients' norm. The scale of the
+// loss follows the gradients unless `patience`, updates after which it is doubled, is 0. One block.
+KERNEL(decision_make, 256)(
+    const unsigned long long* __restrict__ table, int losses, const double* __restrict__ sums, int n,
+    const Decision* __restrict__ before, Decision* __restrict__ decision,
+    float* __restrict__ next_loss_scale, double divisor, double learning_rate, double clip, double beta1,
+    double beta2, double decay, unsigned long long patience) {
+  SHARED(double, scratch, [TOTAL_THREADS]);
+  double squares = 0.0;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    squares += sums[i];
+  }
+  squares = block_total(squares, scratch);
+  if (threadIdx.x > 0) {
+    return;
+  }
+  double loss = 0.0;
+  for (int i = 0; i < losses; i++) {
+    loss += (double)*reinterpret_cast<const float*>(table[3 * i]) / losses;
+  }
+  double loss_scale = before->loss_scale, steady = before->steady;
+  divisor *= loss_scale;
+  double norm = sqrt(squares) / divisor;
+  bool applied = is_finite(loss) && is_finite(norm);
+  bool overflow = patience > 0 && !applied && is_finite(loss) && loss_scale > 1.0;
+  if (overflow) {
+    loss_scale = loss_scale * 0.5 > 1.0 ? loss_scale * 0.5 : 1.0;
+    steady = 0.0;
+  } else if (patience > 0) {
+    bool doubled = steady + 1.0 == (double)patience;
+    loss_scale = doubled ? loss_scale * 2.0 : loss_scale;
+    steady = doubled ? 0.0 : steady + 1.0;
+  }
+  double steps = before->steps + applied;
+  double most = clip / (norm + 1e-6), warm = (1.0 + steps) / (10.0 + steps);
+  Decision made;
+  made.loss = loss;
+  made.norm = norm;
+  made.applied = applied;
+  made.steps = steps;
+  made.scale = (most < 1.0 ? most : 1.0) * (1.0 / divisor);
+  made.rate = learning_rate / (1.0 - power(beta1, (long long)steps));
+  made.root = 1.0 / sqrt(1.0 - power(beta2, (long long)steps));
+  made.decay = decay < warm ? decay : warm;
+  made.overflow = overflow;
+  made.loss_scale = loss_scale;
+  made.steady = steady;
+  *decision = made;
+  *next_loss_scale = (float)loss_scale;
+}

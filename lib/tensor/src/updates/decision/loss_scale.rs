@@ -1,0 +1,76 @@
+//! The scale that keeps gradients in the range of half precision (Micikevicius et al. 2018, §3.2).
+
+use serde::{Deserialize, Serialize};
+
+/// What the loss is multiplied with before it is differentiated: in half precision as much as gradients
+/// allow. It is halved when they overflow, and the update is skipped; after enough updates without, it is
+/// doubled.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossScale {
+    /// The scale, a power of two.
+    pub scale: f64,
+    /// Updates since it last changed.
+    pub steady: u64,
+}
+
+impl LossScale {
+    /// For numbers whose range is large enough as they are.
+    pub const NONE: Self = Self { scale: 1.0, steady: 0 };
+    /// Before the first update in half precision.
+    pub const FIRST: Self = Self { scale: 65536.0, steady: 0 };
+    /// Updates without overflow after which the scale is doubled.
+    pub(super) const PATIENCE: u64 = 2000;
+
+    /// Whether gradients that are not finite may be the scale's fault.
+    pub fn is_to_blame(&self) -> bool {
+        self.scale > 1.0
+    }
+
+    /// Takes note of an update.
+    pub fn follow(&mut self, overflow: bool) {
+        self.steady += 1;
+        if overflow {
+            *self = Self { scale: (self.scale * 0.5).max(1.0), steady: 0 };
+        } else if self.steady == Self::PATIENCE {
+            *self = Self { scale: self.scale * 2.0, steady: 0 };
+        }
+    }
+}
+
+impl Default for LossScale {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_is_halved_at_an_overflow_and_doubled_after_2000_updates_without() {
+        let mut scale = LossScale::FIRST;
+        assert_eq!(scale.scale, 65536.0);
+        scale.follow(true);
+        assert_eq!(scale.scale, 32768.0);
+        (0..1999).for_each(|_| scale.follow(false));
+        assert_eq!(scale.scale, 32768.0);
+        scale.follow(false);
+        assert_eq!(scale, LossScale { scale: 65536.0, steady: 0 });
+        // An overflow begins the count again.
+        (0..1500).for_each(|_| scale.follow(false));
+        scale.follow(true);
+        (0..1999).for_each(|_| scale.follow(false));
+        assert_eq!(scale.scale, 32768.0);
+    }
+
+    #[test]
+    fn a_scale_of_one_blames_the_model() {
+        let mut scale = LossScale::FIRST;
+        for _ in 0..40 {
+            scale.follow(true);
+        }
+        assert_eq!(scale.scale, 1.0);
+        assert!(!scale.is_to_blame());
+    }
+}

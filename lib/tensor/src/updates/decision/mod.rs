@@ -1,0 +1,202 @@
+//! What is done with an update: whether it is applied, and the numbers that follow from its loss, the
+//! norm of its gradients and the decision before. On a device it is decided there, so that the host
+//! gives update after update without waiting for one; it learns the decision later.
+//!
+//! With the mean loss l, the scale s that the gradients were computed with, the norm n = √Σg²/(divisor·s)
+//! and t steps, this one included: applied when l and n are finite; scale = min(1, clip/(n + 1e-6))/(divisor·s);
+//! rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ); decay = min(d, (1 + t)/(10 + t)). Where the loss is scaled, s follows
+//! the gradients ([`LossScale`]): they overflow when l is finite and n is not, and s > 1.
+
+pub(crate) mod cuda;
+mod loss_scale;
+
+pub use loss_scale::LossScale;
+
+use super::norm;
+use crate::device::Device;
+use crate::dtype::Dtype;
+use crate::kernel::{self, Late};
+use crate::tensor::Tensor;
+use unix::Result;
+
+/// What a decision follows, the same for all updates of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// The norm that gradients have at most; infinite for any.
+    pub clip: f64,
+    /// β₁ and β₂ of averages whose bias is corrected; 0 where there are none.
+    pub betas: [f64; 2],
+    /// The decay d that the average of the parameters comes to.
+    pub decay: f64,
+    /// Whether the loss is scaled, for gradients in half precision.
+    pub scaled: bool,
+}
+
+/// What an update follows, in the order in which kernels have it (`include/decision.cuh`).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// Mean loss.
+    pub loss: f64,
+    /// Norm of the mean of the gradients, before clipping.
+    pub norm: f64,
+    /// Whether parameters change: not when loss or norm is not finite.
+    pub applied: bool,
+    /// Steps done, this one included.
+    pub steps: u64,
+    /// What gradients are multiplied with: clipping, the mean of several, the scale of the loss undone.
+    pub scale: f64,
+    /// The learning rate over the first correction of bias.
+    pub rate: f64,
+    /// One over the root of the second.
+    pub root: f64,
+    /// The decay of the average of the parameters. It grows with the steps: the first parameters are
+    /// soon forgotten.
+    pub decay: f64,
+    /// Whether it is not applied because of the scale of its loss, which is no fault of the model's.
+    pub overflow: bool,
+    /// For the loss of the update that comes next.
+    pub loss_scale: LossScale,
+}
+
+/// The last decision, where the gradients are.
+#[derive(Debug)]
+pub struct Decided {
+    /// f64 [11] in the order of [`Decision`].
+    numbers: Tensor,
+    /// The scale of the loss of the next update, f32 [1]. It stays at its place: recorded passes read it.
+    loss_scale: Tensor,
+}
+
+/// A decision on its way to the host.
+#[derive(Debug)]
+pub struct Deciding(Late);
+
+impl Rule {
+    /// The decision on an update with this mean loss and norm after the decision `before`; its gradients
+    /// are to be divided by `divisor` and the scale of its loss.
+    pub fn decide(
+        &self,
+        before: &Decision,
+        [loss, norm]: [f64; 2],
+        divisor: f64,
+        learning_rate: f64,
+    ) -> Decision {
+        let applied = loss.is_finite() && norm.is_finite();
+        let mut loss_scale = before.loss_scale;
+        let divisor = divisor * loss_scale.scale;
+        let overflow = self.scaled && !applied && loss.is_finite() && loss_scale.is_to_blame();
+        if self.scaled {
+            loss_scale.follow(overflow);
+        }
+        let steps = before.steps + u64::from(applied);
+        let power = i32::try_from(steps).unwrap_or(i32::MAX);
+        let [b1, b2] = self.betas;
+        let n = steps as f64;
+        Decision {
+            loss,
+            norm,
+            applied,
+            steps,
+            scale: norm::clip_scale(norm, self.clip) * (1.0 / divisor),
+            rate: learning_rate / (1.0 - b1.powi(power)),
+            root: 1.0 / (1.0 - b2.powi(power)).sqrt(),
+            decay: self.decay.min((1.0 + n) / (10.0 + n)),
+            overflow,
+            loss_scale,
+        }
+    }
+
+    /// The decision that follows `decided`, on an update with these losses, f32 [1], and a sum of gradients
+    /// that is to be divided by `divisor` and the scale of the losses, all on one device.
+    pub fn decide_there(
+        &self,
+        decided: &mut Decided,
+        losses: &[Tensor],
+        gradients: &[Tensor],
+        divisor: f64,
+        learning_rate: f64,
+    ) {
+        match decided.numbers.device() {
+            Device::Cpu => {
+                let before = decided.on_host();
+                let mean = |sum: f64, loss: &Tensor| sum + loss.item() / losses.len() as f64;
+                let loss = losses.iter().fold(0.0, mean);
+                let norm = norm::on_host(gradients) / (divisor * before.loss_scale.scale);
+                let made = self.decide(&before, [loss, norm], divisor, learning_rate);
+                decided.numbers = made.numbers();
+                if made.loss_scale.scale != before.loss_scale.scale {
+                    decided.loss_scale.write()[0] = made.loss_scale.scale as f32;
+                }
+            }
+            _ => cuda::decide(self, decided, losses, gradients, [divisor, learning_rate]),
+        }
+    }
+}
+
+impl Decision {
+    fn read(tensor: &Tensor) -> Self {
+        let [loss, norm, applied, steps, scale, rate, root, decay, overflow, loss_scale, steady] =
+            *tensor.read::<f64>()
+        else {
+            unreachable!("{tensor:?} was made as a decision")
+        };
+        let (applied, steps, overflow) = (applied == 1.0, steps as u64, overflow == 1.0);
+        let loss_scale = LossScale { scale: loss_scale, steady: steady as u64 };
+        Self { loss, norm, applied, steps, scale, rate, root, decay, overflow, loss_scale }
+    }
+
+    fn numbers(&self) -> Tensor {
+        let Self { loss, norm, applied, steps, scale, rate, root, decay, overflow, loss_scale } =
+            *self;
+        let [applied, overflow] = [applied, overflow].map(|told| f64::from(u8::from(told)));
+        let (steps, steady) = (steps as f64, loss_scale.steady as f64);
+        let s = loss_scale.scale;
+        let numbers = [loss, norm, applied, steps, scale, rate, root, decay, overflow, s, steady];
+        Tensor::of(&numbers, &[numbers.len()])
+    }
+}
+
+impl Decided {
+    /// On the host.
+    pub fn of(decision: &Decision) -> Self {
+        let loss_scale = Tensor::full(&[1], decision.loss_scale.scale, Dtype::F32);
+        Self { numbers: decision.numbers(), loss_scale }
+    }
+
+    /// The same on `device`. Errors: those of the device.
+    pub fn to_device(&self, device: Device) -> Result<Self> {
+        let Self { numbers, loss_scale } = self;
+        let (numbers, loss_scale) = (numbers.to_device(device)?, loss_scale.to_device(device)?);
+        Ok(Self { numbers, loss_scale })
+    }
+
+    /// What the loss of the next update is to be multiplied with before it is differentiated, f32 [1].
+    pub fn loss_scale(&self) -> &Tensor {
+        &self.loss_scale
+    }
+
+    /// Sends it to the host, where it is wanted later.
+    pub fn later(&self) -> Deciding {
+        Deciding(kernel::later(&self.numbers))
+    }
+
+    /// What was decided on the host.
+    ///
+    /// # Panics
+    /// When it was not on the host.
+    pub(crate) fn on_host(&self) -> Decision {
+        Decision::read(&self.numbers)
+    }
+
+    pub(crate) fn tensor(&self) -> &Tensor {
+        &self.numbers
+    }
+}
+
+impl Deciding {
+    /// Waits until it is known, and for nothing that was given to the device after it. Errors: what went
+    /// wrong there.
+    pub fn wait(self) -> Result<Decision> {
+        Ok(Decision::read(&self.0.wait()?))
+    }
+}

@@ -1,0 +1,63 @@
+//! The order in which gradients become known.
+
+use tensor::check::draw;
+use tensor::op::Draw;
+use tensor::ops::activation::Activation;
+use tensor::ops::squared_error::SquaredError;
+use tensor::ops::weighted_sum::WeightedSum;
+use tensor::{Dtype, Tape, Tensor, Var, constant};
+
+/// A loss of leaves a and b, both used twice, beside a leaf that is not used.
+fn computation(tape: &Tape) -> (Var, [Var; 3]) {
+    let value = |seed| draw(&[3, 5], &Draw::Normal, seed, 0).to_dtype(Dtype::F32);
+    let [a, b, unused] = [1, 2, 3].map(|seed| tape.leaf(value(seed)));
+    let ones = |n: usize| constant(Tensor::full(&[n], 1.0, Dtype::F32));
+    let h = tape.apply(Activation::Gelu, &[&a]).unwrap();
+    let one = tape.apply(SquaredError, &[&h, &b, &ones(3), &ones(5)]).unwrap();
+    let two = tape.apply(SquaredError, &[&a, &b, &ones(3), &ones(5)]).unwrap();
+    (tape.apply(WeightedSum(vec![0.5, 2.0]), &[&one, &two]).unwrap(), [a, b, unused])
+}
+
+#[test]
+fn a_gradient_is_handed_out_when_it_is_whole() {
+    let three = Tensor::scalar(3.0_f32);
+    let tape = Tape::new();
+    let (loss, leaves) = computation(&tape);
+    let mut found = tape.backward_scaled(&loss, &three).unwrap();
+    let expected = leaves.map(|leaf| found.take(&leaf));
+    let tape = Tape::new();
+    let (loss, leaves) = computation(&tape);
+    let mut order = Vec::new();
+    tape.backward_each(&loss, &three, &leaves, |place, gradient| order.push((place, gradient)))
+        .unwrap();
+    // b comes in last with the first error; a goes through the activation before it.
+    assert_eq!(order.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [1, 0, 2]);
+    for (place, gradient) in order {
+        let bytes = |t: &Option<Tensor>| t.as_ref().map(|t| t.as_bytes().to_vec());
+        assert_eq!(bytes(&gradient), bytes(&expected[place]), "leaf {place}");
+        assert_eq!(gradient.is_some(), place < 2);
+    }
+}
+
+#[test]
+fn a_loss_that_is_a_leaf_has_the_gradient_it_began_with() {
+    let tape = Tape::new();
+    let loss = tape.leaf(Tensor::scalar(7.0_f32));
+    let mut seen = Vec::new();
+    let two = Tensor::scalar(2.0_f32);
+    tape.backward_each(&loss, &two, std::slice::from_ref(&loss), |_, gradient| {
+        seen.extend(gradient.map(|g| g.to_f64()))
+    })
+    .unwrap();
+    assert_eq!(seen, [[2.0]]);
+}
+
+#[test]
+fn a_scale_of_another_type_or_shape_is_refused() {
+    for scale in [Tensor::scalar(1.0_f64), Tensor::zeros(&[2], Dtype::F32)] {
+        let tape = Tape::new();
+        let (loss, _) = computation(&tape);
+        let error = tape.backward_scaled(&loss, &scale).err().unwrap();
+        assert!(error.to_string().contains("backward from"), "{error}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Site files: what a cluster wants to be told, as data. `NAME=VALUE` a line, for the environment of
+//! `sbatch` and of the job; empty lines and lines that begin with `#` are passed over. Nothing is expanded
+//! and nothing is run. A name that nobody reads is a fault: the job would run elsewhere, or otherwise.
+
+mod names;
+
+use std::path::Path;
+
+use crate::{Error, Result, small};
+
+/// Largest site file, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Reads a site file. Errors: 66; 78 with file and line for one that is no `NAME=VALUE`, for a name that is
+/// misspelt and a value that the job could not use.
+pub fn read(path: &Path) -> Result<Vec<(String, String)>> {
+    let text = small::read(path, MAX_BYTES)?;
+    let text = String::from_utf8(text)
+        .map_err(|cause| Error::config(format!("{}: {cause}", path.display())))?;
+    let mut variables = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let variable =
+            line.split_once('=').map(|(name, value)| (name.trim_end(), value.trim_start()));
+        let place = || format!("{}:{}", path.display(), number + 1);
+        let Some((name, value)) =
+            variable.filter(|(name, value)| is_name(name) && !value.contains('\0'))
+        else {
+            return Err(Error::config(format!("{}: {line:?} is no NAME=VALUE", place())));
+        };
+        if let Some(fault) = names::fault(name, value) {
+            return Err(Error::config(format!("{}: {fault}", place())));
+        }
+        variables.push((name.into(), value.into()));
+    }
+    Ok(variables)
+}
+
+fn is_name(text: &str) -> bool {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    text.bytes().all(is_word) && text.bytes().next().is_some_and(|byte| !byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Exit;
+
+    #[test]
+    fn names_and_values_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("site");
+        std::fs::write(&path, "# us\n\nSBATCH_ACCOUNT=a b=c\n  X_1 = $HOME `id`\nEMPTY=\n")
+            .unwrap();
+        let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
+        let expected =
+            [pair("SBATCH_ACCOUNT", "a b=c"), pair("X_1", "$HOME `id`"), pair("EMPTY", "")];
+        assert_eq!(read(&path).unwrap(), expected);
+        for (text, line) in [
+            ("A=1\nexport B=2\n", 2),
+            ("=1", 1),
+            ("1A=2", 1),
+            ("module load x", 1),
+            ("A=1\n\nSBATCH_PARTITON=main\n", 3),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = read(&path).unwrap_err();
+            assert_eq!(error.exit, Exit::Config);
+            assert!(error.to_string().contains(&format!("site:{line}: ")), "{error}");
+        }
+        assert_eq!(read(&folder.path().join("none")).unwrap_err().exit, Exit::NoInput);
+    }
+}

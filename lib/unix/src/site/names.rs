@@ -1,0 +1,109 @@
+//! The variables that a site file may set, and what they may hold.
+
+use std::path::Path;
+
+use crate::time::parse_duration;
+
+/// What follows `SBATCH_` in the variables that sbatch(1) reads, of 22.05 and newer.
+const OF_SBATCH: &str = "\
+    ACCOUNT ACCTG_FREQ ARRAY_INX BATCH BURST_BUFFER CLUSTERS CLUSTER_CONSTRAINT CONSTRAINT CONTAINER \
+    CONTAINER_ID CORE_SPEC CPUS_PER_GPU CPU_FREQ_REQ DEBUG DELAY_BOOT DISTRIBUTION ERROR EXCLUSIVE EXPORT \
+    GET_USER_ENV GPUS GPUS_PER_NODE GPUS_PER_SOCKET GPUS_PER_TASK GPU_BIND GPU_FREQ GRES GRES_FLAGS HINT \
+    IGNORE_PBS INPUT JOB_NAME MEM_BIND MEM_PER_CPU MEM_PER_GPU MEM_PER_NODE NETWORK NO_KILL NO_REQUEUE \
+    OOM_KILL_STEP OPEN_MODE OUTPUT OVERCOMMIT PARTITION POWER PROFILE QOS REQUEUE REQ_SWITCH RESERVATION \
+    SEGMENT_SIZE SIGNAL SPREAD_JOB STEPMGR THREADS_PER_CORE THREAD_SPEC TIMELIMIT TRES_BIND TRES_PER_TASK \
+    USE_MIN_NODES WAIT WAIT4SWITCH WAIT_ALL_NODES WCKEY";
+
+/// What is wrong with a value, if anything.
+type Check = fn(&str) -> Option<String>;
+
+/// What longhaul reads in a job, with what is looked at before it is submitted.
+const OF_LONGHAUL: [(&str, Check); 13] = [
+    ("LONGHAUL_SETUP", setup),
+    ("LONGHAUL_INSIDE", anything),
+    ("LONGHAUL_MPI", anything),
+    ("LONGHAUL_MARGIN", |text| parse_duration(text).err().map(|error| error.to_string())),
+    ("LONGHAUL_ON_FAILURE", |text| {
+        (!["end", "hold"].contains(&text)).then(|| "it is end or hold".into())
+    }),
+    ("LONGHAUL_MAX_RESTARTS", |text| {
+        text.parse::<u32>().is_err().then(|| "it is a whole number".into())
+    }),
+    ("LONGHAUL_START_LIMIT", anything),
+    ("LONGHAUL_HEARTBEAT", anything),
+    ("LONGHAUL_NCCL", anything),
+    ("LONGHAUL_NVRTC", anything),
+    ("LONGHAUL_KERNEL_CACHE", anything),
+    ("LONGHAUL_DEVICE_MEMORY", anything),
+    ("LONGHAUL_SHARED_MEMORY", anything),
+];
+
+fn anything(_: &str) -> Option<String> {
+    None
+}
+
+/// The file is read where the job runs, and is looked for here: both are to see it.
+fn setup(text: &str) -> Option<String> {
+    let path = Path::new(text);
+    if !path.is_absolute() {
+        return Some("it is no absolute path".into());
+    }
+    std::fs::File::open(path).err().map(|cause| format!("it cannot be read here: {cause}"))
+}
+
+/// What is wrong with a variable, if anything. Only longhaul's and sbatch's own names are known: any other
+/// is for the programs of the job, unless it is nearly one of these.
+pub(super) fn fault(name: &str, value: &str) -> Option<String> {
+    let of_sbatch = || OF_SBATCH.split(' ').map(|rest| format!("SBATCH_{rest}"));
+    if let Some((_, check)) = OF_LONGHAUL.iter().find(|(known, _)| *known == name) {
+        return check(value).map(|why| format!("{name}={value}: {why}"));
+    }
+    if of_sbatch().any(|known| known == name) {
+        return None;
+    }
+    let known = OF_LONGHAUL.iter().map(|(name, _)| (*name).to_string()).chain(of_sbatch());
+    let likeness = |known: &str| strsim::jaro_winkler(known, name);
+    let nearest = known.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    let who = ["SBATCH_", "LONGHAUL_"].into_iter().find(|prefix| name.starts_with(prefix));
+    match who {
+        Some("SBATCH_") => Some(format!("sbatch reads no {name}; the nearest is {nearest}")),
+        Some(_) => Some(format!("longhaul reads no {name}; the nearest is {nearest}")),
+        None if strsim::damerau_levenshtein(&nearest, name) <= 2 => {
+            Some(format!("{name}: is {nearest} meant?"))
+        }
+        None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nearly_a_name_is_a_fault() {
+        for (name, value, part) in [
+            ("SBATCH_PARTITON", "main", "SBATCH_PARTITION"),
+            ("SBATCH_TIME", "10", "SBATCH_TIMELIMIT"),
+            ("LONGHAUL_MARGN", "10m", "LONGHAUL_MARGIN"),
+            ("SBTACH_ACCOUNT", "us", "is SBATCH_ACCOUNT meant"),
+            ("LONGHAUL_MARGIN", "ten", "LONGHAUL_MARGIN=ten"),
+            ("LONGHAUL_ON_FAILURE", "holds", "end or hold"),
+            ("LONGHAUL_MAX_RESTARTS", "-1", "whole number"),
+            ("LONGHAUL_SETUP", "setup.sh", "absolute"),
+            ("LONGHAUL_SETUP", "/no/such/setup.sh", "cannot be read"),
+        ] {
+            let fault = fault(name, value).unwrap_or_default();
+            assert!(fault.contains(part), "{name}={value}: {fault:?}");
+        }
+        for (name, value) in [
+            ("SBATCH_PARTITION", "main"),
+            ("SBATCH_SIGNAL", "B:USR1@300"),
+            ("LONGHAUL_MARGIN", "30s"),
+            ("LONGHAUL_SETUP", "/etc/passwd"),
+            ("OMP_NUM_THREADS", "4"),
+            ("APPTAINER_BIND", "/scratch"),
+        ] {
+            assert_eq!(fault(name, value), None, "{name}={value}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A command of SLURM, asked with patience and not for ever.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Most bytes of an answer that are read.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// What a command said, whatever its exit status.
+pub(super) struct Answer {
+    program: String,
+    status: ExitStatus,
+    /// Its stdout.
+    pub said: String,
+    /// Its stderr.
+    pub complained: String,
+}
+
+impl Answer {
+    /// Whether it succeeded.
+    pub fn is_success(&self) -> bool {
+        self.status.success()
+    }
+
+    /// Its stdout, if it succeeded; else all that it complained about, in one line.
+    pub fn success(self) -> Result<String, String> {
+        if self.is_success() {
+            return Ok(self.said);
+        }
+        let lines = self.complained.lines().map(str::trim).filter(|line| !line.is_empty());
+        // What is wrong stands in the first lines, where to read on in the last.
+        let complaint: String = lines.collect::<Vec<_>>().join("; ").chars().take(600).collect();
+        let colon = if complaint.is_empty() { "" } else { ": " };
+        Err(format!("{} failed ({}){colon}{complaint}", self.program, self.status))
+    }
+}
+
+/// Runs a short command; it and its children are killed when they are late.
+pub(super) fn ask(program: &str, words: &[&str], timeout: Duration) -> Result<Answer, String> {
+    let mut command = Command::new(program);
+    command.args(words);
+    answer(program, command, timeout)
+}
+
+/// The same of a command made ready by the caller; `program` is its name in messages.
+pub(super) fn answer(
+    program: &str,
+    mut command: Command,
+    timeout: Duration,
+) -> Result<Answer, String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(|cause| format!("{program}: {cause}"))?;
+    let said = read_beside(child.stdout.take());
+    let complained = read_beside(child.stderr.take());
+    let deadline = Instant::now() + timeout;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let texts = said.recv_timeout(left()).and_then(|a| Ok((a, complained.recv_timeout(left())?)));
+    match (wait_until(&mut child, deadline), texts) {
+        (Some(status), Ok((said, complained))) => {
+            Ok(Answer { program: program.into(), status, said, complained })
+        }
+        _ => Err(format!("{program} did not answer within {} s", timeout.as_secs_f32())),
+    }
+}
+
+/// Reads a pipe in a thread of its own: a command that fills one pipe must not wait for the other.
+fn read_beside(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        if let Some(pipe) = pipe {
+            let _ = pipe.take(MAX_BYTES).read_to_end(&mut text);
+        }
+        let _ = send.send(String::from_utf8_lossy(&text).into_owned()); // nobody waits any more
+    });
+    receive
+}
+
+fn wait_until(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let Some(group) = group {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.wait();
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(300);
+
+    #[test]
+    fn commands_that_fail_or_hang_are_survived() {
+        let start = Instant::now();
+        let short = Duration::from_millis(200);
+        let late = ask("sh", &["-c", "sleep 60 & sleep 60"], short).err().unwrap();
+        assert!(late.contains("did not answer"), "{late}");
+        assert!(start.elapsed() < Duration::from_secs(50));
+        let failed = ask("sh", &["-c", "echo why >&2; exit 3"], LONG).unwrap();
+        assert!(!failed.is_success());
+        let failed = failed.success().unwrap_err();
+        assert!(failed.contains("failed") && failed.ends_with(": why"), "{failed}");
+        let failed = ask(
+            "sh",
+            &[
+                "-c",
+                "echo 'no such option'; echo 'no such option' >&2; echo >&2; \
+                                        echo 'try --help' >&2; exit 1",
+            ],
+            LONG,
+        );
+        let failed = failed.unwrap().success().unwrap_err();
+        assert!(failed.ends_with(": no such option; try --help"), "{failed}");
+        assert!(ask("no-such-command", &[], short).is_err());
+        assert_eq!(ask("echo", &["1:00"], LONG).unwrap().success().unwrap(), "1:00\n");
+    }
+
+    #[test]
+    fn both_pipes_are_read() {
+        let script = "head -c 300000 /dev/zero >&2; head -c 300000 /dev/zero";
+        let answer = ask("sh", &["-c", script], LONG).unwrap();
+        assert_eq!((answer.said.len(), answer.complained.len()), (300_000, 300_000));
+    }
+}

@@ -1,0 +1,229 @@
+//! How runs stand, from the files in their directories alone: `status.json`, the lease and `submit.json`.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::record;
+use crate::lease::{self, Seen};
+use crate::run_dir::RunDir;
+use crate::status::{self, Status};
+use crate::time::format_duration;
+use crate::{Error, Result};
+
+/// How a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// Nothing was done yet.
+    New,
+    /// A process is at work on it.
+    Running,
+    /// It was at work and gave no sign of life for too long: killed without a word.
+    Lost,
+    /// Stopped with a checkpoint; to be started again.
+    Stopped,
+    /// Everything is done.
+    Finished,
+    /// Ended with an error.
+    Failed,
+    /// Failed in a way that another start would repeat.
+    Held,
+}
+
+/// One run: the record of `timekeep status --json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// Its directory, as given.
+    pub run: String,
+    /// Kind of its stage.
+    pub stage: Option<String>,
+    /// How it stands.
+    pub state: Standing,
+    /// Updates done.
+    pub update: u64,
+    /// Updates to do in all.
+    pub updates: Option<u64>,
+    /// Seconds that are left at the pace so far.
+    pub eta: Option<f64>,
+    /// Hours by the clock so far, all attempts together.
+    pub hours: f64,
+    /// Hours times devices.
+    pub device_hours: f64,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Job that is at work, else the one submitted last, else that of the newest attempt.
+    pub job: Option<String>,
+    /// Host of the newest attempt.
+    pub host: Option<String>,
+    /// Seconds since the last sign of life of what is, or was, at work.
+    pub silent: Option<f64>,
+    /// The best metric so far.
+    pub best: Option<Value>,
+    /// Why it stopped or failed.
+    pub reason: Option<String>,
+}
+
+impl Run {
+    /// The fields that fit on a line, for people.
+    pub fn line(&self) -> Value {
+        let time = |seconds: f64| {
+            std::time::Duration::try_from_secs_f64(seconds).map_or("-".into(), format_duration)
+        };
+        let progress = match self.updates.filter(|all| *all > 0) {
+            Some(all) => {
+                let percent = 100.0 * self.update as f64 / all as f64;
+                format!("{}/{all} {percent:.0}%", self.update)
+            }
+            None => self.update.to_string(),
+        };
+        let note = match (self.state, self.silent) {
+            (Standing::Lost, Some(silent)) => {
+                let from = self.host.as_ref().map_or(String::new(), |host| format!(" from {host}"));
+                Some(format!("no sign of life{from} for {}", time(silent)))
+            }
+            (Standing::New, _) => (self.job.as_ref())
+                .map(|job| format!("no start yet: `squeue -j {job}`, or the output of the job")),
+            _ => self.reason.clone(),
+        };
+        json!({
+            "run": self.run,
+            "stage": self.stage,
+            "state": self.state,
+            "progress": progress,
+            "left": self.eta.map(time),
+            "device_hours": (1000.0 * self.device_hours).round() / 1000.0,
+            "restarts": self.restarts,
+            "job": self.job,
+            "note": note,
+        })
+    }
+}
+
+/// Looks at a run directory. Errors: 66 where there is none, 65 for a damaged status or submission.
+pub fn look(path: &Path) -> Result<Run> {
+    let run = RunDir::open(path)?;
+    let is_one = [run.lease(), run.status(), run.submission(), run.checkpoints()];
+    if !is_one.iter().any(|path| path.exists()) {
+        return Err(Error::open(path, "a folder, but no run directory"));
+    }
+    look_at(&run)
+}
+
+/// The same of a folder that may become a run.
+pub(super) fn look_at(run: &RunDir) -> Result<Run> {
+    let seen = lease::see(&run.lease())?;
+    let status = status::read(&run.status())?;
+    let jobs = record::read(run)?.map_or(Vec::new(), |submission| submission.jobs);
+    let submitted = jobs.last().map(|job| job.id.clone());
+    Ok(stand(run.path().display().to_string(), status, seen, submitted))
+}
+
+fn stand(
+    run: String,
+    status: Option<Status>,
+    seen: Option<Seen>,
+    submitted: Option<String>,
+) -> Run {
+    let at_work = seen.as_ref().is_some_and(|seen| seen.is_at_work);
+    let state = match &status {
+        _ if at_work => Standing::Running,
+        None if seen.is_some() => Standing::Lost,
+        None => Standing::New,
+        Some(status) => match status.state {
+            status::State::Running => Standing::Lost,
+            status::State::Stopped => Standing::Stopped,
+            status::State::Finished => Standing::Finished,
+            status::State::Failed if status.held => Standing::Held,
+            status::State::Failed => Standing::Failed,
+        },
+    };
+    let is_unsure = matches!(state, Standing::Running | Standing::Lost);
+    let (update, updates, cost) = match &status {
+        Some(status) => (status.update, status.updates, status.cost),
+        None => (0, None, Default::default()),
+    };
+    let has_pace = update > 0 && cost.hours > 0.0 && state != Standing::Finished;
+    let eta = updates
+        .filter(|_| has_pace)
+        .map(|all| 3600.0 * cost.hours / update as f64 * all.saturating_sub(update) as f64);
+    let attempt = status.as_ref().map_or(0, |status| status.attempt);
+    let attempt = seen.as_ref().map_or(attempt, |seen| seen.attempt.max(attempt));
+    let owner = seen.as_ref().and_then(|seen| seen.owner.as_ref());
+    let own_job = owner.and_then(|owner| owner.job.clone());
+    Run {
+        run,
+        state,
+        update,
+        updates,
+        eta,
+        hours: cost.hours,
+        device_hours: cost.device_hours,
+        restarts: attempt.saturating_sub(1),
+        job: if at_work { own_job.or(submitted) } else { submitted.or(own_job) },
+        host: owner.map(|owner| owner.host.clone()),
+        silent: seen.as_ref().filter(|_| is_unsure).map(|seen| seen.age.as_secs_f64()),
+        best: status.as_ref().and_then(|status| status.best.as_ref()).map(|best| json!(best)),
+        reason: status.as_ref().filter(|_| !at_work).and_then(|status| status.reason.clone()),
+        stage: status.map(|status| status.stage),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{Cost, State};
+    use std::time::Duration;
+
+    fn status(state: State) -> Status {
+        Status {
+            stage: "codec".into(),
+            state,
+            update: 100,
+            updates: Some(400),
+            best: None,
+            cost: Cost { hours: 0.5, device_hours: 2.0 },
+            attempt: 3,
+            reason: Some("signal SIGUSR1".into()),
+            held: false,
+            time: String::new(),
+        }
+    }
+
+    fn seen(is_at_work: bool) -> Seen {
+        Seen { attempt: 4, owner: None, age: Duration::from_secs(200), is_at_work }
+    }
+
+    #[test]
+    fn a_running_status_needs_somebody_at_work() {
+        let of = |state, seen| stand("a".into(), Some(status(state)), seen, None).state;
+        assert_eq!(of(State::Running, Some(seen(true))), Standing::Running);
+        assert_eq!(of(State::Running, Some(seen(false))), Standing::Lost);
+        assert_eq!(of(State::Running, None), Standing::Lost);
+        assert_eq!(of(State::Stopped, Some(seen(false))), Standing::Stopped);
+        assert_eq!(of(State::Stopped, Some(seen(true))), Standing::Running);
+        assert_eq!(of(State::Finished, Some(seen(false))), Standing::Finished);
+        let held = Status { held: true, ..status(State::Failed) };
+        assert_eq!(stand("a".into(), Some(held), None, None).state, Standing::Held);
+        assert_eq!(stand("a".into(), None, None, None).state, Standing::New);
+        let waits = stand("a".into(), None, None, Some("12".into()));
+        assert!(waits.line()["note"].as_str().unwrap().contains("squeue -j 12"));
+    }
+
+    #[test]
+    fn what_is_left_follows_the_pace_so_far() {
+        let run = stand("a".into(), Some(status(State::Stopped)), Some(seen(false)), None);
+        assert_eq!(run.eta, Some(5400.0));
+        assert_eq!((run.restarts, run.silent), (3, None));
+        let line = run.line();
+        assert_eq!(line["progress"], "100/400 25%");
+        assert_eq!(line["left"], "01:30:00");
+        assert_eq!(line["note"], "signal SIGUSR1");
+        let lost = stand("a".into(), Some(status(State::Running)), Some(seen(false)), None);
+        assert_eq!(lost.line()["note"], "no sign of life for 00:03:20");
+        let fresh = Status { update: 0, updates: None, ..status(State::Running) };
+        let fresh = stand("a".into(), Some(fresh), Some(seen(true)), None);
+        assert_eq!((fresh.eta, fresh.line()["progress"].clone()), (None, "0".into()));
+    }
+}

@@ -1,0 +1,323 @@
+//! Runs that are submitted to SLURM, and again when they have stopped.
+//!
+//! `RUN/submit.json` ([`super::record`]) holds the command and the jobs it gave; a command takes the place of
+//! another when it has given a job. One process at a time submits for a run: it holds a lease
+//! (`RUN/submit.lease`), so `timekeep cron` may run twice at once, also on two hosts. Should one die between a
+//! submission and its record, a second job of the run comes to be: it finds the first at work and tries again
+//! later, or finds the run finished.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+pub use super::record::{Job, Submission};
+use super::record::{read, write};
+use super::runs::{self, Run, Standing};
+use crate::lease::Lease;
+use crate::publish::create_folder;
+use crate::run_dir::RunDir;
+use crate::slurm::{self, Queued};
+use crate::{Context, Error, Exit, Result, site, time, warn};
+
+/// Jobs that may pass without one new update.
+const IN_VAIN: usize = 3;
+/// Jobs that are remembered.
+const REMEMBERED: usize = 20;
+
+/// A job was submitted.
+pub const SUBMITTED: &str = "submitted";
+/// None was needed, or none would have helped.
+pub const LEFT: &str = "left";
+/// Why cron leaves a run alone that it was told to.
+const FORGOTTEN: &str =
+    "left alone by cron from timekeep submit --forget until it is submitted again";
+
+/// What was done for a run: the record of `timekeep submit` and `timekeep cron`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Done {
+    /// Its directory.
+    pub run: String,
+    /// [`SUBMITTED`], or [`LEFT`] alone.
+    pub done: &'static str,
+    /// The new job, or the one that it has.
+    pub job: Option<String>,
+    /// Why.
+    pub why: String,
+}
+
+/// Submits a run unless that is needless, and writes down how. The folder is made.
+/// Errors: 75 when another process is submitting it or SLURM cannot be asked, 78 for a bad site file, 73, 66,
+/// 65, 2, 1.
+pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Done> {
+    let site = site.map(|site| site.canonicalize().map_err(|cause| Error::open(site, cause)));
+    let site = site.transpose()?;
+    // What is wrong with it is to be known now, also if nothing is submitted.
+    site.as_deref().map(site::read).transpose()?;
+    if let Some(other) = other_run(path, command) {
+        warn!("the command names --run {other}: how {} stands will not show it", path.display());
+    }
+    create_folder(path)?;
+    let run = RunDir::open(path)?;
+    let lease = hold(&run)?;
+    let folder = std::env::current_dir().map_err(|cause| Error::io(Path::new("."), cause))?;
+    let before = read(&run)?;
+    let jobs = before.as_ref().map_or(Vec::new(), |before| before.jobs.clone());
+    // Nothing is asked about a run that never had a job.
+    let queue = if jobs.is_empty() { Vec::new() } else { queue()? };
+    let found = runs::look_at(&run)?;
+    // Jobs that are in the queue no more count no more: it was asked for.
+    let jobs: Vec<Job> = jobs.into_iter().filter(|job| find(&queue, &job.id).is_some()).collect();
+    if let Some((job, why)) = needless(&found, &jobs, &queue) {
+        let same = before.as_ref().is_none_or(|before| before.command == command);
+        if let Some(before) = before.filter(|before| before.forgotten) {
+            write(&run, &Submission { forgotten: false, ..before }, &lease)?;
+        }
+        let stays = if same { "" } else { "; its command stays the one before" };
+        return Ok(done(path, LEFT, job, &format!("{why}{stays}")));
+    }
+    let submission = Submission { command: command.to_vec(), folder, site, jobs, forgotten: false };
+    now(path, &run, submission, &found, &lease)
+}
+
+/// Takes a run out of the care of `timekeep cron`, until it is submitted again. Its jobs stay as they are.
+/// Errors: 66 for one that was never submitted, 75, 73, 65.
+pub fn forget(path: &Path) -> Result<Done> {
+    let run = RunDir::open(path)?;
+    let lease = hold(&run)?;
+    let Some(submission) = read(&run)? else {
+        return Err(Error::open(&run.submission(), "timekeep submit was never given this run"));
+    };
+    write(&run, &Submission { forgotten: true, ..submission }, &lease)?;
+    Ok(done(path, LEFT, None, FORGOTTEN))
+}
+
+/// Submits the run again if it stopped: what `timekeep cron` does for one of its runs. `queue` is a look
+/// at all jobs, for the many runs that need nothing; before a submission there is another, and a look at what
+/// became of the last job. Errors: as of [`submit`].
+pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
+    let run = RunDir::open(path)?;
+    let found = runs::look(path)?;
+    let left = |job, why: &str| Ok(done(path, LEFT, job, why));
+    if matches!(found.state, Standing::Failed | Standing::Held) {
+        let reason = found.reason.as_deref().unwrap_or("it says no more");
+        return left(found.job.clone(), &format!("failed: {reason}"));
+    }
+    let Some(submission) = read(&run)? else {
+        return match needless(&found, &[], queue) {
+            Some((job, why)) => left(job, &why),
+            None => left(None, "no submit.json: submit it once with timekeep submit"),
+        };
+    };
+    if let Some((job, why)) = unwanted(&found, &submission, queue) {
+        return left(job, &why);
+    }
+    let lease = match hold(&run) {
+        Err(error) if error.exit == Exit::Again => {
+            return left(None, "being submitted by another process");
+        }
+        other => other?,
+    };
+    // Another process may have submitted it, or a job have begun, since we looked.
+    let Some(mut submission) = read(&run)? else {
+        return left(None, "its submit.json was removed just now");
+    };
+    let (queue, found) = (self::queue()?, runs::look(path)?);
+    if submission.jobs.last_mut().is_some_and(is_cancelled_now) {
+        write(&run, &submission, &lease)?;
+    }
+    match unwanted(&found, &submission, &queue) {
+        Some((job, why)) => left(job, &why),
+        None => now(path, &run, submission, &found, &lease),
+    }
+}
+
+/// Asks SLURM whether a job that it did not call cancelled before was. One that SLURM has forgotten was not.
+fn is_cancelled_now(job: &mut Job) -> bool {
+    let news = !job.cancelled && slurm::was_cancelled(&job.id);
+    job.cancelled |= news;
+    news
+}
+
+/// The jobs of this user. Errors: 75, since nothing may be submitted without knowing.
+pub fn queue() -> Result<Vec<Queued>> {
+    slurm::queue().map_err(|why| Error::new(Exit::Again, format!("{why}; nothing was submitted")))
+}
+
+fn hold(run: &RunDir) -> Result<Lease> {
+    Lease::take(&run.submitting(), || Ok(1), &|| false)
+}
+
+/// Submits, and writes that down. The caller holds the lease.
+fn now(
+    path: &Path,
+    run: &RunDir,
+    mut submission: Submission,
+    found: &Run,
+    lease: &Lease,
+) -> Result<Done> {
+    let variables = submission.site.as_deref().map(site::read).transpose();
+    let variables = variables.context(|| path.display())?.unwrap_or_default();
+    let id = slurm::submit(&submission.command, &submission.folder, &variables)
+        .map_err(|why| Error::new(Exit::Failure, format!("{}: {why}", path.display())))?;
+    let (time, update) = (time::now_utc(), found.update);
+    submission.jobs.push(Job { id: id.clone(), time, update, cancelled: false });
+    let old = submission.jobs.len().saturating_sub(REMEMBERED);
+    submission.jobs.drain(..old);
+    write(run, &submission, lease)
+        .context(|| format!("job {id} was submitted, but that could not be written down"))?;
+    let why = match found.state {
+        Standing::New => "new".into(),
+        _ => format!("stopped at update {}", found.update),
+    };
+    Ok(done(path, SUBMITTED, Some(id), &why))
+}
+
+/// The same as [`needless`], with what only cron respects.
+fn unwanted(
+    found: &Run,
+    submission: &Submission,
+    queue: &[Queued],
+) -> Option<(Option<String>, String)> {
+    let jobs = &submission.jobs;
+    needless(found, jobs, queue).or_else(|| {
+        let last = jobs.last().filter(|last| last.cancelled).map(|last| last.id.clone());
+        match (submission.forgotten, last) {
+            (true, _) => Some((None, FORGOTTEN.into())),
+            (false, None) => None,
+            (false, Some(id)) => {
+                let why = format!("job {id} was cancelled: timekeep submit goes on with the run");
+                Some((Some(id), why))
+            }
+        }
+    })
+}
+
+/// The run that a command names, where it is another than `path`.
+fn other_run<'a>(path: &Path, command: &'a [String]) -> Option<&'a str> {
+    let named = command.iter().enumerate().rev().find_map(|(at, word)| match word.as_str() {
+        "--run" => command.get(at + 1).map(String::as_str),
+        word => word.strip_prefix("--run="),
+    })?;
+    let is_same = std::path::absolute(named).ok() == std::path::absolute(path).ok();
+    (!is_same && !Path::new(named).components().eq(path.components())).then_some(named)
+}
+
+/// The job that the run has, and why no other is to be submitted, if so.
+fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<String>, String)> {
+    if found.state == Standing::Finished {
+        return Some((None, "finished".into()));
+    }
+    if let Some((job, queued)) =
+        jobs.iter().rev().find_map(|job| Some((job, find(queue, &job.id)?)))
+    {
+        let reason = match queued.reason.as_str() {
+            "" | "None" => String::new(),
+            reason => format!(" ({reason})"),
+        };
+        return Some((Some(job.id.clone()), format!("in the queue: {}{reason}", queued.state)));
+    }
+    if found.state == Standing::Running {
+        return Some((found.job.clone(), "running".into()));
+    }
+    // A start is nothing yet: it may fail each time.
+    let in_vain = jobs.iter().rev().take_while(|job| job.update == found.update).count();
+    let last = jobs.last().map(|job| job.id.clone()).filter(|_| in_vain >= IN_VAIN)?;
+    let why = format!(
+        "{in_vain} jobs did nothing: read their output (of job {last} the newest), then timekeep submit it again"
+    );
+    Some((Some(last), why))
+}
+
+/// The job in the queue: itself, or a part of the array that it is.
+fn find<'a>(queue: &'a [Queued], id: &str) -> Option<&'a Queued> {
+    // `120_4` is a task of an array, `120+1` a component of a heterogeneous job.
+    let is = |queued: &&Queued| {
+        let base = queued.id.split(['_', '+']).next().unwrap_or_default();
+        // A part of an array that waits may be written `120_[5-9]`: it may be any of them.
+        queued.id == id
+            || base == id
+            || queued.id.contains('[') && id.split('_').next() == Some(base)
+    };
+    queue.iter().find(is)
+}
+
+fn done(path: &Path, done: &'static str, job: Option<String>, why: &str) -> Done {
+    Done { run: path.display().to_string(), done, job, why: why.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A run that made `update` updates in its first start and stands so.
+    fn run(folder: &Path, state: &str, update: u64) -> Run {
+        let status = json!({"stage": "codec", "state": state, "update": update, "attempt": 1});
+        std::fs::write(folder.join("status.json"), status.to_string()).unwrap();
+        runs::look(folder).unwrap_or_else(|_| {
+            std::fs::create_dir(folder.join("ckpt")).unwrap();
+            runs::look(folder).unwrap()
+        })
+    }
+
+    fn job(id: &str, update: u64) -> Job {
+        Job { id: id.into(), time: String::new(), update, cancelled: false }
+    }
+
+    #[test]
+    fn what_runs_waits_or_is_finished_needs_no_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let stopped = run(folder.path(), "stopped", 5);
+        let queue = [queued("7")];
+        assert_eq!(needless(&stopped, &[], &queue), None);
+        assert_eq!(needless(&stopped, &[job("6", 0)], &queue), None);
+        let (id, why) = needless(&stopped, &[job("7", 0), job("6", 0)], &queue).unwrap();
+        assert_eq!((id.as_deref(), why.as_str()), (Some("7"), "in the queue: PENDING (Priority)"));
+        let finished = run(folder.path(), "finished", 5);
+        assert_eq!(needless(&finished, &[job("7", 0)], &queue).unwrap().1, "finished");
+    }
+
+    #[test]
+    fn jobs_that_do_nothing_are_not_followed_by_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let stopped = run(folder.path(), "stopped", 5);
+        let jobs = [job("1", 0), job("2", 5), job("3", 5), job("4", 5)];
+        assert_eq!(needless(&stopped, &jobs[..3], &[]), None);
+        let (id, why) = needless(&stopped, &jobs, &[]).unwrap();
+        assert_eq!(id.as_deref(), Some("4"));
+        assert!(why.starts_with("3 jobs did nothing"), "{why}");
+        assert_eq!(needless(&run(folder.path(), "stopped", 6), &jobs, &[]), None);
+    }
+
+    #[test]
+    fn another_run_in_the_command_is_noticed() {
+        let of = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| word.to_string()).collect();
+            other_run(Path::new("runs/a"), &words).map(str::to_string)
+        };
+        assert_eq!(of(&["sbatch", "x", "--run", "runs/b"]).as_deref(), Some("runs/b"));
+        assert_eq!(of(&["sbatch", "x", "--run=runs/b"]).as_deref(), Some("runs/b"));
+        let here = std::path::absolute("runs/a").unwrap().display().to_string();
+        for same in [&["--run", "runs/a/"][..], &["--run=./runs/a"], &["--run", &here], &["--run"]]
+        {
+            assert_eq!(of(same), None, "{same:?}");
+        }
+    }
+
+    fn queued(id: &str) -> Queued {
+        Queued { id: id.into(), state: "PENDING".into(), reason: "Priority".into() }
+    }
+
+    #[test]
+    fn a_job_is_found_with_its_array() {
+        let queue = ["7", "120_4", "130_[5-9%2]", "9+0"].map(queued);
+        let id = |id: &str| find(&queue, id).map(|queued| queued.id.as_str());
+        assert_eq!(id("7"), Some("7"));
+        assert_eq!(id("120_4"), Some("120_4"));
+        assert_eq!(id("120_5"), None);
+        assert_eq!(id("120"), Some("120_4"), "an array submitted as a whole");
+        assert_eq!(id("130_6"), Some("130_[5-9%2]"));
+        assert_eq!(id("9"), Some("9+0"));
+        assert_eq!(id("12"), None);
+    }
+}

@@ -1,0 +1,195 @@
+//! A command at work: signals passed on, the time kept, and what it leaves behind.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2};
+
+use super::group::{self, Group};
+use super::{Cause, Plan, Signal};
+use crate::budget::{Budget, round};
+use crate::time::format_duration;
+use crate::{Result, note};
+
+/// A command that begins within its margin is warned after this time, and the tasks of srun or
+/// mpirun get no USR1 or USR2 before it: those signals end a program that does not listen to them yet.
+pub(super) const BEFORE_LISTENING: Duration = Duration::from_secs(10);
+/// How often the rest of a group is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// A limit that is later by more than this is another: two questions differ by seconds.
+const LATER: Duration = Duration::from_secs(20);
+/// How long a killed process may take to go.
+const AFTER_KILL: Duration = Duration::from_secs(5);
+
+/// One thing to do when its time comes.
+struct Step {
+    at: Instant,
+    signal: Signal,
+    cause: Cause,
+}
+
+/// The command at work.
+pub(super) struct Watch<'a> {
+    plan: &'a Plan,
+    group: Group,
+    /// Signals that came.
+    pub events: Receiver<i32>,
+    /// The limits as they are known.
+    pub budget: Budget,
+    /// Why the command ends.
+    pub cause: Cause,
+    began: Instant,
+    /// Signals that wait until it listens.
+    early: Vec<i32>,
+    /// Whether we were sent TERM: in a batch job by SLURM, which is ending it.
+    pub got_term: bool,
+}
+
+impl<'a> Watch<'a> {
+    pub fn new(plan: &'a Plan, events: Receiver<i32>, group: Group, budget: Budget) -> Self {
+        let (began, early) = (Instant::now(), Vec::new());
+        Self { plan, group, events, budget, cause: Cause::Itself, began, early, got_term: false }
+    }
+
+    /// Passes signals on and keeps the time until the command itself has ended.
+    pub fn until_child_ended(&mut self) -> Result<(u8, Option<String>)> {
+        let mut steps = self.steps().into_iter().peekable();
+        loop {
+            if let Some(end) = self.group.reap()? {
+                return Ok(end);
+            }
+            if self.listens() {
+                std::mem::take(&mut self.early).into_iter().for_each(|signal| self.pass_on(signal));
+            }
+            let is_due = |step: &Step| step.at <= Instant::now();
+            if steps.peek().is_some_and(|step| is_due(step) && step.cause == Cause::Warned)
+                && self.has_more_time()
+            {
+                steps = self.steps().into_iter().peekable();
+            } else if let Some(step) = steps.next_if(is_due) {
+                self.cause = step.cause;
+                let name = group::name(step.signal);
+                note!("time limit {}: sending {name}", self.limit_in_words());
+                self.group.send(step.signal);
+            } else {
+                let listens = (!self.early.is_empty()).then(|| self.began + BEFORE_LISTENING);
+                self.wait(steps.peek().map(|step| step.at).into_iter().chain(listens).min());
+            }
+        }
+    }
+
+    /// Whether SLURM's limit is later than it was, as far as it says so. It is asked when the command is
+    /// about to be warned, that is once, unless the answer moves that moment.
+    fn has_more_time(&mut self) -> bool {
+        let was = self.limit();
+        self.budget.ask_again();
+        let later = match (was, self.limit()) {
+            (Some(was), Some(now)) => now > was + LATER,
+            (was, now) => was.is_some() && now.is_none(),
+        };
+        if later {
+            note!("time limit: {} now", self.budget);
+        }
+        later
+    }
+
+    fn limit(&self) -> Option<Instant> {
+        self.budget.end().map(|end| end.at)
+    }
+
+    /// What the limit leads to, in the order of time; nothing without a limit.
+    fn steps(&self) -> Vec<Step> {
+        let Some(limit) = self.limit() else { return Vec::new() };
+        let Plan { margin, grace, warn_signal, .. } = *self.plan;
+        let now = Instant::now();
+        let mut warning = limit.checked_sub(margin).unwrap_or(now);
+        if warning <= now {
+            // A signal that comes before the command listens would end it.
+            warning = limit.min(now + BEFORE_LISTENING);
+        }
+        let mut steps = vec![Step { at: warning, signal: warn_signal, cause: Cause::Warned }];
+        // A grace beyond what the clock can tell is for ever.
+        let after = |grace| limit.checked_add(grace);
+        let last = [
+            (after(grace), Signal::TERM, Cause::Terminated),
+            (after(grace.saturating_mul(2)), Signal::KILL, Cause::Killed),
+        ];
+        steps.extend(
+            last.into_iter()
+                .filter_map(|(at, signal, cause)| at.map(|at| Step { at, signal, cause })),
+        );
+        steps
+    }
+
+    /// Waits for the processes the command left behind: one grace for them to end, one more after
+    /// TERM, and a moment after KILL.
+    pub fn until_group_gone(&mut self) -> Result<()> {
+        let grace = self.plan.grace;
+        if self.group.is_alive()? {
+            note!("waiting up to {} for what it left running", format_duration(grace));
+        }
+        let patience =
+            [(grace, None), (grace, Some(Signal::TERM)), (AFTER_KILL, Some(Signal::KILL))];
+        for (time, signal) in patience {
+            if let Some(signal) = signal.filter(|_| self.group.is_alive().unwrap_or(false)) {
+                note!("sending {} to what is left", group::name(signal));
+                self.group.send(signal);
+            }
+            let start = Instant::now();
+            while self.group.is_alive()? && start.elapsed() < time {
+                // A process whose parent lives gives no CHLD to us: look now and then.
+                self.wait(Instant::now().checked_add(LOOK));
+            }
+        }
+        if self.group.is_alive()? {
+            note!("some processes cannot be killed (waiting for a disk?), leaving them");
+        }
+        Ok(())
+    }
+
+    /// Waits for a signal until `due` and passes it on, or keeps it for later.
+    fn wait(&mut self, due: Option<Instant>) {
+        let received = match due {
+            Some(due) => self.events.recv_timeout(due.saturating_duration_since(Instant::now())),
+            None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match received {
+            Ok(SIGCHLD) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(number) => {
+                self.got_term |= number == SIGTERM;
+                let may_wait = number == SIGUSR1 || number == SIGUSR2;
+                if may_wait && self.group.is_launcher && !self.listens() {
+                    self.early.push(number);
+                } else {
+                    self.pass_on(number);
+                }
+            }
+            // The thread cannot end while we hold its receiver; if it did, poll.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
+        }
+    }
+
+    /// Whether the tasks of a launcher have had the time to set their handlers.
+    fn listens(&self) -> bool {
+        self.began.elapsed() >= BEFORE_LISTENING
+    }
+
+    fn pass_on(&mut self, number: i32) {
+        if let Some((signal, asks_to_end)) = self.group.pass_on(number, self.plan.warn_signal) {
+            note!("passing {} on", group::name(signal));
+            if asks_to_end && self.cause == Cause::Itself {
+                self.cause = Cause::Signalled;
+            }
+        }
+    }
+
+    /// `in 00:05:00` or `passed 00:01:00 ago`.
+    fn limit_in_words(&self) -> String {
+        let Some(limit) = self.limit() else { return "unknown".into() };
+        let now = Instant::now();
+        match limit.checked_duration_since(now) {
+            Some(left) => format!("in {}", format_duration(round(left))),
+            None => format!("passed {} ago", format_duration(round(now - limit))),
+        }
+    }
+}

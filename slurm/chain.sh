@@ -1,0 +1,67 @@
+#!/bin/sh
+# The chain codec -> latents -> operator -> evaluation as four jobs, each of which starts itself again until
+# it is done and then lets the next one go: longhaul-slurm(7).
+#   chain.sh [--site FILE] CODEC.yaml OPERATOR.yaml SPLIT FOLDER [OPTIONS OF sbatch]
+# Makes FOLDER/{codec,latents,operator,evaluation}, with the output of each job in it. SPLIT is what ds-prep
+# split wrote. The operator learns from FOLDER/latents, whatever OPERATOR.yaml says of data.train and
+# data.validation. Paths are those of the present folder. Given again, it submits what is neither finished
+# nor in the queue.
+#
+# A link that fails is held in the queue, and the links after it keep waiting: mend the cause, then
+# `scontrol release JOB`.
+#
+#   LONGHAUL_SLURM     the folder of train.sbatch; that of this file
+#   EVALUATE_OPTIONS   words for evaluate; "--steps 16", which wants trajectories of 17 frames and more
+set -eu
+site=
+if [ "${1-}" = --site ] && [ $# -gt 2 ]; then
+    site=$2
+    shift 2
+fi
+if [ $# -lt 4 ]; then
+    sed -n 's/^#   //p' "$0" >&2
+    exit 2
+fi
+codec=$1 operator=$2 split=$3 folder=${4%/}
+shift 4
+case $folder in
+*%* | *\\*)
+    echo "chain.sh: FOLDER is $folder: SLURM would write the output elsewhere, for it replaces % and \\" >&2
+    exit 2
+    ;;
+esac
+for file in "$codec" "$operator" "$split"; do
+    if [ ! -r "$file" ]; then
+        echo "chain.sh: cannot read $file" >&2
+        exit 66
+    fi
+done
+slurm=${LONGHAUL_SLURM:-$(cd "$(dirname "$0")" && pwd)}
+options=$*
+mkdir -p "$folder"
+
+# submit NAME JOB-BEFORE COMMAND...: the id of the job that NAME is; nothing for what is finished.
+submit() {
+    name=$1 before=$2
+    shift 2
+    # shellcheck disable=SC2086 # several words
+    timekeep submit ${site:+--site "$site"} "$folder/$name" -- sbatch --parsable \
+        --job-name="$name" --output="$folder/$name/slurm-%j.out" --export=ALL,LONGHAUL_ON_FAILURE=hold \
+        ${before:+--dependency=afterok:"$before"} $options "$slurm/train.sbatch" "$@"
+}
+
+first=$(submit codec "" train-stage codec -c "$codec" --run "$folder/codec")
+# Latents of a codec that is trained on are not finished.
+[ -z "$first" ] || rm -f "$folder/latents/status.json"
+second=$(submit latents "$first" \
+    latent-cache make --codec "$folder/codec" --split "$split" -o "$folder/latents")
+third=$(submit operator "$second" train-stage operator -c "$operator" --run "$folder/operator" \
+    -o data.train="$folder/latents/train" -o data.validation="$folder/latents/validation")
+if [ -e "$folder/evaluation/metrics.json" ]; then
+    last=
+else
+    # shellcheck disable=SC2086 # several words
+    last=$(submit evaluation "$third" evaluate --codec "$folder/codec" --operator "$folder/operator" \
+        --split "$split" ${EVALUATE_OPTIONS:---steps 16} -o "$folder/evaluation" --force)
+fi
+echo "${first:-done} ${second:-done} ${third:-done} ${last:-done}"

@@ -1,0 +1,251 @@
+//! Faults that one rank meets: its disk, its memory, its life. Nothing hangs, nothing is lost, and the next
+//! start ends with the bits of a run that met none.
+
+use super::common::run::{self, Hold, Random, Run, records, send, status, wait_until};
+use super::common::shell;
+use super::ranks::{can_start, outcome, prepare, processes, same, start, start_each};
+use std::path::{Path, PathBuf};
+use unix::fail::POINTS;
+
+const UPDATES: u64 = 60;
+/// Of a run to which something happens while its first rank is held (log record 30), and enough after it.
+const LONG: u64 = 200;
+/// What the ranks of such a run have in their environment.
+const HELD: [&str; 2] = ["FAIL=log.write:30=hold", "RANK=1"];
+
+/// A folder with data, the updates of a run that is to be disturbed, and one that was not.
+struct Ground {
+    folder: tempfile::TempDir,
+    updates: u64,
+    whole: Vec<String>,
+}
+
+impl Ground {
+    fn new(updates: u64, change: &[(&str, &str)]) -> Self {
+        let all = format!("updates: {updates}");
+        let mut all = vec![("updates: 400", all.as_str())];
+        all.extend(change);
+        let folder = prepare(&all);
+        let (status, talk) = run::train(folder.path(), "whole", &[]);
+        assert_eq!(status, Some(0), "{talk}");
+        let whole = outcome(&folder.path().join("whole"), updates);
+        Self { folder, updates, whole }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn run(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Goes on on two ranks, to the end; the run then is as if nothing had been.
+    fn goes_on(&self, name: &str) {
+        wait_until(|| processes(self.path(), name).is_empty());
+        let (status, talk) = start(self.path(), 2, name, &[]).end();
+        assert_eq!(status, Some(0), "{name}: {talk}");
+        same(&outcome(&self.run(name), self.updates), &self.whole, name);
+        run::is_sound(self.path(), name);
+    }
+
+    /// The run has ended with the tensors it should have; of its records some may be missing.
+    fn has_its_tensors(&self, name: &str) {
+        let found = outcome(&self.run(name), self.updates);
+        let other = found.iter().find(|found| !self.whole.contains(found));
+        assert!(other.is_none(), "{name}: {other:?}");
+        let tensors = |all: &[String]| all.iter().filter(|line| !line.starts_with('{')).count();
+        assert!(tensors(&found) > 5 && tensors(&found) == tensors(&self.whole), "{name}");
+    }
+}
+
+/// Waits until the first rank of a run is held at its log.
+fn is_held(job: &mut Run) {
+    wait_until(|| job.talk().contains("failpoint log.write:30") || !job.is_alive());
+    assert!(job.is_alive(), "{}", job.talk());
+}
+
+/// The points of a save, of the log and of the status, which are the first rank's: killed there, or with a
+/// disk that fails. In `make torture` each, at a random time.
+#[test]
+fn r01_the_first_rank_fails_at_a_point_of_a_save() {
+    if !can_start() {
+        return;
+    }
+    let seed = run::seed();
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let ground = Ground::new(UPDATES, &[]);
+    let all =
+        POINTS.iter().flat_map(|point| ["kill", "eio", "enospc"].map(|fault| (*point, fault)));
+    let all: Vec<(&str, &str)> = all.collect();
+    let some = ["kill", "enospc"].map(|fault| (POINTS[6 + random.below(12)], fault)).to_vec();
+    for (point, fault) in if run::torture() { all } else { some } {
+        let name = format!("{point}-{fault}");
+        let fail = format!("FAIL={point}:{}={fault}", 1 + random.below(9));
+        let (status, talk) = start_each(ground.path(), &[&fail, "RANK=1"], &name, &[]).end();
+        assert!(!talk.contains("panicked"), "{fail}: {talk}");
+        if !talk.contains("failpoint") {
+            // Seldom reached, such as those of pruning.
+            assert_eq!(status, Some(0), "{fail}: {talk}");
+        }
+        assert!(fault != "kill" || !talk.contains("failpoint") || status != Some(0), "{talk}");
+        if status == Some(0) {
+            ground.has_its_tensors(&name);
+        } else if point == "log.write" {
+            assert_eq!(start(ground.path(), 2, &name, &[]).end().0, Some(0), "{fail}: {talk}");
+            ground.has_its_tensors(&name);
+        } else {
+            ground.goes_on(&name);
+        }
+    }
+}
+
+#[test]
+fn r03_a_full_disk_at_the_end_is_told_once_and_ends_all_ranks() {
+    if !can_start() {
+        return;
+    }
+    let ground = Ground::new(UPDATES, &[]);
+    let settings = ["FAIL=save.begin:4+=enospc", "RANK=1"];
+    let (status, talk) = start_each(ground.path(), &settings, "run", &[]).end();
+    assert!(status.is_some_and(|status| status == 73 || status == 74), "{status:?} {talk}");
+    let lines = talk.lines().filter(|line| line.contains("No space left on device"));
+    assert_eq!(lines.filter(|line| !line.contains("warning")).count(), 1, "{talk}");
+    assert_eq!(run::status(&ground.run("run"))["state"], "failed");
+    ground.goes_on("run");
+}
+
+/// A disk that is really full for a while.
+#[test]
+fn r03_a_disk_that_fills_and_empties_costs_warnings() {
+    if !can_start() {
+        return;
+    }
+    let ground = Ground::new(LONG, &[]);
+    let small = ground.run("run");
+    std::fs::create_dir(&small).unwrap();
+    let mount = format!("mount -t tmpfs -o size=600k tmpfs '{}' 2>&1", small.display());
+    if shell(ground.path(), &mount).status != Some(0) {
+        eprintln!("SKIPPED: mounting a tmpfs needs root; the full disk was not tested");
+        return;
+    }
+    let looked = std::panic::catch_unwind(|| {
+        let hold = Hold::new(ground.path());
+        let mut job = start_each(ground.path(), &HELD, "run", &[]);
+        is_held(&mut job);
+        shell(&small, "cat /dev/zero > filler 2>/dev/null || true");
+        drop(hold);
+        wait_until(|| job.talk().contains("No space left on device") || !job.is_alive());
+        std::fs::remove_file(small.join("filler")).unwrap();
+        let (status, talk) = job.end();
+        assert!(talk.contains("warning"), "{talk}");
+        // Ended before there was room again: nothing but its end is missing.
+        if status != Some(0) {
+            assert!(status.is_some_and(|status| status == 73 || status == 74), "{talk}");
+            assert_eq!(start(ground.path(), 2, "run", &[]).end().0, Some(0));
+        }
+        ground.has_its_tensors("run");
+        run::is_sound(ground.path(), "run");
+    });
+    wait_until(|| processes(ground.path(), "run").is_empty());
+    assert_eq!(shell(ground.path(), "umount -l run").status, Some(0));
+    looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Somebody removes all checkpoints of a run at work.
+#[test]
+fn checkpoints_that_vanish_are_told_of_and_the_run_ends_well() {
+    if !can_start() {
+        return;
+    }
+    let ground = Ground::new(LONG, &[]);
+    let run = ground.run("run");
+    let hold = Hold::new(ground.path());
+    let mut job = start_each(ground.path(), &HELD, "run", &[]);
+    is_held(&mut job);
+    std::fs::rename(run.join("ckpt"), ground.path().join("gone")).unwrap();
+    drop(hold);
+    let (status, talk) = job.end();
+    assert_eq!(status, Some(0), "{talk}");
+    assert_eq!(talk.matches("with all checkpoints in it").count(), 1, "{talk}");
+    same(&outcome(&run, LONG), &ground.whole, "checkpoints vanished");
+    run::is_sound(ground.path(), "run");
+}
+
+#[test]
+fn r35_a_bit_that_differs_on_one_rank_is_found_and_in_no_checkpoint() {
+    if !can_start() {
+        return;
+    }
+    let ground = Ground::new(UPDATES, &[("ema: 0.9", "ema: 0.9, hash_every: 20")]);
+    // Found when it is looked for, or by the save that comes before that.
+    let all = [(20, 20), (23, 25), (36, 40)];
+    let one = Random(run::seed()).below(all.len());
+    for (nth, found) in if run::torture() { &all[..] } else { &all[one..=one] } {
+        let name = format!("flip-{nth}");
+        let fail = format!("FAIL=update.parameters:{nth}=flip");
+        let job = start_each(ground.path(), &["RANK=0", &fail], &name, &[]);
+        let (exit, talk) = job.end();
+        assert_eq!(exit, Some(75), "{talk}");
+        let told = talk.lines().filter(|line| line.contains("has other parameters"));
+        let told: Vec<&str> = told.collect();
+        let words = format!("after update {found} rank 1 on {}", unix::host::name());
+        assert!(!told.is_empty() && told[0].contains(&words), "{talk}");
+        let status = status(&ground.run(&name));
+        assert_eq!(status["state"], "stopped", "{status}");
+        assert!(status["reason"].as_str().unwrap().contains(&words), "{status}");
+        ground.goes_on(&name);
+    }
+}
+
+#[test]
+fn r10_a_wish_for_a_checkpoint_may_come_to_any_rank() {
+    if !can_start() {
+        return;
+    }
+    let seldom = [("validate_every: 11", "validate_every: 1000"), ("every: 5", "every: 1000")];
+    let ground = Ground::new(LONG, &seldom);
+    let run = ground.run("run");
+    let hold = Hold::new(ground.path());
+    let mut job = start_each(ground.path(), &HELD, "run", &[]);
+    is_held(&mut job);
+    let pids = processes(ground.path(), "run");
+    assert!(pids.len() == 2 && send(pids[1], "USR2"), "{pids:?}");
+    drop(hold);
+    let (status, talk) = job.end();
+    assert_eq!(status, Some(0), "{talk}");
+    let saved = records(&run).into_iter().filter(|record| record["kind"] == "checkpoint");
+    let saved: Vec<u64> = saved.map(|record| record["update"].as_u64().unwrap()).collect();
+    assert!(saved.len() == 2 && saved[0] >= 10 && saved[0] < LONG && saved[1] == LONG, "{saved:?}");
+    same(&outcome(&run, LONG), &ground.whole, "saved when told to");
+}
+
+/// It takes a quarter of a minute until a rank that is stopped is held for lost: in `make torture` only.
+#[test]
+fn r33_a_rank_that_is_stopped_ends_the_job_and_is_named() {
+    if !can_start() {
+        return;
+    }
+    if !run::torture() {
+        eprintln!(
+            "SKIPPED: ranks of a training run that are stopped: a minute; make torture has it"
+        );
+        return;
+    }
+    let ground = Ground::new(UPDATES, &[]);
+    for victim in [0, 1] {
+        let name = format!("stopped-{victim}");
+        let run = ground.run(&name);
+        let slow = ["FAIL=log.write:1+=sleep", "RANK=1"];
+        let mut job = start_each(ground.path(), &slow, &name, &[]);
+        job.wait_for_update(&run, 7);
+        let pids = processes(ground.path(), &name);
+        assert!(pids.len() == 2 && send(pids[victim], "STOP"), "{pids:?}");
+        let (status, talk) = job.end();
+        let words = format!("rank {victim} on {}", unix::host::name());
+        assert!(talk.contains(&words), "{talk}");
+        assert_eq!(status, Some(75), "{talk}");
+        ground.goes_on(&name);
+    }
+}

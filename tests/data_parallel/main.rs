@@ -1,0 +1,166 @@
+//! Training on several ranks, as `mpirun` starts them: the same bits for any number of ranks where that is
+//! asked for, every stop at one update, and no rank that waits for one that is gone.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod faults;
+mod ranks;
+
+use common::run::{self, Random, newest_update, records, send, wait_until};
+use ranks::{can_start, outcome, prepare, processes, same, start, start_each};
+use std::fs;
+use std::time::Duration;
+
+#[test]
+fn any_number_of_ranks_gives_the_same_bits() {
+    if !can_start() {
+        return;
+    }
+    let folder = prepare(&[("batch_size: 8", "batch_size: 8, accumulation: 2, clip: 0.5")]);
+    let folder = folder.path();
+    assert_eq!(run::train(folder, "one", &[]).0, Some(0));
+    let expected = outcome(&folder.join("one"), 400);
+    for (ranks, more) in [(2, &[][..]), (4, &["-o", "optimizer.shard=true"])] {
+        let name = format!("of-{ranks}");
+        let (status, talk) = start(folder, ranks, &name, more).end();
+        assert_eq!(status, Some(0), "{talk}");
+        same(&outcome(&folder.join(&name), 400), &expected, &name);
+        let files = fs::read_dir(folder.join(&name).join("ckpt/step-00000400")).unwrap();
+        let names = files.map(|f| f.unwrap().file_name().into_string().unwrap());
+        let shards = names.filter(|name| name.starts_with("optim-")).count();
+        assert_eq!(shards, if more.is_empty() { 1 } else { ranks });
+        run::is_sound(folder, &name);
+    }
+    // A finished run is finished for all.
+    let (status, talk) = start(folder, 2, "of-2", &[]).end();
+    assert_eq!(status, Some(0), "{talk}");
+    assert_eq!(talk.matches("nothing to do").count(), 1, "{talk}");
+}
+
+/// The world changes at every stop: 2, 4, 1, 2 with shards, 4. One rank gets the signal.
+#[test]
+fn a_signal_to_one_rank_stops_all_and_any_number_goes_on() {
+    if !can_start() {
+        return;
+    }
+    let seed = run::seed();
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let folder = prepare(&[]);
+    let folder = folder.path();
+    assert_eq!(run::train(folder, "whole", &[]).0, Some(0));
+    let shard = &["-o", "optimizer.shard=true"][..];
+    let worlds = [(2, &[][..]), (4, &[]), (1, &[]), (2, shard), (4, &[])];
+    let (mut stops, mut runs) = (0, 0);
+    // One run is enough, unless this test is held up and a start comes to its end before the signal.
+    while stops < 2 {
+        let name = format!("run-{runs}");
+        let run = folder.join(&name);
+        runs += 1;
+        assert!(runs < 10, "too few stops to mean anything: {stops}");
+        for (part, (ranks, more)) in worlds.into_iter().enumerate() {
+            let mut job = start(folder, ranks, &name, more);
+            let until = newest_update(&run) + 10 + random.below(60) as u64;
+            job.wait_for_update(&run, until);
+            let pids = processes(folder, &name);
+            let signal = ["TERM", "USR1", "INT"][random.below(3)];
+            let told = part < 4 && pids.len() == ranks && send(pids[random.below(ranks)], signal);
+            let (status, talk) = job.end();
+            if told && status == Some(75) {
+                assert!(talk.contains("signal"), "{talk}");
+                stops += 1;
+            } else {
+                let is_over = !told || newest_update(&run) == 400;
+                assert!(status == Some(0) && is_over, "{ranks} ranks, {signal}: {status:?} {talk}");
+            }
+        }
+        same(&outcome(&run, 400), &outcome(&folder.join("whole"), 400), "stopped and gone on");
+    }
+}
+
+/// kill -9 at random moments, of a random rank: all are gone soon, and what stands is gone on from by any
+/// number of ranks; run after run, until it was done often enough.
+#[test]
+fn a_rank_that_dies_takes_all_down_and_nothing_is_lost() {
+    if !can_start() {
+        return;
+    }
+    let seed = run::seed();
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let folder = prepare(&[]);
+    let folder = folder.path();
+    assert_eq!(run::train(folder, "whole", &[]).0, Some(0));
+    let whole = outcome(&folder.join("whole"), 400);
+    let (mut kills, mut runs) = (0, 0);
+    while kills < run::rounds(3, 100) {
+        runs += 1;
+        assert!(runs <= 10 * run::rounds(3, 100), "only {kills} kills came in time");
+        let name = format!("run-{runs}");
+        let run = folder.join(&name);
+        while kills < run::rounds(3, 100) {
+            let ranks = [1, 2, 4][random.below(3)];
+            let mut job = start(folder, ranks, &name, &[]);
+            let until = newest_update(&run) + 6 + random.below(30) as u64;
+            job.wait_for_update(&run, until);
+            std::thread::sleep(Duration::from_millis(random.below(20) as u64));
+            let pids = processes(folder, &name);
+            if pids.len() < ranks {
+                break; // at its end already
+            }
+            let killed = send(pids[random.below(ranks)], "KILL");
+            let (status, talk) = job.end();
+            if status == Some(0) || !killed {
+                let is_over = newest_update(&run) == 400;
+                assert!(is_over, "killed: {killed}, and ended with {status:?}: {talk}");
+                break;
+            }
+            wait_until(|| processes(folder, &name).is_empty());
+            kills += 1;
+        }
+        let (status, talk) = start(folder, 2, &name, &[]).end();
+        assert_eq!(status, Some(0), "{talk}");
+        same(&outcome(&run, 400), &whole, &format!("{kills} times killed and gone on"));
+    }
+    println!("{kills} kills in {runs} runs");
+}
+
+#[test]
+fn what_ranks_cannot_share_is_told_once() {
+    if !can_start() {
+        return;
+    }
+    let folder = prepare(&[]);
+    let folder = folder.path();
+    for (ranks, more, expected, words) in [
+        (3, &["-o", "training.deterministic=false"][..], 78, "cannot be shared equally by 3 ranks"),
+        (3, &[], 78, "which 3 ranks cannot share"),
+        (2, &["-o", "data.stats=none.json"], 66, "none.json"),
+    ] {
+        let (status, talk) = start(folder, ranks, "run", more).end();
+        assert_eq!(status, Some(expected), "{talk}");
+        assert_eq!(talk.matches(words).count(), 1, "{talk}");
+    }
+    // Of a configuration all see the same faults; what one rank alone has it says itself.
+    let wrong = ["-o", "training.updates=many", "-o", "nonsense=1"];
+    let (status, talk) = start(folder, 4, "run", &wrong).end();
+    assert_eq!(status, Some(78), "{talk}");
+    for words in ["training.updates", "nonsense"] {
+        assert_eq!(talk.lines().filter(|line| line.contains(words)).count(), 1, "{talk}");
+    }
+    let seeds = ["SEED=4", "SEED=four", "SEED=4"];
+    let (status, talk) = start_each(folder, &seeds, "run", &["-o", "seed=${SEED}"]).end();
+    assert_eq!(status, Some(78), "{talk}");
+    let told: Vec<&str> = talk.lines().filter(|line| line.contains("seed")).collect();
+    assert!(told.len() == 1 && told[0].starts_with("train-stage[1/3]: "), "{talk}");
+    let (status, _) = start(folder, 2, "run", &["-o", "training.updates=30"]).end();
+    assert_eq!(status, Some(0));
+    let (status, talk) = start(folder, 2, "run", &["-o", "seed=4"]).end();
+    assert_eq!(status, Some(78), "{talk}");
+    assert_eq!(talk.matches("was made with another configuration").count(), 1, "{talk}");
+    let starts = records(&folder.join("run"));
+    assert!(starts.iter().any(|r| r["kind"] == "start" && r["ranks"] == 2));
+    let update = starts.iter().find(|r| r["kind"] == "update").unwrap();
+    assert!(update["communication"].is_f64() && update["waited"].is_f64(), "{update}");
+}

@@ -1,0 +1,174 @@
+//! Imports of files that take their time: gone on with after a kill, in memory that does not grow.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::run;
+use data::field::Field;
+use rustix::process::{Pid, Signal, kill_process};
+
+const TRAJECTORIES: usize = 384;
+const FRAMES: usize = 8;
+const POINTS: usize = 16384;
+/// Numbers of a trajectory, half a MiB.
+const LEN: usize = FRAMES * POINTS;
+/// The file has 192 MiB; a process that imports it may have a third of it.
+const MEMORY: u64 = 64 << 20;
+
+/// A file of NumPy with holes: the first number of each trajectory is its own plus 1, the others are 0.
+fn source(path: &Path) {
+    let mut header = format!(
+        "{{'descr': '<f4', 'fortran_order': False, 'shape': ({TRAJECTORIES}, {FRAMES}, {POINTS}), }}"
+    );
+    header.push_str(&" ".repeat(117 - header.len()));
+    let header = [b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes(), b"\n"].concat();
+    let file = File::create(path).unwrap();
+    file.write_all_at(&header, 0).unwrap();
+    file.set_len(128 + 4 * (TRAJECTORIES * LEN) as u64).unwrap();
+    for n in 0..TRAJECTORIES {
+        file.write_all_at(&(n as f32 + 1.0).to_le_bytes(), 128 + 4 * (n * LEN) as u64).unwrap();
+    }
+}
+
+fn import(folder: &Path) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ds-prep"));
+    command.args(["import", "large_nu0.1.npy", "-o", "in", "--threads", "2", "--json"]);
+    command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// The most memory that a process had so far, in bytes; `None` once it is gone.
+fn peak(child: &Child) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10)
+}
+
+/// How many trajectories the record of an unfinished import says are durable.
+fn durable(record: &Path) -> usize {
+    let text = fs::read_to_string(record).unwrap_or_default();
+    let number =
+        |line: &str| line.strip_prefix("{\"trajectories\":")?.strip_suffix('}')?.parse().ok();
+    text.lines().filter_map(number).next_back().unwrap_or(0)
+}
+
+/// An import at work of which a part of the trajectories is durable. Where this test is held up it may be over
+/// before that is seen; then there is another.
+fn under_way(folder: &Path, least: usize) -> Child {
+    let record = folder.join("in/.large_nu0.1.hdf5.partial.jsonl");
+    let deadline = Instant::now() + Duration::from_secs(300);
+    let mut child = import(folder);
+    while durable(&record) < least {
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success(), "{status}");
+            fs::remove_file(folder.join("in/large_nu0.1.hdf5")).unwrap();
+            child = import(folder);
+        }
+        assert!(Instant::now() < deadline, "too slow, or always too fast");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child
+}
+
+/// Calls `interrupt` with imports under way until one had still something to do.
+fn interrupted(folder: &Path, least: usize, interrupt: impl Fn(&mut Child)) -> Child {
+    let made = folder.join("in/large_nu0.1.hdf5");
+    let record = folder.join("in/.large_nu0.1.hdf5.partial.jsonl");
+    for _ in 0..20 {
+        let mut child = under_way(folder, least);
+        interrupt(&mut child);
+        if !made.exists() && durable(&record) < TRAJECTORIES * 9 / 10 {
+            return child;
+        }
+        if made.exists() {
+            assert_eq!(Field::open(&made).unwrap().trajectories(), TRAJECTORIES, "half of a file");
+        }
+        let _ = child.kill(); // it has ended
+        let _ = child.wait();
+        fs::remove_dir_all(folder.join("in")).unwrap();
+    }
+    panic!("it was always over before it was interrupted");
+}
+
+#[test]
+fn a_killed_import_goes_on_and_memory_does_not_grow_with_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    source(&folder.join("large_nu0.1.npy"));
+    let made = folder.join("in/large_nu0.1.hdf5");
+    let record = folder.join("in/.large_nu0.1.hdf5.partial.jsonl");
+    let mut killed = interrupted(folder, TRAJECTORIES * 6 / 10, |child| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    });
+    assert!(!killed.wait().unwrap().success());
+    let done = durable(&record);
+    assert!(!made.exists() && done < TRAJECTORIES, "{done}");
+    // As if it had died in the middle of a line.
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, format!("{text}{{\"trajec")).unwrap();
+
+    let seen = run(folder, "", &["import", "large_nu0.1.npy", "-o", "in"]);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let goes_on = format!("goes on after {done} of {TRAJECTORIES} trajectories");
+    assert!(seen.stderr.contains(&goes_on), "{}", seen.stderr);
+    let names: Vec<_> =
+        fs::read_dir(folder.join("in")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["large_nu0.1.hdf5"], "what was left is gone");
+    let field = Field::open(&made).unwrap();
+    let mut values = vec![0.0; LEN];
+    for n in 0..TRAJECTORIES {
+        field.read(n, &mut values).unwrap();
+        assert!(values[0] == n as f32 + 1.0 && values[1..].iter().all(|v| *v == 0.0), "{n}");
+    }
+
+    // Anew and undisturbed: the same file, in little memory.
+    let before = fs::read(&made).unwrap();
+    let mut most = 0;
+    // Seen where this test runs at all while it works.
+    for _ in 0..20 {
+        fs::remove_file(&made).unwrap();
+        let mut child = import(folder);
+        while child.try_wait().unwrap().is_none() {
+            most = most.max(peak(&child).unwrap_or(0));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if most > 0 {
+            break;
+        }
+    }
+    assert!(0 < most && most < MEMORY, "{most} bytes");
+    assert!(fs::read(&made).unwrap() == before, "another file than after a kill");
+}
+
+#[test]
+fn another_import_of_the_same_file_waits_its_turn_and_another_plan_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    source(&folder.join("large_nu0.1.npy"));
+    let record = folder.join("in/.large_nu0.1.hdf5.partial.jsonl");
+    let mut child = interrupted(folder, 1, |child| {
+        kill_process(Pid::from_child(child), Signal::STOP).unwrap();
+        let stat = format!("/proc/{}/stat", child.id());
+        let state = || fs::read_to_string(&stat).unwrap_or_default();
+        while !state().contains(") T ") && !state().contains(") Z ") {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let words = ["import", "large_nu0.1.npy", "-o", "in"];
+    let busy = run(folder, "", &words);
+    assert_eq!(busy.status, Some(75), "{}", busy.stderr);
+    assert!(busy.stderr.contains("another process is making it"), "{}", busy.stderr);
+    // Waits for the process until it goes on.
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(75));
+    assert!(record.exists(), "kept for the next start");
+
+    let few = run(folder, "", &[&words[..], &["--samples", "3"]].concat());
+    assert_eq!((few.status, few.stderr.contains("goes on")), (Some(0), false), "{}", few.stderr);
+    assert_eq!(Field::open(&folder.join("in/large_nu0.1.hdf5")).unwrap().trajectories(), 3);
+    assert!(!record.exists());
+}

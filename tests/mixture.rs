@@ -1,0 +1,158 @@
+//! A run on several data sets, each in its proportion: stopped or over ranks it reads the same, and what
+//! cannot be read together is refused.
+
+mod common;
+
+use common::run::{Random, newest_update, seed, start};
+use common::shell;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const CODEC: &str = "seed: 3
+data:
+  split: a.json
+  stats: a.stats.json
+  others: [{split: b.json, stats: b.stats.json, weight: 3}]
+model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}
+loss: {}
+training: {updates: 300, batch_size: 8, log_every: 1, validate_every: 100, deterministic: true}
+optimizer: {method: {kind: sgd, momentum: 0.9}, learning_rate: 1e-2}
+checkpoint: {every: 10}
+";
+
+const OPERATOR: &str = "seed: 3
+data:
+  train: latents-a/train
+  validation: latents-a/validation
+  others: [{train: latents-b/train, validation: latents-b/validation}]
+model: {core: {kind: pdet_stack, hidden: 16, depth: 1, filter: 3}}
+loss: {validation_steps: 2}
+training: {updates: 6, batch_size: 4}
+optimizer: {method: {kind: adamw}, learning_rate: 3e-3}
+";
+
+/// Two data sets of different length and different numbers of frames, one of another grid, a run on two.
+fn prepare(folder: &Path) {
+    std::fs::write(folder.join("codec.yaml"), CODEC).unwrap();
+    std::fs::write(folder.join("operator.yaml"), OPERATOR).unwrap();
+    let seen = shell(
+        folder,
+        "ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 21 --seed 5 -o a
+         ds-prep gen burgers --parameter 0.1 --samples 20 --grid 64 --frames 11 --seed 6 -o b
+         ds-prep gen burgers --parameter 0.1 --samples 10 --grid 32 --frames 11 --seed 7 -o c
+         for set in a b c; do
+           ds-prep split $set/*.hdf5 --seed 5 -o $set.json
+           ds-prep stats $set.json -o $set.stats.json
+         done
+         train-stage codec -c codec.yaml --run whole",
+    );
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+}
+
+/// Hashes of the last checkpoint's tensors.
+fn outcome(folder: &Path, run: &str) -> BTreeMap<String, String> {
+    let last = folder.join(run).join("ckpt/step-00000300");
+    let files = std::fs::read_dir(last).unwrap().map(|entry| entry.unwrap().path());
+    files
+        .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
+        .map(|path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, unix::publish::hash_file(&path).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn several_data_sets_are_read_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    let expected = outcome(folder, "whole");
+
+    // Stopped again and again: on a machine that holds this test up, perhaps in several runs.
+    let (seed, mut stops, mut runs) = (seed(), 0, 0);
+    let mut random = Random(seed);
+    while stops < 3 {
+        let name = format!("stopped-{runs}");
+        runs += 1;
+        assert!(runs < 20, "seed {seed}: only {stops} stops, each run was over too soon");
+        loop {
+            let mut child = start(folder, &name, &[]);
+            let run = folder.join(&name);
+            let until = newest_update(&run) + 1 + random.below(80) as u64;
+            child.wait_for_update(&run, until);
+            child.signal("TERM");
+            match child.end() {
+                (Some(0), _) => break,
+                (Some(75), _) => stops += 1,
+                (other, talk) => panic!("seed {seed}: {other:?} {talk}"),
+            }
+        }
+        assert_eq!(outcome(folder, &name), expected, "seed {seed}, after {stops} stops");
+    }
+
+    // Weights count, and so does a set with weight 0, whose statistics do not.
+    for (run, more, same) in [
+        ("equal", "-o 'data.others=[{split: b.json, stats: b.stats.json}]'", false),
+        ("alone", "-o data.others=[]", false),
+        (
+            "scaled",
+            "-o data.weight=0.5 -o 'data.others=[{split: b.json, stats: b.stats.json, weight: 1.5}]'",
+            true,
+        ),
+    ] {
+        let script = format!("train-stage codec -c codec.yaml {more} --run {run}");
+        assert_eq!(shell(folder, &script).status, Some(0));
+        assert_eq!(outcome(folder, run) == expected, same, "{run}");
+    }
+
+    // Two ranks read what one does.
+    if shell(folder, "command -v mpirun").status == Some(0) {
+        let seen = shell(
+            folder,
+            "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+             mpirun --bind-to none --oversubscribe -n 2 train-stage codec -c codec.yaml --run ranks",
+        );
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        assert_eq!(outcome(folder, "ranks"), expected);
+    } else {
+        eprintln!("SKIPPED: no mpirun; `make deps` installs it");
+    }
+
+    // What was trained on is known of each.
+    let seen = shell(
+        folder,
+        "for set in a b; do
+           latent-cache make --codec whole --split $set.json -o latents-$set
+         done
+         train-stage operator -c operator.yaml --run operator
+         evaluate --codec whole --operator operator --split b.json --on validation --steps 2 -o report",
+    );
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert!(!seen.stderr.contains("another split"), "{}", seen.stderr);
+    let seen = shell(folder, "evaluate --codec whole --split c.json --on validation -o other");
+    assert_ne!(seen.status, Some(0), "a set of another grid");
+}
+
+#[test]
+fn what_cannot_be_read_together_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    for (others, status, words) in [
+        ("[{split: c.json, stats: c.stats.json}]", 65, "only fields of one kind"),
+        ("[{split: b.json, stats: a.stats.json}]", 65, "a.stats.json"),
+        ("[{split: d.json, stats: a.stats.json}]", 66, "d.json"),
+        ("[{split: b.json, stats: b.stats.json, weight: -1}]", 78, "data.others[0].weight"),
+    ] {
+        let script =
+            format!("train-stage codec -c codec.yaml -o 'data.others={others}' --run x --check");
+        let seen = shell(folder, &script);
+        assert_eq!(seen.status, Some(status), "{others}: {}", seen.stderr);
+        assert!(seen.stderr.contains(words), "{others}: {}", seen.stderr);
+        assert!(!folder.join("x").exists());
+    }
+    // A run goes on with the same data only.
+    let seen = shell(folder, "train-stage codec -c codec.yaml -o data.weight=2 --run whole");
+    assert_eq!(seen.status, Some(78), "{}", seen.stderr);
+}

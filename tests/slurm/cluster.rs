@@ -1,0 +1,123 @@
+//! A cluster of `cluster.sh` for as long as a value lives, and questions to it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{Seen, shell};
+
+/// A real SLURM on this machine.
+pub struct Cluster {
+    process: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Starts one; nothing where SLURM is not installed.
+    pub fn start() -> Option<Self> {
+        let path = std::env::var("PATH").unwrap() + ":/usr/sbin:/sbin";
+        let has = |name: &str| path.split(':').any(|folder| Path::new(folder).join(name).exists());
+        if !["slurmctld", "slurmd", "sbatch", "srun"].iter().all(|name| has(name)) {
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slurm/cluster.sh");
+        let mut process = Command::new("sh")
+            .arg(script)
+            .arg(folder.path().join("slurm"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "the cluster did not start: see above");
+        Some(Self { process, folder })
+    }
+
+    /// A folder for everything of one scenario, removed with the cluster.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let folder = self.folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    /// A script with this build's programs and this cluster's commands.
+    pub fn shell(&self, folder: &Path, script: &str) -> Seen {
+        let conf = self.folder.path().join("slurm/slurm.conf");
+        let root = env!("CARGO_MANIFEST_DIR");
+        // Nothing of it limits how long a run takes: margins that are meant for hours are out of the way.
+        let before =
+            format!("export SLURM_CONF={} SLURM={root}/slurm LONGHAUL_MARGIN=5s\n", conf.display());
+        shell(folder, &(before + script))
+    }
+
+    /// The same, which must succeed; its stdout without the last newline.
+    pub fn said(&self, folder: &Path, script: &str) -> String {
+        let seen = self.shell(folder, script);
+        assert_eq!(seen.status, Some(0), "{script}\n{}{}", seen.stdout, seen.stderr);
+        seen.stdout.trim_end().into()
+    }
+
+    /// A field of `scontrol show job`; empty for a job that SLURM does not know.
+    pub fn field(&self, job: &str, key: &str) -> String {
+        let seen = self.shell(self.folder.path(), &format!("scontrol show job -o {job}"));
+        let words = seen.stdout.split_ascii_whitespace();
+        let value = words.filter_map(|word| word.strip_prefix(key)?.strip_prefix('=')).next();
+        value.unwrap_or_default().into()
+    }
+
+    /// Waits until the job is in one of these states; the one that it is in.
+    pub fn wait_for(&self, job: &str, states: &[&str]) -> String {
+        let started = Instant::now();
+        loop {
+            let state = self.field(job, "JobState");
+            if states.contains(&state.as_str()) {
+                return state;
+            }
+            assert!(
+                started.elapsed() < Duration::from_secs(600),
+                "job {job} is {state}, not one of {states:?}: {}",
+                self.shell(self.folder.path(), &format!("scontrol show job {job}")).stdout
+            );
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+
+    /// Waits until the job is done and has succeeded.
+    pub fn wait_for_success(&self, job: &str, folder: &Path) {
+        let state =
+            self.wait_for(job, &["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"]);
+        assert_eq!(state, "COMPLETED", "job {job}: {}", output(folder, job));
+    }
+}
+
+/// The daemons and whatever jobs are left end with the cluster.
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(mut stdin) = self.process.stdin.take() {
+            let _ = stdin.flush(); // closing it is the sign
+        }
+        let _ = self.process.wait();
+    }
+}
+
+/// What a job of `train.sbatch` wrote.
+pub fn output(folder: &Path, job: &str) -> String {
+    std::fs::read_to_string(folder.join(format!("slurm-{job}.out"))).unwrap_or_default()
+}
+
+/// Processes whose environment has all of these, and the daemons whose command line has them.
+pub fn processes(marks: &[&str]) -> Vec<i32> {
+    let of = |id: i32| {
+        let read = |name: &str| std::fs::read(format!("/proc/{id}/{name}")).unwrap_or_default();
+        let has =
+            |text: &[u8], mark: &str| text.split(|b| *b == 0).any(|part| part == mark.as_bytes());
+        let (environment, command) = (read("environ"), read("cmdline"));
+        marks.iter().all(|mark| has(&environment, mark) || has(&command, mark))
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter(|id| of(*id)).collect()
+}

@@ -1,0 +1,139 @@
+#!/bin/sh
+# A real SLURM on this machine, for as long as somebody holds the other end of stdin.
+#   cluster.sh FOLDER     FOLDER is empty or absent, and holds everything: configuration, state, logs
+# Says "ready" when jobs can be submitted, with SLURM_CONF=FOLDER/slurm.conf. At the end of stdin, which
+# comes too when the holder is killed, the daemons and whatever the jobs left are ended.
+#
+# Five nodes of 16 processors, n1 to n5, are five slurmd on this machine. Partition `main` is for
+# everything, `low` has a grace of 5 s and yields to `high`, and nodes of `frail` may be killed. Jobs are
+# not confined and there is no authentication, so nothing is needed but Debian's slurm-wlm; as a user other
+# than root, jobs are of that user. Each cluster looks for ports that are free, so that many run at a time.
+set -u
+mkdir -p "$1" || exit 73
+folder=$(cd "$1" && pwd)
+conf=$folder/slurm.conf
+PATH=$PATH:/usr/sbin:/sbin
+SLURM_CONF=$conf
+export PATH SLURM_CONF
+nodes="n1 n2 n3 n4 n5"
+
+# Whether a process listens on a port.
+taken() {
+    grep -qsi "^ *[0-9]*: [0-9A-F]*:$(printf '%04X' "$1") [0-9A-F:]* 0A" /proc/net/tcp /proc/net/tcp6
+}
+
+# Six ports in a row that are free, below those that the system hands out.
+free_ports() {
+    try=$$
+    while :; do
+        try=$((try * 7919 % 12000 + 1))
+        base=$((20000 + try))
+        for port in 0 1 2 3 4 5; do
+            if taken $((base + port)); then continue 2; fi
+        done
+        echo "$base"
+        return
+    done
+}
+
+# cred_expire is also the time that a requeued job waits. Times are far below what a site would choose.
+# Numbers of jobs differ between clusters: PMIx names folders in /tmp by them.
+configure() {
+    base=$1
+    cat >"$conf" <<END
+ClusterName=test
+SlurmctldHost=$(hostname)(127.0.0.1)
+SlurmctldPort=$base
+SlurmUser=$(id -un)
+SlurmdUser=$(id -un)
+AuthType=auth/none
+CredType=cred/none
+AuthInfo=cred_expire=5
+FirstJobId=$((base * 100))
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=$folder/spool/%n
+SlurmctldPidFile=$folder/slurmctld.pid
+SlurmdPidFile=$folder/slurmd-%n.pid
+SlurmctldLogFile=$folder/slurmctld.log
+SlurmdLogFile=$folder/slurmd-%n.log
+SlurmctldDebug=info
+SlurmdDebug=info
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min_interval=100000,max_rpc_cnt=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+KillWait=5
+MinJobAge=300
+SlurmctldTimeout=10
+SlurmdTimeout=10
+ReturnToService=2
+InactiveLimit=0
+NodeName=n[1-5] NodeHostname=$(hostname) NodeAddr=127.0.0.1 Port=[$((base + 1))-$((base + 5))] CPUs=16 State=UNKNOWN
+PartitionName=main Nodes=n[1-2] Default=YES PriorityTier=1 PreemptMode=OFF
+PartitionName=frail Nodes=n[4-5] PriorityTier=1 PreemptMode=OFF
+PartitionName=low Nodes=n3 PriorityTier=1 GraceTime=5 PreemptMode=REQUEUE
+PartitionName=high Nodes=n3 PriorityTier=2 PreemptMode=OFF
+END
+    # Later versions want control groups even where nothing uses them, and 22.05 cannot be told not to.
+    case $(slurmd -V) in
+    *" 22."*) ;;
+    *) echo "CgroupPlugin=disabled" >"$folder/cgroup.conf" ;;
+    esac
+}
+
+# Everything that was started with this configuration carries it in its environment, except the daemons of
+# steps from 23.11 on, which carry the number of the job in their name.
+marked() {
+    for environment in /proc/[0-9]*/environ; do
+        process=${environment#/proc/}
+        process=${process%/environ}
+        if [ "$process" -eq $$ ]; then continue; fi
+        if grep -qsz "^SLURM_CONF=$conf\$" "$environment" ||
+            grep -qs "^slurmstepd: \[${base}[0-9][0-9]\." "/proc/$process/cmdline"; then
+            echo "$process"
+        fi
+    done
+}
+
+tear_down() {
+    trap '' EXIT HUP INT TERM
+    for attempt in 1 2 3; do
+        # shellcheck disable=SC2046 # a word for each process
+        kill -KILL $(marked) 2>/dev/null
+        sleep "0.$attempt"
+    done
+}
+
+start() {
+    configure "$(free_ports)"
+    mkdir -p "$folder/state"
+    slurmctld -D -c >/dev/null 2>"$folder/slurmctld.err" &
+    for node in $nodes; do
+        mkdir -p "$folder/spool/$node"
+        slurmd -D -N "$node" >/dev/null 2>"$folder/slurmd-$node.err" &
+    done
+    waited=0
+    until [ "$(sinfo -h -N -t idle -o %N 2>/dev/null | sort -u | wc -l)" -eq 5 ]; do
+        waited=$((waited + 1))
+        if [ "$waited" -gt 300 ]; then return 1; fi
+        sleep 0.1
+    done
+}
+
+base=none
+trap tear_down EXIT
+trap 'exit 1' HUP INT TERM
+if ! start; then
+    tail -n 20 "$folder"/*.err "$folder"/*.log >&2
+    exit 1
+fi
+echo ready
+while read -r _; do :; done

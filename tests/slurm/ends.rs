@@ -1,0 +1,47 @@
+//! Jobs that are not to go on.
+
+use std::path::Path;
+
+use super::cluster::{Cluster, output};
+use super::common::run::wait_until;
+
+/// A job that SLURM may not start again ends with 75 and says what is to be done.
+pub fn r21_not_to_be_requeued(cluster: &Cluster, folder: &Path) {
+    let command = "sbatch --parsable --no-requeue $SLURM/train.sbatch sh -c 'exit 75'";
+    let job = cluster.said(folder, command);
+    cluster.wait_for(&job, &["FAILED"]);
+    assert_eq!(cluster.field(&job, "ExitCode"), "75:0");
+    assert_eq!(cluster.field(&job, "Restarts"), "0");
+    let said = output(folder, &job);
+    assert!(said.contains("--no-requeue") && said.contains("submitted again, goes on"), "{said}");
+}
+
+/// A run that fails for ever is started as often as it may be, and then not again.
+pub fn started_too_often(cluster: &Cluster, folder: &Path) {
+    let command = "sbatch --parsable --export=ALL,LONGHAUL_MAX_RESTARTS=2 $SLURM/train.sbatch \
+                   sh -c 'echo start >> starts; exit 75'";
+    let job = cluster.said(folder, command);
+    cluster.wait_for(&job, &["FAILED"]);
+    assert_eq!(cluster.field(&job, "ExitCode"), "75:0");
+    let starts = std::fs::read_to_string(folder.join("starts")).unwrap();
+    assert_eq!(starts.lines().count(), 3);
+    assert!(output(folder, &job).contains("--max-restarts"), "{}", output(folder, &job));
+}
+
+/// A failure in a chain waits for its user, and so do the links after it.
+pub fn held(cluster: &Cluster, folder: &Path) {
+    let command = "sbatch --parsable --export=ALL,LONGHAUL_ON_FAILURE=hold $SLURM/train.sbatch \
+                   sh -c 'test -e mended || exit 78'";
+    let job = cluster.said(folder, command);
+    let after =
+        format!("sbatch --parsable --dependency=afterok:{job} --output=/dev/null --wrap true");
+    let after = cluster.said(folder, &after);
+    wait_until(|| cluster.field(&job, "Reason") == "job_requeued_in_held_state");
+    wait_until(|| output(folder, &job).contains(&format!("scontrol release {job}")));
+    assert_eq!(cluster.field(&after, "JobState"), "PENDING");
+    std::fs::write(folder.join("mended"), "").unwrap();
+    cluster.said(folder, &format!("scontrol release {job}"));
+    cluster.wait_for_success(&job, folder);
+    cluster.wait_for_success(&after, folder);
+    assert_eq!(cluster.field(&job, "Restarts"), "1");
+}

@@ -1,0 +1,176 @@
+//! One run, and what happens to it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::cluster::{Cluster, output, processes};
+use super::common::run::{newest_update, status, wait_until};
+use super::{SLOW, equals_undisturbed, equals_undisturbed_with, starts};
+
+/// Submits the run `run` of so many slow updates; its job.
+fn submit(cluster: &Cluster, folder: &Path, options: &str, updates: u64) -> String {
+    let run = format!("-c codec.yaml -o training.updates={updates} --run run");
+    let words = format!("--parsable --export=ALL,{SLOW} {options}");
+    cluster.said(folder, &format!("sbatch {words} $SLURM/train.sbatch train-stage codec {run}"))
+}
+
+fn wait_for_update(folder: &Path, update: u64) {
+    wait_until(|| newest_update(&folder.join("run")) >= update);
+}
+
+/// Whether nothing of the run was started after its end, though it was submitted again.
+fn stays_finished(cluster: &Cluster, folder: &Path, updates: u64) {
+    let before = starts(&folder.join("run")).len();
+    let job = submit(cluster, folder, "", updates);
+    cluster.wait_for_success(&job, folder);
+    assert_eq!(starts(&folder.join("run")).len(), before);
+    assert!(output(folder, &job).contains("nothing to do"), "{}", output(folder, &job));
+}
+
+/// SLURM's USR1 before the limit, three attempts and more, and a job that waits for the end.
+pub fn r17_time_limit(cluster: &Cluster, folder: &Path) {
+    // SLURM looks twice a minute, so it warns some 30 s after each start.
+    let job = submit(cluster, folder, "--time=3 --signal=B:USR1@175", 40);
+    let after = format!(
+        "sbatch --parsable --dependency=afterok:{job} --open-mode=append --output=after.out \
+         --wrap 'echo ran; grep -c finished run/status.json'"
+    );
+    let after = cluster.said(folder, &after);
+    cluster.wait_for_success(&job, folder);
+    cluster.wait_for_success(&after, folder);
+    let starts = starts(&folder.join("run"));
+    assert!(starts.len() >= 3, "{starts:?}: {}", output(folder, &job));
+    assert!(starts.is_sorted() && starts[1] > 0, "{starts:?}");
+    let restarts: usize = cluster.field(&job, "Restarts").parse().unwrap();
+    assert_eq!(restarts, starts.len() - 1);
+    let text = std::fs::read_to_string(folder.join("after.out")).unwrap();
+    assert_eq!(text, "ran\n1\n", "once, after the end");
+    equals_undisturbed(cluster, folder, "run", 40);
+}
+
+/// A command that listens to nothing before the limit is over, and then says that it is not done.
+pub fn over_time(cluster: &Cluster, folder: &Path) {
+    let script = "#!/bin/sh
+exec timekeep run --warn-signal USR2 --grace 10m -- sh -c '
+    trap \"\" USR2; trap \"exit 75\" TERM
+    echo start >> starts; test $(wc -l < starts) -lt 2 || exit 0
+    while :; do sleep 0.1; done'
+";
+    std::fs::write(folder.join("job.sh"), script).unwrap();
+    let job = cluster.said(folder, "sbatch --parsable --open-mode=append --time=1 job.sh");
+    cluster.wait_for_success(&job, folder);
+    let said = output(folder, &job);
+    assert!(said.contains("DUE TO TIME LIMIT") && said.contains("restart 1"), "{said}");
+    assert_eq!(cluster.field(&job, "Restarts"), "1");
+}
+
+/// Signals that reach the tasks and not the script; and an order to save that stops nothing.
+pub fn r18_signals_to_the_steps(cluster: &Cluster, folder: &Path) {
+    let job = submit(cluster, folder, "", 30);
+    wait_for_update(folder, 6);
+    cluster.said(folder, &format!("scancel --signal=USR2 {job}"));
+    wait_for_update(folder, 8);
+    cluster.said(folder, &format!("scancel --signal=USR1 {job}"));
+    wait_until(|| starts(&folder.join("run")).len() == 2);
+    wait_for_update(folder, 12);
+    // TERM to the steps: srun lives, and hands the status on.
+    cluster.said(folder, &format!("scancel --signal=TERM {job}"));
+    cluster.wait_for_success(&job, folder);
+    let starts = starts(&folder.join("run"));
+    assert_eq!(starts.len(), 3, "{starts:?}");
+    assert!(starts[1] >= 8 && starts[2] >= 12, "saved when told to: {starts:?}");
+    equals_undisturbed(cluster, folder, "run", 30);
+}
+
+/// Twice out of the way of a better partition, each time within its grace.
+pub fn r20_preempted(cluster: &Cluster, folder: &Path) {
+    let job = submit(cluster, folder, "--partition=low", 30);
+    for update in [4, 10] {
+        wait_for_update(folder, update);
+        let words = "--parsable --partition=high --exclusive --output=/dev/null --wrap 'sleep 1'";
+        let better = cluster.said(folder, &format!("sbatch {words}"));
+        cluster.wait_for_success(&better, folder);
+    }
+    cluster.wait_for_success(&job, folder);
+    let starts = starts(&folder.join("run"));
+    // In its grace it saved what it had, though SLURM 22.05 forgets who leaves within it.
+    assert!(starts.len() == 3 && starts[1] >= 4 && starts[2] >= 10, "{starts:?}");
+    equals_undisturbed(cluster, folder, "run", 30);
+    stays_finished(cluster, folder, 30);
+}
+
+/// A job that its user cancels does not come back, and the run goes on in another.
+pub fn cancelled(cluster: &Cluster, folder: &Path) {
+    let job = submit(cluster, folder, "", 26);
+    wait_for_update(folder, 6);
+    cluster.said(folder, &format!("scancel {job}"));
+    cluster.wait_for(&job, &["CANCELLED"]);
+    // Longer than it takes for a job that was put back into the queue to start.
+    std::thread::sleep(Duration::from_secs(9));
+    assert_eq!(cluster.field(&job, "JobState"), "CANCELLED", "{}", output(folder, &job));
+    assert_eq!(starts(&folder.join("run")).len(), 1);
+    let job = submit(cluster, folder, "", 26);
+    cluster.wait_for_success(&job, folder);
+    assert!(starts(&folder.join("run"))[1] >= 4);
+    equals_undisturbed(cluster, folder, "run", 26);
+}
+
+fn kill(processes: &[i32]) {
+    for id in processes {
+        let id = rustix::process::Pid::from_raw(*id).unwrap();
+        let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL); // gone with its parent
+    }
+}
+
+/// Two ranks by PMIx: told to stop, they stop together; when one is killed, the job goes on with both.
+pub fn ranks(cluster: &Cluster, folder: &Path) {
+    if !cfg!(feature = "mpi") || !cluster.said(folder, "srun --mpi=list 2>&1").contains("pmix") {
+        eprintln!("SKIPPED: ranks in a job: this build has no MPI, or this SLURM no PMIx");
+        return;
+    }
+    let deterministic = "-o training.deterministic=true";
+    let job = cluster.said(
+        folder,
+        &format!(
+            "sbatch --parsable --export=ALL,{SLOW} --ntasks-per-node=2 $SLURM/train.sbatch \
+             train-stage codec -c codec.yaml {deterministic} -o training.updates=30 --run run"
+        ),
+    );
+    wait_for_update(folder, 6);
+    cluster.said(folder, &format!("scancel --signal=USR1 {job}"));
+    wait_until(|| starts(&folder.join("run")).len() == 2);
+    wait_for_update(folder, 11);
+    let conf = cluster.said(folder, "echo SLURM_CONF=$SLURM_CONF");
+    let rank = processes(&[&conf, &format!("SLURM_JOB_ID={job}"), "SLURM_PROCID=1"]);
+    assert_eq!(rank.len(), 1, "{rank:?}");
+    kill(&rank);
+    cluster.wait_for_success(&job, folder);
+    let starts = starts(&folder.join("run"));
+    assert!(starts.len() == 3 && starts[1] >= 6 && starts[2] >= 8, "{starts:?}");
+    let said = output(folder, &job);
+    assert!(!said.contains("is being worked on by"), "one run of two ranks: {said}");
+    equals_undisturbed_with(cluster, folder, "run", 30, deterministic);
+}
+
+/// The node dies with everything on it: SLURM starts the job on another.
+pub fn r25_dead_node(cluster: &Cluster, folder: &Path) {
+    let job = submit(cluster, folder, "--partition=frail", 26);
+    wait_for_update(folder, 6);
+    let node = cluster.field(&job, "NodeList");
+    assert!(node == "n4" || node == "n5", "{node}");
+    let conf = cluster.said(folder, "echo SLURM_CONF=$SLURM_CONF");
+    let step_daemons = [format!("slurmstepd: [{job}.batch]"), format!("slurmstepd: [{job}.0]")];
+    let mut all = processes(&[&conf, "slurmd", &node]);
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.extend(step_daemons.iter().flat_map(|name| processes(&[name])));
+    all.extend(processes(&[&conf, &format!("SLURM_JOB_ID={job}")]));
+    kill(&all);
+    assert_eq!(status(&folder.join("run"))["state"], "running", "killed without a word");
+    // Its threads end when each had its turn on a processor.
+    wait_until(|| cluster.said(folder, "timekeep status run").contains("lost"));
+    cluster.wait_for_success(&job, folder);
+    assert_ne!(cluster.field(&job, "NodeList"), node);
+    let starts = starts(&folder.join("run"));
+    assert!(starts.len() == 2 && starts[1] >= 4, "{starts:?}");
+    equals_undisturbed(cluster, folder, "run", 26);
+}

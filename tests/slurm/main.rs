@@ -1,0 +1,142 @@
+//! Runs as jobs of a real SLURM: time limits, signals, preemption, arrays, chains, dead nodes. Whatever
+//! happens to them, they end with the bits of a run that nothing happened to.
+//!
+//! All scenarios run at once in one cluster, since mostly they wait. `SCENARIO=name` picks one.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cluster;
+mod ends;
+mod interrupted;
+mod many;
+mod ranks;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use cluster::Cluster;
+
+/// A name and what is to be seen.
+type Scenario = (&'static str, fn(&Cluster, &Path));
+
+const SCENARIOS: [Scenario; 15] = [
+    ("r17_time_limit", interrupted::r17_time_limit),
+    ("over_time", interrupted::over_time),
+    ("r18_signals_to_the_steps", interrupted::r18_signals_to_the_steps),
+    ("r20_preempted", interrupted::r20_preempted),
+    ("cancelled", interrupted::cancelled),
+    ("r25_dead_node", interrupted::r25_dead_node),
+    ("ranks", interrupted::ranks),
+    ("r19_array", many::r19_array),
+    ("chain", many::chain),
+    ("r26_two_jobs_of_one_run", many::r26_two_jobs_of_one_run),
+    ("r27_cron", many::r27_cron),
+    ("r17_ranks", ranks::r17_ranks),
+    ("r21_not_to_be_requeued", ends::r21_not_to_be_requeued),
+    ("held", ends::held),
+    ("started_too_often", ends::started_too_often),
+];
+
+/// A codec that takes a second an update where [`SLOW`] is set, and next to nothing else.
+const CONFIG: &str = "seed: 3
+data: {split: split.json, stats: stats.json, shift: true, reflect: true}
+model: {patch: 8, latent: 2, hidden: 8, encoder_depth: 1, decoder_depth: 1}
+loss: {reencoding: 0.1}
+training: {updates: 20, batch_size: 8, log_every: 1, validate_every: 9, validation_samples: 8, ema: 0.9,
+  threads: 1}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
+checkpoint: {every: 4}
+";
+
+/// In the environment of a job: every record of the log takes a second.
+pub const SLOW: &str = "FAIL=log.write:1+=sleep";
+
+/// Data and `codec.yaml`, for all scenarios; what is linked to is not written to.
+fn prepare(cluster: &Cluster) -> PathBuf {
+    let folder = cluster.folder("data");
+    std::fs::write(folder.join("codec.yaml"), CONFIG).unwrap();
+    cluster.said(
+        &folder,
+        "ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 11 --seed 5 -o data
+         ds-prep split data/*.hdf5 --seed 5 -o split.json
+         ds-prep stats split.json -o stats.json",
+    );
+    folder
+}
+
+#[test]
+fn runs_survive_slurm() {
+    let Some(cluster) = Cluster::start() else {
+        assert!(
+            std::env::var("LONGHAUL_REQUIRE_SLURM").unwrap_or_default().is_empty(),
+            "LONGHAUL_REQUIRE_SLURM is set, and there is no slurmctld, slurmd, sbatch or srun: make deps"
+        );
+        eprintln!("SKIPPED: NOTHING WAS TRIED ON SLURM: it is not installed (Debian: slurm-wlm)");
+        return;
+    };
+    let data = prepare(&cluster);
+    let wanted = std::env::var("SCENARIO").ok();
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for (name, scenario) in SCENARIOS {
+            if wanted.as_deref().is_some_and(|wanted| wanted != name) {
+                continue;
+            }
+            let (cluster, data, failed) = (&cluster, &data, &failed);
+            scope.spawn(move || {
+                let folder = cluster.folder(name);
+                for file in ["data", "split.json", "stats.json", "codec.yaml"] {
+                    std::os::unix::fs::symlink(data.join(file), folder.join(file)).unwrap();
+                }
+                let began = Instant::now();
+                let ended = catch_unwind(AssertUnwindSafe(|| scenario(cluster, &folder)));
+                let how = if ended.is_ok() { "ok" } else { "FAILED" };
+                eprintln!("{name}: {how} after {:.0} s", began.elapsed().as_secs_f64());
+                if ended.is_err() {
+                    failed.lock().unwrap().push(name);
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "failed: {failed:?}");
+}
+
+/// The digests of all tensors in the checkpoint after so many updates.
+fn digests(run: &Path, updates: u64) -> Vec<(String, String)> {
+    let last = run.join(format!("ckpt/step-{updates:08}"));
+    let files =
+        std::fs::read_dir(&last).unwrap_or_else(|cause| panic!("{}: {cause}", last.display()));
+    let digest = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?.to_string();
+        name.ends_with(".safetensors").then(|| (name, unix::publish::hash_file(&path).unwrap()))
+    };
+    let mut all: Vec<_> = files.filter_map(|file| digest(file.unwrap().path())).collect();
+    all.sort();
+    assert!(all.len() >= 3, "{all:?}");
+    all
+}
+
+/// The run in `folder` has the bits of one that nothing happened to, and every checkpoint verifies.
+fn equals_undisturbed(cluster: &Cluster, folder: &Path, run: &str, updates: u64) {
+    equals_undisturbed_with(cluster, folder, run, updates, "");
+}
+
+/// The same with other keys.
+fn equals_undisturbed_with(cluster: &Cluster, folder: &Path, run: &str, updates: u64, more: &str) {
+    let words = format!("-c codec.yaml -o training.updates={updates} {more}");
+    cluster.said(folder, &format!("train-stage codec {words} --run undisturbed >&2"));
+    let expected = digests(&folder.join("undisturbed"), updates);
+    assert_eq!(digests(&folder.join(run), updates), expected, "{run} has other bits");
+    cluster.said(folder, &format!("ckpt verify {run} >&2"));
+}
+
+/// The attempts that the log of a run tells of, each with the update that it began from.
+fn starts(run: &Path) -> Vec<u64> {
+    let records = common::run::records(run);
+    let starts = records.iter().filter(|record| record["kind"] == "start");
+    starts.map(|record| record["update"].as_u64().unwrap()).collect()
+}

@@ -1,0 +1,167 @@
+//! Many jobs: arrays, chains, and a run that jobs vie for.
+
+use std::path::Path;
+
+use super::cluster::{Cluster, output};
+use super::common::run::{newest_update, records, status, wait_until};
+use super::{SLOW, digests, equals_undisturbed, starts};
+
+/// Eight runs, two at a time; one of them is requeued from outside, and only that one.
+pub fn r19_array(cluster: &Cluster, folder: &Path) {
+    let mut list = String::new();
+    for seed in 1..=8 {
+        let slow = if seed == 3 { format!("env {SLOW} ") } else { String::new() };
+        list +=
+            &format!("{slow}train-stage codec -c codec.yaml -o seed={seed} --run runs/{seed}\n");
+    }
+    std::fs::write(folder.join("runs.list"), list).unwrap();
+    let array =
+        cluster.said(folder, "sbatch --parsable --array=1-8%2 $SLURM/array.sbatch runs.list");
+    let run = |seed: u64| folder.join(format!("runs/{seed}"));
+    wait_until(|| newest_update(&run(3)) >= 6);
+    cluster.said(folder, &format!("scontrol requeue {array}_3"));
+    for task in 1..=8 {
+        let job = format!("{array}_{task}");
+        cluster.wait_for_success(&job, folder);
+        assert_eq!(
+            starts(&run(task)).len(),
+            1 + usize::from(task == 3),
+            "{}",
+            output(folder, &job)
+        );
+    }
+    // At work from the start to the end in its log.
+    let mut changes = Vec::new();
+    for seed in 1..=8 {
+        for record in records(&run(seed)) {
+            let time = record["time"].as_str().unwrap().to_string();
+            match record["kind"].as_str().unwrap() {
+                "start" => changes.push((time, 1)),
+                "stop" => changes.push((time, -1)),
+                _ => {}
+            }
+        }
+    }
+    changes.sort();
+    let at_work = changes.iter().scan(0, |sum, (_, change)| {
+        *sum += change;
+        Some(*sum)
+    });
+    assert!(at_work.max().unwrap() <= 2, "{changes:?}");
+    cluster.said(folder, "train-stage codec -c codec.yaml --run undisturbed >&2");
+    assert_eq!(digests(&run(3), 20), digests(&folder.join("undisturbed"), 20));
+}
+
+/// Codec, latents, operator and evaluation as four jobs, three of them interrupted, each in another way.
+pub fn chain(cluster: &Cluster, folder: &Path) {
+    let operator = "seed: 4
+data: {train: elsewhere/train, validation: elsewhere/validation}
+model: {core: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+loss: {horizons: [1, 2], validation_steps: 4}
+training: {updates: 16, batch_size: 8, log_every: 1, validate_every: 9, validation_samples: 8, threads: 1}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
+checkpoint: {every: 4}
+";
+    std::fs::write(folder.join("operator.yaml"), operator).unwrap();
+    std::fs::write(folder.join("site"), format!("# slow\nSBATCH_TIMELIMIT=10\n{SLOW}\n")).unwrap();
+    let chain = "EVALUATE_OPTIONS='--steps 4 --starts 2' \
+                 sh $SLURM/chain.sh --site site codec.yaml operator.yaml split.json chain";
+    let jobs = cluster.said(folder, chain);
+    let jobs: Vec<&str> = jobs.split(' ').collect();
+    assert_eq!(jobs.len(), 4, "{jobs:?}");
+    assert_eq!(cluster.field(jobs[0], "TimeLimit"), "00:10:00", "of the site file");
+    // What is in the queue is not submitted twice.
+    assert_eq!(cluster.said(folder, chain).split(' ').collect::<Vec<_>>(), jobs);
+
+    let (codec, operator) = (folder.join("chain/codec"), folder.join("chain/operator"));
+    wait_until(|| newest_update(&codec) >= 6);
+    cluster.said(folder, &format!("scancel --signal=USR1 {}", jobs[0]));
+    wait_until(|| newest_update(&codec) >= 12);
+    cluster.said(folder, &format!("scontrol requeue {}", jobs[0]));
+    wait_until(|| newest_update(&operator) >= 6);
+    for later in &jobs[3..] {
+        assert_eq!(cluster.field(later, "JobState"), "PENDING");
+    }
+    cluster.said(folder, &format!("scancel --signal=TERM {}", jobs[2]));
+    for job in &jobs {
+        cluster.wait_for(job, &["COMPLETED"]);
+    }
+    assert_eq!((starts(&codec).len(), starts(&operator).len()), (3, 2));
+    let told = cluster.said(folder, "timekeep status chain/codec chain/operator");
+    assert_eq!(told.matches("finished").count(), 2, "{told}");
+    assert_eq!(cluster.said(folder, chain).split(' ').next(), Some("done"));
+
+    // The same by hand, in another folder, undisturbed.
+    equals_undisturbed(cluster, folder, "chain/codec", 20);
+    let plain = "latent-cache make --codec undisturbed --split split.json -o latents >&2
+        train-stage operator -c operator.yaml --run plain >&2 \
+            -o data.train=latents/train -o data.validation=latents/validation
+        evaluate --codec undisturbed --operator plain --split split.json --steps 4 --starts 2 -o evaluation >&2";
+    cluster.said(folder, plain);
+    assert_eq!(digests(&operator, 16), digests(&folder.join("plain"), 16));
+    let numbers = |evaluation: &str| {
+        std::fs::read_to_string(folder.join(evaluation).join("metrics.csv")).unwrap()
+    };
+    assert_eq!(numbers("chain/evaluation"), numbers("evaluation"));
+}
+
+/// Two jobs of one run: one is at work, the other comes back until it is finished.
+pub fn r26_two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
+    let command = format!(
+        "sbatch --parsable --export=ALL,{SLOW} $SLURM/train.sbatch \
+         train-stage codec -c codec.yaml -o training.updates=12 --run run"
+    );
+    let jobs = [cluster.said(folder, &command), cluster.said(folder, &command)];
+    jobs.iter().for_each(|job| cluster.wait_for_success(job, folder));
+    let said = jobs.each_ref().map(|job| output(folder, job));
+    let refused = said.iter().filter(|said| said.contains("is being worked on by")).count();
+    assert_eq!(refused, 1, "{said:?}");
+    assert_eq!(starts(&folder.join("run")), [0], "one start did all of it");
+    equals_undisturbed(cluster, folder, "run", 12);
+}
+
+/// `timekeep cron` all the time, twice at once, for a run whose jobs keep dying: one at a time, to the end.
+pub fn r27_cron(cluster: &Cluster, folder: &Path) {
+    let run = folder.join("run");
+    let submit = format!(
+        "timekeep submit run -- sbatch --parsable --no-requeue --job-name=cron --export=ALL,{SLOW} \
+         $SLURM/train.sbatch train-stage codec -c codec.yaml -o training.updates=16 --run run"
+    );
+    let first = cluster.said(folder, &submit);
+    assert_eq!(cluster.said(folder, &submit), first, "in the queue already");
+    let mut interrupted = 0;
+    let mut jobs = vec![first];
+    while status_of(&run) != "finished" {
+        cluster.said(folder, "timekeep cron run >&2 & timekeep cron run >&2; wait $!");
+        let queued = cluster.said(folder, "squeue -h --name=cron -t PD,R -o %i");
+        assert!(queued.lines().count() <= 1, "{queued}");
+        jobs.extend(queued.lines().map(str::to_string));
+        jobs.dedup();
+        // It stops with a checkpoint; then it is cancelled, and cron leaves it until it is submitted again.
+        if interrupted < 2 && newest_update(&run) >= 4 * (interrupted + 1) {
+            let word = if interrupted == 0 { "--signal=USR1" } else { "" };
+            let job = jobs.last().unwrap().clone();
+            cluster.said(folder, &format!("scancel {word} {job}"));
+            if interrupted == 1 {
+                cluster.wait_for(&job, &["CANCELLED"]);
+                let told = cluster.said(folder, "timekeep cron run --json");
+                let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+                assert_eq!(told["done"], "left", "{told}");
+                assert!(told["why"].as_str().unwrap().contains("cancelled"), "{told}");
+                jobs.push(cluster.said(folder, &submit));
+            }
+            interrupted += 1;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+    assert_eq!((interrupted, jobs.len()), (2, 3), "{jobs:?}");
+    let told = cluster.said(folder, "timekeep cron run --json");
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["done"], &told["why"]), (&"left".into(), &"finished".into()));
+    equals_undisturbed(cluster, folder, "run", 16);
+}
+
+fn status_of(run: &Path) -> String {
+    let exists = run.join("status.json").exists();
+    if exists { status(run)["state"].as_str().unwrap().into() } else { String::new() }
+}

@@ -1,0 +1,30 @@
+//! A run of several ranks that its time limit interrupts.
+
+use std::path::Path;
+
+use super::cluster::{Cluster, output};
+use super::common::run::records;
+use super::{SLOW, equals_undisturbed_with, starts};
+
+/// Two tasks by PMIx, warned before the time limit and put back into the queue; the bits of one rank.
+pub fn r17_ranks(cluster: &Cluster, folder: &Path) {
+    if !cfg!(feature = "mpi") || !cluster.said(folder, "srun --mpi=list 2>&1").contains("pmix") {
+        eprintln!("SKIPPED: ranks in a job: this build has no MPI, or this SLURM no PMIx");
+        return;
+    }
+    let deterministic = "-o training.deterministic=true";
+    // The margin says when: 30 s after each start; SLURM would say it later, up to a minute early.
+    let words = format!(
+        "--parsable --export=ALL,{SLOW},LONGHAUL_MARGIN=150s --ntasks-per-node=2 --time=3 --signal=B:USR1@60"
+    );
+    let run = format!("-c codec.yaml -o training.updates=40 {deterministic} --run run");
+    let command = format!("sbatch {words} $SLURM/train.sbatch train-stage codec {run}");
+    let job = cluster.said(folder, &command);
+    cluster.wait_for_success(&job, folder);
+    let starts = starts(&folder.join("run"));
+    assert!(starts.len() >= 2 && starts[1] > 0, "{starts:?}: {}", output(folder, &job));
+    let all = records(&folder.join("run"));
+    let of_two = all.iter().filter(|r| r["kind"] == "start" && r["ranks"] == 2).count();
+    assert_eq!(of_two, starts.len(), "{}", output(folder, &job));
+    equals_undisturbed_with(cluster, folder, "run", 40, deterministic);
+}

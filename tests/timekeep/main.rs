@@ -1,0 +1,112 @@
+//! `timekeep` as its users run it, with commands of SLURM that lag, fail and talk nonsense. With a real SLURM:
+//! tests/slurm.
+
+mod left;
+mod requeue;
+mod run;
+mod runs;
+mod templates;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// timekeep without any trace of a job around the tests, and with the usual signals where the
+/// tests run under nohup or in the background of a script.
+fn timekeep(words: &[&str]) -> Command {
+    let mut command = Command::new("/usr/bin/env");
+    command.args(["--default-signal=INT,HUP", env!("CARGO_BIN_EXE_timekeep")]);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SLURM_") || name == "LONGHAUL_END_TIME" {
+            command.env_remove(name);
+        }
+    }
+    command.args(words).stdin(Stdio::null());
+    command
+}
+
+struct Seen {
+    status: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn see(command: &mut Command) -> Seen {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Seen { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
+}
+
+fn in_seconds(seconds: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    (now + seconds).to_string()
+}
+
+/// An executable script, renamed into place. A file open for writing cannot be run, and what this process has
+/// open a program has too that another test starts meanwhile: so another process writes it.
+fn script(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(&new)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    write!(install.stdin.take().unwrap(), "#!/bin/sh\n{text}\n").unwrap();
+    assert!(install.wait().unwrap().success());
+    fs::rename(&new, path).unwrap();
+}
+
+/// PATH with the fake command first.
+fn path_with(folder: &Path) -> String {
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+}
+
+#[test]
+fn the_manual_page_has_no_faults_and_its_examples_run() {
+    let seen = see(&mut timekeep(&["--generate", "man"]));
+    assert!(seen.stdout.contains(".SS timekeep run") && seen.stdout.contains(".SH EXIT STATUS"));
+    match Command::new("mandoc")
+        .args(["-Tlint", "-W", "warning"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+    {
+        Ok(mut lint) => {
+            lint.stdin.take().unwrap().write_all(seen.stdout.as_bytes()).unwrap();
+            let output = lint.wait_with_output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
+            assert!(output.status.success());
+        }
+        Err(_) => eprintln!("SKIPPED: no mandoc to check the page"),
+    }
+
+    let examples = see(&mut timekeep(&["--generate", "examples"])).stdout;
+    assert!(examples.lines().count() >= 4, "{examples}");
+    let programs = Path::new(env!("CARGO_BIN_EXE_timekeep")).parent().unwrap();
+    let ran = Command::new("sh")
+        .args(["-euc", &examples])
+        .env("PATH", path_with(programs))
+        .current_dir(tempfile::tempdir().unwrap().path())
+        .status();
+    assert!(ran.unwrap().success());
+}
+
+#[test]
+fn the_version_names_the_commit() {
+    let seen = see(&mut timekeep(&["--version"]));
+    let commit = seen.stdout.trim_end().strip_prefix("timekeep 0.1.0 (").unwrap();
+    let commit = commit.strip_suffix(')').unwrap();
+    let git = Command::new("git")
+        .args(["rev-parse", "--short=12", "HEAD"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output();
+    match git {
+        Ok(output) if output.status.success() => {
+            assert_eq!(commit, String::from_utf8(output.stdout).unwrap().trim());
+        }
+        _ => assert_eq!(commit, "unknown"),
+    }
+}

@@ -1,0 +1,238 @@
+//! What `timekeep run` asks of SLURM when the command of a batch job has ended.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Seen, path_with, script, see, timekeep};
+
+/// The variables of a batch script.
+const BATCH: [(&str, &str); 3] =
+    [("SLURM_JOB_ID", "12"), ("ENVIRONMENT", "BATCH"), ("SLURM_JOB_END_TIME", "4000000000")];
+
+/// A folder with a `scontrol` that writes down how it is called and does as told.
+fn fake(does: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    answer(folder.path(), does);
+    folder
+}
+
+fn answer(folder: &Path, does: &str) {
+    let calls = folder.join("calls");
+    script(&folder.join("scontrol"), &format!("echo \"$@\" >> {}\n{does}", calls.display()));
+}
+
+fn calls(folder: &Path) -> String {
+    fs::read_to_string(folder.join("calls")).unwrap_or_default()
+}
+
+fn job(folder: &Path, options: &[&str], line: &str) -> Command {
+    let mut command = timekeep(&[&["run"], options, &["sh", "-c", line]].concat());
+    command.envs(BATCH).env("PATH", path_with(folder));
+    command
+}
+
+fn ended(folder: &Path, options: &[&str], line: &str) -> Seen {
+    see(&mut job(folder, options, line))
+}
+
+/// One that stays until it is ended.
+struct Staying(Child);
+
+impl Staying {
+    fn start(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+    fn is_there(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Staying {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // it has ended
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_until(mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(300), "waited too long");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_job_is_requeued_and_timekeep_stays() {
+    let folder = fake("");
+    let mut staying = Staying::start(&mut job(folder.path(), &[], "exit 75"));
+    wait_until(|| calls(folder.path()) == "requeue incomplete 12\n");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(staying.is_there());
+    // A shell around it may have a trap for TERM, and would go on to its next line.
+    let id = staying.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(staying.is_there());
+}
+
+/// Ends a shell and the `timekeep` in its script, which has called an `scontrol` that does as told, as
+/// SLURM ends a job, with TERM to all of it; timekeep goes with the shell.
+fn end_of_the_job(scontrol_does: &str) {
+    let folder = fake(scontrol_does);
+    let line =
+        format!("{} run sh -c 'exit 75'; echo later >> later", env!("CARGO_BIN_EXE_timekeep"));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &line]).envs(BATCH).env("PATH", path_with(folder.path()));
+    let mut shell = Staying::start(shell.current_dir(folder.path()));
+    wait_until(|| !calls(folder.path()).is_empty());
+    let children = format!("/proc/{0}/task/{0}/children", shell.0.id());
+    let timekeep = fs::read_to_string(children).unwrap().trim().to_string();
+    for id in [shell.0.id().to_string(), timekeep.clone()] {
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    }
+    wait_until(|| !shell.is_there());
+    let stat = format!("/proc/{timekeep}/stat");
+    wait_until(|| {
+        fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "))
+            || !Path::new(&stat).exists()
+    });
+    assert!(!folder.path().join("later").exists());
+}
+
+#[test]
+fn no_later_line_of_the_script_runs() {
+    end_of_the_job("");
+}
+
+#[test]
+fn a_shell_that_is_gone_before_slurm_has_answered_is_not_waited_for() {
+    end_of_the_job("sleep 1");
+}
+
+#[test]
+fn a_task_of_an_array_is_requeued_alone() {
+    let folder = fake("");
+    let mut command = job(folder.path(), &[], "exit 75");
+    command.envs([("SLURM_ARRAY_JOB_ID", "10"), ("SLURM_ARRAY_TASK_ID", "4")]);
+    let _staying = Staying::start(&mut command);
+    wait_until(|| calls(folder.path()) == "requeue incomplete 10_4\n");
+}
+
+#[test]
+fn a_busy_controller_is_asked_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let calls_file = folder.path().join("calls");
+    let does = format!(
+        "case $(wc -l < {}) in 1) echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1;;
+         2) echo 'slurm_suspend error: Socket timed out on send/recv operation' >&2; exit 1;; esac",
+        calls_file.display()
+    );
+    answer(folder.path(), &does);
+    let mut staying = Staying::start(&mut job(folder.path(), &[], "exit 75"));
+    wait_until(|| calls(folder.path()).lines().count() == 3);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(staying.is_there());
+}
+
+#[test]
+fn asked_before_is_asked() {
+    let folder = fake("echo 'Job is pending execution for job 12' >&2; exit 1");
+    let mut staying = Staying::start(&mut job(folder.path(), &[], "exit 75"));
+    wait_until(|| !calls(folder.path()).is_empty());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(staying.is_there());
+    assert_eq!(calls(folder.path()).lines().count(), 1);
+}
+
+#[test]
+fn what_slurm_refuses_for_good_is_told() {
+    for (complaint, told) in [
+        ("Requested operation is presently disabled for job 12", "--no-requeue"),
+        ("Invalid job id specified for job 12", "does not know the job"),
+        ("Access/permission denied for job 12", "another user"),
+    ] {
+        let folder = fake(&format!("echo '{complaint}' >&2; exit 1"));
+        let seen = ended(folder.path(), &[], "exit 75");
+        assert_eq!(seen.status, Some(75), "{}", seen.stderr);
+        assert!(seen.stderr.contains(told), "{}", seen.stderr);
+        assert!(seen.stderr.contains("submitted again, goes on"), "{}", seen.stderr);
+        assert_eq!(calls(folder.path()).lines().count(), 1, "{complaint}");
+    }
+}
+
+#[test]
+fn a_controller_that_never_answers_is_given_up_at_the_end_of_the_job() {
+    let folder = fake("echo 'Unable to contact slurm controller' >&2; exit 1");
+    // Asked at once, after one second and after two more, unless this machine is slow.
+    let seen = ended(folder.path(), &["--limit", "7", "--margin", "0"], "exit 75");
+    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
+    assert!(seen.stderr.contains("Unable to contact slurm controller; asking again"));
+    assert!(seen.stderr.contains("not put back into the queue"), "{}", seen.stderr);
+    assert!((2..=3).contains(&calls(folder.path()).lines().count()), "{}", seen.stderr);
+}
+
+#[test]
+fn r23_without_scontrol_the_outside_is_told_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = timekeep(&["run", "/bin/sh", "-c", "exit 75"]);
+    let seen = see(command.envs(BATCH).env("PATH", folder.path()));
+    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
+    assert!(seen.stderr.contains("scontrol: No such file"), "{}", seen.stderr);
+    assert!(seen.stderr.contains("belongs outside of it"), "{}", seen.stderr);
+}
+
+#[test]
+fn nobody_is_asked_who_need_not_be() {
+    let folder = fake("");
+    let without = |name: &str, value: Option<&str>, options: &[&str], line: &str| {
+        let mut command = job(folder.path(), options, line);
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+        let seen = see(&mut command);
+        assert_eq!(calls(folder.path()), "", "{name}");
+        seen.status
+    };
+    assert_eq!(without("X", None, &[], "exit 0"), Some(0), "finished");
+    assert_eq!(without("X", None, &[], "exit 1"), Some(1), "failed");
+    assert_eq!(without("X", None, &["--requeue", "never"], "exit 75"), Some(75));
+    assert_eq!(without("SLURM_JOB_ID", None, &[], "exit 75"), Some(75), "no job");
+    assert_eq!(without("ENVIRONMENT", None, &[], "exit 75"), Some(75), "salloc");
+    assert_eq!(without("SLURM_STEP_ID", Some("0"), &[], "exit 75"), Some(75), "a step");
+    assert_eq!(without("SLURM_RESTART_COUNT", Some("1000"), &[], "exit 75"), Some(75));
+}
+
+#[test]
+fn failures_and_too_many_restarts_are_held_where_that_is_wanted() {
+    let hold = ["--on-failure", "hold", "--max-restarts", "3"];
+    for (line, restarts, verb) in [
+        ("exit 1", "0", "requeuehold"),
+        ("exit 78", "2", "requeuehold"),
+        ("kill -SEGV $$", "0", "requeuehold"),
+        ("exit 75", "3", "requeuehold"),
+        ("exit 75", "2", "requeue"),
+        ("kill -TERM $$", "0", "requeue"),
+    ] {
+        let folder = fake("");
+        let mut command = job(folder.path(), &hold, line);
+        let mut staying = Staying::start(command.env("SLURM_RESTART_COUNT", restarts));
+        wait_until(|| calls(folder.path()) == format!("{verb} incomplete 12\n"));
+        assert!(staying.is_there(), "{line}");
+    }
+    let folder = fake("");
+    assert_eq!(ended(folder.path(), &hold, "exit 0").status, Some(0));
+    assert_eq!(calls(folder.path()), "");
+}
+
+#[test]
+fn an_id_that_is_none_reaches_no_command() {
+    let folder = fake("");
+    let mut command = job(folder.path(), &[], "exit 75");
+    let seen = see(command.env("SLURM_JOB_ID", "12; reboot"));
+    assert_eq!((seen.status, calls(folder.path()).as_str()), (Some(75), ""));
+    assert!(seen.stderr.contains("is no job id"), "{}", seen.stderr);
+}

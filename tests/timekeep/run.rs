@@ -1,0 +1,218 @@
+//! `timekeep run`: limits, signals, the exit status, and what is left behind.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use super::{Seen, in_seconds, path_with, script, see, timekeep};
+
+fn record_of(seen: &Seen) -> serde_json::Value {
+    serde_json::from_str(seen.stdout.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn the_status_of_the_command_is_handed_on() {
+    for (line, status) in [("exit 0", 0), ("exit 75", 75), ("exit 255", 255), ("kill -9 $$", 137)] {
+        let seen = see(&mut timekeep(&["run", "--json", "--", "sh", "-c", line]));
+        assert_eq!(seen.status, Some(status), "{line}");
+        let record = record_of(&seen);
+        assert_eq!((&record["cause"], &record["status"]), (&"itself".into(), &status.into()));
+        let told = format!("timekeep: child ended by itself with {status}");
+        assert!(seen.stderr.contains(&told), "{}", seen.stderr);
+    }
+    assert_eq!(see(&mut timekeep(&["run", "no-such-command"])).status, Some(127));
+    assert_eq!(see(&mut timekeep(&["run", "/etc/passwd"])).status, Some(126));
+    assert_eq!(see(&mut timekeep(&["run"])).status, Some(2));
+    let seen = see(&mut timekeep(&["run", "--limit", "60", "true"]));
+    assert_eq!(seen.status, Some(2));
+    assert!(seen.stderr.contains("--margin 00:05:00 is not shorter"), "{}", seen.stderr);
+    let seen = see(&mut timekeep(&["run", "--limit", "soon", "true"]));
+    assert!(seen.status == Some(2) && seen.stderr.contains("24:00:00"), "{}", seen.stderr);
+}
+
+#[test]
+fn the_command_is_warned_before_the_limit_and_knows_the_limit() {
+    let line = "trap 'echo warned; sleep 0.3; exit 75' USR1
+        echo $LONGHAUL_END_TIME; while :; do sleep 0.05; done";
+    let (start, began) = (Instant::now(), in_seconds(0).parse::<u64>().unwrap());
+    // Three seconds for the shell to listen, and a minute more to answer.
+    let words = ["run", "--limit", "63", "--margin", "60s", "--json", "--", "sh", "-c", line];
+    let seen = see(&mut timekeep(&words));
+    let (seconds, ended) = (start.elapsed().as_secs_f64(), in_seconds(0).parse::<u64>().unwrap());
+    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
+    assert!(seconds > 3.2, "{seconds} s: three until the warning, 0.3 to save");
+    let mut lines = seen.stdout.lines();
+    let end: u64 = lines.next().unwrap().parse().unwrap();
+    assert!((began + 62..=ended + 63).contains(&end), "end {end}, from {began} to {ended}");
+    assert_eq!(lines.next(), Some("warned"));
+    let record = record_of(&seen);
+    assert_eq!((&record["cause"], &record["limit_source"]), (&"warned".into(), &"--limit".into()));
+    let told = seen.stderr.split_once("time limit in 00:0").unwrap().1;
+    assert!(told[4..].starts_with(": sending SIGUSR1"), "{}", seen.stderr);
+}
+
+#[test]
+fn slurms_limit_counts_when_it_is_earlier() {
+    // It begins within its margin: the warning waits until the command listens.
+    let line = "trap 'exit 75' HUP; while :; do sleep 0.05; done";
+    let words =
+        ["run", "--limit", "1h", "--margin", "59m", "--warn-signal", "hup", "sh", "-c", line];
+    let job = [("SLURM_JOB_ID", "12".to_string()), ("SLURM_JOB_END_TIME", in_seconds(60))];
+    let seen = see(timekeep(&words).envs(job));
+    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
+    let told = "left by SLURM_JOB_END_TIME (--limit: 01:00:00)";
+    assert!(seen.stderr.contains(told), "{}", seen.stderr);
+}
+
+#[test]
+fn a_command_that_ignores_everything_is_killed() {
+    let line = "trap '' USR1 TERM; while :; do sleep 0.05; done";
+    // Three seconds for the shell to set its traps.
+    let words =
+        ["run", "--limit", "3", "--margin", "0", "--grace", "1", "--json", "sh", "-c", line];
+    let start = Instant::now();
+    let seen = see(&mut timekeep(&words));
+    assert_eq!(seen.status, Some(137), "{}", seen.stderr);
+    assert!(start.elapsed().as_secs_f64() > 4.9, "{:?}", start.elapsed());
+    assert_eq!(record_of(&seen)["cause"], "killed");
+    let order: Vec<usize> =
+        ["SIGUSR1", "SIGTERM", "SIGKILL"].iter().map(|s| seen.stderr.find(s).unwrap()).collect();
+    assert!(order.is_sorted(), "{}", seen.stderr);
+}
+
+#[test]
+fn a_command_that_only_listens_to_term_gets_it_after_the_grace() {
+    let words = ["run", "--limit", "3", "--margin", "0", "--grace", "3", "--json", "sh", "-c"];
+    let line = "trap '' USR1; trap 'exit 3' TERM; while :; do sleep 0.05; done";
+    let seen = see(timekeep(&words).arg(line));
+    assert_eq!((seen.status, &record_of(&seen)["cause"]), (Some(3), &"terminated".into()));
+}
+
+#[test]
+fn what_the_command_leaves_behind_is_waited_for_and_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    let mut command = timekeep(&["run", "--grace", "1", "sh", "-c"]);
+    command.arg(format!("sleep 0.5 & sleep 60 & echo $! > {}; exit 4", pid.display()));
+    let start = Instant::now();
+    let seen = see(&mut command);
+    assert_eq!(seen.status, Some(4));
+    assert!((0.9..50.0).contains(&start.elapsed().as_secs_f64()), "{:?}", start.elapsed());
+    let left: i32 = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+    assert!(test_kill_process(Pid::from_raw(left).unwrap()).is_err(), "still there");
+}
+
+/// A running timekeep around a script that prints the signals it gets.
+struct Running {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Self { child, lines };
+        assert_eq!(running.line(), "ready\n");
+        running
+    }
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line
+    }
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+}
+
+const LISTENER: &str = "for s in INT HUP USR1 USR2 CONT; do trap \"echo $s\" $s; done
+    trap 'echo TERM; exit 9' TERM
+    echo ready; while :; do sleep 0.02; done";
+
+#[test]
+fn signals_are_passed_on() {
+    let mut running = Running::start(&mut timekeep(&["run", "sh", "-c", LISTENER]));
+    for (signal, name) in [
+        (Signal::USR1, "USR1\n"),
+        (Signal::USR2, "USR2\n"),
+        (Signal::HUP, "HUP\n"),
+        (Signal::INT, "INT\n"),
+        (Signal::CONT, "CONT\n"),
+        (Signal::TERM, "TERM\n"),
+    ] {
+        running.send(signal);
+        assert_eq!(running.line(), name);
+    }
+    assert_eq!(running.child.wait().unwrap().code(), Some(9));
+}
+
+#[test]
+fn a_limit_within_the_margin_is_warned_about() {
+    let seen = |left: u64, margin: &str| {
+        let mut command = timekeep(&["run", "--margin", margin, "true"]);
+        see(command.envs([("SLURM_JOB_ID", "12".into()), ("SLURM_JOB_END_TIME", in_seconds(left))]))
+    };
+    let short = seen(120, "5m");
+    assert_eq!(short.status, Some(0), "{}", short.stderr);
+    for part in ["warning: 00:0", "told to stop 00:00:10 after its start", "LONGHAUL_MARGIN"] {
+        assert!(short.stderr.contains(part), "{part}: {}", short.stderr);
+    }
+    assert!(seen(305, "5m").stderr.contains("does little or nothing"));
+    assert!(!seen(400, "5m").stderr.contains("does little or nothing"));
+    assert!(!seen(120, "30s").stderr.contains("does little or nothing"));
+}
+
+#[test]
+fn a_launcher_gets_the_warning_in_place_of_term() {
+    std::thread::scope(|scope| {
+        for name in ["srun", "mpirun"] {
+            scope.spawn(move || launcher_is_warned(name));
+        }
+    });
+}
+
+fn launcher_is_warned(name: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let step = "trap 'echo killed; exit 9' TERM INT HUP
+        trap 'echo warned' USR1; trap 'exit 7' USR2
+        echo ready; while :; do sleep 0.02; done";
+    script(&folder.path().join(name), step);
+    let mut command = timekeep(&["run", name, "-n", "2", "train-stage"]);
+    let start = Instant::now();
+    let mut running = Running::start(command.env("PATH", path_with(folder.path())));
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        running.send(signal);
+        assert_eq!(running.line(), "warned\n");
+    }
+    // A task that has just begun would be ended by this one: it has to wait.
+    running.send(Signal::USR2);
+    assert_eq!(running.child.wait().unwrap().code(), Some(7));
+    assert!(start.elapsed().as_secs_f64() > 9.9, "{:?}", start.elapsed());
+}
+
+#[test]
+fn r24_a_limit_that_was_moved_is_seen_before_the_warning() {
+    // A second until the warning at first; when it is due, a day more.
+    let folder = tempfile::tempdir().unwrap();
+    let asked = folder.path().join("asked");
+    let lines = format!(
+        "echo >> {0}; if [ $(wc -l < {0}) -eq 1 ]; then echo 0:12; else echo 1-00:00:00; fi",
+        asked.display()
+    );
+    script(&folder.path().join("squeue"), &lines);
+    // A warning would come at once after the second question.
+    let line = format!(
+        "trap 'exit 75' USR1; while [ $(wc -l < {}) -lt 2 ]; do sleep 0.05; done; sleep 1; exit 0",
+        asked.display()
+    );
+    let mut command = timekeep(&["run", "--margin", "11s", "sh", "-c", &line]);
+    command.env("SLURM_JOB_ID", "12").env("PATH", path_with(folder.path()));
+    let seen = see(&mut command);
+    assert_eq!(seen.status, Some(0), "it was not warned: {}", seen.stderr);
+    assert!(seen.stderr.contains("time limit: 1-00:00:00 left by squeue now"), "{}", seen.stderr);
+    assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 2, "asked once more");
+}

@@ -1,0 +1,352 @@
+//! `timekeep status`, `interval`, `submit` and `cron`, from what stands in run directories.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{Seen, path_with, script, see, timekeep};
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    /// With an empty queue, a SLURM that knows no job of the past, and an `sbatch` that counts from 101 and
+    /// knows no better.
+    fn new() -> Self {
+        let place = Self { folder: tempfile::tempdir().unwrap() };
+        place.queue("");
+        for name in ["scontrol", "sacct"] {
+            script(&place.path(name), "exit 1");
+        }
+        let submitted = place.path("submitted");
+        let lines = format!(
+            "sleep 0.2; echo \"$PWD $SITE $*\" >> {0}; echo $((100 + $(wc -l < {0})))",
+            submitted.display()
+        );
+        script(&place.path("sbatch"), &lines);
+        place
+    }
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+    fn queue(&self, lines: &str) {
+        script(&self.path("squeue"), &format!("printf '%b' '{lines}'"));
+    }
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = timekeep(words);
+        command.env("PATH", path_with(self.folder.path())).current_dir(self.folder.path());
+        command
+    }
+    fn see(&self, words: &[&str]) -> Seen {
+        see(&mut self.command(words))
+    }
+    fn records(&self, words: &[&str]) -> Vec<Value> {
+        let seen = self.see(&[words, &["--json"]].concat());
+        assert_eq!(seen.status, Some(0), "{words:?}: {}", seen.stderr);
+        seen.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+    /// What cron did for the one run `a`.
+    fn cron(&self) -> (String, String) {
+        let record = self.records(&["cron", "a"]).remove(0);
+        let text = |key: &str| record[key].as_str().unwrap().to_string();
+        (text("done"), text("why"))
+    }
+    fn submissions(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("submitted")).unwrap_or_default();
+        text.lines().map(str::to_string).collect()
+    }
+    fn status(&self, run: &str, state: &str, update: u64) {
+        self.start(run, state, update, 2);
+    }
+    fn start(&self, run: &str, state: &str, update: u64, attempt: u64) {
+        fs::create_dir_all(self.path(run).join("ckpt")).unwrap();
+        let status = json!({
+            "stage": "codec", "state": state, "update": update, "updates": 400, "attempt": attempt,
+            "cost": {"hours": 1.0, "device_hours": 8.0}, "reason": "signal SIGUSR1",
+        });
+        fs::write(self.path(run).join("status.json"), status.to_string()).unwrap();
+    }
+}
+
+// ---- status
+
+#[test]
+fn a_line_for_each_run() {
+    let place = Place::new();
+    place.status("a", "stopped", 100);
+    place.status("b", "running", 200);
+    place.status("c", "finished", 400);
+    let seen = place.see(&["status", "a", "b", "c"]);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let lines: Vec<Vec<&str>> =
+        seen.stdout.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
+    assert_eq!(lines[0][..5], ["run", "stage", "state", "progress", "left"]);
+    assert_eq!(lines[1][..7], ["a", "codec", "stopped", "100/400", "25%", "03:00:00", "8"]);
+    assert_eq!(lines[2][..6], ["b", "codec", "lost", "200/400", "50%", "01:00:00"]);
+    assert_eq!(lines[3][2], "finished");
+    let records = place.records(&["status", "a", "b", "c"]);
+    let states: Vec<&str> = records.iter().map(|r| r["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["stopped", "lost", "finished"]);
+    assert_eq!(records[0]["eta"], 10800.0);
+    assert_eq!((&records[0]["restarts"], &records[0]["device_hours"]), (&1.into(), &8.0.into()));
+}
+
+#[test]
+fn what_is_no_run_is_told_and_the_others_are_shown() {
+    let place = Place::new();
+    place.status("a", "stopped", 100);
+    place.status("damaged", "stopped", 1);
+    fs::write(place.path("damaged/status.json"), "{").unwrap();
+    fs::create_dir(place.path("empty")).unwrap();
+    let seen = place.see(&["status", "absent", "damaged", "empty", "sbatch", "a"]);
+    assert_eq!(seen.status, Some(66));
+    assert_eq!(seen.stdout.lines().count(), 2, "{}", seen.stdout);
+    for part in ["absent: no such run", "damaged/status.json", "empty: a folder, but no run"] {
+        assert!(seen.stderr.contains(part), "{part}: {}", seen.stderr);
+    }
+    assert_eq!(place.see(&["status", "damaged"]).status, Some(65));
+}
+
+// ---- interval
+
+#[test]
+fn the_interval_that_a_log_suggests() {
+    let place = Place::new();
+    place.status("a", "running", 3);
+    let records = [
+        json!({"attempt": 1, "kind": "start", "update": 0}),
+        json!({"attempt": 1, "kind": "update", "update": 1, "seconds": 1.0}),
+        json!({"attempt": 1, "kind": "update", "update": 2, "seconds": 3.0}),
+        json!({"attempt": 1, "kind": "checkpoint", "update": 2, "stall": 0.4}),
+        json!({"attempt": 1, "kind": "saved", "update": 2, "seconds": 9.0}),
+        json!({"attempt": 1, "kind": "checkpoint", "update": 3, "stall": 0.6}),
+    ];
+    let log: String = records.iter().map(|record| format!("{record}\n")).collect();
+    fs::write(place.path("a/log.jsonl"), log).unwrap();
+    let found = place.records(&["interval", "a", "--mtbf", "100d", "--nodes", "1000"]).remove(0);
+    // 8640 s between failures of the job: sqrt(2 * 0.5 * 8640) = 92.95 s.
+    let young = found["young"].as_f64().unwrap();
+    assert!((young - 8640f64.sqrt()).abs() < 1e-9, "{found}");
+    assert_eq!(found["updates"], 46, "of 2 s each: {found}");
+    let by_hand = place.records(&["interval", "a", "--mtbf", "100d", "--cost", "0"]).remove(0);
+    assert_eq!(by_hand["seconds"], 9.0, "a save takes as long: {by_hand}");
+
+    let seen = place.see(&["interval", "--cost", "20s", "--mtbf", "200d", "--nodes", "16"]);
+    // M = 1 080 000 s, c = 20 s: 6572.67 (1 + 0.001014 + 0.000001) - 20.
+    assert!(seen.stdout.starts_with("every       6559 s (01:49:19)\n"), "{}", seen.stdout);
+    let seen = place.see(&["interval", "--cost", "10m", "--mtbf", "5m"]);
+    assert!(seen.status == Some(0) && seen.stderr.contains("most of the time is lost"));
+    assert_eq!(place.see(&["interval", "--cost", "0s", "--mtbf", "1d"]).status, Some(2));
+    assert_eq!(place.see(&["interval", "--mtbf", "1d"]).status, Some(2));
+    fs::write(place.path("a/log.jsonl"), "").unwrap();
+    let seen = place.see(&["interval", "a", "--mtbf", "1d"]);
+    assert!(seen.status == Some(2) && seen.stderr.contains("--cost"), "{}", seen.stderr);
+    assert_eq!(place.see(&["interval", "absent", "--mtbf", "1d"]).status, Some(66));
+}
+
+// ---- submit and cron
+
+#[test]
+fn submitted_once_and_again_only_when_it_stopped() {
+    let place = Place::new();
+    fs::write(place.path("site"), "# here\nSITE=ours\n").unwrap();
+    let seen = place.see(&["submit", "--site", "site", "a", "--", "sbatch", "x y", "$HOME"]);
+    assert_eq!((seen.status, seen.stdout.as_str()), (Some(0), "101\n"), "{}", seen.stderr);
+    let here = place.folder.path().canonicalize().unwrap();
+    assert_eq!(place.submissions(), [format!("{} ours x y $HOME", here.display())]);
+
+    place.queue("101|PENDING|Priority\\n7|RUNNING|None\\n");
+    let seen = place.see(&["submit", "a", "--", "sbatch", "other"]);
+    assert_eq!((seen.status, seen.stdout.as_str()), (Some(0), "101\n"), "{}", seen.stderr);
+    assert!(seen.stderr.contains("in the queue: PENDING (Priority)"), "{}", seen.stderr);
+    assert!(seen.stderr.contains("its command stays"), "{}", seen.stderr);
+    fs::write(place.path("bad"), b"A=\xff\n").unwrap();
+    let seen = place.see(&["submit", "--site", "bad", "a", "--", "sbatch"]);
+    assert_eq!(seen.status, Some(78), "{}", seen.stderr);
+    assert_eq!(place.cron(), ("left".into(), "in the queue: PENDING (Priority)".into()));
+
+    // What gave the last job counts, from the folder it was given in.
+    place.queue("");
+    place.status("a", "stopped", 50);
+    let mut elsewhere = place.command(&["cron", &here.join("a").display().to_string()]);
+    assert_eq!(see(elsewhere.current_dir("/")).status, Some(0));
+    assert_eq!(place.submissions()[1], place.submissions()[0]);
+
+    for (state, why) in [("finished", "finished"), ("failed", "failed: signal SIGUSR1")] {
+        place.status("a", state, 60);
+        assert_eq!(place.cron(), ("left".into(), why.into()));
+    }
+    assert_eq!(place.submissions().len(), 2);
+}
+
+#[test]
+fn jobs_that_do_nothing_come_to_an_end() {
+    let place = Place::new();
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
+    for attempt in 1..6 {
+        assert_eq!(place.see(&["cron", "a"]).status, Some(0));
+        // Each of them has begun, and come to nothing.
+        place.start("a", "stopped", 0, attempt);
+    }
+    assert_eq!(place.submissions().len(), 3);
+    let (done, why) = place.cron();
+    assert!(done == "left" && why.starts_with("3 jobs did nothing"), "{why}");
+    assert!(why.contains("of job 103"), "{why}");
+    // Told to, it tries again; and further on it goes on.
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "104\n");
+    place.status("a", "stopped", 1);
+    assert_eq!(place.cron().0, "submitted");
+}
+
+#[test]
+fn what_was_cancelled_or_forgotten_is_left_alone() {
+    let place = Place::new();
+    place.status("a", "stopped", 50);
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "101\n");
+    for (program, text) in [
+        ("scontrol", "test \"$*\" = \"show job -o 101\" && echo JobId=101 JobState=CANCELLED"),
+        ("scontrol", "exit 1"), // forgotten by SLURM, and remembered
+    ] {
+        script(&place.path(program), text);
+        let (done, why) = place.cron();
+        assert!(done == "left" && why.starts_with("job 101 was cancelled"), "{done}: {why}");
+    }
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "102\n");
+    script(&place.path("sacct"), "echo 'CANCELLED by 1000'");
+    assert!(place.cron().1.starts_with("job 102 was cancelled"));
+    script(&place.path("sacct"), "echo COMPLETED");
+    place.status("a", "stopped", 60);
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "103\n");
+    place.status("a", "stopped", 70);
+    assert_eq!(place.cron().0, "submitted");
+
+    place.status("a", "stopped", 80);
+    assert_eq!(place.see(&["submit", "--forget", "a"]).status, Some(0));
+    assert!(place.cron().1.contains("--forget"));
+    // Asked for again, it is in cron's care again, also where that needs no job.
+    place.queue("104|RUNNING|None\\n");
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "104\n");
+    place.queue("");
+    script(&place.path("scontrol"), "echo JobId=104 JobState=FAILED");
+    place.status("a", "stopped", 80);
+    assert_eq!(place.cron().0, "submitted");
+    assert_eq!(place.see(&["submit", "--forget", "a"]).status, Some(0));
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "106\n");
+    place.status("a", "stopped", 90);
+    assert_eq!(place.cron().0, "submitted");
+    place.status("b", "stopped", 1);
+    assert_eq!(place.see(&["submit", "--forget", "b"]).status, Some(66));
+    assert_eq!(place.see(&["submit", "--forget", "a", "--", "sbatch"]).status, Some(2));
+}
+
+#[test]
+fn a_start_that_fails_is_told_and_left_alone() {
+    let place = Place::new();
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
+    let record = place.records(&["status", "a"]).remove(0);
+    assert_eq!((&record["state"], &record["job"]), (&json!("new"), &json!("101")));
+    let config = "data: {split: absent.json, stats: absent.json}
+model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}
+loss: {}
+training: {updates: 20, batch_size: 8}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
+";
+    fs::write(place.path("codec.yaml"), config).unwrap();
+    for (more, status, reason) in
+        [("seed=1", 66, "absent.json"), ("training.no_such_key=1", 78, "no_such_key")]
+    {
+        let mut start = Command::new(env!("CARGO_BIN_EXE_train-stage"));
+        start.args(["codec", "-c", "codec.yaml", "--run", "a", "-o", more]);
+        let seen = see(start.current_dir(place.folder.path()));
+        assert_eq!(seen.status, Some(status), "{}", seen.stderr);
+        let record = place.records(&["status", "a"]).remove(0);
+        assert_eq!(record["state"], "failed", "{record}");
+        assert!(record["reason"].as_str().unwrap().contains(reason), "{record}");
+        let (done, why) = place.cron();
+        assert!(done == "left" && why.starts_with("failed: "), "{done}: {why}");
+    }
+    assert_eq!(place.submissions().len(), 1);
+}
+
+#[test]
+fn r27_two_at_once_submit_once() {
+    let place = Place::new();
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
+    place.status("a", "stopped", 50);
+    // Every job that was submitted is at work.
+    let submitted = place.path("submitted");
+    let lines = format!(
+        "i=100; cat {} 2>/dev/null | while read -r _; do i=$((i + 1)); test $i -eq 101 || \
+         echo \"$i|RUNNING|None\"; done",
+        submitted.display()
+    );
+    script(&place.path("squeue"), &lines);
+    for _ in 0..5 {
+        let children: Vec<_> =
+            (0..6).map(|_| place.command(&["cron", "a"]).spawn().unwrap()).collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        assert_eq!(place.submissions().len(), 2);
+    }
+}
+
+#[test]
+fn without_knowing_the_queue_nothing_is_submitted() {
+    let place = Place::new();
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
+    place.status("a", "stopped", 50);
+    for text in ["exit 1", "echo slurm_load_jobs error: busy"] {
+        script(&place.path("squeue"), text);
+        for words in [&["cron", "a"][..], &["submit", "a", "--", "sbatch"]] {
+            let seen = place.see(words);
+            assert_eq!(seen.status, Some(75), "{words:?}");
+            assert!(seen.stderr.contains("nothing was submitted"), "{}", seen.stderr);
+        }
+    }
+    assert_eq!(place.submissions().len(), 1);
+}
+
+#[test]
+fn a_submission_that_fails_is_told_and_the_others_are_made() {
+    let place = Place::new();
+    let moody =
+        ["sh", "-c", "test -e mood && echo 7 || { echo sbatch: Invalid account >&2; exit 1; }"];
+    let submit = [&["submit", "a", "--"], &moody[..]].concat();
+    let seen = place.see(&submit);
+    assert_eq!((seen.status, seen.stdout.as_str()), (Some(1), ""));
+    assert!(seen.stderr.contains("Invalid account"), "{}", seen.stderr);
+    // What gave no job is not what cron would give.
+    assert!(!place.path("a/submit.json").exists());
+    fs::write(place.path("mood"), "").unwrap();
+    assert_eq!(place.see(&submit).stdout, "7\n");
+    let record = fs::read(place.path("a/submit.json")).unwrap();
+    for command in ["true", "no-such-program"] {
+        assert_eq!(place.see(&["submit", "a", "--", command]).status, Some(1));
+        assert_eq!(fs::read(place.path("a/submit.json")).unwrap(), record);
+    }
+    fs::remove_file(place.path("mood")).unwrap();
+
+    fs::write(place.path("site"), "A=1\n").unwrap();
+    assert_eq!(place.see(&["submit", "b", "--", "sbatch"]).status, Some(0));
+    assert_eq!(place.see(&["submit", "--site", "site", "d", "--", "sbatch"]).status, Some(0));
+    fs::write(place.path("site"), "module load x\n").unwrap();
+    for run in ["a", "b", "c", "d"] {
+        place.status(run, "stopped", 50);
+    }
+    let seen = place.see(&["cron", "a", "b", "c", "d"]);
+    assert_eq!(seen.status, Some(1), "{}", seen.stderr);
+    assert!(seen.stdout.contains("submitted") && seen.stdout.contains("no submit.json"));
+    assert!(
+        seen.stderr.contains("timekeep: d: ") && seen.stderr.contains("site:1"),
+        "{}",
+        seen.stderr
+    );
+    assert_eq!(place.submissions().len(), 3);
+    let damaged = Path::new("a/submit.json");
+    fs::write(place.folder.path().join(damaged), "[]").unwrap();
+    assert_eq!(place.see(&["cron", "a"]).status, Some(65));
+}

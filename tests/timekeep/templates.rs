@@ -1,0 +1,123 @@
+//! The scripts of `slurm/` with an `srun` that only tells how it is called. With a real SLURM: tests/slurm.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Seen, script, see};
+
+fn slurm(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("slurm").join(name)
+}
+
+/// A folder with an `srun` that prints its words, a line each, and the variable MADE.
+fn place() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    script(&folder.path().join("srun"), "printf '%s\\n' \"$@\"; echo \"made=${MADE-}\"");
+    folder
+}
+
+/// A script with its words in `folder`, run by `bash` as by SLURM, or by its own first line.
+fn run(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> Seen {
+    let programs = Path::new(env!("CARGO_BIN_EXE_timekeep")).parent().unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{}:{path}", folder.display(), programs.display());
+    let mut command = Command::new(words[0]);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SLURM_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(&words[1..]).current_dir(folder).env("PATH", path);
+    see(command.envs(variables.iter().copied()))
+}
+
+#[test]
+fn a_setup_file_may_be_careless() {
+    let folder = place();
+    let setup = folder.path().join("setup.sh");
+    // An unset variable, a word of bash, the words of somebody else, and a status that means nothing.
+    fs::write(&setup, "source /dev/null; echo \"$UNSET$#\"; export MADE=here; false\n").unwrap();
+    fs::write(folder.path().join("list"), "none\nevaluate --split a*b\n").unwrap();
+    let setup = setup.to_str().unwrap();
+    let (train, array) = (slurm("train.sbatch"), slurm("array.sbatch"));
+    let words = ["bash", train.to_str().unwrap(), "ckpt", "a b"];
+    let seen = run(folder.path(), &words, &[("LONGHAUL_SETUP", setup)]);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(seen.stdout, "0\n--kill-on-bad-exit=1\n--mpi=none\nckpt\na b\nmade=here\n");
+    assert!(seen.stderr.contains("ended with 1; going on"), "{}", seen.stderr);
+    let variables =
+        [("LONGHAUL_SETUP", setup), ("SLURM_ARRAY_TASK_ID", "2"), ("SLURM_NTASKS", "4")];
+    let seen = run(folder.path(), &["bash", array.to_str().unwrap(), "list"], &variables);
+    let expected = "0\n--kill-on-bad-exit=1\n--mpi=pmix\nevaluate\n--split\na*b\nmade=here\n";
+    assert_eq!(seen.stdout, expected, "{}", seen.stderr);
+    for setup in ["setup.sh", "/no/such/setup.sh"] {
+        let seen = run(folder.path(), &words, &[("LONGHAUL_SETUP", setup)]);
+        assert_eq!((seen.status, seen.stdout.as_str()), (Some(66), ""));
+        assert!(seen.stderr.contains(setup), "{}", seen.stderr);
+    }
+}
+
+#[test]
+fn both_templates_end_alike() {
+    let end = |name: &str| {
+        let text = fs::read_to_string(slurm(name)).unwrap();
+        text.split_once("# ---- the same in").unwrap().1.to_string()
+    };
+    assert_eq!(end("train.sbatch"), end("array.sbatch"));
+}
+
+#[test]
+fn every_script_can_be_run() {
+    let files = fs::read_dir(slurm("")).unwrap().map(|file| file.unwrap().path());
+    let scripts: Vec<PathBuf> =
+        files.filter(|f| f.extension().is_some_and(|e| e == "sh")).collect();
+    assert!(scripts.len() >= 4, "{scripts:?}");
+    for file in scripts {
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o111, 0o111, "{} is no program", file.display());
+    }
+}
+
+#[test]
+fn a_chain_gives_the_operator_its_own_latents() {
+    let folder = place();
+    for file in ["c.yaml", "o.yaml", "split.json"] {
+        fs::write(folder.path().join(file), "").unwrap();
+    }
+    script(&folder.path().join("squeue"), "");
+    script(
+        &folder.path().join("sbatch"),
+        "echo \"$@\" >> submitted; echo $((100 + $(wc -l < submitted)))",
+    );
+    let chain = slurm("chain.sh");
+    let chain = |to: &str| {
+        run(folder.path(), &[chain.to_str().unwrap(), "c.yaml", "o.yaml", "split.json", to], &[])
+    };
+    let seen = chain("chains/a/");
+    assert_eq!(
+        (seen.status, seen.stdout.as_str()),
+        (Some(0), "101 102 103 104\n"),
+        "{}",
+        seen.stderr
+    );
+    let submitted = fs::read_to_string(folder.path().join("submitted")).unwrap();
+    let operator = submitted.lines().nth(2).unwrap();
+    for part in
+        ["afterok:102", "data.train=chains/a/latents/train ", "validation=chains/a/latents/v"]
+    {
+        assert!(operator.contains(part), "{part}: {operator}");
+    }
+    let seen = chain("chain%j");
+    assert_eq!((seen.status, seen.stdout.as_str()), (Some(2), ""), "{}", seen.stderr);
+    assert!(!folder.path().join("chain%j").exists());
+    // What sbatch says is told whole.
+    script(
+        &folder.path().join("sbatch"),
+        "echo 'no such option: x' >&2; echo 'Try --help' >&2; exit 1",
+    );
+    let seen = chain("b");
+    assert_eq!(seen.status, Some(1), "{}", seen.stderr);
+    assert!(seen.stderr.contains("no such option: x; Try --help"), "{}", seen.stderr);
+}
