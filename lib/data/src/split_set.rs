@@ -75,6 +75,11 @@ impl TrajectorySet {
         Ok(Self { name, shape, channels, inputs, manifest_hash, file_hashes, files, entries })
     }
 
+    /// See [`Field::read_often`].
+    pub fn read_often(&self) {
+        self.files.iter().filter_map(|file| file.field.as_ref()).for_each(Field::read_often);
+    }
+
     /// Number of trajectories.
     pub fn len(&self) -> usize {
         self.entries.len()

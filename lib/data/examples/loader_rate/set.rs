@@ -74,6 +74,7 @@ impl Set {
             divide(std::slice::from_ref(&path), shares, 0, &manifest)?.save(&manifest)?;
         }
         let trajectories = TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes)?;
+        trajectories.read_often();
         let offset = match format {
             Format::Hdf5 => offset_in_hdf5(&path)?,
             Format::Safetensors => offset_in_safetensors(&path)?,

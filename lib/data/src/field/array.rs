@@ -129,6 +129,13 @@ impl Array {
         matches!(&self.store, Store::Mapped { element: Element::F32, in_order: true, .. })
     }
 
+    /// It will be read again and again: see [`MappedFile::read_often`].
+    pub fn read_often(&self) {
+        if let Store::Mapped { file, .. } = &self.store {
+            file.read_often();
+        }
+    }
+
     /// How its numbers are reached: `direct`, `converted` on the way, from `chunks`, or from `packed chunks`.
     pub fn way(&self) -> &'static str {
         match &self.store {
@@ -178,7 +185,8 @@ impl Array {
             if *element == Element::F32 {
                 file.read(from, bytemuck::cast_slice_mut(out))?;
             } else {
-                beyond = element.fill(file.bytes(from, out.len() * element.size())?, out);
+                let bytes = out.len() * element.size();
+                beyond = file.with(from, bytes, |bytes| element.fill(bytes, out))?;
             }
         } else {
             self.gather(sample, frames, out, &mut beyond)?;
@@ -210,11 +218,12 @@ impl Array {
         let order = self.axes.order();
         match &self.store {
             Store::Mapped { file, offset, strides, element, .. } => {
-                let all =
-                    file.bytes(*offset, self.dims.iter().product::<usize>() * element.size())?;
-                gather(&ranges, strides, &order, out, |at| {
-                    narrow(element.read(&all[at..]), beyond)
-                });
+                let bytes = self.dims.iter().product::<usize>() * element.size();
+                file.with(*offset, bytes, |all| {
+                    gather(&ranges, strides, &order, out, |at| {
+                        narrow(element.read(&all[at..]), beyond)
+                    });
+                })?;
             }
             Store::Library { dataset, wide } => {
                 let selection: Vec<SliceOrIndex> = ranges.into_iter().map(Into::into).collect();

@@ -4,8 +4,12 @@
 //! most of which is the call. What the page cache lacks the kernel would fetch for a map page by page, or with
 //! much that nobody asked for; a positional read fetches just what is read, at once. So reads go by position
 //! until many in a row were fast.
+//!
+//! Pages that were read out of a map count as memory of the process until it ends or lets go of them. A file that
+//! is gone through once is therefore read by position, or its pages let go of at once: whatever its size, the
+//! process stays small. Only who reads it again and again says so ([`MappedFile::read_often`]).
 
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +19,8 @@ use unix::{Error, Result, small};
 
 /// So many reads in a row must have been fast before the map is read.
 const IN_A_ROW: u32 = 64;
+/// Of [`MappedFile::by_position`]: it is gone through once.
+const ONCE: u32 = u32::MAX;
 /// A read from the page cache takes at most so many nanoseconds, and one more for each byte: no disk and no
 /// network is as fast.
 const FAST: u64 = 20_000;
@@ -30,7 +36,7 @@ pub(super) struct MappedFile {
     opened: Instant,
     /// When the size was last seen to be what it was, in nanoseconds after `opened`.
     looked: AtomicU64,
-    /// How many reads must be fast until the map is read.
+    /// How many reads must be fast until the map is read; or [`ONCE`].
     by_position: AtomicU32,
 }
 
@@ -53,7 +59,7 @@ impl MappedFile {
             map,
             opened: Instant::now(),
             looked: AtomicU64::new(0),
-            by_position: AtomicU32::new(IN_A_ROW),
+            by_position: AtomicU32::new(ONCE),
         })
     }
 
@@ -67,19 +73,40 @@ impl MappedFile {
         self.map.len() as u64
     }
 
+    /// It will be read again and again, in any order: what the page cache has is read out of the map.
+    pub fn read_often(&self) {
+        self.by_position.store(IN_A_ROW, Relaxed);
+    }
+
     /// `count` bytes from `from` on. Panics beyond the size. Errors (74): the file was made shorter.
     pub fn bytes(&self, from: usize, count: usize) -> Result<&[u8]> {
         self.look(self.now())?;
         Ok(&self.map[from..from + count])
     }
 
+    /// What `of` makes of `count` bytes from `from` on, which are let go of unless the file is read often. Panics
+    /// and errors as [`bytes`](Self::bytes).
+    pub fn with<T>(&self, from: usize, count: usize, of: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let made = of(self.bytes(from, count)?);
+        if self.by_position.load(Relaxed) == ONCE {
+            // Another thread that reads them finds them in the page cache; without the advice all works the same.
+            // SAFETY: the map is shared and read-only: its content is the file's, before and after.
+            let _ =
+                unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, count) };
+        }
+        Ok(made)
+    }
+
     /// Copies bytes from `from` on, those of many reads fast. Panics beyond the size. Errors (74): it cannot be
     /// read, or the file was made shorter.
     pub fn read(&self, from: usize, out: &mut [u8]) -> Result<()> {
-        let (start, left) = (self.now(), self.by_position.load(Relaxed));
+        let left = self.by_position.load(Relaxed);
+        if left == ONCE {
+            return self.read_at(from, out);
+        }
+        let start = self.now();
         if left > 0 {
-            let read = self.file.read_exact_at(out, from as u64);
-            read.map_err(|cause| Error::io(&self.path, cause))?;
+            self.read_at(from, out)?;
         } else {
             if start - self.looked.load(Relaxed).min(start) > LOOK {
                 self.look(start)?;
@@ -92,6 +119,11 @@ impl MappedFile {
             self.by_position.store(left - 1, Relaxed);
         }
         Ok(())
+    }
+
+    fn read_at(&self, from: usize, out: &mut [u8]) -> Result<()> {
+        let read = self.file.read_exact_at(out, from as u64);
+        read.map_err(|cause| Error::io(&self.path, cause))
     }
 
     /// Nanoseconds since it was opened.

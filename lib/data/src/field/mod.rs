@@ -205,6 +205,12 @@ impl Field {
         ways.into_iter().find(has).unwrap_or("direct")
     }
 
+    /// It will be read again and again, in any order, and may keep in memory what the page cache has of it, up to
+    /// the size of the file. Otherwise reading leaves nothing behind.
+    pub fn read_often(&self) {
+        self.arrays().for_each(Array::read_often);
+    }
+
     fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.components.iter().map(|component| match &component.place {
             Place::One(array) | Place::Each { first: array, .. } => array,

@@ -104,7 +104,7 @@ impl<T: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'stati
 /// The configuration of a stage.
 pub type ConfigOf<S> = Config<<S as Stage>::Data, <S as Stage>::Model, <S as Stage>::Loss>;
 
-/// Opens a split of a data set that must have trajectories.
+/// Opens a split of a data set that must have trajectories, to be read in every epoch.
 pub(crate) fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectorySet> {
     let set = TrajectorySet::open(manifest, name, Verify::Sizes)?;
     if set.is_empty() {
@@ -113,5 +113,6 @@ pub(crate) fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectoryS
             manifest.display()
         )));
     }
+    set.read_often();
     Ok(set)
 }
