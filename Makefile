@@ -18,11 +18,12 @@ demo: deps
 # failpoints (lib/unix/src/fail.rs) and the emulator of a GPU in the same build: a second one would take
 # longer than all tests, and without FAIL in the environment a point does nothing.
 # A real SLURM is a part of it (tests/slurm): as root, who can install it, it must not be left out.
+# TESTS="--test slurm" runs a part. All are run, also after one has failed.
 FEATURES = failpoints,emu
 test: deps
 	LONGHAUL_REQUIRE_NVRTC=1 LONGHAUL_REQUIRE_MPI=1 \
 	  LONGHAUL_REQUIRE_SLURM=$$(test "$$(id -u)" -ne 0 || echo 1) \
-	  cargo test --workspace --locked --features $(FEATURES)
+	  cargo test --workspace --locked --features $(FEATURES) --no-fail-fast $(TESTS)
 
 # The long forms of the tests of reliability, about half an hour: every fault at every point, on one rank
 # and on the first of two, 500 kills and 100 of a rank of several, 200 signals, ranks that are stopped, 100

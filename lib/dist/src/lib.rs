@@ -112,37 +112,23 @@ pub trait Collective: Send + Sync {
 /// Sums gradients over ranks beside the backward pass: on a thread of its own (host), or a stream of its
 /// own (GPU). The order of buckets is the same on all ranks.
 pub trait Reducer: Send {
-    /// Begins to sum a bucket: its tensors (f32), whose elements together are those of the bucket.
-    /// They are copied or read at once, so that they may be changed after [`Reducer::take`] only.
-    fn give(&mut self, bucket: usize, gradients: &[Tensor]) -> Result<()>;
+    /// Tensors of these shapes, of arbitrary content, in the memory in which a bucket is summed, where there is
+    /// such memory: gradients that are made there need no copy. Each is given with the bucket or dropped before.
+    /// Waits until no rank reads the sum of the round before. Errors: a room or a sum of the bucket is still held.
+    fn rooms(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+        Ok(None)
+    }
 
-    /// Waits for a bucket that was given, and writes its sum over tensors of the same shapes.
-    fn take(&mut self, bucket: usize, gradients: &mut [Tensor]) -> Result<()>;
+    /// Begins to sum a bucket: its tensors (f32), whose elements together are those of the bucket. Errors: a
+    /// room that is not among them, or a sum of the bucket, is still held.
+    fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()>;
+
+    /// Waits for a bucket that was given: its sum, in tensors of the shapes that were given. All ranks may read
+    /// one memory: they are to be dropped before rooms of the bucket are asked for, or it is given again.
+    fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>>;
 
     /// What it took since the last call.
     fn times(&mut self) -> Times;
-
-    /// The memory of the sums itself, without copies, where it is on the host.
-    fn in_place(&mut self) -> Option<&mut dyn InPlace> {
-        None
-    }
-}
-
-/// A [`Reducer`] whose buckets are written and read in place: in a round [`InPlace::area`],
-/// [`InPlace::begin`], [`InPlace::sum`].
-pub trait InPlace: Send {
-    /// Where this rank writes a bucket. The content is arbitrary, and the sum of the round before gone;
-    /// waits until no rank reads it any more.
-    fn area(&mut self, bucket: usize) -> Result<&mut [f32]>;
-
-    /// Begins to sum what was written.
-    fn begin(&mut self, bucket: usize) -> Result<()>;
-
-    /// Waits for the sum.
-    fn sum(&mut self, bucket: usize) -> Result<&[f32]>;
-
-    /// The sum is not read any more: others need not wait for the next [`InPlace::area`] of this rank.
-    fn release(&mut self, bucket: usize);
 }
 
 /// Time for sums over ranks.

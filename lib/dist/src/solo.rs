@@ -75,16 +75,13 @@ struct Own {
 }
 
 impl Reducer for Own {
-    fn give(&mut self, bucket: usize, gradients: &[Tensor]) -> Result<()> {
-        self.given[bucket] = gradients.to_vec();
+    fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
+        self.given[bucket] = gradients;
         Ok(())
     }
 
-    fn take(&mut self, bucket: usize, gradients: &mut [Tensor]) -> Result<()> {
-        for (to, from) in gradients.iter_mut().zip(self.given[bucket].drain(..)) {
-            *to = from;
-        }
-        Ok(())
+    fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
+        Ok(std::mem::take(&mut self.given[bucket]))
     }
 
     fn times(&mut self) -> Times {

@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::op::{self, Case, Draw, Grads, Input, Saved};
+use crate::op::{self, Case, Draw, Grads, Input, Saved, Slot};
 use crate::random::{Philox, Purpose};
 use crate::tensor::Tensor;
 use unix::Result;
@@ -71,10 +71,10 @@ fn gradients(
         Gradient::Added(before) => Some(before),
         _ => None,
     };
-    let mut all: Vec<Option<Tensor>> = each.into_iter().map(there).collect();
+    let mut all: Vec<Option<Slot>> = each.into_iter().map(|g| there(g).map(Slot::of)).collect();
     let mut grads = Grads { all: &mut all, inputs: &wanted, device: dy.device() };
     op::backward(&*case.op, saved, dy.clone(), &mut grads);
-    all
+    all.into_iter().map(|slot| slot?.gradient()).collect()
 }
 
 /// Output and the gradients of all inputs (none for constants), for the output gradient `dy`.

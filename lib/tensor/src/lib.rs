@@ -14,12 +14,16 @@ pub mod ops;
 pub mod parallel;
 pub mod product;
 pub mod random;
+mod scratch;
 pub mod simd;
+mod storage;
 pub mod tape;
 pub mod tensor;
 pub mod updates;
 
 pub use device::{Device, Wanted};
 pub use dtype::{Dtype, Element, Float};
+pub use scratch::Scratch;
+pub use storage::Access;
 pub use tape::{Gradients, Tape, Var, constant};
 pub use tensor::Tensor;

@@ -89,13 +89,14 @@ pub(crate) fn backward(op: &dyn Op, saved: &Saved, dy: Tensor, grads: &mut Grads
 
 /// The gradients of an op's inputs, while its `backward` runs.
 pub struct Grads<'a> {
-    /// Gradient of every variable of the tape.
-    pub(crate) all: &'a mut [Option<Tensor>],
+    /// Gradient of every variable of the tape, or where it is to be made.
+    pub(crate) all: &'a mut [Option<Slot>],
     pub(crate) inputs: &'a [Input],
     pub(crate) device: Device,
 }
 
 /// The buffer an input's gradient is added to or, when nothing is there yet, set.
+#[derive(Clone)]
 pub struct Slot {
     /// Arbitrary content unless `add`.
     pub tensor: Tensor,
@@ -104,6 +105,16 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// A gradient.
+    pub(crate) fn of(tensor: Tensor) -> Self {
+        Self { tensor, add: true }
+    }
+
+    /// The gradient, when there is one.
+    pub(crate) fn gradient(self) -> Option<Tensor> {
+        self.add.then_some(self.tensor)
+    }
+
     /// The buffer on the host, made zero when it was not yet set: for ops that write only parts of it.
     pub fn zeroed<T: Float>(&mut self) -> &mut [T] {
         let fresh = !std::mem::replace(&mut self.add, true);
@@ -125,7 +136,7 @@ impl Grads<'_> {
     pub fn take(&mut self, i: usize) -> Option<Slot> {
         let Input { variable, shape, dtype } = &self.inputs[i];
         Some(match self.all[(*variable)?].take() {
-            Some(tensor) => Slot { tensor, add: true },
+            Some(slot) => slot,
             None => Slot { tensor: Tensor::arbitrary_on(self.device, shape, *dtype), add: false },
         })
     }
@@ -139,13 +150,14 @@ impl Grads<'_> {
     pub fn pass(&mut self, i: usize, gradient: Tensor) {
         let Some(variable) = self.inputs[i].variable else { return };
         let gradient = gradient.reshape(&self.inputs[i].shape);
-        self.all[variable] = Some(match self.all[variable].take() {
+        let sum = match self.all[variable].take().and_then(Slot::gradient) {
             None => gradient,
             Some(mut sum) => {
                 crate::updates::sum::add(&mut sum, &gradient);
                 sum
             }
-        });
+        };
+        self.all[variable] = Some(Slot::of(sum));
     }
 }
 

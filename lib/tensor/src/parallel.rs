@@ -1,8 +1,8 @@
 //! Work split over threads in blocks whose borders depend on the sizes alone, never on the number
 //! of threads: that is what makes results the same to the bit on 1, 2 or N of them.
 
+use crate::Scratch;
 use crate::dtype::Float;
-use crate::tensor::Scratch;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use std::marker::PhantomData;
 use std::ops::Range;

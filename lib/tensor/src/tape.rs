@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel;
-use crate::op::{self, Grads, Input, Op, Saved};
+use crate::op::{self, Grads, Input, Op, Saved, Slot};
 use crate::tensor::Tensor;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -190,11 +190,15 @@ impl Tape {
     /// [`Tape::backward_scaled`] that hands out the gradient of each of `leaves` as soon as nothing more
     /// comes to it, with the leaf's place among them; none where the loss does not depend on it. The
     /// order follows from the computation: about the reverse of the leaves' first use.
+    ///
+    /// `rooms` are tensors like the leaves, in their order, or fewer: an op that computes a leaf's gradient
+    /// does so there, if it can. Where the gradient is handed out in other memory the room is dropped.
     pub fn backward_each(
         self,
         loss: &Var,
         scale: &Tensor,
         leaves: &[Var],
+        rooms: Vec<Tensor>,
         mut whole: impl FnMut(usize, Option<Tensor>),
     ) -> Result<()> {
         let seed = seed(loss, scale)?;
@@ -208,6 +212,11 @@ impl Tape {
         let mut waiting = vec![Vec::new(); record.nodes.len()];
         let mut all = vec![None; record.variables];
         drop(record);
+        for (leaf, tensor) in leaves.iter().zip(rooms) {
+            if let Some(slot) = leaf.id.map(|id| &mut all[id]) {
+                *slot = Some(Slot { tensor, add: false });
+            }
+        }
         let mut unused = Vec::new();
         for (place, leaf) in leaves.iter().enumerate() {
             match leaf.id.map(|id| (id, first_use[id])) {
@@ -216,9 +225,9 @@ impl Tape {
             }
         }
         self.walk(loss, seed, &mut all, |number, all| {
-            waiting[number].iter().for_each(|(id, place)| whole(*place, all[*id].take()));
+            waiting[number].iter().for_each(|(id, place)| whole(*place, take(all, *id)));
         })?;
-        unused.iter().for_each(|(id, place)| whole(*place, id.and_then(|id| all[id].take())));
+        unused.iter().for_each(|(id, place)| whole(*place, id.and_then(|id| take(&mut all, id))));
         Ok(())
     }
 
@@ -235,8 +244,8 @@ impl Tape {
         self,
         output: &Var,
         dy: Tensor,
-        all: &mut Vec<Option<Tensor>>,
-        mut passed: impl FnMut(usize, &mut [Option<Tensor>]),
+        all: &mut Vec<Option<Slot>>,
+        mut passed: impl FnMut(usize, &mut [Option<Slot>]),
     ) -> Result<()> {
         let record = self.record.into_inner();
         all.resize(record.variables, None);
@@ -247,7 +256,7 @@ impl Tape {
             Grads { all, inputs: &seed, device }.pass(0, dy);
         }
         for (number, node) in record.nodes.into_iter().enumerate().rev() {
-            if let Some(dy) = all[node.output].take() {
+            if let Some(dy) = take(all, node.output) {
                 match node.kind {
                     Kind::Op(op, saved) => {
                         let mut grads = Grads { all, inputs: &node.inputs, device };
@@ -260,6 +269,11 @@ impl Tape {
         }
         Ok(())
     }
+}
+
+/// Takes the gradient of a variable out.
+fn take(all: &mut [Option<Slot>], id: usize) -> Option<Tensor> {
+    all.get_mut(id)?.take()?.gradient()
 }
 
 /// Where a walk from `scale` times the scalar `loss` begins.
@@ -278,10 +292,11 @@ fn again(
     values: Vec<Tensor>,
     inputs: &[Input],
     dy: Tensor,
-    all: &mut [Option<Tensor>],
+    all: &mut [Option<Slot>],
 ) -> Result<()> {
     let tape = Tape::new();
-    // Leaf by leaf: its variable outside, and the gradient that is there. What comes in twice is one leaf.
+    // Leaf by leaf: its variable outside, and the gradient that is there or where it is to be made. What
+    // comes in twice is one leaf.
     let (mut outer, mut found) = (Vec::new(), Vec::new());
     let variables: Vec<Var> = inputs
         .iter()
@@ -314,12 +329,12 @@ impl Default for Tape {
 
 /// What [`Tape::backward`] found.
 pub struct Gradients {
-    all: Vec<Option<Tensor>>,
+    all: Vec<Option<Slot>>,
 }
 
 impl Gradients {
     /// Takes the gradient of a leaf; none when the loss does not depend on it.
     pub fn take(&mut self, leaf: &Var) -> Option<Tensor> {
-        self.all.get_mut(leaf.id?)?.take()
+        take(&mut self.all, leaf.id?)
     }
 }

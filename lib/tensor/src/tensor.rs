@@ -1,67 +1,13 @@
 //! Tensors: contiguous, row-major, cheap to clone.
 
 use crate::device::Device;
-use crate::dtype::{Dtype, Element, Float};
+use crate::dtype::{Dtype, Element};
 use crate::kernel;
-use crate::kernel::memory::Piece;
-use crate::memory::Block;
+use crate::storage::{Access, Lent, Storage};
 use crate::with_element;
 use smallvec::SmallVec;
-use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use unix::Result;
-
-/// Working memory of an op on the host: a slice out of the allocator, not a tensor.
-pub struct Scratch<T> {
-    block: Block,
-    len: usize,
-    element: PhantomData<T>,
-}
-
-impl<T: Float> Scratch<T> {
-    /// `len` elements of arbitrary content.
-    pub fn arbitrary(len: usize) -> Self {
-        Self { block: Block::take(len * size_of::<T>()), len, element: PhantomData }
-    }
-
-    /// `len` zeros.
-    pub fn zeroed(len: usize) -> Self {
-        let mut scratch = Self::arbitrary(len);
-        scratch.fill(T::ZERO);
-        scratch
-    }
-}
-
-impl<T: Float> Deref for Scratch<T> {
-    type Target = [T];
-    fn deref(&self) -> &[T] {
-        // SAFETY: the block holds `len` elements, aligned to 64 bytes and initialised (see `memory`);
-        // every bit pattern is a valid float.
-        unsafe { std::slice::from_raw_parts(self.block.start().cast(), self.len) }
-    }
-}
-
-impl<T: Float> DerefMut for Scratch<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; `&mut self` is the only holder.
-        unsafe { std::slice::from_raw_parts_mut(self.block.start().cast(), self.len) }
-    }
-}
-
-enum Storage {
-    Host(Block),
-    Device(Piece),
-}
-
-impl Storage {
-    fn take(device: Device, bytes: usize) -> Storage {
-        match device {
-            Device::Cpu => Storage::Host(Block::take(bytes)),
-            _ => Storage::Device(Piece::take(device, bytes)),
-        }
-    }
-}
 
 /// Lengths of axes: as many as nearly all tensors have are in place, so that a clone allocates nothing.
 pub(crate) type Shape = SmallVec<[usize; 4]>;
@@ -89,6 +35,21 @@ impl Tensor {
         Self { storage, dtype, shape: Shape::from_slice(shape) }
     }
 
+    /// A tensor of f32 in memory of somebody else on the host, for as long as it or a clone of it lives.
+    ///
+    /// # Safety
+    /// From `start` on lie as many f32 as the shape says, aligned for them and initialised, until `keeper` is
+    /// dropped. Till then nobody else writes them and, with [`Access::Write`], nobody else reads them.
+    pub unsafe fn over(
+        start: *mut f32,
+        shape: &[usize],
+        access: Access,
+        keeper: Arc<dyn Send + Sync>,
+    ) -> Self {
+        let storage = Arc::new(Storage::Lent(Lent::new(start.cast(), access, keeper)));
+        Self { storage, dtype: Dtype::F32, shape: Shape::from_slice(shape) }
+    }
+
     /// All zeros, on the host.
     pub fn zeros(shape: &[usize], dtype: Dtype) -> Self {
         Self::zeros_on(Device::Cpu, shape, dtype)
@@ -103,11 +64,11 @@ impl Tensor {
 
     /// Makes every element zero; memory shared with another tensor is left to that one.
     pub fn zero(&mut self) {
-        if Arc::get_mut(&mut self.storage).is_none() {
+        if !self.is_own() {
             *self = Self::arbitrary_on(self.device(), &self.shape, self.dtype);
         }
         match &*self.storage {
-            Storage::Host(_) => self.as_bytes_mut().fill(0),
+            Storage::Host(_) | Storage::Lent(_) => self.as_bytes_mut().fill(0),
             Storage::Device(piece) => kernel::run(piece.device(), || {
                 kernel::zero(piece.device(), piece.address(), self.bytes())
             }),
@@ -173,10 +134,7 @@ impl Tensor {
 
     /// Where the elements are.
     pub fn device(&self) -> Device {
-        match &*self.storage {
-            Storage::Host(_) => Device::Cpu,
-            Storage::Device(piece) => piece.device(),
-        }
+        self.storage.device()
     }
 
     /// The same elements under another shape.
@@ -189,24 +147,14 @@ impl Tensor {
         Self { storage: self.storage.clone(), dtype: self.dtype, shape: Shape::from_slice(shape) }
     }
 
-    /// Start of the memory of a tensor on the host.
-    fn host(&self) -> *mut u8 {
-        match &*self.storage {
-            Storage::Host(block) => block.start(),
-            Storage::Device(piece) => {
-                unreachable!("a tensor on {} is read on the host", piece.device())
-            }
-        }
-    }
-
     /// The bytes of a tensor on the host, to be written.
     ///
     /// # Panics
     /// When the tensor is not on the host.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         self.make_unique();
-        // SAFETY: the block holds the bytes, initialised (see `memory`), and nobody shares it.
-        unsafe { std::slice::from_raw_parts_mut(self.host(), self.bytes()) }
+        // SAFETY: the memory holds the bytes, initialised (see `memory` and `over`), and nobody shares it.
+        unsafe { std::slice::from_raw_parts_mut(self.storage.host(), self.bytes()) }
     }
 
     /// The elements of a tensor on the host.
@@ -215,9 +163,9 @@ impl Tensor {
     /// When `T` is not the element type, or the tensor is not on the host.
     pub fn read<T: Element>(&self) -> &[T] {
         assert_eq!(self.dtype, T::DTYPE, "element type of a tensor");
-        // SAFETY: the block holds `len` elements, aligned to 64 bytes and initialised (see `memory`);
+        // SAFETY: the memory holds `len` elements, aligned and initialised (see `memory` and `over`);
         // every bit pattern is a valid element, and writing needs the only holder.
-        unsafe { std::slice::from_raw_parts(self.host().cast(), self.len()) }
+        unsafe { std::slice::from_raw_parts(self.storage.host().cast(), self.len()) }
     }
 
     /// The elements of a tensor on the host, to be written; memory shared with another tensor is copied
@@ -229,7 +177,7 @@ impl Tensor {
         assert_eq!(self.dtype, T::DTYPE, "element type of a tensor");
         self.make_unique();
         // SAFETY: as in `read`; nobody else shares the memory.
-        unsafe { std::slice::from_raw_parts_mut(self.host().cast(), self.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.storage.host().cast(), self.len()) }
     }
 
     /// The same values in memory of their own.
@@ -239,21 +187,29 @@ impl Tensor {
         copy
     }
 
-    /// Copies memory that is shared with another tensor.
+    /// Whether it may write to its memory: no other tensor shares it, and nobody lent it to be read.
+    fn is_own(&mut self) -> bool {
+        match Arc::get_mut(&mut self.storage) {
+            Some(Storage::Lent(lent)) => lent.is_writable(),
+            own => own.is_some(),
+        }
+    }
+
+    /// Copies memory that it may not write to.
     fn make_unique(&mut self) {
-        if Arc::get_mut(&mut self.storage).is_some() {
+        if self.is_own() {
             return;
         }
         let bytes = self.bytes();
         let copy = Storage::take(self.device(), bytes);
         match (&copy, &*self.storage) {
-            // SAFETY: both blocks hold that many bytes, and the new one overlaps no other.
-            (Storage::Host(to), Storage::Host(from)) => unsafe {
-                std::ptr::copy_nonoverlapping(from.start(), to.start(), bytes);
-            },
             (Storage::Device(to), Storage::Device(from)) => kernel::run(to.device(), || {
                 kernel::copy(to.device(), to.address(), from.address(), bytes)
             }),
+            // SAFETY: both hold that many bytes, and the new block overlaps nothing else.
+            (Storage::Host(to), _) => unsafe {
+                std::ptr::copy_nonoverlapping(self.storage.host().cast_const(), to.start(), bytes);
+            },
             _ => unreachable!("both are on the same device"),
         }
         self.storage = Arc::new(copy);
@@ -266,7 +222,9 @@ impl Tensor {
     pub fn address(&self) -> u64 {
         match &*self.storage {
             Storage::Device(piece) => piece.address(),
-            Storage::Host(_) => unreachable!("a tensor on the host is given to a kernel"),
+            Storage::Host(_) | Storage::Lent(_) => {
+                unreachable!("a tensor on the host is given to a kernel")
+            }
         }
     }
 
@@ -334,7 +292,7 @@ impl Tensor {
     /// When the tensor is not on the host.
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: as in `read`.
-        unsafe { std::slice::from_raw_parts(self.host(), self.bytes()) }
+        unsafe { std::slice::from_raw_parts(self.storage.host(), self.bytes()) }
     }
 
     /// The same values in another element type, each the nearest there is.
@@ -388,6 +346,39 @@ mod tests {
         assert_eq!(a.read::<f32>(), [1.0, 2.0, 3.0]);
         assert_eq!(b.read::<f32>(), [9.0, 2.0, 3.0]);
         assert!(b.is_unique());
+    }
+
+    #[test]
+    fn lent_memory_is_written_where_it_may_be_and_kept_while_it_is_used() {
+        let mut numbers = vec![1.0_f32, 2.0, 3.0, 4.0, 5.0];
+        let keeper: Arc<dyn Send + Sync> = Arc::new(());
+        let start = numbers.as_mut_ptr();
+        let over = |from: usize, shape: &[usize], access| {
+            // SAFETY: `numbers` is not touched while these tensors live, which do not overlap.
+            unsafe { Tensor::over(start.wrapping_add(from), shape, access, keeper.clone()) }
+        };
+        // At an address that is a multiple of 4 and of no more.
+        let mut written = over(1, &[1, 2], Access::Write);
+        let mut read = over(3, &[2], Access::Read);
+        let (clone, place) = (written.clone(), written.as_bytes().as_ptr());
+        written.write::<f32>()[0] = -1.0;
+        assert_eq!((clone.to_f64(), written.to_f64()), (vec![2.0, 3.0], vec![-1.0, 3.0]));
+        drop(clone);
+        let mut clone = over(1, &[2], Access::Write);
+        drop(written);
+        clone.write::<f32>()[1] = -2.0;
+        assert_eq!(clone.as_bytes().as_ptr(), place, "in place");
+        assert_eq!(Arc::strong_count(&keeper), 3);
+        let zero = read.clone();
+        read.write::<f32>()[0] = -3.0;
+        drop(zero);
+        assert_eq!(Arc::strong_count(&keeper), 2, "no longer lent");
+        let mut zero = over(3, &[2], Access::Read);
+        zero.zero();
+        assert_eq!((read.to_f64(), zero.to_f64()), (vec![-3.0, 5.0], vec![0.0, 0.0]));
+        drop((clone, zero));
+        assert_eq!(Arc::strong_count(&keeper), 1);
+        assert_eq!(numbers, [1.0, 2.0, -2.0, 4.0, 5.0]);
     }
 
     #[test]

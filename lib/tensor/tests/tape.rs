@@ -3,6 +3,7 @@
 use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::ops::activation::Activation;
+use tensor::ops::linear::Linear;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::{Dtype, Tape, Tensor, Var, constant};
@@ -28,8 +29,10 @@ fn a_gradient_is_handed_out_when_it_is_whole() {
     let tape = Tape::new();
     let (loss, leaves) = computation(&tape);
     let mut order = Vec::new();
-    tape.backward_each(&loss, &three, &leaves, |place, gradient| order.push((place, gradient)))
-        .unwrap();
+    tape.backward_each(&loss, &three, &leaves, Vec::new(), |place, gradient| {
+        order.push((place, gradient))
+    })
+    .unwrap();
     // b comes in last with the first error; a goes through the activation before it.
     assert_eq!(order.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [1, 0, 2]);
     for (place, gradient) in order {
@@ -39,13 +42,64 @@ fn a_gradient_is_handed_out_when_it_is_whole() {
     }
 }
 
+/// A loss of a weight and a bias that are used twice, the second time in a part that is computed again.
+fn layers(tape: &Tape) -> (Var, [Var; 2]) {
+    let value = |shape: &[usize], seed| draw(shape, &Draw::Normal, seed, 0).to_dtype(Dtype::F32);
+    let [weight, bias] =
+        [(vec![7, 7], 1), (vec![7], 2)].map(|(s, seed)| tape.leaf(value(&s, seed)));
+    let linear = || Linear { bias: true, activation: Activation::Silu };
+    let x = constant(value(&[5, 7], 3));
+    let h = tape.apply(linear(), &[&x, &weight, &bias]).unwrap();
+    let inputs = [&h, &weight, &bias];
+    let again = tape.apply(linear(), &inputs.map(Var::detached).each_ref()).unwrap();
+    let body = move |tape: &Tape, v: &[Var]| tape.apply(linear(), &[&v[0], &v[1], &v[2]]);
+    let y = tape.recomputed(again.value().clone(), &inputs, Box::new(body));
+    let ones = |n: usize| constant(Tensor::full(&[n], 1.0, Dtype::F32));
+    let loss = tape.apply(SquaredError, &[&y, &x, &ones(5), &ones(7)]).unwrap();
+    (loss, [weight, bias])
+}
+
+#[test]
+fn gradients_are_made_where_there_is_room_for_them() {
+    let one = Tensor::scalar(1.0_f32);
+    let found = |rooms: Vec<Tensor>| {
+        let tape = Tape::new();
+        let (loss, leaves) = layers(&tape);
+        let mut found = [None, None];
+        tape.backward_each(&loss, &one, &leaves, rooms, |place, gradient| found[place] = gradient)
+            .unwrap();
+        found.map(Option::unwrap)
+    };
+    let expected = found(Vec::new());
+    let start = |tensor: &Tensor| tensor.as_bytes().as_ptr();
+    for count in [1, 2] {
+        let rooms: Vec<Tensor> = [&[7, 7][..], &[7]][..count]
+            .iter()
+            .map(|shape| Tensor::full(shape, f64::NAN, Dtype::F32))
+            .collect();
+        let starts: Vec<_> = rooms.iter().map(start).collect();
+        let gradients = found(rooms);
+        for (gradient, expected) in gradients.iter().zip(&expected) {
+            assert_eq!(gradient.as_bytes(), expected.as_bytes());
+        }
+        assert_eq!(gradients[..count].iter().map(start).collect::<Vec<_>>(), starts);
+    }
+    // A leaf that the loss does not depend on has no gradient, room or not.
+    let tape = Tape::new();
+    let (loss, leaves) = computation(&tape);
+    let mut seen = [false; 3];
+    let rooms = leaves.each_ref().map(|leaf| Tensor::zeros(leaf.shape(), Dtype::F32)).to_vec();
+    tape.backward_each(&loss, &one, &leaves, rooms, |place, g| seen[place] = g.is_some()).unwrap();
+    assert_eq!(seen, [true, true, false]);
+}
+
 #[test]
 fn a_loss_that_is_a_leaf_has_the_gradient_it_began_with() {
     let tape = Tape::new();
     let loss = tape.leaf(Tensor::scalar(7.0_f32));
     let mut seen = Vec::new();
     let two = Tensor::scalar(2.0_f32);
-    tape.backward_each(&loss, &two, std::slice::from_ref(&loss), |_, gradient| {
+    tape.backward_each(&loss, &two, std::slice::from_ref(&loss), Vec::new(), |_, gradient| {
         seen.extend(gradient.map(|g| g.to_f64()))
     })
     .unwrap();

@@ -218,10 +218,16 @@ impl Array {
         let order = self.axes.order();
         match &self.store {
             Store::Mapped { file, offset, strides, element, .. } => {
-                let bytes = self.dims.iter().product::<usize>() * element.size();
-                file.with(*offset, bytes, |all| {
+                // From the first number of the ranges to the last.
+                let end = |(range, stride): (&Range<usize>, &usize)| {
+                    range.len().saturating_sub(1) * stride
+                };
+                let ends = ranges.iter().zip(strides).map(end).sum::<usize>();
+                let start = ranges.iter().zip(strides).map(|(range, stride)| range.start * stride);
+                let start: usize = start.sum();
+                file.with(offset + start, ends + element.size(), |bytes| {
                     gather(&ranges, strides, &order, out, |at| {
-                        narrow(element.read(&all[at..]), beyond)
+                        narrow(element.read(&bytes[at - start..]), beyond)
                     });
                 })?;
             }

@@ -6,8 +6,9 @@
 //! until many in a row were fast.
 //!
 //! Pages that were read out of a map count as memory of the process until it ends or lets go of them. A file that
-//! is gone through once is therefore read by position, or its pages let go of at once: whatever its size, the
-//! process stays small. Only who reads it again and again says so ([`MappedFile::read_often`]).
+//! is gone through once is therefore read by position, or the pages of a trajectory let go of as soon as it was
+//! read: whatever the size of the file, the process stays small. Only who reads it again and again says so
+//! ([`MappedFile::read_often`]).
 
 use memmap2::{Mmap, UncheckedAdvice};
 use std::fs::File;

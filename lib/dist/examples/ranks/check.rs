@@ -1,6 +1,6 @@
 //! Every collective against what one rank computes from the same numbers: any rank's can be drawn.
 
-use dist::Collective;
+use dist::{Collective, Reducer};
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tensor};
 use unix::{Error, Result};
@@ -138,20 +138,50 @@ fn reducer(ranks: &dyn Collective, seed: u64) -> Result<()> {
             for bucket in [2, 0, 3, 1] {
                 let own = tensors(seed, round * 10 + bucket, rank, buckets[bucket]);
                 let own: Result<Vec<Tensor>> = own.iter().map(|t| t.to_device(device)).collect();
-                reducer.give(bucket, &own?)?;
+                let mut own = own?;
+                // In every other round the first of them is made where it is summed, if it can be.
+                if let Some(mut rooms) = reducer.rooms(bucket, &shapes(buckets[bucket]))?
+                    && round % 2 == 1
+                {
+                    rooms[0].write::<f32>().copy_from_slice(own[0].read());
+                    own[0] = rooms.swap_remove(0);
+                }
+                reducer.give(bucket, own)?;
             }
             for bucket in [0, 1, 2, 3] {
-                let zeros = |len: &usize| Tensor::zeros_on(device, &[*len], Dtype::F32);
-                let mut sums: Vec<Tensor> = buckets[bucket].iter().map(zeros).collect();
-                reducer.take(bucket, &mut sums)?;
+                let sums = reducer.take(bucket)?;
                 let sums: Result<Vec<Tensor>> = sums.iter().map(Tensor::to_host).collect();
                 expect_sums(&sums?, seed, round * 10 + bucket, size)?;
             }
         }
-        let wrong = reducer.give(0, &[Tensor::zeros_on(device, &[7], Dtype::F32)]);
+        let wrong = reducer.give(0, vec![Tensor::zeros_on(device, &[7], Dtype::F32)]);
         expect(size == 1 || wrong.is_err(), || "a bucket of another size was taken".into())?;
         let times = reducer.times();
         expect(size == 1 || times.busy.as_nanos() > 0, || format!("{times:?}"))?;
+        held(&mut *reducer, seed, rank, buckets[2])?;
     }
     Ok(())
+}
+
+fn shapes(lengths: &[usize]) -> Vec<Vec<usize>> {
+    lengths.iter().map(|len| vec![*len]).collect()
+}
+
+/// Who holds on to memory that others are about to write is told so. Bucket 2 has these lengths.
+fn held(reducer: &mut dyn Reducer, seed: u64, rank: usize, lengths: &[usize]) -> Result<()> {
+    let own = || tensors(seed, 1, rank, lengths);
+    let Some(mut rooms) = reducer.rooms(2, &shapes(lengths))? else { return Ok(()) };
+    let copy = rooms[1].clone();
+    rooms[1].write::<f32>().fill(1.0);
+    let apart = copy.as_bytes().as_ptr() != rooms[1].as_bytes().as_ptr();
+    expect(apart, || "what is written into a shared tensor is seen in the other".into())?;
+    expect(reducer.give(2, rooms).is_err(), || "summed while a gradient was held".into())?;
+    drop(copy);
+    reducer.give(2, own())?;
+    let mut sums = reducer.take(2)?;
+    expect(reducer.rooms(2, &shapes(lengths)).is_err(), || "rooms while a sum was held".into())?;
+    // Its own copy from here on: nobody else reads what is written to it.
+    sums.truncate(1);
+    sums[0].write::<f32>().fill(0.0);
+    expect(reducer.rooms(2, &shapes(lengths))?.is_some(), || "no rooms".into())
 }

@@ -138,7 +138,7 @@ fn sums(
     say(format_args!("ready {} {}", ranks.rank(), std::process::id()));
     let compute = compute.get(ranks.rank()).or(compute.last()).copied().unwrap_or(0);
     let (since, mut count) = (Instant::now(), 0);
-    let mut tensors = buckets.map(|n| Tensor::full(&[n], 1.0, tensor::Dtype::F32));
+    let tensors = buckets.map(|n| Tensor::full(&[n], 1.0, tensor::Dtype::F32));
     loop {
         std::thread::sleep(Duration::from_millis(compute));
         if stuck == Some(count) {
@@ -152,15 +152,11 @@ fn sums(
             return Err(unix::Error::new(Exit::Io, "the disk is full"));
         }
         for (bucket, tensor) in tensors.iter().enumerate() {
-            reducer.give(bucket, std::slice::from_ref(tensor))?;
+            reducer.give(bucket, vec![tensor.clone()])?;
         }
-        for (bucket, tensor) in tensors.iter_mut().enumerate() {
-            reducer.take(bucket, std::slice::from_mut(tensor))?;
-        }
-        for tensor in &mut tensors {
-            let (len, size) = (tensor.len(), ranks.size() as f32);
-            assert!(tensor.read::<f32>().iter().all(|x| *x == size), "sum {count}");
-            *tensor = Tensor::full(&[len], 1.0, tensor::Dtype::F32);
+        for bucket in 0..buckets.len() {
+            let (sums, size) = (reducer.take(bucket)?, ranks.size() as f32);
+            assert!(sums[0].read::<f32>().iter().all(|x| *x == size), "sum {count}");
         }
         ranks.all_reduce(&mut tensors.clone())?;
         count += 1;

@@ -9,7 +9,7 @@ use unix::Result;
 const PAIRS: usize = 15;
 
 /// A row for each size from 1 KB to `most` bytes, from rank 0: microseconds and GB/s (bytes of one
-/// rank's vector over time) of MPI_Allreduce; of our sum of vectors that are in the window
+/// rank's vector over time) of MPI_Allreduce; of our sum of tensors that live in the window, as gradients do
 /// (what runs beside the backward pass); of tensors outside of it, with both copies.
 pub fn table(ranks: &dyn Collective, most: usize) -> Result<()> {
     if ranks.rank() == 0 {
@@ -32,17 +32,16 @@ fn row(ranks: &dyn Collective, bytes: usize) -> Result<()> {
     let (own, mut sum) = (vec![1.0_f32; elements], vec![0.0_f32; elements]);
     let mut tensors = [Tensor::full(&[elements], 1.0, Dtype::F32)];
     let mut reducer = ranks.reducer(Device::Cpu, &[elements])?;
+    let shapes = [vec![elements]];
     let mut took = [const { Vec::new() }; 3];
     for _ in 0..=PAIRS {
         took[0].push(time(ranks, repeats, || mpi_all_reduce(&own, &mut sum))?);
-        if let Some(sums) = reducer.in_place() {
-            let sum = || {
-                sums.area(0)?;
-                sums.begin(0)?;
-                sums.sum(0).map(|_| ())
-            };
-            took[1].push(time(ranks, repeats, sum)?);
-        }
+        let mut sum = || match reducer.rooms(0, &shapes)? {
+            Some(rooms) => reducer.give(0, rooms).and_then(|_| reducer.take(0)).map(drop),
+            // No window here: by messages, with both copies.
+            None => reducer.give(0, tensors.to_vec()).and_then(|_| reducer.take(0)).map(drop),
+        };
+        took[1].push(time(ranks, repeats, &mut sum)?);
         took[2].push(time(ranks, repeats, || ranks.all_reduce(&mut tensors))?);
         tensors[0].write::<f32>().fill(1.0);
     }

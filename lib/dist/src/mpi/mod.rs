@@ -191,11 +191,11 @@ impl Collective for Ranks {
         let Some(window) = window else {
             let wire = Wire::new(side, (0..self.size()).collect(), self.rank(), lanes.side.clone());
             let sums = reducer::ByMessages::begin(wire, lanes, buckets)?;
-            return Ok(Box::new(host::Sums::over(sums, buckets)));
+            return Ok(Box::new(host::Sums::over(sums, device, buckets)));
         };
         let column = self.place.column(side, &lanes.side);
         let sums = reducer::InWindow::begin(window, column, lanes, buckets)?;
-        Ok(Box::new(host::Sums::over(sums, buckets)))
+        Ok(Box::new(host::Sums::over(sums, device, buckets)))
     }
 
     fn watch(&self) {

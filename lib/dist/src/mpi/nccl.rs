@@ -216,7 +216,7 @@ fn check(result: ncclResult_t, what: &str) -> Result<()> {
 }
 
 impl Reducer for Nccl {
-    fn give(&mut self, bucket: usize, gradients: &[Tensor]) -> Result<()> {
+    fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
         let elements: usize = gradients.iter().map(Tensor::len).sum();
         let (gpu, wanted) = (Device::Cuda(self.gpu), self.buckets[bucket].elements);
         let fits = |t: &Tensor| t.device() == gpu && t.dtype() == tensor::Dtype::F32;
@@ -262,24 +262,20 @@ impl Reducer for Nccl {
         let sum = Sum { begin, end, asked: Arc::default() };
         let gone = |_| Error::bug("the thread that waits for NCCL has ended");
         self.under_way.send(sum.clone()).map_err(gone)?;
-        let given = gradients.to_vec();
-        self.buckets[bucket] = Bucket { elements, given, sums, sum: Some(sum) };
+        self.buckets[bucket] = Bucket { elements, given: gradients, sums, sum: Some(sum) };
         Ok(())
     }
 
-    fn take(&mut self, bucket: usize, gradients: &mut [Tensor]) -> Result<()> {
+    fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
         let bucket = &mut self.buckets[bucket];
         let Some(sum) = bucket.sum.take() else {
             return Err(Error::bug("a bucket is taken that was not given"));
         };
         let _ = sum.asked.set(self.beside.kernels()?); // once: the sum was just taken
         self.beside.kernels_follow(&sum.end)?;
-        for (to, sum) in gradients.iter_mut().zip(bucket.sums.drain(..)) {
-            *to = sum.reshape(to.shape());
-        }
         // From here on the memory is used again in the order of kernels, after the sum.
         bucket.given.clear();
-        Ok(())
+        Ok(std::mem::take(&mut bucket.sums))
     }
 
     fn times(&mut self) -> Times {

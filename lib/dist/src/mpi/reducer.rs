@@ -1,13 +1,15 @@
 //! Sums of gradients on a thread of its own, beside the backward pass.
 
+use super::host::InPlace;
 use super::wait::Lane;
 use super::window::{Window, sum_slice};
 use super::wire::Wire;
-use crate::{InPlace, Times};
+use crate::Times;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tensor::{Access, Tensor};
 use unix::{Error, Exit, Result};
 
 /// Who waits: the training loop, or the sums beside it.
@@ -15,11 +17,6 @@ use unix::{Error, Exit, Result};
 pub struct Lanes {
     pub main: Arc<Lane>,
     pub side: Arc<Lane>,
-}
-
-/// What is told of its time.
-pub trait Timed {
-    fn times(&self) -> Times;
 }
 
 /// Times that the thread and its user add to.
@@ -45,13 +42,37 @@ fn ended<T>(_: T) -> Error {
 }
 
 /// Sums in a window: each rank writes its part, and sums a slice of all parts into the first. What the
-/// thread has not begun when the sum is wanted is done by whoever wants it.
+/// thread has not begun when the sum is wanted is done by whoever wants it. Tensors may live in both.
 pub struct InWindow {
     inside: Arc<Inside>,
-    /// How often each bucket was begun, and released.
-    begun: Vec<u64>,
-    released: Vec<u64>,
+    buckets: Vec<Uses>,
     sender: Sender<(usize, u64)>,
+}
+
+/// What this rank's training loop does with a bucket.
+#[derive(Clone, Default)]
+struct Uses {
+    /// How often it was begun; and released, or left to `reading` to be released.
+    begun: u64,
+    released: u64,
+    /// Alive while tensors are in our part, and in the sum.
+    writing: Weak<Writing>,
+    reading: Weak<Reading>,
+}
+
+/// Our part of a bucket that tensors are in; keeps the window.
+struct Writing(#[expect(dead_code)] Arc<Inside>);
+
+/// A sum that tensors are in; releases it when the last of them goes.
+struct Reading {
+    inside: Arc<Inside>,
+    bucket: usize,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.inside.done(self.bucket, Done::Released);
+    }
 }
 
 struct Inside {
@@ -111,7 +132,7 @@ impl InWindow {
         let (sender, receiver) = channel();
         let work = inside.clone();
         thread(move || receiver.iter().for_each(|(bucket, round)| work.sum(bucket, round, false)))?;
-        Ok(Self { inside, begun: vec![0; count], released: vec![0; count], sender })
+        Ok(Self { inside, buckets: vec![Uses::default(); count], sender })
     }
 }
 
@@ -157,51 +178,117 @@ impl Inside {
 
 impl InPlace for InWindow {
     fn area(&mut self, bucket: usize) -> Result<&mut [f32]> {
-        self.release(bucket);
-        let inside = &self.inside;
-        let _waiting = inside.lanes.main.wait();
-        inside.all(bucket, Done::Released, self.begun[bucket], true);
-        let Bucket { elements, at, .. } = inside.buckets[bucket];
-        let start = inside.window.floats(inside.window.me(), at);
+        let start = self.free(bucket)?;
         // SAFETY: our own part; nobody reads it before `begin`, and `self` is borrowed until then.
-        Ok(unsafe { std::slice::from_raw_parts_mut(start, elements) })
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, self.inside.buckets[bucket].elements) })
+    }
+
+    fn area_as(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+        let start = self.free(bucket)?;
+        let keeper = Arc::new(Writing(self.inside.clone()));
+        self.buckets[bucket].writing = Arc::downgrade(&keeper);
+        // SAFETY: our own part, which nobody reads or writes before `begin`; that looks at the keeper.
+        Ok(Some(unsafe { tensors_over(start, shapes, Access::Write, keeper) }))
+    }
+
+    fn is_in_area(&self, bucket: usize, at: usize, tensor: &Tensor) -> bool {
+        let inside = &self.inside;
+        let start = inside.window.floats(inside.window.me(), inside.buckets[bucket].at);
+        tensor.read::<f32>().as_ptr() == start.wrapping_add(at)
     }
 
     fn begin(&mut self, bucket: usize) -> Result<()> {
+        self.nobody_writes(bucket)?;
         self.inside.lanes.side.enter();
-        self.begun[bucket] += 1;
+        let uses = &mut self.buckets[bucket];
+        uses.begun += 1;
         self.inside.done(bucket, Done::Given);
-        self.sender.send((bucket, self.begun[bucket])).map_err(ended)
+        self.sender.send((bucket, uses.begun)).map_err(ended)
     }
 
     fn sum(&mut self, bucket: usize) -> Result<&[f32]> {
-        let inside = &self.inside;
-        let _waiting = inside.lanes.main.wait();
-        let since = Instant::now();
-        // Messages of a column keep the order in which buckets were given.
-        if inside.column.is_none() && self.begun[bucket] > 0 {
-            inside.sum(bucket, self.begun[bucket], true);
-        }
-        inside.all(bucket, Done::Summed, self.begun[bucket], true);
-        add(&inside.clock, |times| &mut times.waited, since);
-        let Bucket { elements, at, .. } = inside.buckets[bucket];
-        let start = inside.window.floats(0, at).cast_const();
+        let start = self.summed(bucket).cast_const();
         // SAFETY: summed by all, and not written before we release it, for which `self` must be free.
-        Ok(unsafe { std::slice::from_raw_parts(start, elements) })
+        Ok(unsafe { std::slice::from_raw_parts(start, self.inside.buckets[bucket].elements) })
+    }
+
+    fn sum_as(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+        let start = self.summed(bucket);
+        let keeper = Arc::new(Reading { inside: self.inside.clone(), bucket });
+        let uses = &mut self.buckets[bucket];
+        (uses.released, uses.reading) = (uses.begun, Arc::downgrade(&keeper));
+        // SAFETY: summed by all, and not written before the keeper has released it.
+        Ok(Some(unsafe { tensors_over(start, shapes, Access::Read, keeper) }))
     }
 
     fn release(&mut self, bucket: usize) {
-        if self.released[bucket] < self.begun[bucket] {
-            self.released[bucket] += 1;
+        let uses = &mut self.buckets[bucket];
+        if uses.released < uses.begun {
+            uses.released = uses.begun;
             self.inside.done(bucket, Done::Released);
+        }
+    }
+
+    fn times(&self) -> Times {
+        times(&self.inside.clock)
+    }
+}
+
+impl InWindow {
+    /// Our part of a bucket, as soon as no rank reads the sum of the round before. Errors: tensors are still in
+    /// one of the two.
+    fn free(&mut self, bucket: usize) -> Result<*mut f32> {
+        self.nobody_writes(bucket)?;
+        if self.buckets[bucket].reading.strong_count() > 0 {
+            return Err(Error::bug(format!("a sum of bucket {bucket} is still held")));
+        }
+        self.release(bucket);
+        let inside = &self.inside;
+        let _waiting = inside.lanes.main.wait();
+        inside.all(bucket, Done::Released, self.buckets[bucket].begun, true);
+        Ok(inside.window.floats(inside.window.me(), inside.buckets[bucket].at))
+    }
+
+    /// The sum of a bucket over all ranks, as soon as it is there.
+    fn summed(&self, bucket: usize) -> *mut f32 {
+        let (inside, begun) = (&self.inside, self.buckets[bucket].begun);
+        let _waiting = inside.lanes.main.wait();
+        let since = Instant::now();
+        // Messages of a column keep the order in which buckets were given.
+        if inside.column.is_none() && begun > 0 {
+            inside.sum(bucket, begun, true);
+        }
+        inside.all(bucket, Done::Summed, begun, true);
+        add(&inside.clock, |times| &mut times.waited, since);
+        inside.window.floats(0, inside.buckets[bucket].at)
+    }
+
+    /// Errors: tensors are still in our part of a bucket.
+    fn nobody_writes(&self, bucket: usize) -> Result<()> {
+        match self.buckets[bucket].writing.strong_count() {
+            0 => Ok(()),
+            _ => Err(Error::bug(format!("a gradient of bucket {bucket} is still held"))),
         }
     }
 }
 
-impl Timed for InWindow {
-    fn times(&self) -> Times {
-        times(&self.inside.clock)
-    }
+/// Tensors of these shapes, one after the other.
+///
+/// # Safety
+/// As [`Tensor::over`], for all of them.
+unsafe fn tensors_over<K: Send + Sync + 'static>(
+    mut start: *mut f32,
+    shapes: &[Vec<usize>],
+    access: Access,
+    keeper: Arc<K>,
+) -> Vec<Tensor> {
+    let next = |shape: &Vec<usize>| {
+        // SAFETY: by the contract; one after the other they do not overlap.
+        let tensor = unsafe { Tensor::over(start, shape, access, keeper.clone()) };
+        start = start.wrapping_add(tensor.len());
+        tensor
+    };
+    shapes.iter().map(next).collect()
 }
 
 /// Sums by messages, on hosts without a window.
@@ -267,10 +354,21 @@ impl InPlace for ByMessages {
         Ok(values)
     }
 
-    fn release(&mut self, _bucket: usize) {}
-}
+    // The vector goes to the thread that sums, and another may come back.
+    fn area_as(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+        Ok(None)
+    }
 
-impl Timed for ByMessages {
+    fn is_in_area(&self, _bucket: usize, _at: usize, _tensor: &Tensor) -> bool {
+        false
+    }
+
+    fn sum_as(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+        Ok(None)
+    }
+
+    fn release(&mut self, _bucket: usize) {}
+
     fn times(&self) -> Times {
         times(&self.clock)
     }

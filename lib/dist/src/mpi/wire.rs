@@ -8,7 +8,7 @@ use mpi::ffi;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tensor::tensor::Scratch;
+use tensor::Scratch;
 use unix::{Error, Exit, Result};
 
 /// More is cut into several messages: lengths are 31 bits.

@@ -165,7 +165,7 @@ pub fn check(status: c_int, what: &str) -> Result<()> {
 }
 
 /// Memory that a window of MPI shares between ranks of one host; kept until the process ends, because
-/// threads may be in it, and giving it back would be one more wait for all ranks.
+/// threads and tensors may be in it, and giving it back would be one more wait for all ranks.
 #[derive(Debug)]
 pub struct Memory {
     /// Start of each rank's part, aligned to 64 bytes.

@@ -21,18 +21,20 @@ pub struct Exchange {
 
 struct Bucket {
     tensors: Vec<usize>,
+    shapes: Vec<Vec<usize>>,
     missing: usize,
 }
 
 impl Exchange {
-    /// For tensors of these lengths, which come in about this `order` (that of rank 0 counts). All ranks
+    /// For tensors of these shapes, which come in about this `order` (that of rank 0 counts). All ranks
     /// make it together.
     pub fn new(
         ranks: &dyn Collective,
         device: Device,
-        lengths: &[usize],
+        shapes: &[Vec<usize>],
         order: &[usize],
     ) -> Result<Self> {
+        let length = |tensor: usize| shapes[tensor].iter().product::<usize>();
         let order =
             ranks.broadcast(order.iter().flat_map(|t| (*t as u64).to_le_bytes()).collect())?;
         let order = order
@@ -42,25 +44,44 @@ impl Exchange {
         for tensor in order {
             match groups.last_mut().filter(|(elements, _)| *elements < BUCKET) {
                 Some((elements, tensors)) => {
-                    *elements += lengths[tensor];
+                    *elements += length(tensor);
                     tensors.push(tensor);
                 }
-                None => groups.push((lengths[tensor], vec![tensor])),
+                None => groups.push((length(tensor), vec![tensor])),
             }
         }
         let elements: Vec<usize> = groups.iter().map(|(elements, _)| *elements).collect();
-        let mut bucket_of = vec![0; lengths.len()];
+        let mut bucket_of = vec![0; shapes.len()];
         for (bucket, (_, tensors)) in groups.iter().enumerate() {
             tensors.iter().for_each(|tensor| bucket_of[*tensor] = bucket);
         }
-        let bucket = |(_, tensors): (usize, Vec<usize>)| Bucket { missing: tensors.len(), tensors };
+        let bucket = |(_, tensors): (usize, Vec<usize>)| Bucket {
+            missing: tensors.len(),
+            shapes: tensors.iter().map(|tensor| shapes[*tensor].clone()).collect(),
+            tensors,
+        };
         Ok(Self {
             reducer: ranks.reducer(device, &elements)?,
             buckets: groups.into_iter().map(bucket).collect(),
             bucket_of,
-            slots: vec![None; lengths.len()],
+            slots: vec![None; shapes.len()],
             given: 0,
         })
+    }
+
+    /// By number of the tensor, memory in which it need not be copied when it is given; no tensors where there
+    /// is none. The sums of the update before must be dropped.
+    pub fn rooms(&mut self) -> Result<Vec<Tensor>> {
+        let mut rooms = vec![None; self.slots.len()];
+        for (number, bucket) in self.buckets.iter().enumerate() {
+            let Some(tensors) = self.reducer.rooms(number, &bucket.shapes)? else {
+                return Ok(Vec::new());
+            };
+            for (place, tensor) in bucket.tensors.iter().zip(tensors) {
+                rooms[*place] = Some(tensor);
+            }
+        }
+        Ok(rooms.into_iter().flatten().collect())
     }
 
     /// This rank's tensor number `tensor`. The buckets that it completes begin to be summed, in their
@@ -70,21 +91,19 @@ impl Exchange {
         self.buckets[self.bucket_of[tensor]].missing -= 1;
         while let Some(bucket) = self.buckets.get(self.given).filter(|b| b.missing == 0) {
             let tensors: Vec<Tensor> =
-                bucket.tensors.iter().filter_map(|t| self.slots[*t].clone()).collect();
-            self.reducer.give(self.given, &tensors)?;
+                bucket.tensors.iter().filter_map(|t| self.slots[*t].take()).collect();
+            self.reducer.give(self.given, tensors)?;
             self.given += 1;
         }
         Ok(())
     }
 
-    /// The sums over all ranks, when all tensors were given.
+    /// The sums over all ranks, when all tensors were given; to be dropped before the next is given.
     pub fn take(&mut self) -> Result<Vec<Tensor>> {
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
-            let mut tensors: Vec<Tensor> =
-                bucket.tensors.iter().filter_map(|t| self.slots[*t].take()).collect();
-            self.reducer.take(number, &mut tensors)?;
-            for (slot, tensor) in bucket.tensors.iter().zip(tensors) {
-                self.slots[*slot] = Some(tensor);
+            let sums = self.reducer.take(number)?;
+            for (slot, sum) in bucket.tensors.iter().zip(sums) {
+                self.slots[*slot] = Some(sum);
             }
             bucket.missing = bucket.tensors.len();
         }

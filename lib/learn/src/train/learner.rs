@@ -16,6 +16,13 @@ use tensor::updates::ema;
 use tensor::{Device, Dtype, Tape, Tensor, Var};
 use unix::{Error, Result};
 
+/// A loss on its tape, and the parameters there.
+pub struct Forward {
+    tape: Tape,
+    loss: Var,
+    variables: Vec<Var>,
+}
+
 /// What is trained.
 pub struct Learner {
     /// The parameters.
@@ -141,18 +148,18 @@ impl Learner {
         numerics: &Numerics,
     ) -> Result<(Tensor, Vec<Tensor>)> {
         let mut all = vec![None; self.params.entries().len()];
-        let loss = self.gradients_each(stage, batch, numerics, |i, g| all[i] = Some(g))?;
+        let forward = self.forward(stage, batch, numerics)?;
+        let loss = self.backward(forward, Vec::new(), |i, g| all[i] = Some(g))?;
         Ok((loss, all.into_iter().flatten().collect()))
     }
 
-    /// [`Learner::gradients`], each as soon as it is known, with the place of its parameter.
-    pub fn gradients_each<S: Stage>(
+    /// The loss of one batch, ready to be differentiated.
+    pub fn forward<S: Stage>(
         &self,
         stage: &S,
         batch: &S::Batch,
         numerics: &Numerics,
-        mut whole: impl FnMut(usize, Tensor),
-    ) -> Result<Tensor> {
+    ) -> Result<Forward> {
         let tape = Tape::new();
         let pass = Pass::training(&tape, &self.params)
             .computing_in(numerics.dtype)?
@@ -161,8 +168,20 @@ impl Learner {
         let variables = pass.variables().to_vec();
         drop(pass);
         numerics.recompute.end_pass();
+        Ok(Forward { tape, loss, variables })
+    }
+
+    /// The loss; and each gradient of it, as [`Learner::gradients`] has it, as soon as it is known, with the
+    /// place of its parameter. It is in the tensor of `rooms` at that place where it could be made there.
+    pub fn backward(
+        &self,
+        forward: Forward,
+        rooms: Vec<Tensor>,
+        mut whole: impl FnMut(usize, Tensor),
+    ) -> Result<Tensor> {
+        let Forward { tape, loss, variables } = forward;
         let zeros = |v: &Var| Tensor::zeros_on(self.params.device(), v.shape(), Dtype::F32);
-        tape.backward_each(&loss, self.loss_scale(), &variables, |i, gradient| {
+        tape.backward_each(&loss, self.loss_scale(), &variables, rooms, |i, gradient| {
             whole(i, gradient.unwrap_or_else(|| zeros(&variables[i])));
         })?;
         Ok(loss.value().clone())

@@ -66,9 +66,11 @@ pub fn passes<S: Stage>(
         let batch = batches.next()?;
         stall += batches.stall();
         if many && number == count && !verified && !compiled.is_enabled() {
-            // While the backward pass still runs, what it has found is summed over the ranks.
+            // While the backward pass still runs, what it has found is summed over the ranks, where it was made.
             let mut given = Ok(());
-            let loss = learner.gradients_each(stage, &batch, numerics, |i, gradient| {
+            let forward = learner.forward(stage, &batch, numerics)?;
+            let rooms = session.exchange.as_mut().map(Exchange::rooms).transpose()?;
+            let loss = learner.backward(forward, rooms.unwrap_or_default(), |i, gradient| {
                 let sum = tree.finish(i, gradient);
                 match &mut session.exchange {
                     Some(exchange) if given.is_ok() => given = exchange.give(i, sum),
@@ -158,8 +160,8 @@ fn exchange<S: Stage>(
     params: &Params,
     whole: &[(usize, Tensor)],
 ) -> Result<Exchange> {
-    let mut lengths: Vec<usize> = params.tensors().map(Tensor::len).collect();
-    lengths.resize(whole.len(), 1);
+    let mut shapes: Vec<Vec<usize>> = params.tensors().map(|t| t.shape().to_vec()).collect();
+    shapes.resize(whole.len(), vec![1]);
     let order: Vec<usize> = whole.iter().map(|(i, _)| *i).collect();
-    Exchange::new(job.ranks, job.device, &lengths, &order)
+    Exchange::new(job.ranks, job.device, &shapes, &order)
 }

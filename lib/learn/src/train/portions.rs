@@ -91,15 +91,15 @@ impl Tree {
     }
 
     /// Adds the gradient of one parameter in the last pass of the last portion, and takes the whole sum
-    /// of that parameter out.
+    /// of that parameter out, in the memory of that gradient. Which of two numbers is added to the other
+    /// changes no bit.
     pub fn finish(&mut self, parameter: usize, gradient: Tensor) -> Tensor {
         let mut sum = gradient;
         let earlier = self.portion.iter_mut().chain(self.branches.iter_mut().rev().map(|(_, b)| b));
         for tensors in earlier {
             let empty = Tensor::zeros(&[0], tensor::Dtype::F32);
-            let mut before = std::mem::replace(&mut tensors[parameter], empty);
-            learner::accumulate(std::slice::from_mut(&mut before), std::slice::from_ref(&sum));
-            sum = before;
+            let before = std::mem::replace(&mut tensors[parameter], empty);
+            learner::accumulate(std::slice::from_mut(&mut sum), std::slice::from_ref(&before));
         }
         sum
     }

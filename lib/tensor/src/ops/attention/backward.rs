@@ -9,8 +9,8 @@ use crate::ops::rmsnorm;
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
 use crate::simd::sum;
-use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
+use crate::{Scratch, Tensor};
 
 /// Where gradients go: for each operand a slot, where wanted, and whether it is added to.
 type Targets<'a, T> = Vec<Option<(bool, Shared<'a, T>)>>;

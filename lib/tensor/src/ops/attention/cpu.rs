@@ -8,8 +8,8 @@ use crate::ops::rmsnorm;
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
 use crate::simd::{max, sum};
-use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
+use crate::{Scratch, Tensor};
 use std::ops::Range;
 
 /// Queries that are masked together by a causal mask.

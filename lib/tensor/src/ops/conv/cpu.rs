@@ -1,9 +1,9 @@
 use super::Geometry;
+use crate::Scratch;
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, reduce};
 use crate::product::{View, product};
-use crate::tensor::Scratch;
 use crate::vectorize;
 
 /// Elements of the matrix of neighbours that a block makes: it stays in the second-level cache.

@@ -3,8 +3,8 @@ use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::{max, sum};
-use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
+use crate::{Scratch, Tensor};
 
 /// 1/n over the rows that count; 0 when there is none.
 fn share(op: &CrossEntropy, targets: &[i32]) -> f64 {

@@ -3,8 +3,8 @@ use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
 use crate::simd::LANES;
-use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
+use crate::{Scratch, Tensor};
 
 /// For every token and tap, the token that is read; none beyond a zero border. `sign` -1 turns the
 /// filter round.

@@ -114,7 +114,7 @@ mod tests {
         let (mut all, inputs) = ([None], [input(Some(0), &table), input(None, &index)]);
         let mut grads = Grads { all: &mut all, inputs: &inputs, device: Device::Emu };
         backward(&saved, dy, &mut grads);
-        let dtable = all[0].as_ref().unwrap().to_host().unwrap();
+        let dtable = all[0].take().unwrap().tensor.to_host().unwrap();
         assert_eq!(dtable.to_f64(), [3.0, 0.0, 7.0]);
     }
 }

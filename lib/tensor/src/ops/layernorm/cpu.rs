@@ -2,8 +2,8 @@ use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
 use crate::simd::sum;
-use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
+use crate::{Scratch, Tensor};
 
 /// Mean and 1/√(variance + ε) of a row.
 #[inline(always)]

@@ -4,8 +4,8 @@ use crate::op::Slot;
 use crate::ops::activation;
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
-use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
+use crate::{Scratch, Tensor};
 
 /// Rows of a block: long enough that packing W does not count, short enough for the block to stay in
 /// the second-level cache until its activation is done.

@@ -2,8 +2,8 @@ use super::Residual;
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
-use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
+use crate::{Scratch, Tensor};
 
 /// Where the gate of a row is: (rows of a group, stride of a group, start of the vector).
 fn layout(op: Residual, rows: usize, gate: &Tensor, h: usize) -> (usize, usize, usize) {

@@ -2,8 +2,8 @@ use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::product::{View, product};
-use crate::tensor::{Scratch, Tensor};
 use crate::vectorize;
+use crate::{Scratch, Tensor};
 
 /// F [2·frequencies, N]: rows of cosines, then rows of negative sines.
 pub(super) fn transform<T: Float>(n: usize) -> Scratch<T> {

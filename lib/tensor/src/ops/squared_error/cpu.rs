@@ -1,8 +1,8 @@
+use crate::Scratch;
 use crate::dtype::Float;
 use crate::op::Slot;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::sum;
-use crate::tensor::Scratch;
 use crate::vectorize;
 
 /// Mean of v ∘ (p - t)² of each sample.

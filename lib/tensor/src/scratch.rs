@@ -1,0 +1,43 @@
+//! Working memory of ops.
+
+use crate::dtype::Float;
+use crate::memory::Block;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+/// Working memory of an op on the host: a slice out of the allocator, not a tensor.
+pub struct Scratch<T> {
+    block: Block,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Float> Scratch<T> {
+    /// `len` elements of arbitrary content.
+    pub fn arbitrary(len: usize) -> Self {
+        Self { block: Block::take(len * size_of::<T>()), len, element: PhantomData }
+    }
+
+    /// `len` zeros.
+    pub fn zeroed(len: usize) -> Self {
+        let mut scratch = Self::arbitrary(len);
+        scratch.fill(T::ZERO);
+        scratch
+    }
+}
+
+impl<T: Float> Deref for Scratch<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: the block holds `len` elements, aligned to 64 bytes and initialised (see `memory`);
+        // every bit pattern is a valid float.
+        unsafe { std::slice::from_raw_parts(self.block.start().cast(), self.len) }
+    }
+}
+
+impl<T: Float> DerefMut for Scratch<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`; `&mut self` is the only holder.
+        unsafe { std::slice::from_raw_parts_mut(self.block.start().cast(), self.len) }
+    }
+}
