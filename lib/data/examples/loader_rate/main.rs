@@ -19,10 +19,11 @@ mod ways;
 
 use clap::Parser;
 use clock::Clock;
+use data::import::Format;
 use data::loader::Ahead;
 use peer::{Copied, Peer};
 use serde_json::json;
-use set::{Format, Set};
+use set::Set;
 use std::path::PathBuf;
 use unix::{Error, Result};
 use ways::Samples;

@@ -2,39 +2,15 @@
 
 use data::divide::{Share, divide};
 use data::field::Shape;
+use data::import::Format;
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
 use data::write::{Attribute, Header, write_field};
 use rayon::prelude::*;
-use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use unix::{Error, Result};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    Hdf5,
-    Safetensors,
-}
-
-impl FromStr for Format {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "hdf5" => Ok(Self::Hdf5),
-            "safetensors" => Ok(Self::Safetensors),
-            _ => Err(format!("no format `{text}`; there are hdf5 and safetensors")),
-        }
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Self::Hdf5 { "hdf5" } else { "safetensors" })
-    }
-}
 
 pub struct Set {
     pub format: Format,

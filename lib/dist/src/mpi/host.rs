@@ -41,10 +41,14 @@ pub trait InPlace: Send {
     fn area(&mut self, bucket: usize) -> Result<&mut [f32]>;
 
     /// [`InPlace::area`] as tensors of these shapes, one after the other; none when they cannot have it.
-    fn area_as(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>>;
+    fn area_as(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+        Ok(None)
+    }
 
     /// Whether a tensor is one of [`InPlace::area_as`], and begins `at` elements after the first.
-    fn is_in_area(&self, bucket: usize, at: usize, tensor: &Tensor) -> bool;
+    fn is_in_area(&self, _bucket: usize, _at: usize, _tensor: &Tensor) -> bool {
+        false
+    }
 
     /// Begins to sum what was written. Errors: there are still tensors in the area.
     fn begin(&mut self, bucket: usize) -> Result<()>;
@@ -54,7 +58,9 @@ pub trait InPlace: Send {
 
     /// [`InPlace::sum`] as tensors, which release it when all of them are dropped; none when they cannot
     /// have it.
-    fn sum_as(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>>;
+    fn sum_as(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+        Ok(None)
+    }
 
     /// The sum is not read any more: others need not wait for the next [`InPlace::area`] of this rank.
     fn release(&mut self, bucket: usize);
@@ -83,7 +89,7 @@ impl<S: InPlace> Sums<S> {
     }
 
     /// Errors: the bucket does not have tensors of these shapes, or its sum was not yet taken.
-    fn expect(&self, number: usize, shapes: &[Vec<usize>]) -> Result<()> {
+    fn accepts(&self, number: usize, shapes: &[Vec<usize>]) -> Result<()> {
         let elements: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let what = match self.buckets.get(number) {
             Some(Bucket { given: Some(_), .. }) => "again before its sum was taken".to_string(),
@@ -96,7 +102,7 @@ impl<S: InPlace> Sums<S> {
 
 impl<S: InPlace> Reducer for Sums<S> {
     fn rooms(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
-        self.expect(bucket, shapes)?;
+        self.accepts(bucket, shapes)?;
         if self.device != Device::Cpu {
             return Ok(None);
         }
@@ -105,7 +111,7 @@ impl<S: InPlace> Reducer for Sums<S> {
 
     fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
         let shapes: Vec<Vec<usize>> = gradients.iter().map(|t| t.shape().to_vec()).collect();
-        self.expect(bucket, &shapes)?;
+        self.accepts(bucket, &shapes)?;
         let tensors: Vec<Tensor> =
             gradients.into_iter().map(|tensor| tensor.to_host()).collect::<Result<_>>()?;
         flat::len(&tensors)?;

@@ -291,7 +291,8 @@ unsafe fn tensors_over<K: Send + Sync + 'static>(
     shapes.iter().map(next).collect()
 }
 
-/// Sums by messages, on hosts without a window.
+/// Sums by messages, on hosts without a window. Tensors cannot live in its vectors: one goes to the thread that
+/// sums, and comes back.
 pub struct ByMessages {
     lanes: Lanes,
     clock: Clock,
@@ -352,19 +353,6 @@ impl InPlace for ByMessages {
         let values = self.fetch(bucket)?;
         add(&clock, |times| &mut times.waited, since);
         Ok(values)
-    }
-
-    // The vector goes to the thread that sums, and another may come back.
-    fn area_as(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
-        Ok(None)
-    }
-
-    fn is_in_area(&self, _bucket: usize, _at: usize, _tensor: &Tensor) -> bool {
-        false
-    }
-
-    fn sum_as(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
-        Ok(None)
     }
 
     fn release(&mut self, _bucket: usize) {}
