@@ -33,13 +33,15 @@ struct Args {
     #[arg(required_unless_present = "warm_kernels")]
     stage: Option<StageName>,
     /// Configuration file, longhaul-config(5); given again, later files win
-    #[arg(short, long, value_name = "FILE", required_unless_present = "warm_kernels")]
+    #[arg(short, long, value_name = "FILE")]
+    #[arg(required_unless_present_any = ["warm_kernels", "example"])]
     config: Vec<PathBuf>,
     /// One key of the configuration, e.g. -o training.updates=2000
     #[arg(short = 'o', long = "override", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Run directory, made if absent
-    #[arg(short, long, value_name = "DIR", required_unless_present = "warm_kernels")]
+    #[arg(short, long, value_name = "DIR")]
+    #[arg(required_unless_present_any = ["warm_kernels", "example"])]
     run: Option<PathBuf>,
     /// Go on from: auto, the newest good checkpoint, if any; never; or the path of a checkpoint
     #[arg(long, value_name = "WHAT", default_value = "auto")]
@@ -59,6 +61,9 @@ struct Args {
     /// Measure a few updates and tell memory, time and cost of the run; train nothing
     #[arg(long)]
     dry_run: bool,
+    /// Print a small configuration of the stage to start from
+    #[arg(long, conflicts_with_all = ["config", "run", "check", "dry_run"])]
+    example: bool,
     /// Compile the kernels for GPUs of these architectures, e.g. sm_80,sm_90a, into the cache, so that
     /// no start does; needs no GPU and trains nothing
     #[arg(long, value_name = "ARCHITECTURES", value_delimiter = ',')]
@@ -156,6 +161,8 @@ EXAMPLES
     >   'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
     >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
+  A small configuration to start from:
+    $ train-stage operator --example > operator.yaml
   What is wrong, and what will it take:
     $ train-stage codec -c codec.yaml --run codec --check
     $ train-stage codec -c codec.yaml --run codec --dry-run
@@ -172,11 +179,21 @@ fn main() -> ExitCode {
 }
 
 fn body(args: Args) -> Result<Exit> {
-    let (Some(stage), Some(folder)) = (args.stage, &args.run) else { return warm(&args) };
-    match stage {
-        StageName::Codec => run::<CodecStage>(&args, folder),
-        StageName::Operator => run::<OperatorStage>(&args, folder),
-        StageName::Steady => run::<SteadyStage>(&args, folder),
+    match args.stage {
+        Some(StageName::Codec) => stage::<CodecStage>(&args),
+        Some(StageName::Operator) => stage::<OperatorStage>(&args),
+        Some(StageName::Steady) => stage::<SteadyStage>(&args),
+        None => warm(&args),
+    }
+}
+
+fn stage<S: Stage>(args: &Args) -> Result<Exit>
+where
+    ConfigOf<S>: Validate,
+{
+    match &args.run {
+        Some(folder) => run::<S>(args, folder),
+        None => Out::stdout(args.output).raw(S::EXAMPLE.as_bytes()).map(|()| Exit::Done),
     }
 }
 

@@ -115,6 +115,52 @@ fn the_examples_of_the_learning_programs_run() {
     ["train-stage", "ckpt", "evaluate"].iter().for_each(|program| run_examples(program));
 }
 
+/// The commands of README's tour, with the comment behind each.
+fn tour(readme: &str) -> Vec<(&str, &str)> {
+    let (_, tour) = readme.split_once("\n## A tour\n").unwrap();
+    let tour = tour.split("\n## ").next().unwrap();
+    let lines = tour.lines().filter_map(|line| line.strip_prefix("    "));
+    lines.map(|line| line.split_once(" # ").unwrap_or((line, ""))).collect()
+}
+
+/// Typed line by line into an empty folder: every command succeeds, but for the one whose status is shown.
+#[test]
+fn the_tour_in_the_readme_runs() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let readme = fs::read_to_string(readme).unwrap();
+    let tour = tour(&readme);
+    assert!(tour.len() > 12, "{tour:?}");
+    let folder = tempfile::tempdir().unwrap();
+    for (at, (command, comment)) in tour.iter().enumerate() {
+        if command.trim() == "echo $?" {
+            continue;
+        }
+        let shown = tour.get(at + 1).filter(|(next, _)| next.trim() == "echo $?");
+        let expected = shown.map_or("0", |(_, comment)| comment.split(':').next().unwrap());
+        let seen = shell(folder.path(), command);
+        let status = seen.status.map(|status| status.to_string());
+        assert_eq!(status.as_deref(), Some(expected), "{command} # {comment}\n{}", seen.stderr);
+    }
+    let metrics = fs::read_to_string(folder.path().join("report/metrics.json")).unwrap();
+    assert!(metrics.contains("persistence"), "{metrics}");
+}
+
+/// The example of a stage as it is printed, and with it every key that must be given.
+#[test]
+fn the_examples_of_the_stages_load() {
+    for stage in ["codec", "operator", "steady"] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("example.yaml");
+        fs::write(&file, said(&format!("train-stage {stage} --example"))).unwrap();
+        let loaded = match stage {
+            "codec" => load::<CodecConfig>(&[file], &[], &|_| None).err(),
+            "operator" => load::<OperatorConfig>(&[file], &[], &|_| None).err(),
+            _ => load::<SteadyConfig>(&[file], &[], &|_| None).err(),
+        };
+        assert!(loaded.is_none(), "{stage}: {}", loaded.unwrap());
+    }
+}
+
 #[test]
 fn longhaul_7_leads_to_every_page() {
     let page = page("longhaul.7");

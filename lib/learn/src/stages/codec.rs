@@ -146,6 +146,7 @@ impl CodecStage {
 impl Stage for CodecStage {
     const NAME: &'static str = "codec";
     const METRIC: &'static str = "nrmse";
+    const EXAMPLE: &'static str = include_str!("examples/codec.yaml");
     type Data = FieldData;
     type Model = CodecModel;
     type Loss = CodecLoss;

@@ -33,6 +33,8 @@ pub trait Stage: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     /// The metric by which checkpoints are best, that of [`Stage::judge`]; smaller is better.
     const METRIC: &'static str;
+    /// A small configuration to start from, as `train-stage STAGE --example` prints it.
+    const EXAMPLE: &'static str;
     /// Sections of the configuration of this stage.
     type Data: Section;
     /// As `Data`.

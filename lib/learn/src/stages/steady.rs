@@ -187,6 +187,7 @@ impl SteadyStage {
 impl Stage for SteadyStage {
     const NAME: &'static str = "steady";
     const METRIC: &'static str = "nrmse";
+    const EXAMPLE: &'static str = include_str!("examples/steady.yaml");
     type Data = SteadyData;
     type Model = SteadyModel;
     type Loss = SteadyLoss;

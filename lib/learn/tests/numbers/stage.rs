@@ -83,6 +83,7 @@ impl Op for Flip {
 impl Stage for Mean {
     const NAME: &'static str = "mean";
     const METRIC: &'static str = "error";
+    const EXAMPLE: &'static str = "";
     type Data = Faults;
     type Model = Nothing;
     type Loss = Nothing;

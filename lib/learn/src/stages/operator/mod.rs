@@ -101,6 +101,7 @@ impl OperatorStage {
 impl Stage for OperatorStage {
     const NAME: &'static str = "operator";
     const METRIC: &'static str = "rollout_nrmse";
+    const EXAMPLE: &'static str = include_str!("../examples/operator.yaml");
     type Data = LatentData;
     type Model = OperatorModel;
     type Loss = OperatorLoss;
