@@ -250,13 +250,13 @@ pub(super) fn refuse_in_vain<S: Stage>(
         return Err(in_vain(job, held.reason.as_deref().unwrap_or("it failed before")));
     }
     let limit = job.config.training.attempts_without_progress;
-    let count = attempts::without_progress(&run.log())?;
+    let count = attempts::without_progress(&run.log(), (progress.passed_over, progress.update))?;
     if count < limit {
         return Ok(());
     }
     let reason = format!(
-        "no progress: the last {count} attempts made no new update beyond {} \
-         (training.attempts_without_progress)",
+        "no progress: the last {count} attempts resumed at update {} and got no further than attempts \
+         before them (training.attempts_without_progress)",
         progress.update
     );
     hold::<S>(run, lease, progress, job.config.training.updates, &reason)?;
