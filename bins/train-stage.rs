@@ -43,7 +43,8 @@ struct Args {
     #[arg(short, long, value_name = "DIR")]
     #[arg(required_unless_present_any = ["warm_kernels", "example"])]
     run: Option<PathBuf>,
-    /// Go on from: auto, the newest good checkpoint, if any; never; or the path of a checkpoint
+    /// Where to start: auto, the newest good checkpoint, if any; never, at update 0; or the path of a
+    /// checkpoint. The same command given again resumes what it started
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     resume: String,
     /// Go on although configuration or data are not those of the checkpoint; log and manifest tell
@@ -103,8 +104,12 @@ STARTING AGAIN
     no checkpoint                       begins, with the same seed
     checkpoints, none of them good      65
     configuration or data differ        shows the difference, 78; --accept-config-change
-    no new update in several starts     failed, 1, and again until --retry or an accepted change
+    several starts without progress     failed, 1, and again until --retry or an accepted change
     diverged                            the same
+  --resume PATH and --resume never apply until the run has a checkpoint that descends from them. From
+  then on the same command resumes from the newest checkpoint, as auto does, so that it can be requeued.
+  never refuses a run that has other checkpoints (73). To start from PATH once more, give another run
+  directory or another configuration.
   An older process that comes back after it was taken over writes nothing more and ends with 75. When
   another version, processor or device goes on, a warning says that bits may differ.
 

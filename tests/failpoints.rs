@@ -265,6 +265,38 @@ fn r03_disk_full_for_the_log_and_the_status_costs_a_warning_each() {
     assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
 }
 
+/// The log knows more updates than the copy; what counts is where each attempt resumed.
+#[test]
+fn r21_restored_from_an_older_copy_it_makes_progress() {
+    let place = place();
+    std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
+    let start = |fail: &str| {
+        let more = "-o training.attempts_without_progress=1 -o checkpoint.keep_last=99";
+        shell(
+            place.path(),
+            &format!("FAIL={fail} train-stage codec -c codec.yaml --run run {more}"),
+        )
+    };
+    assert_eq!(start("").status, Some(0));
+    for entry in list(&place.path().join("run/ckpt")).unwrap().iter().filter(|e| e.step > 2) {
+        std::fs::remove_dir_all(&entry.path).unwrap();
+    }
+    for _ in 0..2 {
+        // One save, and killed in the next.
+        let seen = start("save.begin:2=kill");
+        assert_eq!(seen.status, Some(128 + 9), "{}", seen.stderr);
+    }
+    let seen = start("");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
+    // The same death at the same place twice is no progress.
+    std::fs::remove_dir_all(place.path().join("run")).unwrap();
+    for status in [137, 137, 1] {
+        let seen = start("save.begin:1=kill");
+        assert_eq!(seen.status, Some(status), "{}", seen.stderr);
+    }
+}
+
 #[test]
 fn r08_killed_while_pruning_the_best_and_the_newest_stay() {
     let mut killed = 0;

@@ -136,6 +136,87 @@ fn r21_attempts_without_progress_end_in_failure_until_told_to_retry() {
     assert_eq!(status(&run)["state"], "finished");
 }
 
+/// One start of a run of a hundred million updates, stopped by TERM once it has completed `updates` of them;
+/// where it resumed and where it stopped.
+fn stretch(folder: &Path, name: &str, more: &[&str], updates: u64) -> (u64, u64) {
+    let run = folder.join(name);
+    let starts = || records(&run).into_iter().filter(|record| record["kind"] == "start");
+    let before = starts().count();
+    let long = ["-o", "training.updates=100000000", "-o", "checkpoint.keep_last=1000"];
+    let mut child = start(folder, name, &with(&[&long, more]));
+    wait_until(|| {
+        let start = starts().nth(before);
+        let due = start.as_ref().map(|start| start["update"].as_u64().unwrap() + updates);
+        let of_this =
+            |record: &serde_json::Value| record["attempt"] == start.as_ref().unwrap()["attempt"];
+        due.is_some_and(|due| {
+            records(&run).iter().any(|r| of_this(r) && r["update"].as_u64() >= Some(due))
+        }) || !child.is_alive()
+    });
+    child.signal("TERM");
+    let (exit, said) = child.end();
+    assert_eq!(exit, Some(75), "{said}");
+    let resumed = starts().nth(before).unwrap()["update"].as_u64().unwrap();
+    (resumed, status(&run)["update"].as_u64().unwrap())
+}
+
+#[test]
+fn resume_never_and_resume_path_apply_once() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let never = ["--resume", "never"];
+    let (resumed, stopped) = stretch(folder, "run", &never, 12);
+    assert_eq!(resumed, 0);
+    let (resumed, stopped) = (stretch(folder, "run", &never, 12), stopped);
+    assert_eq!(resumed.0, stopped);
+    // Back to a checkpoint of its own, once; also after that one is gone, and as another spelling of it.
+    let step = folder.join("run/ckpt/step-00000010");
+    let path = step.to_str().unwrap();
+    let (resumed, stopped) = stretch(folder, "run", &["--resume", path], 8);
+    assert_eq!(resumed, 10);
+    let spellings: [&[&str]; 4] = [
+        &["--resume", path],
+        &["--resume", "run/ckpt/../ckpt/step-00000010"],
+        &[],
+        &["--resume", "run/ckpt/step-00000010"],
+    ];
+    let mut last = stopped;
+    for (at, spelling) in spellings.into_iter().enumerate() {
+        if at == 2 {
+            std::fs::remove_dir_all(&step).unwrap();
+        }
+        let (resumed, stopped) = stretch(folder, "run", spelling, 2);
+        assert_eq!(resumed, last, "{spelling:?}");
+        last = stopped;
+    }
+    // Another checkpoint, or another configuration, is another start.
+    let other = ["--resume", "run/ckpt/step-00000015"];
+    assert_eq!(stretch(folder, "run", &other, 8).0, 15);
+    let slower = ["-o", "optimizer.learning_rate=1e-4", "--accept-config-change"];
+    assert_eq!(stretch(folder, "run", &with(&[&other, &slower]), 8).0, 15);
+    assert_ne!(stretch(folder, "run", &with(&[&other, &slower]), 8).0, 15);
+    // Begun anew it would leave all these behind.
+    let (exit, said) =
+        train(folder, "run", &with(&[&never, &["-o", "training.updates=100000000"]]));
+    assert_eq!((exit, said.contains("--resume never")), (Some(73), true), "{said}");
+    assert!(manifest(&run, 15)["progress"]["origin"]["resume"].is_string());
+}
+
+#[test]
+fn a_run_resumed_from_another_is_finished_once() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let all = with(&[SHORT, &["-o", "checkpoint.keep_last=99"]]);
+    assert_eq!(train(folder, "a", &all).0, Some(0));
+    let from = with(&[&all, &["--resume", "a/ckpt/step-00000010"]]);
+    for (nothing, again) in [(false, &from), (true, &from)] {
+        let (exit, said) = train(folder, "b", again);
+        assert_eq!((exit, said.contains("nothing to do")), (Some(0), nothing), "{said}");
+    }
+    let first = records(&folder.join("b")).into_iter().next().unwrap();
+    assert_eq!(first["update"], 10);
+}
+
 #[test]
 fn a_run_that_diverged_is_held_until_it_is_changed() {
     let temporary = prepare();

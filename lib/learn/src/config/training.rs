@@ -60,7 +60,8 @@ pub struct Training {
     #[serde(default = "eight")]
     #[schemars(range(min = 1))]
     pub non_finite_limit: u64,
-    /// Starts in a row without one new update after which the run has failed.
+    /// The run is marked failed after this many consecutive attempts that resume at the same update and
+    /// get no further than the attempts before them.
     #[serde(default = "three")]
     #[schemars(range(min = 1))]
     pub attempts_without_progress: u64,

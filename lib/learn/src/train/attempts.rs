@@ -1,4 +1,4 @@
-//! How many of the last attempts of a run were in vain, as its log tells.
+//! How many of the last attempts of a run made no progress, from its log.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -20,128 +20,157 @@ struct Record {
     anew: bool,
 }
 
+/// A position in training: samples passed over by rewinds, then the update. After a rewind, updates are new
+/// although their numbers are not.
+pub(super) type Place = (u64, u64);
+
 /// What an attempt did.
 #[derive(Default)]
 struct Attempt {
-    started: bool,
+    /// Where it resumed; none for a start that was refused.
+    from: Option<Place>,
     anew: bool,
     passed_over: u64,
-    /// Samples passed over, and the last update: after a rewind updates are new that have old numbers.
-    furthest: (u64, u64),
-    /// The same of its last checkpoint that was on the disk.
-    saved: (u64, u64),
+    /// The last update that it completed.
+    furthest: Place,
 }
 
-/// Attempts at the end of the log that made no update, and stored no checkpoint, which no attempt before
-/// had made or stored; counted from the last start that was to try anew. 0 without a log. Errors: 66, 74.
-pub(super) fn without_progress(log: &Path) -> Result<u64> {
+/// Counts the attempts at the end of the log that resumed at `now`, where this start resumes too, and got no
+/// further than the attempts before them that resumed there; at most those since the last start that was told
+/// to try anew. What other attempts did from another place says nothing about them: the run may have been
+/// restored from an older copy. 0 without a log. Errors: 66, 74.
+pub(super) fn without_progress(log: &Path, now: Place) -> Result<u64> {
     let file = match File::open(log) {
         Ok(file) => file,
         Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(0),
         Err(cause) => return Err(Error::open(log, cause)),
     };
-    count(BufReader::new(file)).map_err(|cause| Error::io(log, cause))
+    count(BufReader::new(file), now).map_err(|cause| Error::io(log, cause))
 }
 
-fn count(mut log: impl BufRead) -> std::io::Result<u64> {
+fn count(mut log: impl BufRead, now: Place) -> std::io::Result<u64> {
     let mut attempts: BTreeMap<u64, Attempt> = BTreeMap::new();
     let mut line = Vec::new();
     while log.read_until(b'\n', &mut line)? > 0 {
         // A torn line costs a record.
         if let Ok(record) = serde_json::from_slice::<Record>(&line) {
             let attempt = attempts.entry(record.attempt).or_default();
-            attempt.started |= record.kind == "start";
             attempt.anew |= record.anew;
             attempt.passed_over = record.passed_over.unwrap_or(attempt.passed_over);
             let place = (attempt.passed_over, record.update.unwrap_or(0));
             attempt.furthest = attempt.furthest.max(place);
-            if record.kind == "saved" {
-                attempt.saved = attempt.saved.max(place);
+            if record.kind == "start" {
+                attempt.from = Some(place);
             }
         }
         line.clear();
     }
-    let (mut furthest, mut saved, mut in_vain) = ((0, 0), (0, 0), 0);
-    for attempt in attempts.values().filter(|attempt| attempt.started) {
-        if attempt.anew {
-            in_vain = 0;
+    let (mut place, mut furthest, mut in_vain) = (None, (0, 0), 0);
+    for attempt in attempts.values() {
+        let Some(from) = attempt.from else { continue };
+        if attempt.anew || place != Some(from) {
+            (place, furthest, in_vain) = (Some(from), from, 0);
         }
-        let further = attempt.furthest > furthest || attempt.saved > saved;
-        in_vain = if further { 0 } else { in_vain + 1 };
+        in_vain = if attempt.furthest > furthest { 0 } else { in_vain + 1 };
         furthest = furthest.max(attempt.furthest);
-        saved = saved.max(attempt.saved);
     }
-    Ok(in_vain)
+    Ok(if place == Some(now) { in_vain } else { 0 })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(records: &[(u64, &str, u64)]) -> u64 {
+    fn log(records: &[(u64, &str, u64)]) -> String {
         let line = |(attempt, kind, update): &(u64, &str, u64)| {
             let (kind, anew) = kind.strip_suffix('!').map_or((*kind, false), |kind| (kind, true));
             format!(
                 "{{\"attempt\":{attempt},\"kind\":\"{kind}\",\"update\":{update},\"anew\":{anew}}}\n"
             )
         };
-        count(records.iter().map(line).collect::<String>().as_bytes()).unwrap()
+        records.iter().map(line).collect()
+    }
+
+    /// Before a start at `now`.
+    fn at(now: u64, records: &[(u64, &str, u64)]) -> u64 {
+        count(log(records).as_bytes(), (0, now)).unwrap()
     }
 
     #[test]
-    fn an_attempt_that_goes_no_further_is_in_vain() {
-        assert_eq!(of(&[]), 0);
-        assert_eq!(of(&[(1, "start", 0)]), 1);
-        assert_eq!(of(&[(1, "start", 0), (1, "update", 10)]), 0);
-        // The second dies where the first did; the third goes one update further.
+    fn an_attempt_that_gets_no_further_than_the_one_before_makes_no_progress() {
+        assert_eq!(at(0, &[]), 0);
+        assert_eq!(at(0, &[(1, "start", 0)]), 1);
+        assert_eq!(at(0, &[(1, "start", 0), (1, "update", 10)]), 0);
+        // The second dies where the first did; the third completes one update more.
         let two = [(1, "start", 0), (1, "update", 10), (2, "start", 0), (2, "update", 10)];
-        assert_eq!(of(&two), 1);
-        assert_eq!(of(&[&two[..], &[(3, "start", 0), (3, "update", 9)]].concat()), 2);
-        assert_eq!(of(&[&two[..], &[(3, "start", 0), (3, "checkpoint", 11)]].concat()), 0);
+        assert_eq!(at(0, &two), 1);
+        assert_eq!(at(0, &[&two[..], &[(3, "start", 0), (3, "update", 9)]].concat()), 2);
+        assert_eq!(at(0, &[&two[..], &[(3, "start", 0), (3, "checkpoint", 11)]].concat()), 0);
     }
 
     #[test]
-    fn a_checkpoint_further_on_is_progress_where_updates_are_not_new() {
+    fn a_start_further_on_is_progress_of_the_attempt_before() {
         let lost = [(1, "start", 0), (1, "saved", 100), (1, "update", 1000), (2, "start", 100)];
-        assert_eq!(of(&lost), 1);
-        assert_eq!(of(&[&lost[..], &[(2, "saved", 300), (2, "update", 310)]].concat()), 0);
+        assert_eq!(at(100, &lost), 1);
+        // Its checkpoint counts even if the log lost the record of it.
+        assert_eq!(at(101, &lost), 0);
+        let again =
+            [&lost[..], &[(2, "update", 310), (3, "start", 100), (3, "update", 310)]].concat();
+        assert_eq!((at(100, &again), at(300, &again)), (1, 0));
+    }
+
+    #[test]
+    fn progress_is_counted_from_where_an_attempt_resumed() {
+        // The log knows update 1000; a copy of update 100 was restored.
+        let far = [(1, "start", 0), (1, "saved", 1000), (1, "update", 1000)];
+        assert_eq!(at(100, &far), 0);
+        let restored =
+            [&far[..], &[(2, "start", 100), (2, "update", 130), (2, "saved", 130)]].concat();
+        assert_eq!((at(100, &restored), at(130, &restored)), (0, 0));
+        let third = [&restored[..], &[(3, "start", 130), (3, "update", 160)]].concat();
+        assert_eq!((at(130, &third), at(160, &third)), (0, 0));
+        // Only one that repeats the same updates fails.
+        assert_eq!(at(130, &[&third[..], &[(4, "start", 130), (4, "update", 160)]].concat()), 1);
     }
 
     #[test]
     fn told_to_try_anew_it_counts_anew() {
         let before = [(1, "start", 0), (2, "start", 0), (3, "start", 0)];
-        assert_eq!(of(&before), 3);
-        assert_eq!(of(&[&before[..], &[(4, "start!", 0)]].concat()), 1);
+        assert_eq!(at(0, &before), 3);
+        assert_eq!(at(0, &[&before[..], &[(4, "start!", 0)]].concat()), 1);
         // A start that was refused has only a stop.
-        assert_eq!(of(&[&before[..], &[(4, "stop", 0)]].concat()), 3);
+        assert_eq!(at(0, &[&before[..], &[(4, "stop", 0)]].concat()), 3);
     }
 
     #[test]
     fn updates_after_a_rewind_are_new() {
         let mut log = String::new();
-        let mut after = |attempt: u64, kind: &str, update: u64, passed_over: Option<u64>| {
+        let mut after = |attempt: u64, kind: &str, update: u64, passed_over: Option<u64>, now| {
             let of = serde_json::json!({
                 "attempt": attempt, "kind": kind, "update": update, "passed_over": passed_over,
             });
             log += &format!("{of}\n");
-            count(log.as_bytes()).unwrap()
+            count(log.as_bytes(), now).unwrap()
         };
-        after(1, "start", 0, Some(0));
-        after(1, "update", 30, None);
-        after(1, "rewind", 20, Some(64));
-        assert_eq!(after(1, "update", 22, None), 0);
-        // Again to the spike, back, and no further than before; then one further.
-        after(2, "start", 20, Some(0));
-        after(2, "update", 30, None);
-        after(2, "rewind", 20, Some(64));
-        assert_eq!(after(2, "update", 22, None), 1);
-        assert_eq!(after(3, "start", 22, Some(64)), 2);
-        assert_eq!(after(3, "update", 23, None), 0);
+        let start = (0, 20);
+        after(1, "start", 20, Some(0), start);
+        after(1, "update", 30, None, start);
+        after(1, "rewind", 20, Some(64), start);
+        assert_eq!(after(1, "update", 22, None, start), 0);
+        // Again to the spike, back, and no further than before; then one update further.
+        after(2, "start", 20, Some(0), start);
+        after(2, "update", 30, None, start);
+        after(2, "rewind", 20, Some(64), start);
+        assert_eq!(after(2, "update", 22, None, start), 1);
+        assert_eq!(after(2, "update", 23, None, start), 0);
+        // With a checkpoint of that, the next one resumes elsewhere.
+        assert_eq!(after(3, "start", 22, Some(64), (64, 22)), 1);
+        assert_eq!(after(3, "update", 23, None, (64, 22)), 0);
     }
 
     #[test]
     fn lines_that_are_no_records_are_passed_over() {
         let text = b"{\"attempt\":1,\"kind\":\"start\",\"update\":0}\n{\"att\n\xff\n[]\n";
-        assert_eq!(count(&text[..]).unwrap(), 1);
+        assert_eq!(count(&text[..], (0, 0)).unwrap(), 1);
     }
 }

@@ -6,7 +6,8 @@ use serde_json::Value;
 use std::path::PathBuf;
 use tensor::Device;
 
-/// From where a start goes on.
+/// Where a start begins. `Never` and `From` hold until the run has a checkpoint that descends from such a
+/// start; then they mean `Auto`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// From the newest good checkpoint of the run, or anew when there is none.

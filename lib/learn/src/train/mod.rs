@@ -19,6 +19,7 @@ mod learner;
 mod machine;
 mod numerics;
 mod opening;
+mod origin;
 mod passes;
 mod portions;
 mod progress;
@@ -39,6 +40,7 @@ pub use dry_run::{Estimate, dry_run};
 pub use failed::failed_start;
 pub use job::{Job, Resume};
 pub use learner::{Learner, Pending, Step};
+pub use origin::Origin;
 pub use progress::Progress;
 pub use watch::{Spike, Watch};
 

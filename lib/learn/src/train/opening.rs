@@ -9,6 +9,7 @@ use super::numerics::Numerics;
 use super::portions::Portions;
 use super::progress::Progress;
 use super::reporter::Reporter;
+use super::restart::Found;
 use super::session::Session;
 use super::{failed, machine, restart};
 use crate::checkpoint::{self, Loaded, State};
@@ -128,8 +129,9 @@ fn begin<S: Stage>(
     budget: Budget,
 ) -> Result<Start<S>> {
     let training = &job.config.training;
-    let found = restart::find(job, run)?;
-    if let Some(found) = &found
+    let Found { checkpoint: found, origin } = restart::find(job, run)?;
+    if origin.is_none()
+        && let Some(found) = &found
         && let Some(progress) = restart::ended(job, found)?
     {
         return Ok(over(&progress));
@@ -157,6 +159,7 @@ fn begin<S: Stage>(
     if !accepted.is_empty() {
         progress.accept(lease.attempt(), &accepted);
     }
+    progress.origin = origin.or(progress.origin.take());
     record(job, run, &lease, found.as_ref(), &accepted, &facts)?;
     write_config(run, &job.resolved)?;
     let reporter = Reporter::start::<S>(

@@ -1,6 +1,7 @@
 //! Where a run stands, as it is kept in every checkpoint. Nothing that a function of the update
 //! gives (order of the data, learning rate, noise) is in it.
 
+use super::origin::Origin;
 use super::watch::Watch;
 use serde::{Deserialize, Serialize};
 use tensor::updates::decision::LossScale;
@@ -42,6 +43,9 @@ pub struct Progress {
     pub finished: bool,
     /// Changes of configuration or data that were accepted, the oldest first.
     pub accepted: Vec<String>,
+    /// The `--resume` that this state descends from; none when every start said `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
 }
 
 impl Progress {

@@ -6,16 +6,19 @@
 //! | another process at work | its name said | 75 |
 //! | that process gone, or without a heartbeat for too long | taken over as the next attempt | |
 //! | a good checkpoint | gone on from | |
+//! | `--resume PATH` or `never`, and no checkpoint that descends from it | applied | |
+//! | the same, and the newest checkpoint descends from it | gone on from that one | |
 //! | no checkpoint | begun, with the same seed | |
 //! | no checkpoint, and a log that tells of some | refused, unless told to begin again | 66 |
 //! | checkpoints, none good | refused | 65 |
 //! | another configuration or other data | refused, unless accepted | 78 |
-//! | several attempts without one new update, or a divergence | held until told otherwise | 1 |
+//! | several attempts without progress, or a divergence | held until told otherwise | 1 |
 
 use super::job::{Job, Resume, identity};
+use super::origin::{Origin, continues};
 use super::progress::Progress;
 use super::{attempts, machine};
-use crate::checkpoint::{self, Loaded};
+use crate::checkpoint::{self, Entry, Loaded};
 use crate::stages::{Constants, Stage};
 use serde_json::{Value, json};
 use unix::lease::Lease;
@@ -32,12 +35,10 @@ pub(super) fn lease(run: &RunDir, signals: Signals) -> Result<Lease> {
 
 /// The end of a run that is finished, whoever looks; needs no lease.
 pub(super) fn finished<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Option<Progress>> {
-    if job.resume != Resume::Auto {
-        return Ok(None);
-    }
     let entries = checkpoint::list(&run.checkpoints())?;
     let Some(newest) = entries.last() else { return Ok(None) };
-    let says = newest.manifest().and_then(|m| m.progress.get("finished")?.as_bool());
+    let manifest = newest.manifest().filter(|manifest| continues(job, manifest));
+    let says = manifest.and_then(|m| m.progress.get("finished")?.as_bool());
     if !newest.is_good() || says != Some(true) {
         return Ok(None);
     }
@@ -49,29 +50,59 @@ pub(super) fn finished<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Option<Pr
 /// Where the run ended, if this is its end and no change was accepted that makes it go on.
 pub(super) fn ended<S: Stage>(job: &Job<S>, found: &Loaded) -> Result<Option<Progress>> {
     let progress = progress_of::<S>(found)?;
-    let is_end = progress.finished && job.resume == Resume::Auto;
-    Ok((is_end && changes(job, found, None)?.is_empty()).then_some(progress))
+    Ok((progress.finished && changes(job, found, None)?.is_empty()).then_some(progress))
 }
 
-/// The checkpoint to go on from.
-pub(super) fn find<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Option<Loaded>> {
-    match &job.resume {
-        Resume::From(path) => Ok(Some(checkpoint::load(path)?)),
-        Resume::Auto => {
-            let found = checkpoint::load_newest(&run.checkpoints())?;
-            found.is_none().then(|| refuse_emptied(run)).transpose()?;
-            Ok(found)
-        }
-        Resume::Never if checkpoint::list(&run.checkpoints())?.is_empty() => Ok(None),
-        Resume::Never => Err(Error::new(
-            Exit::CannotCreate,
-            format!(
-                "{} has checkpoints and --resume never would leave them behind: \
-                 choose another run directory, or --resume auto",
-                job.run.display()
-            ),
-        )),
+/// Where a start resumes.
+pub(super) struct Found {
+    /// The checkpoint; none to begin at update 0.
+    pub checkpoint: Option<Loaded>,
+    /// What `--resume` asked for, if this start applies it.
+    pub origin: Option<Origin>,
+}
+
+/// Finds the checkpoint to resume from.
+pub(super) fn find<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Found> {
+    let Some(origin) = Origin::of(&job.resume) else {
+        let checkpoint = checkpoint::load_newest(&run.checkpoints())?;
+        checkpoint.is_none().then(|| refuse_emptied(run)).transpose()?;
+        return Ok(Found { checkpoint, origin: None });
+    };
+    let entries = checkpoint::list(&run.checkpoints())?;
+    if let Some(newest) = descendant(job, &entries) {
+        let path = newest.path().display();
+        unix::note!(
+            "--resume was applied by an earlier start: resuming from its newest checkpoint, {path}"
+        );
+        return Ok(Found { checkpoint: Some(newest), origin: None });
     }
+    let checkpoint = match &job.resume {
+        Resume::From(path) => Some(checkpoint::load(path)?),
+        _ if entries.is_empty() => None,
+        _ => {
+            return Err(Error::new(
+                Exit::CannotCreate,
+                format!(
+                    "{} has checkpoints and --resume never would leave them behind: \
+                     choose another run directory, or --resume auto",
+                    job.run.display()
+                ),
+            ));
+        }
+    };
+    Ok(Found { checkpoint, origin: Some(origin) })
+}
+
+/// The newest good checkpoint of the run, if it descends from the `--resume` of this start.
+fn descendant<S: Stage>(job: &Job<S>, entries: &[Entry]) -> Option<Loaded> {
+    for entry in entries.iter().rev().filter(|entry| entry.is_good()) {
+        entry.manifest().filter(|manifest| continues(job, manifest))?;
+        match checkpoint::load(&entry.path) {
+            Ok(loaded) => return Some(loaded),
+            Err(error) => unix::warn!("passed over: {error}"),
+        }
+    }
+    None
 }
 
 /// Errors (66): there are no checkpoints in the run, and there were.
@@ -199,8 +230,8 @@ pub(super) fn say_of_ranks<S: Stage>(job: &Job<S>, found: &Loaded) {
     }
 }
 
-/// Refuses a run that would only fail again: one that diverged, and one that made no new update in
-/// several attempts. Told to retry, or with an accepted change, it may try anew. Errors: 1.
+/// Refuses a run that would only fail again: one that diverged, and one that made no progress in several
+/// attempts. `--retry` or an accepted change lets it try again. Errors: 1.
 pub(super) fn refuse_in_vain<S: Stage>(
     job: &Job<S>,
     run: &RunDir,
@@ -219,13 +250,13 @@ pub(super) fn refuse_in_vain<S: Stage>(
         return Err(in_vain(job, held.reason.as_deref().unwrap_or("it failed before")));
     }
     let limit = job.config.training.attempts_without_progress;
-    let count = attempts::without_progress(&run.log())?;
+    let count = attempts::without_progress(&run.log(), (progress.passed_over, progress.update))?;
     if count < limit {
         return Ok(());
     }
     let reason = format!(
-        "no progress: the last {count} attempts made no new update beyond {} \
-         (training.attempts_without_progress)",
+        "no progress: the last {count} attempts resumed at update {} and got no further than attempts \
+         before them (training.attempts_without_progress)",
         progress.update
     );
     hold::<S>(run, lease, progress, job.config.training.updates, &reason)?;

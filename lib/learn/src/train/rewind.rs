@@ -67,6 +67,7 @@ impl<S: Stage> Session<S> {
         progress.rewinds = self.progress.rewinds + 1;
         progress.passed_over =
             self.progress.passed_over + (spike_at - progress.update + rule.skip) * samples;
+        progress.origin = self.progress.origin.take();
         progress.seconds = self.progress.seconds;
         progress.device_seconds = self.progress.device_seconds;
         let back = |keeper: &mut Keeper| keeper.saver.go_back(progress.update);
