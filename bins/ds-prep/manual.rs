@@ -47,9 +47,12 @@ FILES
   gen writes tensor; of darcy steady, of diffusion-reaction-2d groups; constants, seed, scheme and initial
   states are attributes as well.
 
-  split.json holds the files by path (relative to it) and BLAKE3, and of each split the numbers of
-  its trajectories; every parameter value is divided in the same proportion. Trajectories that begin
-  with the same state, or solve for the same coefficient, are in the same split.
+  split.json holds the files by path (relative to it) and BLAKE3, and the numbers of the trajectories in each
+  split; every parameter value is divided in the same proportion. Trajectories with the same initial state,
+  or the same coefficient of a steady problem, share a split, whatever their parameters. A first frame that
+  is constant or has no finite numbers identifies nothing: then only identical trajectories share a split.
+  split fails if this leaves a requested share empty. With --group-by content only identical trajectories
+  share a split: use it where a data set has one initial state and differs in its parameters or forcing.
   stats.json holds count, mean, standard deviation, range and root mean square of the training split.
 
 EXIT STATUS

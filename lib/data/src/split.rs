@@ -3,6 +3,7 @@
 //! Every trajectory carries its provenance: the file by path and content, its number in the file, its
 //! regime. [`crate::divide`] makes manifests.
 
+use crate::divide::Share;
 use crate::field::Shape;
 use crate::parameter::Parameter;
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,38 @@ impl FromStr for By {
     }
 }
 
+/// Which trajectories always share a split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupBy {
+    /// Those with the same initial state, or the same input of a steady problem, under any parameters.
+    /// Where a first frame is constant or not finite, those with equal numbers throughout.
+    #[default]
+    State,
+    /// Those with equal numbers throughout.
+    Content,
+}
+
+impl FromStr for GroupBy {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "state" => Ok(Self::State),
+            "content" => Ok(Self::Content),
+            _ => Err(format!("`{text}` is neither state nor content")),
+        }
+    }
+}
+
+impl fmt::Display for GroupBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::State => "state",
+            Self::Content => "content",
+        })
+    }
+}
+
 /// The manifest, as it is in `split.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Split {
@@ -85,6 +118,10 @@ pub struct Split {
     /// What was divided.
     #[serde(default)]
     pub by: By,
+    /// Which trajectories were kept together.
+    pub group_by: GroupBy,
+    /// What was asked for train, validation and test.
+    pub shares: [Share; 3],
     /// Frames of every trajectory.
     pub frames: usize,
     /// Points along each dimension of space.

@@ -4,7 +4,7 @@ mod values;
 
 use crate::field::Field;
 use crate::index::Index;
-use crate::split::{Split, SplitName};
+use crate::split::{GroupBy, Split, SplitName};
 use crate::split_set::{Verify, open_as_in};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -96,7 +96,7 @@ pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
         report.files += 1;
         match Field::open(path) {
             Ok(field) => {
-                check_field(&field, limit, &mut report);
+                check_field(&field, limit, GroupBy::State, &mut report);
             }
             Err(error) => report.add_error(path, &error, Kind::Unreadable),
         }
@@ -138,7 +138,7 @@ pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
         report.files += 1;
         let path = split.file_path(number, manifest);
         let hashes = match open_as_in(manifest, &split, number, Verify::Hashes) {
-            Ok(field) => check_field(&field, limit, &mut report),
+            Ok(field) => check_field(&field, limit, split.group_by, &mut report),
             Err(error) => {
                 // A file that cannot be opened by itself is damaged, any other was exchanged.
                 let damaged = Field::open(&path).is_err_and(|cause| cause.exit == Exit::Data);
@@ -149,7 +149,7 @@ pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
         };
         states.push(hashes);
     }
-    check_initial_states(&split, manifest, &states, &mut report);
+    check_groups(&split, manifest, &states, &mut report);
     Ok(report)
 }
 
@@ -180,24 +180,25 @@ fn check_overlap(split: &Split, manifest: &Path, report: &mut Report) {
     }
 }
 
-fn check_initial_states(
-    split: &Split,
-    manifest: &Path,
-    states: &[Vec<blake3::Hash>],
-    report: &mut Report,
-) {
+fn check_groups(split: &Split, manifest: &Path, states: &[Vec<blake3::Hash>], report: &mut Report) {
     let mut seen: HashMap<blake3::Hash, (SplitName, usize, usize)> = HashMap::new();
     for (name, file, sample) in entries(split) {
         let Some(hash) = states[file].get(sample) else { continue };
         let (first, other_file, other) = *seen.entry(*hash).or_insert((name, file, sample));
         if first != name && (other_file, other) != (file, sample) {
             let path = split.file_path(file, manifest);
+            let (kind, what) = match split.group_by {
+                GroupBy::State => {
+                    (Kind::SameInitialState, "has the same initial state or input as")
+                }
+                GroupBy::Content => (Kind::Duplicate, "equals"),
+            };
             let message = format!(
-                "{}: trajectory {sample} of {name} begins as trajectory {other} of {} in {first}",
+                "{}: trajectory {sample} of {name} {what} trajectory {other} of {} in {first}",
                 path.display(),
                 split.file_path(other_file, manifest).display()
             );
-            report.add(Kind::SameInitialState, &path, message);
+            report.add(kind, &path, message);
             set_trajectory(report, sample);
         }
     }

@@ -7,6 +7,7 @@ mod fields;
 mod formats;
 mod generation;
 mod golden;
+mod groups;
 mod imports;
 mod latents;
 mod layouts;
