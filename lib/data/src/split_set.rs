@@ -72,11 +72,21 @@ impl TrajectorySet {
         for part in split.parts(name) {
             entries.extend(part.samples.iter().map(|&sample| (part.file, sample)));
         }
-        let mut files = Vec::new();
+        let mut files: Vec<OpenFile> = Vec::new();
         for (number, source) in split.files.iter().enumerate() {
             let path = split.file_path(number, manifest);
             let used = split.parts(name).iter().any(|p| p.file == number && !p.samples.is_empty());
             let field = used.then(|| open_as_in(manifest, &split, number, verify)).transpose()?;
+            let first = files.iter().find_map(|file| file.field.as_ref());
+            if let (Some(first), Some(field)) = (first, &field)
+                && let Some(what) = first.coordinate_difference(field)
+            {
+                return Err(Error::data(format!(
+                    "{}: {}: {what}; split them into a manifest each and mix these in the configuration",
+                    manifest.display(),
+                    path.display()
+                )));
+            }
             files.push(OpenFile { path, field, parameter: source.parameter.clone() });
         }
         let file_hashes = split.files.iter().map(|source| source.blake3.clone()).collect();
@@ -169,9 +179,11 @@ impl TrajectorySet {
 /// Opens file `number` of a manifest. Errors: 66, and 65 when it is not what the manifest says of it.
 fn open_as_in(manifest: &Path, split: &Split, number: usize, verify: Verify) -> Result<Field> {
     let (field, violations) = compare(manifest, split, number, verify)?;
+    let named = |error: Error| error.context(manifest.display());
+    field.require_shared_coordinates().map_err(named)?;
     match error(&violations) {
         None => Ok(field),
-        Some(error) => Err(error.context(manifest.display())),
+        Some(error) => Err(named(error)),
     }
 }
 

@@ -31,7 +31,7 @@ pub enum Kind {
     Empty,
     /// The parameter is missing or not finite.
     Parameter,
-    /// Coordinates are missing, of the wrong number, or not ascending.
+    /// Coordinates are missing, of the wrong number, not ascending, or not the same for all trajectories.
     Coordinates,
     /// The coordinates fit another order of the axes than the one that is read.
     AxisOrder,
@@ -154,12 +154,18 @@ pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
     let mut report = Report::default();
     report.add_violations(&split, manifest, manifest::in_itself(&split));
     let mut keys: Vec<Vec<blake3::Hash>> = Vec::new();
+    let mut first: Option<Field> = None;
     for number in 0..split.files.len() {
         report.files += 1;
         match compare(manifest, &split, number, Verify::Hashes) {
             Ok((field, violations)) => {
                 report.add_violations(&split, manifest, violations);
                 keys.push(check_field(&field, limit, split.group_by, &mut report));
+                if let Some(what) = first.as_ref().and_then(|f| f.coordinate_difference(&field)) {
+                    let path = field.path();
+                    report.add(Kind::Coordinates, path, format!("{}: {what}", path.display()));
+                }
+                first.get_or_insert(field);
             }
             Err(error) => {
                 report.add_error(&split.file_path(number, manifest), &error, Kind::Unreadable);

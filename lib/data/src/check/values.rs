@@ -79,6 +79,9 @@ fn check_coordinates(field: &Field, report: &mut Report) {
         );
         return report.add(Kind::AxisOrder, path, message);
     }
+    if let Some(what) = field.coordinate_conflict() {
+        report.add(Kind::Coordinates, path, format!("{}: {what}", path.display()));
+    }
     let axes = Axis::SPACE.into_iter().zip(field.coordinates()).zip(&shape.grid);
     for ((axis, values), &points) in axes {
         check_coordinate(field, axis, values, &[points], report);

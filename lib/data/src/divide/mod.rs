@@ -71,7 +71,7 @@ pub fn divide_by(
     manifest: &Path,
 ) -> Result<Split> {
     let mut keys = Vec::new();
-    let mut kind: Option<Kind> = None;
+    let mut first: Option<Field> = None;
     let mut sources: Vec<Source> = Vec::new();
     for path in files {
         let field = Field::open(path)?;
@@ -84,17 +84,25 @@ pub fn divide_by(
             )));
         }
         let here = Kind::of(&field);
-        let first = kind.get_or_insert_with(|| here.clone());
-        if *first != here {
+        if let Some(before) = first.as_ref().map(Kind::of).filter(|before| *before != here) {
             return Err(Error::data(format!(
-                "{}: trajectories of {here:?}, the files before have {first:?}",
+                "{}: trajectories of {here:?}, the files before have {before:?}",
                 path.display(),
+            )));
+        }
+        if let Some(what) = first.as_ref().and_then(|first| first.coordinate_difference(&field)) {
+            return Err(Error::data(format!(
+                "{}: {what}; split them into a manifest each and mix these in the configuration",
+                path.display()
             )));
         }
         sources.push(source);
         keys.push(if by == By::Trajectory { group_keys(&field, group_by)? } else { Vec::new() });
+        first.get_or_insert(field);
     }
-    let Some(kind) = kind else { return Err(Error::usage("no files to split")) };
+    let Some(kind) = first.as_ref().map(Kind::of) else {
+        return Err(Error::usage("no files to split"));
+    };
     let in_common = match group_by {
         GroupBy::State if kind.frames == 1 && kind.inputs > 0 => "one input",
         GroupBy::State => "one initial state",
@@ -150,6 +158,7 @@ fn source(field: &Field, manifest: &Path) -> Result<Source> {
             path.display()
         )));
     }
+    field.require_shared_coordinates()?;
     if field.trajectories() == 0 {
         return Err(Error::data(format!("{}: no trajectories", path.display())));
     }

@@ -258,8 +258,8 @@ fn one_initial_state_in_two_splits_is_found() {
     let state = field_at(train)[..16].to_vec();
     let copied = folder.path().join("other_nu0.2.hdf5");
     let shape = Shape { trajectories: 20, frames: 5, grid: vec![16], channels: 1 };
-    let [x, t] = [16, 5].map(|n| (0..n).map(f64::from).collect());
-    let header = Header::tensor(shape, vec![x], t);
+    let first = Field::open(&split.file_path(0, &path)).unwrap();
+    let header = Header::tensor(shape, first.coordinates().to_vec(), first.t().to_vec());
     write_field(&copied, &header, |writer| {
         (0..20).try_for_each(|sample| {
             let mut values: Vec<f32> = field_at(sample).iter().map(|u| u + 0.25).collect();

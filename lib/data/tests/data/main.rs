@@ -2,6 +2,7 @@
 
 mod burgers;
 mod common;
+mod coordinates;
 mod faults;
 mod fields;
 mod formats;
