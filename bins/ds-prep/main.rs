@@ -15,7 +15,7 @@ use data::field::Field;
 use data::generate::{Equation, Generation};
 use data::index::{Index, with_shards};
 use data::list::{FileRecord, describe, frames, parts};
-use data::split::{By, Split, SplitName};
+use data::split::{By, GroupBy, Split, SplitName};
 use data::split_set::{TrajectorySet, Verify};
 use data::stats::Stats;
 use manual::MANUAL;
@@ -148,6 +148,10 @@ struct Divide {
     /// largest values for the test), file (whole files)
     #[arg(long, default_value = "trajectory", value_name = "UNIT")]
     by: By,
+    /// Which trajectories always share a split: state (those with the same initial state, or the same input
+    /// of a steady problem) or content (only identical ones)
+    #[arg(long, default_value_t, value_name = "KEY")]
+    group_by: GroupBy,
     /// Seed of the choice
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -226,7 +230,7 @@ fn generate(args: &Gen) -> Result<Exit> {
 fn split(args: &Divide) -> Result<Exit> {
     let files = with_shards(inputs::files(&args.files)?)?;
     let shares = [args.train, args.validation, args.test];
-    let split = divide_by(args.by, &files, shares, args.seed, &args.to)?;
+    let split = divide_by(args.by, args.group_by, &files, shares, args.seed, &args.to)?;
     if args.to.as_os_str() == "-" {
         let mut out = Out::stdout(args.output);
         out.raw(split.text()?.as_bytes())?;

@@ -36,6 +36,9 @@ FILES
   and the same arrays in .npz, .safetensors and Zarr version 2 (.zarr), one array in .npy, and tables:
   .csv with columns n, t, x, .. and one for each channel. Channels come last, inputs before states.
   Parameters (nu, beta, eta, ..) are attributes of the root or of a group, or in the name of the file.
+  All trajectories of a file, and all files of a manifest, share their points and times. Groups (0000/grid) and
+  rows of t are compared with the first; differences up to 4.8e-7 of the largest magnitude along the axis, a
+  few roundings of f32, are ignored, larger ones are refused.
 
   What lies in one piece, as f32 in this order, is read where it is, at the speed of memory. `ds-prep ls`
   says of other files how they are reached and what a byte costs, and `ds-prep import` brings them into one
@@ -47,9 +50,16 @@ FILES
   gen writes tensor; of darcy steady, of diffusion-reaction-2d groups; constants, seed, scheme and initial
   states are attributes as well.
 
-  split.json holds the files by path (relative to it) and BLAKE3, and of each split the numbers of
-  its trajectories; every parameter value is divided in the same proportion. Trajectories that begin
-  with the same state, or solve for the same coefficient, are in the same split.
+  split.json holds the files by path (relative to it) and BLAKE3, and the numbers of the trajectories in each
+  split; every parameter value is divided in the same proportion. Trajectories with the same initial state,
+  or the same coefficient of a steady problem, share a split, whatever their parameters. A first frame that
+  is constant or has no finite numbers identifies nothing: then only identical trajectories share a split.
+  split fails if this leaves a requested share empty. With --group-by content only identical trajectories
+  share a split: use it where a data set has one initial state and differs in its parameters or forcing.
+  check reports every contradiction of a manifest: with itself (sizes, names and number of channels and inputs,
+  numbers of files and trajectories, trajectories listed twice, splits that are empty though their share is
+  not 0) and with its files (content, counts, grid, channels, inputs, parameters, points and times). Programs
+  that open a manifest refuse the same contradictions.
   stats.json holds count, mean, standard deviation, range and root mean square of the training split.
 
 EXIT STATUS

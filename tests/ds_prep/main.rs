@@ -158,7 +158,10 @@ fn missing_and_bad_inputs_have_their_status_and_their_name() {
     };
     assert_eq!((split("3"), split("4")), (Some(0), Some(73)));
     let many = ["split", "raw/1D_Burgers_Sols_Nu0.1.hdf5", "--train", "11", "-o", "new.json"];
-    assert_eq!(run(folder, "", &many).status, Some(2));
+    let seen = run(folder, "", &many);
+    assert_eq!(seen.status, Some(2));
+    let told = "raw/1D_Burgers_Sols_Nu0.1.hdf5: 10 trajectories of nu=0.1, 13 are requested";
+    assert!(seen.stderr.contains(told), "{}", seen.stderr);
 }
 
 #[test]

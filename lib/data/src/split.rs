@@ -3,6 +3,9 @@
 //! Every trajectory carries its provenance: the file by path and content, its number in the file, its
 //! regime. [`crate::divide`] makes manifests.
 
+use crate::check::Kind;
+use crate::check::manifest::{error, in_itself};
+use crate::divide::Share;
 use crate::field::Shape;
 use crate::parameter::Parameter;
 use serde::{Deserialize, Serialize};
@@ -73,6 +76,38 @@ impl FromStr for By {
     }
 }
 
+/// Which trajectories always share a split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupBy {
+    /// Those with the same initial state, or the same input of a steady problem, under any parameters.
+    /// Where a first frame is constant or not finite, those with equal numbers throughout.
+    #[default]
+    State,
+    /// Those with equal numbers throughout.
+    Content,
+}
+
+impl FromStr for GroupBy {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "state" => Ok(Self::State),
+            "content" => Ok(Self::Content),
+            _ => Err(format!("`{text}` is neither state nor content")),
+        }
+    }
+}
+
+impl fmt::Display for GroupBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::State => "state",
+            Self::Content => "content",
+        })
+    }
+}
+
 /// The manifest, as it is in `split.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Split {
@@ -83,8 +118,11 @@ pub struct Split {
     /// Seed of the choice.
     pub seed: u64,
     /// What was divided.
-    #[serde(default)]
     pub by: By,
+    /// Which trajectories were kept together.
+    pub group_by: GroupBy,
+    /// What was asked for train, validation and test.
+    pub shares: [Share; 3],
     /// Frames of every trajectory.
     pub frames: usize,
     /// Points along each dimension of space.
@@ -92,10 +130,8 @@ pub struct Split {
     /// Numbers at each point.
     pub channels: usize,
     /// Names of the channels, inputs first.
-    #[serde(default)]
     pub channel_names: Vec<String>,
     /// How many of the channels are inputs, given and not predicted.
-    #[serde(default)]
     pub inputs: usize,
     /// The files, by number.
     pub files: Vec<Source>,
@@ -139,8 +175,24 @@ const MAX_BYTES: u64 = 256 << 20;
 impl Split {
     /// Reads a manifest; the second value is the BLAKE3 of its bytes, its identity.
     ///
-    /// Errors: 66 when it cannot be read, 65 when it is no manifest of ours.
+    /// Errors: 66 when it cannot be read, 65 when it is no manifest of ours or contradicts itself.
     pub fn load(path: &Path) -> Result<(Self, String)> {
+        Self::load_allowing(path, None)
+    }
+
+    /// As [`load`](Self::load), but does not look for one kind of contradiction.
+    pub(crate) fn load_allowing(path: &Path, allowed: Option<Kind>) -> Result<(Self, String)> {
+        let (split, hash) = Self::parse(path)?;
+        let mut violations = in_itself(&split);
+        violations.retain(|violation| Some(violation.kind) != allowed);
+        match error(&violations) {
+            None => Ok((split, hash)),
+            Some(error) => Err(error.context(path.display())),
+        }
+    }
+
+    /// Reads a manifest that may contradict itself. Errors: as [`load`](Self::load) otherwise.
+    pub(crate) fn parse(path: &Path) -> Result<(Self, String)> {
         let bytes = small::read(path, MAX_BYTES)?;
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
         let split: Self = serde_json::from_slice(&bytes)
@@ -151,20 +203,16 @@ impl Split {
                 split.format, split.version
             )));
         }
-        let parts = SplitName::ALL.into_iter().flat_map(|name| split.parts(name));
-        for part in parts {
-            let Some(source) = split.files.get(part.file) else {
-                return Err(bad(format!("file {} of {}", part.file, split.files.len())));
-            };
-            if let Some(beyond) = part.samples.iter().find(|&&s| s >= source.trajectories) {
-                return Err(bad(format!(
-                    "trajectory {beyond} of {}, which has {}",
-                    source.path.display(),
-                    source.trajectories
-                )));
-            }
-        }
         Ok((split, blake3::hash(&bytes).to_hex().to_string()))
+    }
+
+    /// Every trajectory that is listed: split, file number, sample.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (SplitName, usize, usize)> {
+        SplitName::ALL.into_iter().flat_map(move |name| {
+            self.parts(name).iter().flat_map(move |part| {
+                part.samples.iter().map(move |&sample| (name, part.file, sample))
+            })
+        })
     }
 
     /// Publishes the manifest.

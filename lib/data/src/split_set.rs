@@ -1,5 +1,7 @@
 //! The trajectories of one split, across its files.
 
+use crate::check::Kind;
+use crate::check::manifest::{Violation, against_file, error};
 use crate::field::{Field, Shape};
 use crate::parameter::Parameter;
 use crate::split::{Split, SplitName};
@@ -52,26 +54,43 @@ struct OpenFile {
 impl TrajectorySet {
     /// Opens the files that a split of the manifest uses.
     ///
-    /// Errors: 66 for a missing file, 65 for one that is not the one the manifest was made from.
+    /// Errors: 66 for a missing file, 65 for one that is not the one the manifest was made from, and for a
+    /// manifest that contradicts itself or its files.
     pub fn open(manifest: &Path, name: SplitName, verify: Verify) -> Result<Self> {
-        let (split, manifest_hash) = Split::load(manifest)?;
+        Self::open_allowing(manifest, name, verify, None)
+    }
+
+    /// As [`open`](Self::open), but does not look for one kind of contradiction of the manifest with itself.
+    pub(crate) fn open_allowing(
+        manifest: &Path,
+        name: SplitName,
+        verify: Verify,
+        allowed: Option<Kind>,
+    ) -> Result<Self> {
+        let (split, manifest_hash) = Split::load_allowing(manifest, allowed)?;
         let mut entries = Vec::new();
         for part in split.parts(name) {
             entries.extend(part.samples.iter().map(|&sample| (part.file, sample)));
         }
-        let mut files = Vec::new();
+        let mut files: Vec<OpenFile> = Vec::new();
         for (number, source) in split.files.iter().enumerate() {
             let path = split.file_path(number, manifest);
             let used = split.parts(name).iter().any(|p| p.file == number && !p.samples.is_empty());
             let field = used.then(|| open_as_in(manifest, &split, number, verify)).transpose()?;
+            let first = files.iter().find_map(|file| file.field.as_ref());
+            if let (Some(first), Some(field)) = (first, &field)
+                && let Some(what) = first.coordinate_difference(field)
+            {
+                return Err(Error::data(format!(
+                    "{}: {}: {what}; split them into a manifest each and mix these in the configuration",
+                    manifest.display(),
+                    path.display()
+                )));
+            }
             files.push(OpenFile { path, field, parameter: source.parameter.clone() });
         }
         let file_hashes = split.files.iter().map(|source| source.blake3.clone()).collect();
-        let (shape, inputs) = (split.shape(name), split.inputs);
-        let channels = match split.channel_names {
-            names if names.len() == shape.channels => names,
-            _ => (0..shape.channels).map(|i| i.to_string()).collect(),
-        };
+        let (shape, channels, inputs) = (split.shape(name), split.channel_names, split.inputs);
         Ok(Self { name, shape, channels, inputs, manifest_hash, file_hashes, files, entries })
     }
 
@@ -157,38 +176,50 @@ impl TrajectorySet {
     }
 }
 
-/// Opens file `number` of a manifest and compares it with what the manifest says of it.
-pub(crate) fn open_as_in(
+/// Opens file `number` of a manifest. Errors: 66, and 65 when it is not what the manifest says of it.
+fn open_as_in(manifest: &Path, split: &Split, number: usize, verify: Verify) -> Result<Field> {
+    let (field, violations) = compare(manifest, split, number, verify)?;
+    let named = |error: Error| error.context(manifest.display());
+    field.require_shared_coordinates().map_err(named)?;
+    match error(&violations) {
+        None => Ok(field),
+        Some(error) => Err(named(error)),
+    }
+}
+
+/// Opens file `number` of a manifest and lists how it differs from what the manifest says of it.
+///
+/// Errors: 66, 65 when it cannot be opened.
+pub(crate) fn compare(
     manifest: &Path,
     split: &Split,
     number: usize,
     verify: Verify,
-) -> Result<Field> {
+) -> Result<(Field, Vec<Violation>)> {
     let source = &split.files[number];
     let path = split.file_path(number, manifest);
-    let named = |error: Error| error.context(format_args!("{}", manifest.display()));
+    let named = |error: Error| error.context(manifest.display());
     let bytes = std::fs::metadata(&path).map_err(|cause| named(Error::open(&path, cause)))?.len();
-    let changed = |what: String| {
-        Err(named(Error::data(format!(
-            "{}: {what}; restore the file or split again",
-            path.display()
-        ))))
+    let content = match verify {
+        Verify::Hashes if bytes == source.bytes => hash_file(&path).map_err(named)?,
+        Verify::Hashes | Verify::Sizes => source.blake3.clone(),
     };
-    if bytes != source.bytes {
-        return changed(format!("{bytes} bytes, {} when it was split", source.bytes));
+    let change = if bytes != source.bytes {
+        Some(format!("{bytes} bytes, {} when it was split", source.bytes))
+    } else if content != source.blake3 {
+        Some(format!("content {content}, {} when it was split", source.blake3))
+    } else {
+        None
+    };
+    let change =
+        change.map(|what| format!("{}: {what}; restore the file or split again", path.display()));
+    let field = Field::open(&path).map_err(|cause| match &change {
+        None => named(cause),
+        Some(change) => named(cause.context(change)),
+    })?;
+    let mut violations = against_file(split, number, &field);
+    if let Some(change) = change {
+        violations.insert(0, Violation::new(Kind::Changed, Some(number), change));
     }
-    let field = Field::open(&path).map_err(named)?;
-    let expected = split.shape(SplitName::Train);
-    if field.trajectories() != source.trajectories
-        || !field.shape().has_same_trajectories(&expected)
-    {
-        return changed(format!("shape {:?} is not that of the manifest", field.shape()));
-    }
-    if verify == Verify::Hashes {
-        let found = hash_file(&path)?;
-        if found != source.blake3 {
-            return changed(format!("content {found}, {} when it was split", source.blake3));
-        }
-    }
-    Ok(field)
+    Ok((field, violations))
 }

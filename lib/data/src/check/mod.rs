@@ -1,11 +1,12 @@
 //! Looking for everything that is wrong with files or with a split: all faults, not the first.
 
+pub(crate) mod manifest;
 mod values;
 
 use crate::field::Field;
 use crate::index::Index;
-use crate::split::{Split, SplitName};
-use crate::split_set::{Verify, open_as_in};
+use crate::split::{GroupBy, Split, SplitName};
+use crate::split_set::{Verify, compare};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,11 +23,15 @@ pub enum Kind {
     Unreadable,
     /// The file is not the one that the manifest was made from.
     Changed,
+    /// The manifest contradicts the file.
+    Mismatch,
+    /// The manifest contradicts itself.
+    Manifest,
     /// There are no trajectories.
     Empty,
     /// The parameter is missing or not finite.
     Parameter,
-    /// Coordinates are missing, of the wrong number, or not ascending.
+    /// Coordinates are missing, of the wrong number, not ascending, or not the same for all trajectories.
     Coordinates,
     /// The coordinates fit another order of the axes than the one that is read.
     AxisOrder,
@@ -83,6 +88,21 @@ impl Report {
         self.faults.push(Fault { kind, file, trajectory, frame, index, message });
     }
 
+    fn add_violations(
+        &mut self,
+        split: &Split,
+        manifest: &Path,
+        violations: Vec<manifest::Violation>,
+    ) {
+        for manifest::Violation { kind, file, sample, message } in violations {
+            let file = file.map_or(manifest.to_path_buf(), |n| split.file_path(n, manifest));
+            self.add(kind, &file, format!("{}: {message}", manifest.display()));
+            if let Some(sample) = sample {
+                set_trajectory(self, sample);
+            }
+        }
+    }
+
     fn add_error(&mut self, file: &Path, error: &Error, otherwise: Kind) {
         let kind = if error.exit == Exit::NoInput { Kind::Missing } else { otherwise };
         self.add(kind, file, error);
@@ -96,7 +116,7 @@ pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
         report.files += 1;
         match Field::open(path) {
             Ok(field) => {
-                check_field(&field, limit, &mut report);
+                check_field(&field, limit, GroupBy::State, &mut report);
             }
             Err(error) => report.add_error(path, &error, Kind::Unreadable),
         }
@@ -130,74 +150,52 @@ pub fn check_index(index: &Path, limit: f32) -> Result<Report> {
 ///
 /// Errors: only when the manifest itself cannot be read (66) or is none (65).
 pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
-    let (split, _) = Split::load(manifest)?;
+    let (split, _) = Split::parse(manifest)?;
     let mut report = Report::default();
-    check_overlap(&split, manifest, &mut report);
-    let mut states: Vec<Vec<blake3::Hash>> = Vec::new();
+    report.add_violations(&split, manifest, manifest::in_itself(&split));
+    let mut keys: Vec<Vec<blake3::Hash>> = Vec::new();
+    let mut first: Option<Field> = None;
     for number in 0..split.files.len() {
         report.files += 1;
-        let path = split.file_path(number, manifest);
-        let hashes = match open_as_in(manifest, &split, number, Verify::Hashes) {
-            Ok(field) => check_field(&field, limit, &mut report),
-            Err(error) => {
-                // A file that cannot be opened by itself is damaged, any other was exchanged.
-                let damaged = Field::open(&path).is_err_and(|cause| cause.exit == Exit::Data);
-                let kind = if damaged { Kind::Unreadable } else { Kind::Changed };
-                report.add_error(&path, &error, kind);
-                Vec::new()
+        match compare(manifest, &split, number, Verify::Hashes) {
+            Ok((field, violations)) => {
+                report.add_violations(&split, manifest, violations);
+                keys.push(check_field(&field, limit, split.group_by, &mut report));
+                if let Some(what) = first.as_ref().and_then(|f| f.coordinate_difference(&field)) {
+                    let path = field.path();
+                    report.add(Kind::Coordinates, path, format!("{}: {what}", path.display()));
+                }
+                first.get_or_insert(field);
             }
-        };
-        states.push(hashes);
+            Err(error) => {
+                report.add_error(&split.file_path(number, manifest), &error, Kind::Unreadable);
+                keys.push(Vec::new());
+            }
+        }
     }
-    check_initial_states(&split, manifest, &states, &mut report);
+    check_groups(&split, manifest, &keys, &mut report);
     Ok(report)
 }
 
-/// Every entry of a manifest: (split, file number, sample).
-fn entries(split: &Split) -> impl Iterator<Item = (SplitName, usize, usize)> {
-    SplitName::ALL.into_iter().flat_map(move |name| {
-        let of_part = move |part: &'_ crate::split::Part| {
-            let file = part.file;
-            part.samples.iter().map(move |&sample| (name, file, sample)).collect::<Vec<_>>()
-        };
-        split.parts(name).iter().flat_map(of_part)
-    })
-}
-
-fn check_overlap(split: &Split, manifest: &Path, report: &mut Report) {
-    let mut seen: HashMap<(&str, usize), SplitName> = HashMap::new();
-    for (name, file, sample) in entries(split) {
-        let key = (split.files[file].blake3.as_str(), sample);
-        if let Some(before) = seen.insert(key, name) {
-            let path = split.file_path(file, manifest);
-            let message = format!(
-                "{}: trajectory {sample} is in {before} and again in {name}",
-                path.display()
-            );
-            report.add(Kind::Overlap, &path, message);
-            set_trajectory(report, sample);
-        }
-    }
-}
-
-fn check_initial_states(
-    split: &Split,
-    manifest: &Path,
-    states: &[Vec<blake3::Hash>],
-    report: &mut Report,
-) {
+fn check_groups(split: &Split, manifest: &Path, keys: &[Vec<blake3::Hash>], report: &mut Report) {
     let mut seen: HashMap<blake3::Hash, (SplitName, usize, usize)> = HashMap::new();
-    for (name, file, sample) in entries(split) {
-        let Some(hash) = states[file].get(sample) else { continue };
+    for (name, file, sample) in split.entries() {
+        let Some(hash) = keys.get(file).and_then(|keys| keys.get(sample)) else { continue };
         let (first, other_file, other) = *seen.entry(*hash).or_insert((name, file, sample));
         if first != name && (other_file, other) != (file, sample) {
             let path = split.file_path(file, manifest);
+            let (kind, what) = match split.group_by {
+                GroupBy::State => {
+                    (Kind::SameInitialState, "has the same initial state or input as")
+                }
+                GroupBy::Content => (Kind::Duplicate, "equals"),
+            };
             let message = format!(
-                "{}: trajectory {sample} of {name} begins as trajectory {other} of {} in {first}",
+                "{}: trajectory {sample} of {name} {what} trajectory {other} of {} in {first}",
                 path.display(),
                 split.file_path(other_file, manifest).display()
             );
-            report.add(Kind::SameInitialState, &path, message);
+            report.add(kind, &path, message);
             set_trajectory(report, sample);
         }
     }

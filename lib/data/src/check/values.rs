@@ -1,17 +1,22 @@
 //! What is wrong with one file by itself: its header and every number of it.
 
 use super::{Fault, Kind, Report, set_trajectory};
-use crate::content::begin;
+use crate::content::GroupKey;
 use crate::field::{Axis, Field};
+use crate::split::GroupBy;
 use rayon::prelude::*;
 use unix::Result;
 
 /// Chunks that cost more than this are worth a word.
 const WORTH_CONVERTING: f64 = 2.0;
 
-/// Checks one file and returns the hash of what every trajectory begins with; none when one of them
-/// cannot be read.
-pub(super) fn check_field(field: &Field, limit: f32, report: &mut Report) -> Vec<blake3::Hash> {
+/// Checks one file and returns the [`GroupKey`] of each trajectory, or nothing if one of them cannot be read.
+pub(super) fn check_field(
+    field: &Field,
+    limit: f32,
+    group_by: GroupBy,
+    report: &mut Report,
+) -> Vec<blake3::Hash> {
     let path = field.path();
     let shape = field.shape();
     if shape.trajectories == 0 {
@@ -39,9 +44,9 @@ pub(super) fn check_field(field: &Field, limit: f32, report: &mut Report) -> Vec
         .map_init(
             || vec![0.0; shape.block_len()],
             |room, trajectory| {
-                let mut scan = Scan::new(field, limit);
+                let mut scan = Scan::new(field, limit, group_by);
                 match scan.read(trajectory, room) {
-                    Ok(()) => (scan.faults(trajectory), scan.begin),
+                    Ok(()) => (scan.faults(trajectory), scan.key.map(|key| key.finish())),
                     Err(error) => {
                         let mut one = Report::default();
                         one.add_error(path, &error, Kind::Unreadable);
@@ -73,6 +78,9 @@ fn check_coordinates(field: &Field, report: &mut Report) {
             shape.grid
         );
         return report.add(Kind::AxisOrder, path, message);
+    }
+    if let Some(what) = field.coordinate_conflict() {
+        report.add(Kind::Coordinates, path, format!("{}: {what}", path.display()));
     }
     let axes = Axis::SPACE.into_iter().zip(field.coordinates()).zip(&shape.grid);
     for ((axis, values), &points) in axes {
@@ -117,14 +125,15 @@ struct Scan<'a> {
     first_large: Option<(usize, f32)>,
     /// The first point's numbers, and whether all others are equal to them.
     constant: Option<Vec<f32>>,
-    begin: Option<blake3::Hash>,
+    group_by: GroupBy,
+    key: Option<GroupKey>,
 }
 
 impl<'a> Scan<'a> {
-    fn new(field: &'a Field, limit: f32) -> Self {
+    fn new(field: &'a Field, limit: f32, group_by: GroupBy) -> Self {
         let (not_finite, first_not_finite, first_large) = (0, None, None);
-        let (constant, begin) = (None, None);
-        Self { field, limit, not_finite, first_not_finite, first_large, constant, begin }
+        let (constant, key) = (None, None);
+        Self { field, limit, not_finite, first_not_finite, first_large, constant, group_by, key }
     }
 
     fn read(&mut self, trajectory: usize, room: &mut [f32]) -> Result<()> {
@@ -133,9 +142,11 @@ impl<'a> Scan<'a> {
             let values = &mut room[..frames.len() * shape.frame_len()];
             self.field.read_frames(trajectory, frames.clone(), values)?;
             if frames.start == 0 {
-                let (inputs, name) = (self.field.inputs(), (self.field.path(), trajectory));
-                self.begin = Some(begin(shape, inputs, &values[..shape.frame_len()], name));
+                self.key = Some(GroupKey::new(self.group_by, shape, self.field.inputs(), values));
                 self.constant = Some(values[..shape.channels].to_vec());
+            }
+            if let Some(key) = &mut self.key {
+                key.update(values);
             }
             self.look(frames.start * shape.frame_len(), values);
         }

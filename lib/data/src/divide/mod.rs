@@ -1,28 +1,37 @@
 //! Dividing files into training, validation and test.
 //!
-//! The unit is the trajectory, never the frame; trajectories that begin with the same state, or have the
-//! same input (a coefficient field under several parameters), stay together. Every regime (parameter
+//! The unit is the trajectory, never the frame. Trajectories with the same initial state, or the same input
+//! (a coefficient field under several parameters), stay together; see [`GroupBy`]. Every regime (parameter
 //! value) is divided in the same proportion, so each split sees every regime; or whole regimes, or whole
 //! files, go to one split. The choice is a function of the seed and of what there is to choose from.
 
 mod units;
 
-use crate::content::begins;
+use crate::content::group_keys;
 use crate::field::{Field, Shape};
-use crate::split::{By, FORMAT, Source, Split, VERSION, folder_of};
+use crate::split::{By, FORMAT, GroupBy, Source, Split, VERSION, folder_of};
+use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
-use units::choose;
+use units::Request;
 use unix::publish::hash_file;
 use unix::{Error, Result};
 
 /// How much of every regime goes into a split.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Share {
     /// A part of the regime's trajectories, 0 to 1.
     Fraction(f64),
     /// So many trajectories of every regime.
     Count(usize),
+}
+
+impl Share {
+    /// Whether nothing is asked for.
+    pub fn is_zero(self) -> bool {
+        matches!(self, Self::Count(0) | Self::Fraction(0.0))
+    }
 }
 
 impl FromStr for Share {
@@ -44,22 +53,25 @@ impl FromStr for Share {
 /// Divides the trajectories of `files` for a manifest that will be at `manifest`, trajectory by trajectory.
 /// `shares` are those of train, validation and test. Errors: see [`divide_by`].
 pub fn divide(files: &[PathBuf], shares: [Share; 3], seed: u64, manifest: &Path) -> Result<Split> {
-    divide_by(By::Trajectory, files, shares, seed, manifest)
+    divide_by(By::Trajectory, GroupBy::State, files, shares, seed, manifest)
 }
 
-/// Divides what `by` says. Shares of regimes or files are parts or numbers of them.
+/// Divides what `by` says. Shares of regimes or files are parts or numbers of them. `group_by` applies to
+/// trajectories alone.
 ///
 /// Errors: 65 for a file without parameter or with several, of another shape, or with the content of another
-/// file; 2 for shares that a regime does not have.
+/// file, and where trajectories that stay together leave nothing for a split; 2 for shares that a regime
+/// does not have.
 pub fn divide_by(
     by: By,
+    group_by: GroupBy,
     files: &[PathBuf],
     shares: [Share; 3],
     seed: u64,
     manifest: &Path,
 ) -> Result<Split> {
-    let mut states = Vec::new();
-    let mut kind: Option<Kind> = None;
+    let mut keys = Vec::new();
+    let mut first: Option<Field> = None;
     let mut sources: Vec<Source> = Vec::new();
     for path in files {
         let field = Field::open(path)?;
@@ -72,24 +84,44 @@ pub fn divide_by(
             )));
         }
         let here = Kind::of(&field);
-        let first = kind.get_or_insert_with(|| here.clone());
-        if *first != here {
+        if let Some(before) = first.as_ref().map(Kind::of).filter(|before| *before != here) {
             return Err(Error::data(format!(
-                "{}: trajectories of {here:?}, the files before have {first:?}",
+                "{}: trajectories of {here:?}, the files before have {before:?}",
                 path.display(),
             )));
         }
+        if let Some(what) = first.as_ref().and_then(|first| first.coordinate_difference(&field)) {
+            return Err(Error::data(format!(
+                "{}: {what}; split them into a manifest each and mix these in the configuration",
+                path.display()
+            )));
+        }
         sources.push(source);
-        states.push(if by == By::Trajectory { begins(&field)? } else { Vec::new() });
+        keys.push(if by == By::Trajectory { group_keys(&field, group_by)? } else { Vec::new() });
+        first.get_or_insert(field);
     }
-    let Some(kind) = kind else { return Err(Error::usage("no files to split")) };
-    let [train, validation, test] = choose(by, &sources, &states, shares, seed)?;
+    let Some(kind) = first.as_ref().map(Kind::of) else {
+        return Err(Error::usage("no files to split"));
+    };
+    let in_common = match group_by {
+        GroupBy::State if kind.frames == 1 && kind.inputs > 0 => "one input",
+        GroupBy::State => "one initial state",
+        GroupBy::Content => "all their numbers",
+    };
+    let request = Request { shares, seed, files, group_by, in_common };
+    let [train, validation, test] = match by {
+        By::Trajectory => request.trajectories(&sources, &keys)?,
+        By::Parameter => request.regimes(&sources)?,
+        By::File => request.files(&sources)?,
+    };
     let Kind { frames, grid, channels: channel_names, inputs } = kind;
     Ok(Split {
         format: FORMAT.into(),
         version: VERSION,
         seed,
         by,
+        group_by,
+        shares,
         frames,
         grid,
         channels: channel_names.len(),
@@ -126,6 +158,7 @@ fn source(field: &Field, manifest: &Path) -> Result<Source> {
             path.display()
         )));
     }
+    field.require_shared_coordinates()?;
     if field.trajectories() == 0 {
         return Err(Error::data(format!("{}: no trajectories", path.display())));
     }

@@ -1,96 +1,223 @@
-//! What is divided, and which unit goes where.
+//! Which trajectories, regimes or files go into which split.
 
 use super::Share;
 use crate::parameter::Parameter;
-use crate::split::{By, Part, Source, SplitName};
-use std::collections::hash_map::Entry;
+use crate::split::{GroupBy, Part, Source, SplitName};
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use tensor::random::{Permutation, Philox, Purpose};
 use unix::{Error, Result};
 
-/// Trajectories that stay together, as (file, sample).
-type Unit = Vec<(usize, usize)>;
-
-/// Units that are divided by themselves, in the proportion of the shares.
-struct Stratum {
-    /// What it is and how many it has, in words.
-    name: String,
-    units: Vec<Unit>,
-    /// Whether the units are taken in their order rather than in that of a keyed permutation.
-    ordered: bool,
-    /// The files of a regime that shares trajectories with one before it: those went where that one put
-    /// them, which counts, and a split may get none of the rest, though its share is not 0.
-    sharing: Option<Vec<usize>>,
+/// What the user asks for.
+pub(super) struct Request<'a> {
+    /// Of train, validation and test.
+    pub shares: [Share; 3],
+    pub seed: u64,
+    /// The files, as the user names them.
+    pub files: &'a [PathBuf],
+    pub group_by: GroupBy,
+    /// What trajectories with equal keys have in common, for errors.
+    pub in_common: &'static str,
 }
 
-/// Divides every stratum; `states` tell what trajectories begin with.
-pub(super) fn choose(
-    by: By,
-    sources: &[Source],
-    states: &[Vec<blake3::Hash>],
-    shares: [Share; 3],
-    seed: u64,
-) -> Result<[Vec<Part>; 3]> {
-    let all = |file: usize| (0..sources[file].trajectories).map(move |sample| (file, sample));
-    let strata = match by {
-        By::Trajectory => by_regime(sources, states),
-        By::File => {
-            let units: Vec<Unit> = (0..sources.len()).map(|file| all(file).collect()).collect();
-            vec![Stratum {
-                name: format!("there are {} files", units.len()),
-                units,
-                ordered: false,
-                sharing: None,
-            }]
+/// The chosen samples of each file, for each split.
+type Chosen = [BTreeMap<usize, Vec<usize>>; 3];
+
+impl Request<'_> {
+    /// Divides the trajectories of every regime in the same proportion. Trajectories with equal `keys` share a
+    /// split, across files and regimes.
+    ///
+    /// The smallest regime chooses first: what is left for a larger one can make up for it.
+    pub fn trajectories(
+        &self,
+        sources: &[Source],
+        keys: &[Vec<blake3::Hash>],
+    ) -> Result<[Vec<Part>; 3]> {
+        let count = |files: &Vec<usize>| files.iter().map(|f| sources[*f].trajectories).sum();
+        let mut regimes = regimes(sources);
+        regimes.sort_by_key(|files| -> usize { count(files) });
+        let mut chosen = Chosen::default();
+        let mut splits: HashMap<blake3::Hash, usize> = HashMap::new();
+        for files in &regimes {
+            let regime = Regime::new(files, &sources[files[0]].parameter, keys);
+            let quotas = quotas(self.shares, regime.trajectories).map_err(|what| {
+                let (count, name) = (regime.trajectories, regime.parameter);
+                Error::usage(format!(
+                    "{}: {count} trajector{} of {name}, {what}; lower the shares, give them as counts, or \
+                     divide whole regimes with --by parameter",
+                    self.names(files),
+                    if count == 1 { "y" } else { "ies" }
+                ))
+            })?;
+            let placed = self.place(&regime, quotas, &mut splits, &mut chosen);
+            self.require(&regime, quotas, placed, files)?;
         }
-        By::Parameter => {
-            let mut units: Vec<Unit> = regimes(sources)
-                .iter()
-                .map(|files| files.iter().flat_map(|file| all(*file)).collect())
-                .collect();
-            let values = |unit: &Unit| -> Vec<f64> {
-                sources[unit[0].0].parameter.iter().map(|(_, value)| value).collect()
+        Ok(parts(chosen))
+    }
+
+    /// Assigns the groups of a regime to splits, and counts its trajectories in each.
+    ///
+    /// A group of an earlier regime keeps its split. The others are taken in random order, large ones first,
+    /// into the first split that has room.
+    fn place(
+        &self,
+        regime: &Regime,
+        quotas: [usize; 3],
+        splits: &mut HashMap<blake3::Hash, usize>,
+        chosen: &mut Chosen,
+    ) -> [usize; 3] {
+        let (known, new): (Vec<&Group>, Vec<&Group>) =
+            regime.groups.iter().partition(|group| splits.contains_key(&group.key));
+        let random = keyed(self.seed, new.len());
+        let mut new: Vec<&Group> = (0..new.len()).map(|i| new[random(i)]).collect();
+        new.sort_by_key(|group| Reverse(group.members.len()));
+        let everything = quotas.iter().sum::<usize>() == regime.trajectories;
+        let mut placed = [0; 3];
+        for group in known.into_iter().chain(new) {
+            let size = group.members.len();
+            let has_room = |split: &usize| placed[*split] + size <= quotas[*split];
+            let counted = |split: &usize| matches!(self.shares[*split], Share::Count(_));
+            let split = match splits.get(&group.key) {
+                Some(split) => Some(*split).filter(|split| has_room(split) || !counted(split)),
+                None => (0..3).find(has_room).or_else(|| {
+                    let room = |split: &usize| quotas[*split].saturating_sub(placed[*split]);
+                    let uncounted = (0..3).rev().filter(|split| !counted(split));
+                    uncounted.max_by_key(|s| (room(s), quotas[*s])).filter(|_| everything)
+                }),
             };
-            units.sort_by(|a, b| {
-                values(a).partial_cmp(&values(b)).unwrap_or(std::cmp::Ordering::Equal)
-            });
-            vec![Stratum {
-                name: format!("there are {} regimes", units.len()),
-                units,
-                ordered: true,
-                sharing: None,
-            }]
-        }
-    };
-    let mut chosen: [BTreeMap<usize, Vec<usize>>; 3] = Default::default();
-    for Stratum { name, units, ordered, sharing } in strata {
-        let mut shares = shares;
-        for (share, split) in shares.iter_mut().zip(&chosen) {
-            if let (Share::Count(count), Some(files)) = (share, &sharing) {
-                let there = files.iter().filter_map(|file| split.get(file)).map(Vec::len);
-                *count = count.saturating_sub(there.sum());
+            let Some(split) = split else { continue };
+            splits.insert(group.key, split);
+            placed[split] += size;
+            for (file, sample) in &group.members {
+                chosen[split].entry(*file).or_default().push(*sample);
             }
         }
-        let permutation = Permutation::keyed(Philox::new(seed, Purpose::Split), units.len() as u64);
-        let cuts = cuts(shares, units.len(), &name, sharing.is_some())?;
-        for (split, range) in
-            chosen.iter_mut().zip([0..cuts[0], cuts[0]..cuts[1], cuts[1]..cuts[2]])
-        {
-            for position in range {
-                let at = if ordered { position } else { permutation.get(position as u64) as usize };
-                units[at]
-                    .iter()
-                    .for_each(|(file, sample)| split.entry(*file).or_default().push(*sample));
+        placed
+    }
+
+    /// Refuses (65) a split that gets nothing, or another number than was asked for, because of groups.
+    fn require(
+        &self,
+        regime: &Regime,
+        quotas: [usize; 3],
+        placed: [usize; 3],
+        files: &[usize],
+    ) -> Result<()> {
+        let wrong = |split: &usize| match self.shares[*split] {
+            Share::Count(count) => placed[*split] != count,
+            Share::Fraction(part) => part > 0.0 && placed[*split] == 0,
+        };
+        let Some(split) = (0..3).find(wrong) else { return Ok(()) };
+        let Regime { parameter, trajectories, groups } = regime;
+        let in_common = self.in_common;
+        let reason = match groups.len() {
+            1 => format!("all {trajectories} trajectories of {parameter} share {in_common}"),
+            count => {
+                let largest = groups.iter().map(|group| group.members.len()).max().unwrap_or(0);
+                format!(
+                    "the {trajectories} trajectories of {parameter} form {count} groups that share \
+                     {in_common} (the largest has {largest})"
+                )
             }
+        };
+        let advice = match self.group_by {
+            GroupBy::State => "--group-by content keeps only identical trajectories together",
+            GroupBy::Content => "remove the copies",
+        };
+        Err(Error::data(format!(
+            "{}: {reason} and stay in one split, so {} gets {} of {} trajectories; {advice}, or choose other \
+             shares",
+            self.names(files),
+            SplitName::ALL[split],
+            placed[split],
+            quotas[split]
+        )))
+    }
+
+    /// The files, the first three by name.
+    fn names(&self, files: &[usize]) -> String {
+        let names: Vec<String> =
+            files.iter().take(3).map(|file| self.files[*file].display().to_string()).collect();
+        match files.len() {
+            0..=3 => names.join(", "),
+            count => format!("{} and {} more files", names.join(", "), count - 3),
         }
     }
-    Ok(chosen.map(|split| {
-        let part = |(file, mut samples): (usize, Vec<usize>)| {
-            samples.sort_unstable();
-            Part { file, samples }
+
+    /// Divides whole regimes, those with the largest values for the test.
+    pub fn regimes(&self, sources: &[Source]) -> Result<[Vec<Part>; 3]> {
+        let mut units = regimes(sources);
+        let values = |files: &Vec<usize>| -> Vec<f64> {
+            sources[files[0]].parameter.iter().map(|(_, value)| value).collect()
         };
-        split.into_iter().map(part).collect()
-    }))
+        units.sort_by(|a, b| values(a).partial_cmp(&values(b)).unwrap_or(Ordering::Equal));
+        self.whole(sources, units, "regime")
+    }
+
+    /// Divides whole files, at random.
+    pub fn files(&self, sources: &[Source]) -> Result<[Vec<Part>; 3]> {
+        let random = keyed(self.seed, sources.len());
+        self.whole(sources, (0..sources.len()).map(|i| vec![random(i)]).collect(), "file")
+    }
+
+    /// Divides `units`, each some files, in their order.
+    fn whole(
+        &self,
+        sources: &[Source],
+        units: Vec<Vec<usize>>,
+        unit: &str,
+    ) -> Result<[Vec<Part>; 3]> {
+        let quotas = quotas(self.shares, units.len()).map_err(|what| {
+            let plural = if units.len() == 1 { "" } else { "s" };
+            Error::usage(format!("{} {unit}{plural}, {what}; lower the shares", units.len()))
+        })?;
+        let mut units = units.into_iter();
+        let mut chosen = Chosen::default();
+        for (split, quota) in chosen.iter_mut().zip(quotas) {
+            let files = units.by_ref().take(quota).flatten();
+            split.extend(files.map(|file| (file, (0..sources[file].trajectories).collect())));
+        }
+        Ok(parts(chosen))
+    }
+}
+
+/// Trajectories with the same parameters.
+struct Regime<'a> {
+    parameter: &'a Parameter,
+    trajectories: usize,
+    groups: Vec<Group>,
+}
+
+/// Trajectories of a regime that share a split, as (file, sample).
+struct Group {
+    key: blake3::Hash,
+    members: Vec<(usize, usize)>,
+}
+
+impl<'a> Regime<'a> {
+    fn new(files: &[usize], parameter: &'a Parameter, keys: &[Vec<blake3::Hash>]) -> Self {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut numbers: HashMap<blake3::Hash, usize> = HashMap::new();
+        let mut trajectories = 0;
+        for &file in files {
+            trajectories += keys[file].len();
+            for (sample, &key) in keys[file].iter().enumerate() {
+                let number = *numbers.entry(key).or_insert_with(|| {
+                    groups.push(Group { key, members: Vec::new() });
+                    groups.len() - 1
+                });
+                groups[number].members.push((file, sample));
+            }
+        }
+        Self { parameter, trajectories, groups }
+    }
+}
+
+/// A random order of `count` units.
+fn keyed(seed: u64, count: usize) -> impl Fn(usize) -> usize {
+    let permutation = Permutation::keyed(Philox::new(seed, Purpose::Split), count as u64);
+    move |place| permutation.get(place as u64) as usize
 }
 
 /// The files of each regime, in the order in which regimes appear.
@@ -105,49 +232,19 @@ fn regimes(sources: &[Source]) -> Vec<Vec<usize>> {
     regimes.into_iter().map(|(_, files)| files).collect()
 }
 
-/// A stratum for each regime. Trajectories that begin alike are a unit, which belongs to the regime that
-/// comes first.
-fn by_regime(sources: &[Source], states: &[Vec<blake3::Hash>]) -> Vec<Stratum> {
-    let mut places: HashMap<blake3::Hash, (usize, usize)> = HashMap::new();
-    let mut strata: Vec<Stratum> = Vec::new();
-    for (regime, files) in regimes(sources).iter().enumerate() {
-        let mut units: Vec<Unit> = Vec::new();
-        let mut all = 0;
-        for &file in files {
-            for (sample, state) in states[file].iter().enumerate() {
-                all += 1;
-                match places.entry(*state) {
-                    Entry::Vacant(place) => {
-                        place.insert((regime, units.len()));
-                        units.push(vec![(file, sample)]);
-                    }
-                    Entry::Occupied(place) => {
-                        let (of, unit) = *place.get();
-                        let units = if of == regime { &mut units } else { &mut strata[of].units };
-                        units[unit].push((file, sample));
-                    }
-                }
-            }
-        }
-        let parameter = &sources[files[0]].parameter;
-        let (name, sharing) = match units.len() == all {
-            true => (format!("regime {parameter} has {all} trajectories"), None),
-            false => {
-                let count = units.len();
-                (
-                    format!("regime {parameter} has {count} trajectories that begin like no other"),
-                    Some(files.clone()),
-                )
-            }
+fn parts(chosen: Chosen) -> [Vec<Part>; 3] {
+    chosen.map(|split| {
+        let part = |(file, mut samples): (usize, Vec<usize>)| {
+            samples.sort_unstable();
+            Part { file, samples }
         };
-        strata.push(Stratum { name, units, ordered: false, sharing });
-    }
-    strata
+        split.into_iter().map(part).collect()
+    })
 }
 
-/// Ends of the three splits of `total` units, which are `of`. Fractions are rounded at their
-/// ends, so they always add up.
-fn cuts(shares: [Share; 3], total: usize, of: &str, may_be_few: bool) -> Result<[usize; 3]> {
+/// How many of `total` units each split gets. Fractions are rounded at their ends, so they always add up.
+/// Errors say which request cannot be met.
+fn quotas(shares: [Share; 3], total: usize) -> Result<[usize; 3], String> {
     let mut counts = [0; 3];
     let (mut fraction, mut rounded) = (0.0, 0);
     for (count, share) in counts.iter_mut().zip(shares) {
@@ -164,12 +261,12 @@ fn cuts(shares: [Share; 3], total: usize, of: &str, may_be_few: bool) -> Result<
     }
     let wanted = counts.iter().fold(0usize, |sum, count| sum.saturating_add(*count));
     if wanted > total {
-        return Err(Error::usage(format!("{of}, {wanted} are asked for; lower the shares")));
+        return Err(format!("{wanted} are requested"));
     }
     for ((count, share), name) in counts.iter().zip(shares).zip(SplitName::ALL) {
-        if *count == 0 && !may_be_few && matches!(share, Share::Fraction(part) if part > 0.0) {
-            return Err(Error::usage(format!("{of}, too few for {name}; give a count")));
+        if *count == 0 && !share.is_zero() {
+            return Err(format!("too few for {name}"));
         }
     }
-    Ok([counts[0], counts[0] + counts[1], wanted])
+    Ok(counts)
 }

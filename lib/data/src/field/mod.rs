@@ -10,6 +10,7 @@
 
 mod array;
 mod axes;
+mod coordinates;
 mod element;
 mod hdf5_file;
 mod layout;
@@ -52,6 +53,7 @@ pub struct Field {
     coordinates: Vec<Vec<f64>>,
     t: Vec<f64>,
     suspected_axes: Option<Axes>,
+    coordinate_conflict: Option<String>,
     components: Vec<Component>,
 }
 
@@ -129,6 +131,7 @@ impl Field {
             coordinates: found.coordinates,
             t: found.t,
             suspected_axes: found.suspected_axes,
+            coordinate_conflict: found.coordinate_conflict,
             components,
         })
     }

@@ -1,6 +1,7 @@
 //! Which layout a file has, from the names and shapes in it alone.
 
 use super::axes::{Axes, Axis};
+use super::coordinates;
 use super::layout::{Layout, Part};
 use super::source::{Source, bad, contents};
 use unix::Result;
@@ -32,6 +33,8 @@ pub(super) struct Recognised {
     pub t: Vec<f64>,
     /// The order of the axes that the coordinates fit, when they do not fit the one that is read.
     pub suspected_axes: Option<Axes>,
+    /// Where trajectories have other coordinates than the first.
+    pub coordinate_conflict: Option<String>,
 }
 
 /// PDEBench's names of variables, in the order in which they are handed out.
@@ -68,9 +71,11 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
     let space = parts[0].axes.space();
     coordinates.resize(space, Vec::new());
     let mut t = numbers(Axis::Time)?;
+    let mut coordinate_conflict = coordinates::of_groups(file, &groups, &coordinates, &t)?;
     if layout == Layout::Incompressible {
-        // A row for each trajectory, all alike.
+        // A row for each trajectory.
         let rows = file.shape("t").filter(|dims| dims.len() == 2).map_or(1, |dims| dims[0].max(1));
+        coordinate_conflict = coordinates::of_rows(&t, rows);
         t.truncate(t.len() / rows);
     }
     let suspected_axes = match &reading.axes {
@@ -87,7 +92,17 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
         }
     };
     let (channels, inputs) = channels(file, layout, &mut parts, &groups)?;
-    Ok(Recognised { layout, parts, groups, channels, inputs, coordinates, t, suspected_axes })
+    Ok(Recognised {
+        layout,
+        parts,
+        groups,
+        channels,
+        inputs,
+        coordinates,
+        t,
+        suspected_axes,
+        coordinate_conflict,
+    })
 }
 
 fn full_name(part: &Part, groups: &[String]) -> String {

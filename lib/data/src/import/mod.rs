@@ -42,6 +42,7 @@ pub fn import(
             field.shape()
         )));
     }
+    field.require_shared_coordinates()?;
     let shaped = Shaped::new(plan, target, &field)?;
     if target.path.exists() {
         shaped.require_same(&target.path)?;

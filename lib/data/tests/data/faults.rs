@@ -3,7 +3,8 @@
 use crate::common::{files, manifest};
 use data::check::{Fault, Kind, check_files, check_split};
 use data::field::{Field, Shape};
-use data::split::Part;
+use data::split::{Part, Split, SplitName};
+use data::split_set::{TrajectorySet, Verify};
 use data::write::{Attribute, Header, write_field};
 use std::path::{Path, PathBuf};
 
@@ -122,13 +123,15 @@ fn overlaps_and_exchanged_files_of_a_split_are_found() {
     let faults = check_split(&path, LIMIT).unwrap().faults;
     assert_eq!(kinds(&faults), [Kind::Overlap]);
     assert_eq!(faults[0].trajectory, Some(sample));
+    assert_eq!(faults[0].file, overlapping.file_path(1, &path));
     assert!(faults[0].message.contains("is in train and again in test"), "{}", faults[0].message);
 
     split.save(&path).unwrap();
     let data = split.file_path(1, &path);
     let other = split.file_path(0, &path);
     std::fs::copy(&other, &data).unwrap();
-    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().faults), [Kind::Changed]);
+    let faults = check_split(&path, LIMIT).unwrap().faults;
+    assert_eq!(kinds(&faults), [Kind::Changed, Kind::Parameter], "{faults:?}");
     let length = std::fs::metadata(&data).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&data).unwrap().set_len(length / 2).unwrap();
     assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().faults), [Kind::Unreadable]);
@@ -136,6 +139,108 @@ fn overlaps_and_exchanged_files_of_a_split_are_found() {
     assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().faults), [Kind::Missing]);
     std::fs::remove_file(&path).unwrap();
     assert_eq!(check_split(&path, LIMIT).unwrap_err().exit, unix::Exit::NoInput);
+}
+
+type Edit = fn(&mut Split);
+
+/// Edits of a manifest with two files, the kinds of the violations, and words that name them.
+const EDITS: [(Edit, &[Kind], &str); 17] = [
+    (
+        |split| split.files[1].parameter.value = 0.2,
+        &[Kind::Parameter],
+        "parameter nu=0.1, the manifest says nu=0.2",
+    ),
+    (|split| split.files[1].parameter.name = "beta".into(), &[Kind::Parameter], "says beta=0.1"),
+    (
+        |split| split.files[0].parameter.further = vec![("rho".into(), 1.0)],
+        &[Kind::Parameter],
+        "says nu=0.01,rho=1",
+    ),
+    (|split| split.inputs = 1, &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch], "to predict"),
+    (|split| split.inputs = 9, &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch], "9 `inputs`"),
+    (
+        |split| split.channel_names = vec!["w".into()],
+        &[Kind::Mismatch, Kind::Mismatch],
+        "channels u, the manifest says w",
+    ),
+    (
+        |split| split.channel_names.push("v".into()),
+        &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
+        "2 `channel_names` for 1",
+    ),
+    (
+        |split| split.channel_names.push("u".into()),
+        &[Kind::Manifest, Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
+        "repeat a name",
+    ),
+    (|split| split.validation.clear(), &[Kind::Empty], "the validation split is empty"),
+    (
+        |split| split.test.iter_mut().for_each(|part| part.samples.clear()),
+        &[Kind::Empty],
+        "the test split is empty",
+    ),
+    (|split| split.frames = 6, &[Kind::Mismatch, Kind::Mismatch], "frames 5, the manifest says 6"),
+    (|split| split.grid[0] = 8, &[Kind::Mismatch, Kind::Mismatch], "grid [16], the manifest says"),
+    (
+        |split| split.grid.clear(),
+        &[Kind::Manifest, Kind::Mismatch, Kind::Mismatch],
+        "5 frames on a grid []",
+    ),
+    (|split| split.files[0].trajectories = 21, &[Kind::Mismatch], "trajectories 20, the manifest"),
+    (|split| split.train[0].file = 7, &[Kind::Manifest], "train: file 7 of 2"),
+    (
+        |split| split.test[0].samples.push(20),
+        &[Kind::Manifest],
+        "test: trajectory 20 of 1D_Burgers_Sols_Nu0.01.hdf5, which has 20",
+    ),
+    (
+        |split| {
+            let twice = split.train[1].samples[0];
+            split.train[1].samples.push(twice);
+        },
+        &[Kind::Overlap],
+        "is in train and again in train",
+    ),
+];
+
+#[test]
+fn an_edited_manifest_is_found_by_check_and_refused_by_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, split) = manifest(folder.path(), &[0.01, 0.1], 7);
+    let refused = || {
+        let open = |name| TrajectorySet::open(&path, name, Verify::Sizes);
+        let error = SplitName::ALL.into_iter().find_map(|name| open(name).err()).unwrap();
+        assert!(error.exit == unix::Exit::Data, "{error}");
+        assert!(error.to_string().contains("split.json"), "{error}");
+        error.to_string()
+    };
+    for (edit, expected, words) in EDITS {
+        let mut edited = split.clone();
+        edit(&mut edited);
+        edited.save(&path).unwrap();
+        let faults = check_split(&path, LIMIT).unwrap().faults;
+        assert_eq!(kinds(&faults), expected, "{words}: {faults:?}");
+        assert!(faults.iter().any(|fault| fault.message.contains(words)), "{words}: {faults:?}");
+        refused();
+    }
+    // All at once.
+    let mut edited = split.clone();
+    EDITS.iter().for_each(|(edit, ..)| edit(&mut edited));
+    edited.save(&path).unwrap();
+    let found = kinds(&check_split(&path, LIMIT).unwrap().faults);
+    for kind in [Kind::Manifest, Kind::Mismatch, Kind::Parameter, Kind::Empty, Kind::Overlap] {
+        assert!(found.contains(&kind), "{kind:?} in {found:?}");
+    }
+    let error = refused();
+    assert!(
+        error.contains("file 7") && error.contains("; the validation split is empty"),
+        "{error}"
+    );
+    let mut edited = split.clone();
+    edited.train[0].samples = vec![3; 200_000];
+    edited.save(&path).unwrap();
+    assert_eq!(check_split(&path, LIMIT).unwrap().faults.len(), 101, "bounded");
+    assert!(refused().contains("and 91 more"));
 }
 
 #[test]
@@ -153,8 +258,8 @@ fn one_initial_state_in_two_splits_is_found() {
     let state = field_at(train)[..16].to_vec();
     let copied = folder.path().join("other_nu0.2.hdf5");
     let shape = Shape { trajectories: 20, frames: 5, grid: vec![16], channels: 1 };
-    let [x, t] = [16, 5].map(|n| (0..n).map(f64::from).collect());
-    let header = Header::tensor(shape, vec![x], t);
+    let first = Field::open(&split.file_path(0, &path)).unwrap();
+    let header = Header::tensor(shape, first.coordinates().to_vec(), first.t().to_vec());
     write_field(&copied, &header, |writer| {
         (0..20).try_for_each(|sample| {
             let mut values: Vec<f32> = field_at(sample).iter().map(|u| u + 0.25).collect();

@@ -2,11 +2,13 @@
 
 mod burgers;
 mod common;
+mod coordinates;
 mod faults;
 mod fields;
 mod formats;
 mod generation;
 mod golden;
+mod groups;
 mod imports;
 mod latents;
 mod layouts;

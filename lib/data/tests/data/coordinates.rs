@@ -1,0 +1,116 @@
+//! Files, and files of one data set, whose trajectories have different points or times.
+
+use crate::common::fresh_seed;
+use data::check::{Kind, check_files, check_split};
+use data::divide::{Share, divide};
+use data::field::{Field, Layout, Shape};
+use data::import::{Format, Plan, import, targets};
+use data::split::SplitName;
+use data::split_set::{TrajectorySet, Verify};
+use data::write::{Attribute, Header, write_field};
+use std::path::{Path, PathBuf};
+use tensor::random::{Philox, Purpose};
+use unix::Exit;
+
+const COUNT: usize = 5;
+
+/// A file of noise in `layout`, on points and times with steps of `dx` and `dt`.
+fn write(path: &Path, layout: Layout, seed: u64, dx: f64, dt: f64) {
+    let channels = ["velocity0", "velocity1"].map(String::from).to_vec();
+    let shape = Shape { trajectories: COUNT, frames: 4, grid: vec![6, 3], channels: 2 };
+    let list = |count: u32, step: f64| (0..count).map(|i| f64::from(i) * step).collect::<Vec<_>>();
+    let header = Header {
+        layout,
+        channels,
+        attributes: vec![("nu".into(), Attribute::Real(seed as f64))],
+        ..Header::tensor(shape, vec![list(6, dx), list(3, dx)], list(4, dt))
+    };
+    let random = Philox::new(seed, Purpose::Test);
+    let values = |i| (0..144).map(|at| random.uniform(i, at)).collect::<Vec<f32>>();
+    write_field(path, &header, |writer| {
+        (0..COUNT).try_for_each(|i| writer.write(i, &values(i as u64)))
+    })
+    .unwrap();
+}
+
+/// Replaces one number of a dataset.
+fn change(path: &Path, dataset: &str, at: usize, by: impl Fn(f32) -> f32) {
+    let file = hdf5::File::open_rw(path).unwrap();
+    let dataset = file.dataset(dataset).unwrap();
+    let mut values = dataset.read_raw::<f32>().unwrap();
+    values[at] = by(values[at]);
+    dataset.write_raw(&values).unwrap();
+}
+
+#[test]
+fn trajectories_of_one_file_share_points_and_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = fresh_seed() as usize % (COUNT - 1) + 1;
+    let changes = [
+        (Layout::Groups, format!("{at:04}/grid/t"), 3, format!("`{at:04}/grid/t` has 0.25")),
+        (Layout::Groups, format!("{at:04}/grid/x"), 1, format!("`{at:04}/grid/x` has 0.35")),
+        (Layout::Groups, format!("{at:04}/grid/y"), 2, format!("`{at:04}/grid/y` has 0.6")),
+        (
+            Layout::Incompressible,
+            "t".into(),
+            4 * at + 3,
+            format!("`t` of trajectory {at} has 0.25"),
+        ),
+    ];
+    for (number, (layout, dataset, place, words)) in changes.into_iter().enumerate() {
+        let path = folder.path().join(format!("{number}.hdf5"));
+        write(&path, layout, 1, 0.25, 0.05);
+        let open = || Field::open(&path).unwrap();
+        // A rounding is no difference.
+        change(&path, &dataset, place, |value| value.next_up());
+        assert_eq!(open().coordinate_conflict(), None, "{words}");
+        change(&path, &dataset, place, |value| value + 0.1);
+        let conflict = open().coordinate_conflict().unwrap().to_string();
+        assert!(conflict.contains(&words) && conflict.contains(", not 0."), "{conflict}");
+
+        let faults = check_files(std::slice::from_ref(&path), 1e9).faults;
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(faults[0].kind, Kind::Coordinates, "{faults:?}");
+        let files = [path.clone()];
+        let shares = [3, 1, 1].map(Share::Count);
+        let split = divide(&files, shares, 1, &folder.path().join("split.json"));
+        let target = targets(&Plan::default(), &files, folder.path(), Format::Safetensors, None);
+        let imported = import(&Plan::default(), &target.unwrap()[0], |_| Ok(()));
+        for error in [split.unwrap_err(), imported.unwrap_err()] {
+            assert_eq!(error.exit, Exit::Data, "{error}");
+            assert!(error.to_string().contains(&words), "{error}");
+        }
+    }
+    // A group without times.
+    let path = folder.path().join("0.hdf5");
+    let file = hdf5::File::open_rw(&path).unwrap();
+    file.unlink(&format!("{at:04}/grid/t")).unwrap();
+    drop(file);
+    let conflict = Field::open(&path).unwrap().coordinate_conflict().unwrap().to_string();
+    assert!(conflict.contains("0 values, not 4"), "{conflict}");
+}
+
+#[test]
+fn files_of_one_data_set_share_points_and_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<PathBuf> = ["a.hdf5", "b.hdf5"].map(|name| folder.path().join(name)).to_vec();
+    let manifest = folder.path().join("split.json");
+    let shares = [3, 1, 1].map(Share::Count);
+    for (dx, dt, words) in [(0.5, 0.05, "its x has 0.5"), (0.25, 0.1, "its t has 0.1")] {
+        for (number, path) in paths.iter().enumerate() {
+            let _ = std::fs::remove_file(path);
+            write(path, Layout::Tensor, number as u64, 0.25, 0.05);
+        }
+        divide(&paths, shares, 1, &manifest).unwrap().save(&manifest).unwrap();
+        std::fs::remove_file(&paths[1]).unwrap();
+        write(&paths[1], Layout::Tensor, 1, dx, dt);
+        let error = divide(&paths, shares, 1, &manifest).unwrap_err();
+        assert!(error.exit == Exit::Data && error.to_string().contains(words), "{error}");
+        // The sizes are those of the manifest.
+        let error = TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes).unwrap_err();
+        assert!(error.exit == Exit::Data && error.to_string().contains(words), "{error}");
+        let faults = check_split(&manifest, 1e9).unwrap().faults;
+        let kinds: Vec<Kind> = faults.iter().map(|fault| fault.kind).collect();
+        assert_eq!(kinds, [Kind::Changed, Kind::Coordinates], "{faults:?}");
+    }
+}

@@ -1,0 +1,189 @@
+//! Trajectories that belong in one split, and requests that they make impossible.
+
+use crate::common::fresh_seed;
+use crate::leaks::{noise, write};
+use data::check::{Kind, check_split};
+use data::divide::{Share, divide, divide_by};
+use data::split::{By, GroupBy, Part, Split};
+use std::path::{Path, PathBuf};
+use unix::{Exit, Result};
+
+const PERCENT: [Share; 3] = [Share::Fraction(0.8), Share::Fraction(0.1), Share::Fraction(0.1)];
+const STATE: usize = 16;
+
+/// Divides files in `folder` whose trajectories have the values of `change(file, sample, noise)`.
+fn divided(
+    folder: &Path,
+    viscosities: &[f64],
+    shares: [Share; 3],
+    group_by: GroupBy,
+    change: impl Fn(usize, usize, Vec<f32>) -> Vec<f32>,
+) -> Result<Split> {
+    let random = noise(7);
+    let make = |(number, nu): (usize, &f64)| {
+        let path = folder.join(format!("{number}.hdf5"));
+        // Of an earlier call.
+        let _ = std::fs::remove_file(&path);
+        write(&path, *nu, |sample| change(number, sample, random(20 * number + sample)));
+        path
+    };
+    let files: Vec<PathBuf> = viscosities.iter().enumerate().map(make).collect();
+    let manifest = folder.join("split.json");
+    let split = divide_by(By::Trajectory, group_by, &files, shares, fresh_seed(), &manifest)?;
+    split.save(&manifest)?;
+    Ok(split)
+}
+
+fn counts(split: &Split) -> [usize; 3] {
+    let count = |parts: &[Part]| parts.iter().map(|part| part.samples.len()).sum();
+    [count(&split.train), count(&split.validation), count(&split.test)]
+}
+
+/// The split of a sample of the first file.
+fn split_of(split: &Split, sample: usize) -> usize {
+    let has = |parts: &&Vec<Part>| parts[0].samples.contains(&sample);
+    [&split.train, &split.validation, &split.test].iter().position(has).unwrap()
+}
+
+#[test]
+fn a_share_that_one_initial_state_leaves_empty_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let one_state = |_, _, mut values: Vec<f32>| {
+        (0..STATE).for_each(|i| values[i] = i as f32);
+        values
+    };
+    for viscosities in [&[0.1][..], &[0.1, 0.2]] {
+        for shares in [PERCENT, [16, 2, 2].map(Share::Count)] {
+            let result = divided(folder.path(), viscosities, shares, GroupBy::State, one_state);
+            let error = result.unwrap_err();
+            assert_eq!(error.exit, Exit::Data, "{error}");
+            let text = error.to_string();
+            for word in ["0.hdf5", "all 20 trajectories of nu=0.1", "one initial state"] {
+                assert!(text.contains(word), "{text}");
+            }
+            assert!(text.contains("--group-by content"), "{text}");
+            assert!(!folder.path().join("split.json").exists());
+        }
+    }
+    let split = divided(folder.path(), &[0.1, 0.2], PERCENT, GroupBy::Content, one_state).unwrap();
+    assert_eq!(counts(&split), [32, 4, 4]);
+    // The user's decision is in the manifest, so it is no violation.
+    assert_eq!(check_split(&folder.path().join("split.json"), 1e9).unwrap().faults, []);
+    // Copies stay together under any flag.
+    let copies = |_, _, values: Vec<f32>| (0..values.len()).map(|i| i as f32).collect();
+    let error = divided(folder.path(), &[0.1], PERCENT, GroupBy::Content, copies).unwrap_err();
+    assert!(error.exit == Exit::Data && error.to_string().contains("remove the copies"), "{error}");
+}
+
+#[test]
+fn first_frames_without_information_do_not_group_trajectories() {
+    let folder = tempfile::tempdir().unwrap();
+    for value in [f32::NAN, f32::INFINITY, 0.0] {
+        let split = divided(folder.path(), &[0.1], PERCENT, GroupBy::State, |_, sample, values| {
+            // Samples 3 and 11 are copies.
+            let values = if sample == 11 { noise(7)(3) } else { values };
+            [&[value; STATE][..], &values[STATE..]].concat()
+        })
+        .unwrap();
+        assert_eq!(counts(&split), [16, 2, 2], "{value}");
+        assert_eq!(split_of(&split, 3), split_of(&split, 11), "{value}");
+    }
+    // A mask of NaN leaves the rest of the frame to identify it.
+    let masked = |_, sample, mut values: Vec<f32>| {
+        if sample == 11 {
+            values[..STATE].copy_from_slice(&noise(7)(3)[..STATE]);
+        }
+        values[..4].fill(f32::NAN);
+        values
+    };
+    let split = divided(folder.path(), &[0.1], PERCENT, GroupBy::State, masked).unwrap();
+    assert_eq!(split_of(&split, 3), split_of(&split, 11));
+}
+
+#[test]
+fn counts_are_trajectories_whatever_the_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let pairs = |_, sample: usize, mut values: Vec<f32>| {
+        values[..STATE].copy_from_slice(&noise(7)(sample / 2)[..STATE]);
+        values
+    };
+    let with = |shares: [usize; 3]| {
+        divided(folder.path(), &[0.1], shares.map(Share::Count), GroupBy::State, pairs)
+    };
+    let split = with([10, 4, 2]).unwrap();
+    assert_eq!(counts(&split), [10, 4, 2]);
+    for parts in [&split.train, &split.validation, &split.test] {
+        assert!(parts[0].samples.chunks(2).all(|pair| pair[0] + 1 == pair[1]), "{parts:?}");
+    }
+    let error = with([10, 3, 2]).unwrap_err();
+    assert_eq!(error.exit, Exit::Data);
+    let text = error.to_string();
+    assert!(text.contains("form 10 groups") && text.contains("validation gets 2 of 3"), "{text}");
+    let error = with([19, 1, 1]).unwrap_err();
+    assert_eq!(error.exit, Exit::Usage);
+    assert!(error.to_string().contains("0.hdf5: 20 trajectories of nu=0.1, 21"), "{error}");
+}
+
+#[test]
+fn regimes_that_share_some_states_are_divided_in_the_same_proportion() {
+    let folder = tempfile::tempdir().unwrap();
+    // The second file has the states of samples 10 to 19 of the first.
+    let shared = |file, sample, mut values: Vec<f32>| {
+        if file == 1 && sample < 10 {
+            values[..STATE].copy_from_slice(&noise(7)(sample + 10)[..STATE]);
+        }
+        values
+    };
+    let split = divided(folder.path(), &[0.1, 0.2], PERCENT, GroupBy::State, shared).unwrap();
+    assert_eq!(counts(&split), [32, 4, 4]);
+    for parts in [&split.train, &split.validation, &split.test] {
+        let states = |part: &Part| -> Vec<usize> {
+            let first = if part.file == 0 { 10..20 } else { 0..10 };
+            let own = part.samples.iter().filter(|sample| first.contains(*sample));
+            own.map(|sample| sample % 10).collect()
+        };
+        assert_eq!(states(&parts[0]), states(&parts[1]), "{parts:?}");
+    }
+    // Of a small regime, all of which is shared, every split gets some.
+    let small = folder.path().join("small.hdf5");
+    let values = noise(7);
+    data::write::write_field(&small, &header(6), |writer| {
+        (0..6).try_for_each(|i| {
+            let mut own = values(100 + i);
+            own[..STATE].copy_from_slice(&values(i)[..STATE]);
+            writer.write(i, &own)
+        })
+    })
+    .unwrap();
+    let shares = [0.5, 0.25, 0.25].map(Share::Fraction);
+    for seed in 0..20 {
+        let files = [folder.path().join("0.hdf5"), small.clone()];
+        let split = divide(&files, shares, seed, &folder.path().join("split.json")).unwrap();
+        assert_eq!(counts(&split), [13, 7, 6]);
+        assert!([&split.train, &split.validation, &split.test].iter().all(|p| p.len() == 2));
+    }
+}
+
+fn header(trajectories: usize) -> data::write::Header {
+    let shape = data::field::Shape { trajectories, frames: 5, grid: vec![16], channels: 1 };
+    let [x, t] = [16, 5].map(|n| (0..n).map(f64::from).collect());
+    let nu = ("nu".to_string(), data::write::Attribute::Real(0.7));
+    data::write::Header { attributes: vec![nu], ..data::write::Header::tensor(shape, vec![x], t) }
+}
+
+#[test]
+fn a_shared_state_across_splits_is_found_again_by_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = |_, sample, values: Vec<f32>| if sample == 11 { noise(7)(3) } else { values };
+    let mut split = divided(folder.path(), &[0.1], PERCENT, GroupBy::Content, copy).unwrap();
+    // By hand: sample 11 goes to another split than sample 3.
+    let all = [&mut split.train, &mut split.validation, &mut split.test];
+    all.into_iter().for_each(|parts| parts[0].samples.retain(|sample| *sample != 11));
+    let to = if split_of(&split, 3) == 0 { &mut split.test } else { &mut split.train };
+    to[0].samples.push(11);
+    let manifest = folder.path().join("split.json");
+    split.save(&manifest).unwrap();
+    let faults = check_split(&manifest, 1e9).unwrap().faults;
+    let kinds: Vec<Kind> = faults.iter().map(|fault| fault.kind).collect();
+    assert_eq!(kinds, [Kind::Duplicate], "{faults:?}");
+}
