@@ -228,7 +228,7 @@ fn r03_disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
     let seen = shell(
         place.path(),
         "FAIL=save.begin:2+=enospc train-stage codec -c codec.yaml --run run \\
-             -o training.updates=1000000 &
+             -o training.updates=1000000 -o checkpoint.failed_saves=1000000 &
          until [ -e run/ckpt/latest ]; do kill -0 $! || exit 1; sleep 0.01; done
          kill -TERM $!
          wait $!",
@@ -241,7 +241,13 @@ fn r03_disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
 #[test]
 fn r03_disk_full_at_the_end_is_an_error_told_once() {
     let place = place();
-    let seen = train(place.path(), "save.begin:2+=enospc");
+    std::fs::write(
+        place.path().join("codec.yaml"),
+        CODEC.replace("every: 2,", "every: 2, failed_saves: 99,"),
+    )
+    .unwrap();
+    let seen =
+        shell(place.path(), "FAIL=save.begin:2+=enospc train-stage codec -c codec.yaml --run run");
     assert!(seen.status.is_some_and(|status| status == 73 || status == 74), "{}", seen.stderr);
     let lines = seen.stderr.lines().filter(|line| line.contains("No space left on device"));
     assert_eq!(lines.filter(|line| !line.contains("warning")).count(), 1, "{}", seen.stderr);
@@ -250,6 +256,66 @@ fn r03_disk_full_at_the_end_is_an_error_told_once() {
     let again = train(place.path(), "");
     assert_eq!(again.status, Some(0), "{}", again.stderr);
     assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
+}
+
+/// Updates after which nothing more may be trained: three failed saves, two updates apart, of which the last is
+/// known when the fourth is due; validations that are the best add saves and only end it sooner.
+const GIVEN_UP: u64 = 2 + 4 * 2 + 1;
+
+#[test]
+fn r03_a_disk_that_has_failed_for_good_ends_the_run() {
+    for fault in ["enospc", "eio"] {
+        let place = place();
+        std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
+        let command = "train-stage codec -c codec.yaml --run run -o training.updates=40";
+        let seen = shell(place.path(), &format!("FAIL=save.begin:2+={fault} {command}"));
+        assert_eq!(seen.status, Some(74), "{}", seen.stderr);
+        assert!(seen.stderr.contains("saves failed (checkpoint.failed_saves)"));
+        let stands = stands(place.path());
+        assert_eq!(
+            (&stands["state"], &stands["held"]),
+            (&"failed".into(), &false.into()),
+            "{stands}"
+        );
+        assert!(stands["reason"].as_str().unwrap().contains("checkpoint.failed_saves"), "{stands}");
+        assert!(stands["update"].as_u64().unwrap() <= GIVEN_UP, "{stands}");
+        nothing_is_lost(place.path(), fault);
+        // Two failures in a row are no reason to stop, nor is what happened before a save that worked.
+        let seen = shell(
+            place.path(),
+            &format!(
+                "FAIL=save.begin:1={fault},save.begin:2={fault},save.begin:4={fault} {command}"
+            ),
+        );
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    }
+}
+
+/// The disk of the checkpoints becomes read-only, as Linux does to a file system with errors.
+#[test]
+fn r03_a_read_only_disk_ends_the_run_with_73() {
+    let place = place();
+    std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
+    let ckpt = place.path().join("run/ckpt");
+    std::fs::create_dir_all(&ckpt).unwrap();
+    let mount = format!("mount -t tmpfs -o size=64m tmpfs '{}' 2>&1", ckpt.display());
+    if shell(place.path(), &mount).status != Some(0) {
+        eprintln!("SKIPPED: mounting a tmpfs needs root; the read-only disk was not tested");
+        return;
+    }
+    // It cannot be remounted while a file is open for writing.
+    let seen = shell(
+        place.path(),
+        "train-stage codec -c codec.yaml --run run -o training.updates=100000000 -o checkpoint.every=50 &
+         until [ -e run/ckpt/latest ]; do kill -0 $! || exit 1; sleep 0.01; done
+         until mount -o remount,ro run/ckpt 2>/dev/null; do kill -0 $! || exit 1; sleep 0.01; done
+         wait $!",
+    );
+    let umount = shell(place.path(), "umount -l run/ckpt");
+    assert_eq!(seen.status, Some(73), "{}", seen.stderr);
+    assert!(seen.stderr.contains("checkpoint.failed_saves"), "{}", seen.stderr);
+    assert_eq!(stands(place.path())["state"], "failed");
+    assert_eq!(umount.status, Some(0), "{}", umount.stderr);
 }
 
 #[test]

@@ -1,6 +1,9 @@
-//! Asking for free space before a large file is written.
+//! What a file system has room for before a large file is written, and whether it takes files at all.
 
 use std::path::Path;
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use crate::{Error, Exit, Result};
 
@@ -36,6 +39,12 @@ pub fn ensure_files(path: &Path, files: u64) -> Result<()> {
         found.f_favail
     );
     Err(Error::new(Exit::CannotCreate, message))
+}
+
+/// Whether no file can be created in `folder` for lack of permission, or because its file system is
+/// mounted read-only.
+pub fn is_read_only(folder: &Path) -> bool {
+    matches!(access(folder, Access::WRITE_OK), Err(Errno::ROFS | Errno::ACCESS | Errno::PERM))
 }
 
 /// The nearest folder above `path` that exists; those below it will be made on its file system.

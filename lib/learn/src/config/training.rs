@@ -192,6 +192,11 @@ pub struct Checkpoints {
     /// Checkpoints at multiples of this many updates are kept for ever; 0 for none.
     #[serde(default)]
     pub keep_every: u64,
+    /// Consecutive failed saves after which the run stops. A single one stops it if the last good checkpoint
+    /// is more than an hour old.
+    #[serde(default = "three")]
+    #[schemars(range(min = 1))]
+    pub failed_saves: u64,
 }
 
 fn five_hundred() -> u64 {
@@ -211,6 +216,7 @@ impl Default for Checkpoints {
             keep_last: keep_last(),
             keep_best: keep_best(),
             keep_every: 0,
+            failed_saves: three(),
         }
     }
 }

@@ -25,13 +25,31 @@ pub fn all_or_none<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T
     Ok(Err(super::opening::exit_of(*exit)))
 }
 
+/// Why a run stops; of several causes the last one here decides how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Cause {
+    /// A signal, the time or the budget.
+    Asked,
+    /// Saves fail.
+    Unsaved,
+    /// A machine errs.
+    Machine,
+}
+
+/// A wish to stop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stop {
+    /// What kind of stop it is.
+    pub cause: Cause,
+    /// Why, in words.
+    pub why: String,
+}
+
 /// What a rank, or all of them, want.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wish {
-    /// To stop, and why.
-    pub stop: Option<String>,
-    /// Whether that is because a machine errs.
-    pub machine: bool,
+    /// To stop.
+    pub stop: Option<Stop>,
     /// To save after this update.
     pub save: bool,
 }
@@ -50,12 +68,14 @@ pub fn agree(ranks: &dyn Collective, own: Wish) -> Result<Wish> {
     for (rank, told) in ranks.gather(&told)?.iter().enumerate().filter(|(_, told)| !told.is_empty())
     {
         let wish: Wish = serde_json::from_slice(told).map_err(Error::bug)?;
-        let named = |why: String| match rank {
-            0 => why,
-            _ => format!("{why} (rank {rank} on {})", ranks.host(rank)),
-        };
-        all.stop = all.stop.or_else(|| wish.stop.map(named));
-        all.machine |= wish.machine;
+        if let Some(mut stop) = wish.stop
+            && all.stop.as_ref().is_none_or(|known| known.cause < stop.cause)
+        {
+            if rank > 0 {
+                stop.why = format!("{} (rank {rank} on {})", stop.why, ranks.host(rank));
+            }
+            all.stop = Some(stop);
+        }
         all.save |= wish.save;
     }
     Ok(all)

@@ -41,7 +41,7 @@ pub struct Job<'a, S: Stage> {
 }
 
 /// Keys that may change from start to start: they decide how the run is made, not what it becomes.
-const OPERATIONAL: [&str; 15] = [
+const OPERATIONAL: [&str; 16] = [
     "optimizer.shard",
     "training.compile",
     "training.mem_budget",
@@ -56,6 +56,7 @@ const OPERATIONAL: [&str; 15] = [
     "checkpoint.keep_last",
     "checkpoint.keep_best",
     "checkpoint.keep_every",
+    "checkpoint.failed_saves",
     "cost",
 ];
 

@@ -3,10 +3,12 @@
 use super::job::Job;
 use super::progress::Progress;
 use super::reporter::Reporter;
+use super::save_failures::SaveFailures;
 use crate::checkpoint::{Done, KeepRules, Saved, Saver, State};
 use crate::config::OnSpike;
 use crate::stages::Stage;
 use serde_json::Value;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tensor::Tensor;
 use unix::budget::Budget;
@@ -21,6 +23,8 @@ pub(super) struct Keeper {
     /// What a checkpoint holds beside tensors and progress.
     frame: State,
     longest_save: Duration,
+    failures: SaveFailures,
+    checkpoints: PathBuf,
     /// Dropped after the saver, whose thread writes until then.
     lease: Lease,
 }
@@ -50,12 +54,19 @@ impl Keeper {
         let saver = Saver::new(&run.checkpoints(), keep, lease.attempt())?
             .anchored(anchor)
             .with_log(run.log());
-        Ok(Self { saver, budget, frame, longest_save: Duration::ZERO, lease })
+        let failures = SaveFailures::new(rules.failed_saves, Instant::now());
+        let (longest_save, checkpoints) = (Duration::ZERO, run.checkpoints());
+        Ok(Self { saver, budget, frame, longest_save, failures, checkpoints, lease })
     }
 
     /// Whether this process still is the one writer of the run. Errors: 75 when it is not.
     pub fn still_ours(&self) -> Result<()> {
         self.lease.fence().check()
+    }
+
+    /// Why the run stops because its checkpoints cannot be saved, and the status it ends with.
+    pub fn cannot_save(&self) -> Option<Error> {
+        self.failures.error(&self.checkpoints)
     }
 
     /// Whether the time is nearly over, and how it stands.
@@ -84,7 +95,8 @@ impl Keeper {
     /// Begins a checkpoint. Errors: when it could not even be begun; how it ended tell
     /// [`Keeper::look`] and [`Keeper::finish`].
     pub fn save(&mut self, state: State, reporter: &mut Reporter) -> Result<Saved> {
-        let saved = self.saver.save(state)?;
+        let begun = self.saver.save(state);
+        let saved = begun.inspect_err(|error| self.failures.failed(error, Instant::now()))?;
         self.ended(reporter, saved.previous.as_ref());
         Ok(saved)
     }
@@ -108,9 +120,14 @@ impl Keeper {
     }
 
     fn ended(&mut self, reporter: &mut Reporter, ended: Option<&Result<Done>>) {
-        if let Some(Ok(done)) = ended {
-            self.longest_save = self.longest_save.max(done.took);
-            reporter.saved(done);
+        match ended {
+            Some(Ok(done)) => {
+                self.longest_save = self.longest_save.max(done.took);
+                self.failures.saved(Instant::now());
+                reporter.saved(done);
+            }
+            Some(Err(error)) => self.failures.failed(error, Instant::now()),
+            None => {}
         }
     }
 }

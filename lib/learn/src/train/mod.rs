@@ -26,6 +26,7 @@ mod progress;
 mod reporter;
 mod restart;
 mod rewind;
+mod save_failures;
 mod session;
 mod spent;
 mod trouble;
@@ -46,7 +47,8 @@ pub use watch::{Spike, Watch};
 
 use crate::checkpoint;
 use crate::stages::Stage;
-use agreement::Wish;
+use agreement::{Cause, Stop, Wish};
+use keeper::Keeper;
 use opening::Start;
 use passes::loader;
 use reporter::Reporter;
@@ -66,11 +68,13 @@ enum End {
     Failed(String),
     /// What this machine computes cannot be trusted.
     Machine(String),
+    /// Checkpoints cannot be saved any more.
+    Unsaved(String),
 }
 
 /// Runs a stage to its end or to where it must stop. Exit 0 when finished, 75 when stopped with a
 /// checkpoint or on a machine that errs, 1 when it diverged or spiked too often. Errors, among others:
-/// 75 when another process has the run.
+/// 75 when another process has the run, 73 or 74 when too many saves failed.
 pub fn train<S: Stage>(job: &Job<S>) -> Result<Exit> {
     tensor::parallel::inside(|| start_to_end(job))
 }
@@ -152,6 +156,16 @@ fn conclude<S: Stage>(
             reporter.failed(&session.progress, &why);
             Ok(Exit::Failure)
         }
+        End::Unsaved(why) => {
+            end_save(job, session, reporter)?;
+            if let Some(error) = session.keeper.as_ref().and_then(Keeper::cannot_save) {
+                reporter.failed(&session.progress, &error.to_string());
+                return Err(error);
+            }
+            // A save that was still in flight succeeded.
+            reporter.stopped(&session.progress, &why);
+            Ok(Exit::Again)
+        }
         End::Failed(why) => {
             // Nothing new is saved: the last checkpoint is better than what there is now.
             end_save(job, session, reporter)?;
@@ -214,7 +228,7 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
         if training.patience.is_some_and(|p| session.progress.validations_since_best > p) {
             return Ok(End::Finished("no improvement for as long as training.patience allows"));
         }
-        let Wish { stop, machine, save: asked } = session.agree(job, reporter)?;
+        let Wish { stop, save: asked } = session.agree(job, reporter)?;
         let started = Instant::now();
         let mismatch = match stop {
             None => session.give(job, &mut batches)?,
@@ -233,8 +247,12 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
             }
             Course::Failed(why) => return Ok(End::Failed(why)),
         }
-        if let Some(why) = stop {
-            return Ok(if machine { End::Machine(why) } else { End::Stopped(why) });
+        if let Some(Stop { cause, why }) = stop {
+            return Ok(match cause {
+                Cause::Asked => End::Stopped(why),
+                Cause::Unsaved => End::Unsaved(why),
+                Cause::Machine => End::Machine(why),
+            });
         }
         if let Some((rank, mismatch)) = mismatch {
             return Ok(distrust(job, given + 1, rank, &mismatch, reporter));

@@ -1,6 +1,6 @@
 //! A run at work: what one rank holds while a start lasts.
 
-use super::agreement::{Wish, agree};
+use super::agreement::{Cause, Stop, Wish, agree};
 use super::comparison::{self, Comparison};
 use super::compiled::Compiled;
 use super::exchange::Exchange;
@@ -64,15 +64,15 @@ impl<S: Stage> Session<S> {
 
     /// What is to be done after this update, as all ranks see it.
     pub fn agree(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<Wish> {
+        let stop = |cause| move |why| Stop { cause, why };
+        let keeper = self.keeper.as_ref();
+        let machine = self.comparison.found().map(stop(Cause::Machine));
+        let unsaved = keeper.and_then(Keeper::cannot_save).map(|error| error.to_string());
+        let time = keeper.and_then(|keeper| keeper.out_of_time(self.longest_update));
         let signal = self.signals.stop_requested().map(|name| format!("signal {name}"));
-        let time = |keeper: &Keeper| keeper.out_of_time(self.longest_update);
-        let wrong = self.comparison.found();
-        let machine = wrong.is_some();
-        let stop = wrong
-            .or(signal)
-            .or_else(|| self.keeper.as_ref().and_then(time))
-            .or_else(|| self.over_budget(job, reporter));
-        agree(job.ranks, Wish { stop, machine, save: self.signals.take_checkpoint_request() })
+        let asked = signal.or(time).or_else(|| self.over_budget(job, reporter));
+        let stop = machine.or(unsaved.map(stop(Cause::Unsaved))).or(asked.map(stop(Cause::Asked)));
+        agree(job.ranks, Wish { stop, save: self.signals.take_checkpoint_request() })
     }
 
     fn over_budget(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Option<String> {

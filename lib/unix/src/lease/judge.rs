@@ -86,9 +86,10 @@ pub(super) fn judge(
 
 /// Free without a wait.
 fn plainly_free(look: &Look, me: &Owner) -> Option<Verdict> {
-    let owner = look.owner.as_ref()?;
-    if owner.released.is_some() || look.beaten == RELEASED {
+    let released = |owner: &Owner| owner.released.is_some();
+    if look.beaten == RELEASED || look.owner.as_ref().is_some_and(released) {
         return Some(Verdict::Free(String::new()));
     }
+    let owner = look.owner.as_ref()?;
     owner.is_gone(me).then(|| Verdict::Free(format!("{owner} is gone")))
 }

@@ -17,8 +17,8 @@ pub struct Seen {
     pub attempt: u64,
     /// Who it is, if its file can be read.
     pub owner: Option<Owner>,
-    /// Since its last sign of life.
-    pub age: Duration,
+    /// Since its last sign of life; none if the time of its file was set to say that it gave the lease back.
+    pub age: Option<Duration>,
     /// Whether it is at work, as far as is known: it did not give the lease back, did not end on this
     /// machine, and was not silent for too long.
     pub is_at_work: bool,
@@ -38,7 +38,8 @@ pub fn see(folder: &Path) -> Result<Option<Seen>> {
         let beat = found.owner.as_ref().map_or(me.beat(), Owner::beat);
         let released = found.owner.as_ref().is_some_and(|owner| owner.released.is_some());
         let ended = found.owner.as_ref().is_some_and(|owner| owner.is_gone(&me));
-        let is_at_work = !released && found.beaten != RELEASED && !ended && age <= STALE * beat;
+        let age = (found.beaten != RELEASED).then_some(age);
+        let is_at_work = !released && !ended && age.is_some_and(|age| age <= STALE * beat);
         return Ok(Some(Seen { attempt, owner: found.owner, age, is_at_work }));
     }
     Ok(None)
@@ -70,7 +71,11 @@ mod tests {
         let file = std::fs::File::options().write(true).open(path_of(folder.path(), 1)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
         let seen = see(folder.path()).unwrap().unwrap();
-        assert!(!seen.is_at_work && seen.age > Duration::from_secs(3500), "{seen:?}");
+        assert!(!seen.is_at_work && seen.age > Some(Duration::from_secs(3500)), "{seen:?}");
+        // Given back on a full disk: no time of a heartbeat, and no age.
+        file.set_modified(RELEASED).unwrap();
+        let seen = see(folder.path()).unwrap().unwrap();
+        assert!(!seen.is_at_work && seen.age.is_none(), "{seen:?}");
         drop(taken);
     }
 }

@@ -57,7 +57,7 @@ pub struct Run {
     pub job: Option<String>,
     /// Host of the newest attempt.
     pub host: Option<String>,
-    /// Seconds since the last sign of life of what is, or was, at work.
+    /// Seconds since the last sign of life of what is, or was, at work; none if it ended in order.
     pub silent: Option<f64>,
     /// The best metric so far.
     pub best: Option<Value>,
@@ -82,6 +82,9 @@ impl Run {
             (Standing::Lost, Some(silent)) => {
                 let from = self.host.as_ref().map_or(String::new(), |host| format!(" from {host}"));
                 Some(format!("no sign of life{from} for {}", time(silent)))
+            }
+            (Standing::Lost, None) => {
+                Some("ended without writing its state; is its disk full or read-only?".into())
             }
             (Standing::New, _) => (self.job.as_ref())
                 .map(|job| format!("no start yet: `squeue -j {job}`, or the output of the job")),
@@ -163,7 +166,7 @@ fn stand(
         restarts: attempt.saturating_sub(1),
         job: if at_work { own_job.or(submitted) } else { submitted.or(own_job) },
         host: owner.map(|owner| owner.host.clone()),
-        silent: seen.as_ref().filter(|_| is_unsure).map(|seen| seen.age.as_secs_f64()),
+        silent: seen.as_ref().filter(|_| is_unsure).and_then(|seen| Some(seen.age?.as_secs_f64())),
         best: status.as_ref().and_then(|status| status.best.as_ref()).map(|best| json!(best)),
         reason: status.as_ref().filter(|_| !at_work).and_then(|status| status.reason.clone()),
         stage: status.map(|status| status.stage),
@@ -192,7 +195,7 @@ mod tests {
     }
 
     fn seen(is_at_work: bool) -> Seen {
-        Seen { attempt: 4, owner: None, age: Duration::from_secs(200), is_at_work }
+        Seen { attempt: 4, owner: None, age: Some(Duration::from_secs(200)), is_at_work }
     }
 
     #[test]
@@ -222,6 +225,10 @@ mod tests {
         assert_eq!(line["note"], "signal SIGUSR1");
         let lost = stand("a".into(), Some(status(State::Running)), Some(seen(false)), None);
         assert_eq!(lost.line()["note"], "no sign of life for 00:03:20");
+        let given_back = Seen { age: None, ..seen(false) };
+        let ended = stand("a".into(), Some(status(State::Running)), Some(given_back), None);
+        assert_eq!(ended.silent, None);
+        assert!(ended.line()["note"].as_str().unwrap().contains("disk full"), "{}", ended.line());
         let fresh = Status { update: 0, updates: None, ..status(State::Running) };
         let fresh = stand("a".into(), Some(fresh), Some(seen(true)), None);
         assert_eq!((fresh.eta, fresh.line()["progress"].clone()), (None, "0".into()));
