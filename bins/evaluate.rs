@@ -15,7 +15,7 @@ use unix::out::Out;
 use unix::progress::Progress;
 use unix::publish::{create_folder, publish_bytes};
 use unix::signal::Signals;
-use unix::work::{self, Work};
+use unix::work::{self, Task, Work};
 use unix::{Error, Exit, Result, note, warn};
 
 /// Measure trained models on unseen data, with baselines beside every number
@@ -102,6 +102,8 @@ QUANTITIES
 
 EXIT STATUS
   0   Measured.
+  1   Stopped or killed in three attempts in a row: nothing is kept of one, so it needs a longer time limit.
+      Run again, it counts from 0.
   2   The command line is wrong, or no rollout fits into the trajectories.
   65  A checkpoint or the data is bad, or the operator is one for another codec.
   66  A checkpoint or the data is missing.
@@ -147,6 +149,10 @@ fn main() -> ExitCode {
     unix::cli::main::<Args>(run)
 }
 
+/// What to do when it is interrupted each time.
+const ADVICE: &str = "an evaluation cannot resume: give its job a longer time limit (sbatch --time), or \
+                      measure less (--starts, --max-trajectories), then run it again";
+
 /// What a signal leaves behind: files are written when everything was measured.
 fn nothing() -> String {
     "nothing was written; run the same command again".into()
@@ -155,7 +161,8 @@ fn nothing() -> String {
 fn run(args: Args) -> Result<Exit> {
     let signals = Signals::install()?;
     refuse_earlier_result(&args)?;
-    let rows = work::tell(&args.to, "evaluation", signals, |work| measure(&args, signals, work))?;
+    let task = Task { folder: &args.to, stage: "evaluation", advice: ADVICE };
+    let rows = work::tell(task, signals, |work| measure(&args, signals, work))?;
     let mut out = Out::stdout(args.output);
     rows.iter().try_for_each(|row| out.row(row))?;
     out.finish()?;
@@ -169,7 +176,7 @@ fn measure(args: &Args, signals: Signals, work: &mut Work) -> Result<Vec<Value>>
     }
     let device = args.device.open()?.0;
     let set = TrajectorySet::open(&args.split, args.on, Verify::Sizes)?;
-    let Some(codec) = &args.codec else { return measure_steady(args, &set, device, signals) };
+    let Some(codec) = &args.codec else { return measure_steady(args, &set, device, signals, work) };
     let codec = TrainedCodec::open(codec, args.weights)?.on(device)?;
     let open = |path: &PathBuf| TrainedOperator::open(path, args.weights, &codec)?.on(device);
     let operator = args.operator.as_ref().map(open).transpose()?;
@@ -187,10 +194,11 @@ fn measure(args: &Args, signals: Signals, work: &mut Work) -> Result<Vec<Value>>
     note!("{protocol}");
     let mut progress = Progress::new("rollouts", plan.len() as u64);
     let mut rollouts = 0;
+    work.progress(0, Some(plan.len() as u64))?;
     let result = evaluate::evaluate(models, &set, &plan, |done| {
         progress.advance(done as u64);
         rollouts += done as u64;
-        work.progress(rollouts, Some(plan.len() as u64));
+        work.progress(rollouts, Some(plan.len() as u64))?;
         signals.go_on(nothing)
     })?;
     drop(progress);
@@ -208,6 +216,7 @@ fn measure_steady(
     set: &TrajectorySet,
     device: Device,
     signals: Signals,
+    work: &mut Work,
 ) -> Result<Vec<Value>> {
     let Some(path) = &args.steady else {
         return Err(Error::usage("--codec or --steady is wanted"));
@@ -222,6 +231,7 @@ fn measure_steady(
     }
     let train = TrajectorySet::open(&args.split, SplitName::Train, Verify::Sizes)?;
     let go_on = || signals.go_on(nothing);
+    work.progress(0, None)?;
     let result = evaluate::evaluate_steady(&model, set, &train, args.max_trajectories, go_on)?;
     let summary = serde_json::to_value(result.rows()).map_err(Error::bug)?;
     let json = result.json(&args.split, set, &model);

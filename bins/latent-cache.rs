@@ -14,7 +14,7 @@ use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::signal::Signals;
-use unix::work::{self, Work};
+use unix::work::{self, Task, Work};
 use unix::{Error, Exit, Result};
 
 /// Encode a data set with a trained codec, once
@@ -81,6 +81,8 @@ FILES
 
 EXIT STATUS
   0   Everything is there and whole.
+  1   Three attempts in a row were stopped or killed before they had finished a shard. Run again, it counts
+      from 0.
   65  The data or the codec is bad, or verify found a damaged shard.
   66  The data or the codec is missing.
   73  The folder cannot be written.
@@ -111,9 +113,14 @@ fn main() -> ExitCode {
     })
 }
 
+/// What to do when it is interrupted each time before a shard is finished.
+const ADVICE: &str = "no shard was finished: give its job a longer time limit (sbatch --time), or choose \
+                      smaller shards (--shard), then run it again";
+
 fn make(args: &Make) -> Result<Exit> {
     let signals = Signals::install()?;
-    work::tell(&args.to, "latents", signals, |work| encode(args, signals, work))
+    let task = Task { folder: &args.to, stage: "latents", advice: ADVICE };
+    work::tell(task, signals, |work| encode(args, signals, work))
 }
 
 fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
@@ -135,14 +142,23 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
         };
         let folder = args.to.join(name.to_string());
         let mut progress = Progress::new("trajectories", set.len() as u64);
+        let (shard_of, mut shard) = (|first: usize| first / args.shard as usize, None);
         let made = write_latents(&folder, &codec.key(&set), layout, &set, 1, |batch| {
             signals.go_on(|| "run the same command again to go on".into())?;
             progress.set(batch.first as u64 + 1);
-            work.progress(before + batch.first as u64 + 1, None);
+            let next = Some(shard_of(batch.first));
+            if shard.is_some() && shard != next {
+                work.stored();
+            }
+            shard = next;
+            work.progress(before + batch.first as u64 + 1, None)?;
             Ok(codec.encode(batch.values)?.read::<f32>().to_vec())
         })?;
         before += set.len() as u64;
-        work.progress(before, None);
+        if made.made > 0 {
+            work.stored();
+        }
+        work.progress(before, None)?;
         out.row(&json!({
             "folder": folder,
             "trajectories": set.len(),

@@ -133,14 +133,18 @@ fn limit(text: &str) -> Result<Limit> {
 
 const MANUAL: &str = "\
 STARTING AGAIN
-  In the script of a batch job, and nowhere else, a command that ends with 75 leads to `scontrol
-  requeue`: SLURM starts the same job again, and what depends on it keeps waiting. timekeep asks again
-  while the controller does not answer, and then stays until SLURM ends it, so that no later line of
-  the script runs. A job that its user cancels is not brought back. Where there is no scontrol, as in a
-  container, timekeep says so and hands 75 on: it belongs outside of the container.
-  With 0 the job is done. Any other status ends it; or, with --on-failure hold, keeps it in the queue,
-  held, until `scontrol release` or `scancel`. Programs that fail again and again are no business of
-  timekeep: train-stage(1) ends with 1 when several starts made no update.
+  In the script of a batch job, and nowhere else, timekeep acts on the status of the command:
+    0    The job is done.
+    75   `scontrol requeue`: SLURM starts the same job again, and its dependents keep waiting. 143 likewise.
+    254  Of srun itself: it could not start a step. timekeep runs srun again, three times in all. If it still
+         fails, the job is requeued and held; if the controller does not answer, the job is requeued.
+    any other  The job ends; with --on-failure hold it is requeued and held instead.
+  A held job stays in the queue until `scontrol release` or `scancel`.
+  While the controller does not answer, timekeep repeats the request, also past the time limit, until SLURM
+  ends it. After a successful request it stays until then, so that no later line of the script runs. A job
+  that its user cancels is not requeued. In a container there is no scontrol: run timekeep outside of it.
+  Programs that fail again and again are no business of timekeep: train-stage(1) ends with 1 after several
+  attempts without a new update.
 
 RUNS AND THEIR JOBS
   timekeep submit writes the command down when it has given a job: one that fails, or that is not needed,
@@ -167,6 +171,7 @@ FILES
 EXIT STATUS
   timekeep run ends with the status of the command.
   128+n  The command was ended by signal n.
+  254    srun could not start a step; timekeep sets SLURM_EXIT_ERROR so that it says so.
   127    The command was not found.
   126    The command cannot be run.
   2      The command line is wrong.

@@ -13,7 +13,7 @@ pub fn r21_not_to_be_requeued(cluster: &Cluster, folder: &Path) {
     assert_eq!(cluster.field(&job, "ExitCode"), "75:0");
     assert_eq!(cluster.field(&job, "Restarts"), "0");
     let said = output(folder, &job);
-    assert!(said.contains("--no-requeue") && said.contains("submitted again, goes on"), "{said}");
+    assert!(said.contains("--no-requeue") && said.contains("submit the same job again"), "{said}");
 }
 
 /// A run that fails for ever is started as often as it may be, and then not again.

@@ -11,7 +11,7 @@ use super::{Seen, path_with, script, see, timekeep};
 const BATCH: [(&str, &str); 3] =
     [("SLURM_JOB_ID", "12"), ("ENVIRONMENT", "BATCH"), ("SLURM_JOB_END_TIME", "4000000000")];
 
-/// A folder with a `scontrol` that writes down how it is called and does as told.
+/// A folder with a `scontrol` that records its calls and does as told; it knows nothing about any job.
 fn fake(does: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     answer(folder.path(), does);
@@ -20,9 +20,14 @@ fn fake(does: &str) -> tempfile::TempDir {
 
 fn answer(folder: &Path, does: &str) {
     let calls = folder.join("calls");
-    script(&folder.join("scontrol"), &format!("echo \"$@\" >> {}\n{does}", calls.display()));
+    let show = "test \"$1\" != show || exit 0";
+    script(
+        &folder.join("scontrol"),
+        &format!("{show}\necho \"$@\" >> {}\n{does}", calls.display()),
+    );
 }
 
+/// The requests; questions about the job are not among them.
 fn calls(folder: &Path) -> String {
     fs::read_to_string(folder.join("calls")).unwrap_or_default()
 }
@@ -158,20 +163,100 @@ fn what_slurm_refuses_for_good_is_told() {
         let seen = ended(folder.path(), &[], "exit 75");
         assert_eq!(seen.status, Some(75), "{}", seen.stderr);
         assert!(seen.stderr.contains(told), "{}", seen.stderr);
-        assert!(seen.stderr.contains("submitted again, goes on"), "{}", seen.stderr);
+        assert!(seen.stderr.contains("submit the same job again"), "{}", seen.stderr);
         assert_eq!(calls(folder.path()).lines().count(), 1, "{complaint}");
     }
 }
 
 #[test]
-fn a_controller_that_never_answers_is_given_up_at_the_end_of_the_job() {
+fn a_controller_outage_longer_than_the_time_left_does_not_fail_the_job() {
     let folder = fake("echo 'Unable to contact slurm controller' >&2; exit 1");
-    // Asked at once, after one second and after two more, unless this machine is slow.
-    let seen = ended(folder.path(), &["--limit", "7", "--margin", "0"], "exit 75");
-    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
-    assert!(seen.stderr.contains("Unable to contact slurm controller; asking again"));
-    assert!(seen.stderr.contains("not put back into the queue"), "{}", seen.stderr);
-    assert!((2..=3).contains(&calls(folder.path()).lines().count()), "{}", seen.stderr);
+    // Its time is over, and nothing ends it: the controller is away.
+    let mut staying =
+        Staying::start(&mut job(folder.path(), &["--limit", "2", "--margin", "0"], "exit 75"));
+    wait_until(|| calls(folder.path()).lines().count() >= 3);
+    assert!(staying.is_there());
+    answer(folder.path(), "");
+    let before = calls(folder.path()).lines().count();
+    wait_until(|| calls(folder.path()).lines().count() > before);
+    assert!(staying.is_there());
+}
+
+#[test]
+fn the_time_limit_that_passes_during_an_outage_is_no_reason_to_give_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display();
+    // Back again, the controller ends the job for its time limit, and skips it for `incomplete`.
+    let does = format!(
+        "echo \"$@\" >> {path}/calls
+         if [ ! -e {path}/up ]; then echo 'Unable to contact slurm controller' >&2; exit 1; fi
+         case \"$*\" in
+             show*) echo \"JobId=12 Reason=TimeLimit Restarts=$(cat {path}/restarts)\" ;;
+             'requeue 12') echo 1 > {path}/restarts ;;
+         esac"
+    );
+    script(&folder.path().join("scontrol"), &does);
+    fs::write(folder.path().join("restarts"), "0\n").unwrap();
+    let mut staying = Staying::start(&mut job(folder.path(), &[], "exit 75"));
+    wait_until(|| calls(folder.path()).lines().count() >= 2);
+    fs::write(folder.path().join("up"), "").unwrap();
+    let id = staying.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    wait_until(|| calls(folder.path()).contains("requeue 12\n"));
+    assert!(staying.is_there());
+}
+
+#[test]
+fn a_cancelled_job_is_not_said_to_start_again() {
+    // SLURM skips a job that it is ending, and calls that a success.
+    let folder = tempfile::tempdir().unwrap();
+    script(&folder.path().join("scontrol"), "echo JobId=12 Reason=None Restarts=0");
+    let seen = ended(folder.path(), &[], "kill -TERM $PPID; sleep 60");
+    assert_eq!(seen.status, Some(143), "{}", seen.stderr);
+    assert!(!seen.stderr.contains("will start job"), "{}", seen.stderr);
+    assert!(seen.stderr.contains("another reason, such as scancel"), "{}", seen.stderr);
+}
+
+/// `timekeep run srun` with an `srun` that can start no step until it was called `failures` times.
+fn srun(folder: &Path, failures: u32) -> Command {
+    let does = format!(
+        "echo >> {0}/steps; test $(wc -l < {0}/steps) -gt {failures} || exit ${{SLURM_EXIT_ERROR:-1}}",
+        folder.display()
+    );
+    script(&folder.join("srun"), &does);
+    let mut command = timekeep(&["run", "srun", "train-stage"]);
+    command.envs(BATCH).env("PATH", path_with(folder));
+    command
+}
+
+fn steps(folder: &Path) -> usize {
+    fs::read_to_string(folder.join("steps")).unwrap().lines().count()
+}
+
+#[test]
+fn srun_that_could_not_start_a_step_is_run_again() {
+    let folder = fake("");
+    let seen = see(&mut srun(folder.path(), 2));
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!((steps(folder.path()), calls(folder.path()).as_str()), (3, ""));
+    assert!(seen.stderr.contains("srun could not start a step"), "{}", seen.stderr);
+    // A program of its own that ends with this status has failed.
+    assert_eq!(ended(folder.path(), &[], "exit 254").status, Some(254));
+}
+
+#[test]
+fn a_step_that_never_starts_holds_the_job_or_requeues_it_when_the_controller_is_away() {
+    let folder = fake("");
+    let _held = Staying::start(&mut srun(folder.path(), 99));
+    wait_until(|| calls(folder.path()) == "requeuehold incomplete 12\n");
+    assert_eq!(steps(folder.path()), 3);
+    let folder = tempfile::tempdir().unwrap();
+    let does =
+        format!("test \"$1\" != show || exit 1; echo \"$@\" >> {}/calls", folder.path().display());
+    script(&folder.path().join("scontrol"), &does);
+    let _requeued = Staying::start(&mut srun(folder.path(), 99));
+    wait_until(|| calls(folder.path()) == "requeue incomplete 12\n");
+    assert_eq!(steps(folder.path()), 1);
 }
 
 #[test]
@@ -181,7 +266,7 @@ fn r23_without_scontrol_the_outside_is_told_what_to_do() {
     let seen = see(command.envs(BATCH).env("PATH", folder.path()));
     assert_eq!(seen.status, Some(75), "{}", seen.stderr);
     assert!(seen.stderr.contains("scontrol: No such file"), "{}", seen.stderr);
-    assert!(seen.stderr.contains("belongs outside of it"), "{}", seen.stderr);
+    assert!(seen.stderr.contains("Run timekeep outside of it"), "{}", seen.stderr);
 }
 
 #[test]

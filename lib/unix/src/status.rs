@@ -78,6 +78,10 @@ pub struct Status {
     /// Failed in a way that another start would repeat: it ends at once until it is told otherwise.
     #[serde(default)]
     pub held: bool,
+    /// Of work that is not training ([`crate::work`]): the last attempts in a row, this one included, that
+    /// stored nothing a later attempt can use.
+    #[serde(default)]
+    pub in_vain: u64,
     /// When this was written, UTC; set by the writer.
     #[serde(default)]
     pub time: String,
@@ -151,6 +155,7 @@ mod tests {
             attempt: 2,
             reason: None,
             held: false,
+            in_vain: 0,
             time: String::new(),
         }
     }

@@ -1,100 +1,169 @@
-//! Work that is no training and stands in its folder as runs do: `status.json` and a lease, by which
-//! `timekeep` knows whether it is under way, done, or failed.
+//! Work other than training that reports in its folder as runs do: `status.json` and a lease, by which
+//! `timekeep` knows whether it is running, finished or failed.
 //!
-//! What it says is told only where the folder is: a command that fails for a slip of the pen leaves none
-//! behind. It never keeps the work itself from being done; where another process tells of the same folder,
-//! this one works in silence.
+//! The folder is made once the inputs are known to be good: a command that fails for a misspelt name leaves
+//! none behind. Where another process reports in the same folder, this one is silent.
+//!
+//! Work that is interrupted each time before it has stored anything would be started again for ever. After
+//! [`MAX_IN_VAIN`] such attempts in a row, stopped or killed, it has failed (status 1 instead of 75). Whoever
+//! starts it once more has changed something: the count begins anew.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::lease::Lease;
+use crate::publish::create_folder;
 use crate::run_dir::RunDir;
 use crate::signal::Signals;
 use crate::status::{self, Cost, State, Status, StatusWriter};
 use crate::{Error, Exit, Result, warn};
 
-/// Work under way.
+/// Attempts in a row that may be interrupted before they store anything.
+pub const MAX_IN_VAIN: u64 = 3;
+
+/// A piece of work and where it reports.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    /// Its folder.
+    pub folder: &'a Path,
+    /// The kind of work.
+    pub stage: &'static str,
+    /// What to do when it is interrupted each time before it has stored anything.
+    pub advice: &'static str,
+}
+
+/// Work in progress.
 #[derive(Debug)]
 pub struct Work {
     folder: PathBuf,
+    advice: &'static str,
+    signals: Signals,
     status: Status,
     /// What earlier attempts took.
     before: Cost,
     began: Instant,
     writer: StatusWriter,
-    /// None where there was no folder at the start.
+    /// `None` while there is no folder.
     lease: Option<Lease>,
     is_told_by_another: bool,
 }
 
-/// Does `body` in `folder`, and tells there how it stands and how it ended; `stage` is the kind of work.
-/// Errors: those of `body`; 75 when a signal asked to stop before it began, 73.
+/// Runs `body` and reports how it stands and how it ended.
+/// Errors: those of `body`; 1 after [`MAX_IN_VAIN`] attempts in vain; 75 when a signal came before it began, 73.
 pub fn tell<T>(
-    folder: &Path,
-    stage: &str,
+    task: Task,
     signals: Signals,
     body: impl FnOnce(&mut Work) -> Result<T>,
 ) -> Result<T> {
-    let mut work = Work::begin(folder, stage, signals)?;
+    let mut work = Work::begin(task, signals)?;
     let outcome = body(&mut work);
-    work.end(outcome.as_ref().err());
-    outcome
+    work.end(outcome)
 }
 
 impl Work {
-    fn begin(folder: &Path, stage: &str, signals: Signals) -> Result<Self> {
-        let mut writer = StatusWriter::new(folder.join("status.json"));
-        let (mut lease, mut is_told_by_another, mut before) = (None, false, Cost::default());
-        if let Ok(run) = RunDir::open(folder) {
-            let stop = || signals.stop_requested().is_some();
-            match Lease::take(&run.lease(), || Ok(1), &stop) {
-                Ok(taken) => {
-                    writer = writer.fenced(taken.fence().clone());
-                    lease = Some(taken);
-                }
-                Err(error) if error.exit == Exit::Again && !stop() => is_told_by_another = true,
-                Err(error) => return Err(error),
-            }
-            // A damaged one is replaced by a good one.
-            before = status::read(&run.status()).ok().flatten().map_or(before, |found| found.cost);
-        }
-        let attempt = lease.as_ref().map_or(0, Lease::attempt);
-        let status = Status { stage: stage.into(), attempt, ..Status::default() };
-        let (folder, began) = (folder.to_path_buf(), Instant::now());
-        let mut work = Self { folder, status, before, began, writer, lease, is_told_by_another };
-        if work.lease.is_some() {
-            work.write();
+    fn begin(task: Task, signals: Signals) -> Result<Self> {
+        let Task { folder, stage, advice } = task;
+        let mut work = Self {
+            folder: folder.to_path_buf(),
+            advice,
+            signals,
+            status: Status { stage: stage.into(), in_vain: 1, ..Status::default() },
+            before: Cost::default(),
+            began: Instant::now(),
+            writer: StatusWriter::new(folder.join("status.json")),
+            lease: None,
+            is_told_by_another: false,
+        };
+        if folder.is_dir() {
+            work.enter()?;
         }
         Ok(work)
     }
 
-    /// So much is done, of all, where that is known.
-    pub fn progress(&mut self, done: u64, all: Option<u64>) {
+    /// Takes the lease of the folder and continues the count of earlier attempts.
+    fn enter(&mut self) -> Result<()> {
+        let (run, signals) = (RunDir::open(&self.folder)?, self.signals);
+        let stop = || signals.stop_requested().is_some();
+        let lease = match Lease::take(&run.lease(), || Ok(1), &stop) {
+            Err(error) if error.exit == Exit::Again && !stop() => {
+                self.is_told_by_another = true;
+                return Ok(());
+            }
+            lease => lease?,
+        };
+        // A damaged status is replaced by a good one.
+        let before = status::read(&run.status()).ok().flatten().unwrap_or_default();
+        self.before = before.cost;
+        self.status.attempt = lease.attempt();
+        self.writer = StatusWriter::new(run.status()).fenced(lease.fence().clone());
+        self.lease = Some(lease);
+        // Killed without a word it still says that it is running.
+        if matches!(before.state, State::Stopped | State::Running) {
+            self.status.in_vain = before.in_vain + 1;
+        }
+        if self.status.in_vain > MAX_IN_VAIN {
+            return self.end(Err(self.in_vain(before.in_vain, "")));
+        }
+        self.write();
+        Ok(())
+    }
+
+    /// So much is done, of all, where that is known. The first call says that the inputs are good, and makes
+    /// the folder. Errors: 73, 75.
+    pub fn progress(&mut self, done: u64, all: Option<u64>) -> Result<()> {
+        if self.lease.is_none() && !self.is_told_by_another {
+            create_folder(&self.folder)?;
+            self.enter()?;
+        }
         self.status.update = done;
         self.status.updates = all;
-        if self.lease.is_some() {
-            self.write();
-        }
-    }
-
-    fn end(&mut self, error: Option<&Error>) {
-        let (state, reason) = match error {
-            None => (State::Finished, None),
-            Some(error) => {
-                let stopped = matches!(error.exit, Exit::Again | Exit::Done);
-                let state = if stopped { State::Stopped } else { State::Failed };
-                (state, Some(error.to_string()))
-            }
-        };
-        if state == State::Finished {
-            self.status.updates = Some(self.status.update);
-        }
-        (self.status.state, self.status.reason) = (state, reason);
         self.write();
+        Ok(())
     }
 
+    /// Something is stored that a later attempt need not do again: this one is not in vain.
+    pub fn stored(&mut self) {
+        if std::mem::take(&mut self.status.in_vain) > 0 {
+            // On disk at once: this attempt may be killed.
+            self.write_with(StatusWriter::write);
+        }
+    }
+
+    fn in_vain(&self, attempts: u64, cause: &str) -> Error {
+        let (stage, folder, advice) = (&self.status.stage, self.folder.display(), self.advice);
+        let text = format!(
+            "{cause}{stage} in {folder}: {attempts} attempts in a row were interrupted before anything was \
+             stored; {advice}"
+        );
+        Error::new(Exit::Failure, text)
+    }
+
+    fn end<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        let is_stop = |error: &Error| matches!(error.exit, Exit::Again | Exit::Done);
+        let count = self.status.in_vain;
+        let outcome = outcome.map_err(|error| match error.exit {
+            Exit::Again if count >= MAX_IN_VAIN => self.in_vain(count, &format!("{error}; ")),
+            _ => error,
+        });
+        self.status.reason = outcome.as_ref().err().map(ToString::to_string);
+        self.status.state = match &outcome {
+            Ok(_) => State::Finished,
+            Err(error) if is_stop(error) => State::Stopped,
+            Err(_) => State::Failed,
+        };
+        if self.status.state == State::Finished {
+            (self.status.updates, self.status.in_vain) = (Some(self.status.update), 0);
+        }
+        self.write();
+        outcome
+    }
+
+    /// Writes the status if its state is new or the last one is some seconds old.
     fn write(&mut self) {
+        self.write_with(StatusWriter::update);
+    }
+
+    fn write_with(&mut self, write: impl Fn(&mut StatusWriter, &Status) -> Result<()>) {
         if self.is_told_by_another || !self.folder.is_dir() {
             return;
         }
@@ -103,7 +172,7 @@ impl Work {
             hours: self.before.hours + hours,
             device_hours: self.before.device_hours + hours,
         };
-        if let Err(error) = self.writer.update(&self.status) {
+        if let Err(error) = write(&mut self.writer, &self.status) {
             warn!("{error}");
             self.is_told_by_another |= error.exit == Exit::Again;
         }
@@ -114,6 +183,10 @@ impl Work {
 mod tests {
     use super::*;
 
+    fn task(folder: &Path) -> Task<'_> {
+        Task { folder, stage: "evaluation", advice: "raise the limit" }
+    }
+
     fn told(folder: &Path) -> Option<Status> {
         status::read(&folder.join("status.json")).unwrap()
     }
@@ -122,8 +195,8 @@ mod tests {
     fn how_it_ended_stands_in_its_folder() {
         let folder = tempfile::tempdir().unwrap();
         let (path, signals) = (folder.path(), Signals::install().unwrap());
-        let failed: Result<()> = tell(path, "evaluation", signals, |work| {
-            work.progress(1, Some(4));
+        let failed: Result<()> = tell(task(path), signals, |work| {
+            work.progress(1, Some(4))?;
             assert_eq!(told(path).unwrap().state, State::Running);
             Err(Error::data("no good"))
         });
@@ -132,10 +205,10 @@ mod tests {
         assert_eq!((status.state, status.update, status.attempt), (State::Failed, 1, 1));
         assert_eq!((status.reason.as_deref(), status.updates), (Some("no good"), Some(4)));
         let stopped: Result<()> =
-            tell(path, "evaluation", signals, |_| Err(Error::new(Exit::Again, "stopped by TERM")));
+            tell(task(path), signals, |_| Err(Error::new(Exit::Again, "stopped by TERM")));
         assert!(stopped.is_err() && told(path).unwrap().state == State::Stopped);
-        tell(path, "evaluation", signals, |work| {
-            work.progress(4, None);
+        tell(task(path), signals, |work| {
+            work.progress(4, None)?;
             Ok(())
         })
         .unwrap();
@@ -148,18 +221,50 @@ mod tests {
     fn nothing_is_made_for_what_fails_and_another_is_not_disturbed() {
         let folder = tempfile::tempdir().unwrap();
         let (path, signals) = (folder.path().join("absent"), Signals::install().unwrap());
-        assert!(
-            tell(&path, "latents", signals, |_| -> Result<()> { Err(Error::data("")) }).is_err()
-        );
+        assert!(tell(task(&path), signals, |_| -> Result<()> { Err(Error::data("")) }).is_err());
         assert!(!path.exists());
-        tell(&path, "latents", signals, |_| crate::publish::create_folder(&path)).unwrap();
+        tell(task(&path), signals, |_| crate::publish::create_folder(&path)).unwrap();
         assert_eq!(told(&path).unwrap().state, State::Finished);
-        tell(&path, "latents", signals, |_| {
-            let second: Result<()> = tell(&path, "latents", signals, |_| Err(Error::data("")));
+        tell(task(&path), signals, |_| {
+            let second: Result<()> = tell(task(&path), signals, |_| Err(Error::data("")));
             assert!(second.is_err() && told(&path).unwrap().state == State::Running);
             Ok(())
         })
         .unwrap();
         assert_eq!(told(&path).unwrap().state, State::Finished);
+    }
+
+    #[test]
+    fn work_that_is_interrupted_each_time_fails_in_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, signals) = (folder.path().join("new"), Signals::install().unwrap());
+        let stopped = |stores: bool| {
+            let outcome: Result<()> = tell(task(&path), signals, |work| {
+                work.progress(1, Some(4))?;
+                if stores {
+                    work.stored();
+                }
+                Err(Error::new(Exit::Again, "stopped by TERM"))
+            });
+            outcome.unwrap_err()
+        };
+        let exits = [false, false, true, false, false, false].map(|stores| stopped(stores).exit);
+        assert_eq!(exits[..5], [Exit::Again; 5]);
+        assert_eq!(exits[5], Exit::Failure, "after three in a row");
+        let status = told(&path).unwrap();
+        assert_eq!(status.state, State::Failed);
+        let reason = status.reason.unwrap();
+        assert!(reason.contains("3 attempts in a row") && reason.contains("raise the limit"));
+        // Started once more, it counts anew. Two that are killed write nothing at their end.
+        assert_eq!(stopped(false).exit, Exit::Again);
+        for in_vain in [2, 3] {
+            let killed = Work::begin(task(&path), signals).unwrap();
+            assert_eq!(killed.status.in_vain, in_vain);
+            drop(killed);
+        }
+        let refused = Work::begin(task(&path), signals).unwrap_err();
+        assert_eq!(refused.exit, Exit::Failure, "{refused}");
+        assert_eq!(told(&path).unwrap().state, State::Failed);
+        assert_eq!(stopped(false).exit, Exit::Again);
     }
 }

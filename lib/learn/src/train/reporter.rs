@@ -102,6 +102,7 @@ impl Reporter {
             attempt,
             reason: None,
             held: false,
+            in_vain: 0,
             time: String::new(),
         };
         status.update(&now)?;

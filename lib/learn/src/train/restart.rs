@@ -296,6 +296,7 @@ fn hold<S: Stage>(
         attempt,
         reason: Some(reason.into()),
         held: true,
+        in_vain: 0,
         time: String::new(),
     })
 }

@@ -1,20 +1,24 @@
-//! A job has itself started again.
+//! A job asks SLURM to start it again.
 //!
-//! SLURM starts a job again only when it is asked to (`scontrol requeue`): a batch script that ends is
-//! done, whatever its status, and before SLURM 24.05 so is one that saves and leaves in the grace of a
-//! preemption. To ask twice, or when SLURM does it by itself too, is harmless.
+//! SLURM starts a job again only on request (`scontrol requeue`): a batch script that ends is done, whatever
+//! its status, and before SLURM 24.05 so is one that saves and leaves within the grace of a preemption.
+//! Asking twice, or when SLURM requeues the job by itself too, is harmless.
 //!
-//! `requeue incomplete` passes over a job that is being ended: without that word, a job that its user
-//! has cancelled would come back. One that its time limit ends is the exception.
+//! `requeue incomplete` skips a job that SLURM is ending, and still succeeds: otherwise a job that its user
+//! cancelled would come back. Whether a request took effect is read from the job's count of restarts. A job
+//! that its time limit ends is the exception: it is requeued without that word.
+//!
+//! The controller may be away for longer than the job has time left. Nothing ends the job meanwhile, so the
+//! request is repeated until the controller answers or SLURM kills this process.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::ask::ask;
 use super::{Answer, Slurm, is_job_id, word_of};
 
-/// How long scontrol may take for one try; by itself it gives up after several of the controller's timeouts.
+/// Time limit of one call of scontrol; by itself it gives up after several of the controller's timeouts.
 const TRY: Duration = Duration::from_secs(120);
-/// Between two tries, at first and at most.
+/// First and longest pause between two requests.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// What is asked for.
@@ -26,87 +30,115 @@ pub enum Asked {
     Held,
 }
 
-/// How it is asked.
+/// A request and how it is repeated.
 pub struct Asking<'a> {
     /// What for.
     pub asked: Asked,
-    /// Whether SLURM is ending the job by itself at present: it was sent TERM.
+    /// Whether SLURM is ending the job at present: it sent TERM.
     pub is_ending: bool,
-    /// Until when a controller that does not answer is asked again.
-    pub until: Instant,
-    /// Called between two tries with what went wrong.
-    pub tell: &'a mut dyn FnMut(&str),
+    /// Called before each repetition with what went wrong and the pause to make; returns whether SLURM has
+    /// begun to end the job.
+    pub wait: &'a mut dyn FnMut(&str, Duration) -> bool,
 }
 
-/// Asks SLURM to start the job of this process again. On success the job is about to be ended: stay until
-/// then. Errors: why it will not be started again, for its user.
+/// Why a request had no effect.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    /// A repetition may succeed.
+    Later(String),
+    /// It never will.
+    Final(String),
+}
+
+/// Asks SLURM to start the job of this process again, until it answers. On success SLURM is about to end the
+/// job: stay until then. Errors: why it will not be started again, for its user.
 pub fn requeue(job: &Slurm, asking: Asking) -> Result<(), String> {
     let id = job.id();
     if !is_job_id(&id) {
         return Err(format!("SLURM_JOB_ID={id:?} is no job id"));
     }
-    let verb = match asking.asked {
-        Asked::Again => "requeue",
-        Asked::Held => "requeuehold",
-    };
-    let over_time = asking.is_ending && is_over_time(&id);
-    if asking.is_ending && !over_time && asking.asked == Asked::Held {
-        // Cancelled, or put back into the queue by its user: then that is what its end comes from.
-        return Err("SLURM is ending it for another reason".into());
-    }
-    let words: &[&str] = if over_time { &[verb, &id] } else { &[verb, "incomplete", &id] };
-    let mut pause = PAUSE.0;
+    let (mut is_ending, mut pause) = (asking.is_ending, PAUSE.0);
     loop {
-        let fault = match ask("scontrol", words, TRY) {
-            Ok(answer) if answer.is_success() => return Ok(()),
-            Ok(answer) => match refusal(&answer.complained) {
-                None => answer.success().err().unwrap_or_default(),
-                Some(Refusal::Pending) => return Ok(()),
-                Some(Refusal::Final(why)) => return Err(why.into()),
-            },
-            Err(fault) if fault.starts_with("scontrol: ") => {
-                return Err(format!(
-                    "{fault} (in a container? then timekeep belongs outside of it)"
-                ));
-            }
-            Err(fault) => fault,
-        };
-        if Instant::now() + pause >= asking.until {
-            return Err(fault);
+        match request(job, &id, asking.asked, is_ending) {
+            Ok(()) => return Ok(()),
+            Err(Refusal::Final(why)) => return Err(why),
+            Err(Refusal::Later(fault)) => is_ending |= (asking.wait)(&fault, pause),
         }
-        (asking.tell)(&fault);
-        std::thread::sleep(pause);
         pause = (2 * pause).min(PAUSE.1);
     }
 }
 
-/// Whether SLURM is ending the job because its time is over.
-fn is_over_time(id: &str) -> bool {
-    let answer = ask("scontrol", &["show", "job", "-o", id], TRY).and_then(Answer::success);
-    answer.is_ok_and(|text| word_of(&text, "Reason") == Some("TimeLimit"))
+/// One request, and whether it took effect.
+fn request(job: &Slurm, id: &str, asked: Asked, is_ending: bool) -> Result<(), Refusal> {
+    let is_over_time = is_ending && word_of(&show(id)?, "Reason") == Some("TimeLimit");
+    let ended = || Refusal::Final("SLURM is ending it for another reason, such as scancel".into());
+    if is_ending && !is_over_time && asked == Asked::Held {
+        return Err(ended());
+    }
+    let verb = match asked {
+        Asked::Again => "requeue",
+        Asked::Held => "requeuehold",
+    };
+    let words: &[&str] = if is_over_time { &[verb, id] } else { &[verb, "incomplete", id] };
+    let answer = scontrol(words)?;
+    if !answer.is_success() {
+        return match meaning(&answer.complained) {
+            Some(Meaning::Requeued) => Ok(()),
+            Some(Meaning::Never(why)) => Err(Refusal::Final(why.into())),
+            None => Err(Refusal::Later(answer.success().err().unwrap_or_default())),
+        };
+    }
+    // A controller that does not tell is taken at its word.
+    let restarts = show(id).ok().and_then(|text| word_of(&text, "Restarts")?.parse::<u32>().ok());
+    match restarts {
+        Some(restarts) if restarts <= job.restart_count && is_ending => Err(ended()),
+        Some(restarts) if restarts <= job.restart_count => {
+            Err(Refusal::Later("SLURM did not requeue the job".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the controller knows of a job.
+fn show(id: &str) -> Result<String, Refusal> {
+    scontrol(&["show", "job", "-o", id])?.success().map_err(Refusal::Later)
+}
+
+fn scontrol(words: &[&str]) -> Result<Answer, Refusal> {
+    ask("scontrol", words, TRY).map_err(|fault| match fault.starts_with("scontrol: ") {
+        true => Refusal::Final(format!("{fault} (in a container? Run timekeep outside of it)")),
+        false => Refusal::Later(fault),
+    })
+}
+
+impl Slurm {
+    /// Whether the controller answers a question about this job.
+    pub fn controller_answers(&self) -> bool {
+        is_job_id(&self.id()) && show(&self.id()).is_ok()
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Refusal {
-    /// It was asked before, by us or by SLURM.
-    Pending,
-    /// It will never be done.
-    Final(&'static str),
+enum Meaning {
+    /// The job was requeued before, by us or by SLURM.
+    Requeued,
+    /// The job will never be requeued.
+    Never(&'static str),
 }
 
-/// What a complaint of scontrol means; nothing for one that may be another the next time. The words are
-/// those of slurm_strerror (SLURM 22.05); others would be asked again until the time is over.
-fn refusal(complained: &str) -> Option<Refusal> {
+/// What scontrol's stderr means; `None` where the next request may succeed. The words are those of
+/// slurm_strerror (SLURM 22.05); after any other the request is repeated.
+fn meaning(complained: &str) -> Option<Meaning> {
     let known = [
-        ("pending execution", Refusal::Pending),
+        ("pending execution", Meaning::Requeued),
         (
             "presently disabled",
-            Refusal::Final("SLURM does not start this job again (--no-requeue, or JobRequeue=0)"),
+            Meaning::Never("SLURM does not start this job again (--no-requeue, or JobRequeue=0)"),
         ),
-        ("Only batch jobs", Refusal::Final("it is no batch job")),
-        ("Invalid job id", Refusal::Final("SLURM does not know the job any more")),
-        ("permission denied", Refusal::Final("the job belongs to another user")),
-        ("already finished", Refusal::Final("the job has ended for SLURM")),
+        ("Only batch jobs", Meaning::Never("it is no batch job")),
+        ("Invalid job id", Meaning::Never("SLURM does not know the job any more")),
+        ("permission denied", Meaning::Never("the job belongs to another user")),
+        ("already finished", Meaning::Never("the job has ended for SLURM")),
     ];
     known.into_iter().find_map(|(words, meaning)| complained.contains(words).then_some(meaning))
 }
@@ -117,11 +149,11 @@ mod tests {
 
     #[test]
     fn complaints_of_scontrol() {
-        let of = |text: &str| refusal(text);
-        assert_eq!(of("Job is pending execution for job 12"), Some(Refusal::Pending));
-        assert_eq!(of("6_2: Job is pending execution"), Some(Refusal::Pending));
+        let of = |text: &str| meaning(text);
+        assert_eq!(of("Job is pending execution for job 12"), Some(Meaning::Requeued));
+        assert_eq!(of("6_2: Job is pending execution"), Some(Meaning::Requeued));
         let disabled = of("Requested operation is presently disabled for job 3");
-        assert!(matches!(disabled, Some(Refusal::Final(why)) if why.contains("--no-requeue")));
+        assert!(matches!(disabled, Some(Meaning::Never(why)) if why.contains("--no-requeue")));
         for later in [
             "slurm_update error: Unable to contact slurm controller (connect failure)",
             "slurm_suspend error: Socket timed out on send/recv operation",

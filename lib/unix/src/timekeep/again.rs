@@ -1,25 +1,26 @@
-//! What follows when the command of a batch job has ended.
+//! What happens to a batch job when its command has ended.
 //!
-//! | status | done |
+//! | status | action |
 //! |---|---|
-//! | 0 | nothing: the job is done, and `afterok` goes on |
-//! | 75 | SLURM is asked to start the job again; we stay until it ends us, so that no later line of the script runs |
-//! | 143 | the same: TERM ended a program that does not listen to it, as in the grace of a preemption |
-//! | these, started too often | as on a failure |
-//! | any other | the job ends with it or, with [`OnFailure::Hold`], is kept in the queue: dependents keep waiting |
+//! | 0 | none: the job is done, and `afterok` dependents start |
+//! | 75 | ask SLURM to start the job again; stay until it ends us, so that no later line of the script runs |
+//! | 143 | the same: TERM ended a program without a handler, as in the grace of a preemption |
+//! | 254 of srun | srun could not start a step: run it again, then requeue the job, or hold it ([`NO_STEP`]) |
+//! | 75 or 143, restarted too often | as for a failure |
+//! | any other | the job ends with it or, with [`OnFailure::Hold`], stays in the queue: dependents keep waiting |
 //!
-//! SLURM can be asked only where its commands are: not in a container. There the status is left to whoever
-//! started the container.
+//! SLURM can be asked only where its commands are installed: not in a container. There the status is left to
+//! whoever started the container.
 
 use std::os::unix::process::parent_id;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::SIGTERM;
 
 use super::Ended;
-use crate::budget::Budget;
+use super::group::NO_STEP;
 use crate::slurm::{Asked, Asking, Slurm, requeue};
 use crate::{Exit, note, warn};
 
@@ -55,55 +56,119 @@ pub struct Then {
 /// Status of a command that TERM ended.
 const ENDED_BY_TERM: u8 = 128 + SIGTERM as u8;
 
-/// How long a controller without an answer is asked, in a job without a limit.
-const PATIENCE: Duration = Duration::from_secs(1800);
+/// How often srun is run again after it could not start a step although the controller answers.
+const STEP_TRIES: u32 = 3;
 
-/// Does what follows. Whether SLURM is about to end the job, because it was asked to.
-pub(super) fn follow(then: &Then, status: u8, budget: &Budget, is_ending: bool) -> bool {
-    let wanted = status != Exit::Done as u8;
+/// How a command ended, for its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done,
+    /// It is to run again.
+    Again,
+    /// srun could not start a step.
+    NoStep,
+    Failed,
+}
+
+impl Outcome {
+    pub fn of(status: u8, is_srun: bool) -> Self {
+        match status {
+            status if status == Exit::Done as u8 => Self::Done,
+            status if status == Exit::Again as u8 => Self::Again,
+            ENDED_BY_TERM => Self::Again,
+            NO_STEP if is_srun => Self::NoStep,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// Whether to run srun again now, after its `tries`th end: where it could not start a step although the
+/// controller answers. Waits for a moment before, in which a signal may come.
+pub(super) fn runs_again(outcome: Outcome, tries: u32, events: &Receiver<i32>) -> bool {
+    let job = Slurm::from_environment().filter(|_| outcome == Outcome::NoStep);
+    if tries >= STEP_TRIES || !job.is_some_and(|job| job.controller_answers()) {
+        return false;
+    }
+    let pause = Duration::from_secs(u64::from(tries));
+    note!("srun could not start a step; running it again in {} s", pause.as_secs());
+    !got_term_within(pause, events)
+}
+
+/// Whether TERM comes within this time.
+fn got_term_within(time: Duration, events: &Receiver<i32>) -> bool {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match events.recv_timeout(left) {
+            Ok(SIGTERM) => return true,
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout) => return false,
+            // The thread cannot end while we hold its receiver.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(left),
+        }
+    }
+}
+
+/// Asks SLURM for what follows, until it answers. Returns whether SLURM is about to end the job for it.
+pub(super) fn follow(
+    then: &Then,
+    mut outcome: Outcome,
+    is_ending: bool,
+    events: &Receiver<i32>,
+) -> bool {
+    let wanted = outcome != Outcome::Done;
     let job = Slurm::from_environment().filter(|job| wanted && job.is_batch_script);
     let Some(job) = job else { return false };
-    let Some(asked) = wanted_of(then, status, &job) else { return false };
-    let until = Instant::now() + budget.left().unwrap_or(PATIENCE).max(Duration::from_secs(1));
+    if outcome == Outcome::NoStep && !job.controller_answers() {
+        outcome = Outcome::Again;
+    }
+    let Some(asked) = wanted_of(then, outcome, &job) else { return false };
     let id = job.id();
-    let mut tell = |fault: &str| warn!("{fault}; asking again");
-    match requeue(&job, Asking { asked, is_ending, until, tell: &mut tell }) {
+    let mut told = String::new();
+    let mut wait = |fault: &str, pause: Duration| {
+        if told != fault {
+            warn!("{fault}; asking again until SLURM answers or ends the job");
+            told = fault.into();
+        }
+        got_term_within(pause, events)
+    };
+    match requeue(&job, Asking { asked, is_ending, wait: &mut wait }) {
         Ok(()) if asked == Asked::Again => {
-            note!("job {id} is started again by SLURM (restart {})", job.restart_count + 1);
+            note!("SLURM will start job {id} again (restart {})", job.restart_count + 1);
             true
         }
         Ok(()) => {
             note!(
-                "job {id} is held: mend the cause, then `scontrol release {id}`, or `scancel {id}`"
+                "job {id} is held: fix the cause, then `scontrol release {id}`, or `scancel {id}`"
             );
             true
         }
         Err(why) => {
-            warn!("job {id} was not put back into the queue: {why}");
-            if status == Exit::Again as u8 {
-                note!(
-                    "status {status}: the same job, submitted again, goes on where this one stopped"
-                );
+            warn!("job {id} is not put back into the queue: {why}");
+            if outcome == Outcome::Again {
+                note!("submit the same job again to resume");
             }
             false
         }
     }
 }
 
-/// What SLURM is to be asked for, if anything.
-fn wanted_of(then: &Then, status: u8, job: &Slurm) -> Option<Asked> {
-    if status == Exit::Again as u8 || status == ENDED_BY_TERM {
-        if then.requeue == Requeue::Never {
-            return None;
-        }
-        if job.restart_count < then.max_restarts {
-            return Some(Asked::Again);
-        }
-        warn!(
-            "job {} was started again {} times and is not started again (--max-restarts)",
+/// What to ask of SLURM, if anything.
+fn wanted_of(then: &Then, outcome: Outcome, job: &Slurm) -> Option<Asked> {
+    if then.requeue == Requeue::Never && outcome != Outcome::Failed {
+        return None;
+    }
+    match outcome {
+        Outcome::Done => return None,
+        Outcome::Again if job.restart_count < then.max_restarts => return Some(Asked::Again),
+        Outcome::Again => warn!(
+            "SLURM has restarted job {} {} times; it is not started again (--max-restarts)",
             job.id(),
             job.restart_count
-        );
+        ),
+        // As SLURM does with a batch script that it cannot launch.
+        Outcome::NoStep => return Some(Asked::Held),
+        Outcome::Failed => {}
     }
     (then.on_failure == OnFailure::Hold).then_some(Asked::Held)
 }
@@ -160,15 +225,19 @@ mod tests {
             (plain, 143, 0, Some(Asked::Again)),
             (plain, 138, 0, None),
             (plain, 1, 0, None),
+            (plain, NO_STEP, 5, Some(Asked::Held)),
             (hold, 75, 1, Some(Asked::Again)),
             (hold, 75, 2, Some(Asked::Held)),
             (hold, 1, 0, Some(Asked::Held)),
-            (hold, 137, 0, Some(Asked::Held)),
+            (hold, 139, 0, Some(Asked::Held)),
             (never, 75, 0, None),
             (never, 78, 0, Some(Asked::Held)),
+            (never, NO_STEP, 0, None),
         ];
         for (then, status, restarts, asked) in cases {
-            assert_eq!(wanted_of(&then, status, &job(restarts)), asked, "{then:?} {status}");
+            let outcome = Outcome::of(status, true);
+            assert_eq!(wanted_of(&then, outcome, &job(restarts)), asked, "{then:?} {status}");
         }
+        assert_eq!(Outcome::of(NO_STEP, false), Outcome::Failed, "not srun's own status");
     }
 }

@@ -23,9 +23,17 @@ pub const PASSED_ON: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGC
 const LAUNCHERS: [&str; 7] =
     ["srun", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.openmpi", "mpiexec.hydra", "orterun"];
 
+/// Exit status of an srun that could not start a step, as when the controller is away. By itself it is 1, as
+/// of a program that failed.
+pub const NO_STEP: u8 = 254;
+/// Sets that status: srun(1).
+const SRUN_ERROR_VARIABLE: &str = "SLURM_EXIT_ERROR";
+
 /// The running group.
 pub struct Group {
     leader: Pid,
+    /// Whether the command is srun.
+    pub is_srun: bool,
     /// Whether it starts the tasks of a step and stands before them ([`LAUNCHERS`]).
     pub is_launcher: bool,
 }
@@ -36,17 +44,21 @@ impl Group {
     pub fn start(words: &[OsString], variable: Option<(&str, String)>) -> io::Result<Self> {
         // Orphans of the command become our children, so that we can wait for them.
         set_child_subreaper(Some(getpid()))?;
+        let name = Path::new(&words[0]).file_name();
+        let is_srun = name == Some(OsStr::new("srun"));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).envs(variable).process_group(0);
+        if is_srun {
+            command.env(SRUN_ERROR_VARIABLE, NO_STEP.to_string());
+        }
         if io::stdin().is_terminal() {
             command.stdin(Stdio::null());
         }
         let child = command.spawn()?; // reaped by `reap`, with all the others
         let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let leader = id.ok_or_else(|| io::Error::other("a process without an id"))?;
-        let name = Path::new(&words[0]).file_name();
         let is_launcher = LAUNCHERS.iter().any(|launcher| name == Some(OsStr::new(launcher)));
-        Ok(Self { leader, is_launcher })
+        Ok(Self { leader, is_srun, is_launcher })
     }
 
     /// Sends a signal to all of the group; one that is gone needs none.

@@ -34,6 +34,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT};
 use crate::budget::{Budget, END_TIME_VARIABLE, round};
 use crate::time::{format_duration, unix_seconds};
 use crate::{Error, Exit, Result, note, signal, warn};
+use again::Outcome;
 pub use again::{OnFailure, Requeue, Then};
 use group::Group;
 pub use group::parse_warn_signal;
@@ -126,7 +127,8 @@ pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8>
         limit_source: end.map(|end| end.source),
         command: plan.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
     };
-    let group = match Group::start(&plan.command, environment) {
+    let start_group = || Group::start(&plan.command, environment.clone());
+    let group = match start_group() {
         Ok(group) => group,
         Err(cause) => {
             let name = Path::new(&plan.command[0]).display();
@@ -134,17 +136,27 @@ pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8>
             let missing = cause.kind() == std::io::ErrorKind::NotFound;
             let ended = ended(Cause::Itself, if missing { 127 } else { 126 }, None);
             report(&ended)?;
-            let follow = again::follow(&plan.then, ended.status, &budget, false);
+            let follow = again::follow(&plan.then, Outcome::Failed, false, &events);
             return Ok(again::end(follow, &ended, &events, shell));
         }
     };
     let mut watch = Watch::new(plan, events, group, budget);
-    let (status, signal) = watch.until_child_ended()?;
-    let ended = ended(watch.cause, status, signal);
-    note!("{ended}");
-    watch.until_group_gone()?;
+    let mut tries = 0;
+    let (ended, outcome) = loop {
+        let (status, signal) = watch.until_child_ended()?;
+        let ended = ended(watch.cause, status, signal);
+        note!("{ended}");
+        watch.until_group_gone()?;
+        let outcome = Outcome::of(status, watch.group.is_srun);
+        tries += 1;
+        if !again::runs_again(outcome, tries, &watch.events) {
+            break (ended, outcome);
+        }
+        let group = start_group();
+        watch.again(group.map_err(|cause| Error::new(Exit::Failure, format!("srun: {cause}")))?);
+    };
     report(&ended)?;
-    let follow = again::follow(&plan.then, status, &watch.budget, watch.got_term);
+    let follow = again::follow(&plan.then, outcome, watch.got_term, &watch.events);
     Ok(again::end(follow, &ended, &watch.events, shell))
 }
 

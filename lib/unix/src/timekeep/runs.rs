@@ -190,6 +190,7 @@ mod tests {
             attempt: 3,
             reason: Some("signal SIGUSR1".into()),
             held: false,
+            in_vain: 0,
             time: String::new(),
         }
     }

@@ -31,11 +31,11 @@ struct Step {
 /// The command at work.
 pub(super) struct Watch<'a> {
     plan: &'a Plan,
-    group: Group,
+    pub group: Group,
     /// Signals that came.
     pub events: Receiver<i32>,
     /// The limits as they are known.
-    pub budget: Budget,
+    budget: Budget,
     /// Why the command ends.
     pub cause: Cause,
     began: Instant,
@@ -49,6 +49,12 @@ impl<'a> Watch<'a> {
     pub fn new(plan: &'a Plan, events: Receiver<i32>, group: Group, budget: Budget) -> Self {
         let (began, early) = (Instant::now(), Vec::new());
         Self { plan, group, events, budget, cause: Cause::Itself, began, early, got_term: false }
+    }
+
+    /// The same command once more.
+    pub fn again(&mut self, group: Group) {
+        (self.group, self.began) = (group, Instant::now());
+        self.early.clear();
     }
 
     /// Passes signals on and keeps the time until the command itself has ended.
