@@ -133,8 +133,8 @@ pub struct Part {
 
 pub(crate) const FORMAT: &str = "longhaul-split";
 pub(crate) const VERSION: u32 = 1;
-/// Largest manifest, in bytes.
-const MAX_BYTES: u64 = 256 << 20;
+/// Largest manifest, in bytes: some eight million trajectories.
+const MAX_BYTES: u64 = 64 << 20;
 
 impl Split {
     /// Reads a manifest; the second value is the BLAKE3 of its bytes, its identity.
@@ -159,6 +159,23 @@ impl Split {
             if let Some(beyond) = part.samples.iter().find(|&&s| s >= source.trajectories) {
                 return Err(bad(format!(
                     "trajectory {beyond} of {}, which has {}",
+                    source.path.display(),
+                    source.trajectories
+                )));
+            }
+        }
+        // Nothing that follows takes time or memory for one trajectory named many times.
+        for name in SplitName::ALL {
+            let mut named = vec![0usize; split.files.len()];
+            for part in split.parts(name) {
+                named[part.file] = named[part.file].saturating_add(part.samples.len());
+            }
+            let counts = named.into_iter().zip(&split.files);
+            if let Some((count, source)) =
+                counts.into_iter().find(|(n, file)| *n > file.trajectories)
+            {
+                return Err(bad(format!(
+                    "{name} names {count} trajectories of {}, which has {}",
                     source.path.display(),
                     source.trajectories
                 )));
