@@ -144,7 +144,7 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    unix::cli::main::<Args>(run)
+    data::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(run))
 }
 
 /// What a signal leaves behind: files are written when everything was measured.

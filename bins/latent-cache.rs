@@ -105,9 +105,11 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    unix::cli::main::<Args>(|args| match args.verb {
-        Verb::Make(make_args) => make(&make_args),
-        Verb::Verify { folders, output } => verify(&folders, output),
+    data::field::serve_if_asked().unwrap_or_else(|| {
+        unix::cli::main::<Args>(|args| match args.verb {
+            Verb::Make(make_args) => make(&make_args),
+            Verb::Verify { folders, output } => verify(&folders, output),
+        })
     })
 }
 

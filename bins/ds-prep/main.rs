@@ -159,7 +159,7 @@ struct Divide {
 }
 
 fn main() -> ExitCode {
-    unix::cli::main::<Args>(run)
+    data::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(run))
 }
 
 fn run(args: Args) -> Result<Exit> {
