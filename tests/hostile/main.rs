@@ -5,6 +5,7 @@ mod common;
 
 mod arrays;
 mod checkpoints;
+mod flips;
 mod fuzz;
 mod inputs;
 mod limits;
