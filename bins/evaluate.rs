@@ -61,8 +61,8 @@ struct Args {
     /// Where to compute: auto (a GPU where there is one, else the CPU), cpu, cuda, cuda:N, emu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Wanted,
-    /// Threads; one for each processor when absent
-    #[arg(long, value_name = "N")]
+    /// Number of threads, at most 1024; one for each processor by default
+    #[arg(long, value_parser = unix::cli::threads, value_name = "N")]
     threads: Option<usize>,
     /// Folder for metrics.json, metrics.csv and pictures/
     #[arg(short = 'o', long = "to", value_name = "DIR")]
@@ -146,7 +146,7 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    unix::cli::main::<Args>(run)
+    data::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(run))
 }
 
 /// What to do when it is interrupted each time.

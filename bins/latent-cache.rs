@@ -60,8 +60,8 @@ struct Make {
     /// Where to compute: auto (a GPU where there is one, else the CPU), cpu, cuda, cuda:N, emu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Wanted,
-    /// Threads; one for each processor when absent
-    #[arg(long, value_name = "N")]
+    /// Number of threads, at most 1024; one for each processor by default
+    #[arg(long, value_parser = unix::cli::threads, value_name = "N")]
     threads: Option<usize>,
     /// Weights of the codec: ema, their average where there is one, or raw
     #[arg(long, default_value_t)]
@@ -107,9 +107,11 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    unix::cli::main::<Args>(|args| match args.verb {
-        Verb::Make(make_args) => make(&make_args),
-        Verb::Verify { folders, output } => verify(&folders, output),
+    data::field::serve_if_asked().unwrap_or_else(|| {
+        unix::cli::main::<Args>(|args| match args.verb {
+            Verb::Make(make_args) => make(&make_args),
+            Verb::Verify { folders, output } => verify(&folders, output),
+        })
     })
 }
 

@@ -181,7 +181,7 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    unix::cli::main::<Args>(body)
+    data::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(body))
 }
 
 fn body(args: Args) -> Result<Exit> {

@@ -71,8 +71,8 @@ pub struct Import {
     /// 1 GiB unless given
     #[arg(long, value_name = "NUMBER")]
     shard: Option<usize>,
-    /// Threads; all that there are when not given
-    #[arg(long)]
+    /// Number of threads, at most 1024; one for each processor by default
+    #[arg(long, value_parser = unix::cli::threads)]
     threads: Option<usize>,
     #[command(flatten)]
     output: Output,

@@ -120,8 +120,8 @@ struct Gen {
     /// Number of the first trajectory: files with other numbers continue each other
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     first: u64,
-    /// Threads; all that there are when not given. The numbers do not depend on them
-    #[arg(long)]
+    /// Number of threads, at most 1024; one for each processor by default. Results do not depend on it
+    #[arg(long, value_parser = unix::cli::threads)]
     threads: Option<usize>,
     /// Folder of the files, which must not be there yet
     #[arg(short = 'o', long = "output", value_name = "FOLDER")]
@@ -163,7 +163,7 @@ struct Divide {
 }
 
 fn main() -> ExitCode {
-    unix::cli::main::<Args>(run)
+    data::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(run))
 }
 
 fn run(args: Args) -> Result<Exit> {

@@ -62,6 +62,21 @@ FILES
   that open a manifest refuse the same contradictions.
   stats.json holds count, mean, standard deviation, range and root mean square of the training split.
 
+LIMITS
+  Nothing in a file is trusted. Lengths that a file declares are compared with its size, with the memory
+  that is available (four frames must fit) and with these limits before memory is allocated:
+    trajectories of a file            16,777,216
+    numbers of a coordinate           16,777,216, also values of a coordinate's column in a table
+    chunk of HDF5 or Zarr             256 MiB; Zarr's are also refused when larger than their shape allows
+    row of a table                    1 MiB
+    manifest                          64 MiB; it names at most all trajectories of a file in each split
+    --threads                         1024
+  Only regular files are opened. HDF5 files are read in a process of their own, which the program starts and
+  which ends with it: when the HDF5 library crashes on a damaged file, or takes more than 20 seconds of CPU
+  time for one question (and one more for each MiB of numbers) or 2 GiB of memory, that is an error about the
+  file. External links, external storage and virtual datasets of HDF5 are not followed; copy their data into
+  the file, for example with `h5copy -f ext`.
+
 EXIT STATUS
   0   The work is done; check and audit found no fault.
   2   The command line is wrong.

@@ -5,8 +5,10 @@ mod common;
 
 mod arrays;
 mod checkpoints;
+mod flips;
 mod fuzz;
 mod inputs;
+mod limits;
 mod mutate;
 mod secrets;
 mod targets;

@@ -123,13 +123,16 @@ pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
             field.trajectories()
         )));
     }
-    let mut values = vec![0.0; field.shape().trajectory_len()];
-    field.read(trajectory, &mut values)?;
-    let of_frame = |(frame, values): (usize, &[f32])| {
-        let t = field.t().get(frame).copied();
-        Some(FrameRecord { frame, t, statistics: Statistics::of(values)? })
-    };
-    Ok(values.chunks_exact(field.shape().frame_len()).enumerate().filter_map(of_frame).collect())
+    let mut values = vec![0.0; field.shape().frame_len()];
+    (0..field.shape().frames)
+        .map(|frame| {
+            field.read_frames(trajectory, frame..frame + 1, &mut values)?;
+            let t = field.t().get(frame).copied();
+            let statistics = Statistics::of(&values);
+            Ok(statistics.map(|statistics| FrameRecord { frame, t, statistics }))
+        })
+        .filter_map(Result::transpose)
+        .collect()
 }
 
 /// A file in full: its record, parameter, attributes and the ends of its coordinates; or an index of shards.

@@ -169,8 +169,8 @@ pub struct Part {
 
 pub(crate) const FORMAT: &str = "longhaul-split";
 pub(crate) const VERSION: u32 = 1;
-/// Largest manifest, in bytes.
-const MAX_BYTES: u64 = 256 << 20;
+/// Largest manifest, in bytes: some eight million trajectories.
+const MAX_BYTES: u64 = 64 << 20;
 
 impl Split {
     /// Reads a manifest; the second value is the BLAKE3 of its bytes, its identity.

@@ -24,6 +24,17 @@ pub struct Output {
     pub json: bool,
 }
 
+/// Most threads of a program: more than any machine has. Far more would take minutes to start and to stop.
+pub const MAX_THREADS: usize = 1024;
+
+/// Parses the value of `--threads`.
+pub fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(threads @ 1..=MAX_THREADS) => Ok(threads),
+        _ => Err(format!("a number from 1 to {MAX_THREADS} is needed")),
+    }
+}
+
 /// Who is running: for messages and for `env.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {

@@ -15,6 +15,7 @@ pub mod inputs;
 pub mod lease;
 pub mod log;
 pub mod man;
+pub mod memory;
 pub mod out;
 pub mod progress;
 pub mod publish;

@@ -5,7 +5,10 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::{Error, Result};
 
@@ -37,6 +40,20 @@ pub fn require_file(path: &Path) -> Result<u64> {
         false if found.is_dir() => Err(Error::open(path, "it is a folder; a file is wanted")),
         false => Err(Error::open(path, "no regular file")),
     }
+}
+
+/// Opens a file or a pipe without waiting for a pipe's writer: a pipe that has none reads as empty.
+///
+/// Errors: 66.
+pub fn open_pipe(path: &Path) -> Result<File> {
+    let nonblocking = OFlags::NONBLOCK;
+    let mut options = File::options();
+    let opened = options.read(true).custom_flags(nonblocking.bits() as i32).open(path);
+    let file = opened.map_err(|cause| Error::open(path, cause))?;
+    // From a writer that has the pipe open everything is read, however slow it is.
+    let flags = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags - nonblocking));
+    flags.map_err(|cause| Error::open(path, cause))?;
+    Ok(file)
 }
 
 /// The file of a name that was read from a file, in the folder of that file: none for a name that

@@ -2,14 +2,14 @@
 
 use super::axes::{Axes, Axis};
 use super::element::{Element, narrow};
+use super::hdf5_file::{Dataset, Stored};
 use super::mapped::MappedFile;
 use super::source::{Source, bad};
-use super::zarr::Chunks;
-use hdf5::{Hyperslab, SliceOrIndex};
-use ndarray::IxDyn;
+use super::zarr::{Chunks, MAX_CHUNK};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use unix::space::human_bytes;
 use unix::{Error, Result};
 
 /// So many numbers a byte that is stored holds at most, whatever the filters of HDF5.
@@ -34,7 +34,7 @@ pub(super) enum Place {
     /// In one piece of a file, the last dimension fastest, or the first (`fortran`).
     File { file: Arc<MappedFile>, offset: u64, element: Element, fortran: bool },
     /// Wherever HDF5 finds it.
-    Library { dataset: hdf5::Dataset },
+    Library(Stored),
     /// In files of their own.
     Chunks(Chunks),
 }
@@ -50,11 +50,8 @@ enum Store {
         /// Whether frames lie as they are handed out.
         in_order: bool,
     },
-    /// Anything HDF5 can convert to f32; `wide` when that can be too small.
-    Library {
-        dataset: hdf5::Dataset,
-        wide: bool,
-    },
+    /// Anything HDF5 can convert to f32.
+    Library(Stored),
     Chunks(Chunks),
 }
 
@@ -85,15 +82,21 @@ impl Array {
             return Err(bad(format!("is empty, {dims:?}")));
         }
         let store = match place {
-            Place::Library { dataset } => {
-                let stored = dataset.storage_size();
-                if (numbers as u64) > stored.saturating_mul(MOST_PACKED) {
+            Place::Library(stored) => {
+                let Dataset { stored: bytes, size, chunk, .. } = &stored.form;
+                let chunk = chunk.iter().flatten().try_fold(*size, |n, dim| n.checked_mul(*dim));
+                if chunk.is_none_or(|chunk| chunk > MAX_CHUNK) {
                     return Err(bad(format!(
-                        "{dims:?} was never written: {stored} bytes are stored of it"
+                        "has chunks of more than {}, the most that is read; store it in smaller chunks",
+                        human_bytes(MAX_CHUNK as u64)
                     )));
                 }
-                let wide = dataset.dtype().is_ok_and(|dtype| dtype.size() > 4);
-                Store::Library { dataset, wide }
+                if (numbers as u64) > bytes.saturating_mul(MOST_PACKED) {
+                    return Err(bad(format!(
+                        "{dims:?} was never written: {bytes} bytes are stored of it"
+                    )));
+                }
+                Store::Library(stored)
             }
             Place::Chunks(chunks) => Store::Chunks(chunks),
             Place::File { file, offset, element, fortran } => {
@@ -141,11 +144,9 @@ impl Array {
         match &self.store {
             Store::Mapped { .. } if self.is_direct() => "direct",
             Store::Mapped { .. } => "converted",
-            Store::Library { dataset, .. } => match dataset.dcpl() {
-                Ok(creation) if !creation.filters().is_empty() => "packed chunks",
-                _ if dataset.is_chunked() => "chunks",
-                _ => "converted",
-            },
+            Store::Library(stored) if stored.form.is_packed => "packed chunks",
+            Store::Library(stored) if stored.form.chunk.is_some() => "chunks",
+            Store::Library(_) => "converted",
             Store::Chunks(chunks) if chunks.is_packed() => "packed chunks",
             Store::Chunks(_) => "chunks",
         }
@@ -155,9 +156,7 @@ impl Array {
     /// and each costs at least what [`A_CHUNK`] bytes cost. 1 in one piece.
     pub fn read_cost(&self) -> f64 {
         let (chunk, size) = match &self.store {
-            Store::Library { dataset, .. } => {
-                (dataset.chunk(), dataset.dtype().map_or(4, |dtype| dtype.size()))
-            }
+            Store::Library(stored) => (stored.form.chunk.clone(), stored.form.size),
             Store::Chunks(chunks) => (Some(chunks.shape().to_vec()), chunks.element_size()),
             Store::Mapped { .. } => (None, 4),
         };
@@ -231,25 +230,13 @@ impl Array {
                     });
                 })?;
             }
-            Store::Library { dataset, wide } => {
-                let selection: Vec<SliceOrIndex> = ranges.into_iter().map(Into::into).collect();
-                let selection = Hyperslab::from(selection);
-                let bad = |cause| Error::io(&self.path, cause);
-                let values = dataset.read_slice::<f32, _, IxDyn>(selection.clone()).map_err(bad)?;
-                if *wide && values.iter().any(|value| value.is_infinite()) {
-                    let exact = dataset.read_slice::<f64, _, IxDyn>(selection).map_err(bad)?;
-                    for value in &exact {
-                        narrow(*value, beyond);
-                    }
-                }
-                let values = values.permuted_axes(order);
-                out.iter_mut().zip(values.iter()).for_each(|(out, value)| *out = *value);
+            Store::Library(stored) => {
+                let values = stored.read(&ranges, beyond)?;
+                permute(&values, &ranges, &order, out);
             }
             Store::Chunks(chunks) => {
                 let values = chunks.read(&ranges, beyond)?;
-                let sizes: Vec<usize> = ranges.iter().map(Range::len).collect();
-                let whole: Vec<Range<usize>> = sizes.iter().map(|n| 0..*n).collect();
-                gather(&whole, &distances(&sizes, 1, false), &order, out, |at| values[at]);
+                permute(&values, &ranges, &order, out);
             }
         }
         Ok(())
@@ -266,6 +253,14 @@ pub(super) fn distances(dims: &[usize], unit: usize, fortran: bool) -> Vec<usize
         distance *= dims[place];
     }
     strides
+}
+
+/// Fills `out` with the numbers of `ranges`, the dimension `order[0]` slowest, from `values`, where the last
+/// is fastest.
+fn permute(values: &[f32], ranges: &[Range<usize>], order: &[usize], out: &mut [f32]) {
+    let sizes: Vec<usize> = ranges.iter().map(Range::len).collect();
+    let whole: Vec<Range<usize>> = sizes.iter().map(|n| 0..*n).collect();
+    gather(&whole, &distances(&sizes, 1, false), order, out, |at| values[at]);
 }
 
 /// Fills `out` with what `value` finds at the places of `ranges`, the dimension `order[0]` slowest.

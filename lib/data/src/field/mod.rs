@@ -25,6 +25,7 @@ mod table;
 mod zarr;
 
 pub use axes::{Axes, Axis};
+pub use hdf5_file::serve_if_asked;
 pub use layout::{Layout, Part};
 pub use recognise::Reading;
 pub use regimes::{Regime, describe as describe_regimes};
@@ -39,6 +40,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use unix::{Error, Result};
+
+/// Most trajectories of a file.
+const MAX_TRAJECTORIES: usize = 1 << 24;
 
 /// The trajectories of one file, opened but not read. Shared by threads.
 #[derive(Debug)]
@@ -82,7 +86,10 @@ enum Place {
 
 /// Everything that a file says of itself. Errors: as [`Field::open`].
 pub(crate) fn attributes_of(path: &Path) -> Result<Map<String, Value>> {
-    Ok(source::open(path, true)?.all_attributes())
+    let file = source::open(path, true)?;
+    let all = file.all_attributes();
+    file.check()?;
+    Ok(all)
 }
 
 impl Field {
@@ -97,11 +104,17 @@ impl Field {
     /// As [`open`](Self::open), for who knows more than the file says.
     pub fn open_as(path: &Path, reading: &Reading) -> Result<Self> {
         let file: Arc<dyn Source> = source::open(path, reading.fill_missing)?.into();
-        let found = recognise(&*file, reading)?;
+        let field = Self::of(path, &file, reading);
+        file.check()?;
+        field
+    }
+
+    fn of(path: &Path, file: &Arc<dyn Source>, reading: &Reading) -> Result<Self> {
+        let found = recognise(&**file, reading)?;
         let group = found.groups.first().cloned();
         let dataset = found.parts.last().map(|part| part.name.clone());
         let places: Vec<String> = group.into_iter().chain(dataset).collect();
-        let parameter = source::parameter(&*file, &places);
+        let parameter = source::parameter(&**file, &places);
         let mut components = Vec::with_capacity(found.parts.len());
         for Part { name, axes, channels } in found.parts {
             let is_static = axes.place(Axis::Time).is_none();
@@ -117,8 +130,8 @@ impl Field {
             };
             components.push(Component { channels, is_static, place });
         }
-        let shape = shape_of(&*file, &components, found.channels.len())?;
-        let lists = regimes::lists(&*file, shape.trajectories)?;
+        let shape = shape_of(&**file, &components, found.channels.len())?;
+        let lists = regimes::lists(&**file, shape.trajectories)?;
         let parameter = regimes::with_lists(&lists, 0, parameter);
         Ok(Self {
             path: path.to_path_buf(),
@@ -322,10 +335,13 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
         }
     }
     let shape = Shape { trajectories, frames, grid, channels };
-    let mut numbers = [frames, channels, 4].into_iter().chain(shape.grid.iter().copied());
-    let bytes = numbers.try_fold(1usize, |size, n| size.checked_mul(n));
-    match bytes.and_then(|bytes| bytes.checked_mul(trajectories.max(1))) {
-        Some(bytes) if bytes <= isize::MAX as usize => Ok(shape),
-        _ => Err(bad(file, format!("{shape:?} is too large"))),
+    if shape.bytes().is_none() || trajectories > MAX_TRAJECTORIES {
+        let what =
+            format!("{shape:?} is too large; at most {MAX_TRAJECTORIES} trajectories are read");
+        return Err(bad(file, what));
     }
+    // Whoever reads it holds a frame at least, and as much again on the way from the file.
+    let what = format!("{}: reading frames of {:?}", file.path().display(), shape.grid);
+    unix::memory::ensure(&what, (shape.frame_len() as u64).checked_mul(4 * 4))?;
+    Ok(shape)
 }

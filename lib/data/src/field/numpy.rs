@@ -10,13 +10,13 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use unix::{Error, Result};
+use unix::{Context, Error, Result};
 use zip::{CompressionMethod, ZipArchive};
 
 /// Largest header, in bytes.
 const MAX_HEADER: u64 = 1 << 20;
-/// Largest array of numbers that is read as a whole: coordinates, parameters.
-const MAX_SMALL: usize = 1 << 24;
+/// Deflate makes at most 1032 bytes of one.
+const MOST_PACKED: u64 = 1100;
 /// Most members of an archive.
 const MAX_MEMBERS: usize = 10_000;
 
@@ -72,10 +72,19 @@ impl NumpyFile {
         // No more than the header says; what is less is found to be truncated.
         let sizes = member.shape.iter().try_fold(element.size(), |n, dim| n.checked_mul(*dim));
         let most = sizes.and_then(|size| offset.checked_add(size as u64)).unwrap_or(offset);
+        let temporary = std::env::temp_dir().join(&member.name);
+        unix::space::ensure_space(&temporary, most).context(|| self.path.display())?;
         let unpack = || -> io::Result<File> {
             let mut archive = ZipArchive::new(BufReader::new(self.file.file()))?;
             let mut unpacked = tempfile::tempfile()?;
-            io::copy(&mut archive.by_index(index)?.take(most), &mut unpacked)?;
+            let packed = archive.by_index(index)?;
+            if most / MOST_PACKED > packed.compressed_size() {
+                return Err(io::Error::other(format!(
+                    "{most} bytes from {}",
+                    packed.compressed_size()
+                )));
+            }
+            io::copy(&mut packed.take(most), &mut unpacked)?;
             Ok(unpacked)
         };
         let file = unpack().map_err(|cause| {
@@ -107,10 +116,7 @@ impl Source for NumpyFile {
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         let bad = |what: &str| bad(self, format!("`{name}` {what}"));
         let member = self.member(name).ok_or_else(|| bad("is not there"))?;
-        let sizes = member.shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
-        let Some(count) = sizes.filter(|count| *count <= MAX_SMALL) else {
-            return Err(bad("is too large"));
-        };
+        let count: usize = member.shape.iter().product();
         let Place::File { file, offset, element, .. } = self.place(member)? else {
             return Err(bad("is not in a file"));
         };

@@ -3,7 +3,7 @@
 use super::axes::{Axes, Axis};
 use super::coordinates;
 use super::layout::{Layout, Part};
-use super::source::{Source, bad, contents};
+use super::source::{self, Source, bad, contents};
 use unix::Result;
 
 /// What the user knows better than the file. Everything may be left open.
@@ -61,7 +61,7 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
         (_, axis) => format!("{}-coordinate", axis.letter()),
     };
     let numbers = |axis: Axis| match file.shape(&name(axis)) {
-        Some(_) => file.numbers(&name(axis)),
+        Some(_) => source::numbers(file, &name(axis)),
         None => Ok(Vec::new()),
     };
     let mut coordinates =

@@ -31,7 +31,7 @@ pub(super) fn lists(file: &dyn Source, trajectories: usize) -> Result<Vec<List>>
             && file.shape(name).is_some_and(one_each)
     };
     let names = file.names().into_iter().filter(is_list);
-    names.map(|name| Ok((name.to_ascii_lowercase(), file.numbers(&name)?))).collect()
+    names.map(|name| Ok((name.to_ascii_lowercase(), source::numbers(file, &name)?))).collect()
 }
 
 /// The parameters of one trajectory: what lists say of it, and what is said of all.
@@ -75,7 +75,10 @@ impl Field {
                 of_root.clone().or_else(own).or_else(|| source::parameter_of_name(&*file))
             };
             let of_group = groups.iter().map(of_group).enumerate();
-            of_group.map(|(i, parameter)| with_lists(&self.lists, i, parameter)).collect()
+            let all =
+                of_group.map(|(i, parameter)| with_lists(&self.lists, i, parameter)).collect();
+            file.check()?;
+            all
         };
         let mut regimes: Vec<Regime> = Vec::new();
         // Numbers in words are as different as their bits.

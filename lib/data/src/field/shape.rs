@@ -32,6 +32,15 @@ impl Shape {
         self.frames * self.frame_len()
     }
 
+    /// Bytes of all trajectories as f32 (of one when there are none); `None` when they are more than can be
+    /// addressed. The products above are only computed of shapes that this has accepted.
+    pub fn bytes(&self) -> Option<u64> {
+        let all = [self.trajectories.max(1), self.frames, self.channels, 4];
+        let mut all = all.into_iter().chain(self.grid.iter().copied());
+        let bytes = all.try_fold(1usize, |bytes, n| bytes.checked_mul(n));
+        bytes.filter(|bytes| *bytes <= isize::MAX as usize).map(|bytes| bytes as u64)
+    }
+
     /// Size along an axis, for a dataset of `channels` channels.
     pub(crate) fn size(&self, axis: Axis, channels: usize) -> usize {
         match axis {

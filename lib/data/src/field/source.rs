@@ -13,10 +13,23 @@ use std::fmt;
 use std::path::Path;
 use unix::{Error, Result};
 
+/// Most numbers of an array that is read as a whole: coordinates, parameters.
+pub(super) const MAX_SMALL: usize = 1 << 24;
+
 /// A file (or folder) of named arrays.
 pub(super) trait Source: fmt::Debug + Send + Sync {
     /// Where it is.
     fn path(&self) -> &Path;
+
+    /// Whether all that it said so far can be believed. Errors (65): reading it failed altogether.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// What `name` at the root is, when it is no array.
+    fn kind(&self, _name: &str) -> String {
+        "group".into()
+    }
 
     /// Names at the root, in order: arrays, and groups where the format has them.
     fn names(&self) -> Vec<String>;
@@ -24,7 +37,7 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
     /// Shape of an array, where there is one of this name.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
-    /// The numbers of a small array. Errors (65) when they cannot be read.
+    /// The numbers of an array of at most [`MAX_SMALL`]; see [`numbers`]. Errors (65) when they cannot be read.
     fn numbers(&self, name: &str) -> Result<Vec<f64>>;
 
     /// An array, `axes` being the meaning of its dimensions. Errors (65): see [`Array`].
@@ -78,11 +91,23 @@ pub(super) fn bad(source: &dyn Source, what: impl fmt::Display) -> Error {
     Error::data(format!("{}: {what}", source.path().display()))
 }
 
+/// The numbers of a small array. Errors (65): it has more than [`MAX_SMALL`], or cannot be read.
+pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
+    let shape = source.shape(name).unwrap_or_default();
+    let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
+    if count.is_none_or(|count| count > MAX_SMALL) {
+        let what =
+            format!("`{name}` has shape {shape:?}; coordinates of at most {MAX_SMALL} are read");
+        return Err(bad(source, what));
+    }
+    source.numbers(name)
+}
+
 /// What the root holds, in words.
 pub(super) fn contents(source: &dyn Source) -> String {
     let describe = |name: &String| match source.shape(name) {
         Some(shape) => format!("{name} {shape:?}"),
-        None => format!("{name} (group)"),
+        None => format!("{name} ({})", source.kind(name)),
     };
     let found: Vec<String> = source.names().iter().take(8).map(describe).collect();
     if found.is_empty() { "nothing".into() } else { found.join(", ") }

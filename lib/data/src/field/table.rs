@@ -9,16 +9,19 @@ use super::array::{Array, Place};
 use super::axes::{Axes, Axis};
 use super::element::Element;
 use super::mapped::MappedFile;
-use super::source::{Source, bad};
+use super::source::{MAX_SMALL, Source, bad};
 use crate::parameter::NAMES;
 use csv::{ByteRecord, Reader, StringRecord};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use unix::{Error, Result, small};
+
+/// Longest row, in bytes.
+const MAX_ROW: usize = 1 << 20;
 
 /// A table that was read through.
 #[derive(Debug)]
@@ -66,6 +69,10 @@ impl Table {
                 let Column::Place(axis) = column else { continue };
                 let Some(at) = axes.iter().position(|(other, _)| other == axis) else { continue };
                 seen[at].insert(ordered(*value));
+                if seen[at].len() > MAX_SMALL {
+                    let letter = axis.letter();
+                    return Err(bad(format!("column `{letter}` has more than {MAX_SMALL} values")));
+                }
             }
             Ok(())
         })?;
@@ -183,11 +190,42 @@ fn header(path: &Path) -> Result<(Vec<String>, Vec<Column>)> {
     Ok((names, columns))
 }
 
-fn reader(path: &Path) -> Result<Reader<BufReader<File>>> {
+fn reader(path: &Path) -> Result<Reader<Rows>> {
     let file = File::open(path).map_err(|cause| Error::open(path, cause))?;
-    Ok(csv::ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .from_reader(BufReader::with_capacity(1 << 20, file)))
+    let rows =
+        Rows { file: BufReader::with_capacity(1 << 20, file), row: 1, length: 0, quoted: false };
+    Ok(csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(rows))
+}
+
+/// The bytes of a table. A row longer than [`MAX_ROW`] is an error: the CSV reader would keep all of it.
+struct Rows {
+    file: BufReader<File>,
+    /// Number of the row being read, from 1, and its bytes so far.
+    row: u64,
+    length: usize,
+    quoted: bool,
+}
+
+impl Read for Rows {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(out)?;
+        for byte in &out[..count] {
+            self.length += 1;
+            match byte {
+                b'"' => self.quoted = !self.quoted,
+                b'\n' if !self.quoted => (self.row, self.length) = (self.row + 1, 0),
+                _ => {}
+            }
+            if self.length > MAX_ROW {
+                let text = format!(
+                    "row {} is longer than {MAX_ROW} bytes, the most that is read",
+                    self.row
+                );
+                return Err(io::Error::other(text));
+            }
+        }
+        Ok(count)
+    }
 }
 
 /// Calls `look` with the numbers of every row.

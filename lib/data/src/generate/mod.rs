@@ -152,10 +152,30 @@ impl Generation {
         }
     }
 
+    /// Refuses (2) trajectories that do not fit into memory, one on each thread of the current rayon pool: their
+    /// frames as f32, and the state, its coordinates and the buffers of the scheme as f64.
+    fn ensure_memory(&self) -> Result<()> {
+        let (_, channels, _) = self.equation.layout();
+        let cells = (self.grid as u64).checked_pow(self.equation.axes() as u32);
+        let numbers = cells.and_then(|n| n.checked_mul(channels.len() as u64));
+        let per_number = (self.frames as u64).checked_mul(4).and_then(|n| n.checked_add(24 * 8));
+        let threads = rayon::current_num_threads().min(self.samples) as u64;
+        let bytes =
+            numbers.zip(per_number).and_then(|(n, each)| n.checked_mul(each)?.checked_mul(threads));
+        let what = format!(
+            "solving {} on {} cells a side with {} frames on {threads} threads",
+            self.equation.name(),
+            self.grid,
+            self.frames
+        );
+        unix::memory::ensure(&what, bytes).map_err(Error::usage)
+    }
+
     /// Makes the file `path`, which must not exist, on the threads of the current rayon pool.
     /// `done` is called after every trajectory, from any thread; its error ends the work.
     pub fn write(&self, path: &Path, done: impl Fn() -> Result<()> + Sync) -> Result<()> {
         self.validate()?;
+        self.ensure_memory()?;
         let problem = Problem::new(self);
         let header = self.header();
         let length = header.shape.trajectory_len();

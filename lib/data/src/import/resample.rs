@@ -6,6 +6,9 @@ use unix::{Error, Result};
 /// What a new point is made of: old points and their weights, which add up to 1.
 type Weights = Vec<(usize, f64)>;
 
+/// Bytes of the weights of one point.
+const WEIGHTS: u64 = 96;
+
 /// One axis of space: the points that are kept, and how many they become.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Cut {
@@ -41,6 +44,12 @@ impl Cut {
     }
 }
 
+/// The new grid, e.g. `64x64`.
+fn sizes(cuts: &[Cut]) -> String {
+    let sizes: Vec<String> = cuts.iter().map(|cut| cut.points.to_string()).collect();
+    sizes.join("x")
+}
+
 /// Makes frames on one grid of frames on another, an axis at a time.
 #[derive(Clone, Debug)]
 pub(super) struct Resampler {
@@ -50,7 +59,8 @@ pub(super) struct Resampler {
 }
 
 impl Resampler {
-    /// `None` when frames stay as they are. Errors (2): more is kept than there is, or nothing.
+    /// `None` when frames stay as they are. Errors (2): more is kept than there is, or nothing, or the new
+    /// frames do not fit into memory.
     pub fn new(grid: &[usize], cuts: &[Cut], channels: usize) -> Result<Option<Self>> {
         for (size, cut) in grid.iter().zip(cuts) {
             if cut.keep.is_empty() || cut.keep.end > *size || cut.points == 0 {
@@ -64,6 +74,13 @@ impl Resampler {
         if grid.iter().zip(cuts).all(same) {
             return Ok(None);
         }
+        let mut most = grid.iter().zip(cuts).map(|(size, cut)| *size.max(&cut.points) as u64);
+        let points: u64 = cuts.iter().fold(0, |sum, cut| sum.saturating_add(cut.points as u64));
+        let numbers = most.try_fold(2 * channels as u64, |n, size| n.checked_mul(size));
+        let bytes =
+            numbers.and_then(|n| n.checked_mul(8)?.checked_add(points.checked_mul(WEIGHTS)?));
+        let what = format!("resampling to {} points", sizes(cuts));
+        unix::memory::ensure(&what, bytes).map_err(Error::usage)?;
         let of_axis = |(size, cut): (&usize, &Cut)| {
             (*size, (0..cut.points).map(|i| cut.weights(i)).collect())
         };

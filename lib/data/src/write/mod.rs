@@ -84,7 +84,7 @@ impl Header {
             }
         };
         let counted = self.channels.len() == channels && self.coordinates.len() == space;
-        if fits && counted && (1..=3).contains(&space) {
+        if fits && counted && (1..=3).contains(&space) && self.shape.bytes().is_some() {
             return Ok(());
         }
         Err(format!(

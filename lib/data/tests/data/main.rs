@@ -13,6 +13,7 @@ mod imports;
 mod latents;
 mod layouts;
 mod leaks;
+mod limits;
 mod orders;
 mod solvers;
 mod splits;

@@ -1,13 +1,14 @@
 //! Loading a configuration: files, overrides and variables in, a checked value of a Rust type out.
 
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use unix::{Error, Result};
+use unix::{Error, Result, small};
 
 use super::Faults;
 use super::check::check;
@@ -159,10 +160,12 @@ fn read(file: &Path) -> Result<String> {
         )));
     }
     // A pipe (`-c <(...)`) has no size beforehand; what is too long, the parser says.
-    let opened = std::fs::File::open(file).map_err(|cause| Error::open(file, cause))?;
     let mut bytes = Vec::new();
-    let read = opened.take(yaml::MAX_BYTES + 1).read_to_end(&mut bytes);
+    let read = small::open_pipe(file)?.take(yaml::MAX_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|cause| Error::open(file, cause))?;
+    if bytes.is_empty() && found.file_type().is_fifo() {
+        return Err(Error::open(file, "it is a pipe that nothing writes to"));
+    }
     String::from_utf8(bytes)
         .map_err(|_| Error::config(format!("{}: not UTF-8 text", file.display())))
 }

@@ -1,6 +1,7 @@
 use super::{Faults, OnSpike, Spikes, within};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use unix::cli::MAX_THREADS;
 
 /// How long, in which portions, and what is watched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -92,6 +93,7 @@ pub struct Training {
     pub workers: usize,
     /// Threads; changes the speed and nothing else. None: one for each processor.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 1024))]
     pub threads: Option<usize>,
     /// Time limit of one start, as 24:00:00, 1-12:00:00, 90m or seconds. None: what SLURM or timekeep
     /// say.
@@ -162,8 +164,8 @@ impl Training {
         if self.ema.is_some_and(|d| !(0.0..1.0).contains(&d)) {
             fault("ema", "must lie in [0, 1), or be null".into());
         }
-        if self.threads == Some(0) {
-            fault("threads", "must be at least 1, or null".into());
+        if self.threads.is_some_and(|threads| !(1..=MAX_THREADS).contains(&threads)) {
+            fault("threads", format!("must be from 1 to {MAX_THREADS}, or null"));
         }
         if let Some(Err(error)) = self.time_limit.as_deref().map(unix::time::parse_limit) {
             fault("time_limit", error.to_string());

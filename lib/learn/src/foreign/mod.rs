@@ -95,11 +95,15 @@ impl Foreign {
     }
 
     /// Reads a tensor of this file, row by row in the order of its axes, as numbers of type `dtype`.
-    /// Errors: 74 when reading fails.
+    /// Errors: 65 when it does not fit into memory, 74 when reading
+    /// fails.
     pub fn read(&self, stored: &Stored, dtype: Dtype) -> Result<Tensor> {
         self.check(stored).map_err(Error::data)?;
         let count: usize = stored.shape.iter().product();
-        let mut bytes = vec![0; span(stored) * stored.element.bytes()];
+        let bytes = span(stored) * stored.element.bytes();
+        let what = format!("{}: tensor {}", self.path.display(), stored.name);
+        unix::memory::ensure(&what, Some((bytes + count * dtype.bytes()) as u64))?;
+        let mut bytes = vec![0; bytes];
         let read = self.file.read_exact_at(&mut bytes, stored.start);
         read.map_err(|cause| Error::io(&self.path, cause))?;
         let mut tensor = Tensor::zeros(&stored.shape, dtype);

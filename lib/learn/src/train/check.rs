@@ -37,7 +37,7 @@ pub fn check<S: Stage>(config: &ConfigOf<S>, device: Device, run: &Path) -> Repo
         }
         if device == Device::Cpu
             && let Some(available) =
-                available_memory().filter(|a| *a < estimate.memory_bytes as u64)
+                unix::memory::available().filter(|a| *a < estimate.memory_bytes as u64)
         {
             faults.push(Error::new(
                 Exit::Failure,
@@ -71,11 +71,4 @@ fn writable(run: &Path) -> Result<()> {
     let made = std::fs::OpenOptions::new().write(true).create_new(true).open(&probe);
     made.map_err(|cause| Error::create(&run, cause))?;
     std::fs::remove_file(&probe).map_err(|cause| Error::io(&probe, cause))
-}
-
-/// What the kernel says can be had without swapping.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }

@@ -20,7 +20,7 @@ use std::io::{self, BufWriter};
 use std::path::Path;
 
 use crate::disk::{DiskFile, RealDisk};
-use crate::{Error, Result};
+use crate::{Error, Result, small};
 
 #[cfg(doc)]
 use crate::{disk::Disk, space::ensure_space};
@@ -67,8 +67,9 @@ pub fn create_folder(path: &Path) -> Result<()> {
     REAL.create_folder(path)
 }
 
-/// BLAKE3 of a file's content, in hexadecimal.
+/// BLAKE3 of a regular file's content, in hexadecimal.
 pub fn hash_file(path: &Path) -> Result<String> {
+    small::require_file(path)?;
     let mut file = File::open(path).map_err(|cause| Error::open(path, cause))?;
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(&mut file).map_err(|cause| Error::io(path, cause))?;

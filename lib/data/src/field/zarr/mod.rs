@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use unix::space::human_bytes;
 use unix::{Error, Result, small};
 
 pub(super) use chunks::Chunks;
@@ -24,8 +25,8 @@ use compressor::Compressor;
 
 /// Largest description, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// Largest chunk, in bytes.
-const MAX_CHUNK: usize = 1 << 31;
+/// Largest chunk, in bytes: each is read whole, packed and unpacked.
+pub(super) const MAX_CHUNK: usize = 256 << 20;
 
 /// The folder of all arrays, or of one.
 #[derive(Debug)]
@@ -107,7 +108,12 @@ impl ZarrGroup {
         };
         let numbers = found.chunks.iter().try_fold(element.size(), |n, dim| n.checked_mul(*dim));
         if numbers.is_none_or(|bytes| bytes > MAX_CHUNK) {
-            return Err(bad(format!("chunks of {:?} are too large", found.chunks)));
+            return Err(bad(format!(
+                "chunks of {:?} {} are larger than {}, the most that is read; save it in smaller chunks",
+                found.chunks,
+                found.dtype,
+                human_bytes(MAX_CHUNK as u64)
+            )));
         }
         let chunks = Chunks {
             folder: self.folder(name),

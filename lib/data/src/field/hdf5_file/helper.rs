@@ -1,0 +1,179 @@
+//! The process in which the HDF5 library reads files.
+//!
+//! The library trusts what it reads: on a damaged file it may crash, allocate without bound or never return.
+//! So a program reads HDF5 files through a helper, itself started again with [`OPTION`], which answers questions
+//! on a pipe under limits of memory and CPU time. If the helper dies, the question becomes an error that names
+//! the file; the next question starts another helper. Starting one takes about 10 ms, a question some 20 µs,
+//! and what lies in one piece is read by the program itself, past the library.
+//!
+//! Where [`serve_if_asked`] was not called (tests, examples) the library is called in this process.
+
+use super::library::Library;
+use super::message::{Ask, Reply, Request, receive, send};
+use bytemuck::Pod;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use std::fmt;
+use std::io::{BufReader, stdin, stdout};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use unix::signal::Signals;
+
+/// The hidden first option of a program that serves as the helper.
+const OPTION: &str = "--read-hdf5";
+/// CPU time for a question, in seconds; for numbers one more for each MiB.
+const CPU_SECONDS: u64 = 20;
+/// Memory for a question beyond what the helper has; for numbers 8 times theirs as well. The largest chunk
+/// that is read fits several times.
+const MEMORY: u64 = 2 << 30;
+
+/// Whether this program can be started as a helper.
+static STARTS: AtomicBool = AtomicBool::new(false);
+static HELPER: Mutex<Option<Helper>> = Mutex::new(None);
+static LIBRARY: Mutex<Option<Library>> = Mutex::new(None);
+
+/// Serves as the helper when the program was started as one, until the pipe ends. Otherwise HDF5 files are
+/// read through a helper from now on. The first thing that a program does which reads fields.
+pub fn serve_if_asked() -> Option<ExitCode> {
+    if std::env::args_os().nth(1).is_none_or(|word| word != OPTION) {
+        STARTS.store(true, Relaxed);
+        return None;
+    }
+    // Signals to the process group are for the program, which may still need its data to save.
+    let _ = Signals::install();
+    // When memory is short, the kernel should end the helper and not the program.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    let (mut library, mut from, mut to) = (Library::default(), BufReader::new(stdin()), stdout());
+    while let Ok(Some((request, _))) = receive::<Request, u8>(&mut from) {
+        limit(&request.ask);
+        let (reply, numbers) = library.answer(request);
+        if send(&mut to, &reply, &numbers).is_err() {
+            break;
+        }
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+/// Sets the limits for a question.
+fn limit(ask: &Ask) {
+    let bytes = match ask {
+        Ask::Part(_, ranges) => {
+            ranges.iter().fold(4, |bytes: u64, range| bytes.saturating_mul(range.len() as u64))
+        }
+        _ => 0,
+    };
+    let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec as u64;
+    lower(Resource::Cpu, used.saturating_add(CPU_SECONDS).saturating_add(bytes >> 20));
+    let held = unix::memory::held().unwrap_or(0);
+    lower(Resource::As, held.saturating_add(MEMORY).saturating_add(bytes.saturating_mul(8)));
+}
+
+fn lower(resource: Resource, limit: u64) {
+    let Rlimit { maximum, .. } = getrlimit(resource);
+    let current = Some(maximum.map_or(limit, |maximum| maximum.min(limit)));
+    let _ = setrlimit(resource, Rlimit { current, maximum }); // never above the hard limit
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The library says that it cannot.
+    Refused(String),
+    /// The helper died of the question.
+    Died(ExitStatus),
+    /// There is no helper.
+    NotStarted(std::io::Error),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let xcpu = rustix::process::Signal::XCPU.as_raw();
+        match self {
+            Self::Refused(text) => f.write_str(text),
+            Self::Died(status) if status.signal() == Some(xcpu) => {
+                write!(f, "the HDF5 library did not finish within {CPU_SECONDS} s of CPU time")
+            }
+            Self::Died(status) => write!(f, "the HDF5 library crashed ({status})"),
+            Self::NotStarted(cause) => write!(f, "no process to read HDF5 files in: {cause}"),
+        }
+    }
+}
+
+/// Asks about a file; the second value are the numbers of the answer.
+pub(super) fn ask<T: Pod>(request: &Request) -> Result<(Reply, Vec<T>), Failure> {
+    let answer = if STARTS.load(Relaxed) { ask_helper(request) } else { Ok(ask_library(request)) };
+    match answer? {
+        (Reply::Failed(text), _) => Err(Failure::Refused(text)),
+        answer => Ok(answer),
+    }
+}
+
+fn ask_library<T: Pod>(request: &Request) -> (Reply, Vec<T>) {
+    let (reply, numbers) = held(&LIBRARY).get_or_insert_default().answer(request.clone());
+    let mut values = vec![T::zeroed(); numbers.len() / size_of::<T>()];
+    bytemuck::cast_slice_mut(&mut values).copy_from_slice(&numbers);
+    (reply, values)
+}
+
+/// A helper that dies is replaced once: a signal may have ended it before it could ignore it.
+fn ask_helper<T: Pod>(request: &Request) -> Result<(Reply, Vec<T>), Failure> {
+    let mut helper = held(&HELPER);
+    let mut again = true;
+    loop {
+        let mut asked = match helper.take() {
+            Some(running) => running,
+            None if matches!(request.ask, Ask::Close) => return Ok((Reply::Done, Vec::new())),
+            None => Helper::start().map_err(Failure::NotStarted)?,
+        };
+        let sent = send(&mut asked.to, request, &[]);
+        if let Ok(Some(answer)) = sent.and_then(|()| receive(&mut asked.from)) {
+            *helper = Some(asked);
+            return Ok(answer);
+        }
+        let status = asked.end().map_err(Failure::NotStarted)?;
+        if !std::mem::take(&mut again) || status.signal().is_none_or(is_of_the_file) {
+            return Err(Failure::Died(status));
+        }
+    }
+}
+
+/// Whether a process dies of this signal by what it does itself.
+fn is_of_the_file(signal: i32) -> bool {
+    use rustix::process::Signal;
+    let own = [Signal::SEGV, Signal::BUS, Signal::ABORT, Signal::FPE, Signal::ILL, Signal::XCPU];
+    own.iter().any(|own| own.as_raw() == signal)
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Helper {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Helper {
+    fn start() -> std::io::Result<Self> {
+        let mut child = Command::new("/proc/self/exe")
+            .arg0(std::env::args_os().next().unwrap_or_default())
+            .arg(OPTION)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (to, from) = pipes.ok_or_else(|| std::io::Error::other("a process without pipes"))?;
+        Ok(Self { child, to, from: BufReader::new(from) })
+    }
+
+    /// How it ended.
+    fn end(self) -> std::io::Result<ExitStatus> {
+        let Self { mut child, to, from } = self;
+        drop((to, from));
+        child.wait()
+    }
+}

@@ -1,0 +1,107 @@
+//! What the reader of an HDF5 file asks the library, and its answers, as they pass through a pipe: two lengths,
+//! the message in JSON, then numbers as they are in memory.
+
+use super::super::element::Element;
+use bytemuck::Pod;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::io::{self, Read, Write};
+use std::ops::Range;
+
+/// A question about a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Request {
+    /// Number of the open file; the same path may be open more than once.
+    pub file: u64,
+    /// Bytes of its path.
+    pub path: Vec<u8>,
+    pub ask: Ask,
+}
+
+/// Where an attribute is: the root, or the group or dataset of that name.
+pub(super) type Place = Option<String>;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Ask {
+    Open,
+    Close,
+    Names,
+    /// What something that is no readable dataset is.
+    Kind(String),
+    Shape(String),
+    /// All numbers of a dataset, as f64.
+    Numbers(String),
+    Dataset(String),
+    /// Part of a dataset, as f32.
+    Part(String, Vec<Range<usize>>),
+    Attributes(Place),
+    Text(Place, String),
+    AllAttributes,
+    Groups,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    Done,
+    Names(Vec<String>),
+    Kind(String),
+    Shape(Option<Vec<usize>>),
+    /// The numbers follow the message.
+    Numbers,
+    Dataset(Dataset),
+    /// The numbers follow the message; one of them, by its bits as f64, is too large for f32.
+    Part {
+        beyond: Option<u64>,
+    },
+    /// Names with the bits of f64: JSON has no infinities.
+    Attributes(Vec<(String, u64)>),
+    Text(Option<String>),
+    AllAttributes(Map<String, Value>),
+    Failed(String),
+}
+
+/// How a dataset is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in super::super) struct Dataset {
+    pub shape: Vec<usize>,
+    /// First byte and type of the numbers, where they lie in one piece that needs no conversion.
+    pub mapped: Option<(u64, Element)>,
+    /// Bytes of a number.
+    pub size: usize,
+    /// Bytes that are stored.
+    pub stored: u64,
+    pub chunk: Option<Vec<usize>>,
+    /// Whether chunks pass through filters.
+    pub is_packed: bool,
+}
+
+/// Writes a message and the numbers that belong to it.
+pub(super) fn send(
+    to: &mut impl Write,
+    message: &impl Serialize,
+    numbers: &[u8],
+) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let lengths = [text.len() as u64, numbers.len() as u64].map(u64::to_le_bytes);
+    to.write_all(&[&lengths.concat(), &text[..]].concat())?;
+    to.write_all(numbers)?;
+    to.flush()
+}
+
+/// Reads a message and its numbers; `None` at the end of the pipe.
+pub(super) fn receive<M: DeserializeOwned, T: Pod>(
+    from: &mut impl Read,
+) -> io::Result<Option<(M, Vec<T>)>> {
+    let mut lengths = [[0; 8]; 2];
+    match from.read_exact(lengths.as_flattened_mut()) {
+        Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    let [text, numbers] = lengths.map(|length| u64::from_le_bytes(length) as usize);
+    let mut message = vec![0; text];
+    from.read_exact(&mut message)?;
+    let mut values = vec![T::zeroed(); numbers / size_of::<T>()];
+    from.read_exact(bytemuck::cast_slice_mut(&mut values))?;
+    Ok(Some((serde_json::from_slice(&message)?, values)))
+}

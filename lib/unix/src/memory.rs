@@ -1,0 +1,71 @@
+//! Asking whether memory suffices before a large allocation.
+//!
+//! A failed allocation ends a Rust program by an abort, and an overcommitted one by the kernel's OOM killer.
+//! So sizes that follow from an input file or a command line are compared with what is available first.
+
+use std::fs;
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::space::human_bytes;
+use crate::{Error, Result};
+
+/// Smaller requests are not checked: the kernel's figures take some ten microseconds to read.
+const SMALL: u64 = 16 << 20;
+
+/// Bytes that this process can still allocate: what the kernel says is available without swapping, or less
+/// where its address space is limited (`ulimit -v`). `None` when nothing says.
+pub fn available() -> Option<u64> {
+    let addresses = getrlimit(Resource::As)
+        .current
+        .map(|limit| limit.saturating_sub(kilobytes("/proc/self/status", "VmSize:").unwrap_or(0)));
+    [addresses, kilobytes("/proc/meminfo", "MemAvailable:")].into_iter().flatten().min()
+}
+
+/// Bytes of addresses that this process has.
+pub fn held() -> Option<u64> {
+    kilobytes("/proc/self/status", "VmSize:")
+}
+
+/// A figure of the kernel in bytes.
+fn kilobytes(path: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let figure = text.lines().find_map(|line| line.strip_prefix(name))?;
+    figure.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Refuses (65) an input that needs more bytes of memory than are available; `None` stands for a size that
+/// does not even fit a number. `what` names the input.
+pub fn ensure(what: &dyn std::fmt::Display, bytes: Option<u64>) -> Result<()> {
+    if bytes.is_some_and(|bytes| bytes < SMALL) {
+        return Ok(());
+    }
+    match (bytes, available()) {
+        (Some(bytes), Some(available)) if bytes > available => Err(Error::data(format!(
+            "{what} needs {} of memory, {} is available to this process",
+            human_bytes(bytes),
+            human_bytes(available)
+        ))),
+        (Some(_), _) => Ok(()),
+        (None, _) => Err(Error::data(format!("{what} needs more memory than can be addressed"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Exit;
+
+    #[test]
+    fn only_sizes_that_can_be_allocated_pass() {
+        let available = available().unwrap();
+        assert!(available > SMALL, "{available}");
+        ensure(&"a", Some(0)).unwrap();
+        ensure(&"a", Some(SMALL)).unwrap();
+        for bytes in [Some(u64::MAX), Some(1 << 60), None] {
+            let error = ensure(&"file.npy: a frame", bytes).unwrap_err();
+            assert_eq!(error.exit, Exit::Data);
+            assert!(error.to_string().starts_with("file.npy: a frame needs"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Random bit flips in the headers of every format, under a memory limit of 1 GiB: each program ends by itself
+//! with a status of its own.
+
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::mutate::Chaos;
+use super::*;
+
+/// A file, the bytes from its start that are flipped, and a command that reads it (FILE).
+type Case = (&'static str, usize, &'static str);
+
+const ALL: usize = usize::MAX;
+/// Golden files are in `golden`, and `small` is an import into safetensors.
+const CASES: [Case; 26] = [
+    ("raw/1D_Burgers_Sols_Nu0.1.hdf5", 4096, "ds-prep check FILE"),
+    ("golden/2D_rdb_NA_NA.h5", ALL, "ds-prep check FILE"),
+    ("golden/1D_diff-sorp_NA_NA.h5", 4096, "ds-prep check FILE"),
+    ("golden/ns_incom_inhom_2d_512-0.h5", 4096, "ds-prep show FILE"),
+    ("golden/2D_diff-react_NA_NA.h5", ALL, "ds-prep check FILE"),
+    ("golden/merged.hdf5", 4096, "ds-prep import FILE -o made"),
+    ("golden/nu0.3.npy", 128, "ds-prep check FILE"),
+    ("golden/stored.npz", ALL, "ds-prep check FILE"),
+    ("golden/packed.npz", ALL, "ds-prep check FILE"),
+    ("golden/none.zarr/tensor/.zarray", ALL, "ds-prep check golden/none.zarr"),
+    ("golden/blosc.zarr/tensor/0.0.0.0.0", 16, "ds-prep check golden/blosc.zarr"),
+    ("golden/zstd.zarr/tensor/.zarray", ALL, "ds-prep check golden/zstd.zarr"),
+    ("golden/zlib.zarr/x-coordinate/.zarray", ALL, "ds-prep check golden/zlib.zarr"),
+    ("golden/table.csv", ALL, "ds-prep check FILE"),
+    ("small/1D_Burgers_Sols_Nu0.1.safetensors", 512, "ds-prep check FILE"),
+    ("small/index.json", ALL, "ds-prep check FILE"),
+    ("split.json", ALL, "ds-prep check FILE"),
+    ("stats.json", ALL, "train-stage codec -c codec.yaml --run new --check"),
+    ("codec.yaml", ALL, "train-stage codec --run new --check -c FILE"),
+    ("latents/train/index.json", ALL, "latent-cache verify latents/train"),
+    ("latents/train/shard-00000.safetensors", 320, "latent-cache verify latents/train"),
+    ("run/ckpt/step-00000006/manifest.json", ALL, "ckpt verify run"),
+    ("run/ckpt/step-00000006/model.safetensors", 512, "ckpt show run"),
+    ("weights.safetensors", 512, "ckpt import FILE --like run -o made"),
+    ("state_dict.pt", ALL, "ckpt import FILE --like run -o made"),
+    ("nested.pt", ALL, "ckpt import FILE --like run -o made"),
+];
+/// Rounds of all cases in the short form and, with TORTURE set, in the long one.
+const ROUNDS: [u64; 2] = [2, 2000];
+/// The memory of a program depends on the processors of the machine otherwise.
+const LIMITS: &str = "ulimit -v 1048576; export RAYON_NUM_THREADS=2 MALLOC_ARENA_MAX=2";
+
+#[test]
+fn flipped_bits_in_headers_of_every_format_end_in_a_known_status() {
+    let torture = std::env::var_os("TORTURE").is_some();
+    let seed = std::env::var("FUZZ_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| if torture { unix::time::unix_seconds() } else { 1 });
+    println!("FUZZ_SEED={seed}");
+    let rounds = ROUNDS[usize::from(torture)];
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get().min(8)) {
+            scope.spawn(|| {
+                let folder = prepared();
+                loop {
+                    let number = next.fetch_add(1, Relaxed);
+                    if number >= rounds * CASES.len() as u64 {
+                        break;
+                    }
+                    let case = CASES[number as usize % CASES.len()];
+                    flip(folder.path(), case, &mut Chaos::new(seed, number), (seed, number));
+                }
+            });
+        }
+    });
+}
+
+/// A copy of the fixture with files of every format.
+fn prepared() -> TempDir {
+    let folder = copy();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).display();
+    let script = format!(
+        "cp -r {root}/lib/data/tests/golden/layouts golden
+        cp {root}/tests/golden/torch/*.pt .
+        ds-prep import raw/* --format safetensors -o small"
+    );
+    let seen = shell(folder.path(), &script);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    folder
+}
+
+fn flip(folder: &Path, (name, header, command): Case, chaos: &mut Chaos, case: (u64, u64)) {
+    let path = folder.join(name);
+    let good = fs::read(&path).unwrap();
+    let mut bytes = good.clone();
+    for _ in 0..[1, 1, 1, 2, 4][chaos.below(5)] {
+        let at = chaos.below(header.min(bytes.len()));
+        bytes[at] ^= 1 << chaos.below(8);
+    }
+    fs::write(&path, bytes).unwrap();
+    let command = command.replace("FILE", name);
+    let seen = shell(folder, &format!("{LIMITS}; exec timeout -s KILL 300 {command}"));
+    let known = matches!(seen.status, Some(0 | 1 | 2 | 65 | 66 | 73 | 74 | 78));
+    let silent = !["panicked", "internal fault", "memory allocation"]
+        .iter()
+        .any(|word| seen.stderr.contains(word));
+    assert!(known && silent, "{case:?}: {command}: {:?}: {}", seen.status, seen.stderr);
+    fs::write(&path, good).unwrap();
+    for made in ["made", "new"].map(|made| folder.join(made)) {
+        let _ = fs::remove_dir_all(made); // only some commands make one
+    }
+}

@@ -1,0 +1,88 @@
+//! Sizes on command lines, pipes in the place of files, and an HDF5 library that crashes.
+
+use std::fs;
+
+use super::*;
+
+#[test]
+fn sizes_that_do_not_fit_into_memory_are_refused_before_it_is_taken() {
+    let copy = copy();
+    for (command, words) in [
+        (
+            "ds-prep gen burgers --parameter 1 --samples 1 --frames 2 --grid 99999999999 -o out",
+            "memory",
+        ),
+        ("ds-prep gen darcy --parameter 1 --samples 1 --grid 700000 -o out", "memory"),
+        ("ds-prep import raw/1D_Burgers_Sols_Nu0.1.hdf5 --grid 99999999999 -o out", "memory"),
+        (
+            "ds-prep import raw/1D_Burgers_Sols_Nu0.1.hdf5 --grid 18446744073709551615 -o out",
+            "memory",
+        ),
+        ("ds-prep gen burgers --parameter 1 --samples 1 --threads 100000 -o out", "from 1 to 1024"),
+        (
+            "latent-cache make --codec run --split split.json --threads 1025 -o out",
+            "from 1 to 1024",
+        ),
+        ("evaluate --codec run --split split.json --threads 0 -o out", "from 1 to 1024"),
+    ] {
+        let seen = tame(copy.path(), command);
+        assert_eq!(seen.status, Some(2), "{command}: {}", seen.stderr);
+        assert!(seen.stderr.contains(words), "{command}: {}", seen.stderr);
+    }
+    let seen =
+        tame(copy.path(), "train-stage codec -c codec.yaml --run new -o training.threads=5000");
+    assert_eq!(seen.status, Some(78), "{}", seen.stderr);
+    assert!(
+        seen.stderr.contains("training.threads") && seen.stderr.contains("1024"),
+        "{}",
+        seen.stderr
+    );
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
+    let copy = copy();
+    for (name, command) in [
+        ("a.hdf5", "ds-prep ls a.hdf5"),
+        ("a.npy", "ds-prep check a.npy"),
+        ("a.csv", "ds-prep ls a.csv"),
+        ("a.safetensors", "ds-prep ls a.safetensors"),
+        ("a.json", "ds-prep ls a.json"),
+        ("b.yaml", "train-stage codec -c b.yaml --run new"),
+        ("b.pt", "ckpt import b.pt --like run -o made"),
+    ] {
+        assert_eq!(shell(copy.path(), &format!("mkfifo {name}")).status, Some(0));
+        let seen = tame(copy.path(), command);
+        let told = format!("{}{}", seen.stdout, seen.stderr);
+        assert!(matches!(seen.status, Some(65 | 66)) && told.contains(name), "{command}: {told}");
+    }
+    // Nor is one that an HDF5 file leads to.
+    let links = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/links");
+    fs::copy(links.join("tensor.h5"), copy.path().join("tensor.h5")).unwrap();
+    assert_eq!(shell(copy.path(), "mkfifo other.h5").status, Some(0));
+    let seen = tame(copy.path(), "ds-prep ls tensor.h5");
+    assert_eq!(seen.status, Some(65), "{}", seen.stderr);
+    assert!(seen.stderr.contains("external link"), "{}", seen.stderr);
+    // A pipe that is written to is a configuration like any other.
+    let script = "mkfifo c.yaml; cat codec.yaml > c.yaml & train-stage codec -c c.yaml --run new";
+    let seen = tame(copy.path(), &format!("sh -c '{script}'"));
+    assert!(matches!(seen.status, Some(0 | 66)), "{}", seen.stderr);
+}
+
+/// HDF5 1.10.8 crashes on this file when its numbers are read; a library that does not says that it is damaged.
+#[test]
+fn a_crash_of_the_hdf5_library_is_an_error_about_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = "lib/data/tests/golden/layouts/2D_rdb_NA_NA.h5";
+    let good = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(golden)).unwrap();
+    let mut bytes = good.clone();
+    bytes[2048] ^= 1 << 3;
+    fs::write(folder.path().join("damaged.h5"), bytes).unwrap();
+    fs::write(folder.path().join("good.h5"), good).unwrap();
+    let seen = tame(folder.path(), "ds-prep check --json damaged.h5 good.h5");
+    assert_eq!(seen.status, Some(65), "{}", seen.stderr);
+    let faults: Vec<&str> = seen.stdout.lines().collect();
+    let of = |name: &str| faults.iter().filter(|fault| fault.contains(name)).count();
+    // Nothing tells the parameter of either; only one cannot be read.
+    assert_eq!((of("damaged.h5") > 1, of("good.h5")), (true, 1), "{}", seen.stdout);
+}
