@@ -124,6 +124,6 @@ fn a_trajectory_named_many_times_is_refused_at_once() {
     split.save(&path).unwrap();
     let error = Split::load(&path).unwrap_err();
     assert_eq!(error.exit, Exit::Data);
-    let told = "train names 2000000 trajectories of 1D_Burgers_Sols_Nu0.1.hdf5, which has 20";
+    let told = "trajectory 0 is in train and again in train";
     assert!(error.to_string().contains(told), "{error}");
 }

@@ -15,5 +15,6 @@ mod layouts;
 mod leaks;
 mod limits;
 mod orders;
+mod provenance;
 mod solvers;
 mod splits;

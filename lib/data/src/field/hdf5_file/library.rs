@@ -2,7 +2,6 @@
 
 use super::message::{Ask, Dataset, Place, Reply, Request};
 use crate::field::element::Element;
-use crate::parameter::NAMES;
 use hdf5::datatype::ByteOrder;
 use hdf5::plist::dataset_create::Layout;
 use hdf5::types::{FixedAscii, FixedUnicode, TypeDescriptor, VarLenAscii, VarLenUnicode};
@@ -73,7 +72,6 @@ impl Library {
                 let text = at(file, place, |place| text_of(&place.attr(&name).ok()?)).flatten();
                 Reply::Text(text)
             }
-            Ask::AllAttributes => Reply::AllAttributes(all_attributes(file)),
             Ask::Groups => Reply::Names(groups(file)),
         };
         Ok((reply, Vec::new()))
@@ -201,26 +199,17 @@ fn at<T>(file: &hdf5::File, place: Place, look: impl FnOnce(&hdf5::Location) -> 
     }
 }
 
-fn attributes(file: &hdf5::File, place: Place) -> Vec<(String, u64)> {
+/// Values of other types are told by their type alone.
+fn attributes(file: &hdf5::File, place: Place) -> Map<String, Value> {
     let all = |place: &hdf5::Location| {
         let value = |name: String| {
-            NAMES.contains(&name.to_ascii_lowercase().as_str()).then_some(())?;
-            let attribute = place.attr(&name).ok().filter(|found| found.size() <= MAX_ATTRIBUTE)?;
-            Some((name, attribute.read_raw::<f64>().ok()?.first()?.to_bits()))
+            let attribute = place.attr(&name).ok()?;
+            let unreadable = |_| Value::String("(not readable)".into());
+            Some((name, value_of(&attribute).unwrap_or_else(unreadable)))
         };
         place.attr_names().unwrap_or_default().into_iter().filter_map(value).collect()
     };
     at(file, place, all).unwrap_or_default()
-}
-
-/// Arrays and other types are told by their type alone.
-fn all_attributes(file: &hdf5::File) -> Map<String, Value> {
-    let value = |name: String| {
-        let attribute = file.attr(&name).ok()?;
-        let unreadable = |_| Value::String("(not readable)".into());
-        Some((name, value_of(&attribute).unwrap_or_else(unreadable)))
-    };
-    file.attr_names().unwrap_or_default().into_iter().filter_map(value).collect()
 }
 
 fn groups(file: &hdf5::File) -> Vec<String> {
@@ -229,16 +218,22 @@ fn groups(file: &hdf5::File) -> Vec<String> {
     names(file).into_iter().filter(has_data).collect()
 }
 
+/// One value, or the list of all.
 fn value_of(attribute: &hdf5::Attribute) -> hdf5::Result<Value> {
-    let kind = attribute.dtype()?.to_descriptor()?;
-    if attribute.size() != 1 {
-        return Ok(Value::String(format!("{kind} {:?}", attribute.shape())));
+    fn list<T: Into<Value>>(values: Vec<T>) -> Value {
+        let mut all: Vec<Value> = values.into_iter().map(Into::into).collect();
+        if all.len() == 1 { all.remove(0) } else { all.into() }
     }
+    let kind = attribute.dtype()?.to_descriptor()?;
+    let described = || Value::String(format!("{kind} {:?}", attribute.shape()));
     Ok(match kind {
-        TypeDescriptor::Float(_) => attribute.read_raw::<f64>()?[0].into(),
-        TypeDescriptor::Integer(_) => attribute.read_raw::<i64>()?[0].into(),
-        TypeDescriptor::Unsigned(_) => attribute.read_raw::<u64>()?[0].into(),
-        other => Value::String(text_of(attribute).unwrap_or_else(|| other.to_string())),
+        _ if attribute.size() > MAX_ATTRIBUTE => described(),
+        TypeDescriptor::Float(_) => list(attribute.read_raw::<f64>()?),
+        TypeDescriptor::Integer(_) => list(attribute.read_raw::<i64>()?),
+        TypeDescriptor::Unsigned(_) => list(attribute.read_raw::<u64>()?),
+        TypeDescriptor::Boolean => list(attribute.read_raw::<bool>()?),
+        _ if attribute.size() == 1 => text_of(attribute).map_or_else(described, Value::String),
+        _ => described(),
     })
 }
 

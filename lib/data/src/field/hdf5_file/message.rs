@@ -37,7 +37,6 @@ pub(super) enum Ask {
     Part(String, Vec<Range<usize>>),
     Attributes(Place),
     Text(Place, String),
-    AllAttributes,
     Groups,
 }
 
@@ -54,10 +53,9 @@ pub(super) enum Reply {
     Part {
         beyond: Option<u64>,
     },
-    /// Names with the bits of f64: JSON has no infinities.
-    Attributes(Vec<(String, u64)>),
+    /// A number that is not finite is null.
+    Attributes(Map<String, Value>),
     Text(Option<String>),
-    AllAttributes(Map<String, Value>),
     Failed(String),
 }
 

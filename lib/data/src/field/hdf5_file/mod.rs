@@ -167,23 +167,17 @@ impl Source for Hdf5File {
         Array::new(self, name, shape, axes, place)
     }
 
-    fn attributes(&self, place: Option<&str>) -> Vec<(String, f64)> {
-        let told = self.handle.told(Ask::Attributes(place.map(Into::into)));
-        let Ok(Reply::Attributes(all)) = told else { return Vec::new() };
-        all.into_iter().map(|(name, bits)| (name, f64::from_bits(bits))).collect()
+    fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
+        match self.handle.told(Ask::Attributes(place.map(Into::into))) {
+            Ok(Reply::Attributes(all)) => all,
+            _ => Map::new(),
+        }
     }
 
     fn text(&self, place: Option<&str>, name: &str) -> Option<String> {
         match self.handle.told(Ask::Text(place.map(Into::into), name.into())) {
             Ok(Reply::Text(text)) => text,
             _ => None,
-        }
-    }
-
-    fn all_attributes(&self) -> Map<String, Value> {
-        match self.handle.told(Ask::AllAttributes) {
-            Ok(Reply::AllAttributes(all)) => all,
-            _ => Map::new(),
         }
     }
 
