@@ -153,7 +153,8 @@ EXIT STATUS
   65  The data, or a checkpoint, is bad.
   66  The data is missing.
   73  The run directory cannot be written; also when saves keep failing because it became read-only.
-  74  Reading or writing failed, or too many saves in a row did (checkpoint.failed_saves).
+  74  Reading or writing failed, or too many saves in a row did (checkpoint.failed_saves). Or the run
+      directory was moved, removed or replaced during the run.
   75  Stopped with a checkpoint, or another process has the run; run the same command again, elsewhere
       if it blames the machine.
   78  The configuration is wrong, or not that of the checkpoint.

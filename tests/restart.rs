@@ -1,8 +1,11 @@
 //! The same command given again: what it finds, what it does, with which exit status.
 
 mod common;
+#[path = "restart/tampered.rs"]
+mod tampered;
 
 use common::run::*;
+use common::shell;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -72,7 +75,7 @@ fn other_data_are_refused_unless_accepted_and_other_machines_warned_of() {
     assert!(env.contains(&vectors), "{env}");
     std::fs::write(run.join("env.json"), env.replace(&vectors, "\"vectors\": \"sse9\"")).unwrap();
     // Back to where there is something to do.
-    common::shell(
+    shell(
         folder,
         "rm -r run/ckpt/step-00000020 data split.json stats.json
          ds-prep gen burgers --parameter 0.02 --samples 10 --grid 64 --frames 11 --seed 6 -o data

@@ -254,10 +254,11 @@ pub fn wait_until(mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The records of a log that are whole, as they stand.
+/// The records of a log that are whole, superseded ones included; none without a log.
 pub fn records(run: &Path) -> Vec<Value> {
-    let text = std::fs::read(run.join("log.jsonl")).unwrap_or_default();
-    text.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+    let mut records = Vec::new();
+    let _ = unix::log::each(&run.join("log.jsonl"), |record| records.push(Value::Object(record)));
+    records
 }
 
 /// The newest update the log tells of, by any start.

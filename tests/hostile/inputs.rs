@@ -118,8 +118,8 @@ fn r44_a_run_goes_on_over_damaged_records() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.jsonl");
-    let record = "{\"attempt\":1,\"kind\":\"update\",\"update\":1}\n";
-    fs::write(&path, record).unwrap();
+    let fields = serde_json::json!({"update": 1});
+    unix::log::Log::open(&path, 1).unwrap().write("update", &fields).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_len(256 << 20).unwrap();
     let found = unix::log::read(&path).unwrap();
     assert_eq!((found.records.len(), found.bad_lines), (1, 1), "a line of 256 MiB is one bad line");

@@ -116,16 +116,17 @@ fn what_is_no_run_is_told_and_the_others_are_shown() {
 fn the_interval_that_a_log_suggests() {
     let place = Place::new();
     place.status("a", "running", 3);
-    let records = [
-        json!({"attempt": 1, "kind": "start", "update": 0}),
-        json!({"attempt": 1, "kind": "update", "update": 1, "seconds": 1.0}),
-        json!({"attempt": 1, "kind": "update", "update": 2, "seconds": 3.0}),
-        json!({"attempt": 1, "kind": "checkpoint", "update": 2, "stall": 0.4}),
-        json!({"attempt": 1, "kind": "saved", "update": 2, "seconds": 9.0}),
-        json!({"attempt": 1, "kind": "checkpoint", "update": 3, "stall": 0.6}),
-    ];
-    let log: String = records.iter().map(|record| format!("{record}\n")).collect();
-    fs::write(place.path("a/log.jsonl"), log).unwrap();
+    let mut log = unix::log::Log::open(&place.path("a/log.jsonl"), 1).unwrap();
+    for (kind, fields) in [
+        ("start", json!({"update": 0})),
+        ("update", json!({"update": 1, "seconds": 1.0})),
+        ("update", json!({"update": 2, "seconds": 3.0})),
+        ("checkpoint", json!({"update": 2, "stall": 0.4})),
+        ("saved", json!({"update": 2, "seconds": 9.0})),
+        ("checkpoint", json!({"update": 3, "stall": 0.6})),
+    ] {
+        log.write(kind, &fields).unwrap();
+    }
     let found = place.records(&["interval", "a", "--mtbf", "100d", "--nodes", "1000"]).remove(0);
     // 8640 s between failures of the job: sqrt(2 * 0.5 * 8640) = 92.95 s.
     let young = found["young"].as_f64().unwrap();

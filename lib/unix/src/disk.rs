@@ -7,6 +7,7 @@
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -82,6 +83,15 @@ pub trait Disk: Debug + Send + Sync {
     }
 }
 
+/// Whether `path` still names the open `file`. A disk that does not answer is no reason to think otherwise.
+pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        (_, Err(cause)) => cause.kind() != io::ErrorKind::NotFound,
+        (Err(_), _) => true,
+    }
+}
+
 /// From here on a file is written past the page cache.
 const LARGE: u64 = 16 << 20;
 
@@ -130,7 +140,8 @@ impl Disk for RealDisk {
     }
 
     fn sync_file(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+        // A pipe that took its name is not waited for.
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?.sync_all()
     }
 
     fn sync_folder(&self, path: &Path) -> io::Result<()> {

@@ -1,21 +1,25 @@
 //! `log.jsonl`: one JSON object a line, only ever appended to; the source of truth of a run.
 //!
-//! Every record carries `time`, `attempt` and `kind`. A kill or a full disk may leave a torn last line, which
-//! is no record: the next write or start cuts it off, so that every line is JSON. After a resume, records of older attempts
-//! beyond the update that was resumed from are superseded; readers drop them. So are records of the same
-//! attempt behind a `rewind`.
+//! Every record carries `time`, `attempt`, `kind` and a checksum; readers skip damaged lines. A kill or a full
+//! disk may leave a torn last line, which is no record: the next write or start cuts it off. After a resume,
+//! records of older attempts beyond the update that was resumed from are superseded; readers drop them. So are
+//! records of the same attempt behind a `rewind`.
 
-use std::collections::BTreeMap;
+mod line;
+mod read;
+
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use serde_json::{Map, Value};
 
+use crate::disk::is_still_at;
 use crate::lease::Fence;
 use crate::time::now_utc;
-use crate::{Error, Result, fail, small};
+use crate::{Error, Result, fail, warn};
+pub use read::{Damaged, Records, each, read};
 
 /// Longest line that is read, in bytes; records have a few hundred.
 const MAX_LINE: u64 = 1 << 20;
@@ -41,11 +45,10 @@ struct Record<'a, T> {
 }
 
 impl Log {
-    /// Opens a log to append to, creating it if absent, and cuts off a torn last line.
+    /// Opens a log to append to, creating it if absent, and cuts off a torn last line. Errors: 73, also when
+    /// it is a pipe or a device; 74.
     pub fn open(path: &Path, attempt: u64) -> Result<Self> {
-        let opened = OpenOptions::new().read(true).append(true).create(true).open(path);
-        let mut file = opened.map_err(|cause| Error::create(path, cause))?;
-        mend(&mut file).map_err(|cause| Error::io(path, cause))?;
+        let file = append_to(path)?;
         Ok(Self { path: path.to_path_buf(), file, attempt, is_torn: false, fence: None })
     }
 
@@ -58,12 +61,29 @@ impl Log {
     /// Appends a record in one write. `fields` is a struct or map; a field `update` is what
     /// readers order and supersede by. Numbers that are not finite become `null`. What a failed write
     /// left of its line spoils that record alone, not the next one.
-    /// Errors: 74; 75 when the lease was lost.
+    /// Errors: 73, 74; 75 when the lease was lost.
     pub fn write(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
         self.fence.as_ref().map_or(Ok(()), Fence::check)?;
+        if !is_still_at(&self.file, &self.path) {
+            self.reopen()?;
+        }
+        self.append(kind, fields)
+    }
+
+    /// Continues at the path of a log that was moved, removed or replaced.
+    fn reopen(&mut self) -> Result<()> {
+        // If the whole run directory was replaced, the path leads to a file of others.
+        self.fence.as_ref().map_or(Ok(()), Fence::look)?;
+        self.file = append_to(&self.path)?;
+        self.is_torn = false;
+        let text = "the log was moved, removed or replaced; earlier records are in the old file";
+        warn!("{}: {text}", self.path.display());
+        self.append("warning", &serde_json::json!({ "text": text }))
+    }
+
+    fn append(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
         let record = Record { time: now_utc(), attempt: self.attempt, kind, fields };
-        let mut line = serde_json::to_vec(&record).map_err(Error::bug)?;
-        line.push(b'\n');
+        let line = line::seal(serde_json::to_vec(&record).map_err(Error::bug)?);
         let mended = if self.is_torn { mend(&mut self.file) } else { Ok(()) };
         let written = mended
             .and_then(|()| fail::point("log.write"))
@@ -78,6 +98,19 @@ impl Log {
     }
 }
 
+/// Opens a regular file to append lines to; a pipe is refused, not waited for.
+fn append_to(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true).custom_flags(libc::O_NONBLOCK);
+    let mut file = options.open(path).map_err(|cause| Error::create(path, cause))?;
+    let found = file.metadata().map_err(|cause| Error::io(path, cause))?;
+    if !found.is_file() {
+        return Err(Error::create(path, "it is not a regular file; move it away"));
+    }
+    mend(&mut file).map_err(|cause| Error::io(path, cause))?;
+    Ok(file)
+}
+
 /// Cuts off a torn last line, or ends it where it is whole but for that, so that the next record begins
 /// on a line of its own.
 fn mend(file: &mut File) -> std::io::Result<()> {
@@ -90,101 +123,15 @@ fn mend(file: &mut File) -> std::io::Result<()> {
         [] => Ok(()),
         // Longer than any record of ours: not to be thrown away unseen.
         _ if line == 0 && from > 0 => file.write_all(b"\n"),
-        last if serde_json::from_slice::<Map<String, Value>>(last).is_ok() => file.write_all(b"\n"),
+        last if line::open(last).is_some() => file.write_all(b"\n"),
         _ => file.set_len(from + line as u64),
     }
-}
-
-/// What a log says at present.
-#[derive(Debug, Default)]
-pub struct Records {
-    /// The records that stand, in the order of the file.
-    pub records: Vec<Map<String, Value>>,
-    /// Lines that are no JSON object (torn by a kill, damaged).
-    pub bad_lines: usize,
-    /// Records of earlier attempts that a resume has gone back behind.
-    pub superseded: usize,
-}
-
-/// Reads a log. Errors: 66 when it cannot be opened, 74; bad lines are only counted.
-pub fn read(path: &Path) -> Result<Records> {
-    small::require_file(path)?;
-    let file = File::open(path).map_err(|cause| Error::open(path, cause))?;
-    let mut found = Records::default();
-    let mut reader = BufReader::new(file);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let io = |cause| Error::io(path, cause);
-        let mut limited = Read::take(&mut reader, MAX_LINE);
-        if limited.read_until(b'\n', &mut line).map_err(io)? == 0 {
-            break;
-        }
-        if line.len() as u64 == MAX_LINE && line.last() != Some(&b'\n') {
-            reader.skip_until(b'\n').map_err(io)?;
-            found.bad_lines += 1;
-            continue;
-        }
-        match serde_json::from_slice(&line) {
-            Ok(Value::Object(record)) => found.records.push(record),
-            _ if line.trim_ascii().is_empty() => {}
-            _ => found.bad_lines += 1,
-        }
-    }
-    drop_superseded(&mut found);
-    Ok(found)
-}
-
-/// Drops records with an update that a later attempt did again, or will: a `start` record tells
-/// the update resumed from, so that what comes after it is void even before it is done again. A
-/// `rewind` record does the same for what the attempt itself did before it.
-fn drop_superseded(found: &mut Records) {
-    let number = |record: &Map<String, Value>, key: &str| record.get(key).and_then(Value::as_u64);
-    // (attempt, rewinds in it so far) of each record that has an attempt.
-    let mut rewinds: BTreeMap<u64, u64> = BTreeMap::new();
-    let parts: Vec<Option<(u64, u64)>> = found
-        .records
-        .iter()
-        .map(|record| {
-            let attempt = number(record, "attempt")?;
-            let count = rewinds.entry(attempt).or_insert(0);
-            *count += u64::from(record.get("kind").is_some_and(|kind| kind == "rewind"));
-            Some((attempt, *count))
-        })
-        .collect();
-    let mut first_of: BTreeMap<(u64, u64), u64> = BTreeMap::new(); // part -> first update it does
-    for (record, part) in found.records.iter().zip(&parts) {
-        if let (Some(part), Some(update)) = (*part, number(record, "update")) {
-            // A stop or a checkpoint right after the start tells of an update that an earlier attempt did.
-            let first = first_of.entry(part).or_insert(u64::MAX);
-            match record.get("kind").and_then(Value::as_str) {
-                Some("start" | "rewind") => *first = (*first).min(update.saturating_add(1)),
-                Some("update") => *first = (*first).min(update),
-                _ => {}
-            }
-        }
-    }
-    // In place of each part's own first update, the smallest of all later parts.
-    let mut void_from = u64::MAX;
-    for first in first_of.values_mut().rev() {
-        let own = std::mem::replace(first, void_from);
-        void_from = void_from.min(own);
-    }
-    let before = found.records.len();
-    let mut parts = parts.into_iter();
-    found.records.retain(|record| {
-        let limit = parts.next().flatten().and_then(|part| first_of.get(&part));
-        // Without a limit it tells of no update.
-        let limit = limit.copied().unwrap_or(u64::MAX);
-        number(record, "update").is_none_or(|update| update < limit)
-    });
-    found.superseded = before - found.records.len();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Map, Value, json};
 
     fn updates(found: &Records) -> Vec<(u64, u64)> {
         let number = |r: &Map<String, Value>, key: &str| r[key].as_u64().unwrap();
@@ -303,16 +250,58 @@ mod tests {
         Log::open(&path, 7).unwrap().write("validation", &json!({"update": 3})).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("{\"time\":\"2"), "{text}");
-        assert!(text.ends_with("\"attempt\":7,\"kind\":\"validation\",\"update\":3}\n"), "{text}");
+        let fields = "\"attempt\":7,\"kind\":\"validation\",\"update\":3,\"crc\":\"";
+        assert!(text.contains(fields) && text.ends_with("\"}\n"), "{text}");
     }
 
     #[test]
-    fn garbage_is_counted_not_fatal() {
+    fn damaged_lines_are_skipped_and_numbered() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.jsonl");
-        let bytes = b"\n\xff\xfe\n[1]\n{\"update\":-1,\"attempt\":\"x\"}\n{\"a\":\n\0\0\0";
+        let mut log = Log::open(&path, 1).unwrap();
+        (1..=9).for_each(|update| log.write("update", &json!({"update": update})).unwrap());
+        let mut bytes = std::fs::read(&path).unwrap();
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::len);
+        let starts: Vec<usize> =
+            lines.scan(0, |at, len| Some(std::mem::replace(at, *at + len))).collect();
+        bytes[starts[2] + 5] ^= 1;
+        bytes[starts[7] - 2] ^= 1; // the brace of the one before
+        bytes.extend(b"[1]\n\n{\"update\":1}\n\xff\n\0\0");
         std::fs::write(&path, bytes).unwrap();
+        let mut seen = Vec::new();
+        let damaged = each(&path, |record| seen.push(record["update"].as_u64().unwrap())).unwrap();
+        assert_eq!(seen, [1, 2, 4, 5, 6, 8, 9]);
+        assert_eq!(damaged, Damaged { count: 5, first: vec![3, 7, 10, 12, 13] });
+        assert_eq!(read(&path).unwrap().bad_lines, 5);
+    }
+
+    #[test]
+    fn a_log_that_is_moved_removed_or_replaced_goes_on_at_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.jsonl");
+        let mut log = Log::open(&path, 1).unwrap();
+        let mut updates = 0..;
+        let mut write = || log.write("update", &json!({"update": updates.next()}));
+        write().unwrap();
+        std::fs::rename(&path, folder.path().join("old")).unwrap();
+        (0..2).for_each(|_| write().unwrap());
         let found = read(&path).unwrap();
-        assert_eq!((found.records.len(), found.bad_lines), (1, 4));
+        assert_eq!((found.records.len(), &found.records[0]["kind"]), (3, &json!("warning")));
+        std::fs::copy(&path, folder.path().join("new")).unwrap();
+        std::fs::rename(folder.path().join("new"), &path).unwrap();
+        write().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        write().unwrap();
+        assert_eq!(read(&path).unwrap().records.len(), 2);
+        assert_eq!(read(&folder.path().join("old")).unwrap().records.len(), 1);
+        // A pipe in its place is not waited for.
+        std::fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = write().unwrap_err();
+        assert!(error.to_string().contains("not a regular file"), "{error}");
+        assert!(read(&path).is_err());
+        std::fs::remove_file(&path).unwrap();
+        write().unwrap();
+        assert_eq!(read(&path).unwrap().records.len(), 2);
     }
 }

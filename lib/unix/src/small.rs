@@ -3,7 +3,7 @@
 //! A path may lead to anything: a pipe would be waited for, a folder has poor words, and a file of
 //! gigabytes under the name of a small one would fill the memory. None of them is opened.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
@@ -24,12 +24,19 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     if bytes > limit {
         return Err(large(bytes));
     }
-    let file = File::open(path).map_err(|cause| Error::open(path, cause))?;
+    let file = open(path)?;
     let mut content = Vec::with_capacity(bytes as usize);
     // It may grow while it is read.
     let read = file.take(limit.saturating_add(1)).read_to_end(&mut content);
     read.map_err(|cause| Error::io(path, cause))?;
     if content.len() as u64 > limit { Err(large(content.len() as u64)) } else { Ok(content) }
+}
+
+/// Opens a regular file to read, without waiting for the other end of a pipe. Errors: 66.
+pub fn open(path: &Path) -> Result<File> {
+    require_file(path)?;
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    opened.map_err(|cause| Error::open(path, cause))
 }
 
 /// The size of a regular file; opening anything else might never end. Errors: 66.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::lease::Fence;
-use crate::publish::publish_bytes;
+use crate::lease::{Fence, FencedDisk};
+use crate::publish::{Publisher, publish_bytes};
 use crate::time::now_utc;
 use crate::{Error, Result, small};
 
@@ -133,7 +133,13 @@ impl StatusWriter {
         let mut text = serde_json::to_vec_pretty(&stamped).map_err(Error::bug)?;
         text.push(b'\n');
         crate::fail::point("status.write").map_err(|cause| Error::io(&self.path, cause))?;
-        publish_bytes(&self.path, &text)?;
+        match &self.fence {
+            None => publish_bytes(&self.path, &text)?,
+            Some(fence) => {
+                let disk = FencedDisk::new(fence.clone());
+                Publisher::new(&disk).bytes(&self.path, &text)?;
+            }
+        }
         self.last = Some((status.state, Instant::now()));
         Ok(())
     }

@@ -16,7 +16,13 @@ pub(crate) fn hold(run: &RunDir, stop: &dyn Fn() -> bool) -> Result<Lease> {
     let first = || {
         let entries = list(&run.checkpoints())?;
         let saved = entries.iter().filter_map(|entry| Some(entry.manifest()?.attempt)).max();
-        Ok(run.last_attempt()?.max(saved.unwrap_or(0)) + 1)
+        let newest = run.last_attempt()?.max(saved.unwrap_or(0));
+        newest.checked_add(1).ok_or_else(|| {
+            let path = run.path().display();
+            Error::data(format!(
+                "{path}: no attempt can follow attempt {newest} of env.json or a checkpoint"
+            ))
+        })
     };
     Lease::take(&run.lease(), first, stop)
 }

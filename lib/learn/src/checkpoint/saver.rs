@@ -72,7 +72,8 @@ impl Saver {
     /// A saver of checkpoints into `folder` (RUN/ckpt), for start number `attempt` of the run. What
     /// killed saves left there is removed: only the one writer of the run may make a saver.
     ///
-    /// Errors: 73 when the folder cannot be made, 66 when it cannot be read.
+    /// Errors: 73 when the folder cannot be made, 66 when it cannot be read, 65 when its attempts cannot be
+    /// counted on.
     pub fn new(folder: &Path, rules: KeepRules, attempt: u64) -> Result<Self> {
         Self::on(Arc::new(RealDisk), folder, rules, attempt)
     }
@@ -84,7 +85,10 @@ impl Saver {
         // Newer is what a later attempt wrote, even when the record of attempts was lost.
         let known = list(folder)?.iter().filter_map(|e| Some(e.manifest()?.attempt)).max();
         let attempt = match known {
-            Some(known) if known > attempt => known + 1,
+            Some(known) if known > attempt => known.checked_add(1).ok_or_else(|| {
+                let text = "no attempt can follow that of the newest checkpoint";
+                Error::data(format!("{}: {text}", folder.display()))
+            })?,
             _ => attempt,
         };
         let (folder, log, running, spare) = (folder.into(), None, None, Vec::new());
@@ -218,8 +222,9 @@ fn save_now(
         Publisher::new(disk).create_folder(folder)?;
     }
     let files = Files::Images(images);
-    let (path, durable) = write_on(disk, folder, state, files, attempt)?;
-    state.may_be_written()?; // nor may anything be removed
+    let written = write_on(disk, folder, state, files, attempt);
+    state.may_be_written()?; // a lost run is the cause of other errors, and nothing of it may be removed
+    let (path, durable) = written?;
     // The checkpoint is safe; links and the removal of old ones can be made up for at the next.
     let removed = tidy(disk, folder, rules, anchor, &path).unwrap_or_else(|error| {
         warn!("old checkpoints stay: {error}");

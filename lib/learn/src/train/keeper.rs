@@ -9,10 +9,11 @@ use crate::config::OnSpike;
 use crate::stages::Stage;
 use serde_json::Value;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensor::Tensor;
 use unix::budget::Budget;
-use unix::lease::Lease;
+use unix::lease::{FencedDisk, Lease};
 use unix::run_dir::RunDir;
 use unix::{Error, Result};
 
@@ -51,7 +52,8 @@ impl Keeper {
             OnSpike::Record => 0,
             OnSpike::Rewind => rules.every,
         };
-        let saver = Saver::new(&run.checkpoints(), keep, lease.attempt())?
+        let disk = Arc::new(FencedDisk::new(lease.fence().clone()));
+        let saver = Saver::on(disk, &run.checkpoints(), keep, lease.attempt())?
             .anchored(anchor)
             .with_log(run.log());
         let failures = SaveFailures::new(rules.failed_saves, Instant::now());
@@ -62,6 +64,11 @@ impl Keeper {
     /// Whether this process still is the one writer of the run. Errors: 75 when it is not.
     pub fn still_ours(&self) -> Result<()> {
         self.lease.fence().check()
+    }
+
+    /// Whether the run directory was found to be gone from its path.
+    pub fn is_gone(&self) -> bool {
+        self.lease.fence().is_gone()
     }
 
     /// Why the run stops because its checkpoints cannot be saved, and the status it ends with.

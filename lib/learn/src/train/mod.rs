@@ -87,14 +87,15 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
     let end = run(job, &mut session, &mut reporter).and_then(|end| trusted(job, &session, end));
     let end = match end {
         Ok(end) => end,
-        // Another process has the run: not a word more in its files.
-        Err(error) if error.exit == Exit::Again => return Err(error),
+        // Another process has the run, or another run its path: nothing more is written there.
+        Err(error) if error.exit == Exit::Again => return Err(session.lost_run(error)),
         Err(error) => {
             reporter.failed(&session.progress, &error.to_string());
             return Err(error);
         }
     };
     let exit = conclude(job, &mut session, &mut reporter, end);
+    let exit = exit.map_err(|error| session.lost_run(error));
     if job.ranks.size() == 1 {
         return exit;
     }
@@ -135,7 +136,8 @@ fn conclude<S: Stage>(
         }
         End::Stopped(why) => {
             if let Err(error) = session.save_and_wait(job, reporter) {
-                if error.exit == Exit::Again || !has_checkpoint(&job.run)? {
+                let is_lost = error.exit == Exit::Again || session.still_ours().is_err();
+                if is_lost || !has_checkpoint(&job.run)? {
                     return Err(lost(session, reporter, error));
                 }
                 // It can go on from an older one, and that is what 75 says.

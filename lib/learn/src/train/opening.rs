@@ -313,12 +313,15 @@ pub(super) fn exit_of(number: u8) -> Exit {
     all.into_iter().find(|exit| *exit as u8 == number).unwrap_or(Failure)
 }
 
+/// Largest configuration that is compared, in bytes.
+const MAX_CONFIG: u64 = 64 << 20;
+
 /// Writes the resolved configuration; that of an earlier start stays beside, numbered, if it differs.
 fn write_config(run: &RunDir, resolved: &Value) -> Result<()> {
     let text = crate::config::to_yaml(resolved)?;
     let path = run.config();
-    match std::fs::read_to_string(&path) {
-        Ok(before) if before == text => return Ok(()),
+    match unix::small::read(&path, MAX_CONFIG) {
+        Ok(before) if before == text.as_bytes() => return Ok(()),
         Ok(_) => keep_aside(&path)?,
         Err(_) => {}
     }

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unix::signal::Signals;
-use unix::{Error, Result};
+use unix::{Error, Exit, Result};
 
 /// For how long the others may have to wait for the first rank's disk.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -60,6 +60,15 @@ impl<S: Stage> Session<S> {
     /// Whether the first rank still is the one writer of the run. Errors: 75 when it is not.
     pub fn still_ours(&self) -> Result<()> {
         self.keeper.as_ref().map_or(Ok(()), Keeper::still_ours)
+    }
+
+    /// The error that ends this process: `error`, unless the run directory is gone from its path. That exits
+    /// with 74, because a requeued job (75) would begin another run there.
+    pub fn lost_run(&self, error: Error) -> Error {
+        match (&self.keeper, self.still_ours()) {
+            (Some(keeper), Err(lost)) if keeper.is_gone() => Error::new(Exit::Io, lost),
+            _ => error,
+        }
     }
 
     /// What is to be done after this update, as all ranks see it.

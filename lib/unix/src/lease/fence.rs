@@ -1,10 +1,12 @@
 //! What keeps an owner that lost its lease from writing.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::files::{look, numbers, path_of};
+use crate::disk::is_still_at;
 use crate::{Error, Exit, Result};
 
 /// Asked before every write. Cheap to copy.
@@ -18,14 +20,24 @@ struct Inner {
     /// How long a look is trusted: far less than it takes until another process may take over.
     trust: Duration,
     looked: Mutex<Instant>,
-    lost: OnceLock<String>,
+    /// The folder itself. While it is open, no other one has its inode.
+    opened: File,
+    lost: OnceLock<Loss>,
+}
+
+/// How the lease was lost.
+#[derive(Debug)]
+struct Loss {
+    why: String,
+    /// Nobody took the run over: its directory was moved, removed or replaced.
+    is_gone: bool,
 }
 
 impl Fence {
-    pub(super) fn new(folder: PathBuf, number: u64, beat: Duration) -> Self {
+    pub(super) fn new(folder: PathBuf, opened: File, number: u64, beat: Duration) -> Self {
         let trust = (beat / 10).min(Duration::from_secs(1));
         let looked = Mutex::new(Instant::now());
-        Self(Arc::new(Inner { folder, number, trust, looked, lost: OnceLock::new() }))
+        Self(Arc::new(Inner { folder, opened, number, trust, looked, lost: OnceLock::new() }))
     }
 
     /// The number of this attempt.
@@ -57,17 +69,30 @@ impl Fence {
         }
         match inner.lost.get() {
             None => Ok(()),
-            Some(why) => Err(Error::new(
+            Some(Loss { why, .. }) => Err(Error::new(
                 Exit::Again,
                 format!("attempt {} stops and writes nothing more: {why}", inner.number),
             )),
         }
     }
 
+    /// Whether the run was found to be gone from its path, and not taken over: a start would meet something
+    /// else there.
+    pub fn is_gone(&self) -> bool {
+        self.0.lost.get().is_some_and(|loss| loss.is_gone)
+    }
+
     /// Why the lease is not ours any more. A disk that does not answer is no reason.
-    fn loss(&self) -> Option<String> {
-        let removed =
-            || format!("{} was removed", path_of(&self.0.folder, self.0.number).display());
+    fn loss(&self) -> Option<Loss> {
+        let path = path_of(&self.0.folder, self.0.number);
+        let removed = || Loss {
+            why: format!(
+                "{} was removed or replaced; put the run directory back if it was moved, removed or \
+                 restored from a copy, or start again with what is there now",
+                path.display()
+            ),
+            is_gone: true,
+        };
         let found = match numbers(&self.0.folder) {
             Ok(found) => found,
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Some(removed()),
@@ -78,8 +103,10 @@ impl Fence {
             let owner = look(&path_of(&self.0.folder, newest)).ok().flatten();
             let who =
                 owner.and_then(|look| look.owner).map_or(String::new(), |o| format!(" ({o})"));
-            return Some(format!("attempt {newest}{who} took the run over"));
+            let why = format!("attempt {newest}{who} took the run over");
+            return Some(Loss { why, is_gone: false });
         }
-        (!found.contains(&self.0.number)).then(removed)
+        (!found.contains(&self.0.number) || !is_still_at(&self.0.opened, &self.0.folder))
+            .then(removed)
     }
 }

@@ -1,8 +1,8 @@
 //! The files of a lease: one for each attempt, named by its number, which nobody else can get.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::MetadataExt;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -46,16 +46,25 @@ pub(super) struct Look {
     pub beaten: SystemTime,
 }
 
-/// Looks at the lease of an attempt; none when it is gone.
+/// Largest lease, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Looks at the lease of an attempt; none when it is gone. Errors: 66, also when it is a pipe or a folder.
 pub(super) fn look(path: &Path) -> Result<Option<Look>> {
     // NFS asks its server for the true time of a file when it is opened, and only then.
-    let found = File::open(path).and_then(|file| Ok((file.metadata()?.modified()?, file)));
-    let (beaten, file) = match found {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let found = opened.and_then(|file| Ok((file.metadata()?, file)));
+    let (found, file) = match found {
         Ok(found) => found,
         Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(None),
         Err(cause) => return Err(Error::open(path, cause)),
     };
-    Ok(Some(Look { owner: serde_json::from_reader(file).ok(), beaten }))
+    if !found.is_file() {
+        let advice = "it is not a regular file; remove it if no process works on the run";
+        return Err(Error::open(path, advice));
+    }
+    let beaten = found.modified().map_err(|cause| Error::open(path, cause))?;
+    Ok(Some(Look { owner: serde_json::from_reader(file.take(MAX_BYTES)).ok(), beaten }))
 }
 
 /// Sets the time of a file to now, by the clock of the file system; needs no space on the disk.

@@ -10,6 +10,7 @@
 //! The file with the highest number is never removed, also not when the lease is given back. So a
 //! candidate that was slow either does not get its number, or sees a higher one right after.
 
+mod disk;
 mod fence;
 mod files;
 mod judge;
@@ -17,6 +18,7 @@ mod owner;
 mod seen;
 
 use std::fmt;
+use std::fs::File;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -24,6 +26,7 @@ use std::time::Duration;
 
 use crate::publish::{create_folder, publish_bytes};
 use crate::{Error, Exit, Result, note, time, warn};
+pub use disk::FencedDisk;
 pub use fence::Fence;
 use files::{Candidate, mark_released, numbers, path_of, remove_older, touch};
 use judge::{Verdict, judge};
@@ -94,7 +97,7 @@ impl Lease {
                 None => (first, String::new()),
                 Some(held) => {
                     match judge(&path_of(folder, held), held, &candidate, &owner, stop)? {
-                        Verdict::Free(why) => (held + 1, why),
+                        Verdict::Free(why) => (next(folder, held)?, why),
                         Verdict::Held(holder) => return Err(refused(folder, &holder)),
                         Verdict::Vanished => continue,
                     }
@@ -120,8 +123,9 @@ impl Lease {
 
     fn begin(owner: Owner, folder: &Path, number: u64) -> Result<Self> {
         let (path, beat) = (path_of(folder, number), owner.beat());
-        touch(&path).map_err(|cause| Error::io(&path, cause))?;
-        let fence = Fence::new(folder.to_path_buf(), number, beat);
+        let opened = touch(&path).and_then(|()| File::open(folder));
+        let opened = opened.map_err(|cause| Error::io(&path, cause))?;
+        let fence = Fence::new(folder.to_path_buf(), opened, number, beat);
         let (stop, stopped) = mpsc::channel();
         let (file, watched) = (path.clone(), fence.clone());
         let heart = std::thread::Builder::new().name("heartbeat".into()).spawn(move || {
@@ -177,6 +181,17 @@ impl Drop for Lease {
 fn newest(folder: &Path) -> Result<Option<u64>> {
     let found = numbers(folder).map_err(|cause| Error::open(folder, cause))?;
     Ok(found.into_iter().max())
+}
+
+/// The number after `held`. Errors: 65 when there is none.
+fn next(folder: &Path, held: u64) -> Result<u64> {
+    held.checked_add(1).ok_or_else(|| {
+        let path = path_of(folder, held);
+        Error::data(format!(
+            "{}: no attempt can have a higher number; remove the file if no process works on the run",
+            path.display()
+        ))
+    })
 }
 
 fn refused(folder: &Path, holder: &Holder) -> Error {

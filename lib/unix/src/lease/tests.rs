@@ -270,6 +270,49 @@ fn on_a_full_disk_it_is_given_back_by_its_time() {
 }
 
 #[test]
+fn the_highest_number_has_no_successor() {
+    let folder = tempfile::tempdir().unwrap();
+    let last = Lease::take_as(stranger(1), folder.path(), || Ok(u64::MAX), &|| false).unwrap();
+    drop(last);
+    let error = take(stranger(2), folder.path()).unwrap_err();
+    assert_eq!(error.exit, Exit::Data);
+    assert!(error.to_string().contains("attempt-18446744073709551615.json"), "{error}");
+}
+
+#[test]
+fn a_pipe_or_a_folder_in_place_of_a_lease_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path_of(folder.path(), 1);
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert_eq!(take(stranger(2), folder.path()).unwrap_err().exit, Exit::NoInput);
+    assert_eq!(see(folder.path()).unwrap_err().exit, Exit::NoInput);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    assert_eq!(take(stranger(2), folder.path()).unwrap_err().exit, Exit::NoInput);
+}
+
+/// A copy has the same files with the same content; only their inodes tell that it is another run.
+#[test]
+fn a_run_whose_directory_was_replaced_by_a_copy_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, away) = (folder.path().join("run"), folder.path().join("away"));
+    let lease = take(slow(1), &run.join("lease")).unwrap();
+    std::fs::rename(&run, &away).unwrap();
+    std::fs::rename(&away, &run).unwrap();
+    lease.fence().look().unwrap(); // there and back
+    let copied = std::process::Command::new("cp").arg("-a").args([&run, &away]).status();
+    assert!(copied.unwrap().success());
+    std::fs::rename(&run, folder.path().join("older")).unwrap();
+    std::fs::rename(&away, &run).unwrap();
+    let error = lease.fence().look().unwrap_err();
+    assert!(error.to_string().contains("removed or replaced"), "{error}");
+    assert!(lease.fence().is_gone());
+    let before = std::fs::read(path_of(&run.join("lease"), 1)).unwrap();
+    drop(lease);
+    assert_eq!(std::fs::read(path_of(&run.join("lease"), 1)).unwrap(), before, "given back");
+}
+
+#[test]
 fn waiting_ends_when_asked_to() {
     let folder = tempfile::tempdir().unwrap();
     let lease = take(slow(1), folder.path()).unwrap();

@@ -1,0 +1,197 @@
+//! R3: disks that are full, fail or become read-only.
+
+use crate::common::run::{Hold, wait_until};
+use crate::common::{Seen, shell};
+use crate::{CODEC, ground, hidden, nothing_is_lost, outcome, place, train};
+use learn::checkpoint::list;
+use std::path::Path;
+
+fn warnings(seen: &Seen) -> Vec<&str> {
+    seen.stderr.lines().filter(|line| line.contains("warning")).collect()
+}
+
+#[test]
+fn r03_disk_full_during_a_save_costs_a_warning() {
+    // Four files a save, so the sixth is in the second; and killed as the third begins, to look.
+    for step in
+        ["save.begin:2", "save.after_create:2", "save.after_shard:6", "save.after_manifest:2"]
+    {
+        let place = place();
+        let fail = format!("{step}=enospc,save.begin:3=kill");
+        let seen = train(place.path(), &fail);
+        let told = warnings(&seen);
+        assert_eq!(told.len(), 1, "{fail}: {}", seen.stderr);
+        assert!(
+            told[0].contains("checkpoint not saved") && told[0].contains("No space"),
+            "{told:?}"
+        );
+        let folder = place.path().join("run/ckpt");
+        let steps: Vec<u64> = list(&folder).unwrap().iter().map(|entry| entry.step).collect();
+        assert_eq!(steps, [2], "{fail}");
+        assert_eq!(hidden(&folder), Vec::<String>::new(), "{fail}");
+        nothing_is_lost(place.path(), &fail);
+        let again = train(place.path(), "");
+        assert_eq!(again.status, Some(0), "{}", again.stderr);
+        assert_eq!(outcome(place.path()), ground().whole, "{fail}");
+    }
+}
+
+/// What `status.json` says of the run.
+fn stands(place: &Path) -> serde_json::Value {
+    let text = std::fs::read(place.join("run/status.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+#[test]
+fn r03_disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
+    let place = place();
+    std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
+    let seen = shell(
+        place.path(),
+        "FAIL=save.begin:2+=enospc train-stage codec -c codec.yaml --run run \\
+             -o training.updates=1000000 -o checkpoint.failed_saves=1000000 &
+         until [ -e run/ckpt/latest ]; do kill -0 $! || exit 1; sleep 0.01; done
+         kill -TERM $!
+         wait $!",
+    );
+    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
+    assert!(warnings(&seen).last().unwrap().contains("checkpoint not saved"), "{}", seen.stderr);
+    assert_eq!(stands(place.path())["state"], "stopped");
+}
+
+#[test]
+fn r03_disk_full_at_the_end_is_an_error_told_once() {
+    let place = place();
+    std::fs::write(
+        place.path().join("codec.yaml"),
+        CODEC.replace("every: 2,", "every: 2, failed_saves: 99,"),
+    )
+    .unwrap();
+    let seen =
+        shell(place.path(), "FAIL=save.begin:2+=enospc train-stage codec -c codec.yaml --run run");
+    assert!(seen.status.is_some_and(|status| status == 73 || status == 74), "{}", seen.stderr);
+    let lines = seen.stderr.lines().filter(|line| line.contains("No space left on device"));
+    assert_eq!(lines.filter(|line| !line.contains("warning")).count(), 1, "{}", seen.stderr);
+    let stands = stands(place.path());
+    assert_eq!(stands["state"], "failed", "{stands}");
+    let again = train(place.path(), "");
+    assert_eq!(again.status, Some(0), "{}", again.stderr);
+    assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
+}
+
+/// Updates after which nothing more may be trained: three failed saves, two updates apart, of which the last is
+/// known when the fourth is due; validations that are the best add saves and only end it sooner.
+const GIVEN_UP: u64 = 2 + 4 * 2 + 1;
+
+#[test]
+fn r03_a_disk_that_has_failed_for_good_ends_the_run() {
+    for fault in ["enospc", "eio"] {
+        let place = place();
+        std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
+        let command = "train-stage codec -c codec.yaml --run run -o training.updates=40";
+        let seen = shell(place.path(), &format!("FAIL=save.begin:2+={fault} {command}"));
+        assert_eq!(seen.status, Some(74), "{}", seen.stderr);
+        assert!(seen.stderr.contains("saves failed (checkpoint.failed_saves)"));
+        let stands = stands(place.path());
+        assert_eq!(
+            (&stands["state"], &stands["held"]),
+            (&"failed".into(), &false.into()),
+            "{stands}"
+        );
+        assert!(stands["reason"].as_str().unwrap().contains("checkpoint.failed_saves"), "{stands}");
+        assert!(stands["update"].as_u64().unwrap() <= GIVEN_UP, "{stands}");
+        nothing_is_lost(place.path(), fault);
+        // Two failures in a row are no reason to stop, nor is what happened before a save that worked.
+        let seen = shell(
+            place.path(),
+            &format!(
+                "FAIL=save.begin:1={fault},save.begin:2={fault},save.begin:4={fault} {command}"
+            ),
+        );
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    }
+}
+
+/// The disk of the checkpoints becomes read-only, as Linux does to a file system with errors.
+#[test]
+fn r03_a_read_only_disk_ends_the_run_with_73() {
+    let place = place();
+    std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
+    let ckpt = place.path().join("run/ckpt");
+    std::fs::create_dir_all(&ckpt).unwrap();
+    let mount = format!("mount -t tmpfs -o size=64m tmpfs '{}' 2>&1", ckpt.display());
+    if shell(place.path(), &mount).status != Some(0) {
+        eprintln!("SKIPPED: mounting a tmpfs needs root; the read-only disk was not tested");
+        return;
+    }
+    // It cannot be remounted while a file is open for writing.
+    let seen = shell(
+        place.path(),
+        "train-stage codec -c codec.yaml --run run -o training.updates=100000000 -o checkpoint.every=50 &
+         until [ -e run/ckpt/latest ]; do kill -0 $! || exit 1; sleep 0.01; done
+         until mount -o remount,ro run/ckpt 2>/dev/null; do kill -0 $! || exit 1; sleep 0.01; done
+         wait $!",
+    );
+    let umount = shell(place.path(), "umount -l run/ckpt");
+    assert_eq!(seen.status, Some(73), "{}", seen.stderr);
+    assert!(seen.stderr.contains("checkpoint.failed_saves"), "{}", seen.stderr);
+    assert_eq!(stands(place.path())["state"], "failed");
+    assert_eq!(umount.status, Some(0), "{}", umount.stderr);
+}
+
+#[test]
+fn r03_disk_full_for_the_log_and_the_status_costs_a_warning_each() {
+    let place = place();
+    let seen = train(place.path(), "log.write:4+=enospc,status.write:2+=enospc");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let told = warnings(&seen);
+    assert_eq!(told.len(), 2, "{}", seen.stderr);
+    for name in ["log.jsonl", "status.json"] {
+        assert_eq!(told.iter().filter(|line| line.contains(name)).count(), 1, "{told:?}");
+    }
+    assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
+}
+
+/// A disk that is really full: a save is held with one of its files written, and the rest of a small disk
+/// is filled under it.
+#[test]
+fn r03_disk_filled_during_a_save_costs_warnings_and_nothing_else() {
+    let place = place();
+    let small = place.path().join("run");
+    std::fs::create_dir(&small).unwrap();
+    let mount = format!("mount -t tmpfs -o size=400k tmpfs '{}' 2>&1", small.display());
+    if shell(place.path(), &mount).status != Some(0) {
+        eprintln!("SKIPPED: mounting a tmpfs needs root; the full disk was not tested");
+        return;
+    }
+    let seen = std::thread::scope(|scope| {
+        // It is held with the first file of the second save written, until the disk is full.
+        let hold = Hold::new(place.path());
+        let run = scope.spawn(|| train(place.path(), "save.after_shard:5=hold"));
+        let saving = |name: &String| name.starts_with(".tmp-step-00000003");
+        wait_until(|| hidden(&small.join("ckpt")).iter().any(saving) || run.is_finished());
+        let fill = shell(&small, "cat /dev/zero > filler 2>/dev/null || true");
+        assert_eq!(fill.status, Some(0), "{}", fill.stderr);
+        drop(hold);
+        run.join().unwrap()
+    });
+    // It could not keep its end: an error, with everything before it whole.
+    let looked = std::panic::catch_unwind(|| {
+        assert!(seen.status.is_some_and(|status| status == 73 || status == 74), "{}", seen.stderr);
+        let told = warnings(&seen);
+        assert!(told.iter().any(|line| line.contains("No space left on device")), "{told:?}");
+        let steps: Vec<u64> =
+            list(&small.join("ckpt")).unwrap().iter().map(|entry| entry.step).collect();
+        assert_eq!(steps, [2], "{}", seen.stderr);
+        assert_eq!(hidden(&small.join("ckpt")), Vec::<String>::new());
+        nothing_is_lost(place.path(), "a full disk");
+        std::fs::remove_file(small.join("filler")).unwrap();
+        let again = train(place.path(), "");
+        assert_eq!(again.status, Some(0), "{}", again.stderr);
+        let (found, whole) = (outcome(place.path()), &ground().whole);
+        assert_eq!(found.tensors, whole.tensors);
+        assert!(found.log.iter().all(|record| whole.log.contains(record)), "{:?}", found.log);
+    });
+    assert_eq!(shell(place.path(), "umount -l run").status, Some(0));
+    looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
