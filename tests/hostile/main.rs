@@ -8,6 +8,7 @@ mod checkpoints;
 mod fuzz;
 mod inputs;
 mod mutate;
+mod planted;
 mod secrets;
 mod targets;
 

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::lease::Fence;
 use crate::time::now_utc;
-use crate::{Error, Result, fail, small};
+use crate::{Error, Result, fail, small, text};
 
 /// Longest line that is read, in bytes; records have a few hundred.
 const MAX_LINE: u64 = 1 << 20;
@@ -62,12 +62,11 @@ impl Log {
     pub fn write(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
         self.fence.as_ref().map_or(Ok(()), Fence::check)?;
         let record = Record { time: now_utc(), attempt: self.attempt, kind, fields };
-        let mut line = serde_json::to_vec(&record).map_err(Error::bug)?;
-        line.push(b'\n');
+        let line = text::json(&record)? + "\n";
         let mended = if self.is_torn { mend(&mut self.file) } else { Ok(()) };
         let written = mended
             .and_then(|()| fail::point("log.write"))
-            .and_then(|()| self.file.write_all(&line));
+            .and_then(|()| self.file.write_all(line.as_bytes()));
         self.is_torn = written.is_err();
         written.map_err(|cause| Error::io(&self.path, cause))
     }

@@ -224,7 +224,7 @@ fn attributes(
         ("import", asked),
         ("generator", concat!("longhaul ", env!("CARGO_PKG_VERSION")).into()),
     ] {
-        all.push((name.into(), Attribute::Text(text)));
+        all.push((name.into(), Attribute::Text(unix::secrets::redact(&text).into_owned())));
     }
     Ok(all)
 }
