@@ -185,11 +185,5 @@ fn verify(folders: &[PathBuf], output: Output) -> Result<Exit> {
         faults.extend(checked.err());
     }
     out.finish()?;
-    match faults.first() {
-        None => Ok(Exit::Done),
-        Some(first) => {
-            let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            Err(Error::new(first.exit, lines.join("\n")))
-        }
-    }
+    Error::all(&faults).map(|()| Exit::Done)
 }

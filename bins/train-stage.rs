@@ -293,9 +293,7 @@ fn check<S: Stage>(
     if let Some(estimate) = &report.estimate {
         tell(args, estimate)?;
     }
-    let Some(first) = report.faults.first() else { return Ok(Exit::Done) };
-    let lines: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
-    Err(Error::new(first.exit, lines.join("\n")))
+    Error::all(&report.faults).map(|()| Exit::Done)
 }
 
 /// Blocks that are computed again, and what that saves and costs.

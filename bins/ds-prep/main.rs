@@ -291,7 +291,7 @@ fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
             if matches!(error.exit, Exit::Done | Exit::Io) {
                 return Err(error);
             }
-            unix::diagnostics::say(&error);
+            unix::diagnostics::say_error(&error);
             first = if first == Exit::Done { error.exit } else { first };
         }
     }
@@ -315,8 +315,8 @@ fn show(file: &Path, sample: Option<usize>, mut out: Out) -> Result<Exit> {
         }
         None => {
             let record = describe(file)?;
-            let text = serde_json::to_string_pretty(&record).map_err(Error::bug)?;
-            out.item(&record, text)?;
+            let text = unix::text::json_pretty(&record)?;
+            out.item(&record, text.trim_end())?;
         }
     }
     finish(out)

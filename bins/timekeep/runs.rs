@@ -80,7 +80,7 @@ fn each(given: &[PathBuf], mut what: impl FnMut(&Path) -> Result<()>) -> Result<
             // The reader of stdout is gone.
             Err(error) if error.exit == Exit::Done => return Err(error),
             Err(error) => {
-                diagnostics::say(&error);
+                diagnostics::say_error(&error);
                 exit = if exit == Exit::Done { error.exit } else { exit };
             }
         }

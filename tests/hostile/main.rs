@@ -10,6 +10,7 @@ mod fuzz;
 mod inputs;
 mod limits;
 mod mutate;
+mod planted;
 mod secrets;
 mod targets;
 

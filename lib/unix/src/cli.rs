@@ -12,9 +12,9 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextValue, ErrorKind};
 
-use crate::{Exit, Result, diagnostics, generate, time};
+use crate::{Exit, Result, diagnostics, generate, secrets, text, time};
 
 /// The shared option for the form of the results; `#[command(flatten)]` it into `Args`.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
@@ -68,15 +68,22 @@ pub fn main_with_status<A: Parser, S: Into<ExitCode>>(body: fn(A) -> Result<S>) 
     time::mark_process_start();
     let command = A::command();
     set_program(&command);
+    secrets::register_environment();
     end_on_panic();
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(done) = generate::asked(command, &words) {
         return end(done);
     }
-    match A::try_parse_from(&words) {
+    // Help would show the values of variables.
+    let parsed = without_values(A::command()).try_get_matches_from(&words);
+    match parsed.and_then(|found| A::from_arg_matches(&found)) {
         Ok(args) => end(body(args)),
-        Err(error) => end_of_parsing(&error),
+        Err(error) => end_of_parsing(error),
     }
+}
+
+fn without_values(command: clap::Command) -> clap::Command {
+    command.mut_args(|argument| argument.hide_env_values(true)).mut_subcommands(without_values)
 }
 
 fn set_program(command: &clap::Command) {
@@ -95,7 +102,7 @@ fn end<S: Into<ExitCode>>(outcome: Result<S>) -> ExitCode {
         Ok(status) => status.into(),
         Err(error) => {
             if error.exit != Exit::Done {
-                diagnostics::say(&error);
+                diagnostics::say_error(&error);
             }
             error.exit.into()
         }
@@ -103,13 +110,21 @@ fn end<S: Into<ExitCode>>(outcome: Result<S>) -> ExitCode {
 }
 
 /// Help and version are data (stdout, 0); anything else is a usage error (stderr, 2).
-fn end_of_parsing(error: &clap::Error) -> ExitCode {
+fn end_of_parsing(mut error: clap::Error) -> ExitCode {
     let status = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Done,
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Exit::Usage,
         _ => {
-            let text = error.render().to_string();
-            diagnostics::say(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+            let values: Vec<_> =
+                error.context().map(|(kind, value)| (kind, value.clone())).collect();
+            for (kind, value) in values {
+                if let ContextValue::String(value) = value {
+                    error.insert(kind, ContextValue::String(text::quote(&value)));
+                }
+            }
+            let words = error.render().to_string();
+            let words = words.strip_prefix("error: ").unwrap_or(&words).trim_end();
+            diagnostics::write(&text::lines(words));
             return Exit::Usage.into();
         }
     };
@@ -124,7 +139,7 @@ fn end_of_parsing(error: &clap::Error) -> ExitCode {
 /// With RUST_BACKTRACE set the backtrace follows.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {
-        let what = info.payload_as_str().unwrap_or("unknown cause").replace('\n', " ");
+        let what = info.payload_as_str().unwrap_or("unknown cause");
         let place = match info.location() {
             Some(at) => format!(" at {}:{}", at.file(), at.line()),
             None => String::new(),

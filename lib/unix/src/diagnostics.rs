@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write;
 use std::sync::OnceLock;
 
-use crate::{cli, progress};
+use crate::{Error, cli, progress, text};
 
 static RANK: OnceLock<(usize, usize)> = OnceLock::new();
 
@@ -22,9 +22,19 @@ pub fn speaker() -> String {
     }
 }
 
+/// Writes `NAME: message` to stderr as one line ([`text::line`]).
+pub fn say(message: impl fmt::Display) {
+    write(&text::line(&message.to_string()));
+}
+
+/// The same of an error, whose message may be a list.
+pub fn say_error(error: &Error) {
+    write(&text::lines(&error.to_string()));
+}
+
 /// Writes `NAME: message` to stderr in a single write, so that lines of many ranks stay whole.
 /// A closed stderr is no reason to stop working and is ignored.
-pub fn say(message: impl fmt::Display) {
+pub(crate) fn write(message: &str) {
     let line = format!("{}: {message}\n", speaker());
     progress::without_bar(|| {
         let _ = std::io::stderr().write_all(line.as_bytes());

@@ -6,6 +6,11 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::text;
+
+/// Lines of a longer list that are kept.
+const LISTED: usize = 100;
+
 /// Exit status of every program (`longhaul(7)`, EXIT STATUS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -50,9 +55,27 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error with the given exit status.
+    /// An error with the given exit status. Its message is one line: see [`text::line`] for what becomes
+    /// of secrets, control characters and long names in it.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
-        Self { exit, message: message.to_string() }
+        Self { exit, message: text::line(&message.to_string()) }
+    }
+    /// An error with a list below its first line.
+    pub fn list<T: fmt::Display>(exit: Exit, first: impl fmt::Display, items: &[T]) -> Self {
+        let mut error = Self::new(exit, first);
+        for item in items.iter().take(LISTED) {
+            error.message += &format!("\n{}", text::line(&item.to_string()));
+        }
+        if let Some(more) = items.len().checked_sub(LISTED).filter(|more| *more > 0) {
+            error.message += &format!("\n… and {more} more");
+        }
+        error
+    }
+    /// All errors as one, a line or more for each, with the exit status of the first.
+    pub fn all(errors: &[Self]) -> Result<()> {
+        let Some(first) = errors.first() else { return Ok(()) };
+        let messages: Vec<&str> = errors.iter().map(|error| error.message.as_str()).collect();
+        Err(Self { exit: first.exit, message: messages.join("\n") })
     }
     /// The command line is wrong (2).
     pub fn usage(message: impl fmt::Display) -> Self {
@@ -84,7 +107,7 @@ impl Error {
     }
     /// The same error with `what` said before it.
     pub fn context(mut self, what: impl fmt::Display) -> Self {
-        self.message = format!("{what}: {}", self.message);
+        self.message = format!("{}: {}", text::line(&what.to_string()), self.message);
         self
     }
 }

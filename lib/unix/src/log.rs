@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::disk::is_still_at;
 use crate::lease::Fence;
 use crate::time::now_utc;
-use crate::{Error, Result, fail, warn};
+use crate::{Error, Result, fail, text, warn};
 pub use read::{Damaged, Records, each, read};
 
 /// Longest line that is read, in bytes; records have a few hundred.
@@ -83,7 +83,7 @@ impl Log {
 
     fn append(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
         let record = Record { time: now_utc(), attempt: self.attempt, kind, fields };
-        let line = line::seal(serde_json::to_vec(&record).map_err(Error::bug)?);
+        let line = line::seal(text::json(&record)?.into_bytes());
         let mended = if self.is_torn { mend(&mut self.file) } else { Ok(()) };
         let written = mended
             .and_then(|()| fail::point("log.write"))

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::cli::Output;
 use crate::table::Table;
-use crate::{Error, Exit, Result};
+use crate::{Error, Exit, Result, text};
 
 /// Writer of results.
 pub struct Out<W: Write = io::Stdout> {
@@ -51,13 +51,13 @@ impl<W: Write> Out<W> {
         Ok(())
     }
 
-    /// A single result: the record as a JSON line, or `text` for people.
-    pub fn item(&mut self, record: &impl Serialize, text: impl Display) -> Result<()> {
+    /// A single result: the record as a JSON line, or `text` for people, with its line breaks.
+    pub fn item(&mut self, record: &impl Serialize, shown: impl Display) -> Result<()> {
         if self.json {
             let value = Value::Object(fields(record)?);
             return self.json_line(&value);
         }
-        self.raw(format!("{text}\n").as_bytes())
+        self.raw((text::lines(&shown.to_string()) + "\n").as_bytes())
     }
 
     /// Bytes as they are, whatever the form (an exported file, a configuration).
@@ -73,7 +73,7 @@ impl<W: Write> Out<W> {
     }
 
     fn json_line(&mut self, value: &Value) -> Result<()> {
-        self.raw(format!("{value}\n").as_bytes())
+        self.raw((text::json(value)? + "\n").as_bytes())
     }
 }
 

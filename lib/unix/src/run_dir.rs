@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::publish::{create_folder, publish_bytes};
 use crate::slurm::Slurm;
-use crate::{Error, Result, cli, host, small, time, warn};
+use crate::{Error, Result, cli, host, small, text, time, warn};
 
 /// Largest record of starts, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
@@ -105,9 +105,7 @@ impl RunDir {
             other => return Err(Error::bug(format!("env.json: {other} is no record of fields"))),
         }
         entries.push(Value::Object(entry));
-        let mut text = serde_json::to_vec_pretty(&entries).map_err(Error::bug)?;
-        text.push(b'\n');
-        publish_bytes(&self.env(), &text)
+        publish_bytes(&self.env(), text::json_pretty(&entries)?.as_bytes())
     }
 
     /// The entries of `env.json`, oldest first.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::lease::{Fence, FencedDisk};
 use crate::publish::{Publisher, publish_bytes};
 use crate::time::now_utc;
-use crate::{Error, Result, small};
+use crate::{Error, Result, small, text};
 
 /// Largest status, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -130,14 +130,13 @@ impl StatusWriter {
     pub fn write(&mut self, status: &Status) -> Result<()> {
         self.fence.as_ref().map_or(Ok(()), Fence::look)?;
         let stamped = Status { time: now_utc(), ..status.clone() };
-        let mut text = serde_json::to_vec_pretty(&stamped).map_err(Error::bug)?;
-        text.push(b'\n');
+        let text = text::json_pretty(&stamped)?;
         crate::fail::point("status.write").map_err(|cause| Error::io(&self.path, cause))?;
         match &self.fence {
-            None => publish_bytes(&self.path, &text)?,
+            None => publish_bytes(&self.path, text.as_bytes())?,
             Some(fence) => {
                 let disk = FencedDisk::new(fence.clone());
-                Publisher::new(&disk).bytes(&self.path, &text)?;
+                Publisher::new(&disk).bytes(&self.path, text.as_bytes())?;
             }
         }
         self.last = Some((status.state, Instant::now()));

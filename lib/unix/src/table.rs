@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::text;
+
 /// Rows in the order they came; columns in the order in which fields were first seen.
 #[derive(Debug, Default)]
 pub struct Table {
@@ -42,7 +44,7 @@ impl Table {
             self.rows.iter().map(|row| row.get(name).unwrap_or(&Value::Null)).collect();
         let numeric = values.iter().all(|value| value.is_number() || value.is_null())
             && values.iter().any(|value| value.is_number());
-        let mut cells = vec![name.to_string()];
+        let mut cells = vec![text::line(name)];
         cells.extend(values.into_iter().map(cell));
         let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
         let pad = |cell: String| {
@@ -55,9 +57,9 @@ impl Table {
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
-        Value::String(text) => text.replace(['\n', '\t'], " "),
+        Value::String(text) => text::line(text),
         Value::Number(number) if number.is_f64() => float(number.as_f64().unwrap_or(f64::NAN)),
-        other => other.to_string(),
+        other => text::summary(other),
     }
 }
 

@@ -36,7 +36,7 @@ fn errors_are_one_line_and_their_own_status() {
 fn panics_of_any_thread_are_one_line_and_seventy() {
     let start = Instant::now();
     for (words, what) in
-        [(&["panic"][..], "first line second line"), (&["panic", "--thread"], "in a worker")]
+        [(&["panic"][..], "first line\\nsecond line"), (&["panic", "--thread"], "in a worker")]
     {
         let output = frame().args(words).env_remove("RUST_BACKTRACE").output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();

@@ -54,7 +54,7 @@ pub(super) fn attributes(
         ("import", request(plan, target, &stated).to_string()),
         ("importer", concat!("longhaul ", env!("CARGO_PKG_VERSION")).into()),
     ] {
-        all.push((name.into(), Attribute::Text(text)));
+        all.push((name.into(), Attribute::Text(unix::secrets::redact(&text).into_owned())));
     }
     Ok(all)
 }

@@ -94,17 +94,16 @@ impl LatentStore {
         self.index.frame_interval
     }
 
-    /// Compares every shard with its hash; the error (65) names all that are damaged.
+    /// Compares every shard with its hash; the error names all that are damaged.
     pub fn verify(&self) -> Result<()> {
         let entries = self.index.shards.iter().flatten();
-        let faults: Vec<String> = self
+        let faults: Vec<Error> = self
             .shards
             .iter()
             .zip(entries)
             .filter_map(|(shard, entry)| shard.verify(entry).err())
-            .map(|error| error.to_string())
             .collect();
-        if faults.is_empty() { Ok(()) } else { Err(Error::data(faults.join("\n"))) }
+        Error::all(&faults)
     }
 }
 

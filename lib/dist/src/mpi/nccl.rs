@@ -118,7 +118,7 @@ impl Sum {
         let past = |mark: &Mark| match communicator.progress().and_then(|_| mark.is_past()) {
             Ok(past) => past,
             Err(error) => {
-                unix::diagnostics::say(&error);
+                unix::diagnostics::say_error(&error);
                 super::end(error.exit)
             }
         };

@@ -168,7 +168,7 @@ impl Inside {
         let slice =
             unsafe { sum_slice(vector, bucket.elements, self.window.me(), self.window.ranks()) };
         if let Some(Err(error)) = self.column.as_ref().map(|column| column.all_reduce(slice)) {
-            unix::diagnostics::say(&error);
+            unix::diagnostics::say_error(&error);
             super::end(error.exit);
         }
         self.done(number, Done::Summed);
@@ -312,7 +312,7 @@ impl ByMessages {
             for (bucket, mut values) in receiver {
                 let since = Instant::now();
                 if let Err(error) = wire.all_reduce(&mut values) {
-                    unix::diagnostics::say(&error);
+                    unix::diagnostics::say_error(&error);
                     super::end(error.exit);
                 }
                 add(&thread_clock, |times| &mut times.busy, since);

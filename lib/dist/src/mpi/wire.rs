@@ -210,7 +210,7 @@ impl Wire {
 /// A message that was begun and failed may still be written to: nothing can go on from there.
 fn or_end(outcome: Result<()>) {
     if let Err(error) = outcome {
-        unix::diagnostics::say(&error);
+        unix::diagnostics::say_error(&error);
         super::end(error.exit);
     }
 }

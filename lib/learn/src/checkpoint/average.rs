@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tensor::{Dtype, Tensor};
-use unix::{Error, Result};
+use unix::{Error, Exit, Result};
 
 use super::load::{Loaded, load};
 use super::{State, Tensors, write};
@@ -155,5 +155,5 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
         return Ok(());
     }
     let (base, other) = (base.path().display(), other.path().display());
-    Err(Error::data(format!("{other} is not the model of {base}:\n  {}", faults.join("\n  "))))
+    Err(Error::list(Exit::Data, format!("{other} is not the model of {base}:"), &faults))
 }

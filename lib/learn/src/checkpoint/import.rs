@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use tensor::Tensor;
-use unix::{Error, Result, publish};
+use unix::{Error, Exit, Result, publish};
 
 use super::find::{manifest_of, one_in};
 use super::load::load;
@@ -99,12 +99,12 @@ fn pair<'a>(
     if faults.is_empty() {
         return Ok(pairs);
     }
-    Err(Error::data(format!(
-        "{}: its tensors are not those of the model; --map FROM=TO names them anew, --ignore PATTERN \
-         leaves out:\n  {}",
-        foreign.path().display(),
-        faults.join("\n  ")
-    )))
+    let first = format!(
+        "{}: its tensors are not those of the model; rename with --map FROM=TO, leave out with \
+         --ignore PATTERN:",
+        foreign.path().display()
+    );
+    Err(Error::list(Exit::Data, first, &faults))
 }
 
 fn parse(rule: &str) -> Result<(&str, &str)> {

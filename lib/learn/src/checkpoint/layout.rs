@@ -121,9 +121,9 @@ pub(super) fn read(json: &[u8], size: u64) -> Result<Vec<Place>, String> {
 fn check_name(name: &str, rank: usize) -> Result<(), String> {
     let bad = name.is_empty() || name.len() > MAX_NAME || name.contains('\0');
     if bad || name == "__metadata__" || rank > MAX_RANK {
-        let shown: String = name.chars().take(40).collect();
         return Err(format!(
-            "tensor {shown:?} of rank {rank}: a name or rank that cannot be stored"
+            "tensor \"{}\" of rank {rank}: a name or rank that cannot be stored",
+            unix::text::quote(name)
         ));
     }
     Ok(())

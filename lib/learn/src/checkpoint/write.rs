@@ -188,7 +188,7 @@ fn fill(
     publisher.names(folder)?;
     step("save.before_manifest", folder)?;
     let path = folder.join(manifest::NAME);
-    publisher.inner_file(&path, text.len() as u64, |file| file.write_all(&text))?.sync()?;
+    publisher.inner_bytes(&path, &text)?.sync()?;
     step("save.after_manifest", folder)?;
     state.may_be_written() // the last moment before it gets its name
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde_json::Value;
+use unix::text::quote;
 
 use super::schema::{Bounds, Schema, Shape};
 
@@ -74,15 +75,11 @@ impl fmt::Display for Bounds {
 
 /// What was found, short: `text "abc"`, `the number 3`, `a list`, `nothing`.
 pub(super) fn found(value: &Value) -> String {
-    const LONGEST: usize = 60;
     match value {
         Value::Null => "nothing".into(),
         Value::Bool(flag) => flag.to_string(),
         Value::Number(number) => format!("the number {number}"),
-        Value::String(text) if text.chars().count() > LONGEST => {
-            format!("the text {:?}…", text.chars().take(LONGEST).collect::<String>())
-        }
-        Value::String(text) => format!("the text {text:?}"),
+        Value::String(text) => format!("the text \"{}\"", quote(text)),
         Value::Array(_) => "a list".into(),
         Value::Object(_) => "a mapping".into(),
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use unix::Error;
+use unix::{Error, Exit, text};
 
 /// One fault: where it was written, which key it is about, what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in [&self.source, &self.key] {
             if !part.is_empty() {
-                write!(f, "{part}: ")?;
+                write!(f, "{}: ", text::quote(part))?;
             }
         }
         f.write_str(&self.message)
@@ -31,12 +31,8 @@ pub(super) fn report(faults: &[Fault]) -> Error {
     match faults {
         [only] => Error::config(only),
         many => {
-            let lines: Vec<String> = many.iter().map(Fault::to_string).collect();
-            Error::config(format!(
-                "{} faults in the configuration:\n{}",
-                many.len(),
-                lines.join("\n")
-            ))
+            let first = format!("{} faults in the configuration:", many.len());
+            Error::list(Exit::Config, first, many)
         }
     }
 }

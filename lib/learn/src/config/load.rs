@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use unix::{Error, Result, small};
+use unix::{Error, Result, small, text};
 
 use super::Faults;
 use super::check::check;
@@ -89,7 +89,7 @@ where
         _ => {
             let told = |(key, message): (String, String)| Fault {
                 source: layers.source(&key),
-                message: secrets::hidden(&message, &substituted.secrets),
+                message: secrets::hidden(&message, &key, &substituted.secrets),
                 key,
             };
             Err(report(&faults.into_iter().map(told).collect::<Vec<_>>()))
@@ -124,11 +124,12 @@ fn lay_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Resu
         };
         faults.push(Fault { source, key: String::new(), message });
     }
-    for text in overrides {
-        let (key, value) = text.split_once('=').unwrap_or(("", ""));
+    for given in overrides {
+        let (key, value) = given.split_once('=').unwrap_or(("", ""));
         let set = override_value(value).and_then(|value| layers.set(key.trim(), value, "-o"));
         if let Err(message) = set {
-            faults.push(Fault { source: format!("-o {text}"), key: String::new(), message });
+            let source = format!("-o {}", text::quote(given));
+            faults.push(Fault { source, key: String::new(), message });
         }
     }
     if faults.is_empty() { Ok(()) } else { Err(report(&faults)) }

@@ -1,57 +1,59 @@
-//! Keeping secrets out of what is written down.
+//! Puts `${VAR}` back where a configuration used a secret.
+//!
+//! The rest of the program only hides values that are long enough to be recognised ([`unix::secrets`]);
+//! here a value of any length is hidden, since its place is known.
 
 use serde_json::Value;
+use unix::secrets::Secrets;
 
 use super::check::join;
 use super::variables::Secret;
 
-/// Values shorter than this are hidden only where they were put, not wherever they occur.
+/// Shorter values are hidden only in the keys that use them.
 const SEARCHED: usize = 6;
 
-/// Puts the `${VAR}` back for every secret in a resolved configuration, and escapes what would be
-/// taken for a variable when it is loaded again.
-pub(super) fn hide(resolved: &mut Value, secrets: &[Secret]) {
-    walk(resolved, "", secrets);
+/// Puts the `${VAR}` back for every secret in a resolved configuration, and escapes every other `${`, so
+/// that the result can be loaded again. It replaces only secrets that the configuration uses: the result
+/// must not depend on what else is in the environment.
+pub(super) fn hide(resolved: &mut Value, used: &[Secret]) {
+    walk(resolved, "", used, &values(used, SEARCHED));
 }
 
-fn walk(value: &mut Value, path: &str, secrets: &[Secret]) {
-    if let Some(secret) = secrets.iter().find(|secret| secret.key == path) {
+/// A message about `key` without the values of secrets; short ones are only looked for if the key, or one
+/// below it, uses them.
+pub(super) fn hidden(message: &str, key: &str, used: &[Secret]) -> String {
+    let here = used.iter().filter(|secret| secret.key.starts_with(key));
+    let message = values(used, SEARCHED).redact(message).into_owned();
+    values(here, 1).redact(&message).into_owned()
+}
+
+fn values<'a>(used: impl IntoIterator<Item = &'a Secret>, shortest: usize) -> Secrets {
+    let mut values = Secrets::default();
+    for (name, value) in used.into_iter().flat_map(|secret| &secret.variables) {
+        if value.chars().count() >= shortest {
+            values.add(name, value);
+        }
+    }
+    values
+}
+
+fn walk(value: &mut Value, path: &str, used: &[Secret], values: &Secrets) {
+    if let Some(secret) = used.iter().find(|secret| secret.key == path) {
         *value = Value::String(secret.written.clone());
         return;
     }
     match value {
-        Value::String(text) => {
-            *text = text.replace("${", "$${");
-            for (name, value) in secrets.iter().flat_map(|secret| &secret.variables) {
-                if value.len() >= SEARCHED {
-                    *text = text.replace(value, &format!("${{{name}}}"));
-                }
-            }
-        }
+        Value::String(text) => *text = values.redact(&text.replace("${", "$${")).into_owned(),
         Value::Array(list) => {
             for (at, item) in list.iter_mut().enumerate() {
-                walk(item, &join(path, at), secrets);
+                walk(item, &join(path, at), used, values);
             }
         }
         Value::Object(map) => {
             for (key, item) in map {
-                walk(item, &join(path, key), secrets);
+                walk(item, &join(path, key), used, values);
             }
         }
         _ => {}
     }
-}
-
-/// A message without the values of secrets.
-pub(super) fn hidden(message: &str, secrets: &[Secret]) -> String {
-    let mut message = message.to_string();
-    for (name, value) in secrets.iter().flat_map(|secret| &secret.variables) {
-        if !value.is_empty() {
-            // Messages show text with its escapes.
-            for shown in [value.escape_debug().to_string(), value.clone()] {
-                message = message.replace(&shown, &format!("${{{name}}}"));
-            }
-        }
-    }
-    message
 }

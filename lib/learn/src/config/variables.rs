@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
-use unix::{Error, Result};
+use unix::{Error, Result, secrets, text};
 
 use super::check::join;
 use super::yaml::MAX_BYTES;
@@ -74,7 +74,7 @@ fn expand(
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(String, Vec<(String, String)>), String> {
     let mut expanded = String::new();
-    let mut secrets = Vec::new();
+    let mut hidden = Vec::new();
     let mut rest = text;
     while let Some(start) = rest.find("${") {
         if rest[..start].ends_with('$') {
@@ -93,8 +93,9 @@ fn expand(
         };
         if !is_name(name) {
             return Err(format!(
-                "${{{inside}}} is no variable: write ${{NAME}} or ${{NAME:-default}}, \
-                 and $${{ for a literal ${{"
+                "${{{}}} is no variable: write ${{NAME}} or ${{NAME:-default}}, \
+                 and $${{ for a literal ${{",
+                text::quote(inside)
             ));
         }
         // As in a shell, `:-` also stands in for an empty value.
@@ -105,14 +106,15 @@ fn expand(
                  or give a default as ${{{name}:-…}}"
             ));
         };
-        if is_secret(name) {
-            secrets.push((name.to_string(), value.clone()));
+        if secrets::is_secret(name) {
+            secrets::register(name, &value);
+            hidden.push((name.to_string(), value.clone()));
         }
         expanded.push_str(&value);
         rest = after;
     }
     expanded.push_str(rest);
-    Ok((expanded, secrets))
+    Ok((expanded, hidden))
 }
 
 fn is_name(text: &str) -> bool {
@@ -120,14 +122,8 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Names whose values never reach a log or a file.
-fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    ["KEY", "TOKEN", "SECRET", "PASSWORD"].iter().any(|word| name.contains(word))
-}
-
-/// Reads `KEY=VALUE` lines; comments, empty lines, `export` and quotes are understood. An absent file
-/// is empty.
+/// Reads `NAME=VALUE` lines; comments, empty lines, `export` and quotes are allowed. An absent file
+/// is empty. Secrets among the values are registered.
 pub(super) fn read_env_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = match std::fs::metadata(path) {
         Ok(found) if found.len() > MAX_BYTES || !found.is_file() => {
@@ -147,7 +143,9 @@ pub(super) fn read_env_file(path: &Path) -> Result<BTreeMap<String, String>> {
             let place = format!("{}: line {}", path.display(), number + 1);
             return Err(Error::config(format!("{place}: expected NAME=VALUE")));
         };
-        variables.insert(name.trim().into(), unquoted(value.trim()).into());
+        let (name, value) = (name.trim(), unquoted(value.trim()));
+        secrets::register(name, value);
+        variables.insert(name.into(), value.into());
     }
     Ok(variables)
 }

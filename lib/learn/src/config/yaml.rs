@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::de::{self, DeserializeSeed, EnumAccess, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+use unix::text::quote;
 
 /// Largest file, in bytes.
 pub(super) const MAX_BYTES: u64 = 1 << 20;
@@ -107,7 +108,10 @@ impl<'de> Visitor<'de> for Node<'_> {
         while let Some(key) = entries.next_key_seed(Key)? {
             let value = entries.next_value_seed(self)?;
             if map.contains_key(&key) {
-                return Err(de::Error::custom(format!("the key \"{key}\" is given twice")));
+                return Err(de::Error::custom(format!(
+                    "the key \"{}\" is given twice",
+                    quote(&key)
+                )));
             }
             map.insert(key, value);
         }

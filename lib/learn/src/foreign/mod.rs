@@ -18,6 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use tensor::{Dtype, Tensor, with_element};
+use unix::text::quote;
 use unix::{Error, Result};
 
 /// Most axes of a tensor.
@@ -118,12 +119,12 @@ impl Foreign {
     /// Whether a tensor lies in the file and is no larger than twice its bytes: a stride of 0 makes any
     /// number of elements out of one.
     fn check(&self, tensor: &Stored) -> Result<(), String> {
-        let name: String = tensor.name.chars().take(60).collect();
+        let name = quote(&tensor.name);
         let rank = tensor.shape.len();
         let bad_name = tensor.name.len() > MAX_NAME || tensor.name.contains('\0');
         if bad_name || rank > MAX_RANK || tensor.strides.len() != rank {
             return Err(format!(
-                "tensor {name:?} of rank {rank}: a name or rank that is not taken"
+                "tensor \"{name}\" of rank {rank}: a name or rank that is not supported"
             ));
         }
         let count = tensor.shape.iter().try_fold(1u128, |n, axis| n.checked_mul(*axis as u128));

@@ -7,6 +7,7 @@ use std::fs::File;
 use super::pickle::{self, Contents, MAX_PICKLE, Value};
 use super::zip::{self, Entry};
 use super::{MAX_NAME, MAX_TENSORS, Stored};
+use unix::text::quote;
 
 /// Containers inside each other.
 const MAX_DEPTH: usize = 32;
@@ -98,8 +99,7 @@ impl Walk<'_> {
         let storage = &self.contents.storages[view.storage];
         let key = self.contents.texts[storage.key].as_str();
         let Some(entry) = self.storages.get(key) else {
-            let key: String = key.chars().take(60).collect();
-            return Err(format!("tensor {name}: there is no storage {key:?}"));
+            return Err(format!("tensor {}: there is no storage {}", quote(name), quote(key)));
         };
         let width = storage.element.bytes() as u64;
         if storage.count.checked_mul(width) != Some(entry.size) {

@@ -101,7 +101,7 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
     }
     // How the files of the run ended counts for all.
     let own = exit.unwrap_or_else(|error| {
-        unix::diagnostics::say(&error);
+        unix::diagnostics::say_error(&error);
         error.exit
     });
     let told = job.ranks.broadcast(vec![own as u8])?;

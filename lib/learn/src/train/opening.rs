@@ -78,7 +78,7 @@ fn lead<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
     };
     job.ranks.broadcast(serde_json::to_vec(&opening).map_err(Error::bug)?)?;
     start.or_else(|error| {
-        unix::diagnostics::say(&error);
+        unix::diagnostics::say_error(&error);
         Ok(Start::Leave(error.exit))
     })
 }

@@ -171,12 +171,12 @@ pub(super) fn changes<S: Stage>(
     if changes.is_empty() || job.accept_changes {
         return Ok(changes);
     }
-    Err(Error::config(format!(
-        "{} was made with another configuration or other data:\n  {}\n\
-         start a new run directory for it, or go on with --accept-config-change",
-        found.path().display(),
-        changes.join("\n  ")
-    )))
+    let first = format!(
+        "{} was made with another configuration or other data: start a new run directory for it, or \
+         continue with --accept-config-change",
+        found.path().display()
+    );
+    Err(Error::list(Exit::Config, first, &changes))
 }
 
 /// Constants whose values differ. Errors: 65 when the checkpoint lacks one.

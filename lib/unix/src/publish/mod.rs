@@ -30,10 +30,16 @@ pub type FileWriter = BufWriter<Box<dyn DiskFile>>;
 
 const REAL: Publisher = Publisher::new(&RealDisk);
 
-/// Publishes `bytes` as `path`, replacing what was there.
+/// Publishes `bytes` as `path`, replacing what was there. Only its owner may read a file with a known
+/// secret in it ([`crate::secrets`]).
 /// Errors: 73 when it cannot be created (or space is short), 74 when writing fails.
 pub fn publish_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     REAL.bytes(path, bytes)
+}
+
+/// The same for a file that only its owner may read.
+pub fn publish_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    REAL.private_bytes(path, bytes)
 }
 
 /// Publishes what `write` writes as `path`, replacing what was there, and returns its result.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::FileWriter;
@@ -10,7 +10,7 @@ use super::temporary::Temporary;
 use crate::disk::{Disk, DiskFile, Rename};
 use crate::fail::point;
 use crate::space::{self, ensure_space};
-use crate::{Error, Exit, Result};
+use crate::{Error, Exit, Result, secrets};
 
 /// Publishes on a disk; its methods are the functions of [`crate::publish`].
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,13 @@ impl<'d> Publisher<'d> {
     /// [`super::publish_bytes`]
     pub fn bytes(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         ensure_space(path, bytes.len() as u64)?;
-        self.file(path, |writer| writer.write_all(bytes))
+        self.replace(path, secrets::occur_in(bytes), |writer| writer.write_all(bytes))
+    }
+
+    /// [`super::publish_private`]
+    pub fn private_bytes(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        ensure_space(path, bytes.len() as u64)?;
+        self.replace(path, true, |writer| writer.write_all(bytes))
     }
 
     /// [`super::publish_file`]
@@ -36,9 +42,21 @@ impl<'d> Publisher<'d> {
         path: &Path,
         write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
     ) -> Result<T> {
+        self.replace(path, false, write)
+    }
+
+    fn replace<T>(
+        &self,
+        path: &Path,
+        private: bool,
+        write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
+    ) -> Result<T> {
         let temporary = Temporary::beside(self.disk, path)?;
         let file = self.disk.create(&temporary.path);
         let file = file.map_err(|cause| Error::create(path, cause))?;
+        if private {
+            make_private(&temporary.path).map_err(|cause| Error::create(path, cause))?;
+        }
         let (written, value) = written(file, path, write)?;
         written.sync()?;
         self.rename(&temporary.path, path, Rename::Replace)?;
@@ -56,6 +74,15 @@ impl<'d> Publisher<'d> {
         let file = self.disk.create_sized(path, bytes);
         let file = file.map_err(|cause| Error::create(path, cause))?;
         written(file, path, write).map(|(written, ())| written)
+    }
+
+    /// The same of a file with this content, which only its owner may read if it holds a known secret.
+    pub fn inner_bytes(&self, path: &Path, bytes: &[u8]) -> Result<Written> {
+        let written = self.inner_file(path, bytes.len() as u64, |file| file.write_all(bytes))?;
+        if secrets::occur_in(bytes) {
+            make_private(path).map_err(|cause| Error::create(path, cause))?;
+        }
+        Ok(written)
     }
 
     /// [`super::publish_folder`]
@@ -202,6 +229,10 @@ fn written<T>(
         Ok((Written { file, path: path.to_path_buf() }, value))
     });
     written.map_err(|cause| write_error(path, cause))
+}
+
+fn make_private(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
 }
 
 fn is_unknown(cause: &io::Error) -> bool {

@@ -6,7 +6,7 @@ mod names;
 
 use std::path::Path;
 
-use crate::{Error, Result, small};
+use crate::{Error, Result, secrets, small};
 
 /// Largest site file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -29,8 +29,11 @@ pub fn read(path: &Path) -> Result<Vec<(String, String)>> {
         let Some((name, value)) =
             variable.filter(|(name, value)| is_name(name) && !value.contains('\0'))
         else {
-            return Err(Error::config(format!("{}: {line:?} is no NAME=VALUE", place())));
+            // The line itself may hold a secret.
+            let what = "expected NAME=VALUE, without export or quotes around it";
+            return Err(Error::config(format!("{}: {what}", place())));
         };
+        secrets::register(name, value);
         if let Some(fault) = names::fault(name, value) {
             return Err(Error::config(format!("{}: {fault}", place())));
         }

@@ -14,7 +14,7 @@ const OF_SBATCH: &str = "\
     SEGMENT_SIZE SIGNAL SPREAD_JOB STEPMGR THREADS_PER_CORE THREAD_SPEC TIMELIMIT TRES_BIND TRES_PER_TASK \
     USE_MIN_NODES WAIT WAIT4SWITCH WAIT_ALL_NODES WCKEY";
 
-/// What is wrong with a value, if anything.
+/// What is wrong with a value, if anything, without the value.
 type Check = fn(&str) -> Option<String>;
 
 /// What longhaul reads in a job, with what is looked at before it is submitted.
@@ -22,12 +22,16 @@ const OF_LONGHAUL: [(&str, Check); 13] = [
     ("LONGHAUL_SETUP", setup),
     ("LONGHAUL_INSIDE", anything),
     ("LONGHAUL_MPI", anything),
-    ("LONGHAUL_MARGIN", |text| parse_duration(text).err().map(|error| error.to_string())),
+    ("LONGHAUL_MARGIN", |text| {
+        parse_duration(text)
+            .is_err()
+            .then(|| "expected a duration, e.g. 90s, 10m or 01:30:00".into())
+    }),
     ("LONGHAUL_ON_FAILURE", |text| {
-        (!["end", "hold"].contains(&text)).then(|| "it is end or hold".into())
+        (!["end", "hold"].contains(&text)).then(|| "expected end or hold".into())
     }),
     ("LONGHAUL_MAX_RESTARTS", |text| {
-        text.parse::<u32>().is_err().then(|| "it is a whole number".into())
+        text.parse::<u32>().is_err().then(|| "expected a whole number".into())
     }),
     ("LONGHAUL_START_LIMIT", anything),
     ("LONGHAUL_HEARTBEAT", anything),
@@ -46,7 +50,7 @@ fn anything(_: &str) -> Option<String> {
 fn setup(text: &str) -> Option<String> {
     let path = Path::new(text);
     if !path.is_absolute() {
-        return Some("it is no absolute path".into());
+        return Some("expected an absolute path".into());
     }
     std::fs::File::open(path).err().map(|cause| format!("it cannot be read here: {cause}"))
 }
@@ -56,7 +60,7 @@ fn setup(text: &str) -> Option<String> {
 pub(super) fn fault(name: &str, value: &str) -> Option<String> {
     let of_sbatch = || OF_SBATCH.split(' ').map(|rest| format!("SBATCH_{rest}"));
     if let Some((_, check)) = OF_LONGHAUL.iter().find(|(known, _)| *known == name) {
-        return check(value).map(|why| format!("{name}={value}: {why}"));
+        return check(value).map(|why| format!("{name}: {why}"));
     }
     if of_sbatch().any(|known| known == name) {
         return None;
@@ -86,7 +90,7 @@ mod tests {
             ("SBATCH_TIME", "10", "SBATCH_TIMELIMIT"),
             ("LONGHAUL_MARGN", "10m", "LONGHAUL_MARGIN"),
             ("SBTACH_ACCOUNT", "us", "is SBATCH_ACCOUNT meant"),
-            ("LONGHAUL_MARGIN", "ten", "LONGHAUL_MARGIN=ten"),
+            ("LONGHAUL_MARGIN", "ten", "LONGHAUL_MARGIN: expected a duration"),
             ("LONGHAUL_ON_FAILURE", "holds", "end or hold"),
             ("LONGHAUL_MAX_RESTARTS", "-1", "whole number"),
             ("LONGHAUL_SETUP", "setup.sh", "absolute"),

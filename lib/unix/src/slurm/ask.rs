@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::text::line;
+
 /// Most bytes of an answer that are read.
 const MAX_BYTES: u64 = 16 << 20;
 
@@ -34,7 +36,7 @@ impl Answer {
         }
         let lines = self.complained.lines().map(str::trim).filter(|line| !line.is_empty());
         // What is wrong stands in the first lines, where to read on in the last.
-        let complaint: String = lines.collect::<Vec<_>>().join("; ").chars().take(600).collect();
+        let complaint = line(&lines.collect::<Vec<_>>().join("; "));
         let colon = if complaint.is_empty() { "" } else { ": " };
         Err(format!("{} failed ({}){colon}{complaint}", self.program, self.status))
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::text::quote;
 use crate::time::parse_limit;
 use ask::{Answer, ask};
 pub use queue::{Queued, queue, submit, was_cancelled};
@@ -127,10 +128,7 @@ pub fn time_left_of(answer: &str) -> Result<Option<Duration>, String> {
     let lines = answer.split_whitespace().map(parse_limit).collect::<Result<Vec<_>, _>>();
     match lines {
         Ok(lines) if !lines.is_empty() => Ok(lines.into_iter().flatten().min()),
-        _ => {
-            let shown: String = answer.trim().chars().take(80).collect();
-            Err(format!("squeue answered {shown:?}, which is no time"))
-        }
+        _ => Err(format!("squeue answered \"{}\", which is no time", quote(answer.trim()))),
     }
 }
 

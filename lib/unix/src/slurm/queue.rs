@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::ask::{answer, ask};
 use super::{Answer, QUESTION_TIMEOUT, is_job_id, words_of};
+use crate::text::quote;
 
 /// How long a submission may take: a controller at work on thousands of jobs is slow.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -36,10 +37,7 @@ fn queued(line: &str) -> Result<Queued, String> {
         [id, state, reason] if !state.is_empty() && id.bytes().next().is_some_and(is_digit) => {
             Ok(Queued { id: (*id).into(), state: (*state).into(), reason: (*reason).into() })
         }
-        _ => {
-            let shown: String = line.chars().take(80).collect();
-            Err(format!("squeue answered {shown:?}, which is no job"))
-        }
+        _ => Err(format!("squeue answered \"{}\", which is no job", quote(line))),
     }
 }
 
@@ -98,10 +96,7 @@ pub fn submit(
     let id = last.split(';').next().unwrap_or_default().split_ascii_whitespace().last();
     match id {
         Some(id) if is_job_id(id) => Ok(id.into()),
-        _ => {
-            let shown: String = text.trim().chars().take(80).collect();
-            Err(format!("{program} answered {shown:?}, which names no job"))
-        }
+        _ => Err(format!("{program} answered \"{}\", which names no job", quote(text.trim()))),
     }
 }
 

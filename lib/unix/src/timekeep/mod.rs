@@ -33,7 +33,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT};
 
 use crate::budget::{Budget, END_TIME_VARIABLE, round};
 use crate::time::{format_duration, unix_seconds};
-use crate::{Error, Exit, Result, note, signal, warn};
+use crate::{Error, Exit, Result, note, secrets, signal, warn};
 use again::Outcome;
 pub use again::{OnFailure, Requeue, Then};
 use group::Group;
@@ -113,6 +113,8 @@ impl fmt::Display for Ended {
 /// no errors but the status of a command that cannot be run.
 pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8> {
     let shell = parent_id();
+    let words: Vec<_> = plan.command.iter().map(|word| word.to_string_lossy()).collect();
+    secrets::register_words(&words);
     let budget = plan_budget(plan)?;
     let events = receive_signals()?;
     let start = Instant::now();
@@ -125,7 +127,7 @@ pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8>
         signal,
         seconds: start.elapsed().as_secs_f64(),
         limit_source: end.map(|end| end.source),
-        command: plan.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+        command: words.iter().map(ToString::to_string).collect(),
     };
     let start_group = || Group::start(&plan.command, environment.clone());
     let group = match start_group() {

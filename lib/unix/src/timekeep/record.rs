@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::lease::Lease;
-use crate::publish::publish_bytes;
+use crate::publish::publish_private;
 use crate::run_dir::RunDir;
-use crate::{Error, Result, small};
+use crate::{Error, Result, secrets, small};
 
 /// Largest record, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -49,16 +49,18 @@ pub fn read(run: &RunDir) -> Result<Option<Submission>> {
         return Ok(None);
     }
     let found = serde_json::from_slice(&small::read(&path, MAX_BYTES)?);
-    found.map(Some).map_err(|cause| {
+    let found: Submission = found.map_err(|cause| {
         let path = path.display();
         Error::data(format!("{path}: {cause}; move it away and submit the run again"))
-    })
+    })?;
+    secrets::register_words(&found.command);
+    Ok(Some(found))
 }
 
-/// Replaces the record. Errors: 73, 74; 75 when another process submits the run by now.
+/// Replaces the record, which only its owner may read: commands may hold secrets. Errors: 73, 74; 75 when another process submits the run by now.
 pub fn write(run: &RunDir, submission: &Submission, lease: &Lease) -> Result<()> {
     lease.fence().look()?;
     let mut text = serde_json::to_vec_pretty(submission).map_err(Error::bug)?;
     text.push(b'\n');
-    publish_bytes(&run.submission(), &text)
+    publish_private(&run.submission(), &text)
 }

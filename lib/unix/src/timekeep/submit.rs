@@ -17,7 +17,7 @@ use crate::lease::Lease;
 use crate::publish::create_folder;
 use crate::run_dir::RunDir;
 use crate::slurm::{self, Queued};
-use crate::{Context, Error, Exit, Result, site, time, warn};
+use crate::{Context, Error, Exit, Result, secrets, site, time, warn};
 
 /// Jobs that may pass without one new update.
 const IN_VAIN: usize = 3;
@@ -49,6 +49,7 @@ pub struct Done {
 /// Errors: 75 when another process is submitting it or SLURM cannot be asked, 78 for a bad site file, 73, 66,
 /// 65, 2, 1.
 pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Done> {
+    secrets::register_words(command);
     let site = site.map(|site| site.canonicalize().map_err(|cause| Error::open(site, cause)));
     let site = site.transpose()?;
     // What is wrong with it is to be known now, also if nothing is submitted.

@@ -108,12 +108,12 @@ pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Co
     let result = unit.compile(&options(element, architecture))?;
     let log = unit.log();
     if result != 0 {
-        return Err(Error::bug(format!(
-            "{}.cu does not compile for {element} on {architecture} (NVRTC {major}.{minor}: {}):\n{}",
+        let first = format!(
+            "{}.cu does not compile for {element} on {architecture} (NVRTC {major}.{minor}: {}):",
             source.name,
-            nvrtc.words(result),
-            log.trim_end()
-        )));
+            nvrtc.words(result)
+        );
+        return Err(Error::list(Exit::Bug, first, &log.trim_end().lines().collect::<Vec<_>>()));
     }
     let cubin = unit.cubin().ok_or_else(|| {
         Error::bug(format!("{}.cu was compiled for {architecture}, to no cubin", source.name))

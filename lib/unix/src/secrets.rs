@@ -1,0 +1,324 @@
+//! Values that must not be shown: those of variables whose names say so.
+//!
+//! Every program registers the secrets of its environment when it starts, and those of `.env`, site files
+//! and commands when it reads them. [`crate::text`] replaces them by `${NAME}` in all messages, tables,
+//! logs and records. Files that need a value to work (a manifest with a path in it) keep it and are
+//! readable by their owner only ([`crate::publish`]).
+
+use std::borrow::Cow;
+use std::sync::{PoisonError, RwLock};
+
+use serde_json::Value;
+
+use crate::text;
+
+/// Parts of names whose values are secret.
+const NAMES: [&str; 8] =
+    ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "JWT"];
+/// Shorter values occur in ordinary text, so they are not replaced everywhere. The configuration still
+/// hides them in the keys that use them.
+const SHORTEST: usize = 6;
+/// Words of our own records. A variable with such a value would make the records unreadable.
+const OWN_WORDS: [&str; 27] = [
+    "running",
+    "stopped",
+    "finished",
+    "failed",
+    "update",
+    "updates",
+    "attempt",
+    "reason",
+    "metric",
+    "device_hours",
+    "program",
+    "version",
+    "commit",
+    "threads",
+    "validation",
+    "checkpoint",
+    "warning",
+    "rewind",
+    "machine",
+    "first_update",
+    "command",
+    "folder",
+    "forgotten",
+    "cancelled",
+    "released",
+    "restarts",
+    "heartbeat",
+];
+
+static KNOWN: RwLock<Secrets> = RwLock::new(Secrets { needles: Vec::new() });
+
+/// Secret values, each with the text that replaces it.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets {
+    needles: Vec<(String, String)>,
+}
+
+impl Secrets {
+    /// Adds the value of a variable in all forms in which a message may show it: as it is, escaped for
+    /// Rust, JSON and URLs, and line by line.
+    pub fn add(&mut self, name: &str, value: &str) {
+        let whole = value.trim();
+        let lines = whole.lines().map(str::trim).filter(|line| line.chars().count() >= SHORTEST);
+        for piece in std::iter::once(whole).chain(lines) {
+            for form in forms(piece) {
+                if !form.is_empty() && self.needles.iter().all(|(known, _)| *known != form) {
+                    self.needles.push((form, format!("${{{name}}}")));
+                }
+            }
+        }
+    }
+
+    /// The text with `${NAME}` in place of every value. Values that overlap are replaced together, by the
+    /// name of the longest.
+    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let mut hits: Vec<(usize, usize, &str)> = Vec::new();
+        for (needle, shown) in &self.needles {
+            // Occurrences of one value may overlap too: `abab` in `ababab`.
+            let mut from = 0;
+            while let Some(at) = text[from..].find(needle.as_str()) {
+                let start = from + at;
+                hits.push((start, start + needle.len(), shown));
+                from = start + needle.chars().next().map_or(1, char::len_utf8);
+            }
+        }
+        if hits.is_empty() {
+            return Cow::Borrowed(text);
+        }
+        hits.sort_by_key(|(start, end, _)| (*start, std::cmp::Reverse(*end)));
+        let mut merged: Vec<(usize, usize, usize, &str)> = Vec::new();
+        for (start, end, shown) in hits {
+            let length = end - start;
+            match merged.last_mut() {
+                Some(last) if start < last.1 => {
+                    last.1 = last.1.max(end);
+                    if length > last.2 {
+                        (last.2, last.3) = (length, shown);
+                    }
+                }
+                _ => merged.push((start, end, length, shown)),
+            }
+        }
+        let (mut redacted, mut after) = (String::with_capacity(text.len()), 0);
+        for (start, end, _, shown) in merged {
+            redacted.push_str(&text[after..start]);
+            redacted.push_str(shown);
+            after = end;
+        }
+        redacted.push_str(&text[after..]);
+        Cow::Owned(redacted)
+    }
+
+    /// Redacts every text in a value, keys included.
+    pub fn redact_value(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                if let Cow::Owned(redacted) = self.redact(text) {
+                    *text = redacted;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.redact_value(item)),
+            Value::Object(fields) => {
+                let shown = |key: String| match self.redact(&key) {
+                    Cow::Owned(redacted) => redacted,
+                    Cow::Borrowed(_) => key,
+                };
+                let old = std::mem::take(fields);
+                fields.extend(old.into_iter().map(|(key, mut value)| {
+                    self.redact_value(&mut value);
+                    (shown(key), value)
+                }));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The forms of a value that a message may contain.
+fn forms(value: &str) -> Vec<String> {
+    let inside = |quoted: String| {
+        quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_string()
+    };
+    let url = |upper: bool| -> String {
+        let encode = |byte: u8| match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            _ if upper => format!("%{byte:02X}"),
+            _ => format!("%{byte:02x}"),
+        };
+        value.bytes().map(encode).collect()
+    };
+    vec![
+        value.to_string(),
+        inside(format!("{value:?}")),
+        value.escape_debug().to_string(),
+        value.escape_default().to_string(),
+        inside(Value::from(value).to_string()),
+        text::escape(value).into_owned(),
+        url(true),
+        url(false),
+    ]
+}
+
+/// Whether values of a variable of this name are secret.
+pub fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    NAMES.iter().any(|part| name.contains(part))
+}
+
+/// From now on the value is not shown, if the name says that it is secret.
+pub fn register(name: &str, value: &str) {
+    let value = value.trim();
+    if is_secret(name) && value.chars().count() >= SHORTEST && !OWN_WORDS.contains(&value) {
+        KNOWN.write().unwrap_or_else(PoisonError::into_inner).add(name, value);
+    }
+}
+
+/// Registers the secrets of the environment.
+pub fn register_environment() {
+    for (name, value) in std::env::vars_os() {
+        register(&name.to_string_lossy(), &value.to_string_lossy());
+    }
+}
+
+/// Registers what a command line gives as `NAME=VALUE`, also in a list (`--export=ALL,NAME=VALUE`), as
+/// `--name=VALUE` and as `--name VALUE`.
+pub fn register_words<S: AsRef<str>>(words: &[S]) {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+    };
+    let mut option: Option<&str> = None;
+    for word in words.iter().map(AsRef::as_ref) {
+        match option.take() {
+            Some(name) if !word.starts_with('-') => register(name, word),
+            _ => {}
+        }
+        let name = word.trim_start_matches('-');
+        option = (word.starts_with('-') && is_name(name)).then_some(name);
+        for part in word.split(|c: char| c == ',' || c.is_whitespace()) {
+            // The last `=` but one of `--export=NAME=VALUE` ends the name of an option.
+            let mut rest = part;
+            while let Some((name, value)) = rest.split_once('=') {
+                let name = name.trim_start_matches('-');
+                if is_name(name) {
+                    register(name, value.trim_matches(['"', '\'']));
+                }
+                rest = if is_secret(name) { "" } else { value };
+            }
+        }
+    }
+}
+
+/// Replaces all registered values in a text.
+pub fn redact(text: &str) -> Cow<'_, str> {
+    KNOWN.read().unwrap_or_else(PoisonError::into_inner).redact(text)
+}
+
+/// Replaces all registered values in the texts of a value; false when there are none to look for.
+pub(crate) fn redact_value(value: impl FnOnce() -> Option<Value>) -> Option<Value> {
+    let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
+    if known.needles.is_empty() {
+        return None;
+    }
+    let mut value = value()?;
+    known.redact_value(&mut value);
+    Some(value)
+}
+
+/// Whether a file with this content has a registered value in it.
+pub fn occur_in(content: &[u8]) -> bool {
+    let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
+    !known.needles.is_empty()
+        && matches!(known.redact(&String::from_utf8_lossy(content)), Cow::Owned(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secrets(pairs: &[(&str, &str)]) -> Secrets {
+        let mut secrets = Secrets::default();
+        pairs.iter().for_each(|(name, value)| secrets.add(name, value));
+        secrets
+    }
+
+    #[test]
+    fn every_form_of_a_value_is_replaced() {
+        let value = "p\"a's\\s/\u{e9}\u{1b}@x";
+        let known = secrets(&[("A_KEY", value)]);
+        for shown in [
+            value.to_string(),
+            format!("{value:?}"),
+            value.escape_default().to_string(),
+            Value::from(value).to_string(),
+            text::escape(value).into_owned(),
+            "p%22a%27s%5Cs%2F%C3%A9%1B%40x".to_string(),
+            "p%22a%27s%5cs%2f%c3%a9%1b%40x".to_string(),
+        ] {
+            let text = format!("cannot open <{shown}>");
+            let redacted = known.redact(&text);
+            assert!(
+                redacted.contains("<${A_KEY}>") || redacted.contains("<\"${A_KEY}\">"),
+                "{redacted}"
+            );
+        }
+    }
+
+    #[test]
+    fn overlapping_values_leave_nothing_behind() {
+        let known =
+            secrets(&[("SHORT_KEY", "abcdef"), ("LONG_KEY", "xabcdefg"), ("C_KEY", "defghij")]);
+        assert_eq!(known.redact("<xabcdefg>"), "<${LONG_KEY}>");
+        assert_eq!(known.redact("<abcdefghij>"), "<${C_KEY}>");
+        assert_eq!(known.redact("<abcdef abcdef>"), "<${SHORT_KEY} ${SHORT_KEY}>");
+        assert_eq!(known.redact("abcde"), "abcde");
+        assert_eq!(secrets(&[("A_KEY", "ababab")]).redact("abababab"), "${A_KEY}");
+    }
+
+    #[test]
+    fn a_value_of_several_lines_is_found_line_by_line() {
+        let known = secrets(&[("PEM_KEY", "-----BEGIN-----\nMIIBOgIBAAJB\nend\n")]);
+        assert_eq!(known.redact("at MIIBOgIBAAJB: no"), "at ${PEM_KEY}: no");
+        assert_eq!(known.redact("in -----BEGIN-----\nMIIBOgIBAAJB\nend"), "in ${PEM_KEY}");
+    }
+
+    #[test]
+    fn values_in_records() {
+        let mut value = serde_json::json!({"hunter22": ["a hunter22", 22], "n": null});
+        secrets(&[("PASSWORD", "hunter22")]).redact_value(&mut value);
+        assert_eq!(value, serde_json::json!({"${PASSWORD}": ["a ${PASSWORD}", 22], "n": null}));
+    }
+
+    // One test: the registry belongs to the whole process.
+    #[test]
+    fn what_is_registered() {
+        register("PATH_OF_X", "registered-0");
+        register("X_TOKEN", "abcde");
+        register("X_TOKEN", "running");
+        register("x_passwd", "registered-1 ");
+        register_words(&[
+            "sbatch",
+            "--export=ALL,WANDB_API_KEY=registered-2,A=1",
+            "--token=registered-3",
+            "--api-key",
+            "registered-4",
+            "GITHUB_TOKEN=registered-5=x",
+            "model.token_mixing=not-registered",
+            "--key",
+            "--not-registered",
+        ]);
+        for at in 1..=4 {
+            let text = format!("<registered-{at}>");
+            assert!(!redact(&text).contains("registered"), "{}", redact(&text));
+        }
+        assert_eq!(redact("registered-5=x"), "${GITHUB_TOKEN}");
+        for shown in ["registered-0", "abcde", "running", "not-registered"] {
+            assert_eq!(redact(shown), shown);
+        }
+        assert!(occur_in(b"\xff registered-1") && !occur_in(b"registered-0"));
+    }
+}

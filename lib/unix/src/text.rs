@@ -1,0 +1,184 @@
+//! Text for terminals, logs and records: secrets replaced, control characters escaped, length bounded.
+//!
+//! All messages ([`crate::Error`], [`crate::diagnostics`]), tables and JSON ([`crate::out`], [`crate::log`],
+//! [`crate::status`]) pass through here, so names from files and clusters need no care where they are quoted.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::space::human_bytes;
+use crate::{Error, Result, secrets};
+
+/// Characters of a longer line that are kept from its beginning and from its end.
+const LINE: (usize, usize) = (1200, 600);
+/// Characters of a longer quoted text that are kept.
+const QUOTE: usize = 200;
+/// Lists with more elements are summarised.
+const LISTED: usize = 8;
+
+/// One line of any text: a line break in it is shown as `\n`.
+pub fn line(text: &str) -> String {
+    let text = secrets::redact(text);
+    escape(&shorten(&text, LINE)).into_owned()
+}
+
+/// Text whose line breaks are our own: each line as by [`line`].
+pub fn lines(text: &str) -> String {
+    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A value or name from outside, within a message: at most 200 characters of it.
+pub fn quote(text: &str) -> String {
+    escape(&shorten(&secrets::redact(text), (QUOTE, 0))).into_owned()
+}
+
+/// A JSON value for people: texts bare, long lists as their first elements, length and range.
+pub fn summary(value: &Value) -> String {
+    match value {
+        Value::String(text) => line(text),
+        Value::Array(items) if items.len() > LISTED => {
+            let first: Vec<String> = items[..3].iter().map(summary).collect();
+            let numbers = || items.iter().filter_map(Value::as_f64);
+            let (low, high) = (numbers().reduce(f64::min), numbers().reduce(f64::max));
+            match (low, high) {
+                (Some(low), Some(high)) if numbers().count() == items.len() => {
+                    format!(
+                        "[{}, …] ({} numbers from {low} to {high})",
+                        first.join(", "),
+                        items.len()
+                    )
+                }
+                _ => format!("[{}, …] ({} elements)", first.join(", "), items.len()),
+            }
+        }
+        other => quote(&other.to_string()),
+    }
+}
+
+/// A record as one line of JSON. Control characters that JSON allows unescaped are escaped too.
+pub fn json(record: &impl Serialize) -> Result<String> {
+    to_json(record, serde_json::Value::to_string, serde_json::to_string)
+}
+
+/// A record as indented JSON with a line break at its end.
+pub fn json_pretty(record: &impl Serialize) -> Result<String> {
+    to_json(record, |value| format!("{value:#}"), serde_json::to_string_pretty)
+        .map(|text| text + "\n")
+}
+
+/// `serialized` keeps the digits of f32, which a [`Value`] would show as f64: the value with redacted
+/// texts is read back from it.
+fn to_json<T: Serialize>(
+    record: &T,
+    shown: impl Fn(&Value) -> String,
+    serialized: impl Fn(&T) -> serde_json::Result<String>,
+) -> Result<String> {
+    let text = serialized(record).map_err(Error::bug)?;
+    let redacted = secrets::redact_value(|| serde_json::from_str(&text).ok());
+    let text = redacted.as_ref().map(shown).unwrap_or(text);
+    Ok(escape_by(
+        &text,
+        |c| c != '\n' && is_unsafe(c),
+        |c, out| {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}"); // a String takes everything
+            }
+        },
+    )
+    .into_owned())
+}
+
+/// The text with its control characters as Rust writes them: `\n`, `\u{1b}`.
+pub(crate) fn escape(text: &str) -> Cow<'_, str> {
+    escape_by(text, is_unsafe, |c, out| out.extend(c.escape_default()))
+}
+
+/// Control characters, and those that change the direction or break of a line. Everything else that
+/// UTF-8 can hold stays as it is.
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c, '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+}
+
+fn escape_by(
+    text: &str,
+    wanted: impl Fn(char) -> bool,
+    append: impl Fn(char, &mut String),
+) -> Cow<'_, str> {
+    if !text.chars().any(&wanted) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if wanted(c) { append(c, &mut escaped) } else { escaped.push(c) }
+    }
+    Cow::Owned(escaped)
+}
+
+/// The text, or its first and last characters with its size between them.
+fn shorten(text: &str, (first, last): (usize, usize)) -> Cow<'_, str> {
+    let end = text.char_indices().nth(first).map(|(at, _)| at);
+    let begin = last
+        .checked_sub(1)
+        .map_or(Some(text.len()), |last| text.char_indices().rev().nth(last).map(|(at, _)| at));
+    match (end, begin) {
+        (Some(end), Some(begin)) if end < begin => {
+            let size = human_bytes(text.len() as u64);
+            let rest = if last == 0 { String::new() } else { format!(" … {}", &text[begin..]) };
+            Cow::Owned(format!("{}… ({size}){rest}", &text[..end]))
+        }
+        _ => Cow::Borrowed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn control_characters_are_visible_and_words_stay() {
+        let text = "a\u{1b}[31m\nb\t\u{7f}\u{9b}\u{202e}c\u{2066} größe 速度 👩‍🔬 \\";
+        let shown = "a\\u{1b}[31m\\nb\\t\\u{7f}\\u{9b}\\u{202e}c\\u{2066} größe 速度 👩‍🔬 \\";
+        assert_eq!(line(text), shown);
+        assert_eq!(quote(text), shown);
+        assert_eq!(lines("a\n\u{1b}b"), "a\n\\u{1b}b");
+    }
+
+    #[test]
+    fn long_text_is_cut() {
+        let long = "é".repeat(3 << 20);
+        let quoted = quote(&long);
+        assert_eq!(quoted, format!("{}… (6.0 MiB)", "é".repeat(200)));
+        assert_eq!(quote(&"é".repeat(200)), "é".repeat(200));
+        let cut = line(&format!("{long}: no such file"));
+        assert!(cut.ends_with("é: no such file") && cut.contains("… (6.0 MiB) … "), "{cut}");
+        assert_eq!(cut.chars().count(), 1200 + 600 + "… (6.0 MiB) … ".chars().count());
+        assert_eq!(line(&"a".repeat(1800)).len(), 1800);
+    }
+
+    #[test]
+    fn json_has_no_raw_control_characters() {
+        let record = json!({"a\u{9b}": "\u{7f}\u{202e}\n\u{e0001}é"});
+        let text = json(&record).unwrap();
+        assert_eq!(text, r#"{"a\u009b":"\u007f\u202e\n\udb40\udc01é"}"#);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), record);
+        assert_eq!(json_pretty(&json!({"a": [1]})).unwrap(), "{\n  \"a\": [\n    1\n  ]\n}\n");
+        assert_eq!(json(&[0.1_f32]).unwrap(), "[0.1]");
+    }
+
+    #[test]
+    fn summaries() {
+        assert_eq!(summary(&json!("a\nb")), "a\\nb");
+        assert_eq!(summary(&json!([1, 2.5])), "[1,2.5]");
+        let many: Vec<f64> = (0..400).map(|x| f64::from(x) / 4.0).collect();
+        let expected = "[0.0, 0.25, 0.5, …] (400 numbers from 0 to 99.75)";
+        assert_eq!(summary(&json!(many)), expected);
+        assert_eq!(summary(&json!(vec!["a"; 9])), "[a, a, a, …] (9 elements)");
+        assert!(summary(&json!({"a": "x".repeat(3000)})).contains("KiB"));
+    }
+}
