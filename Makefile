@@ -34,6 +34,7 @@ torture: deps
 	$(TORTURE) --test failpoints --test power_cut --test restart --test stop --test state \
 	  --test numbers --test data_parallel -- --nocapture
 	$(TORTURE) --test hostile fuzz -- --nocapture
+	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture
 
 check:
 	cargo fmt --all --check
