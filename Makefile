@@ -35,6 +35,7 @@ torture: deps
 	  --test numbers --test data_parallel -- --nocapture
 	$(TORTURE) --test hostile fuzz -- --nocapture
 	$(TORTURE) --test hostile flips -- --nocapture
+	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture
 
 check:
 	cargo fmt --all --check

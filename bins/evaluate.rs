@@ -6,7 +6,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
+use learn::config;
 use learn::evaluate::{self, Models, Plan, Protocol, pictures};
+use learn::stages::ConfigOf;
+use learn::stages::operator::OperatorStage;
 use learn::trained::{TrainedCodec, TrainedOperator, TrainedSteady, Weights};
 use serde_json::Value;
 use tensor::{Device, Wanted};
@@ -16,7 +19,7 @@ use unix::progress::Progress;
 use unix::publish::{create_folder, publish_bytes};
 use unix::signal::Signals;
 use unix::work::{self, Task, Work};
-use unix::{Error, Exit, Result, note, warn};
+use unix::{Context, Error, Exit, Result, note, warn};
 
 /// Measure trained models on unseen data, with baselines beside every number
 ///
@@ -29,7 +32,7 @@ use unix::{Error, Exit, Result, note, warn};
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     /// Run directory or checkpoint of the codec
-    #[arg(long, value_name = "PATH", required_unless_present = "steady")]
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["steady", "check"])]
     codec: Option<PathBuf>,
     /// Run directory or checkpoint of the operator, trained on latents of just that codec
     #[arg(long, value_name = "PATH")]
@@ -70,6 +73,12 @@ struct Args {
     /// Write the errors of whole rollouts by parameter value to a JSON file as well
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
+    /// Check that the rollouts fit into the trajectories of the split; needs no models and measures nothing
+    #[arg(long)]
+    check: bool,
+    /// With --check: configuration of an operator that is yet to be trained; its rollouts must fit, too
+    #[arg(long, value_name = "FILE", requires = "check")]
+    operator_config: Option<PathBuf>,
     /// Replace an earlier result
     #[arg(long)]
     force: bool,
@@ -128,6 +137,8 @@ EXAMPLES
     $ train-stage operator -c operator.yaml --run operator
   What they are worth on the test split:
     $ evaluate --codec codec --operator operator --split data/split.json --steps 8 -o result
+  Whether those 8 steps fit, before anything is trained:
+    $ evaluate --check --operator-config operator.yaml --split data/split.json --steps 8 -o result
   The codec alone:
     $ evaluate --codec codec --split data/split.json --steps 8 -o codec-result --json
   A steady problem, from rock to pressure:
@@ -159,6 +170,9 @@ fn nothing() -> String {
 }
 
 fn run(args: Args) -> Result<Exit> {
+    if args.check {
+        return check(&args);
+    }
     let signals = Signals::install()?;
     refuse_earlier_result(&args)?;
     let task = Task { folder: &args.to, stage: "evaluation", advice: ADVICE };
@@ -166,6 +180,28 @@ fn run(args: Args) -> Result<Exit> {
     let mut out = Out::stdout(args.output);
     rows.iter().try_for_each(|row| out.row(row))?;
     out.finish()?;
+    Ok(Exit::Done)
+}
+
+/// Whether the rollouts of the evaluation, and of the operator's training and validation, fit into the
+/// trajectories. Errors: 2 where they do not, 78 for a bad configuration, 65, 66.
+fn check(args: &Args) -> Result<Exit> {
+    let (mut stride, mut needed) = (1, Vec::new());
+    if let Some(file) = &args.operator_config {
+        let environment = |name: &str| std::env::var(name).ok();
+        let config = config::load::<ConfigOf<OperatorStage>>(&[file.clone()], &[], &environment)?;
+        let config = config.config;
+        let longest = |numbers: &[usize]| numbers.iter().copied().max().unwrap_or(1);
+        stride = longest(&config.data.strides);
+        needed.push((SplitName::Train, longest(&config.loss.horizons), stride));
+        needed.push((SplitName::Validation, config.loss.validation_steps, stride));
+    }
+    needed.push((args.on, args.steps, args.stride.unwrap_or(stride)));
+    for (split, steps, stride) in needed {
+        let set = TrajectorySet::open(&args.split, split, Verify::Sizes)?;
+        Plan::new(&set, steps, stride, args.starts, args.max_trajectories)
+            .context(|| format!("{}, {split}", args.split.display()))?;
+    }
     Ok(Exit::Done)
 }
 

@@ -131,7 +131,10 @@ RANKS
   on with any number of ranks; bits are the same with training.deterministic, else for the same number.
   optimizer.shard divides the memory of the optimizer. A rank that is gone, stopped, or stuck ends the
   job within 30 s with a line that names it and its host, and status 75 where a checkpoint stands
-  (mpirun may give a status of its own, 137).
+  (mpirun and srun may give a status of their own, 137).
+  mpirun itself answers TERM, INT (Ctrl-C) and HUP by killing its ranks, Open MPI's after one second, and
+  ends with 1: the run resumes from its last regular checkpoint. Start it as `timekeep run -- mpirun ...`,
+  which sends mpirun USR1 instead: all ranks stop, save a checkpoint, and the status is 75.
 
 ENVIRONMENT
   LONGHAUL_START_LIMIT  How long the ranks may take until all are connected: 10m unless given, or none.

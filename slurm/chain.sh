@@ -4,14 +4,17 @@
 #   chain.sh [--site FILE] CODEC.yaml OPERATOR.yaml SPLIT FOLDER [OPTIONS OF sbatch]
 # Makes FOLDER/{codec,latents,operator,evaluation}, with the output of each job in it. SPLIT is what ds-prep
 # split wrote. The operator learns from FOLDER/latents, whatever OPERATOR.yaml says of data.train and
-# data.validation. Paths are those of the present folder. Given again, it submits what is neither finished
-# nor in the queue.
+# data.validation. Paths are relative to the current folder.
 #
-# A link that fails is held in the queue, and the links after it keep waiting: mend the cause, then
-# `scontrol release JOB`.
+# Before anything is submitted, chain.sh checks the configurations, the data, that all rollouts fit into the
+# trajectories, and that the time limit leaves more than the margin.
+#
+# A step that fails is held in the queue, and the steps after it keep waiting: fix the cause, then
+# `scontrol release JOB`. Given again, chain.sh submits what is neither finished nor in the queue, and replaces
+# jobs that wait for one that failed or was cancelled.
 #
 #   LONGHAUL_SLURM     the folder of train.sbatch; that of this file
-#   EVALUATE_OPTIONS   words for evaluate; "--steps 16", which wants trajectories of 17 frames and more
+#   EVALUATE_OPTIONS   words for evaluate; "--steps 16", which needs 1 + 16 * stride frames
 set -eu
 site=
 if [ "${1-}" = --site ] && [ $# -gt 2 ]; then
@@ -38,6 +41,37 @@ for file in "$codec" "$operator" "$split"; do
 done
 slurm=${LONGHAUL_SLURM:-$(cd "$(dirname "$0")" && pwd)}
 options=$*
+
+# of NAME DEFAULT: a variable as the jobs will see it.
+of() {
+    value=
+    [ -z "$site" ] || value=$(sed -n "s/^ *$1 *= *//p" "$site" | tail -n 1)
+    [ -n "$value" ] || value=$(printenv "$1") || value=$2
+    echo "$value"
+}
+limit=$(of SBATCH_TIMELIMIT 04:00:00)
+for word; do
+    case $word in
+    --time=*) limit=${word#--time=} ;;
+    -t?*) limit=${word#-t} ;;
+    *) case ${before-} in --time | -t) limit=$word ;; esac ;;
+    esac
+    before=$word
+done
+case $limit in
+*[!0-9]*) ;;
+*) limit=${limit}m ;; # minutes, for sbatch
+esac
+if ! said=$(timekeep run --limit "$limit" --margin "$(of LONGHAUL_MARGIN 5m)" true 2>&1); then
+    echo "chain.sh: no step can work in this time limit: $said" >&2
+    exit 2
+fi
+if [ ! -e "$folder/codec" ]; then
+    train-stage codec -c "$codec" --run "$folder/codec" --check >&2
+fi
+# shellcheck disable=SC2086 # several words
+evaluate --check --operator-config "$operator" --split "$split" ${EVALUATE_OPTIONS:---steps 16} \
+    -o "$folder/evaluation"
 mkdir -p "$folder"
 
 # submit NAME JOB-BEFORE COMMAND...: the id of the job that NAME is; nothing for what is finished.

@@ -295,6 +295,34 @@ fn a_signal_ends_it_with_75_and_leaves_nothing() {
     }
 }
 
+#[test]
+fn rollouts_that_do_not_fit_are_known_before_there_are_models() {
+    // 21 frames, strides 1 and 2, 4 steps of a validation.
+    let check = |words: &str| {
+        evaluate(&format!("--check --operator-config operator.yaml -o unmade {words}"))
+    };
+    let seen = check("--steps 10");
+    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+    for words in ["--steps 11", "--steps 10 --stride 3"] {
+        let seen = check(words);
+        assert_eq!(seen.status, Some(2), "{words}");
+        assert!(
+            seen.stderr.contains("do not fit into trajectories of 21 frames"),
+            "{}",
+            seen.stderr
+        );
+    }
+    for (key, split) in [("horizons: [1, 11]", "train"), ("validation_steps: 11", "validation")] {
+        let file = format!("{split}.yaml");
+        let text = fs::read_to_string(world().join("operator.yaml")).unwrap();
+        fs::write(world().join(&file), text.replace("validation_steps: 4", key)).unwrap();
+        let seen = evaluate(&format!("--check --operator-config {file} --steps 1 -o unmade"));
+        let expected = format!("split.json, {split}: ");
+        assert!(seen.status == Some(2) && seen.stderr.contains(&expected), "{}", seen.stderr);
+    }
+    assert!(!world().join("unmade").exists());
+}
+
 /// Stopped before it has done anything: it waits at its first status until the signal was sent.
 fn stopped_at_once(words: &[&str]) -> (Option<i32>, String) {
     let hold = run::Hold::new(world());

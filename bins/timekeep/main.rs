@@ -12,6 +12,7 @@ use unix::budget::Budget;
 use unix::cli::Output;
 use unix::out::Out;
 use unix::time::{format_duration, parse_duration, parse_limit};
+use unix::timekeep::guard::{self, Schedule, VERB};
 use unix::timekeep::{self, Plan, Signal, Then, parse_warn_signal};
 use unix::{Exit, Result, note};
 
@@ -105,6 +106,19 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// Keep the limit of a command whose timekeep was killed
+    #[command(name = VERB, hide = true)]
+    Guard(GuardArgs),
+}
+
+/// The words of the guard, which timekeep starts by itself.
+#[derive(clap::Args)]
+struct GuardArgs {
+    group: i32,
+    margin: u64,
+    grace: u64,
+    #[arg(value_parser = parse_warn_signal)]
+    warn_signal: Signal,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -135,7 +149,9 @@ const MANUAL: &str = "\
 STARTING AGAIN
   In the script of a batch job, and nowhere else, timekeep acts on the status of the command:
     0    The job is done.
-    75   `scontrol requeue`: SLURM starts the same job again, and its dependents keep waiting. 143 likewise.
+    75   `scontrol requeue`: SLURM starts the same job again, and its dependents keep waiting.
+    143, 137  The same: TERM ended a program without a handler, or somebody, or the kernel for want of
+         memory, killed it. The exception is a command that timekeep itself had to kill after the limit.
     254  Of srun itself: it could not start a step. timekeep runs srun again, three times in all. If it still
          fails, the job is requeued and held; if the controller does not answer, the job is requeued.
     any other  The job ends; with --on-failure hold it is requeued and held instead.
@@ -143,8 +159,11 @@ STARTING AGAIN
   While the controller does not answer, timekeep repeats the request, also past the time limit, until SLURM
   ends it. After a successful request it stays until then, so that no later line of the script runs. A job
   that its user cancels is not requeued. In a container there is no scontrol: run timekeep outside of it.
-  Programs that fail again and again are no business of timekeep: train-stage(1) ends with 1 after several
-  attempts without a new update.
+  A command that ends with 75 by itself within 10 s, as when another job has the run, starts again after
+  30 s, and after twice as long each time, up to 10 minutes.
+  Programs that get no further must end with another status: train-stage(1) ends with 1 after several
+  attempts without a new update, evaluate(1) and latent-cache(1) after three that stored nothing.
+  --max-restarts ends any other.
 
 RUNS AND THEIR JOBS
   timekeep submit writes the command down when it has given a job: one that fails, or that is not needed,
@@ -152,20 +171,28 @@ RUNS AND THEIR JOBS
   leaves alone
     what runs or is in the queue, and what is finished: runs, latents and evaluations tell so by themselves
     what has failed, also at its start: timekeep status says why
+    what is not a run directory, for `timekeep cron runs/*`
     a run whose last three jobs made no update
     a run whose last job was cancelled, when SLURM still knows
   scontrol knows for some minutes what was cancelled, sacct for long, where there is accounting; to be sure,
-  say `timekeep submit --forget RUN`. timekeep submit, given again, submits all of these but the first.
+  say `timekeep submit --forget RUN`. timekeep cron, and timekeep status, which asks SLURM as well when a job
+  may be waiting, name a job that is held in the queue. timekeep submit, given again, submits all of these but the first.
+  A job that waits for one that will not succeed, or for another one than the command now says
+  (--dependency=), is cancelled and submitted anew.
 
 SIGNALS
   TERM, INT, HUP, USR1, USR2 and CONT are passed on to the command and all of its process group.
   To srun and mpirun (mpiexec, orterun), which kill their tasks when they get TERM, the warning is sent in
   place of TERM, INT and HUP; and USR1 and USR2 only ten seconds after the start, when the tasks listen.
 
+  Should timekeep run itself be killed, a second process of it keeps the limit of the command: the warning,
+  TERM and KILL come at the same times. The command is not ended before.
+
 FILES
   RUN/status.json, RUN/lease  Read by timekeep status: a run whose status says running, while nobody has
                               given a sign of life for long, is lost.
-  RUN/submit.json   The command that gave the jobs, its folder, its site file, and the jobs; cron needs it.
+  RUN/submit.json   The command that gave the jobs, its folder, its site file, what sbatch and longhaul read
+                    of its environment, and the jobs; cron needs it.
   RUN/submit.lease  Who submits the run at present; one at a time does, on whichever host.
 
 EXIT STATUS
@@ -219,6 +246,10 @@ fn body(args: Args) -> Result<u8> {
         Verb::Submit { forget: true, output, run, .. } => runs::forget(&run, output),
         Verb::Submit { site, output, run, command, .. } => {
             runs::submit(&run, &command, site.as_deref(), output)
+        }
+        Verb::Guard(GuardArgs { group, margin, grace, warn_signal }) => {
+            let [margin, grace] = [margin, grace].map(Duration::from_secs);
+            guard::run(group, Schedule { margin, grace, warn_signal }).map(|()| 0)
         }
         Verb::Cron { runs, output } => runs::cron(&runs, output),
         Verb::Run {

@@ -1,5 +1,6 @@
 //! What `timekeep` tells of runs, and how it submits them.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use unix::out::Out;
 use unix::time::{format_duration, parse_duration};
 use unix::timekeep::submit::{self, LEFT};
 use unix::timekeep::{interval, runs};
-use unix::{Error, Exit, Result, diagnostics, inputs, warn};
+use unix::{Error, Exit, Result, diagnostics, inputs, note, slurm, warn};
 
 /// The words of `timekeep interval`.
 #[derive(clap::Args)]
@@ -29,11 +30,21 @@ pub struct IntervalArgs {
     output: Output,
 }
 
-/// A line a run; the worst exit status, after all were looked at.
+/// A line for each run; returns the first failure's exit status, after all runs. SLURM is asked at most once,
+/// where a job may be waiting.
 pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     let mut out = Out::stdout(output);
+    let queue = OnceCell::new();
     let exit = each(given, |path| {
-        let run = runs::look(path)?;
+        let mut run = runs::look(path)?;
+        if run.may_wait() {
+            run.look_into(queue.get_or_init(|| {
+                slurm::queue().unwrap_or_else(|why| {
+                    note!("the queue is unknown: {why}");
+                    Vec::new()
+                })
+            }));
+        }
         if out.is_json() { out.row(&run) } else { out.row(&run.line()) }
     })?;
     out.finish()?;

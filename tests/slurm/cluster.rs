@@ -36,6 +36,26 @@ impl Cluster {
         Some(Self { process, folder })
     }
 
+    /// Ends the controller; jobs and their nodes go on.
+    pub fn stop_controller(&self) {
+        let controller = || processes(&[&self.conf(), "slurmctld"]);
+        let found = controller();
+        assert_eq!(found.len(), 1, "{found:?}");
+        let id = rustix::process::Pid::from_raw(found[0]).unwrap();
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        super::common::run::wait_until(|| controller().is_empty());
+    }
+
+    /// Starts it again, with the state that it has saved.
+    pub fn start_controller(&self) {
+        let start = "PATH=$PATH:/usr/sbin:/sbin; setsid slurmctld -D >/dev/null 2>&1 &";
+        self.said(self.folder.path(), start);
+    }
+
+    fn conf(&self) -> String {
+        format!("SLURM_CONF={}", self.folder.path().join("slurm/slurm.conf").display())
+    }
+
     /// A folder for everything of one scenario, removed with the cluster.
     pub fn folder(&self, name: &str) -> PathBuf {
         let folder = self.folder.path().join(name);

@@ -109,6 +109,8 @@ pub fn cancelled(cluster: &Cluster, folder: &Path) {
     std::thread::sleep(Duration::from_secs(9));
     assert_eq!(cluster.field(&job, "JobState"), "CANCELLED", "{}", output(folder, &job));
     assert_eq!(starts(&folder.join("run")).len(), 1);
+    let said = output(folder, &job);
+    assert!(!said.contains("will start job") && said.contains("scancel"), "{said}");
     let job = submit(cluster, folder, "", 26);
     cluster.wait_for_success(&job, folder);
     assert!(starts(&folder.join("run"))[1] >= 4);
@@ -150,6 +152,20 @@ pub fn ranks(cluster: &Cluster, folder: &Path) {
     let said = output(folder, &job);
     assert!(!said.contains("is being worked on by"), "one run of two ranks: {said}");
     equals_undisturbed_with(cluster, folder, "run", 30, deterministic);
+}
+
+/// Somebody kills the only task: the job goes on as when one of several ranks is killed.
+pub fn killed_task(cluster: &Cluster, folder: &Path) {
+    let job = submit(cluster, folder, "", 20);
+    wait_for_update(folder, 6);
+    let conf = cluster.said(folder, "echo SLURM_CONF=$SLURM_CONF");
+    let task = processes(&[&conf, &format!("SLURM_JOB_ID={job}"), "SLURM_STEP_ID=0"]);
+    assert_eq!(task.len(), 1, "{task:?}");
+    kill(&task);
+    cluster.wait_for_success(&job, folder);
+    let starts = starts(&folder.join("run"));
+    assert!(starts.len() == 2 && starts[1] >= 4, "{starts:?}: {}", output(folder, &job));
+    equals_undisturbed(cluster, folder, "run", 20);
 }
 
 /// The node dies with everything on it: SLURM starts the job on another.

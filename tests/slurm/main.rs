@@ -10,6 +10,7 @@ mod cluster;
 mod ends;
 mod interrupted;
 mod many;
+mod outage;
 mod ranks;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,7 @@ use cluster::Cluster;
 /// A name and what is to be seen.
 type Scenario = (&'static str, fn(&Cluster, &Path));
 
-const SCENARIOS: [Scenario; 15] = [
+const SCENARIOS: [Scenario; 17] = [
     ("r17_time_limit", interrupted::r17_time_limit),
     ("over_time", interrupted::over_time),
     ("r18_signals_to_the_steps", interrupted::r18_signals_to_the_steps),
@@ -30,6 +31,8 @@ const SCENARIOS: [Scenario; 15] = [
     ("cancelled", interrupted::cancelled),
     ("r25_dead_node", interrupted::r25_dead_node),
     ("ranks", interrupted::ranks),
+    ("killed_task", interrupted::killed_task),
+    ("controller_outage", outage::controller_outage),
     ("r19_array", many::r19_array),
     ("chain", many::chain),
     ("r26_two_jobs_of_one_run", many::r26_two_jobs_of_one_run),

@@ -116,6 +116,10 @@ pub fn r26_two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
     let said = jobs.each_ref().map(|job| output(folder, job));
     let refused = said.iter().filter(|said| said.contains("is being worked on by")).count();
     assert_eq!(refused, 1, "{said:?}");
+    // It does not come back all the time: after 30 s, 60 s, 120 s.
+    let restarts = jobs.each_ref().map(|job| cluster.field(job, "Restarts"));
+    let restarts: u32 = restarts.iter().map(|count| count.parse::<u32>().unwrap()).sum();
+    assert!((1..=3).contains(&restarts), "{restarts}: {said:?}");
     assert_eq!(starts(&folder.join("run")), [0], "one start did all of it");
     equals_undisturbed(cluster, folder, "run", 12);
 }

@@ -27,9 +27,10 @@ fn answer(folder: &Path, does: &str) {
     );
 }
 
-/// The requests; questions about the job are not among them.
+/// The requests to requeue it; questions about the job and its later start are not among them.
 fn calls(folder: &Path) -> String {
-    fs::read_to_string(folder.join("calls")).unwrap_or_default()
+    let text = fs::read_to_string(folder.join("calls")).unwrap_or_default();
+    text.lines().filter(|line| line.contains("requeue")).map(|line| format!("{line}\n")).collect()
 }
 
 fn job(folder: &Path, options: &[&str], line: &str) -> Command {
@@ -115,6 +116,21 @@ fn no_later_line_of_the_script_runs() {
 #[test]
 fn a_shell_that_is_gone_before_slurm_has_answered_is_not_waited_for() {
     end_of_the_job("sleep 1");
+}
+
+#[test]
+fn a_second_job_of_a_run_comes_back_later_each_time() {
+    let folder = fake("");
+    let updates = || {
+        let text = fs::read_to_string(folder.path().join("calls")).unwrap_or_default();
+        text.lines().filter(|line| line.starts_with("update")).map(str::to_string).collect()
+    };
+    let mut command = job(folder.path(), &[], "exit 75");
+    let _staying = Staying::start(command.env("SLURM_RESTART_COUNT", "2"));
+    wait_until(|| {
+        let updates: Vec<String> = updates();
+        updates == ["update JobId=12 StartTime=now+120"]
+    });
 }
 
 #[test]
@@ -301,6 +317,7 @@ fn failures_and_too_many_restarts_are_held_where_that_is_wanted() {
         ("exit 75", "3", "requeuehold"),
         ("exit 75", "2", "requeue"),
         ("kill -TERM $$", "0", "requeue"),
+        ("kill -KILL $$", "0", "requeue"),
     ] {
         let folder = fake("");
         let mut command = job(folder.path(), &hold, line);

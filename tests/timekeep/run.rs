@@ -151,6 +151,21 @@ fn signals_are_passed_on() {
 }
 
 #[test]
+fn the_limit_is_kept_when_timekeep_is_killed() {
+    // The shell and what it has started both ignore the warning and TERM.
+    let line = "trap 'echo warned' USR1; trap 'echo terminated' TERM
+        sh -c \"trap '' USR1 TERM; echo ready; sleep 250\" &
+        for i in $(seq 2500); do sleep 0.1; done";
+    let words = ["run", "--limit", "7", "--margin", "2s", "--grace", "1s", "sh", "-c", line];
+    let mut running = Running::start(&mut timekeep(&words));
+    running.child.kill().unwrap();
+    assert_eq!(running.line(), "warned\n");
+    assert_eq!(running.line(), "terminated\n");
+    // The end of its stdout: nobody of the group is left.
+    assert_eq!(running.line(), "");
+}
+
+#[test]
 fn a_limit_within_the_margin_is_warned_about() {
     let seen = |left: u64, margin: &str| {
         let mut command = timekeep(&["run", "--margin", margin, "true"]);

@@ -244,6 +244,93 @@ fn what_was_cancelled_or_forgotten_is_left_alone() {
 }
 
 #[test]
+fn a_job_that_waits_for_a_failed_one_is_replaced() {
+    let place = Place::new();
+    let submit = |after: &str| place.see(&["submit", "a", "--", "sbatch", after]);
+    assert_eq!(submit("--dependency=afterok:7").stdout, "101\n");
+    // It waits for another job now, or for one that will never succeed; elsewhere it stays.
+    for (reason, after, job) in [
+        ("Dependency", "--dependency=afterok:7", "101\n"),
+        ("Dependency", "--dependency=afterok:8", "102\n"),
+        ("DependencyNeverSatisfied", "--dependency=afterok:8", "103\n"),
+        ("DependencyNeverSatisfied", "--test", "104\n"),
+        ("Priority", "--test", "104\n"),
+    ] {
+        script(&place.path("scancel"), "echo $1 >> cancelled");
+        let last = 100 + place.submissions().len();
+        place.queue(&format!("{last}|PENDING|{reason}\\n"));
+        let seen = submit(after);
+        assert_eq!(seen.stdout, job, "{reason} {after}: {}", seen.stderr);
+    }
+    assert_eq!(fs::read_to_string(place.path("cancelled")).unwrap(), "101\n102\n103\n");
+    place.queue("104|PENDING|DependencyNeverSatisfied\\n");
+    script(&place.path("scancel"), "echo no >&2; exit 1");
+    let seen = submit("--test");
+    assert_eq!(seen.status, Some(1));
+    assert!(seen.stderr.contains("`scancel 104`"), "{}", seen.stderr);
+}
+
+#[test]
+fn a_held_job_is_shown_with_what_to_do() {
+    let place = Place::new();
+    assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "101\n");
+    place.status("a", "stopped", 50);
+    place.queue("101|PENDING|JobHeldUser\\n");
+    let what_to_do = "scontrol release 101";
+    let note = |seen: Seen| {
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        seen.stdout
+    };
+    assert!(note(place.see(&["status", "a"])).contains(what_to_do));
+    assert!(place.cron().1.contains(what_to_do), "{:?}", place.cron());
+    // Also where the run has failed, and where timekeep did not submit the job.
+    place.queue("101|PENDING|job_requeued_in_held_state\\n");
+    place.status("a", "failed", 50);
+    let (done, why) = place.cron();
+    assert!(done == "left" && why.starts_with("failed: signal SIGUSR1; job 101"), "{why}");
+    assert!(why.contains(what_to_do), "{why}");
+    assert!(note(place.see(&["status", "a"])).contains(what_to_do));
+    // What does not wait is not asked for.
+    script(&place.path("squeue"), "echo asked >> asked; exit 1");
+    place.status("a", "finished", 50);
+    assert_eq!(place.see(&["status", "a"]).stderr, "");
+    assert!(!place.path("asked").exists());
+}
+
+#[test]
+fn cron_submits_with_what_was_exported() {
+    let place = Place::new();
+    let setup = place.path("setup.sh").display().to_string();
+    let sbatch = "echo \"$LONGHAUL_SETUP $LONGHAUL_MARGIN $SBATCH_QOS ${OTHER-}\" >> seen
+        echo $((100 + $(wc -l < seen)))";
+    script(&place.path("sbatch"), sbatch);
+    fs::write(place.path("site"), "LONGHAUL_MARGIN=9m\n").unwrap();
+    let mut submit = place.command(&["submit", "--site", "site", "a", "--", "sbatch"]);
+    submit.envs([("LONGHAUL_SETUP", &*setup), ("LONGHAUL_MARGIN", "8m"), ("SBATCH_QOS", "long")]);
+    assert_eq!(see(submit.env("OTHER", "secret")).status, Some(0));
+    place.status("a", "stopped", 50);
+    assert_eq!(place.cron().0, "submitted");
+    let lines = fs::read_to_string(place.path("seen")).unwrap();
+    assert_eq!(lines, format!("{setup} 9m long secret\n{setup} 9m long \n"));
+    let record = fs::read_to_string(place.path("a/submit.json")).unwrap();
+    assert!(!record.contains("secret"), "{record}");
+}
+
+#[test]
+fn cron_passes_over_what_is_no_run() {
+    let place = Place::new();
+    assert_eq!(place.see(&["submit", "b", "--", "sbatch"]).stdout, "101\n");
+    place.status("b", "stopped", 50);
+    fs::create_dir(place.path("a")).unwrap();
+    fs::write(place.path("c"), "").unwrap();
+    let records = place.records(&["cron", "a", "b", "c"]);
+    let done: Vec<&str> = records.iter().map(|record| record["done"].as_str().unwrap()).collect();
+    assert_eq!(done, ["left", "submitted", "left"]);
+    assert_eq!(records[0]["why"], "not a run directory");
+    assert_eq!(place.see(&["cron", "absent"]).status, Some(66));
+}
+
+#[test]
 fn a_start_that_fails_is_told_and_left_alone() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));

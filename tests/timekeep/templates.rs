@@ -91,10 +91,15 @@ fn a_chain_gives_the_operator_its_own_latents() {
         &folder.path().join("sbatch"),
         "echo \"$@\" >> submitted; echo $((100 + $(wc -l < submitted)))",
     );
+    for checked in ["train-stage", "evaluate"] {
+        script(&folder.path().join(checked), &format!("echo {checked} \"$@\" >> checked"));
+    }
     let chain = slurm("chain.sh");
-    let chain = |to: &str| {
-        run(folder.path(), &[chain.to_str().unwrap(), "c.yaml", "o.yaml", "split.json", to], &[])
+    let chain_with = |to: &str, options: &[&str], variables: &[(&str, &str)]| {
+        let words = [chain.to_str().unwrap(), "c.yaml", "o.yaml", "split.json", to];
+        run(folder.path(), &[&words[..], options].concat(), variables)
     };
+    let chain = |to: &str| chain_with(to, &[], &[]);
     let seen = chain("chains/a/");
     assert_eq!(
         (seen.status, seen.stdout.as_str()),
@@ -109,6 +114,28 @@ fn a_chain_gives_the_operator_its_own_latents() {
     {
         assert!(operator.contains(part), "{part}: {operator}");
     }
+    let checked = fs::read_to_string(folder.path().join("checked")).unwrap();
+    let checks: Vec<&str> = checked.lines().collect();
+    assert!(checks[0].starts_with("train-stage codec -c c.yaml") && checks[0].ends_with("--check"));
+    assert!(checks[1].starts_with("evaluate --check --operator-config o.yaml"), "{checked}");
+    // Nothing is submitted where no step could work.
+    for (options, variables) in [
+        (&["--time=5"][..], &[][..]),
+        (&["-t", "4:30"], &[]),
+        (&[], &[("SBATCH_TIMELIMIT", "3")]),
+        (&["--time=00:20:00"], &[("LONGHAUL_MARGIN", "20m")]),
+    ] {
+        let seen = chain_with("short", options, variables);
+        assert_eq!((seen.status, seen.stdout.as_str()), (Some(2), ""), "{options:?}");
+        assert!(seen.stderr.contains("time limit"), "{}", seen.stderr);
+    }
+    for checked in ["train-stage", "evaluate"] {
+        script(&folder.path().join(checked), "echo too few frames >&2; exit 2");
+        let seen = chain("wrong");
+        assert_eq!((seen.status, seen.stdout.as_str()), (Some(2), ""), "{}", seen.stderr);
+        script(&folder.path().join(checked), "");
+    }
+    assert!(!folder.path().join("short").exists() && !folder.path().join("wrong").exists());
     let seen = chain("chain%j");
     assert_eq!((seen.status, seen.stdout.as_str()), (Some(2), ""), "{}", seen.stderr);
     assert!(!folder.path().join("chain%j").exists());

@@ -42,6 +42,13 @@ pub fn read(path: &Path) -> Result<Vec<(String, String)>> {
     Ok(variables)
 }
 
+/// The variables of this process that a site file could have set for sbatch or longhaul, for a later submission
+/// from a bare environment. Others are not looked at: they may hold secrets.
+pub fn exported() -> Vec<(String, String)> {
+    let value = |name: String| std::env::var(&name).ok().map(|value| (name, value));
+    names::known().filter_map(value).collect()
+}
+
 fn is_name(text: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     text.bytes().all(is_word) && text.bytes().next().is_some_and(|byte| !byte.is_ascii_digit())

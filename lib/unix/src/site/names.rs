@@ -55,19 +55,23 @@ fn setup(text: &str) -> Option<String> {
     std::fs::File::open(path).err().map(|cause| format!("it cannot be read here: {cause}"))
 }
 
+/// The names that sbatch and longhaul read.
+pub(super) fn known() -> impl Iterator<Item = String> {
+    let of_sbatch = OF_SBATCH.split(' ').map(|rest| format!("SBATCH_{rest}"));
+    OF_LONGHAUL.iter().map(|(name, _)| (*name).to_string()).chain(of_sbatch)
+}
+
 /// What is wrong with a variable, if anything. Only longhaul's and sbatch's own names are known: any other
 /// is for the programs of the job, unless it is nearly one of these.
 pub(super) fn fault(name: &str, value: &str) -> Option<String> {
-    let of_sbatch = || OF_SBATCH.split(' ').map(|rest| format!("SBATCH_{rest}"));
     if let Some((_, check)) = OF_LONGHAUL.iter().find(|(known, _)| *known == name) {
         return check(value).map(|why| format!("{name}: {why}"));
     }
-    if of_sbatch().any(|known| known == name) {
+    if known().any(|known| known == name) {
         return None;
     }
-    let known = OF_LONGHAUL.iter().map(|(name, _)| (*name).to_string()).chain(of_sbatch());
     let likeness = |known: &str| strsim::jaro_winkler(known, name);
-    let nearest = known.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    let nearest = known().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
     let who = ["SBATCH_", "LONGHAUL_"].into_iter().find(|prefix| name.starts_with(prefix));
     match who {
         Some("SBATCH_") => Some(format!("sbatch reads no {name}; the nearest is {nearest}")),

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::text::quote;
 use crate::time::parse_limit;
 use ask::{Answer, ask};
-pub use queue::{Queued, queue, submit, was_cancelled};
+pub use queue::{Queued, cancel, queue, submit, was_cancelled};
 pub use requeue::{Asked, Asking, requeue};
 
 /// How long a question may take; a busy controller answers in seconds or not at all.

@@ -22,6 +22,35 @@ pub struct Queued {
     pub reason: String,
 }
 
+impl Queued {
+    /// Whether somebody must release it: its user or an administrator held it, or SLURM did after a failure.
+    pub fn is_held(&self) -> bool {
+        self.state == "PENDING" && self.reason.to_ascii_lowercase().contains("held")
+    }
+
+    /// Whether it waits for a job that has not succeeded, that is for ever.
+    pub fn never_starts(&self) -> bool {
+        self.state == "PENDING" && self.reason == "DependencyNeverSatisfied"
+    }
+
+    /// How it stands, and what to do where it is held.
+    pub fn describe(&self) -> String {
+        let Self { id, state, reason } = self;
+        match reason.as_str() {
+            _ if self.is_held() => format!(
+                "job {id} is held in the queue ({reason}): read its output, then `scontrol release {id}`"
+            ),
+            "" | "None" => format!("in the queue: {state}"),
+            _ => format!("in the queue: {state} ({reason})"),
+        }
+    }
+}
+
+/// Cancels a job.
+pub fn cancel(id: &str) -> Result<(), String> {
+    ask("scancel", &[id], QUESTION_TIMEOUT).and_then(Answer::success).map(drop)
+}
+
 /// All jobs of this user that have not ended, by one question.
 pub fn queue() -> Result<Vec<Queued>, String> {
     let user = rustix::process::getuid().as_raw().to_string();
@@ -117,6 +146,24 @@ mod tests {
         for line in ["", "slurm_load_jobs error: x|y|z", "7", "7|RUNNING", "7||None"] {
             assert!(queued(line).unwrap_err().contains("no job"), "{line}");
         }
+    }
+
+    #[test]
+    fn jobs_that_wait_for_their_user() {
+        let job = |reason: &str| Queued {
+            id: "7".into(),
+            state: "PENDING".into(),
+            reason: reason.into(),
+        };
+        for reason in ["JobHeldUser", "job_requeued_in_held_state", "launch failed requeued held"] {
+            assert!(job(reason).describe().contains("scontrol release 7"), "{reason}");
+        }
+        assert_eq!(job("Priority").describe(), "in the queue: PENDING (Priority)");
+        let running = Queued { state: "RUNNING".into(), ..job("None") };
+        assert_eq!(running.describe(), "in the queue: RUNNING");
+        assert!(
+            job("DependencyNeverSatisfied").never_starts() && !job("Dependency").never_starts()
+        );
     }
 
     #[test]

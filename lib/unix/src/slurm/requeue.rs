@@ -112,6 +112,15 @@ fn scontrol(words: &[&str]) -> Result<Answer, Refusal> {
 }
 
 impl Slurm {
+    /// Delays the next start of this job, which was requeued just now. Its processes are sent TERM meanwhile;
+    /// scontrol is to survive that.
+    pub fn start_later(&self, delay: Duration) -> Result<(), String> {
+        let (job, start) =
+            (format!("JobId={}", self.id()), format!("StartTime=now+{}", delay.as_secs()));
+        let script = "trap '' TERM; exec scontrol update \"$@\"";
+        ask("sh", &["-c", script, "sh", &job, &start], TRY)?.success().map(drop)
+    }
+
     /// Whether the controller answers a question about this job.
     pub fn controller_answers(&self) -> bool {
         is_job_id(&self.id()) && show(&self.id()).is_ok()

@@ -5,9 +5,13 @@
 //! | 0 | none: the job is done, and `afterok` dependents start |
 //! | 75 | ask SLURM to start the job again; stay until it ends us, so that no later line of the script runs |
 //! | 143 | the same: TERM ended a program without a handler, as in the grace of a preemption |
+//! | 137 | the same: somebody, or the kernel for want of memory, killed it. Not if we did, after the limit |
 //! | 254 of srun | srun could not start a step: run it again, then requeue the job, or hold it ([`NO_STEP`]) |
-//! | 75 or 143, restarted too often | as for a failure |
+//! | 75, 143 or 137, restarted too often | as for a failure |
 //! | any other | the job ends with it or, with [`OnFailure::Hold`], stays in the queue: dependents keep waiting |
+//!
+//! A program that gets no further each time must end with another status: those of longhaul do. Where an
+//! attempt ends with 75 at once by itself, as when another job has the run, the next one starts later.
 //!
 //! SLURM can be asked only where its commands are installed: not in a container. There the status is left to
 //! whoever started the container.
@@ -17,10 +21,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
-use signal_hook::consts::SIGTERM;
+use signal_hook::consts::{SIGKILL, SIGTERM};
 
-use super::Ended;
 use super::group::NO_STEP;
+use super::{Cause, Ended};
 use crate::slurm::{Asked, Asking, Slurm, requeue};
 use crate::{Exit, note, warn};
 
@@ -55,6 +59,13 @@ pub struct Then {
 
 /// Status of a command that TERM ended.
 const ENDED_BY_TERM: u8 = 128 + SIGTERM as u8;
+/// Status of a command that KILL ended.
+const ENDED_BY_KILL: u8 = 128 + SIGKILL as u8;
+
+/// An attempt that ends by itself within this time has found nothing to do yet.
+const AT_ONCE: f64 = 10.0;
+/// How long the next attempt then waits, doubled with each restart, and at most.
+const DELAY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
 /// How often srun is run again after it could not start a step although the controller answers.
 const STEP_TRIES: u32 = 3;
@@ -71,11 +82,12 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    pub fn of(status: u8, is_srun: bool) -> Self {
+    pub fn of(status: u8, cause: Cause, is_srun: bool) -> Self {
         match status {
             status if status == Exit::Done as u8 => Self::Done,
             status if status == Exit::Again as u8 => Self::Again,
             ENDED_BY_TERM => Self::Again,
+            ENDED_BY_KILL if cause != Cause::Killed => Self::Again,
             NO_STEP if is_srun => Self::NoStep,
             _ => Self::Failed,
         }
@@ -113,6 +125,7 @@ fn got_term_within(time: Duration, events: &Receiver<i32>) -> bool {
 pub(super) fn follow(
     then: &Then,
     mut outcome: Outcome,
+    ended: &Ended,
     is_ending: bool,
     events: &Receiver<i32>,
 ) -> bool {
@@ -134,7 +147,11 @@ pub(super) fn follow(
     };
     match requeue(&job, Asking { asked, is_ending, wait: &mut wait }) {
         Ok(()) if asked == Asked::Again => {
-            note!("SLURM will start job {id} again (restart {})", job.restart_count + 1);
+            let later = delay(ended, job.restart_count).filter(|delay| {
+                job.start_later(*delay).inspect_err(|fault| warn!("{fault}")).is_ok()
+            });
+            let when = later.map_or(String::new(), |delay| format!(" in {} s", delay.as_secs()));
+            note!("SLURM will start job {id} again{when} (restart {})", job.restart_count + 1);
             true
         }
         Ok(()) => {
@@ -151,6 +168,13 @@ pub(super) fn follow(
             false
         }
     }
+}
+
+/// How long the next attempt is to wait, where this one ended with 75 at once and unasked.
+fn delay(ended: &Ended, restarts: u32) -> Option<Duration> {
+    let is_unasked = ended.cause == Cause::Itself && ended.status == Exit::Again as u8;
+    let doubled = DELAY.0 * 2u32.pow(restarts.min(10));
+    (is_unasked && ended.seconds < AT_ONCE).then(|| doubled.min(DELAY.1))
 }
 
 /// What to ask of SLURM, if anything.
@@ -230,14 +254,37 @@ mod tests {
             (hold, 75, 2, Some(Asked::Held)),
             (hold, 1, 0, Some(Asked::Held)),
             (hold, 139, 0, Some(Asked::Held)),
+            (hold, 137, 0, Some(Asked::Again)),
+            (plain, 137, 0, Some(Asked::Again)),
+            (plain, 137, 2, None),
             (never, 75, 0, None),
             (never, 78, 0, Some(Asked::Held)),
             (never, NO_STEP, 0, None),
         ];
         for (then, status, restarts, asked) in cases {
-            let outcome = Outcome::of(status, true);
+            let outcome = Outcome::of(status, Cause::Itself, true);
             assert_eq!(wanted_of(&then, outcome, &job(restarts)), asked, "{then:?} {status}");
         }
-        assert_eq!(Outcome::of(NO_STEP, false), Outcome::Failed, "not srun's own status");
+        assert_eq!(Outcome::of(NO_STEP, Cause::Itself, false), Outcome::Failed, "not of srun");
+        assert_eq!(
+            Outcome::of(137, Cause::Killed, true),
+            Outcome::Failed,
+            "by us, after the limit"
+        );
+    }
+
+    #[test]
+    fn an_attempt_that_ends_at_once_by_itself_is_not_repeated_at_once() {
+        let seconds = |cause, status, seconds, restarts| {
+            let (signal, limit_source, command) = (None, None, Vec::new());
+            let ended = Ended { cause, status, signal, seconds, limit_source, command };
+            delay(&ended, restarts).map(|delay| delay.as_secs())
+        };
+        let delays: Vec<_> = (0..7).map(|n| seconds(Cause::Itself, 75, 1.0, n).unwrap()).collect();
+        assert_eq!(delays, [30, 60, 120, 240, 480, 600, 600]);
+        assert_eq!(seconds(Cause::Itself, 75, 1.0, u32::MAX), Some(600));
+        assert_eq!(seconds(Cause::Itself, 75, 60.0, 0), None, "it has worked");
+        assert_eq!(seconds(Cause::Itself, 137, 1.0, 0), None, "it was killed");
+        assert_eq!(seconds(Cause::Signalled, 75, 1.0, 0), None, "it was told to stop");
     }
 }

@@ -31,7 +31,8 @@ const SRUN_ERROR_VARIABLE: &str = "SLURM_EXIT_ERROR";
 
 /// The running group.
 pub struct Group {
-    leader: Pid,
+    /// The command itself, whose number the group has.
+    pub leader: Pid,
     /// Whether the command is srun.
     pub is_srun: bool,
     /// Whether it starts the tasks of a step and stands before them ([`LAUNCHERS`]).

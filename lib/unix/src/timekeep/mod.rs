@@ -5,6 +5,7 @@
 //!                 warn signal (USR1)                    TERM              KILL
 //! ```
 //!
+//! A second process ([`guard`]) keeps the same times should this one be killed.
 //! A command that begins within its margin is warned after ten seconds, when it listens.
 //! The command runs in a process group of its own; signals go to the whole group, so that a shell
 //! around a program does not keep them to itself. What the command leaves running behind in its
@@ -14,6 +15,7 @@
 
 pub mod again;
 mod group;
+pub mod guard;
 pub mod interval;
 pub mod record;
 pub mod runs;
@@ -38,6 +40,7 @@ use again::Outcome;
 pub use again::{OnFailure, Requeue, Then};
 use group::Group;
 pub use group::parse_warn_signal;
+use guard::Schedule;
 use watch::Watch;
 
 /// What `timekeep run` is asked to do.
@@ -55,6 +58,13 @@ pub struct Plan {
     pub command: Vec<OsString>,
     /// What follows when it has ended.
     pub then: Then,
+}
+
+impl Plan {
+    fn schedule(&self) -> Schedule {
+        let Self { margin, grace, warn_signal, .. } = *self;
+        Schedule { margin, grace, warn_signal }
+    }
 }
 
 /// What made the command end.
@@ -138,7 +148,7 @@ pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8>
             let missing = cause.kind() == std::io::ErrorKind::NotFound;
             let ended = ended(Cause::Itself, if missing { 127 } else { 126 }, None);
             report(&ended)?;
-            let follow = again::follow(&plan.then, Outcome::Failed, false, &events);
+            let follow = again::follow(&plan.then, Outcome::Failed, &ended, false, &events);
             return Ok(again::end(follow, &ended, &events, shell));
         }
     };
@@ -149,7 +159,7 @@ pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8>
         let ended = ended(watch.cause, status, signal);
         note!("{ended}");
         watch.until_group_gone()?;
-        let outcome = Outcome::of(status, watch.group.is_srun);
+        let outcome = Outcome::of(status, watch.cause, watch.group.is_srun);
         tries += 1;
         if !again::runs_again(outcome, tries, &watch.events) {
             break (ended, outcome);
@@ -158,7 +168,7 @@ pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8>
         watch.again(group.map_err(|cause| Error::new(Exit::Failure, format!("srun: {cause}")))?);
     };
     report(&ended)?;
-    let follow = again::follow(&plan.then, outcome, watch.got_term, &watch.events);
+    let follow = again::follow(&plan.then, outcome, &ended, watch.got_term, &watch.events);
     Ok(again::end(follow, &ended, &watch.events, shell))
 }
 

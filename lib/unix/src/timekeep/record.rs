@@ -21,6 +21,10 @@ pub struct Submission {
     pub folder: PathBuf,
     /// A file with variables for the command ([`crate::site`]), read each time.
     pub site: Option<PathBuf>,
+    /// What sbatch and longhaul read of the environment at the time, for a cron that has none; the site file
+    /// overrides it.
+    #[serde(default)]
+    pub variables: Vec<(String, String)>,
     /// The jobs it gave, the newest last.
     pub jobs: Vec<Job>,
     /// Whether `timekeep cron` is to leave the run alone.

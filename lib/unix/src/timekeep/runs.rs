@@ -1,13 +1,15 @@
-//! How runs stand, from the files in their directories alone: `status.json`, the lease and `submit.json`.
+//! How runs stand, from the files in their directories: `status.json`, the lease and `submit.json`; and from
+//! SLURM's queue, for jobs that wait.
 
 use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::record;
+use super::{record, submit};
 use crate::lease::{self, Seen};
 use crate::run_dir::RunDir;
+use crate::slurm::Queued;
 use crate::status::{self, Status};
 use crate::time::format_duration;
 use crate::{Error, Result};
@@ -63,9 +65,26 @@ pub struct Run {
     pub best: Option<Value>,
     /// Why it stopped or failed.
     pub reason: Option<String>,
+    /// How its job stands in SLURM's queue.
+    pub queue: Option<String>,
+    /// Whether that job must be released.
+    #[serde(skip)]
+    is_held: bool,
 }
 
 impl Run {
+    /// Whether SLURM's queue may tell more about it.
+    pub fn may_wait(&self) -> bool {
+        self.job.is_some() && !matches!(self.state, Standing::Running | Standing::Finished)
+    }
+
+    /// Looks for its job in SLURM's queue.
+    pub fn look_into(&mut self, queue: &[Queued]) {
+        let queued = self.job.as_deref().and_then(|id| submit::find(queue, id));
+        self.is_held = queued.is_some_and(Queued::is_held);
+        self.queue = queued.map(Queued::describe);
+    }
+
     /// The fields that fit on a line, for people.
     pub fn line(&self) -> Value {
         let time = |seconds: f64| {
@@ -79,6 +98,7 @@ impl Run {
             None => self.update.to_string(),
         };
         let note = match (self.state, self.silent) {
+            _ if self.is_held => self.queue.clone(),
             (Standing::Lost, Some(silent)) => {
                 let from = self.host.as_ref().map_or(String::new(), |host| format!(" from {host}"));
                 Some(format!("no sign of life{from} for {}", time(silent)))
@@ -86,6 +106,7 @@ impl Run {
             (Standing::Lost, None) => {
                 Some("ended without writing its state; is its disk full or read-only?".into())
             }
+            (Standing::New, _) if self.queue.is_some() => self.queue.clone(),
             (Standing::New, _) => (self.job.as_ref())
                 .map(|job| format!("no start yet: `squeue -j {job}`, or the output of the job")),
             _ => self.reason.clone(),
@@ -107,11 +128,18 @@ impl Run {
 /// Looks at a run directory. Errors: 66 where there is none, 65 for a damaged status or submission.
 pub fn look(path: &Path) -> Result<Run> {
     let run = RunDir::open(path)?;
-    let is_one = [run.lease(), run.status(), run.submission(), run.checkpoints()];
-    if !is_one.iter().any(|path| path.exists()) {
+    if !is_run(path) {
         return Err(Error::open(path, "a folder, but no run directory"));
     }
     look_at(&run)
+}
+
+/// Whether a folder has any file of a run.
+pub(super) fn is_run(path: &Path) -> bool {
+    RunDir::open(path).is_ok_and(|run| {
+        let files = [run.lease(), run.status(), run.submission(), run.checkpoints()];
+        files.iter().any(|path| path.exists())
+    })
 }
 
 /// The same of a folder that may become a run.
@@ -170,6 +198,8 @@ fn stand(
         best: status.as_ref().and_then(|status| status.best.as_ref()).map(|best| json!(best)),
         reason: status.as_ref().filter(|_| !at_work).and_then(|status| status.reason.clone()),
         stage: status.map(|status| status.stage),
+        queue: None,
+        is_held: false,
     }
 }
 
@@ -213,6 +243,11 @@ mod tests {
         assert_eq!(stand("a".into(), None, None, None).state, Standing::New);
         let waits = stand("a".into(), None, None, Some("12".into()));
         assert!(waits.line()["note"].as_str().unwrap().contains("squeue -j 12"));
+        let mut held = stand("a".into(), Some(status(State::Stopped)), None, Some("12".into()));
+        assert!(held.may_wait());
+        let reason = "JobHeldUser".to_string();
+        held.look_into(&[Queued { id: "12".into(), state: "PENDING".into(), reason }]);
+        assert!(held.line()["note"].as_str().unwrap().contains("scontrol release 12"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::lease::Lease;
 use crate::publish::create_folder;
 use crate::run_dir::RunDir;
 use crate::slurm::{self, Queued};
-use crate::{Context, Error, Exit, Result, secrets, site, time, warn};
+use crate::{Context, Error, Exit, Result, note, secrets, site, time, warn};
 
 /// Jobs that may pass without one new update.
 const IN_VAIN: usize = 3;
@@ -66,7 +66,9 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Do
     // Nothing is asked about a run that never had a job.
     let queue = if jobs.is_empty() { Vec::new() } else { queue()? };
     let found = runs::look_at(&run)?;
-    // Jobs that are in the queue no more count no more: it was asked for.
+    let earlier = before.as_ref().map_or(&[][..], |before| &before.command);
+    let queue = without_obsolete(path, &jobs, queue, dependency(earlier), dependency(command))?;
+    // A job that has left the queue does not count: a new one was asked for.
     let jobs: Vec<Job> = jobs.into_iter().filter(|job| find(&queue, &job.id).is_some()).collect();
     if let Some((job, why)) = needless(&found, &jobs, &queue) {
         let same = before.as_ref().is_none_or(|before| before.command == command);
@@ -76,8 +78,47 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Do
         let stays = if same { "" } else { "; its command stays the one before" };
         return Ok(done(path, LEFT, job, &format!("{why}{stays}")));
     }
-    let submission = Submission { command: command.to_vec(), folder, site, jobs, forgotten: false };
+    let (command, variables) = (command.to_vec(), site::exported());
+    let submission = Submission { command, folder, site, variables, jobs, forgotten: false };
     now(path, &run, submission, &found, &lease)
+}
+
+/// Cancels jobs of the run that wait in vain for another one: it has failed, or was itself submitted anew, so
+/// that the command names a new one to wait for. Returns the rest of the queue. Errors: 1, naming the job.
+fn without_obsolete(
+    path: &Path,
+    jobs: &[Job],
+    mut queue: Vec<Queued>,
+    before: Option<&str>,
+    now: Option<&str>,
+) -> Result<Vec<Queued>> {
+    let waits_for_another = now.is_some() && now != before;
+    for Job { id, .. } in jobs {
+        let is_obsolete = |queued: &Queued| {
+            queued.never_starts() || waits_for_another && queued.state == "PENDING"
+        };
+        if !find(&queue, id).is_some_and(is_obsolete) {
+            continue;
+        }
+        let path = path.display();
+        slurm::cancel(id).map_err(|why| {
+            Error::new(
+                Exit::Failure,
+                format!(
+                    "{path}: job {id} waits for a job that will not succeed, and cannot be cancelled: {why}; \
+                     `scancel {id}`, then repeat this command"
+                ),
+            )
+        })?;
+        note!("{path}: cancelled job {id}, which waits for a job that will not succeed");
+        queue.retain(|queued| queued.id != *id);
+    }
+    Ok(queue)
+}
+
+/// The value of `--dependency` in a command of sbatch.
+fn dependency(command: &[String]) -> Option<&str> {
+    command.iter().find_map(|word| word.strip_prefix("--dependency="))
 }
 
 /// Takes a run out of the care of `timekeep cron`, until it is submitted again. Its jobs stay as they are.
@@ -96,12 +137,18 @@ pub fn forget(path: &Path) -> Result<Done> {
 /// at all jobs, for the many runs that need nothing; before a submission there is another, and a look at what
 /// became of the last job. Errors: as of [`submit`].
 pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
+    let left = |job, why: &str| Ok(done(path, LEFT, job, why));
+    if path.exists() && !runs::is_run(path) {
+        // `cron runs/*` meets whatever else is there.
+        return left(None, "not a run directory");
+    }
     let run = RunDir::open(path)?;
     let found = runs::look(path)?;
-    let left = |job, why: &str| Ok(done(path, LEFT, job, why));
     if matches!(found.state, Standing::Failed | Standing::Held) {
         let reason = found.reason.as_deref().unwrap_or("it says no more");
-        return left(found.job.clone(), &format!("failed: {reason}"));
+        let held = found.job.as_deref().and_then(|id| find(queue, id)).filter(|job| job.is_held());
+        let held = held.map_or(String::new(), |job| format!("; {}", job.describe()));
+        return left(found.job.clone(), &format!("failed: {reason}{held}"));
     }
     let Some(submission) = read(&run)? else {
         return match needless(&found, &[], queue) {
@@ -156,8 +203,9 @@ fn now(
     found: &Run,
     lease: &Lease,
 ) -> Result<Done> {
-    let variables = submission.site.as_deref().map(site::read).transpose();
-    let variables = variables.context(|| path.display())?.unwrap_or_default();
+    let site = submission.site.as_deref().map(site::read).transpose();
+    let mut variables = submission.variables.clone();
+    variables.extend(site.context(|| path.display())?.unwrap_or_default());
     let id = slurm::submit(&submission.command, &submission.folder, &variables)
         .map_err(|why| Error::new(Exit::Failure, format!("{}: {why}", path.display())))?;
     let (time, update) = (time::now_utc(), found.update);
@@ -208,14 +256,10 @@ fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<Strin
     if found.state == Standing::Finished {
         return Some((None, "finished".into()));
     }
-    if let Some((job, queued)) =
-        jobs.iter().rev().find_map(|job| Some((job, find(queue, &job.id)?)))
-    {
-        let reason = match queued.reason.as_str() {
-            "" | "None" => String::new(),
-            reason => format!(" ({reason})"),
-        };
-        return Some((Some(job.id.clone()), format!("in the queue: {}{reason}", queued.state)));
+    // A job that timekeep did not submit is known by the run's newest attempt.
+    let ids = jobs.iter().rev().map(|job| &job.id).chain(&found.job);
+    if let Some((id, queued)) = ids.into_iter().find_map(|id| Some((id, find(queue, id)?))) {
+        return Some((Some(id.clone()), queued.describe()));
     }
     if found.state == Standing::Running {
         return Some((found.job.clone(), "running".into()));
@@ -230,7 +274,7 @@ fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<Strin
 }
 
 /// The job in the queue: itself, or a part of the array that it is.
-fn find<'a>(queue: &'a [Queued], id: &str) -> Option<&'a Queued> {
+pub(super) fn find<'a>(queue: &'a [Queued], id: &str) -> Option<&'a Queued> {
     // `120_4` is a task of an array, `120+1` a component of a heterogeneous job.
     let is = |queued: &&Queued| {
         let base = queued.id.split(['_', '+']).next().unwrap_or_default();

@@ -1,11 +1,14 @@
 //! A command at work: signals passed on, the time kept, and what it leaves behind.
 
+use std::iter::Peekable;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
+use std::vec::IntoIter;
 
 use signal_hook::consts::{SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::group::{self, Group};
+use super::guard::{Guard, Schedule};
 use super::{Cause, Plan, Signal};
 use crate::budget::{Budget, round};
 use crate::time::format_duration;
@@ -22,10 +25,31 @@ const LATER: Duration = Duration::from_secs(20);
 const AFTER_KILL: Duration = Duration::from_secs(5);
 
 /// One thing to do when its time comes.
-struct Step {
-    at: Instant,
-    signal: Signal,
+pub(super) struct Step {
+    pub at: Instant,
+    pub signal: Signal,
     cause: Cause,
+}
+
+/// What a limit leads to, in the order of time.
+pub(super) fn steps(limit: Instant, schedule: Schedule) -> Vec<Step> {
+    let Schedule { margin, grace, warn_signal } = schedule;
+    let now = Instant::now();
+    let mut warning = limit.checked_sub(margin).unwrap_or(now);
+    if warning <= now {
+        // A signal that comes before the command listens would end it.
+        warning = limit.min(now + BEFORE_LISTENING);
+    }
+    let mut steps = vec![Step { at: warning, signal: warn_signal, cause: Cause::Warned }];
+    // A grace beyond what the clock can tell is for ever.
+    let after = |grace| limit.checked_add(grace);
+    let last = [
+        (after(grace), Signal::TERM, Cause::Terminated),
+        (after(grace.saturating_mul(2)), Signal::KILL, Cause::Killed),
+    ];
+    let step = |(at, signal, cause): (Option<Instant>, _, _)| Some(Step { at: at?, signal, cause });
+    steps.extend(last.into_iter().filter_map(step));
+    steps
 }
 
 /// The command at work.
@@ -41,6 +65,8 @@ pub(super) struct Watch<'a> {
     began: Instant,
     /// Signals that wait until it listens.
     early: Vec<i32>,
+    /// Where there is a limit.
+    guard: Option<Guard>,
     /// Whether we were sent TERM: in a batch job by SLURM, which is ending it.
     pub got_term: bool,
 }
@@ -48,18 +74,28 @@ pub(super) struct Watch<'a> {
 impl<'a> Watch<'a> {
     pub fn new(plan: &'a Plan, events: Receiver<i32>, group: Group, budget: Budget) -> Self {
         let (began, early) = (Instant::now(), Vec::new());
-        Self { plan, group, events, budget, cause: Cause::Itself, began, early, got_term: false }
+        Self {
+            plan,
+            group,
+            events,
+            budget,
+            cause: Cause::Itself,
+            began,
+            early,
+            guard: None,
+            got_term: false,
+        }
     }
 
     /// The same command once more.
     pub fn again(&mut self, group: Group) {
-        (self.group, self.began) = (group, Instant::now());
+        (self.group, self.began, self.guard) = (group, Instant::now(), None);
         self.early.clear();
     }
 
     /// Passes signals on and keeps the time until the command itself has ended.
     pub fn until_child_ended(&mut self) -> Result<(u8, Option<String>)> {
-        let mut steps = self.steps().into_iter().peekable();
+        let mut steps = self.steps();
         loop {
             if let Some(end) = self.group.reap()? {
                 return Ok(end);
@@ -71,7 +107,7 @@ impl<'a> Watch<'a> {
             if steps.peek().is_some_and(|step| is_due(step) && step.cause == Cause::Warned)
                 && self.has_more_time()
             {
-                steps = self.steps().into_iter().peekable();
+                steps = self.steps();
             } else if let Some(step) = steps.next_if(is_due) {
                 self.cause = step.cause;
                 let name = group::name(step.signal);
@@ -103,28 +139,14 @@ impl<'a> Watch<'a> {
         self.budget.end().map(|end| end.at)
     }
 
-    /// What the limit leads to, in the order of time; nothing without a limit.
-    fn steps(&self) -> Vec<Step> {
-        let Some(limit) = self.limit() else { return Vec::new() };
-        let Plan { margin, grace, warn_signal, .. } = *self.plan;
-        let now = Instant::now();
-        let mut warning = limit.checked_sub(margin).unwrap_or(now);
-        if warning <= now {
-            // A signal that comes before the command listens would end it.
-            warning = limit.min(now + BEFORE_LISTENING);
+    /// What is to be done; nothing without a limit.
+    fn steps(&mut self) -> Peekable<IntoIter<Step>> {
+        let (limit, schedule) = (self.limit(), self.plan.schedule());
+        if limit.is_some() {
+            let leader = self.group.leader;
+            self.guard.get_or_insert_with(|| Guard::start(leader, schedule)).tell(limit);
         }
-        let mut steps = vec![Step { at: warning, signal: warn_signal, cause: Cause::Warned }];
-        // A grace beyond what the clock can tell is for ever.
-        let after = |grace| limit.checked_add(grace);
-        let last = [
-            (after(grace), Signal::TERM, Cause::Terminated),
-            (after(grace.saturating_mul(2)), Signal::KILL, Cause::Killed),
-        ];
-        steps.extend(
-            last.into_iter()
-                .filter_map(|(at, signal, cause)| at.map(|at| Step { at, signal, cause })),
-        );
-        steps
+        limit.map_or(Vec::new(), |limit| steps(limit, schedule)).into_iter().peekable()
     }
 
     /// Waits for the processes the command left behind: one grace for them to end, one more after

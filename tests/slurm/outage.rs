@@ -1,0 +1,43 @@
+//! The controller goes away for longer than a job has time left, and comes back.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::cluster::{Cluster, output};
+use super::common::run::wait_until;
+
+/// One job stops while the controller is away, and its time limit passes; the srun of another cannot start a
+/// step. Both are requeued, and what depends on the first starts when it is done. In a cluster of its own: the
+/// other scenarios need their controller.
+pub fn controller_outage(_: &Cluster, folder: &Path) {
+    let cluster = Cluster::start().unwrap();
+    let stops = "echo start >> starts; test $(wc -l < starts) -lt 2 || exit 0
+                 while [ ! -e away ]; do sleep 0.1; done; exit 75";
+    std::fs::write(folder.join("stops.sh"), stops).unwrap();
+    let setup = "echo >> setups; while [ ! -e away ]; do sleep 0.1; done";
+    std::fs::write(folder.join("setup.sh"), setup).unwrap();
+    let stops = cluster.said(folder, "sbatch --parsable --time=1 $SLURM/train.sbatch sh stops.sh");
+    let after = cluster
+        .said(folder, &format!("sbatch --parsable -d afterok:{stops} -o /dev/null --wrap true"));
+    let unstarted = cluster.said(
+        folder,
+        "LONGHAUL_SETUP=$PWD/setup.sh sbatch --parsable $SLURM/train.sbatch sh -c 'echo >> ran'",
+    );
+    wait_until(|| ["starts", "setups"].iter().all(|file| folder.join(file).exists()));
+    let began = Instant::now();
+    cluster.stop_controller();
+    std::fs::write(folder.join("away"), "").unwrap();
+    for job in [&stops, &unstarted] {
+        wait_until(|| output(folder, job).contains("asking again until SLURM answers"));
+    }
+    // The limit of a minute passes.
+    std::thread::sleep(Duration::from_secs(62).saturating_sub(began.elapsed()));
+    cluster.start_controller();
+    wait_until(|| cluster.shell(folder, "scontrol ping").status == Some(0));
+    for job in [&stops, &unstarted, &after] {
+        cluster.wait_for_success(job, folder);
+    }
+    assert_eq!([&stops, &unstarted].map(|job| cluster.field(job, "Restarts")), ["1", "1"]);
+    assert_eq!(std::fs::read_to_string(folder.join("ran")).unwrap().lines().count(), 1);
+    assert!(output(folder, &stops).contains("SLURM will start job"), "{}", output(folder, &stops));
+}
