@@ -65,7 +65,12 @@ fn size(path: &Path) -> std::io::Result<u64> {
     if !found.is_dir() {
         return Ok(found.len());
     }
-    std::fs::read_dir(path)?.try_fold(0, |sum, entry| Ok(sum + size(&entry?.path())?))
+    std::fs::read_dir(path)?.try_fold(0, |sum, entry| {
+        let entry = entry?;
+        // A link to a folder may lead back to this one.
+        let is_link = entry.file_type()?.is_symlink() && entry.path().is_dir();
+        Ok(if is_link { sum } else { sum + size(&entry.path())? })
+    })
 }
 
 fn channels(field: &Field) -> String {

@@ -1,9 +1,12 @@
 //! Lists of input files on a command line.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Exit, Result};
+
+/// Longest name of a file on stdin, with its end of line; Linux has no longer paths.
+const MAX_NAME: usize = 4096;
 
 /// The files as given, with `-` replaced by the names on stdin, one a line; empty lines are skipped.
 /// Errors: 2 when `-` is given twice or nothing is left, 74 when stdin cannot be read.
@@ -26,17 +29,27 @@ pub fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn names(reader: impl BufRead) -> Result<Vec<PathBuf>> {
-    let mut names = Vec::new();
-    for line in reader.lines() {
-        let line = line.map_err(|cause| {
-            Error::new(Exit::Io, format!("cannot read file names from stdin: {cause}"))
-        })?;
-        if !line.is_empty() {
-            names.push(line.into());
+fn names(mut reader: impl BufRead) -> Result<Vec<PathBuf>> {
+    let bad = |cause: &dyn std::fmt::Display| {
+        Error::new(Exit::Io, format!("cannot read file names from stdin: {cause}"))
+    };
+    let (mut names, mut line) = (Vec::new(), Vec::new());
+    loop {
+        line.clear();
+        let mut limited = reader.by_ref().take(MAX_NAME as u64 + 1);
+        limited.read_until(b'\n', &mut line).map_err(|cause| bad(&cause))?;
+        if line.is_empty() {
+            return Ok(names);
+        }
+        if line.len() > MAX_NAME {
+            return Err(bad(&format_args!("a name is longer than {MAX_NAME} bytes")));
+        }
+        let name =
+            str::from_utf8(&line).map_err(|cause| bad(&cause))?.trim_end_matches(['\n', '\r']);
+        if !name.is_empty() {
+            names.push(name.into());
         }
     }
-    Ok(names)
 }
 
 #[cfg(test)]
@@ -48,6 +61,8 @@ mod tests {
         let found = names("a.h5\n\nwith blank.h5\r\nlast".as_bytes()).unwrap();
         assert_eq!(found, ["a.h5", "with blank.h5", "last"].map(PathBuf::from));
         assert_eq!(names(&b"\xff\n"[..]).unwrap_err().exit, Exit::Io);
+        let endless = io::BufReader::new(io::repeat(b'a'));
+        assert!(names(endless).unwrap_err().to_string().contains("longer than 4096 bytes"));
     }
 
     #[test]

@@ -10,11 +10,16 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::{Error, Result};
+use crate::{Error, Result, memory};
+
+/// Memory for each byte of a file that is parsed: `[0,0,0]` has a number of 8 bytes in each 2, in a list that
+/// may double.
+const PARSED: u64 = 16;
 
 /// Reads a regular file of at most `limit` bytes.
 ///
-/// Errors: 66 when it is missing, unreadable or no regular file, 65 when it is larger, 74.
+/// Errors: 66 when it is missing, unreadable or no regular file, 65 when it is larger or does not fit into
+/// memory when parsed, 74.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let bytes = require_file(path)?;
     let large = |bytes: u64| {
@@ -24,6 +29,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     if bytes > limit {
         return Err(large(bytes));
     }
+    memory::ensure(&format_args!("reading {}", path.display()), bytes.checked_mul(PARSED))?;
     let file = open(path)?;
     let mut content = Vec::with_capacity(bytes as usize);
     // It may grow while it is read.

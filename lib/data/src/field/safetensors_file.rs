@@ -15,6 +15,9 @@ use unix::{Error, Result};
 /// Largest header, in bytes; the format's own limit.
 const MAX_HEADER: u64 = 100_000_000;
 
+/// Memory for each byte of a header when it is parsed.
+const PARSED: u64 = 16;
+
 /// An open file.
 #[derive(Debug)]
 pub(super) struct SafetensorsFile {
@@ -41,6 +44,8 @@ impl SafetensorsFile {
         if length > MAX_HEADER || 8 + length > size {
             return Err(bad(format!("a header of {length} bytes in a file of {size}")));
         }
+        let what = format_args!("{}: the header of {length} bytes", path.display());
+        unix::memory::ensure(&what, length.checked_mul(PARSED))?;
         let header = file.bytes(8, length as usize)?;
         let header: Metadata =
             serde_json::from_slice(header).map_err(|cause| bad(cause.to_string()))?;

@@ -104,6 +104,8 @@ fn content(path: &Path) -> Result<String> {
     }
     let entries = std::fs::read_dir(path).map_err(|cause| Error::open(path, cause))?;
     let mut entries: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    // A link to a folder may lead back to this one.
+    entries.retain(|entry| !(entry.is_symlink() && entry.is_dir()));
     entries.sort();
     let mut hasher = blake3::Hasher::new();
     for entry in entries {

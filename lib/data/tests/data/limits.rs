@@ -3,6 +3,7 @@
 use crate::common::manifest;
 use crate::golden::golden;
 use data::field::Field;
+use data::list::FileRecord;
 use data::split::Split;
 use hdf5::Group;
 use std::fs;
@@ -114,6 +115,19 @@ fn lengths_that_files_claim_have_limits() {
     let quoted = format!("x,u\n0,\"{}1\"\n1,1\n", "\n".repeat(1 << 20));
     fs::write(path("quoted.csv"), quoted).unwrap();
     refused(&path("quoted.csv"), Exit::Data, &["row 2 is longer than"]);
+}
+
+#[test]
+fn links_that_lead_a_folder_back_to_itself_are_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let zarr = folder.path().join("nu0.5.zarr");
+    let copied = Command::new("cp").arg("-r").args([&golden("none.zarr"), &zarr]).status();
+    assert!(copied.unwrap().success());
+    let before = FileRecord::of(&zarr).unwrap().bytes;
+    for name in ["a", "b"] {
+        std::os::unix::fs::symlink(".", zarr.join(name)).unwrap();
+    }
+    assert_eq!(FileRecord::of(&zarr).unwrap().bytes, before);
 }
 
 #[test]

@@ -21,6 +21,9 @@ pub(super) fn tensors(file: &File, bytes: u64) -> Result<Vec<Stored>, String> {
             "neither safetensors nor a PyTorch file: its header claims {length} bytes of {bytes}"
         ));
     }
+    // Parsed it takes some times its size.
+    unix::memory::ensure(&"the header", length.checked_mul(16))
+        .map_err(|error| error.to_string())?;
     let mut header = vec![0; length as usize];
     file.read_exact_at(&mut header, 8).map_err(|cause| cause.to_string())?;
     // Checks that tensors follow each other without holes, that shapes and bytes agree, and names.
