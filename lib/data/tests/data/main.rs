@@ -12,5 +12,6 @@ mod latents;
 mod layouts;
 mod leaks;
 mod orders;
+mod planted;
 mod solvers;
 mod splits;
