@@ -31,6 +31,7 @@ pub use shape::Shape;
 
 use crate::parameter::Parameter;
 use array::Array;
+pub(crate) use recognise::VARIABLES;
 use recognise::recognise;
 use serde_json::{Map, Value};
 use source::{Source, bad};
@@ -38,6 +39,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use unix::{Error, Result};
+
+/// Attribute of the root that names the periodic axes of space, e.g. `x,y`; empty when none is.
+pub const PERIODIC: &str = "periodic";
 
 /// The trajectories of one file, opened but not read. Shared by threads.
 #[derive(Debug)]
@@ -51,6 +55,7 @@ pub struct Field {
     lists: Vec<regimes::List>,
     coordinates: Vec<Vec<f64>>,
     t: Vec<f64>,
+    periodic: Vec<bool>,
     suspected_axes: Option<Axes>,
     components: Vec<Component>,
 }
@@ -118,6 +123,7 @@ impl Field {
         let shape = shape_of(&*file, &components, found.channels.len())?;
         let lists = regimes::lists(&*file, shape.trajectories)?;
         let parameter = regimes::with_lists(&lists, 0, parameter);
+        let periodic = source::periodic(&*file, shape.grid.len());
         Ok(Self {
             path: path.to_path_buf(),
             layout: found.layout,
@@ -128,6 +134,7 @@ impl Field {
             lists,
             coordinates: found.coordinates,
             t: found.t,
+            periodic,
             suspected_axes: found.suspected_axes,
             components,
         })
@@ -178,6 +185,11 @@ impl Field {
     /// file has none.
     pub fn t(&self) -> &[f64] {
         &self.t
+    }
+
+    /// Which axes of space are periodic: by the attribute [`PERIODIC`], else by PDEBench's name of the file.
+    pub fn periodic(&self) -> &[bool] {
+        &self.periodic
     }
 
     /// Another order of the axes that the lengths of the coordinates fit, when they contradict the one
