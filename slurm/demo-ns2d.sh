@@ -11,7 +11,7 @@ rm -rf demo-ns2d
 say "data: 140 trajectories for each of two viscosities"
 ds-prep gen navier-stokes --parameter 0.001,0.002 --constant forcing=0 --constant scale=10 \
     --samples 140 --grid 64 --frames 25 --end 3 --seed 1 -o demo-ns2d/data
-ds-prep split demo-ns2d/data/*.hdf5 --train 120 --validation 10 --test 10 --seed 1 \
+ds-prep split demo-ns2d/data/*.h5 --train 120 --validation 10 --test 10 --seed 1 \
     -o demo-ns2d/data/split.json
 ds-prep stats demo-ns2d/data/split.json
 ds-prep check demo-ns2d/data/split.json

@@ -25,7 +25,7 @@ fn rows(seen: &Seen) -> Vec<Value> {
 const FLOW: &str = "
 ds-prep gen navier-stokes --parameter 0.002 --constant forcing=0 --constant scale=10 --samples 12 \
     --grid 16 --frames 7 --end 1.2 --seed 4 -o data
-ds-prep split data/*.hdf5 --train 8 --validation 2 --test 2 -o split.json
+ds-prep split data/*.h5 --train 8 --validation 2 --test 2 -o split.json
 ds-prep stats split.json
 ds-prep check split.json
 cat > codec.yaml <<'END'
@@ -86,7 +86,7 @@ fn channels_are_coded_together() {
     let folder = folder.path();
     let made = "
 ds-prep gen diffusion-reaction-2d --parameter 0.01 --samples 10 --grid 12 --frames 9 --end 4 -o data
-ds-prep split data/*.hdf5 -o split.json
+ds-prep split data/*.h5 -o split.json
 ds-prep stats split.json
 cat > codec.yaml <<'END'
 data: {split: split.json, stats: stats.json}

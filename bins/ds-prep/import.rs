@@ -58,9 +58,14 @@ pub struct Import {
     /// Parts of axes that are kept, first included and last not, e.g. x=0:512,t=10:110
     #[arg(long, value_delimiter = ',', value_name = "AXIS=FIRST:END")]
     crop: Vec<Crop>,
-    /// Points of the grid to resample to, e.g. 256 or 64x64: means of blocks where sizes divide, else linear
+    /// Points of the grid to resample to, e.g. 256 or 64x64: means of blocks where sizes divide, otherwise
+    /// linear interpolation, across the border of periodic axes
     #[arg(long, value_parser = grid)]
     grid: Option<Grid>,
+    /// Periodic axes of space, e.g. x,y, or none; what the file's attribute `periodic` or PDEBench's file
+    /// names say when not given
+    #[arg(long, value_name = "AXES", value_parser = periodic)]
+    periodic: Option<String>,
     /// Layout that is written; one dataset unless the files are steady or incompressible
     #[arg(long, value_name = "LAYOUT")]
     to_layout: Option<Layout>,
@@ -90,6 +95,16 @@ fn grid(text: &str) -> Result<Grid, String> {
     sizes.map(Grid).map_err(|_| format!("`{text}` is no grid like 256 or 64x64"))
 }
 
+/// Letters of axes; none for `none`.
+fn periodic(text: &str) -> Result<String, String> {
+    let known = text.split(',').all(|axis| matches!(axis, "x" | "y" | "z"));
+    match text {
+        "none" => Ok(String::new()),
+        _ if known => Ok(text.into()),
+        _ => Err(format!("`{text}` is neither a list of axes like x,y nor none")),
+    }
+}
+
 /// The types that fields are kept in.
 fn dtype(text: &str) -> Result<Dtype, String> {
     match text {
@@ -115,6 +130,7 @@ pub fn run(args: Import) -> Result<Exit> {
         samples,
         stride,
         crop,
+        periodic,
         ..
     } = args;
     let plan = Plan {
@@ -125,6 +141,7 @@ pub fn run(args: Import) -> Result<Exit> {
         samples,
         stride,
         crop,
+        periodic,
         grid: args.grid.map(|Grid(sizes)| sizes),
         layout: args.to_layout,
         dtype: Some(args.dtype),
@@ -137,8 +154,9 @@ pub fn run(args: Import) -> Result<Exit> {
         progress.lock().unwrap_or_else(PoisonError::into_inner).advance(steps as u64);
     };
     unix::publish::create_folder(&args.to)?;
-    let out = Mutex::new(Out::stdout(args.output));
-    let one = |target: &data::import::Target| {
+    // Files are finished in any order, and listed in that of their names on the command line.
+    let mut records: Vec<Option<FileRecord>> = targets.iter().map(|_| None).collect();
+    let one = |(target, record): (&data::import::Target, &mut Option<FileRecord>)| {
         let done = |more: usize| {
             signals.go_on(|| {
                 let name = target.path.display();
@@ -151,16 +169,18 @@ pub fn run(args: Import) -> Result<Exit> {
             note!("{}: there already", target.path.display());
             advance(target.samples.len());
         }
-        let record = FileRecord::of(&target.path)?;
-        out.lock().unwrap_or_else(PoisonError::into_inner).row(&record)
+        *record = Some(FileRecord::of(&target.path)?);
+        Ok(())
     };
-    in_pool(args.threads, || {
-        targets.par_iter().try_for_each(one)?;
+    let done = in_pool(args.threads, || {
+        targets.par_iter().zip(&mut records).try_for_each(one)?;
         let shards: Vec<PathBuf> = targets.iter().map(|target| target.path.clone()).collect();
         match args.format {
             Format::Safetensors => Index::extended(&args.to, &shards)?.save(&args.to),
             Format::Hdf5 => Ok(()),
         }
-    })?;
-    finish(out.into_inner().unwrap_or_else(PoisonError::into_inner))
+    });
+    let mut out = Out::stdout(args.output);
+    records.iter().flatten().try_for_each(|record| out.row(record))?;
+    finish(out).and(done.map(|()| Exit::Done))
 }

@@ -16,7 +16,7 @@ pub struct Audit {
     /// Manifests, audited together; `-` reads their names from stdin
     #[arg(required = true)]
     manifests: Vec<PathBuf>,
-    /// Relative distance of two first frames below which they are near-duplicates; 0 looks for equal ones
+    /// Relative distance below which frames count as near-duplicates, see AUDIT; 0 looks for equal numbers only
     #[arg(long, default_value_t = 0.01, value_name = "DISTANCE")]
     near: f64,
     #[command(flatten)]

@@ -19,6 +19,7 @@ use data::split::{By, GroupBy, Split, SplitName};
 use data::split_set::{TrajectorySet, Verify};
 use data::stats::Stats;
 use manual::MANUAL;
+use serde_json::{Value, json};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
@@ -66,7 +67,7 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Look for anything of one split in another, by content: copies, shared and near states
+    /// Find data of one split in another, by content: copies, also with noise, shifted, mirrored or cropped
     Audit(look::Audit),
     /// Draw a trajectory
     Plot(look::Plot),
@@ -315,11 +316,33 @@ fn show(file: &Path, sample: Option<usize>, mut out: Out) -> Result<Exit> {
         }
         None => {
             let record = describe(file)?;
-            let text = unix::text::json_pretty(&record)?;
-            out.item(&record, text.trim_end())?;
+            if out.is_json() {
+                out.row(&record)?;
+            } else {
+                entries("", &record).iter().try_for_each(|entry| out.row(entry))?;
+            }
         }
     }
     finish(out)
+}
+
+/// The numbers and texts of a record, one for each row of a table: `attributes.Nu` and its value.
+fn entries(name: &str, value: &Value) -> Vec<Value> {
+    let inside = |key: &str| if name.is_empty() { key.into() } else { format!("{name}.{key}") };
+    match value {
+        Value::Object(fields) => {
+            fields.iter().flat_map(|(key, value)| entries(&inside(key), value)).collect()
+        }
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            let item = |(i, item): (usize, &Value)| entries(&inside(&i.to_string()), item);
+            items.iter().enumerate().flat_map(item).collect()
+        }
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(Value::to_string).collect();
+            vec![json!({"field": name, "value": items.join(", ")})]
+        }
+        value => vec![json!({"field": name, "value": value})],
+    }
 }
 
 /// Runs `work` on so many threads, or on as many as the machine has.

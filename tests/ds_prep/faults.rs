@@ -68,13 +68,13 @@ const FAULTS: [(&str, Plant, &str, &[&str]); 14] = [
         "near-duplicate",
         |folder| leak(folder, |u| u.iter().map(|u| u + 1e-4).collect()),
         "near-duplicate",
-        &["nearly", "a.hdf5", "b.hdf5"],
+        &["has a first frame within", "a.hdf5", "b.hdf5"],
     ),
     (
         "the same initial state",
         |folder| leak(folder, |u| [&u[..16], &vec![0.25; 80]].concat()),
         "same-initial-state",
-        &["begins as", "a.hdf5", "b.hdf5"],
+        &["begins exactly as", "a.hdf5", "b.hdf5"],
     ),
     (
         "a later part of a trajectory of another file",

@@ -213,6 +213,16 @@ fn show_tells_a_file_and_a_trajectory() {
     assert_eq!(record["attributes"]["Nu"], 0.1);
     assert_eq!(record["attributes"]["seed"], 0);
     assert_eq!(record["t"], serde_json::json!([0.0, 2.0]));
+    // For people it is a table of two columns.
+    let text = run(folder.path(), "", &["show", file]).stdout;
+    assert!(
+        text.starts_with("field ") && text.lines().next().unwrap().ends_with("value"),
+        "{text}"
+    );
+    for (name, value) in [("grid", "32"), ("t", "0.0, 2.0"), ("attributes.Nu", "0.1")] {
+        let row = |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.trim() == value);
+        assert!(text.lines().any(row), "{name} in {text}");
+    }
     let frames = run(folder.path(), "", &["show", file, "--sample", "9", "--json"]).records();
     assert_eq!(frames.len(), 5);
     let rms = |i: usize| frames[i]["rms"].as_f64().unwrap();
@@ -259,6 +269,11 @@ fn files_of_others_are_imported_drawn_and_audited() {
     };
     assert_eq!(told(0), ["7", "density,Vx", "tensor", "direct", "nu=0.2"]);
     assert_eq!(told(1), ["7x6", "u0,u1", "tensor", "direct", "du=0.001,dv=0.005,k=0.005"]);
+    // Layouts that ds-prep would not find again are not written.
+    let lost = ["import", "-", "-o", "lost", "--to-layout", "variables"];
+    let seen = run(folder, &format!("{}\n", groups.display()), &lost);
+    assert_eq!(seen.status, Some(2), "{}", seen.stderr);
+    assert!(seen.stderr.contains("density, pressure, Vx") && seen.stderr.contains("u0, u1"));
     let again = run(folder, &names, &["import", "-", "-o", "in"]);
     assert_eq!((again.status, again.stderr.matches("there already").count()), (Some(0), 2));
     let other = run(folder, &names, &["import", "-", "-o", "in", "--stride", "2"]);

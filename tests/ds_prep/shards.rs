@@ -3,20 +3,28 @@
 use super::{data_set, run};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 
 #[test]
 fn an_index_tells_what_shards_hold_and_finds_what_was_changed() {
     let folder = data_set();
     let folder = folder.path();
     let import = |files: &[&str]| {
-        let words = ["--format", "safetensors", "--shard", "4", "-o", "shards"];
+        let words = ["--format", "safetensors", "--shard", "4", "-o", "shards", "--json"];
         let seen = run(folder, "", &[&["import"], files, &words].concat());
         assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        // In the order of the names given, and of their parts.
+        let listed: Vec<Value> = seen.records().iter().map(|shard| shard["file"].clone()).collect();
+        let stems = files.iter().map(|file| Path::new(file).file_stem().unwrap().to_str().unwrap());
+        let named =
+            stems.flat_map(|stem| (0..3).map(move |i| format!("shards/{stem}-{i:05}.safetensors")));
+        assert_eq!(listed, named.collect::<Vec<_>>());
         let text = fs::read_to_string(folder.join("shards/index.json")).unwrap();
         serde_json::from_str::<Value>(&text).unwrap()
     };
     let [a, b] = ["raw/1D_Burgers_Sols_Nu0.01.hdf5", "raw/1D_Burgers_Sols_Nu0.1.hdf5"];
     let half = import(&[a]);
+    import(&[b, a]);
     let index = import(&[a, b]);
     assert_eq!((&half["trajectories"], &index["trajectories"]), (&10.into(), &20.into()));
     let shards = index["shards"].as_array().unwrap();

@@ -47,6 +47,13 @@ pub enum Kind {
     Duplicate,
     /// A frame of one split is in a trajectory of another.
     SharedFrame,
+    /// A trajectory of one split begins nearly as a later frame of another's.
+    NearFrame,
+    /// Two splits have first frames, or inputs, that are equal but for a shift, a mirror or a transposition.
+    Symmetric,
+    /// Frames of two splits agree, number for number, wherever they overlap: one is a crop of the other, or
+    /// both are crops of a larger field.
+    SharedWindow,
     /// Two splits have trajectories that begin with almost the same state, or have almost the same input.
     NearDuplicate,
     /// Two splits have trajectories that begin with the same state, or have the same input.

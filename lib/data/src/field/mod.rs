@@ -37,6 +37,7 @@ pub(crate) use stated::OF_TRAJECTORIES;
 
 use crate::parameter::Parameter;
 use array::Array;
+pub(crate) use recognise::VARIABLES;
 use recognise::recognise;
 use serde_json::{Map, Value};
 use source::{Source, bad};
@@ -47,6 +48,9 @@ use unix::{Error, Result};
 
 /// Most trajectories of a file.
 const MAX_TRAJECTORIES: usize = 1 << 24;
+
+/// Attribute of the root that names the periodic axes of space, e.g. `x,y`; empty when none is.
+pub const PERIODIC: &str = "periodic";
 
 /// The trajectories of one file, opened but not read. Shared by threads.
 #[derive(Debug)]
@@ -60,6 +64,7 @@ pub struct Field {
     lists: Vec<regimes::List>,
     coordinates: Vec<Vec<f64>>,
     t: Vec<f64>,
+    periodic: Vec<bool>,
     suspected_axes: Option<Axes>,
     coordinate_conflict: Option<String>,
     components: Vec<Component>,
@@ -138,6 +143,7 @@ impl Field {
         let shape = shape_of(&**file, &components, found.channels.len())?;
         let lists = regimes::lists(&**file, shape.trajectories, &fields)?;
         let parameter = regimes::with_lists(&lists, 0, parameter);
+        let periodic = source::periodic(&**file, shape.grid.len());
         Ok(Self {
             path: path.to_path_buf(),
             layout: found.layout,
@@ -148,6 +154,7 @@ impl Field {
             lists,
             coordinates: found.coordinates,
             t: found.t,
+            periodic,
             suspected_axes: found.suspected_axes,
             coordinate_conflict: found.coordinate_conflict,
             components,
@@ -199,6 +206,11 @@ impl Field {
     /// file has none.
     pub fn t(&self) -> &[f64] {
         &self.t
+    }
+
+    /// Which axes of space are periodic: by the attribute [`PERIODIC`], else by PDEBench's name of the file.
+    pub fn periodic(&self) -> &[bool] {
+        &self.periodic
     }
 
     /// Another order of the axes that the lengths of the coordinates fit, when they contradict the one

@@ -37,8 +37,9 @@ pub(super) struct Recognised {
     pub coordinate_conflict: Option<String>,
 }
 
-/// PDEBench's names of variables, in the order in which they are handed out.
-const VARIABLES: [&str; 5] = ["density", "pressure", "Vx", "Vy", "Vz"];
+/// PDEBench's names of variables, in the order in which they are handed out. Files of separate variables are
+/// recognised by them.
+pub(crate) const VARIABLES: [&str; 5] = ["density", "pressure", "Vx", "Vy", "Vz"];
 
 /// Most numbers at a point.
 const MAX_CHANNELS: usize = 65_536;

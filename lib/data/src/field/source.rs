@@ -1,7 +1,8 @@
 //! What any file format tells about the arrays in it. Layouts are recognised through this alone.
 
+use super::PERIODIC;
 use super::array::Array;
-use super::axes::Axes;
+use super::axes::{Axes, Axis};
 use super::hdf5_file::Hdf5File;
 use super::numpy::NumpyFile;
 use super::safetensors_file::SafetensorsFile;
@@ -108,6 +109,18 @@ pub(super) fn contents(source: &dyn Source) -> String {
     };
     let found: Vec<String> = source.names().iter().take(8).map(describe).collect();
     if found.is_empty() { "nothing".into() } else { found.join(", ") }
+}
+
+/// Which of the axes of space are periodic; see [`Field::periodic`](super::Field::periodic).
+pub(super) fn periodic(source: &dyn Source, space: usize) -> Vec<bool> {
+    let axes = Axis::SPACE[..space].iter();
+    if let Some(text) = source.text(None, PERIODIC) {
+        return axes.map(|axis| text.contains(axis.letter())).collect();
+    }
+    let name = source.path().file_name().unwrap_or_default().to_string_lossy();
+    let starts =
+        ["1D_Burgers", "1D_Advection", "ReacDiff"].iter().any(|begin| name.starts_with(begin));
+    axes.map(|_| starts || name.contains("_periodic_")).collect()
 }
 
 /// The parameters: attributes of the root or of `places`, or lines of their attribute `config`, else

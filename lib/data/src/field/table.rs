@@ -24,6 +24,10 @@ use unix::{Error, Result, small};
 /// Longest row, in bytes.
 const MAX_ROW: usize = 1 << 20;
 
+/// What separates the columns of tables that are not read.
+const SEPARATORS: [(char, &str); 4] =
+    [(';', "semicolons"), ('\t', "tabs"), ('|', "vertical bars"), (' ', "spaces")];
+
 /// A table that was read through.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -54,7 +58,16 @@ impl Table {
             .map(|axis| (axis, Vec::new()))
             .collect();
         if !axes.iter().any(|(axis, _)| *axis == Axis::X) {
-            return Err(bad(format!("no column `x` among {names:?}")));
+            let all = names.join(",");
+            return Err(bad(
+                match SEPARATORS.iter().find(|(separator, _)| all.contains(*separator)) {
+                    Some((_, name)) => format!(
+                        "its columns are separated by {name}; only commas are read: convert it, with a point as \
+                     decimal separator"
+                    ),
+                    None => format!("no column `x` among {names:?}"),
+                },
+            ));
         }
         // First look: the values along the axes, and which columns never change.
         let mut same: Vec<Option<f64>> = Vec::new();

@@ -113,7 +113,7 @@ impl Equation {
             }
             Self::FitzHughNagumo => (Layout::Groups, &["u", "v"], 0),
             Self::Darcy => (Layout::Steady, &["nu", "u"], 1),
-            Self::NavierStokes => (Layout::Tensor, &["vorticity"], 0),
+            Self::NavierStokes => (Layout::Groups, &["vorticity"], 0),
         }
     }
 
@@ -122,6 +122,14 @@ impl Equation {
         match self {
             Self::Burgers | Self::Advection | Self::DiffusionReaction => 1,
             Self::FitzHughNagumo | Self::Darcy | Self::NavierStokes => 2,
+        }
+    }
+
+    /// Whether every axis of space is periodic.
+    pub fn is_periodic(self) -> bool {
+        match self {
+            Self::Burgers | Self::Advection | Self::DiffusionReaction | Self::NavierStokes => true,
+            Self::FitzHughNagumo | Self::Darcy => false,
         }
     }
 
@@ -157,7 +165,7 @@ impl Equation {
             }
             Self::Darcy => "-div(nu grad(tensor)) = beta, tensor = 0 at the border",
             Self::NavierStokes => {
-                "w_t + u.grad(w) = Nu lap(w) + forcing (sin 2pi(x+y) + cos 2pi(x+y)), periodic; tensor \
+                "w_t + u.grad(w) = Nu lap(w) + forcing (sin 2pi(x+y) + cos 2pi(x+y)), periodic; data \
                  is the vorticity w"
             }
         }

@@ -5,7 +5,7 @@ mod problem;
 
 pub use equation::{Constant, Equation, Sizes};
 
-use crate::field::Shape;
+use crate::field::{PERIODIC, Shape};
 use crate::solvers::{cell_centres, frame_times};
 use crate::write::{Attribute, Header, write_field};
 use problem::Problem;
@@ -46,7 +46,8 @@ impl Generation {
         Self { equation, parameter, constants, samples, first, seed, grid, frames, end }
     }
 
-    /// PDEBench's name for the file.
+    /// PDEBench's name for the file. Its data set classes read a group for each trajectory from `.h5`, one
+    /// dataset from other files.
     pub fn file_name(&self) -> String {
         let value = self.parameter;
         match self.equation {
@@ -55,9 +56,9 @@ impl Generation {
             Equation::DiffusionReaction => {
                 format!("ReacDiff_Nu{value:?}_Rho{:?}.hdf5", self.constant("Rho"))
             }
-            Equation::FitzHughNagumo => format!("2D_diff-react_Du{value:?}.hdf5"),
+            Equation::FitzHughNagumo => format!("2D_diff-react_Du{value:?}.h5"),
             Equation::Darcy => format!("2D_DarcyFlow_beta{value:?}.hdf5"),
-            Equation::NavierStokes => format!("2D_NavierStokes_Nu{value:?}.hdf5"),
+            Equation::NavierStokes => format!("2D_NavierStokes_Nu{value:?}.h5"),
         }
     }
 
@@ -128,6 +129,9 @@ impl Generation {
             ("first_sample", Attribute::Count(self.first)),
             ("generator", text(concat!("longhaul ", env!("CARGO_PKG_VERSION")))),
         ]);
+        if equation.is_periodic() {
+            attributes.push((PERIODIC, text(["x", "x,y"][equation.axes() - 1])));
+        }
         let (layout, channels, inputs) = equation.layout();
         let [from, to] = equation.domain();
         let centres: Vec<f64> =

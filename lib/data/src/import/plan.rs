@@ -3,7 +3,7 @@
 use super::provenance::attributes;
 use super::resample::{Cut, Resampler};
 use super::target::Target;
-use crate::field::{Axis, Field, Layout, Reading, Shape, attributes_of};
+use crate::field::{Axis, Field, Layout, PERIODIC, Reading, Shape, attributes_of};
 use crate::parameter::Parameter;
 use crate::write::{Attribute, Header};
 use std::fmt;
@@ -32,6 +32,8 @@ pub struct Plan {
     pub crop: Vec<Crop>,
     /// The grid that fields are resampled to.
     pub grid: Option<Vec<usize>>,
+    /// Letters of the periodic axes of space, where the files do not say.
+    pub periodic: Option<String>,
     /// The layout to write; one dataset where the source's is not a steady or an incompressible one.
     pub layout: Option<Layout>,
     /// What numbers are kept as: f32, f16, or (in safetensors files) bf16; f32 when not given.
@@ -130,7 +132,12 @@ impl Shaped {
         let cut = |(i, size): (usize, &usize)| {
             let keep = crop(Axis::SPACE[i], *size);
             let points = grid.map_or(keep.len(), |grid| grid[i]);
-            Cut { keep, points }
+            // A part of a periodic axis is not periodic.
+            let periodic = match &plan.periodic {
+                Some(letters) => letters.contains(Axis::SPACE[i].letter()),
+                None => field.periodic()[i],
+            };
+            Cut { periodic: periodic && keep.len() == *size, keep, points }
         };
         let cuts: Vec<Cut> = shape.grid.iter().enumerate().map(cut).collect();
         let resampler = Resampler::new(&shape.grid, &cuts, shape.channels)?;
@@ -154,6 +161,11 @@ impl Shaped {
                 )));
             }
         };
+        let mut attributes = attributes(plan, target, parameter, field)?;
+        let periodic = cuts.iter().zip(Axis::SPACE).filter(|(cut, _)| cut.periodic);
+        let letters: Vec<String> = periodic.map(|(_, axis)| axis.letter().to_string()).collect();
+        attributes.retain(|(name, _)| name != PERIODIC);
+        attributes.push((PERIODIC.into(), Attribute::Text(letters.join(","))));
         let header = Header {
             shape: Shape {
                 trajectories: target.samples.len(),
@@ -170,7 +182,7 @@ impl Shaped {
                 .map(|(c, x)| c.coordinates(x))
                 .collect(),
             t,
-            attributes: attributes(plan, target, parameter, field)?,
+            attributes,
             dtype: plan.dtype.unwrap_or(Dtype::F32),
         };
         header.require_layout().map_err(|what| Error::usage(format!("{name}: {what}")))?;

@@ -3,8 +3,12 @@
 use std::ops::Range;
 use unix::{Error, Result};
 
-/// What a new point is made of: old points and their weights, which add up to 1.
-type Weights = Vec<(usize, f64)>;
+/// What a new point is made of: old points and their weights, which add up to 1. On a periodic axis the point
+/// before the first is the last, and the point after the last is the first.
+type Weights = Vec<(isize, f64)>;
+
+/// The same by the numbers of the points.
+type Mixed = Vec<(usize, f64)>;
 
 /// Bytes of the weights of one point.
 const WEIGHTS: u64 = 96;
@@ -14,24 +18,35 @@ const WEIGHTS: u64 = 96;
 pub(super) struct Cut {
     pub keep: Range<usize>,
     pub points: usize,
+    /// Whether the last point that is kept is followed by the first.
+    pub periodic: bool,
 }
 
 impl Cut {
     /// What new point `i` is made of.
     ///
     /// Blocks are averaged where the sizes divide, so that sums over space stay what they were; otherwise
-    /// the new points lie evenly between the outermost old cells, and neighbours are interpolated.
+    /// the new points are the centres of equal cells, and neighbours are interpolated: across the border of a
+    /// periodic axis; at the border of any other the outermost value continues.
     fn weights(&self, i: usize) -> Weights {
-        let (begin, old) = (self.keep.start, self.keep.len());
+        let (begin, old) = (self.keep.start as isize, self.keep.len());
         if old.is_multiple_of(self.points) {
             let block = old / self.points;
-            return (0..block).map(|j| (begin + i * block + j, 1.0 / block as f64)).collect();
+            let first = begin + (i * block) as isize;
+            return (0..block as isize).map(|j| (first + j, 1.0 / block as f64)).collect();
         }
-        let place =
-            ((i as f64 + 0.5) * old as f64 / self.points as f64 - 0.5).clamp(0.0, (old - 1) as f64);
-        let low = (place as usize).min(old.saturating_sub(2));
-        let part = place - low as f64;
-        vec![(begin + low, 1.0 - part), (begin + (low + 1).min(old - 1), part)]
+        let place = (i as f64 + 0.5) * old as f64 / self.points as f64 - 0.5;
+        let (low, last) = (place.floor(), old as isize - 1);
+        let part = place - low;
+        let low = low as isize;
+        let at = |j: isize| begin + if self.periodic { j } else { j.clamp(0, last) };
+        vec![(at(low), 1.0 - part), (at(low + 1), part)]
+    }
+
+    /// The old point that is meant by one of [`weights`](Self::weights).
+    fn index(&self, point: isize) -> usize {
+        let (begin, old) = (self.keep.start as isize, self.keep.len() as isize);
+        (begin + (point - begin).rem_euclid(old)) as usize
     }
 
     /// Coordinates of the new points; empty of an axis without.
@@ -39,7 +54,15 @@ impl Cut {
         if old.len() < self.keep.end {
             return Vec::new();
         }
-        let at = |i| self.weights(i).into_iter().map(|(j, weight)| weight * old[j]).sum();
+        let (first, last) = (old[self.keep.start], old[self.keep.end - 1]);
+        // Beyond the border of a periodic axis the spacing continues.
+        let spacing = (last - first) / (self.keep.len() - 1).max(1) as f64;
+        let coordinate = |point: isize| match usize::try_from(point) {
+            Ok(point) if self.keep.contains(&point) => old[point],
+            Ok(point) if point >= self.keep.end => last + spacing,
+            _ => first - spacing,
+        };
+        let at = |i| self.weights(i).into_iter().map(|(j, weight)| weight * coordinate(j)).sum();
         (0..self.points).map(at).collect()
     }
 }
@@ -54,7 +77,7 @@ fn sizes(cuts: &[Cut]) -> String {
 #[derive(Clone, Debug)]
 pub(super) struct Resampler {
     /// For each axis: length of the source, and the weights of each new point.
-    axes: Vec<(usize, Vec<Weights>)>,
+    axes: Vec<(usize, Vec<Mixed>)>,
     channels: usize,
 }
 
@@ -82,7 +105,11 @@ impl Resampler {
         let what = format!("resampling to {} points", sizes(cuts));
         unix::memory::ensure(&what, bytes).map_err(Error::usage)?;
         let of_axis = |(size, cut): (&usize, &Cut)| {
-            (*size, (0..cut.points).map(|i| cut.weights(i)).collect())
+            let of_point = |i| {
+                let weights = cut.weights(i).into_iter();
+                weights.map(|(point, weight)| (cut.index(point), weight)).collect()
+            };
+            (*size, (0..cut.points).map(of_point).collect())
         };
         Ok(Some(Self { axes: grid.iter().zip(cuts).map(of_axis).collect(), channels }))
     }
@@ -120,9 +147,12 @@ impl Resampler {
 mod tests {
     use super::*;
 
+    fn cut(keep: Range<usize>, points: usize) -> Cut {
+        Cut { keep, points, periodic: false }
+    }
+
     fn resampler(grid: &[usize], cuts: &[(Range<usize>, usize)], channels: usize) -> Resampler {
-        let cuts: Vec<Cut> =
-            cuts.iter().map(|(keep, points)| Cut { keep: keep.clone(), points: *points }).collect();
+        let cuts: Vec<Cut> = cuts.iter().map(|(keep, points)| cut(keep.clone(), *points)).collect();
         Resampler::new(grid, &cuts, channels).unwrap().unwrap()
     }
 
@@ -150,11 +180,29 @@ mod tests {
         let cropped = resampler(&[5, 3], &[(1..4, 3), (2..3, 1)], 1);
         let frame: Vec<f32> = (0..15).map(|i| i as f32).collect();
         assert_eq!(cropped.frame(&frame), [5.0, 8.0, 11.0]);
-        let cut = Cut { keep: 2..4, points: 1 };
-        assert_eq!(cut.coordinates(&[0.0, 1.0, 2.0, 3.0]), [2.5]);
-        assert!(Resampler::new(&[4], &[Cut { keep: 0..4, points: 4 }], 1).unwrap().is_none());
+        assert_eq!(cut(2..4, 1).coordinates(&[0.0, 1.0, 2.0, 3.0]), [2.5]);
+        assert!(Resampler::new(&[4], &[cut(0..4, 4)], 1).unwrap().is_none());
         for (keep, points) in [(0..5, 5), (2..2, 1), (0..4, 0)] {
-            assert!(Resampler::new(&[4], &[Cut { keep, points }], 1).is_err());
+            assert!(Resampler::new(&[4], &[cut(keep, points)], 1).is_err());
+        }
+    }
+
+    #[test]
+    fn a_periodic_axis_is_interpolated_across_its_border() {
+        // Frequency 1 on 16 cells: linear interpolation errs by at most (2 pi / 16)^2 / 8 everywhere.
+        let sine = |x: f64| (std::f64::consts::TAU * x).sin() as f32;
+        let centres = |n: usize| (0..n).map(move |i| (i as f64 + 0.5) / n as f64);
+        let frame: Vec<f32> = centres(16).map(|x| sine(x + 0.3)).collect();
+        let old: Vec<f64> = centres(16).collect();
+        for points in [17, 32, 50] {
+            let cut = Cut { periodic: true, ..cut(0..16, points) };
+            for (x, expected) in cut.coordinates(&old).into_iter().zip(centres(points)) {
+                assert!((x - expected).abs() < 1e-12, "{points}: {x} for {expected}");
+            }
+            let resampler = Resampler::new(&[16], &[cut], 1).unwrap().unwrap();
+            for (u, x) in resampler.frame(&frame).into_iter().zip(centres(points)) {
+                assert!((u - sine(x + 0.3)).abs() < 0.0193, "{points} points, {x}: {u}");
+            }
         }
     }
 }

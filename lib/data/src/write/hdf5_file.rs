@@ -24,9 +24,12 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
         write_attribute(&file, name, &Attribute::Text(text))?;
     }
     let groups: Vec<hdf5::Group> = match layout {
-        Layout::Groups => (0..shape.trajectories)
-            .map(|i| file.create_group(&format!("{i:04}")))
-            .collect::<hdf5::Result<_>>()?,
+        Layout::Groups => {
+            // Names sort as the numbers do.
+            let digits = shape.trajectories.saturating_sub(1).to_string().len().max(4);
+            let group = |i| file.create_group(&format!("{i:0digits$}"));
+            (0..shape.trajectories).map(group).collect::<hdf5::Result<_>>()?
+        }
         _ => vec![(*file).clone()],
     };
     for (group, attributes) in groups.iter().zip(&of_groups) {

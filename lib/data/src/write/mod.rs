@@ -11,7 +11,7 @@ mod safetensors_file;
 
 pub(crate) use partial::{Partial, tidy};
 
-use crate::field::{Layout, OF_TRAJECTORIES, Shape};
+use crate::field::{Layout, OF_TRAJECTORIES, Shape, VARIABLES};
 use narrow::narrowed;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -87,7 +87,21 @@ impl Header {
         let Shape { frames, channels, ref grid, .. } = self.shape;
         let (inputs, space) = (self.inputs, grid.len());
         let fits = match self.layout {
-            Layout::Tensor | Layout::Groups | Layout::Variables => inputs == 0,
+            Layout::Tensor | Layout::Groups => inputs == 0,
+            Layout::Variables => {
+                // By any other name a dataset would not be found again.
+                let ascending =
+                    VARIABLES.iter().filter(|name| self.channels.iter().any(|c| c == *name));
+                if !ascending.eq(&self.channels) {
+                    return Err(format!(
+                        "layout variables holds {}, in this order, and not {}; --channels names the channels \
+                         so, or choose --to-layout tensor",
+                        VARIABLES.join(", "),
+                        self.channels.join(", ")
+                    ));
+                }
+                inputs == 0
+            }
             Layout::Steady => (frames, channels, inputs) == (1, 2, 1),
             Layout::Incompressible => {
                 (inputs == 0 || inputs == space) && channels >= inputs + space

@@ -64,6 +64,10 @@ fn what_cannot_be_read_is_told() {
     refused("twice.csv", &["twice"]);
     put("nowhere.csv", b"t,u\n0,1\n");
     refused("nowhere.csv", &["`x`"]);
+    for (separator, name) in [(";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")] {
+        put("other.csv", ["t", "x", "u\n0", "0", "1\n"].join(separator).as_bytes());
+        refused("other.csv", &[name, "only commas"]);
+    }
 
     let copy = |name: &str| copy_folder(&golden("zlib.zarr"), &folder.path().join(name));
     copy("bz2.zarr");
@@ -71,6 +75,18 @@ fn what_cannot_be_read_is_told() {
     let text = fs::read_to_string(&description).unwrap();
     fs::write(&description, text.replace("\"zlib\"", "\"bz2\"")).unwrap();
     refused("bz2.zarr", &["bz2", "not read"]);
+    copy("filtered.zarr");
+    let description = folder.path().join("filtered.zarr/tensor/.zarray");
+    let filters = r#""filters": [{"id": "delta", "dtype": "<f4"}, {"id": "quantize"}]"#;
+    assert!(text.contains("\"filters\": null"), "{text}");
+    fs::write(&description, text.replace("\"filters\": null", filters)).unwrap();
+    refused("filtered.zarr", &["`tensor`", "filter delta, quantize is not read"]);
+    let separator = r#""dimension_separator": "-", "filters": null"#;
+    fs::write(&description, text.replace("\"filters\": null", separator)).unwrap();
+    refused("filtered.zarr", &["dimension separator `-`"]);
+    fs::create_dir(folder.path().join("three.zarr")).unwrap();
+    put("three.zarr/zarr.json", b"{}");
+    refused("three.zarr", &["version 3", "zarr_format=2"]);
     copy("large.zarr");
     let description = folder.path().join("large.zarr/tensor/.zarray");
     let more = |from: &str, to: &str| text.replacen(from, to, 1);

@@ -32,7 +32,7 @@ fn numbers_depend_on_seed_index_and_parameter_alone() {
         }
         assert!(made[0] == made[1] && made[0] == made[2], "{equation:?}: threads change the file");
 
-        let grouped = equation == Equation::FitzHughNagumo;
+        let grouped = whole.file_name().ends_with(".h5");
         let names = if grouped { ["0002/data", "0000/data"] } else { ["tensor"; 2] };
         let part = Generation { samples: 2, first: 2, ..whole.clone() };
         let path = folder.path().join(format!("{equation:?}-part"));
@@ -55,7 +55,7 @@ fn files_are_laid_out_as_pdebench_does() {
         ),
         (
             Equation::FitzHughNagumo,
-            "2D_diff-react_Du0.02.hdf5",
+            "2D_diff-react_Du0.02.h5",
             &[
                 ("0000/data", &[3, 14, 14, 2]),
                 ("0003/data", &[3, 14, 14, 2]),
@@ -69,8 +69,8 @@ fn files_are_laid_out_as_pdebench_does() {
         ),
         (
             Equation::NavierStokes,
-            "2D_NavierStokes_Nu0.02.hdf5",
-            &[("tensor", &[4, 3, 14, 14]), ("x-coordinate", &[14]), ("t-coordinate", &[3])],
+            "2D_NavierStokes_Nu0.02.h5",
+            &[("0000/data", &[3, 14, 14, 1]), ("0003/grid/y", &[14]), ("0003/grid/t", &[3])],
         ),
     ] {
         let all = small(equation, seed);
@@ -87,6 +87,16 @@ fn files_are_laid_out_as_pdebench_does() {
             assert_eq!(value(constant.name), constant.default);
         }
         assert_eq!(file.attr("seed").unwrap().read_scalar::<u64>().unwrap(), seed);
+        // What PDEBench's FNODatasetSingle and FNODatasetMult open: groups alone in .h5, data [t, x, y, v]
+        // with x, y and t, and one dataset in other files.
+        let groups = file.groups().unwrap();
+        assert_eq!(groups.len(), if name.ends_with(".h5") { 4 } else { 0 });
+        let others = file.member_names().unwrap().len() - groups.len();
+        assert_eq!(others == 0, name.ends_with(".h5"), "{name}");
+        for group in groups {
+            let names = ["data", "grid/t", "grid/x", "grid/y"];
+            assert!(names.iter().all(|n| group.dataset(n).unwrap().dtype().unwrap().is::<f32>()));
+        }
         assert!(file.attr("scheme").is_ok() && file.attr("initial_state").is_ok());
     }
 }

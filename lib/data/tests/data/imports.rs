@@ -2,6 +2,7 @@
 
 use crate::golden::{assert_values, golden, value};
 use data::field::{Field, Layout, Reading};
+use data::generate::{Equation, Generation};
 use data::import::{Format, Made, Plan, import, targets};
 use data::parameter::Parameter;
 use std::fs;
@@ -205,4 +206,47 @@ fn what_a_type_cannot_hold_is_named() {
     builder.with_data(&values).create("tensor").unwrap();
     drop(file);
     refused(&packed, None, &["b_nu0.1.hdf5", "`tensor`", "1e39", "trajectory 1", "f32"]);
+}
+
+#[test]
+fn finer_grids_go_across_the_border_of_periodic_axes() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = Generation::new(Equation::Advection, 0.4, 2);
+    let all = Generation { grid: 32, frames: 2, ..all };
+    let source = folder.path().join(all.file_name());
+    all.write(&source, || Ok(())).unwrap();
+    // A name that says nothing: the attribute decides, or the user.
+    let other = folder.path().join("wave.hdf5");
+    fs::rename(&source, &other).unwrap();
+    let ends = |name: &str, periodic: Option<&str>, crop: &[&str]| {
+        let plan = Plan {
+            parameter: Some("beta=0.4".parse().unwrap()),
+            grid: Some(vec![48]),
+            periodic: periodic.map(String::from),
+            crop: crop.iter().map(|crop| crop.parse().unwrap()).collect(),
+            ..Plan::default()
+        };
+        fs::create_dir(folder.path().join(name)).unwrap();
+        let field = bring(&other, &folder.path().join(name), &plan, Format::Hdf5).unwrap();
+        let mut values = vec![0.0; 2 * 48];
+        field.read(1, &mut values).unwrap();
+        (values[0], values[47], field.coordinates()[0][0], field.periodic()[0])
+    };
+    let whole = Field::open(&other).unwrap();
+    let mut u = vec![0.0; 2 * 32];
+    whole.read(1, &mut u).unwrap();
+    // Two new points for three thirds of a cell: the first lies a sixth of a cell before the first.
+    let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-6, "{a} for {b}");
+    let mixed = |a: f32, b: f32| a * 5.0 / 6.0 + b / 6.0;
+    let (first, last, x, periodic) = ends("a", None, &[]);
+    near(first, mixed(u[0], u[31]));
+    near(last, mixed(u[31], u[0]));
+    assert!((x - 0.5 / 48.0).abs() < 1e-6 && periodic, "{x}");
+    for (name, given, crop) in [("b", Some(""), &[][..]), ("c", None, &["x=1:32"])] {
+        let (first, last, _, periodic) = ends(name, given, crop);
+        let begin = if crop.is_empty() { u[0] } else { u[1] };
+        near(first, begin);
+        near(last, u[31]);
+        assert!(!periodic);
+    }
 }

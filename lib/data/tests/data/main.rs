@@ -15,6 +15,7 @@ mod layouts;
 mod leaks;
 mod limits;
 mod orders;
+mod planted;
 mod provenance;
 mod solvers;
 mod splits;

@@ -70,6 +70,27 @@ fn darcy_is_of_order_two() {
     table("Darcy, manufactured solution", 2.0, &errors, 1.9);
 }
 
+/// The coefficients of our files jump at the sides of cells, at other places for every size: the error is of
+/// order one, and far larger than that of a smooth coefficient.
+#[test]
+fn darcy_is_of_order_one_for_its_own_coefficients() {
+    let solve = |n: usize, sample: u64| {
+        let rock = RandomField::rock(0, sample).on_cells(n);
+        let a: Vec<f64> = rock.iter().map(|&x| if x >= 0.0 { 1.0 } else { 0.1 }).collect();
+        let mut u = vec![0.0; n * n];
+        Darcy::new(n).solve(&a, &vec![1.0; n * n], &mut u).expect("converges");
+        u
+    };
+    let error = |n: usize| {
+        let of_all = |n| (0..4).flat_map(|sample| solve(n, sample)).collect::<Vec<f64>>();
+        let fine: Vec<f64> =
+            (0..4).flat_map(|sample| every_third(&solve(3 * n, sample), 3 * n, 2)).collect();
+        relative(&of_all(n), &fine)
+    };
+    let errors: Vec<_> = [32, 64, 128].map(|n| (format!("{n} cells"), error(n))).into();
+    table("Darcy, coefficients 0.1 and 1 (4 of seed 0)", 2.0, &errors, 0.6);
+}
+
 #[test]
 fn diffusion_reaction_is_of_order_two() {
     let solve = |n: usize| {

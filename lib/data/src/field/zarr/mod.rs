@@ -11,7 +11,7 @@ use super::array::{Array, Place};
 use super::axes::Axes;
 use super::element::Element;
 use super::source::{Source, bad};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use std::fs;
 use std::ops::Range;
@@ -45,11 +45,17 @@ struct Description {
     compressor: Option<Codec>,
     fill_value: Value,
     order: String,
-    filters: Option<Value>,
+    #[serde(default, deserialize_with = "list")]
+    filters: Vec<Codec>,
     dimension_separator: Option<String>,
 }
 
-/// How chunks are compressed.
+/// A list, or null for an empty one.
+fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Codec>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// A compressor or a filter of chunks.
 #[derive(Debug, Deserialize)]
 struct Codec {
     id: String,
@@ -64,8 +70,13 @@ impl ZarrGroup {
         let is_there = |name| path.join(name).exists();
         if !is_there(".zgroup") && !is_there(".zarray") {
             return Err(Error::data(format!(
-                "{}: no Zarr of version 2: neither .zgroup nor .zarray is in it",
-                path.display()
+                "{}: not Zarr version 2: {}",
+                path.display(),
+                if is_there("zarr.json") {
+                    "it is version 3; save it with zarr_format=2"
+                } else {
+                    "neither .zgroup nor .zarray is in it"
+                }
             )));
         }
         Ok(Self { path: path.to_path_buf(), fill_missing })
@@ -85,15 +96,26 @@ impl ZarrGroup {
         if found.zarr_format != 2 || found.chunks.len() != rank || found.chunks.contains(&0) {
             return Err(bad("no description of an array of version 2".into()));
         }
-        if found.filters.as_ref().is_some_and(|filters| !filters.is_null()) {
-            return Err(bad("it has filters, which are not read; save it without".into()));
-        }
         Ok(found)
     }
 
     fn chunks(&self, name: &str) -> Result<(Vec<usize>, Chunks)> {
         let bad = |what: String| bad(self, format!("`{name}`: {what}"));
         let found = self.description(name)?;
+        if !found.filters.is_empty() {
+            let filters: Vec<&str> =
+                found.filters.iter().map(|filter| filter.id.as_str()).collect();
+            return Err(bad(format!(
+                "filter {} is not read; save it without filters",
+                filters.join(", ")
+            )));
+        }
+        let separator = found.dimension_separator.unwrap_or_else(|| ".".into());
+        if !matches!(separator.as_str(), "." | "/") {
+            return Err(bad(format!(
+                "dimension separator `{separator}` is not read; save it with `.` or `/`"
+            )));
+        }
         let element = Element::from_numpy(&found.dtype)
             .ok_or_else(|| bad(format!("numbers of type {} are not read", found.dtype)))?;
         let compressor = match &found.compressor {
@@ -125,7 +147,7 @@ impl ZarrGroup {
                 _ => f32::NAN,
             },
             fortran: found.order == "F",
-            separator: found.dimension_separator.unwrap_or_else(|| ".".into()),
+            separator,
             fill_missing: self.fill_missing,
         };
         chunks.require_all(&found.shape).map_err(bad)?;

@@ -88,9 +88,11 @@ impl Axis {
         let digits = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
         let (first, last) = ((self.start / step - 1e-9).ceil(), (self.end / step + 1e-9).floor());
         let count = (last - first).max(0.0) as usize;
+        // Numbers of many digits would reach into the label of the axis.
+        let long = digits > 5 || self.start.abs().max(self.end.abs()) >= 1e6;
         let mark = |i: usize| {
             let value = (first + i as f64) * step;
-            (value, number(value, digits))
+            (value, if long { plain(value) } else { number(value, digits) })
         };
         (0..=count).map(mark).collect()
     }

@@ -23,6 +23,8 @@ const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 54.0;
 const TOP: f64 = 54.0;
 const RIGHT: f64 = 12.0;
+/// How far labels may reach beyond their plot.
+const OUTSIDE: f64 = 9.0;
 
 /// A curve with its name.
 #[derive(Clone, Debug)]
@@ -124,10 +126,18 @@ impl<'a, 'b> Panel<'a, 'b> {
         let corners = [(x, y), (right, y), (right, bottom), (x, bottom), (x, y)];
         corners.windows(2).try_for_each(|side| self.canvas.line(side, pen))?;
         let centred = Letters { horizontal: HPos::Center, vertical: VPos::Top, ..SMALL };
+        let mut free = f64::NEG_INFINITY;
         for (value, text) in self.x.marks() {
             let at = self.at(value, f64::NAN).0;
             self.canvas.line(&[(at, bottom), (at, bottom + 5.0)], pen)?;
-            self.canvas.text(&text, (at, bottom + 8.0), centred)?;
+            // A label keeps clear of the one before it and of the panels to both sides.
+            let half = self.canvas.text_width(&text, SMALL)? / 2.0;
+            let middle =
+                at.clamp(x + half - OUTSIDE, (right - half + OUTSIDE).max(x + half - OUTSIDE));
+            if middle - half >= free {
+                self.canvas.text(&text, (middle, bottom + 8.0), centred)?;
+                free = middle + half + 6.0;
+            }
         }
         let rightward = Letters { horizontal: HPos::Right, ..SMALL };
         for (value, text) in self.y.marks() {

@@ -1,8 +1,9 @@
 //! The picture of one trajectory of a file: space and time of one dimension, some frames of two beside each
 //! other, the middle plane of three.
 //!
-//! x to the right, y upwards, the first frame at the bottom. Values run from dark to light or, when both
-//! signs are there, from blue over white (zero) to red; grey is where there is no finite number.
+//! x to the right, y upwards, the first frame at the bottom. Points lie at their coordinates and frames at
+//! their times, also where these are not evenly spaced. Colours are those of the fields in the pictures of
+//! `evaluate`: from dark (the smallest value) to light (the largest); values that are not finite are grey.
 
 use super::axis::{Axis, plain};
 use super::canvas::{Area, Canvas, Letters, png};
@@ -83,17 +84,13 @@ fn plane(shape: &Shape, channel: usize, frame: &[f32]) -> Vec<f32> {
     of_channel.skip(nz / 2).step_by(nz).copied().collect()
 }
 
-/// Smallest and largest value; the same to both sides of zero when both signs are there.
+/// Smallest and largest finite value.
 fn range<'a>(values: impl Iterator<Item = &'a f32>) -> RangeInclusive<f32> {
     let finite = values.filter(|value| value.is_finite());
     let (low, high) = finite.fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), value| {
         (low.min(*value), high.max(*value))
     });
-    match (low, high) {
-        _ if low > high => 0.0..=0.0,
-        _ if low < 0.0 && high > 0.0 => -high.max(-low)..=high.max(-low),
-        _ => low..=high,
-    }
+    if low > high { 0.0..=0.0 } else { low..=high }
 }
 
 /// What all panels have in common.
@@ -110,25 +107,22 @@ impl<'a> Sheet<'a> {
         let (low, high) = (f64::from(*range.start()), f64::from(*range.end()));
         // One value alone has room to both sides.
         let (low, high) = if low < high { (low, high) } else { (low - 0.5, high + 0.5) };
-        let map = if low < 0.0 && high > 0.0 { Map::diverging() } else { Map::sequential() };
         let values = Axis::linear(&field.channels()[view.channel], low, high);
-        Self { field, view, map, values }
+        Self { field, view, map: Map::sequential(), values }
     }
 
     /// Space and time.
     fn line(&self, rows: &[Vec<f32>]) -> Result<Vec<u8>> {
         let size = (WIDE, SIZE);
         self.sheet(1, size, |canvas| {
-            let (first, last) = (self.time(0), self.time(rows.len() - 1));
-            let time = match (first, last) {
-                (Some(first), Some(last)) => Axis::linear("time t", first, last),
-                _ => Axis::linear("frame", 0.0, (rows.len() - 1) as f64),
+            let t = self.field.t();
+            let time = match t.get(..rows.len()) {
+                Some(t) => Places::new("time t", t, 0.0),
+                None => Places::numbers("frame", rows.len()),
             };
-            let panel = self.panel(canvas, 0, size, time);
-            panel.image("", |x, y| {
-                let row = &rows[cell(y, rows.len())];
-                self.colour(row[cell(x, row.len())])
-            })?;
+            let points = self.points(0);
+            let panel = self.panel(canvas, 0, size, time.axis.clone());
+            panel.image("", |x, y| self.colour(rows[time.at(y)][points.at(x)]))?;
             colour_bar(canvas, panel.plot(), &self.map, &self.values)
         })
     }
@@ -136,19 +130,19 @@ impl<'a> Sheet<'a> {
     /// Frames beside each other.
     fn planes(&self, planes: &[Vec<f32>], frames: &[usize]) -> Result<Vec<u8>> {
         let [nx, ny] = [0, 1].map(|axis| self.field.shape().grid[axis]);
+        let [x, y] = [0, 1].map(|axis| self.points(axis));
         let size = (SIZE, (SIZE * ny as f64 / nx as f64).clamp(SIZE / 3.0, 2.0 * SIZE));
         self.sheet(planes.len(), size, |canvas| {
             let mut plot = None;
             for (number, (plane, frame)) in planes.iter().zip(frames).enumerate() {
-                let y = self.axis(1);
-                let y = if number == 0 { y } else { y.quiet() };
-                let panel = self.panel(canvas, number, size, y);
+                let left = if number == 0 { y.axis.clone() } else { y.axis.clone().quiet() };
+                let panel = self.panel(canvas, number, size, left);
                 let title = match self.time(*frame) {
                     _ if self.field.shape().frames == 1 => String::new(),
                     Some(t) => format!("t = {}", plain(t)),
                     None => format!("frame {frame}"),
                 };
-                panel.image(&title, |x, y| self.colour(plane[cell(x, nx) * ny + cell(y, ny)]))?;
+                panel.image(&title, |at, above| self.colour(plane[x.at(at) * ny + y.at(above)]))?;
                 plot = Some(panel.plot());
             }
             plot.map_or(Ok(()), |plot| colour_bar(canvas, plot, &self.map, &self.values))
@@ -187,22 +181,17 @@ impl<'a> Sheet<'a> {
         let x = 8.0 + number as f64 * (size.0 + GAP);
         // Panels keep 80 and 12 beside their plots, and 54 above and below.
         let area = Area { x, y: TOP, width: size.0 + 92.0, height: size.1 + ABOUT };
-        Panel::new(canvas, area, self.axis(0), y)
+        Panel::new(canvas, area, self.points(0).axis, y)
     }
 
-    /// An axis of space: over the cells about the coordinates, or over the numbers of the points.
-    fn axis(&self, axis: usize) -> Axis {
+    /// The points along an axis of space, by their coordinates or by number.
+    fn points(&self, axis: usize) -> Places {
         let letter = ["x", "y", "z"][axis];
+        let points = self.field.shape().grid[axis];
         match self.field.coordinates()[axis].as_slice() {
-            all @ [first, .., last] if first < last => {
-                // A little more than half a cell, so that a mark at the border is on the axis.
-                let half = 0.50001 * (last - first) / (all.len() - 1) as f64;
-                Axis::linear(letter, first - half, last + half)
-            }
-            _ => {
-                let points = self.field.shape().grid[axis];
-                Axis::linear(&format!("{letter} (point)"), 0.0, points as f64)
-            }
+            // A little more than half a cell, so that a tick at the border is on the axis.
+            all if all.len() == points => Places::new(letter, all, 0.50001),
+            _ => Places::numbers(&format!("{letter} (point)"), points),
         }
     }
 
@@ -215,9 +204,42 @@ impl<'a> Sheet<'a> {
     }
 }
 
-/// The cell of `n` that holds `at`, 0 to 1.
-fn cell(at: f64, n: usize) -> usize {
-    ((at * n as f64) as usize).min(n - 1)
+/// Points or frames along an axis. Each is drawn as far as it is the nearest.
+struct Places {
+    axis: Axis,
+    /// From the start of the axis to its end.
+    ends: [f64; 2],
+    /// Between neighbours, ascending.
+    middles: Vec<f64>,
+}
+
+impl Places {
+    /// At `values`, with so many spacings of the first and last two beyond them; by number unless the values
+    /// ascend.
+    fn new(label: &str, values: &[f64], beyond: f64) -> Self {
+        let count = values.len();
+        if count < 2 || !values.windows(2).all(|pair| pair[0] < pair[1]) {
+            return Self::numbers(label, count);
+        }
+        let (first, last) = (values[0], values[count - 1]);
+        let ends =
+            [first - beyond * (values[1] - first), last + beyond * (last - values[count - 2])];
+        let middles = values.windows(2).map(|pair| 0.5 * (pair[0] + pair[1])).collect();
+        Self { axis: Axis::linear(label, ends[0], ends[1]), ends, middles }
+    }
+
+    /// By number.
+    fn numbers(label: &str, count: usize) -> Self {
+        let ends = [0.0, count as f64];
+        let middles = (1..count).map(|i| i as f64).collect();
+        Self { axis: Axis::linear(label, ends[0], ends[1]), ends, middles }
+    }
+
+    /// Which one is at a place of the axis, 0 to 1.
+    fn at(&self, place: f64) -> usize {
+        let value = self.ends[0] + place * (self.ends[1] - self.ends[0]);
+        self.middles.partition_point(|middle| *middle <= value)
+    }
 }
 
 #[cfg(test)]
@@ -225,11 +247,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_end_at_the_values_and_are_even_about_zero() {
+    fn colours_end_at_the_values() {
         let found = |values: &[f32]| range(values.iter());
         assert_eq!(found(&[3.0, 1.0, f32::NAN, 2.0, f32::INFINITY]), 1.0..=3.0);
-        assert_eq!(found(&[-1.0, 4.0]), -4.0..=4.0);
+        assert_eq!(found(&[-1.0, 4.0]), -1.0..=4.0);
         assert_eq!(found(&[f32::NAN]), 0.0..=0.0);
+    }
+
+    #[test]
+    fn points_are_drawn_where_they_are() {
+        // Cells 0.5..1.5, 1.5..3, 3..6 and 6..10, and as frames 1..1.5, 1.5..3, 3..6 and 6..8.
+        let values = [1.0, 2.0, 4.0, 8.0];
+        let at = |places: &Places, value: f64| {
+            places.at((value - places.ends[0]) / (places.ends[1] - places.ends[0]))
+        };
+        let points = Places::new("x", &values, 0.5);
+        assert_eq!(points.ends, [0.5, 10.0]);
+        let frames = Places::new("t", &values, 0.0);
+        assert_eq!(frames.ends, [1.0, 8.0]);
+        for (value, which) in [(1.4, 0), (1.6, 1), (2.9, 1), (3.1, 2), (5.9, 2), (6.1, 3), (8.0, 3)]
+        {
+            assert_eq!((at(&points, value), at(&frames, value)), (which, which), "{value}");
+        }
+        for other in [&[3.0, 2.0, 1.0][..], &[1.0, f64::NAN, 2.0], &[1.0]] {
+            let places = Places::new("x", other, 0.5);
+            assert_eq!(places.ends, [0.0, other.len() as f64]);
+            assert_eq!(places.at(0.99), other.len() - 1);
+        }
     }
 
     #[test]

@@ -1,0 +1,146 @@
+//! Symmetries of a grid: the orders of its axes, each axis forward or mirrored; with the best shift.
+
+use super::spectrum::Spectrum;
+use std::fmt;
+
+/// A frame seen in another order of the axes, some of them mirrored, and shifted.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Symmetry {
+    /// Which axis of the frame becomes each axis.
+    order: Vec<usize>,
+    /// Which axes of the frame are mirrored.
+    mirrored: Vec<bool>,
+    /// Points along each axis by which the result is shifted periodically.
+    shift: Vec<usize>,
+    grid: Vec<usize>,
+}
+
+impl Symmetry {
+    /// All that map a grid onto itself, unshifted: 2 of a line, 8 of a square, 48 of a cube.
+    fn all(grid: &[usize]) -> Vec<Self> {
+        let axes = grid.len();
+        let orders: Vec<Vec<usize>> = (0..axes.pow(axes as u32))
+            .map(|code| (0..axes).map(|i| code / axes.pow(i as u32) % axes).collect())
+            .filter(|order: &Vec<usize>| {
+                (0..axes).all(|axis| order.contains(&axis) && grid[order[axis]] == grid[axis])
+            })
+            .collect();
+        let mirrors = 0..1usize << axes;
+        let of_order = |order: &Vec<usize>, mirror: usize| Self {
+            order: order.clone(),
+            mirrored: (0..axes).map(|axis| mirror >> axis & 1 == 1).collect(),
+            shift: vec![0; axes],
+            grid: grid.to_vec(),
+        };
+        orders.iter().flat_map(|o| mirrors.clone().map(move |m| of_order(o, m))).collect()
+    }
+
+    /// The symmetry that brings `frame` nearest to `target`, both [points, channels], and the root of the
+    /// sum of squared differences that is left.
+    pub fn best(target: &[f32], frame: &[f32], grid: &[usize], channels: usize) -> (Self, f64) {
+        let spectrum = Spectrum::of(target, grid, channels);
+        let mut best: Option<(Self, f64)> = None;
+        for mut symmetry in Self::all(grid) {
+            let seen = symmetry.apply(frame, channels);
+            symmetry.shift = spectrum.best_shift(&Spectrum::of(&seen, grid, channels));
+            let apart = distance(target, &symmetry.apply(frame, channels));
+            if best.as_ref().is_none_or(|(_, least)| apart < *least) {
+                best = Some((symmetry, apart));
+            }
+        }
+        best.unwrap_or_else(|| (Self::identity(grid), f64::INFINITY))
+    }
+
+    fn identity(grid: &[usize]) -> Self {
+        let axes = grid.len();
+        let (order, mirrored) = ((0..axes).collect(), vec![false; axes]);
+        Self { order, mirrored, shift: vec![0; axes], grid: grid.to_vec() }
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_identity(&self) -> bool {
+        *self == Self::identity(&self.grid)
+    }
+
+    fn apply(&self, frame: &[f32], channels: usize) -> Vec<f32> {
+        let axes = self.grid.len();
+        let mut strides = vec![channels; axes];
+        for axis in (1..axes).rev() {
+            strides[axis - 1] = strides[axis] * self.grid[axis];
+        }
+        let mut out = Vec::with_capacity(frame.len());
+        let mut at = vec![0; axes];
+        for _ in 0..frame.len() / channels {
+            let from: usize = (0..axes)
+                .map(|axis| {
+                    let (n, source) = (self.grid[axis], self.order[axis]);
+                    let place = (at[axis] + n - self.shift[axis]) % n;
+                    strides[source] * if self.mirrored[source] { n - 1 - place } else { place }
+                })
+                .sum();
+            out.extend_from_slice(&frame[from..from + channels]);
+            for axis in (0..axes).rev() {
+                at[axis] = (at[axis] + 1) % self.grid[axis];
+                if at[axis] != 0 {
+                    break;
+                }
+            }
+        }
+        out
+    }
+}
+
+/// `transposed (yx), mirrored in x and shifted by 3, 0 points`.
+impl fmt::Display for Symmetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letters = ['x', 'y', 'z'];
+        let mut done = Vec::new();
+        let mirrored: Vec<String> = (letters.iter().zip(&self.mirrored))
+            .filter(|(_, mirrored)| **mirrored)
+            .map(|(letter, _)| letter.to_string())
+            .collect();
+        if !mirrored.is_empty() {
+            done.push(format!("mirrored in {}", mirrored.join(" and ")));
+        }
+        if !self.order.is_sorted() {
+            let order: String = self.order.iter().map(|axis| letters[*axis]).collect();
+            done.push(format!("transposed to {order}"));
+        }
+        if self.shift.iter().any(|shift| *shift > 0) {
+            let shift: Vec<String> = self.shift.iter().map(usize::to_string).collect();
+            done.push(format!("shifted by {} points", shift.join(", ")));
+        }
+        f.write_str(&done.join(", "))
+    }
+}
+
+/// Root of the sum of squared differences.
+pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let square = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).powi(2);
+    a.iter().zip(b).map(square).sum::<f64>().sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensor::random::{Philox, Purpose};
+
+    #[test]
+    fn every_symmetry_is_found_again() {
+        let random = Philox::new(9, Purpose::Test);
+        for (grid, count) in [(vec![9], 2), (vec![6, 6], 8), (vec![4, 6], 4), (vec![4, 4, 3], 16)] {
+            let all = Symmetry::all(&grid);
+            assert_eq!(all.len(), count);
+            let points: usize = grid.iter().product();
+            let frame: Vec<f32> =
+                (0..2 * points as u64).map(|i| random.uniform(points as u64, i)).collect();
+            for (number, planted) in all.into_iter().enumerate() {
+                let shift = grid.iter().map(|n| (number + 1) % n).collect();
+                let planted = Symmetry { shift, ..planted };
+                let copy = planted.apply(&frame, 2);
+                let (found, apart) = Symmetry::best(&copy, &frame, &grid, 2);
+                assert_eq!((found.apply(&frame, 2), apart), (copy, 0.0), "{planted} as {found}");
+            }
+        }
+    }
+}

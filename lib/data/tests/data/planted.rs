@@ -1,0 +1,279 @@
+//! Copies that are planted in a test split, changed in every way that an audit promises to see through.
+
+use crate::common::fresh_seed;
+use data::audit::audit;
+use data::check::{Fault, Kind};
+use data::divide::{Share, divide};
+use data::field::Shape;
+use data::split::Part;
+use data::write::{Attribute, Header, write_field};
+use std::path::{Path, PathBuf};
+use tensor::random::{Philox, Purpose};
+
+const FRAMES: usize = 5;
+const COUNT: usize = 12;
+
+/// Writes trajectories [frames, grid, channels], and a manifest that has all of them in one split.
+fn manifest(folder: &Path, name: &str, shape: &Shape, all: &[Vec<f32>], test: bool) -> PathBuf {
+    let file = folder.join(format!("{name}.hdf5"));
+    let coordinates = |n: &usize| (0..*n).map(|i| i as f64).collect();
+    let header = Header {
+        attributes: vec![("Nu".into(), Attribute::Real(0.1))],
+        ..Header::tensor(
+            shape.clone(),
+            shape.grid.iter().map(coordinates).collect(),
+            coordinates(&shape.frames),
+        )
+    };
+    write_field(&file, &header, |writer| {
+        all.iter().enumerate().try_for_each(|(i, values)| writer.write(i, values))
+    })
+    .unwrap();
+    let path = folder.join(format!("{name}.json"));
+    let mut split = divide(&[file], [10, 1, 1].map(Share::Count), 0, &path).unwrap();
+    let part = vec![Part { file: 0, samples: (0..shape.trajectories).collect() }];
+    (split.train, split.validation) = (vec![], vec![]);
+    if test {
+        split.test = part;
+    } else {
+        (split.train, split.test) = (part, vec![]);
+    }
+    split.save(&path).unwrap();
+    path
+}
+
+fn shape(grid: &[usize]) -> Shape {
+    Shape { trajectories: COUNT, frames: FRAMES, grid: grid.to_vec(), channels: 2 }
+}
+
+/// Independent trajectories, uniform between -0.5 and 0.5.
+fn noise(shape: &Shape, seed: u64) -> Vec<Vec<f32>> {
+    let random = Philox::new(seed, Purpose::Test);
+    let one = |i| (0..shape.trajectory_len() as u64).map(|j| random.uniform(i, j) - 0.5).collect();
+    (0..shape.trajectories as u64).map(one).collect()
+}
+
+/// What an audit finds when trajectory 3 of the training split is planted, changed, as the test's seventh.
+/// `change` is given its frames [points, 2].
+fn found(
+    train: &Shape,
+    test: &Shape,
+    change: impl Fn(&mut Vec<Vec<f32>>, &dyn Fn(u64) -> f32),
+) -> Vec<Fault> {
+    let (folder, seed) = (tempfile::tempdir().unwrap(), fresh_seed());
+    let (original, mut others) = (noise(train, seed), noise(test, seed + 1));
+    let mut frames: Vec<Vec<f32>> =
+        original[3].chunks_exact(train.frame_len()).map(<[f32]>::to_vec).collect();
+    let random = Philox::new(seed + 2, Purpose::Test);
+    change(&mut frames, &|i| random.uniform(0, i) - 0.5);
+    others[7] = frames.concat();
+    let paths = [
+        manifest(folder.path(), "train", train, &original, false),
+        manifest(folder.path(), "test", test, &others, true),
+    ];
+    audit(&paths, 0.01).unwrap().faults
+}
+
+#[track_caller]
+fn assert_one(faults: &[Fault], kind: Kind, words: &str) {
+    let [fault] = faults else { panic!("one {kind:?} expected: {faults:?}") };
+    assert_eq!(fault.kind, kind, "{fault:?}");
+    for words in ["train.hdf5", "test.hdf5", "trajectory 3 of", "trajectory 7 of", words] {
+        assert!(fault.message.contains(words), "`{words}` in {}", fault.message);
+    }
+}
+
+/// Moves points of each frame: `from` tells where the value at a place comes from.
+fn moved(frames: &mut [Vec<f32>], grid: &[usize], from: impl Fn(Vec<usize>) -> Vec<usize>) {
+    let strides: Vec<usize> =
+        (0..grid.len()).map(|axis| grid[axis + 1..].iter().product()).collect();
+    for frame in frames {
+        let old = frame.clone();
+        for (point, values) in frame.chunks_exact_mut(2).enumerate() {
+            let place = strides.iter().zip(grid).map(|(stride, n)| point / stride % n).collect();
+            let at: usize = from(place).iter().zip(&strides).map(|(i, stride)| i * stride).sum();
+            values.copy_from_slice(&old[2 * at..2 * at + 2]);
+        }
+    }
+}
+
+fn mean(frame: &[f32], channel: usize) -> f64 {
+    frame[channel..].iter().step_by(2).map(|v| f64::from(*v)).sum::<f64>() * 2.0
+        / frame.len() as f64
+}
+
+/// Norm about the mean of each channel.
+fn variation(frame: &[f32]) -> f64 {
+    let means = [0, 1].map(|channel| mean(frame, channel));
+    let square = |(i, v): (usize, &f32)| (f64::from(*v) - means[i % 2]).powi(2);
+    frame.iter().enumerate().map(square).sum::<f64>().sqrt()
+}
+
+#[test]
+fn nearly_equal_fields_are_found_with_their_true_distance() {
+    for grid in [&[64][..], &[12, 10], &[4, 6, 8]] {
+        let all = shape(grid);
+        for (size, words) in
+            [(3e-8, "e-8 "), (1.04e-4, "within 1.0e-4"), (5.04e-3, "within 5.0e-3")]
+        {
+            let faults = found(&all, &all, |frames, random| {
+                for frame in frames {
+                    let noise: Vec<f32> = (0..frame.len() as u64).map(random).collect();
+                    let scale = size * variation(frame) / variation(&noise);
+                    for channel in 0..2 {
+                        let mean = mean(&noise, channel);
+                        for (value, noise) in
+                            frame[channel..].iter_mut().zip(&noise[channel..]).step_by(2)
+                        {
+                            *value =
+                                (f64::from(*value) + scale * (f64::from(*noise) - mean)) as f32;
+                        }
+                    }
+                }
+            });
+            assert_one(&faults, Kind::NearDuplicate, words);
+        }
+    }
+}
+
+#[test]
+fn changes_that_coarse_means_do_not_see_are_found() {
+    let all = shape(&[64]);
+    let ulp = found(&all, &all, |frames, _| {
+        frames.iter_mut().for_each(|frame| frame[40] = f32::from_bits(frame[40].to_bits() + 1));
+    });
+    assert_one(&ulp, Kind::NearDuplicate, "e-");
+    // Two neighbours swapped; they are made near each other first, in the original as well.
+    let (folder, seed) = (tempfile::tempdir().unwrap(), fresh_seed());
+    let mut train = noise(&all, seed);
+    train[3].chunks_exact_mut(all.frame_len()).for_each(|frame| frame[42] = frame[40] + 1e-3);
+    let mut test = noise(&all, seed + 1);
+    test[7] = train[3].clone();
+    test[7].chunks_exact_mut(all.frame_len()).for_each(|frame| frame.swap(40, 42));
+    let paths = [
+        manifest(folder.path(), "train", &all, &train, false),
+        manifest(folder.path(), "test", &all, &test, true),
+    ];
+    assert_one(&audit(&paths, 0.01).unwrap().faults, Kind::NearDuplicate, "e-4");
+}
+
+#[test]
+fn shifted_mirrored_and_transposed_fields_are_found() {
+    for (grid, shift) in [(&[64][..], &[17][..]), (&[12, 10], &[5, 0]), (&[4, 6, 8], &[1, 2, 3])] {
+        let all = shape(grid);
+        let faults = found(&all, &all, |frames, _| {
+            moved(frames, grid, |place| {
+                place.iter().zip(shift).zip(grid).map(|((i, s), n)| (i + n - s) % n).collect()
+            });
+        });
+        let words: Vec<String> = shift.iter().map(usize::to_string).collect();
+        // Which of the two is shifted is a matter of the order: by s, or by n - s.
+        let back: Vec<String> =
+            shift.iter().zip(grid).map(|(s, n)| ((n - s) % n).to_string()).collect();
+        let message = &faults[0].message;
+        assert!(
+            [words, back]
+                .iter()
+                .any(|s| message.contains(&format!("shifted by {} points", s.join(", ")))),
+            "{message}"
+        );
+        assert_one(&faults, Kind::Symmetric, "distance 0.0e0");
+        let faults = found(&all, &all, |frames, random| {
+            moved(frames, grid, |mut place| {
+                place[0] = grid[0] - 1 - place[0];
+                place
+            });
+            for frame in frames {
+                (0..).zip(frame).for_each(|(i, value)| *value += 4e-3 * random(i));
+            }
+        });
+        assert_one(&faults, Kind::Symmetric, "mirrored in x;");
+    }
+    let all = shape(&[12, 12]);
+    let faults = found(&all, &all, |frames, _| {
+        moved(frames, &[12, 12], |place| vec![(place[1] + 3) % 12, place[0]]);
+    });
+    assert_one(&faults, Kind::Symmetric, "transposed to yx");
+}
+
+#[test]
+fn copies_that_begin_later_are_found_under_noise() {
+    for grid in [&[64][..], &[12, 10]] {
+        let all = shape(grid);
+        let faults = found(&all, &all, |frames, random| {
+            frames.rotate_left(2);
+            frames.truncate(3);
+            frames.extend([frames[0].clone(), frames[1].clone()]);
+            frames[3..].iter_mut().for_each(|frame| frame.reverse());
+            for (number, frame) in (0u64..).zip(frames) {
+                (1000 * number..).zip(frame).for_each(|(i, value)| *value += 5e-3 * random(i));
+            }
+        });
+        assert_one(&faults, Kind::NearFrame, "has a frame (2) within");
+    }
+}
+
+#[test]
+fn crops_are_found_number_for_number() {
+    // A window of larger frames, from 16 points along the last axis on.
+    for (grid, crop, first) in [
+        (&[200][..], &[16][..], &[101][..]),
+        (&[40, 48], &[5, 16], &[30, 7]),
+        (&[6, 7, 40], &[6, 3, 33], &[0, 2, 5]),
+    ] {
+        let [large, small] = [grid, crop].map(shape);
+        let faults = found(&large, &small, |frames, _| {
+            for frame in frames.iter_mut() {
+                let strides = |axis: usize| grid[axis + 1..].iter().product::<usize>();
+                let kept = frame.chunks_exact(2).enumerate().filter(|(point, _)| {
+                    (0..grid.len()).all(|axis| {
+                        let place = point / strides(axis) % grid[axis];
+                        (first[axis]..first[axis] + crop[axis]).contains(&place)
+                    })
+                });
+                *frame = kept.flat_map(|(_, values)| values).copied().collect();
+            }
+            // It begins two frames later, too.
+            frames.rotate_left(2);
+            frames[3..].iter_mut().for_each(|frame| frame.reverse());
+        });
+        let size: Vec<String> = crop.iter().map(usize::to_string).collect();
+        let words = format!("a window of {} points of its frame 2 with", size.join("x"));
+        assert_one(&faults, Kind::SharedWindow, &words);
+    }
+    // Two crops of one field that overlap in half of it.
+    let all = shape(&[128]);
+    let faults = found(&all, &all, |frames, random| {
+        for frame in frames {
+            frame.rotate_left(128);
+            (0..).zip(&mut frame[128..]).for_each(|(i, value)| *value = random(i));
+        }
+    });
+    assert_one(&faults, Kind::SharedWindow, "a window of 64 points of its frame 0 with");
+}
+
+/// Initial states of two sines, of which an eighth are a single wave: shifts of each other by nature.
+#[test]
+fn independent_trajectories_raise_no_alarm() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("split.json");
+    let shares = [0.8, 0.1, 0.1].map(Share::Fraction);
+    for (seed, count) in [(0, 240), (7, 100)] {
+        let part = folder.path().join(seed.to_string());
+        std::fs::create_dir(&part).unwrap();
+        let files = files_of(&part, count, seed);
+        divide(&files, shares, 0, &path).unwrap().save(&path).unwrap();
+        assert_eq!(audit(std::slice::from_ref(&path), 0.01).unwrap().faults, []);
+    }
+}
+
+fn files_of(folder: &Path, samples: usize, seed: u64) -> Vec<PathBuf> {
+    let make = |&nu: &f64| {
+        let all = data::generate::Generation::new(data::generate::Equation::Burgers, nu, samples);
+        let all = data::generate::Generation { seed, grid: 128, frames: 11, end: 1.0, ..all };
+        let path = folder.join(all.file_name());
+        all.write(&path, || Ok(())).unwrap();
+        path
+    };
+    [0.001, 0.01, 0.1].iter().map(make).collect()
+}
