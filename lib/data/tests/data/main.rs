@@ -8,6 +8,7 @@ mod formats;
 mod generation;
 mod golden;
 mod imports;
+mod inputs;
 mod latents;
 mod layouts;
 mod leaks;

@@ -32,6 +32,8 @@ pub struct Wish {
     pub stop: Option<String>,
     /// Whether that is because a machine errs.
     pub machine: bool,
+    /// The exit status, when that is because an input file changed.
+    pub changed: Option<u8>,
     /// To save after this update.
     pub save: bool,
 }
@@ -56,6 +58,7 @@ pub fn agree(ranks: &dyn Collective, own: Wish) -> Result<Wish> {
         };
         all.stop = all.stop.or_else(|| wish.stop.map(named));
         all.machine |= wish.machine;
+        all.changed = all.changed.or(wish.changed);
         all.save |= wish.save;
     }
     Ok(all)

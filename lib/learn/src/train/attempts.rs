@@ -24,6 +24,8 @@ struct Record {
 #[derive(Default)]
 struct Attempt {
     started: bool,
+    /// Its input files were not what was recorded, which says nothing about the run.
+    refused: bool,
     anew: bool,
     passed_over: u64,
     /// Samples passed over, and the last update: after a rewind updates are new that have old numbers.
@@ -51,6 +53,7 @@ fn count(mut log: impl BufRead) -> std::io::Result<u64> {
         if let Ok(record) = serde_json::from_slice::<Record>(&line) {
             let attempt = attempts.entry(record.attempt).or_default();
             attempt.started |= record.kind == "start";
+            attempt.refused |= record.kind == "refused";
             attempt.anew |= record.anew;
             attempt.passed_over = record.passed_over.unwrap_or(attempt.passed_over);
             let place = (attempt.passed_over, record.update.unwrap_or(0));
@@ -62,7 +65,7 @@ fn count(mut log: impl BufRead) -> std::io::Result<u64> {
         line.clear();
     }
     let (mut furthest, mut saved, mut in_vain) = ((0, 0), (0, 0), 0);
-    for attempt in attempts.values().filter(|attempt| attempt.started) {
+    for attempt in attempts.values().filter(|attempt| attempt.started && !attempt.refused) {
         if attempt.anew {
             in_vain = 0;
         }

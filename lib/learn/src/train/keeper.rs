@@ -6,6 +6,7 @@ use super::reporter::Reporter;
 use crate::checkpoint::{Done, KeepRules, Saved, Saver, State};
 use crate::config::OnSpike;
 use crate::stages::Stage;
+use data::inputs::{InputFile, Verifier};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 use tensor::Tensor;
@@ -17,7 +18,9 @@ use unix::{Error, Result};
 /// The files of a run and its time, in the hands of the first rank.
 pub(super) struct Keeper {
     pub saver: Saver,
-    budget: Budget,
+    /// Verifies the input files concurrently with training.
+    pub verifier: Verifier,
+    pub budget: Budget,
     /// What a checkpoint holds beside tensors and progress.
     frame: State,
     longest_save: Duration,
@@ -35,7 +38,9 @@ impl Keeper {
         lease: Lease,
         budget: Budget,
         frame: State,
+        inputs: Vec<InputFile>,
     ) -> Result<Self> {
+        let verifier = Verifier::start(inputs, Some(run.inputs()))?;
         let rules = &job.config.checkpoint;
         let keep = KeepRules {
             last: rules.keep_last,
@@ -50,7 +55,7 @@ impl Keeper {
         let saver = Saver::new(&run.checkpoints(), keep, lease.attempt())?
             .anchored(anchor)
             .with_log(run.log());
-        Ok(Self { saver, budget, frame, longest_save: Duration::ZERO, lease })
+        Ok(Self { saver, verifier, budget, frame, longest_save: Duration::ZERO, lease })
     }
 
     /// Whether this process still is the one writer of the run. Errors: 75 when it is not.
