@@ -174,10 +174,23 @@ const CASES: &[Case] = &[
     case("edited latent statistics",
         "$make_latents; sed -i '0,/\"std\": /s//\"std\": 1/' latents/train/index.json", OPERATOR,
         65, 1, &["latents/train/index.json: seal", "latent-cache make"]),
+    case("latents for training in place of those for validation", "$make_latents",
+        "train-stage operator -c operator.yaml -o data.validation=latents/train --run new", 78, 1,
+        &["data.validation: latents/train contains latents of the train split"]),
+    case("latents exchanged, found by --check",
+        "$make_latents; mv latents/train x; mv latents/validation latents/train;
+        mv x latents/validation", "train-stage operator -c operator.yaml --run new --check", 78, 1,
+        &["data.train: latents/train contains latents of the validation split"]),
     case("validation on trajectories that another source is trained on",
         "ds-prep split raw/* --seed 2 -o b.json; ds-prep stats b.json -o b.stats.json",
         "train-stage codec -c codec.yaml -o 'data.others=[{split: b.json, stats: b.stats.json}]' \
          --run new", 78, 1, &["data.others[0].split", "both contain trajectory"]),
+    case("latents of trajectories that another source is trained on",
+        "$make_latents; ds-prep split raw/* --seed 2 -o b.json
+        latent-cache make --codec run --split b.json -o b",
+        "train-stage operator -c operator.yaml \
+         -o 'data.others=[{train: b/train, validation: b/validation}]' --run new", 78, 1,
+        &["data.others[0]", "both contain trajectory"]),
     case("rollouts longer than the trajectories", "$make_latents",
         "train-stage operator -c operator.yaml -o loss.validation_steps=9 --run new", 78, 1,
         &["9 steps of 1 frames do not fit into the 9 frames of latents/validation"]),
