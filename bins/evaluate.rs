@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use data::inputs::Verifier;
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
 use learn::config;
@@ -114,7 +115,8 @@ EXIT STATUS
   1   Stopped or killed in three attempts in a row: nothing is kept of one, so it needs a longer time limit.
       Run again, it counts from 0.
   2   The command line is wrong, or no rollout fits into the trajectories.
-  65  A checkpoint or the data is bad, or the operator is one for another codec.
+  65  A checkpoint is bad, a data file is not what the split manifest recorded, or the operator belongs to
+      another codec. Data files are hashed while rollouts are computed, before any result is written.
   66  A checkpoint or the data is missing.
   73  The result cannot be written, or there is one already.
   75  Stopped by TERM, INT, HUP or USR1 before there was a result; the same command begins anew.
@@ -213,6 +215,7 @@ fn measure(args: &Args, signals: Signals, work: &mut Work) -> Result<Vec<Value>>
     let device = args.device.open()?.0;
     let set = TrajectorySet::open(&args.split, args.on, Verify::Sizes)?;
     let Some(codec) = &args.codec else { return measure_steady(args, &set, device, signals, work) };
+    let mut verifier = Verifier::start(set.input_files(), None)?;
     let codec = TrainedCodec::open(codec, args.weights)?.on(device)?;
     let open = |path: &PathBuf| TrainedOperator::open(path, args.weights, &codec)?.on(device);
     let operator = args.operator.as_ref().map(open).transpose()?;
@@ -240,6 +243,7 @@ fn measure(args: &Args, signals: Signals, work: &mut Work) -> Result<Vec<Value>>
     drop(progress);
     let go_on = || signals.go_on(nothing);
     let drawn = pictures::draw(&result, models, &set, &plan, &protocol, go_on)?;
+    verifier.finish(go_on)?;
     let summary = evaluate::summary(&result);
     let csv = evaluate::metrics_csv(&result);
     write(args, summary, &csv, &evaluate::metrics_json(&result, &protocol), drawn)?;
@@ -266,12 +270,15 @@ fn measure_steady(
         );
     }
     let train = TrajectorySet::open(&args.split, SplitName::Train, Verify::Sizes)?;
+    let mut verifier = Verifier::start([set.input_files(), train.input_files()].concat(), None)?;
     let go_on = || signals.go_on(nothing);
     work.progress(0, None)?;
     let result = evaluate::evaluate_steady(&model, set, &train, args.max_trajectories, go_on)?;
     let summary = serde_json::to_value(result.rows()).map_err(Error::bug)?;
     let json = result.json(&args.split, set, &model);
-    write(args, summary, &result.csv(), &json, result.pictures()?)?;
+    let pictures = result.pictures()?;
+    verifier.finish(go_on)?;
+    write(args, summary, &result.csv(), &json, pictures)?;
     let rows = result.rows();
     rows.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(Error::bug)
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use data::inputs::Verifier;
 use data::latents::{LatentStore, Layout, write_latents};
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
@@ -83,7 +84,8 @@ EXIT STATUS
   0   Everything is there and whole.
   1   Three attempts in a row were stopped or killed before they had finished a shard. Run again, it counts
       from 0.
-  65  The data or the codec is bad, or verify found a damaged shard.
+  65  The codec is bad, a data file is not what the split manifest recorded, or verify found a damaged
+      shard. Data files are verified before each shard is written.
   66  The data or the codec is missing.
   73  The folder cannot be written.
   75  Stopped by a signal; run the same command again.
@@ -132,9 +134,13 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
     let codec = TrainedCodec::open(&args.codec, args.weights)?.on(args.device.open()?.0)?;
     let mut out = Out::stdout(args.output);
     let mut before = 0;
-    for name in &args.on {
-        let set = TrajectorySet::open(&args.split, *name, Verify::Hashes)?;
-        codec.require_fields_of(&set)?;
+    let open = |name: &SplitName| TrajectorySet::open(&args.split, *name, Verify::Sizes);
+    let sets = args.on.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let inputs = sets.iter().flat_map(TrajectorySet::input_files).collect();
+    let mut verifier = Verifier::start(inputs, None)?;
+    let go_on = || signals.go_on(|| "run the same command again to go on".into());
+    for set in &sets {
+        codec.require_fields_of(set)?;
         let layout = Layout {
             frames: set.shape().frames,
             tokens: codec.tokens(),
@@ -142,11 +148,11 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
             dim: codec.dim(),
             shard_samples: args.shard as usize,
         };
-        let folder = args.to.join(name.to_string());
+        let folder = args.to.join(set.name().to_string());
         let mut progress = Progress::new("trajectories", set.len() as u64);
         let (shard_of, mut shard) = (|first: usize| first / args.shard as usize, None);
-        let made = write_latents(&folder, &codec.key(&set), layout, &set, 1, |batch| {
-            signals.go_on(|| "run the same command again to go on".into())?;
+        let made = write_latents(&folder, &codec.key(set), layout, set, 1, |batch| {
+            go_on()?;
             progress.set(batch.first as u64 + 1);
             let next = Some(shard_of(batch.first));
             if shard.is_some() && shard != next {
@@ -154,6 +160,11 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
             }
             shard = next;
             work.progress(before + batch.first as u64 + 1, None)?;
+            let done = batch.first + 1;
+            if done.is_multiple_of(layout.shard_samples) || done == set.len() {
+                // The shard is published next: only if its inputs are what the manifest recorded.
+                verifier.finish(go_on)?;
+            }
             Ok(codec.encode(batch.values)?.read::<f32>().to_vec())
         })?;
         before += set.len() as u64;
@@ -171,6 +182,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
             "shards_made": made.made,
         }))?;
     }
+    verifier.finish(go_on)?;
     out.finish()?;
     Ok(Exit::Done)
 }

@@ -56,7 +56,7 @@ struct Args {
     /// Where to compute: auto (a GPU where there is one, else the CPU), cpu, cuda, cuda:N, emu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Wanted,
-    /// Check configuration, data, space and memory; report all faults; train nothing
+    /// Check configuration, content of all input files, space and memory; report every problem; train nothing
     #[arg(long, conflicts_with = "dry_run")]
     check: bool,
     /// Measure a few updates and tell memory, time and cost of the run; train nothing
@@ -88,8 +88,9 @@ const MANUAL: &str = "\
 FILES
   RUN/config.yaml  The resolved configuration, complete.
   RUN/env.json     Versions, host and job, one entry a start.
-  RUN/log.jsonl    A record a line: start, update, validation, checkpoint, saved, spike, warning,
-                   stop.
+  RUN/log.jsonl    A record a line: start, inputs, update, validation, checkpoint, saved, spike,
+                   warning, refused, stop.
+  RUN/inputs.json  Hashes of the input files verified so far, with inode, size, mtime and ctime.
   RUN/status.json  State, update, best validation, cost.
   RUN/ckpt         Checkpoints step-N, and the links latest and best; see ckpt(1).
   RUN/lease        Who works on the run, attempt-N.json; its time is that of the last sign of life.
@@ -112,6 +113,15 @@ STARTING AGAIN
   directory or another configuration.
   An older process that comes back after it was taken over writes nothing more and ends with 75. When
   another version, processor or device goes on, a warning says that bits may differ.
+
+INPUT FILES
+  Every file that a run reads (split manifest, data files, stats.json, latent index and shards) must have the
+  BLAKE3 that its manifest or index recorded. One thread hashes them while training begins. Before each
+  validation and checkpoint, and before the run finishes, rank 0 waits for that thread and compares the
+  inode, size, mtime and ctime of every file; a file for which one of them changed is hashed again. Files
+  that RUN/inputs.json vouches for are not read again by later starts. A file with another content stops the
+  run before anything that depends on it is saved: status 65, or 78 when the run already has a checkpoint.
+  --check reads and hashes everything. longhaul-recovery(7) says what this does not detect.
 
 DEVICES
   auto takes the first GPU it may see, and the CPU where there is none, and says which and why. cuda is
@@ -153,14 +163,14 @@ EXIT STATUS
   1   Diverged: loss or gradient not finite too often, or one spike after another. Or no progress in
       several starts.
   2   The command line is wrong.
-  65  The data, or a checkpoint, is bad.
+  65  An input file is not what its manifest or index recorded, or a checkpoint is bad.
   66  The data is missing.
   73  The run directory cannot be written; also when saves keep failing because it became read-only.
   74  Reading or writing failed, or too many saves in a row did (checkpoint.failed_saves). Or the run
       directory was moved, removed or replaced during the run.
   75  Stopped with a checkpoint, or another process has the run; run the same command again, elsewhere
       if it blames the machine.
-  78  The configuration is wrong, or not that of the checkpoint.
+  78  The configuration is wrong, or configuration or data are not those of the checkpoint.
 
 EXAMPLES
   A data set and a codec for it:

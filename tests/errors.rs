@@ -52,6 +52,9 @@ const NAN: &str = "printf '\\000\\000\\300\\177' |
 /// Makes most of its numbers NaN.
 const ALL_NAN: &str = "head -c 19k /dev/zero | tr '\\000' '\\377' |
     dd of=$file bs=1k seek=11 conv=notrunc status=none";
+/// Changes a bit of a number in the middle of the file: size and shape stay.
+const FLIP: &str = "b=$(($(stat -c %s $file) / 2)); c=$(od -An -tu1 -j$b -N1 $file)
+    printf \"\\\\$(printf %03o $((c ^ 1)))\" | dd of=$file bs=1 seek=$b conv=notrunc status=none";
 /// Changes a byte in the middle of a checkpoint's weights.
 const CHANGED: &str = "printf x |
     dd of=run/ckpt/step-00000004/model.safetensors bs=1 seek=5000 conv=notrunc status=none";
@@ -98,11 +101,20 @@ const CASES: &[Case] = &[
         &["none.json", "train split is empty"]),
     case("a NaN, checked", NAN, "ds-prep check raw/*", 65, 1, &[FILE, "NaN", "1 faults"]),
     case("a NaN, measured", NAN, "ds-prep stats split.json", 65, 1, &[FILE]),
-    case("a NaN, trained on: the update is skipped and counted", NAN, LONG, 0, 4,
-        &["skipped: loss NaN", "finished at update 72"]),
-    case("nothing but NaN, trained on", ALL_NAN,
+    case("a NaN written after the split, trained on", NAN, LONG, 65, 10,
+        &[FILE, "the content has changed", "split.json"]),
+    case("nothing but NaN, trained on: the data are to blame, not the optimizer", ALL_NAN,
         "train-stage codec -c codec.yaml -o training.updates=72 -o training.batch_size=32 --run new",
-        1, 10, &["update 8 skipped", "diverged: loss or gradient not finite in 8 updates in a row"]),
+        65, 10, &[FILE, "the content has changed", "split.json"]),
+    case("a changed number, trained on", FLIP, NEW, 65, 2, &[FILE, "the content has changed"]),
+    case("a changed number, found by --check", FLIP,
+        "train-stage codec -c codec.yaml --run new --check", 65, 1, &[FILE, "split.json"]),
+    case("a changed number, evaluated", FLIP,
+        "evaluate --codec run --split split.json --steps 2 -o result", 65, 2, &[FILE, "split.json"]),
+    case("a changed number, encoded", FLIP,
+        "latent-cache make --codec run --split split.json -o latents", 65, 1, &[FILE, "split.json"]),
+    case("edited statistics", "sed -i '0,/\"std\": /s//\"std\": 1/' stats.json", NEW, 65, 1,
+        &["stats.json: seal", "ds-prep stats"]),
     case("a missing split manifest", "rm split.json", NEW, 66, 1, &["split.json", "No such file"]),
     case("a split manifest that is none", "echo '{}' > split.json", NEW, 65, 1, &["split.json"]),
     case("missing statistics", "rm stats.json", NEW, 66, 1, &["stats.json", "No such file"]),
@@ -155,6 +167,30 @@ const CASES: &[Case] = &[
         "$make_latents; printf x | dd of=latents/train/shard-00000.safetensors bs=1 seek=2000 \
          conv=notrunc status=none", "latent-cache verify latents/train latents/validation", 65, 1,
         &["shard-00000.safetensors"]),
+    case("a shard changed, trained on",
+        "$make_latents; printf x | dd of=latents/train/shard-00000.safetensors bs=1 seek=2000 \
+         conv=notrunc status=none", OPERATOR, 65, 2,
+        &["shard-00000.safetensors: the content has changed", "latent-cache make"]),
+    case("edited latent statistics",
+        "$make_latents; sed -i '0,/\"std\": /s//\"std\": 1/' latents/train/index.json", OPERATOR,
+        65, 1, &["latents/train/index.json: seal", "latent-cache make"]),
+    case("latents for training in place of those for validation", "$make_latents",
+        "train-stage operator -c operator.yaml -o data.validation=latents/train --run new", 78, 1,
+        &["data.validation: latents/train contains latents of the train split"]),
+    case("latents exchanged, found by --check",
+        "$make_latents; mv latents/train x; mv latents/validation latents/train;
+        mv x latents/validation", "train-stage operator -c operator.yaml --run new --check", 78, 1,
+        &["data.train: latents/train contains latents of the validation split"]),
+    case("validation on trajectories that another source is trained on",
+        "ds-prep split raw/* --seed 2 -o b.json; ds-prep stats b.json -o b.stats.json",
+        "train-stage codec -c codec.yaml -o 'data.others=[{split: b.json, stats: b.stats.json}]' \
+         --run new", 78, 1, &["data.others[0].split", "both contain trajectory"]),
+    case("latents of trajectories that another source is trained on",
+        "$make_latents; ds-prep split raw/* --seed 2 -o b.json
+        latent-cache make --codec run --split b.json -o b",
+        "train-stage operator -c operator.yaml \
+         -o 'data.others=[{train: b/train, validation: b/validation}]' --run new", 78, 1,
+        &["data.others[0]", "both contain trajectory"]),
     case("rollouts longer than the trajectories", "$make_latents",
         "train-stage operator -c operator.yaml -o loss.validation_steps=9 --run new", 78, 1,
         &["9 steps of 1 frames do not fit into the 9 frames of latents/validation"]),

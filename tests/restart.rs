@@ -1,5 +1,7 @@
 //! The same command given again: what it finds, what it does, with which exit status.
 
+#[path = "restart/changed_inputs.rs"]
+mod changed_inputs;
 mod common;
 #[path = "restart/tampered.rs"]
 mod tampered;

@@ -33,7 +33,7 @@ fn tensors_by_relative_change_and_fields_by_name() {
     let field = |name: &str| rows.iter().find(|row| row["field"] == name).cloned();
     assert_eq!(
         field("seed").map(|row| (row["a"].clone(), row["b"].clone())),
-        Some((json!(17), json!(18)))
+        Some((json!("17"), json!("18")))
     );
     assert!(field("created").unwrap()["circumstance"].as_bool().unwrap());
     assert!(field("update").is_none());
@@ -57,7 +57,7 @@ fn tensors_by_relative_change_and_fields_by_name() {
     );
 
     let seen = ckpt(&["diff"], &[&run, &path]);
-    assert!(seen.stdout.contains("seed: 17 -> 18\n"), "{}", seen.stdout);
+    assert!(seen.stdout.contains("seed: \"17\" -> \"18\"\n"), "{}", seen.stdout);
     assert!(seen.stdout.contains("config: null -> "), "{}", seen.stdout);
 }
 

@@ -1,6 +1,7 @@
 //! A small run of `train-stage` that tests stop, kill and start again.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -243,6 +244,15 @@ impl Run {
     pub fn wait_for_update(&mut self, run: &Path, update: u64) {
         wait_until(|| newest_update(run) >= update || !self.is_alive());
     }
+}
+
+/// Flips a bit at `place` of the way through a file; a second time restores it.
+pub fn flip(path: &Path, place: f64, bit: usize) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let at = (file.metadata().unwrap().len() as f64 * place) as u64;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1 << bit], at).unwrap();
 }
 
 /// Waits for something that must come: five minutes, so that a machine under load is none that hangs.

@@ -164,3 +164,34 @@ fn what_ranks_cannot_share_is_told_once() {
     let update = starts.iter().find(|r| r["kind"] == "update").unwrap();
     assert!(update["communication"].is_f64() && update["waited"].is_f64(), "{update}");
 }
+
+/// Rank 0 verifies for all: they stop together, before a checkpoint, and say why once.
+#[test]
+fn data_changed_under_ranks_stop_all_of_them() {
+    if !can_start() {
+        return;
+    }
+    let folder = prepare(&[]);
+    let (folder, data) = (folder.path(), folder.path().join("data/1D_Burgers_Sols_Nu0.01.hdf5"));
+    let run = folder.join("run");
+    let long = ["-o", "training.updates=100000000", "-o", "checkpoint.keep_last=1"];
+    let mut job = start(folder, 2, "run", &long);
+    wait_until(|| records(&run).iter().any(|r| r["kind"] == "saved") || !job.is_alive());
+    run::flip(&data, 0.5, 0);
+    // While they run, and when they start again.
+    for _ in 0..2 {
+        let (status, talk) = job.end();
+        assert_eq!(status, Some(78), "{talk}");
+        assert_eq!(talk.matches("the content has changed").count(), 1, "{talk}");
+        job = start(folder, 2, "run", &long);
+    }
+    assert_eq!(job.end().0, Some(78));
+    run::flip(&data, 0.5, 0);
+    let before = newest_update(&run);
+    let mut job = start(folder, 2, "run", &long);
+    job.wait_for_update(&run, before + 20);
+    assert!(send(processes(folder, "run")[0], "TERM"));
+    let (status, talk) = job.end();
+    assert_eq!(status, Some(75), "{talk}");
+    run::is_sound(folder, "run");
+}

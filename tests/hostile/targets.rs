@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use data::latents::LatentStore;
+use data::seal;
 use data::split::{Split, SplitName};
 use data::split_set::{TrajectorySet, Verify};
 use data::stats::Stats;
@@ -216,9 +217,10 @@ fn data_set(folder: &Path, chaos: &mut Chaos) {
         }
     });
     let stats = document(&folder.join("stats.json"));
-    let text = chaos.json(&stats).to_string();
-    let split = stats["split"].as_str().unwrap();
-    with(&folder.join("fuzzed"), text.as_bytes(), |path| drop(Stats::load(path, split)));
+    let text = seal::sealed(&chaos.json(&stats).to_string());
+    let set = TrajectorySet::open(&folder.join("split.json"), SplitName::Train, Verify::Sizes);
+    let set = set.unwrap();
+    with(&folder.join("fuzzed"), text.as_bytes(), |path| drop(Stats::load(path, &set)));
 }
 
 fn latents(folder: &Path, chaos: &mut Chaos) {
@@ -232,12 +234,16 @@ fn latents(folder: &Path, chaos: &mut Chaos) {
     };
     let (index, shard) = (store.join("index.json"), store.join("shard-00000.safetensors"));
     if chaos.below(2) == 0 {
-        return with(&index, chaos.json(&document(&index)).to_string().as_bytes(), look);
+        return with(
+            &index,
+            seal::sealed(&chaos.json(&document(&index)).to_string()).as_bytes(),
+            look,
+        );
     }
     let bytes = new_header(chaos, &fs::read(&shard).unwrap());
     let mut fields = document(&index);
     fields["shards"][0]["bytes"] = bytes.len().into();
-    with(&index, fields.to_string().as_bytes(), |_| with(&shard, &bytes, look));
+    with(&index, seal::sealed(&fields.to_string()).as_bytes(), |_| with(&shard, &bytes, look));
 }
 
 fn times(_: &Path, chaos: &mut Chaos) {

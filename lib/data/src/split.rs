@@ -116,6 +116,7 @@ pub struct Split {
     /// Version of the format, 1.
     pub version: u32,
     /// Seed of the choice.
+    #[serde(with = "unix::decimal")]
     pub seed: u64,
     /// What was divided.
     pub by: By,

@@ -3,7 +3,9 @@
 use crate::check::Kind;
 use crate::check::manifest::{Violation, against_file, error};
 use crate::field::{Field, Shape};
+use crate::inputs::InputFile;
 use crate::parameter::Parameter;
+use crate::provenance::Provenance;
 use crate::split::{Split, SplitName};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -34,6 +36,7 @@ pub struct Entry<'a> {
 /// cheap.
 #[derive(Debug)]
 pub struct TrajectorySet {
+    manifest: PathBuf,
     name: SplitName,
     shape: Shape,
     channels: Vec<String>,
@@ -91,7 +94,17 @@ impl TrajectorySet {
         }
         let file_hashes = split.files.iter().map(|source| source.blake3.clone()).collect();
         let (shape, channels, inputs) = (split.shape(name), split.channel_names, split.inputs);
-        Ok(Self { name, shape, channels, inputs, manifest_hash, file_hashes, files, entries })
+        Ok(Self {
+            manifest: manifest.into(),
+            name,
+            shape,
+            channels,
+            inputs,
+            manifest_hash,
+            file_hashes,
+            files,
+            entries,
+        })
     }
 
     /// See [`Field::read_often`].
@@ -137,6 +150,36 @@ impl TrajectorySet {
     /// BLAKE3 of every file of the manifest, in its order.
     pub fn file_hashes(&self) -> &[String] {
         &self.file_hashes
+    }
+
+    /// The files that this set reads: the manifest, and the data files of the split with the hashes that the
+    /// manifest recorded.
+    pub fn input_files(&self) -> Vec<InputFile> {
+        let open =
+            self.files.iter().zip(&self.file_hashes).filter(|(file, _)| file.field.is_some());
+        let data = open.map(|(file, blake3)| InputFile {
+            path: file.path.clone(),
+            blake3: blake3.clone(),
+            recorded_in: self.manifest.display().to_string(),
+            remedy: "restore the file, or run `ds-prep split` and `ds-prep stats` again",
+        });
+        let manifest = InputFile::read_at_start(&self.manifest, &self.manifest_hash);
+        std::iter::once(manifest).chain(data).collect()
+    }
+
+    /// The trajectories by the content of their files, in the order of the manifest.
+    pub fn provenance(&self) -> Vec<Provenance> {
+        let mut all: Vec<(usize, Vec<usize>)> = Vec::new();
+        for &(file, sample) in &self.entries {
+            match all.last_mut() {
+                Some((last, samples)) if *last == file => samples.push(sample),
+                _ => all.push((file, vec![sample])),
+            }
+        }
+        let hash = |file: usize| self.file_hashes[file].clone();
+        let named =
+            all.into_iter().map(|(file, samples)| Provenance { blake3: hash(file), samples });
+        named.collect()
     }
 
     /// Time from one frame to the next.

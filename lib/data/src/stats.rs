@@ -6,6 +6,7 @@
 
 use crate::moments::{Moments, moments_of};
 use crate::parameter::Parameter;
+use crate::seal;
 use crate::split::SplitName;
 use crate::split_set::TrajectorySet;
 use rayon::prelude::*;
@@ -60,6 +61,8 @@ pub struct Stats {
     pub version: u32,
     /// BLAKE3 of the split manifest they were made from.
     pub split: String,
+    /// BLAKE3 of the data files of the manifest, in its order.
+    pub files: Vec<String>,
     /// Trajectories of the training split.
     pub trajectories: usize,
     /// Over everything.
@@ -81,7 +84,7 @@ const MAX_BYTES: u64 = 64 << 20;
 impl Stats {
     /// Reads the whole training split.
     ///
-    /// Errors: 65 when it is empty or holds numbers that are not finite.
+    /// Errors: 65 when it is empty, has numbers that are not finite, or has a constant channel.
     pub fn of(set: &TrajectorySet) -> Result<Self> {
         if set.name() != SplitName::Train || set.is_empty() {
             return Err(Error::data(format!(
@@ -111,10 +114,11 @@ impl Stats {
         }
         let mut overall = Moments::default();
         of_channel.iter().for_each(|channel| overall.merge(channel));
-        Ok(Self {
+        let stats = Self {
             format: FORMAT.into(),
             version: VERSION,
             split: set.manifest_hash().into(),
+            files: set.file_hashes().to_vec(),
             trajectories: set.len(),
             overall: overall.statistics(),
             channels: of_channel.iter().map(Moments::statistics).collect(),
@@ -126,27 +130,66 @@ impl Stats {
                     statistics: moments.statistics(),
                 })
                 .collect(),
-        })
+        };
+        stats.require_consistent(set)?;
+        Ok(stats)
     }
 
-    /// Reads statistics and compares them with the manifest in use, given by its BLAKE3.
+    /// Reads the statistics of a training split; the second value is the BLAKE3 of the file.
     ///
-    /// Errors: 66 when the file cannot be read, 65 when it is none or belongs to another manifest.
-    pub fn load(path: &Path, manifest_hash: &str) -> Result<Self> {
+    /// Errors: 66 when the file cannot be read; 65 when it was edited or damaged, belongs to another
+    /// manifest or other data files, or has counts or deviations that cannot be those of the split.
+    pub fn load(path: &Path, train: &TrajectorySet) -> Result<(Self, String)> {
         let bytes = small::read(path, MAX_BYTES)?;
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
         let stats: Self = serde_json::from_slice(&bytes)
-            .map_err(|cause| bad(format!("no statistics: {cause}")))?;
+            .map_err(|cause| bad(format!("not a statistics file: {cause}")))?;
         if stats.format != FORMAT || stats.version != VERSION {
             return Err(bad(format!("format `{}` version {}", stats.format, stats.version)));
         }
-        if stats.split != manifest_hash {
+        seal::require(path, &bytes, "ds-prep stats")?;
+        if stats.split != train.manifest_hash() || stats.files != train.file_hashes() {
             return Err(bad(format!(
-                "made from split {}, in use is {manifest_hash}; run `ds-prep stats` again",
-                stats.split
+                "made from split {}, in use is {}; run `ds-prep stats` again",
+                stats.split,
+                train.manifest_hash()
             )));
         }
-        Ok(stats)
+        stats.require_consistent(train).map_err(|error| error.context(path.display()))?;
+        Ok((stats, blake3::hash(&bytes).to_hex().to_string()))
+    }
+
+    /// Errors (65), with the key: counts that are not those of the split, and deviations by which nothing can be
+    /// normalised.
+    fn require_consistent(&self, train: &TrajectorySet) -> Result<()> {
+        let shape = train.shape();
+        let in_channel = (shape.trajectory_len() / shape.channels * train.len()) as u64;
+        let in_all = in_channel * shape.channels as u64;
+        let equal = |key: &str, found: u64, expected: u64| match found == expected {
+            true => Ok(()),
+            false => Err(Error::data(format!(
+                "{key} is {found}, the training split has {expected}; run `ds-prep stats` again"
+            ))),
+        };
+        equal("trajectories", self.trajectories as u64, train.len() as u64)?;
+        equal("the number of channels", self.channels.len() as u64, shape.channels as u64)?;
+        equal("overall.count", self.overall.count, in_all)?;
+        self.overall.require_finite("overall")?;
+        for (i, channel) in self.channels.iter().enumerate() {
+            equal(&format!("channels[{i}].count"), channel.count, in_channel)?;
+            channel.require_finite(&format!("channels[{i}]"))?;
+            if channel.std == 0.0 {
+                let name = self.channel_names.get(i).map_or("", String::as_str);
+                return Err(Error::data(format!(
+                    "channels[{i}].std (channel {name}) is 0: the channel is constant in the training split and \
+                     cannot be normalised; leave it out of the data, or split so that it varies"
+                )));
+            }
+        }
+        let counts = self.regimes.iter().map(|regime| regime.statistics.count);
+        equal("the sum of regimes[..].count", counts.sum(), in_all)?;
+        let mut regimes = self.regimes.iter().enumerate();
+        regimes.try_for_each(|(i, r)| r.statistics.require_finite(&format!("regimes[{i}]")))
     }
 
     /// One record for everything, each channel and each regime.
@@ -166,11 +209,9 @@ impl Stats {
         publish_bytes(path, self.text()?.as_bytes())
     }
 
-    /// The statistics as they are in a file.
+    /// The statistics as they are in a file, sealed.
     pub fn text(&self) -> Result<String> {
-        let mut text = serde_json::to_string_pretty(self).map_err(Error::bug)?;
-        text.push('\n');
-        Ok(text)
+        Ok(seal::sealed(&serde_json::to_string_pretty(self).map_err(Error::bug)?))
     }
 }
 
@@ -178,6 +219,17 @@ impl Statistics {
     /// Statistics of some numbers; `None` when there are none.
     pub fn of(values: &[f32]) -> Option<Self> {
         (!values.is_empty()).then(|| Moments::of(values.iter().copied()).statistics())
+    }
+
+    /// Errors (65), with the key: a number that is not finite, or a negative deviation.
+    fn require_finite(&self, key: &str) -> Result<()> {
+        let Self { mean, std, min, max, rms, .. } = *self;
+        let named = [("mean", mean), ("std", std), ("min", min), ("max", max), ("rms", rms)];
+        match named.into_iter().find(|(_, value)| !value.is_finite()) {
+            Some((name, value)) => Err(Error::data(format!("{key}.{name} is {value}, not finite"))),
+            None if std < 0.0 => Err(Error::data(format!("{key}.std is {std}, below 0"))),
+            None => Ok(()),
+        }
     }
 }
 

@@ -4,7 +4,6 @@
 use crate::params::Params;
 use crate::stages::Constants;
 use serde::Serialize;
-use tensor::Tensor;
 use unix::{Error, Result};
 
 /// BLAKE3 of a model: its configuration, and name, shape and every bit of its parameters.
@@ -28,20 +27,6 @@ pub fn hash_of_constants(constants: &Constants) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// A hash as a constant of a checkpoint, which holds tensors only: the codes of its characters.
-pub fn constant(name: &str, hash: &str) -> (String, Tensor) {
-    let codes: Vec<f32> = hash.bytes().map(f32::from).collect();
-    (name.into(), Tensor::of(&codes, &[codes.len()]))
-}
-
-/// What [`constant`] gave. Errors: 65 when there is none.
-pub fn from_constants(name: &str, constants: &Constants) -> Result<String> {
-    match constants.iter().find(|(n, _)| n == name) {
-        Some((_, codes)) => Ok(codes.to_f64().iter().map(|c| char::from(*c as u8)).collect()),
-        None => Err(Error::data(format!("the checkpoint has no constant {name}"))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,13 +48,5 @@ mod tests {
         let mut other = Builder::new(0);
         other.param("w", &[3, 2], Init::Constant(1.0));
         assert_ne!(base, hash("a", &other.finish()));
-    }
-
-    #[test]
-    fn a_hash_survives_as_a_tensor() {
-        let hash = blake3::hash(b"x").to_hex().to_string();
-        let constants = vec![constant("codec", &hash)];
-        assert_eq!(from_constants("codec", &constants).unwrap(), hash);
-        assert_eq!(from_constants("other", &constants).unwrap_err().exit, unix::Exit::Data);
     }
 }

@@ -66,6 +66,10 @@ impl RunDir {
     pub fn submitting(&self) -> PathBuf {
         self.root.join("submit.lease")
     }
+    /// Hashes of the input files that were verified, with their metadata.
+    pub fn inputs(&self) -> PathBuf {
+        self.root.join("inputs.json")
+    }
     /// The checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.root.join("ckpt")

@@ -1,5 +1,8 @@
 //! The index of a latent store, `index.json`.
 
+use crate::inputs::InputFile;
+use crate::provenance::Provenance;
+use crate::seal;
 use crate::split::SplitName;
 use crate::split_set::TrajectorySet;
 use serde::{Deserialize, Serialize};
@@ -96,6 +99,8 @@ pub(super) struct Index {
     pub parameter: String,
     /// Time from one frame to the next.
     pub frame_interval: f64,
+    /// The trajectories that were encoded, in order.
+    pub trajectories: Vec<Provenance>,
     /// Shards that are done, by number.
     pub shards: Vec<Option<ShardEntry>>,
     /// Of each channel; there when all shards are.
@@ -125,6 +130,7 @@ impl Index {
             samples: set.len(),
             parameter: set.entry(0).parameter.name.clone(),
             frame_interval: set.frame_interval(),
+            trajectories: set.provenance(),
             shards: vec![None; set.len().div_ceil(layout.shard_samples)],
             channels: Vec::new(),
         }
@@ -134,8 +140,10 @@ impl Index {
         folder.join("index.json")
     }
 
-    /// Errors: 66 when it cannot be read, 65 when it is none or contradicts itself.
-    pub fn load(folder: &Path) -> Result<Self> {
+    /// The second value is the BLAKE3 of the file.
+    ///
+    /// Errors: 66 when it cannot be read; 65 when it was edited or damaged, or contradicts itself.
+    pub fn load(folder: &Path) -> Result<(Self, String)> {
         let path = Self::path(folder);
         let bytes = small::read(&path, MAX_BYTES)?;
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
@@ -155,13 +163,26 @@ impl Index {
         {
             return Err(bad("its sizes contradict each other".into()));
         }
-        Ok(index)
+        seal::require(&path, &bytes, "latent-cache make")?;
+        Ok((index, blake3::hash(&bytes).to_hex().to_string()))
     }
 
     pub fn save(&self, folder: &Path) -> Result<()> {
-        let mut text = serde_json::to_string_pretty(self).map_err(Error::bug)?;
-        text.push('\n');
+        let text = seal::sealed(&serde_json::to_string_pretty(self).map_err(Error::bug)?);
         publish_bytes(&Self::path(folder), text.as_bytes())
+    }
+
+    /// The shards that are done, with their hashes.
+    pub fn shard_files(&self, folder: &Path) -> Vec<InputFile> {
+        let done =
+            self.shards.iter().enumerate().filter_map(|(i, entry)| Some((i, entry.as_ref()?)));
+        let file = |(number, entry): (usize, &ShardEntry)| InputFile {
+            path: folder.join(shard_name(number)),
+            blake3: entry.blake3.clone(),
+            recorded_in: Self::path(folder).display().to_string(),
+            remedy: "run `latent-cache make` again, it replaces damaged shards",
+        };
+        done.map(file).collect()
     }
 
     /// The trajectories of a shard.

@@ -2,7 +2,9 @@
 
 use super::index::{ChannelStatistics, Index, Key, Layout};
 use super::shard::Shard;
+use crate::inputs::{InputFile, verify_all};
 use crate::parameter::Parameter;
+use crate::provenance::Provenance;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::{Error, Result};
@@ -12,6 +14,7 @@ use unix::{Error, Result};
 pub struct LatentStore {
     folder: PathBuf,
     index: Index,
+    index_hash: String,
     shards: Vec<Shard>,
 }
 
@@ -21,7 +24,7 @@ impl LatentStore {
     /// Errors: 66 when it is not there, 65 when it is unfinished, damaged in size or shape, or of
     /// another codec or data. Contents are compared by [`verify`](Self::verify).
     pub fn open(folder: &Path, key: Option<&Key>) -> Result<Self> {
-        let index = Index::load(folder)?;
+        let (index, index_hash) = Index::load(folder)?;
         if let Some(key) = key {
             index.require(key, folder)?;
         }
@@ -34,7 +37,7 @@ impl LatentStore {
         if index.channels.len() != index.layout.dim {
             return Err(unfinished(folder, &index));
         }
-        Ok(Self { folder: folder.to_path_buf(), index, shards })
+        Ok(Self { folder: folder.to_path_buf(), index, index_hash, shards })
     }
 
     /// Where it is.
@@ -60,6 +63,23 @@ impl LatentStore {
     /// What it was made from.
     pub fn key(&self) -> &Key {
         &self.index.key
+    }
+
+    /// BLAKE3 of the index, and so of all that the store holds.
+    pub fn hash(&self) -> &str {
+        &self.index_hash
+    }
+
+    /// The trajectories that were encoded, by the content of their files.
+    pub fn provenance(&self) -> &[Provenance] {
+        &self.index.trajectories
+    }
+
+    /// The files that the store reads: the index and the shards with the hashes that it recorded.
+    pub fn input_files(&self) -> Vec<InputFile> {
+        let mut files = self.index.shard_files(&self.folder);
+        files.push(InputFile::read_at_start(&Index::path(&self.folder), &self.index_hash));
+        files
     }
 
     /// Mean and standard deviation of each channel.
@@ -94,16 +114,9 @@ impl LatentStore {
         self.index.frame_interval
     }
 
-    /// Compares every shard with its hash; the error names all that are damaged.
+    /// Reads every shard and compares it with its hash; the error (65) names all that are damaged.
     pub fn verify(&self) -> Result<()> {
-        let entries = self.index.shards.iter().flatten();
-        let faults: Vec<Error> = self
-            .shards
-            .iter()
-            .zip(entries)
-            .filter_map(|(shard, entry)| shard.verify(entry).err())
-            .collect();
-        Error::all(&faults)
+        Error::all(&verify_all(&self.input_files()))
     }
 }
 

@@ -8,7 +8,7 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use std::fs::File;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use unix::{Error, Result, small};
 
 /// Alignment of the latents: a cache line, and the widest vector registers.
@@ -52,7 +52,6 @@ pub(super) fn moments(latents: &[f32], dim: usize) -> Vec<[f64; 2]> {
 /// A shard mapped into memory.
 #[derive(Debug)]
 pub(super) struct Shard {
-    path: PathBuf,
     map: Mmap,
     latents: Range<usize>,
     pub parameters: Vec<f64>,
@@ -98,21 +97,12 @@ impl Shard {
         }
         let parameters = map[parameters].chunks_exact(8);
         let parameters = parameters.map(|b| f64::from_le_bytes(std::array::from_fn(|i| b[i])));
-        Ok(Self { path, parameters: parameters.collect(), latents, map })
+        Ok(Self { parameters: parameters.collect(), latents, map })
     }
 
     /// All latents, [samples, frames, tokens, dim].
     pub fn latents(&self) -> &[f32] {
         bytemuck::cast_slice(&self.map[self.latents.clone()])
-    }
-
-    /// Compares the content with the index.
-    pub fn verify(&self, entry: &ShardEntry) -> Result<()> {
-        let found = blake3::Hasher::new().update(&self.map).finalize().to_hex();
-        if found.as_str() == entry.blake3 {
-            return Ok(());
-        }
-        Err(damaged(&self.path, "its content is not what was written".into()))
     }
 }
 

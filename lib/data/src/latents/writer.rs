@@ -88,9 +88,13 @@ fn begin(folder: &Path, key: &Key, layout: Layout, set: &TrajectorySet) -> Resul
     let samples = set.len();
     create_folder(folder)?;
     if Index::path(folder).exists() {
-        match Index::load(folder).and_then(|index| index.require(key, folder).map(|()| index)) {
-            Ok(index) if (index.layout, index.samples) == (layout, samples) => return Ok(index),
-            Ok(index) => unix::note!(
+        match Index::load(folder)
+            .and_then(|(index, hash)| index.require(key, folder).map(|()| (index, hash)))
+        {
+            Ok((index, _)) if (index.layout, index.samples) == (layout, samples) => {
+                return Ok(index);
+            }
+            Ok((index, _)) => unix::note!(
                 "{}: made for {} trajectories of {:?}, now {samples} of {layout:?}: made again",
                 folder.display(),
                 index.samples,

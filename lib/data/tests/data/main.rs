@@ -10,6 +10,7 @@ mod generation;
 mod golden;
 mod groups;
 mod imports;
+mod inputs;
 mod latents;
 mod layouts;
 mod leaks;

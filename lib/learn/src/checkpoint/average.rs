@@ -148,7 +148,7 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
         };
         loaded.tensors("constants").map(|all| all.into_iter().map(of).collect::<Vec<_>>())
     };
-    if constants(base) != constants(other) {
+    if constants(base) != constants(other) || base.manifest.hashes != other.manifest.hashes {
         faults.push("other constants: it was trained on other data or latents".into());
     }
     if faults.is_empty() {

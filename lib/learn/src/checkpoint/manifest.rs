@@ -4,6 +4,7 @@
 //! checkpoint is found: in a file by the manifest, in the manifest by itself. That line stays as it
 //! is in all versions of the format.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -41,11 +42,14 @@ pub struct Manifest {
     /// Ranks that wrote it.
     pub world: u64,
     /// Seed of the run.
+    #[serde(with = "unix::decimal")]
     pub seed: u64,
     /// Hash of the configuration.
     pub config_hash: String,
     /// Hash of the data.
     pub data_hash: String,
+    /// Hashes that a user of the model must compare, by name: `latent.codec` of an operator.
+    pub hashes: BTreeMap<String, String>,
     /// Results of the last validation by name.
     pub metrics: Value,
     /// Where training stands.
@@ -195,6 +199,7 @@ mod tests {
             seed: u64::MAX,
             config_hash: "c".into(),
             data_hash: "d".into(),
+            hashes: [("latent.codec".to_string(), "e".to_string())].into(),
             metrics: json!({"a": 0.1 + 0.2, "b": null}),
             progress: json!({"seconds": 1e-300, "unknown": [1]}),
             config: json!({"text": "\"digest\": \"\n}\n", "unicode": "ν"}),
@@ -213,6 +218,7 @@ mod tests {
         assert_eq!(Manifest::decode(&text).unwrap(), manifest());
         let json: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(json["update"], 1200);
+        assert_eq!(json["seed"], "18446744073709551615", "no number: f64 would round it");
         assert_eq!(manifest().metric("a"), Some(0.1 + 0.2));
         assert_eq!(manifest().metric("b"), None);
     }

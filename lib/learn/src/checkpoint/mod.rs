@@ -93,6 +93,8 @@ pub struct State {
     pub config_hash: String,
     /// Hash of the data.
     pub data_hash: String,
+    /// Hashes that a user of the model must compare, by name.
+    pub hashes: BTreeMap<String, String>,
     /// What forbids to write it, should another process have taken the run over.
     pub fence: Option<Fence>,
     /// What must hold before it gets its name.
@@ -112,6 +114,7 @@ impl State {
             config: manifest.config.clone(),
             config_hash: manifest.config_hash.clone(),
             data_hash: manifest.data_hash.clone(),
+            hashes: manifest.hashes.clone(),
             ..Self::default()
         }
     }

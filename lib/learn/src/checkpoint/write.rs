@@ -177,6 +177,7 @@ fn fill(
         seed: state.seed,
         config_hash: state.config_hash.clone(),
         data_hash: state.data_hash.clone(),
+        hashes: state.hashes.clone(),
         metrics: state.metrics.clone(),
         progress: state.progress.clone(),
         config: state.config.clone(),

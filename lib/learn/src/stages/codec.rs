@@ -14,6 +14,7 @@ use crate::models::{Codec, CodecModel, Patches};
 use crate::normalisation::Normalisation;
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
+use data::inputs::InputFile;
 use data::split_set::TrajectorySet;
 use data::stats::Stats;
 use schemars::JsonSchema;
@@ -95,6 +96,7 @@ pub struct CodecStage {
     train: Sources<TrajectorySet>,
     validation: Sources<TrajectorySet>,
     augmentation: Philox,
+    input_files: Vec<InputFile>,
 }
 
 /// Normalised fields, patch by patch, and the weight of each.
@@ -183,6 +185,7 @@ impl Stage for CodecStage {
             train: sources,
             validation: Sources::new(fields.validation, frames),
             augmentation: Philox::new(config.seed, Purpose::Augmentation),
+            input_files: fields.input_files,
         };
         Ok((stage, builder.finish()))
     }
@@ -193,6 +196,10 @@ impl Stage for CodecStage {
 
     fn data_hash(&self) -> String {
         joined(self.train.iter().map(TrajectorySet::manifest_hash))
+    }
+
+    fn input_files(&self) -> Vec<InputFile> {
+        self.input_files.clone()
     }
 
     fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<FieldBatch> {

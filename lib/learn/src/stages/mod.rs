@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::metrics::Regimes;
 use crate::params::Params;
 use crate::pass::Pass;
+use data::inputs::InputFile;
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
 use schemars::JsonSchema;
@@ -26,6 +27,9 @@ pub type Metrics = BTreeMap<String, f64>;
 
 /// Tensors that belong to a model and are not trained: normalisation, above all.
 pub type Constants = Vec<(String, Tensor)>;
+
+/// Hashes that belong to a model, by name: of the codec whose latents it reads.
+pub type Hashes = BTreeMap<String, String>;
 
 /// One kind of training. The loop knows nothing else of what it trains.
 pub trait Stage: Sized + Send + Sync + 'static {
@@ -56,8 +60,12 @@ pub trait Stage: Sized + Send + Sync + 'static {
         self.sources().iter().map(|(samples, _)| samples).sum()
     }
 
-    /// Hash of everything that is learned from: a run may only go on with the same.
+    /// Hash of everything that is learned from, by the hashes that [`Stage::input_files`] are verified against: a
+    /// run only resumes with the same data.
     fn data_hash(&self) -> String;
+
+    /// The files that training and validation read, each once.
+    fn input_files(&self) -> Vec<InputFile>;
 
     /// The batch of these samples of a pass, of which the first has place `first` among those of all
     /// ranks: a function of its arguments alone.
@@ -74,6 +82,11 @@ pub trait Stage: Sized + Send + Sync + 'static {
 
     /// What a user of the model needs beside its parameters.
     fn constants(&self) -> Constants;
+
+    /// Hashes that a user of the model must compare; they go into the manifest of a checkpoint.
+    fn hashes(&self) -> Hashes {
+        Hashes::new()
+    }
 }
 
 /// What one forward pass needs: made on the host, used on a device.

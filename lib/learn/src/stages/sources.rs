@@ -1,6 +1,8 @@
 //! Several data sets that a stage reads as one, each in its proportion.
 
 use crate::config::Faults;
+use data::inputs::InputFile;
+use data::provenance::{Provenance, shared};
 use data::split::SplitName;
 use data::split_set::TrajectorySet;
 use data::stats::Stats;
@@ -100,19 +102,29 @@ pub(super) struct Fields {
     pub validation: Vec<(TrajectorySet, f64)>,
     /// The statistics of each.
     pub stats: Vec<(Stats, f64)>,
+    /// Every file that they are read from.
+    pub input_files: Vec<InputFile>,
 }
 
 impl Fields {
     /// Opens them all. Errors: 66, 65 for what is missing or bad; 65 for one whose fields are not like the
-    /// first's.
+    /// first's; 78 when a trajectory is in the training split of one and the validation split of another.
     pub fn open(split: &Path, stats: &Path, weight: f64, others: &[FieldSource]) -> Result<Self> {
         let first = FieldSource { split: split.into(), stats: stats.into(), weight };
-        let mut all = Self { train: Vec::new(), validation: Vec::new(), stats: Vec::new() };
+        let mut all = Self {
+            train: Vec::new(),
+            validation: Vec::new(),
+            stats: Vec::new(),
+            input_files: Vec::new(),
+        };
         for source in std::iter::once(&first).chain(others) {
             let weight = source.weight;
             let train = open_split(&source.split, SplitName::Train)?;
             let validation = open_split(&source.split, SplitName::Validation)?;
-            let stats = Stats::load(&source.stats, train.manifest_hash())?;
+            let (stats, stats_hash) = Stats::load(&source.stats, &train)?;
+            all.input_files.extend(train.input_files());
+            all.input_files.extend(validation.input_files());
+            all.input_files.push(InputFile::read_at_start(&source.stats, &stats_hash));
             if let Some((first, _)) = all.train.first() {
                 let kind = |set: &TrajectorySet| {
                     (set.shape().grid.clone(), set.channels().to_vec(), set.inputs())
@@ -132,8 +144,41 @@ impl Fields {
             all.validation.push((validation, weight));
             all.stats.push((stats, weight));
         }
+        let trajectories = |sets: &[(TrajectorySet, f64)]| -> Vec<(String, Vec<Provenance>)> {
+            let named = |(i, (set, _)): (usize, &(TrajectorySet, f64))| {
+                (format!("{} of {}", set.name(), source_key(i, "split")), set.provenance())
+            };
+            sets.iter().enumerate().map(named).collect()
+        };
+        refuse_overlap(&trajectories(&all.train), &trajectories(&all.validation))?;
         Ok(all)
     }
+}
+
+/// The configuration key of a source: those after the first are in `data.others`.
+pub(super) fn source_key(source: usize, key: &str) -> String {
+    match source {
+        0 => format!("data.{key}"),
+        n => format!("data.others[{}].{key}", n - 1),
+    }
+}
+
+/// Errors (78): training and validation data, by name, have a trajectory in common.
+pub(super) fn refuse_overlap(
+    train: &[(String, Vec<Provenance>)],
+    validation: &[(String, Vec<Provenance>)],
+) -> Result<()> {
+    for (trained, ours) in train {
+        for (validated, theirs) in validation {
+            if let Some((file, sample)) = shared(ours, theirs) {
+                return Err(Error::config(format!(
+                    "{trained} and {validated} both contain trajectory {sample} of the data file with BLAKE3 \
+                     {file}: a model must not be validated on what it is trained on; split all data at once"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What a run was trained on, by the hashes of all it read.

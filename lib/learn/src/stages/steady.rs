@@ -12,6 +12,7 @@ use crate::models::{Patches, Steady, SteadyModel};
 use crate::normalisation::Normalisation;
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
+use data::inputs::InputFile;
 use data::parameter::Parameter;
 use data::split_set::TrajectorySet;
 use data::stats::Stats;
@@ -131,6 +132,7 @@ pub struct SteadyStage {
     train: Sources<TrajectorySet>,
     validation: Sources<TrajectorySet>,
     augmentation: Philox,
+    input_files: Vec<InputFile>,
 }
 
 /// Inputs and solutions, normalised and patch by patch, conditions and weights.
@@ -243,6 +245,7 @@ impl Stage for SteadyStage {
             validation: Sources::new(fields.validation, count),
             train: sources,
             augmentation: Philox::new(config.seed, Purpose::Augmentation),
+            input_files: fields.input_files,
         };
         Ok((stage, builder.finish()))
     }
@@ -253,6 +256,10 @@ impl Stage for SteadyStage {
 
     fn data_hash(&self) -> String {
         joined(self.train.iter().map(TrajectorySet::manifest_hash))
+    }
+
+    fn input_files(&self) -> Vec<InputFile> {
+        self.input_files.clone()
     }
 
     fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<SteadyBatch> {

@@ -34,6 +34,8 @@ pub enum Cause {
     Unsaved,
     /// A machine errs.
     Machine,
+    /// An input file changed; the exit status.
+    Changed(u8),
 }
 
 /// A wish to stop.

@@ -28,6 +28,8 @@ pub(super) type Place = (u64, u64);
 struct Attempt {
     /// Where it resumed; none for a start that was refused.
     from: Option<Place>,
+    /// Its input files were not what was recorded, which says nothing about the run.
+    refused: bool,
     anew: bool,
     passed_over: u64,
     /// The last update that it completed.
@@ -60,6 +62,7 @@ struct Attempts(BTreeMap<u64, Attempt>);
 impl Attempts {
     fn note(&mut self, record: &Record) {
         let attempt = self.0.entry(record.attempt).or_default();
+        attempt.refused |= record.kind == "refused";
         attempt.anew |= record.anew;
         attempt.passed_over = record.passed_over.unwrap_or(attempt.passed_over);
         let place = (attempt.passed_over, record.update.unwrap_or(0));
@@ -72,7 +75,7 @@ impl Attempts {
     fn without_progress(&self, now: Place) -> u64 {
         let (mut place, mut furthest, mut in_vain) = (None, (0, 0), 0);
         for attempt in self.0.values() {
-            let Some(from) = attempt.from else { continue };
+            let Some(from) = attempt.from.filter(|_| !attempt.refused) else { continue };
             if attempt.anew || place != Some(from) {
                 (place, furthest, in_vain) = (Some(from), from, 0);
             }

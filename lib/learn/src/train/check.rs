@@ -2,8 +2,11 @@
 //! checked when it was loaded.)
 
 use super::dry_run::{self, Estimate};
+use super::inputs::not_of_checkpoint;
+use crate::checkpoint;
 use crate::config::Config;
 use crate::stages::{ConfigOf, Stage};
+use data::inputs::verify_all;
 use std::path::Path;
 use tensor::Device;
 use unix::space::{ensure_space, human_bytes};
@@ -19,11 +22,14 @@ pub struct Report {
 
 /// Checks a run.
 pub fn check<S: Stage>(config: &ConfigOf<S>, device: Device, run: &Path) -> Report {
-    let mut faults = Vec::new();
+    let mut faults = bad_inputs::<S>(config, run);
     let estimate = match dry_run::measure::<S>(config, device, 1) {
         Ok(estimate) => Some(estimate),
         Err(error) => {
-            faults.push(error);
+            // Data that cannot be opened were reported above.
+            if faults.is_empty() {
+                faults.push(error);
+            }
             None
         }
     };
@@ -51,6 +57,27 @@ pub fn check<S: Stage>(config: &ConfigOf<S>, device: Device, run: &Path) -> Repo
         }
     }
     Report { faults, estimate }
+}
+
+/// Reads and hashes every input file, and compares the data with that of the run's newest checkpoint. When the
+/// data cannot be opened, that is the only error.
+fn bad_inputs<S: Stage>(config: &ConfigOf<S>, run: &Path) -> Vec<Error> {
+    let newest = checkpoint::list(&run.join("ckpt")).ok().and_then(|mut entries| entries.pop());
+    let manifest = newest.as_ref().and_then(|entry| entry.manifest());
+    let errors = match S::open(config) {
+        Err(error) => vec![error],
+        Ok((stage, _)) => {
+            let other = manifest.filter(|manifest| manifest.data_hash != stage.data_hash());
+            let other = other.map(|manifest| {
+                Error::data(format!("hash {}, was {}", stage.data_hash(), manifest.data_hash))
+            });
+            verify_all(&stage.input_files()).into_iter().chain(other).collect()
+        }
+    };
+    match manifest {
+        Some(_) => errors.into_iter().map(|error| not_of_checkpoint(run, error)).collect(),
+        None => errors,
+    }
 }
 
 /// Checkpoints that may lie on the disk at once, the one being written included.

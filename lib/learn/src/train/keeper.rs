@@ -7,6 +7,7 @@ use super::save_failures::SaveFailures;
 use crate::checkpoint::{Done, KeepRules, Saved, Saver, State};
 use crate::config::OnSpike;
 use crate::stages::Stage;
+use data::inputs::{InputFile, Verifier};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +21,9 @@ use unix::{Error, Result};
 /// The files of a run and its time, in the hands of the first rank.
 pub(super) struct Keeper {
     pub saver: Saver,
-    budget: Budget,
+    /// Verifies the input files concurrently with training.
+    pub verifier: Verifier,
+    pub budget: Budget,
     /// What a checkpoint holds beside tensors and progress.
     frame: State,
     longest_save: Duration,
@@ -40,7 +43,9 @@ impl Keeper {
         lease: Lease,
         budget: Budget,
         frame: State,
+        inputs: Vec<InputFile>,
     ) -> Result<Self> {
+        let verifier = Verifier::start(inputs, Some(run.inputs()))?;
         let rules = &job.config.checkpoint;
         let keep = KeepRules {
             last: rules.keep_last,
@@ -58,7 +63,7 @@ impl Keeper {
             .with_log(run.log());
         let failures = SaveFailures::new(rules.failed_saves, Instant::now());
         let (longest_save, checkpoints) = (Duration::ZERO, run.checkpoints());
-        Ok(Self { saver, budget, frame, longest_save, failures, checkpoints, lease })
+        Ok(Self { saver, verifier, budget, frame, longest_save, failures, checkpoints, lease })
     }
 
     /// Whether this process still is the one writer of the run. Errors: 75 when it is not.

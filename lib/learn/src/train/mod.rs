@@ -13,6 +13,7 @@ mod compiled;
 mod dry_run;
 mod exchange;
 mod failed;
+mod inputs;
 mod job;
 mod keeper;
 mod learner;
@@ -70,6 +71,10 @@ enum End {
     Machine(String),
     /// Checkpoints cannot be saved any more.
     Unsaved(String),
+    /// An input file is not what was recorded.
+    Refused(Exit, String),
+    /// It must stop before its input files are verified.
+    Unverified,
 }
 
 /// Runs a stage to its end or to where it must stop. Exit 0 when finished, 75 when stopped with a
@@ -84,7 +89,8 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
         Start::Leave(exit) => return Ok(exit),
         Start::Go(both) => *both,
     };
-    let end = run(job, &mut session, &mut reporter).and_then(|end| trusted(job, &session, end));
+    let end = run(job, &mut session, &mut reporter)
+        .and_then(|end| trusted(job, &mut session, &mut reporter, end));
     let end = match end {
         Ok(end) => end,
         // Another process has the run, or another run its path: nothing more is written there.
@@ -108,14 +114,24 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
     Ok(told.first().map_or(own, |number| opening::exit_of(*number)))
 }
 
-/// How the run ends when it is about to save: no checkpoint is made of what ranks do not have in common.
-fn trusted<S: Stage>(job: &Job<S>, session: &Session<S>, end: End) -> Result<End> {
-    match end {
-        End::Finished(_) | End::Stopped(_) => {
-            Ok(session.ranks_differ(job)?.map_or(end, End::Machine))
-        }
-        other => Ok(other),
+/// How the run ends after all: no checkpoint is written when parameters differ between ranks or an input file
+/// changed, and a changed file may also be why a run diverged.
+fn trusted<S: Stage>(
+    job: &Job<S>,
+    session: &mut Session<S>,
+    reporter: &mut Reporter,
+    end: End,
+) -> Result<End> {
+    let (saves, stopping) = match &end {
+        End::Finished(_) => (true, false),
+        End::Stopped(_) if !session.is_saved() => (true, true),
+        End::Failed(_) => (false, false),
+        _ => return Ok(end),
+    };
+    if saves && let Some(why) = session.ranks_differ(job)? {
+        return Ok(End::Machine(why));
     }
+    Ok(session.verify_inputs(job, reporter, stopping)?.unwrap_or(end))
 }
 
 /// Saves and says how the run ended.
@@ -166,6 +182,19 @@ fn conclude<S: Stage>(
             }
             // A save that was still in flight succeeded.
             reporter.stopped(&session.progress, &why);
+            Ok(Exit::Again)
+        }
+        End::Refused(exit, why) => {
+            end_save(job, session, reporter)?;
+            reporter.refused(&session.progress, &why);
+            Ok(exit)
+        }
+        End::Unverified => {
+            end_save(job, session, reporter)?;
+            let why = "stopped before all input files were verified; no checkpoint was written, and the next \
+                       attempt verifies those that are left";
+            reporter.say(why);
+            reporter.stopped(&session.progress, why);
             Ok(Exit::Again)
         }
         End::Failed(why) => {
@@ -254,6 +283,7 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
                 Cause::Asked => End::Stopped(why),
                 Cause::Unsaved => End::Unsaved(why),
                 Cause::Machine => End::Machine(why),
+                Cause::Changed(exit) => End::Refused(opening::exit_of(exit), why),
             });
         }
         if let Some((rank, mismatch)) = mismatch {
@@ -264,7 +294,10 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
             if let Some(why) = session.tell_hash(job, reporter)? {
                 return Ok(End::Machine(why));
             }
-            save = judge(job, session, reporter, asked)?;
+            match judge(job, session, reporter, asked)? {
+                Ok(due) => save = due,
+                Err(end) => return Ok(end),
+            }
         }
         session.note_update(started.elapsed());
         if save {
@@ -273,20 +306,31 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
     }
 }
 
-/// What is due after an update whose outcome is known: a validation. Whether a save is, too.
+/// Validates where that is due after an update; whether a checkpoint is due as well, or how the run ends
+/// because of its input files.
 fn judge<S: Stage>(
     job: &Job<S>,
     session: &mut Session<S>,
     reporter: &mut Reporter,
     asked: bool,
-) -> Result<bool> {
+) -> Result<Result<bool, End>> {
     let (training, rules) = (&job.config.training, &job.config.checkpoint);
     let done = session.progress.update;
-    let mut best = false;
-    if done.is_multiple_of(training.validate_every) || done == training.updates {
-        best = session.validate(job, reporter)?;
+    let started = Instant::now();
+    let is_due = done.is_multiple_of(training.validate_every) || done == training.updates;
+    let metrics = is_due.then(|| session.measure(job)).transpose()?;
+    let took = started.elapsed();
+    let saves = done.is_multiple_of(rules.every) || asked;
+    if (is_due || saves)
+        && let Some(end) = session.verify_inputs(job, reporter, false)?
+    {
+        return Ok(Err(end));
     }
-    Ok((done.is_multiple_of(rules.every) || best || asked) && done < training.updates)
+    let best = match metrics {
+        Some(metrics) => session.record_validation(metrics, took, reporter)?,
+        None => false,
+    };
+    Ok(Ok((saves || best) && done < training.updates))
 }
 
 /// Ends a run on a machine that errs.

@@ -2,6 +2,7 @@
 
 use super::comparison::Comparison;
 use super::compiled::Compiled;
+use super::inputs::not_of_checkpoint;
 use super::job::{Job, identity};
 use super::keeper::Keeper;
 use super::learner::Learner;
@@ -136,7 +137,10 @@ fn begin<S: Stage>(
     {
         return Ok(over(&progress));
     }
-    let opened = Opened::<S>::new(job)?;
+    let opened = Opened::<S>::new(job).map_err(|error| match &found {
+        Some(_) => not_of_checkpoint(&job.run, error),
+        None => error,
+    })?;
     let facts = machine::facts(job.device);
     let (mut progress, mut accepted) = (Progress::default(), Vec::new());
     if let Some(found) = &found {
@@ -178,10 +182,11 @@ fn begin<S: Stage>(
         config: job.resolved.clone(),
         config_hash: crate::config::hash(&identity(&job.resolved)),
         data_hash: opened.stage.data_hash(),
+        hashes: opened.stage.hashes(),
         fence: Some(lease.fence().clone()),
         ..State::default()
     };
-    let keeper = Keeper::new::<S>(job, run, lease, budget, frame)?;
+    let keeper = Keeper::new::<S>(job, run, lease, budget, frame, opened.stage.input_files())?;
     let is_ours =
         |found: &&Loaded| accepted.is_empty() && found.path().parent() == Some(&*run.checkpoints());
     let stands_at = found.as_ref().filter(is_ours).map(|_| progress.update);

@@ -10,6 +10,7 @@ use super::watch::Spike;
 use crate::checkpoint::{Done, Saved};
 use crate::config::Training;
 use crate::stages::{Metrics, Stage};
+use data::inputs::Summary;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use unix::budget::Budget;
@@ -35,6 +36,7 @@ pub(super) struct Reporter {
     updates: u64,
     began: Instant,
     first_update_seen: bool,
+    inputs_recorded: bool,
     total: Total,
 }
 
@@ -119,6 +121,7 @@ impl Reporter {
             updates: training.updates,
             began: Instant::now(),
             first_update_seen: false,
+            inputs_recorded: false,
             total: Total::default(),
         })
     }
@@ -138,6 +141,7 @@ impl Reporter {
             updates: training.updates,
             began: Instant::now(),
             first_update_seen: false,
+            inputs_recorded: false,
             total: Total::default(),
         }
     }
@@ -213,6 +217,14 @@ impl Reporter {
         }
         self.stand(State::Running, progress, None);
         Ok(())
+    }
+
+    /// All input files are verified; recorded once.
+    pub fn inputs(&mut self, progress: &Progress, summary: Summary) {
+        if !self.inputs_recorded {
+            self.inputs_recorded = true;
+            self.record("inputs", &with("update", progress.update, &summary));
+        }
     }
 
     /// A hash of all parameters.
@@ -360,6 +372,15 @@ impl Reporter {
             "stopped at update {} of {}: {reason}; run the same command again to go on",
             progress.update, self.updates
         ));
+    }
+
+    /// Failed because an input file is not what was recorded; such attempts do not count as ones without progress.
+    pub fn refused(&mut self, progress: &Progress, reason: &str) {
+        self.record("refused", &json!({"update": progress.update}));
+        self.failed(progress, reason);
+        if self.log.is_some() {
+            unix::diagnostics::say(reason);
+        }
     }
 
     /// Failed in a way that another start would repeat.

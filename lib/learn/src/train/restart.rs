@@ -165,6 +165,12 @@ pub(super) fn changes<S: Stage>(
         if *was != is {
             changes.push(format!("data: hash was {was}, now {is}"));
         }
+        for (name, is) in stage.hashes() {
+            let was = found.manifest.hashes.get(&name).map_or("missing", String::as_str);
+            if was != is {
+                changes.push(format!("data: {name} was {was}, now {is}"));
+            }
+        }
         let saved = found.tensors("constants").unwrap_or_default();
         changes.extend(other_constants(&saved, &stage.constants(), found)?);
     }

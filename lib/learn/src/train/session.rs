@@ -14,7 +14,7 @@ use super::reporter::Reporter;
 use super::under_way::UnderWay;
 use super::validation::validate;
 use crate::checkpoint::{Condition, Saved};
-use crate::stages::Stage;
+use crate::stages::{Metrics, Stage};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -80,7 +80,12 @@ impl<S: Stage> Session<S> {
         let time = keeper.and_then(|keeper| keeper.out_of_time(self.longest_update));
         let signal = self.signals.stop_requested().map(|name| format!("signal {name}"));
         let asked = signal.or(time).or_else(|| self.over_budget(job, reporter));
-        let stop = machine.or(unsaved.map(stop(Cause::Unsaved))).or(asked.map(stop(Cause::Asked)));
+        let changed = self.changed_input(job, reporter);
+        let stop = changed
+            .map(|(exit, why)| Stop { cause: Cause::Changed(exit), why })
+            .or(machine)
+            .or(unsaved.map(stop(Cause::Unsaved)))
+            .or(asked.map(stop(Cause::Asked)));
         agree(job.ranks, Wish { stop, save: self.signals.take_checkpoint_request() })
     }
 
@@ -102,16 +107,24 @@ impl<S: Stage> Session<S> {
         self.longest_update = self.longest_update.max(took);
     }
 
-    /// Validates; whether the result is the best so far.
-    pub fn validate(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<bool> {
-        let started = Instant::now();
+    /// Metrics of the validation split.
+    pub fn measure(&self, job: &Job<S>) -> Result<Metrics> {
         let samples = job.config.training.validation_samples;
-        let metrics = validate(&*self.stage, self.learner.judged(), samples, job.ranks)?;
+        validate(&*self.stage, self.learner.judged(), samples, job.ranks)
+    }
+
+    /// Records the metrics of a validation; whether they are the best so far.
+    pub fn record_validation(
+        &mut self,
+        metrics: Metrics,
+        took: Duration,
+        reporter: &mut Reporter,
+    ) -> Result<bool> {
         let value = metrics.get(S::METRIC).copied().unwrap_or(f64::NAN);
         let best = self.progress.judge(S::METRIC, value);
         let results = serde_json::to_value(&metrics).map_err(Error::bug)?;
         self.validated = (self.progress.update, results);
-        reporter.validation(&self.progress, &metrics, best, started.elapsed())?;
+        reporter.validation(&self.progress, &metrics, best, took)?;
         Ok(best)
     }
 
@@ -213,9 +226,14 @@ impl<S: Stage> Session<S> {
         keeper.finish(reporter)
     }
 
+    /// Whether the run has a checkpoint of this very state: no update was made since the start.
+    pub fn is_saved(&self) -> bool {
+        self.stands_at == Some(self.progress.update)
+    }
+
     /// Saves what is and waits until that is on the disk; nothing is done where it is there already.
     pub fn save_and_wait(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<()> {
-        if self.stands_at != Some(self.progress.update) || self.progress.finished {
+        if !self.is_saved() || self.progress.finished {
             let started = Instant::now();
             let files = self.files(job)?;
             if let Some(saved) = self.save(job, files, None, reporter)? {

@@ -1,12 +1,11 @@
 //! A trained latent operator: from state to state, and along a rollout.
 
 use super::{Origin, Parts, TrainedCodec, Weights};
-use crate::identity;
 use crate::latents::{Condition, LatentScale};
 use crate::models::{Operator, OperatorModel};
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
-use crate::stages::Constants;
+use crate::stages::Hashes;
 use crate::stages::operator::{LatentData, OperatorStage};
 use data::parameter::Parameter;
 use std::path::Path;
@@ -43,7 +42,7 @@ impl TrainedOperator {
         let (model, data): (OperatorModel, LatentData) =
             (parts.section("model")?, parts.section("data")?);
         let constants = &parts.constants;
-        require_codec(constants, codec)?;
+        require_codec(&parts.hashes, codec)?;
         let scale = LatentScale::from_constants(constants)?;
         if scale.dim() != codec.dim() {
             return Err(Error::data(format!(
@@ -138,12 +137,15 @@ impl TrainedOperator {
 }
 
 /// Refuses a codec other than the one whose latents the operator was trained on.
-fn require_codec(constants: &Constants, codec: &TrainedCodec) -> Result<()> {
+fn require_codec(hashes: &Hashes, codec: &TrainedCodec) -> Result<()> {
     let given =
         [("codec", codec.hash().to_string()), ("normalisation", codec.normalisation_hash())];
     for (what, given) in given {
-        let own = identity::from_constants(&format!("latent.{what}"), constants)?;
-        if own != given {
+        let name = format!("latent.{what}");
+        let Some(own) = hashes.get(&name) else {
+            return Err(Error::data(format!("the manifest of the checkpoint has no hash {name}")));
+        };
+        if *own != given {
             return Err(Error::data(format!(
                 "the operator was trained on latents of another {what} ({own}) than that of {} \
                  ({given}); give the codec that latent-cache used, or train the operator on latents of \

@@ -2,7 +2,7 @@
 
 use super::Weights;
 use crate::checkpoint::{self, Loaded};
-use crate::stages::{Constants, Stage};
+use crate::stages::{Constants, Hashes, Stage};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -48,6 +48,8 @@ pub struct Parts {
     pub weights: Vec<(String, Tensor)>,
     /// Tensors that were not trained.
     pub constants: Constants,
+    /// Hashes by name.
+    pub hashes: Hashes,
 }
 
 impl Parts {
@@ -77,6 +79,7 @@ impl Parts {
             weights: average.map_or_else(|| need("model"), Ok)?,
             constants: need("constants")?,
             config: found.manifest.config.clone(),
+            hashes: found.manifest.hashes.clone(),
             origin: Origin {
                 checkpoint: file,
                 update: found.manifest.update,

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use data::inputs::InputFile;
 use data::parameter::Parameter;
 use learn::config::Config;
 use learn::metrics::Regimes;
@@ -117,6 +118,10 @@ impl Stage for Mean {
 
     fn data_hash(&self) -> String {
         "mean".into()
+    }
+
+    fn input_files(&self) -> Vec<InputFile> {
+        Vec::new()
     }
 
     fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Tensor> {

@@ -16,7 +16,7 @@ pub use publisher::{Publisher, Written};
 pub use temporary::TEMPORARY_PREFIX;
 
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Read};
 use std::path::Path;
 
 use crate::disk::{DiskFile, RealDisk};
@@ -75,9 +75,24 @@ pub fn create_folder(path: &Path) -> Result<()> {
 
 /// BLAKE3 of a regular file's content, in hexadecimal.
 pub fn hash_file(path: &Path) -> Result<String> {
+    hash_file_while(path, &|| true)
+}
+
+/// As [`hash_file`]; when `go_on`, which is asked after every MiB, returns false, the hash is that of what was
+/// read so far. Tells the kernel not to keep the pages, which other processes may need more.
+pub fn hash_file_while(path: &Path, go_on: &dyn Fn() -> bool) -> Result<String> {
     small::require_file(path)?;
     let mut file = File::open(path).map_err(|cause| Error::open(path, cause))?;
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::NoReuse); // only a hint
     let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(&mut file).map_err(|cause| Error::io(path, cause))?;
+    let mut block = vec![0; 1 << 20];
+    while go_on() {
+        match file.read(&mut block) {
+            Ok(0) => break,
+            Ok(count) => _ = hasher.update(&block[..count]),
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(Error::io(path, cause)),
+        }
+    }
     Ok(hasher.finalize().to_hex().to_string())
 }

@@ -14,13 +14,13 @@ mod stores;
 pub use config::{LatentData, LatentSource, OperatorConfig, OperatorLoss};
 
 use super::sources::{Sources, joined};
-use super::{Batch, ConfigOf, Constants, Stage};
-use crate::identity;
+use super::{Batch, ConfigOf, Constants, Hashes, Stage};
 use crate::latents::{Condition, LatentScale};
 use crate::metrics::Regimes;
 use crate::models::{Operator, OperatorModel};
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
+use data::inputs::InputFile;
 use data::latents::LatentStore;
 use tensor::ops::relative_error::RelativeError;
 use tensor::ops::spectral_energy::SpectralEnergy;
@@ -159,9 +159,13 @@ impl Stage for OperatorStage {
     }
 
     fn data_hash(&self) -> String {
-        let hash = |store: &LatentStore| blake3::hash(format!("{:?}", store.key()).as_bytes());
-        let hashes: Vec<_> = self.train.iter().map(|store| hash(store).to_hex()).collect();
-        joined(hashes.iter().map(|hash| hash.as_str()))
+        // An index has the hashes of its shards.
+        joined(self.train.iter().chain(self.validation.iter()).map(LatentStore::hash))
+    }
+
+    fn input_files(&self) -> Vec<InputFile> {
+        let stores = self.train.iter().chain(self.validation.iter());
+        stores.flat_map(LatentStore::input_files).collect()
     }
 
     fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<RolloutBatch> {
@@ -302,9 +306,12 @@ impl Stage for OperatorStage {
     fn constants(&self) -> Constants {
         let mut constants = self.scale.constants();
         constants.extend(self.condition.constants());
-        let key = self.train.first().key();
-        constants.push(identity::constant("latent.codec", &key.codec));
-        constants.push(identity::constant("latent.normalisation", &key.normalisation));
         constants
+    }
+
+    fn hashes(&self) -> Hashes {
+        let key = self.train.first().key();
+        let named = [("latent.codec", &key.codec), ("latent.normalisation", &key.normalisation)];
+        named.map(|(name, hash)| (name.to_string(), hash.clone())).into()
     }
 }

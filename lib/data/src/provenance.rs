@@ -1,0 +1,46 @@
+//! Which trajectories a data set was made from, whatever their files are called: to refuse training and
+//! validation data that overlap.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+
+/// Trajectories of one data file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// BLAKE3 of the file.
+    pub blake3: String,
+    /// Numbers of the trajectories in it.
+    pub samples: Vec<usize>,
+}
+
+/// A trajectory that is in both sets: the BLAKE3 of its file, and its number there.
+pub fn shared<'a>(ours: &'a [Provenance], theirs: &[Provenance]) -> Option<(&'a str, usize)> {
+    let mut known: HashMap<&str, HashSet<usize>> = HashMap::new();
+    for Provenance { blake3, samples } in theirs {
+        known.entry(blake3).or_default().extend(samples);
+    }
+    ours.iter().find_map(|Provenance { blake3, samples }| {
+        let known = known.get(blake3.as_str())?;
+        let sample = samples.iter().find(|sample| known.contains(sample))?;
+        Some((blake3.as_str(), *sample))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trajectory_is_its_file_and_its_number() {
+        let of = |parts: &[(&str, &[usize])]| -> Vec<Provenance> {
+            let part = |(blake3, samples): &(&str, &[usize])| Provenance {
+                blake3: blake3.to_string(),
+                samples: samples.to_vec(),
+            };
+            parts.iter().map(part).collect()
+        };
+        let train = of(&[("a", &[0, 2]), ("b", &[1])]);
+        assert_eq!(shared(&train, &of(&[("a", &[1]), ("b", &[0, 2])])), None);
+        assert_eq!(shared(&train, &of(&[("c", &[1]), ("b", &[0]), ("b", &[1])])), Some(("b", 1)));
+    }
+}

@@ -1,0 +1,130 @@
+//! Verification of the input files on rank 0, for all ranks.
+//!
+//! Hashing runs concurrently with the updates. Nothing that depends on the data is kept before they are known to
+//! be what their manifests recorded: a validation, a checkpoint and the end of a run wait for the verifier
+//! and have it compare the metadata of every file once more.
+
+use super::End;
+use super::job::Job;
+use super::keeper::Keeper;
+use super::reporter::Reporter;
+use super::session::Session;
+use crate::stages::Stage;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+use unix::{Error, Exit, Result};
+
+/// How long a run that was told to stop waits for its inputs to be verified before it stops without a
+/// checkpoint: schedulers kill 30 s after the signal.
+const WHEN_STOPPING: Duration = Duration::from_secs(10);
+/// How long the other ranks wait for rank 0, which may have to read a whole data set.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// What rank 0 knows of the input files.
+#[derive(Serialize, Deserialize)]
+enum Verdict {
+    Verified,
+    /// A file is not what was recorded: the exit status, and why.
+    Changed(u8, String),
+    /// The run has to stop before all files are verified.
+    Unfinished,
+}
+
+impl<S: Stage> Session<S> {
+    /// Why the run must stop, where the background thread has found a changed file by now. Rank 0 only.
+    pub fn changed_input(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Option<(u8, String)> {
+        let keeper = self.keeper.as_mut()?;
+        match keeper.verifier.poll() {
+            Ok(finished) => {
+                if finished {
+                    reporter.inputs(&self.progress, keeper.verifier.summary());
+                }
+                None
+            }
+            Err(error) => Some(refusal(job, self.began_at.is_some(), error)),
+        }
+    }
+
+    /// Waits until all inputs are verified; how the run must end when they are not what was recorded, or when it
+    /// has to stop first. `stopping`: whether it is about to stop anyway.
+    pub fn verify_inputs(
+        &mut self,
+        job: &Job<S>,
+        reporter: &mut Reporter,
+        stopping: bool,
+    ) -> Result<Option<End>> {
+        let own = {
+            let _busy = job.ranks.busy(PATIENCE);
+            self.verdict(job, reporter, stopping)
+        };
+        let verdict = match job.ranks.size() {
+            1 => own,
+            _ => {
+                let told = job.ranks.broadcast(serde_json::to_vec(&own).map_err(Error::bug)?)?;
+                serde_json::from_slice(&told).map_err(Error::bug)?
+            }
+        };
+        Ok(match verdict {
+            Verdict::Verified => None,
+            Verdict::Changed(exit, why) => Some(End::Refused(super::opening::exit_of(exit), why)),
+            Verdict::Unfinished => Some(End::Unverified),
+        })
+    }
+
+    /// What rank 0 finds; other ranks have nothing to add.
+    fn verdict(&mut self, job: &Job<S>, reporter: &mut Reporter, stopping: bool) -> Verdict {
+        let (signals, longest) = (self.signals, self.longest_update);
+        let Some(keeper) = &mut self.keeper else { return Verdict::Verified };
+        let Keeper { verifier, budget, .. } = keeper;
+        let began = Instant::now();
+        let (mut told, mut stop_at) = (false, None);
+        let settled = verifier.settle(|| {
+            if !told && began.elapsed() > Duration::from_secs(1) {
+                told = true;
+                unix::note!("waiting until the input files are verified");
+            }
+            let must_stop = || {
+                stopping
+                    || signals.stop_requested().is_some()
+                    || budget.must_stop(longest, WHEN_STOPPING)
+            };
+            if stop_at.is_none() && must_stop() {
+                stop_at = Some(Instant::now() + WHEN_STOPPING);
+            }
+            stop_at.is_none_or(|at| Instant::now() < at)
+        });
+        match settled {
+            Ok(true) => {
+                reporter.inputs(&self.progress, verifier.summary());
+                Verdict::Verified
+            }
+            Ok(false) => {
+                verifier.save();
+                Verdict::Unfinished
+            }
+            Err(error) => {
+                let (exit, why) = refusal(job, self.began_at.is_some(), error);
+                Verdict::Changed(exit, why)
+            }
+        }
+    }
+}
+
+/// Exit status and text for a changed input: 78 where the run has a checkpoint, whose data these are not;
+/// else that of the error.
+fn refusal<S: Stage>(job: &Job<S>, resumed: bool, error: Error) -> (u8, String) {
+    let depends = resumed || super::has_checkpoint(&job.run).unwrap_or(false);
+    let error = if depends { not_of_checkpoint(&job.run, error) } else { error };
+    (error.exit as u8, error.to_string())
+}
+
+/// Bad data (65) of a run that has a checkpoint: they are not those of the checkpoint (78).
+pub(super) fn not_of_checkpoint(run: &std::path::Path, error: Error) -> Error {
+    match error.exit {
+        Exit::Data => Error::config(format!(
+            "{}: the input data is not what its checkpoints were trained on: {error}",
+            run.display()
+        )),
+        _ => error,
+    }
+}

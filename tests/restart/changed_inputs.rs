@@ -1,0 +1,201 @@
+//! Input files that change between attempts, or while a run uses them: it stops before a checkpoint, a
+//! validation or a result depends on them, and goes on to the same bits once they are restored.
+
+use crate::common::run::*;
+use crate::common::shell;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// As [`prepare`], with two data files.
+fn prepare_two() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("codec.yaml"), CONFIG).unwrap();
+    let seen = shell(
+        folder.path(),
+        "ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 11 --seed 5 -o data
+         ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 11 --seed 6 -o other
+         ds-prep split data/*.hdf5 --seed 5 -o split.json
+         ds-prep stats split.json -o stats.json",
+    );
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    folder
+}
+
+/// The data files, in the order of the manifest.
+fn data_files(folder: &Path) -> [PathBuf; 2] {
+    ["0.01", "0.1"].map(|nu| folder.join(format!("data/1D_Burgers_Sols_Nu{nu}.hdf5")))
+}
+
+fn swap(a: &Path, b: &Path) {
+    let aside = a.with_extension("aside");
+    for (from, to) in [(a, aside.as_path()), (b, a), (&aside, b)] {
+        fs::rename(from, to).unwrap();
+    }
+}
+
+/// Changes the inputs in `folder`; a second time restores them.
+type Change = fn(&Path);
+
+const CHANGES: [(&str, Change); 4] = [
+    ("a flipped bit", |folder| flip(&data_files(folder)[1], 0.5, 0)),
+    ("two files swapped", |folder| {
+        let [a, b] = data_files(folder);
+        swap(&a, &b);
+    }),
+    ("another data set of the same shape", |folder| {
+        swap(&folder.join("data"), &folder.join("other"))
+    }),
+    ("an edited manifest", |folder| {
+        let (path, aside) = (folder.join("split.json"), folder.join("split.aside"));
+        if aside.exists() {
+            return fs::rename(aside, path).unwrap();
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        fs::copy(&path, aside).unwrap();
+        fs::write(path, text.replacen("\"seed\":", "\"seed\": ", 1)).unwrap();
+    }),
+];
+
+fn checkpoints(run: &Path) -> Vec<u64> {
+    let folder = run.join("ckpt");
+    learn::checkpoint::list(&folder)
+        .unwrap()
+        .iter()
+        .filter_map(|e| Some(e.manifest()?.update))
+        .collect()
+}
+
+#[test]
+fn inputs_changed_between_attempts_are_refused_before_a_checkpoint() {
+    let temporary = prepare_two();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let keep = ["-o", "training.updates=20", "-o", "checkpoint.keep_last=99"];
+    assert_eq!(train(folder, "run", &keep).0, Some(0));
+    let whole = manifest(&run, 20);
+    fs::remove_dir_all(run.join("ckpt/step-00000020")).unwrap();
+    let before = checkpoints(&run);
+    assert_eq!(before.last(), Some(&15));
+    for (name, change) in CHANGES {
+        change(folder);
+        let attempts = records(&run).iter().filter(|r| r["kind"] == "start").count();
+        for (run_name, expected) in [("run", 78), ("new", 65)] {
+            let (exit, said) = train(folder, run_name, &keep);
+            assert_eq!(exit, Some(expected), "{name}: {said}");
+        }
+        let (exit, said) = train(folder, "run", &[&keep[..], &["--check"]].concat());
+        assert_eq!(exit, Some(78), "{name}: {said}");
+        assert_eq!(checkpoints(&run), before, "{name}");
+        assert!(checkpoints(&folder.join("new")).is_empty(), "{name}");
+        let since =
+            records(&run).into_iter().filter(|r| r["attempt"].as_u64() > Some(attempts as u64));
+        let kept = since.filter(|r| r["kind"] == "validation" || r["kind"] == "saved").count();
+        assert_eq!(kept, 0, "{name}: a result that depends on other data");
+        assert_eq!(status(&run)["state"], "failed", "{name}");
+        change(folder);
+    }
+    assert_eq!(train(folder, "run", &keep).0, Some(0));
+    assert_eq!(manifest(&run, 20)["files"], whole["files"], "restored, with the same bits");
+}
+
+fn manifest(run: &Path, step: u64) -> serde_json::Value {
+    let path = run.join(format!("ckpt/step-{step:08}/manifest.json"));
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn inputs_changed_during_a_run_stop_it_before_its_next_checkpoint() {
+    let temporary = prepare_two();
+    let folder = temporary.path();
+    assert_eq!(train(folder, "whole", &[]).0, Some(0));
+    let whole = outcome(&folder.join("whole"));
+    let seed = seed();
+    let mut random = Random(seed);
+    for round in 0..rounds(2, 60) {
+        let (what, change) = CHANGES[round % CHANGES.len()];
+        let name = format!("run-{round}");
+        let run = folder.join(&name);
+        let mut attempt = start(folder, &name, &["-o", "checkpoint.keep_last=99"]);
+        attempt.wait_for_update(&run, 6 + random.below(200) as u64);
+        wait_until(|| records(&run).iter().any(|r| r["kind"] == "saved") || !attempt.is_alive());
+        if !attempt.stand_still() {
+            continue; // held up for so long that the run is over
+        }
+        let at = newest_update(&run);
+        change(folder);
+        attempt.signal("CONT");
+        let (exit, said) = attempt.end();
+        if exit == Some(0) {
+            assert_eq!(newest_update(&run), 400, "{what}, seed {seed}: {said}");
+            assert!(at >= 390, "{what} at update {at}, seed {seed}: {said}");
+        } else {
+            assert_eq!(exit, Some(78), "{what} at update {at}, seed {seed}: {said}");
+            // One save may have been on its way.
+            let newest = checkpoints(&run).last().copied();
+            assert!(newest < Some(at + 5), "{what} at update {at}, seed {seed}: saved {newest:?}");
+            change(folder);
+            let (exit, said) = train(folder, &name, &["-o", "checkpoint.keep_last=99"]);
+            assert_eq!(exit, Some(0), "{what}, seed {seed}: {said}");
+        }
+        assert!(outcome(&run) == whole, "{what} at update {at}, seed {seed}: other bits");
+        is_sound(folder, &name);
+    }
+}
+
+#[test]
+fn unchanged_inputs_are_not_hashed_again() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let inputs = || records(&run).into_iter().rfind(|r| r["kind"] == "inputs").unwrap();
+    wait_until(|| {
+        let _ = fs::remove_dir_all(run.join("ckpt/step-00000020"));
+        assert_eq!(train(folder, "run", &["-o", "training.updates=20"]).0, Some(0));
+        // From the moment on that the files are old enough for their timestamps to be trusted.
+        inputs()["cached"] == 3
+    });
+    let seen = inputs();
+    assert!(seen["hashed"] == 0 && seen["bytes"] == 0 && seen["files"] == 3, "{seen}");
+}
+
+#[test]
+fn a_flipped_bit_in_latents_is_refused() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let operator = "\
+data: {train: latents/train, validation: latents/validation}
+model: {core: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+loss: {validation_steps: 2}
+training: {updates: 4, batch_size: 4}
+optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
+";
+    fs::write(folder.join("operator.yaml"), operator).unwrap();
+    let seen = shell(
+        folder,
+        "train-stage codec -c codec.yaml -o training.updates=4 --run codec
+         latent-cache make --codec codec --split split.json --shard 3 -o latents",
+    );
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let files: Vec<PathBuf> = ["train", "validation"]
+        .into_iter()
+        .flat_map(|split| fs::read_dir(folder.join("latents").join(split)).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert_eq!(files.len(), 6, "two indexes, three shards and one: {files:?}");
+    let seed = seed();
+    let mut random = Random(seed);
+    for round in 0..rounds(6, 200) {
+        let file = &files[round % files.len()];
+        let (place, bit) = (random.next(), random.below(8));
+        flip(file, place, bit);
+        let train = "train-stage operator -c operator.yaml --run run";
+        let seen = shell(folder, train);
+        let told =
+            format!("{} at {place}, bit {bit}, seed {seed}: {}", file.display(), seen.stderr);
+        assert_eq!(seen.status, Some(65), "{told}");
+        let name = file.strip_prefix(folder).unwrap().to_str().unwrap();
+        assert!(seen.stderr.contains(name), "{told}");
+        assert!(checkpoints(&folder.join("run")).is_empty(), "{told}");
+        flip(file, place, bit);
+    }
+    let seen = shell(folder, "train-stage operator -c operator.yaml --run run");
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+}
