@@ -127,7 +127,8 @@ fn r03_a_read_only_disk_ends_the_run_with_73() {
     // It cannot be remounted while a file is open for writing.
     let seen = shell(
         place.path(),
-        "train-stage codec -c codec.yaml --run run -o training.updates=100000000 -o checkpoint.every=50 &
+        "timeout 300 \\
+             train-stage codec -c codec.yaml --run run -o training.updates=100000000 -o checkpoint.every=50 &
          until [ -e run/ckpt/latest ]; do kill -0 $! || exit 1; sleep 0.01; done
          until mount -o remount,ro run/ckpt 2>/dev/null; do kill -0 $! || exit 1; sleep 0.01; done
          wait $!",
