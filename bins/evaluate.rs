@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::slice::from_ref;
 
 use clap::Parser;
 use data::inputs::Verifier;
@@ -191,7 +192,7 @@ fn check(args: &Args) -> Result<Exit> {
     let (mut stride, mut needed) = (1, Vec::new());
     if let Some(file) = &args.operator_config {
         let environment = |name: &str| std::env::var(name).ok();
-        let config = config::load::<ConfigOf<OperatorStage>>(&[file.clone()], &[], &environment)?;
+        let config = config::load::<ConfigOf<OperatorStage>>(from_ref(file), &[], &environment)?;
         let config = config.config;
         let longest = |numbers: &[usize]| numbers.iter().copied().max().unwrap_or(1);
         stride = longest(&config.data.strides);

@@ -2,9 +2,11 @@
 //! tests/slurm.
 
 mod left;
+mod place;
 mod requeue;
 mod run;
 mod runs;
+mod submit;
 mod templates;
 
 use std::fs;

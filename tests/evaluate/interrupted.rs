@@ -1,0 +1,63 @@
+//! Work that is interrupted before it is done, each time.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::common::{run, shell};
+use super::world;
+
+/// Stopped before it has done anything: it waits at its first status until the signal was sent.
+fn stopped_at_once(words: &[&str]) -> (Option<i32>, String) {
+    let hold = run::Hold::new(world());
+    let mut command = Command::new("env");
+    command.arg("FAIL=status.write:1=hold").args(words).current_dir(world());
+    let mut child = run::spawn(world(), command);
+    child.wait_for_handlers();
+    child.signal("USR1");
+    child.wait_for_delivery();
+    drop(hold);
+    child.end()
+}
+
+#[test]
+fn what_a_limit_stops_each_time_fails_in_the_end() {
+    let programs = Path::new(env!("CARGO_BIN_EXE_evaluate")).parent().unwrap();
+    let program = |name: &str| programs.join(name).display().to_string();
+    let (evaluate, latent_cache) = (program("evaluate"), program("latent-cache"));
+    let evaluation = [&evaluate, "--codec", "codec", "--split", "data/split.json", "-o", "short"];
+    let latents =
+        [&latent_cache, "make", "--codec", "codec", "--split", "data/split.json", "-o", "never"];
+    for (words, folder, advice) in
+        [(&evaluation[..], "short", "--starts"), (&latents[..], "never", "--shard")]
+    {
+        for _ in 0..2 {
+            assert_eq!(stopped_at_once(words).0, Some(75));
+        }
+        let (status, talk) = stopped_at_once(words);
+        assert_eq!(status, Some(1), "{talk}");
+        assert!(talk.contains("longer time limit") && talk.contains(advice), "{talk}");
+        assert_eq!(run::status(&world().join(folder))["state"], "failed", "{talk}");
+        // Started once more, with more time, it is done.
+        let seen = shell(world(), &words.join(" "));
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    }
+}
+
+#[test]
+fn latents_that_get_further_each_time_are_killed_as_often_as_it_takes() {
+    // Each attempt stores a shard or two and dies; 16 shards in all.
+    let make = "FAIL=publish.renamed:6=kill latent-cache make --codec codec --split data/split.json \
+                --shard 1 -o killed";
+    let mut attempts = 0;
+    loop {
+        let seen = shell(world(), &format!("{make} || exit $?"));
+        attempts += 1;
+        assert!(attempts < 40, "{}", seen.stderr);
+        match seen.status {
+            Some(0) => break,
+            status => assert_eq!(status, Some(137), "{}", seen.stderr),
+        }
+    }
+    assert!(attempts > 4, "{attempts}");
+    assert_eq!(shell(world(), "latent-cache verify killed/train").status, Some(0));
+}
