@@ -25,7 +25,7 @@ test: deps
 	  LONGHAUL_REQUIRE_SLURM=$$(test "$$(id -u)" -ne 0 || echo 1) \
 	  cargo test --workspace --locked --features $(FEATURES) --no-fail-fast $(TESTS)
 
-# The long forms of the tests of reliability, about half an hour: every fault at every point, on one rank
+# The long forms of the tests of reliability, about an hour: every fault at every point, on one rank
 # and on the first of two, 500 kills and 100 of a rank of several, 200 signals, ranks that are stopped, 100
 # power cuts (as root), minutes of fuzzing, 2,000 rounds of bit flips in headers of every format under a memory
 # limit. Seeds are printed; FUZZ_SEED=N repeats one of the fuzzing.
