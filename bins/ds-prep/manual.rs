@@ -81,7 +81,7 @@ FILES
   with FOLDER/index.json, of each shard counts, shape, BLAKE3 and statistics. ls, show, check and split take
   the index in the place of its shards. A file for each regime is made where trajectories have parameters
   of their own (groups, or a list nu [n]). --parameter adds parameters of any name, which the attribute
-  parameters of the new file lists in lower case; a value that contradicts the file is an error unless
+  longhaul_parameters of the new file lists in lower case; a value that contradicts the file is an error unless
   --override is given. Attributes of the source's root and dataset are kept, those of its groups in
   trajectory_attributes, a JSON list, or in groups again with --to-layout groups; safetensors keeps them as
   metadata. The attribute import is JSON: what was asked for and, under previous, how the source was

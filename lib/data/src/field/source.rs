@@ -131,9 +131,9 @@ pub(super) fn parameter(source: &dyn Source, places: &[String]) -> Result<Option
     Ok(parameter_at(source, &all)?.or_else(|| parameter_of_name(source)))
 }
 
-/// The parameters that the first of `places` tells which tells any: by its attribute `parameters`, which our
-/// imports write and which has any names, by attributes with a name of [`NAMES`](crate::parameter::NAMES), or
-/// by lines of its attribute `config`. The root is `None`.
+/// The parameters that the first of `places` tells which tells any: by the attribute [`PARAMETERS`], by
+/// attributes with a name of [`NAMES`](crate::parameter::NAMES), or by lines of its attribute `config`. The
+/// root is `None`.
 ///
 /// Errors (65): an attribute with the name of a parameter has several values.
 pub(super) fn parameter_at(
@@ -141,10 +141,9 @@ pub(super) fn parameter_at(
     places: &[Option<&str>],
 ) -> Result<Option<Parameter>> {
     for place in places {
-        let stated = stated(source, *place)?;
-        let known = match source.text(*place, PARAMETERS) {
-            Some(_) => Parameter::all_of(&stated),
-            None => Parameter::of(&stated),
+        let known = match listed(source, *place) {
+            Some(parameter) => Some(parameter),
+            None => Parameter::of(&stated(source, *place)?),
         };
         if known.is_some() {
             return Ok(known);
@@ -153,40 +152,39 @@ pub(super) fn parameter_at(
     Ok(None)
 }
 
-/// Name of the attribute that lists the parameters, as `nu=0.1,rho=1`.
-pub(crate) const PARAMETERS: &str = "parameters";
+/// Name of the attribute by which imported files list their parameters, of any names: `nu=0.1,depth=2`.
+pub(crate) const PARAMETERS: &str = "longhaul_parameters";
 
-/// Every name that the root or a place gives a number: by its attribute `parameters` alone, else by other
+fn listed(source: &dyn Source, place: Option<&str>) -> Option<Parameter> {
+    source.text(place, PARAMETERS)?.parse().ok()
+}
+
+/// Every name that the root or a place gives a number: by its attribute [`PARAMETERS`] alone, else by other
 /// attributes, then by lines of its attribute `config`.
 ///
 /// Errors (65): an attribute with the name of a parameter has several values.
 pub(super) fn stated(source: &dyn Source, place: Option<&str>) -> Result<Vec<(String, f64)>> {
-    if let Some(text) = source.text(place, PARAMETERS) {
-        let parameter: Parameter = text
-            .parse()
-            .map_err(|cause| bad(source, format!("attribute `{PARAMETERS}`: {cause}")))?;
+    if let Some(parameter) = listed(source, place) {
         return Ok(parameter.iter().map(|(name, value)| (name.into(), value)).collect());
     }
     let mut all = Vec::new();
     for (name, value) in source.attributes(place) {
-        let of = place.map_or("the root".into(), |place| format!("`{place}`"));
-        let several = |count: usize| {
-            bad(
-                source,
-                format!(
-                    "attribute `{name}` of {of} has {count} values, and a parameter is one number; store one, \
-                     or a dataset `{name}` with a value for each trajectory"
-                ),
-            )
-        };
         let number = match &value {
             Value::Null => Some(f64::NAN),
             Value::Number(number) => number.as_f64(),
             Value::String(text) => text.trim().parse().ok(),
-            Value::Array(values) if is_known(&name) => match values.as_slice() {
-                [one] => one.as_f64(),
-                several_values => return Err(several(several_values.len())),
-            },
+            Value::Array(values) if values.len() == 1 => values[0].as_f64(),
+            Value::Array(values) if is_known(&name) => {
+                let of = place.map_or("the root".into(), |place| format!("`{place}`"));
+                return Err(bad(
+                    source,
+                    format!(
+                        "attribute `{name}` of {of} has {} values, and a parameter is one number; store one, \
+                         or a dataset `{name}` with a value for each trajectory",
+                        values.len()
+                    ),
+                ));
+            }
             _ => None,
         };
         all.extend(number.map(|number| (name, number)));

@@ -46,7 +46,9 @@ impl Field {
             let listed: Vec<Map<String, Value>> =
                 serde_json::from_str(&text).map_err(|cause| bad(cause.to_string()))?;
             let one = |sample: &usize| listed.get(*sample).cloned();
-            let missing = || bad(format!("{} entries, {samples:?} needed", listed.len()));
+            let missing = || {
+                bad(format!("{} entries for {} trajectories", listed.len(), self.trajectories()))
+            };
             samples.iter().map(one).collect::<Option<_>>().ok_or_else(missing)?
         } else {
             let groups = self.group_names();

@@ -118,6 +118,9 @@ fn attributes_of_the_file_and_of_its_groups_survive_every_import() {
         .unwrap()
         .write_scalar(&text("h_t"))
         .unwrap();
+    // A name that others use, too.
+    let own = text("{\"depth\": 2}");
+    file.new_attr::<VarLenUnicode>().create("parameters").unwrap().write_scalar(&own).unwrap();
     file.new_attr::<i64>().create("offset").unwrap().write_scalar(&-3).unwrap();
     file.new_attr::<u64>().create("seed").unwrap().write_scalar(&u64::MAX).unwrap();
     file.new_attr::<f64>()
@@ -154,6 +157,7 @@ fn attributes_of_the_file_and_of_its_groups_survive_every_import() {
         let made = bring(&before, &to, &asked, format).unwrap().remove(0);
         let told = attributes(&made);
         assert_eq!(told["equation"], "h_t");
+        assert_eq!(told["parameters"], "{\"depth\": 2}");
         if format == Format::Hdf5 && step == 0 {
             assert_eq!((&told["offset"], &told["seed"]), (&json!(-3), &json!(u64::MAX)));
             assert_eq!(told["weights"], json!([0.5, 1.5, -2.0]));
