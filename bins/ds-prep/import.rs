@@ -37,9 +37,12 @@ pub struct Import {
     /// Chunks of Zarr that are not there were never written: they hold the fill value
     #[arg(long)]
     fill_missing: bool,
-    /// Parameters, where the files do not say, e.g. nu=0.01 or nu=0.5,rho=1
+    /// Parameters that the files do not state, under any names, e.g. nu=0.01 or nu=0.5,viscosity=2
     #[arg(long, value_name = "NAME=VALUE")]
     parameter: Option<Parameter>,
+    /// Let --parameter replace values that the files state otherwise, which is an error without it
+    #[arg(long = "override", requires = "parameter")]
+    override_parameter: bool,
     /// Names of the channels, inputs first
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     channels: Vec<String>,
@@ -107,6 +110,7 @@ pub fn run(args: Import) -> Result<Exit> {
         dataset,
         fill_missing,
         parameter,
+        override_parameter,
         channels,
         samples,
         stride,
@@ -116,6 +120,7 @@ pub fn run(args: Import) -> Result<Exit> {
     let plan = Plan {
         reading: Reading { layout, axes, dataset, fill_missing },
         parameter,
+        override_parameter,
         channels,
         samples,
         stride,

@@ -35,7 +35,10 @@ FILES
     incompressible  velocity, particles [n,t,x,y,c], an input force [n,x,y,2], t [n,t]
   and the same arrays in .npz, .safetensors and Zarr version 2 (.zarr), one array in .npy, and tables:
   .csv with columns n, t, x, .. and one for each channel. Channels come last, inputs before states.
-  Parameters (nu, beta, eta, ..) are attributes of the root or of a group, or in the name of the file.
+  Parameters (nu, beta, m, re, eta, zeta, rho, du, dv, k, d, dk; case is ignored) are attributes of the root or of a
+  group, lines of the attribute config, a dataset such as nu [n], or parts of the file name, such as Nu0.01 (k and
+  d are too short for that). In a file name digits after a leading 0 are decimals: KH_M01_dk1_Re1e3.hdf5 is
+  m=0.1,re=1000,dk=1 and Turb_M1.hdf5 is m=1. An attribute with several values is refused.
   All trajectories of a file, and all files of a manifest, share their points and times. Groups (0000/grid) and
   rows of t are compared with the first; differences up to 4.8e-7 of the largest magnitude along the axis, a
   few roundings of f32, are ignored, larger ones are refused.
@@ -45,7 +48,12 @@ FILES
   piece: HDF5, or safetensors, which training maps into memory: in shards of 1 GiB unless asked for others,
   with FOLDER/index.json, of each shard counts, shape, BLAKE3 and statistics. ls, show, check and split take
   the index in the place of its shards. A file for each regime is made where trajectories have parameters
-  of their own (groups, or a list nu [n]). It goes on where it was stopped or killed: until a file is
+  of their own (groups, or a list nu [n]). --parameter adds parameters of any name, which the attribute
+  longhaul_parameters of the new file lists in lower case; a value that contradicts the file is an error unless
+  --override is given. Attributes of the source's root and dataset are kept, those of its groups in
+  trajectory_attributes, a JSON list, or in groups again with --to-layout groups; safetensors keeps them as
+  metadata. The attribute import is JSON: what was asked for and, under previous, how the source was
+  imported. An import goes on where it was stopped or killed: until a file is
   whole, its numbers lie in .NAME.partial beside it, and what is durable in .NAME.partial.jsonl.
   gen writes tensor; of darcy steady, of diffusion-reaction-2d groups; constants, seed, scheme and initial
   states are attributes as well.

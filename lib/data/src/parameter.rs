@@ -13,16 +13,18 @@ pub struct Parameter {
     pub name: String,
     /// Its value.
     pub value: f64,
-    /// The others, in the order of [`NAMES`], as (name, value).
+    /// The others as (name, value): in the order of [`NAMES`], then those with other names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further: Vec<(String, f64)>,
 }
 
 /// Names of parameters in PDEBench's files, as attributes and in configurations, by rank: viscosity,
-/// speed or coefficient, Mach and Reynolds number, shear and bulk viscosity, reaction and diffusion.
-pub const NAMES: [&str; 11] = ["nu", "beta", "m", "re", "eta", "zeta", "rho", "du", "dv", "k", "d"];
-/// Those in file names; single letters but `M` would be found anywhere.
-const IN_FILE_NAMES: [&str; 6] = ["nu", "beta", "m", "eta", "zeta", "rho"];
+/// speed or coefficient, Mach and Reynolds number, shear and bulk viscosity, reaction and diffusion, and the
+/// wave number of the shear layers of Kelvin and Helmholtz.
+pub const NAMES: [&str; 12] =
+    ["nu", "beta", "m", "re", "eta", "zeta", "rho", "du", "dv", "k", "d", "dk"];
+/// Those in file names; single letters other than `M` are too common in words.
+const IN_FILE_NAMES: [&str; 10] = ["nu", "beta", "m", "re", "eta", "zeta", "rho", "du", "dv", "dk"];
 
 impl Parameter {
     /// A parameter; the name is put in lower case.
@@ -30,29 +32,45 @@ impl Parameter {
         Self { name: name.to_ascii_lowercase(), value, further: Vec::new() }
     }
 
-    /// The parameters among some names and values; those with names that are not known are left out,
-    /// and of one name the first counts.
+    /// The parameters among some names and values: those of [`NAMES`]. Of a repeated name the first counts.
     pub fn of(values: &[(String, f64)]) -> Option<Self> {
-        let find = |name: &&str| {
-            let (_, value) = values.iter().find(|(other, _)| other.eq_ignore_ascii_case(name))?;
-            Some((name.to_string(), *value))
-        };
-        let mut found = NAMES.iter().filter_map(find);
-        let (name, value) = found.next()?;
-        Some(Self { name, value, further: found.collect() })
+        let known = |(name, _): &&(String, f64)| is_known(name);
+        Self::all_of(&values.iter().filter(known).cloned().collect::<Vec<_>>())
+    }
+
+    /// All names and values as parameters, in the order of [`NAMES`], then those with other names. Of a
+    /// repeated name the first counts.
+    pub fn all_of(values: &[(String, f64)]) -> Option<Self> {
+        let mut all: Vec<(String, f64)> = Vec::new();
+        for (name, value) in values {
+            if !all.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+                all.push((name.to_ascii_lowercase(), *value));
+            }
+        }
+        let rank = |name: &str| NAMES.iter().position(|known| *known == name);
+        all.sort_by_key(|(name, _)| rank(name).unwrap_or(NAMES.len()));
+        let mut all = all.into_iter();
+        let (name, value) = all.next()?;
+        Some(Self { name, value, further: all.collect() })
+    }
+
+    /// The value of a parameter, by its name.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    /// These parameters and those of `other` that have other names.
+    pub fn with(&self, other: Option<&Self>) -> Self {
+        let all = self.iter().chain(other.into_iter().flat_map(Self::iter));
+        let all: Vec<(String, f64)> = all.map(|(name, value)| (name.into(), value)).collect();
+        Self::all_of(&all).unwrap_or_else(|| self.clone())
     }
 
     /// The parameters in a file name in PDEBench's manner: `1D_Burgers_Sols_Nu0.001.hdf5`,
-    /// `2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5`.
+    /// `2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5`, `KH_M01_dk1_Re1e3.hdf5`.
     pub fn from_file_name(name: &str) -> Option<Self> {
-        let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_ascii_lowercase();
-        let value = |part: &str| {
-            IN_FILE_NAMES.into_iter().find_map(|name| {
-                let value: f64 = part.strip_prefix(name)?.parse().ok()?;
-                value.is_finite().then(|| (name.to_string(), value))
-            })
-        };
-        Self::of(&stem.split('_').filter_map(value).collect::<Vec<_>>())
+        let values = IN_FILE_NAMES.map(|known| Some((known.into(), in_file_name(name, known)?)));
+        Self::of(&values.into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// All of them, the first first.
@@ -70,6 +88,29 @@ impl Parameter {
     }
 }
 
+/// Whether a name, in any case, is one of [`NAMES`].
+pub fn is_known(name: &str) -> bool {
+    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// The value that a part of a file name gives a parameter: 0.1 for `m` in `Turb_M01.hdf5`.
+///
+/// Digits after a leading 0 are decimals, as in PDEBench's names: `M01` is Mach 0.1, `M1` is 1.
+pub fn in_file_name(file: &str, name: &str) -> Option<f64> {
+    let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_ascii_lowercase();
+    let value = |part: &str| {
+        let text = part.strip_prefix(&name.to_ascii_lowercase())?;
+        let decimals =
+            text.strip_prefix('0').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let value: Option<f64> = match decimals {
+            Some(decimals) => format!("0.{decimals}").parse().ok(),
+            None => text.parse().ok(),
+        };
+        value.filter(|value| value.is_finite())
+    };
+    stem.split('_').find_map(value)
+}
+
 impl FromStr for Parameter {
     type Err = String;
     /// `nu=0.01`, or `nu=0.5,rho=1`.
@@ -81,9 +122,12 @@ impl FromStr for Parameter {
                 .then(|| (name.trim().to_ascii_lowercase(), value))
         };
         let pairs: Option<Vec<_>> = text.split(',').map(pair).collect();
-        let mut pairs = pairs.ok_or_else(|| format!("`{text}` is no name=value"))?;
-        let (name, value) = pairs.remove(0);
-        Ok(Self { name, value, further: pairs })
+        let pairs = pairs.ok_or_else(|| format!("`{text}` is no name=value"))?;
+        let all = Self::all_of(&pairs).ok_or_else(|| format!("`{text}` is no name=value"))?;
+        if all.iter().count() < pairs.len() {
+            return Err(format!("`{text}` gives one name two values"));
+        }
+        Ok(all)
     }
 }
 
@@ -108,6 +152,18 @@ mod tests {
             ("2D_DarcyFlow_beta10.0_Train.hdf5", Some("beta=10")),
             ("ReacDiff_Nu0.5_Rho1.0.hdf5", Some("nu=0.5,rho=1")),
             (several, Some("m=0.1,eta=0.01,zeta=1e-8")),
+            ("KH_M01_dk1_Re1e3.hdf5", Some("m=0.1,re=1000,dk=1")),
+            ("KH_M1_dk10_Re5e3.hdf5", Some("m=1,re=5000,dk=10")),
+            ("KH_M04_dk2_Re1e3.hdf5", Some("m=0.4,re=1000,dk=2")),
+            ("Turb_M05.hdf5", Some("m=0.5")),
+            ("Turb_M4.hdf5", Some("m=4")),
+            (
+                "2D_CFD_Turb_M1.0_Eta1e-08_Zeta1e-08_periodic_512_Train.hdf5",
+                Some("m=1,eta=1e-8,zeta=1e-8"),
+            ),
+            ("a_Nu005_M0.hdf5", Some("nu=0.05,m=0")),
+            ("2D_diff-react_Du0.001.hdf5", Some("du=0.001")),
+            ("Rand_Reacdiff_Merged_duct.hdf5", None),
             ("1D_Burgers_number.hdf5", None),
             ("numbers_nuNaN.hdf5", None),
             ("", None),
@@ -129,6 +185,13 @@ mod tests {
             serde_json::from_str::<Parameter>(&serde_json::to_string(&a).unwrap()).unwrap(),
             a
         );
+        let twice = "nu=1,x=2,Nu=1".parse::<Parameter>().unwrap_err();
+        assert!(twice.contains("two values"), "{twice}");
+        let ordered = "viscosity=3,rho=2,nu=1,a b=4".parse::<Parameter>().unwrap();
+        assert_eq!(ordered.to_string(), "nu=1,rho=2,viscosity=3,a b=4");
+        assert_eq!(ordered.to_string().parse::<Parameter>().unwrap(), ordered);
+        let with = "nu=5".parse::<Parameter>().unwrap().with(Some(&ordered)).to_string();
+        assert_eq!(with, "nu=5,rho=2,viscosity=3,a b=4");
         assert!(["", "nu", "nu=x", "=1", "nu=inf"].iter().all(|t| t.parse::<Parameter>().is_err()));
     }
 }

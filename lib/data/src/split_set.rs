@@ -215,7 +215,7 @@ pub(crate) fn compare(
         change.map(|what| format!("{}: {what}; restore the file or split again", path.display()));
     let field = Field::open(&path).map_err(|cause| match &change {
         None => named(cause),
-        Some(change) => named(cause.context(change)),
+        Some(change) => named(Error::data(cause).context(change)),
     })?;
     let mut violations = against_file(split, number, &field);
     if let Some(change) = change {

@@ -114,6 +114,11 @@ impl Array {
         Ok(Self { path, name, dims, axes: axes.clone(), store })
     }
 
+    /// Its name in the file.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Size along an axis, where it has that axis.
     pub fn size(&self, axis: Axis) -> Option<usize> {
         self.axes.place(axis).map(|place| self.dims[place])

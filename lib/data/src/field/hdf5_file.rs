@@ -5,7 +5,6 @@ use super::axes::Axes;
 use super::element::Element;
 use super::mapped::MappedFile;
 use super::source::{Source, bad, contents};
-use crate::parameter::NAMES;
 use hdf5::datatype::ByteOrder;
 use hdf5::types::{FixedAscii, FixedUnicode, TypeDescriptor, VarLenAscii, VarLenUnicode};
 use serde_json::{Map, Value};
@@ -17,6 +16,9 @@ use unix::{Error, Result};
 /// chunks are unpacked once; and slots to find them, a prime.
 const CACHE: usize = 32 << 20;
 const SLOTS: usize = 10_007;
+
+/// Most values of an attribute that are read.
+const MAX_LIST: usize = 1 << 20;
 
 /// An open file. Locking is off: many ranks read the same file, and network file systems often cannot
 /// lock.
@@ -102,12 +104,13 @@ impl Source for Hdf5File {
         Array::new(self, name, dataset.shape(), axes, place)
     }
 
-    fn attributes(&self, place: Option<&str>) -> Vec<(String, f64)> {
+    /// Values of other types are told by their type alone.
+    fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
         let all = |place: &hdf5::Location| {
             let value = |name: String| {
-                NAMES.contains(&name.to_ascii_lowercase().as_str()).then_some(())?;
-                let values = place.attr(&name).ok()?.read_raw::<f64>().ok()?;
-                Some((name, *values.first()?))
+                let attribute = place.attr(&name).ok()?;
+                let unreadable = |_| Value::String("(not readable)".into());
+                Some((name, value_of(&attribute).unwrap_or_else(unreadable)))
             };
             place.attr_names().unwrap_or_default().into_iter().filter_map(value).collect()
         };
@@ -118,16 +121,6 @@ impl Source for Hdf5File {
         self.at(place, |place| text_of(&place.attr(name).ok()?))?
     }
 
-    /// Arrays and other types are told by their type alone.
-    fn all_attributes(&self) -> Map<String, Value> {
-        let value = |name: String| {
-            let attribute = self.file.attr(&name).ok()?;
-            let unreadable = |_| Value::String("(not readable)".into());
-            Some((name, value_of(&attribute).unwrap_or_else(unreadable)))
-        };
-        self.file.attr_names().unwrap_or_default().into_iter().filter_map(value).collect()
-    }
-
     fn groups(&self) -> Vec<String> {
         // Links are enough to look at: there may be thousands.
         let has_data = |name: &String| self.file.group(name).is_ok_and(|g| g.link_exists("data"));
@@ -135,16 +128,22 @@ impl Source for Hdf5File {
     }
 }
 
+/// One value, or the list of all.
 fn value_of(attribute: &hdf5::Attribute) -> hdf5::Result<Value> {
-    let kind = attribute.dtype()?.to_descriptor()?;
-    if attribute.size() != 1 {
-        return Ok(Value::String(format!("{kind} {:?}", attribute.shape())));
+    fn list<T: Into<Value>>(values: Vec<T>) -> Value {
+        let mut all: Vec<Value> = values.into_iter().map(Into::into).collect();
+        if all.len() == 1 { all.remove(0) } else { all.into() }
     }
+    let kind = attribute.dtype()?.to_descriptor()?;
+    let described = || Value::String(format!("{kind} {:?}", attribute.shape()));
     Ok(match kind {
-        TypeDescriptor::Float(_) => attribute.read_raw::<f64>()?[0].into(),
-        TypeDescriptor::Integer(_) => attribute.read_raw::<i64>()?[0].into(),
-        TypeDescriptor::Unsigned(_) => attribute.read_raw::<u64>()?[0].into(),
-        other => Value::String(text_of(attribute).unwrap_or_else(|| other.to_string())),
+        _ if attribute.size() > MAX_LIST => described(),
+        TypeDescriptor::Float(_) => list(attribute.read_raw::<f64>()?),
+        TypeDescriptor::Integer(_) => list(attribute.read_raw::<i64>()?),
+        TypeDescriptor::Unsigned(_) => list(attribute.read_raw::<u64>()?),
+        TypeDescriptor::Boolean => list(attribute.read_raw::<bool>()?),
+        _ if attribute.size() == 1 => text_of(attribute).map_or_else(described, Value::String),
+        _ => described(),
     })
 }
 

@@ -21,14 +21,18 @@ mod regimes;
 mod safetensors_file;
 mod shape;
 mod source;
+mod stated;
 mod table;
 mod zarr;
 
 pub use axes::{Axes, Axis};
 pub use layout::{Layout, Part};
 pub use recognise::Reading;
+pub(crate) use regimes::grouped;
 pub use regimes::{Regime, describe as describe_regimes};
 pub use shape::Shape;
+pub(crate) use source::PARAMETERS;
+pub(crate) use stated::OF_TRAJECTORIES;
 
 use crate::parameter::Parameter;
 use array::Array;
@@ -82,7 +86,7 @@ enum Place {
 
 /// Everything that a file says of itself. Errors: as [`Field::open`].
 pub(crate) fn attributes_of(path: &Path) -> Result<Map<String, Value>> {
-    Ok(source::open(path, true)?.all_attributes())
+    Ok(source::open(path, true)?.attributes(None))
 }
 
 impl Field {
@@ -101,7 +105,8 @@ impl Field {
         let group = found.groups.first().cloned();
         let dataset = found.parts.last().map(|part| part.name.clone());
         let places: Vec<String> = group.into_iter().chain(dataset).collect();
-        let parameter = source::parameter(&*file, &places);
+        let parameter = source::parameter(&*file, &places)?;
+        let fields: Vec<String> = found.parts.iter().map(|part| part.name.clone()).collect();
         let mut components = Vec::with_capacity(found.parts.len());
         for Part { name, axes, channels } in found.parts {
             let is_static = axes.place(Axis::Time).is_none();
@@ -118,7 +123,7 @@ impl Field {
             components.push(Component { channels, is_static, place });
         }
         let shape = shape_of(&*file, &components, found.channels.len())?;
-        let lists = regimes::lists(&*file, shape.trajectories)?;
+        let lists = regimes::lists(&*file, shape.trajectories, &fields)?;
         let parameter = regimes::with_lists(&lists, 0, parameter);
         Ok(Self {
             path: path.to_path_buf(),

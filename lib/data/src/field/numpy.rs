@@ -5,7 +5,8 @@ use super::axes::Axes;
 use super::element::Element;
 use super::mapped::MappedFile;
 use super::source::{Source, bad};
-use crate::parameter::NAMES;
+use crate::parameter::is_known;
+use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -128,16 +129,12 @@ impl Source for NumpyFile {
     }
 
     /// Arrays of one number with the name of a parameter.
-    fn attributes(&self, place: Option<&str>) -> Vec<(String, f64)> {
-        let is_one = |m: &&Member| m.shape.iter().all(|n| *n == 1);
-        let named = |m: &&Member| NAMES.contains(&m.name.to_ascii_lowercase().as_str());
-        let value = |m: &Member| Some((m.name.clone(), *self.numbers(&m.name).ok()?.first()?));
-        let all = self.members.iter().filter(is_one).filter(named).filter_map(value);
-        if place.is_none() { all.collect() } else { Vec::new() }
-    }
-
-    fn text(&self, _: Option<&str>, _: &str) -> Option<String> {
-        None
+    fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
+        let is_one = |m: &&Member| m.shape.iter().all(|n| *n == 1) && is_known(&m.name);
+        let value =
+            |m: &Member| Some((m.name.clone(), (*self.numbers(&m.name).ok()?.first()?).into()));
+        let all = self.members.iter().filter(is_one).filter_map(value);
+        if place.is_none() { all.collect() } else { Map::new() }
     }
 
     fn only_array(&self) -> Option<String> {

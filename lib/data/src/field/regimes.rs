@@ -2,9 +2,9 @@
 //!
 //! Each group may tell its own, and a list like `nu` [n] beside the field has one for each trajectory.
 
-use super::source::{self, Source};
+use super::source::{self, Source, bad};
 use super::{Field, Place};
-use crate::parameter::{NAMES, Parameter};
+use crate::parameter::{Parameter, is_known};
 use std::collections::HashMap;
 use unix::{Error, Result};
 
@@ -20,18 +20,44 @@ pub struct Regime {
     pub samples: Vec<usize>,
 }
 
-/// The lists of parameters of a file of `trajectories`. Errors (65): one cannot be read.
-pub(super) fn lists(file: &dyn Source, trajectories: usize) -> Result<Vec<List>> {
-    let is_list = |name: &String| {
-        let one_each = |dims: Vec<usize>| {
-            dims.first() == Some(&trajectories) && dims[1..].iter().all(|n| *n == 1)
-        };
-        trajectories > 1
-            && NAMES.contains(&name.to_ascii_lowercase().as_str())
-            && file.shape(name).is_some_and(one_each)
-    };
-    let names = file.names().into_iter().filter(is_list);
-    names.map(|name| Ok((name.to_ascii_lowercase(), file.numbers(&name)?))).collect()
+/// The lists of parameters of a file of `trajectories`; `fields` are the arrays that hold its field. An array
+/// of one number is one for all trajectories.
+///
+/// Errors (65): one cannot be read, or has another number of values.
+pub(super) fn lists(
+    file: &dyn Source,
+    trajectories: usize,
+    fields: &[String],
+) -> Result<Vec<List>> {
+    let mut lists = Vec::new();
+    for name in file.names() {
+        if !is_known(&name) || fields.contains(&name) {
+            continue;
+        }
+        let Some(dims) = file.shape(&name) else { continue };
+        let one_each =
+            dims.first() == Some(&trajectories) && dims[1..].iter().all(|count| *count == 1);
+        let one = dims.iter().all(|count| *count == 1);
+        if !one && !one_each {
+            // More dimensions are those of a coefficient field that is not read.
+            if dims.len() > 2 {
+                continue;
+            }
+            return Err(bad(
+                file,
+                format!(
+                    "`{name}` has shape {dims:?}; a parameter is one number, or one for each of the \
+                     {trajectories} trajectories"
+                ),
+            ));
+        }
+        let mut values = file.numbers(&name)?;
+        if one {
+            values.resize(trajectories, values.first().copied().unwrap_or(f64::NAN));
+        }
+        lists.push((name.to_ascii_lowercase(), values));
+    }
+    Ok(lists)
 }
 
 /// The parameters of one trajectory: what lists say of it, and what is said of all.
@@ -42,12 +68,12 @@ pub(super) fn with_lists(
 ) -> Option<Parameter> {
     let listed = lists.iter().filter_map(|(name, all)| Some((name.clone(), *all.get(sample)?)));
     let of_all = of_all.iter().flat_map(Parameter::iter).map(|(name, v)| (name.to_string(), v));
-    Parameter::of(&listed.chain(of_all.collect::<Vec<_>>()).collect::<Vec<_>>())
+    Parameter::all_of(&listed.chain(of_all.collect::<Vec<_>>()).collect::<Vec<_>>())
 }
 
 impl Field {
-    /// The group of each trajectory, where it has one.
-    fn groups(&self) -> &[String] {
+    /// The array of each trajectory in its group, where it has one.
+    pub(super) fn groups(&self) -> &[String] {
         match self.components.last().map(|component| &component.place) {
             Some(Place::Each { names, .. }) => names,
             _ => &[],
@@ -68,26 +94,19 @@ impl Field {
             all.map(|i| with_lists(&self.lists, i, of_all.clone())).collect()
         } else {
             let file = source::open(&self.path, true)?;
-            let of_root = source::parameter_at(&*file, &[None]);
-            let of_group = |data: &String| {
+            let of_root = source::parameter_at(&*file, &[None])?;
+            let of_group = |(i, data): (usize, &String)| {
                 let group = data.rsplit_once('/').map(|(group, _)| group);
-                let own = || source::parameter_at(&*file, &[group, Some(data)]);
-                of_root.clone().or_else(own).or_else(|| source::parameter_of_name(&*file))
+                let own = match &of_root {
+                    Some(of_root) => Some(of_root.clone()),
+                    None => source::parameter_at(&*file, &[group, Some(data)])?,
+                };
+                let own = own.or_else(|| source::parameter_of_name(&*file));
+                Ok(with_lists(&self.lists, i, own))
             };
-            let of_group = groups.iter().map(of_group).enumerate();
-            of_group.map(|(i, parameter)| with_lists(&self.lists, i, parameter)).collect()
+            groups.iter().enumerate().map(of_group).collect::<Result<_>>()?
         };
-        let mut regimes: Vec<Regime> = Vec::new();
-        // Numbers in words are as different as their bits.
-        let mut known: HashMap<Option<String>, usize> = HashMap::new();
-        for (sample, parameter) in parameters.into_iter().enumerate() {
-            let words = parameter.as_ref().map(Parameter::to_string);
-            let at = *known.entry(words).or_insert_with(|| {
-                regimes.push(Regime { parameter, samples: Vec::new() });
-                regimes.len() - 1
-            });
-            regimes[at].samples.push(sample);
-        }
+        let mut regimes = grouped(parameters.into_iter().enumerate());
         if regimes.is_empty() {
             regimes.push(Regime { parameter: self.parameter.clone(), samples: Vec::new() });
         }
@@ -111,6 +130,24 @@ impl Field {
         };
         Err(Error::data(format!("{}: {fault}", self.path.display())))
     }
+}
+
+/// Trajectories, with their parameters, in regimes: in the order of their first trajectories.
+pub(crate) fn grouped(
+    trajectories: impl Iterator<Item = (usize, Option<Parameter>)>,
+) -> Vec<Regime> {
+    let mut regimes: Vec<Regime> = Vec::new();
+    // Numbers in words are as different as their bits.
+    let mut known: HashMap<Option<String>, usize> = HashMap::new();
+    for (sample, parameter) in trajectories {
+        let words = parameter.as_ref().map(Parameter::to_string);
+        let at = *known.entry(words).or_insert_with(|| {
+            regimes.push(Regime { parameter, samples: Vec::new() });
+            regimes.len() - 1
+        });
+        regimes[at].samples.push(sample);
+    }
+    regimes
 }
 
 /// The first regimes in words: `nu=0.1: 3 trajectories, nu=0.2: 1 trajectory, …`.

@@ -5,7 +5,6 @@ use super::axes::Axes;
 use super::element::Element;
 use super::mapped::MappedFile;
 use super::source::{Source, bad, contents};
-use crate::parameter::NAMES;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Map, Value};
@@ -103,16 +102,8 @@ impl Source for SafetensorsFile {
         Array::new(self, name, info.shape.clone(), axes, place)
     }
 
-    fn attributes(&self, place: Option<&str>) -> Vec<(String, f64)> {
-        let known = |name: &str| NAMES.contains(&name.to_ascii_lowercase().as_str());
-        let value = |(name, text): (&String, &String)| {
-            known(name).then_some((name.clone(), text.parse().ok()?))
-        };
-        if place.is_none() { self.metadata().filter_map(value).collect() } else { Vec::new() }
-    }
-
-    fn all_attributes(&self) -> Map<String, Value> {
-        let mut all: Vec<_> = self.metadata().collect();
+    fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
+        let mut all: Vec<_> = self.metadata().filter(|_| place.is_none()).collect();
         all.sort();
         all.into_iter().map(|(name, text)| (name.clone(), text.clone().into())).collect()
     }

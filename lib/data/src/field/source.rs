@@ -7,7 +7,7 @@ use super::numpy::NumpyFile;
 use super::safetensors_file::SafetensorsFile;
 use super::table::Table;
 use super::zarr::ZarrGroup;
-use crate::parameter::Parameter;
+use crate::parameter::{Parameter, is_known};
 use serde_json::{Map, Value};
 use std::fmt;
 use std::path::Path;
@@ -30,15 +30,12 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
     /// An array, `axes` being the meaning of its dimensions. Errors (65): see [`Array`].
     fn array(&self, name: &str, axes: &Axes) -> Result<Array>;
 
-    /// Numbers that are attributes of the root or of `place`, a group or an array, with their names.
-    fn attributes(&self, place: Option<&str>) -> Vec<(String, f64)>;
+    /// The attributes of the root or of `place`, a group or an array. A number that is not finite is null.
+    fn attributes(&self, place: Option<&str>) -> Map<String, Value>;
 
     /// The text of an attribute of the root or of `place`.
-    fn text(&self, place: Option<&str>, name: &str) -> Option<String>;
-
-    /// Everything that the root says of itself.
-    fn all_attributes(&self) -> Map<String, Value> {
-        Map::new()
+    fn text(&self, place: Option<&str>, name: &str) -> Option<String> {
+        Some(self.attributes(place).get(name)?.as_str()?.into())
     }
 
     /// Names of the groups of the root that hold an array `data`.
@@ -89,22 +86,75 @@ pub(super) fn contents(source: &dyn Source) -> String {
 }
 
 /// The parameters: attributes of the root or of `places`, or lines of their attribute `config`, else
-/// what the file name says.
-pub(super) fn parameter(source: &dyn Source, places: &[String]) -> Option<Parameter> {
+/// what the file name says. Errors: see [`parameter_at`].
+pub(super) fn parameter(source: &dyn Source, places: &[String]) -> Result<Option<Parameter>> {
     let all = std::iter::once(None).chain(places.iter().map(|place| Some(place.as_str())));
     let all: Vec<Option<&str>> = all.collect();
-    parameter_at(source, &all).or_else(|| parameter_of_name(source))
+    Ok(parameter_at(source, &all)?.or_else(|| parameter_of_name(source)))
 }
 
-/// The parameters that the first of `places` tells which tells any, by attributes or by lines of its
-/// attribute `config`; the root is `None`.
-pub(super) fn parameter_at(source: &dyn Source, places: &[Option<&str>]) -> Option<Parameter> {
-    places.iter().find_map(|place| {
-        Parameter::of(&source.attributes(*place)).or_else(|| {
-            let config = source.text(*place, "config")?;
-            Parameter::of(&lines(&config))
-        })
-    })
+/// The parameters that the first of `places` tells which tells any: by the attribute [`PARAMETERS`], by
+/// attributes with a name of [`NAMES`](crate::parameter::NAMES), or by lines of its attribute `config`. The
+/// root is `None`.
+///
+/// Errors (65): an attribute with the name of a parameter has several values.
+pub(super) fn parameter_at(
+    source: &dyn Source,
+    places: &[Option<&str>],
+) -> Result<Option<Parameter>> {
+    for place in places {
+        let known = match listed(source, *place) {
+            Some(parameter) => Some(parameter),
+            None => Parameter::of(&stated(source, *place)?),
+        };
+        if known.is_some() {
+            return Ok(known);
+        }
+    }
+    Ok(None)
+}
+
+/// Name of the attribute by which imported files list their parameters, of any names: `nu=0.1,depth=2`.
+pub(crate) const PARAMETERS: &str = "longhaul_parameters";
+
+fn listed(source: &dyn Source, place: Option<&str>) -> Option<Parameter> {
+    source.text(place, PARAMETERS)?.parse().ok()
+}
+
+/// Every name that the root or a place gives a number: by its attribute [`PARAMETERS`] alone, else by other
+/// attributes, then by lines of its attribute `config`.
+///
+/// Errors (65): an attribute with the name of a parameter has several values.
+pub(super) fn stated(source: &dyn Source, place: Option<&str>) -> Result<Vec<(String, f64)>> {
+    if let Some(parameter) = listed(source, place) {
+        return Ok(parameter.iter().map(|(name, value)| (name.into(), value)).collect());
+    }
+    let mut all = Vec::new();
+    for (name, value) in source.attributes(place) {
+        let number = match &value {
+            Value::Null => Some(f64::NAN),
+            Value::Number(number) => number.as_f64(),
+            Value::String(text) => text.trim().parse().ok(),
+            Value::Array(values) if values.len() == 1 => values[0].as_f64(),
+            Value::Array(values) if is_known(&name) => {
+                let of = place.map_or("the root".into(), |place| format!("`{place}`"));
+                return Err(bad(
+                    source,
+                    format!(
+                        "attribute `{name}` of {of} has {} values, and a parameter is one number; store one, \
+                         or a dataset `{name}` with a value for each trajectory",
+                        values.len()
+                    ),
+                ));
+            }
+            _ => None,
+        };
+        all.extend(number.map(|number| (name, number)));
+    }
+    if let Some(config) = source.text(place, "config") {
+        all.extend(lines(&config));
+    }
+    Ok(all)
 }
 
 /// The parameters that the file name tells.

@@ -10,8 +10,9 @@ use super::axes::{Axes, Axis};
 use super::element::Element;
 use super::mapped::MappedFile;
 use super::source::{Source, bad};
-use crate::parameter::NAMES;
+use crate::parameter::is_known;
 use csv::{ByteRecord, Reader, StringRecord};
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
@@ -80,9 +81,7 @@ impl Table {
             )));
         }
         let is_parameter = |i: &usize| {
-            columns[*i] == Column::Channel
-                && same[*i].is_some()
-                && NAMES.contains(&names[*i].to_ascii_lowercase().as_str())
+            columns[*i] == Column::Channel && same[*i].is_some() && is_known(&names[*i])
         };
         let constant: Vec<usize> = (0..names.len()).filter(is_parameter).collect();
         let parameters =
@@ -140,12 +139,13 @@ impl Source for Table {
         Array::new(self, name, dims, axes, place)
     }
 
-    fn attributes(&self, place: Option<&str>) -> Vec<(String, f64)> {
-        if place.is_none() { self.parameters.clone() } else { Vec::new() }
-    }
-
-    fn text(&self, place: Option<&str>, name: &str) -> Option<String> {
-        (place.is_none() && name == "channels").then(|| self.channels.join(","))
+    fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
+        let mut all = Map::new();
+        if place.is_none() {
+            all.extend(self.parameters.iter().map(|(name, value)| (name.clone(), (*value).into())));
+            all.insert("channels".into(), self.channels.join(",").into());
+        }
+        all
     }
 
     /// The columns say what the dimensions are.

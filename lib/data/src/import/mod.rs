@@ -6,6 +6,7 @@
 //! on with: what was done is made durable after every few trajectories.
 
 mod plan;
+mod provenance;
 mod resample;
 mod target;
 

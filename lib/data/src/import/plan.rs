@@ -1,16 +1,16 @@
 //! What is asked of an import, and what becomes of one file.
 
+use super::provenance::attributes;
 use super::resample::{Cut, Resampler};
-use super::target::{Target, runs};
+use super::target::Target;
 use crate::field::{Axis, Field, Layout, Reading, Shape, attributes_of};
 use crate::parameter::Parameter;
 use crate::write::{Attribute, Header};
 use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use tensor::Dtype;
-use unix::publish::hash_file;
 use unix::{Error, Result};
 
 /// Everything that is asked for; the same for all files.
@@ -18,8 +18,10 @@ use unix::{Error, Result};
 pub struct Plan {
     /// What the user knows of the files.
     pub reading: Reading,
-    /// The parameters, where the files do not say.
+    /// Parameters that files do not state.
     pub parameter: Option<Parameter>,
+    /// Whether these replace what a file states otherwise.
+    pub override_parameter: bool,
     /// Names of the channels, inputs first, where the files do not say.
     pub channels: Vec<String>,
     /// The first so many trajectories of each file.
@@ -56,6 +58,12 @@ impl FromStr for Crop {
             (!range.is_empty()).then_some(Self { axis, range })
         };
         parse().ok_or_else(|| format!("`{text}` is no part of an axis like x=0:512 or t=10:110"))
+    }
+}
+
+impl fmt::Display for Crop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}:{}", self.axis.letter(), self.range.start, self.range.end)
     }
 }
 
@@ -162,7 +170,7 @@ impl Shaped {
                 .map(|(c, x)| c.coordinates(x))
                 .collect(),
             t,
-            attributes: attributes(plan, target, parameter)?,
+            attributes: attributes(plan, target, parameter, field)?,
             dtype: plan.dtype.unwrap_or(Dtype::F32),
         };
         header.require_layout().map_err(|what| Error::usage(format!("{name}: {what}")))?;
@@ -177,7 +185,7 @@ impl Shaped {
             let wanted = self.header.attributes.iter().find(|(other, _)| other == name);
             wanted.is_some_and(|(_, value)| match value {
                 Attribute::Text(text) => found.get(*name).and_then(|v| v.as_str()) == Some(text),
-                Attribute::Real(_) | Attribute::Count(_) => false,
+                _ => false,
             })
         });
         if same {
@@ -187,44 +195,4 @@ impl Shaped {
                      choose another folder";
         Err(Error::create(path, cause))
     }
-}
-
-/// BLAKE3 of a file, or of the names and hashes of all files of a folder.
-fn content(path: &Path) -> Result<String> {
-    if !path.is_dir() {
-        return hash_file(path);
-    }
-    let entries = std::fs::read_dir(path).map_err(|cause| Error::open(path, cause))?;
-    let mut entries: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    entries.sort();
-    let mut hasher = blake3::Hasher::new();
-    for entry in entries {
-        hasher.update(entry.file_name().unwrap_or_default().as_encoded_bytes());
-        hasher.update(content(&entry)?.as_bytes());
-    }
-    Ok(hasher.finalize().to_hex().to_string())
-}
-
-/// What is said about the file: its parameters, and where it comes from.
-fn attributes(
-    plan: &Plan,
-    target: &Target,
-    parameter: &Parameter,
-) -> Result<Vec<(String, Attribute)>> {
-    let source = &target.source;
-    let name = source.file_name().unwrap_or_default().to_string_lossy();
-    let hash = content(source)?;
-    let mut all: Vec<(String, Attribute)> =
-        parameter.iter().map(|(name, value)| (name.into(), Attribute::Real(value))).collect();
-    let asked = Plan { parameter: None, ..plan.clone() };
-    let asked = format!("trajectories {:?}, {asked:?}", runs(&target.samples));
-    for (name, text) in [
-        ("source", name.into_owned()),
-        ("source_blake3", hash),
-        ("import", asked),
-        ("generator", concat!("longhaul ", env!("CARGO_PKG_VERSION")).into()),
-    ] {
-        all.push((name.into(), Attribute::Text(text)));
-    }
-    Ok(all)
 }

@@ -1,7 +1,7 @@
 //! Which files are made of which trajectories.
 
 use super::plan::{Format, Plan};
-use crate::field::{Field, Regime};
+use crate::field::{Field, Regime, grouped};
 use crate::parameter::Parameter;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -86,11 +86,27 @@ pub fn targets(
 fn regimes(plan: &Plan, source: &Path) -> Result<Vec<(String, Regime)>> {
     let field = Field::open_as(source, &plan.reading)?;
     let count = plan.samples.unwrap_or(usize::MAX).min(field.trajectories());
-    if let Some(parameter) = &plan.parameter {
-        let (parameter, samples) = (Some(parameter.clone()), (0..count).collect());
-        return Ok(vec![(String::new(), Regime { parameter, samples })]);
-    }
     let mut regimes = field.regimes()?;
+    if let Some(given) = &plan.parameter {
+        let contradiction =
+            if plan.override_parameter { None } else { field.contradiction(given)? };
+        if let Some(what) = contradiction {
+            return Err(Error::usage(format!(
+                "{}: --parameter {given} contradicts {what}; correct it, or give --override",
+                source.display()
+            )));
+        }
+        let with_given = |Regime { parameter, samples }: Regime| {
+            let parameter = given.with(parameter.as_ref());
+            samples.into_iter().map(move |sample| (sample, Some(parameter.clone())))
+        };
+        let mut all: Vec<_> = regimes.into_iter().flat_map(with_given).collect();
+        all.sort_by_key(|(sample, _)| *sample);
+        regimes = grouped(all.into_iter());
+        if regimes.is_empty() {
+            regimes.push(Regime { parameter: Some(given.clone()), samples: Vec::new() });
+        }
+    }
     regimes.iter_mut().for_each(|regime| regime.samples.retain(|sample| *sample < count));
     if count > 0 {
         regimes.retain(|regime| !regime.samples.is_empty());

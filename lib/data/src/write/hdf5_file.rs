@@ -1,7 +1,7 @@
 //! Laying out an HDF5 file.
 
 use super::{Attribute, Dataset, Header, Place};
-use crate::field::{Axis, Layout, Part, Shape};
+use crate::field::{Axis, Layout, OF_TRAJECTORIES, Part, Shape};
 use hdf5::types::VarLenUnicode;
 use std::path::Path;
 use tensor::Dtype;
@@ -11,7 +11,12 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
     let file = hdf5::File::with_options()
         .with_fapl(|access| access.file_locking(false))
         .create_excl(path)?;
-    for (name, value) in &header.attributes {
+    let of_groups = match header.layout {
+        Layout::Groups => header.of_trajectories(),
+        _ => Vec::new(),
+    };
+    let at_root = |name: &String| of_groups.is_empty() || name != OF_TRAJECTORIES;
+    for (name, value) in header.attributes.iter().filter(|(name, _)| at_root(name)) {
         write_attribute(&file, name, value)?;
     }
     let Header { shape, layout, channels, inputs, .. } = header;
@@ -24,6 +29,11 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
             .collect::<hdf5::Result<_>>()?,
         _ => vec![(*file).clone()],
     };
+    for (group, attributes) in groups.iter().zip(&of_groups) {
+        for (name, value) in attributes {
+            write_attribute(group, name, &value.into())?;
+        }
+    }
     let mut datasets = Vec::new();
     for Part { name, axes, channels } in layout.datasets(shape, channels, *inputs) {
         let dims: Vec<usize> = axes.iter().map(|axis| shape.size(axis, channels.len())).collect();
@@ -88,10 +98,15 @@ fn write_coordinates(group: &hdf5::Group, header: &Header) -> hdf5::Result<()> {
     if header.t.is_empty() { Ok(()) } else { real(name('t'), &header.t) }
 }
 
-fn write_attribute(file: &hdf5::File, name: &str, value: &Attribute) -> hdf5::Result<()> {
+fn write_attribute(file: &hdf5::Location, name: &str, value: &Attribute) -> hdf5::Result<()> {
     match value {
         Attribute::Real(value) => file.new_attr::<f64>().create(name)?.write_scalar(value),
         Attribute::Count(value) => file.new_attr::<u64>().create(name)?.write_scalar(value),
+        Attribute::Integer(value) => file.new_attr::<i64>().create(name)?.write_scalar(value),
+        Attribute::Flag(value) => file.new_attr::<bool>().create(name)?.write_scalar(value),
+        Attribute::Reals(values) => {
+            file.new_attr::<f64>().shape(values.len()).create(name)?.write_raw(values)
+        }
         Attribute::Text(value) => {
             // A zero byte would end the text early; none of ours has one.
             let text: VarLenUnicode = value

@@ -11,9 +11,10 @@ mod safetensors_file;
 
 pub(crate) use partial::{Partial, tidy};
 
-use crate::field::{Layout, Shape};
+use crate::field::{Layout, OF_TRAJECTORIES, Shape};
 use narrow::narrowed;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -72,6 +73,15 @@ impl Header {
         all
     }
 
+    /// The attributes of each trajectory, where there are any.
+    fn of_trajectories(&self) -> Vec<Map<String, Value>> {
+        let listed = self.attributes.iter().find(|(name, _)| name == OF_TRAJECTORIES);
+        match listed {
+            Some((_, Attribute::Text(text))) => serde_json::from_str(text).unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Refuses what the layout cannot hold; the error says what it is.
     pub(crate) fn require_layout(&self) -> Result<(), String> {
         let Shape { frames, channels, ref grid, .. } = self.shape;
@@ -111,8 +121,37 @@ pub enum Attribute {
     Real(f64),
     /// An unsigned number.
     Count(u64),
+    /// A signed number.
+    Integer(i64),
+    /// True or false.
+    Flag(bool),
+    /// Doubles.
+    Reals(Vec<f64>),
     /// UTF-8 text.
     Text(String),
+}
+
+/// Most numbers of a list: HDF5 keeps at most 64 KiB in an attribute.
+const MAX_REALS: usize = 4096;
+
+/// Null, which stands for a number that is not finite, becomes NaN; what has no type of its own, JSON text.
+impl From<&Value> for Attribute {
+    fn from(value: &Value) -> Self {
+        let text = || Self::Text(value.to_string());
+        match value {
+            Value::Null => Self::Real(f64::NAN),
+            Value::Bool(flag) => Self::Flag(*flag),
+            Value::Number(number) => (number.as_u64().map(Self::Count))
+                .or_else(|| number.as_i64().map(Self::Integer))
+                .unwrap_or_else(|| Self::Real(number.as_f64().unwrap_or(f64::NAN))),
+            Value::String(text) => Self::Text(text.clone()),
+            Value::Array(values) if values.len() <= MAX_REALS => {
+                let reals: Option<Vec<f64>> = values.iter().map(Value::as_f64).collect();
+                reals.filter(|reals| !reals.is_empty()).map_or_else(text, Self::Reals)
+            }
+            Value::Array(_) | Value::Object(_) => text(),
+        }
+    }
 }
 
 /// The place of the trajectories in a file being made. Shared by threads.

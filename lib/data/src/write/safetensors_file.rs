@@ -33,6 +33,9 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> io::Result<Vec<Dataset>> 
         let text = match value {
             Attribute::Real(value) => value.to_string(),
             Attribute::Count(value) => value.to_string(),
+            Attribute::Integer(value) => value.to_string(),
+            Attribute::Flag(value) => value.to_string(),
+            Attribute::Reals(values) => json!(values).to_string(),
             Attribute::Text(value) => value.clone(),
         };
         metadata.insert(name.clone(), text.into());

@@ -3,6 +3,7 @@
 use crate::golden::{assert_values, golden, value};
 use data::field::{Field, Layout, Reading};
 use data::import::{Format, Made, Plan, import, targets};
+use data::parameter::Parameter;
 use std::fs;
 use std::path::Path;
 use tensor::Dtype;
@@ -25,9 +26,17 @@ fn every_layout_becomes_one_piece_with_the_same_numbers() {
             "1D_transposed_Nu0.1.hdf5" => Some("nxt"),
             _ => None,
         };
+        // One for all trajectories, where they have their own.
+        let parameter = match name.as_str() {
+            "2D_diff-react_differing.h5" => "du=100",
+            "listed.hdf5" => "nu=100",
+            _ => "re=100",
+        };
+        let parameter: Parameter = parameter.parse().unwrap();
         let plan = Plan {
             reading: Reading { axes: axes.map(|a| a.parse().unwrap()), ..Reading::default() },
-            parameter: Some("re=100".parse().unwrap()),
+            parameter: Some(parameter.clone()),
+            override_parameter: true,
             ..Plan::default()
         };
         for format in [Format::Hdf5, Format::Safetensors] {
@@ -41,7 +50,7 @@ fn every_layout_becomes_one_piece_with_the_same_numbers() {
             let pairs =
                 field.coordinates().iter().flatten().zip(whole.coordinates().iter().flatten());
             assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-6), "{name}");
-            assert_eq!(field.parameter(), plan.parameter.as_ref(), "{name}");
+            assert_eq!(field.parameter(), Some(&parameter.with(whole.parameter())), "{name}");
             assert!(field.is_direct(), "{name}");
             assert_values(&field, &name);
         }

@@ -209,8 +209,14 @@ fn each_trajectory_may_have_parameters_of_its_own() {
         }
         assert_eq!(made.len(), 2);
         // Who knows better says so.
-        let plan = Plan { parameter: Some("nu=3".parse().unwrap()), ..plan };
-        let made = targets(&plan, &[golden(name)], folder.path(), Format::Hdf5, None).unwrap();
-        assert_eq!(made[0].samples, [0, 1, 2]);
+        let given = if name == "listed.hdf5" { "nu=3" } else { "du=3" };
+        let plan = Plan { parameter: Some(given.parse().unwrap()), ..plan };
+        let made = |plan: &Plan| targets(plan, &[golden(name)], folder.path(), Format::Hdf5, None);
+        let error = made(&plan).unwrap_err();
+        assert_eq!(error.exit, Exit::Usage);
+        let text = error.to_string();
+        assert!(text.contains("--override") && text.contains(&given.replace('3', "0.")), "{text}");
+        let made = made(&Plan { override_parameter: true, ..plan.clone() }).unwrap();
+        assert_eq!((made.len(), made[0].samples.as_slice()), (1, &[0, 1, 2][..]));
     }
 }

@@ -14,5 +14,6 @@ mod latents;
 mod layouts;
 mod leaks;
 mod orders;
+mod provenance;
 mod solvers;
 mod splits;

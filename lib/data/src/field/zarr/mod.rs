@@ -11,7 +11,6 @@ use super::array::{Array, Place};
 use super::axes::Axes;
 use super::element::Element;
 use super::source::{Source, bad};
-use crate::parameter::NAMES;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::fs;
@@ -164,20 +163,8 @@ impl Source for ZarrGroup {
         Array::new(self, name, shape, axes, Place::Chunks(chunks))
     }
 
-    fn attributes(&self, place: Option<&str>) -> Vec<(String, f64)> {
-        let known = |name: &String| NAMES.contains(&name.to_ascii_lowercase().as_str());
-        let all = self.attributes_of(place.unwrap_or("")).into_iter();
-        all.filter(|(name, _)| known(name))
-            .filter_map(|(name, v)| Some((name, v.as_f64()?)))
-            .collect()
-    }
-
-    fn all_attributes(&self) -> Map<String, Value> {
-        self.attributes_of("")
-    }
-
-    fn text(&self, place: Option<&str>, name: &str) -> Option<String> {
-        Some(self.attributes_of(place.unwrap_or("")).get(name)?.as_str()?.into())
+    fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
+        self.attributes_of(place.unwrap_or(""))
     }
 
     fn only_array(&self) -> Option<String> {
