@@ -7,10 +7,12 @@ mod arrays;
 mod checkpoints;
 mod fuzz;
 mod inputs;
+
 mod mutate;
 mod planted;
 mod secrets;
 mod targets;
+mod text;
 
 use std::path::Path;
 use std::process::Command;
