@@ -7,6 +7,7 @@ mod arrays;
 mod checkpoints;
 mod fuzz;
 mod inputs;
+mod limits;
 
 mod mutate;
 mod planted;
