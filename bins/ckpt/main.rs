@@ -10,6 +10,7 @@ use learn::checkpoint::{self, Manifest, Report, Statistics};
 use serde_json::{Map, Value, json};
 use unix::cli::Output;
 use unix::out::Out;
+use unix::text::summary;
 use unix::{Error, Exit, Result, inputs, note};
 
 /// Look at, compare, remove, average and exchange checkpoints
@@ -226,8 +227,7 @@ fn lines(head: &Map<String, Value>) -> String {
 }
 
 fn line(name: &str, value: &Value) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), String::from);
-    format!("{name}: {text}")
+    format!("{name}: {}", summary(value))
 }
 
 fn verify(paths: &[PathBuf], output: Output) -> Result<Exit> {
@@ -273,13 +273,29 @@ fn tell(out: &mut Out, report: &Report) -> Result<()> {
     })
 }
 
+/// What became of a field; of a long list of the same length, how many elements differ and the first.
+fn change(a: &Value, b: &Value) -> String {
+    if let (Value::Array(a), Value::Array(b)) = (a, b)
+        && a.len() == b.len()
+        && a.len() > 8
+    {
+        let mut differ = a.iter().zip(b).enumerate().filter(|(_, (a, b))| a != b);
+        if let Some((at, (was, is))) = differ.next() {
+            let count = 1 + differ.count();
+            let (was, is) = (summary(was), summary(is));
+            return format!("{count} of {} elements differ, first [{at}]: {was} -> {is}", a.len());
+        }
+    }
+    format!("{} -> {}", summary(a), summary(b))
+}
+
 /// A line for each field that differs, then a row for each tensor.
 fn diff(a: &Path, b: &Path, output: Output) -> Result<Exit> {
     let found = checkpoint::diff(&checkpoint::one_in(a)?, &checkpoint::one_in(b)?)?;
     let mut out = Out::stdout(output);
     for field in &found.fields {
         let not_counted = if field.circumstance { " (not counted)" } else { "" };
-        let text = format!("{}: {} -> {}{not_counted}", field.field, field.a, field.b);
+        let text = format!("{}: {}{not_counted}", field.field, change(&field.a, &field.b));
         out.item(field, text)?;
     }
     found.tensors.iter().try_for_each(|tensor| out.row(tensor))?;

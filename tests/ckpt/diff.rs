@@ -70,3 +70,26 @@ fn a_damaged_one_is_not_compared() {
     assert!(seen.stderr.contains("tensor core.weight was changed"), "{}", seen.stderr);
     assert_eq!(ckpt(&["diff"], &[&run, &run.join("none")]).status, Some(66));
 }
+
+#[test]
+fn long_lists_are_summarised_for_people_and_whole_in_json() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let state = |second: f64| {
+        let mut state = state(20);
+        let mut numbers: Vec<f64> = (0..400).map(f64::from).collect();
+        numbers[1] = second;
+        state.progress = json!({"numbers": numbers});
+        state
+    };
+    let a = write(one.path(), &state(1.0), 1).unwrap();
+    let b = write(other.path(), &state(7.5), 1).unwrap();
+    let shown = ckpt(&["show"], &[&a]);
+    let line = "progress.numbers: [0.0, 1.0, 2.0, …] (400 numbers from 0 to 399)\n";
+    assert!(shown.stdout.contains(line), "{}", shown.stdout);
+    let seen = ckpt(&["diff"], &[&a, &b]);
+    let line = "progress.numbers: 1 of 400 elements differ, first [1]: 1.0 -> 7.5\n";
+    assert!(seen.stdout.contains(line), "{}", seen.stdout);
+    let rows = ckpt(&["diff", "--json"], &[&a, &b]).json();
+    let row = rows.iter().find(|row| row["field"] == "progress.numbers").unwrap();
+    assert_eq!(row["b"].as_array().unwrap().len(), 400);
+}

@@ -11,8 +11,10 @@ mod inputs;
 mod limits;
 mod mutate;
 mod planted;
+mod resources;
 mod secrets;
 mod targets;
+mod text;
 
 use std::path::Path;
 use std::process::Command;

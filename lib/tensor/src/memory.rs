@@ -6,10 +6,12 @@
 //! first step a training step takes nothing from the system. Memory is written once before it is
 //! handed out, so its content is arbitrary but always initialised.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use unix::limits;
 
 /// A cache line, and the widest vector register.
 const ALIGN: usize = 64;
@@ -68,7 +70,7 @@ fn layout(bytes: usize) -> Layout {
     let align = if bytes >= HUGE { HUGE } else { ALIGN };
     match Layout::from_size_align(bytes, align) {
         Ok(layout) => layout,
-        Err(_) => handle_alloc_error(Layout::new::<u8>()),
+        Err(_) => limits::out_of_memory(bytes, "a tensor"),
     }
 }
 
@@ -88,8 +90,8 @@ impl Block {
         drop(pool);
         let layout = layout(class);
         // SAFETY: the size is not zero (at least ALIGN).
-        let start =
-            NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        let start = NonNull::new(unsafe { alloc(layout) })
+            .unwrap_or_else(|| limits::out_of_memory(class, "a tensor"));
         if class >= HUGE {
             // A hint: without huge pages everything still works.
             // SAFETY: the range was just allocated and is ours.

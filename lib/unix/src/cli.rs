@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::Parser;
 use clap::error::{ContextValue, ErrorKind};
 
-use crate::{Exit, Result, diagnostics, generate, secrets, text, time};
+use crate::{Exit, Result, diagnostics, generate, limits, secrets, text, time};
 
 /// The shared option for the form of the results; `#[command(flatten)]` it into `Args`.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
@@ -69,6 +69,7 @@ pub fn main_with_status<A: Parser, S: Into<ExitCode>>(body: fn(A) -> Result<S>) 
     let command = A::command();
     set_program(&command);
     secrets::register_environment();
+    limits::install();
     end_on_panic();
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(done) = generate::asked(command, &words) {

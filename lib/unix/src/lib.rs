@@ -14,6 +14,7 @@ mod generate;
 pub mod host;
 pub mod inputs;
 pub mod lease;
+pub mod limits;
 pub mod log;
 pub mod man;
 pub mod memory;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::space::human_bytes;
-use crate::{Error, Result, secrets};
+use crate::{Error, Result, limits, secrets};
 
 /// Characters of a longer line that are kept from its beginning and from its end.
 const LINE: (usize, usize) = (1200, 600);
@@ -21,7 +21,7 @@ const LISTED: usize = 8;
 
 /// One line of any text: a line break in it is shown as `\n`.
 pub fn line(text: &str) -> String {
-    let text = secrets::redact(text);
+    let text = limits::explain(secrets::redact(text));
     escape(&shorten(&text, LINE)).into_owned()
 }
 
