@@ -57,7 +57,7 @@ fn tensors_by_relative_change_and_fields_by_name() {
     );
 
     let seen = ckpt(&["diff"], &[&run, &path]);
-    assert!(seen.stdout.contains("seed: \"17\" -> \"18\"\n"), "{}", seen.stdout);
+    assert!(seen.stdout.contains("seed: 17 -> 18\n"), "{}", seen.stdout);
     assert!(seen.stdout.contains("config: null -> "), "{}", seen.stdout);
 }
 

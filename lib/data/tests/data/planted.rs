@@ -32,12 +32,11 @@ fn manifest(folder: &Path, name: &str, shape: &Shape, all: &[Vec<f32>], test: bo
     let path = folder.join(format!("{name}.json"));
     let mut split = divide(&[file], [10, 1, 1].map(Share::Count), 0, &path).unwrap();
     let part = vec![Part { file: 0, samples: (0..shape.trajectories).collect() }];
-    (split.train, split.validation) = (vec![], vec![]);
-    if test {
-        split.test = part;
-    } else {
-        (split.train, split.test) = (part, vec![]);
-    }
+    (split.train, split.validation, split.test) = (vec![], vec![], vec![]);
+    let (own, at) = if test { (&mut split.test, 2) } else { (&mut split.train, 0) };
+    *own = part;
+    split.shares = [0; 3].map(Share::Count);
+    split.shares[at] = Share::Count(shape.trajectories);
     split.save(&path).unwrap();
     path
 }

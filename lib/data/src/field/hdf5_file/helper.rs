@@ -20,6 +20,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, ExitStatus
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use unix::signal::Signals;
+use unix::{Error, Exit};
 
 /// The hidden first option of a program that serves as the helper.
 const OPTION: &str = "--read-hdf5";
@@ -87,6 +88,17 @@ pub(super) enum Failure {
     NotStarted(std::io::Error),
 }
 
+impl Failure {
+    /// The error about `what` of a file: 74 if there is no helper, which is not the file's fault, else 65.
+    pub fn about(self, what: impl fmt::Display) -> Error {
+        let exit = match self {
+            Self::NotStarted(_) => Exit::Io,
+            _ => Exit::Data,
+        };
+        Error::new(exit, format_args!("{what}: {self}"))
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let xcpu = rustix::process::Signal::XCPU.as_raw();
@@ -96,7 +108,9 @@ impl fmt::Display for Failure {
                 write!(f, "the HDF5 library did not finish within {CPU_SECONDS} s of CPU time")
             }
             Self::Died(status) => write!(f, "the HDF5 library crashed ({status})"),
-            Self::NotStarted(cause) => write!(f, "no process to read HDF5 files in: {cause}"),
+            Self::NotStarted(cause) => {
+                write!(f, "cannot start a process to read HDF5 files: {cause}")
+            }
         }
     }
 }

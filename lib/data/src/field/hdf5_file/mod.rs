@@ -85,7 +85,7 @@ impl Stored {
             }
             Ok(_) => Err(Error::bug(format!("{}: not the answer", path.display()))),
             Err(cause @ Failure::Refused(_)) => Err(Error::io(path, cause)),
-            Err(cause) => Err(Error::data(format!("{}: `{}`: {cause}", path.display(), self.name))),
+            Err(cause) => Err(cause.about(format_args!("{}: `{}`", path.display(), self.name))),
         }
     }
 }
@@ -99,10 +99,15 @@ impl Hdf5File {
         let (number, path) = (OPENED.fetch_add(1, Relaxed), path.to_path_buf());
         let handle = Handle { number, path, died: OnceLock::new() };
         let path = &handle.path;
-        handle.told(Ask::Open).map_err(|cause| {
-            Error::data(format!("{}: not a whole HDF5 file: {cause}", path.display()))
-        })?;
+        let not_whole = format!("{}: not a whole HDF5 file", path.display());
+        handle.told(Ask::Open).map_err(|cause| cause.about(not_whole))?;
         Ok(Self { handle: Arc::new(handle), mapped: Arc::new(mapped) })
+    }
+}
+
+impl Hdf5File {
+    fn failed(&self, name: &str, cause: Failure) -> Error {
+        cause.about(format_args!("{}: `{name}`", self.path().display()))
     }
 }
 
@@ -141,7 +146,7 @@ impl Source for Hdf5File {
 
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         let numbers = self.handle.ask(Ask::Numbers(name.into()));
-        let (_, values) = numbers.map_err(|cause| bad(self, format!("`{name}`: {cause}")))?;
+        let (_, values) = numbers.map_err(|cause| self.failed(name, cause))?;
         Ok(values)
     }
 
@@ -152,7 +157,7 @@ impl Source for Hdf5File {
         let form = match self.handle.told(Ask::Dataset(name.into())) {
             Ok(Reply::Dataset(form)) => form,
             Ok(_) => return Err(Error::bug(format!("{}: not the answer", self.path().display()))),
-            Err(cause) => return Err(bad(self, format!("`{name}`: {cause}"))),
+            Err(cause) => return Err(self.failed(name, cause)),
         };
         let shape = form.shape.clone();
         let place = match form.mapped {
