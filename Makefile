@@ -27,14 +27,14 @@ test: deps
 
 # The long forms of the tests of reliability, about an hour: every fault at every point, on one rank
 # and on the first of two, 500 kills and 100 of a rank of several, 200 signals, ranks that are stopped, 100
-# power cuts (as root), minutes of fuzzing, 2,000 rounds of bit flips in headers of every format under a memory
-# limit. Seeds are printed; FUZZ_SEED=N repeats one of the fuzzing.
+# power cuts (as root), data and latents changed under a run, minutes of fuzzing, 2,000 bit flips in the header
+# of each kind of file under a memory limit, planted secrets, and an outage of the SLURM controller. Seeds are
+# printed; FUZZ_SEED=N repeats one of the fuzzing.
 TORTURE = TORTURE=1 cargo test --workspace --locked --features $(FEATURES)
 torture: deps
 	$(TORTURE) --test failpoints --test power_cut --test restart --test stop --test state \
 	  --test numbers --test data_parallel -- --nocapture
-	$(TORTURE) --test hostile fuzz -- --nocapture
-	$(TORTURE) --test hostile flips -- --nocapture
+	$(TORTURE) --test hostile -- fuzz flips planted --nocapture
 	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture
 
 check:
