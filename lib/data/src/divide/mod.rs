@@ -169,6 +169,12 @@ fn source(field: &Field, manifest: &Path) -> Result<Source> {
         )));
     }
     let parameter = field.only_regime()?;
+    if parameter.iter().any(|(_, value)| !value.is_finite()) {
+        return Err(Error::data(format!(
+            "{}: parameter {parameter} is not finite; correct it with `ds-prep import --parameter NAME=V --override`",
+            path.display()
+        )));
+    }
     let bytes = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
     Ok(Source {
         path: relative(path, folder_of(manifest))?,

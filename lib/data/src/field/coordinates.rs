@@ -5,7 +5,7 @@
 
 use super::Field;
 use super::axes::Axis;
-use super::source::Source;
+use super::source::{Source, numbers};
 use unix::{Error, Result};
 
 /// Largest difference, relative to the largest magnitude along the axis.
@@ -36,7 +36,7 @@ pub(super) fn of_groups(
         for (axis, first) in &axes {
             let name = format!("{group}/grid/{}", axis.letter());
             let found = match file.shape(&name) {
-                Some(_) => file.numbers(&name)?,
+                Some(_) => numbers(file, &name)?,
                 None => Vec::new(),
             };
             if let Some(what) = difference(first, &found) {

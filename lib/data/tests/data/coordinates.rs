@@ -114,3 +114,17 @@ fn files_of_one_data_set_share_points_and_times() {
         assert_eq!(kinds, [Kind::Changed, Kind::Coordinates], "{faults:?}");
     }
 }
+
+/// A length that a file claims for any group is compared with the limit before memory is taken.
+#[test]
+fn a_group_that_claims_a_huge_axis_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("groups.h5");
+    write(&path, Layout::Groups, 1, 0.5, 0.5);
+    let grid = hdf5::File::open_rw(&path).unwrap().group("0002/grid").unwrap();
+    grid.unlink("t").unwrap();
+    grid.new_dataset::<f32>().shape([1usize << 33]).create("t").unwrap();
+    drop(grid);
+    let error = Field::open(&path).unwrap_err();
+    assert!(error.exit == Exit::Data && error.to_string().contains("16777216"), "{error}");
+}

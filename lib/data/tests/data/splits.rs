@@ -176,3 +176,15 @@ fn statistics_are_those_of_the_training_numbers_on_any_number_of_threads() {
     let test = TrajectorySet::open(&path, SplitName::Test, Verify::Sizes).unwrap();
     assert_eq!(Stats::of(&test).unwrap_err().exit, Exit::Data);
 }
+
+#[test]
+fn a_parameter_that_is_not_finite_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = files(folder.path(), &[0.1], 3);
+    let file = hdf5::File::open_rw(&files[0]).unwrap();
+    file.attr("Nu").unwrap().write_scalar(&f64::NAN).unwrap();
+    file.close().unwrap();
+    let shares = [Share::Fraction(0.6), Share::Fraction(0.2), Share::Fraction(0.2)];
+    let error = divide(&files, shares, 3, &folder.path().join("split.json")).unwrap_err();
+    assert!(error.exit == Exit::Data && error.to_string().contains("nu=NaN"), "{error}");
+}

@@ -294,12 +294,13 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
             if let Some(why) = session.tell_hash(job, reporter)? {
                 return Ok(End::Machine(why));
             }
-            match judge(job, session, reporter, asked)? {
+            match judge(job, session, reporter, asked, started)? {
                 Ok(due) => save = due,
                 Err(end) => return Ok(end),
             }
+        } else {
+            session.note_update(started.elapsed());
         }
-        session.note_update(started.elapsed());
         if save {
             session.try_save(job, reporter)?;
         }
@@ -307,12 +308,13 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
 }
 
 /// Validates where that is due after an update; whether a checkpoint is due as well, or how the run ends
-/// because of its input files.
+/// because of its input files. `update_started` is when the update was begun.
 fn judge<S: Stage>(
     job: &Job<S>,
     session: &mut Session<S>,
     reporter: &mut Reporter,
     asked: bool,
+    update_started: Instant,
 ) -> Result<Result<bool, End>> {
     let (training, rules) = (&job.config.training, &job.config.checkpoint);
     let done = session.progress.update;
@@ -320,6 +322,8 @@ fn judge<S: Stage>(
     let is_due = done.is_multiple_of(training.validate_every) || done == training.updates;
     let metrics = is_due.then(|| session.measure(job)).transpose()?;
     let took = started.elapsed();
+    // Without the wait for the input files, which no later update repeats.
+    session.note_update(update_started.elapsed());
     let saves = done.is_multiple_of(rules.every) || asked;
     if (is_due || saves)
         && let Some(end) = session.verify_inputs(job, reporter, false)?

@@ -145,6 +145,8 @@ impl<'a> Watch<'a> {
         if limit.is_some() {
             let leader = self.group.leader;
             self.guard.get_or_insert_with(|| Guard::start(leader, schedule)).tell(limit);
+        } else if let Some(guard) = &mut self.guard {
+            guard.tell(None);
         }
         limit.map_or(Vec::new(), |limit| steps(limit, schedule)).into_iter().peekable()
     }

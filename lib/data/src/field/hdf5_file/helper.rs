@@ -89,13 +89,18 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// The error about `what` of a file: 74 if there is no helper, which is not the file's fault, else 65.
+    /// 65 if it tells of the file; 74 if there is no helper, or if somebody killed it.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Refused(_) => Exit::Data,
+            Self::Died(status) if status.signal().is_none_or(is_of_the_file) => Exit::Data,
+            Self::Died(_) | Self::NotStarted(_) => Exit::Io,
+        }
+    }
+
+    /// The error about `what` of a file.
     pub fn about(self, what: impl fmt::Display) -> Error {
-        let exit = match self {
-            Self::NotStarted(_) => Exit::Io,
-            _ => Exit::Data,
-        };
-        Error::new(exit, format_args!("{what}: {self}"))
+        Error::new(self.exit(), format_args!("{what}: {self}"))
     }
 }
 
@@ -107,7 +112,15 @@ impl fmt::Display for Failure {
             Self::Died(status) if status.signal() == Some(xcpu) => {
                 write!(f, "the HDF5 library did not finish within {CPU_SECONDS} s of CPU time")
             }
-            Self::Died(status) => write!(f, "the HDF5 library crashed ({status})"),
+            Self::Died(status) if self.exit() == Exit::Io => {
+                write!(
+                    f,
+                    "the process that reads HDF5 files was killed ({status}); is memory short?"
+                )
+            }
+            Self::Died(status) => {
+                write!(f, "the HDF5 library crashed ({status}): the file is damaged")
+            }
             Self::NotStarted(cause) => {
                 write!(f, "cannot start a process to read HDF5 files: {cause}")
             }

@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use unix::{Error, Result};
+use unix::{Error, Exit, Result};
 
 /// An open file.
 #[derive(Debug)]
@@ -36,18 +36,19 @@ struct Handle {
     number: u64,
     path: PathBuf,
     /// What the library died of, which it is not asked again.
-    died: OnceLock<String>,
+    died: OnceLock<(Exit, String)>,
 }
 
 impl Handle {
     fn ask<T: Pod>(&self, ask_for: Ask) -> Result<(Reply, Vec<T>), Failure> {
-        if let Some(text) = self.died.get() {
+        if let Some((_, text)) = self.died.get() {
             return Err(Failure::Refused(text.clone()));
         }
         let path = self.path.as_os_str().as_bytes().to_vec();
         let answer = ask(&Request { file: self.number, path, ask: ask_for });
         if let Err(cause @ Failure::Died(_)) = &answer {
-            let _ = self.died.set(cause.to_string()); // of two threads the first is right
+            // Of two threads the first is right.
+            let _ = self.died.set((cause.exit(), cause.to_string()));
         }
         answer
     }
@@ -119,7 +120,9 @@ impl Source for Hdf5File {
     fn check(&self) -> Result<()> {
         match self.handle.died.get() {
             None => Ok(()),
-            Some(text) => Err(bad(self, format!("{text}: the file is damaged"))),
+            Some((exit, text)) => {
+                Err(Error::new(*exit, format_args!("{}: {text}", self.path().display())))
+            }
         }
     }
 
