@@ -31,7 +31,7 @@ EQUATIONS
 
 AUDIT
   ds-prep audit reports pairs of trajectories in different splits that have the same origin, across all
-  files and manifests given. It looks at the numbers alone. A --json record names the kind:
+  files and manifests given. It compares numbers alone; 0.0 and -0.0 are equal. A --json record names the kind:
     duplicate           All numbers are equal (also within one split); overlap: it is the same trajectory of
                         the same file.
     same-initial-state  The first frames, or the inputs of steady problems, are equal.
@@ -47,15 +47,19 @@ AUDIT
                         values differ. Of a first frame 16 such patches, spread over it, are looked up:
                         overlapping crops are found when one lies in the overlap, as a rule from a quarter of
                         the frame on.
-  The distance is |a - b| / max(|a - mean a|, |b - mean b|), over all points and channels, the means taken for
-  each channel; it is computed at full resolution, and reported from one bit in one number on (3e-8 for noise
-  in the last bits of f32). Candidates are selected by signatures that are never farther apart than the
+  The distance is |a' - b'| / max(|a'|, |b'|), over all points and channels, where a' is a without the mean of
+  each channel: a pressure of 101325 does not outweigh a velocity of 1, and a copy with a constant added to a
+  channel is a copy. A channel whose variation is below 1e-6 of its norm counts as constant. The distance is
+  computed at full resolution, and reported from one bit in one number on (3e-8 for noise in the last bits of
+  f32). Candidates are selected by signatures that are never farther apart than the
   fields; for each frame the 32 nearest candidates of each split are compared, and a note says when there
   were more. Fields of a single wave (99.9 % of the energy) are shifts of each other by nature: for them
   symmetric and near-frame mean a distance below 1e-5.
-  Not found are: copies on another grid, by other factors or offsets than 1 and 0, with the sign of a vector
-  turned along with its axis, or of fractional shifts; a symmetric copy or a crop that starts later with
-  noise; frames that are constant or not finite; anything within one split but duplicates.
+  For each trajectory audit reports at most one equal trajectory, first frame or frame in another split, and
+  at most one of the leaks below shared-frame in the table. Remove what it reports, then audit again.
+  Not found are: copies on another grid, multiplied by a factor, with the sign of a vector turned along with
+  its axis, or of fractional shifts; crops with noise or an offset; a symmetric copy that starts later; frames
+  that are constant in all channels or not finite; anything within one split but duplicates.
   Memory is about 1 KiB for each trajectory and 30 bytes for each frame of validation and test.
 
 FILES

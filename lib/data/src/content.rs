@@ -2,9 +2,23 @@
 
 use crate::field::{Field, Shape};
 use crate::split::GroupBy;
+use blake3::Hasher;
 use rayon::prelude::*;
 use std::path::Path;
 use unix::Result;
+
+/// Values that are copied at a time to be hashed.
+const BLOCK: usize = 1024;
+
+/// Adds `values` to a hash. Equal numbers hash equally: -0.0 is hashed as 0.0.
+pub(crate) fn hash_values(hasher: &mut Hasher, values: &[f32]) {
+    let mut room = [0.0; BLOCK];
+    for block in values.chunks(BLOCK) {
+        let room = &mut room[..block.len()];
+        room.iter_mut().zip(block).for_each(|(to, value)| *to = value + 0.0);
+        hasher.update(bytemuck::cast_slice(room));
+    }
+}
 
 /// Hashes what determines a trajectory before anything is solved: the input of a steady problem, else the
 /// first frame. `frame` is the first frame, [grid…, channels].
@@ -19,13 +33,11 @@ pub(crate) fn initial_state(shape: &Shape, inputs: usize, frame: &[f32]) -> Opti
     if finite.all(|point| point == first) {
         return None;
     }
-    let mut hasher = blake3::Hasher::new();
+    let mut hasher = Hasher::new();
     if width == shape.channels {
-        hasher.update(bytemuck::cast_slice(frame));
+        hash_values(&mut hasher, frame);
     } else {
-        points.for_each(|point| {
-            hasher.update(bytemuck::cast_slice(point));
-        });
+        hash_values(&mut hasher, &points.flatten().copied().collect::<Vec<f32>>());
     }
     Some(hasher.finalize())
 }
@@ -38,7 +50,7 @@ pub(crate) fn begin(
     name: (&Path, usize),
 ) -> blake3::Hash {
     initial_state(shape, inputs, frame).unwrap_or_else(|| {
-        let mut hasher = blake3::Hasher::new();
+        let mut hasher = Hasher::new();
         hasher.update(name.0.as_os_str().as_encoded_bytes());
         hasher.update(&name.1.to_le_bytes());
         hasher.finalize()
@@ -50,7 +62,7 @@ pub(crate) enum GroupKey {
     /// The initial state is the key.
     State(blake3::Hash),
     /// The key is a hash of all frames.
-    Content(Box<blake3::Hasher>),
+    Content(Box<Hasher>),
 }
 
 impl GroupKey {
@@ -66,7 +78,7 @@ impl GroupKey {
     /// Adds frames, in their order.
     pub fn update(&mut self, frames: &[f32]) {
         if let Self::Content(hasher) = self {
-            hasher.update(bytemuck::cast_slice(frames));
+            hash_values(hasher, frames);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Place;
 use crate::check::Kind;
-use crate::content::begin;
+use crate::content::{begin, hash_values};
 use crate::split::SplitName;
 use crate::split_set::TrajectorySet;
 use std::collections::HashMap;
@@ -32,14 +32,18 @@ pub(super) fn read(
     for block in shape.frame_blocks() {
         let values = &mut room[..block.len() * shape.frame_len()];
         set.read_frames(i, block.clone(), values)?;
-        whole.update(bytemuck::cast_slice(values));
+        hash_values(&mut whole, values);
         for (number, frame) in block.zip(values.chunks_exact(shape.frame_len())) {
             if number == 0 {
                 let entry = set.entry(i);
                 first = short(begin(shape, set.inputs(), frame, (entry.file, entry.sample)));
             }
             let same = frame.chunks_exact(shape.channels).all(|p| p == &frame[..shape.channels]);
-            frames.push((!same).then(|| short(blake3::hash(bytemuck::cast_slice(frame)))));
+            frames.push((!same).then(|| {
+                let mut hasher = blake3::Hasher::new();
+                hash_values(&mut hasher, frame);
+                short(hasher.finalize())
+            }));
             look(number, frame)?;
         }
     }
@@ -65,7 +69,7 @@ impl Exact {
         sets: &[TrajectorySet],
         place: Place,
         hashes: Hashes,
-    ) -> Option<(Kind, Place, String)> {
+    ) -> Vec<(Kind, Place, String)> {
         let split = |place: Place| sets[place.0].name();
         let found = self.find(sets, place, &hashes);
         if split(place) != SplitName::Train {
@@ -80,12 +84,14 @@ impl Exact {
         found
     }
 
+    /// A copy in the same split does not hide that both are in another split.
     fn find(
         &self,
         sets: &[TrajectorySet],
         place: Place,
         hashes: &Hashes,
-    ) -> Option<(Kind, Place, String)> {
+    ) -> Vec<(Kind, Place, String)> {
+        let mut found = Vec::new();
         let elsewhere = |other: &Place| sets[other.0].name() != sets[place.0].name();
         if let Some(&other) = self.whole.get(&hashes.whole) {
             let [a, b] = [place, other].map(|(set, i)| sets[set].entry(i));
@@ -94,15 +100,20 @@ impl Exact {
             } else {
                 Kind::Duplicate
             };
-            return Some((kind, other, "is identical to".into()));
+            found.push((kind, other, "is identical to".into()));
+            if elsewhere(&other) {
+                return found;
+            }
         }
         if let Some(&other) = self.begins.get(&hashes.begin).filter(|other| elsewhere(other)) {
-            return Some((Kind::SameInitialState, other, "begins exactly as".into()));
+            found.push((Kind::SameInitialState, other, "begins exactly as".into()));
+            return found;
         }
-        hashes.frames.iter().enumerate().find_map(|(frame, hash)| {
+        found.extend(hashes.frames.iter().enumerate().find_map(|(frame, hash)| {
             let (other, at) = *self.frames.get(hash.as_ref()?)?;
             let how = format!("has as its frame {frame} exactly frame {at} of");
             elsewhere(&other).then_some((Kind::SharedFrame, other, how))
-        })
+        }));
+        found
     }
 }

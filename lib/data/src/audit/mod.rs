@@ -29,8 +29,8 @@ use unix::{Result, note};
 const AT_ONCE: usize = 256;
 
 /// Audits the splits of manifests together. `near` is the relative distance below which two first frames
-/// are near-duplicates; 0 looks for equal numbers only. The distance is |a - b| over the larger of the two
-/// variations |a - mean of a|, in the Euclidean norm over all points and channels.
+/// are near-duplicates; 0 looks for equal numbers only. The distance is |a - b| / max(|a|, |b|) in the
+/// Euclidean norm over all points and channels, of a and b without the mean of each channel.
 ///
 /// Errors: 66 and 65 for manifests and files that cannot be read or were changed.
 pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
@@ -61,7 +61,7 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
                 })
                 .collect::<Result<_>>()?;
             for (i, (hashes, search)) in (first..).zip(seen) {
-                if let Some((kind, other, how)) = exact.compare(&sets, (number, i), hashes) {
+                for (kind, other, how) in exact.compare(&sets, (number, i), hashes) {
                     found.add(kind, (number, i), other, how);
                 }
                 leaks.extend(search.leak.map(|leak| ((number, i), leak)));

@@ -2,7 +2,7 @@
 //! frame: candidates by signature or patch, then the comparison in full.
 
 use super::Place;
-use super::signature::{LENGTH, Sketch, Sketcher};
+use super::signature::{LENGTH, ROUNDING, Sketch, Sketcher};
 use super::symmetry::{Symmetry, distance};
 use super::tree::Tree;
 use super::window::{self, Alignment, Anchor, Windows};
@@ -20,7 +20,7 @@ const EXACT: f64 = 1e-5;
 /// What is known of the first frames of a set.
 struct Firsts {
     sketcher: Sketcher,
-    /// Scale of the values, and whether they are a single wave, for each trajectory.
+    /// Variation of the values, and whether they are a single wave, for each trajectory.
     scales: Vec<(f64, bool)>,
     sketches: Tree,
     invariants: Tree,
@@ -62,16 +62,19 @@ impl<'a> Index<'a> {
                 let frame = first_frame(set, i)?;
                 let values = sketcher.compared(&frame);
                 let sketch = if near > 0.0 { sketcher.sketch(&values) } else { None };
-                let sketch = sketch.map(|sketch| (sketch, sketcher.invariant(&values)));
-                Ok((sketch, window::anchors(set.shape(), &frame)))
+                let signatures = sketch.map(|sketch| {
+                    let invariant = sketcher.invariant(&sketch.values);
+                    (sketch.variation, sketch.signature, invariant)
+                });
+                Ok((signatures, window::anchors(set.shape(), &frame)))
             };
             let all: Vec<_> = (0..set.len()).into_par_iter().map(read).collect::<Result<_>>()?;
             let (mut scales, mut sketches, mut invariants) = (Vec::new(), Vec::new(), Vec::new());
-            for (trajectory, (sketch, patches)) in all.into_iter().enumerate() {
-                let scale = sketch.as_ref().map_or((0.0, false), |(sketch, invariant)| {
-                    sketches.push((sketch.signature, trajectory as u32));
+            for (trajectory, (signatures, patches)) in all.into_iter().enumerate() {
+                let scale = signatures.map_or((0.0, false), |(variation, signature, invariant)| {
+                    sketches.push((signature, trajectory as u32));
                     invariants.push((invariant.signature, trajectory as u32));
-                    (sketch.variation, invariant.single_wave)
+                    (variation, invariant.single_wave)
                 });
                 scales.push(scale);
                 anchors.extend(patches.into_iter().map(|(point, hash)| {
@@ -127,34 +130,35 @@ impl Search<'_> {
         let (index, (set, trajectory)) = (self.index, self.place);
         let firsts = &index.firsts[set];
         let input = if index.sets[set].shape().frames > 1 { "first frame" } else { "input" };
+        let near_duplicate = |other: Place, apart: f64| {
+            let how = format!("has a {input} within {apart:.1e} (relative L2 distance) of that of");
+            Ok(Some(Leak { kind: Kind::NearDuplicate, other, frame: 0, how }))
+        };
         let others: Vec<usize> = index.others(set).take_while(|other| *other < set).collect();
         for &other in &others {
             let tree = &index.firsts[other].sketches;
             for candidate in self.candidates(tree, &sketch.signature, sketch) {
-                let (apart, _) = self.compare(values, sketch, (other, candidate))?;
-                if apart > 0.0 && apart < index.near {
-                    let how = format!(
-                        "has a {input} within {apart:.1e} (relative L2 distance) of that of"
-                    );
-                    return Ok(Some(Leak {
-                        kind: Kind::NearDuplicate,
-                        other: (other, candidate),
-                        frame: 0,
-                        how,
-                    }));
+                let other = (other, candidate);
+                let Some(theirs) = self.unequal(values, other)? else { continue };
+                let (apart, _) = self.compare(sketch, &theirs, other);
+                if apart < index.near {
+                    return near_duplicate(other, apart);
                 }
             }
         }
         let (grid, width) = (firsts.sketcher.grid(), firsts.sketcher.width());
         let limit = if firsts.scales[trajectory].1 { index.near.min(EXACT) } else { index.near };
-        let invariant = firsts.sketcher.invariant(values);
+        let invariant = firsts.sketcher.invariant(&sketch.values);
         for other in others {
             let tree = &index.firsts[other].invariants;
             for candidate in self.candidates(tree, &invariant.signature, sketch) {
-                let theirs = index.compared(other, candidate)?;
-                let (symmetry, apart) = Symmetry::best(values, &theirs, grid, width);
+                let Some(theirs) = self.unequal(values, (other, candidate))? else { continue };
+                let (symmetry, apart) = Symmetry::best(&sketch.values, &theirs, grid, width);
                 let apart = apart / sketch.variation.max(index.firsts[other].scales[candidate].0);
-                if apart < limit && !symmetry.is_identity() {
+                if symmetry.is_identity() && apart < index.near {
+                    return near_duplicate((other, candidate), apart);
+                }
+                if apart < limit {
                     let how = format!(
                         "has a copy ({symmetry}; relative L2 distance {apart:.1e}) of the {input} of"
                     );
@@ -176,9 +180,10 @@ impl Search<'_> {
         for other in index.others(self.place.0) {
             let tree = &index.firsts[other].sketches;
             for candidate in self.candidates(tree, &sketch.signature, sketch) {
-                let (apart, single_wave) = self.compare(values, sketch, (other, candidate))?;
+                let Some(theirs) = self.unequal(values, (other, candidate))? else { continue };
+                let (apart, single_wave) = self.compare(sketch, &theirs, (other, candidate));
                 let limit = if single_wave { index.near.min(EXACT) } else { index.near };
-                if apart > 0.0 && apart < limit {
+                if apart < limit {
                     let how = format!(
                         "has a frame ({number}) within {apart:.1e} (relative L2 distance) of the first frame of"
                     );
@@ -218,30 +223,30 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// Distance of a first frame, relative to the larger variation, and whether it is a single wave.
-    fn compare(&self, values: &[f32], sketch: &Sketch, other: Place) -> Result<(f64, bool)> {
-        let theirs = self.index.compared(other.0, other.1)?;
+    /// The centred values of a first frame; `None` if it equals `values`, which the hashes find.
+    fn unequal(&self, values: &[f32], (set, trajectory): Place) -> Result<Option<Vec<f32>>> {
+        let sketcher = &self.index.firsts[set].sketcher;
+        let frame = first_frame(&self.index.sets[set], trajectory)?;
+        let theirs = sketcher.compared(&frame);
+        Ok((theirs != values).then(|| sketcher.centred(&theirs)))
+    }
+
+    /// Distance of the centred values `theirs` of a first frame, relative to the larger variation, and whether it is
+    /// a single wave.
+    fn compare(&self, sketch: &Sketch, theirs: &[f32], other: Place) -> (f64, bool) {
         let (variation, single_wave) = self.index.firsts[other.0].scales[other.1];
-        Ok((distance(values, &theirs) / sketch.variation.max(variation), single_wave))
+        (distance(&sketch.values, theirs) / sketch.variation.max(variation), single_wave)
     }
 
     /// First frames of a tree that may be near enough, the nearest signature first.
     fn candidates(&mut self, tree: &Tree, of: &[f32; LENGTH], sketch: &Sketch) -> Vec<usize> {
         // Of two that are near, the variations differ by no more than the distance.
         let near = self.index.near;
-        let radius = near / (1.0 - near) * sketch.variation + 4.0 * sketch.rounding;
+        let radius = (near / (1.0 - near) + 4.0 * ROUNDING) * sketch.variation;
         let mut found = tree.nearest(of, radius, CANDIDATES + 1);
         self.cut |= found.len() > CANDIDATES;
         found.truncate(CANDIDATES);
         found.into_iter().map(|candidate| candidate as usize).collect()
-    }
-}
-
-impl Index<'_> {
-    /// The values of a first frame that are compared.
-    fn compared(&self, set: usize, trajectory: usize) -> Result<Vec<f32>> {
-        let frame = first_frame(&self.sets[set], trajectory)?;
-        Ok(self.firsts[set].sketcher.compared(&frame))
     }
 }
 

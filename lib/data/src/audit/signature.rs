@@ -18,13 +18,19 @@ pub(super) type Signature = [f32; LENGTH];
 /// Share of the energy that a field of a single wave keeps in its strongest modes, at least.
 const SINGLE_WAVE: f64 = 0.999;
 
-/// A frame's signature and the scale of its values.
+/// Bound of the rounding error of a signature, relative to the variation of the field.
+pub(super) const ROUNDING: f64 = 1e-6;
+/// A channel varies by rounding alone if its variation is no larger than this part of its norm.
+const CONSTANT: f64 = 1e-6;
+
+/// What two frames are compared by.
 pub(super) struct Sketch {
+    /// See [`Sketcher::centred`].
+    pub values: Vec<f32>,
+    /// Of `values`.
     pub signature: Signature,
-    /// Root of the sum of squares about the mean of each channel: what distances are relative to.
+    /// Euclidean norm of `values`: what distances are relative to.
     pub variation: f64,
-    /// Bound of the rounding error of `signature`.
-    pub rounding: f64,
 }
 
 /// What does not change when a frame is shifted, mirrored or transposed.
@@ -84,39 +90,42 @@ impl Sketcher {
         points.flat_map(|point| &point[..self.width]).copied().collect()
     }
 
-    /// `None` for a frame that is not finite, or constant up to rounding: it tells nothing about its origin.
-    /// `values` as of [`compared`](Self::compared).
+    /// `None` for a frame that is not finite, or whose channels are all constant up to rounding: it tells
+    /// nothing about its origin. `values` as of [`compared`](Self::compared).
     pub fn sketch(&self, values: &[f32]) -> Option<Sketch> {
-        let (square, variation) = self.scales(values);
-        let norm = square.sqrt();
-        if !norm.is_finite() || variation <= 1e-6 * norm {
+        let values = self.centred(values);
+        let variation = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+        if !variation.is_finite() || variation == 0.0 {
             return None;
         }
         let mut signature = [0.0; LENGTH];
         let (cells, random) = signature.split_at_mut(HALF);
-        self.cells.apply(values, cells);
-        self.random.apply(values, random);
-        Some(Sketch { signature, variation, rounding: 1e-6 * norm })
+        self.cells.apply(&values, cells);
+        self.random.apply(&values, random);
+        Some(Sketch { values, signature, variation })
     }
 
-    /// Sum of squares, and root of the sum of squares about the mean of each channel.
-    fn scales(&self, values: &[f32]) -> (f64, f64) {
-        let points = (values.len() / self.width) as f64;
-        let mut square = 0.0;
-        let mut means = vec![0.0; self.width];
-        for point in values.chunks_exact(self.width) {
-            for (mean, &value) in means.iter_mut().zip(point) {
-                *mean += f64::from(value);
-                square += f64::from(value).powi(2);
+    /// `values` without the mean of each channel, so that a pressure of 1e5 does not outweigh a velocity of 1. A
+    /// channel that is constant up to rounding becomes 0.
+    pub fn centred(&self, values: &[f32]) -> Vec<f32> {
+        let mut centred = values.to_vec();
+        for channel in 0..self.width {
+            let of_channel =
+                || values.iter().skip(channel).step_by(self.width).map(|v| f64::from(*v));
+            // As f32, the mean does not depend on the order of the points.
+            let mean = of_channel().sum::<f64>() / (values.len() / self.width) as f64;
+            let mean = f64::from(mean as f32);
+            let square: f64 = of_channel().map(|v| v.powi(2)).sum();
+            let about: f64 = of_channel().map(|v| (v - mean).powi(2)).sum();
+            let constant = about <= CONSTANT.powi(2) * square;
+            for value in centred.iter_mut().skip(channel).step_by(self.width) {
+                *value = if constant { 0.0 } else { (f64::from(*value) - mean) as f32 };
             }
         }
-        means.iter_mut().for_each(|mean| *mean /= points);
-        let about = |point: &[f32]| -> f64 {
-            point.iter().zip(&means).map(|(v, mean)| (f64::from(*v) - mean).powi(2)).sum()
-        };
-        (square, values.chunks_exact(self.width).map(about).sum::<f64>().sqrt())
+        centred
     }
 
+    /// `values` as of [`centred`](Self::centred).
     pub fn invariant(&self, values: &[f32]) -> Invariant {
         let mut signature = [0.0; LENGTH];
         let (sorted, bands) = signature.split_at_mut(HALF);
@@ -222,10 +231,10 @@ mod tests {
                 let draw = |i: u64| random.uniform(pair + 100 * case as u64, i) - 0.5;
                 let a: Vec<f32> = (0..shape.frame_len() as u64).map(draw).collect();
                 let b: Vec<f32> = (1000..).zip(&a).map(|(i, a)| a + size * draw(i)).collect();
-                let apart = norm(&a, &b);
                 let [x, y] = [&a, &b].map(|values| sketcher.sketch(values).unwrap());
-                assert!(norm(&x.signature, &y.signature) <= apart + x.rounding);
-                let [x, y] = [&a, &b].map(|values| sketcher.invariant(values).signature);
+                let apart = norm(&x.values, &y.values);
+                assert!(norm(&x.signature, &y.signature) <= apart + ROUNDING * x.variation);
+                let [x, y] = [&x, &y].map(|s| sketcher.invariant(&s.values).signature);
                 assert!(norm(&x, &y) <= apart + 1e-5, "{shape:?}, {size}");
             }
         }

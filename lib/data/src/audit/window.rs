@@ -124,15 +124,21 @@ pub(super) fn anchors(shape: &Shape, frame: &[f32]) -> Vec<(usize, u64)> {
         let number = (part * all as f64) as usize;
         let point = number / in_row * points + number % in_row;
         let values = &frame[point * channels..(point + PATCH) * channels];
-        let mut bits: Vec<u32> = values.iter().map(|v| v.to_bits()).collect();
-        let hash = bits.iter().fold(0, |hash, bits| extended(hash, *bits));
-        bits.sort_unstable();
-        bits.dedup();
-        let telling = 4 * bits.len() >= 3 * values.len() && values.iter().all(|v| v.is_finite());
+        let mut all_bits: Vec<u32> = values.iter().map(|v| bits(*v)).collect();
+        let hash = all_bits.iter().fold(0, |hash, bits| extended(hash, *bits));
+        all_bits.sort_unstable();
+        all_bits.dedup();
+        let telling =
+            4 * all_bits.len() >= 3 * values.len() && values.iter().all(|v| v.is_finite());
         telling.then_some((point, hash))
     };
     let tries = if all == 0 { 0 } else { TRIES };
     (0..tries).filter_map(anchor).take(ANCHORS).collect()
+}
+
+/// The bits of a number; -0.0 has those of 0.0.
+fn bits(value: f32) -> u32 {
+    (value + 0.0).to_bits()
 }
 
 /// The hash of a patch with one more value.
@@ -150,9 +156,9 @@ fn patches(shape: &Shape, frame: &[f32], mut look: impl FnMut(usize, u64)) {
     for (number, row) in frame.chunks_exact(points * channels).enumerate() {
         let mut hash = 0u64;
         for (at, value) in row.iter().enumerate() {
-            hash = extended(hash, value.to_bits());
+            hash = extended(hash, bits(*value));
             if let Some(old) = at.checked_sub(PATCH * channels) {
-                let old = u64::from(row[old].to_bits()) + 1;
+                let old = u64::from(bits(row[old])) + 1;
                 hash = hash.wrapping_sub(old.wrapping_mul(leaving));
             }
             let end = at + 1;

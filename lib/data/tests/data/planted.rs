@@ -59,16 +59,22 @@ fn found(
     test: &Shape,
     change: impl Fn(&mut Vec<Vec<f32>>, &dyn Fn(u64) -> f32),
 ) -> Vec<Fault> {
-    let (folder, seed) = (tempfile::tempdir().unwrap(), fresh_seed());
+    let seed = fresh_seed();
     let (original, mut others) = (noise(train, seed), noise(test, seed + 1));
     let mut frames: Vec<Vec<f32>> =
         original[3].chunks_exact(train.frame_len()).map(<[f32]>::to_vec).collect();
     let random = Philox::new(seed + 2, Purpose::Test);
     change(&mut frames, &|i| random.uniform(0, i) - 0.5);
     others[7] = frames.concat();
+    audited((train, &original), (test, &others))
+}
+
+/// What an audit finds in a training and a test split with these trajectories.
+fn audited(train: (&Shape, &[Vec<f32>]), test: (&Shape, &[Vec<f32>])) -> Vec<Fault> {
+    let folder = tempfile::tempdir().unwrap();
     let paths = [
-        manifest(folder.path(), "train", train, &original, false),
-        manifest(folder.path(), "test", test, &others, true),
+        manifest(folder.path(), "train", train.0, train.1, false),
+        manifest(folder.path(), "test", test.0, test.1, true),
     ];
     audit(&paths, 0.01).unwrap().faults
 }
@@ -143,17 +149,75 @@ fn changes_that_coarse_means_do_not_see_are_found() {
     });
     assert_one(&ulp, Kind::NearDuplicate, "e-");
     // Two neighbours swapped; they are made near each other first, in the original as well.
-    let (folder, seed) = (tempfile::tempdir().unwrap(), fresh_seed());
+    let seed = fresh_seed();
     let mut train = noise(&all, seed);
     train[3].chunks_exact_mut(all.frame_len()).for_each(|frame| frame[42] = frame[40] + 1e-3);
     let mut test = noise(&all, seed + 1);
     test[7] = train[3].clone();
     test[7].chunks_exact_mut(all.frame_len()).for_each(|frame| frame.swap(40, 42));
-    let paths = [
-        manifest(folder.path(), "train", &all, &train, false),
-        manifest(folder.path(), "test", &all, &test, true),
-    ];
-    assert_one(&audit(&paths, 0.01).unwrap().faults, Kind::NearDuplicate, "e-4");
+    assert_one(&audited((&all, &train), (&all, &test)), Kind::NearDuplicate, "e-4");
+}
+
+#[test]
+fn the_sign_of_zero_hides_no_copy() {
+    let (all, crop, seed) = (shape(&[64]), shape(&[48]), fresh_seed());
+    let mut train = noise(&all, seed);
+    train[3].iter_mut().step_by(5).for_each(|value| *value = 0.0);
+    let copy: Vec<f32> = train[3].iter().map(|v| if *v == 0.0 { -0.0 } else { *v }).collect();
+    let frame = all.frame_len();
+    for (kind, from, to) in [
+        (Kind::Duplicate, 0..copy.len(), 0),
+        (Kind::SameInitialState, 0..frame, 0),
+        (Kind::SharedFrame, 2 * frame..3 * frame, frame),
+    ] {
+        let mut test = noise(&all, seed + 1);
+        test[7][to..to + from.len()].copy_from_slice(&copy[from]);
+        assert_one(&audited((&all, &train), (&all, &test)), kind, "");
+    }
+    let mut test = noise(&crop, seed + 1);
+    test[7][..crop.frame_len()].copy_from_slice(&copy[20..20 + crop.frame_len()]);
+    assert_one(&audited((&all, &train), (&crop, &test)), Kind::SharedWindow, "48 points");
+}
+
+#[test]
+fn the_offset_of_a_channel_neither_hides_nor_makes_leaks() {
+    let (all, seed) = (shape(&[64]), fresh_seed());
+    // A velocity, and a pressure that is constant, up to rounding, or varies about a mean.
+    let pressures: [(f32, f32); 3] = [(101_325.0, 0.0), (101_325.0, 0.015), (4096.0, 1.0)];
+    for (mean, variation) in pressures {
+        let data = |seed| {
+            let mut all = noise(&all, seed);
+            let pressures = all.iter_mut().flat_map(|values| values.iter_mut().skip(1).step_by(2));
+            pressures.for_each(|pressure| *pressure = mean + variation * *pressure);
+            all
+        };
+        let train = data(seed);
+        let planted = |change: &dyn Fn(&mut [f32])| {
+            let mut test = data(seed + 1);
+            test[7].copy_from_slice(&train[3]);
+            test[7].chunks_exact_mut(all.frame_len()).for_each(change);
+            audited((&all, &train), (&all, &test))
+        };
+        assert_eq!(audited((&all, &train), (&all, &data(seed + 1))), []);
+        let near = planted(&|frame| frame[40] += 0.01);
+        assert_one(&near, Kind::NearDuplicate, "e-3 ");
+        assert_one(&planted(&|frame| frame.rotate_left(10)), Kind::Symmetric, "shifted by");
+        // Other pressures, to which nothing is relative.
+        let offset =
+            planted(&|frame| frame.iter_mut().skip(1).step_by(2).for_each(|p| *p += 512.0));
+        assert_one(&offset, Kind::NearDuplicate, "has a first frame within");
+    }
+}
+
+#[test]
+fn copies_within_a_split_do_not_hide_that_both_leak() {
+    let (all, seed) = (shape(&[64]), fresh_seed());
+    let (mut train, mut test) = (noise(&all, seed), noise(&all, seed + 1));
+    train[4] = train[3].clone();
+    test[7][..all.frame_len()].copy_from_slice(&train[3][..all.frame_len()]);
+    let faults = audited((&all, &train), (&all, &test));
+    let kinds: Vec<Kind> = faults.iter().map(|fault| fault.kind).collect();
+    assert_eq!(kinds, [Kind::SameInitialState, Kind::Duplicate, Kind::SameInitialState]);
 }
 
 #[test]
