@@ -59,7 +59,8 @@ impl Request<'_> {
     /// Assigns the groups of a regime to splits, and counts its trajectories in each.
     ///
     /// A group of an earlier regime keeps its split. The others are taken in random order, large ones first,
-    /// into the first split that has room.
+    /// into the first split that has room. The last and smallest ones are reserved for splits that would stay
+    /// empty although they have a share.
     fn place(
         &self,
         regime: &Regime,
@@ -74,17 +75,28 @@ impl Request<'_> {
         new.sort_by_key(|group| Reverse(group.members.len()));
         let everything = quotas.iter().sum::<usize>() == regime.trajectories;
         let mut placed = [0; 3];
-        for group in known.into_iter().chain(new) {
+        let left = (1..=new.len()).rev();
+        let known = known.into_iter().map(|group| (group, usize::MAX));
+        for (group, left) in known.chain(new.into_iter().zip(left)) {
             let size = group.members.len();
             let has_room = |split: &usize| placed[*split] + size <= quotas[*split];
             let counted = |split: &usize| matches!(self.shares[*split], Share::Count(_));
             let split = match splits.get(&group.key) {
                 Some(split) => Some(*split).filter(|split| has_room(split) || !counted(split)),
-                None => (0..3).find(has_room).or_else(|| {
-                    let room = |split: &usize| quotas[*split].saturating_sub(placed[*split]);
-                    let uncounted = (0..3).rev().filter(|split| !counted(split));
-                    uncounted.max_by_key(|s| (room(s), quotas[*s])).filter(|_| everything)
-                }),
+                None => {
+                    let is_empty = |split: &usize| {
+                        placed[*split] == 0 && quotas[*split] > 0 && !counted(split)
+                    };
+                    let empty: Vec<usize> = (0..3).filter(is_empty).collect();
+                    let reserved = empty.len() >= left;
+                    let open = if reserved { empty } else { vec![0, 1, 2] };
+                    open.iter().copied().find(has_room).or_else(|| {
+                        let room = |split: &usize| quotas[*split].saturating_sub(placed[*split]);
+                        let uncounted = open.into_iter().rev().filter(|split| !counted(split));
+                        let roomiest = uncounted.max_by_key(|s| (room(s), quotas[*s]));
+                        roomiest.filter(|_| everything || reserved)
+                    })
+                }
             };
             let Some(split) = split else { continue };
             splits.insert(group.key, split);

@@ -164,6 +164,52 @@ fn regimes_that_share_some_states_are_divided_in_the_same_proportion() {
     }
 }
 
+#[test]
+fn every_share_gets_a_group_while_there_are_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    // Sizes of the groups of the 20 trajectories, shares in percent, and how many trajectories each split gets.
+    let cases: [(&[usize], [f64; 3], Option<[usize; 3]>); 9] = [
+        (&[4, 4, 4, 4, 4], [80.0, 10.0, 10.0], Some([12, 4, 4])),
+        (&[4, 4, 4, 4, 4], [60.0, 10.0, 10.0], Some([12, 4, 4])),
+        (&[4, 4, 4, 4, 4], [20.0, 20.0, 60.0], Some([4, 4, 12])),
+        (&[4, 4, 4, 4, 4], [80.0, 20.0, 0.0], Some([16, 4, 0])),
+        (&[1, 16, 3], [80.0, 10.0, 10.0], Some([16, 3, 1])),
+        (&[18, 1, 1], [34.0, 33.0, 33.0], Some([18, 1, 1])),
+        (&[7, 6, 5, 2], [80.0, 10.0, 10.0], Some([13, 5, 2])),
+        (&[10, 10], [80.0, 10.0, 10.0], None),
+        (&[19, 1], [80.0, 10.0, 10.0], None),
+    ];
+    for (sizes, percent, expected) in cases {
+        let group = |sample: usize| {
+            let ends = sizes.iter().scan(0, |end, size| {
+                *end += size;
+                Some(*end)
+            });
+            ends.take_while(|end| *end <= sample).count()
+        };
+        let grouped = |_, sample, mut values: Vec<f32>| {
+            values[..STATE].copy_from_slice(&noise(7)(100 + group(sample))[..STATE]);
+            values
+        };
+        let shares = percent.map(|percent| Share::Fraction(percent / 100.0));
+        let split = divided(folder.path(), &[0.1], shares, GroupBy::State, grouped);
+        match expected {
+            Some(expected) => {
+                let split = split.unwrap();
+                assert_eq!(counts(&split), expected, "{sizes:?} {percent:?}");
+                let manifest = folder.path().join("split.json");
+                assert_eq!(check_split(&manifest, 1e9).unwrap().faults, [], "nothing leaks");
+            }
+            None => {
+                let error = split.unwrap_err();
+                assert_eq!(error.exit, Exit::Data, "{error}");
+                assert!(error.to_string().contains("form 2 groups"), "{error}");
+                assert!(error.to_string().contains("gets 0 of"), "{error}");
+            }
+        }
+    }
+}
+
 fn header(trajectories: usize) -> data::write::Header {
     let shape = data::field::Shape { trajectories, frames: 5, grid: vec![16], channels: 1 };
     let [x, t] = [16, 5].map(|n| (0..n).map(f64::from).collect());
