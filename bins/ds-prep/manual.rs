@@ -96,15 +96,17 @@ FILES
   first requires a group 0023, that is, 24 trajectories). Constants, seed, scheme, initial states and periodic
   axes are attributes.
 
-  split.json holds the files by path (relative to it) and BLAKE3, and the numbers of the trajectories in each
-  split; every parameter value is divided in the same proportion. Trajectories with the same initial state,
+  split.json holds the files by path (relative to it) and BLAKE3, the numbers of the trajectories in each split,
+  and a seal: a BLAKE3 of its own text. A manifest that was edited is refused; run split again with other
+  options instead. Every parameter value is divided in the same proportion. Trajectories with the same initial state,
   or the same coefficient of a steady problem, share a split, whatever their parameters. A first frame that
   is constant or has no finite numbers identifies nothing: then only identical trajectories share a split.
-  split fails if this leaves a requested share empty. With --group-by content only identical trajectories
+  A share that is not 0 gets at least one group of trajectories, even if the group is larger than the share;
+  split fails if there are too few groups. With --group-by content only identical trajectories
   share a split: use it where a data set has one initial state and differs in its parameters or forcing.
   check reports every contradiction of a manifest: with itself (sizes, names and number of channels and inputs,
   numbers of files and trajectories, trajectories listed twice, splits that are empty though their share is
-  not 0) and with its files (content, counts, grid, channels, inputs, parameters, points and times). Programs
+  not 0 or differ from a share given as a count) and with its files (content, counts, grid, channels, inputs, parameters, points and times). Programs
   that open a manifest refuse the same contradictions.
   stats.json holds count, mean, standard deviation, range and root mean square of the training split.
 

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use data::field::Shape;
+use data::split::Split;
 use data::write::{Attribute, Header, write_field};
 use serde_json::Value;
 
@@ -329,11 +330,10 @@ fn an_audit_names_the_copy_that_a_split_leaks() {
     let folder = folder.path();
     let clean = run(folder, "", &["audit", "split.json"]);
     assert_eq!((clean.status, clean.stdout.as_str()), (Some(0), ""), "{}", clean.stderr);
-    let text = fs::read_to_string(folder.join("split.json")).unwrap();
-    let mut split: Value = serde_json::from_str(&text).unwrap();
-    let sample = split["train"][0]["samples"][3].clone();
-    split["test"][0]["samples"].as_array_mut().unwrap().push(sample.clone());
-    fs::write(folder.join("leaking.json"), split.to_string()).unwrap();
+    let (mut split, _) = Split::load(&folder.join("split.json")).unwrap();
+    let sample = split.train[0].samples[3];
+    split.test[0].samples.push(sample);
+    split.save(&folder.join("leaking.json")).unwrap();
     let seen = run(folder, "leaking.json\n", &["audit", "-", "--json"]);
     assert_eq!((seen.status, seen.records().len()), (Some(65), 1), "{}", seen.stdout);
     assert_eq!(seen.records()[0]["kind"], "overlap");

@@ -8,6 +8,7 @@ use crate::check::manifest::{error, in_itself};
 use crate::divide::Share;
 use crate::field::Shape;
 use crate::parameter::Parameter;
+use crate::seal;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -176,7 +177,7 @@ const MAX_BYTES: u64 = 64 << 20;
 impl Split {
     /// Reads a manifest; the second value is the BLAKE3 of its bytes, its identity.
     ///
-    /// Errors: 66 when it cannot be read, 65 when it is no manifest of ours or contradicts itself.
+    /// Errors: 66 when it cannot be read, 65 when it is no manifest, was edited or contradicts itself.
     pub fn load(path: &Path) -> Result<(Self, String)> {
         Self::load_allowing(path, None)
     }
@@ -204,6 +205,7 @@ impl Split {
                 split.format, split.version
             )));
         }
+        seal::require(path, &bytes, "ds-prep split")?;
         Ok((split, blake3::hash(&bytes).to_hex().to_string()))
     }
 
@@ -221,11 +223,9 @@ impl Split {
         publish_bytes(path, self.text()?.as_bytes())
     }
 
-    /// The manifest as it is in a file.
+    /// The manifest as it is in a file, sealed.
     pub fn text(&self) -> Result<String> {
-        let mut text = serde_json::to_string(self).map_err(Error::bug)?;
-        text.push('\n');
-        Ok(text)
+        Ok(seal::sealed(&serde_json::to_string(self).map_err(Error::bug)?))
     }
 
     /// The trajectories of one split.

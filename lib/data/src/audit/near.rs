@@ -224,7 +224,7 @@ impl Search<'_> {
     }
 
     /// The centred values of a first frame; `None` if it equals `values`, which the hashes find.
-    fn unequal(&self, values: &[f32], (set, trajectory): Place) -> Result<Option<Vec<f32>>> {
+    fn unequal(&self, values: &[f32], (set, trajectory): Place) -> Result<Option<Vec<f64>>> {
         let sketcher = &self.index.firsts[set].sketcher;
         let frame = first_frame(&self.index.sets[set], trajectory)?;
         let theirs = sketcher.compared(&frame);
@@ -233,7 +233,7 @@ impl Search<'_> {
 
     /// Distance of the centred values `theirs` of a first frame, relative to the larger variation, and whether it is
     /// a single wave.
-    fn compare(&self, sketch: &Sketch, theirs: &[f32], other: Place) -> (f64, bool) {
+    fn compare(&self, sketch: &Sketch, theirs: &[f64], other: Place) -> (f64, bool) {
         let (variation, single_wave) = self.index.firsts[other.0].scales[other.1];
         (distance(&sketch.values, theirs) / sketch.variation.max(variation), single_wave)
     }

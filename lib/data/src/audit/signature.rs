@@ -26,7 +26,7 @@ const CONSTANT: f64 = 1e-6;
 /// What two frames are compared by.
 pub(super) struct Sketch {
     /// See [`Sketcher::centred`].
-    pub values: Vec<f32>,
+    pub values: Vec<f64>,
     /// Of `values`.
     pub signature: Signature,
     /// Euclidean norm of `values`: what distances are relative to.
@@ -94,7 +94,7 @@ impl Sketcher {
     /// nothing about its origin. `values` as of [`compared`](Self::compared).
     pub fn sketch(&self, values: &[f32]) -> Option<Sketch> {
         let values = self.centred(values);
-        let variation = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+        let variation = values.iter().map(|v| v.powi(2)).sum::<f64>().sqrt();
         if !variation.is_finite() || variation == 0.0 {
             return None;
         }
@@ -107,33 +107,33 @@ impl Sketcher {
 
     /// `values` without the mean of each channel, so that a pressure of 1e5 does not outweigh a velocity of 1. A
     /// channel that is constant up to rounding becomes 0.
-    pub fn centred(&self, values: &[f32]) -> Vec<f32> {
-        let mut centred = values.to_vec();
+    pub fn centred(&self, values: &[f32]) -> Vec<f64> {
+        let mut centred: Vec<f64> = values.iter().map(|v| f64::from(*v)).collect();
         for channel in 0..self.width {
             let of_channel =
                 || values.iter().skip(channel).step_by(self.width).map(|v| f64::from(*v));
-            // As f32, the mean does not depend on the order of the points.
+            // Rounded to f32, the mean does not depend on the order of the points.
             let mean = of_channel().sum::<f64>() / (values.len() / self.width) as f64;
             let mean = f64::from(mean as f32);
             let square: f64 = of_channel().map(|v| v.powi(2)).sum();
             let about: f64 = of_channel().map(|v| (v - mean).powi(2)).sum();
             let constant = about <= CONSTANT.powi(2) * square;
             for value in centred.iter_mut().skip(channel).step_by(self.width) {
-                *value = if constant { 0.0 } else { (f64::from(*value) - mean) as f32 };
+                *value = if constant { 0.0 } else { *value - mean };
             }
         }
         centred
     }
 
     /// `values` as of [`centred`](Self::centred).
-    pub fn invariant(&self, values: &[f32]) -> Invariant {
+    pub fn invariant(&self, values: &[f64]) -> Invariant {
         let mut signature = [0.0; LENGTH];
         let (sorted, bands) = signature.split_at_mut(HALF);
         let mut order = values.to_vec();
-        order.sort_unstable_by(f32::total_cmp);
+        order.sort_unstable_by(f64::total_cmp);
         let size = order.len().div_ceil(HALF);
         for (entry, block) in sorted.iter_mut().zip(order.chunks(size)) {
-            let sum: f64 = block.iter().map(|v| f64::from(*v)).sum();
+            let sum: f64 = block.iter().sum();
             *entry = (sum / (2.0 * block.len() as f64).sqrt()) as f32;
         }
         let spectrum = Spectrum::of(values, &self.grid, self.width);
@@ -190,12 +190,11 @@ impl Projection {
         Self { codes, scales: counts.map(|count: f64| (0.5 / count.max(1.0)).sqrt()) }
     }
 
-    fn apply(&self, values: &[f32], out: &mut [f32]) {
+    fn apply(&self, values: &[f64], out: &mut [f32]) {
         let mut sums = [0.0; HALF];
         for (value, code) in values.iter().zip(&self.codes) {
-            let value = f64::from(*value);
             sums[usize::from(code & (HALF as u8 - 1))] +=
-                if code & MINUS == 0 { value } else { -value };
+                if code & MINUS == 0 { *value } else { -value };
         }
         for ((out, sum), scale) in out.iter_mut().zip(sums).zip(self.scales) {
             *out = (sum * scale) as f32;
@@ -216,8 +215,8 @@ mod tests {
     use super::*;
     use tensor::random::{Philox, Purpose};
 
-    fn norm(a: &[f32], b: &[f32]) -> f64 {
-        a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
+    fn norm<T: Copy + Into<f64>>(a: &[T], b: &[T]) -> f64 {
+        a.iter().zip(b).map(|(a, b)| ((*a).into() - (*b).into()).powi(2)).sum::<f64>().sqrt()
     }
 
     #[test]

@@ -12,12 +12,12 @@ pub(super) struct Spectrum {
 
 impl Spectrum {
     /// Of a frame [points, channels].
-    pub fn of(frame: &[f32], grid: &[usize], channels: usize) -> Self {
+    pub fn of(frame: &[f64], grid: &[usize], channels: usize) -> Self {
         let points = frame.len() / channels;
         let mut values = Vec::with_capacity(frame.len());
         for channel in 0..channels {
             let of_channel = frame.iter().skip(channel).step_by(channels);
-            values.extend(of_channel.map(|value| Complex64::new(f64::from(*value), 0.0)));
+            values.extend(of_channel.map(|value| Complex64::new(*value, 0.0)));
         }
         let scale = (points as f64).sqrt().recip();
         for channel in values.chunks_exact_mut(points) {

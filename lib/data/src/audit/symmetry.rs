@@ -37,7 +37,7 @@ impl Symmetry {
 
     /// The symmetry that brings `frame` nearest to `target`, both [points, channels], and the root of the
     /// sum of squared differences that is left.
-    pub fn best(target: &[f32], frame: &[f32], grid: &[usize], channels: usize) -> (Self, f64) {
+    pub fn best(target: &[f64], frame: &[f64], grid: &[usize], channels: usize) -> (Self, f64) {
         let spectrum = Spectrum::of(target, grid, channels);
         let mut best: Option<(Self, f64)> = None;
         for mut symmetry in Self::all(grid) {
@@ -62,7 +62,7 @@ impl Symmetry {
         *self == Self::identity(&self.grid)
     }
 
-    fn apply(&self, frame: &[f32], channels: usize) -> Vec<f32> {
+    fn apply(&self, frame: &[f64], channels: usize) -> Vec<f64> {
         let axes = self.grid.len();
         let mut strides = vec![channels; axes];
         for axis in (1..axes).rev() {
@@ -115,9 +115,8 @@ impl fmt::Display for Symmetry {
 }
 
 /// Root of the sum of squared differences.
-pub(super) fn distance(a: &[f32], b: &[f32]) -> f64 {
-    let square = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).powi(2);
-    a.iter().zip(b).map(square).sum::<f64>().sqrt()
+pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
 }
 
 #[cfg(test)]
@@ -132,8 +131,8 @@ mod tests {
             let all = Symmetry::all(&grid);
             assert_eq!(all.len(), count);
             let points: usize = grid.iter().product();
-            let frame: Vec<f32> =
-                (0..2 * points as u64).map(|i| random.uniform(points as u64, i)).collect();
+            let uniform = |i| f64::from(random.uniform(points as u64, i));
+            let frame: Vec<f64> = (0..2 * points as u64).map(uniform).collect();
             for (number, planted) in all.into_iter().enumerate() {
                 let shift = grid.iter().map(|n| (number + 1) % n).collect();
                 let planted = Symmetry { shift, ..planted };

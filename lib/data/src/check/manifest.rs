@@ -2,9 +2,10 @@
 //! manifest for training refuses any. No numbers of a field are read.
 
 use super::Kind;
+use crate::divide::Share;
 use crate::field::{Field, Shape};
 use crate::parameter::Parameter;
-use crate::split::{Split, SplitName};
+use crate::split::{By, Split, SplitName};
 use std::collections::{HashMap, HashSet};
 use unix::Error;
 
@@ -86,7 +87,43 @@ pub(crate) fn in_itself(split: &Split) -> Vec<Violation> {
             all.push(Violation::new(Kind::Empty, None, what));
         }
     }
+    all.extend(counts(split));
     all.extend(repeats(split));
+    all
+}
+
+/// Splits that hold another number of trajectories of a regime, of regimes or of files than was asked for.
+fn counts(split: &Split) -> Vec<Violation> {
+    let mut all = Vec::new();
+    for (name, share) in SplitName::ALL.into_iter().zip(split.shares) {
+        let Share::Count(count) = share else { continue };
+        let mut wrong = |found: usize, what: &str| {
+            if found != count {
+                let what = format!("{name} lists {found} {what}, its share is {count}");
+                all.push(Violation::new(Kind::Manifest, None, what));
+            }
+        };
+        // Of each regime of the manifest, how many of its files and trajectories are in the split.
+        let mut regimes: Vec<(&Parameter, usize, usize)> = Vec::new();
+        for (number, source) in split.files.iter().enumerate() {
+            let parts = split.parts(name).iter().filter(|part| part.file == number);
+            let found: usize = parts.map(|part| part.samples.len()).sum();
+            let files = usize::from(found > 0);
+            match regimes.iter_mut().find(|(known, ..)| known.is_same_regime(&source.parameter)) {
+                Some((_, all_files, all)) => {
+                    (*all_files, *all) = (*all_files + files, *all + found)
+                }
+                None => regimes.push((&source.parameter, files, found)),
+            }
+        }
+        match split.by {
+            By::Trajectory => regimes.iter().for_each(|(parameter, _, found)| {
+                wrong(*found, &format!("trajectories of {parameter}"));
+            }),
+            By::Parameter => wrong(regimes.iter().filter(|(.., n)| *n > 0).count(), "regimes"),
+            By::File => wrong(regimes.iter().map(|(_, files, _)| files).sum(), "files"),
+        }
+    }
     all
 }
 

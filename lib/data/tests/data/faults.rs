@@ -2,8 +2,9 @@
 
 use crate::common::{files, manifest};
 use data::check::{Fault, Kind, check_files, check_split};
+use data::divide::Share;
 use data::field::{Field, Shape};
-use data::split::{Part, Split, SplitName};
+use data::split::{By, Part, Split, SplitName};
 use data::split_set::{TrajectorySet, Verify};
 use data::write::{Attribute, Header, write_field};
 use std::path::{Path, PathBuf};
@@ -143,8 +144,8 @@ fn overlaps_and_exchanged_files_of_a_split_are_found() {
 
 type Edit = fn(&mut Split);
 
-/// Edits of a manifest with two files, the kinds of the violations, and words that name them.
-const EDITS: [(Edit, &[Kind], &str); 17] = [
+/// Edits of a manifest with two files before it is sealed, the kinds of the violations, and words that name them.
+const EDITS: [(Edit, &[Kind], &str); 21] = [
     (
         |split| split.files[1].parameter.value = 0.2,
         &[Kind::Parameter],
@@ -201,6 +202,29 @@ const EDITS: [(Edit, &[Kind], &str); 17] = [
         &[Kind::Overlap],
         "is in train and again in train",
     ),
+    (
+        |split| split.shares = [12, 4, 3].map(Share::Count),
+        &[Kind::Manifest, Kind::Manifest],
+        "test lists 4 trajectories of nu=0.1, its share is 3",
+    ),
+    (
+        |split| {
+            split.shares = [12, 4, 4].map(Share::Count);
+            split.train[0].samples.pop();
+        },
+        &[Kind::Manifest],
+        "train lists 11 trajectories of nu=0.01, its share is 12",
+    ),
+    (
+        |split| (split.by, split.shares[1]) = (By::Parameter, Share::Count(1)),
+        &[Kind::Manifest],
+        "validation lists 2 regimes, its share is 1",
+    ),
+    (
+        |split| (split.by, split.shares[2]) = (By::File, Share::Count(3)),
+        &[Kind::Manifest],
+        "test lists 2 files, its share is 3",
+    ),
 ];
 
 #[test]
@@ -236,6 +260,23 @@ fn an_edited_manifest_is_found_by_check_and_refused_by_training() {
         error.contains("file 7") && error.contains("; the validation split is empty"),
         "{error}"
     );
+    // Edits by hand break the seal, also those that contradict nothing.
+    for (from, to) in [
+        ("\"seed\":\"7\"", "\"seed\":\"8\""),
+        ("\"by\":\"trajectory\"", "\"by\":\"file\""),
+        ("\"group_by\":\"state\"", "\"group_by\":\"content\""),
+        ("\"samples\":[", "\"samples\": ["),
+    ] {
+        let text = split.text().unwrap();
+        assert!(text.contains(from), "{from} in {text}");
+        std::fs::write(&path, text.replacen(from, to, 1)).unwrap();
+        let error = check_split(&path, LIMIT).unwrap_err();
+        let words = error.to_string();
+        assert!(error.exit == unix::Exit::Data && words.contains("was edited"), "{error}");
+        assert!(refused().contains("run `ds-prep split` again"));
+    }
+    std::fs::write(&path, serde_json::to_string(&split).unwrap()).unwrap();
+    assert!(refused().contains("seal"), "no seal");
     let mut edited = split.clone();
     edited.train[0].samples = vec![3; 200_000];
     edited.save(&path).unwrap();
