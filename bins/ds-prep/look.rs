@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use data::audit;
 use data::field::Field;
+use data::index::file_of;
 use learn::evaluate::pictures::trajectory::{View, draw};
 use serde_json::json;
 use unix::cli::Output;
@@ -37,9 +38,9 @@ pub fn audit(args: &Audit) -> Result<Exit> {
 
 #[derive(clap::Args)]
 pub struct Plot {
-    /// The file
+    /// The file, or the index.json of an import
     file: PathBuf,
-    /// Number of the trajectory, from 0
+    /// Number of the trajectory, from 0; of an index.json it counts through the shards in their order
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     sample: usize,
     /// Channel, by name or number; the first that is no input when not given
@@ -56,7 +57,8 @@ pub struct Plot {
 }
 
 pub fn plot(args: &Plot) -> Result<Exit> {
-    let field = Field::open(&args.file)?;
+    let (file, sample) = file_of(&args.file, args.sample)?;
+    let field = Field::open(&file)?;
     let names = field.channels();
     let channel = match &args.channel {
         None => field.inputs().min(names.len() - 1),
@@ -67,7 +69,7 @@ pub fn plot(args: &Plot) -> Result<Exit> {
             })?
         }
     };
-    let view = View { sample: args.sample, channel, frames: args.frames };
+    let view = View { sample, channel, frames: args.frames };
     let picture = draw(&field, view)?;
     let mut out = Out::stdout(args.output);
     if args.to.as_os_str() == "-" {

@@ -13,7 +13,7 @@ use data::check::{Report, check_files, check_index, check_split};
 use data::divide::{Share, divide_by};
 use data::field::Field;
 use data::generate::{Equation, Generation};
-use data::index::{Index, with_shards};
+use data::index::{Index, file_of, with_shards};
 use data::list::{FileRecord, describe, frames, parts};
 use data::split::{By, GroupBy, Split, SplitName};
 use data::split_set::{TrajectorySet, Verify};
@@ -81,9 +81,9 @@ enum Verb {
     },
     /// Show what a file says of itself, or one of its trajectories frame by frame
     Show {
-        /// HDF5 file
+        /// The file, or the index.json of an import
         file: PathBuf,
-        /// Number of the trajectory, from 0
+        /// Number of the trajectory, from 0; of an index.json it counts through the shards in their order
         #[arg(long, value_name = "NUMBER")]
         sample: Option<usize>,
         #[command(flatten)]
@@ -311,7 +311,8 @@ fn list_one(path: &Path, out: &mut Out) -> Result<()> {
 fn show(file: &Path, sample: Option<usize>, mut out: Out) -> Result<Exit> {
     match sample {
         Some(sample) => {
-            let frames = frames(&Field::open(file)?, sample)?;
+            let (file, sample) = file_of(file, sample)?;
+            let frames = frames(&Field::open(&file)?, sample)?;
             frames.iter().try_for_each(|frame| out.row(frame))?;
         }
         None => {

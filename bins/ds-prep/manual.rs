@@ -82,8 +82,9 @@ FILES
   What lies in one piece, as f32 in this order, is read where it is, at the speed of memory. `ds-prep ls`
   says of other files how they are reached and what a byte costs, and `ds-prep import` brings them into one
   piece: HDF5, or safetensors, which training maps into memory: in shards of 1 GiB unless asked for others,
-  with FOLDER/index.json, of each shard counts, shape, BLAKE3 and statistics. ls, show, check and split take
-  the index in the place of its shards. A file for each regime is made where trajectories have parameters
+  with FOLDER/index.json, of each shard counts, shape, BLAKE3 and statistics. ls, show, plot, check and
+  split take the index in the place of its shards; show --sample and plot count trajectories through the shards
+  in their order. A file for each regime is made where trajectories have parameters
   of their own (groups, or a list nu [n]). --parameter adds parameters of any name, which the attribute
   longhaul_parameters of the new file lists in lower case; a value that contradicts the file is an error unless
   --override is given. Attributes of the source's root and dataset are kept, those of its groups in

@@ -51,6 +51,29 @@ fn an_index_tells_what_shards_hold_and_finds_what_was_changed() {
     assert!(listed.iter().all(|record| record["reads"] == "direct"), "{listed:?}");
     let shown = run(folder, "", &["show", "shards/index.json", "--json"]).records();
     assert_eq!(shown[0]["shards"].as_array().unwrap().len(), 6);
+    let frames = |file: &str, sample| {
+        let seen = run(folder, "", &["show", file, "--sample", sample, "--json"]);
+        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        seen.stdout
+    };
+    let fourth = format!("shards/{}", shards[3]["file"].as_str().unwrap());
+    for (sample, of_shard) in [("10", "0"), ("13", "3")] {
+        assert_eq!(frames("shards/index.json", sample), frames(&fourth, of_shard), "{sample}");
+    }
+    let plot =
+        |file, sample| run(folder, "", &["plot", file, "--sample", sample, "-o", "plot.png"]);
+    assert_eq!(plot("shards/index.json", "19").status, Some(0));
+    for (file, sample, words) in [
+        ("shards/index.json", "20", "no trajectory 20, there are 20"),
+        ("split.json", "0", "name a data file"),
+    ] {
+        let show = run(folder, "", &["show", file, "--sample", sample]);
+        for seen in [show, plot(file, sample)] {
+            assert_eq!(seen.status, Some(2), "{}", seen.stderr);
+            assert!(seen.stderr.contains(words), "{}", seen.stderr);
+        }
+    }
+    assert_eq!(run(folder, "", &["show", "split.json"]).status, Some(2));
     let split = run(folder, "", &["split", "shards/index.json", "-o", "of-shards.json"]);
     assert_eq!(split.status, Some(0), "{}", split.stderr);
     let check = || run(folder, "", &["check", "shards/index.json", "--json"]);

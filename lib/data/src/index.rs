@@ -178,6 +178,36 @@ fn modified(path: &Path) -> Result<SystemTime> {
     time.map_err(|cause| Error::open(path, cause))
 }
 
+/// The file that holds trajectory `sample` of `path`, and its number in that file: the trajectories of an index
+/// are numbered through its shards.
+///
+/// Errors: 2 for a JSON file that is no index of fields, and for a trajectory that the index does not have; 66,
+/// 65 for an index that cannot be read.
+pub fn file_of(path: &Path, sample: usize) -> Result<(PathBuf, usize)> {
+    if path.extension().is_none_or(|ending| ending != "json") {
+        return Ok((path.to_path_buf(), sample));
+    }
+    if !Index::is_at(path)? {
+        return Err(Error::usage(format!(
+            "{}: holds no field; name a data file, or the index.json of `ds-prep import`",
+            path.display()
+        )));
+    }
+    let index = Index::load(path)?;
+    let mut number = sample;
+    for (shard, file) in index.shards.iter().zip(index.files(path)) {
+        match number.checked_sub(shard.trajectories) {
+            None => return Ok((file, number)),
+            Some(beyond) => number = beyond,
+        }
+    }
+    Err(Error::usage(format!(
+        "{}: no trajectory {sample}, there are {} (from 0)",
+        path.display(),
+        index.trajectories
+    )))
+}
+
 /// `files`, those that are an index replaced by the shards that it names. Errors: 66, 65 for an index that
 /// cannot be read.
 pub fn with_shards(files: Vec<PathBuf>) -> Result<Vec<PathBuf>> {

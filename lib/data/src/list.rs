@@ -1,7 +1,7 @@
 //! What files and manifests hold, as records for people and programs.
 
 use crate::field::{Axis, Field, attributes_of, describe_regimes};
-use crate::index::Index;
+use crate::index::{Index, file_of};
 use crate::split::{Split, SplitName};
 use crate::stats::Statistics;
 use serde::Serialize;
@@ -38,7 +38,6 @@ impl FileRecord {
     pub fn of(path: &Path) -> Result<Self> {
         let field = Field::open(path)?;
         let shape = field.shape();
-        let grid: Vec<String> = shape.grid.iter().map(ToString::to_string).collect();
         let parameter = match field.regimes()?.as_slice() {
             [regime] => regime.parameter.as_ref().map(ToString::to_string),
             several => Some(describe_regimes(several)),
@@ -48,7 +47,7 @@ impl FileRecord {
             parameter,
             trajectories: shape.trajectories,
             frames: shape.frames,
-            grid: grid.join("x"),
+            grid: shape.grid_text(),
             channels: channels(&field),
             layout: field.layout().to_string(),
             reads: match field.read_cost() {
@@ -145,6 +144,7 @@ pub fn describe(path: &Path) -> Result<Value> {
     if Index::is_at(path)? {
         return serde_json::to_value(Index::load(path)?).map_err(Error::bug);
     }
+    let path = &file_of(path, 0)?.0;
     let field = Field::open(path)?;
     let ends = |values: &[f64]| match (values.first(), values.last()) {
         (Some(first), Some(last)) => serde_json::json!([first, last]),

@@ -11,10 +11,12 @@ use crate::content::group_keys;
 use crate::field::{Field, Shape};
 use crate::split::{By, FORMAT, GroupBy, Source, Split, VERSION, folder_of};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 use units::Request;
 use unix::publish::hash_file;
+use unix::text::quote;
 use unix::{Error, Result};
 
 /// How much of every regime goes into a split.
@@ -86,7 +88,7 @@ pub fn divide_by(
         let here = Kind::of(&field);
         if let Some(before) = first.as_ref().map(Kind::of).filter(|before| *before != here) {
             return Err(Error::data(format!(
-                "{}: trajectories of {here:?}, the files before have {before:?}",
+                "{}: trajectories of {here}, those of the files before are of {before}",
                 path.display(),
             )));
         }
@@ -132,6 +134,16 @@ pub fn divide_by(
         validation,
         test,
     })
+}
+
+/// `5 frames on 16 points, channels u, 0 of them inputs`.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { frames, grid, channels, inputs } = self;
+        let grid: Vec<String> = grid.iter().map(usize::to_string).collect();
+        let (grid, channels) = (grid.join("x"), quote(&channels.join(",")));
+        write!(f, "{frames} frames on {grid} points, channels {channels}, {inputs} of them inputs")
+    }
 }
 
 /// What the files of a data set must have in common.

@@ -354,7 +354,7 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
     let shape = Shape { trajectories, frames, grid, channels };
     if shape.bytes().is_none() || trajectories > MAX_TRAJECTORIES {
         let what =
-            format!("{shape:?} is too large; at most {MAX_TRAJECTORIES} trajectories are read");
+            format!("{shape} are too large; at most {MAX_TRAJECTORIES} trajectories are read");
         return Err(bad(file, what));
     }
     // Whoever reads it holds a frame at least, and as much again on the way from the file.

@@ -201,7 +201,10 @@ fn parts(
                 parts.push(part(name, wanted(Axes::ordered(true, true, space, false))));
             }
             if parts.is_empty() {
-                return Err(bad(file, format!("none of {VARIABLES:?}; found {}", contents(file))));
+                return Err(bad(
+                    file,
+                    format!("none of {}; found {}", VARIABLES.join(", "), contents(file)),
+                ));
             }
             parts
         }

@@ -56,7 +56,7 @@ impl SafetensorsFile {
     fn info(&self, name: &str) -> Result<(&TensorInfo, Element)> {
         let missing = || bad(self, format!("no `{name}`; found {}", contents(self)));
         let info = self.header.info(name).ok_or_else(missing)?;
-        let what = || bad(self, format!("`{name}` is {:?}, which is not read", info.dtype));
+        let what = || bad(self, format!("`{name}` is {}, which is not read", info.dtype));
         let element = element(info.dtype).ok_or_else(what)?;
         let size = info.shape.iter().try_fold(element.size(), |size, n| size.checked_mul(*n));
         let (first, end) = info.data_offsets;

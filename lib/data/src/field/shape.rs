@@ -1,6 +1,7 @@
 //! Sizes of a field.
 
 use super::axes::Axis;
+use std::fmt;
 use std::ops::Range;
 
 /// Sizes of a field: [trajectories, frames, grid…, channels].
@@ -20,6 +21,11 @@ impl Shape {
     /// Points of the grid.
     pub fn points(&self) -> usize {
         self.grid.iter().product()
+    }
+
+    /// Points along each dimension, e.g. `1024` or `128x128`.
+    pub fn grid_text(&self) -> String {
+        self.grid.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
     }
 
     /// Numbers in a frame: all points and channels.
@@ -72,6 +78,18 @@ impl Shape {
 
     fn block_frames(&self) -> usize {
         ((4 << 20) / self.frame_len().max(1)).max(1)
+    }
+}
+
+/// `20 trajectories of 101 frames on 128x128 points with 2 channels`.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { trajectories, frames, channels, .. } = self;
+        let grid = self.grid_text();
+        write!(
+            f,
+            "{trajectories} trajectories of {frames} frames on {grid} points with {channels} channels"
+        )
     }
 }
 

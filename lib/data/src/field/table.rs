@@ -19,6 +19,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use unix::text::quote;
 use unix::{Error, Result, small};
 
 /// Longest row, in bytes.
@@ -65,7 +66,7 @@ impl Table {
                         "its columns are separated by {name}; only commas are read: convert it, with a point as \
                      decimal separator"
                     ),
-                    None => format!("no column `x` among {names:?}"),
+                    None => format!("no column `x` among {}", quote(&all)),
                 },
             ));
         }
@@ -110,7 +111,7 @@ impl Table {
             .filter(|i| columns[*i] == Column::Channel && !constant.contains(i))
             .collect();
         if channels.is_empty() {
-            return Err(bad(format!("no column of numbers beside the coordinates {names:?}")));
+            return Err(bad(format!("no column of numbers beside {}", quote(&names.join(",")))));
         }
         columns.truncate(names.len());
         let numbers = scatter(path, &columns, &axes, &channels, rows)?;

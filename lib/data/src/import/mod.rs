@@ -37,7 +37,7 @@ pub fn import(
     let field = Field::open_as(&target.source, &plan.reading)?;
     if let Some(axes) = field.suspected_axes() {
         return Err(Error::data(format!(
-            "{}: wrong order of axes: {:?} contradicts the coordinates, which fit --axes {axes}; give the \
+            "{}: wrong order of axes: {} contradict the coordinates, which fit --axes {axes}; give the \
              order by --axes",
             target.source.display(),
             field.shape()

@@ -121,13 +121,16 @@ impl Shaped {
         let stride = plan.stride.unwrap_or(1);
         if frames.end > shape.frames || stride == 0 {
             return Err(Error::usage(format!(
-                "{name}: every {stride}th of frames {frames:?}, there are {}",
-                shape.frames
+                "{name}: --stride {stride} of the frames {}:{}; the file has {} frames, and the stride is at least 1",
+                frames.start, frames.end, shape.frames
             )));
         }
         let grid = plan.grid.as_ref();
         if grid.is_some_and(|grid| grid.len() != shape.grid.len()) {
-            return Err(Error::usage(format!("{name}: --grid for fields on {:?}", shape.grid)));
+            return Err(Error::usage(format!(
+                "{name}: --grid for fields on {} points",
+                shape.grid_text()
+            )));
         }
         let cut = |(i, size): (usize, &usize)| {
             let keep = crop(Axis::SPACE[i], *size);

@@ -88,8 +88,8 @@ impl Resampler {
         for (size, cut) in grid.iter().zip(cuts) {
             if cut.keep.is_empty() || cut.keep.end > *size || cut.points == 0 {
                 return Err(Error::usage(format!(
-                    "points {:?} of {size} cannot become {} points",
-                    cut.keep, cut.points
+                    "points {}:{} of {size} cannot become {} points",
+                    cut.keep.start, cut.keep.end, cut.points
                 )));
             }
         }

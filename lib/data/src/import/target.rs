@@ -1,7 +1,7 @@
 //! Which files are made of which trajectories.
 
 use super::plan::{Format, Plan};
-use crate::field::{Field, Regime, grouped};
+use crate::field::{Field, Layout, Regime, grouped};
 use crate::parameter::Parameter;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -37,7 +37,7 @@ const SHARD: usize = 1 << 30;
 /// The files that `sources` become in `folder`: one for each regime, in shards of at most `shard`
 /// trajectories; those of safetensors of at most 1 GiB when that is not given.
 ///
-/// Errors: as [`Field::open`]; 2 when two would have the same name, or the format has no such numbers.
+/// Errors: as [`Field::open`]; 2 when two would have the same name, or the format cannot hold the layout or dtype.
 pub fn targets(
     plan: &Plan,
     sources: &[PathBuf],
@@ -47,6 +47,11 @@ pub fn targets(
 ) -> Result<Vec<Target>> {
     if (format, plan.dtype) == (Format::Hdf5, Some(Dtype::Bf16)) {
         return Err(Error::usage("HDF5 knows no bf16; choose --format safetensors, or f16"));
+    }
+    if (format, plan.layout) == (Format::Safetensors, Some(Layout::Groups)) {
+        return Err(Error::usage(
+            "safetensors files have no groups; choose --format hdf5, or --to-layout tensor",
+        ));
     }
     let mut made: HashMap<PathBuf, &PathBuf> = HashMap::new();
     let mut all = Vec::new();

@@ -6,6 +6,7 @@ use crate::seal;
 use crate::split::SplitName;
 use crate::split_set::TrajectorySet;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use unix::publish::publish_bytes;
 use unix::{Error, Result, small};
@@ -55,6 +56,17 @@ pub struct Layout {
     pub dim: usize,
     /// Trajectories of a shard; the last one may have fewer.
     pub shard_samples: usize,
+}
+
+/// `21 frames of 16 tokens of width 8, in shards of 64 trajectories`.
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { frames, tokens, dim, shard_samples, .. } = self;
+        write!(
+            f,
+            "{frames} frames of {tokens} tokens of width {dim}, in shards of {shard_samples} trajectories"
+        )
+    }
 }
 
 fn one_row() -> usize {

@@ -83,8 +83,8 @@ impl Shard {
                 let view =
                     tensors.tensor(name).map_err(|cause| damaged(&path, cause.to_string()))?;
                 if (view.dtype(), view.shape()) != (dtype, shape) {
-                    let found = format!("`{name}` is {:?} {:?}", view.dtype(), view.shape());
-                    return Err(damaged(&path, format!("{found}, not {dtype:?} {shape:?}")));
+                    let found = format!("`{name}` is {} {:?}", view.dtype(), view.shape());
+                    return Err(damaged(&path, format!("{found}, not {dtype} {shape:?}")));
                 }
                 Ok(range_in(&map, view.data()))
             };

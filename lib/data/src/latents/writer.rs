@@ -47,7 +47,7 @@ pub fn write_latents(
     mut encode_batch: impl FnMut(&TrajectoryBatch) -> Result<Vec<f32>>,
 ) -> Result<Made> {
     if set.is_empty() || layout.shard_samples == 0 || layout.sample_len() == 0 || batch == 0 {
-        return Err(Error::data(format!("no latents: {} trajectories, {layout:?}", set.len())));
+        return Err(Error::data(format!("no latents: {} trajectories, {layout}", set.len())));
     }
     let mut index = begin(folder, key, layout, set)?;
     let mut done = Made { kept: 0, made: 0 };
@@ -95,7 +95,7 @@ fn begin(folder: &Path, key: &Key, layout: Layout, set: &TrajectorySet) -> Resul
                 return Ok(index);
             }
             Ok((index, _)) => unix::note!(
-                "{}: made for {} trajectories of {:?}, now {samples} of {layout:?}: made again",
+                "{}: made for {} trajectories of {}, now {samples} of {layout}: made again",
                 folder.display(),
                 index.samples,
                 index.layout

@@ -112,10 +112,10 @@ impl Header {
             return Ok(());
         }
         Err(format!(
-            "a file of layout {} does not hold {:?} with channels {} ({inputs} of them inputs)",
+            "layout {} ({}) cannot hold {}, {inputs} of them inputs; choose another layout",
             self.layout,
+            self.layout.describe(),
             self.shape,
-            self.channels.join(",")
         ))
     }
 }
@@ -231,7 +231,7 @@ impl FieldWriter {
             || values.len() != frames.len() * self.shape.frame_len()
         {
             return Err(Error::bug(format!(
-                "{}: frames {frames:?} of trajectory {trajectory} with {} numbers into {:?}",
+                "{}: frames {frames:?} of trajectory {trajectory} with {} numbers into {}",
                 self.path.display(),
                 values.len(),
                 self.shape

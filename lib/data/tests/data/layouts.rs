@@ -12,6 +12,34 @@ use data::write::{Attribute, Header, write_field};
 use unix::Exit;
 
 #[test]
+fn more_than_ten_thousand_groups_are_read_in_the_order_of_their_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("many.h5");
+    let shape = Shape { trajectories: 10_003, frames: 1, grid: vec![2], channels: 1 };
+    let header = Header {
+        layout: Layout::Groups,
+        attributes: vec![("nu".into(), Attribute::Real(0.5))],
+        ..Header::tensor(shape, vec![Vec::new()], Vec::new())
+    };
+    write_field(&path, &header, |writer| {
+        (0..10_003).try_for_each(|n| writer.write(n, &[n as f32, 1.0]))
+    })
+    .unwrap();
+    // We pad numbers to as many digits as the last one has, PDEBench pads them to four: as text, 10000 follows
+    // 1000, and as a number 9999.
+    let file = hdf5::File::open_rw(&path).unwrap();
+    (0..10_000).for_each(|n| file.relink(&format!("{n:05}"), &format!("{n:04}")).unwrap());
+    file.close().unwrap();
+    let field = Field::open(&path).unwrap();
+    assert_eq!(field.trajectories(), 10_003);
+    for n in [0, 999, 1000, 1001, 9999, 10_000, 10_002] {
+        let mut values = [0.0; 2];
+        field.read(n, &mut values).unwrap();
+        assert_eq!(values, [n as f32, 1.0]);
+    }
+}
+
+#[test]
 fn every_layout_of_h5py_is_read() {
     let cfd = ["density", "pressure", "Vx", "Vy", "Vz"];
     let flow = ["force0", "force1", "velocity0", "velocity1", "particles"];

@@ -17,6 +17,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::space::human_bytes;
+use unix::text::quote;
 use unix::{Error, Result, small};
 
 pub(super) use chunks::Chunks;
@@ -107,23 +108,24 @@ impl ZarrGroup {
                 found.filters.iter().map(|filter| filter.id.as_str()).collect();
             return Err(bad(format!(
                 "filter {} is not read; save it without filters",
-                filters.join(", ")
+                quote(&filters.join(", "))
             )));
         }
         let separator = found.dimension_separator.unwrap_or_else(|| ".".into());
         if !matches!(separator.as_str(), "." | "/") {
             return Err(bad(format!(
-                "dimension separator `{separator}` is not read; save it with `.` or `/`"
+                "dimension separator `{}` is not read; save it with `.` or `/`",
+                quote(&separator)
             )));
         }
         let element = Element::from_numpy(&found.dtype)
-            .ok_or_else(|| bad(format!("numbers of type {} are not read", found.dtype)))?;
+            .ok_or_else(|| bad(format!("numbers of type {} are not read", quote(&found.dtype))))?;
         let compressor = match &found.compressor {
             None => Compressor::None,
             Some(codec) => Compressor::of(&codec.id, &codec.cname).ok_or_else(|| {
                 bad(format!(
-                    "compressor {} {} is not read; save it with blosc-lz4, zstd, zlib, gzip or none",
-                    codec.id, codec.cname
+                    "compressor {} is not read; save it with blosc-lz4, zstd, zlib, gzip or none",
+                    quote(format!("{} {}", codec.id, codec.cname).trim_end())
                 ))
             })?,
         };

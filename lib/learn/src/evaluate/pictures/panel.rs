@@ -25,6 +25,8 @@ const TOP: f64 = 54.0;
 const RIGHT: f64 = 12.0;
 /// How far labels may reach beyond their plot.
 const OUTSIDE: f64 = 9.0;
+/// Between two labels, at least.
+const SPACE: f64 = 6.0;
 
 /// A curve with its name.
 #[derive(Clone, Debug)]
@@ -126,24 +128,19 @@ impl<'a, 'b> Panel<'a, 'b> {
         let corners = [(x, y), (right, y), (right, bottom), (x, bottom), (x, y)];
         corners.windows(2).try_for_each(|side| self.canvas.line(side, pen))?;
         let centred = Letters { horizontal: HPos::Center, vertical: VPos::Top, ..SMALL };
-        let mut free = f64::NEG_INFINITY;
-        for (value, text) in self.x.marks() {
+        for (value, _) in self.x.marks() {
             let at = self.at(value, f64::NAN).0;
             self.canvas.line(&[(at, bottom), (at, bottom + 5.0)], pen)?;
-            // A label keeps clear of the one before it and of the panels to both sides.
-            let half = self.canvas.text_width(&text, SMALL)? / 2.0;
-            let middle =
-                at.clamp(x + half - OUTSIDE, (right - half + OUTSIDE).max(x + half - OUTSIDE));
-            if middle - half >= free {
-                self.canvas.text(&text, (middle, bottom + 8.0), centred)?;
-                free = middle + half + 6.0;
-            }
         }
-        let rightward = Letters { horizontal: HPos::Right, ..SMALL };
-        for (value, text) in self.y.marks() {
+        for (text, area) in self.x_labels()? {
+            self.canvas.text(&text, (area.x + area.width / 2.0, area.y), centred)?;
+        }
+        for (value, _) in self.y.marks() {
             let at = self.at(f64::NAN, value).1;
             self.canvas.line(&[(x - 5.0, at), (x, at)], pen)?;
-            self.canvas.text(&text, (x - 9.0, at), rightward)?;
+        }
+        for (text, area) in self.y_labels()? {
+            self.canvas.text(&text, (area.x, area.y + area.height / 2.0), SMALL)?;
         }
         for value in self.x.small_marks() {
             let at = self.at(value, f64::NAN).0;
@@ -157,6 +154,34 @@ impl<'a, 'b> Panel<'a, 'b> {
         let upwards =
             Letters { horizontal: HPos::Center, vertical: VPos::Top, upwards: true, ..SMALL };
         self.canvas.text(self.y.label(), (x - LEFT + 4.0, y + height / 2.0), upwards)
+    }
+
+    /// The numbers below the plot and where they are drawn. A number keeps clear of the panels to both sides; one
+    /// that would touch the number before it is left out.
+    fn x_labels(&self) -> Result<Vec<(String, Area)>> {
+        let Area { x, y, width, height } = self.plot;
+        let mut labels: Vec<(String, Area)> = Vec::new();
+        for (value, text) in self.x.marks() {
+            let long = self.canvas.text_width(&text, SMALL)?;
+            let (first, last) = (x - OUTSIDE, x + width + OUTSIDE - long);
+            let left = (self.at(value, f64::NAN).0 - long / 2.0).clamp(first, last.max(first));
+            let is_free = |(_, before): &(String, Area)| before.x + before.width + SPACE <= left;
+            if labels.last().is_none_or(is_free) {
+                let area = Area { x: left, y: y + height + 8.0, width: long, height: SMALL.size };
+                labels.push((text, area));
+            }
+        }
+        Ok(labels)
+    }
+
+    /// The numbers left of the plot and where they are drawn.
+    fn y_labels(&self) -> Result<Vec<(String, Area)>> {
+        let label = |(value, text): (f64, String)| {
+            let (at, width) = (self.at(f64::NAN, value).1, self.canvas.text_width(&text, SMALL)?);
+            let (x, y) = (self.plot.x - 9.0 - width, at - SMALL.size / 2.0);
+            Ok((text, Area { x, y, width, height: SMALL.size }))
+        };
+        self.y.marks().into_iter().map(label).collect()
     }
 
     /// The names of the curves in one line above the plot.
@@ -186,4 +211,49 @@ pub fn colour_bar(canvas: &Canvas, plot: Area, map: &Map, axis: &Axis) -> Result
         canvas.text(&text, (right + 7.0, y), SMALL)?;
     }
     canvas.text(axis.label(), (bar.x, bar.y - 14.0), SMALL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::canvas::png;
+    use super::*;
+
+    /// The numbers of a colour bar are spaced as those of the vertical axis.
+    #[test]
+    fn numbers_at_an_axis_do_not_overlap() {
+        let sizes = [(340.0, 113.0), (340.0, 680.0), (560.0, 340.0)];
+        let starts = [0.0, -0.05, 1e-7, 0.123456, -1.0, 99_990.0, 123_456.789, -9.876e9];
+        png(1, 1, |canvas| {
+            for (width, height) in sizes {
+                let outer = Area {
+                    x: 0.0,
+                    y: 0.0,
+                    width: width + LEFT + RIGHT,
+                    height: height + TOP + BOTTOM,
+                };
+                for (start, exponent) in starts.iter().flat_map(|s| (-11..12).map(move |e| (s, e)))
+                {
+                    for factor in [1.0, 2.3, 4.99, 7.0] {
+                        let axis = Axis::linear("", *start, start + factor * 10f64.powi(exponent));
+                        let panel = Panel::new(canvas, outer, axis.clone(), axis);
+                        let (x, y) = (panel.x_labels()?, panel.y_labels()?);
+                        let case = format!("{start} 1e{exponent} {factor}: {x:?} {y:?}");
+                        assert!(!x.is_empty() && !y.is_empty(), "{case}");
+                        let beside = x.windows(2).all(|w| w[0].1.x + w[0].1.width < w[1].1.x);
+                        assert!(beside, "{case}");
+                        let above = y.windows(2).all(|w| w[1].1.y + w[1].1.height < w[0].1.y);
+                        assert!(above, "{case}");
+                        let plot = panel.plot();
+                        let inside = x.iter().all(|(_, area)| {
+                            area.x >= plot.x - OUTSIDE
+                                && area.x + area.width <= plot.x + plot.width + OUTSIDE + 1e-9
+                        });
+                        assert!(inside, "{case}");
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
 }
