@@ -164,11 +164,13 @@ fn regimes_that_share_some_states_are_divided_in_the_same_proportion() {
     }
 }
 
+/// Sizes of the groups of 20 trajectories, shares in percent, and how many trajectories each split gets.
+type GroupCase = (&'static [usize], [f64; 3], Option<[usize; 3]>);
+
 #[test]
 fn every_share_gets_a_group_while_there_are_groups() {
     let folder = tempfile::tempdir().unwrap();
-    // Sizes of the groups of the 20 trajectories, shares in percent, and how many trajectories each split gets.
-    let cases: [(&[usize], [f64; 3], Option<[usize; 3]>); 9] = [
+    let cases: [GroupCase; 9] = [
         (&[4, 4, 4, 4, 4], [80.0, 10.0, 10.0], Some([12, 4, 4])),
         (&[4, 4, 4, 4, 4], [60.0, 10.0, 10.0], Some([12, 4, 4])),
         (&[4, 4, 4, 4, 4], [20.0, 20.0, 60.0], Some([4, 4, 12])),
