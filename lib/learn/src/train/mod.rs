@@ -193,8 +193,9 @@ fn conclude<S: Stage>(
         }
         End::Unverified => {
             end_save(job, session, reporter)?;
-            let why = "stopped before all input files were verified; no checkpoint was written, and the next \
-                       attempt verifies those that are left";
+            let why = "stopped before all input files were verified (hashed), so no checkpoint was written; the \
+                       next attempt verifies those that are left, and needs a longer time limit if one of them \
+                       takes longer to hash than this attempt lasted";
             reporter.say(why);
             reporter.stopped(&session.progress, why);
             Ok(Exit::Again)
