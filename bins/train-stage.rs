@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use clap::{Parser, ValueEnum};
 use dist::{Collective, Solo};
-use learn::config::Validate;
+use learn::config::{Loaded, Validate};
 use learn::recompute::Plan;
 use learn::stages::codec::CodecStage;
 use learn::stages::operator::OperatorStage;
@@ -141,7 +141,9 @@ RANKS
   on with any number of ranks; bits are the same with training.deterministic, else for the same number.
   optimizer.shard divides the memory of the optimizer. A rank that is gone, stopped, or stuck ends the
   job within 30 s with a line that names it and its host, and status 75 where a checkpoint stands
-  (mpirun and srun may give a status of their own, 137).
+  (mpirun and srun may give a status of their own, 137). An error of one rank ends all with its status. If
+  it comes in the middle of an update, the rank calls MPI_Abort: mpirun then ends with that status, srun
+  may end with 137.
   mpirun itself answers TERM, INT (Ctrl-C) and HUP by killing its ranks, Open MPI's after one second, and
   ends with 1: the run resumes from its last regular checkpoint. Start it as `timekeep run -- mpirun ...`,
   which sends mpirun USR1 instead: all ranks stop, save a checkpoint, and the status is 75.
@@ -243,21 +245,34 @@ where
     let loaded = learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment);
     let alone = args.check || args.dry_run;
     let ranks = if alone { Box::new(Solo) } else { open_ranks(folder)? };
+    run_on::<S>(args, folder, loaded, &*ranks).map_err(|error| ranks.abort(error))
+}
+
+fn run_on<S: Stage>(
+    args: &Args,
+    folder: &Path,
+    loaded: Result<Loaded<ConfigOf<S>>>,
+    ranks: &dyn Collective,
+) -> Result<Exit>
+where
+    ConfigOf<S>: Validate,
+{
+    let alone = args.check || args.dry_run;
     let device = || args.device.of_rank(ranks.local_rank()).open();
     let own = loaded.and_then(|loaded| Ok((loaded, device()?))).inspect_err(|error| {
         if !alone && ranks.rank() == 0 {
             train::failed_start(folder, S::NAME, error);
         }
     });
-    let (loaded, (device, why)) = match train::all_or_none(&*ranks, own)? {
+    let (loaded, (device, why)) = match train::all_or_none(ranks, own)? {
         Ok(own) => own,
-        Err(exit) => {
+        Err(error) => {
             ranks.close()?;
-            return Ok(exit);
+            return Ok(error.exit);
         }
     };
     let threads = match loaded.config.training.threads {
-        None if ranks.size() > 1 => Some(dist::threads(&*ranks)?),
+        None if ranks.size() > 1 => Some(dist::threads(ranks)?),
         threads => threads,
     };
     if let Some(threads) = threads {
@@ -284,7 +299,7 @@ where
         retry: args.retry,
         device,
         why_device: why,
-        ranks: &*ranks,
+        ranks,
     })?;
     ranks.close()?;
     Ok(exit)

@@ -70,7 +70,7 @@ const CASES: &[Case] = &[
     case("a wrong key", "sed -i 's/floor: 0.1/flor: 0.1/' codec.yaml", NEW, 78, 1,
         &["codec.yaml: loss.flor: unknown key; did you mean floor?"]),
     case("a wrong type", "sed -i 's/batch_size: 4/batch_size: many/' codec.yaml", NEW, 78, 1,
-        &["codec.yaml: training.batch_size: expected integer ≥ 1; found the text \"many\""]),
+        &["codec.yaml: training.batch_size: expected integer from 1 to 1048576; found the text \"many\""]),
     case("a missing variable", "sed -i 's#split: .*#split: ${NO_SUCH}/split.json#' codec.yaml",
         NEW, 78, 1, &["codec.yaml: data.split: the environment variable NO_SUCH is not set"]),
     case("a variable that YAML takes for a mapping", "sed -i 's#split: .*#split: {a: ${NO_SUCH}/b}#' codec.yaml",

@@ -1,5 +1,7 @@
 //! The same command given again: what it finds, what it does, with which exit status.
 
+#[path = "restart/absurd_numbers.rs"]
+mod absurd_numbers;
 #[path = "restart/changed_inputs.rs"]
 mod changed_inputs;
 mod common;

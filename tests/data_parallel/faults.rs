@@ -153,6 +153,51 @@ fn r03_a_disk_that_fills_and_empties_costs_warnings() {
     looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
+/// Rank 0 alone sees it; all ranks end with its status, which keeps the job from being requeued.
+#[test]
+fn a_run_directory_that_is_moved_away_ends_all_ranks_with_74() {
+    if !can_start() {
+        return;
+    }
+    let folder = prepare(&[]);
+    let folder = folder.path();
+    let long = ["-o", "training.updates=100000000"];
+    // A look at the lease is trusted for a tenth of a heartbeat.
+    let mut job = start_each(folder, &["LONGHAUL_HEARTBEAT=1"; 2], "run", &long);
+    job.wait_for_update(&folder.join("run"), 30);
+    std::fs::rename(folder.join("run"), folder.join("moved")).unwrap();
+    let (status, talk) = job.end();
+    assert_eq!(status, Some(74), "{talk}");
+    let told = talk.lines().filter(|line| line.contains("put the run directory back"));
+    assert_eq!(told.filter(|line| !line.contains("warning")).count(), 1, "{talk}");
+    assert!(
+        !talk.contains("is gone") && !talk.contains("MPI_ABORT"),
+        "one rank ended alone: {talk}"
+    );
+    assert!(!folder.join("run").exists());
+}
+
+#[test]
+fn a_rank_that_cannot_begin_ends_all_with_its_status_and_is_named() {
+    if !can_start() {
+        return;
+    }
+    let folder = prepare(&[]);
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("other")).unwrap();
+    std::fs::copy(folder.join("codec.yaml"), folder.join("other/codec.yaml")).unwrap();
+    let (exit, talk) = start_each(folder, &["RANK=0", "--chdir=other"], "run", &[]).end();
+    assert_eq!(exit, Some(66), "{talk}");
+    let status = status(&folder.join("run"));
+    assert_eq!(status["state"], "failed", "{status}");
+    let reason = status["reason"].as_str().unwrap();
+    assert!(reason.starts_with("rank 1 on ") && reason.contains("split.json"), "{reason}");
+    assert!(
+        !talk.contains("is gone") && !talk.contains("MPI_ABORT"),
+        "one rank ended alone: {talk}"
+    );
+}
+
 /// Somebody removes all checkpoints of a run at work.
 #[test]
 fn checkpoints_that_vanish_are_told_of_and_the_run_ends_well() {

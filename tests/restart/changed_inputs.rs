@@ -5,6 +5,7 @@ use crate::common::run::*;
 use crate::common::shell;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// As [`prepare`], with two data files.
 fn prepare_two() -> tempfile::TempDir {
@@ -154,6 +155,37 @@ fn unchanged_inputs_are_not_hashed_again() {
     });
     let seen = inputs();
     assert!(seen["hashed"] == 0 && seen["bytes"] == 0 && seen["files"] == 3, "{seen}");
+}
+
+/// The limit passes while the first input file is still being hashed.
+#[test]
+fn a_run_that_must_stop_before_its_inputs_are_verified_saves_nothing_and_says_so() {
+    let temporary = prepare();
+    let (folder, run) = (temporary.path(), temporary.path().join("run"));
+    let hold = Hold::new(folder);
+    let attempt = || {
+        let twice = ["-o", "training.attempts_without_progress=2"];
+        let over = |command: &mut Command| {
+            command.env("FAIL", "inputs.hash:1=hold").env("LONGHAUL_END_TIME", "1");
+        };
+        start_with(folder, "run", &twice, over).end()
+    };
+    for _ in 0..2 {
+        let (exit, said) = attempt();
+        assert_eq!(exit, Some(75), "{said}");
+        assert!(said.contains("before all input files were verified"), "{said}");
+        assert!(checkpoints(&run).is_empty(), "{said}");
+        let reason = status(&run)["reason"].to_string();
+        assert!(reason.contains("before all input files were verified"), "{reason}");
+    }
+    let (exit, said) = attempt();
+    assert_eq!(exit, Some(1), "{said}");
+    let reason = status(&run)["reason"].to_string();
+    for words in ["no progress", "the last one: stopped before all input files were verified"] {
+        assert!(reason.contains(words) && said.contains(words), "{reason} {said}");
+    }
+    drop(hold);
+    assert_eq!(train(folder, "run", &["-o", "training.updates=20", "--retry"]).0, Some(0));
 }
 
 #[test]

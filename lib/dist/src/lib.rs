@@ -23,7 +23,7 @@ pub use threads::threads;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tensor::{Device, Tensor};
-use unix::{Exit, Result};
+use unix::{Error, Exit, Result};
 
 /// How values of all ranks become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,10 @@ pub trait Collective: Send + Sync {
     /// The regular end, by all ranks together; nothing else may be called afterwards. A process that
     /// ends without it (with an error) takes the job down.
     fn close(&self) -> Result<()>;
+
+    /// The end after an error of this rank alone: prints it and ends all ranks with its exit status, so that
+    /// the others do not report a lost rank instead. With one rank it returns the error.
+    fn abort(&self, error: Error) -> Error;
 
     /// [`Collective::combine`] to the sum.
     fn sum(&self, values: &mut [f64]) -> Result<()> {

@@ -3,7 +3,7 @@
 use crate::{Busy, Collective, Combine, Reducer, Times};
 use std::time::Duration;
 use tensor::{Device, Tensor};
-use unix::Result;
+use unix::{Error, Result};
 
 /// One process by itself: sums are what they are, and it agrees with itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +66,10 @@ impl Collective for Solo {
 
     fn close(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn abort(&self, error: Error) -> Error {
+        error
     }
 }
 

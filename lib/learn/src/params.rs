@@ -4,6 +4,7 @@
 
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tensor};
+use unix::space::human_bytes;
 use unix::{Error, Result};
 
 /// Position of a parameter.
@@ -103,18 +104,39 @@ pub struct Builder {
     random: Philox,
     prefix: String,
     params: Params,
+    /// Elements of all parameters, and how many fit into memory.
+    elements: u64,
+    most: u64,
 }
 
 impl Builder {
     /// A builder whose random values follow from `seed` and the position of each parameter.
     pub fn new(seed: u64) -> Self {
         let random = Philox::new(seed, Purpose::Weights);
-        Self { random, prefix: String::new(), params: Params::default() }
+        let most = unix::memory::available().map_or(u64::MAX, |bytes| bytes / 4);
+        Self { random, prefix: String::new(), params: Params::default(), elements: 0, most }
+    }
+
+    /// Errors (78): the parameters do not fit into memory; those too many were left empty.
+    pub fn check(&self) -> Result<()> {
+        if self.elements <= self.most {
+            return Ok(());
+        }
+        let bytes = |elements: u64| human_bytes(elements.saturating_mul(4));
+        Err(Error::config(format!(
+            "model: its parameters need {} of memory and {} is available: lower its hidden, depth, mlp_ratio or \
+             filter",
+            bytes(self.elements),
+            bytes(self.most)
+        )))
     }
 
     /// A parameter of the given shape.
     pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
         let id = self.params.entries.len();
+        let elements = shape.iter().fold(1, |all: u64, n| all.saturating_mul(*n as u64));
+        self.elements = self.elements.saturating_add(elements);
+        let shape = if self.elements <= self.most { shape } else { &[0] };
         let tensor = match init {
             Init::Constant(value) => Tensor::full(shape, value, Dtype::F32),
             Init::Uniform(bound) => {

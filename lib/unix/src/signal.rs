@@ -62,6 +62,12 @@ impl Signals {
         }
     }
 
+    /// Whether whoever asked to stop may send KILL within seconds: after TERM, INT or HUP, not after USR1, the
+    /// warning before a time limit.
+    pub fn is_urgent(&self) -> bool {
+        FIRST_KILL.load(Ordering::Relaxed) != 0 || STOP.load(Ordering::Relaxed) == SIGHUP
+    }
+
     /// For work that can stop between two pieces of it. Errors: 75 when a signal asked to stop, with what
     /// that `leaves`.
     pub fn go_on(&self, leaves: impl FnOnce() -> String) -> Result<()> {
@@ -177,13 +183,15 @@ mod tests {
         assert_eq!(signals.reinstall().unwrap(), ["SIGUSR1"]);
         assert_eq!(signals.reinstall().unwrap(), Vec::<&str>::new());
         low_level::raise(SIGUSR1).unwrap();
-        assert_eq!(signals.stop_requested(), Some("SIGUSR1"));
+        assert_eq!((signals.stop_requested(), signals.is_urgent()), (Some("SIGUSR1"), false));
         let error = signals.go_on(|| "a is not there".into()).unwrap_err();
         assert_eq!(error.exit, Exit::Again);
         assert_eq!(error.to_string(), "stopped by SIGUSR1; a is not there");
 
         low_level::raise(SIGHUP).unwrap();
         assert_eq!(signals.stop_requested(), Some("SIGUSR1"), "the first one is the reason");
+        low_level::raise(SIGTERM).unwrap();
+        assert!(signals.is_urgent());
         assert!(Signals::install().unwrap().stop_requested().is_some());
     }
 }

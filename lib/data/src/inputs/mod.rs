@@ -16,7 +16,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use unix::publish::hash_file_while;
 use unix::{Error, Result, small};
 
@@ -71,14 +71,44 @@ const TRIES: usize = 3;
 pub fn verify_all(inputs: &[InputFile]) -> Vec<Error> {
     let unique: BTreeMap<_, _> = inputs.iter().map(|input| (key(input), input)).collect();
     let cancel = AtomicBool::new(false);
-    unique.into_values().filter_map(|input| verify(input, &cancel).err()).collect()
+    let verify = |input: &InputFile| {
+        let seen = Seen::now(&metadata(&input.path)?);
+        verify(input, &seen, &cancel)
+    };
+    unique.into_values().filter_map(|input| verify(input).err()).collect()
+}
+
+/// When a file was first seen with its present metadata.
+#[derive(Clone, Debug)]
+struct Seen {
+    /// [`identity`] of the file.
+    metadata: String,
+    at: Instant,
+}
+
+impl Seen {
+    fn now(found: &Metadata) -> Self {
+        Self { metadata: identity(found), at: Instant::now() }
+    }
+}
+
+/// Whether a change of the file from now on must show in its metadata. It must where its ctime is old. The
+/// clock of a file server may be ahead of this machine's; then it must where the metadata have been the same
+/// for some time: when they were first seen, the server's clock had reached the ctime already.
+fn is_settled(found: &Metadata, now: SystemTime, unchanged_for: Duration) -> bool {
+    unchanged_for > TIMESTAMP_SLACK
+        || changed(found).is_some_and(|time| time + TIMESTAMP_SLACK < now)
 }
 
 /// Hashes one file and compares: what is now known of it, and its bytes.
-fn verify(input: &InputFile, cancel: &AtomicBool) -> Result<(Verified, u64)> {
+fn verify(input: &InputFile, seen: &Seen, cancel: &AtomicBool) -> Result<(Verified, u64)> {
     let path = &input.path;
     for _ in 0..TRIES {
         let (before, started) = (metadata(path)?, SystemTime::now());
+        let is_same = identity(&before) == seen.metadata;
+        let unchanged_for = if is_same { seen.at.elapsed() } else { Duration::ZERO };
+        let settled = is_settled(&before, started, unchanged_for);
+        unix::fail::point("inputs.hash").map_err(|cause| Error::io(path, cause))?;
         let go_on = || !cancel.load(Ordering::Relaxed);
         let blake3 = hash_file_while(path, &go_on)?;
         let after = identity(&metadata(path)?);
@@ -94,7 +124,6 @@ fn verify(input: &InputFile, cancel: &AtomicBool) -> Result<(Verified, u64)> {
                 input.remedy
             )));
         }
-        let settled = changed(&before).is_some_and(|time| time + TIMESTAMP_SLACK < started);
         return Ok((Verified { blake3, metadata: after, settled }, before.size()));
     }
     Err(Error::data(format!(

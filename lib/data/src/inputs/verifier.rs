@@ -1,6 +1,6 @@
 //! Verification on a background thread, and the cache of what was verified.
 
-use super::{InputFile, Verified, identity, key, metadata, verify};
+use super::{InputFile, Seen, Verified, key, metadata, verify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
-use unix::publish::publish_bytes;
+use unix::disk::Disk;
+use unix::publish::Publisher;
 use unix::{Error, Result, small};
 
 /// What verification has cost so far.
@@ -28,8 +29,9 @@ pub struct Summary {
 #[derive(Debug)]
 pub struct Verifier {
     inputs: Vec<InputFile>,
-    cache: Option<PathBuf>,
+    cache: Option<(PathBuf, Arc<dyn Disk>)>,
     verified: BTreeMap<String, Verified>,
+    seen: BTreeMap<String, Seen>,
     running: Option<Running>,
     summary: Summary,
 }
@@ -59,16 +61,18 @@ impl Drop for Running {
 }
 
 impl Verifier {
-    /// Starts to verify `inputs` on a background thread. Files that `cache` vouches for are not read; a cache
-    /// that is missing or unreadable vouches for none.
+    /// Starts to verify `inputs` on a background thread. Files that the file `cache` vouches for are not read; a
+    /// cache that is missing or unreadable vouches for none. It is written on the disk given with it: that of a
+    /// run refuses once another process has the run.
     ///
     /// Errors: 66 when a file is missing; 74 when no thread can be started.
-    pub fn start(inputs: Vec<InputFile>, cache: Option<PathBuf>) -> Result<Self> {
-        let verified = cache.as_deref().map(read_cache).unwrap_or_default();
+    pub fn start(inputs: Vec<InputFile>, cache: Option<(PathBuf, Arc<dyn Disk>)>) -> Result<Self> {
+        let verified = cache.as_ref().map(|(path, _)| read_cache(path)).unwrap_or_default();
         let inputs: BTreeMap<_, _> = inputs.into_iter().map(|input| (key(&input), input)).collect();
         let inputs: Vec<_> = inputs.into_values().collect();
         let summary = Summary { files: inputs.len(), ..Summary::default() };
-        let mut verifier = Self { inputs, cache, verified, running: None, summary };
+        let seen = BTreeMap::new();
+        let mut verifier = Self { inputs, cache, verified, seen, running: None, summary };
         let stale = verifier.stale()?;
         verifier.summary.cached = verifier.inputs.len() - stale.len();
         verifier.hash(stale)?;
@@ -135,23 +139,26 @@ impl Verifier {
     }
 
     /// The inputs that nothing vouches for.
-    fn stale(&self) -> Result<Vec<InputFile>> {
+    fn stale(&mut self) -> Result<Vec<(InputFile, Seen)>> {
         let mut stale = Vec::new();
         for input in &self.inputs {
-            let now = identity(&metadata(&input.path)?);
-            let known = self.verified.get(&key(input));
-            let trusted = known.is_some_and(|known| {
-                known.settled && known.metadata == now && known.blake3 == input.blake3
+            let (key, now) = (key(input), Seen::now(&metadata(&input.path)?));
+            let trusted = self.verified.get(&key).is_some_and(|known| {
+                known.settled && known.metadata == now.metadata && known.blake3 == input.blake3
             });
+            let seen = self.seen.entry(key).or_insert_with(|| now.clone());
+            if seen.metadata != now.metadata {
+                *seen = now;
+            }
             if !trusted {
-                stale.push(input.clone());
+                stale.push((input.clone(), seen.clone()));
             }
         }
         Ok(stale)
     }
 
     /// Hashes files on a background thread.
-    fn hash(&mut self, inputs: Vec<InputFile>) -> Result<()> {
+    fn hash(&mut self, inputs: Vec<(InputFile, Seen)>) -> Result<()> {
         if inputs.is_empty() {
             return Ok(());
         }
@@ -169,7 +176,7 @@ impl Verifier {
     /// Writes the cache, which also holds what is verified when not all is. A cache that cannot be written
     /// costs time at the next start and nothing else.
     pub fn save(&self) {
-        let Some(path) = &self.cache else { return };
+        let Some((path, disk)) = &self.cache else { return };
         let of_inputs = self.inputs.iter().filter_map(|input| {
             let known = self.verified.get_key_value(&key(input))?;
             known.1.settled.then(|| (known.0.clone(), known.1.clone()))
@@ -179,19 +186,19 @@ impl Verifier {
             return;
         }
         let text = serde_json::to_vec_pretty(&cache).map_err(Error::bug);
-        if let Err(error) = text.and_then(|text| publish_bytes(path, &text)) {
+        if let Err(error) = text.and_then(|text| Publisher::new(&**disk).bytes(path, &text)) {
             unix::warn!("{error}; input files will be hashed again at the next start");
         }
     }
 }
 
 fn hash_all(
-    inputs: &[InputFile],
+    inputs: &[(InputFile, Seen)],
     cancel: &AtomicBool,
     send: &Sender<(String, Result<(Verified, u64)>)>,
 ) {
-    for input in inputs {
-        let result = verify(input, cancel);
+    for (input, seen) in inputs {
+        let result = verify(input, seen, cancel);
         if cancel.load(Ordering::Relaxed) || send.send((key(input), result)).is_err() {
             return;
         }
@@ -203,4 +210,42 @@ fn read_cache(path: &Path) -> BTreeMap<String, Verified> {
     let cache = cache.and_then(|bytes| serde_json::from_slice::<Cache>(&bytes).ok());
     let ours = cache.filter(|cache| cache.format == FORMAT && cache.version == VERSION);
     ours.map(|cache| cache.files).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{TIMESTAMP_SLACK, changed, is_settled};
+    use super::*;
+    use std::time::{Instant, UNIX_EPOCH};
+
+    #[test]
+    fn a_ctime_in_the_future_is_trusted_once_the_file_was_seen_unchanged_for_some_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        std::fs::write(&path, "data").unwrap();
+        let found = metadata(&path).unwrap();
+        let clocks = [changed(&found).unwrap() + 2 * TIMESTAMP_SLACK, UNIX_EPOCH];
+        let settled = |unchanged_for| clocks.map(|now| is_settled(&found, now, unchanged_for));
+        assert_eq!(settled(Duration::ZERO), [true, false]);
+        assert_eq!(settled(TIMESTAMP_SLACK), [true, false]);
+        assert_eq!(settled(2 * TIMESTAMP_SLACK), [true, true]);
+
+        let input = InputFile::read_at_start(&path, &unix::publish::hash_file(&path).unwrap());
+        let at = Instant::now().checked_sub(2 * TIMESTAMP_SLACK).unwrap();
+        let seen = Seen { at, ..Seen::now(&found) };
+        assert!(verify(&input, &seen, &AtomicBool::new(false)).unwrap().0.settled);
+
+        // The time is counted from when the metadata were first seen, and anew when they change.
+        let mut verifier = Verifier::start(vec![input.clone()], None).unwrap();
+        let first = verifier.seen[&key(&input)].at;
+        assert!(verifier.settle(|| true).unwrap());
+        assert_eq!(verifier.seen[&key(&input)].at, first);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "data").unwrap();
+        let other = folder.path().join("other");
+        std::fs::write(&other, "data").unwrap();
+        std::fs::rename(other, &path).unwrap();
+        assert!(verifier.settle(|| true).unwrap());
+        assert!(verifier.seen[&key(&input)].at > first);
+    }
 }

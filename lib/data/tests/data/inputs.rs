@@ -9,7 +9,10 @@ use data::stats::Stats;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use unix::disk::RealDisk;
+use unix::lease::{FencedDisk, Lease};
 use unix::{Error, Exit, Result};
 
 fn files(folder: &Path) -> Vec<InputFile> {
@@ -22,7 +25,7 @@ fn files(folder: &Path) -> Vec<InputFile> {
 }
 
 fn settle(inputs: &[InputFile], cache: &Path) -> Result<Verifier> {
-    let mut verifier = Verifier::start(inputs.to_vec(), Some(cache.into()))?;
+    let mut verifier = Verifier::start(inputs.to_vec(), Some((cache.into(), Arc::new(RealDisk))))?;
     assert!(verifier.settle(|| true)?);
     Ok(verifier)
 }
@@ -80,6 +83,21 @@ fn a_cache_vouches_for_nothing_but_the_recorded_hash() {
     let (mut inputs, cache) = (files(folder.path()), folder.path().join("inputs.json"));
     let_timestamps_age(&inputs, &cache);
     let whole = fs::read_to_string(&cache).unwrap();
+    // An attempt that was taken over does not replace the cache of its successor.
+    let runs = folder.path().join("lease");
+    let lease = Lease::take(&runs, || Ok(1), &|| false).unwrap();
+    let verify = || {
+        let disk = Arc::new(FencedDisk::new(lease.fence().clone()));
+        let mut verifier = Verifier::start(inputs.clone(), Some((cache.clone(), disk))).unwrap();
+        assert!(verifier.settle(|| true).unwrap());
+        verifier.save();
+        cache.exists()
+    };
+    fs::remove_file(&cache).unwrap();
+    assert!(verify());
+    fs::remove_file(&cache).unwrap();
+    fs::write(runs.join("attempt-00000002.json"), "{}").unwrap();
+    assert!(!verify());
     for damaged in
         ["", "{", "[]", &whole.replace("longhaul-inputs", "x"), &whole[..whole.len() / 2]]
     {

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
             std::thread::sleep(Duration::from_secs(3600));
         }
         let ranks = dist::open(|| Exit::Again)?;
-        work(args.verb, &*ranks, signals)?;
+        work(args.verb, &*ranks, signals).map_err(|error| ranks.abort(error))?;
         ranks.close()?;
         Ok(Exit::Done)
     })

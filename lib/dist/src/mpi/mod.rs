@@ -216,6 +216,12 @@ impl Collective for Ranks {
         self.watch.leave();
         Ok(())
     }
+
+    fn abort(&self, error: Error) -> Error {
+        self.watch.leave();
+        unix::diagnostics::say_error(&error);
+        end(error.exit)
+    }
 }
 
 impl Drop for Ranks {

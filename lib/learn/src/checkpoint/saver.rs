@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use unix::disk::{Disk, RealDisk};
 use unix::publish::Publisher;
-use unix::{Error, Result, warn};
+use unix::{Error, Exit, Result, warn};
 
 use super::image::Image;
 use super::keep::{KeepRules, tidy};
@@ -179,10 +179,13 @@ impl Saver {
         Ok(())
     }
 
-    /// Waits; a save that failed is worth a warning here, where the caller looks at the next one.
+    /// Waits; a save that failed is worth a warning here, where the caller looks at the next one. A lost lease
+    /// is reported where the run ends.
     fn collect(&mut self) -> Option<Result<Done>> {
         let ended = self.join();
-        if let Some(Err(error)) = &ended {
+        if let Some(Err(error)) = &ended
+            && error.exit != Exit::Again
+        {
             warn!("checkpoint not saved: {error}");
         }
         ended

@@ -23,15 +23,16 @@ pub struct Spikes {
     pub factor: f64,
     /// Updates of the window; nothing is a spike before half of them are done.
     #[serde(default = "window")]
-    #[schemars(range(min = 8))]
+    #[schemars(range(min = 8, max = 1_048_576))]
     pub window: u64,
     /// With rewind: the samples of this many updates after the spike are passed over, beside those
     /// since the checkpoint.
     #[serde(default = "skip")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
     pub skip: u64,
     /// Rewinds after which the next spike ends the run as failed.
     #[serde(default = "rewinds")]
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     pub rewinds: u64,
 }
 

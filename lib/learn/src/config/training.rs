@@ -8,14 +8,14 @@ use unix::cli::MAX_THREADS;
 #[serde(deny_unknown_fields)]
 pub struct Training {
     /// Updates in all.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
     pub updates: u64,
     /// Samples of one forward and backward pass, those of all ranks together.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_048_576))]
     pub batch_size: u64,
     /// Passes whose gradients are averaged to one update.
     #[serde(default = "one")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1024))]
     pub accumulation: u64,
     /// Divide the samples of a pass into up to 8 portions that are computed apart and summed in a fixed
     /// tree, so that 1, 2, 4 or 8 ranks, where that many share them, give the same bits. Smaller passes
@@ -52,6 +52,7 @@ pub struct Training {
     pub validate_every: u64,
     /// Samples of a validation, spread evenly over the split; 0 for all of it.
     #[serde(default = "validation_samples")]
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     pub validation_samples: u64,
     /// Validations without improvement after which training ends early. None: never.
     #[serde(default)]
@@ -85,7 +86,7 @@ pub struct Training {
     pub log_every: u64,
     /// Batches prepared ahead of the training.
     #[serde(default = "four")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1024))]
     pub prefetch: usize,
     /// Threads that prepare them; changes the speed and nothing else.
     #[serde(default = "single")]
@@ -185,11 +186,12 @@ pub struct Checkpoints {
     pub every: u64,
     /// Newest checkpoints that are kept.
     #[serde(default = "keep_last")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1_048_576))]
     pub keep_last: usize,
     /// Checkpoints with the best validation that are kept; there is a checkpoint at every validation
     /// that is the best so far.
     #[serde(default = "keep_best")]
+    #[schemars(range(min = 0, max = 1_048_576))]
     pub keep_best: usize,
     /// Checkpoints at multiples of this many updates are kept for ever; 0 for none.
     #[serde(default)]

@@ -22,25 +22,27 @@ use unix::Result;
 #[serde(deny_unknown_fields)]
 pub struct CodecModel {
     /// Grid points of a patch along each axis; each patch becomes a token.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 65536))]
     pub patch: usize,
     /// Features of a latent token.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 65536))]
     pub latent: usize,
     /// Features of a token inside the encoder and the decoder.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 65536))]
     pub hidden: usize,
     /// Blocks of the encoder.
+    #[schemars(range(min = 0, max = 1024))]
     pub encoder_depth: usize,
     /// Blocks of the decoder.
+    #[schemars(range(min = 0, max = 1024))]
     pub decoder_depth: usize,
     /// Side of the depthwise filters over tokens.
     #[serde(default = "five")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1023))]
     pub filter: usize,
     /// Hidden features of the feed-forward parts, as a multiple of `hidden`.
     #[serde(default = "two")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
     /// What lies beyond the border of the domain.
     #[serde(default)]

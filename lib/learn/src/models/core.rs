@@ -36,8 +36,11 @@ impl Core {
         if filter != 0 && filter.is_multiple_of(2) {
             faults.push(("core.filter".into(), format!("{filter} is even: use an odd side, or 0")));
         }
-        if matches!(self, Core::PdetUnet(c) if c.depths.is_empty()) {
-            faults.push(("core.depths".into(), "needs at least one level".into()));
+        if let Core::PdetUnet(PdetUnet { depths, .. }) = self
+            && (!(1..=32).contains(&depths.len()) || depths.iter().any(|depth| *depth > 1024))
+        {
+            let text = "needs 1 to 32 levels, each with at most 1024 blocks";
+            faults.push(("core.depths".into(), text.into()));
         }
         faults
     }

@@ -25,7 +25,7 @@ pub struct OperatorModel {
     pub condition: ConditionPath,
     /// Features of the condition vector; for `added`, the latent's own.
     #[serde(default = "condition_width")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 65536))]
     pub condition_width: usize,
     /// How the core's output joins the state.
     #[serde(default)]

@@ -12,10 +12,10 @@ use unix::Result;
 #[serde(deny_unknown_fields)]
 pub struct PdetStack {
     /// Features of a token inside the model.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 65536))]
     pub hidden: usize,
     /// Number of blocks.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1024))]
     pub depth: usize,
     /// Global mixing of tokens in the blocks.
     #[serde(default)]
@@ -26,10 +26,11 @@ pub struct PdetStack {
     pub attention_every: usize,
     /// Side of the depthwise filter over tokens in each block; 0 for none.
     #[serde(default)]
+    #[schemars(range(min = 0, max = 1023))]
     pub filter: usize,
     /// Hidden features of the feed-forward parts, as a multiple of `hidden`.
     #[serde(default = "four")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
     /// Start of the learned scale of each branch.
     #[serde(default = "tenth")]

@@ -14,7 +14,7 @@ use unix::Result;
 #[serde(deny_unknown_fields)]
 pub struct PdetUnet {
     /// Features of a token inside the model.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 65536))]
     pub hidden: usize,
     /// Number of blocks on each level, the finest first.
     pub depths: Vec<usize>,
@@ -23,10 +23,11 @@ pub struct PdetUnet {
     pub attention: Attention,
     /// Side of the depthwise filter over tokens in each block; 0 for none.
     #[serde(default)]
+    #[schemars(range(min = 0, max = 1023))]
     pub filter: usize,
     /// Hidden features of the feed-forward parts, as a multiple of `hidden`.
     #[serde(default = "two")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
     /// Whether tokens are told where they are, by a learned vector for each row and each column.
     // Not written when it is not asked for: configurations from before it was there stay the same.

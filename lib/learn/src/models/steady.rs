@@ -20,13 +20,13 @@ use unix::Result;
 #[serde(deny_unknown_fields)]
 pub struct SteadyModel {
     /// Grid points of a patch along each axis; each patch becomes a token.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 65536))]
     pub patch: usize,
     /// The network between the tokens.
     pub core: Core,
     /// Features of the condition vector, through which the parameter of the equation enters.
     #[serde(default = "condition_width")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 65536))]
     pub condition_width: usize,
     /// What lies beyond the border of the domain.
     #[serde(default = "zero")]

@@ -39,7 +39,7 @@ pub struct Schedule {
 impl Schedule {
     /// Resolves the open phase and the open starts; an error says what does not add up.
     pub fn new(phases: &[Phase], total: u64) -> Result<Self, String> {
-        let fixed: u64 = phases.iter().filter_map(|p| p.updates).sum();
+        let fixed = phases.iter().filter_map(|p| p.updates).fold(0, u64::saturating_add);
         let open = phases.iter().filter(|p| p.updates.is_none()).count();
         if open > 1 {
             return Err(format!("{open} phases without updates: only one can take what is left"));

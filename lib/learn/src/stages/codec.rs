@@ -187,6 +187,7 @@ impl Stage for CodecStage {
             augmentation: Philox::new(config.seed, Purpose::Augmentation),
             input_files: fields.input_files,
         };
+        builder.check()?;
         Ok((stage, builder.finish()))
     }
 

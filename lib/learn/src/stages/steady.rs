@@ -247,6 +247,7 @@ impl Stage for SteadyStage {
             augmentation: Philox::new(config.seed, Purpose::Augmentation),
             input_files: fields.input_files,
         };
+        builder.check()?;
         Ok((stage, builder.finish()))
     }
 

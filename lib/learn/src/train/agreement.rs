@@ -3,11 +3,12 @@
 
 use dist::Collective;
 use serde::{Deserialize, Serialize};
-use unix::{Error, Exit, Result};
+use unix::{Error, Result};
 
-/// What this rank has, if all ranks have theirs; else the status that all leave with. Rank 0 says what it
-/// ran into; others say only what is not the same. Errors: those of the ranks, and of the only one.
-pub fn all_or_none<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T, Exit>> {
+/// What this rank has, if all ranks have theirs; else the error that all leave with, that of the lowest rank.
+/// Rank 0 prints its error; the others print theirs if it is a different one. Errors: those of the ranks, and
+/// of the only one.
+pub fn all_or_none<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T, Error>> {
     if ranks.size() == 1 {
         return own.map(Ok);
     }
@@ -16,13 +17,15 @@ pub fn all_or_none<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T
     let all: Result<Vec<Option<(u8, String)>>, _> =
         all.iter().map(|told| serde_json::from_slice(told)).collect();
     let all = all.map_err(Error::bug)?;
-    let Some((exit, _)) = all.iter().flatten().next() else { return own.map(Ok) };
+    let first = all.iter().enumerate().find_map(|(rank, told)| Some((rank, told.as_ref()?)));
+    let Some((rank, (exit, text))) = first else { return own.map(Ok) };
     if let Err(error) = own
         && (ranks.rank() == 0 || told != all[0])
     {
         unix::diagnostics::say(error);
     }
-    Ok(Err(super::opening::exit_of(*exit)))
+    let error = Error::new(super::opening::exit_of(*exit), text);
+    Ok(Err(error.context(format_args!("rank {rank} on {}", ranks.host(rank)))))
 }
 
 /// Why a run stops; of several causes the last one here decides how.
@@ -36,6 +39,8 @@ pub enum Cause {
     Machine,
     /// An input file changed; the exit status.
     Changed(u8),
+    /// Another process has the run, or its directory was moved, removed or replaced; the exit status.
+    Lost(u8),
 }
 
 /// A wish to stop.

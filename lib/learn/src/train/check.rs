@@ -37,7 +37,7 @@ pub fn check<S: Stage>(config: &ConfigOf<S>, device: Device, run: &Path) -> Repo
         faults.push(error);
     }
     if let Some(estimate) = &estimate {
-        let bytes = checkpoints(config) * estimate.checkpoint_bytes as u64;
+        let bytes = checkpoints(config).saturating_mul(estimate.checkpoint_bytes as u64);
         if let Err(error) = ensure_space(&run.join("ckpt"), bytes) {
             faults.push(error);
         }

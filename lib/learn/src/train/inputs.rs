@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use unix::{Error, Exit, Result};
 
-/// How long a run that was told to stop waits for its inputs to be verified before it stops without a
-/// checkpoint: schedulers kill 30 s after the signal.
+/// How long a run that was told to stop by TERM, INT or HUP waits for its inputs to be verified before it stops
+/// without a checkpoint: schedulers kill 30 s after the signal. Before a time limit it waits until this long, or
+/// the longest save, is left.
 const WHEN_STOPPING: Duration = Duration::from_secs(10);
 /// How long the other ranks wait for rank 0, which may have to read a whole data set.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
@@ -75,23 +76,27 @@ impl<S: Stage> Session<S> {
     fn verdict(&mut self, job: &Job<S>, reporter: &mut Reporter, stopping: bool) -> Verdict {
         let (signals, longest) = (self.signals, self.longest_update);
         let Some(keeper) = &mut self.keeper else { return Verdict::Verified };
-        let Keeper { verifier, budget, .. } = keeper;
+        let Keeper { verifier, budget, longest_save, .. } = keeper;
+        let reserve = WHEN_STOPPING.max(*longest_save);
         let began = Instant::now();
-        let (mut told, mut stop_at) = (false, None);
+        let (mut told, mut asked, mut urgent) = (false, None, None);
         let settled = verifier.settle(|| {
             if !told && began.elapsed() > Duration::from_secs(1) {
                 told = true;
                 unix::note!("waiting until the input files are verified");
             }
-            let must_stop = || {
-                stopping
-                    || signals.stop_requested().is_some()
-                    || budget.must_stop(longest, WHEN_STOPPING)
+            let must_stop = stopping
+                || signals.stop_requested().is_some()
+                || budget.must_stop(longest, reserve);
+            let since = |flag: bool, at: &mut Option<Instant>| {
+                flag.then(|| at.get_or_insert_with(Instant::now).elapsed())
             };
-            if stop_at.is_none() && must_stop() {
-                stop_at = Some(Instant::now() + WHEN_STOPPING);
-            }
-            stop_at.is_none_or(|at| Instant::now() < at)
+            goes_on_waiting(
+                since(must_stop, &mut asked),
+                since(signals.is_urgent(), &mut urgent),
+                budget.left(),
+                reserve,
+            )
         });
         match settled {
             Ok(true) => {
@@ -107,6 +112,21 @@ impl<S: Stage> Session<S> {
                 Verdict::Changed(exit, why)
             }
         }
+    }
+}
+
+/// Whether a run waits on for its inputs: `asked` is for how long it has had to stop, `urgent` since when by TERM,
+/// INT or HUP, `left` the time until its limit.
+fn goes_on_waiting(
+    asked: Option<Duration>,
+    urgent: Option<Duration>,
+    left: Option<Duration>,
+    reserve: Duration,
+) -> bool {
+    match (urgent, asked, left) {
+        (Some(since), ..) | (None, Some(since), None) => since < WHEN_STOPPING,
+        (None, Some(_), Some(left)) => left > reserve,
+        (None, None, _) => true,
     }
 }
 
@@ -126,5 +146,23 @@ pub(super) fn not_of_checkpoint(run: &std::path::Path, error: Error) -> Error {
             run.display()
         )),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_has_time_left_waits_for_its_inputs() {
+        let [now, soon, long] = [0, 11, 3600].map(Duration::from_secs);
+        let waits = |asked, urgent, left| goes_on_waiting(asked, urgent, left, WHEN_STOPPING);
+        assert!(waits(None, None, None) && waits(None, None, Some(now)));
+        // USR1, or the limit is near.
+        assert!(waits(Some(long), None, Some(soon)) && !waits(Some(now), None, Some(now)));
+        assert!(waits(Some(now), None, None) && !waits(Some(soon), None, None));
+        // TERM, alone or after USR1.
+        assert!(waits(Some(long), Some(now), Some(long)));
+        assert!(!waits(Some(soon), Some(soon), Some(long)) && !waits(None, Some(soon), None));
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensor::Tensor;
 use unix::budget::Budget;
+use unix::disk::Disk;
 use unix::lease::{FencedDisk, Lease};
 use unix::run_dir::RunDir;
 use unix::{Error, Result};
@@ -26,7 +27,7 @@ pub(super) struct Keeper {
     pub budget: Budget,
     /// What a checkpoint holds beside tensors and progress.
     frame: State,
-    longest_save: Duration,
+    pub longest_save: Duration,
     failures: SaveFailures,
     checkpoints: PathBuf,
     /// Dropped after the saver, whose thread writes until then.
@@ -45,7 +46,8 @@ impl Keeper {
         frame: State,
         inputs: Vec<InputFile>,
     ) -> Result<Self> {
-        let verifier = Verifier::start(inputs, Some(run.inputs()))?;
+        let disk: Arc<dyn Disk> = Arc::new(FencedDisk::new(lease.fence().clone()));
+        let verifier = Verifier::start(inputs, Some((run.inputs(), Arc::clone(&disk))))?;
         let rules = &job.config.checkpoint;
         let keep = KeepRules {
             last: rules.keep_last,
@@ -57,7 +59,6 @@ impl Keeper {
             OnSpike::Record => 0,
             OnSpike::Rewind => rules.every,
         };
-        let disk = Arc::new(FencedDisk::new(lease.fence().clone()));
         let saver = Saver::on(disk, &run.checkpoints(), keep, lease.attempt())?
             .anchored(anchor)
             .with_log(run.log());

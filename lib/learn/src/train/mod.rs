@@ -75,6 +75,8 @@ enum End {
     Refused(Exit, String),
     /// It must stop before its input files are verified.
     Unverified,
+    /// The run directory is not ours any more: nothing is written there.
+    Lost(Exit, String),
 }
 
 /// Runs a stage to its end or to where it must stop. Exit 0 when finished, 75 when stopped with a
@@ -93,7 +95,7 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
         .and_then(|end| trusted(job, &mut session, &mut reporter, end));
     let end = match end {
         Ok(end) => end,
-        // Another process has the run, or another run its path: nothing more is written there.
+        // As for `End::Lost`, when it shows in the middle of an update.
         Err(error) if error.exit == Exit::Again => return Err(session.lost_run(error)),
         Err(error) => {
             reporter.failed(&session.progress, &error.to_string());
@@ -191,12 +193,16 @@ fn conclude<S: Stage>(
         }
         End::Unverified => {
             end_save(job, session, reporter)?;
-            let why = "stopped before all input files were verified; no checkpoint was written, and the next \
-                       attempt verifies those that are left";
+            let why = "stopped before all input files were verified (hashed), so no checkpoint was written; the \
+                       next attempt verifies those that are left, and needs a longer time limit if one of them \
+                       takes longer to hash than this attempt lasted";
             reporter.say(why);
             reporter.stopped(&session.progress, why);
             Ok(Exit::Again)
         }
+        // Rank 0 reports it.
+        End::Lost(exit, _) if session.keeper.is_none() => Ok(exit),
+        End::Lost(exit, why) => Err(Error::new(exit, why)),
         End::Failed(why) => {
             // Nothing new is saved: the last checkpoint is better than what there is now.
             end_save(job, session, reporter)?;
@@ -251,7 +257,6 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
     let training = &job.config.training;
     let mut batches = loader(job, session)?;
     loop {
-        session.still_ours()?;
         session.look_at_save(reporter);
         if session.progress.update == training.updates {
             return Ok(End::Finished("all updates are done"));
@@ -259,7 +264,12 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
         if training.patience.is_some_and(|p| session.progress.validations_since_best > p) {
             return Ok(End::Finished("no improvement for as long as training.patience allows"));
         }
-        let Wish { stop, save: asked } = session.agree(job, reporter)?;
+        let Wish { mut stop, save: asked } = session.agree(job, reporter)?;
+        // Before outcomes in flight are logged.
+        let lost = stop.take_if(|stop| matches!(stop.cause, Cause::Lost(_)));
+        if let Some(stop) = lost {
+            return Ok(end_of(stop));
+        }
         let started = Instant::now();
         let mismatch = match stop {
             None => session.give(job, &mut batches)?,
@@ -278,13 +288,8 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
             }
             Course::Failed(why) => return Ok(End::Failed(why)),
         }
-        if let Some(Stop { cause, why }) = stop {
-            return Ok(match cause {
-                Cause::Asked => End::Stopped(why),
-                Cause::Unsaved => End::Unsaved(why),
-                Cause::Machine => End::Machine(why),
-                Cause::Changed(exit) => End::Refused(opening::exit_of(exit), why),
-            });
+        if let Some(stop) = stop {
+            return Ok(end_of(stop));
         }
         if let Some((rank, mismatch)) = mismatch {
             return Ok(distrust(job, given + 1, rank, &mismatch, reporter));
@@ -304,6 +309,17 @@ fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter
         if save {
             session.try_save(job, reporter)?;
         }
+    }
+}
+
+/// How a run ends that all ranks agreed to stop.
+fn end_of(Stop { cause, why }: Stop) -> End {
+    match cause {
+        Cause::Asked => End::Stopped(why),
+        Cause::Unsaved => End::Unsaved(why),
+        Cause::Machine => End::Machine(why),
+        Cause::Changed(exit) => End::Refused(opening::exit_of(exit), why),
+        Cause::Lost(exit) => End::Lost(opening::exit_of(exit), why),
     }
 }
 

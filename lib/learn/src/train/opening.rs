@@ -12,7 +12,7 @@ use super::progress::Progress;
 use super::reporter::Reporter;
 use super::restart::Found;
 use super::session::Session;
-use super::{failed, machine, restart};
+use super::{all_or_none, failed, machine, restart};
 use crate::checkpoint::{self, Loaded, State};
 use crate::optim::Schedule;
 use crate::stages::Stage;
@@ -78,10 +78,18 @@ fn lead<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
         Err(error) => Opening::Leave(error.exit as u8),
     };
     job.ranks.broadcast(serde_json::to_vec(&opening).map_err(Error::bug)?)?;
-    start.or_else(|error| {
+    let mut start = start.or_else(|error| {
         unix::diagnostics::say_error(&error);
-        Ok(Start::Leave(error.exit))
-    })
+        Ok::<_, Error>(Start::Leave(error.exit))
+    })?;
+    if let Start::Go(both) = &mut start
+        && let Err(error) = all_or_none(job.ranks, Ok(()))?
+    {
+        let (session, reporter) = &mut **both;
+        reporter.failed(&session.progress, &error.to_string());
+        return Ok(Start::Leave(error.exit));
+    }
+    Ok(start)
 }
 
 /// The part of the others.
@@ -93,8 +101,23 @@ fn follow<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
         Opening::Leave(exit) => return Ok(Start::Leave(exit_of(exit))),
         Opening::From { checkpoint, stands_at } => (checkpoint, stands_at),
     };
-    let opened = opened?;
-    let found = path.as_deref().map(checkpoint::load).transpose().context(|| {
+    let session =
+        opened.and_then(|opened| resume(job, signals, opened, path.as_deref(), stands_at));
+    Ok(match all_or_none(job.ranks, session)? {
+        Ok(session) => Start::Go(Box::new((session, Reporter::silent(&job.config.training)))),
+        Err(error) => Start::Leave(error.exit),
+    })
+}
+
+/// The session of another rank than 0, from the checkpoint at `path`.
+fn resume<S: Stage>(
+    job: &Job<S>,
+    signals: Signals,
+    opened: Opened<S>,
+    path: Option<&Path>,
+    stands_at: Option<u64>,
+) -> Result<Session<S>> {
+    let found = path.map(checkpoint::load).transpose().context(|| {
         format!(
             "on {}, and there on {}: is the run on a file system of all hosts?",
             job.ranks.host(0),
@@ -104,7 +127,7 @@ fn follow<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
     let progress = found.as_ref().map_or(Ok(Progress::default()), restart::progress_of::<S>)?;
     let mut session = opened.session(job, signals, progress, found.as_ref(), None)?;
     session.stands_at = stands_at;
-    Ok(Start::Go(Box::new((session, Reporter::silent(&job.config.training)))))
+    Ok(session)
 }
 
 /// Everything that one rank by itself must look at and write before it begins.

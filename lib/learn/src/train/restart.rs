@@ -248,11 +248,14 @@ pub(super) fn refuse_in_vain<S: Stage>(
     if job.retry || changed {
         return Ok(());
     }
-    let held = status::read(&run.status()).unwrap_or_else(|error| {
+    let before = status::read(&run.status()).unwrap_or_else(|error| {
         unix::warn!("{error}");
         None
     });
-    if let Some(held) = held.filter(|status| status.state == State::Failed && status.held) {
+    if let Some(held) = &before
+        && held.state == State::Failed
+        && held.held
+    {
         return Err(in_vain(job, held.reason.as_deref().unwrap_or("it failed before")));
     }
     let limit = job.config.training.attempts_without_progress;
@@ -260,10 +263,12 @@ pub(super) fn refuse_in_vain<S: Stage>(
     if count < limit {
         return Ok(());
     }
+    let last = before.and_then(|status| Some(format!("; the last one: {}", status.reason?)));
     let reason = format!(
         "no progress: the last {count} attempts resumed at update {} and got no further than attempts \
-         before them (training.attempts_without_progress)",
-        progress.update
+         before them (training.attempts_without_progress){}",
+        progress.update,
+        last.unwrap_or_default()
     );
     hold::<S>(run, lease, progress, job.config.training.updates, &reason)?;
     Err(in_vain(job, &reason))

@@ -74,6 +74,7 @@ impl<S: Stage> Session<S> {
     /// What is to be done after this update, as all ranks see it.
     pub fn agree(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<Wish> {
         let stop = |cause| move |why| Stop { cause, why };
+        let lost = self.still_ours().err().map(|error| self.lost_run(error));
         let keeper = self.keeper.as_ref();
         let machine = self.comparison.found().map(stop(Cause::Machine));
         let unsaved = keeper.and_then(Keeper::cannot_save).map(|error| error.to_string());
@@ -81,8 +82,9 @@ impl<S: Stage> Session<S> {
         let signal = self.signals.stop_requested().map(|name| format!("signal {name}"));
         let asked = signal.or(time).or_else(|| self.over_budget(job, reporter));
         let changed = self.changed_input(job, reporter);
-        let stop = changed
-            .map(|(exit, why)| Stop { cause: Cause::Changed(exit), why })
+        let stop = lost
+            .map(|error| Stop { cause: Cause::Lost(error.exit as u8), why: error.to_string() })
+            .or(changed.map(|(exit, why)| Stop { cause: Cause::Changed(exit), why }))
             .or(machine)
             .or(unsaved.map(stop(Cause::Unsaved)))
             .or(asked.map(stop(Cause::Asked)));
@@ -212,7 +214,7 @@ impl<S: Stage> Session<S> {
         Ok(())
     }
 
-    /// Tells how the save beside training ended, once it has.
+    /// Reports how the save that runs concurrently with training ended, once it has.
     pub fn look_at_save(&mut self, reporter: &mut Reporter) {
         if let Some(keeper) = &mut self.keeper {
             keeper.look(&self.progress, reporter);

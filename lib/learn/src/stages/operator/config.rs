@@ -85,7 +85,7 @@ pub struct OperatorLoss {
     pub relative: f64,
     /// Steps of the rollouts of a validation.
     #[serde(default = "sixteen")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 65536))]
     pub validation_steps: usize,
 }
 
@@ -101,6 +101,9 @@ fn sixteen() -> usize {
     16
 }
 
+/// Largest stride, and longest rollout.
+const MOST_STEPS: usize = 65536;
+
 /// The configuration of the stage.
 pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
 
@@ -110,8 +113,11 @@ impl Validate for OperatorConfig {
         faults.extend(within("model", self.model.faults()));
         faults.extend(weight_faults(self.data.weight, self.data.others.iter().map(|o| o.weight)));
         let mut fault = |key: &str, text: &str| faults.push((key.into(), text.into()));
-        if self.data.strides.is_empty() || self.data.strides.contains(&0) {
-            fault("data.strides", "needs strides of at least 1");
+        let are_bad = |steps: &[usize]| {
+            steps.is_empty() || steps.iter().any(|steps| !(1..=MOST_STEPS).contains(steps))
+        };
+        if are_bad(&self.data.strides) {
+            fault("data.strides", "needs strides from 1 to 65536");
         }
         if self.data.roll && self.data.border != Border::Periodic {
             fault("data.roll", "is a symmetry of periodic domains only");
@@ -120,8 +126,8 @@ impl Validate for OperatorConfig {
             fault("data.early", "must be at least 1");
         }
         let l = &self.loss;
-        if l.horizons.is_empty() || l.horizons.contains(&0) {
-            fault("loss.horizons", "needs horizons of at least 1");
+        if are_bad(&l.horizons) {
+            fault("loss.horizons", "needs horizons from 1 to 65536");
         }
         for (key, value) in [
             ("data.noise", self.data.noise),

@@ -151,6 +151,7 @@ impl Stage for OperatorStage {
             seed: config.seed,
             passes: config.training.updates * config.training.accumulation,
         };
+        builder.check()?;
         Ok((stage, builder.finish()))
     }
 
