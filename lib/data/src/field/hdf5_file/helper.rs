@@ -218,3 +218,22 @@ impl Helper {
         child.wait()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opening_a_file_has_less_time_than_reading_it() {
+        let name = || "a".to_string();
+        for ask in [Ask::Open, Ask::Names, Ask::Kind(name()), Ask::Shape(name())] {
+            assert_eq!(cpu_seconds(&ask), 2, "{ask:?}");
+        }
+        assert_eq!(cpu_seconds(&Ask::Numbers(name())), 20);
+        assert_eq!(cpu_seconds(&Ask::Part(name(), vec![0..1024, 0..1024])), 24);
+        let killed = ExitStatus::from_raw(rustix::process::Signal::XCPU.as_raw());
+        let failure = Failure::Died(killed, cpu_seconds(&Ask::Names));
+        assert_eq!(failure.exit(), Exit::Data);
+        assert!(failure.to_string().ends_with("within 2 s of CPU time"), "{failure}");
+    }
+}
