@@ -210,9 +210,7 @@ fn check(args: &Args) -> Result<Exit> {
 
 /// Measures, and writes all files; the rows of the table.
 fn measure(args: &Args, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
-    if let Some(threads) = args.threads {
-        tensor::parallel::set_threads(threads)?;
-    }
+    tensor::parallel::start_threads(args.threads)?;
     let device = args.device.open()?.0;
     let set = TrajectorySet::open(&args.split, args.on, Verify::Sizes)?;
     let Some(codec) = &args.codec else { return measure_steady(args, &set, device, signals, work) };

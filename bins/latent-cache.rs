@@ -128,9 +128,7 @@ fn make(args: &Make) -> Result<Exit> {
 }
 
 fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
-    if let Some(threads) = args.threads {
-        tensor::parallel::set_threads(threads)?;
-    }
+    tensor::parallel::start_threads(args.threads)?;
     let codec = TrainedCodec::open(&args.codec, args.weights)?.on(args.device.open()?.0)?;
     let mut out = Out::stdout(args.output);
     let mut before = 0;

@@ -275,9 +275,7 @@ where
         None if ranks.size() > 1 => Some(dist::threads(ranks)?),
         threads => threads,
     };
-    if let Some(threads) = threads {
-        tensor::parallel::set_threads(threads)?;
-    }
+    tensor::parallel::start_threads(threads)?;
     if args.check {
         return check::<S>(args, &loaded.config, device, folder);
     }

@@ -42,12 +42,15 @@ done
 slurm=${LONGHAUL_SLURM:-$(cd "$(dirname "$0")" && pwd)}
 options=$*
 
-# of NAME DEFAULT: a variable as the jobs will see it.
+# of NAME DEFAULT: a variable as the jobs will see it, without blanks around it.
 of() {
     value=
     [ -z "$site" ] || value=$(sed -n "s/^ *$1 *= *//p" "$site" | tail -n 1)
     [ -n "$value" ] || value=$(printenv "$1") || value=$2
-    echo "$value"
+    trim "$value"
+}
+trim() {
+    printf '%s\n' "$1" | sed 's/^[[:space:]]*//; s/[[:space:]]*$//'
 }
 limit=$(of SBATCH_TIMELIMIT 04:00:00)
 for word; do
@@ -58,6 +61,12 @@ for word; do
     esac
     before=$word
 done
+limit=$(trim "$limit")
+case $limit in
+'' | [Ii][Nn][Ff][Ii][Nn][Ii][Tt][Ee] | [Uu][Nn][Ll][Ii][Mm][Ii][Tt][Ee][Dd] | -1) limit=none ;;
+*[!0:-]*) ;;
+*) limit=none ;; # zero, for sbatch
+esac
 case $limit in
 *[!0-9]*) ;;
 *) limit=${limit}m ;; # minutes, for sbatch

@@ -349,7 +349,8 @@ fn entries(name: &str, value: &Value) -> Vec<Value> {
 /// Runs `work` on so many threads, or on as many as the machine has.
 fn in_pool(threads: Option<usize>, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
-    pool.map_err(|cause| Error::usage(format!("--threads: {cause}")))?.install(work)
+    let cannot = |cause| Error::new(Exit::Failure, format!("cannot start threads: {cause}"));
+    pool.map_err(cannot)?.install(work)
 }
 
 fn finish(out: Out) -> Result<Exit> {

@@ -153,7 +153,8 @@ STARTING AGAIN
     143, 137  The same: TERM ended a program without a handler, or somebody, or the kernel for want of
          memory, killed it. The exception is a command that timekeep itself had to kill after the limit.
     254  Of srun itself: it could not start a step. timekeep runs srun again, three times in all. If it still
-         fails, the job is requeued and held; if the controller does not answer, the job is requeued.
+         fails, the job is requeued and held. If the controller does not answer, or timekeep receives TERM,
+         INT, HUP or USR1 meanwhile, srun is not run again and the job is requeued.
     any other  The job ends; with --on-failure hold it is requeued and held instead.
   A held job stays in the queue until `scontrol release` or `scancel`.
   While the controller does not answer, timekeep repeats the request, also past the time limit, until SLURM

@@ -3,8 +3,9 @@
 
 use super::common::run::{self, Hold, Random, Run, records, send, status, wait_until};
 use super::common::shell;
-use super::ranks::{can_start, outcome, prepare, processes, same, start, start_each};
+use super::ranks::{can_start, outcome, prepare, processes, same, start, start_by, start_each};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use unix::fail::POINTS;
 
 const UPDATES: u64 = 60;
@@ -242,6 +243,28 @@ fn r35_a_bit_that_differs_on_one_rank_is_found_and_in_no_checkpoint() {
         assert!(status["reason"].as_str().unwrap().contains(&words), "{status}");
         ground.goes_on(&name);
     }
+}
+
+/// train-stage(1): mpirun itself kills its ranks when it gets TERM.
+#[test]
+fn under_timekeep_ranks_save_and_stop_when_they_are_told_to() {
+    if !can_start() {
+        return;
+    }
+    let folder = prepare(&[("updates: 400", "updates: 1000000")]);
+    let run = folder.path().join("run");
+    let mut timekeep = Command::new(env!("CARGO_BIN_EXE_timekeep"));
+    timekeep.args(["run", "--", "mpirun"]);
+    let mut job = start_by(timekeep, folder.path(), &["RANK=any"; 2], "run", &[]);
+    job.wait_for_update(&run, 1);
+    job.signal("TERM");
+    let (exit, talk) = job.end();
+    assert_eq!(exit, Some(75), "{talk}");
+    let status = status(&run);
+    assert_eq!(status["state"], "stopped", "{talk}");
+    let last = format!("ckpt/step-{:08}", status["update"].as_u64().unwrap());
+    assert!(run.join(&last).exists(), "{last}: {talk}");
+    run::is_sound(folder.path(), "run");
 }
 
 #[test]

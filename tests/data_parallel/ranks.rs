@@ -35,8 +35,18 @@ pub fn start(folder: &Path, ranks: usize, run: &str, more: &[&str]) -> Run {
 
 /// Starts a run on as many ranks as there are settings: what a rank has in its environment, `FAIL=...`.
 pub fn start_each(folder: &Path, settings: &[&str], run: &str, more: &[&str]) -> Run {
+    start_by(Command::new("mpirun"), folder, settings, run, more)
+}
+
+/// The same by a command that is mpirun, or has it as its last word.
+pub fn start_by(
+    mut mpirun: Command,
+    folder: &Path,
+    settings: &[&str],
+    run: &str,
+    more: &[&str],
+) -> Run {
     let train = run::command(folder, run, more);
-    let mut mpirun = Command::new("mpirun");
     mpirun.args(["--bind-to", "none"]);
     for (rank, setting) in settings.iter().enumerate() {
         mpirun.args(if rank == 0 { &[][..] } else { &[":"] });

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use super::common::run;
+use super::targets::archive;
 use super::*;
 
 #[test]
@@ -37,6 +39,43 @@ fn sizes_that_do_not_fit_into_memory_are_refused_before_it_is_taken() {
         "{}",
         seen.stderr
     );
+}
+
+/// A header of NumPy's format 2.0 with this length, and what follows.
+fn npy(length: u32, text: &str) -> Vec<u8> {
+    [b"\x93NUMPY\x02\x00", &length.to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+#[test]
+fn members_and_headers_of_an_archive_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let text =
+        |shape: &str| format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
+    let one = |text: String| npy(text.len() as u32, &text);
+    let small = |n: usize| (format!("a{n}.npy").into_bytes(), one(text("(0,)")));
+    let tensor = |content: Vec<u8>| (b"tensor.npy".to_vec(), content);
+    for (name, members, words) in [
+        ("many.npz", (0..10_001).map(small).collect(), "more than 10000 members"),
+        ("long.npz", vec![tensor(npy(1 << 21, &" ".repeat(1 << 21)))], "no header of NumPy"),
+        ("untrue.npz", vec![tensor(npy(u32::MAX, ""))], "no header of NumPy"),
+        ("claims.npz", vec![tensor(one(text("(1099511627776, 2, 8)")))], "tensor"),
+    ] {
+        fs::write(folder.path().join(name), archive(&members)).unwrap();
+        let seen = tame(folder.path(), &format!("ds-prep check {name}"));
+        assert_eq!(seen.status, Some(65), "{name}: {}", seen.stderr);
+        assert!(seen.stdout.contains(words), "{name}: {}{}", seen.stdout, seen.stderr);
+    }
+}
+
+#[test]
+fn a_run_on_many_threads_stops_when_it_is_told_to() {
+    let copy = copy();
+    let more = ["-o", "training.threads=1024", "-o", "training.updates=1000000"];
+    let mut job = run::start(copy.path(), "new", &more);
+    job.wait_for_update(&copy.path().join("new"), 1);
+    job.signal("TERM");
+    let (status, talk) = job.end();
+    assert_eq!(status, Some(75), "{talk}");
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! Resource limits are named in the error, with their value and how to raise them.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+
 use super::*;
 
 #[test]
@@ -33,5 +38,41 @@ fn errors_name_the_limit_that_caused_them() {
         let line = seen.stderr.lines().find(|line| line.contains(expected));
         let line = line.unwrap_or_else(|| panic!("{script}: {}", seen.stderr));
         assert!(line.contains("ulimit -") && !line.contains("os error"), "{line}");
+    }
+}
+
+/// Root has no limit on threads, so it starts the programs as a user of their own, by a file descriptor: the
+/// folders above them may be closed to that user.
+#[test]
+fn errors_name_the_limit_on_threads() {
+    let copy = copy();
+    let programs = PathBuf::from(env!("CARGO_BIN_EXE_timekeep"));
+    let user = 50_000 + std::process::id() % 10_000;
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        let script = format!("chown -R {user}:{user} .");
+        assert_eq!(shell(copy.path(), &script).status, Some(0));
+    }
+    for words in [
+        "train-stage codec -c codec.yaml --run new",
+        "ds-prep gen burgers --parameter 0.01 --samples 2 --grid 64 --frames 3 -o made",
+        "ds-prep show raw/1D_Burgers_Sols_Nu0.1.hdf5",
+        "latent-cache make --codec run --split split.json -o made-latents",
+        "evaluate --codec run --operator run --split split.json -o report",
+        "timekeep run -- true",
+    ] {
+        let mut words = words.split(' ');
+        let program = File::open(programs.with_file_name(words.next().unwrap())).unwrap();
+        rustix::io::fcntl_setfd(&program, rustix::io::FdFlags::empty()).unwrap();
+        let mut command = Command::new("prlimit");
+        command.args(["--nproc=1", &format!("/proc/self/fd/{}", program.as_raw_fd())]).args(words);
+        if is_root {
+            command.uid(user).gid(user);
+        }
+        let output = command.current_dir(copy.path()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(matches!(output.status.code(), Some(1 | 74)), "{command:?}: {stderr}");
+        let expected = "RLIMIT_NPROC limits the number of processes and threads to 1";
+        assert!(stderr.contains(expected) && !stderr.contains("os error"), "{command:?}: {stderr}");
     }
 }

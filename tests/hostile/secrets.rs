@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use serde_json::{Map, Value};
+
 use super::*;
 
 /// Every file below a folder.
@@ -71,6 +73,76 @@ fn planted_secrets_are_in_no_file_and_on_no_stream() {
     }
     let config = fs::read_to_string(folder.join("secret/config.yaml")).unwrap();
     assert!(config.contains("${API_KEY}") && config.contains("${STORE_PASSWORD}"), "{config}");
+}
+
+/// A secret may have the value of a word that records are made of: they stay what they are.
+#[test]
+fn secrets_that_are_words_of_ours_leave_records_readable() {
+    let copy = copy();
+    let words = [
+        "finish",
+        "finished",
+        "refused",
+        "passed_over",
+        "running",
+        "stopped",
+        "update",
+        "updates",
+        "attempt",
+        "validation",
+        "checkpoint",
+        "warning",
+        "device_hours",
+        "train-stage",
+        "reason",
+        "best_metric",
+    ];
+    let variables: Vec<String> = words.iter().map(|word| format!("{word}_KEY={word}")).collect();
+    let with = format!("env {}", variables.join(" ").replace("train-stage_KEY", "program_KEY"));
+    // The reason is a sentence, which may quote anything.
+    for (command, sentence) in
+        [("timekeep status run --json", "reason"), ("ckpt ls run --json", "")]
+    {
+        let records = |with: &str| -> Vec<Value> {
+            let seen = shell(copy.path(), &format!("{with} {command}"));
+            assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+            let record = |line| -> Value {
+                let mut record: Value = serde_json::from_str(line).unwrap();
+                record.as_object_mut().unwrap().remove(sentence);
+                record
+            };
+            seen.stdout.lines().map(record).collect()
+        };
+        assert_eq!(records(&with), records(""), "{command}");
+    }
+    let seen = shell(copy.path(), &format!("{with} timekeep status run"));
+    assert!(seen.stdout.contains("device_hours  restarts"), "{}", seen.stdout);
+    assert!(seen.stdout.contains("run  codec  finished  6/6 100%"), "{}", seen.stdout);
+    // What is written stays readable too.
+    let train = format!("{with} train-stage codec -c codec.yaml --run new");
+    let seen = shell(copy.path(), &format!("{train} -o optimizer.learning_rate=x"));
+    assert_eq!(seen.status, Some(78), "{}", seen.stderr);
+    let seen = shell(copy.path(), &train);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let [plain, new] = ["run", "new"].map(|run| {
+        let found = unix::log::read(&copy.path().join(run).join("log.jsonl")).unwrap();
+        assert_eq!(found.bad_lines, 0, "{run}");
+        let shape = |record: &Map<String, Value>| -> Vec<String> {
+            let kind = record["kind"].as_str().unwrap().to_string();
+            record.keys().cloned().chain([kind]).collect()
+        };
+        found
+            .records
+            .iter()
+            .map(shape)
+            .filter(|shape| shape.ends_with(&["update".into()]))
+            .collect::<Vec<_>>()
+    });
+    assert_eq!((plain.is_empty(), &plain), (false, &new));
+    let seen =
+        shell(copy.path(), &format!("{with} timekeep status new --json; {with} ckpt verify new"));
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert!(seen.stdout.contains(r#""state":"finished","update":6"#), "{}", seen.stdout);
 }
 
 /// An error about the file that a secret names does not tell the secret.

@@ -107,7 +107,7 @@ pub fn new_archive(
     let u32_at = |at: usize| u16_at(at) + (u16_at(at + 2) << 16);
     let end = good.windows(4).rposition(|w| w == b"PK\x05\x06").unwrap();
     let (count, mut at) = (u16_at(end + 10), u32_at(end + 16));
-    let (mut out, mut directory) = (Vec::new(), Vec::new());
+    let mut members = Vec::new();
     for _ in 0..count {
         let (size, names, extra) = (u32_at(at + 24), u16_at(at + 28), u16_at(at + 30));
         let (name, local) = (good[at + 46..at + 46 + names].to_vec(), u32_at(at + 42));
@@ -116,20 +116,29 @@ pub fn new_archive(
         if name.ends_with(changed.as_bytes()) {
             content = change(&content);
         }
-        let crc = crc32fast::hash(&content).to_le_bytes();
+        members.push((name, content));
+        at += 46 + names + extra + u16_at(at + 32);
+    }
+    archive(&members)
+}
+
+/// A zip archive of these members, not packed.
+pub fn archive(members: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let (mut out, mut directory) = (Vec::new(), Vec::new());
+    for (name, content) in members {
+        let crc = crc32fast::hash(content).to_le_bytes();
         let size = (content.len() as u32).to_le_bytes();
-        let length = (names as u16).to_le_bytes();
+        let length = (name.len() as u16).to_le_bytes();
         let place = (out.len() as u32).to_le_bytes();
         let common = [&[0; 8][..], &crc, &size, &size, &length, &[0; 2]].concat();
-        out.extend([b"PK\x03\x04\x14\x00", &common[..8], &common[8..], &name, &content].concat());
-        let tail = [&[0; 10][..], &place, &name].concat();
+        out.extend([b"PK\x03\x04\x14\x00", &common[..], name, content].concat());
+        let tail = [&[0; 10][..], &place, name].concat();
         directory.extend([b"PK\x01\x02\x14\x00\x14\x00", &common[..], &tail].concat());
-        at += 46 + names + extra + u16_at(at + 32);
     }
     let (start, size) = (out.len() as u32, directory.len() as u32);
     out.extend(directory);
     out.extend(b"PK\x05\x06\0\0\0\0");
-    out.extend([count as u16, count as u16].map(u16::to_le_bytes).concat());
+    out.extend([members.len() as u16; 2].map(u16::to_le_bytes).concat());
     out.extend([size, start].map(u32::to_le_bytes).concat());
     out.extend([0, 0]);
     out

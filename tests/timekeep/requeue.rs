@@ -275,6 +275,27 @@ fn a_step_that_never_starts_holds_the_job_or_requeues_it_when_the_controller_is_
     assert_eq!(steps(folder.path()), 1);
 }
 
+/// The signal comes while timekeep asks whether the controller answers, before it pauses to run srun again.
+#[test]
+fn a_signal_between_two_attempts_of_srun_stops_the_job() {
+    for signal in ["TERM", "INT", "HUP", "USR1"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        let does = format!(
+            "if [ \"$1\" != show ]; then echo \"$@\" >> {path}/calls; exit; fi
+             touch {path}/asked; while [ ! -e {path}/sent ]; do sleep 0.05; done"
+        );
+        script(&folder.path().join("scontrol"), &does);
+        let staying = Staying::start(&mut srun(folder.path(), 99));
+        wait_until(|| folder.path().join("asked").exists());
+        let (option, id) = (format!("-{signal}"), staying.0.id().to_string());
+        assert!(Command::new("kill").args([option, id]).status().unwrap().success());
+        fs::write(folder.path().join("sent"), "").unwrap();
+        wait_until(|| !calls(folder.path()).is_empty());
+        assert_eq!((steps(folder.path()), &*calls(folder.path())), (1, "requeue incomplete 12\n"));
+    }
+}
+
 #[test]
 fn r23_without_scontrol_the_outside_is_told_what_to_do() {
     let folder = tempfile::tempdir().unwrap();

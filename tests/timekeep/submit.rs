@@ -130,6 +130,46 @@ fn a_job_that_waits_for_a_failed_one_is_replaced() {
 }
 
 #[test]
+fn a_replaced_job_is_recorded_as_cancelled_also_when_the_new_submission_fails() {
+    let place = Place::new();
+    let submit = |after: &str| place.see(&["submit", "a", "--", "sbatch", after]);
+    assert_eq!(submit("--dependency=afterok:7").stdout, "101\n");
+    place.queue("101|PENDING|DependencyNeverSatisfied\\n");
+    script(&place.path("scancel"), "printf '' > queued");
+    script(&place.path("squeue"), "cat queued");
+    fs::write(place.path("queued"), "101|PENDING|DependencyNeverSatisfied\n").unwrap();
+    script(&place.path("sbatch"), "echo Invalid account >&2; exit 1");
+    let seen = submit("--dependency=afterok:8");
+    assert_eq!((seen.status, seen.stdout.as_str()), (Some(1), ""), "{}", seen.stderr);
+    assert_eq!(place.records(&["status", "a"])[0]["job"], json!(null));
+    // cron has the old command only, which waits for the job that failed.
+    let (done, why) = place.cron();
+    assert!(done == "left" && why.starts_with("job 101 was cancelled"), "{done}: {why}");
+}
+
+#[test]
+fn an_array_that_waits_in_vain_is_replaced_as_a_whole() {
+    let place = Place::new();
+    let submit = |after: &str| place.see(&["submit", "a", "--", "sbatch", after]);
+    assert_eq!(submit("--dependency=afterok:7").stdout, "101\n");
+    script(&place.path("scancel"), "echo $1 >> cancelled");
+    // One task is at work, or waits for something else.
+    place.queue("101_1|PENDING|DependencyNeverSatisfied\\n101_2|RUNNING|None\\n");
+    assert_eq!(submit("--dependency=afterok:8").stdout, "101\n");
+    assert!(!place.path("cancelled").exists());
+    let lines = "101_1|PENDING|DependencyNeverSatisfied\\n101_[2-9]|PENDING|Dependency\\n";
+    place.queue(lines);
+    assert_eq!(submit("--dependency=afterok:8").stdout, "102\n");
+    assert_eq!(fs::read_to_string(place.path("cancelled")).unwrap(), "101\n");
+    // A task of an array.
+    let task = |after: &str| place.see(&["submit", "b", "--", "sh", "-c", "echo 120_4", after]);
+    assert_eq!(task("--dependency=afterok:7").stdout, "120_4\n");
+    place.queue("120_3|RUNNING|None\\n120_4|PENDING|DependencyNeverSatisfied\\n");
+    assert_eq!(task("--dependency=afterok:7").stdout, "120_4\n");
+    assert_eq!(fs::read_to_string(place.path("cancelled")).unwrap(), "101\n120_4\n");
+}
+
+#[test]
 fn a_held_job_is_shown_with_what_to_do() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "101\n");

@@ -129,6 +129,18 @@ fn a_chain_gives_the_operator_its_own_latents() {
         assert_eq!((seen.status, seen.stdout.as_str()), (Some(2), ""), "{options:?}");
         assert!(seen.stderr.contains("time limit"), "{}", seen.stderr);
     }
+    // Zero is no limit for sbatch.
+    for (options, variables) in [
+        (&["--time=0"][..], &[][..]),
+        (&["-t", " 0:00 "], &[]),
+        (&["--time=INFINITE"], &[]),
+        (&[], &[("SBATCH_TIMELIMIT", "0")]),
+        (&["--time= 60 "], &[("LONGHAUL_MARGIN", " 20m\t")]),
+    ] {
+        let seen = chain_with("long", options, variables);
+        assert_eq!(seen.status, Some(0), "{options:?} {variables:?}: {}", seen.stderr);
+        fs::remove_dir_all(folder.path().join("long")).unwrap();
+    }
     for checked in ["train-stage", "evaluate"] {
         script(&folder.path().join(checked), "echo too few frames >&2; exit 2");
         let seen = chain("wrong");

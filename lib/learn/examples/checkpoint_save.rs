@@ -23,7 +23,7 @@ fn number(name: &str, default: usize) -> usize {
 }
 
 fn main() -> Result<()> {
-    tensor::parallel::set_threads(number("threads", 2))?;
+    tensor::parallel::start_threads(Some(number("threads", 2)))?;
     let parent = argument("folder").map_or_else(|| PathBuf::from("."), PathBuf::from);
     let folder = parent.join(format!("checkpoint-bench-{}", std::process::id()));
     std::fs::create_dir(&folder).map_err(|cause| Error::create(&folder, cause))?;

@@ -34,7 +34,7 @@ fn word(name: &str, default: &str) -> String {
 }
 
 fn main() -> unix::Result<()> {
-    tensor::parallel::set_threads(argument("threads", 2))?;
+    tensor::parallel::start_threads(Some(argument("threads", 2)))?;
     tensor::parallel::inside(measure)
 }
 

@@ -6,7 +6,7 @@ use crate::dtype::Float;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use std::marker::PhantomData;
 use std::ops::Range;
-use unix::{Error, Result};
+use unix::{Error, Exit, Result};
 
 /// Elements one block of simple work should touch. Below it a thread's wake-up costs more than it
 /// brings.
@@ -15,12 +15,13 @@ pub const BLOCK_ELEMENTS: usize = 32 * 1024;
 /// At most this many partial results in a reduction over blocks.
 const REDUCTION_BLOCKS: usize = 32;
 
-/// Sets the number of threads of the process; to be called once, before any work.
-pub fn set_threads(threads: usize) -> Result<()> {
+/// Starts the threads of the process, by default one for each processor; to be called once, before any work.
+/// Errors: 1 when they cannot be started.
+pub fn start_threads(threads: Option<usize>) -> Result<()> {
     rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
+        .num_threads(threads.unwrap_or(0))
         .build_global()
-        .map_err(|error| Error::bug(format!("cannot set {threads} threads: {error}")))
+        .map_err(|error| Error::new(Exit::Failure, format!("cannot start threads: {error}")))
 }
 
 /// Number of threads that work is split over here.

@@ -2,10 +2,11 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -104,14 +105,17 @@ fn reason(errno: Errno) -> Option<String> {
 ///
 /// It looks at the text because causes come from std, rustix, HDF5 and MPI, and many reach a message only
 /// as words. All of them name the number: `(os error 27)`, `errno = 27`.
+/// Every message passes here, so an allocation that failed before is known not to have ended the thread.
 pub(crate) fn explain(text: Cow<'_, str>) -> Cow<'_, str> {
+    FAILED.set(0);
     if !text.contains("os error ") && !text.contains("errno = ") {
         return text;
     }
     let mut text = text.into_owned();
-    // EAGAIN has many causes; a thread that cannot be started lacks memory for its stack, or a process id.
-    let of_threads = text.contains("thread").then_some(Errno::AGAIN);
-    for errno in [Errno::FBIG, Errno::NOMEM, Errno::MFILE].into_iter().chain(of_threads) {
+    // EAGAIN has many causes; a thread or process that cannot be started lacks memory for its stack, or an id.
+    let is_start = text.contains("thread") || text.contains("start a process");
+    let of_start = is_start.then_some(Errno::AGAIN);
+    for errno in [Errno::FBIG, Errno::NOMEM, Errno::MFILE].into_iter().chain(of_start) {
         let number = errno.raw_os_error();
         for (written, open, close) in
             [(format!("(os error {number})"), "(", ")"), (format!("errno = {number},"), "", ",")]
@@ -137,8 +141,11 @@ pub fn out_of_memory(bytes: usize, what: &str) -> ! {
     low_level::exit(Exit::Failure as i32)
 }
 
-/// Size of the last allocation that failed.
-static FAILED: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// Size of the last allocation of this thread that failed; 0 once there was a message, for then the thread
+    /// has survived it.
+    static FAILED: Cell<usize> = const { Cell::new(0) };
+}
 /// The words for an abort after a failed allocation: nothing can be allocated then.
 static WORDS: OnceLock<(String, String)> = OnceLock::new();
 
@@ -147,7 +154,7 @@ struct Remembering;
 
 fn remembered(start: *mut u8, bytes: usize) -> *mut u8 {
     if start.is_null() {
-        FAILED.store(bytes, Ordering::Relaxed);
+        FAILED.set(bytes);
     }
     start
 }
@@ -188,9 +195,9 @@ pub(crate) fn install() {
     let _ = unsafe { low_level::register(SIGABRT, aborted) };
 }
 
-/// Rust aborts after an allocation failed. Any other abort goes on.
+/// Rust aborts when an allocation failed that its caller could not do without. Any other abort takes its course.
 fn aborted() {
-    let bytes = FAILED.load(Ordering::Relaxed);
+    let bytes = FAILED.get();
     let Some((before, reason)) = WORDS.get().filter(|_| bytes > 0) else {
         let _ = low_level::emulate_default_handler(SIGABRT);
         return;
@@ -206,6 +213,36 @@ fn aborted() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the child of the next test does: it ends by SIGABRT, or with a message.
+    #[test]
+    #[ignore = "run by the next test"]
+    fn aborts() {
+        install();
+        match std::env::var("LIMITS_ABORT").as_deref() {
+            Ok("memory") => drop(Vec::<u8>::with_capacity(1 << 46)),
+            Ok("other") => {
+                assert!(Vec::<u8>::new().try_reserve(1 << 46).is_err());
+                diagnostics::say("not enough memory for that");
+                std::process::abort();
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn only_an_abort_for_want_of_memory_is_called_one() {
+        let program = std::env::current_exe().unwrap();
+        for (reason, code, told) in [("memory", Some(1), true), ("other", None, false)] {
+            let mut child = std::process::Command::new(&program);
+            child.args(["--ignored", "--exact", "--nocapture", "limits::tests::aborts"]);
+            let output = child.env("LIMITS_ABORT", reason).output().unwrap();
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), code, "{reason}: {stderr}");
+            let bytes = format!("cannot allocate {} bytes", 1_u64 << 46);
+            assert_eq!(stderr.contains(&bytes), told, "{reason}: {stderr}");
+        }
+    }
 
     #[test]
     fn an_error_number_becomes_a_limit() {

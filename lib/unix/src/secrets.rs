@@ -18,35 +18,10 @@ const NAMES: [&str; 8] =
 /// Shorter values occur in ordinary text, so they are not replaced everywhere. The configuration still
 /// hides them in the keys that use them.
 const SHORTEST: usize = 6;
-/// Words of our own records. A variable with such a value would make the records unreadable.
-const OWN_WORDS: [&str; 27] = [
-    "running",
-    "stopped",
-    "finished",
-    "failed",
-    "update",
-    "updates",
-    "attempt",
-    "reason",
-    "metric",
-    "device_hours",
-    "program",
-    "version",
+/// Fields of our records that hold words of our own, versions or times; readers depend on them.
+const OWN_FIELDS: [&str; 11] = [
+    "kind", "state", "stage", "done", "change", "cause", "metric", "time", "program", "version",
     "commit",
-    "threads",
-    "validation",
-    "checkpoint",
-    "warning",
-    "rewind",
-    "machine",
-    "first_update",
-    "command",
-    "folder",
-    "forgotten",
-    "cancelled",
-    "released",
-    "restarts",
-    "heartbeat",
 ];
 
 static KNOWN: RwLock<Secrets> = RwLock::new(Secrets { needles: Vec::new() });
@@ -112,7 +87,9 @@ impl Secrets {
         Cow::Owned(redacted)
     }
 
-    /// Redacts every text in a value, keys included.
+    /// Redacts every text in a record that may come from outside: keys that could not be ours, and all texts
+    /// but the words in [`OWN_FIELDS`]. A variable that happens to have the value `finished` must not make
+    /// records unreadable.
     pub fn redact_value(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
@@ -122,19 +99,32 @@ impl Secrets {
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.redact_value(item)),
             Value::Object(fields) => {
-                let shown = |key: String| match self.redact(&key) {
-                    Cow::Owned(redacted) => redacted,
-                    Cow::Borrowed(_) => key,
-                };
                 let old = std::mem::take(fields);
                 fields.extend(old.into_iter().map(|(key, mut value)| {
-                    self.redact_value(&mut value);
-                    (shown(key), value)
+                    if !is_own_word(&key, &value) {
+                        self.redact_value(&mut value);
+                    }
+                    match self.redact(&key) {
+                        Cow::Owned(redacted) if !is_own_key(&key) => (redacted, value),
+                        _ => (key, value),
+                    }
                 }));
             }
             _ => {}
         }
     }
+}
+
+/// Whether a key has the form of those in our records.
+pub(crate) fn is_own_key(key: &str) -> bool {
+    key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// Whether the value of a field is a word of our own. A sentence is not: it may quote anything.
+pub(crate) fn is_own_word(field: &str, value: &Value) -> bool {
+    let is_word =
+        |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.:".contains(&b));
+    OWN_FIELDS.contains(&field) && value.as_str().is_some_and(is_word)
 }
 
 /// The forms of a value that a message may contain.
@@ -173,7 +163,7 @@ pub fn is_secret(name: &str) -> bool {
 /// From now on the value is not shown, if the name says that it is secret.
 pub fn register(name: &str, value: &str) {
     let value = value.trim();
-    if is_secret(name) && value.chars().count() >= SHORTEST && !OWN_WORDS.contains(&value) {
+    if is_secret(name) && value.chars().count() >= SHORTEST {
         KNOWN.write().unwrap_or_else(PoisonError::into_inner).add(name, value);
     }
 }
@@ -290,7 +280,27 @@ mod tests {
     fn values_in_records() {
         let mut value = serde_json::json!({"hunter22": ["a hunter22", 22], "n": null});
         secrets(&[("PASSWORD", "hunter22")]).redact_value(&mut value);
-        assert_eq!(value, serde_json::json!({"${PASSWORD}": ["a ${PASSWORD}", 22], "n": null}));
+        assert_eq!(value, serde_json::json!({"hunter22": ["a ${PASSWORD}", 22], "n": null}));
+        let mut value =
+            serde_json::json!({"my-pass": 1, "state": "my-pass /x", "kind": ["my-pass"]});
+        secrets(&[("PASSWORD", "my-pass")]).redact_value(&mut value);
+        let shown = "${PASSWORD}";
+        assert_eq!(
+            value,
+            serde_json::json!({shown: 1, "state": "${PASSWORD} /x", "kind": [shown]})
+        );
+    }
+
+    #[test]
+    fn words_and_keys_of_our_own_stay() {
+        let record = serde_json::json!({"kind": "refused", "best": {"metric": "passed_over"}, "passed_over": 3});
+        let mut value = record.clone();
+        let known = [("A_KEY", "refused"), ("B_KEY", "passed_over"), ("C_KEY", "metric")];
+        secrets(&known).redact_value(&mut value);
+        assert_eq!(value, record);
+        let mut value = serde_json::json!({"reason": "connection refused"});
+        secrets(&known).redact_value(&mut value);
+        assert_eq!(value, serde_json::json!({"reason": "connection ${A_KEY}"}));
     }
 
     // One test: the registry belongs to the whole process.
@@ -298,7 +308,6 @@ mod tests {
     fn what_is_registered() {
         register("PATH_OF_X", "registered-0");
         register("X_TOKEN", "abcde");
-        register("X_TOKEN", "running");
         register("x_passwd", "registered-1 ");
         register_words(&[
             "sbatch",
@@ -316,7 +325,7 @@ mod tests {
             assert!(!redact(&text).contains("registered"), "{}", redact(&text));
         }
         assert_eq!(redact("registered-5=x"), "${GITHUB_TOKEN}");
-        for shown in ["registered-0", "abcde", "running", "not-registered"] {
+        for shown in ["registered-0", "abcde", "not-registered"] {
             assert_eq!(redact(shown), shown);
         }
         assert!(occur_in(b"\xff registered-1") && !occur_in(b"registered-0"));

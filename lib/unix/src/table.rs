@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::text;
+use crate::{secrets, text};
 
 /// Rows in the order they came; columns in the order in which fields were first seen.
 #[derive(Debug, Default)]
@@ -44,8 +44,9 @@ impl Table {
             self.rows.iter().map(|row| row.get(name).unwrap_or(&Value::Null)).collect();
         let numeric = values.iter().all(|value| value.is_number() || value.is_null())
             && values.iter().any(|value| value.is_number());
-        let mut cells = vec![text::line(name)];
-        cells.extend(values.into_iter().map(cell));
+        let is_own = secrets::is_own_key(name);
+        let mut cells = vec![if is_own { name.into() } else { text::line(name) }];
+        cells.extend(values.into_iter().map(|value| cell(name, value)));
         let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
         let pad = |cell: String| {
             if numeric { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
@@ -54,9 +55,10 @@ impl Table {
     }
 }
 
-fn cell(value: &Value) -> String {
+fn cell(name: &str, value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
+        Value::String(text) if secrets::is_own_word(name, value) => text.clone(),
         Value::String(text) => text::line(text),
         Value::Number(number) if number.is_f64() => float(number.as_f64().unwrap_or(f64::NAN)),
         other => text::summary(other),

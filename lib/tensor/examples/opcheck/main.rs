@@ -62,7 +62,7 @@ fn main() -> ExitCode {
 
 fn body(args: Args) -> Result<Exit> {
     if let Some(threads) = args.threads {
-        parallel::set_threads(usize::from(threads))?;
+        parallel::start_threads(Some(usize::from(threads)))?;
     }
     let mut out = Out::stdout(args.output);
     let (device, why) = args.device.open()?;

@@ -7,6 +7,7 @@
 //! | 143 | the same: TERM ended a program without a handler, as in the grace of a preemption |
 //! | 137 | the same: somebody, or the kernel for want of memory, killed it. Not if we did, after the limit |
 //! | 254 of srun | srun could not start a step: run it again, then requeue the job, or hold it ([`NO_STEP`]) |
+//! | 254 of srun after a signal to stop | as 75 |
 //! | 75, 143 or 137, restarted too often | as for a failure |
 //! | any other | the job ends with it or, with [`OnFailure::Hold`], stays in the queue: dependents keep waiting |
 //!
@@ -24,6 +25,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGKILL, SIGTERM};
 
 use super::group::NO_STEP;
+use super::watch::Watch;
 use super::{Cause, Ended};
 use crate::slurm::{Asked, Asking, Slurm, requeue};
 use crate::{Exit, note, warn};
@@ -88,22 +90,23 @@ impl Outcome {
             status if status == Exit::Again as u8 => Self::Again,
             ENDED_BY_TERM => Self::Again,
             ENDED_BY_KILL if cause != Cause::Killed => Self::Again,
-            NO_STEP if is_srun => Self::NoStep,
+            NO_STEP if is_srun && cause == Cause::Itself => Self::NoStep,
+            NO_STEP if is_srun => Self::Again,
             _ => Self::Failed,
         }
     }
 }
 
-/// Whether to run srun again now, after its `tries`th end: where it could not start a step although the
-/// controller answers. Waits for a moment before, in which a signal may come.
-pub(super) fn runs_again(outcome: Outcome, tries: u32, events: &Receiver<i32>) -> bool {
+/// Whether to run srun again now, after its `tries`th end: it could not start a step although the controller
+/// answers, and no signal tells it to stop, before or during the pause made here.
+pub(super) fn runs_again(outcome: Outcome, tries: u32, watch: &mut Watch) -> bool {
     let job = Slurm::from_environment().filter(|_| outcome == Outcome::NoStep);
     if tries >= STEP_TRIES || !job.is_some_and(|job| job.controller_answers()) {
         return false;
     }
     let pause = Duration::from_secs(u64::from(tries));
     note!("srun could not start a step; running it again in {} s", pause.as_secs());
-    !got_term_within(pause, events)
+    !watch.is_told_to_stop(pause)
 }
 
 /// Whether TERM comes within this time.
@@ -266,6 +269,9 @@ mod tests {
             assert_eq!(wanted_of(&then, outcome, &job(restarts)), asked, "{then:?} {status}");
         }
         assert_eq!(Outcome::of(NO_STEP, Cause::Itself, false), Outcome::Failed, "not of srun");
+        for cause in [Cause::Signalled, Cause::Warned, Cause::Terminated] {
+            assert_eq!(Outcome::of(NO_STEP, cause, true), Outcome::Again, "told to stop");
+        }
         assert_eq!(
             Outcome::of(137, Cause::Killed, true),
             Outcome::Failed,

@@ -18,6 +18,11 @@ use crate::{Error, Exit, Result};
 /// Signals that the command gets when timekeep gets them.
 pub const PASSED_ON: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
 
+/// Whether this signal asks the command to end.
+pub fn asks_to_end(number: i32) -> bool {
+    [SIGTERM, SIGINT, SIGHUP, SIGUSR1].contains(&number)
+}
+
 /// Programs that answer TERM, INT and HUP by killing their tasks, at once or soon after, and hand USR1 and
 /// USR2 on to them. They never get the former passed on.
 const LAUNCHERS: [&str; 7] =
@@ -67,15 +72,14 @@ impl Group {
         let _ = kill_process_group(self.leader, signal);
     }
 
-    /// Passes a signal on; returns which was sent and whether it asks the command to end.
-    pub fn pass_on(&self, number: i32, warn_signal: Signal) -> Option<(Signal, bool)> {
+    /// Passes a signal on; returns which was sent.
+    pub fn pass_on(&self, number: i32, warn_signal: Signal) -> Option<Signal> {
         let mut signal = Signal::from_named_raw(number)?;
-        let asks_to_end = signal != Signal::USR2 && signal != Signal::CONT;
         if self.is_launcher && [Signal::TERM, Signal::INT, Signal::HUP].contains(&signal) {
             signal = warn_signal;
         }
         self.send(signal);
-        Some((signal, asks_to_end))
+        Some(signal)
     }
 
     /// Buries all children that have ended; gives the end of the command itself if it is among

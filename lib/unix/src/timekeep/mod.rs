@@ -154,20 +154,23 @@ pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8>
     };
     let mut watch = Watch::new(plan, events, group, budget);
     let mut tries = 0;
-    let (ended, outcome) = loop {
+    let (ended, status) = loop {
         let (status, signal) = watch.until_child_ended()?;
         let ended = ended(watch.cause, status, signal);
         note!("{ended}");
         watch.until_group_gone()?;
         let outcome = Outcome::of(status, watch.cause, watch.group.is_srun);
         tries += 1;
-        if !again::runs_again(outcome, tries, &watch.events) {
-            break (ended, outcome);
+        if !again::runs_again(outcome, tries, &mut watch) {
+            break (ended, status);
         }
         let group = start_group();
         watch.again(group.map_err(|cause| Error::new(Exit::Failure, format!("srun: {cause}")))?);
     };
     report(&ended)?;
+    // Counts the signals that came since the command ended.
+    watch.is_told_to_stop(Duration::ZERO);
+    let outcome = Outcome::of(status, watch.cause, watch.group.is_srun);
     let follow = again::follow(&plan.then, outcome, &ended, watch.got_term, &watch.events);
     Ok(again::end(follow, &ended, &watch.events, shell))
 }
@@ -221,6 +224,8 @@ fn receive_signals() -> Result<Receiver<i32>> {
     let mut signals =
         signals.map_err(|cause| Error::new(Exit::Failure, format!("signal handlers: {cause}")))?;
     let (send, receive) = mpsc::channel();
-    std::thread::spawn(move || signals.forever().try_for_each(|signal| send.send(signal)));
+    std::thread::Builder::new()
+        .spawn(move || signals.forever().try_for_each(|signal| send.send(signal)))
+        .map_err(|cause| Error::new(Exit::Failure, format!("cannot start a thread: {cause}")))?;
     Ok(receive)
 }

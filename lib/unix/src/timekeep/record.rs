@@ -41,7 +41,7 @@ pub struct Job {
     pub time: String,
     /// Updates done at that time.
     pub update: u64,
-    /// Whether SLURM said that it was cancelled; SLURM itself soon forgets.
+    /// Whether it was cancelled: by timekeep, or SLURM said so, which soon forgets.
     #[serde(default)]
     pub cancelled: bool,
 }

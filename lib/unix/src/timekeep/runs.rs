@@ -147,7 +147,7 @@ pub(super) fn look_at(run: &RunDir) -> Result<Run> {
     let seen = lease::see(&run.lease())?;
     let status = status::read(&run.status())?;
     let jobs = record::read(run)?.map_or(Vec::new(), |submission| submission.jobs);
-    let submitted = jobs.last().map(|job| job.id.clone());
+    let submitted = jobs.last().filter(|job| !job.cancelled).map(|job| job.id.clone());
     Ok(stand(run.path().display().to_string(), status, seen, submitted))
 }
 

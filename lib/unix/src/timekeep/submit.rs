@@ -61,15 +61,18 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Do
     let run = RunDir::open(path)?;
     let lease = hold(&run)?;
     let folder = std::env::current_dir().map_err(|cause| Error::io(Path::new("."), cause))?;
-    let before = read(&run)?;
-    let jobs = before.as_ref().map_or(Vec::new(), |before| before.jobs.clone());
-    // Nothing is asked about a run that never had a job.
-    let queue = if jobs.is_empty() { Vec::new() } else { queue()? };
+    let mut before = read(&run)?;
+    let mut queue = match &before {
+        Some(before) if !before.jobs.is_empty() => queue()?,
+        _ => Vec::new(),
+    };
+    if let Some(before) = &mut before {
+        cancel_obsolete(&run, before, &mut queue, dependency(command), &lease)?;
+    }
     let found = runs::look_at(&run)?;
-    let earlier = before.as_ref().map_or(&[][..], |before| &before.command);
-    let queue = without_obsolete(path, &jobs, queue, dependency(earlier), dependency(command))?;
     // A job that has left the queue does not count: a new one was asked for.
-    let jobs: Vec<Job> = jobs.into_iter().filter(|job| find(&queue, &job.id).is_some()).collect();
+    let jobs = before.iter().flat_map(|before| before.jobs.clone());
+    let jobs: Vec<Job> = jobs.filter(|job| find(&queue, &job.id).is_some()).collect();
     if let Some((job, why)) = needless(&found, &jobs, &queue) {
         let same = before.as_ref().is_none_or(|before| before.command == command);
         if let Some(before) = before.filter(|before| before.forgotten) {
@@ -84,24 +87,29 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Do
 }
 
 /// Cancels jobs of the run that wait in vain for another one: it has failed, or was itself submitted anew, so
-/// that the command names a new one to wait for. Returns the rest of the queue. Errors: 1, naming the job.
-fn without_obsolete(
-    path: &Path,
-    jobs: &[Job],
-    mut queue: Vec<Queued>,
-    before: Option<&str>,
-    now: Option<&str>,
-) -> Result<Vec<Queued>> {
-    let waits_for_another = now.is_some() && now != before;
-    for Job { id, .. } in jobs {
-        let is_obsolete = |queued: &Queued| {
-            queued.never_starts() || waits_for_another && queued.state == "PENDING"
-        };
-        if !find(&queue, id).is_some_and(is_obsolete) {
+/// that the command names a new one to wait for. Takes them out of `queue` and records that they are cancelled:
+/// the new submission may fail. Errors: 1, naming the job; those of [`write`].
+fn cancel_obsolete(
+    run: &RunDir,
+    submission: &mut Submission,
+    queue: &mut Vec<Queued>,
+    dependency_now: Option<&str>,
+    lease: &Lease,
+) -> Result<()> {
+    let waits_for_another =
+        dependency_now.is_some() && dependency_now != dependency(&submission.command);
+    let is_obsolete =
+        |queued: &Queued| queued.never_starts() || waits_for_another && queued.state == "PENDING";
+    let path = run.path().display();
+    for at in 0..submission.jobs.len() {
+        let id = submission.jobs[at].id.clone();
+        // An array has a line for each task; one that is at work keeps all of them.
+        if find(queue, &id).is_none()
+            || !queue.iter().all(|job| !is_of(job, &id) || is_obsolete(job))
+        {
             continue;
         }
-        let path = path.display();
-        slurm::cancel(id).map_err(|why| {
+        slurm::cancel(&id).map_err(|why| {
             Error::new(
                 Exit::Failure,
                 format!(
@@ -111,9 +119,11 @@ fn without_obsolete(
             )
         })?;
         note!("{path}: cancelled job {id}, which waits for a job that will not succeed");
-        queue.retain(|queued| queued.id != *id);
+        queue.retain(|job| !is_of(job, &id));
+        submission.jobs[at].cancelled = true;
+        write(run, submission, lease)?;
     }
-    Ok(queue)
+    Ok(())
 }
 
 /// The value of `--dependency` in a command of sbatch.
@@ -275,15 +285,15 @@ fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<Strin
 
 /// The job in the queue: itself, or a part of the array that it is.
 pub(super) fn find<'a>(queue: &'a [Queued], id: &str) -> Option<&'a Queued> {
-    // `120_4` is a task of an array, `120+1` a component of a heterogeneous job.
-    let is = |queued: &&Queued| {
-        let base = queued.id.split(['_', '+']).next().unwrap_or_default();
-        // A part of an array that waits may be written `120_[5-9]`: it may be any of them.
-        queued.id == id
-            || base == id
-            || queued.id.contains('[') && id.split('_').next() == Some(base)
-    };
-    queue.iter().find(is)
+    queue.iter().find(|queued| is_of(queued, id))
+}
+
+/// Whether a line of the queue is this job, or a part of it: `120_4` is a task of the array 120, `120+1` a
+/// component of a heterogeneous job.
+fn is_of(queued: &Queued, id: &str) -> bool {
+    let base = queued.id.split(['_', '+']).next().unwrap_or_default();
+    // A part of an array that waits may be written `120_[5-9]`: it may be any of them.
+    queued.id == id || base == id || queued.id.contains('[') && id.split('_').next() == Some(base)
 }
 
 fn done(path: &Path, done: &'static str, job: Option<String>, why: &str) -> Done {

@@ -177,6 +177,24 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
+    /// Whether the command was told to stop, or is within `time`; returns as soon as that is known. For a
+    /// command that has ended: signals are counted and not passed on.
+    pub fn is_told_to_stop(&mut self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        std::mem::take(&mut self.early).into_iter().for_each(|number| self.count(number));
+        loop {
+            let is_told = self.cause != Cause::Itself;
+            let left = end.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(if is_told { Duration::ZERO } else { left }) {
+                Ok(number) => {
+                    self.got_term |= number == SIGTERM;
+                    self.count(number);
+                }
+                Err(_) => return is_told,
+            }
+        }
+    }
+
     /// Waits for a signal until `due` and passes it on, or keeps it for later.
     fn wait(&mut self, due: Option<Instant>) {
         let received = match due {
@@ -205,11 +223,15 @@ impl<'a> Watch<'a> {
     }
 
     fn pass_on(&mut self, number: i32) {
-        if let Some((signal, asks_to_end)) = self.group.pass_on(number, self.plan.warn_signal) {
+        if let Some(signal) = self.group.pass_on(number, self.plan.warn_signal) {
             note!("passing {} on", group::name(signal));
-            if asks_to_end && self.cause == Cause::Itself {
-                self.cause = Cause::Signalled;
-            }
+            self.count(number);
+        }
+    }
+
+    fn count(&mut self, number: i32) {
+        if group::asks_to_end(number) && self.cause == Cause::Itself {
+            self.cause = Cause::Signalled;
         }
     }
 

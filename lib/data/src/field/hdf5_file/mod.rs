@@ -46,7 +46,7 @@ impl Handle {
         }
         let path = self.path.as_os_str().as_bytes().to_vec();
         let answer = ask(&Request { file: self.number, path, ask: ask_for });
-        if let Err(cause @ Failure::Died(_)) = &answer {
+        if let Err(cause @ Failure::Died(..)) = &answer {
             // Of two threads the first is right.
             let _ = self.died.set((cause.exit(), cause.to_string()));
         }
