@@ -133,7 +133,8 @@ fn r12_a_second_term_ends_it_at_once_and_the_state_is_good() {
     let starts = || records(&run).iter().filter(|record| record["kind"] == "start").count();
     for signal in ["TERM", "INT"] {
         // One update of many minutes: the first signal has to wait.
-        let long = ["-o", "training.accumulation=1000000", "--accept-config-change"];
+        let long = ["training.accumulation=1024", "training.batch_size=16384"];
+        let long = [&["-o", long[0], "-o", long[1]][..], &["--accept-config-change"]].concat();
         let starts_before = starts();
         let mut child = start(folder, "run", &[&endless[..], &long].concat());
         wait_until(|| starts() > starts_before || !child.is_alive());

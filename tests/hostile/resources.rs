@@ -29,7 +29,7 @@ fn errors_name_the_limit_that_caused_them() {
         ),
         (
             "ulimit -S -v 1048576",
-            "train-stage codec -c codec.yaml --run new-memory -o training.batch_size=65536",
+            "train-stage codec -c codec.yaml --run new-memory -o model.hidden=4096",
             "RLIMIT_AS limits the address space to 1.0 GiB",
         ),
     ] {

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use unix::{Error, Exit, Result};
 
 /// How long a run that was told to stop by TERM, INT or HUP waits for its inputs to be verified before it stops
-/// without a checkpoint: schedulers kill 30 s after the signal. Before a time limit it waits until this long, or
-/// the longest save, is left.
+/// without a checkpoint: schedulers kill 30 s after the signal. Before a time limit it waits at least as long, and
+/// until this long, or the longest save, is left.
 const WHEN_STOPPING: Duration = Duration::from_secs(10);
 /// How long the other ranks wait for rank 0, which may have to read a whole data set.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
@@ -125,7 +125,7 @@ fn goes_on_waiting(
 ) -> bool {
     match (urgent, asked, left) {
         (Some(since), ..) | (None, Some(since), None) => since < WHEN_STOPPING,
-        (None, Some(_), Some(left)) => left > reserve,
+        (None, Some(since), Some(left)) => since < WHEN_STOPPING || left > reserve,
         (None, None, _) => true,
     }
 }
@@ -158,8 +158,9 @@ mod tests {
         let [now, soon, long] = [0, 11, 3600].map(Duration::from_secs);
         let waits = |asked, urgent, left| goes_on_waiting(asked, urgent, left, WHEN_STOPPING);
         assert!(waits(None, None, None) && waits(None, None, Some(now)));
-        // USR1, or the limit is near.
-        assert!(waits(Some(long), None, Some(soon)) && !waits(Some(now), None, Some(now)));
+        // USR1, or the limit is near: at least as long as after TERM.
+        assert!(waits(Some(long), None, Some(soon)) && waits(Some(now), None, Some(now)));
+        assert!(!waits(Some(soon), None, Some(now)));
         assert!(waits(Some(now), None, None) && !waits(Some(soon), None, None));
         // TERM, alone or after USR1.
         assert!(waits(Some(long), Some(now), Some(long)));
