@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use super::run;
+use super::{data_set, run};
 use data::field::{Field, Shape};
 use data::write::{Attribute, Header, write_field};
 use tensor::random::{Philox, Purpose};
@@ -196,4 +196,37 @@ fn every_planted_fault_is_found_and_named() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_a_layout_a_format_or_a_manifest_cannot_hold_is_said_in_words() {
+    let folder = data_set();
+    let folder = folder.path();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/layouts");
+    let darcy = "2D_DarcyFlow_beta10.0_Train.hdf5";
+    fs::copy(golden.join(darcy), folder.join(darcy)).unwrap();
+    let burgers = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
+    let half = run(folder, "", &["import", burgers, "--grid", "16", "-o", "half"]);
+    assert_eq!(half.status, Some(0), "{}", half.stderr);
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["import", darcy, "--to-layout", "tensor"], 2, "layout tensor (`tensor` [n,t,x..]"),
+        (&["import", darcy, "--to-layout", "tensor"], 2, "2 channels, 1 of them inputs"),
+        (
+            &["import", burgers, "--to-layout", "groups", "--format", "safetensors"],
+            2,
+            "safetensors files have no groups",
+        ),
+        (&["import", burgers, "--crop", "t=3:9"], 2, "of the frames 3:9; the file has 5 frames"),
+        (
+            &["split", burgers, "half/1D_Burgers_Sols_Nu0.1.hdf5"],
+            65,
+            "5 frames on 16 points, channels u, 0 of them inputs, those of the files before",
+        ),
+    ];
+    for (words, status, message) in cases {
+        let seen = run(folder, "", &[words, &["-o", "out"]].concat());
+        assert_eq!(seen.status, Some(status), "{words:?}: {}", seen.stderr);
+        assert!(seen.stderr.contains(message), "{}", seen.stderr);
+        assert!(!seen.stderr.contains(['{', '"']), "debug output: {}", seen.stderr);
+    }
 }
