@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build; demo and install use the programs there.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test torture check bench gpu gpu-test gpu-bench man install deps nvrtc
+.PHONY: demo test torture check lines bench gpu gpu-test gpu-bench man install deps nvrtc
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -36,6 +36,17 @@ torture: deps
 	  --test numbers --test data_parallel -- --nocapture
 	$(TORTURE) --test hostile -- fuzz flips planted --nocapture
 	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture
+
+# Lines of source that are neither blank nor comments, by crate, without tests.
+SOURCES = -name '*.rs' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h'
+lines:
+	@find lib/*/src bins -type f \( $(SOURCES) \) ! -name tests.rs ! -path '*/tests/*' -exec awk ' \
+	  FNR == 1 { crate = FILENAME; sub(/^lib\//, "", crate); sub(/\/.*/, "", crate); test = 0 } \
+	  /^#\[cfg\(test\)\]/ { test = 1 } \
+	  test && /^}/ { test = 0; next } \
+	  test && /^[^ #].*;$$/ { test = 0; next } \
+	  !test && !/^[ \t]*$$/ && !/^[ \t]*\/\// { lines[crate]++; all++ } \
+	  END { for (crate in lines) printf "%7d  %s\n", lines[crate], crate; printf "%7d  all\n", all }' {} +
 
 check:
 	cargo fmt --all --check
