@@ -207,7 +207,7 @@ impl<'a> Pass<'a> {
             let (recompute, used) = (None, None);
             body(&Pass { tape, variables, dtype, device, recompute, used }, &vars[..count])
         };
-        Ok(self.tape.recomputed(value, &needed.iter().collect::<Vec<_>>(), Box::new(again)))
+        self.tape.recomputed(value, &needed.iter().collect::<Vec<_>>(), Box::new(again))
     }
 
     /// The same kind of pass on another tape, nothing of it recomputed.

@@ -7,6 +7,7 @@ use crate::op::{self, Grads, Input, Op, Saved, Slot};
 use crate::tensor::Tensor;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use unix::{Error, Result};
 
 /// A computation that can be done again: from its inputs to its output, on any tape.
@@ -37,6 +38,8 @@ pub struct Tape {
     record: RefCell<Record>,
     recording: bool,
     operations: Cell<usize>,
+    /// Tells this tape from every other of the process.
+    number: u64,
 }
 
 /// A tensor in a computation; differentiated when it is a leaf or depends on one.
@@ -44,6 +47,8 @@ pub struct Tape {
 pub struct Var {
     value: Tensor,
     id: Option<usize>,
+    /// Number of the tape that `id` belongs to.
+    tape: u64,
 }
 
 impl Var {
@@ -62,7 +67,7 @@ impl Var {
     /// # Panics
     /// When the number of elements differs.
     pub fn reshape(&self, shape: &[usize]) -> Var {
-        Var { value: self.value.reshape(shape), id: self.id }
+        Var { value: self.value.reshape(shape), id: self.id, tape: self.tape }
     }
 
     /// The value as a constant: here a gradient stops, on purpose.
@@ -77,13 +82,19 @@ impl Var {
 
 /// A tensor that is not differentiated.
 pub fn constant(value: Tensor) -> Var {
-    Var { value, id: None }
+    Var { value, id: None, tape: 0 }
 }
 
 impl Tape {
     /// A tape for training.
     pub fn new() -> Self {
-        Self { record: RefCell::default(), recording: true, operations: Cell::new(0) }
+        static TAPES: AtomicU64 = AtomicU64::new(1);
+        Self {
+            record: RefCell::default(),
+            recording: true,
+            operations: Cell::new(0),
+            number: TAPES.fetch_add(1, Ordering::Relaxed),
+        }
     }
 
     /// A tape that keeps nothing, for evaluation.
@@ -103,7 +114,7 @@ impl Tape {
         }
         let mut record = self.record.borrow_mut();
         record.variables += 1;
-        Var { value, id: Some(record.variables - 1) }
+        Var { value, id: Some(record.variables - 1), tape: self.number }
     }
 
     /// Runs an op. Inputs of the wrong shape are a fault of ours: shapes that come from files and
@@ -123,6 +134,7 @@ impl Tape {
                 return Err(Error::bug(format!("{}: inputs on {device} and {other}", op.name())));
             }
         }
+        self.owns(inputs, || op.name())?;
         if let Some(i) = op.constants().iter().find(|i| inputs[**i].id.is_some()) {
             return Err(Error::bug(format!("{}: input {i} has no gradient", op.name())));
         }
@@ -142,16 +154,29 @@ impl Tape {
         record.variables += 1;
         let inputs = inputs.iter().map(|v| v.input()).collect();
         record.nodes.push(Node { kind: kind(), inputs, output });
-        Var { value, id: Some(output) }
+        Var { value, id: Some(output), tape: self.number }
+    }
+
+    /// Errors: a bug of ours, when one of `vars` is a variable of another tape, whose number means another
+    /// gradient here.
+    fn owns(&self, vars: &[&Var], what: impl Fn() -> &'static str) -> Result<()> {
+        let is_foreign = |v: &&Var| v.id.is_some() && v.tape != self.number;
+        match vars.iter().position(is_foreign) {
+            Some(i) if self.recording => {
+                Err(Error::bug(format!("{}: variable {i} is of another tape", what())))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A node that keeps its inputs and nothing else (Chen et al. 2016): `value` is what `body` makes of
     /// them, and gradients are found by running it again. They have the same bits as if every step had
     /// been recorded.
-    pub fn recomputed(&self, value: Tensor, inputs: &[&Var], body: Body) -> Var {
-        self.node(value, inputs, || {
+    pub fn recomputed(&self, value: Tensor, inputs: &[&Var], body: Body) -> Result<Var> {
+        self.owns(inputs, || "a recomputed block")?;
+        Ok(self.node(value, inputs, || {
             Kind::Recomputed(body, inputs.iter().map(|v| v.value.clone()).collect())
-        })
+        }))
     }
 
     /// Bytes that are kept for the backward pass, beside `known` tensors.
@@ -202,6 +227,7 @@ impl Tape {
         mut whole: impl FnMut(usize, Option<Tensor>),
     ) -> Result<()> {
         let seed = seed(loss, scale)?;
+        self.owns(&leaves.iter().chain([loss]).collect::<Vec<_>>(), || "backward")?;
         // By leaf the first node that uses it, behind which nothing comes to its gradient.
         let record = self.record.borrow();
         let mut first_use = vec![usize::MAX; record.variables];
@@ -233,9 +259,10 @@ impl Tape {
 
     /// Σ over `output` of `dy` times its derivative: [`Tape::backward`] for any shape.
     pub fn backward_from(self, output: &Var, dy: Tensor) -> Result<Gradients> {
-        let mut all = vec![None; self.record.borrow().variables];
+        self.owns(&[output], || "backward")?;
+        let (mut all, tape) = (vec![None; self.record.borrow().variables], self.number);
         self.walk(output, dy, &mut all, |_, _| ())?;
-        Ok(Gradients { all })
+        Ok(Gradients { all, tape })
     }
 
     /// Walks over all nodes, adding to the gradients that are there; `passed` is told each node that was
@@ -304,7 +331,7 @@ fn again(
         .map(|(input, value)| match input.variable {
             None => constant(value),
             Some(variable) => match outer.iter().position(|v| *v == variable) {
-                Some(id) => Var { value, id: Some(id) },
+                Some(id) => Var { value, id: Some(id), tape: tape.number },
                 None => {
                     outer.push(variable);
                     found.push(all[variable].take());
@@ -330,11 +357,17 @@ impl Default for Tape {
 /// What [`Tape::backward`] found.
 pub struct Gradients {
     all: Vec<Option<Slot>>,
+    tape: u64,
 }
 
 impl Gradients {
     /// Takes the gradient of a leaf; none when the loss does not depend on it.
+    ///
+    /// # Panics
+    /// When the leaf is of another tape.
     pub fn take(&mut self, leaf: &Var) -> Option<Tensor> {
-        take(&mut self.all, leaf.id?)
+        let id = leaf.id?;
+        assert_eq!(leaf.tape, self.tape, "a leaf of another tape has no gradient here");
+        take(&mut self.all, id)
     }
 }

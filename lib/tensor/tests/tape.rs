@@ -53,7 +53,7 @@ fn layers(tape: &Tape) -> (Var, [Var; 2]) {
     let inputs = [&h, &weight, &bias];
     let again = tape.apply(linear(), &inputs.map(Var::detached).each_ref()).unwrap();
     let body = move |tape: &Tape, v: &[Var]| tape.apply(linear(), &[&v[0], &v[1], &v[2]]);
-    let y = tape.recomputed(again.value().clone(), &inputs, Box::new(body));
+    let y = tape.recomputed(again.value().clone(), &inputs, Box::new(body)).unwrap();
     let ones = |n: usize| constant(Tensor::full(&[n], 1.0, Dtype::F32));
     let loss = tape.apply(SquaredError, &[&y, &x, &ones(5), &ones(7)]).unwrap();
     (loss, [weight, bias])
@@ -114,4 +114,27 @@ fn a_scale_of_another_type_or_shape_is_refused() {
         let error = tape.backward_scaled(&loss, &scale).err().unwrap();
         assert!(error.to_string().contains("backward from"), "{error}");
     }
+}
+
+/// Variables are numbers that mean something on their own tape only.
+#[test]
+fn a_variable_of_another_tape_is_refused() {
+    let [ours, theirs] = [Tape::new(), Tape::new()];
+    let value = || Tensor::scalar(2.0_f32);
+    let (a, b) = (ours.leaf(value()), theirs.leaf(value()));
+    let sum = || WeightedSum(vec![1.0, 1.0]);
+    let message = |error: unix::Error| error.to_string();
+    let error = message(ours.apply(sum(), &[&a, &b]).unwrap_err());
+    assert!(error.contains("variable 1 is of another tape"), "{error}");
+    let body = Box::new(move |tape: &Tape, vars: &[Var]| tape.apply(sum(), &[&vars[0], &vars[1]]));
+    let recomputed = ours.recomputed(value(), &[&a, &b], body);
+    assert!(message(recomputed.unwrap_err()).contains("another tape"));
+    // Its value may be used: no gradient is promised to it.
+    let loss = ours.apply(sum(), &[&a, &b.detached()]).unwrap();
+    let foreign = [a.clone(), b.clone()];
+    let one = Tensor::scalar(1.0_f32);
+    let given = theirs.backward_each(&loss, &one, &[], Vec::new(), |_, _| ());
+    assert!(message(given.unwrap_err()).contains("another tape"));
+    let given = ours.backward_each(&loss, &one, &foreign, Vec::new(), |_, _| ());
+    assert!(message(given.unwrap_err()).contains("another tape"));
 }
