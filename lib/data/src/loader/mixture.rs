@@ -46,13 +46,15 @@ impl Mixture {
             return Err(Error::config(format!("weights {weights:?} of sources make no mixture")));
         }
         let weights: Vec<f64> = sources.iter().map(|(_, weight)| weight / total).collect();
+        let key = Philox::new(seed, Purpose::Order);
         let (mut first, mut place) = (0, 0);
         let mut all = Vec::with_capacity(sources.len());
         for (number, ((samples, weight), count)) in (0..).zip(sources.iter().zip(counts(&weights)))
         {
             // A source that is not read may be empty.
             let read = if *weight == 0.0 { (*samples).max(1) } else { *samples };
-            let order = Order::new(seed.wrapping_add(number), read, batch)?;
+            let key = if sources.len() == 1 { key } else { key.at_source(number) };
+            let order = Order::keyed(key, read, batch)?;
             all.push(Source { order, first, places: place..place + count });
             (first, place) = (first + samples, place + count);
         }
@@ -78,8 +80,7 @@ impl Mixture {
     /// The sample at a global position, of several sources.
     fn sample(&self, position: u64) -> u64 {
         let (period, place) = (position / PERIOD, position % PERIOD);
-        // The complement of the seed, so that no order of a source has the same key.
-        let key = Philox::new(!self.seed, Purpose::Order).at_update(period);
+        let key = Philox::new(self.seed, Purpose::Mixture).at_update(period);
         let slot = Permutation::keyed(key, PERIOD).get(place);
         let number = self.sources.partition_point(|source| source.places.end <= slot);
         let Source { order, first, places } = &self.sources[number];
@@ -138,6 +139,30 @@ mod tests {
         assert_ne!(mixture.batch(0), Mixture::new(4, &sources, 16).unwrap().batch(0));
         // Two ranks read what one does.
         assert_eq!([mixture.part(7, 0, 9), mixture.part(7, 9, 7)].concat(), mixture.batch(7));
+    }
+
+    #[test]
+    fn no_two_sources_of_any_seeds_have_the_same_order() {
+        let samples = 1000;
+        let mut orders = Vec::new();
+        for seed in [6, 7, 8, !6, !7] {
+            let mixture = Mixture::new(seed, &[(samples, 1.0), (samples, 1.0)], PERIOD).unwrap();
+            for source in 0..2 {
+                let all = mixture.batch(0).into_iter().filter(|s| s / samples == source);
+                let mut order: Vec<u64> = all.map(|sample| sample % samples).collect();
+                assert_eq!(order.len() as u64, PERIOD / 2);
+                // Places of a source come shuffled within a period: what is read in it tells orders apart.
+                order.sort_unstable();
+                orders.push(order);
+            }
+        }
+        for (i, a) in orders.iter().enumerate() {
+            for b in &orders[..i] {
+                let common = a.iter().filter(|sample| b.binary_search(sample).is_ok()).count();
+                // 512 of 1000 each: 262 expected, standard deviation 8.
+                assert!((190..340).contains(&common), "{common} samples in common");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The order of the samples over a whole run.
 
-use tensor::random::Permutation;
+use tensor::random::{Permutation, Philox, Purpose};
 use unix::{Error, Result};
 
 /// Endless passes over the samples, each in a new keyed permutation, cut into batches.
@@ -10,7 +10,7 @@ use unix::{Error, Result};
 /// workers changes nothing. A batch that begins in one epoch ends in the next, so all are full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    seed: u64,
+    key: Philox,
     samples: u64,
     batch: u64,
 }
@@ -19,12 +19,17 @@ impl Order {
     /// An order over `samples` samples in batches of `batch` (over all ranks). Errors (65) when one of
     /// them is 0.
     pub fn new(seed: u64, samples: u64, batch: u64) -> Result<Self> {
+        Self::keyed(Philox::new(seed, Purpose::Order), samples, batch)
+    }
+
+    /// [`Order::new`] with the key of the seed, and of the source where there are several.
+    pub(super) fn keyed(key: Philox, samples: u64, batch: u64) -> Result<Self> {
         if samples == 0 || batch == 0 {
             return Err(Error::data(format!(
                 "nothing to read: {samples} samples in batches of {batch}"
             )));
         }
-        Ok(Self { seed, samples, batch })
+        Ok(Self { key, samples, batch })
     }
 
     /// The sample at global position `position`.
@@ -52,7 +57,7 @@ impl Order {
             let (epoch, place) = (position / self.samples, position % self.samples);
             let left = (self.samples - place).min(out.len() as u64);
             let (now, then) = out.split_at_mut(left as usize);
-            Permutation::new(self.seed, epoch, self.samples).fill(place, now);
+            Permutation::keyed(self.key.at_update(epoch), self.samples).fill(place, now);
             (position, out) = (position + left, then);
         }
     }

@@ -39,6 +39,8 @@ pub enum Purpose {
     Test = 11,
     /// Hyperparameter search.
     Search = 12,
+    /// Which source of a mixture a sample is of.
+    Mixture = 13,
 }
 
 /// Philox4x32-10 under one key.
@@ -76,6 +78,11 @@ impl Philox {
     /// The generator of the same seed and purpose at one update (or epoch): a key of its own.
     pub fn at_update(&self, update: u64) -> Self {
         self.derive(0x5550_4454, update)
+    }
+
+    /// The generator of the same seed and purpose for one of several sources: a key of its own.
+    pub fn at_source(&self, source: u64) -> Self {
+        self.derive(0x534f_5552, source)
     }
 
     /// A new key: the image of (tag, number) under this one. Distinct arguments collide with
