@@ -169,7 +169,7 @@ def tokens():
     silu = lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]
     op("swiglu", silu, x=normal(4, 3, 14, scale=2))
     target = below(13, 9)
-    entropy = lambda x, target, **o: F.cross_entropy(x, target, **o).reshape(1)
+    entropy = lambda x, target, **o: F.cross_entropy(x, target, reduction="sum", **o).reshape(1)
     op("cross_entropy", entropy, x=normal(9, 13, scale=3), target=target)
     smoothing = constants("cross_entropy_smoothed", smoothing=0.1)["smoothing"]
     ignored = torch.where(below(3, 9) == 0, -100, target)
@@ -206,8 +206,8 @@ def losses():
     op("squared_error", weighted, constant=("w", "v"), p=p, t=t, **weights)
     op("mean_squared_error", mean, constant=("w", "v"), p=p[:2], t=t[:2], **even)
     for name, tokens in (("even", 8), ("odd", 9)):
-        energy = lambda z: torch.fft.rfft(z, dim=1).abs().square().mean()
-        gap = lambda p, t: ((energy(p) - energy(t)).abs() / (energy(t) + 1e-8)).reshape(1)
+        energy = lambda z: torch.fft.rfft(z, dim=1).abs().square().mean((1, 2))
+        gap = lambda p, t: ((energy(p) - energy(t)).abs() / (energy(t) + 1e-8)).mean().reshape(1)
         op(f"spectral_energy_{name}", gap, p=normal(2, tokens, 3, scale=1.5), t=normal(2, tokens, 3))
         floor = constants(f"spectrum_{name}", epsilon=1e-2)["epsilon"]
         magnitude = lambda x, floor=floor: (torch.fft.rfft(x).abs().square() + floor**2).sqrt()

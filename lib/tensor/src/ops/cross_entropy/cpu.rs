@@ -6,14 +6,6 @@ use crate::simd::{max, sum};
 use crate::vectorize;
 use crate::{Scratch, Tensor};
 
-/// 1/n over the rows that count; 0 when there is none.
-fn share(op: &CrossEntropy, targets: &[i32]) -> f64 {
-    match targets.iter().filter(|t| **t != op.ignore).count() {
-        0 => 0.0,
-        n => 1.0 / n as f64,
-    }
-}
-
 /// The loss; `stats` becomes the maximum m and log Σ exp(x - m) of every row.
 pub(super) fn forward<T: Float>(
     op: &CrossEntropy,
@@ -41,8 +33,7 @@ pub(super) fn forward<T: Float>(
             });
         });
     }
-    let total: f64 = losses.iter().map(|loss| loss.f64()).sum();
-    T::of(total * share(op, targets))
+    T::of(losses.iter().map(|loss| loss.f64()).sum())
 }
 
 /// The loss of one row.
@@ -71,7 +62,6 @@ pub(super) fn backward<T: Float>(
     slot: &mut Slot,
 ) {
     let (rows, v, x, add) = (x.rows(), x.width(), x.read::<T>(), slot.add);
-    let scale = dy * T::of(share(op, targets));
     let each = T::of(op.smoothing / v as f64);
     let dx = Shared::new(slot.tensor.write::<T>());
     blocks(rows, rows_per_block(v), |range| {
@@ -82,7 +72,7 @@ pub(super) fn backward<T: Float>(
                 let (x, dx) = (&x[row * v..][..v], &mut dx[r * v..][..v]);
                 // An ignored row is written too: its gradient is 0.
                 let counts = if targets[row] == op.ignore { T::ZERO } else { T::ONE };
-                let (top, log, scale) = (stats[2 * row], stats[2 * row + 1], scale * counts);
+                let (top, log, scale) = (stats[2 * row], stats[2 * row + 1], dy * counts);
                 for i in 0..v {
                     let d = scale * ((x[i] - top - log).exp() - each);
                     dx[i] = if add { dx[i] + d } else { d };

@@ -1,5 +1,5 @@
 // elements: f32 bf16 f16
-// Mean cross entropy of a softmax (cross_entropy/mod.rs). A block makes a row: forward reads the logits
+// Cross entropy of a softmax (cross_entropy/mod.rs). A block makes a row: forward reads the logits
 // once, for a running maximum and sum, and backward once more, writing the gradient as it goes. Rows of
 // any width begin anywhere: what comes before and after the 16-byte part is read one by one.
 
@@ -87,34 +87,30 @@ KERNEL(cross_entropy_rows)
   losses[row] = loss;
 }
 
-// loss [1] = Σ losses·share, share [1] = 1/n over the rows that count, or 0. One block.
-KERNEL(cross_entropy_mean)
-(const float* __restrict__ losses, const int* __restrict__ targets, float* __restrict__ loss,
- float* __restrict__ share, int rows, int ignore) {
+// loss [1] = Σ losses. One block.
+KERNEL(cross_entropy_sum)
+(const float* __restrict__ losses, float* __restrict__ loss, int rows) {
   SHARED(float, scratch, [32]);
-  float sum = 0.0f, count = 0.0f;
+  float sum = 0.0f;
   for (int row = threadIdx.x; row < rows; row += blockDim.x) {
     sum += losses[row];
-    count += targets[row] == ignore ? 0.0f : 1.0f;
   }
   sum = block_sum(sum, scratch);
-  count = block_sum(count, scratch);
   if (threadIdx.x == 0) {
-    *share = count > 0.0f ? 1.0f / count : 0.0f;
-    *loss = sum * *share;
+    *loss = sum;
   }
 }
 
-// dx (+)= dy·share·(softmax(x) - kept·[target] - smoothing/classes); dy, share [1].
+// dx (+)= dy·(softmax(x) - kept·[target] - smoothing/classes); dy [1].
 KERNEL(cross_entropy_backward)
 (const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ stats,
- const float* __restrict__ share, const float* __restrict__ dy, element* __restrict__ dx,
- int classes, int ignore, float kept, float smoothing, int add) {
+ const float* __restrict__ dy, element* __restrict__ dx, int classes, int ignore, float kept,
+ float smoothing, int add) {
   int row = blockIdx.x;
   const element* from = x + (long long)row * classes;
   element* to = dx + (long long)row * classes;
   int target = targets[row];
-  float scale = target == ignore ? 0.0f : *dy * *share;
+  float scale = target == ignore ? 0.0f : *dy;
   float top = stats[2 * row], log = stats[2 * row + 1];
   float each = smoothing / (float)classes;
   auto gradient = [&](element logit, int i) {

@@ -31,7 +31,7 @@ pub(super) fn forward(op: &CrossEntropy, inputs: &[&Tensor], out: &mut Tensor) -
     let (x, targets) = (inputs[0], inputs[1]);
     let (device, rows, classes) = (x.device(), x.rows(), x.width());
     let floats = |shape: &[usize]| Tensor::arbitrary_on(device, shape, Dtype::F32);
-    let (mut losses, mut stats, mut share) = (floats(&[rows]), floats(&[rows, 2]), floats(&[1]));
+    let (mut losses, mut stats) = (floats(&[rows]), floats(&[rows, 2]));
     SOURCE.launch(
         x.dtype(),
         "cross_entropy_rows",
@@ -47,25 +47,20 @@ pub(super) fn forward(op: &CrossEntropy, inputs: &[&Tensor], out: &mut Tensor) -
             op.smoothing as f32
         ],
     );
-    SOURCE.launch(
-        x.dtype(),
-        "cross_entropy_mean",
-        Grid::new(1, 1024),
-        args![&losses, targets, out, &mut share, rows, op.ignore],
-    );
-    vec![x.clone(), targets.clone(), stats, share]
+    SOURCE.launch(x.dtype(), "cross_entropy_sum", Grid::new(1, 1024), args![&losses, out, rows]);
+    vec![x.clone(), targets.clone(), stats]
 }
 
 pub(super) fn backward(op: &CrossEntropy, saved: &Saved, dy: Tensor, grads: &mut Grads) {
     let Some(mut slot) = grads.take(0) else { return };
-    let [x, targets, stats, share] = [0, 1, 2, 3].map(|i| &saved[i]);
+    let [x, targets, stats] = [0, 1, 2].map(|i| &saved[i]);
     let (dx, add) = (&mut slot.tensor, slot.add);
     let (classes, smoothing) = (x.width(), op.smoothing as f32);
     SOURCE.launch(
         x.dtype(),
         "cross_entropy_backward",
         grid(x),
-        args![x, targets, stats, share, &dy, dx, classes, op.ignore, kept(op), smoothing, add],
+        args![x, targets, stats, &dy, dx, classes, op.ignore, kept(op), smoothing, add],
     );
     grads.put(0, slot);
 }

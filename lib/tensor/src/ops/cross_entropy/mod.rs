@@ -1,10 +1,11 @@
-//! Mean cross entropy of a softmax: L = 1/n·Σ over rows of (1 - ε)·(l - x_t) + ε/V·Σ_v (l - x_v), with
+//! Cross entropy of a softmax: L = Σ over rows of (1 - ε)·(l - x_t) + ε/V·Σ_v (l - x_v), with
 //! l = log Σ_v exp(x_v). logits x [R, V], targets t [R] (I32), L [1].
 //!
-//! ε smooths the labels (Szegedy et al. 2016); n counts the rows whose target is not `ignore`, and L is
-//! 0 when there is none. dx = dy/n·(softmax(x) - (1 - ε)·[v = t] - ε/V): forward keeps two numbers a
-//! row, and backward makes the softmax again as it writes. A target is data: one outside 0..V that is
-//! not `ignore` makes L NaN. L is f32 for logits of 16 bits.
+//! ε smooths the labels (Szegedy et al. 2016). Rows whose target is `ignore` do not count. L is a sum: the mean
+//! divides it by the number of rows that count over all micro-batches and ranks of an update, which no op knows.
+//! dx = dy·(softmax(x) - (1 - ε)·[v = t] - ε/V): forward keeps two numbers a row, and backward computes the
+//! softmax again as it writes. A target is data: one outside 0..V that is not `ignore` makes L NaN. L is f32 for
+//! logits of 16 bits.
 
 mod cpu;
 mod cuda;
@@ -16,7 +17,7 @@ use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Mean cross entropy; inputs logits, targets.
+/// Cross entropy, a sum over rows; inputs logits, targets.
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropy {
     /// Rows with this target do not count; -100 is the custom.

@@ -17,25 +17,23 @@ fn ends<T: Float>(x: &[T], tokens: usize, c: usize) -> Vec<(f64, f64)> {
     ends
 }
 
-/// Σ over samples, frequencies and channels of |rFFT|².
-pub(super) fn energy<T: Float>(shape: &[usize], x: &[T]) -> f64 {
+/// Of each sample Σ over frequencies and channels of |rFFT|².
+pub(super) fn energies<T: Float>(shape: &[usize], x: &[T]) -> impl Iterator<Item = f64> {
     let (tokens, c) = (shape[1], shape[2]);
-    let mut total = 0.0;
-    for sample in x.chunks_exact((tokens * c).max(1)) {
+    x.chunks_exact((tokens * c).max(1)).map(move |sample| {
         let squares: f64 = sample.iter().map(|x| x.f64() * x.f64()).sum();
         let ends: f64 = ends(sample, tokens, c).iter().map(|(a, b)| a * a + b * b).sum();
-        total += (tokens as f64 * squares + ends) / 2.0;
-    }
-    total
+        (tokens as f64 * squares + ends) / 2.0
+    })
 }
 
-/// dx (+)= factor·(T·x_t + X_0 + (-1)^t·X_{T/2}).
-pub(super) fn backward<T: Float>(factor: T, shape: &[usize], x: &[T], slot: &mut Slot) {
+/// dx (+)= factor·(T·x_t + X_0 + (-1)^t·X_{T/2}), with a factor for each sample.
+pub(super) fn backward<T: Float>(factors: &[f64], shape: &[usize], x: &[T], slot: &mut Slot) {
     let (tokens, c) = (shape[1], shape[2]);
     let dx = slot.zeroed::<T>();
     let size = (tokens * c).max(1);
-    for (x, dx) in x.chunks_exact(size).zip(dx.chunks_exact_mut(size)) {
-        let ends = ends(x, tokens, c);
+    for ((x, dx), factor) in x.chunks_exact(size).zip(dx.chunks_exact_mut(size)).zip(factors) {
+        let (factor, ends) = (T::of(*factor), ends(x, tokens, c));
         for t in 0..tokens {
             let sign = if t % 2 == 0 { 1.0 } else { -1.0 };
             for (i, (zero, half)) in ends.iter().enumerate() {

@@ -15,7 +15,7 @@ pub static SOURCE: Source = Source {
 
 use super::{EPSILON, terms};
 
-/// Gives the energies, f32 [2], and of both inputs X_0 and X_{T/2} of every sample and channel, f32
+/// Gives the energies, f32 [samples, 2], and of both inputs X_0 and X_{T/2} of every sample and channel, f32
 /// [samples, 2, channels].
 pub(super) fn forward(inputs: [&Tensor; 2], out: &mut Tensor) -> [Tensor; 3] {
     let shape = inputs[0].shape();
@@ -30,8 +30,9 @@ pub(super) fn forward(inputs: [&Tensor; 2], out: &mut Tensor) -> [Tensor; 3] {
         SOURCE.launch(Dtype::F32, "spectral_energy_partials", grid(blocks), args);
         (ends, energies)
     });
-    let mut energy = Tensor::arbitrary_on(device, &[2], Dtype::F32);
-    let args = args![&p, &t, &mut energy, out, blocks, terms(shape) as f32, EPSILON as f32];
+    let mut energy = Tensor::arbitrary_on(device, &[samples, 2], Dtype::F32);
+    let tiles = channels.div_ceil(32);
+    let args = args![&p, &t, &mut energy, out, samples, tiles, terms(shape) as f32, EPSILON as f32];
     SOURCE.launch(Dtype::F32, "spectral_energy_total", grid(1), args);
     [energy, ends_p, ends_t]
 }
@@ -62,7 +63,7 @@ pub(super) fn backward(
             channels,
             chunk,
             chunks,
-            terms(shape) as f32,
+            (samples as f64 * terms(shape)) as f32,
             EPSILON as f32,
         ],
     );

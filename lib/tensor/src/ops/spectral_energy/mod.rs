@@ -1,5 +1,5 @@
-//! Relative difference of spectral energy: L = |E(p) - E(t)|/(E(t) + 1e-8), where E is the mean of
-//! |rFFT over tokens|² over samples, frequencies 0..=⌊T/2⌋ and channels. p, t [B, T, C], L [1].
+//! Relative difference of spectral energy: L = mean over samples b of |E(p_b) - E(t_b)|/(E(t_b) + 1e-8), where E
+//! is the mean of |rFFT over tokens|² over frequencies 0..=⌊T/2⌋ and channels. p, t [B, T, C], L [1].
 //!
 //! No transform is needed: by Parseval's theorem the sum over those frequencies is
 //! (T·Σ_t x_t² + X_0² + [T even]·X_{T/2}²)/2 with X_0 = Σ x_t, X_{T/2} = Σ (-1)^t x_t, so
@@ -21,9 +21,9 @@ const EPSILON: f64 = 1e-8;
 #[derive(Clone, Copy, Debug)]
 pub struct SpectralEnergy;
 
-/// Number of terms in the mean.
+/// Number of terms in the mean of a sample.
 fn terms(shape: &[usize]) -> f64 {
-    (shape[0] * (shape[1] / 2 + 1) * shape[2]) as f64
+    ((shape[1] / 2 + 1) * shape[2]) as f64
 }
 
 impl Op for SpectralEnergy {
@@ -33,34 +33,46 @@ impl Op for SpectralEnergy {
 
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
-            [p @ [_, _, _], t] if p == t => Ok(vec![1]),
+            [p @ [b, _, _], t] if p == t && *b > 0 => Ok(vec![1]),
             _ => Err("takes p and t [B, T, C]".into()),
         }
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [p, t] = [inputs[0], inputs[1]];
-        let mut energy = Tensor::arbitrary(&[2], out.dtype());
+        let samples = p.shape()[0];
+        let mut energy = Tensor::arbitrary(&[samples, 2], out.dtype());
         with_float!(out.dtype(), T => {
-            let [ep, et] = [p, t].map(|x| cpu::energy::<T>(x.shape(), x.read()) / terms(x.shape()));
-            energy.write::<T>().copy_from_slice(&[T::of(ep), T::of(et)]);
-            out.write::<T>()[0] = T::of((ep - et).abs() / (et + EPSILON));
+            let [p, t] = [p, t].map(|x| cpu::energies::<T>(x.shape(), x.read()));
+            let mut sum = 0.0;
+            for ((ep, et), energy) in p.zip(t).zip(energy.write::<T>().chunks_exact_mut(2)) {
+                let [ep, et] = [ep, et].map(|e| e / terms(inputs[0].shape()));
+                energy.copy_from_slice(&[T::of(ep), T::of(et)]);
+                sum += (ep - et).abs() / (et + EPSILON);
+            }
+            out.write::<T>()[0] = T::of(sum / samples as f64);
         });
         vec![p.clone(), t.clone(), energy]
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let energy = saved[2].to_f64();
-        let (ep, et) = (energy[0], energy[1]);
-        let sign = if ep > et { 1.0 } else { -1.0 };
-        let d = et + EPSILON;
-        // The second is -sign/d - |ep - et|/d², without the cancellation.
-        let outer = [sign / d, -sign * (ep + EPSILON) / (d * d)];
+        let shape = saved[0].shape();
+        let share = dy.item() / (shape[0] as f64 * terms(shape));
         for i in 0..2 {
             if let Some(mut slot) = grads.take(i) {
-                let factor = dy.item() * outer[i] / terms(saved[i].shape());
+                let factors: Vec<f64> = energy
+                    .chunks_exact(2)
+                    .map(|energy| {
+                        let (ep, et) = (energy[0], energy[1]);
+                        let sign = if ep > et { 1.0 } else { -1.0 };
+                        let d = et + EPSILON;
+                        // The second is -sign/d - |ep - et|/d², without the cancellation.
+                        share * [sign / d, -sign * (ep + EPSILON) / (d * d)][i]
+                    })
+                    .collect();
                 with_float!(dy.dtype(), T => {
-                    cpu::backward::<T>(T::of(factor), saved[i].shape(), saved[i].read(), &mut slot);
+                    cpu::backward::<T>(&factors, shape, saved[i].read(), &mut slot);
                 });
                 grads.put(i, slot);
             }

@@ -57,22 +57,28 @@ KERNEL(spectral_energy_partials, 256)(
   }
 }
 
-// energy = the means E(p) and E(t) of `terms` terms each, L = |E(p) - E(t)|/(E(t) + epsilon). One block.
+// energy [samples, 2] = the means E(p) and E(t) of `terms` terms each, L = the mean over samples of
+// |E(p) - E(t)|/(E(t) + epsilon). A sample has `tiles` partial energies. One block.
 KERNEL(spectral_energy_total, 256)(
     const float* __restrict__ p, const float* __restrict__ t, float* __restrict__ energy,
-    float* __restrict__ out, int blocks, float terms, float epsilon) {
+    float* __restrict__ out, int samples, int tiles, float terms, float epsilon) {
   SHARED(double, scratch, [TOTAL_THREADS]);
-  double ep = 0.0, et = 0.0;
-  for (int i = threadIdx.x; i < blocks; i += blockDim.x) {
-    ep += p[i];
-    et += t[i];
+  double sum = 0.0;
+  for (int sample = threadIdx.x; sample < samples; sample += blockDim.x) {
+    double ep = 0.0, et = 0.0;
+    for (int i = sample * tiles; i < (sample + 1) * tiles; i++) {
+      ep += p[i];
+      et += t[i];
+    }
+    ep /= terms;
+    et /= terms;
+    energy[2 * sample] = (float)ep;
+    energy[2 * sample + 1] = (float)et;
+    sum += (ep > et ? ep - et : et - ep) / (et + epsilon);
   }
-  ep = block_total(ep, scratch) / terms;
-  et = block_total(et, scratch) / terms;
+  sum = block_total(sum, scratch);
   if (threadIdx.x == 0) {
-    energy[0] = (float)ep;
-    energy[1] = (float)et;
-    *out = (float)((ep > et ? ep - et : et - ep) / (et + epsilon));
+    *out = (float)(sum / samples);
   }
 }
 
@@ -85,7 +91,7 @@ KERNEL(spectral_energy_backward, 256)(
   long long sample = blockIdx.x / chunks;
   long long n = (long long)tokens * channels, first = (long long)(blockIdx.x % chunks) * chunk;
   long long last = min(first + chunk, n);
-  float ep = energy[0], et = energy[1];
+  float ep = energy[2 * sample], et = energy[2 * sample + 1];
   float sign = ep > et ? 1.0f : -1.0f, d = et + epsilon;
   // For the target: -sign/d - |ep - et|/d², without the cancellation.
   float outer = target ? -sign * (ep + epsilon) / (d * d) : sign / d;
