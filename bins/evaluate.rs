@@ -8,10 +8,9 @@ use clap::Parser;
 use data::inputs::Verifier;
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
-use learn::config;
 use learn::evaluate::{self, Models, Plan, Protocol, pictures};
-use learn::stages::ConfigOf;
-use learn::stages::operator::OperatorStage;
+use learn::stages::operator::OperatorTask;
+use learn::task::load_config;
 use learn::trained::{TrainedCodec, TrainedOperator, TrainedSteady, Weights};
 use serde_json::Value;
 use tensor::{Device, Wanted};
@@ -192,7 +191,7 @@ fn check(args: &Args) -> Result<Exit> {
     let (mut stride, mut needed) = (1, Vec::new());
     if let Some(file) = &args.operator_config {
         let environment = |name: &str| std::env::var(name).ok();
-        let config = config::load::<ConfigOf<OperatorStage>>(from_ref(file), &[], &environment)?;
+        let config = load_config::<OperatorTask>(from_ref(file), &[], &environment)?;
         let config = config.config;
         let longest = |numbers: &[usize]| numbers.iter().copied().max().unwrap_or(1);
         stride = longest(&config.data.strides);

@@ -4,14 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use dist::{Collective, Solo};
-use learn::config::{Loaded, Validate};
 use learn::recompute::Plan;
-use learn::stages::codec::CodecStage;
-use learn::stages::operator::OperatorStage;
-use learn::stages::steady::SteadyStage;
-use learn::stages::{ConfigOf, Stage};
+use learn::stages::{Entry, TASKS};
+use learn::task::Configured;
 use learn::train::{self, Estimate, Job, Resume};
 use tensor::kernel::cache;
 use tensor::{Device, Wanted};
@@ -30,8 +28,8 @@ use unix::{Error, Exit, Result};
 #[command(name = "train-stage", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
     /// What to train
-    #[arg(required_unless_present = "warm_kernels")]
-    stage: Option<StageName>,
+    #[arg(required_unless_present = "warm_kernels", value_parser = names())]
+    stage: Option<String>,
     /// Configuration file, longhaul-config(5); given again, later files win
     #[arg(short, long, value_name = "FILE")]
     #[arg(required_unless_present_any = ["warm_kernels", "example"])]
@@ -74,14 +72,9 @@ struct Args {
     output: Output,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum StageName {
-    /// Fields to latent tokens and back
-    Codec,
-    /// From the latent state of one frame to that of the next
-    Operator,
-    /// From the inputs of a steady problem to its solution
-    Steady,
+/// The names of all tasks, each with a line about it.
+fn names() -> PossibleValuesParser {
+    TASKS.iter().map(|task| PossibleValue::new(task.spec.name).help(task.about)).into()
 }
 
 const MANUAL: &str = "\
@@ -201,21 +194,13 @@ fn main() -> ExitCode {
 }
 
 fn body(args: Args) -> Result<Exit> {
-    match args.stage {
-        Some(StageName::Codec) => stage::<CodecStage>(&args),
-        Some(StageName::Operator) => stage::<OperatorStage>(&args),
-        Some(StageName::Steady) => stage::<SteadyStage>(&args),
-        None => warm(&args),
-    }
-}
-
-fn stage<S: Stage>(args: &Args) -> Result<Exit>
-where
-    ConfigOf<S>: Validate,
-{
-    match &args.run {
-        Some(folder) => run::<S>(args, folder),
-        None => Out::stdout(args.output).raw(S::EXAMPLE.as_bytes()).map(|()| Exit::Done),
+    let task = |name: &String| TASKS.iter().find(|task| task.spec.name == name);
+    match (args.stage.as_ref().and_then(task), &args.run) {
+        (Some(task), Some(folder)) => run(&args, task, folder),
+        (Some(task), None) => {
+            Out::stdout(args.output).raw(task.spec.example.as_bytes()).map(|()| Exit::Done)
+        }
+        (None, _) => warm(&args),
     }
 }
 
@@ -233,60 +218,55 @@ fn warm(args: &Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn run<S: Stage>(args: &Args, folder: &Path) -> Result<Exit>
-where
-    ConfigOf<S>: Validate,
-{
+fn run(args: &Args, task: &Entry, folder: &Path) -> Result<Exit> {
     if !args.check && !args.dry_run {
         // A signal that comes while files are read asks for an orderly stop, too.
         unix::signal::Signals::install()?;
     }
     let environment = |name: &str| std::env::var(name).ok();
-    let loaded = learn::config::load::<ConfigOf<S>>(&args.config, &args.overrides, &environment);
+    let loaded = (task.load)(&args.config, &args.overrides, &environment);
     let alone = args.check || args.dry_run;
     let ranks = if alone { Box::new(Solo) } else { open_ranks(folder)? };
-    run_on::<S>(args, folder, loaded, &*ranks).map_err(|error| ranks.abort(error))
+    let name = task.spec.name;
+    run_on(args, folder, name, loaded, &*ranks).map_err(|error| ranks.abort(error))
 }
 
-fn run_on<S: Stage>(
+fn run_on(
     args: &Args,
     folder: &Path,
-    loaded: Result<Loaded<ConfigOf<S>>>,
+    name: &str,
+    loaded: Result<Configured>,
     ranks: &dyn Collective,
-) -> Result<Exit>
-where
-    ConfigOf<S>: Validate,
-{
+) -> Result<Exit> {
     let alone = args.check || args.dry_run;
     let device = || args.device.of_rank(ranks.local_rank()).open();
     let own = loaded.and_then(|loaded| Ok((loaded, device()?))).inspect_err(|error| {
         if !alone && ranks.rank() == 0 {
-            train::failed_start(folder, S::NAME, error);
+            train::failed_start(folder, name, error);
         }
     });
-    let (loaded, (device, why)) = match train::all_or_none(ranks, own)? {
+    let (task, (device, why)) = match train::all_or_none(ranks, own)? {
         Ok(own) => own,
         Err(error) => {
             ranks.close()?;
             return Ok(error.exit);
         }
     };
-    let threads = match loaded.config.training.threads {
+    let threads = match task.config.training.threads {
         None if ranks.size() > 1 => Some(dist::threads(ranks)?),
         threads => threads,
     };
     tensor::parallel::start_threads(threads)?;
     if args.check {
-        return check::<S>(args, &loaded.config, device, folder);
+        return check(args, &task, device, folder);
     }
     if args.dry_run {
-        let estimate = train::dry_run::<S>(&loaded.config, device)?;
+        let estimate = train::dry_run(&task, device)?;
         tell(args, &estimate)?;
         return Ok(Exit::Done);
     }
-    let exit = train::train(&Job::<S> {
-        config: loaded.config,
-        resolved: loaded.resolved,
+    let exit = train::train(&Job {
+        task,
         run: folder.to_path_buf(),
         resume: match args.resume.as_str() {
             "auto" => Resume::Auto,
@@ -309,13 +289,8 @@ fn open_ranks(folder: &Path) -> Result<Box<dyn Collective>> {
 }
 
 /// Prints every fault; the exit status is that of the first.
-fn check<S: Stage>(
-    args: &Args,
-    config: &ConfigOf<S>,
-    device: Device,
-    folder: &Path,
-) -> Result<Exit> {
-    let report = train::check::<S>(config, device, folder);
+fn check(args: &Args, task: &Configured, device: Device, folder: &Path) -> Result<Exit> {
+    let report = train::check(task, device, folder);
     if let Some(estimate) = &report.estimate {
         tell(args, estimate)?;
     }

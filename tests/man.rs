@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::shell;
-use learn::config::{Key, keys, load};
-use learn::stages::codec::CodecConfig;
-use learn::stages::operator::OperatorConfig;
-use learn::stages::steady::SteadyConfig;
+use learn::config::{Key, keys};
+use learn::stages::TASKS;
+use learn::stages::codec::{CodecConfig, CodecTask};
+use learn::stages::operator::{OperatorConfig, OperatorTask};
+use learn::stages::steady::{SteadyConfig, SteadyTask};
+use learn::task::load_config;
 use serde_json::Value;
 
 const PROGRAMS: [&str; 6] =
@@ -152,11 +154,8 @@ fn the_examples_of_the_stages_load() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("example.yaml");
         fs::write(&file, said(&format!("train-stage {stage} --example"))).unwrap();
-        let loaded = match stage {
-            "codec" => load::<CodecConfig>(&[file], &[], &|_| None).err(),
-            "operator" => load::<OperatorConfig>(&[file], &[], &|_| None).err(),
-            _ => load::<SteadyConfig>(&[file], &[], &|_| None).err(),
-        };
+        let task = TASKS.iter().find(|task| task.spec.name == stage).unwrap();
+        let loaded = (task.load)(&[file], &[], &|_| None).err();
         assert!(loaded.is_none(), "{stage}: {}", loaded.unwrap());
     }
 }
@@ -279,9 +278,9 @@ fn the_configurations_in_longhaul_config_5_load() {
         fs::write(&file, yaml).unwrap();
         vec![file]
     };
-    let codec = load::<CodecConfig>(&write("codec.yaml", codec), &[], &|_| None);
-    let operator = load::<OperatorConfig>(&write("operator.yaml", operator), &[], &|_| None);
-    let steady = load::<SteadyConfig>(&write("steady.yaml", steady), &[], &|_| None);
+    let codec = load_config::<CodecTask>(&write("codec.yaml", codec), &[], &|_| None);
+    let operator = load_config::<OperatorTask>(&write("operator.yaml", operator), &[], &|_| None);
+    let steady = load_config::<SteadyTask>(&write("steady.yaml", steady), &[], &|_| None);
     let faults: Vec<String> = [codec.err(), operator.err(), steady.err()]
         .iter()
         .flatten()

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use learn::checkpoint::{self, Import, KeepRules};
+use learn::task::Direction;
 use serde_json::json;
 use unix::cli::Output;
 use unix::out::Out;
@@ -17,13 +18,13 @@ pub struct Prune {
     /// Keep this many of the newest; the newest always stays
     #[arg(long, value_name = "N", group = "rules")]
     keep_last: Option<usize>,
-    /// Keep this many with the smallest value of the metric
+    /// Keep this many with the best value of the metric
     #[arg(long, value_name = "N", group = "rules")]
     keep_best: Option<usize>,
     /// Keep those at multiples of this many updates
     #[arg(long, value_name = "N", group = "rules")]
     keep_every: Option<u64>,
-    /// The metric, where the run does not tell
+    /// Rank by this metric, smallest first, instead of the one that the run monitors
     #[arg(long, value_name = "NAME")]
     metric: Option<String>,
     /// Only tell what would be removed
@@ -77,7 +78,7 @@ pub struct Export {
     /// The file to write; it must not exist
     #[arg(short = 'o', long = "out", value_name = "FILE")]
     output_file: PathBuf,
-    /// Which part: model, ema, constants, or the name of another file of the checkpoint
+    /// Which part: model, ema, buffers, or the name of another file of the checkpoint
     #[arg(long, value_name = "PART", default_value = "model")]
     what: String,
     #[command(flatten)]
@@ -91,7 +92,7 @@ pub struct ImportArgs {
     /// The checkpoint to write; it must not exist
     #[arg(short = 'o', long = "out", value_name = "OUT")]
     output_folder: PathBuf,
-    /// A checkpoint, or a run for its newest, of the same model: names, shapes, constants and
+    /// A checkpoint, or a run for its newest, of the same model: names, shapes, buffers and
     /// configuration are its
     #[arg(long, value_name = "CHECKPOINT")]
     like: PathBuf,
@@ -107,14 +108,14 @@ pub struct ImportArgs {
 
 pub fn prune(args: Prune) -> Result<Exit> {
     let best = args.keep_best.unwrap_or(0);
-    let metric = match args.metric {
-        Some(metric) => metric,
-        None if best > 0 => checkpoint::metric_of(&args.run)?,
-        None => String::new(),
+    let (metric, direction) = match args.metric {
+        Some(metric) => (metric, Direction::Minimize),
+        None if best > 0 => checkpoint::monitor_of(&args.run)?,
+        None => Default::default(),
     };
     let (last, every) = (args.keep_last.unwrap_or(1), args.keep_every.unwrap_or(0));
-    let pruned =
-        checkpoint::prune(&args.run, &KeepRules { last, best, every, metric }, args.dry_run)?;
+    let rules = KeepRules { last, best, every, metric, direction };
+    let pruned = checkpoint::prune(&args.run, &rules, args.dry_run)?;
     let mut out = Out::stdout(args.output);
     pruned.iter().try_for_each(|one| out.row(one))?;
     out.finish()?;

@@ -122,8 +122,8 @@ fn saved(folder: &Path, state: &State) -> PathBuf {
 /// A state with these weights, and an average of them if `ema`.
 fn weights(update: u64, values: &[f32], ema: bool) -> State {
     let tensor = vec![("w".to_string(), Tensor::of(values, &[values.len()]))];
-    let constants = vec![("mean".to_string(), Tensor::of(&[0.5_f64], &[1]))];
-    let parts = [("model".to_string(), tensor.clone()), ("constants".into(), constants)];
+    let buffers = vec![("mean".to_string(), Tensor::of(&[0.5_f64], &[1]))];
+    let parts = [("model".to_string(), tensor.clone()), ("buffers".into(), buffers)];
     let mut tensors = learn::checkpoint::Tensors::from(parts);
     if ema {
         tensors.insert("ema".into(), tensor);
@@ -192,7 +192,7 @@ fn average_is_the_weighted_mean() {
     let mean = load(&out).unwrap();
     assert_eq!(mean.tensors("model").unwrap()[0].1.to_f64(), [3.0, 1.0, 0.5]);
     assert!(mean.tensors("ema").is_none(), "not all have one");
-    assert_eq!(mean.tensors("constants").unwrap()[0].1.to_f64(), [0.5]);
+    assert_eq!(mean.tensors("buffers").unwrap()[0].1.to_f64(), [0.5]);
     let origins = mean.manifest.progress["averaged"].as_array().unwrap().clone();
     assert_eq!(origins.len(), 3);
     assert_eq!(
@@ -218,7 +218,7 @@ fn average_of_other_models_names_what_differs() {
     let at = |name: &str| folder.path().join(name);
     let a = saved(&at("a"), &weights(1, &[1.0, 2.0], true));
     let mut other = weights(2, &[1.0], true);
-    other.tensors.get_mut("constants").unwrap()[0].1 = Tensor::of(&[0.25_f64], &[1]);
+    other.tensors.get_mut("buffers").unwrap()[0].1 = Tensor::of(&[0.25_f64], &[1]);
     other.tensors.get_mut("ema").unwrap()[0].0 = "v".into();
     let b = saved(&at("b"), &State { stage: "operator".into(), ..other });
     let seen = ckpt(&["average", "-o", at("x").to_str().unwrap()], &[&a, &b]);
@@ -226,7 +226,7 @@ fn average_of_other_models_names_what_differs() {
     for words in [
         "stage operator, not codec",
         "model: w is F32 [1], not F32 [2]",
-        "other constants",
+        "other buffers",
         "ema: no tensor w [2]",
         "ema: v [1] is more",
     ] {

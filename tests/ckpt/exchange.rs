@@ -76,8 +76,8 @@ fn like(folder: &Path) -> PathBuf {
         ("norm.weight".to_string(), f32s(&[2])),
         ("norm.bias".to_string(), Tensor::zeros(&[2], Dtype::F64)),
     ];
-    let constants = vec![("field.mean".to_string(), Tensor::of(&[0.5_f64], &[1]))];
-    let tensors = [("model".to_string(), model), ("constants".into(), constants)].into();
+    let buffers = vec![("field.mean".to_string(), Tensor::of(&[0.5_f64], &[1]))];
+    let tensors = [("model".to_string(), model), ("buffers".into(), buffers)].into();
     write(folder, &State { tensors, ..state(9) }, 1).unwrap()
 }
 
@@ -102,7 +102,7 @@ fn import_makes_a_checkpoint_like_another() {
     let tensors = made.tensors("model").unwrap();
     assert_eq!((&*tensors[0].0, tensors[0].1.to_f64()), ("fc.weight", weight.to_f64()));
     assert_eq!((tensors[3].1.dtype(), tensors[3].1.to_f64()), (Dtype::F64, vec![0.0, 0.0]));
-    assert_eq!(made.tensors("constants").unwrap()[0].1.to_f64(), [0.5]);
+    assert_eq!(made.tensors("buffers").unwrap()[0].1.to_f64(), [0.5]);
     let manifest = &made.manifest;
     assert_eq!((manifest.stage.as_str(), manifest.config_hash.as_str()), ("codec", "c0ffee"));
     assert_eq!(manifest.progress["imported"]["blake3"].as_str().unwrap().len(), 64);

@@ -61,7 +61,8 @@ fn state(update: u64) -> State {
 fn run() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let rules = KeepRules { last: 3, best: 1, every: 0, metric: "nrmse".into() };
+    let rules =
+        KeepRules { last: 3, best: 1, every: 0, metric: "nrmse".into(), ..KeepRules::default() };
     let mut saver = Saver::new(&run.join("ckpt"), rules, 1).unwrap();
     for update in [10, 20, 30] {
         saver.save(state(update)).unwrap();

@@ -286,7 +286,7 @@ pub fn status(run: &Path) -> Value {
 pub fn outcome(run: &Path) -> Vec<String> {
     let last = run.join("ckpt/step-00000400");
     let mut all = Vec::new();
-    for name in ["model", "ema", "optim-0-of-1", "constants"] {
+    for name in ["model", "ema", "optim-0-of-1", "buffers"] {
         let file = last.join(format!("{name}.safetensors"));
         all.push(unix::publish::hash_file(&file).unwrap());
     }

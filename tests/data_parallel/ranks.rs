@@ -93,7 +93,7 @@ pub fn outcome(run: &Path, updates: u64) -> Vec<String> {
         format!("{name} {}", blake3::hash(tensor.as_bytes()).to_hex())
     };
     let mut all: Vec<String> = Vec::new();
-    for stem in ["model", "ema", "constants"] {
+    for stem in ["model", "ema", "buffers"] {
         all.extend(loaded.tensors(stem).unwrap().into_iter().map(bits));
     }
     all.extend(loaded.optimizer().unwrap().into_iter().map(bits));

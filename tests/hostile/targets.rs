@@ -11,7 +11,7 @@ use data::split_set::{TrajectorySet, Verify};
 use data::stats::Stats;
 use learn::checkpoint;
 use learn::foreign;
-use learn::stages::codec::CodecConfig;
+use learn::stages::codec::CodecTask;
 use serde_json::Value;
 use tensor::Dtype;
 use unix::slurm::{Slurm, time_left_of};
@@ -208,9 +208,9 @@ fn configuration(folder: &Path, chaos: &mut Chaos) {
     with(&folder.join("fuzzed"), &yaml, |path| {
         let files = [PathBuf::from(path)];
         let variable = |name: &str| (name.len() == 1).then(|| "value".to_string());
-        let _ = learn::config::load::<CodecConfig>(&files, &[], &variable);
+        let _ = learn::task::load_config::<CodecTask>(&files, &[], &variable);
         let good = [folder.join("codec.yaml")];
-        let _ = learn::config::load::<CodecConfig>(&good, &overrides, &variable);
+        let _ = learn::task::load_config::<CodecTask>(&good, &overrides, &variable);
     });
 }
 

@@ -55,7 +55,8 @@ fn state(bytes: usize, update: u64) -> State {
 fn measure(folder: &Path) -> Result<serde_json::Value> {
     let (megabytes, repeats) = (number("megabytes", 256), number("repeats", 9));
     let bytes = megabytes << 20;
-    let rules = KeepRules { last: 1, best: 0, every: 0, metric: String::new() };
+    let rules =
+        KeepRules { last: 1, best: 0, every: 0, metric: String::new(), ..KeepRules::default() };
     let mut saver = Saver::new(&folder.join("ckpt"), rules, 1)?;
     saver.reserve(&state(bytes, 0))?;
     saver.finish()?;

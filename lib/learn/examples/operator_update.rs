@@ -81,7 +81,8 @@ fn measure() -> unix::Result<()> {
         shard: false,
     };
     let mut memory = OptimizerState::new(&optimizer, &params, |_| true);
-    let rule = Rule { clip: 1.0, betas: optimizer.corrected(), decay: 0.0, scaled: false };
+    let rule =
+        Rule { clip: 1.0, betas: optimizer.corrected(), decay: 0.0, warmup: true, scaled: false };
     let mut decided = Decided::of(&Decision::default()).to_device(device)?;
     let random = |shape: &[usize], i| {
         draw(shape, &Draw::Normal, 7, i).to_dtype(Dtype::F32).to_device(device)
@@ -90,6 +91,8 @@ fn measure() -> unix::Result<()> {
     let features = random(&[batch, 2], 2)?;
     let weights = Tensor::full(&[batch], 1.0 / batch as f64, Dtype::F32).to_device(device)?;
     let channels = Tensor::full(&[dim], 1.0, Dtype::F32).to_device(device)?;
+    // The weights of the samples add up to 1.
+    let weight = [Tensor::full(&[1], 1.0, Dtype::F32).to_device(device)?];
     let mut times = Vec::new();
     for _ in 0..repeats + 2 {
         let start = Instant::now();
@@ -110,7 +113,8 @@ fn measure() -> unix::Result<()> {
         let gradients: Vec<Tensor> = variables.iter().filter_map(|v| found.take(v)).collect();
         drop(variables);
         let rate = optimizer.learning_rate;
-        rule.decide_there(&mut decided, &[loss.value().clone()], &gradients, 1.0, rate);
+        let loss = [loss.value().clone()];
+        rule.decide_there(&mut decided, &loss, &weight, &gradients, rate);
         memory.step(&optimizer, 1.0, &decided, &mut params, &gradients);
         if device != Device::Cpu {
             kernel::finish(device)?;

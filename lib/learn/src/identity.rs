@@ -2,7 +2,7 @@
 //! operator trained on them, which means nothing to any other codec.
 
 use crate::params::Params;
-use crate::stages::Constants;
+use crate::task::Buffers;
 use serde::Serialize;
 use unix::{Error, Result};
 
@@ -17,10 +17,10 @@ pub fn hash_of_model(config: &impl Serialize, params: &Params) -> Result<String>
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// BLAKE3 of constants, e.g. of a normalisation.
-pub fn hash_of_constants(constants: &Constants) -> String {
+/// BLAKE3 of buffers, e.g. of a normalisation.
+pub fn hash_of_buffers(buffers: &Buffers) -> String {
     let mut hasher = blake3::Hasher::new();
-    for (name, tensor) in constants {
+    for (name, tensor) in buffers {
         hasher.update(format!("{name} {:?}\n", tensor.shape()).as_bytes());
         hasher.update(bytemuck::cast_slice(&tensor.to_f64()));
     }

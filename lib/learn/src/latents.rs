@@ -2,15 +2,15 @@
 //! and the condition (parameter of the equation and Δt) as features.
 
 use crate::normalisation::Normalisation;
-use crate::stages::Constants;
+use crate::task::Buffers;
 use data::latents::{ChannelStatistics, LatentStore};
 use data::parameter::Parameter;
 use tensor::Tensor;
 use unix::{Error, Result};
 
 /// A constant of a checkpoint, as f64.
-fn constant(constants: &Constants, key: &str) -> Result<Vec<f64>> {
-    match constants.iter().find(|(name, _)| name == key) {
+fn constant(buffers: &Buffers, key: &str) -> Result<Vec<f64>> {
+    match buffers.iter().find(|(name, _)| name == key) {
         Some((_, tensor)) => Ok(tensor.to_f64()),
         None => Err(Error::data(format!("the checkpoint has no constant {key}"))),
     }
@@ -80,7 +80,7 @@ impl LatentScale {
     }
 
     /// Named tensors, for a checkpoint.
-    pub fn constants(&self) -> Constants {
+    pub fn buffers(&self) -> Buffers {
         let n = [self.mean.len()];
         vec![
             ("latent.mean".into(), Tensor::of(&self.mean, &n)),
@@ -88,10 +88,10 @@ impl LatentScale {
         ]
     }
 
-    /// What [`LatentScale::constants`] gave.
-    pub fn from_constants(constants: &Constants) -> Result<Self> {
-        let mean = constant(constants, "latent.mean")?;
-        Ok(Self { mean, std: constant(constants, "latent.std")? })
+    /// What [`LatentScale::buffers`] gave.
+    pub fn from_buffers(buffers: &Buffers) -> Result<Self> {
+        let mean = constant(buffers, "latent.mean")?;
+        Ok(Self { mean, std: constant(buffers, "latent.std")? })
     }
 }
 
@@ -134,14 +134,14 @@ impl Condition {
     }
 
     /// Named tensors, for a checkpoint.
-    pub fn constants(&self) -> Constants {
+    pub fn buffers(&self) -> Buffers {
         let values = [self.mean, self.std, self.frame_interval];
         vec![("condition".into(), Tensor::of(&values, &[3]))]
     }
 
-    /// What [`Condition::constants`] gave.
-    pub fn from_constants(constants: &Constants) -> Result<Self> {
-        match constant(constants, "condition")?[..] {
+    /// What [`Condition::buffers`] gave.
+    pub fn from_buffers(buffers: &Buffers) -> Result<Self> {
+        match constant(buffers, "condition")?[..] {
             [mean, std, frame_interval] => Ok(Self { mean, std, frame_interval }),
             _ => Err(Error::data("the checkpoint's constant `condition` has not three numbers")),
         }

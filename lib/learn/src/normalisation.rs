@@ -1,6 +1,6 @@
 //! Numbers to mean 0 and deviation 1 by channel, and back; stored with every model that relies on it.
 
-use crate::stages::Constants;
+use crate::task::Buffers;
 use data::stats::Statistics;
 use tensor::Tensor;
 use unix::{Error, Result};
@@ -64,7 +64,7 @@ impl Normalisation {
     }
 
     /// Named tensors, for a checkpoint.
-    pub fn constants(&self, name: &str) -> Constants {
+    pub fn buffers(&self, name: &str) -> Buffers {
         let tensor = |values: &[f64]| match values {
             [one] => Tensor::scalar(*one),
             _ => Tensor::of(values, &[values.len()]),
@@ -75,11 +75,11 @@ impl Normalisation {
         ]
     }
 
-    /// What [`Normalisation::constants`] gave.
-    pub fn from_constants(name: &str, constants: &Constants) -> Result<Self> {
+    /// What [`Normalisation::buffers`] gave.
+    pub fn from_buffers(name: &str, buffers: &Buffers) -> Result<Self> {
         let values = |part: &str| {
             let key = format!("{name}.{part}");
-            match constants.iter().find(|(n, _)| *n == key) {
+            match buffers.iter().find(|(n, _)| *n == key) {
                 Some((_, tensor)) => Ok(tensor.to_f64()),
                 None => Err(Error::data(format!("the checkpoint has no constant {key}"))),
             }

@@ -217,9 +217,12 @@ fn updates_agree_with_the_cpu() {
                 let schedule = Schedule::new(&[], 2).unwrap();
                 let mut learner =
                     Learner::new(params, &optimizer, schedule, &training, &Solo).unwrap();
-                let losses = [Tensor::scalar(loss as f32).to_device(device).unwrap()];
+                let losses = [vec![loss as f32, 2.0]
+                    .into_iter()
+                    .map(|x| Tensor::scalar(x).to_device(device).unwrap())
+                    .collect()];
                 for update in 0..2 {
-                    let given = learner.update(update, &losses, &gradients, 2.0, &Solo);
+                    let given = learner.update(update, &losses, &gradients, &Solo);
                     let step = given.unwrap().wait().unwrap();
                     assert!(step.gradient_norm > 0.01, "{what}: {step:?} is not clipped");
                     assert!(step.applied && step.steps == update + 1, "{what}: {step:?}");

@@ -97,7 +97,7 @@ fn adamw_follows_the_cpu() {
     for t in [1, 1000] {
         let (betas, epsilon, weight_decay) = ([0.9, 0.999], 1e-8, 0.1);
         let op = AdamW { learning_rate: 3e-2, betas, epsilon, weight_decay };
-        let rule = Rule { clip: f64::INFINITY, betas, decay: 0.0, scaled: false };
+        let rule = Rule { clip: f64::INFINITY, betas, decay: 0.0, warmup: true, scaled: false };
         let before = Decision { steps: t - 1, ..Decision::default() };
         let decision = rule.decide(&before, [0.5, 2.0], 0.7, op.learning_rate);
         // Before the first step the moments are zero.
@@ -186,9 +186,9 @@ fn a_device_decides_as_the_host_does() {
         ours == host || ours.is_nan() && host.is_nan() || (ours - host).abs() <= 1e-13 * host.abs()
     };
     let rules = [
-        Rule { clip: f64::INFINITY, betas: [0.0, 0.0], decay: 0.0, scaled: false },
-        Rule { clip: 0.3, betas: [0.9, 0.999], decay: 0.9999, scaled: false },
-        Rule { clip: 1e9, betas: [0.8, 0.95], decay: 0.5, scaled: true },
+        Rule { clip: f64::INFINITY, betas: [0.0, 0.0], decay: 0.0, warmup: true, scaled: false },
+        Rule { clip: 0.3, betas: [0.9, 0.999], decay: 0.9999, warmup: true, scaled: false },
+        Rule { clip: 1e9, betas: [0.8, 0.95], decay: 0.5, warmup: false, scaled: true },
     ];
     let wrong = [(1.0_f32, 1.0), (f32::NAN, 1.0), (1.0, f32::INFINITY), (-0.25, f32::NAN)];
     for (round, rule) in rules.iter().enumerate() {
@@ -201,10 +201,12 @@ fn a_device_decides_as_the_host_does() {
                 gradients.push(Tensor::of(&[*factor], &[1]));
                 let losses: Vec<Tensor> =
                     [*loss, 3.5, 0.125 * update as f32].map(Tensor::scalar).to_vec();
+                let weights: Vec<Tensor> = [1.5_f32, 0.25, 4.25].map(Tensor::scalar).to_vec();
                 let rate = 1e-3 * (1 + update) as f64;
-                rule.decide_there(&mut here, &losses, &gradients, 6.0, rate);
-                let (losses, gradients) = (moved(&losses, device()), moved(&gradients, device()));
-                rule.decide_there(&mut there, &losses, &gradients, 6.0, rate);
+                rule.decide_there(&mut here, &losses, &weights, &gradients, rate);
+                let [losses, weights, gradients] =
+                    [&losses, &weights, &gradients].map(|tensors| moved(tensors, device()));
+                rule.decide_there(&mut there, &losses, &weights, &gradients, rate);
                 let (ours, host) = (there.later().wait().unwrap(), here.later().wait().unwrap());
                 assert_eq!(host.applied, loss.is_finite() && factor.is_finite());
                 let told = |d: &Decision| (d.applied, d.steps, d.overflow, d.loss_scale);
@@ -223,7 +225,7 @@ fn a_device_decides_as_the_host_does() {
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
-    let rule = Rule { clip: 1.0, betas: [0.9, 0.999], decay: 0.9, scaled: true };
+    let rule = Rule { clip: 1.0, betas: [0.9, 0.999], decay: 0.9, warmup: true, scaled: true };
     let first = LossScale { scale: 4.0, steady: 1997 };
     let fine = (0.5_f32, 3.0_f32);
     let overflow = (0.5, f32::INFINITY);
@@ -250,9 +252,9 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
         let mut decided = Decided::of(&start).to_device(place).unwrap();
         let (seed, mut scale) = (decided.loss_scale().identity(), first.scale);
         for (update, ((loss, gradient), told)) in updates.clone().zip(expected).enumerate() {
-            let [loss, gradient] =
-                [loss, gradient].map(|x| Tensor::scalar(x).to_device(place).unwrap());
-            rule.decide_there(&mut decided, &[loss], &[gradient], 2.0, 0.1);
+            let [loss, weight, gradient] =
+                [loss, 2.0, gradient].map(|x| Tensor::scalar(x).to_device(place).unwrap());
+            rule.decide_there(&mut decided, &[loss], &[weight], &[gradient], 0.1);
             let made = decided.later().wait().unwrap();
             let LossScale { scale: next, steady } = made.loss_scale;
             assert_eq!((next, steady, made.overflow), told, "update {update} on {place}");

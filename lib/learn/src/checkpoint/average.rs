@@ -34,8 +34,8 @@ pub fn average(paths: &[PathBuf], weights: &[f64], out: &Path) -> Result<()> {
         origins.push(origin(&other, *weight));
     }
     let mut tensors = sums.means()?;
-    if let Some(constants) = base.tensors("constants") {
-        tensors.insert("constants".into(), constants);
+    if let Some(buffers) = base.tensors("buffers") {
+        tensors.insert("buffers".into(), buffers);
     }
     let progress = json!({ "averaged": origins });
     let state = State { tensors, ..State::like(&base.manifest, base.manifest.update, progress) };
@@ -142,14 +142,14 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
         let more = theirs.iter().filter(|(name, _, _)| mine.iter().all(|(n, _, _)| n != name));
         faults.extend(more.map(|(name, _, shape)| format!("{stem}: {name} {shape:?} is more")));
     }
-    let constants = |loaded: &Loaded| {
+    let buffers = |loaded: &Loaded| {
         let of = |(name, t): (String, Tensor)| {
             (name, t.shape().to_vec(), t.to_f64().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
         };
-        loaded.tensors("constants").map(|all| all.into_iter().map(of).collect::<Vec<_>>())
+        loaded.tensors("buffers").map(|all| all.into_iter().map(of).collect::<Vec<_>>())
     };
-    if constants(base) != constants(other) || base.manifest.hashes != other.manifest.hashes {
-        faults.push("other constants: it was trained on other data or latents".into());
+    if buffers(base) != buffers(other) || base.manifest.hashes != other.manifest.hashes {
+        faults.push("other buffers: it was trained on other data or latents".into());
     }
     if faults.is_empty() {
         return Ok(());

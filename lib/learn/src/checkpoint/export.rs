@@ -12,7 +12,7 @@ use super::damage::Fault;
 use super::find::manifest_of;
 use super::tensor_file::{TensorFile, open_sized};
 
-/// Copies the file with the stem `what` (`model`, `ema`, `constants`, …) of a checkpoint to `out`, which
+/// Copies the file with the stem `what` (`model`, `ema`, `buffers`, …) of a checkpoint to `out`, which
 /// must not exist, comparing it with its hash on the way. Returns its bytes.
 ///
 /// Errors: 66 when the checkpoint or the file is missing, with what there is; 65 when it is damaged; 73,

@@ -43,8 +43,8 @@ pub fn import(file: &Path, like: &Path, names: &Import, out: &Path) -> Result<us
     }
     let count = tensors.len();
     let mut all = super::Tensors::from([("model".to_string(), tensors)]);
-    if let Some(constants) = template.tensors("constants") {
-        all.insert("constants".into(), constants);
+    if let Some(buffers) = template.tensors("buffers") {
+        all.insert("buffers".into(), buffers);
     }
     let origin = json!({
         "file": file.display().to_string(),

@@ -11,28 +11,29 @@ use unix::{Result, warn};
 use super::list::{Entry, list};
 use super::trash;
 use super::write::step;
+use crate::task::Direction;
 
 /// Which checkpoints stay. The newest always does, and so does the one that `best` names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeepRules {
     /// This many of the newest.
     pub last: usize,
-    /// This many with the smallest value of `metric`.
+    /// This many with the best value of `metric`.
     pub best: usize,
     /// Those at multiples of this many updates; 0: none.
     pub every: u64,
     /// The result of a validation that tells which is best.
     pub metric: String,
+    /// Whether a larger or a smaller value of it is better.
+    pub direction: Direction,
 }
 
 impl KeepRules {
-    /// The checkpoint with the smallest value; of equal ones the oldest.
+    /// The checkpoints with the best values; of equal ones the oldest.
     fn best<'a>(&self, good: &[&'a Entry]) -> Vec<&'a Entry> {
-        let value = |entry: &Entry| entry.manifest().and_then(|m| m.metric(&self.metric));
-        let mut ranked: Vec<(f64, &Entry)> =
-            good.iter().filter_map(|entry| Some((value(entry)?, *entry))).collect();
-        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
-        ranked.into_iter().take(self.best).map(|(_, entry)| entry).collect()
+        let mut ranked = ranked(good, &self.metric, self.direction);
+        ranked.truncate(self.best);
+        ranked
     }
 
     /// Names of those that stay out of `good`, the newest last.
@@ -43,6 +44,28 @@ impl KeepRules {
             good.iter().copied().filter(|e| self.every > 0 && e.step.is_multiple_of(self.every));
         last.chain(best).chain(every).map(Entry::name).collect()
     }
+}
+
+/// The checkpoints that have a finite value of `metric`, the best first; of equal ones the oldest.
+fn ranked<'a>(good: &[&'a Entry], metric: &str, direction: Direction) -> Vec<&'a Entry> {
+    let value = |entry: &Entry| entry.manifest().and_then(|m| m.metric(metric));
+    let mut ranked: Vec<(f64, &Entry)> =
+        good.iter().filter_map(|entry| Some((value(entry)?, *entry))).collect();
+    ranked.sort_by(|(a, _), (b, _)| match direction {
+        Direction::Minimize => a.total_cmp(b),
+        Direction::Maximize => b.total_cmp(a),
+    });
+    ranked.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// The best checkpoint in `folder` (RUN/ckpt) by the metric that the newest of them monitors, damaged or not; none
+/// where no checkpoint has a value of it. Errors: 66 when the folder cannot be read.
+pub fn best(folder: &Path) -> Result<Option<PathBuf>> {
+    let entries = list(folder)?;
+    let all: Vec<&Entry> = entries.iter().collect();
+    let newest = entries.iter().rev().find_map(Entry::manifest);
+    let order = newest.map(|newest| ranked(&all, &newest.monitor, newest.direction));
+    Ok(order.and_then(|order| order.first().map(|entry| entry.path.clone())))
 }
 
 /// After `new` was written and verified: sets the links, removes what no rule keeps, and returns

@@ -12,6 +12,7 @@ use serde_json::Value;
 use unix::{Error, Result, small};
 
 use super::damage::Fault;
+use crate::task::Direction;
 
 /// Version of the format that is written, and the newest that is read.
 pub(super) const FORMAT: u64 = 1;
@@ -52,6 +53,10 @@ pub struct Manifest {
     pub hashes: BTreeMap<String, String>,
     /// Results of the last validation by name.
     pub metrics: Value,
+    /// The one of them that tells which checkpoint of a run is the best; empty for none.
+    pub monitor: String,
+    /// Whether a larger or a smaller value of it is better.
+    pub direction: Direction,
     /// Where training stands.
     pub progress: Value,
     /// The resolved configuration, without secrets.
@@ -201,6 +206,8 @@ mod tests {
             data_hash: "d".into(),
             hashes: [("latent.codec".to_string(), "e".to_string())].into(),
             metrics: json!({"a": 0.1 + 0.2, "b": null}),
+            monitor: "a".into(),
+            direction: Direction::Maximize,
             progress: json!({"seconds": 1e-300, "unknown": [1]}),
             config: json!({"text": "\"digest\": \"\n}\n", "unicode": "ν"}),
             files: vec![FileEntry {

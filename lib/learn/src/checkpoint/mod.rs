@@ -45,13 +45,13 @@ pub use export::export;
 pub use find::{all_in, manifest_of, one_in};
 pub(crate) use hold::hold;
 pub use import::{Import, import};
-pub use keep::KeepRules;
+pub use keep::{KeepRules, best};
 pub use list::{Entry, list};
 pub use listing::{Listing, listing};
 pub use load::{Loaded, load, load_newest};
 pub use manifest::{FileEntry, Manifest, TensorEntry};
 pub use pattern::matches;
-pub use prune::{Pruned, metric_of, prune, summary};
+pub use prune::{Pruned, monitor_of, prune, summary};
 pub use saver::{Done, Saved, Saver};
 pub use shards::reshard;
 pub(crate) use shards::{parts, split};
@@ -61,6 +61,7 @@ pub use write::write;
 
 use std::collections::BTreeMap;
 
+use crate::task::Direction;
 use serde_json::Value;
 use tensor::Tensor;
 use unix::Result;
@@ -79,8 +80,12 @@ pub struct State {
     pub update: u64,
     /// Everything else that training needs to go on exactly.
     pub progress: Value,
-    /// Results of the last validation by name; one of them decides which checkpoint is the best.
+    /// Results of the last validation by name.
     pub metrics: Value,
+    /// The one of them that tells which checkpoint is the best; empty for none.
+    pub monitor: String,
+    /// Whether a larger or a smaller value of it is better.
+    pub direction: Direction,
     /// Seed of the run.
     pub seed: u64,
     /// Ranks that trained it; 0 for none.
@@ -109,6 +114,8 @@ impl State {
             update,
             progress,
             metrics: Value::Object(serde_json::Map::new()),
+            monitor: manifest.monitor.clone(),
+            direction: manifest.direction,
             seed: manifest.seed,
             stage: manifest.stage.clone(),
             config: manifest.config.clone(),

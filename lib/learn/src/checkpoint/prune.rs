@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use unix::disk::RealDisk;
 use unix::space::human_bytes;
-use unix::status;
 use unix::{Error, Result};
 
 use super::find::folder_of;
@@ -15,6 +14,7 @@ use super::keep::KeepRules;
 use super::list::{Entry, list};
 use super::trash;
 use super::verify::verify;
+use crate::task::Direction;
 
 /// What became of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -102,28 +102,22 @@ pub fn summary(pruned: &[Pruned], dry_run: bool) -> String {
     format!("{verb} {count} of {all} checkpoints, {}", human_bytes(bytes))
 }
 
-/// The name of the metric that a run is judged by: what its status watches, else the only one that
-/// its newest checkpoint has. Errors: 2 when that is not clear.
-pub fn metric_of(run: &Path) -> Result<String> {
-    let folder = folder_of(run);
-    let watched = status::read(&status_of(&folder)).ok().flatten().and_then(|status| status.best);
-    if let Some(best) = watched {
-        return Ok(best.metric);
-    }
-    let entries = list(&folder)?;
+/// The metric that tells which checkpoint of a run is the best, and its direction: what its newest checkpoint
+/// says, or the only metric that it has. Errors: 2 when that is not clear.
+pub fn monitor_of(run: &Path) -> Result<(String, Direction)> {
+    let entries = list(&folder_of(run))?;
     let newest = entries.iter().rev().find_map(Entry::manifest);
+    if let Some(manifest) = newest.filter(|manifest| !manifest.monitor.is_empty()) {
+        return Ok((manifest.monitor.clone(), manifest.direction));
+    }
     let metrics = newest.and_then(|manifest| manifest.metrics.as_object());
     let names: Vec<&String> = metrics.into_iter().flat_map(|metrics| metrics.keys()).collect();
     match names.as_slice() {
-        [one] => Ok((*one).clone()),
+        [one] => Ok(((*one).clone(), Direction::Minimize)),
         _ => Err(Error::usage(format!(
-            "{}: which metric is the best one by? say --metric NAME; there are {names:?}",
+            "{}: no checkpoint says which metric tells the best one; give it with --metric NAME; there are \
+             {names:?}",
             run.display()
         ))),
     }
-}
-
-/// The status of the run whose checkpoints are in `folder`.
-fn status_of(folder: &Path) -> PathBuf {
-    folder.join("..").join("status.json")
 }

@@ -179,6 +179,8 @@ fn fill(
         data_hash: state.data_hash.clone(),
         hashes: state.hashes.clone(),
         metrics: state.metrics.clone(),
+        monitor: state.monitor.clone(),
+        direction: state.direction,
         progress: state.progress.clone(),
         config: state.config.clone(),
         files,

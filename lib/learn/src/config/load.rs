@@ -30,17 +30,12 @@ pub struct Loaded<T> {
     pub resolved: Value,
 }
 
-/// What a type checks beyond what its fields' types say.
-pub trait Validate {
-    /// Faults, each with the path of the key it is about; empty when all is well.
-    fn faults(&self) -> Faults;
-}
-
 /// Loads a configuration.
 ///
 /// `files` are YAML, laid over each other, later ones win; then come `overrides` as `a.b=c`, then
 /// `${VAR}` and `${VAR:-default}` are filled in from `environment` or, where that has nothing, from
-/// the file `.env` beside the first file.
+/// the file `.env` beside the first file. `validate` finds what is wrong beyond what the types say, each fault
+/// with the path of its key.
 ///
 /// Errors: 66 when a file cannot be read; 78 with every fault at once, one a line as
 /// `FILE: KEY: what is wrong`.
@@ -48,9 +43,10 @@ pub fn load<T>(
     files: &[PathBuf],
     overrides: &[String],
     environment: &dyn Fn(&str) -> Option<String>,
+    validate: &dyn Fn(&T) -> Faults,
 ) -> Result<Loaded<T>>
 where
-    T: DeserializeOwned + Serialize + JsonSchema + Validate,
+    T: DeserializeOwned + Serialize + JsonSchema,
 {
     let schema = Schema::of::<T>();
     let mut layers = Layers::new(&schema);
@@ -70,7 +66,7 @@ where
     // The schema knows all that serde asks for; what serde still finds is worth a line of its own.
     let config = match serde_json::from_value::<T>(value) {
         Ok(config) => {
-            faults.extend(config.faults());
+            faults.extend(validate(&config));
             Some(config)
         }
         Err(cause) => {

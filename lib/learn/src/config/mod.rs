@@ -18,7 +18,7 @@ mod variables;
 mod yaml;
 
 pub use keys::{Key, keys};
-pub use load::{Loaded, Validate, hash, load, to_yaml};
+pub use load::{Loaded, hash, load, to_yaml};
 pub use spikes::{OnSpike, Spikes};
 pub use training::{Checkpoints, Cost, Precision, Training};
 
@@ -63,6 +63,21 @@ pub fn within(section: &str, faults: Faults) -> impl Iterator<Item = (String, St
 }
 
 impl<D, M, L> Config<D, M, L> {
+    /// The sections that all tasks share.
+    pub fn shared(&self) -> Config<(), (), ()> {
+        Config {
+            seed: self.seed,
+            data: (),
+            model: (),
+            loss: (),
+            training: self.training.clone(),
+            optimizer: self.optimizer.clone(),
+            schedule: self.schedule.clone(),
+            checkpoint: self.checkpoint.clone(),
+            cost: self.cost.clone(),
+        }
+    }
+
     /// Faults of the sections that all stages share.
     pub fn common_faults(&self) -> Faults {
         let mut faults: Faults = within("training", self.training.faults()).collect();

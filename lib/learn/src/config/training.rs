@@ -46,6 +46,10 @@ pub struct Training {
     /// parameters themselves are used.
     #[serde(default)]
     pub ema: Option<f64>,
+    /// Let the decay of the moving average grow with the steps t as (1 + t)/(10 + t), up to ema, so that the
+    /// average soon forgets the initial parameters. False: the decay is ema from the first step.
+    #[serde(default = "yes")]
+    pub ema_warmup: bool,
     /// Updates between validations.
     #[serde(default = "hundred")]
     #[schemars(range(min = 1))]

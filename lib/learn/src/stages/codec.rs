@@ -6,14 +6,14 @@
 //! (UPT, Alkin et al. 2024, §3.3); that of the decoder, ‖encode(û) - z‖², may be added.
 
 use super::sources::{FieldSource, Fields, Sources, joined, one, weight_faults};
-use super::{Batch, ConfigOf, Constants, Stage};
-use crate::config::{Config, Faults, Validate, within};
-use crate::metrics::Regimes;
+use crate::config::{Config, Faults, within};
 use crate::models::codec::Border;
 use crate::models::{Codec, CodecModel, Patches};
 use crate::normalisation::Normalisation;
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
+use crate::score::Scores;
+use crate::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Spec, Task};
 use data::inputs::InputFile;
 use data::split_set::TrajectorySet;
 use data::stats::Stats;
@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::random::{Philox, Purpose};
-use tensor::{Device, Dtype, Tape, Tensor, Var};
+use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
 
 /// What the codec is trained on.
@@ -65,29 +65,14 @@ fn floor() -> f64 {
     0.1
 }
 
-/// The configuration of the stage.
+/// The configuration of the task.
 pub type CodecConfig = Config<FieldData, CodecModel, CodecLoss>;
 
-impl Validate for CodecConfig {
-    fn faults(&self) -> Faults {
-        let mut faults = self.common_faults();
-        faults.extend(within("model", self.model.faults()));
-        faults.extend(weight_faults(self.data.weight, self.data.others.iter().map(|o| o.weight)));
-        if self.data.shift && self.model.border != Border::Periodic {
-            faults.push(("data.shift".into(), "is a symmetry of periodic domains only".into()));
-        }
-        if self.loss.floor.is_nan() || self.loss.floor <= 0.0 {
-            faults.push(("loss.floor".into(), "must be a positive number".into()));
-        }
-        if self.loss.reencoding.is_nan() || self.loss.reencoding < 0.0 {
-            faults.push(("loss.reencoding".into(), "must not be negative".into()));
-        }
-        faults
-    }
-}
+/// Error of the reconstruction, over all frames of a regime.
+const METRIC: &str = "nrmse";
 
-/// The stage.
-pub struct CodecStage {
+/// The task.
+pub struct CodecTask {
     codec: Codec,
     patches: Patches,
     normalisation: Normalisation,
@@ -99,24 +84,7 @@ pub struct CodecStage {
     input_files: Vec<InputFile>,
 }
 
-/// Normalised fields, patch by patch, and the weight of each.
-pub struct FieldBatch {
-    fields: Tensor,
-    weights: Tensor,
-}
-
-impl Batch for FieldBatch {
-    fn to_device(self, device: Device) -> Result<Self> {
-        let [fields, weights] = [self.fields, self.weights].map(|t| t.to_device(device));
-        Ok(Self { fields: fields?, weights: weights? })
-    }
-
-    fn tensors(&self) -> Vec<&Tensor> {
-        vec![&self.fields, &self.weights]
-    }
-}
-
-impl CodecStage {
+impl CodecTask {
     /// The frame of a sample, as it is in the file.
     fn read(set: &TrajectorySet, sample: u64, u: &mut [f32]) -> Result<()> {
         let frames = set.shape().frames as u64;
@@ -145,14 +113,28 @@ impl CodecStage {
     }
 }
 
-impl Stage for CodecStage {
-    const NAME: &'static str = "codec";
-    const METRIC: &'static str = "nrmse";
-    const EXAMPLE: &'static str = include_str!("examples/codec.yaml");
+impl Define for CodecTask {
+    const SPEC: Spec =
+        Spec::new("codec", METRIC, Direction::Minimize, include_str!("examples/codec.yaml"));
     type Data = FieldData;
     type Model = CodecModel;
     type Loss = CodecLoss;
-    type Batch = FieldBatch;
+
+    fn faults(config: &CodecConfig) -> Faults {
+        let mut faults: Faults = within("model", config.model.faults()).collect();
+        let weights = config.data.others.iter().map(|o| o.weight);
+        faults.extend(weight_faults(config.data.weight, weights));
+        if config.data.shift && config.model.border != Border::Periodic {
+            faults.push(("data.shift".into(), "is a symmetry of periodic domains only".into()));
+        }
+        if config.loss.floor.is_nan() || config.loss.floor <= 0.0 {
+            faults.push(("loss.floor".into(), "must be a positive number".into()));
+        }
+        if config.loss.reencoding.is_nan() || config.loss.reencoding < 0.0 {
+            faults.push(("loss.reencoding".into(), "must not be negative".into()));
+        }
+        faults
+    }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
         let FieldData { split, stats, weight, others, .. } = &config.data;
@@ -176,7 +158,7 @@ impl Stage for CodecStage {
             .map_err(|why| Error::config(format!("model.{why} of {}", split.display())))?;
         let mut builder = Builder::new(config.seed);
         let codec = Codec::new(&mut builder, &config.model, &patches);
-        let stage = Self {
+        let task = Self {
             codec,
             patches,
             normalisation: Normalisation::mixed(&moments),
@@ -188,9 +170,11 @@ impl Stage for CodecStage {
             input_files: fields.input_files,
         };
         builder.check()?;
-        Ok((stage, builder.finish()))
+        Ok((task, builder.finish()))
     }
+}
 
+impl Task for CodecTask {
     fn sources(&self) -> Vec<(u64, f64)> {
         self.train.shares()
     }
@@ -203,7 +187,7 @@ impl Stage for CodecStage {
         self.input_files.clone()
     }
 
-    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<FieldBatch> {
+    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Batch> {
         let points = self.patches.field_len();
         let mut fields = Tensor::arbitrary(&[samples.len(), points], Dtype::F32);
         let [mut u, mut normalised] = [(); 2].map(|()| vec![0.0; points]);
@@ -215,35 +199,41 @@ impl Stage for CodecStage {
             Self::read(set, sample, &mut u)?;
             self.augment(pass, first + place as u64, &mut u);
             let relative = self.normalisation.energy(&u);
-            weights[place] = (1.0 / (samples.len() as f64 * (relative + self.loss.floor))) as f32;
+            weights[place] = (1.0 / (relative + self.loss.floor)) as f32;
             self.normalisation.apply(&u, &mut normalised);
             self.patches.cut(&normalised, out);
         }
-        Ok(FieldBatch { fields, weights: Tensor::of(&weights, &[samples.len()]) })
+        let weights = Tensor::of(&weights, &[samples.len()]);
+        Ok(Batch::new(samples.len() as f64).with("fields", fields).with("weights", weights))
     }
 
-    fn loss(&self, pass: &Pass, batch: &FieldBatch) -> Result<Var> {
+    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
         let ones = |n: usize| pass.full(&[n], 1.0);
-        let (u, weights) = (pass.constant(&batch.fields)?, pass.constant(&batch.weights)?);
+        let [u, weights] = [batch.input(pass, "fields")?, batch.input(pass, "weights")?];
         let z = self.codec.encode(pass, &u)?;
         let reconstruction = self.codec.decode(pass, &z)?;
         let points = ones(u.shape()[1])?;
         let error = pass.apply(SquaredError, &[&reconstruction, &u, &weights, &points])?;
         if self.loss.reencoding == 0.0 {
-            return Ok(error);
+            return Ok(error.into());
         }
         let again = self.codec.encode(pass, &reconstruction)?;
         let (samples, dim) = (z.shape()[0], z.shape()[2]);
-        let equal = pass.full(&[samples], 1.0 / samples as f64)?;
+        let equal = pass.full(&[samples], 1.0)?;
         let inverse = pass.apply(SquaredError, &[&again, &z.detached(), &equal, &ones(dim)?])?;
-        pass.apply(WeightedSum(vec![1.0, self.loss.reencoding]), &[&error, &inverse])
+        let factors = WeightedSum(vec![1.0, self.loss.reencoding]);
+        let terms = [("reconstruction", &error), ("reencoding", &inverse)];
+        Ok(Loss {
+            sum: pass.apply(factors, &[&error, &inverse])?,
+            terms: terms.map(|(name, term)| (name, term.value().clone())).to_vec(),
+        })
     }
 
     fn validation_samples(&self) -> u64 {
         self.validation.samples()
     }
 
-    fn judge(&self, params: &Params, samples: &[u64]) -> Result<Regimes> {
+    fn evaluate(&self, pass: &Pass, samples: &[u64], scores: &mut Scores) -> Result<()> {
         let points = self.patches.field_len();
         let mut fields = vec![vec![0.0; points]; samples.len()];
         for (sample, u) in samples.iter().zip(&mut fields) {
@@ -256,11 +246,8 @@ impl Stage for CodecStage {
             self.normalisation.apply(u, &mut normalised);
             self.patches.cut(&normalised, out);
         }
-        let tape = Tape::without_gradients();
-        let pass = Pass::frozen(&tape, params);
-        let z = self.codec.encode(&pass, &pass.data(&input)?)?;
-        let output = self.codec.decode(&pass, &z)?.value().to_host()?;
-        let mut regimes = Regimes::default();
+        let z = self.codec.encode(pass, &pass.data(&input)?)?;
+        let output = self.codec.decode(pass, &z)?.value().to_host()?;
         for ((sample, u), v) in
             samples.iter().zip(&fields).zip(output.read::<f32>().chunks_exact(points))
         {
@@ -269,15 +256,15 @@ impl Stage for CodecStage {
             self.normalisation.invert(&joined, &mut restored);
             let (set, sample) = self.validation.find(*sample);
             let entry = set.entry(sample as usize / set.shape().frames);
-            regimes.add(entry.parameter, &restored, u);
+            scores.nrmse(METRIC, &entry.parameter.to_string(), &restored, u);
         }
-        Ok(regimes)
+        Ok(())
     }
 
-    fn constants(&self) -> Constants {
+    fn buffers(&self) -> Buffers {
         let grid: Vec<f64> = self.patches.grid().iter().map(|n| *n as f64).collect();
-        let mut constants = self.normalisation.constants("field");
-        constants.push(("field.grid".into(), Tensor::of(&grid, &[grid.len()])));
-        constants
+        let mut buffers = self.normalisation.buffers("field");
+        buffers.push(("field.grid".into(), Tensor::of(&grid, &[grid.len()])));
+        buffers
     }
 }

@@ -1,4 +1,4 @@
-//! The stages of training, a file each: what a sample is, what is minimised, how it is judged.
+//! The tasks, a file each: what a sample is, what is minimised, how it is scored.
 
 pub mod codec;
 pub mod operator;
@@ -7,117 +7,39 @@ pub mod steady;
 
 pub use sources::{FieldSource, Sources};
 
-use crate::config::Config;
-use crate::metrics::Regimes;
-use crate::params::Params;
-use crate::pass::Pass;
-use data::inputs::InputFile;
+use crate::task::{Configured, Define, Spec};
+use codec::CodecTask;
+use operator::OperatorTask;
+use steady::SteadyTask;
+
 use data::split::SplitName;
 use data::split_set::{TrajectorySet, Verify};
-use schemars::JsonSchema;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
-use std::path::Path;
-use tensor::{Device, Tensor, Var};
+use std::path::{Path, PathBuf};
 use unix::Result;
 
-/// Measured values by name.
-pub type Metrics = BTreeMap<String, f64>;
-
-/// Tensors that belong to a model and are not trained: normalisation, above all.
-pub type Constants = Vec<(String, Tensor)>;
-
-/// Hashes that belong to a model, by name: of the codec whose latents it reads.
-pub type Hashes = BTreeMap<String, String>;
-
-/// One kind of training. The loop knows nothing else of what it trains.
-pub trait Stage: Sized + Send + Sync + 'static {
-    /// Name on the command line and in files.
-    const NAME: &'static str;
-    /// The metric by which checkpoints are best, that of [`Stage::judge`]; smaller is better.
-    const METRIC: &'static str;
-    /// A small configuration to start from, as `train-stage STAGE --example` prints it.
-    const EXAMPLE: &'static str;
-    /// Sections of the configuration of this stage.
-    type Data: Section;
-    /// As `Data`.
-    type Model: Section;
-    /// As `Data`.
-    type Loss: Section;
-    /// What one forward pass needs, made ahead on another thread.
-    type Batch: Batch;
-
-    /// Opens the data and builds the model with its initial parameters.
-    fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)>;
-
-    /// Samples of each source, and its weight: one, or several whose samples are mixed. They are
-    /// numbered over all sources, in this order.
-    fn sources(&self) -> Vec<(u64, f64)>;
-
-    /// Samples of all sources: those of an epoch.
-    fn samples(&self) -> u64 {
-        self.sources().iter().map(|(samples, _)| samples).sum()
-    }
-
-    /// Hash of everything that is learned from, by the hashes that [`Stage::input_files`] are verified against: a
-    /// run only resumes with the same data.
-    fn data_hash(&self) -> String;
-
-    /// The files that training and validation read, each once.
-    fn input_files(&self) -> Vec<InputFile>;
-
-    /// The batch of these samples of a pass, of which the first has place `first` among those of all
-    /// ranks: a function of its arguments alone.
-    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Self::Batch>;
-
-    /// The loss of a batch.
-    fn loss(&self, pass: &Pass, batch: &Self::Batch) -> Result<Var>;
-
-    /// Samples of the validation split.
-    fn validation_samples(&self) -> u64;
-
-    /// Errors on these samples of the validation split.
-    fn judge(&self, params: &Params, samples: &[u64]) -> Result<Regimes>;
-
-    /// What a user of the model needs beside its parameters.
-    fn constants(&self) -> Constants;
-
-    /// Hashes that a user of the model must compare; they go into the manifest of a checkpoint.
-    fn hashes(&self) -> Hashes {
-        Hashes::new()
-    }
+/// A task that `train-stage` knows.
+pub struct Entry {
+    /// What is fixed about it.
+    pub spec: &'static Spec,
+    /// One line about it, for `train-stage --help`.
+    pub about: &'static str,
+    /// [`Configured::load`] of it.
+    pub load: Load,
 }
 
-/// What one forward pass needs: made on the host, used on a device.
-pub trait Batch: Sized + Send + 'static {
-    /// The same on `device`.
-    fn to_device(self, device: Device) -> Result<Self>;
+/// Loads a configuration from files, overrides and an environment.
+pub type Load = fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<Configured>;
 
-    /// All of it, in a fixed order.
-    fn tensors(&self) -> Vec<&Tensor>;
+/// All tasks, in the order in which programs list them.
+pub static TASKS: [Entry; 3] = [
+    entry::<CodecTask>("Fields to latent tokens and back"),
+    entry::<OperatorTask>("From the latent state of one frame to that of the next"),
+    entry::<SteadyTask>("From the inputs of a steady problem to its solution"),
+];
+
+const fn entry<T: Define>(about: &'static str) -> Entry {
+    Entry { spec: &T::SPEC, about, load: Configured::load::<T> }
 }
-
-impl Batch for Tensor {
-    fn to_device(self, device: Device) -> Result<Self> {
-        Tensor::to_device(&self, device)
-    }
-
-    fn tensors(&self) -> Vec<&Tensor> {
-        vec![self]
-    }
-}
-
-/// What a section of a configuration must be able to do.
-pub trait Section:
-    Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
-{
-}
-
-impl<T: Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static> Section for T {}
-
-/// The configuration of a stage.
-pub type ConfigOf<S> = Config<<S as Stage>::Data, <S as Stage>::Model, <S as Stage>::Loss>;
 
 /// Opens a split of a data set that must have trajectories, to be read in every epoch.
 pub(crate) fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectorySet> {

@@ -4,14 +4,14 @@
 //! L = mean over samples of ‖û - u‖²/(‖u‖² + floor·σ²·n), relative to each solution's own energy.
 
 use super::sources::{FieldSource, Fields, Sources, joined, one, weight_faults};
-use super::{Batch, ConfigOf, Constants, Stage};
-use crate::config::{Config, Faults, Validate, within};
+use crate::config::{Config, Faults, within};
 use crate::latents::Condition;
-use crate::metrics::Regimes;
 use crate::models::{Patches, Steady, SteadyModel};
 use crate::normalisation::Normalisation;
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
+use crate::score::Scores;
+use crate::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Spec, Task};
 use data::inputs::InputFile;
 use data::parameter::Parameter;
 use data::split_set::TrajectorySet;
@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use tensor::ops::squared_error::SquaredError;
 use tensor::random::{Philox, Purpose};
-use tensor::{Device, Dtype, Tape, Tensor, Var};
+use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
 
 /// What the model is trained on.
@@ -58,20 +58,11 @@ fn floor() -> f64 {
     0.1
 }
 
-/// The configuration of the stage.
+/// The configuration of the task.
 pub type SteadyConfig = Config<SteadyData, SteadyModel, SteadyLoss>;
 
-impl Validate for SteadyConfig {
-    fn faults(&self) -> Faults {
-        let mut faults = self.common_faults();
-        faults.extend(within("model", self.model.core.faults()));
-        faults.extend(weight_faults(self.data.weight, self.data.others.iter().map(|o| o.weight)));
-        if self.loss.floor.is_nan() || self.loss.floor <= 0.0 {
-            faults.push(("loss.floor".into(), "must be a positive number".into()));
-        }
-        faults
-    }
-}
+/// Error of the solutions of a regime.
+const METRIC: &str = "nrmse";
 
 /// How fields of a steady problem become what its model reads, and back.
 #[derive(Clone, Debug)]
@@ -113,18 +104,18 @@ impl Preparation {
     }
 
     /// Named tensors, for a checkpoint.
-    fn constants(&self) -> Constants {
-        let mut constants = self.normalisation[0].constants("input");
-        constants.extend(self.normalisation[1].constants("field"));
+    fn buffers(&self) -> Buffers {
+        let mut buffers = self.normalisation[0].buffers("input");
+        buffers.extend(self.normalisation[1].buffers("field"));
         let grid: Vec<f64> = self.patches[0].grid().iter().map(|n| *n as f64).collect();
-        constants.push(("field.grid".into(), Tensor::of(&grid, &[grid.len()])));
-        constants.extend(self.condition.constants());
-        constants
+        buffers.push(("field.grid".into(), Tensor::of(&grid, &[grid.len()])));
+        buffers.extend(self.condition.buffers());
+        buffers
     }
 }
 
-/// The stage.
-pub struct SteadyStage {
+/// The task.
+pub struct SteadyTask {
     model: Steady,
     preparation: Preparation,
     data: SteadyData,
@@ -135,30 +126,7 @@ pub struct SteadyStage {
     input_files: Vec<InputFile>,
 }
 
-/// Inputs and solutions, normalised and patch by patch, conditions and weights.
-pub struct SteadyBatch {
-    inputs: Tensor,
-    solutions: Tensor,
-    features: Tensor,
-    weights: Tensor,
-}
-
-impl Batch for SteadyBatch {
-    fn to_device(self, device: Device) -> Result<Self> {
-        Ok(Self {
-            inputs: self.inputs.to_device(device)?,
-            solutions: self.solutions.to_device(device)?,
-            features: self.features.to_device(device)?,
-            weights: self.weights.to_device(device)?,
-        })
-    }
-
-    fn tensors(&self) -> Vec<&Tensor> {
-        vec![&self.inputs, &self.solutions, &self.features, &self.weights]
-    }
-}
-
-impl SteadyStage {
+impl SteadyTask {
     /// The field of a sample, and its parameter.
     fn read(set: &Sources<TrajectorySet>, sample: u64) -> Result<(Vec<f32>, &Parameter)> {
         let (set, sample) = set.find(sample);
@@ -186,14 +154,22 @@ impl SteadyStage {
     }
 }
 
-impl Stage for SteadyStage {
-    const NAME: &'static str = "steady";
-    const METRIC: &'static str = "nrmse";
-    const EXAMPLE: &'static str = include_str!("examples/steady.yaml");
+impl Define for SteadyTask {
+    const SPEC: Spec =
+        Spec::new("steady", METRIC, Direction::Minimize, include_str!("examples/steady.yaml"));
     type Data = SteadyData;
     type Model = SteadyModel;
     type Loss = SteadyLoss;
-    type Batch = SteadyBatch;
+
+    fn faults(config: &SteadyConfig) -> Faults {
+        let mut faults: Faults = within("model", config.model.core.faults()).collect();
+        let weights = config.data.others.iter().map(|o| o.weight);
+        faults.extend(weight_faults(config.data.weight, weights));
+        if config.loss.floor.is_nan() || config.loss.floor <= 0.0 {
+            faults.push(("loss.floor".into(), "must be a positive number".into()));
+        }
+        faults
+    }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
         let SteadyData { split, stats, weight, others, .. } = &config.data;
@@ -237,7 +213,7 @@ impl Stage for SteadyStage {
         let mut builder = Builder::new(config.seed);
         let [input, output] = &preparation.patches;
         let model = Steady::new(&mut builder, &config.model, [input, output], Condition::FEATURES);
-        let stage = Self {
+        let task = Self {
             model,
             preparation,
             data: config.data.clone(),
@@ -248,9 +224,11 @@ impl Stage for SteadyStage {
             input_files: fields.input_files,
         };
         builder.check()?;
-        Ok((stage, builder.finish()))
+        Ok((task, builder.finish()))
     }
+}
 
+impl Task for SteadyTask {
     fn sources(&self) -> Vec<(u64, f64)> {
         self.train.shares()
     }
@@ -263,7 +241,7 @@ impl Stage for SteadyStage {
         self.input_files.clone()
     }
 
-    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<SteadyBatch> {
+    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Batch> {
         let lengths = [0, 1].map(|part| self.preparation.patches[part].field_len());
         let [mut inputs, mut solutions] =
             lengths.map(|length| Tensor::arbitrary(&[samples.len(), length], Dtype::F32));
@@ -277,55 +255,56 @@ impl Stage for SteadyStage {
             self.augment(pass, place, &mut field);
             let [given, u] = [0, 1].map(|part| self.preparation.part(&field, part));
             let relative = self.preparation.normalisation[1].energy(&u);
-            weights.push((1.0 / (samples.len() as f64 * (relative + self.loss.floor))) as f32);
+            weights.push((1.0 / (relative + self.loss.floor)) as f32);
             self.preparation.prepare(&given, 0, input);
             self.preparation.prepare(&u, 1, solution);
             features.extend(self.preparation.features(parameter));
         }
-        Ok(SteadyBatch {
-            inputs,
-            solutions,
-            features: Tensor::of(&features, &[samples.len(), Condition::FEATURES]),
-            weights: Tensor::of(&weights, &[samples.len()]),
-        })
+        let features = Tensor::of(&features, &[samples.len(), Condition::FEATURES]);
+        Ok(Batch::new(samples.len() as f64)
+            .with("inputs", inputs)
+            .with("solutions", solutions)
+            .with("features", features)
+            .with("weights", Tensor::of(&weights, &[samples.len()])))
     }
 
-    fn loss(&self, pass: &Pass, batch: &SteadyBatch) -> Result<Var> {
-        let (x, features) = (pass.constant(&batch.inputs)?, pass.constant(&batch.features)?);
-        let (u, weights) = (pass.constant(&batch.solutions)?, pass.constant(&batch.weights)?);
+    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
+        let input = |name: &str| batch.input(pass, name);
+        let (x, features) = (input("inputs")?, input("features")?);
+        let (u, weights) = (input("solutions")?, input("weights")?);
         let found = self.model.forward(pass, &x, &features)?;
         let points = pass.full(&[u.shape()[1]], 1.0)?;
-        pass.apply(SquaredError, &[&found, &u, &weights, &points])
+        Ok(pass.apply(SquaredError, &[&found, &u, &weights, &points])?.into())
     }
 
     fn validation_samples(&self) -> u64 {
         self.validation.samples()
     }
 
-    fn judge(&self, params: &Params, samples: &[u64]) -> Result<Regimes> {
-        let mut regimes = Regimes::default();
+    fn evaluate(&self, pass: &Pass, samples: &[u64], scores: &mut Scores) -> Result<()> {
         let read = |sample: &u64| Self::read(&self.validation, *sample);
         let fields: Vec<(Vec<f32>, &Parameter)> =
             samples.iter().map(read).collect::<Result<_>>()?;
         let given: Vec<Vec<f32>> =
             fields.iter().map(|(f, _)| self.preparation.part(f, 0)).collect();
         let parameters: Vec<&Parameter> = fields.iter().map(|(_, parameter)| *parameter).collect();
-        let found = predict(&self.model, params, &self.preparation, &given, &parameters)?;
+        let found = predict(&self.model, pass, &self.preparation, &given, &parameters)?;
         for ((field, parameter), found) in fields.iter().zip(&found) {
-            regimes.add(parameter, found, &self.preparation.part(field, 1));
+            let solution = self.preparation.part(field, 1);
+            scores.nrmse(METRIC, &parameter.to_string(), found, &solution);
         }
-        Ok(regimes)
+        Ok(())
     }
 
-    fn constants(&self) -> Constants {
-        self.preparation.constants()
+    fn buffers(&self) -> Buffers {
+        self.preparation.buffers()
     }
 }
 
 /// The solutions [x.., states] for inputs [x.., inputs] in physical units.
 pub(crate) fn predict(
     model: &Steady,
-    params: &Params,
+    pass: &Pass,
     preparation: &Preparation,
     inputs: &[Vec<f32>],
     parameters: &[&Parameter],
@@ -337,8 +316,6 @@ pub(crate) fn predict(
     }
     let features: Vec<f32> = parameters.iter().flat_map(|p| preparation.features(p)).collect();
     let features = Tensor::of(&features, &[inputs.len(), Condition::FEATURES]);
-    let tape = Tape::without_gradients();
-    let pass = Pass::frozen(&tape, params);
-    let found = model.forward(&pass, &pass.data(&x)?, &pass.data(&features)?)?.value().to_host()?;
+    let found = model.forward(pass, &pass.data(&x)?, &pass.data(&features)?)?.value().to_host()?;
     Ok(found.read::<f32>().chunks_exact(solved).map(|u| preparation.solution(u)).collect())
 }

@@ -4,8 +4,7 @@
 use super::dry_run::{self, Estimate};
 use super::inputs::not_of_checkpoint;
 use crate::checkpoint;
-use crate::config::Config;
-use crate::stages::{ConfigOf, Stage};
+use crate::task::Configured;
 use data::inputs::verify_all;
 use std::path::Path;
 use tensor::Device;
@@ -21,9 +20,9 @@ pub struct Report {
 }
 
 /// Checks a run.
-pub fn check<S: Stage>(config: &ConfigOf<S>, device: Device, run: &Path) -> Report {
-    let mut faults = bad_inputs::<S>(config, run);
-    let estimate = match dry_run::measure::<S>(config, device, 1) {
+pub fn check(task: &Configured, device: Device, run: &Path) -> Report {
+    let mut faults = bad_inputs(task, run);
+    let estimate = match dry_run::measure(task, device, 1) {
         Ok(estimate) => Some(estimate),
         Err(error) => {
             // Data that cannot be opened were reported above.
@@ -37,7 +36,7 @@ pub fn check<S: Stage>(config: &ConfigOf<S>, device: Device, run: &Path) -> Repo
         faults.push(error);
     }
     if let Some(estimate) = &estimate {
-        let bytes = checkpoints(config).saturating_mul(estimate.checkpoint_bytes as u64);
+        let bytes = checkpoints(task).saturating_mul(estimate.checkpoint_bytes as u64);
         if let Err(error) = ensure_space(&run.join("ckpt"), bytes) {
             faults.push(error);
         }
@@ -61,17 +60,17 @@ pub fn check<S: Stage>(config: &ConfigOf<S>, device: Device, run: &Path) -> Repo
 
 /// Reads and hashes every input file, and compares the data with that of the run's newest checkpoint. When the
 /// data cannot be opened, that is the only error.
-fn bad_inputs<S: Stage>(config: &ConfigOf<S>, run: &Path) -> Vec<Error> {
+fn bad_inputs(task: &Configured, run: &Path) -> Vec<Error> {
     let newest = checkpoint::list(&run.join("ckpt")).ok().and_then(|mut entries| entries.pop());
     let manifest = newest.as_ref().and_then(|entry| entry.manifest());
-    let errors = match S::open(config) {
+    let errors = match task.open() {
         Err(error) => vec![error],
-        Ok((stage, _)) => {
-            let other = manifest.filter(|manifest| manifest.data_hash != stage.data_hash());
+        Ok((task, _)) => {
+            let other = manifest.filter(|manifest| manifest.data_hash != task.data_hash());
             let other = other.map(|manifest| {
-                Error::data(format!("hash {}, was {}", stage.data_hash(), manifest.data_hash))
+                Error::data(format!("hash {}, was {}", task.data_hash(), manifest.data_hash))
             });
-            verify_all(&stage.input_files()).into_iter().chain(other).collect()
+            verify_all(&task.input_files()).into_iter().chain(other).collect()
         }
     };
     match manifest {
@@ -81,11 +80,11 @@ fn bad_inputs<S: Stage>(config: &ConfigOf<S>, run: &Path) -> Vec<Error> {
 }
 
 /// Checkpoints that may lie on the disk at once, the one being written included.
-fn checkpoints<D, M, L>(config: &Config<D, M, L>) -> u64 {
-    let rules = &config.checkpoint;
+fn checkpoints(task: &Configured) -> u64 {
+    let rules = &task.config.checkpoint;
     let for_ever = match rules.keep_every {
         0 => 0,
-        n => config.training.updates / n,
+        n => task.config.training.updates / n,
     };
     (rules.keep_last + rules.keep_best) as u64 + for_ever + 1
 }

@@ -5,7 +5,6 @@
 use super::job::Job;
 use super::learner::hash_of;
 use crate::checkpoint::{Condition, FileEntry};
-use crate::stages::Stage;
 use dist::Collective;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -19,8 +18,8 @@ pub(super) struct Comparison(Arc<OnceLock<String>>);
 type Told = Sender<Vec<Vec<u8>>>;
 
 /// Whether ranks are compared.
-pub(super) fn is_wanted<S: Stage>(job: &Job<S>) -> bool {
-    job.ranks.size() > 1 && job.config.training.hash_every > 0
+pub(super) fn is_wanted(job: &Job) -> bool {
+    job.ranks.size() > 1 && job.task.config.training.hash_every > 0
 }
 
 /// The hosts of all ranks.
@@ -41,7 +40,7 @@ pub(super) fn differ(hashes: &[Vec<u8>], hosts: &[String], update: u64) -> Optio
 impl Comparison {
     /// What a save after `update` must wait for, and what it wants to be told: the hashes of all ranks, that
     /// of the first left out. None where ranks are not compared.
-    pub fn condition<S: Stage>(&self, job: &Job<S>, update: u64) -> Option<(Told, Condition)> {
+    pub fn condition(&self, job: &Job, update: u64) -> Option<(Told, Condition)> {
         if !is_wanted(job) {
             return None;
         }

@@ -3,7 +3,7 @@
 
 use super::learner::Learner;
 use super::numerics::Numerics;
-use crate::stages::{Batch, Stage};
+use crate::task::{Batch, Task};
 use tensor::kernel::Graph;
 use tensor::{Device, Dtype, Tensor};
 use unix::Result;
@@ -20,21 +20,21 @@ struct Key {
     plan: Option<Vec<bool>>,
 }
 
-struct Recorded<B> {
+struct Recorded {
     graph: Graph,
-    batch: B,
-    loss: Tensor,
+    batch: Batch,
+    losses: Vec<Tensor>,
     gradients: Vec<Tensor>,
 }
 
 /// The recording, when there is one.
-pub struct Compiled<B> {
+pub struct Compiled {
     enabled: bool,
     key: Option<Key>,
-    recorded: Option<Recorded<B>>,
+    recorded: Option<Recorded>,
 }
 
-impl<B: Batch> Compiled<B> {
+impl Compiled {
     /// Recordings are made where asked for, on devices that gain by it.
     pub fn new(enabled: bool, device: Device) -> Self {
         Self { enabled: enabled && device != Device::Cpu, key: None, recorded: None }
@@ -52,19 +52,19 @@ impl<B: Batch> Compiled<B> {
     }
 
     /// [`Learner::gradients`]. The results are in memory that the next call overwrites, unless `keep`.
-    pub fn gradients<S: Stage<Batch = B>>(
+    pub fn gradients(
         &mut self,
-        stage: &S,
+        task: &dyn Task,
         learner: &Learner,
-        batch: B,
+        batch: Batch,
         numerics: &Numerics,
         keep: bool,
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
         if !self.enabled {
-            return learner.gradients(stage, &batch, numerics);
+            return learner.gradients(task, &batch, numerics);
         }
         let key = Key {
-            inputs: batch.tensors().iter().map(|t| (t.shape().to_vec(), t.dtype())).collect(),
+            inputs: batch.tensors().map(|t| (t.shape().to_vec(), t.dtype())).collect(),
             params: learner.params.tensors().map(Tensor::identity).collect(),
             loss_scale: learner.loss_scale().identity(),
             plan: numerics.recompute.plan().map(|plan| plan.keep),
@@ -72,25 +72,25 @@ impl<B: Batch> Compiled<B> {
         if self.key.as_ref() != Some(&key) {
             // Once as it is: kernels are loaded, constants copied, and blocks measured.
             (self.key, self.recorded) = (Some(key), None);
-            return learner.gradients(stage, &batch, numerics);
+            return learner.gradients(task, &batch, numerics);
         }
         let recorded = match &mut self.recorded {
             Some(recorded) => {
-                for (to, from) in recorded.batch.tensors().into_iter().zip(batch.tensors()) {
+                for (to, from) in recorded.batch.tensors().zip(batch.tensors()) {
                     to.overwrite(from);
                 }
                 recorded
             }
             none => {
-                let (graph, (loss, gradients)) = Graph::record(learner.params.device(), || {
-                    learner.gradients(stage, &batch, numerics)
+                let (graph, (losses, gradients)) = Graph::record(learner.params.device(), || {
+                    learner.gradients(task, &batch, numerics)
                 })?;
-                none.insert(Recorded { graph, batch, loss, gradients })
+                none.insert(Recorded { graph, batch, losses, gradients })
             }
         };
         recorded.graph.replay();
         let own = |t: &Tensor| if keep { t.copied() } else { t.clone() };
-        let gradients = recorded.gradients.iter().map(own).collect();
-        Ok((own(&recorded.loss), gradients))
+        let all = |tensors: &[Tensor]| tensors.iter().map(own).collect();
+        Ok((all(&recorded.losses), all(&recorded.gradients)))
     }
 }

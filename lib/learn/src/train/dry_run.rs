@@ -5,7 +5,7 @@ use super::numerics::Numerics;
 use super::validation::validate;
 use crate::optim::Schedule;
 use crate::recompute::Plan;
-use crate::stages::{Batch, ConfigOf, Stage};
+use crate::task::{self, Configured};
 use data::loader::Mixture;
 use dist::Solo;
 use serde::Serialize;
@@ -46,42 +46,35 @@ pub struct Estimate {
 }
 
 /// Runs a few updates and a validation and extrapolates.
-pub fn dry_run<S: Stage>(config: &ConfigOf<S>, device: Device) -> Result<Estimate> {
-    measure::<S>(config, device, MEASURED)
+pub fn dry_run(task: &Configured, device: Device) -> Result<Estimate> {
+    measure(task, device, MEASURED)
 }
 
 /// Measures `updates` updates after as many to warm up.
-pub(super) fn measure<S: Stage>(
-    config: &ConfigOf<S>,
-    device: Device,
-    updates: u64,
-) -> Result<Estimate> {
-    tensor::parallel::inside(|| measure_inside::<S>(config, device, updates))
+pub(super) fn measure(task: &Configured, device: Device, updates: u64) -> Result<Estimate> {
+    tensor::parallel::inside(|| measure_inside(task, device, updates))
 }
 
-fn measure_inside<S: Stage>(
-    config: &ConfigOf<S>,
-    device: Device,
-    updates: u64,
-) -> Result<Estimate> {
-    let (stage, params) = S::open(config)?;
+fn measure_inside(configured: &Configured, device: Device, updates: u64) -> Result<Estimate> {
+    let (task, params) = configured.open()?;
+    let config = &configured.config;
     let training = &config.training;
     let schedule = Schedule::new(&config.schedule, training.updates).map_err(Error::config)?;
     let params = params.to_device(device)?;
     let mut learner = Learner::new(params, &config.optimizer, schedule, training, &Solo)?;
-    let order = Mixture::new(config.seed, &stage.sources(), training.batch_size)?;
+    let order = Mixture::new(config.seed, &task.sources(), training.batch_size)?;
     device.reset_peak();
     let numerics = Numerics::new(training, device);
     let mut times = Vec::new();
     for update in 0..2 * updates {
         let mut passes = Vec::new();
         for pass in update * training.accumulation..(update + 1) * training.accumulation {
-            passes.push(stage.batch(pass, 0, &order.batch(pass))?.to_device(device)?);
+            passes.push(task.batch(pass, 0, &order.batch(pass))?.to_device(device)?);
         }
         let started = Instant::now();
         let (mut losses, mut sum) = (Vec::new(), None);
         for batch in &passes {
-            let (loss, gradients) = learner.gradients(&stage, batch, &numerics)?;
+            let (loss, gradients) = learner.gradients(&*task, batch, &numerics)?;
             losses.push(loss);
             match &mut sum {
                 None => sum = Some(gradients),
@@ -89,8 +82,7 @@ fn measure_inside<S: Stage>(
             }
         }
         let sum = sum.unwrap_or_default();
-        let divisor = training.accumulation as f64;
-        learner.update(update, &losses, &sum, divisor, &Solo)?.wait()?;
+        learner.update(update, &losses, &sum, &Solo)?.wait()?;
         tensor::kernel::finish(device)?;
         if update >= updates {
             times.push(started.elapsed().as_secs_f64());
@@ -100,7 +92,7 @@ fn measure_inside<S: Stage>(
     let seconds_per_update = times[times.len() / 2];
     let memory_bytes = device.usage().peak;
     let started = Instant::now();
-    validate(&stage, learner.judged(), training.validation_samples, &Solo)?;
+    validate(&*task, learner.judged(), training.validation_samples, &Solo)?;
     let seconds_per_validation = started.elapsed().as_secs_f64();
     let validations = training.updates.div_ceil(training.validate_every);
     let seconds =
@@ -109,11 +101,11 @@ fn measure_inside<S: Stage>(
     let files = learner.files(&Solo)?.unwrap_or_default();
     let tensors = files.into_iter().flat_map(|(_, tensors)| tensors);
     Ok(Estimate {
-        stage: S::NAME.into(),
+        stage: configured.spec.name.into(),
         parameters: learner.params.count(),
-        samples: stage.samples(),
+        samples: task::samples(&*task),
         updates: training.updates,
-        epochs: samples as f64 / stage.samples() as f64,
+        epochs: samples as f64 / task::samples(&*task) as f64,
         memory_bytes,
         plan: numerics.recompute.plan(),
         checkpoint_bytes: tensors.map(|(_, t)| t.bytes()).sum(),

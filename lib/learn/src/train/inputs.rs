@@ -9,7 +9,6 @@ use super::job::Job;
 use super::keeper::Keeper;
 use super::reporter::Reporter;
 use super::session::Session;
-use crate::stages::Stage;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use unix::{Error, Exit, Result};
@@ -31,9 +30,9 @@ enum Verdict {
     Unfinished,
 }
 
-impl<S: Stage> Session<S> {
+impl Session {
     /// Why the run must stop, where the background thread has found a changed file by now. Rank 0 only.
-    pub fn changed_input(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Option<(u8, String)> {
+    pub fn changed_input(&mut self, job: &Job, reporter: &mut Reporter) -> Option<(u8, String)> {
         let keeper = self.keeper.as_mut()?;
         match keeper.verifier.poll() {
             Ok(finished) => {
@@ -50,7 +49,7 @@ impl<S: Stage> Session<S> {
     /// has to stop first. `stopping`: whether it is about to stop anyway.
     pub fn verify_inputs(
         &mut self,
-        job: &Job<S>,
+        job: &Job,
         reporter: &mut Reporter,
         stopping: bool,
     ) -> Result<Option<End>> {
@@ -73,7 +72,7 @@ impl<S: Stage> Session<S> {
     }
 
     /// What rank 0 finds; other ranks have nothing to add.
-    fn verdict(&mut self, job: &Job<S>, reporter: &mut Reporter, stopping: bool) -> Verdict {
+    fn verdict(&mut self, job: &Job, reporter: &mut Reporter, stopping: bool) -> Verdict {
         let (signals, longest) = (self.signals, self.longest_update);
         let Some(keeper) = &mut self.keeper else { return Verdict::Verified };
         let Keeper { verifier, budget, longest_save, .. } = keeper;
@@ -132,7 +131,7 @@ fn goes_on_waiting(
 
 /// Exit status and text for a changed input: 78 where the run has a checkpoint, whose data these are not;
 /// else that of the error.
-fn refusal<S: Stage>(job: &Job<S>, resumed: bool, error: Error) -> (u8, String) {
+fn refusal(job: &Job, resumed: bool, error: Error) -> (u8, String) {
     let depends = resumed || super::has_checkpoint(&job.run).unwrap_or(false);
     let error = if depends { not_of_checkpoint(&job.run, error) } else { error };
     (error.exit as u8, error.to_string())

@@ -1,6 +1,6 @@
 //! What is to be trained, and what of its configuration makes it what it is.
 
-use crate::stages::{ConfigOf, Stage};
+use crate::task::Configured;
 use dist::Collective;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -19,11 +19,9 @@ pub enum Resume {
 }
 
 /// What is to be trained.
-pub struct Job<'a, S: Stage> {
-    /// The configuration.
-    pub config: ConfigOf<S>,
-    /// The configuration as it is written to the run, secrets left out.
-    pub resolved: Value,
+pub struct Job<'a> {
+    /// The task and its configuration.
+    pub task: Configured,
     /// The run directory.
     pub run: PathBuf,
     /// From where to go on.
@@ -38,6 +36,22 @@ pub struct Job<'a, S: Stage> {
     pub why_device: String,
     /// The ranks of the run.
     pub ranks: &'a dyn Collective,
+}
+
+impl<'a> Job<'a> {
+    /// A run of `task` in the directory `run`, resumed from its newest checkpoint if it has one.
+    pub fn new(task: Configured, run: PathBuf, device: Device, ranks: &'a dyn Collective) -> Self {
+        Self {
+            task,
+            run,
+            resume: Resume::Auto,
+            accept_changes: false,
+            retry: false,
+            device,
+            why_device: "asked for".into(),
+            ranks,
+        }
+    }
 }
 
 /// Keys that may change from start to start: they decide how the run is made, not what it becomes.

@@ -6,7 +6,6 @@ use super::reporter::Reporter;
 use super::save_failures::SaveFailures;
 use crate::checkpoint::{Done, KeepRules, Saved, Saver, State};
 use crate::config::OnSpike;
-use crate::stages::Stage;
 use data::inputs::{InputFile, Verifier};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -38,8 +37,8 @@ pub(super) struct Keeper {
 pub(super) type Files = Vec<(String, Vec<(String, Tensor)>)>;
 
 impl Keeper {
-    pub fn new<S: Stage>(
-        job: &Job<S>,
+    pub fn new(
+        job: &Job,
         run: &RunDir,
         lease: Lease,
         budget: Budget,
@@ -48,14 +47,15 @@ impl Keeper {
     ) -> Result<Self> {
         let disk: Arc<dyn Disk> = Arc::new(FencedDisk::new(lease.fence().clone()));
         let verifier = Verifier::start(inputs, Some((run.inputs(), Arc::clone(&disk))))?;
-        let rules = &job.config.checkpoint;
+        let rules = &job.task.config.checkpoint;
         let keep = KeepRules {
             last: rules.keep_last,
             best: rules.keep_best,
             every: rules.keep_every,
-            metric: S::METRIC.into(),
+            metric: job.task.spec.metric.into(),
+            direction: job.task.spec.direction,
         };
-        let anchor = match job.config.training.on_spike {
+        let anchor = match job.task.config.training.on_spike {
             OnSpike::Record => 0,
             OnSpike::Rewind => rules.every,
         };

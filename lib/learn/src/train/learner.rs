@@ -8,9 +8,12 @@ use crate::config::Training;
 use crate::optim::{Optimizer, OptimizerState, Schedule};
 use crate::params::{Params, moved};
 use crate::pass::Pass;
-use crate::stages::Stage;
+use crate::task::{Batch, Task};
 use dist::Collective;
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use tensor::kernel::{self, Late};
 use tensor::updates::decision::{Decided, Deciding, Decision, LossScale, Rule};
 use tensor::updates::ema;
 use tensor::{Device, Dtype, Tape, Tensor, Var};
@@ -20,6 +23,8 @@ use unix::{Error, Result};
 pub struct Forward {
     tape: Tape,
     loss: Var,
+    /// Sum of the weights of the batch, and the terms of the loss.
+    numbers: Vec<Tensor>,
     variables: Vec<Var>,
 }
 
@@ -38,16 +43,20 @@ pub struct Learner {
     owners: Option<Vec<usize>>,
     /// On the last update.
     decided: Decided,
+    /// Names of the terms of the loss, once a batch has gone through.
+    terms: OnceCell<Vec<&'static str>>,
 }
 
 /// Tensors with their names.
 type Named = Vec<(String, Tensor)>;
 
 /// What one update did.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Step {
-    /// Mean loss of its passes.
+    /// Mean loss of its micro-batches, weighted.
     pub loss: f64,
+    /// Mean of each term of the loss.
+    pub terms: BTreeMap<&'static str, f64>,
     /// Global norm of the gradient, before clipping.
     pub gradient_norm: f64,
     /// Whether the parameters were changed: not when loss or gradient is not finite.
@@ -67,6 +76,9 @@ pub struct Step {
 pub struct Pending {
     decision: Deciding,
     learning_rate: f64,
+    terms: Vec<&'static str>,
+    /// Weight and terms of each micro-batch, where the loss has terms.
+    numbers: Vec<Vec<Late>>,
 }
 
 impl Pending {
@@ -74,8 +86,23 @@ impl Pending {
     pub fn wait(self) -> Result<Step> {
         let Decision { loss, norm, applied, overflow, loss_scale, steps, .. } =
             self.decision.wait()?;
-        let learning_rate = self.learning_rate;
-        Ok(Step { loss, gradient_norm: norm, applied, overflow, loss_scale, steps, learning_rate })
+        let mut sums = vec![0.0; 1 + self.terms.len()];
+        for micro_batch in self.numbers {
+            for (sum, number) in sums.iter_mut().zip(micro_batch) {
+                *sum += number.wait()?.item();
+            }
+        }
+        let means = sums.iter().skip(1).map(|sum| sum / sums[0]);
+        Ok(Step {
+            loss,
+            terms: self.terms.into_iter().zip(means).collect(),
+            gradient_norm: norm,
+            applied,
+            overflow,
+            loss_scale,
+            steps,
+            learning_rate: self.learning_rate,
+        })
     }
 }
 
@@ -120,6 +147,7 @@ impl Learner {
             clip: training.clip.unwrap_or(f64::INFINITY),
             betas: optimizer.corrected(),
             decay: training.ema.unwrap_or(0.0),
+            warmup: training.ema_warmup,
             scaled: numerics::dtype(training, params.device()) == Dtype::F16,
         };
         Ok(Self {
@@ -131,6 +159,7 @@ impl Learner {
             optimizer: optimizer.clone(),
             schedule,
             rule,
+            terms: OnceCell::new(),
         })
     }
 
@@ -140,67 +169,69 @@ impl Learner {
         self.decided.loss_scale()
     }
 
-    /// Loss of one batch, and its gradients times the loss scale, where they were computed.
-    pub fn gradients<S: Stage>(
+    /// The numbers of the loss of one batch, f32 [1] each: sum of the loss, sum of the weights, every term; and the
+    /// gradients of the first times the loss scale. All are where they were computed.
+    pub fn gradients(
         &self,
-        stage: &S,
-        batch: &S::Batch,
+        task: &dyn Task,
+        batch: &Batch,
         numerics: &Numerics,
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
         let mut all = vec![None; self.params.entries().len()];
-        let forward = self.forward(stage, batch, numerics)?;
+        let forward = self.forward(task, batch, numerics)?;
         let loss = self.backward(forward, Vec::new(), |i, g| all[i] = Some(g))?;
         Ok((loss, all.into_iter().flatten().collect()))
     }
 
     /// The loss of one batch, ready to be differentiated.
-    pub fn forward<S: Stage>(
-        &self,
-        stage: &S,
-        batch: &S::Batch,
-        numerics: &Numerics,
-    ) -> Result<Forward> {
+    pub fn forward(&self, task: &dyn Task, batch: &Batch, numerics: &Numerics) -> Result<Forward> {
         let tape = Tape::new();
         let pass = Pass::training(&tape, &self.params)
             .computing_in(numerics.dtype)?
             .recomputing(Rc::clone(&numerics.recompute));
-        let loss = stage.loss(&pass, batch)?;
+        let loss = task.loss(&pass, batch)?;
         let variables = pass.variables().to_vec();
         drop(pass);
         numerics.recompute.end_pass();
-        Ok(Forward { tape, loss, variables })
+        let (names, terms): (Vec<_>, Vec<_>) = loss.terms.into_iter().unzip();
+        if *self.terms.get_or_init(|| names.clone()) != names {
+            return Err(Error::bug("a loss whose terms change from batch to batch"));
+        }
+        let numbers = std::iter::once(batch.weight().clone()).chain(terms).collect();
+        Ok(Forward { tape, loss: loss.sum, numbers, variables })
     }
 
-    /// The loss; and each gradient of it, as [`Learner::gradients`] has it, as soon as it is known, with the
+    /// The numbers of the loss; and each gradient of it, as [`Learner::gradients`] has it, as soon as it is known, with the
     /// place of its parameter. It is in the tensor of `rooms` at that place where it could be made there.
     pub fn backward(
         &self,
         forward: Forward,
         rooms: Vec<Tensor>,
         mut whole: impl FnMut(usize, Tensor),
-    ) -> Result<Tensor> {
-        let Forward { tape, loss, variables } = forward;
+    ) -> Result<Vec<Tensor>> {
+        let Forward { tape, loss, numbers, variables } = forward;
         let zeros = |v: &Var| Tensor::zeros_on(self.params.device(), v.shape(), Dtype::F32);
         tape.backward_each(&loss, self.loss_scale(), &variables, rooms, |i, gradient| {
             whole(i, gradient.unwrap_or_else(|| zeros(&variables[i])));
         })?;
-        Ok(loss.value().clone())
+        Ok(std::iter::once(loss.value().clone()).chain(numbers).collect())
     }
 
-    /// Gives one update (counted from 0) to where the parameters are, with the losses of its passes and a
-    /// sum of gradients that is to be divided by `divisor`, their number, and by the loss scale. On a
-    /// device nothing is waited for, unless ranks send each other their parts of the parameters.
+    /// Gives one update (counted from 0) to where the parameters are, with the numbers of the loss of each of its
+    /// micro-batches and a sum of gradients that is to be divided by the sum of their weights and by the loss
+    /// scale. On a device nothing is waited for, unless ranks send each other their parts of the parameters.
     pub fn update(
         &mut self,
         update: u64,
-        losses: &[Tensor],
+        losses: &[Vec<Tensor>],
         gradients: &[Tensor],
-        divisor: f64,
         ranks: &dyn Collective,
     ) -> Result<Pending> {
         let factor = self.schedule.factor(update);
         let learning_rate = self.optimizer.learning_rate * factor;
-        self.rule.decide_there(&mut self.decided, losses, gradients, divisor, learning_rate);
+        let [sums, weights] =
+            [0, 1].map(|i| losses.iter().map(|l| l[i].clone()).collect::<Vec<Tensor>>());
+        self.rule.decide_there(&mut self.decided, &sums, &weights, gradients, learning_rate);
         let decided = &self.decided;
         self.memory.step(&self.optimizer, factor, decided, &mut self.params, gradients);
         if let Some(owners) = &self.owners {
@@ -215,7 +246,11 @@ impl Learner {
         if let Some(average) = &mut self.average {
             ema::apply_all(decided, self.params.tensors().zip(average.tensors_mut()));
         }
-        Ok(Pending { decision: decided.later(), learning_rate })
+        let terms = self.terms.get().cloned().unwrap_or_default();
+        let later = |loss: &Vec<Tensor>| loss[1..].iter().map(kernel::later).collect();
+        let numbers =
+            if terms.is_empty() { Vec::new() } else { losses.iter().map(later).collect() };
+        Ok(Pending { decision: decided.later(), learning_rate, terms, numbers })
     }
 
     /// The parameters that are judged: the average where there is one.

@@ -47,7 +47,6 @@ pub use progress::Progress;
 pub use watch::{Spike, Watch};
 
 use crate::checkpoint;
-use crate::stages::Stage;
 use agreement::{Cause, Stop, Wish};
 use keeper::Keeper;
 use opening::Start;
@@ -79,15 +78,15 @@ enum End {
     Lost(Exit, String),
 }
 
-/// Runs a stage to its end or to where it must stop. Exit 0 when finished, 75 when stopped with a
+/// Trains a task to its end or to where it must stop. Exit 0 when finished, 75 when stopped with a
 /// checkpoint or on a machine that errs, 1 when it diverged or spiked too often. Errors, among others:
 /// 75 when another process has the run, 73 or 74 when too many saves failed.
-pub fn train<S: Stage>(job: &Job<S>) -> Result<Exit> {
+pub fn train(job: &Job) -> Result<Exit> {
     tensor::parallel::inside(|| start_to_end(job))
 }
 
-fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
-    let (mut session, mut reporter) = match opening::open::<S>(job)? {
+fn start_to_end(job: &Job) -> Result<Exit> {
+    let (mut session, mut reporter) = match opening::open(job)? {
         Start::Leave(exit) => return Ok(exit),
         Start::Go(both) => *both,
     };
@@ -118,12 +117,7 @@ fn start_to_end<S: Stage>(job: &Job<S>) -> Result<Exit> {
 
 /// How the run ends after all: no checkpoint is written when parameters differ between ranks or an input file
 /// changed, and a changed file may also be why a run diverged.
-fn trusted<S: Stage>(
-    job: &Job<S>,
-    session: &mut Session<S>,
-    reporter: &mut Reporter,
-    end: End,
-) -> Result<End> {
+fn trusted(job: &Job, session: &mut Session, reporter: &mut Reporter, end: End) -> Result<End> {
     let (saves, stopping) = match &end {
         End::Finished(_) => (true, false),
         End::Stopped(_) if !session.is_saved() => (true, true),
@@ -137,12 +131,7 @@ fn trusted<S: Stage>(
 }
 
 /// Saves and says how the run ended.
-fn conclude<S: Stage>(
-    job: &Job<S>,
-    session: &mut Session<S>,
-    reporter: &mut Reporter,
-    end: End,
-) -> Result<Exit> {
+fn conclude(job: &Job, session: &mut Session, reporter: &mut Reporter, end: End) -> Result<Exit> {
     match end {
         End::Finished(why) => {
             session.progress.finished = true;
@@ -229,7 +218,7 @@ pub fn lost_a_rank(run: &Path) -> Exit {
 }
 
 /// The end of a run whose last state is on no disk; the error is told by whoever gets it.
-fn lost<S: Stage>(session: &Session<S>, reporter: &mut Reporter, error: Error) -> Error {
+fn lost(session: &Session, reporter: &mut Reporter, error: Error) -> Error {
     if error.exit != Exit::Again {
         reporter.failed(&session.progress, &format!("checkpoint not saved: {error}"));
     }
@@ -238,11 +227,7 @@ fn lost<S: Stage>(session: &Session<S>, reporter: &mut Reporter, error: Error) -
 
 /// Waits for the save that runs, for an end that does not depend on it. Errors: 75 when the run is
 /// somebody else's.
-fn end_save<S: Stage>(
-    job: &Job<S>,
-    session: &mut Session<S>,
-    reporter: &mut Reporter,
-) -> Result<()> {
+fn end_save(job: &Job, session: &mut Session, reporter: &mut Reporter) -> Result<()> {
     match session.finish_save(job, reporter) {
         Err(error) if error.exit == Exit::Again => Err(error),
         Err(error) => {
@@ -253,8 +238,8 @@ fn end_save<S: Stage>(
     }
 }
 
-fn run<S: Stage>(job: &Job<S>, session: &mut Session<S>, reporter: &mut Reporter) -> Result<End> {
-    let training = &job.config.training;
+fn run(job: &Job, session: &mut Session, reporter: &mut Reporter) -> Result<End> {
+    let training = &job.task.config.training;
     let mut batches = loader(job, session)?;
     loop {
         session.look_at_save(reporter);
@@ -325,14 +310,14 @@ fn end_of(Stop { cause, why }: Stop) -> End {
 
 /// Validates where that is due after an update; whether a checkpoint is due as well, or how the run ends
 /// because of its input files. `update_started` is when the update was begun.
-fn judge<S: Stage>(
-    job: &Job<S>,
-    session: &mut Session<S>,
+fn judge(
+    job: &Job,
+    session: &mut Session,
     reporter: &mut Reporter,
     asked: bool,
     update_started: Instant,
 ) -> Result<Result<bool, End>> {
-    let (training, rules) = (&job.config.training, &job.config.checkpoint);
+    let (training, rules) = (&job.task.config.training, &job.task.config.checkpoint);
     let done = session.progress.update;
     let started = Instant::now();
     let is_due = done.is_multiple_of(training.validate_every) || done == training.updates;
@@ -347,15 +332,15 @@ fn judge<S: Stage>(
         return Ok(Err(end));
     }
     let best = match metrics {
-        Some(metrics) => session.record_validation(metrics, took, reporter)?,
+        Some(metrics) => session.record_validation(job, metrics, took, reporter)?,
         None => false,
     };
     Ok(Ok((saves || best) && done < training.updates))
 }
 
 /// Ends a run on a machine that errs.
-fn distrust<S: Stage>(
-    job: &Job<S>,
+fn distrust(
+    job: &Job,
     update: u64,
     rank: usize,
     mismatch: &Mismatch,

@@ -15,7 +15,7 @@ use super::session::Session;
 use super::{all_or_none, failed, machine, restart};
 use crate::checkpoint::{self, Loaded, State};
 use crate::optim::Schedule;
-use crate::stages::Stage;
+use crate::task::Task;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -29,11 +29,11 @@ use unix::signal::Signals;
 use unix::{Context, Error, Exit, Result};
 
 /// What a start found.
-pub(super) enum Start<S: Stage> {
+pub(super) enum Start {
     /// Nothing to do, or nothing that may be done; it was said why.
     Leave(Exit),
     /// There is work.
-    Go(Box<(Session<S>, Reporter)>),
+    Go(Box<(Session, Reporter)>),
 }
 
 /// What the first rank tells the others.
@@ -47,7 +47,7 @@ enum Opening {
 
 /// Begins a start. Errors: those of one rank alone, which end all; what the first rank refuses is said by
 /// it, and all leave.
-pub(super) fn open<S: Stage>(job: &Job<S>) -> Result<Start<S>> {
+pub(super) fn open(job: &Job) -> Result<Start> {
     let signals = Signals::install()?;
     let mut start = match job.ranks.rank() {
         0 => lead(job, signals)?,
@@ -64,7 +64,7 @@ pub(super) fn open<S: Stage>(job: &Job<S>) -> Result<Start<S>> {
 }
 
 /// The first rank's part.
-fn lead<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
+fn lead(job: &Job, signals: Signals) -> Result<Start> {
     let start = first(job, signals);
     if job.ranks.size() == 1 {
         return start;
@@ -93,7 +93,7 @@ fn lead<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
 }
 
 /// The part of the others.
-fn follow<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
+fn follow(job: &Job, signals: Signals) -> Result<Start> {
     // What is wrong here may be wrong on the first rank, too, which then says it for all.
     let opened = Opened::new(job);
     let told = job.ranks.broadcast(Vec::new())?;
@@ -104,19 +104,19 @@ fn follow<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
     let session =
         opened.and_then(|opened| resume(job, signals, opened, path.as_deref(), stands_at));
     Ok(match all_or_none(job.ranks, session)? {
-        Ok(session) => Start::Go(Box::new((session, Reporter::silent(&job.config.training)))),
+        Ok(session) => Start::Go(Box::new((session, Reporter::silent(&job.task.config.training)))),
         Err(error) => Start::Leave(error.exit),
     })
 }
 
 /// The session of another rank than 0, from the checkpoint at `path`.
-fn resume<S: Stage>(
-    job: &Job<S>,
+fn resume(
+    job: &Job,
     signals: Signals,
-    opened: Opened<S>,
+    opened: Opened,
     path: Option<&Path>,
     stands_at: Option<u64>,
-) -> Result<Session<S>> {
+) -> Result<Session> {
     let found = path.map(checkpoint::load).transpose().context(|| {
         format!(
             "on {}, and there on {}: is the run on a file system of all hosts?",
@@ -124,15 +124,16 @@ fn resume<S: Stage>(
             unix::host::name()
         )
     })?;
-    let progress = found.as_ref().map_or(Ok(Progress::default()), restart::progress_of::<S>)?;
+    let progress =
+        found.as_ref().map_or(Ok(Progress::default()), |f| restart::progress_of(job, f))?;
     let mut session = opened.session(job, signals, progress, found.as_ref(), None)?;
     session.stands_at = stands_at;
     Ok(session)
 }
 
 /// Everything that one rank by itself must look at and write before it begins.
-fn first<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
-    let limit = job.config.training.time_limit.as_deref().map(unix::time::parse_limit);
+fn first(job: &Job, signals: Signals) -> Result<Start> {
+    let limit = job.task.config.training.time_limit.as_deref().map(unix::time::parse_limit);
     let budget = Budget::from_environment(limit.transpose()?.flatten());
     let run = RunDir::create_or_open(&job.run)?;
     if let Some(progress) = restart::finished(job, &run)? {
@@ -141,18 +142,12 @@ fn first<S: Stage>(job: &Job<S>, signals: Signals) -> Result<Start<S>> {
     let lease = restart::lease(&run, signals)?;
     let fence = lease.fence().clone();
     begin(job, signals, &run, lease, budget)
-        .inspect_err(|error| failed::tell(&run, S::NAME, &fence, error))
+        .inspect_err(|error| failed::tell(&run, job.task.spec.name, &fence, error))
 }
 
 /// The same, as the one process at work on the run.
-fn begin<S: Stage>(
-    job: &Job<S>,
-    signals: Signals,
-    run: &RunDir,
-    lease: Lease,
-    budget: Budget,
-) -> Result<Start<S>> {
-    let training = &job.config.training;
+fn begin(job: &Job, signals: Signals, run: &RunDir, lease: Lease, budget: Budget) -> Result<Start> {
+    let training = &job.task.config.training;
     let Found { checkpoint: found, origin } = restart::find(job, run)?;
     if origin.is_none()
         && let Some(found) = &found
@@ -160,15 +155,15 @@ fn begin<S: Stage>(
     {
         return Ok(over(&progress));
     }
-    let opened = Opened::<S>::new(job).map_err(|error| match &found {
+    let opened = Opened::new(job).map_err(|error| match &found {
         Some(_) => not_of_checkpoint(&job.run, error),
         None => error,
     })?;
     let facts = machine::facts(job.device);
     let (mut progress, mut accepted) = (Progress::default(), Vec::new());
     if let Some(found) = &found {
-        progress = restart::progress_of::<S>(found)?;
-        accepted = restart::changes(job, found, Some(&opened.stage))?;
+        progress = restart::progress_of(job, found)?;
+        accepted = restart::changes(job, found, Some(&*opened.task))?;
         restart::say(found, &accepted, &facts);
         restart::say_of_ranks(job, found);
         if progress.update > training.updates {
@@ -188,28 +183,23 @@ fn begin<S: Stage>(
     }
     progress.origin = origin.or(progress.origin.take());
     record(job, run, &lease, found.as_ref(), &accepted, &facts)?;
-    write_config(run, &job.resolved)?;
-    let reporter = Reporter::start::<S>(
-        job,
-        run,
-        &lease,
-        &progress,
-        &accepted,
-        &budget,
-        opened.params.count(),
-    )?;
+    write_config(run, &job.task.resolved)?;
+    let reporter =
+        Reporter::start(job, run, &lease, &progress, &accepted, &budget, opened.params.count())?;
     let frame = State {
-        seed: job.config.seed,
+        seed: job.task.config.seed,
         world: job.ranks.size() as u64,
-        stage: S::NAME.into(),
-        config: job.resolved.clone(),
-        config_hash: crate::config::hash(&identity(&job.resolved)),
-        data_hash: opened.stage.data_hash(),
-        hashes: opened.stage.hashes(),
+        stage: job.task.spec.name.into(),
+        config: job.task.resolved.clone(),
+        monitor: job.task.spec.metric.into(),
+        direction: job.task.spec.direction,
+        config_hash: crate::config::hash(&identity(&job.task.resolved)),
+        data_hash: opened.task.data_hash(),
+        hashes: opened.task.hashes(),
         fence: Some(lease.fence().clone()),
         ..State::default()
     };
-    let keeper = Keeper::new::<S>(job, run, lease, budget, frame, opened.stage.input_files())?;
+    let keeper = Keeper::new(job, run, lease, budget, frame, opened.task.input_files())?;
     let is_ours =
         |found: &&Loaded| accepted.is_empty() && found.path().parent() == Some(&*run.checkpoints());
     let stands_at = found.as_ref().filter(is_ours).map(|_| progress.update);
@@ -218,21 +208,21 @@ fn begin<S: Stage>(
     Ok(Start::Go(Box::new((session, reporter))))
 }
 
-fn over<S: Stage>(progress: &Progress) -> Start<S> {
+fn over(progress: &Progress) -> Start {
     unix::note!("finished at update {}: nothing to do", progress.update);
     Start::Leave(Exit::Done)
 }
 
 /// The data and the model, before anything was trained.
-struct Opened<S: Stage> {
-    stage: S,
+struct Opened {
+    task: Box<dyn Task>,
     params: crate::params::Params,
     portions: Portions,
 }
 
-impl<S: Stage> Opened<S> {
-    fn new(job: &Job<S>) -> Result<Self> {
-        let (ranks, training) = (job.ranks, &job.config.training);
+impl Opened {
+    fn new(job: &Job) -> Result<Self> {
+        let (ranks, training) = (job.ranks, &job.task.config.training);
         let portions = Portions::new(training, ranks.rank(), ranks.size())?;
         if training.deterministic && !ranks.sums_in_tree(job.device) {
             return Err(Error::config(
@@ -240,29 +230,29 @@ impl<S: Stage> Opened<S> {
                  environment gradients are summed by MPI in the order that this key asks for",
             ));
         }
-        let (stage, params) = S::open(&job.config)?;
-        Ok(Self { stage, params: params.to_device(job.device)?, portions })
+        let (task, params) = job.task.open()?;
+        Ok(Self { task, params: params.to_device(job.device)?, portions })
     }
 
     fn session(
         self,
-        job: &Job<S>,
+        job: &Job,
         signals: Signals,
         progress: Progress,
         found: Option<&Loaded>,
         keeper: Option<Keeper>,
-    ) -> Result<Session<S>> {
-        let training = &job.config.training;
+    ) -> Result<Session> {
+        let training = &job.task.config.training;
         let schedule =
-            Schedule::new(&job.config.schedule, training.updates).map_err(Error::config)?;
-        let optimizer = &job.config.optimizer;
+            Schedule::new(&job.task.config.schedule, training.updates).map_err(Error::config)?;
+        let optimizer = &job.task.config.optimizer;
         let mut learner = Learner::new(self.params, optimizer, schedule, training, job.ranks)?;
         if let Some(found) = found {
             learner.assign(&progress, found).context(|| found.path().display().to_string())?;
         }
         let metrics = found.map_or(Value::Null, |found| found.manifest.metrics.clone());
         let mut session = Session {
-            stage: Arc::new(self.stage),
+            task: Arc::from(self.task),
             learner,
             portions: self.portions,
             exchange: None,
@@ -287,8 +277,8 @@ impl<S: Stage> Opened<S> {
 }
 
 /// Writes down that this start was made, from where, and by what.
-fn record<S: Stage>(
-    job: &Job<S>,
+fn record(
+    job: &Job,
     run: &RunDir,
     lease: &Lease,
     found: Option<&Loaded>,
@@ -297,7 +287,7 @@ fn record<S: Stage>(
 ) -> Result<()> {
     let hosts: Vec<String> = (0..job.ranks.size()).map(|rank| job.ranks.host(rank)).collect();
     let mut entry = serde_json::json!({
-        "stage": S::NAME,
+        "stage": job.task.spec.name,
         "ranks": job.ranks.size(),
         "hosts": hosts,
         "training_threads": tensor::parallel::threads(),
@@ -311,12 +301,12 @@ fn record<S: Stage>(
 }
 
 /// Errors (78): a rank has another configuration or other data, or found another state.
-fn same_everywhere<S: Stage>(job: &Job<S>, session: &Session<S>) -> Result<()> {
+fn same_everywhere(job: &Job, session: &Session) -> Result<()> {
     if job.ranks.size() == 1 {
         return Ok(());
     }
-    let config = crate::config::hash(&identity(&job.resolved));
-    let own = [config, session.stage.data_hash(), session.learner.hash()?];
+    let config = crate::config::hash(&identity(&job.task.resolved));
+    let own = [config, session.task.data_hash(), session.learner.hash()?];
     let all = job.ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
     let what = ["configuration", "data", "parameters"];
     for (rank, told) in all.iter().enumerate() {

@@ -6,7 +6,6 @@
 
 use super::job::{Job, Resume, identity};
 use crate::checkpoint::Manifest;
-use crate::stages::Stage;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, absolute};
 use unix::publish::hash_file;
@@ -46,10 +45,10 @@ impl Origin {
 
 /// Whether a start resumes from the checkpoint of `manifest` although `--resume` names another: it descends
 /// from the same `--resume`, with the same configuration. Always for `auto`.
-pub(super) fn continues<S: Stage>(job: &Job<S>, manifest: &Manifest) -> bool {
+pub(super) fn continues(job: &Job, manifest: &Manifest) -> bool {
     let Some(wanted) = Origin::of(&job.resume) else { return true };
     let recorded =
         manifest.progress.get("origin").and_then(|value| Origin::deserialize(value).ok());
     recorded.is_some_and(|recorded| wanted.is_same(&recorded))
-        && identity(&manifest.config) == identity(&job.resolved)
+        && identity(&manifest.config) == identity(&job.task.resolved)
 }

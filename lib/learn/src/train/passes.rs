@@ -6,7 +6,7 @@ use super::portions::Tree;
 use super::session::Session;
 use super::verify::{self, Mismatch};
 use crate::params::Params;
-use crate::stages::{Batch, Stage};
+use crate::task::Batch;
 use data::loader::{Ahead, Mixture, Prefetch};
 use dist::{Collective, Times};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
 
 /// Starts the threads that make batches, from the pass that comes next.
-pub fn loader<S: Stage>(job: &Job<S>, session: &Session<S>) -> Result<Prefetch<S::Batch>> {
-    let training = &job.config.training;
-    let order = Mixture::new(job.config.seed, &session.stage.sources(), training.batch_size)?;
-    let (stage, device, portions) = (Arc::clone(&session.stage), job.device, session.portions);
+pub fn loader(job: &Job, session: &Session) -> Result<Prefetch<Batch>> {
+    let training = &job.task.config.training;
+    let order = Mixture::new(job.task.config.seed, &session.task.sources(), training.batch_size)?;
+    let (task, device, portions) = (Arc::clone(&session.task), job.device, session.portions);
     let accumulation = training.accumulation;
     let first = session.progress.update * portions.mine * accumulation;
     // What rewinds have passed over moves the samples, not what goes by the update.
@@ -28,14 +28,14 @@ pub fn loader<S: Stage>(job: &Job<S>, session: &Session<S>) -> Result<Prefetch<S
         // A pass is numbered like an update without accumulation.
         let (pass, place) = portions.computation(count, accumulation);
         let samples = order.part(pass + passed_over, place, portions.samples);
-        stage.batch(pass, place, &samples)?.to_device(device)
+        task.batch(pass, place, &samples)?.to_device(device)
     })
 }
 
 /// What the passes of an update give.
 pub struct Sum {
-    /// Their losses, those of all ranks.
-    pub losses: Vec<Tensor>,
+    /// The numbers of their losses ([`Learner::gradients`]), those of all ranks.
+    pub losses: Vec<Vec<Tensor>>,
     /// Sum of their gradients.
     pub gradients: Vec<Tensor>,
     /// How long batches were waited for.
@@ -46,15 +46,15 @@ pub struct Sum {
 
 /// The passes of the update that comes next; computed twice when it is one to be verified, and then the
 /// rank whose computations differ is told.
-pub fn passes<S: Stage>(
-    job: &Job<S>,
-    session: &mut Session<S>,
-    batches: &mut Prefetch<S::Batch>,
+pub fn passes(
+    job: &Job,
+    session: &mut Session,
+    batches: &mut Prefetch<Batch>,
 ) -> Result<Result<Sum, (usize, Mismatch)>> {
-    let training = &job.config.training;
+    let training = &job.task.config.training;
     let (every, numerics) = (training.verify_every, &session.numerics);
     let verified = every > 0 && (session.next_update() + 1).is_multiple_of(every);
-    let (stage, learner) = (&*session.stage, &session.learner);
+    let (task, learner) = (&*session.task, &session.learner);
     let compiled = &mut session.compiled;
     let many = job.ranks.size() > 1;
     let count = session.portions.mine * training.accumulation;
@@ -68,7 +68,7 @@ pub fn passes<S: Stage>(
         if many && number == count && !verified && !compiled.is_enabled() {
             // While the backward pass still runs, what it has found is summed over the ranks, where it was made.
             let mut given = Ok(());
-            let forward = learner.forward(stage, &batch, numerics)?;
+            let forward = learner.forward(task, &batch, numerics)?;
             let rooms = session.exchange.as_mut().map(Exchange::rooms).transpose()?;
             let loss = learner.backward(forward, rooms.unwrap_or_default(), |i, gradient| {
                 let sum = tree.finish(i, gradient);
@@ -86,9 +86,9 @@ pub fn passes<S: Stage>(
         let computed = match verified {
             true => {
                 compiled.forget();
-                verify::twice(stage, learner, &batch, numerics)?
+                verify::twice(task, learner, &batch, numerics)?
             }
-            false => Ok(compiled.gradients(stage, learner, batch, numerics, count > 1)?),
+            false => Ok(compiled.gradients(task, learner, batch, numerics, count > 1)?),
         };
         let (loss, gradients) = match computed {
             Ok(computed) => computed,
@@ -113,9 +113,11 @@ pub fn passes<S: Stage>(
     whole.extend(tree.whole().into_iter().enumerate().rev());
     let all = session.portions.all * training.accumulation;
     let before = session.portions.first * training.accumulation;
-    let losses = among(losses, before as usize, all as usize);
+    let width = losses.first().map_or(1, Vec::len);
+    let numbers = losses.into_iter().flatten().collect();
+    let numbers = among(numbers, before as usize * width, all as usize * width);
     let params = &learner.params;
-    whole.extend((params.entries().len()..).zip(losses));
+    whole.extend((params.entries().len()..).zip(numbers));
     let exchange = match &mut session.exchange {
         Some(exchange) => exchange,
         none => none.insert(exchange(job, params, &whole)?),
@@ -124,7 +126,8 @@ pub fn passes<S: Stage>(
         exchange.give(i, tensor)?;
     }
     let mut gradients = exchange.take()?;
-    let losses = gradients.split_off(params.entries().len());
+    let numbers = gradients.split_off(params.entries().len());
+    let losses = numbers.chunks(width).map(<[Tensor]>::to_vec).collect();
     Ok(Ok(Sum { losses, gradients, stall, times: exchange.times() }))
 }
 
@@ -144,8 +147,8 @@ fn first_mismatch(
     Ok(None)
 }
 
-/// The losses of this rank, from number `before` on of `all`; in the place of others zeros, to which
-/// others add theirs.
+/// The numbers of the losses of this rank, from number `before` on of `all`; in the place of others zeros, to
+/// which others add theirs.
 fn among(own: Vec<Tensor>, before: usize, all: usize) -> Vec<Tensor> {
     let Some(first) = own.first() else { return own };
     let zeros = || Tensor::zeros_on(first.device(), first.shape(), Dtype::F32);
@@ -155,11 +158,7 @@ fn among(own: Vec<Tensor>, before: usize, all: usize) -> Vec<Tensor> {
 }
 
 /// What sums gradients and losses, which come in the order in which they came now.
-fn exchange<S: Stage>(
-    job: &Job<S>,
-    params: &Params,
-    whole: &[(usize, Tensor)],
-) -> Result<Exchange> {
+fn exchange(job: &Job, params: &Params, whole: &[(usize, Tensor)]) -> Result<Exchange> {
     let mut shapes: Vec<Vec<usize>> = params.tensors().map(|t| t.shape().to_vec()).collect();
     shapes.resize(whole.len(), vec![1]);
     let order: Vec<usize> = whole.iter().map(|(i, _)| *i).collect();

@@ -3,6 +3,7 @@
 
 use super::origin::Origin;
 use super::watch::Watch;
+use crate::task::Direction;
 use serde::{Deserialize, Serialize};
 use tensor::updates::decision::LossScale;
 use unix::status::{Best, Cost};
@@ -64,8 +65,9 @@ impl Progress {
     }
 
     /// Takes the value of a validation; whether it is the best so far.
-    pub fn judge(&mut self, metric: &str, value: f64) -> bool {
-        let better = value.is_finite() && self.best.as_ref().is_none_or(|best| value < best.value);
+    pub fn judge(&mut self, metric: &str, direction: Direction, value: f64) -> bool {
+        let beats = |best: &Best| direction.is_better(value, best.value);
+        let better = value.is_finite() && self.best.as_ref().is_none_or(beats);
         if better {
             self.best = Some(Best { metric: metric.into(), value, update: self.update });
             self.validations_since_best = 0;
@@ -82,13 +84,15 @@ mod tests {
 
     #[test]
     fn a_value_that_is_not_finite_is_never_the_best() {
-        let mut progress = Progress::default();
-        assert!(!progress.judge("x", f64::NAN));
-        assert!(progress.judge("x", 2.0));
-        assert!(!progress.judge("x", 2.0));
-        assert!(!progress.judge("x", f64::INFINITY));
-        assert_eq!(progress.validations_since_best, 2);
-        assert!(progress.judge("x", 1.0));
-        assert_eq!(progress.best.unwrap().value, 1.0);
+        for (direction, better) in [(Direction::Minimize, 1.0), (Direction::Maximize, 3.0)] {
+            let mut progress = Progress::default();
+            let mut judge = |value| progress.judge("x", direction, value);
+            let judged =
+                [f64::NAN, 2.0, 2.0, f64::INFINITY, -f64::INFINITY, better].map(&mut judge);
+            assert_eq!(judged, [false, true, false, false, false, true]);
+            assert!(!judge(4.0 - better));
+            assert_eq!(progress.validations_since_best, 1);
+            assert_eq!(progress.best.unwrap().value, better);
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::verify::Mismatch;
 use super::watch::Spike;
 use crate::checkpoint::{Done, Saved};
 use crate::config::Training;
-use crate::stages::{Metrics, Stage};
+use crate::score::Metrics;
 use data::inputs::Summary;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -50,8 +50,8 @@ fn with(key: &str, value: u64, of: &impl serde::Serialize) -> Value {
 }
 
 impl Reporter {
-    pub fn start<S: Stage>(
-        job: &Job<S>,
+    pub fn start(
+        job: &Job,
         run: &RunDir,
         lease: &Lease,
         progress: &Progress,
@@ -59,7 +59,7 @@ impl Reporter {
         budget: &Budget,
         parameters: usize,
     ) -> Result<Self> {
-        let training = &job.config.training;
+        let training = &job.task.config.training;
         let (attempt, fence) = (lease.attempt(), lease.fence());
         let mut log = Log::open(&run.log(), attempt)?.fenced(fence.clone());
         log.write(
@@ -67,7 +67,7 @@ impl Reporter {
             &json!({
                 "update": progress.update,
                 "passed_over": progress.passed_over,
-                "stage": S::NAME,
+                "stage": job.task.spec.name,
                 "updates": training.updates,
                 "parameters": parameters,
                 "device": job.device.to_string(),
@@ -82,7 +82,7 @@ impl Reporter {
         let threads = tensor::parallel::threads();
         unix::note!(
             "{}: {} parameters, update {} of {}, {} ({}), {threads} thread{}, time: {budget}",
-            S::NAME,
+            job.task.spec.name,
             parameters,
             progress.update,
             training.updates,
@@ -95,7 +95,7 @@ impl Reporter {
         bar.resume_at(progress.update);
         let mut status = StatusWriter::new(run.status()).fenced(fence.clone());
         let now = Status {
-            stage: S::NAME.into(),
+            stage: job.task.spec.name.into(),
             state: State::Running,
             update: progress.update,
             updates: Some(training.updates),
@@ -198,6 +198,9 @@ impl Reporter {
                     "skipped": progress.skipped,
             });
             if let Some(fields) = fields.as_object_mut() {
+                if !step.terms.is_empty() {
+                    fields.insert("loss_terms".into(), json!(step.terms));
+                }
                 spent.tell(self.ranks, fields);
             }
             self.record("update", &fields);

@@ -19,7 +19,7 @@ use super::origin::{Origin, continues};
 use super::progress::Progress;
 use super::{attempts, machine};
 use crate::checkpoint::{self, Entry, Loaded};
-use crate::stages::{Constants, Stage};
+use crate::task::{Buffers, Task};
 use serde_json::{Value, json};
 use unix::lease::Lease;
 use unix::log::Log;
@@ -34,7 +34,7 @@ pub(super) fn lease(run: &RunDir, signals: Signals) -> Result<Lease> {
 }
 
 /// The end of a run that is finished, whoever looks; needs no lease.
-pub(super) fn finished<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Option<Progress>> {
+pub(super) fn finished(job: &Job, run: &RunDir) -> Result<Option<Progress>> {
     let entries = checkpoint::list(&run.checkpoints())?;
     let Some(newest) = entries.last() else { return Ok(None) };
     let manifest = newest.manifest().filter(|manifest| continues(job, manifest));
@@ -48,8 +48,8 @@ pub(super) fn finished<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Option<Pr
 }
 
 /// Where the run ended, if this is its end and no change was accepted that makes it go on.
-pub(super) fn ended<S: Stage>(job: &Job<S>, found: &Loaded) -> Result<Option<Progress>> {
-    let progress = progress_of::<S>(found)?;
+pub(super) fn ended(job: &Job, found: &Loaded) -> Result<Option<Progress>> {
+    let progress = progress_of(job, found)?;
     Ok((progress.finished && changes(job, found, None)?.is_empty()).then_some(progress))
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Found {
 }
 
 /// Finds the checkpoint to resume from.
-pub(super) fn find<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Found> {
+pub(super) fn find(job: &Job, run: &RunDir) -> Result<Found> {
     let Some(origin) = Origin::of(&job.resume) else {
         let checkpoint = checkpoint::load_newest(&run.checkpoints())?;
         checkpoint.is_none().then(|| refuse_emptied(run)).transpose()?;
@@ -94,7 +94,7 @@ pub(super) fn find<S: Stage>(job: &Job<S>, run: &RunDir) -> Result<Found> {
 }
 
 /// The newest good checkpoint of the run, if it descends from the `--resume` of this start.
-fn descendant<S: Stage>(job: &Job<S>, entries: &[Entry]) -> Option<Loaded> {
+fn descendant(job: &Job, entries: &[Entry]) -> Option<Loaded> {
     for entry in entries.iter().rev().filter(|entry| entry.is_good()) {
         entry.manifest().filter(|manifest| continues(job, manifest))?;
         match checkpoint::load(&entry.path) {
@@ -128,11 +128,14 @@ fn refuse_emptied(run: &RunDir) -> Result<()> {
 }
 
 /// Where training stood, after everything that the checkpoint says twice was compared.
-pub(super) fn progress_of<S: Stage>(found: &Loaded) -> Result<Progress> {
+pub(super) fn progress_of(job: &Job, found: &Loaded) -> Result<Progress> {
     let (path, manifest) = (found.path().display(), &found.manifest);
-    if manifest.stage != S::NAME {
+    if manifest.stage != job.task.spec.name {
         let stage = &manifest.stage;
-        return Err(Error::config(format!("{path} is of stage {stage}, not {}", S::NAME)));
+        return Err(Error::config(format!(
+            "{path} is of stage {stage}, not {}",
+            job.task.spec.name
+        )));
     }
     let progress: Progress = serde_json::from_value(manifest.progress.clone())
         .map_err(|cause| Error::data(format!("{path}: progress: {cause}")))?;
@@ -152,27 +155,23 @@ pub(super) fn progress_of<S: Stage>(found: &Loaded) -> Result<Progress> {
 
 /// In what the configuration, and where the stage is opened its data, differ from those of the
 /// checkpoint. Errors: 78 when they do and that was not accepted; 65 when it lacks constants.
-pub(super) fn changes<S: Stage>(
-    job: &Job<S>,
-    found: &Loaded,
-    stage: Option<&S>,
-) -> Result<Vec<String>> {
-    let (was, is) = (identity(&found.manifest.config), identity(&job.resolved));
+pub(super) fn changes(job: &Job, found: &Loaded, task: Option<&dyn Task>) -> Result<Vec<String>> {
+    let (was, is) = (identity(&found.manifest.config), identity(&job.task.resolved));
     let mut changes = Vec::new();
     difference("", &was, &is, &mut changes);
-    if let Some(stage) = stage {
-        let (was, is) = (&found.manifest.data_hash, stage.data_hash());
+    if let Some(task) = task {
+        let (was, is) = (&found.manifest.data_hash, task.data_hash());
         if *was != is {
             changes.push(format!("data: hash was {was}, now {is}"));
         }
-        for (name, is) in stage.hashes() {
+        for (name, is) in task.hashes() {
             let was = found.manifest.hashes.get(&name).map_or("missing", String::as_str);
             if was != is {
                 changes.push(format!("data: {name} was {was}, now {is}"));
             }
         }
-        let saved = found.tensors("constants").unwrap_or_default();
-        changes.extend(other_constants(&saved, &stage.constants(), found)?);
+        let saved = found.tensors("buffers").unwrap_or_default();
+        changes.extend(other_constants(&saved, &task.buffers(), found)?);
     }
     if changes.is_empty() || job.accept_changes {
         return Ok(changes);
@@ -185,8 +184,8 @@ pub(super) fn changes<S: Stage>(
     Err(Error::list(Exit::Config, first, &changes))
 }
 
-/// Constants whose values differ. Errors: 65 when the checkpoint lacks one.
-fn other_constants(saved: &Constants, ours: &Constants, found: &Loaded) -> Result<Vec<String>> {
+/// Buffers whose values differ. Errors: 65 when the checkpoint lacks one.
+fn other_constants(saved: &Buffers, ours: &Buffers, found: &Loaded) -> Result<Vec<String>> {
     let mut differ = Vec::new();
     for (name, is) in ours {
         let Some((_, was)) = saved.iter().find(|(n, _)| n == name) else {
@@ -226,9 +225,9 @@ pub(super) fn say(found: &Loaded, accepted: &[String], facts: &Value) {
 }
 
 /// Says that bits may differ when another number of ranks goes on, unless that makes no difference.
-pub(super) fn say_of_ranks<S: Stage>(job: &Job<S>, found: &Loaded) {
+pub(super) fn say_of_ranks(job: &Job, found: &Loaded) {
     let (was, is) = (found.manifest.world, job.ranks.size() as u64);
-    if was != is && !job.config.training.deterministic {
+    if was != is && !job.task.config.training.deterministic {
         unix::warn!(
             "bits may differ from those of an uninterrupted run: {was} ranks, now {is} \
              (training.deterministic would make them the same)"
@@ -238,8 +237,8 @@ pub(super) fn say_of_ranks<S: Stage>(job: &Job<S>, found: &Loaded) {
 
 /// Refuses a run that would only fail again: one that diverged, and one that made no progress in several
 /// attempts. `--retry` or an accepted change lets it try again. Errors: 1.
-pub(super) fn refuse_in_vain<S: Stage>(
-    job: &Job<S>,
+pub(super) fn refuse_in_vain(
+    job: &Job,
     run: &RunDir,
     lease: &Lease,
     progress: &Progress,
@@ -258,7 +257,7 @@ pub(super) fn refuse_in_vain<S: Stage>(
     {
         return Err(in_vain(job, held.reason.as_deref().unwrap_or("it failed before")));
     }
-    let limit = job.config.training.attempts_without_progress;
+    let limit = job.task.config.training.attempts_without_progress;
     let count = attempts::without_progress(&run.log(), (progress.passed_over, progress.update))?;
     if count < limit {
         return Ok(());
@@ -270,11 +269,11 @@ pub(super) fn refuse_in_vain<S: Stage>(
         progress.update,
         last.unwrap_or_default()
     );
-    hold::<S>(run, lease, progress, job.config.training.updates, &reason)?;
+    hold(job, run, lease, progress, &reason)?;
     Err(in_vain(job, &reason))
 }
 
-fn in_vain<S: Stage>(job: &Job<S>, reason: &str) -> Error {
+fn in_vain(job: &Job, reason: &str) -> Error {
     let text = format!(
         "{}: {reason}; nothing was done. Look into its log, mend the cause, then start it with --retry, \
          or with a changed configuration and --accept-config-change",
@@ -284,13 +283,7 @@ fn in_vain<S: Stage>(job: &Job<S>, reason: &str) -> Error {
 }
 
 /// Writes down that the run failed, before anything of it is made.
-fn hold<S: Stage>(
-    run: &RunDir,
-    lease: &Lease,
-    progress: &Progress,
-    updates: u64,
-    reason: &str,
-) -> Result<()> {
+fn hold(job: &Job, run: &RunDir, lease: &Lease, progress: &Progress, reason: &str) -> Result<()> {
     let (attempt, fence) = (lease.attempt(), lease.fence().clone());
     let mut log = Log::open(&run.log(), attempt)?.fenced(fence.clone());
     log.write(
@@ -298,10 +291,10 @@ fn hold<S: Stage>(
         &json!({"update": progress.update, "state": State::Failed, "reason": reason}),
     )?;
     StatusWriter::new(run.status()).fenced(fence).write(&Status {
-        stage: S::NAME.into(),
+        stage: job.task.spec.name.into(),
         state: State::Failed,
         update: progress.update,
-        updates: Some(updates),
+        updates: Some(job.task.config.training.updates),
         best: progress.best.clone(),
         cost: progress.cost(),
         attempt,

@@ -20,22 +20,21 @@ use super::session::Session;
 use super::watch::Spike;
 use crate::checkpoint::{self, Loaded};
 use crate::optim::Schedule;
-use crate::stages::Stage;
 use serde_json::Value;
 use std::path::PathBuf;
 use unix::{Context, Error, Result};
 
-impl<S: Stage> Session<S> {
+impl Session {
     /// Goes back before the spike at update number `spike_at` (from 1); or says why that is not
     /// possible any more.
     pub fn rewind(
         &mut self,
-        job: &Job<S>,
+        job: &Job,
         reporter: &mut Reporter,
         spike_at: u64,
         spike: &Spike,
     ) -> Result<Option<String>> {
-        let rule = &job.config.training.spike;
+        let rule = &job.task.config.training.spike;
         let told = format!(
             "{} of {:.4e} at update {spike_at} lies above {:.4e}",
             spike.of, spike.value, spike.limit
@@ -51,19 +50,19 @@ impl<S: Stage> Session<S> {
             Ok(found) => found,
             Err(why) => return Ok(Some(format!("{told}, and {why}"))),
         };
-        let schedule = Schedule::new(&job.config.schedule, job.config.training.updates);
+        let schedule = Schedule::new(&job.task.config.schedule, job.task.config.training.updates);
         let schedule = schedule.map_err(Error::config)?;
-        let (_, params) = S::open(&job.config)?;
-        let (params, training) = (params.to_device(job.device)?, &job.config.training);
+        let (_, params) = job.task.open()?;
+        let (params, training) = (params.to_device(job.device)?, &job.task.config.training);
         let mut learner =
-            Learner::new(params, &job.config.optimizer, schedule, training, job.ranks)?;
+            Learner::new(params, &job.task.config.optimizer, schedule, training, job.ranks)?;
         let (mut progress, mut metrics) = (Progress::default(), Value::Null);
         if let Some(found) = &found {
-            progress = progress_of::<S>(found)?;
+            progress = progress_of(job, found)?;
             metrics = found.manifest.metrics.clone();
             learner.assign(&progress, found).context(|| found.path().display().to_string())?;
         }
-        let samples = job.config.training.samples_per_update();
+        let samples = job.task.config.training.samples_per_update();
         progress.rewinds = self.progress.rewinds + 1;
         progress.passed_over =
             self.progress.passed_over + (spike_at - progress.update + rule.skip) * samples;
@@ -86,7 +85,7 @@ impl<S: Stage> Session<S> {
     /// beginning. Or why there is no way back.
     fn place_before(
         &mut self,
-        job: &Job<S>,
+        job: &Job,
         reporter: &mut Reporter,
         spike_at: u64,
     ) -> Result<Result<Option<Loaded>, &'static str>> {
@@ -100,7 +99,7 @@ impl<S: Stage> Session<S> {
         let told = job.ranks.broadcast(serde_json::to_vec(&path).map_err(Error::bug)?)?;
         let path: Option<PathBuf> = serde_json::from_slice(&told).map_err(Error::bug)?;
         match (own, path) {
-            (None, None) if spike_at > job.config.checkpoint.every => {
+            (None, None) if spike_at > job.task.config.checkpoint.every => {
                 Ok(Err("there is no good checkpoint before it"))
             }
             (None, Some(path)) => Ok(Ok(Some(checkpoint::load(&path)?))),

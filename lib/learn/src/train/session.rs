@@ -14,7 +14,8 @@ use super::reporter::Reporter;
 use super::under_way::UnderWay;
 use super::validation::validate;
 use crate::checkpoint::{Condition, Saved};
-use crate::stages::{Metrics, Stage};
+use crate::score::Metrics;
+use crate::task::Task;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -27,8 +28,8 @@ use unix::{Error, Exit, Result};
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A run at work.
-pub(super) struct Session<S: Stage> {
-    pub stage: Arc<S>,
+pub(super) struct Session {
+    pub task: Arc<dyn Task>,
     pub learner: Learner,
     pub progress: Progress,
     pub portions: Portions,
@@ -48,7 +49,7 @@ pub(super) struct Session<S: Stage> {
     pub under_way: VecDeque<UnderWay>,
     /// When the last one was settled.
     pub settled: Instant,
-    pub compiled: Compiled<S::Batch>,
+    pub compiled: Compiled,
     pub longest_update: Duration,
     /// Where the run stood when this start began.
     pub before: Progress,
@@ -56,7 +57,7 @@ pub(super) struct Session<S: Stage> {
     pub comparison: Comparison,
 }
 
-impl<S: Stage> Session<S> {
+impl Session {
     /// Whether the first rank still is the one writer of the run. Errors: 75 when it is not.
     pub fn still_ours(&self) -> Result<()> {
         self.keeper.as_ref().map_or(Ok(()), Keeper::still_ours)
@@ -72,7 +73,7 @@ impl<S: Stage> Session<S> {
     }
 
     /// What is to be done after this update, as all ranks see it.
-    pub fn agree(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<Wish> {
+    pub fn agree(&mut self, job: &Job, reporter: &mut Reporter) -> Result<Wish> {
         let stop = |cause| move |why| Stop { cause, why };
         let lost = self.still_ours().err().map(|error| self.lost_run(error));
         let keeper = self.keeper.as_ref();
@@ -91,8 +92,8 @@ impl<S: Stage> Session<S> {
         agree(job.ranks, Wish { stop, save: self.signals.take_checkpoint_request() })
     }
 
-    fn over_budget(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Option<String> {
-        let cost = &job.config.cost;
+    fn over_budget(&mut self, job: &Job, reporter: &mut Reporter) -> Option<String> {
+        let cost = &job.task.config.cost;
         let budget = cost.budget.filter(|_| self.keeper.is_some())?;
         let spent = self.progress.seconds / 3600.0 * cost.rate_per_hour;
         if spent >= 0.9 * budget && !self.warned_of_cost {
@@ -110,20 +111,22 @@ impl<S: Stage> Session<S> {
     }
 
     /// Metrics of the validation split.
-    pub fn measure(&self, job: &Job<S>) -> Result<Metrics> {
-        let samples = job.config.training.validation_samples;
-        validate(&*self.stage, self.learner.judged(), samples, job.ranks)
+    pub fn measure(&self, job: &Job) -> Result<Metrics> {
+        let samples = job.task.config.training.validation_samples;
+        validate(&*self.task, self.learner.judged(), samples, job.ranks)
     }
 
     /// Records the metrics of a validation; whether they are the best so far.
     pub fn record_validation(
         &mut self,
+        job: &Job,
         metrics: Metrics,
         took: Duration,
         reporter: &mut Reporter,
     ) -> Result<bool> {
-        let value = metrics.get(S::METRIC).copied().unwrap_or(f64::NAN);
-        let best = self.progress.judge(S::METRIC, value);
+        let spec = job.task.spec;
+        let value = metrics.get(spec.metric).copied().unwrap_or(f64::NAN);
+        let best = self.progress.judge(spec.metric, spec.direction, value);
         let results = serde_json::to_value(&metrics).map_err(Error::bug)?;
         self.validated = (self.progress.update, results);
         reporter.validation(&self.progress, &metrics, best, took)?;
@@ -131,8 +134,8 @@ impl<S: Stage> Session<S> {
     }
 
     /// At updates where it is due, tells a hash of the parameters; or which rank has others.
-    pub fn tell_hash(&self, job: &Job<S>, reporter: &mut Reporter) -> Result<Option<String>> {
-        let (every, done) = (job.config.training.hash_every, self.progress.update);
+    pub fn tell_hash(&self, job: &Job, reporter: &mut Reporter) -> Result<Option<String>> {
+        let (every, done) = (job.task.config.training.hash_every, self.progress.update);
         if every == 0 || !done.is_multiple_of(every) {
             return Ok(None);
         }
@@ -142,7 +145,7 @@ impl<S: Stage> Session<S> {
 
     /// Which rank has other parameters than the first, where they are compared: also before every save, so
     /// that no checkpoint holds what such a rank has added to the gradients.
-    pub fn ranks_differ(&self, job: &Job<S>) -> Result<Option<String>> {
+    pub fn ranks_differ(&self, job: &Job) -> Result<Option<String>> {
         if !comparison::is_wanted(job) {
             return Ok(None);
         }
@@ -151,18 +154,18 @@ impl<S: Stage> Session<S> {
     }
 
     /// All tensors of a checkpoint, on the first rank; what the others have of them they send it.
-    fn files(&self, job: &Job<S>) -> Result<Option<Files>> {
+    fn files(&self, job: &Job) -> Result<Option<Files>> {
         let files = self.learner.files(job.ranks)?;
         Ok(files.map(|mut files| {
-            files.push(("constants".into(), self.stage.constants()));
+            files.push(("buffers".into(), self.task.buffers()));
             files
         }))
     }
 
     /// Takes the memory for checkpoints ahead.
-    pub fn reserve(&mut self, job: &Job<S>) -> Result<()> {
+    pub fn reserve(&mut self, job: &Job) -> Result<()> {
         // Shards of the optimizer come from all ranks, and not before all of them are here.
-        if job.config.optimizer.shard && job.ranks.size() > 1 {
+        if job.task.config.optimizer.shard && job.ranks.size() > 1 {
             return Ok(());
         }
         let files = self.files(job)?;
@@ -176,7 +179,7 @@ impl<S: Stage> Session<S> {
     /// Begins a checkpoint of what is, on the first rank. Errors: when it could not even be begun.
     fn save(
         &mut self,
-        job: &Job<S>,
+        job: &Job,
         files: Option<Files>,
         condition: Option<Condition>,
         reporter: &mut Reporter,
@@ -191,7 +194,7 @@ impl<S: Stage> Session<S> {
 
     /// A checkpoint in the midst of training: one that fails costs a warning, not the run. It gets its name
     /// when all ranks turn out to have the same parameters. Errors: those of the device and the ranks.
-    pub fn try_save(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<()> {
+    pub fn try_save(&mut self, job: &Job, reporter: &mut Reporter) -> Result<()> {
         let started = Instant::now();
         let files = self.files(job)?;
         let (tell, condition) = self.comparison.condition(job, self.progress.update).unzip();
@@ -222,7 +225,7 @@ impl<S: Stage> Session<S> {
     }
 
     /// Waits for the save that runs. Errors: when it failed; that is for the caller to tell.
-    pub fn finish_save(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<()> {
+    pub fn finish_save(&mut self, job: &Job, reporter: &mut Reporter) -> Result<()> {
         let Some(keeper) = &mut self.keeper else { return Ok(()) };
         let _busy = job.ranks.busy(PATIENCE);
         keeper.finish(reporter)
@@ -234,7 +237,7 @@ impl<S: Stage> Session<S> {
     }
 
     /// Saves what is and waits until that is on the disk; nothing is done where it is there already.
-    pub fn save_and_wait(&mut self, job: &Job<S>, reporter: &mut Reporter) -> Result<()> {
+    pub fn save_and_wait(&mut self, job: &Job, reporter: &mut Reporter) -> Result<()> {
         if !self.is_saved() || self.progress.finished {
             let started = Instant::now();
             let files = self.files(job)?;

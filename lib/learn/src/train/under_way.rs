@@ -10,7 +10,7 @@ use super::session::Session;
 use super::spent::Spent;
 use super::verify::Mismatch;
 use crate::config::{OnSpike, Training};
-use crate::stages::Stage;
+use crate::task::Batch;
 use data::loader::Prefetch;
 use dist::Times;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub(super) enum Course {
     Failed(String),
 }
 
-impl<S: Stage> Session<S> {
+impl Session {
     /// The update that is given next, counted from 0.
     pub fn next_update(&self) -> u64 {
         self.progress.update + self.under_way.len() as u64
@@ -44,41 +44,35 @@ impl<S: Stage> Session<S> {
     /// Gives the next update to the device; or says which rank computed what twice and differs.
     pub fn give(
         &mut self,
-        job: &Job<S>,
-        batches: &mut Prefetch<S::Batch>,
+        job: &Job,
+        batches: &mut Prefetch<Batch>,
     ) -> Result<Option<(usize, Mismatch)>> {
         let started = Instant::now();
         let Sum { losses, gradients, stall, times } = match passes(job, self, batches)? {
             Ok(sum) => sum,
             Err(mismatch) => return Ok(Some(mismatch)),
         };
-        let divisor = losses.len() as f64;
         let update = self.next_update();
-        let pending = self.learner.update(update, &losses, &gradients, divisor, job.ranks)?;
+        let pending = self.learner.update(update, &losses, &gradients, job.ranks)?;
         self.under_way.push_back(UnderWay { pending, started, stall, times });
         Ok(None)
     }
 
     /// Whether what comes after the updates given so far depends on the outcome of the last one.
-    pub fn must_know(&self, job: &Job<S>) -> bool {
-        let (training, done) = (&job.config.training, self.next_update());
+    pub fn must_know(&self, job: &Job) -> bool {
+        let (training, done) = (&job.task.config.training, self.next_update());
         let due = |every: u64| every > 0 && done.is_multiple_of(every);
         let what_comes = done == training.updates
             || due(training.validate_every)
             || due(training.hash_every)
-            || due(job.config.checkpoint.every);
+            || due(job.task.config.checkpoint.every);
         // The host itself is done when it has given an update.
         what_comes || job.device == Device::Cpu
     }
 
     /// Takes note of the updates under way, the oldest first, but for the newest `leave`.
-    pub fn settle(
-        &mut self,
-        job: &Job<S>,
-        reporter: &mut Reporter,
-        leave: usize,
-    ) -> Result<Course> {
-        let training = &job.config.training;
+    pub fn settle(&mut self, job: &Job, reporter: &mut Reporter, leave: usize) -> Result<Course> {
+        let training = &job.task.config.training;
         while self.under_way.len() > leave {
             let Some(UnderWay { pending, started, stall, times }) = self.under_way.pop_front()
             else {

@@ -4,13 +4,13 @@
 use super::learner::Learner;
 use super::numerics::Numerics;
 use crate::params::Params;
-use crate::stages::Stage;
+use crate::task::{Batch, Task};
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
 use unix::{Error, Result};
 
-/// Loss and gradients of a batch.
-type Computed = (Tensor, Vec<Tensor>);
+/// Numbers of the loss and gradients of a batch.
+type Computed = (Vec<Tensor>, Vec<Tensor>);
 
 /// Two computations of the same that differ.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,14 +26,14 @@ pub struct Mismatch {
 }
 
 /// Loss and gradients, computed twice; or how the two differ.
-pub fn twice<S: Stage>(
-    stage: &S,
+pub fn twice(
+    task: &dyn Task,
     learner: &Learner,
-    batch: &S::Batch,
+    batch: &Batch,
     numerics: &Numerics,
 ) -> Result<Result<Computed, Mismatch>> {
     let params = &learner.params;
-    let compute = || learner.gradients(stage, batch, numerics);
+    let compute = || learner.gradients(task, batch, numerics);
     let (first, second) = (compute()?, compute()?);
     let Some((of, gradients)) = difference(params, &first, &second)? else {
         return Ok(Ok(first));
@@ -58,8 +58,10 @@ fn difference(params: &Params, a: &Computed, b: &Computed) -> Result<Option<(Str
         }
     }
     // NaNs of the same bits are the same.
-    if a.0.to_host()?.as_bytes() != b.0.to_host()?.as_bytes() {
-        return Ok(Some(("loss".into(), names.len())));
+    for (a, b) in a.0.iter().zip(&b.0) {
+        if a.to_host()?.as_bytes() != b.to_host()?.as_bytes() {
+            return Ok(Some(("loss".into(), names.len())));
+        }
     }
     Ok(names.first().map(|name| ((*name).clone(), names.len())))
 }

@@ -1,13 +1,13 @@
 //! A trained codec: fields in physical units to latents and back.
 
 use super::{Origin, Parts, Weights};
-use crate::identity::{hash_of_constants, hash_of_model};
+use crate::identity::{hash_of_buffers, hash_of_model};
 use crate::models::{Codec, CodecModel, Patches};
 use crate::normalisation::Normalisation;
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
-use crate::stages::Constants;
-use crate::stages::codec::CodecStage;
+use crate::stages::codec::CodecTask;
+use crate::task::Buffers;
 use data::latents::Key;
 use data::split_set::TrajectorySet;
 use std::path::Path;
@@ -34,15 +34,15 @@ impl TrainedCodec {
     ///
     /// Errors: 66 when there is none, 65 when it is damaged or no codec's.
     pub fn open(path: &Path, weights: Weights) -> Result<Self> {
-        let parts = Parts::read::<CodecStage>(path, weights)?;
+        let parts = Parts::read::<CodecTask>(path, weights)?;
         Self::new(&parts).context(|| parts.origin.checkpoint.display().to_string())
     }
 
     /// From its parts. Errors: 65 when they do not fit each other.
     pub fn new(parts: &Parts) -> Result<Self> {
         let model: CodecModel = parts.section("model")?;
-        let normalisation = Normalisation::from_constants("field", &parts.constants)?;
-        let grid = grid_of("field.grid", &parts.constants)?;
+        let normalisation = Normalisation::from_buffers("field", &parts.buffers)?;
+        let grid = grid_of("field.grid", &parts.buffers)?;
         let patches = model.patches(&grid, normalisation.channels()).map_err(Error::data)?;
         let mut builder = Builder::new(0);
         let codec = Codec::new(&mut builder, &model, &patches);
@@ -122,7 +122,7 @@ impl TrainedCodec {
 
     /// BLAKE3 of its normalisation.
     pub fn normalisation_hash(&self) -> String {
-        hash_of_constants(&self.normalisation.constants("field"))
+        hash_of_buffers(&self.normalisation.buffers("field"))
     }
 
     /// Names the latents that it makes of a data set.
@@ -197,8 +197,8 @@ impl TrainedCodec {
 }
 
 /// Points along each axis, from a constant.
-pub(super) fn grid_of(name: &str, constants: &Constants) -> Result<Vec<usize>> {
-    let found = constants.iter().find(|(other, _)| other == name);
+pub(super) fn grid_of(name: &str, buffers: &Buffers) -> Result<Vec<usize>> {
+    let found = buffers.iter().find(|(other, _)| other == name);
     let Some(values) = found.map(|(_, grid)| grid.to_f64()) else {
         return Err(Error::data(format!("the checkpoint has no constant {name}")));
     };

@@ -1,4 +1,4 @@
-//! Trained models as programs use them: opened from a checkpoint, complete with their constants,
+//! Trained models as programs use them: opened from a checkpoint, complete with their buffers,
 //! applied to plain numbers.
 
 mod codec;

@@ -5,8 +5,8 @@ use crate::latents::{Condition, LatentScale};
 use crate::models::{Operator, OperatorModel};
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
-use crate::stages::Hashes;
-use crate::stages::operator::{LatentData, OperatorStage};
+use crate::stages::operator::{LatentData, OperatorTask};
+use crate::task::Hashes;
 use data::parameter::Parameter;
 use std::path::Path;
 use tensor::{Device, Dtype, Tape, Tensor};
@@ -33,7 +33,7 @@ impl TrainedOperator {
     /// Errors: 66 when there is none; 65 when it is damaged, no operator's, or was trained on latents of
     /// another codec.
     pub fn open(path: &Path, weights: Weights, codec: &TrainedCodec) -> Result<Self> {
-        let parts = Parts::read::<OperatorStage>(path, weights)?;
+        let parts = Parts::read::<OperatorTask>(path, weights)?;
         Self::new(&parts, codec).context(|| parts.origin.checkpoint.display().to_string())
     }
 
@@ -41,9 +41,9 @@ impl TrainedOperator {
     pub fn new(parts: &Parts, codec: &TrainedCodec) -> Result<Self> {
         let (model, data): (OperatorModel, LatentData) =
             (parts.section("model")?, parts.section("data")?);
-        let constants = &parts.constants;
+        let buffers = &parts.buffers;
         require_codec(&parts.hashes, codec)?;
-        let scale = LatentScale::from_constants(constants)?;
+        let scale = LatentScale::from_buffers(buffers)?;
         if scale.dim() != codec.dim() {
             return Err(Error::data(format!(
                 "the operator's latents have {} features, the codec's {}",
@@ -62,7 +62,7 @@ impl TrainedOperator {
         );
         let mut params = builder.finish();
         params.assign(&parts.weights)?;
-        let condition = Condition::from_constants(constants)?;
+        let condition = Condition::from_buffers(buffers)?;
         let (origin, strides) = (parts.origin.clone(), data.strides);
         Ok(Self { origin, operator, params, scale, condition, strides })
     }

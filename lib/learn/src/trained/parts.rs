@@ -2,7 +2,7 @@
 
 use super::Weights;
 use crate::checkpoint::{self, Loaded};
-use crate::stages::{Constants, Hashes, Stage};
+use crate::task::{Buffers, Define, Hashes};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -47,25 +47,23 @@ pub struct Parts {
     /// Its parameters by name.
     pub weights: Vec<(String, Tensor)>,
     /// Tensors that were not trained.
-    pub constants: Constants,
+    pub buffers: Buffers,
     /// Hashes by name.
     pub hashes: Hashes,
 }
 
 impl Parts {
-    /// Reads a checkpoint of stage `S`; of a run the best one, or the newest good one where that is
+    /// Reads a checkpoint of task `T`; of a run the best one, or the newest good one where that is
     /// damaged or there is none.
     ///
-    /// Errors: 66 when there is none, 65 when it is damaged or of another stage.
-    pub fn read<S: Stage>(path: &Path, weights: Weights) -> Result<Self> {
+    /// Errors: 66 when there is none, 65 when it is damaged or of another task.
+    pub fn read<T: Define>(path: &Path, weights: Weights) -> Result<Self> {
         let found = find(path)?;
-        let (file, stage) = (found.path().to_path_buf(), &found.manifest.stage);
+        let (file, task) = (found.path().to_path_buf(), &found.manifest.stage);
         let bad = |what: String| Error::data(format!("{}: {what}", file.display()));
-        if stage != S::NAME {
-            return Err(bad(format!(
-                "a checkpoint of stage {stage}; wanted is one of {}",
-                S::NAME
-            )));
+        let wanted = T::SPEC.name;
+        if task != wanted {
+            return Err(bad(format!("a checkpoint of stage {task}; wanted is one of {wanted}")));
         }
         let need = |name: &str| {
             found.tensors(name).ok_or_else(|| bad(format!("there is no {name}.safetensors")))
@@ -77,7 +75,7 @@ impl Parts {
         let used = if average.is_some() { Weights::Average } else { Weights::Raw };
         Ok(Self {
             weights: average.map_or_else(|| need("model"), Ok)?,
-            constants: need("constants")?,
+            buffers: need("buffers")?,
             config: found.manifest.config.clone(),
             hashes: found.manifest.hashes.clone(),
             origin: Origin {
@@ -102,9 +100,9 @@ fn find(path: &Path) -> Result<Loaded> {
     if !checkpoints.is_dir() {
         return checkpoint::load(path);
     }
-    // The link is resolved, so that reports name the step.
-    if let Ok(best) = std::fs::read_link(checkpoints.join("best")) {
-        match checkpoint::load(&checkpoints.join(best)) {
+    // Not by the link `best`, which may be missing in a copy or point elsewhere.
+    if let Some(best) = checkpoint::best(&checkpoints)? {
+        match checkpoint::load(&best) {
             Ok(found) => return Ok(found),
             Err(error) => warn!("{error}; taking the newest good checkpoint"),
         }

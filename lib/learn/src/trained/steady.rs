@@ -6,11 +6,12 @@ use crate::latents::Condition;
 use crate::models::{Patches, Steady, SteadyModel};
 use crate::normalisation::Normalisation;
 use crate::params::{Builder, Params};
-use crate::stages::steady::{Preparation, SteadyStage, predict};
+use crate::pass::Pass;
+use crate::stages::steady::{Preparation, SteadyTask, predict};
 use data::parameter::Parameter;
 use data::split_set::TrajectorySet;
 use std::path::Path;
-use tensor::Device;
+use tensor::{Device, Tape};
 use unix::{Context, Error, Result};
 
 /// Inputs that go through the model at once.
@@ -30,7 +31,7 @@ impl TrainedSteady {
     ///
     /// Errors: 66 when there is none, 65 when it is damaged or of another stage.
     pub fn open(path: &Path, weights: Weights) -> Result<Self> {
-        let parts = Parts::read::<SteadyStage>(path, weights)?;
+        let parts = Parts::read::<SteadyTask>(path, weights)?;
         Self::new(&parts).context(|| parts.origin.checkpoint.display().to_string())
     }
 
@@ -38,10 +39,10 @@ impl TrainedSteady {
     pub fn new(parts: &Parts) -> Result<Self> {
         let config: SteadyModel = parts.section("model")?;
         let normalisation = [
-            Normalisation::from_constants("input", &parts.constants)?,
-            Normalisation::from_constants("field", &parts.constants)?,
+            Normalisation::from_buffers("input", &parts.buffers)?,
+            Normalisation::from_buffers("field", &parts.buffers)?,
         ];
-        let grid = grid_of("field.grid", &parts.constants)?;
+        let grid = grid_of("field.grid", &parts.buffers)?;
         let cut = |part: usize| {
             Patches::new(&grid, normalisation[part].channels(), config.patch).map_err(Error::data)
         };
@@ -51,7 +52,7 @@ impl TrainedSteady {
         let model = Steady::new(&mut builder, &config, [input, output], Condition::FEATURES);
         let mut params = builder.finish();
         params.assign(&parts.weights)?;
-        let condition = Condition::from_constants(&parts.constants)?;
+        let condition = Condition::from_buffers(&parts.buffers)?;
         let preparation = Preparation { patches, normalisation, condition };
         Ok(Self { origin: parts.origin.clone(), model, params, preparation })
     }
@@ -100,10 +101,11 @@ impl TrainedSteady {
 
     /// Solutions [x.., states] for inputs [x.., inputs] in physical units.
     pub fn solve(&self, inputs: &[Vec<f32>], parameters: &[&Parameter]) -> Result<Vec<Vec<f32>>> {
+        let tape = Tape::without_gradients();
+        let pass = Pass::frozen(&tape, &self.params);
         let mut found = Vec::with_capacity(inputs.len());
         for (inputs, parameters) in inputs.chunks(BATCH).zip(parameters.chunks(BATCH)) {
-            let (params, preparation) = (&self.params, &self.preparation);
-            found.extend(predict(&self.model, params, preparation, inputs, parameters)?);
+            found.extend(predict(&self.model, &pass, &self.preparation, inputs, parameters)?);
         }
         Ok(found)
     }

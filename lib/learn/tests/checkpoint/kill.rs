@@ -66,7 +66,8 @@ fn child_that_saves_for_ever() {
     let seed = std::env::var("CHECKPOINT_SEED").unwrap().parse().unwrap();
     let newest = load_newest(Path::new(&folder)).unwrap();
     let update = newest.map_or(0, |newest| newest.manifest.update);
-    let rules = KeepRules { last: 2, best: 1, every: 0, metric: "error".into() };
+    let rules =
+        KeepRules { last: 2, best: 1, every: 0, metric: "error".into(), ..KeepRules::default() };
     let mut saver = Saver::new(Path::new(&folder), rules, 1).unwrap();
     for update in update + 1..update + 10_000 {
         saver.save(state(seed, update)).unwrap();

@@ -50,7 +50,7 @@ pub(crate) fn state(seed: u64, update: u64) -> State {
         tensors: [
             ("model".to_string(), model),
             ("optim-0-of-1".to_string(), optim),
-            ("constants".to_string(), Vec::new()),
+            ("buffers".to_string(), Vec::new()),
         ]
         .into(),
         update,
@@ -67,7 +67,7 @@ pub(crate) fn state(seed: u64, update: u64) -> State {
 
 /// Keeps the last `last`.
 pub(crate) fn last(last: usize) -> KeepRules {
-    KeepRules { last, best: 0, every: 0, metric: "error".into() }
+    KeepRules { last, best: 0, every: 0, metric: "error".into(), ..KeepRules::default() }
 }
 
 /// Bits of a tensor with its form.

@@ -95,7 +95,7 @@ impl Scene {
 }
 
 fn rules() -> KeepRules {
-    KeepRules { last: 1, best: 1, every: 0, metric: "error".into() }
+    KeepRules { last: 1, best: 1, every: 0, metric: "error".into(), ..KeepRules::default() }
 }
 
 /// As small as a state can be, so that there can be many.

@@ -3,6 +3,7 @@
 use std::fs;
 
 use learn::checkpoint::{Saver, list, load};
+use learn::task::Direction;
 use serde_json::Value;
 use tensor::random::{Philox, Purpose};
 
@@ -27,7 +28,13 @@ fn steps(folder: &Path) -> Vec<u64> {
 #[test]
 fn the_last_the_best_and_every_nth_stay() {
     let errors = [5.0, 1.0, 4.0, 2.0, 3.0, 9.0, 8.0, 7.0].map(Value::from);
-    let rules = |last, best, every| KeepRules { last, best, every, metric: "error".into() };
+    let rules = |last, best, every| KeepRules {
+        last,
+        best,
+        every,
+        metric: "error".into(),
+        ..KeepRules::default()
+    };
     let cases = [
         (rules(2, 1, 0), vec![2, 7, 8]),
         (rules(1, 2, 0), vec![2, 4, 8]),
@@ -48,14 +55,15 @@ fn the_last_the_best_and_every_nth_stay() {
 #[test]
 fn without_a_finite_metric_there_is_no_best() {
     let folder = tempfile::tempdir().unwrap();
-    let rules = KeepRules { last: 1, best: 2, every: 0, metric: "error".into() };
+    let rules =
+        KeepRules { last: 1, best: 2, every: 0, metric: "error".into(), ..KeepRules::default() };
     save_all(folder.path(), rules, &[Value::Null, json!("low"), Value::Null]);
     assert_eq!(steps(folder.path()), [3]);
     assert!(fs::read_link(folder.path().join("best")).is_err());
 }
 
 /// Whatever the rules, the results and the damage: after every save the new one is there, and `best`
-/// names a good one with the smallest value.
+/// names a good one with the best value.
 #[test]
 fn the_last_good_and_the_best_are_never_removed() {
     let seed = seed();
@@ -68,7 +76,9 @@ fn the_last_good_and_the_best_are_never_removed() {
             best: 1 + draw(1, 2) as usize,
             every: draw(2, 4),
             metric: "error".into(),
+            direction: [Direction::Minimize, Direction::Maximize][draw(3, 2) as usize],
         };
+        let direction = rules.direction;
         let mut saver = Saver::new(folder.path(), rules, 1).unwrap();
         for update in 1..=10u64 {
             let error = draw(100 + update, 6);
@@ -80,11 +90,14 @@ fn the_last_good_and_the_best_are_never_removed() {
             let good = entries.iter().filter(|entry| entry.is_good());
             let metric =
                 |e: &&learn::checkpoint::Entry| e.manifest().and_then(|m| m.metric("error"));
-            let best = good.filter_map(|e| metric(&e)).fold(f64::INFINITY, f64::min);
+            let best = good.filter_map(|e| metric(&e)).reduce(match direction {
+                Direction::Minimize => f64::min,
+                Direction::Maximize => f64::max,
+            });
             let link = fs::read_link(folder.path().join("best")).ok();
             if let Some(link) = &link {
                 let named = load(&folder.path().join(link)).unwrap();
-                assert_eq!(named.manifest.metric("error"), Some(best), "round {round}");
+                assert_eq!(named.manifest.metric("error"), best, "round {round}");
             }
             // Damage an older one now and then.
             let older: Vec<_> = entries.iter().filter(|e| e.path != done.path).collect();

@@ -18,7 +18,7 @@ fn everything_comes_back_to_the_bit() {
     assert_eq!(path, folder.path().join("step-00001200"));
     assert_eq!(names(folder.path()), ["step-00001200"]);
     let expected =
-        ["constants.safetensors", "manifest.json", "model.safetensors", "optim-0-of-1.safetensors"];
+        ["buffers.safetensors", "manifest.json", "model.safetensors", "optim-0-of-1.safetensors"];
     assert_eq!(names(&path), expected);
     let loaded = load(&path).unwrap();
     assert!(is_same(&loaded, &state));

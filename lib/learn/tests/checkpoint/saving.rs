@@ -162,7 +162,8 @@ fn r26_an_older_owner_saves_nothing() {
     let (run, leases) = (folder.path().join("ckpt"), folder.path().join("lease"));
     let lease = unix::lease::Lease::take(&leases, || Ok(1), &|| false).unwrap();
     let fenced = |update| State { fence: Some(lease.fence().clone()), ..state(1, update) };
-    let rules = KeepRules { last: 1, best: 0, every: 0, metric: "error".into() };
+    let rules =
+        KeepRules { last: 1, best: 0, every: 0, metric: "error".into(), ..KeepRules::default() };
     let mut saver = Saver::new(&run, rules, 1).unwrap();
     saver.save(fenced(1)).unwrap();
     saver.finish().unwrap();

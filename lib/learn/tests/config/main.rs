@@ -32,7 +32,7 @@ impl Folder {
     pub(crate) fn load(&self, files: &[&str], overrides: &[&str]) -> Result<Loaded<Run>> {
         let files: Vec<PathBuf> = files.iter().map(|name| self.path().join(name)).collect();
         let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
-        load::<Run>(&files, &overrides, &environment)
+        load::<Run>(&files, &overrides, &environment, &Run::faults)
     }
 
     /// The lines of the error, without the folder's name.

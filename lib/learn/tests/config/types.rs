@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use learn::config::Validate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -118,8 +117,9 @@ pub enum Amount {
     Share { share: f64 },
 }
 
-impl Validate for Run {
-    fn faults(&self) -> Vec<(String, String)> {
+impl Run {
+    /// What is wrong beyond what the types say.
+    pub fn faults(&self) -> Vec<(String, String)> {
         let planned: u64 = self.schedule.iter().filter_map(|phase| phase.updates).sum();
         let mut faults = Vec::new();
         if planned > self.steps {

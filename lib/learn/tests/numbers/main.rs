@@ -14,7 +14,8 @@ use std::process::{Command, Stdio};
 use data::loader::Order;
 use dist::{Collective, Solo};
 use learn::checkpoint;
-use learn::train::{Job, Resume, train};
+use learn::task::Configured;
+use learn::train::{Job, train};
 use serde_json::{Value, json};
 use stage::{Mean, MeanConfig};
 use tensor::random::{Philox, Purpose};
@@ -26,6 +27,12 @@ const BATCH: u64 = 2;
 struct Run {
     folder: PathBuf,
     config: Value,
+}
+
+/// The keys of `more` over those of `keys`.
+fn with(mut keys: Value, more: Value) -> Value {
+    keys.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    keys
 }
 
 /// A fresh seed, printed when a test fails.
@@ -40,11 +47,11 @@ impl Run {
     /// A run of 60 updates with these faults and training keys. Losses of a few samples, judged by a window of 8 to
     /// 16, are now and then spikes by chance; only a sample that is wrong by orders of magnitude is one here.
     fn new(folder: &Path, name: &str, seed: u64, faults: Value, training: Value) -> Self {
-        let mut keys = json!({
+        let keys = json!({
             "updates": 60, "batch_size": BATCH, "accumulation": 2, "ema": 0.9, "validate_every": 5,
             "log_every": 1, "spike": {"window": 16, "skip": 4, "factor": 1000},
         });
-        keys.as_object_mut().unwrap().extend(training.as_object().unwrap().clone());
+        let keys = with(keys, training);
         let config = json!({
             "seed": seed, "data": faults, "model": {}, "loss": {}, "training": keys,
             "optimizer": {"method": {"kind": "adamw"}, "learning_rate": 0.05},
@@ -61,17 +68,8 @@ impl Run {
     /// This rank's part of a start.
     fn start_on(&self, ranks: &dyn Collective) -> u8 {
         let config: MeanConfig = serde_json::from_value(self.config.clone()).unwrap();
-        let job = Job::<Mean> {
-            resolved: serde_json::to_value(&config).unwrap(),
-            config,
-            run: self.folder.clone(),
-            resume: Resume::Auto,
-            accept_changes: false,
-            retry: false,
-            device: tensor::Device::Cpu,
-            why_device: String::new(),
-            ranks,
-        };
+        let task = Configured::new::<Mean>(config).unwrap();
+        let job = Job::new(task, self.folder.clone(), tensor::Device::Cpu, ranks);
         match train(&job) {
             Ok(exit) => {
                 ranks.close().unwrap();
@@ -157,6 +155,24 @@ struct Outcome {
 fn sample_of(seed: u64, update: u64) -> u64 {
     let order = Order::new(seed, 1_000_000, BATCH).unwrap();
     order.sample((update - 1) * 2 * BATCH + 1)
+}
+
+/// A task outside the tasks of the project, in `examples/new_task.rs`, which `cargo test` builds beside the tests: it
+/// checks itself that a run that was killed ends with the bits of one that was not.
+#[test]
+fn a_task_of_ones_own_trains_resumes_and_has_a_best_checkpoint() {
+    let (folder, here) = (tempfile::tempdir().unwrap(), std::env::current_exe().unwrap());
+    let program = here.ancestors().nth(2).unwrap().join("examples/new_task");
+    let output = Command::new(program).arg(folder.path()).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    // Larger is better: the best of six validations, which the log has too.
+    let log = unix::log::read(&folder.path().join("killed/log.jsonl")).unwrap().records;
+    let all: Vec<_> = log.iter().filter(|record| record["kind"] == "validation").collect();
+    let accuracy = |r: &serde_json::Map<String, Value>| r["accuracy"].as_f64().unwrap();
+    let best = all.iter().map(|record| accuracy(record)).fold(0.0, f64::max);
+    assert!(all.len() == 6 && best > 0.8, "{all:?}");
+    assert!(told.contains(&format!("{{\"accuracy\":{best}}}")), "{told}, best {best}");
 }
 
 /// Not a test by itself: the process that others start and that kills itself.

@@ -118,3 +118,48 @@ fn r38_a_rank_that_computes_wrongly_is_named_and_the_run_goes_on_elsewhere() {
     assert_eq!(start(&two, "RANK=second"), both(Exit::Done));
     assert!(two.outcome() == alone.outcome(), "seed {seed}");
 }
+
+/// Weighted means over an update depend neither on how its samples are divided into micro-batches nor on ranks.
+#[test]
+fn uneven_weights_give_the_same_update_for_any_accumulation_and_ranks() {
+    let (temporary, seed) = (tempfile::tempdir().unwrap(), seed());
+    let run = |name: &str, uneven: bool, keys: Value| {
+        let keys = with(json!({"updates": 20, "batch_size": 8, "accumulation": 1}), keys);
+        Run::new(temporary.path(), name, seed, json!({ "uneven": uneven }), keys)
+    };
+    let end = |run: &Run| -> (Vec<f64>, f64) {
+        let newest = checkpoint::load_newest(&run.folder.join("ckpt")).unwrap().unwrap();
+        let loss = run.records("update", false).pop().unwrap()["loss"].as_f64().unwrap();
+        (newest.tensors("model").unwrap()[0].1.to_f64(), loss)
+    };
+    let differ = |(a, loss): &(Vec<f64>, f64), (b, other): &(Vec<f64>, f64)| {
+        let far = |a: f64, b: f64| (a - b).abs() / b.abs();
+        a.iter().zip(b).map(|(a, b)| far(*a, *b)).fold(far(*loss, *other), f64::max)
+    };
+    let whole = run("whole", true, json!({}));
+    assert_eq!(whole.start(), 0);
+    let expected = end(&whole);
+    for (batch, accumulation) in [(4, 2), (2, 4)] {
+        let keys = json!({"batch_size": batch, "accumulation": accumulation});
+        let divided = run(&format!("in {accumulation}"), true, keys);
+        assert_eq!(divided.start(), 0);
+        // 20 updates of sums in f32 in another order: some 2^-24 each, as AdamW's step follows the gradient.
+        let off = differ(&end(&divided), &expected);
+        assert!(off < 1e-5, "accumulation {accumulation}: {off:e}");
+    }
+    let even = run("even", false, json!({}));
+    assert_eq!(even.start(), 0);
+    assert!(differ(&end(&even), &expected) > 1e-3, "weights change nothing");
+    if !can_start() {
+        return;
+    }
+    let two = run("two", true, json!({}));
+    assert_eq!(start(&two, "RANK=second"), both(Exit::Done));
+    let off = differ(&end(&two), &expected);
+    assert!(off < 1e-5, "two ranks: {off:e}");
+    let keys = json!({"deterministic": true, "batch_size": 4, "accumulation": 2});
+    let [alone, two] = ["alone", "two of it"].map(|name| run(name, true, keys.clone()));
+    assert_eq!(alone.start(), 0);
+    assert_eq!(start(&two, "RANK=second"), both(Exit::Done));
+    assert!(two.outcome() == alone.outcome(), "seed {seed}");
+}

@@ -1,21 +1,21 @@
-//! A stage as small as one can be, with faults on request: it learns the mean of its samples.
+//! A task as small as one can be, with faults on request: it learns the mean of its samples.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use data::inputs::InputFile;
-use data::parameter::Parameter;
 use learn::config::Config;
-use learn::metrics::Regimes;
 use learn::params::{Builder, Init, ParamId, Params};
 use learn::pass::Pass;
-use learn::stages::{Constants, Stage};
+use learn::score::Scores;
+use learn::task::{Batch, Buffers, Define, Direction, Empty, Loss, Spec, Task};
 use rustix::process::{Signal, getpid, kill_process};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tensor::Tensor;
 use tensor::op::{Grads, Op, Saved};
+use tensor::ops::activation::Activation;
+use tensor::ops::linear::Linear;
 use tensor::ops::squared_error::SquaredError;
 use tensor::random::{Philox, Purpose};
-use tensor::{Dtype, Tensor, Var, constant};
 use unix::Result;
 use unix::signal::Signals;
 
@@ -40,19 +40,17 @@ pub struct Faults {
     pub large_sample: Option<u64>,
     /// All samples of this pass are, whichever they are.
     pub large_pass: Option<u64>,
+    /// Samples have different weights, and no noise that depends on the batch.
+    pub uneven: bool,
     /// In this computation (from 1) of a process this bit of one element of the gradient is flipped.
     pub flip: Option<(u64, u32)>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Nothing {}
-
-pub type MeanConfig = Config<Faults, Nothing, Nothing>;
+pub type MeanConfig = Config<Faults, Empty, Empty>;
 
 pub struct Mean {
     mean: ParamId,
     seed: u64,
-    rows: usize,
     faults: Faults,
     computations: AtomicU64,
     die: Option<(Signal, u64)>,
@@ -81,23 +79,16 @@ impl Op for Flip {
     }
 }
 
-impl Stage for Mean {
-    const NAME: &'static str = "mean";
-    const METRIC: &'static str = "error";
-    const EXAMPLE: &'static str = "";
+impl Define for Mean {
+    const SPEC: Spec =
+        Spec { name: "mean", metric: "error", direction: Direction::Minimize, example: "" };
     type Data = Faults;
-    type Model = Nothing;
-    type Loss = Nothing;
-    type Batch = Tensor;
+    type Model = Empty;
+    type Loss = Empty;
 
     fn open(config: &MeanConfig) -> Result<(Self, Params)> {
-        // Portions are of one sample then, for batches of up to eight.
-        let rows = match config.training.deterministic {
-            true => 1,
-            false => config.training.batch_size as usize,
-        };
         let mut builder = Builder::new(config.seed);
-        let mean = builder.param("mean", &[rows, WIDTH], Init::Uniform(1.0));
+        let mean = builder.param("mean", &[WIDTH, 1], Init::Uniform(1.0));
         let die = std::env::var(DIE).ok().map(|text| {
             let (signal, at) = text.split_once(':').unwrap();
             (if signal == "kill" { Signal::KILL } else { Signal::TERM }, at.parse().unwrap())
@@ -107,10 +98,12 @@ impl Stage for Mean {
             let (at, bit) = text.split_once(':').unwrap();
             faults.flip = Some((at.parse().unwrap(), bit.parse().unwrap()));
         }
-        let stage = Self { mean, seed, rows, faults, computations: AtomicU64::new(0), die };
-        Ok((stage, builder.finish()))
+        let task = Self { mean, seed, faults, computations: AtomicU64::new(0), die };
+        Ok((task, builder.finish()))
     }
+}
 
+impl Task for Mean {
     /// So many that a run sees each at most once.
     fn sources(&self) -> Vec<(u64, f64)> {
         vec![(1_000_000, 1.0)]
@@ -120,15 +113,12 @@ impl Stage for Mean {
         "mean".into()
     }
 
-    fn input_files(&self) -> Vec<InputFile> {
-        Vec::new()
-    }
-
-    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Tensor> {
+    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Batch> {
         let (faults, pass) = (&self.faults, pass + 1);
         let values = Philox::new(self.seed, Purpose::Test);
         let noise = Philox::new(self.seed, Purpose::Noise).at_update(pass);
-        let mut rows = Vec::new();
+        let noise_scale = if faults.uneven { 0.0 } else { 0.1 };
+        let (mut rows, mut weights) = (Vec::new(), Vec::new());
         for (place, sample) in (first..).zip(samples) {
             let is_nan = faults.nan_sample == Some(*sample)
                 || faults.nan_from.is_some_and(|from| pass >= from)
@@ -143,13 +133,17 @@ impl Stage for Mean {
             };
             for element in 0..WIDTH as u64 {
                 let x = 5.0 + values.normal(*sample, element);
-                rows.push(scale * (x + 0.1 * noise.normal(place, element)));
+                rows.push(scale * (x + noise_scale * noise.normal(place, element)));
             }
+            weights.push(if faults.uneven { 0.25 + (sample % 5) as f32 } else { 1.0 });
         }
-        Ok(Tensor::of(&rows, &[samples.len(), WIDTH]))
+        let total = weights.iter().sum::<f32>();
+        Ok(Batch::new(f64::from(total))
+            .with("rows", Tensor::of(&rows, &[samples.len(), WIDTH]))
+            .with("weights", Tensor::of(&weights, &[samples.len()])))
     }
 
-    fn loss(&self, pass: &Pass, batch: &Tensor) -> Result<Var> {
+    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
         let computation = self.computations.fetch_add(1, Ordering::SeqCst) + 1;
         if let Some((signal, _)) = self.die.filter(|(_, at)| *at == computation) {
             kill_process(getpid(), signal).unwrap();
@@ -160,24 +154,25 @@ impl Stage for Mean {
         }
         let flip = self.faults.flip.filter(|(at, _)| *at == computation).map(|(_, bit)| bit);
         let mean = pass.apply(Flip(flip), &[pass.get(self.mean)])?;
-        let weights = Tensor::full(&[self.rows], 1.0 / self.rows as f64, Dtype::F32);
-        let channels = Tensor::full(&[WIDTH], 1.0, Dtype::F32);
-        let [batch, weights, channels] = [batch.clone(), weights, channels].map(constant);
-        pass.apply(SquaredError, &[&mean, &batch, &weights, &channels])
+        let [rows, weights] = [batch.input(pass, "rows")?, batch.input(pass, "weights")?];
+        // A row for each sample.
+        let repeat = Linear { bias: false, activation: Activation::Identity };
+        let found = pass.apply(repeat, &[&pass.full(&[rows.shape()[0], 1], 1.0)?, &mean])?;
+        let channels = pass.full(&[WIDTH], 1.0)?;
+        Ok(pass.apply(SquaredError, &[&found, &rows, &weights, &channels])?.into())
     }
 
     fn validation_samples(&self) -> u64 {
         1
     }
 
-    fn judge(&self, params: &Params, _: &[u64]) -> Result<Regimes> {
-        let values = params.entries()[0].1.to_host()?;
-        let mut regimes = Regimes::default();
-        regimes.add(&Parameter::new("mean", 5.0), values.read(), &vec![5.0; values.len()]);
-        Ok(regimes)
+    fn evaluate(&self, pass: &Pass, _: &[u64], scores: &mut Scores) -> Result<()> {
+        let values = pass.get(self.mean).value().to_host()?;
+        scores.nrmse("error", "mean=5", values.read(), &vec![5.0; values.len()]);
+        Ok(())
     }
 
-    fn constants(&self) -> Constants {
-        vec![("rows".into(), Tensor::scalar(self.rows as f64))]
+    fn buffers(&self) -> Buffers {
+        vec![("width".into(), Tensor::scalar(WIDTH as f64))]
     }
 }

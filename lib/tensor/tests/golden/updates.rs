@@ -47,7 +47,8 @@ fn adamw(name: &str, clipped: bool) {
             epsilon: number("eps"),
             weight_decay: number("weight_decay"),
         };
-        let rule = Rule { clip: f64::INFINITY, betas: op.betas, decay: 0.0, scaled: false };
+        let rule =
+            Rule { clip: f64::INFINITY, betas: op.betas, decay: 0.0, warmup: true, scaled: false };
         let before = Decision { steps: t as u64 - 1, ..Decision::default() };
         let decision = rule.decide(&before, [0.0, 0.0], 1.0, op.learning_rate);
         let [m, v] = &mut moments;

@@ -1,6 +1,6 @@
 //! The configuration of the stage.
 
-use crate::config::{Config, Faults, Validate, within};
+use crate::config::{Config, Faults, within};
 use crate::models::OperatorModel;
 use crate::models::codec::Border;
 use crate::stages::sources::{one, weight_faults};
@@ -107,41 +107,39 @@ const MOST_STEPS: usize = 65536;
 /// The configuration of the stage.
 pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
 
-impl Validate for OperatorConfig {
-    fn faults(&self) -> Faults {
-        let mut faults = self.common_faults();
-        faults.extend(within("model", self.model.faults()));
-        faults.extend(weight_faults(self.data.weight, self.data.others.iter().map(|o| o.weight)));
-        let mut fault = |key: &str, text: &str| faults.push((key.into(), text.into()));
-        let are_bad = |steps: &[usize]| {
-            steps.is_empty() || steps.iter().any(|steps| !(1..=MOST_STEPS).contains(steps))
-        };
-        if are_bad(&self.data.strides) {
-            fault("data.strides", "needs strides from 1 to 65536");
-        }
-        if self.data.roll && self.data.border != Border::Periodic {
-            fault("data.roll", "is a symmetry of periodic domains only");
-        }
-        if self.data.early.is_nan() || self.data.early < 1.0 {
-            fault("data.early", "must be at least 1");
-        }
-        let l = &self.loss;
-        if are_bad(&l.horizons) {
-            fault("loss.horizons", "needs horizons from 1 to 65536");
-        }
-        for (key, value) in [
-            ("data.noise", self.data.noise),
-            ("loss.spectral_energy", l.spectral_energy),
-            ("loss.spectrum", l.spectrum),
-            ("loss.relative", l.relative),
-        ] {
-            if value.is_nan() || value < 0.0 {
-                fault(key, "must not be negative");
-            }
-        }
-        if l.floor.is_nan() || l.floor <= 0.0 {
-            fault("loss.floor", "must be a positive number");
-        }
-        faults
+/// What is wrong beyond what the types say.
+pub(super) fn faults(config: &OperatorConfig) -> Faults {
+    let OperatorConfig { data, model, loss, .. } = config;
+    let mut faults: Faults = within("model", model.faults()).collect();
+    faults.extend(weight_faults(data.weight, data.others.iter().map(|o| o.weight)));
+    let mut fault = |key: &str, text: &str| faults.push((key.into(), text.into()));
+    let are_bad = |steps: &[usize]| {
+        steps.is_empty() || steps.iter().any(|steps| !(1..=MOST_STEPS).contains(steps))
+    };
+    if are_bad(&data.strides) {
+        fault("data.strides", "needs strides from 1 to 65536");
     }
+    if data.roll && data.border != Border::Periodic {
+        fault("data.roll", "is a symmetry of periodic domains only");
+    }
+    if data.early.is_nan() || data.early < 1.0 {
+        fault("data.early", "must be at least 1");
+    }
+    if are_bad(&loss.horizons) {
+        fault("loss.horizons", "needs horizons from 1 to 65536");
+    }
+    for (key, value) in [
+        ("data.noise", data.noise),
+        ("loss.spectral_energy", loss.spectral_energy),
+        ("loss.spectrum", loss.spectrum),
+        ("loss.relative", loss.relative),
+    ] {
+        if value.is_nan() || value < 0.0 {
+            fault(key, "must not be negative");
+        }
+    }
+    if loss.floor.is_nan() || loss.floor <= 0.0 {
+        fault("loss.floor", "must be a positive number");
+    }
+    faults
 }

@@ -14,12 +14,13 @@ mod stores;
 pub use config::{LatentData, LatentSource, OperatorConfig, OperatorLoss};
 
 use super::sources::{Sources, joined};
-use super::{Batch, ConfigOf, Constants, Hashes, Stage};
+use crate::config::Faults;
 use crate::latents::{Condition, LatentScale};
-use crate::metrics::Regimes;
 use crate::models::{Operator, OperatorModel};
 use crate::params::{Builder, Params};
 use crate::pass::Pass;
+use crate::score::Scores;
+use crate::task::{Batch, Buffers, ConfigOf, Define, Direction, Hashes, Loss, Spec, Task};
 use data::inputs::InputFile;
 use data::latents::LatentStore;
 use tensor::ops::relative_error::RelativeError;
@@ -28,11 +29,11 @@ use tensor::ops::spectrum::Spectrum;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::random::{Philox, Purpose};
-use tensor::{Device, Dtype, Tape, Tensor, Var};
+use tensor::{Dtype, Tensor, Var};
 use unix::{Error, Result};
 
-/// The stage.
-pub struct OperatorStage {
+/// The task.
+pub struct OperatorTask {
     operator: Operator,
     scale: LatentScale,
     condition: Condition,
@@ -45,28 +46,12 @@ pub struct OperatorStage {
     passes: u64,
 }
 
-/// A rollout to be followed: states [B, T, D] from the first on, features [B, F], weights [B].
-pub struct RolloutBatch {
-    states: Vec<Tensor>,
-    features: Tensor,
-    weights: Tensor,
+/// Name in a batch of the k-th states of the rollouts to be followed, [B, T, D].
+fn state_name(k: usize) -> String {
+    format!("states.{k}")
 }
 
-impl Batch for RolloutBatch {
-    fn to_device(self, device: Device) -> Result<Self> {
-        Ok(Self {
-            states: self.states.iter().map(|t| t.to_device(device)).collect::<Result<_>>()?,
-            features: self.features.to_device(device)?,
-            weights: self.weights.to_device(device)?,
-        })
-    }
-
-    fn tensors(&self) -> Vec<&Tensor> {
-        self.states.iter().chain([&self.features, &self.weights]).collect()
-    }
-}
-
-impl OperatorStage {
+impl OperatorTask {
     /// First frames from which a rollout fits whatever its stride.
     fn starts(store: &LatentStore, steps: usize, stride: usize) -> u64 {
         (store.layout().frames - steps * stride) as u64
@@ -93,19 +78,28 @@ impl OperatorStage {
         ((way.powf(self.data.early) * starts as f64) as u64).min(starts - 1) as usize
     }
 
-    fn weigh(&self, energy: f64, samples: usize) -> f32 {
-        (1.0 / (samples as f64 * (energy + self.loss.floor))) as f32
+    fn weigh(&self, energy: f64) -> f32 {
+        (1.0 / (energy + self.loss.floor)) as f32
     }
 }
 
-impl Stage for OperatorStage {
-    const NAME: &'static str = "operator";
-    const METRIC: &'static str = "rollout_nrmse";
-    const EXAMPLE: &'static str = include_str!("../examples/operator.yaml");
+/// Error of rollouts in latent space, over all steps and trajectories of a regime.
+const METRIC: &str = "rollout_nrmse";
+
+impl Define for OperatorTask {
+    const SPEC: Spec = Spec::new(
+        "operator",
+        METRIC,
+        Direction::Minimize,
+        include_str!("../examples/operator.yaml"),
+    );
     type Data = LatentData;
     type Model = OperatorModel;
     type Loss = OperatorLoss;
-    type Batch = RolloutBatch;
+
+    fn faults(config: &OperatorConfig) -> Faults {
+        config::faults(config)
+    }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
         let [train, validation] = stores::open_all(&config.data)?;
@@ -140,7 +134,7 @@ impl Stage for OperatorStage {
             config.data.border.into(),
             Condition::FEATURES,
         );
-        let stage = Self {
+        let task = Self {
             operator,
             scale,
             condition,
@@ -152,9 +146,11 @@ impl Stage for OperatorStage {
             passes: config.training.updates * config.training.accumulation,
         };
         builder.check()?;
-        Ok((stage, builder.finish()))
+        Ok((task, builder.finish()))
     }
+}
 
+impl Task for OperatorTask {
     fn sources(&self) -> Vec<(u64, f64)> {
         self.train.shares()
     }
@@ -169,7 +165,7 @@ impl Stage for OperatorStage {
         stores.flat_map(LatentStore::input_files).collect()
     }
 
-    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<RolloutBatch> {
+    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Batch> {
         let layout = self.train.first().layout();
         let shape = [samples.len(), layout.tokens, layout.dim];
         let (horizon, longest) = (self.longest_horizon(), self.longest_stride());
@@ -195,7 +191,7 @@ impl Stage for OperatorStage {
             };
             let (down, along) = (turn(2, rows), turn(1, columns));
             let initial = store.frames(trajectory, start..start + 1);
-            weights.push(self.weigh(self.scale.energy(initial), samples.len()));
+            weights.push(self.weigh(self.scale.energy(initial)));
             features.extend(
                 self.condition
                     .features(&store.parameter(trajectory), stride as f64 * store.frame_interval()),
@@ -215,55 +211,64 @@ impl Stage for OperatorStage {
                 }
             }
         }
-        Ok(RolloutBatch {
-            states,
-            features: Tensor::of(&features, &[samples.len(), Condition::FEATURES]),
-            weights: Tensor::of(&weights, &[samples.len()]),
-        })
+        let features = Tensor::of(&features, &[samples.len(), Condition::FEATURES]);
+        let batch = Batch::new(samples.len() as f64)
+            .with("features", features)
+            .with("weights", Tensor::of(&weights, &[samples.len()]));
+        let steps = states.into_iter().enumerate();
+        Ok(steps.fold(batch, |batch, (k, state)| batch.with(state_name(k), state)))
     }
 
-    fn loss(&self, pass: &Pass, batch: &RolloutBatch) -> Result<Var> {
-        let features = pass.constant(&batch.features)?;
-        let weights = pass.constant(&batch.weights)?;
+    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
+        let input = |name: &str| batch.input(pass, name);
+        let (features, weights) = (input("features")?, input("weights")?);
         let channels = pass.constant(&self.scale.weights())?;
-        let mut z = pass.constant(&batch.states[0])?;
-        let (mut terms, mut factors) = (Vec::new(), Vec::new());
-        for (k, target) in batch.states[1..].iter().enumerate() {
-            let target = pass.constant(target)?;
+        let mut z = input(&state_name(0))?;
+        let samples = z.shape()[0];
+        let steps = batch.tensors().count() - 3;
+        let (mut vars, mut factors, mut terms) = (Vec::new(), Vec::new(), Vec::new());
+        for k in 1..=steps {
+            let target = input(&state_name(k))?;
             z = self.operator.forward(pass, &z, &features)?;
-            terms.push(pass.apply(SquaredError, &[&z, &target, &weights, &channels])?);
-            factors.push(1.0 / (batch.states.len() - 1) as f64);
-            if k > 0 {
+            vars.push(pass.apply(SquaredError, &[&z, &target, &weights, &channels])?);
+            factors.push(1.0 / steps as f64);
+            if k > 1 {
                 continue;
             }
+            let mut add = |name, term: Var, weight: f64| {
+                terms.push((name, term.value().clone()));
+                vars.push(term);
+                factors.push(weight);
+            };
+            let sum = |mean: &Var| pass.apply(WeightedSum(vec![samples as f64]), &[mean]);
             if self.loss.spectral_energy > 0.0 {
-                terms.push(pass.apply(SpectralEnergy, &[&z, &target])?);
-                factors.push(self.loss.spectral_energy);
+                let term = sum(&pass.apply(SpectralEnergy, &[&z, &target])?)?;
+                add("spectral_energy", term, self.loss.spectral_energy);
             }
             if self.loss.spectrum > 0.0 {
                 let op = Spectrum { epsilon: 1e-6 };
                 let (a, b) = (pass.apply(op, &[&z])?, pass.apply(op, &[&target])?);
                 let width = a.value().width();
                 let ones = pass.full(&[width], 1.0)?;
-                let samples = a.shape()[0];
-                let equal = pass.full(&[samples], 1.0 / samples as f64)?;
-                terms.push(pass.apply(SquaredError, &[&a, &b, &equal, &ones])?);
-                factors.push(self.loss.spectrum);
+                let equal = pass.full(&[samples], 1.0)?;
+                let term = pass.apply(SquaredError, &[&a, &b, &equal, &ones])?;
+                add("spectrum", term, self.loss.spectrum);
             }
             if self.loss.relative > 0.0 {
-                let op = RelativeError { per_sample: false, root: true, epsilon: 1e-12 };
-                terms.push(pass.apply(op, &[&z, &target])?);
-                factors.push(self.loss.relative);
+                let op = RelativeError { per_sample: true, root: true, epsilon: 1e-12 };
+                let term = sum(&pass.apply(op, &[&z, &target])?)?;
+                add("relative", term, self.loss.relative);
             }
         }
-        pass.apply(WeightedSum(factors), &terms.iter().collect::<Vec<_>>())
+        let sum = pass.apply(WeightedSum(factors), &vars.iter().collect::<Vec<_>>())?;
+        Ok(Loss { sum, terms })
     }
 
     fn validation_samples(&self) -> u64 {
         self.validation.samples()
     }
 
-    fn judge(&self, params: &Params, samples: &[u64]) -> Result<Regimes> {
+    fn evaluate(&self, pass: &Pass, samples: &[u64], scores: &mut Scores) -> Result<()> {
         let (layout, steps) = (self.validation.first().layout(), self.loss.validation_steps);
         let stride = self.longest_stride();
         let size = layout.frame_len();
@@ -283,31 +288,28 @@ impl Stage for OperatorStage {
             features.extend(self.condition.features(&store.parameter(trajectory), time));
         }
         let features = Tensor::of(&features, &[samples.len(), Condition::FEATURES]);
-        let features = features.to_device(params.device())?;
-        let mut z = first.to_device(params.device())?;
+        let features = pass.data(&features)?;
+        let mut z = pass.data(&first)?;
         let mut raw = vec![0.0; size];
-        let mut regimes = Regimes::default();
         for k in 1..=steps {
-            let tape = Tape::without_gradients();
-            let pass = Pass::frozen(&tape, params);
-            let features = pass.constant(&features)?;
-            z = self.operator.forward(&pass, &pass.constant(&z)?, &features)?.value().clone();
-            let states = z.to_host()?;
+            z = self.operator.forward(pass, &z, &features)?;
+            let states = z.value().to_host()?;
             for (sample, z) in samples.iter().zip(states.read::<f32>().chunks_exact(size)) {
                 let (store, trajectory, start) = at(sample);
                 let frame = start + k * stride;
                 self.scale.restore(z, &mut raw);
                 let target = store.frames(trajectory, frame..frame + 1);
-                regimes.add(&store.parameter(trajectory), &raw, target);
+                let regime = store.parameter(trajectory).to_string();
+                scores.nrmse(METRIC, &regime, &raw, target);
             }
         }
-        Ok(regimes)
+        Ok(())
     }
 
-    fn constants(&self) -> Constants {
-        let mut constants = self.scale.constants();
-        constants.extend(self.condition.constants());
-        constants
+    fn buffers(&self) -> Buffers {
+        let mut buffers = self.scale.buffers();
+        buffers.extend(self.condition.buffers());
+        buffers
     }
 
     fn hashes(&self) -> Hashes {

@@ -15,14 +15,18 @@ pub static SOURCE: Source =
 pub(super) fn decide(
     rule: &Rule,
     decided: &mut Decided,
-    losses: &[Tensor],
+    [losses, weights]: [&[Tensor]; 2],
     gradients: &[Tensor],
-    [divisor, learning_rate]: [f64; 2],
+    learning_rate: f64,
 ) {
     let before = &decided.numbers;
     let device = before.device();
     let (sums, pieces) = norm::cuda::squares_of_pieces(device, gradients.iter());
-    let entries = losses.iter().map(|x| Entry { len: 1, addresses: [x.address()], number: 0.0 });
+    let entries = losses.iter().chain(weights).map(|x| Entry {
+        len: 1,
+        addresses: [x.address()],
+        number: 0.0,
+    });
     let table = table(device, ("decision pieces", "decision"), entries);
     let mut made = Tensor::arbitrary_on(device, before.shape(), Dtype::F64);
     let [beta1, beta2] = rule.betas;
@@ -39,12 +43,12 @@ pub(super) fn decide(
             before,
             &mut made,
             &mut decided.loss_scale,
-            divisor,
             learning_rate,
             rule.clip,
             beta1,
             beta2,
             rule.decay,
+            i32::from(rule.warmup),
             patience,
         ],
     );

@@ -17,13 +17,13 @@ DEVICE double power(double x, long long n) {
   return result;
 }
 
-// Entries of the table: losses. `sums` holds parts of the square of the gradients' norm. The scale of the
+// Entries of the table: losses, then as many weights. `sums` holds parts of the square of the gradients' norm. The scale of the
 // loss follows the gradients unless `patience`, updates after which it is doubled, is 0. One block.
 KERNEL(decision_make, 256)(
     const unsigned long long* __restrict__ table, int losses, const double* __restrict__ sums, int n,
     const Decision* __restrict__ before, Decision* __restrict__ decision,
-    float* __restrict__ next_loss_scale, double divisor, double learning_rate, double clip, double beta1,
-    double beta2, double decay, unsigned long long patience) {
+    float* __restrict__ next_loss_scale, double learning_rate, double clip, double beta1, double beta2,
+    double decay, int warmup, unsigned long long patience) {
   SHARED(double, scratch, [TOTAL_THREADS]);
   double squares = 0.0;
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
@@ -33,12 +33,14 @@ KERNEL(decision_make, 256)(
   if (threadIdx.x > 0) {
     return;
   }
-  double loss = 0.0;
+  double loss = 0.0, weight = 0.0;
   for (int i = 0; i < losses; i++) {
-    loss += (double)*reinterpret_cast<const float*>(table[3 * i]) / losses;
+    loss += *reinterpret_cast<const float*>(table[3 * i]);
+    weight += *reinterpret_cast<const float*>(table[3 * (losses + i)]);
   }
+  loss /= weight;
   double loss_scale = before->loss_scale, steady = before->steady;
-  divisor *= loss_scale;
+  double divisor = weight * loss_scale;
   double norm = sqrt(squares) / divisor;
   bool applied = is_finite(loss) && is_finite(norm);
   bool overflow = patience > 0 && !applied && is_finite(loss) && loss_scale > 1.0;
@@ -60,7 +62,7 @@ KERNEL(decision_make, 256)(
   made.scale = (most < 1.0 ? most : 1.0) * (1.0 / divisor);
   made.rate = learning_rate / (1.0 - power(beta1, (long long)steps));
   made.root = 1.0 / sqrt(1.0 - power(beta2, (long long)steps));
-  made.decay = decay < warm ? decay : warm;
+  made.decay = warmup && warm < decay ? warm : decay;
   made.overflow = overflow;
   made.loss_scale = loss_scale;
   made.steady = steady;

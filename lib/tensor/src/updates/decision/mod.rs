@@ -2,9 +2,10 @@
 //! norm of its gradients and the decision before. On a device it is decided there, so that the host
 //! gives update after update without waiting for one; it learns the decision later.
 //!
-//! With the mean loss l, the scale s that the gradients were computed with, the norm n = √Σg²/(divisor·s)
-//! and t steps, this one included: applied when l and n are finite; scale = min(1, clip/(n + 1e-6))/(divisor·s);
-//! rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ); decay = min(d, (1 + t)/(10 + t)). Where the loss is scaled, s follows
+//! With the losses L and weights w of the micro-batches, W = Σw, the mean loss l = ΣL/W, the scale s that the
+//! gradients were computed with, the norm n = √Σg²/(W·s) and t steps, this one included: applied when l and n are
+//! finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
+//! decay = min(d, (1 + t)/(10 + t)) with warm-up, else d. Where the loss is scaled, s follows
 //! the gradients ([`LossScale`]): they overflow when l is finite and n is not, and s > 1.
 
 pub(crate) mod cuda;
@@ -26,8 +27,10 @@ pub struct Rule {
     pub clip: f64,
     /// β₁ and β₂ of averages whose bias is corrected; 0 where there are none.
     pub betas: [f64; 2],
-    /// The decay d that the average of the parameters comes to.
+    /// The decay d of the average of the parameters.
     pub decay: f64,
+    /// Whether the decay grows to d with the steps, so that the average soon forgets the initial parameters.
+    pub warmup: bool,
     /// Whether the loss is scaled, for gradients in half precision.
     pub scaled: bool,
 }
@@ -49,8 +52,7 @@ pub struct Decision {
     pub rate: f64,
     /// One over the root of the second.
     pub root: f64,
-    /// The decay of the average of the parameters. It grows with the steps: the first parameters are
-    /// soon forgotten.
+    /// The decay of the average of the parameters.
     pub decay: f64,
     /// Whether it is not applied because of the scale of its loss, which is no fault of the model's.
     pub overflow: bool,
@@ -73,17 +75,17 @@ pub struct Deciding(Late);
 
 impl Rule {
     /// The decision on an update with this mean loss and norm after the decision `before`; its gradients
-    /// are to be divided by `divisor` and the scale of its loss.
+    /// are to be divided by `weight` and the scale of its loss.
     pub fn decide(
         &self,
         before: &Decision,
         [loss, norm]: [f64; 2],
-        divisor: f64,
+        weight: f64,
         learning_rate: f64,
     ) -> Decision {
         let applied = loss.is_finite() && norm.is_finite();
         let mut loss_scale = before.loss_scale;
-        let divisor = divisor * loss_scale.scale;
+        let divisor = weight * loss_scale.scale;
         let overflow = self.scaled && !applied && loss.is_finite() && loss_scale.is_to_blame();
         if self.scaled {
             loss_scale.follow(overflow);
@@ -100,35 +102,36 @@ impl Rule {
             scale: norm::clip_scale(norm, self.clip) * (1.0 / divisor),
             rate: learning_rate / (1.0 - b1.powi(power)),
             root: 1.0 / (1.0 - b2.powi(power)).sqrt(),
-            decay: self.decay.min((1.0 + n) / (10.0 + n)),
+            decay: if self.warmup { self.decay.min((1.0 + n) / (10.0 + n)) } else { self.decay },
             overflow,
             loss_scale,
         }
     }
 
-    /// The decision that follows `decided`, on an update with these losses, f32 [1], and a sum of gradients
-    /// that is to be divided by `divisor` and the scale of the losses, all on one device.
+    /// The decision that follows `decided`, on an update whose micro-batches have these losses and weights, f32 [1]
+    /// each, and a sum of gradients that is to be divided by the sum of the weights and the scale of the losses,
+    /// all on one device.
     pub fn decide_there(
         &self,
         decided: &mut Decided,
         losses: &[Tensor],
+        weights: &[Tensor],
         gradients: &[Tensor],
-        divisor: f64,
         learning_rate: f64,
     ) {
         match decided.numbers.device() {
             Device::Cpu => {
                 let before = decided.on_host();
-                let mean = |sum: f64, loss: &Tensor| sum + loss.item() / losses.len() as f64;
-                let loss = losses.iter().fold(0.0, mean);
-                let norm = norm::on_host(gradients) / (divisor * before.loss_scale.scale);
-                let made = self.decide(&before, [loss, norm], divisor, learning_rate);
+                let [loss, weight] = [losses, weights]
+                    .map(|numbers| numbers.iter().fold(0.0, |sum, number| sum + number.item()));
+                let norm = norm::on_host(gradients) / (weight * before.loss_scale.scale);
+                let made = self.decide(&before, [loss / weight, norm], weight, learning_rate);
                 decided.numbers = made.numbers();
                 if made.loss_scale.scale != before.loss_scale.scale {
                     decided.loss_scale.write()[0] = made.loss_scale.scale as f32;
                 }
             }
-            _ => cuda::decide(self, decided, losses, gradients, [divisor, learning_rate]),
+            _ => cuda::decide(self, decided, [losses, weights], gradients, learning_rate),
         }
     }
 }
