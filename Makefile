@@ -80,7 +80,7 @@ bench:
 	test -z "$$torch" || $(PYTHON) tests/peers/torch_save.py || exit 1; \
 	for size in "$(LARGE)" "$(SMALL)"; do \
 	  echo "operator update $$size"; \
-	  cargo run --release --locked -q -p learn --example operator_update -- \
+	  cargo run --release --locked -q -p tasks --example operator_update -- \
 	    $$size --filter 7 --threads 2 || exit 1; \
 	  test -z "$$torch" || for written in --no-plain --plain; do \
 	    $(PYTHON) tests/peers/operator_update.py $$written $$size --local --threads 2 || exit 1; \
@@ -117,7 +117,7 @@ gpu-test: gpu deps
 # turns. Into benches/results/, whose README names the fields.
 gpu-bench: gpu deps
 	cargo build --release --locked -q -p tensor --example opcheck
-	cargo build --release --locked -q -p learn --example operator_update
+	cargo build --release --locked -q -p tasks --example operator_update
 	LARGE="$(LARGE)" SMALL="$(SMALL)" PYTHON="$(PYTHON)" sh tests/peers/gpu_bench.sh "$(BIN)/examples"
 
 man:

@@ -9,12 +9,12 @@ use std::process::Command;
 
 use common::shell;
 use learn::config::{Key, keys};
-use learn::stages::TASKS;
-use learn::stages::codec::{CodecConfig, CodecTask};
-use learn::stages::operator::{OperatorConfig, OperatorTask};
-use learn::stages::steady::{SteadyConfig, SteadyTask};
 use learn::task::load_config;
 use serde_json::Value;
+use tasks::TASKS;
+use tasks::pde::codec::{CodecConfig, CodecTask};
+use tasks::pde::operator::{OperatorConfig, OperatorTask};
+use tasks::regression::{SteadyConfig, SteadyTask};
 
 const PROGRAMS: [&str; 6] =
     ["ckpt", "ds-prep", "evaluate", "latent-cache", "timekeep", "train-stage"];

@@ -11,8 +11,8 @@ use data::split_set::{TrajectorySet, Verify};
 use data::stats::Stats;
 use learn::checkpoint;
 use learn::foreign;
-use learn::stages::codec::CodecTask;
 use serde_json::Value;
+use tasks::pde::codec::CodecTask;
 use tensor::Dtype;
 use unix::slurm::{Slurm, time_left_of};
 

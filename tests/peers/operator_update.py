@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's time for an update of the operator stage: the peer that ours is measured against.
 
-The model is the one of lib/learn (models/operator.rs with pdet_stack.rs and nn/block.rs), layer by
+The model is that of lib/tasks (pde/models/operator.rs, pdet_stack.rs) and lib/learn (nn/block.rs), layer by
 layer and with the same parameter names, so that each line has its counterpart there:
 
     c = SiLU(Linear(SiLU(Linear(features))))

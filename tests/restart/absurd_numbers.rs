@@ -2,9 +2,9 @@
 
 use crate::common::run::prepare;
 use crate::common::shell;
-use learn::stages::TASKS;
 use serde_json::Value;
 use std::path::Path;
+use tasks::TASKS;
 use unix::Exit;
 
 const NUMBERS: [&str; 6] =

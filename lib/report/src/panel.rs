@@ -1,0 +1,264 @@
+//! A panel of a picture: a plot with its axes, title and legend.
+
+use crate::axis::Axis;
+use crate::canvas::{Area, Canvas, Letters, Pen};
+use crate::colours::{Colour, FAINT, GREY, INK, Map};
+use plotters::style::text_anchor::{HPos, VPos};
+use unix::Result;
+
+/// Letters of marks and labels, first of all.
+pub const SMALL: Letters = Letters {
+    size: 16.0,
+    bold: false,
+    colour: INK,
+    horizontal: HPos::Left,
+    vertical: VPos::Center,
+    upwards: false,
+};
+/// Letters of titles of panels.
+pub const TITLE: Letters = Letters { size: 18.0, bold: true, ..SMALL };
+
+/// Room about the plot for marks and labels, and above it for title and legend.
+const LEFT: f64 = 80.0;
+const BOTTOM: f64 = 54.0;
+const TOP: f64 = 54.0;
+const RIGHT: f64 = 12.0;
+/// How far labels may reach beyond their plot.
+const OUTSIDE: f64 = 9.0;
+/// Between two labels, at least.
+const SPACE: f64 = 6.0;
+
+/// A curve with its name.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// For the legend; none of its own when empty.
+    pub name: String,
+    /// How it is drawn.
+    pub pen: Pen,
+    /// Its points, in values of the axes.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    /// A curve drawn with a line of the given width.
+    pub fn new(
+        name: &str,
+        colour: Colour,
+        width: f64,
+        points: impl IntoIterator<Item = (f64, f64)>,
+    ) -> Self {
+        let pen = Pen { colour, width, dash: None };
+        Self { name: name.into(), pen, points: points.into_iter().collect() }
+    }
+
+    /// The same, dashed.
+    pub fn dashed(mut self, on: f64, off: f64) -> Self {
+        self.pen.dash = Some((on, off));
+        self
+    }
+}
+
+/// A plot with axes.
+pub struct Panel<'a, 'b> {
+    canvas: &'a Canvas<'b>,
+    plot: Area,
+    x: Axis,
+    y: Axis,
+}
+
+impl<'a, 'b> Panel<'a, 'b> {
+    /// A panel that fills `outer`.
+    pub fn new(canvas: &'a Canvas<'b>, outer: Area, x: Axis, y: Axis) -> Self {
+        let plot = Area {
+            x: outer.x + LEFT,
+            y: outer.y + TOP,
+            width: outer.width - LEFT - RIGHT,
+            height: outer.height - TOP - BOTTOM,
+        };
+        Self { canvas, plot, x, y }
+    }
+
+    /// The plot without axes and title.
+    pub fn plot(&self) -> Area {
+        self.plot
+    }
+
+    /// Draws curves over faint lines, the first one on top, and their legend.
+    pub fn curves(&self, title: &str, curves: &[Curve]) -> Result<()> {
+        let Area { x, y, width, height } = self.plot;
+        self.canvas.text(title, (x, y - 42.0), TITLE)?;
+        let faint = Pen { colour: FAINT, width: 1.0, dash: None };
+        for (value, _) in self.x.marks() {
+            let at = self.at(value, f64::NAN).0;
+            self.canvas.line(&[(at, y), (at, y + height)], faint)?;
+        }
+        for (value, _) in self.y.marks() {
+            let at = self.at(f64::NAN, value).1;
+            self.canvas.line(&[(x, at), (x + width, at)], faint)?;
+        }
+        for curve in curves.iter().rev() {
+            // What is not on the axes interrupts the curve.
+            let is_off = |(a, b): &(f64, f64)| !(self.x.holds(*a) && self.y.holds(*b));
+            for piece in curve.points.split(is_off).filter(|piece| piece.len() > 1) {
+                let places: Vec<_> = piece.iter().map(|(a, b)| self.at(*a, *b)).collect();
+                self.canvas.line(&places, curve.pen)?;
+            }
+        }
+        self.legend(curves)?;
+        self.frame()
+    }
+
+    /// Fills the plot with `colour(x, y)`, x and y from 0 to 1, y upwards.
+    pub fn image(&self, title: &str, colour: impl Fn(f64, f64) -> Colour) -> Result<()> {
+        self.canvas.text(title, (self.plot.x, self.plot.y - 16.0), TITLE)?;
+        self.canvas.image(self.plot, colour)?;
+        self.frame()
+    }
+
+    fn at(&self, x: f64, y: f64) -> (f64, f64) {
+        let Area { x: left, y: top, width, height } = self.plot;
+        (left + width * self.x.place(x), top + height * (1.0 - self.y.place(y)))
+    }
+
+    /// Frame, marks and labels.
+    fn frame(&self) -> Result<()> {
+        let Area { x, y, width, height } = self.plot;
+        let (right, bottom) = (x + width, y + height);
+        let pen = Pen { colour: GREY, width: 1.0, dash: None };
+        let corners = [(x, y), (right, y), (right, bottom), (x, bottom), (x, y)];
+        corners.windows(2).try_for_each(|side| self.canvas.line(side, pen))?;
+        let centred = Letters { horizontal: HPos::Center, vertical: VPos::Top, ..SMALL };
+        for (value, _) in self.x.marks() {
+            let at = self.at(value, f64::NAN).0;
+            self.canvas.line(&[(at, bottom), (at, bottom + 5.0)], pen)?;
+        }
+        for (text, area) in self.x_labels()? {
+            self.canvas.text(&text, (area.x + area.width / 2.0, area.y), centred)?;
+        }
+        for (value, _) in self.y.marks() {
+            let at = self.at(f64::NAN, value).1;
+            self.canvas.line(&[(x - 5.0, at), (x, at)], pen)?;
+        }
+        for (text, area) in self.y_labels()? {
+            self.canvas.text(&text, (area.x, area.y + area.height / 2.0), SMALL)?;
+        }
+        for value in self.x.small_marks() {
+            let at = self.at(value, f64::NAN).0;
+            self.canvas.line(&[(at, bottom), (at, bottom + 3.0)], pen)?;
+        }
+        for value in self.y.small_marks() {
+            let at = self.at(f64::NAN, value).1;
+            self.canvas.line(&[(x - 3.0, at), (x, at)], pen)?;
+        }
+        self.canvas.text(self.x.label(), (x + width / 2.0, bottom + 30.0), centred)?;
+        let upwards =
+            Letters { horizontal: HPos::Center, vertical: VPos::Top, upwards: true, ..SMALL };
+        self.canvas.text(self.y.label(), (x - LEFT + 4.0, y + height / 2.0), upwards)
+    }
+
+    /// The numbers below the plot and where they are drawn. A number keeps clear of the panels to both sides; one
+    /// that would touch the number before it is left out.
+    fn x_labels(&self) -> Result<Vec<(String, Area)>> {
+        let Area { x, y, width, height } = self.plot;
+        let mut labels: Vec<(String, Area)> = Vec::new();
+        for (value, text) in self.x.marks() {
+            let long = self.canvas.text_width(&text, SMALL)?;
+            let (first, last) = (x - OUTSIDE, x + width + OUTSIDE - long);
+            let left = (self.at(value, f64::NAN).0 - long / 2.0).clamp(first, last.max(first));
+            let is_free = |(_, before): &(String, Area)| before.x + before.width + SPACE <= left;
+            if labels.last().is_none_or(is_free) {
+                let area = Area { x: left, y: y + height + 8.0, width: long, height: SMALL.size };
+                labels.push((text, area));
+            }
+        }
+        Ok(labels)
+    }
+
+    /// The numbers left of the plot and where they are drawn. One that would touch the number below it is left out.
+    fn y_labels(&self) -> Result<Vec<(String, Area)>> {
+        let height = SMALL.size;
+        let mut labels: Vec<(String, Area)> = Vec::new();
+        for (value, text) in self.y.marks() {
+            let y = self.at(f64::NAN, value).1 - height / 2.0;
+            if labels.last().is_none_or(|(_, below)| y + height <= below.y) {
+                let width = self.canvas.text_width(&text, SMALL)?;
+                labels.push((text, Area { x: self.plot.x - 9.0 - width, y, width, height }));
+            }
+        }
+        Ok(labels)
+    }
+
+    /// The names of the curves in one line above the plot.
+    fn legend(&self, curves: &[Curve]) -> Result<()> {
+        let (mut x, y) = (self.plot.x, self.plot.y - 16.0);
+        for curve in curves.iter().filter(|curve| !curve.name.is_empty()) {
+            self.canvas.line(&[(x, y), (x + 22.0, y)], curve.pen)?;
+            self.canvas.text(&curve.name, (x + 28.0, y), SMALL)?;
+            x += 28.0 + self.canvas.text_width(&curve.name, SMALL)? + 16.0;
+        }
+        Ok(())
+    }
+}
+
+/// A bar that tells which colour is which value, right of `plot`.
+pub fn colour_bar(canvas: &Canvas, plot: Area, map: &Map, axis: &Axis) -> Result<()> {
+    let bar = Area { x: plot.x + plot.width + 10.0, width: 14.0, ..plot };
+    canvas.image(bar, |_, y| map.at(y))?;
+    let pen = Pen { colour: GREY, width: 1.0, dash: None };
+    let (right, bottom) = (bar.x + bar.width, bar.y + bar.height);
+    let corners =
+        [(bar.x, bar.y), (right, bar.y), (right, bottom), (bar.x, bottom), (bar.x, bar.y)];
+    corners.windows(2).try_for_each(|side| canvas.line(side, pen))?;
+    for (value, text) in axis.marks() {
+        let y = bottom - bar.height * axis.place(value);
+        canvas.line(&[(right, y), (right + 4.0, y)], pen)?;
+        canvas.text(&text, (right + 7.0, y), SMALL)?;
+    }
+    canvas.text(axis.label(), (bar.x, bar.y - 14.0), SMALL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::canvas::png;
+
+    /// The numbers of a colour bar are spaced as those of the vertical axis.
+    #[test]
+    fn numbers_at_an_axis_do_not_overlap() {
+        let sizes = [(340.0, 113.0), (340.0, 680.0), (560.0, 340.0)];
+        let starts = [0.0, -0.05, 0.123456, 99_990.0, -123_456.789, -9.876e9];
+        png(1, 1, |canvas| {
+            for (width, height) in sizes {
+                let outer = Area {
+                    x: 0.0,
+                    y: 0.0,
+                    width: width + LEFT + RIGHT,
+                    height: height + TOP + BOTTOM,
+                };
+                for (start, exponent) in
+                    starts.iter().flat_map(|s| (-11..12).step_by(3).map(move |e| (s, e)))
+                {
+                    for factor in [1.0, 4.99] {
+                        let axis = Axis::linear("", *start, start + factor * 10f64.powi(exponent));
+                        let panel = Panel::new(canvas, outer, axis.clone(), axis);
+                        let (x, y) = (panel.x_labels()?, panel.y_labels()?);
+                        let case = format!("{start} 1e{exponent} {factor}: {x:?} {y:?}");
+                        assert!(!x.is_empty() && !y.is_empty(), "{case}");
+                        let beside = x.windows(2).all(|w| w[0].1.x + w[0].1.width < w[1].1.x);
+                        assert!(beside, "{case}");
+                        let above = y.windows(2).all(|w| w[1].1.y + w[1].1.height <= w[0].1.y);
+                        assert!(above, "{case}");
+                        let plot = panel.plot();
+                        let inside = x.iter().all(|(_, area)| {
+                            area.x >= plot.x - OUTSIDE
+                                && area.x + area.width <= plot.x + plot.width + OUTSIDE + 1e-9
+                        });
+                        assert!(inside, "{case}");
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}

@@ -1,0 +1,39 @@
+//! The tasks, a folder for each family: what a sample is, what is minimised, how a model is scored, and what programs
+//! do with a trained one.
+
+#![forbid(unsafe_code)]
+
+pub mod pde;
+pub mod regression;
+
+use learn::task::{Configured, Define, Spec};
+use pde::codec::CodecTask;
+use pde::operator::OperatorTask;
+use regression::SteadyTask;
+
+use std::path::PathBuf;
+use unix::Result;
+
+/// A task that `train-stage` knows.
+pub struct Entry {
+    /// What is fixed about it.
+    pub spec: &'static Spec,
+    /// One line about it, for `train-stage --help`.
+    pub about: &'static str,
+    /// [`Configured::load`] of it.
+    pub load: Load,
+}
+
+/// Loads a configuration from files, overrides and an environment.
+pub type Load = fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<Configured>;
+
+/// All tasks, in the order in which programs list them.
+pub static TASKS: [Entry; 3] = [
+    entry::<CodecTask>("Fields to latent tokens and back"),
+    entry::<OperatorTask>("From the latent state of one frame to that of the next"),
+    entry::<SteadyTask>("From the inputs of a steady problem to its solution"),
+];
+
+const fn entry<T: Define>(about: &'static str) -> Entry {
+    Entry { spec: &T::SPEC, about, load: Configured::load::<T> }
+}

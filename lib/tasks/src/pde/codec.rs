@@ -1,0 +1,269 @@
+//! Stage `codec`: fields to latent tokens and back, trained on single frames.
+//!
+//! The loss is that of the physical field: L = mean over samples of
+//! ‖û - u‖²/(‖u‖² + floor·σ²·n), û = decode(encode(u)), relative to each sample's own energy so that
+//! fields that have decayed count as much as fresh ones. It is the inverse loss of the encoder
+//! (UPT, Alkin et al. 2024, §3.3); that of the decoder, ‖encode(û) - z‖², may be added.
+
+use super::sources::{FieldSource, Fields, Sources, joined, one, weight_faults};
+use crate::pde::models::codec::Border;
+use crate::pde::models::{Codec, CodecModel, Patches};
+use crate::pde::normalisation::Normalisation;
+use data::inputs::InputFile;
+use data::split_set::TrajectorySet;
+use data::stats::Stats;
+use learn::config::{Config, Faults, within};
+use learn::params::{Builder, Params};
+use learn::pass::Pass;
+use learn::score::Scores;
+use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Spec, Task};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tensor::ops::squared_error::SquaredError;
+use tensor::ops::weighted_sum::WeightedSum;
+use tensor::random::{Philox, Purpose};
+use tensor::{Dtype, Tensor};
+use unix::{Error, Result};
+
+/// What the codec is trained on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FieldData {
+    /// The split manifest that `ds-prep split` wrote.
+    pub split: PathBuf,
+    /// The statistics that `ds-prep stats` wrote for it.
+    pub stats: PathBuf,
+    /// How much of what is read is of this data set, beside the weights of the others.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// More data sets of fields of the same kind, read in proportion to their weights.
+    #[serde(default)]
+    pub others: Vec<FieldSource>,
+    /// Move each field round by a random number of grid points; for periodic domains.
+    #[serde(default)]
+    pub shift: bool,
+    /// Turn half of the fields round along their first axis, u(x) to -u(-x); for equations that allow it.
+    #[serde(default)]
+    pub reflect: bool,
+}
+
+/// What is minimised.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CodecLoss {
+    /// Added to the relative energy of a field, so that a field of zero does not count without limit;
+    /// in units of the variance of the data.
+    #[serde(default = "floor")]
+    pub floor: f64,
+    /// Weight of the inverse loss of the decoder, ‖encode(decode(z)) - z‖² per element.
+    #[serde(default)]
+    pub reencoding: f64,
+}
+
+fn floor() -> f64 {
+    0.1
+}
+
+/// The configuration of the task.
+pub type CodecConfig = Config<FieldData, CodecModel, CodecLoss>;
+
+/// Error of the reconstruction, over all frames of a regime.
+const METRIC: &str = "nrmse";
+
+/// The task.
+pub struct CodecTask {
+    codec: Codec,
+    patches: Patches,
+    normalisation: Normalisation,
+    data: FieldData,
+    loss: CodecLoss,
+    train: Sources<TrajectorySet>,
+    validation: Sources<TrajectorySet>,
+    augmentation: Philox,
+    input_files: Vec<InputFile>,
+}
+
+impl CodecTask {
+    /// The frame of a sample, as it is in the file.
+    fn read(set: &TrajectorySet, sample: u64, u: &mut [f32]) -> Result<()> {
+        let frames = set.shape().frames as u64;
+        let (trajectory, frame) = ((sample / frames) as usize, (sample % frames) as usize);
+        set.read_frames(trajectory, frame..frame + 1, u)
+    }
+
+    fn augment(&self, pass: u64, place: u64, u: &mut [f32]) {
+        let random = self.augmentation.at_update(pass);
+        let grid = self.patches.grid();
+        let row = u.len() / grid[0];
+        if self.data.shift {
+            u.rotate_left(row * random.below(place, 0, grid[0] as u64) as usize);
+            if let [_, columns] = grid {
+                let turn = random.below(place, 2, *columns as u64) as usize;
+                u.chunks_exact_mut(row).for_each(|u| u.rotate_left(turn * (row / columns)));
+            }
+        }
+        if self.data.reflect && random.below(place, 1, 2) == 1 {
+            for i in 0..grid[0] / 2 {
+                let (front, back) = u.split_at_mut((grid[0] - 1 - i) * row);
+                front[i * row..][..row].swap_with_slice(&mut back[..row]);
+            }
+            u.iter_mut().for_each(|x| *x = -*x);
+        }
+    }
+}
+
+impl Define for CodecTask {
+    const SPEC: Spec = Spec::new("codec", METRIC, Direction::Minimize, include_str!("codec.yaml"));
+    type Data = FieldData;
+    type Model = CodecModel;
+    type Loss = CodecLoss;
+
+    fn faults(config: &CodecConfig) -> Faults {
+        let mut faults: Faults = within("model", config.model.faults()).collect();
+        let weights = config.data.others.iter().map(|o| o.weight);
+        faults.extend(weight_faults(config.data.weight, weights));
+        if config.data.shift && config.model.border != Border::Periodic {
+            faults.push(("data.shift".into(), "is a symmetry of periodic domains only".into()));
+        }
+        if config.loss.floor.is_nan() || config.loss.floor <= 0.0 {
+            faults.push(("loss.floor".into(), "must be a positive number".into()));
+        }
+        if config.loss.reencoding.is_nan() || config.loss.reencoding < 0.0 {
+            faults.push(("loss.reencoding".into(), "must not be negative".into()));
+        }
+        faults
+    }
+
+    fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
+        let FieldData { split, stats, weight, others, .. } = &config.data;
+        let fields = Fields::open(split, stats, *weight, others)?;
+        let channels = |stats: &Stats| stats.channels.iter().map(|c| (c.mean, c.std)).collect();
+        let moments: Vec<_> =
+            fields.stats.iter().map(|(s, weight)| (channels(s), *weight)).collect();
+        let frames = |set: &TrajectorySet| (set.len() * set.shape().frames) as u64;
+        let sources = Sources::new(fields.train, frames);
+        let train = sources.first();
+        let shape = train.shape();
+        if train.inputs() > 0 {
+            return Err(Error::data(format!(
+                "{}: a problem with inputs; a codec reads states alone",
+                split.display()
+            )));
+        }
+        let patches = config
+            .model
+            .patches(&shape.grid, shape.channels)
+            .map_err(|why| Error::config(format!("model.{why} of {}", split.display())))?;
+        let mut builder = Builder::new(config.seed);
+        let codec = Codec::new(&mut builder, &config.model, &patches);
+        let task = Self {
+            codec,
+            patches,
+            normalisation: Normalisation::mixed(&moments),
+            data: config.data.clone(),
+            loss: config.loss.clone(),
+            train: sources,
+            validation: Sources::new(fields.validation, frames),
+            augmentation: Philox::new(config.seed, Purpose::Augmentation),
+            input_files: fields.input_files,
+        };
+        builder.check()?;
+        Ok((task, builder.finish()))
+    }
+}
+
+impl Task for CodecTask {
+    fn sources(&self) -> Vec<(u64, f64)> {
+        self.train.shares()
+    }
+
+    fn data_hash(&self) -> String {
+        joined(self.train.iter().map(TrajectorySet::manifest_hash))
+    }
+
+    fn input_files(&self) -> Vec<InputFile> {
+        self.input_files.clone()
+    }
+
+    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Batch> {
+        let points = self.patches.field_len();
+        let mut fields = Tensor::arbitrary(&[samples.len(), points], Dtype::F32);
+        let [mut u, mut normalised] = [(); 2].map(|()| vec![0.0; points]);
+        let mut weights = vec![0.0_f32; samples.len()];
+        for (place, (sample, out)) in
+            samples.iter().zip(fields.write::<f32>().chunks_exact_mut(points)).enumerate()
+        {
+            let (set, sample) = self.train.find(*sample);
+            Self::read(set, sample, &mut u)?;
+            self.augment(pass, first + place as u64, &mut u);
+            let relative = self.normalisation.energy(&u);
+            weights[place] = (1.0 / (relative + self.loss.floor)) as f32;
+            self.normalisation.apply(&u, &mut normalised);
+            self.patches.cut(&normalised, out);
+        }
+        let weights = Tensor::of(&weights, &[samples.len()]);
+        Ok(Batch::new(samples.len() as f64).with("fields", fields).with("weights", weights))
+    }
+
+    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
+        let ones = |n: usize| pass.full(&[n], 1.0);
+        let [u, weights] = [batch.input(pass, "fields")?, batch.input(pass, "weights")?];
+        let z = self.codec.encode(pass, &u)?;
+        let reconstruction = self.codec.decode(pass, &z)?;
+        let points = ones(u.shape()[1])?;
+        let error = pass.apply(SquaredError, &[&reconstruction, &u, &weights, &points])?;
+        if self.loss.reencoding == 0.0 {
+            return Ok(error.into());
+        }
+        let again = self.codec.encode(pass, &reconstruction)?;
+        let (samples, dim) = (z.shape()[0], z.shape()[2]);
+        let equal = pass.full(&[samples], 1.0)?;
+        let inverse = pass.apply(SquaredError, &[&again, &z.detached(), &equal, &ones(dim)?])?;
+        let factors = WeightedSum(vec![1.0, self.loss.reencoding]);
+        let terms = [("reconstruction", &error), ("reencoding", &inverse)];
+        Ok(Loss {
+            sum: pass.apply(factors, &[&error, &inverse])?,
+            terms: terms.map(|(name, term)| (name, term.value().clone())).to_vec(),
+        })
+    }
+
+    fn validation_samples(&self) -> u64 {
+        self.validation.samples()
+    }
+
+    fn evaluate(&self, pass: &Pass, samples: &[u64], scores: &mut Scores) -> Result<()> {
+        let points = self.patches.field_len();
+        let mut fields = vec![vec![0.0; points]; samples.len()];
+        for (sample, u) in samples.iter().zip(&mut fields) {
+            let (set, sample) = self.validation.find(*sample);
+            Self::read(set, sample, u)?;
+        }
+        let mut normalised = vec![0.0; points];
+        let mut input = Tensor::arbitrary(&[samples.len(), points], Dtype::F32);
+        for (u, out) in fields.iter().zip(input.write::<f32>().chunks_exact_mut(points)) {
+            self.normalisation.apply(u, &mut normalised);
+            self.patches.cut(&normalised, out);
+        }
+        let z = self.codec.encode(pass, &pass.data(&input)?)?;
+        let output = self.codec.decode(pass, &z)?.value().to_host()?;
+        for ((sample, u), v) in
+            samples.iter().zip(&fields).zip(output.read::<f32>().chunks_exact(points))
+        {
+            let (mut joined, mut restored) = (vec![0.0; points], vec![0.0; points]);
+            self.patches.join(v, &mut joined);
+            self.normalisation.invert(&joined, &mut restored);
+            let (set, sample) = self.validation.find(*sample);
+            let entry = set.entry(sample as usize / set.shape().frames);
+            scores.nrmse(METRIC, &entry.parameter.to_string(), &restored, u);
+        }
+        Ok(())
+    }
+
+    fn buffers(&self) -> Buffers {
+        let grid: Vec<f64> = self.patches.grid().iter().map(|n| *n as f64).collect();
+        let mut buffers = self.normalisation.buffers("field");
+        buffers.push(("field.grid".into(), Tensor::of(&grid, &[grid.len()])));
+        buffers
+    }
+}

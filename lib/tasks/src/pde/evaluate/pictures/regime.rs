@@ -1,0 +1,200 @@
+//! The picture of one regime: a typical rollout in space and time, and the errors of all rollouts.
+
+use super::frames::{self, ROW};
+use super::{Example, errors_by_time, of_model, symbol};
+use crate::pde::evaluate::protocol::Protocol;
+use crate::pde::evaluate::report::of_starts;
+use crate::pde::evaluate::scores::Model;
+use crate::pde::evaluate::{Evaluation, Regime};
+use report::axis::{Axis, plain, short};
+use report::canvas::{Area, Canvas, Letters, png};
+use report::colours::{GREY, INK, Map, distinct};
+use report::panel::{Curve, Panel, SMALL, TITLE, colour_bar};
+use unix::Result;
+
+const WIDTH: u32 = 1400;
+const HEIGHT: u32 = 960;
+/// Where space and time begin.
+const TOP: f64 = 62.0;
+
+/// Draws the picture of a regime as PNG.
+pub fn draw(
+    result: &Evaluation,
+    regime: &Regime,
+    example: &Example,
+    protocol: &Protocol,
+) -> Result<Vec<u8>> {
+    let frames = example.frames();
+    // One row of images for space and time, one for each frame in two dimensions.
+    let more = match example.grid.len() {
+        2 => ROW * (frames.len() - 1) as f64,
+        _ => 0.0,
+    };
+    png(WIDTH, HEIGHT + more as u32, |canvas| {
+        head(canvas, result, regime, example, protocol)?;
+        match example.grid[..] {
+            [x, y] => frames::draw(canvas, TOP, [x, y], &frames)?,
+            _ => space_and_time(canvas, example)?,
+        }
+        let third = f64::from(WIDTH) / 3.0 - 8.0;
+        let area = |i: usize| Area {
+            x: 8.0 + third * i as f64,
+            y: 526.0 + more,
+            width: third,
+            height: 424.0,
+        };
+        error_over_time(canvas, area(0), regime, protocol)?;
+        last_state(canvas, area(1), example)?;
+        spectrum(canvas, area(2), regime, example)
+    })
+}
+
+fn head(
+    canvas: &Canvas,
+    result: &Evaluation,
+    regime: &Regime,
+    example: &Example,
+    protocol: &Protocol,
+) -> Result<()> {
+    let error = |model: Model| of_starts(regime, model).map(|nrmse| (model, short(nrmse)));
+    let models = [Model::Operator, Model::Persistence, Model::Mean, Model::Codec];
+    let errors: Vec<String> = models
+        .into_iter()
+        .filter_map(error)
+        .map(|(model, value)| format!("{} {value}", model.name()))
+        .collect();
+    let parameter = &regime.parameter;
+    let title =
+        format!("{} = {}   NRMSE: {}", symbol(&parameter.name), parameter.value, errors.join(", "));
+    canvas.text(&title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
+    let text = format!(
+        "{} steps of Δt = {}, {} rollouts from {} trajectories of the {} split, {} grid points; in space \
+         and time: the rollout of median error, {}",
+        result.steps,
+        plain(protocol.time_step),
+        regime.rollouts,
+        regime.trajectories,
+        protocol.on,
+        protocol.points(),
+        short(example.nrmse),
+    );
+    canvas.text(&text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })
+}
+
+/// Truth, prediction and their difference.
+fn space_and_time(canvas: &Canvas, example: &Example) -> Result<()> {
+    let all = || example.truth.iter().flatten().copied().map(f64::from);
+    let (low, high) = all().fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
+    let field = Axis::linear("u", low, high);
+    let differences: Vec<Vec<f64>> =
+        example.truth.iter().zip(&example.prediction).map(difference).collect();
+    let largest = differences.iter().flatten().fold(0.0, |m: f64, d| m.max(d.abs()));
+    let error = Axis::linear("error", -largest, largest);
+    let (sequential, diverging) = (Map::sequential(), Map::diverging());
+    let (first, last) = example.span();
+    let time = Axis::linear("time t", first, last);
+    let panel = |x: f64, time: Axis| {
+        let area = Area { x, y: TOP, width: 444.0, height: ROW };
+        Panel::new(canvas, area, Axis::linear("x / L", 0.0, 1.0), time)
+    };
+    let value = |rows: &[Vec<f32>], x: f64, y: f64| f64::from(*at(rows, x, y));
+    let left = panel(8.0, time.clone());
+    left.image("truth", |x, y| sequential.at(field.place(value(&example.truth, x, y))))?;
+    let middle = panel(405.0, time.clone().quiet());
+    let foretold = |x, y| sequential.at(field.place(value(&example.prediction, x, y)));
+    middle.image(example.name, foretold)?;
+    colour_bar(canvas, middle.plot(), &sequential, &field)?;
+    let right = panel(872.0, time.quiet());
+    let wrong = |x, y| diverging.at(error.place(*at(&differences, x, y)));
+    right.image(&format!("{} − truth", example.name), wrong)?;
+    colour_bar(canvas, right.plot(), &diverging, &error)
+}
+
+fn difference((truth, prediction): (&Vec<f32>, &Vec<f32>)) -> Vec<f64> {
+    prediction.iter().zip(truth).map(|(p, t)| f64::from(*p) - f64::from(*t)).collect()
+}
+
+/// The element of rows at x and y from 0 to 1.
+fn at<T>(rows: &[Vec<T>], x: f64, y: f64) -> &T {
+    let row = &rows[((y * rows.len() as f64) as usize).min(rows.len() - 1)];
+    &row[((x * row.len() as f64) as usize).min(row.len() - 1)]
+}
+
+fn error_over_time(
+    canvas: &Canvas,
+    area: Area,
+    regime: &Regime,
+    protocol: &Protocol,
+) -> Result<()> {
+    let curves: Vec<Curve> = regime
+        .scores
+        .field
+        .models()
+        .iter()
+        .map(|&model| {
+            let points = errors_by_time(regime, model, protocol.time_step);
+            let curve = Curve::new(model.name(), of_model(model), 2.2, points);
+            match model {
+                Model::Operator => curve,
+                Model::Codec => curve.dashed(2.0, 3.0),
+                _ => curve.dashed(8.0, 4.0),
+            }
+        })
+        .collect();
+    let values = curves.iter().flat_map(|curve| curve.points.iter().map(|(_, e)| *e));
+    let y = Axis::logarithmic("NRMSE", values);
+    let x = Axis::linear("time since the start", 0.0, protocol.time_step * protocol.steps as f64);
+    Panel::new(canvas, area, x, y).curves("Error over time", &curves)
+}
+
+fn last_state(canvas: &Canvas, area: Area, example: &Example) -> Result<()> {
+    let (Some(first), Some(last), Some(prediction)) =
+        (example.truth.first(), example.truth.last(), example.prediction.last())
+    else {
+        return Ok(());
+    };
+    let curve = |name: &str, colour, width, values: &[f32]| {
+        let n = values.len() as f64;
+        let points = values.iter().enumerate().map(|(i, u)| ((i as f64 + 0.5) / n, f64::from(*u)));
+        Curve::new(name, colour, width, points)
+    };
+    let curves = [
+        curve(example.name, distinct(0), 2.0, example.line(prediction)).dashed(7.0, 4.0),
+        curve("truth", INK, 2.0, example.line(last)),
+        curve("start", [0xaa, 0xaa, 0xaa], 1.5, example.line(first)),
+    ];
+    let all = || curves.iter().flat_map(|curve| curve.points.iter().map(|(_, u)| *u));
+    let (low, high) = all().fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
+    let margin = 0.05 * (high - low);
+    let y = Axis::linear("u", low - margin, high + margin);
+    let title = format!("State at t = {}", plain(example.times.last().copied().unwrap_or(0.0)));
+    let x = if example.grid.len() == 2 { "y / L, in the middle of x" } else { "x / L" };
+    Panel::new(canvas, area, Axis::linear(x, 0.0, 1.0), y).curves(&title, &curves)
+}
+
+fn spectrum(canvas: &Canvas, area: Area, regime: &Regime, example: &Example) -> Result<()> {
+    let curve =
+        |name: &str, colour, energies: &[f64]| Curve::new(name, colour, 2.0, in_bins(energies));
+    let [truth, prediction] = &regime.spectra;
+    let curves =
+        [curve(example.name, distinct(0), prediction).dashed(7.0, 4.0), curve("truth", INK, truth)];
+    let largest = truth.iter().skip(1).fold(0.0, |m: f64, e| m.max(*e));
+    let values = truth.iter().chain(prediction).skip(1).copied();
+    // Below that f32 has only noise.
+    let y = Axis::logarithmic("mean square of u", values).from(largest * 1e-14);
+    let x = Axis::logarithmic("wave number k", [1.0, truth.len() as f64]);
+    Panel::new(canvas, area, x, y).curves("Spectrum of the last states", &curves)
+}
+
+/// Wave numbers from 1 on, those close to each other on a logarithmic axis as their mean.
+fn in_bins(energies: &[f64]) -> Vec<(f64, f64)> {
+    let mut points = Vec::new();
+    let mut start = 1;
+    while start < energies.len() {
+        let end = (start + 1).max((1.08 * start as f64) as usize).min(energies.len());
+        let mean = energies[start..end].iter().sum::<f64>() / (end - start) as f64;
+        points.push(((start + end - 1) as f64 / 2.0, mean));
+        start = end;
+    }
+    points
+}

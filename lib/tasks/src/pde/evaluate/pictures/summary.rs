@@ -1,0 +1,139 @@
+//! The picture of all regimes: how errors grow, and what they are over whole rollouts.
+
+use super::{errors_by_time, of_model, symbol};
+use crate::pde::evaluate::protocol::Protocol;
+use crate::pde::evaluate::report::of_starts;
+use crate::pde::evaluate::scores::Model;
+use crate::pde::evaluate::{Evaluation, Regime};
+use report::axis::{Axis, plain, short};
+use report::canvas::HPos;
+use report::canvas::{Area, Canvas, Letters, Pen, png};
+use report::colours::{FAINT, GREY, Map};
+use report::panel::{Curve, Panel, SMALL, TITLE};
+use unix::Result;
+
+const WIDTH: u32 = 1400;
+const HEIGHT: u32 = 640;
+
+/// Draws the picture of all regimes as PNG.
+pub fn draw(result: &Evaluation, protocol: &Protocol) -> Result<Vec<u8>> {
+    png(WIDTH, HEIGHT, |canvas| {
+        head(canvas, result, protocol)?;
+        over_time(canvas, result, protocol)?;
+        by_regime(canvas, result)
+    })
+}
+
+fn head(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
+    let title = format!("NRMSE of {} steps of Δt = {}", result.steps, plain(protocol.time_step));
+    canvas.text(&title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
+    let parameters = match &protocol.operator {
+        Some(operator) => format!("operator of {} and ", operator.parameters),
+        None => String::new(),
+    };
+    let text = format!(
+        "{} rollouts from {} trajectories of the {} split, {} grid points; {parameters}codec of {} \
+         parameters, {} numbers a state",
+        protocol.rollouts,
+        protocol.trajectories,
+        protocol.on,
+        protocol.points(),
+        protocol.codec.parameters,
+        protocol.latent[0] * protocol.latent[1],
+    );
+    canvas.text(&text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })
+}
+
+fn name(regime: &Regime) -> String {
+    format!("{} = {}", symbol(&regime.parameter.name), regime.parameter.value)
+}
+
+/// Colour by regime, line by model.
+fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
+    let mut curves = Vec::new();
+    let map = Map::sequential();
+    for (i, regime) in result.regimes.iter().enumerate() {
+        // The light end of the map is hard to see on white.
+        let colour = map.at(0.1 + 0.75 * (i as f64 + 0.5) / result.regimes.len() as f64);
+        let curve = |name: &str, model: Model, width: f64| {
+            let points = errors_by_time(regime, model, protocol.time_step);
+            Curve::new(name, colour, width, points)
+        };
+        let models = regime.scores.field.models();
+        match models.contains(&Model::Operator) {
+            true => {
+                curves.push(curve(&name(regime), Model::Operator, 2.4));
+                curves.push(curve("", Model::Codec, 1.6).dashed(2.0, 3.0));
+            }
+            false => curves.push(curve(&name(regime), Model::Codec, 2.4)),
+        }
+        curves.push(curve("", Model::Persistence, 1.6).dashed(8.0, 4.0));
+    }
+    let values = curves.iter().flat_map(|curve| curve.points.iter().map(|(_, e)| *e));
+    let y = Axis::logarithmic("NRMSE", values);
+    let x = Axis::linear("time since the start", 0.0, protocol.time_step * protocol.steps as f64);
+    let area = Area { x: 8.0, y: 80.0, width: 760.0, height: 550.0 };
+    let title = match protocol.operator {
+        Some(_) => "Over time: operator (line), persistence (dashes), codec (dots)",
+        None => "Over time: codec (line), persistence (dashes)",
+    };
+    Panel::new(canvas, area, x, y).curves(title, &curves)
+}
+
+/// A row for each regime, a dot for each model.
+fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
+    let nrmse = |regime: &Regime, model: Model| of_starts(regime, model).unwrap_or(f64::NAN);
+    let models: Vec<Model> = [Model::Codec, Model::Operator, Model::Persistence, Model::Mean]
+        .into_iter()
+        .filter(|model| result.overall.field.models().contains(model))
+        .collect();
+    let values = result.regimes.iter().flat_map(|r| models.iter().map(|m| nrmse(r, *m)));
+    let axis = Axis::logarithmic("NRMSE", values.collect::<Vec<_>>());
+    let plot = Area { x: 890.0, y: 134.0, width: 480.0, height: 442.0 };
+    canvas.text("Over whole rollouts", (plot.x, 92.0), TITLE)?;
+    legend(canvas, plot, &models)?;
+    let faint = Pen { colour: FAINT, width: 1.0, dash: None };
+    let centred = Letters { horizontal: HPos::Center, ..SMALL };
+    for (value, text) in axis.marks() {
+        let x = plot.x + plot.width * axis.place(value);
+        canvas.line(&[(x, plot.y), (x, plot.y + plot.height)], faint)?;
+        canvas.text(&text, (x, plot.y + plot.height + 16.0), centred)?;
+    }
+    canvas.text("NRMSE", (plot.x + plot.width / 2.0, plot.y + plot.height + 38.0), centred)?;
+    let row = plot.height / result.regimes.len() as f64;
+    for (i, regime) in result.regimes.iter().enumerate() {
+        let y = plot.y + row * (i as f64 + 0.5);
+        let leftward = Letters { horizontal: HPos::Right, ..SMALL };
+        canvas.text(&name(regime), (plot.x - 12.0, y), leftward)?;
+        canvas
+            .line(&[(plot.x, y), (plot.x + plot.width, y)], Pen { colour: [0xbb; 3], ..faint })?;
+        for model in &models {
+            let value = nrmse(regime, *model);
+            if value.is_finite() {
+                let x = plot.x + plot.width * axis.place(value);
+                canvas.dot((x, y), 6.0, of_model(*model))?;
+                // Where models come close to each other their numbers must not.
+                let down = match model {
+                    Model::Operator => -18.0,
+                    Model::Codec | Model::Persistence => 18.0,
+                    Model::Mean => 36.0,
+                };
+                let letters = Letters { colour: of_model(*model), ..centred };
+                if row > 60.0 {
+                    canvas.text(&short(value), (x, y + down), letters)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn legend(canvas: &Canvas, plot: Area, models: &[Model]) -> Result<()> {
+    let (mut x, y) = (plot.x, plot.y - 16.0);
+    for model in models {
+        canvas.dot((x + 5.0, y), 5.0, of_model(*model))?;
+        canvas.text(model.name(), (x + 16.0, y), SMALL)?;
+        x += 16.0 + canvas.text_width(model.name(), SMALL)? + 18.0;
+    }
+    Ok(())
+}

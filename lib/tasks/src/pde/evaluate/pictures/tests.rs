@@ -1,0 +1,68 @@
+use super::*;
+use crate::pde::evaluate::Trained;
+use crate::pde::evaluate::plan::Start;
+use data::parameter::Parameter;
+use learn::trained::{Origin, Weights};
+
+fn protocol() -> Protocol {
+    let origin = Origin {
+        checkpoint: "run/ckpt/step-00000001".into(),
+        update: 1,
+        weights: Weights::Raw,
+        data: String::new(),
+    };
+    Protocol {
+        split: "split.json".into(),
+        split_hash: String::new(),
+        on: "test".into(),
+        grid: vec![8],
+        frames: 5,
+        frame_interval: 0.5,
+        stride: 1,
+        time_step: 0.5,
+        steps: 2,
+        start_frames: vec![0],
+        trajectories: 1,
+        rollouts: 1,
+        latent: [2, 2],
+        codec: Trained { origin, parameters: 1 },
+        operator: None,
+    }
+}
+
+/// A result of which nothing is known, and a rollout of the given states.
+fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
+    let regime = Regime {
+        parameter: Parameter::new("nu", 0.1),
+        trajectories: 1,
+        rollouts: 1,
+        scores: AllScores::new(2, true),
+        by_start: vec![AllScores::new(2, true)],
+        spectra: [vec![f64::NAN; 5], vec![0.0; 5]],
+        typical: Start { trajectory: 0, frame: 0 },
+    };
+    let overall = regime.scores.clone();
+    let example = Example {
+        name: "operator",
+        grid: vec![8],
+        times: vec![0.0, 0.5, 1.0],
+        truth: vec![vec![0.0; 8]; 3],
+        prediction: states.to_vec(),
+        nrmse: f64::NAN,
+    };
+    (Evaluation { steps: 2, regimes: vec![regime], overall }, example)
+}
+
+#[test]
+fn a_rollout_that_is_lost_is_drawn_all_the_same() {
+    let lost = [0.0, f32::NAN, f32::INFINITY].map(|u| vec![u; 8]);
+    for states in [lost, [0.0; 3].map(|u| vec![u; 8]), [0.0, 1e30, -3e38].map(|u| vec![u; 8])] {
+        let (result, mut example) = nothing(states);
+        let drawn = regime::draw(&result, &result.regimes[0], &example, &protocol()).unwrap();
+        assert!(drawn.starts_with(b"\x89PNG"));
+        example.grid = vec![2, 4];
+        let frames = regime::draw(&result, &result.regimes[0], &example, &protocol()).unwrap();
+        assert!(frames.starts_with(b"\x89PNG"));
+        assert!(summary::draw(&result, &protocol()).unwrap().starts_with(b"\x89PNG"));
+    }
+}

@@ -1,0 +1,286 @@
+//! The picture of one trajectory of a file: space and time of one dimension, some frames of two beside each
+//! other, the middle plane of three.
+//!
+//! x to the right, y upwards, the first frame at the bottom. Points lie at their coordinates and frames at
+//! their times, also where these are not evenly spaced. Colours are those of the fields in the pictures of
+//! `evaluate`: from dark (the smallest value) to light (the largest); values that are not finite are grey.
+
+use data::field::{Field, Shape};
+use report::axis::{Axis, plain};
+use report::canvas::{Area, Canvas, Letters, png};
+use report::colours::{Colour, GREY, Map};
+use report::panel::{Panel, SMALL, TITLE, colour_bar};
+use std::ops::RangeInclusive;
+use unix::{Error, Result};
+
+/// Where panels begin, below title and explanation.
+const TOP: f64 = 62.0;
+/// Width of a plot, and its height but for fields that are much longer than wide, or wider than long.
+const SIZE: f64 = 340.0;
+/// Width of a plot of space and time.
+const WIDE: f64 = 560.0;
+/// From a plot to the next.
+const GAP: f64 = 24.0;
+/// Room for the axis on the left and for the colour bar on the right, and above and below the plots.
+const LEFT: f64 = 88.0;
+const RIGHT: f64 = 112.0;
+const ABOUT: f64 = 108.0;
+
+/// What is drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Number of the trajectory.
+    pub sample: usize,
+    /// Number of the channel.
+    pub channel: usize,
+    /// At most so many frames beside each other, spread over the time.
+    pub frames: usize,
+}
+
+/// An image as PNG, and the values at the ends of its colours.
+#[derive(Clone, Debug)]
+pub struct Trajectory {
+    /// The file.
+    pub png: Vec<u8>,
+    /// Values of the first and the last colour.
+    pub range: RangeInclusive<f32>,
+    /// The frames that are shown; all for one dimension of space.
+    pub frames: Vec<usize>,
+}
+
+/// Draws a trajectory. Errors (2): no such trajectory or channel; and those of reading.
+pub fn draw(field: &Field, view: View) -> Result<Trajectory> {
+    let shape = field.shape();
+    let missing = |what: &str, number: usize, there: usize| {
+        let name = field.path().display();
+        Error::usage(format!("{name}: no {what} {number}, there are {there} (from 0)"))
+    };
+    if view.sample >= shape.trajectories {
+        return Err(missing("trajectory", view.sample, shape.trajectories));
+    }
+    if view.channel >= shape.channels {
+        return Err(missing("channel", view.channel, shape.channels));
+    }
+    let line = shape.grid.len() == 1;
+    let count = if line { shape.frames } else { view.frames.clamp(1, shape.frames) };
+    let last = shape.frames - 1;
+    let frames: Vec<usize> = (0..count).map(|i| i * last / (count - 1).max(1)).collect();
+    let mut rows = Vec::with_capacity(count);
+    let mut frame = vec![0.0; shape.frame_len()];
+    for &number in &frames {
+        field.read_frames(view.sample, number..number + 1, &mut frame)?;
+        rows.push(plane(shape, view.channel, &frame));
+    }
+    let range = range(rows.iter().flatten());
+    let sheet = Sheet::new(field, view, &range);
+    let png = if line { sheet.line(&rows) } else { sheet.planes(&rows, &frames) }?;
+    Ok(Trajectory { png, range, frames })
+}
+
+/// A channel of a frame, [x, y]; of three dimensions at the middle z.
+fn plane(shape: &Shape, channel: usize, frame: &[f32]) -> Vec<f32> {
+    let nz = shape.grid.get(2).copied().unwrap_or(1);
+    let of_channel = frame.iter().skip(channel).step_by(shape.channels);
+    of_channel.skip(nz / 2).step_by(nz).copied().collect()
+}
+
+/// Smallest and largest finite value.
+fn range<'a>(values: impl Iterator<Item = &'a f32>) -> RangeInclusive<f32> {
+    let finite = values.filter(|value| value.is_finite());
+    let (low, high) = finite.fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), value| {
+        (low.min(*value), high.max(*value))
+    });
+    if low > high { 0.0..=0.0 } else { low..=high }
+}
+
+/// What all panels have in common.
+struct Sheet<'a> {
+    field: &'a Field,
+    view: View,
+    map: Map,
+    /// Of the colours.
+    values: Axis,
+}
+
+impl<'a> Sheet<'a> {
+    fn new(field: &'a Field, view: View, range: &RangeInclusive<f32>) -> Self {
+        let (low, high) = (f64::from(*range.start()), f64::from(*range.end()));
+        // One value alone has room to both sides.
+        let (low, high) = if low < high { (low, high) } else { (low - 0.5, high + 0.5) };
+        let values = Axis::linear(&field.channels()[view.channel], low, high);
+        Self { field, view, map: Map::sequential(), values }
+    }
+
+    /// Space and time.
+    fn line(&self, rows: &[Vec<f32>]) -> Result<Vec<u8>> {
+        let size = (WIDE, SIZE);
+        self.sheet(1, size, |canvas| {
+            let t = self.field.t();
+            let time = match t.get(..rows.len()) {
+                Some(t) => Places::new("time t", t, 0.0),
+                None => Places::numbers("frame", rows.len()),
+            };
+            let points = self.points(0);
+            let panel = self.panel(canvas, 0, size, time.axis.clone());
+            panel.image("", |x, y| self.colour(rows[time.at(y)][points.at(x)]))?;
+            colour_bar(canvas, panel.plot(), &self.map, &self.values)
+        })
+    }
+
+    /// Frames beside each other.
+    fn planes(&self, planes: &[Vec<f32>], frames: &[usize]) -> Result<Vec<u8>> {
+        let [nx, ny] = [0, 1].map(|axis| self.field.shape().grid[axis]);
+        let [x, y] = [0, 1].map(|axis| self.points(axis));
+        let size = (SIZE, (SIZE * ny as f64 / nx as f64).clamp(SIZE / 3.0, 2.0 * SIZE));
+        self.sheet(planes.len(), size, |canvas| {
+            let mut plot = None;
+            for (number, (plane, frame)) in planes.iter().zip(frames).enumerate() {
+                let left = if number == 0 { y.axis.clone() } else { y.axis.clone().quiet() };
+                let panel = self.panel(canvas, number, size, left);
+                let title = match self.time(*frame) {
+                    _ if self.field.shape().frames == 1 => String::new(),
+                    Some(t) => format!("t = {}", plain(t)),
+                    None => format!("frame {frame}"),
+                };
+                panel.image(&title, |at, above| self.colour(plane[x.at(at) * ny + y.at(above)]))?;
+                plot = Some(panel.plot());
+            }
+            plot.map_or(Ok(()), |plot| colour_bar(canvas, plot, &self.map, &self.values))
+        })
+    }
+
+    /// A picture of so many plots of a size (width, height), with what it shows above.
+    fn sheet(
+        &self,
+        plots: usize,
+        size: (f64, f64),
+        draw: impl FnOnce(&Canvas) -> Result<()>,
+    ) -> Result<Vec<u8>> {
+        let width = LEFT + plots as f64 * (size.0 + GAP) + RIGHT;
+        png(width as u32, (TOP + ABOUT + size.1) as u32, |canvas| {
+            let field = self.field;
+            let name = field.path().file_name().unwrap_or_default().to_string_lossy();
+            let channel = &field.channels()[self.view.channel];
+            let title = format!("{channel} of trajectory {}", self.view.sample);
+            canvas.text(&title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
+            let of_file = field.parameter().map(|parameter| format!(", {parameter}"));
+            let middle = if field.shape().grid.len() == 3 { ", at the middle z" } else { "" };
+            let text = format!("{name}{}{middle}", of_file.unwrap_or_default());
+            canvas.text(&text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })?;
+            draw(canvas)
+        })
+    }
+
+    fn panel<'c, 'd>(
+        &self,
+        canvas: &'c Canvas<'d>,
+        number: usize,
+        size: (f64, f64),
+        y: Axis,
+    ) -> Panel<'c, 'd> {
+        let x = 8.0 + number as f64 * (size.0 + GAP);
+        // Panels keep 80 and 12 beside their plots, and 54 above and below.
+        let area = Area { x, y: TOP, width: size.0 + 92.0, height: size.1 + ABOUT };
+        Panel::new(canvas, area, self.points(0).axis, y)
+    }
+
+    /// The points along an axis of space, by their coordinates or by number.
+    fn points(&self, axis: usize) -> Places {
+        let letter = ["x", "y", "z"][axis];
+        let points = self.field.shape().grid[axis];
+        match self.field.coordinates()[axis].as_slice() {
+            // A little more than half a cell, so that a tick at the border is on the axis.
+            all if all.len() == points => Places::new(letter, all, 0.50001),
+            _ => Places::numbers(&format!("{letter} (point)"), points),
+        }
+    }
+
+    fn time(&self, frame: usize) -> Option<f64> {
+        self.field.t().get(frame).copied()
+    }
+
+    fn colour(&self, value: f32) -> Colour {
+        if value.is_finite() { self.map.at(self.values.place(f64::from(value))) } else { [128; 3] }
+    }
+}
+
+/// Points or frames along an axis. Each is drawn as far as it is the nearest.
+struct Places {
+    axis: Axis,
+    /// From the start of the axis to its end.
+    ends: [f64; 2],
+    /// Between neighbours, ascending.
+    middles: Vec<f64>,
+}
+
+impl Places {
+    /// At `values`, with so many spacings of the first and last two beyond them; by number unless the values
+    /// ascend.
+    fn new(label: &str, values: &[f64], beyond: f64) -> Self {
+        let count = values.len();
+        if count < 2 || !values.windows(2).all(|pair| pair[0] < pair[1]) {
+            return Self::numbers(label, count);
+        }
+        let (first, last) = (values[0], values[count - 1]);
+        let ends =
+            [first - beyond * (values[1] - first), last + beyond * (last - values[count - 2])];
+        let middles = values.windows(2).map(|pair| 0.5 * (pair[0] + pair[1])).collect();
+        Self { axis: Axis::linear(label, ends[0], ends[1]), ends, middles }
+    }
+
+    /// By number.
+    fn numbers(label: &str, count: usize) -> Self {
+        let ends = [0.0, count as f64];
+        let middles = (1..count).map(|i| i as f64).collect();
+        Self { axis: Axis::linear(label, ends[0], ends[1]), ends, middles }
+    }
+
+    /// Which one is at a place of the axis, 0 to 1.
+    fn at(&self, place: f64) -> usize {
+        let value = self.ends[0] + place * (self.ends[1] - self.ends[0]);
+        self.middles.partition_point(|middle| *middle <= value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_end_at_the_values() {
+        let found = |values: &[f32]| range(values.iter());
+        assert_eq!(found(&[3.0, 1.0, f32::NAN, 2.0, f32::INFINITY]), 1.0..=3.0);
+        assert_eq!(found(&[-1.0, 4.0]), -1.0..=4.0);
+        assert_eq!(found(&[f32::NAN]), 0.0..=0.0);
+    }
+
+    #[test]
+    fn points_are_drawn_where_they_are() {
+        // Cells 0.5..1.5, 1.5..3, 3..6 and 6..10, and as frames 1..1.5, 1.5..3, 3..6 and 6..8.
+        let values = [1.0, 2.0, 4.0, 8.0];
+        let at = |places: &Places, value: f64| {
+            places.at((value - places.ends[0]) / (places.ends[1] - places.ends[0]))
+        };
+        let points = Places::new("x", &values, 0.5);
+        assert_eq!(points.ends, [0.5, 10.0]);
+        let frames = Places::new("t", &values, 0.0);
+        assert_eq!(frames.ends, [1.0, 8.0]);
+        for (value, which) in [(1.4, 0), (1.6, 1), (2.9, 1), (3.1, 2), (5.9, 2), (6.1, 3), (8.0, 3)]
+        {
+            assert_eq!((at(&points, value), at(&frames, value)), (which, which), "{value}");
+        }
+        for other in [&[3.0, 2.0, 1.0][..], &[1.0, f64::NAN, 2.0], &[1.0]] {
+            let places = Places::new("x", other, 0.5);
+            assert_eq!(places.ends, [0.0, other.len() as f64]);
+            assert_eq!(places.at(0.99), other.len() - 1);
+        }
+    }
+
+    #[test]
+    fn a_plane_is_one_channel_at_the_middle_of_z() {
+        let shape = Shape { trajectories: 1, frames: 1, grid: vec![2, 3, 4], channels: 2 };
+        let frame: Vec<f32> = (0..48).map(|i| i as f32).collect();
+        // Of (x, y, z, c) at (x*12 + y*4 + z)*2 + c, with z = 2 and c = 1.
+        assert_eq!(plane(&shape, 1, &frame), [5.0, 13.0, 21.0, 29.0, 37.0, 45.0]);
+    }
+}

@@ -1,0 +1,159 @@
+//! What was measured on what: without it the numbers mean nothing.
+
+use super::batch::Models;
+use super::plan::Plan;
+use data::split_set::TrajectorySet;
+use learn::trained::Origin;
+use serde::Serialize;
+use std::fmt;
+use std::path::Path;
+
+/// What the quantities are.
+pub const DEFINITIONS: [(&str, &str); 16] = [
+    (
+        "nrmse",
+        "sqrt(sum of squared errors / sum of squared targets), sums over all elements of all rollouts \
+         of the regime; of a rollout as a whole, over its steps from 1 on",
+    ),
+    (
+        "nrmse_of_starts",
+        "nrmse of the rollouts from each start frame by itself, and the mean of these over the start \
+         frames; what the table and the summary show",
+    ),
+    (
+        "nrmse_pdebench",
+        "mean over rollouts and steps of sqrt(mean over the grid of squared error / that of squared \
+         target); the definition of PDEBench's code",
+    ),
+    (
+        "nrmse_task_scale",
+        "rmse of the regime / root mean square of the targets of all regimes at steps from 1 on: one \
+         scale for all regimes",
+    ),
+    ("rmse", "root mean square of the error"),
+    ("mae", "mean absolute error"),
+    ("max_error", "largest absolute error"),
+    (
+        "conserved_rmse",
+        "root mean square over states and channels of the error of the mean over the grid",
+    ),
+    ("boundary_rmse", "root mean square of the error at the cells of the border"),
+    (
+        "fourier_rmse_low",
+        "root mean square of the part of the error with wave numbers 0 to 3 (in two dimensions their \
+         length, rounded); the squares of the three bands add up to that of rmse",
+    ),
+    ("fourier_rmse_middle", "the same for wave numbers 4 to 11"),
+    ("fourier_rmse_high", "the same for wave numbers from 12 on"),
+    ("persistence", "the baseline that the start state stays as it is"),
+    ("mean", "the baseline of the mean of the training data, everywhere and always"),
+    ("codec", "decode(encode(target)): the floor of every method on these latents"),
+    (
+        "latent_weighted",
+        "latents normalised by channel, each channel weighted by its variance as in the operator's loss; \
+         `latent` is latents as they are, `field` is the decoded field in physical units",
+    ),
+];
+
+/// A trained model, as a report names it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Trained {
+    /// Which checkpoint, and which weights of it.
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// Numbers in the model.
+    pub parameters: usize,
+}
+
+/// What was measured on what.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Protocol {
+    /// The split manifest.
+    pub split: String,
+    /// BLAKE3 of it.
+    pub split_hash: String,
+    /// Which split of it.
+    pub on: String,
+    /// Points along each axis.
+    pub grid: Vec<usize>,
+    /// Frames of a trajectory.
+    pub frames: usize,
+    /// Time from frame to frame.
+    pub frame_interval: f64,
+    /// Frames from state to state.
+    pub stride: usize,
+    /// Time from state to state.
+    pub time_step: f64,
+    /// Steps of a rollout.
+    pub steps: usize,
+    /// Frames that rollouts start from.
+    pub start_frames: Vec<usize>,
+    /// Number of trajectories.
+    pub trajectories: usize,
+    /// Number of rollouts.
+    pub rollouts: usize,
+    /// Numbers of a latent state: tokens, and features of each.
+    pub latent: [usize; 2],
+    /// The codec.
+    pub codec: Trained,
+    /// The operator.
+    pub operator: Option<Trained>,
+}
+
+impl Protocol {
+    /// Of an evaluation of `set`, opened from the manifest `split`.
+    pub fn of(split: &Path, set: &TrajectorySet, plan: &Plan, models: Models) -> Self {
+        let shape = set.shape();
+        Self {
+            split: split.display().to_string(),
+            split_hash: set.manifest_hash().to_string(),
+            on: set.name().to_string(),
+            grid: models.codec.grid().to_vec(),
+            frames: shape.frames,
+            frame_interval: set.frame_interval(),
+            stride: plan.stride,
+            time_step: set.frame_interval() * plan.stride as f64,
+            steps: plan.steps,
+            start_frames: plan.starts.clone(),
+            trajectories: plan.regimes.iter().map(|r| r.trajectories.len()).sum(),
+            rollouts: plan.len(),
+            latent: [models.codec.tokens(), models.codec.dim()],
+            codec: Trained {
+                origin: models.codec.origin().clone(),
+                parameters: models.codec.parameters(),
+            },
+            operator: models.operator.map(|operator| Trained {
+                origin: operator.origin().clone(),
+                parameters: operator.parameters(),
+            }),
+        }
+    }
+}
+
+impl Protocol {
+    /// The size of the grid, for people: `1024`, `64 x 64`.
+    pub fn points(&self) -> String {
+        let sides: Vec<String> = self.grid.iter().map(ToString::to_string).collect();
+        sides.join(" x ")
+    }
+}
+
+/// In one line, for people.
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { on, frames, steps, stride, time_step, .. } = self;
+        let (rollouts, trajectories, starts) =
+            (self.rollouts, self.trajectories, self.start_frames.len());
+        write!(
+            f,
+            "{on}: {rollouts} rollouts ({trajectories} trajectories of {frames} frames on {} points, \
+             {starts} start frames), {steps} steps of {stride} frames (dt = {}); ",
+            self.points(),
+            *time_step as f32, // as many digits as a person wants
+        )?;
+        if let Some(operator) = &self.operator {
+            write!(f, "operator {}, ", operator.origin)?;
+        }
+        write!(f, "codec {}", self.codec.origin)
+    }
+}

@@ -1,0 +1,15 @@
+//! PDE surrogates in latent space: a codec from fields to tokens, an operator on its latents, and their evaluation.
+
+pub mod codec;
+pub mod evaluate;
+pub mod identity;
+pub mod latents;
+pub mod models;
+pub mod normalisation;
+pub mod operator;
+pub(crate) mod sources;
+mod trained;
+
+pub use sources::{FieldSource, Sources};
+pub(crate) use trained::grid_of;
+pub use trained::{TrainedCodec, TrainedOperator};

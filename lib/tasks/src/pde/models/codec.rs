@@ -1,0 +1,229 @@
+//! The codec: a field becomes a grid of latent tokens and back, locally in both directions.
+//!
+//! Patches of the field are the tokens. A linear map between patch and latent carries the smooth part
+//! (it starts as the discrete cosine transform along each axis, cut off after as many terms as the latent
+//! has), and a few convolutional blocks on each side add what is not smooth. All is periodic or zero at
+//! the border, so that moving a periodic field by whole patches moves the tokens: an exact symmetry that
+//! the operator's training uses.
+
+use super::Patches;
+use learn::nn::{Block, BlockConfig, Condition, Linear, Mixing};
+use learn::params::{Builder, Init};
+use learn::pass::Pass;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tensor::ops::depthwise_conv::Padding;
+use tensor::ops::residual::Residual;
+use tensor::{Tensor, Var};
+use unix::Result;
+
+/// Sizes of a codec.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CodecModel {
+    /// Grid points of a patch along each axis; each patch becomes a token.
+    #[schemars(range(min = 1, max = 65536))]
+    pub patch: usize,
+    /// Features of a latent token.
+    #[schemars(range(min = 1, max = 65536))]
+    pub latent: usize,
+    /// Features of a token inside the encoder and the decoder.
+    #[schemars(range(min = 1, max = 65536))]
+    pub hidden: usize,
+    /// Blocks of the encoder.
+    #[schemars(range(min = 0, max = 1024))]
+    pub encoder_depth: usize,
+    /// Blocks of the decoder.
+    #[schemars(range(min = 0, max = 1024))]
+    pub decoder_depth: usize,
+    /// Side of the depthwise filters over tokens.
+    #[serde(default = "five")]
+    #[schemars(range(min = 1, max = 1023))]
+    pub filter: usize,
+    /// Hidden features of the feed-forward parts, as a multiple of `hidden`.
+    #[serde(default = "two")]
+    #[schemars(range(min = 1, max = 256))]
+    pub mlp_ratio: usize,
+    /// What lies beyond the border of the domain.
+    #[serde(default)]
+    pub border: Border,
+}
+
+fn five() -> usize {
+    5
+}
+
+fn two() -> usize {
+    2
+}
+
+/// What lies beyond the border of the domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Border {
+    /// The other side.
+    #[default]
+    Periodic,
+    /// Zero.
+    Zero,
+}
+
+impl From<Border> for Padding {
+    fn from(border: Border) -> Padding {
+        match border {
+            Border::Periodic => Padding::Periodic,
+            Border::Zero => Padding::Zero,
+        }
+    }
+}
+
+impl CodecModel {
+    /// How fields of `channels` channels on `grid` become tokens; an error says what does not fit.
+    pub fn patches(&self, grid: &[usize], channels: usize) -> Result<Patches, String> {
+        let patches = Patches::new(grid, channels, self.patch)?;
+        if self.latent > patches.patch_len() {
+            return Err(format!(
+                "latent = {} features for the {} numbers of a patch do not compress",
+                self.latent,
+                patches.patch_len()
+            ));
+        }
+        Ok(patches)
+    }
+
+    /// Faults in the values, by key relative to the model.
+    pub fn faults(&self) -> Vec<(String, String)> {
+        let mut faults = Vec::new();
+        if self.filter.is_multiple_of(2) {
+            faults.push(("filter".into(), format!("{} is even: use an odd side", self.filter)));
+        }
+        faults
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Side {
+    /// The linear part.
+    direct: Linear,
+    input: Linear,
+    blocks: Vec<Block>,
+    output: Linear,
+}
+
+impl Side {
+    fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
+        let x = &pass.narrow(x)?;
+        let mut h = self.input.forward(pass, x)?;
+        for block in &self.blocks {
+            h = block.forward(pass, &h, None)?;
+        }
+        let direct = pass.widen(&self.direct.forward(pass, x)?)?;
+        let rest = pass.widen(&self.output.forward(pass, &h)?)?;
+        pass.apply(Residual::Plain, &[&direct, &rest])
+    }
+}
+
+/// Encoder and decoder.
+#[derive(Clone, Debug)]
+pub struct Codec {
+    encoder: Side,
+    decoder: Side,
+    patch_len: usize,
+}
+
+impl Codec {
+    /// For fields cut as `patches` says.
+    pub fn new(b: &mut Builder, c: &CodecModel, patches: &Patches) -> Self {
+        let side = |b: &mut Builder, name: &str, from: usize, to: usize, depth: usize, direct| {
+            let block = BlockConfig {
+                width: c.hidden,
+                mlp_ratio: c.mlp_ratio,
+                mixing: Mixing::None,
+                filter: Some((c.filter, c.border.into())),
+                grid: patches.tokens(),
+                condition: Condition::Fixed,
+                branch_scale: Some(0.1),
+            };
+            // The nonlinear part starts small beside the linear one.
+            let small = Init::Uniform(0.1 / (c.hidden as f64).sqrt());
+            b.scope(name, |b| Side {
+                direct: Linear::from_weight(b, "direct", direct),
+                input: Linear::new(b, "input", from, c.hidden),
+                blocks: (0..depth).map(|i| Block::new(b, format!("blocks.{i}"), &block)).collect(),
+                output: Linear::with_init(b, "output", c.hidden, to, small, Init::Constant(0.0)),
+            })
+        };
+        let (p, d) = (patches.patch_len(), c.latent);
+        let (forward, backward) = cosine_transform(c.patch, patches, d);
+        Self {
+            encoder: side(b, "encoder", p, d, c.encoder_depth, forward),
+            decoder: side(b, "decoder", d, p, c.decoder_depth, backward),
+            patch_len: p,
+        }
+    }
+
+    /// u [B, tokens·patch], patch by patch -> latents [B, tokens, D].
+    pub fn encode(&self, pass: &Pass, u: &Var) -> Result<Var> {
+        let [batch, points] = [0, 1].map(|i| u.shape()[i]);
+        let shape = [batch, points / self.patch_len, self.patch_len];
+        self.encoder.forward(pass, &u.reshape(&shape))
+    }
+
+    /// z [B, tokens, D] -> field [B, tokens·patch], patch by patch.
+    pub fn decode(&self, pass: &Pass, z: &Var) -> Result<Var> {
+        let u = self.decoder.forward(pass, z)?;
+        let [batch, tokens] = [0, 1].map(|i| u.shape()[i]);
+        Ok(u.reshape(&[batch, tokens * self.patch_len]))
+    }
+}
+
+/// The first `d` rows of the orthonormal cosine transform (DCT-II) of a patch of `side` points along each
+/// axis [d, patch], and its transpose [patch, d]. Long waves come first, those of all channels together.
+fn cosine_transform(side: usize, patches: &Patches, d: usize) -> (Tensor, Tensor) {
+    let (channels, p) = (patches.channels(), patches.patch_len());
+    let columns = side;
+    let rows = p / channels / columns;
+    let mut waves: Vec<[usize; 3]> =
+        (0..p).map(|n| [n / channels / columns, n / channels % columns, n % channels]).collect();
+    waves.sort_by_key(|[i, j, c]| (i * i + j * j, *i, *c));
+    let along = |wave: usize, at: usize, points: usize| {
+        let norm = if wave == 0 { 1.0 } else { 2.0_f64 };
+        let angle = std::f64::consts::PI * wave as f64 * (at as f64 + 0.5) / points as f64;
+        (norm / points as f64).sqrt() * angle.cos()
+    };
+    let at = |row: usize, n: usize| {
+        let [i, j, c] = waves[row];
+        if n % channels != c {
+            return 0.0;
+        }
+        let n = n / channels;
+        (along(i, n / columns, rows) * along(j, n % columns, columns)) as f32
+    };
+    let forward: Vec<f32> = (0..d * p).map(|n| at(n / p, n % p)).collect();
+    let backward: Vec<f32> = (0..d * p).map(|n| at(n % d, n / d)).collect();
+    (Tensor::of(&forward, &[d, p]), Tensor::of(&backward, &[p, d]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cosine_transform_is_orthonormal_on_any_patch() {
+        for (grid, channels, side) in [(&[8][..], 1, 8), (&[12, 6], 1, 3), (&[4, 8], 2, 4)] {
+            let patches = Patches::new(grid, channels, side).unwrap();
+            let p = patches.patch_len();
+            let (forward, backward) = cosine_transform(side, &patches, p);
+            let (f, b) = (forward.read::<f32>(), backward.read::<f32>());
+            for (i, k) in (0..p * p).map(|n| (n / p, n % p)) {
+                let sum: f32 = (0..p).map(|j| f[i * p + j] * b[j * p + k]).sum();
+                let expected = if i == k { 1.0 } else { 0.0 };
+                assert!((sum - expected).abs() < 1e-5, "{grid:?}: {sum} at {i}, {k}");
+            }
+            // The first rows are the means of the channels.
+            let mean = (channels as f32 / p as f32).sqrt();
+            assert!((0..p).all(|n| f[n] == if n % channels == 0 { f[0] } else { 0.0 }));
+            assert!((f[0] - mean).abs() < 1e-6);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The network between the tokens that come in and those that go out; the kinds that there are.
+
+use super::pdet_stack::{PdetStack, Stack};
+use super::pdet_unet::{PdetUnet, Unet};
+use learn::nn::{Condition, Linear, Mixing, map_tokens};
+use learn::params::{Builder, Init, ParamId};
+use learn::pass::Pass;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tensor::ops::depthwise_conv::Padding;
+use tensor::ops::residual::Residual;
+use tensor::{Tensor, Var};
+use unix::Result;
+
+/// The network between the tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Core {
+    /// A stack of blocks of one width.
+    PdetStack(PdetStack),
+    /// Blocks on a pyramid of token grids.
+    PdetUnet(PdetUnet),
+}
+
+impl Core {
+    /// Faults in the values, by key relative to the model.
+    pub fn faults(&self) -> Vec<(String, String)> {
+        let (hidden, attention, filter) = match self {
+            Core::PdetStack(c) => (c.hidden, &c.attention, c.filter),
+            Core::PdetUnet(c) => (c.hidden, &c.attention, c.filter),
+        };
+        let mut faults = Vec::new();
+        if let Some(fault) = attention.fault(hidden) {
+            faults.push(("core.attention".into(), fault));
+        }
+        if filter != 0 && filter.is_multiple_of(2) {
+            faults.push(("core.filter".into(), format!("{filter} is even: use an odd side, or 0")));
+        }
+        if let Core::PdetUnet(PdetUnet { depths, .. }) = self
+            && (!(1..=32).contains(&depths.len()) || depths.iter().any(|depth| *depth > 1024))
+        {
+            let text = "needs 1 to 32 levels, each with at most 1024 blocks";
+            faults.push(("core.depths".into(), text.into()));
+        }
+        faults
+    }
+}
+
+/// Global mixing of tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Attention {
+    /// No global mixing.
+    #[default]
+    None,
+    /// Multi-head attention.
+    MultiHead {
+        /// Number of heads; divides `hidden`.
+        heads: usize,
+        /// Normalise queries and keys in each head.
+        #[serde(default = "yes")]
+        qk_norm: bool,
+    },
+    /// Attention in groups of features that share their projections.
+    ChannelSeparated {
+        /// Features of a group; divides `hidden`.
+        group: usize,
+        /// Heads in a group; divides `group`.
+        heads: usize,
+    },
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Attention {
+    pub(crate) fn mixing(&self) -> Mixing {
+        match *self {
+            Attention::None => Mixing::None,
+            Attention::MultiHead { heads, qk_norm } => Mixing::MultiHead { heads, qk_norm },
+            Attention::ChannelSeparated { group, heads } => {
+                Mixing::ChannelSeparated { group, heads }
+            }
+        }
+    }
+
+    /// What does not fit to `hidden` features.
+    fn fault(&self, hidden: usize) -> Option<String> {
+        match *self {
+            Attention::None => None,
+            Attention::MultiHead { heads, .. } => (heads == 0 || !hidden.is_multiple_of(heads))
+                .then(|| format!("{heads} heads do not divide hidden = {hidden}")),
+            Attention::ChannelSeparated { group, heads } => (group == 0
+                || heads == 0
+                || !hidden.is_multiple_of(group)
+                || !group.is_multiple_of(heads))
+            .then(|| {
+                format!("{heads} heads must divide group = {group}, and that hidden = {hidden}")
+            }),
+        }
+    }
+}
+
+/// What a core must fit to.
+pub(crate) struct CoreShape {
+    /// Features of a token that comes in.
+    pub dim: usize,
+    /// Features of a token that goes out.
+    pub output: usize,
+    /// Rows and columns of tokens.
+    pub grid: [usize; 2],
+    /// The border of the domain.
+    pub padding: Padding,
+    pub condition: Condition,
+}
+
+impl CoreShape {
+    pub(crate) fn filter(&self, side: usize) -> Option<(usize, Padding)> {
+        (side > 0).then_some((side, self.padding))
+    }
+}
+
+/// The layers of a core.
+#[derive(Clone, Debug)]
+pub(crate) enum Layers {
+    Stack(Stack),
+    Unet(Unet),
+}
+
+impl Layers {
+    pub fn new(b: &mut Builder, core: &Core, shape: &CoreShape) -> Self {
+        match core {
+            Core::PdetStack(c) => Self::Stack(Stack::new(b, c, shape)),
+            Core::PdetUnet(c) => Self::Unet(Unet::new(b, c, shape)),
+        }
+    }
+
+    /// x [B, T, dim] -> [B, T, output].
+    pub fn forward(&self, pass: &Pass, x: &Var, condition: Option<&Var>) -> Result<Var> {
+        match self {
+            Self::Stack(core) => core.forward(pass, x, condition),
+            Self::Unet(core) => core.forward(pass, x, condition),
+        }
+    }
+}
+
+/// The first layer of a core: to its own width, and where the tokens are.
+#[derive(Clone, Debug)]
+pub(crate) struct Input {
+    linear: Linear,
+    positions: Option<Positions>,
+}
+
+impl Input {
+    pub fn new(b: &mut Builder, shape: &CoreShape, hidden: usize, positions: bool) -> Self {
+        Self {
+            linear: Linear::new(b, "input", shape.dim, hidden),
+            positions: positions.then(|| Positions::new(b, shape.grid, hidden)),
+        }
+    }
+
+    /// x [B, T, dim] -> [B, T, hidden].
+    pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
+        let x = self.linear.forward(pass, x)?;
+        match &self.positions {
+            None => Ok(x),
+            Some(positions) => {
+                let everywhere = positions.forward(pass, x.shape()[0])?;
+                pass.apply(Residual::Plain, &[&x, &everywhere])
+            }
+        }
+    }
+}
+
+/// A learned vector for each row and each column of tokens.
+#[derive(Clone, Debug)]
+struct Positions {
+    /// [rows, hidden] and [columns, hidden].
+    vectors: [ParamId; 2],
+    /// From rows and from columns to tokens, [T, rows] and [T, columns].
+    maps: [Tensor; 2],
+    hidden: usize,
+}
+
+impl Positions {
+    fn new(b: &mut Builder, grid: [usize; 2], hidden: usize) -> Self {
+        let tokens = grid[0] * grid[1];
+        let map = |axis: usize| {
+            let place = |token: usize| [token / grid[1], token % grid[1]][axis];
+            let one = |n: usize| f32::from(place(n / grid[axis]) == n % grid[axis]);
+            let values: Vec<f32> = (0..tokens * grid[axis]).map(one).collect();
+            Tensor::of(&values, &[tokens, grid[axis]])
+        };
+        let start = Init::Uniform(0.1);
+        let vectors = b.scope("positions", |b| {
+            ["rows", "columns"]
+                .map(|name| b.param(name, &[grid[usize::from(name == "columns")], hidden], start))
+        });
+        Self { vectors, maps: [map(0), map(1)], hidden }
+    }
+
+    /// [batch, T, hidden], the same for every sample.
+    fn forward(&self, pass: &Pass, batch: usize) -> Result<Var> {
+        let of = |axis: usize| {
+            let vectors = pass.get(self.vectors[axis]);
+            let rows = vectors.shape()[0];
+            map_tokens(pass, &self.maps[axis], &vectors.reshape(&[1, rows, self.hidden]))
+        };
+        let one = pass.apply(Residual::Plain, &[&of(0)?, &of(1)?])?;
+        let tokens = one.shape()[1];
+        let ones = Tensor::of(&vec![1.0_f32; batch], &[batch, 1]);
+        let all = map_tokens(pass, &ones, &one.reshape(&[1, 1, tokens * self.hidden]))?;
+        Ok(all.reshape(&[batch, tokens, self.hidden]))
+    }
+}

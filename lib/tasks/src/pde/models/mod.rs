@@ -1,0 +1,14 @@
+//! The models, a file each.
+
+pub mod codec;
+pub(crate) mod core;
+pub mod operator;
+pub mod patches;
+mod pdet_stack;
+mod pdet_unet;
+
+pub use codec::{Codec, CodecModel};
+pub use operator::{Operator, OperatorModel};
+pub use patches::Patches;
+pub use pdet_stack::PdetStack;
+pub use pdet_unet::PdetUnet;

@@ -1,0 +1,144 @@
+//! The latent operator: from the tokens of one frame to those of the next, z' = z + s ∘ core(z).
+
+pub use super::core::{Attention, Core};
+use super::core::{CoreShape, Layers};
+use learn::nn::{Condition, Linear, Norm};
+use learn::params::{Builder, Init, ParamId};
+use learn::pass::Pass;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tensor::Var;
+use tensor::ops::activation::Activation;
+use tensor::ops::depthwise_conv::Padding;
+use tensor::ops::residual::Residual;
+use tensor::ops::token_map::TokenMap;
+use unix::Result;
+
+/// Which core, and how it is embedded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorModel {
+    /// The network between the latent states.
+    pub core: Core,
+    /// How Δt and the parameter of the equation enter.
+    #[serde(default)]
+    pub condition: ConditionPath,
+    /// Features of the condition vector; for `added`, the latent's own.
+    #[serde(default = "condition_width")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub condition_width: usize,
+    /// How the core's output joins the state.
+    #[serde(default)]
+    pub output: Output,
+}
+
+fn condition_width() -> usize {
+    64
+}
+
+/// How Δt and the parameter of the equation enter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConditionPath {
+    /// Through shift and scale of every normalisation, neutral at the start.
+    #[default]
+    Adaptive,
+    /// As a vector added to every token of the input.
+    Added,
+}
+
+/// How the core's output joins the state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Output {
+    /// Times a learned scale for each feature; the model starts as "no change" and can express it.
+    #[default]
+    Scale,
+    /// Through a layer normalisation, which forces every token to change (the original's way).
+    LayerNorm,
+}
+
+impl OperatorModel {
+    /// Faults in the values, by key relative to the model.
+    pub fn faults(&self) -> Vec<(String, String)> {
+        self.core.faults()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Join {
+    Scale(ParamId),
+    LayerNorm(Norm),
+}
+
+/// The latent operator.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    embed: [Linear; 2],
+    /// From the condition to the tokens, where it is added.
+    added: Option<Linear>,
+    core: Layers,
+    join: Join,
+}
+
+impl Operator {
+    /// For latent tokens of `dim` features on `grid`, and a condition of `features` numbers.
+    pub fn new(
+        b: &mut Builder,
+        config: &OperatorModel,
+        dim: usize,
+        grid: [usize; 2],
+        padding: Padding,
+        features: usize,
+    ) -> Self {
+        let added = config.condition == ConditionPath::Added;
+        let width = if added { dim } else { config.condition_width };
+        let condition = if added { Condition::Fixed } else { Condition::Adaptive(width) };
+        let shape = CoreShape { dim, output: dim, grid, padding, condition };
+        let last = if added { Activation::Identity } else { Activation::Silu };
+        Self {
+            embed: [
+                Linear::new(b, "condition.0", features, width).then(Activation::Silu),
+                Linear::new(b, "condition.1", width, width).then(last),
+            ],
+            added: added.then(|| Linear::new(b, "condition.2", width, dim)),
+            core: b.scope("core", |b| Layers::new(b, &config.core, &shape)),
+            join: match config.output {
+                Output::Scale => Join::Scale(b.param("scale", &[dim], Init::Constant(1.0))),
+                Output::LayerNorm => {
+                    Join::LayerNorm(Norm::new(b, "output_norm", dim, Condition::Fixed))
+                }
+            },
+        }
+    }
+
+    /// z [B, T, D], features [B, F] -> the next state [B, T, D].
+    pub fn forward(&self, pass: &Pass, z: &Var, features: &Var) -> Result<Var> {
+        let (state, features) = (z, pass.narrow(features)?);
+        let z = &pass.narrow(state)?;
+        let condition = self.embed[0].forward(pass, &features)?;
+        let condition = self.embed[1].forward(pass, &condition)?;
+        let (input, condition) = match &self.added {
+            None => (z.clone(), Some(&condition)),
+            Some(linear) => {
+                let [batch, tokens, dim] = [0, 1, 2].map(|i| z.shape()[i]);
+                let vector = linear.forward(pass, &condition)?.reshape(&[batch, 1, dim]);
+                let ones = pass.narrow(&pass.full(&[tokens, 1], 1.0)?)?;
+                let everywhere = pass.apply(TokenMap, &[&ones, &vector])?;
+                (pass.apply(Residual::Plain, &[z, &everywhere])?, None)
+            }
+        };
+        let change = self.core.forward(pass, &input, condition)?;
+        match &self.join {
+            // The state keeps all its digits.
+            Join::Scale(scale) => {
+                let change = pass.widen(&change)?;
+                pass.apply(Residual::Scaled, &[state, &change, pass.get_full(*scale)])
+            }
+            Join::LayerNorm(norm) => {
+                let change = pass.widen(&norm.forward(pass, &change, None)?)?;
+                pass.apply(Residual::Plain, &[state, &change])
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+use super::core::{Attention, CoreShape, Input};
+use learn::nn::{Block, BlockConfig, Linear, Norm};
+use learn::params::{Builder, Init};
+use learn::pass::Pass;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tensor::Var;
+use unix::Result;
+
+/// A stack of blocks of one width on all tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PdetStack {
+    /// Features of a token inside the model.
+    #[schemars(range(min = 1, max = 65536))]
+    pub hidden: usize,
+    /// Number of blocks.
+    #[schemars(range(min = 1, max = 1024))]
+    pub depth: usize,
+    /// Global mixing of tokens in the blocks.
+    #[serde(default)]
+    pub attention: Attention,
+    /// Which blocks attend: every n-th, counted from the end.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1))]
+    pub attention_every: usize,
+    /// Side of the depthwise filter over tokens in each block; 0 for none.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1023))]
+    pub filter: usize,
+    /// Hidden features of the feed-forward parts, as a multiple of `hidden`.
+    #[serde(default = "four")]
+    #[schemars(range(min = 1, max = 256))]
+    pub mlp_ratio: usize,
+    /// Start of the learned scale of each branch.
+    #[serde(default = "tenth")]
+    pub branch_scale: f64,
+    /// Whether tokens are told where they are, by a learned vector for each row and each column.
+    // Not written when it is not asked for: configurations from before it was there stay the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
+    pub positions: bool,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn four() -> usize {
+    4
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+/// The layers of a [`PdetStack`].
+#[derive(Clone, Debug)]
+pub(crate) struct Stack {
+    input: Input,
+    blocks: Vec<Block>,
+    norm: Norm,
+    output: Linear,
+}
+
+impl Stack {
+    pub(super) fn new(b: &mut Builder, c: &PdetStack, shape: &CoreShape) -> Self {
+        let block = |i: usize| {
+            let attends = (c.depth - 1 - i).is_multiple_of(c.attention_every);
+            BlockConfig {
+                width: c.hidden,
+                mlp_ratio: c.mlp_ratio,
+                mixing: if attends { c.attention.mixing() } else { learn::nn::Mixing::None },
+                filter: shape.filter(c.filter),
+                grid: shape.grid,
+                condition: shape.condition,
+                branch_scale: Some(c.branch_scale),
+            }
+        };
+        let zero = Init::Constant(0.0);
+        Self {
+            input: Input::new(b, shape, c.hidden, c.positions),
+            blocks: (0..c.depth).map(|i| Block::new(b, format!("blocks.{i}"), &block(i))).collect(),
+            norm: Norm::new(b, "norm", c.hidden, learn::nn::Condition::Fixed),
+            output: Linear::with_init(b, "output", c.hidden, shape.output, zero, zero),
+        }
+    }
+
+    pub(super) fn forward(&self, pass: &Pass, z: &Var, condition: Option<&Var>) -> Result<Var> {
+        let mut x = self.input.forward(pass, z)?;
+        for block in &self.blocks {
+            x = block.forward(pass, &x, condition)?;
+        }
+        let x = self.norm.forward(pass, &x, None)?;
+        self.output.forward(pass, &x)
+    }
+}

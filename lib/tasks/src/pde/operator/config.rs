@@ -1,0 +1,145 @@
+//! The configuration of the stage.
+
+use crate::pde::models::OperatorModel;
+use crate::pde::models::codec::Border;
+use crate::pde::sources::{one, weight_faults};
+use learn::config::{Config, Faults, within};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What the operator is trained on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LatentData {
+    /// Latents of the training split, a folder that `latent-cache` wrote.
+    pub train: PathBuf,
+    /// Latents of the validation split.
+    pub validation: PathBuf,
+    /// How much of what is read is of these latents, beside the weights of the others.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// More latents of the same codec, read in proportion to their weights.
+    #[serde(default)]
+    pub others: Vec<LatentSource>,
+    /// Frames from one state to the next; with several, each sample draws one, and the model is told
+    /// by its Δt.
+    #[serde(default = "strides")]
+    pub strides: Vec<usize>,
+    /// Move the tokens round by a random number along each axis, for periodic domains: an exact symmetry
+    /// of the codec and of equations without a place of their own.
+    #[serde(default)]
+    pub roll: bool,
+    /// How much more often rollouts start early than late, where fields change fastest: the start is
+    /// drawn as u^early of the way with u uniform. 1 for equally often.
+    #[serde(default = "even")]
+    pub early: f64,
+    /// Deviation of noise added to the first state, in units of each channel's.
+    #[serde(default)]
+    pub noise: f64,
+    /// What lies beyond the border of the domain.
+    #[serde(default)]
+    pub border: Border,
+}
+
+/// Latents that are read beside the first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LatentSource {
+    /// Of the training split.
+    pub train: PathBuf,
+    /// Of the validation split.
+    pub validation: PathBuf,
+    /// Their weight.
+    #[serde(default = "one")]
+    pub weight: f64,
+}
+
+fn strides() -> Vec<usize> {
+    vec![1]
+}
+
+fn even() -> f64 {
+    1.0
+}
+
+/// What is minimised.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorLoss {
+    /// Steps of the rollouts trained through; with several, each for an equal part of the updates, in
+    /// this order.
+    #[serde(default = "horizons")]
+    pub horizons: Vec<usize>,
+    /// Added to the energy of a state, in units of the mean energy.
+    #[serde(default = "floor")]
+    pub floor: f64,
+    /// Weight of the relative difference of spectral energy over tokens.
+    #[serde(default)]
+    pub spectral_energy: f64,
+    /// Weight of the squared difference of the magnitudes of the spectra over features.
+    #[serde(default)]
+    pub spectrum: f64,
+    /// Weight of the relative error of the first step, √(Σ (ẑ - z)²/Σ z²).
+    #[serde(default)]
+    pub relative: f64,
+    /// Steps of the rollouts of a validation.
+    #[serde(default = "sixteen")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub validation_steps: usize,
+}
+
+fn horizons() -> Vec<usize> {
+    vec![1]
+}
+
+fn floor() -> f64 {
+    0.1
+}
+
+fn sixteen() -> usize {
+    16
+}
+
+/// Largest stride, and longest rollout.
+const MOST_STEPS: usize = 65536;
+
+/// The configuration of the stage.
+pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
+
+/// What is wrong beyond what the types say.
+pub(super) fn faults(config: &OperatorConfig) -> Faults {
+    let OperatorConfig { data, model, loss, .. } = config;
+    let mut faults: Faults = within("model", model.faults()).collect();
+    faults.extend(weight_faults(data.weight, data.others.iter().map(|o| o.weight)));
+    let mut fault = |key: &str, text: &str| faults.push((key.into(), text.into()));
+    let are_bad = |steps: &[usize]| {
+        steps.is_empty() || steps.iter().any(|steps| !(1..=MOST_STEPS).contains(steps))
+    };
+    if are_bad(&data.strides) {
+        fault("data.strides", "needs strides from 1 to 65536");
+    }
+    if data.roll && data.border != Border::Periodic {
+        fault("data.roll", "is a symmetry of periodic domains only");
+    }
+    if data.early.is_nan() || data.early < 1.0 {
+        fault("data.early", "must be at least 1");
+    }
+    if are_bad(&loss.horizons) {
+        fault("loss.horizons", "needs horizons from 1 to 65536");
+    }
+    for (key, value) in [
+        ("data.noise", data.noise),
+        ("loss.spectral_energy", loss.spectral_energy),
+        ("loss.spectrum", loss.spectrum),
+        ("loss.relative", loss.relative),
+    ] {
+        if value.is_nan() || value < 0.0 {
+            fault(key, "must not be negative");
+        }
+    }
+    if loss.floor.is_nan() || loss.floor <= 0.0 {
+        fault("loss.floor", "must be a positive number");
+    }
+    faults
+}

@@ -1,0 +1,316 @@
+//! Stage `operator`: from the latent state of one frame to that of the next, trained through
+//! rollouts of a few steps.
+//!
+//! With ẑ_k the k-th state of a rollout from z_0, L = mean over k = 1..=h and samples of
+//! Σ_c σ_c²·mean_t(ẑ_k - z_k)²/(energy of z_0 + floor), gradients through the whole rollout. States are
+//! normalised by channel; σ_c² weighs errors as they weigh in the field, and dividing by the energy
+//! lets decayed fields count as much as fresh ones. Terms of the first step may be added:
+//! the relative difference of spectral energy over tokens, the squared difference of the spectra over
+//! features, the relative error.
+
+mod config;
+mod stores;
+
+pub use config::{LatentData, LatentSource, OperatorConfig, OperatorLoss};
+
+use super::sources::{Sources, joined};
+use crate::pde::latents::{Condition, LatentScale};
+use crate::pde::models::{Operator, OperatorModel};
+use data::inputs::InputFile;
+use data::latents::LatentStore;
+use learn::config::Faults;
+use learn::params::{Builder, Params};
+use learn::pass::Pass;
+use learn::score::Scores;
+use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Hashes, Loss, Spec, Task};
+use tensor::ops::relative_error::RelativeError;
+use tensor::ops::spectral_energy::SpectralEnergy;
+use tensor::ops::spectrum::Spectrum;
+use tensor::ops::squared_error::SquaredError;
+use tensor::ops::weighted_sum::WeightedSum;
+use tensor::random::{Philox, Purpose};
+use tensor::{Dtype, Tensor, Var};
+use unix::{Error, Result};
+
+/// The task.
+pub struct OperatorTask {
+    operator: Operator,
+    scale: LatentScale,
+    condition: Condition,
+    data: LatentData,
+    loss: OperatorLoss,
+    train: Sources<LatentStore>,
+    validation: Sources<LatentStore>,
+    seed: u64,
+    /// Forward passes in all.
+    passes: u64,
+}
+
+/// Name in a batch of the k-th states of the rollouts to be followed, [B, T, D].
+fn state_name(k: usize) -> String {
+    format!("states.{k}")
+}
+
+impl OperatorTask {
+    /// First frames from which a rollout fits whatever its stride.
+    fn starts(store: &LatentStore, steps: usize, stride: usize) -> u64 {
+        (store.layout().frames - steps * stride) as u64
+    }
+
+    fn longest_stride(&self) -> usize {
+        self.data.strides.iter().copied().max().unwrap_or(1)
+    }
+
+    fn longest_horizon(&self) -> usize {
+        self.loss.horizons.iter().copied().max().unwrap_or(1)
+    }
+
+    /// Steps of the rollouts of a forward pass.
+    fn horizon(&self, pass: u64) -> usize {
+        let parts = self.loss.horizons.len();
+        let part = (u128::from(pass) * parts as u128 / u128::from(self.passes.max(1))) as usize;
+        self.loss.horizons[part.min(parts - 1)]
+    }
+
+    /// The first frame of a rollout, from a place among `starts` that is uniform.
+    fn start(&self, place: u64, starts: u64) -> usize {
+        let way = (place as f64 + 0.5) / starts as f64;
+        ((way.powf(self.data.early) * starts as f64) as u64).min(starts - 1) as usize
+    }
+
+    fn weigh(&self, energy: f64) -> f32 {
+        (1.0 / (energy + self.loss.floor)) as f32
+    }
+}
+
+/// Error of rollouts in latent space, over all steps and trajectories of a regime.
+const METRIC: &str = "rollout_nrmse";
+
+impl Define for OperatorTask {
+    const SPEC: Spec =
+        Spec::new("operator", METRIC, Direction::Minimize, include_str!("operator.yaml"));
+    type Data = LatentData;
+    type Model = OperatorModel;
+    type Loss = OperatorLoss;
+
+    fn faults(config: &OperatorConfig) -> Faults {
+        config::faults(config)
+    }
+
+    fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
+        let [train, validation] = stores::open_all(&config.data)?;
+        let longest = config.data.strides.iter().copied().max().unwrap_or(1);
+        let horizon = config.loss.horizons.iter().copied().max().unwrap_or(1);
+        for (stores, steps) in [(&train, horizon), (&validation, config.loss.validation_steps)] {
+            for (store, _) in stores {
+                let frames = store.layout().frames;
+                if steps * longest >= frames {
+                    return Err(Error::config(format!(
+                        "{steps} steps of {longest} frames do not fit into the {frames} frames of {}",
+                        store.folder().display()
+                    )));
+                }
+            }
+        }
+        let channels: Vec<_> = train.iter().map(|(s, weight)| (s.channels(), *weight)).collect();
+        let scale = LatentScale::of(&channels);
+        let condition = Condition::of(&train.iter().map(|(store, _)| store).collect::<Vec<_>>());
+        let samples = |steps: usize| {
+            move |store: &LatentStore| store.len() as u64 * Self::starts(store, steps, longest)
+        };
+        let train = Sources::new(train, samples(horizon));
+        let validation = Sources::new(validation, samples(config.loss.validation_steps));
+        let layout = train.first().layout();
+        let mut builder = Builder::new(config.seed);
+        let operator = Operator::new(
+            &mut builder,
+            &config.model,
+            layout.dim,
+            layout.token_grid(),
+            config.data.border.into(),
+            Condition::FEATURES,
+        );
+        let task = Self {
+            operator,
+            scale,
+            condition,
+            data: config.data.clone(),
+            loss: config.loss.clone(),
+            train,
+            validation,
+            seed: config.seed,
+            passes: config.training.updates * config.training.accumulation,
+        };
+        builder.check()?;
+        Ok((task, builder.finish()))
+    }
+}
+
+impl Task for OperatorTask {
+    fn sources(&self) -> Vec<(u64, f64)> {
+        self.train.shares()
+    }
+
+    fn data_hash(&self) -> String {
+        // An index has the hashes of its shards.
+        joined(self.train.iter().chain(self.validation.iter()).map(LatentStore::hash))
+    }
+
+    fn input_files(&self) -> Vec<InputFile> {
+        let stores = self.train.iter().chain(self.validation.iter());
+        stores.flat_map(LatentStore::input_files).collect()
+    }
+
+    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Batch> {
+        let layout = self.train.first().layout();
+        let shape = [samples.len(), layout.tokens, layout.dim];
+        let (horizon, longest) = (self.longest_horizon(), self.longest_stride());
+        let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(pass);
+        let noise = Philox::new(self.seed, Purpose::Noise).at_update(pass);
+        let mut states: Vec<Tensor> =
+            (0..=self.horizon(pass)).map(|_| Tensor::arbitrary(&shape, Dtype::F32)).collect();
+        let mut features = Vec::new();
+        let mut weights = Vec::new();
+        let size = layout.frame_len();
+        for (at, sample) in samples.iter().enumerate() {
+            let place = first + at as u64;
+            let (store, sample) = self.train.find(*sample);
+            let starts = Self::starts(store, horizon, longest);
+            let trajectory = (sample / starts) as usize;
+            let start = self.start(sample % starts, starts);
+            let strides = &self.data.strides;
+            let stride = strides[draw.below(place, 0, strides.len() as u64) as usize];
+            let [rows, columns] = layout.token_grid();
+            let turn = |element: u64, tokens: usize| match self.data.roll {
+                true => draw.below(place, element, tokens as u64) as usize,
+                false => 0,
+            };
+            let (down, along) = (turn(2, rows), turn(1, columns));
+            let initial = store.frames(trajectory, start..start + 1);
+            weights.push(self.weigh(self.scale.energy(initial)));
+            features.extend(
+                self.condition
+                    .features(&store.parameter(trajectory), stride as f64 * store.frame_interval()),
+            );
+            for (k, state) in states.iter_mut().enumerate() {
+                let frame = start + k * stride;
+                let out = &mut state.write::<f32>()[at * size..][..size];
+                self.scale.normalise(store.frames(trajectory, frame..frame + 1), out);
+                let row = columns * layout.dim;
+                out.rotate_left(down * row);
+                out.chunks_exact_mut(row).for_each(|row| row.rotate_left(along * layout.dim));
+            }
+            if self.data.noise > 0.0 {
+                let out = &mut states[0].write::<f32>()[at * size..][..size];
+                for (element, x) in (0..).zip(out) {
+                    *x += self.data.noise as f32 * noise.normal(place, element);
+                }
+            }
+        }
+        let features = Tensor::of(&features, &[samples.len(), Condition::FEATURES]);
+        let batch = Batch::new(samples.len() as f64)
+            .with("features", features)
+            .with("weights", Tensor::of(&weights, &[samples.len()]));
+        let steps = states.into_iter().enumerate();
+        Ok(steps.fold(batch, |batch, (k, state)| batch.with(state_name(k), state)))
+    }
+
+    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
+        let input = |name: &str| batch.input(pass, name);
+        let (features, weights) = (input("features")?, input("weights")?);
+        let channels = pass.constant(&self.scale.weights())?;
+        let mut z = input(&state_name(0))?;
+        let samples = z.shape()[0];
+        let steps = batch.tensors().count() - 3;
+        let (mut vars, mut factors, mut terms) = (Vec::new(), Vec::new(), Vec::new());
+        for k in 1..=steps {
+            let target = input(&state_name(k))?;
+            z = self.operator.forward(pass, &z, &features)?;
+            vars.push(pass.apply(SquaredError, &[&z, &target, &weights, &channels])?);
+            factors.push(1.0 / steps as f64);
+            if k > 1 {
+                continue;
+            }
+            let mut add = |name, term: Var, weight: f64| {
+                terms.push((name, term.value().clone()));
+                vars.push(term);
+                factors.push(weight);
+            };
+            let sum = |mean: &Var| pass.apply(WeightedSum(vec![samples as f64]), &[mean]);
+            if self.loss.spectral_energy > 0.0 {
+                let term = sum(&pass.apply(SpectralEnergy, &[&z, &target])?)?;
+                add("spectral_energy", term, self.loss.spectral_energy);
+            }
+            if self.loss.spectrum > 0.0 {
+                let op = Spectrum { epsilon: 1e-6 };
+                let (a, b) = (pass.apply(op, &[&z])?, pass.apply(op, &[&target])?);
+                let width = a.value().width();
+                let ones = pass.full(&[width], 1.0)?;
+                let equal = pass.full(&[samples], 1.0)?;
+                let term = pass.apply(SquaredError, &[&a, &b, &equal, &ones])?;
+                add("spectrum", term, self.loss.spectrum);
+            }
+            if self.loss.relative > 0.0 {
+                let op = RelativeError { per_sample: true, root: true, epsilon: 1e-12 };
+                let term = sum(&pass.apply(op, &[&z, &target])?)?;
+                add("relative", term, self.loss.relative);
+            }
+        }
+        let sum = pass.apply(WeightedSum(factors), &vars.iter().collect::<Vec<_>>())?;
+        Ok(Loss { sum, terms })
+    }
+
+    fn validation_samples(&self) -> u64 {
+        self.validation.samples()
+    }
+
+    fn evaluate(&self, pass: &Pass, samples: &[u64], scores: &mut Scores) -> Result<()> {
+        let (layout, steps) = (self.validation.first().layout(), self.loss.validation_steps);
+        let stride = self.longest_stride();
+        let size = layout.frame_len();
+        // Store, trajectory and first frame of a sample.
+        let at = |sample: &u64| {
+            let (store, sample) = self.validation.find(*sample);
+            let starts = Self::starts(store, steps, stride);
+            (store, (sample / starts) as usize, (sample % starts) as usize)
+        };
+        let shape = [samples.len(), layout.tokens, layout.dim];
+        let mut first = Tensor::arbitrary(&shape, Dtype::F32);
+        let mut features = Vec::new();
+        for (sample, out) in samples.iter().zip(first.write::<f32>().chunks_exact_mut(size)) {
+            let (store, trajectory, start) = at(sample);
+            self.scale.normalise(store.frames(trajectory, start..start + 1), out);
+            let time = stride as f64 * store.frame_interval();
+            features.extend(self.condition.features(&store.parameter(trajectory), time));
+        }
+        let features = Tensor::of(&features, &[samples.len(), Condition::FEATURES]);
+        let features = pass.data(&features)?;
+        let mut z = pass.data(&first)?;
+        let mut raw = vec![0.0; size];
+        for k in 1..=steps {
+            z = self.operator.forward(pass, &z, &features)?;
+            let states = z.value().to_host()?;
+            for (sample, z) in samples.iter().zip(states.read::<f32>().chunks_exact(size)) {
+                let (store, trajectory, start) = at(sample);
+                let frame = start + k * stride;
+                self.scale.restore(z, &mut raw);
+                let target = store.frames(trajectory, frame..frame + 1);
+                let regime = store.parameter(trajectory).to_string();
+                scores.nrmse(METRIC, &regime, &raw, target);
+            }
+        }
+        Ok(())
+    }
+
+    fn buffers(&self) -> Buffers {
+        let mut buffers = self.scale.buffers();
+        buffers.extend(self.condition.buffers());
+        buffers
+    }
+
+    fn hashes(&self) -> Hashes {
+        let key = self.train.first().key();
+        let named = [("latent.codec", &key.codec), ("latent.normalisation", &key.normalisation)];
+        named.map(|(name, hash)| (name.to_string(), hash.clone())).into()
+    }
+}

@@ -1,0 +1,71 @@
+//! The latents that the stage reads.
+
+use super::{LatentData, LatentSource};
+use crate::pde::sources::{refuse_overlap, source_key};
+use data::latents::LatentStore;
+use data::provenance::Provenance;
+use data::split::SplitName;
+use unix::{Error, Result};
+
+/// Opens the latents for training and for validation, with their weights.
+///
+/// Errors: 65 when they are of different codecs or manifests; 78 when a key names latents of another split than
+/// its own, or latents for validation contain a trajectory that is trained on.
+pub(super) fn open_all(data: &LatentData) -> Result<[Vec<(LatentStore, f64)>; 2]> {
+    let first = LatentSource {
+        train: data.train.clone(),
+        validation: data.validation.clone(),
+        weight: data.weight,
+    };
+    let [mut training, mut validating]: [Vec<(LatentStore, f64)>; 2] = Default::default();
+    for LatentSource { train, validation, weight } in std::iter::once(&first).chain(&data.others) {
+        let stores = [LatentStore::open(train, None)?, LatentStore::open(validation, None)?];
+        let number = training.len();
+        require_split(&stores[0], SplitName::Train, &source_key(number, "train"))?;
+        require_split(&stores[1], SplitName::Validation, &source_key(number, "validation"))?;
+        let [a, b] = [0, 1].map(|i| stores[i].key());
+        if (&a.codec, &a.normalisation, &a.split) != (&b.codec, &b.normalisation, &b.split) {
+            return Err(Error::data(format!(
+                "{} and {} were made with different codecs or splits",
+                train.display(),
+                validation.display()
+            )));
+        }
+        if let Some((first, _)) = training.first() {
+            let (one, other) = (first.key(), stores[0].key());
+            if (&one.codec, &one.normalisation) != (&other.codec, &other.normalisation) {
+                return Err(Error::data(format!(
+                    "{} and {} were made with different codecs; only latents of one codec are read together",
+                    data.train.display(),
+                    train.display()
+                )));
+            }
+        }
+        let [train, validation] = stores;
+        training.push((train, *weight));
+        validating.push((validation, *weight));
+    }
+    let trajectories =
+        |stores: &[(LatentStore, f64)], key: &str| -> Vec<(String, Vec<Provenance>)> {
+            let named = |(i, (store, _)): (usize, &(LatentStore, f64))| {
+                let key = format!("{} ({})", source_key(i, key), store.folder().display());
+                (key, store.provenance().to_vec())
+            };
+            stores.iter().enumerate().map(named).collect()
+        };
+    refuse_overlap(&trajectories(&training, "train"), &trajectories(&validating, "validation"))?;
+    Ok([training, validating])
+}
+
+/// Errors (78): the latents that `key` names are of another split.
+fn require_split(store: &LatentStore, expected: SplitName, key: &str) -> Result<()> {
+    let found = store.key().split_name;
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "{key}: {} contains latents of the {found} split, not of the {expected} split; name the folder that \
+         `latent-cache make` wrote for it",
+        store.folder().display()
+    )))
+}

@@ -1,0 +1,222 @@
+//! Several data sets that a stage reads as one, each in its proportion.
+
+use data::inputs::InputFile;
+use data::provenance::{Provenance, shared};
+use data::split::SplitName;
+use data::split_set::{TrajectorySet, Verify};
+use data::stats::Stats;
+use learn::config::Faults;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use unix::{Error, Result};
+
+/// A data set that is read beside the first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FieldSource {
+    /// Its split manifest.
+    pub split: PathBuf,
+    /// Its statistics.
+    pub stats: PathBuf,
+    /// Its weight.
+    #[serde(default = "one")]
+    pub weight: f64,
+}
+
+pub(crate) fn one() -> f64 {
+    1.0
+}
+
+/// Faults of the weights of the first source and the others.
+pub(crate) fn weight_faults(first: f64, others: impl Iterator<Item = f64>) -> Faults {
+    let keys = std::iter::once("data.weight".to_string())
+        .chain((0..).map(|i| format!("data.others[{i}].weight")));
+    let weights: Vec<f64> = std::iter::once(first).chain(others).collect();
+    let alone = weights.len() == 1;
+    let wrong = |weight: &f64| !weight.is_finite() || *weight < 0.0;
+    let mut faults: Faults = keys
+        .zip(&weights)
+        .filter(|(_, weight)| wrong(weight))
+        .map(|(key, _)| (key, "must be a number that is not negative".into()))
+        .collect();
+    if faults.is_empty() && (weights.iter().sum::<f64>() == 0.0) {
+        let text = if alone { "must be positive" } else { "must not all be 0" };
+        faults.push(("data.weight".into(), text.into()));
+    }
+    faults
+}
+
+/// Opens a split of a data set that must have trajectories, to be read in every epoch.
+fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectorySet> {
+    let set = TrajectorySet::open(manifest, name, Verify::Sizes)?;
+    if set.is_empty() {
+        return Err(unix::Error::data(format!(
+            "{}: the {name} split is empty; split again with a share for it",
+            manifest.display()
+        )));
+    }
+    set.read_often();
+    Ok(set)
+}
+
+/// Data sets whose samples are numbered one after another.
+#[derive(Debug)]
+pub struct Sources<T> {
+    sets: Vec<(T, f64)>,
+    /// The number of the first sample of each; one more at the end.
+    firsts: Vec<u64>,
+}
+
+impl<T> Sources<T> {
+    /// Of sets with their weights, the first of which is the one that counts for shapes; `samples` tells
+    /// how many samples each has.
+    pub fn new(sets: Vec<(T, f64)>, samples: impl Fn(&T) -> u64) -> Self {
+        let mut firsts = vec![0];
+        for (set, _) in &sets {
+            firsts.push(firsts[firsts.len() - 1] + samples(set));
+        }
+        Self { sets, firsts }
+    }
+
+    /// The first.
+    pub fn first(&self) -> &T {
+        &self.sets[0].0
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.sets.iter().map(|(set, _)| set)
+    }
+
+    /// Samples of all.
+    pub fn samples(&self) -> u64 {
+        self.firsts[self.sets.len()]
+    }
+
+    /// Samples and weight of each, as [`data::loader::Mixture`] takes them.
+    pub fn shares(&self) -> Vec<(u64, f64)> {
+        let counts = self.firsts.windows(2).map(|ends| ends[1] - ends[0]);
+        counts.zip(&self.sets).map(|(count, (_, weight))| (count, *weight)).collect()
+    }
+
+    /// The set that a sample is of, and its number there. Panics when there is no such sample.
+    pub fn find(&self, sample: u64) -> (&T, u64) {
+        let number = self.firsts.partition_point(|first| *first <= sample) - 1;
+        (&self.sets[number].0, sample - self.firsts[number])
+    }
+}
+
+/// The data sets of a stage that reads fields.
+pub(crate) struct Fields {
+    pub train: Vec<(TrajectorySet, f64)>,
+    pub validation: Vec<(TrajectorySet, f64)>,
+    /// The statistics of each.
+    pub stats: Vec<(Stats, f64)>,
+    /// Every file that they are read from.
+    pub input_files: Vec<InputFile>,
+}
+
+impl Fields {
+    /// Opens them all. Errors: 66, 65 for what is missing or bad; 65 for one whose fields are not like the
+    /// first's; 78 when a trajectory is in the training split of one and the validation split of another.
+    pub fn open(split: &Path, stats: &Path, weight: f64, others: &[FieldSource]) -> Result<Self> {
+        let first = FieldSource { split: split.into(), stats: stats.into(), weight };
+        let mut all = Self {
+            train: Vec::new(),
+            validation: Vec::new(),
+            stats: Vec::new(),
+            input_files: Vec::new(),
+        };
+        for source in std::iter::once(&first).chain(others) {
+            let weight = source.weight;
+            let train = open_split(&source.split, SplitName::Train)?;
+            let validation = open_split(&source.split, SplitName::Validation)?;
+            let (stats, stats_hash) = Stats::load(&source.stats, &train)?;
+            all.input_files.extend(train.input_files());
+            all.input_files.extend(validation.input_files());
+            all.input_files.push(InputFile::read_at_start(&source.stats, &stats_hash));
+            if let Some((first, _)) = all.train.first() {
+                let kind = |set: &TrajectorySet| {
+                    (set.shape().grid.clone(), set.channels().to_vec(), set.inputs())
+                };
+                if kind(first) != kind(&train) {
+                    return Err(Error::data(format!(
+                        "{}: fields of {:?} (grid, channels, inputs), those of {} are of {:?}; only \
+                         fields of one kind are read together",
+                        source.split.display(),
+                        kind(&train),
+                        split.display(),
+                        kind(first)
+                    )));
+                }
+            }
+            all.train.push((train, weight));
+            all.validation.push((validation, weight));
+            all.stats.push((stats, weight));
+        }
+        let trajectories = |sets: &[(TrajectorySet, f64)]| -> Vec<(String, Vec<Provenance>)> {
+            let named = |(i, (set, _)): (usize, &(TrajectorySet, f64))| {
+                (format!("{} of {}", set.name(), source_key(i, "split")), set.provenance())
+            };
+            sets.iter().enumerate().map(named).collect()
+        };
+        refuse_overlap(&trajectories(&all.train), &trajectories(&all.validation))?;
+        Ok(all)
+    }
+}
+
+/// The configuration key of a source: those after the first are in `data.others`.
+pub(crate) fn source_key(source: usize, key: &str) -> String {
+    match source {
+        0 => format!("data.{key}"),
+        n => format!("data.others[{}].{key}", n - 1),
+    }
+}
+
+/// Errors (78): training and validation data, by name, have a trajectory in common.
+pub(crate) fn refuse_overlap(
+    train: &[(String, Vec<Provenance>)],
+    validation: &[(String, Vec<Provenance>)],
+) -> Result<()> {
+    for (trained, ours) in train {
+        for (validated, theirs) in validation {
+            if let Some((file, sample)) = shared(ours, theirs) {
+                return Err(Error::config(format!(
+                    "{trained} and {validated} both contain trajectory {sample} of the data file with BLAKE3 \
+                     {file}: a model must not be validated on what it is trained on; split all data at once"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a run was trained on, by the hashes of all it read.
+pub(crate) fn joined<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
+    hashes.collect::<Vec<_>>().join("+")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_found_in_their_sources() {
+        let sources = Sources::new(vec![("a", 2.0), ("", 1.0), ("bcd", 0.5)], |s| s.len() as u64);
+        assert_eq!(sources.samples(), 4);
+        assert_eq!(sources.shares(), [(1, 2.0), (0, 1.0), (3, 0.5)]);
+        let found: Vec<_> = (0..4).map(|sample| sources.find(sample)).collect();
+        assert_eq!(found, [(&"a", 0), (&"bcd", 0), (&"bcd", 1), (&"bcd", 2)]);
+    }
+
+    #[test]
+    fn weights_that_make_no_mixture_are_faults() {
+        let keys = |first: f64, others: &[f64]| -> Vec<String> {
+            weight_faults(first, others.iter().copied()).into_iter().map(|(key, _)| key).collect()
+        };
+        assert!(keys(1.0, &[]).is_empty() && keys(0.0, &[0.5]).is_empty());
+        assert_eq!(keys(0.0, &[0.0]), ["data.weight"]);
+        assert_eq!(keys(-1.0, &[1.0, f64::NAN]), ["data.weight", "data.others[1].weight"]);
+    }
+}

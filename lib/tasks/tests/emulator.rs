@@ -1,0 +1,242 @@
+//! Whole models on a device that runs kernels: losses, gradients of every parameter and updates, against the
+//! CPU; on the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU.
+//!
+//! Sizes are tiny and odd, so that every tile, vector and warp has a part that is not full.
+#![cfg(feature = "emu")]
+
+use dist::Solo;
+use learn::optim::{Method, Optimizer, Schedule};
+use learn::params::{Builder, Params};
+use learn::pass::Pass;
+use learn::train::Learner;
+use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
+use tasks::pde::models::{Codec, CodecModel, Operator, OperatorModel, PdetStack, PdetUnet};
+use tensor::check::{difference, draw};
+use tensor::op::Draw;
+use tensor::ops::depthwise_conv::Padding;
+use tensor::ops::squared_error::SquaredError;
+use tensor::updates::sum;
+use tensor::{Device, Dtype, Tape, Tensor, Var, Wanted};
+
+const DIM: usize = 3;
+const TOKENS: usize = 9;
+const BATCH: usize = 3;
+const FEATURES: usize = 2;
+/// Grid points of a patch.
+const PATCH: usize = 5;
+
+fn device() -> Device {
+    let name = std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "emu".into());
+    let wanted: Wanted = name.parse().unwrap();
+    wanted.open().unwrap().0
+}
+
+enum Model {
+    Codec(Codec),
+    Operator(Operator),
+}
+
+impl Model {
+    /// Mean squared distance of what the model makes of a fixed input from something fixed.
+    fn loss(&self, pass: &Pass) -> Var {
+        let value = |shape: &[usize], seed| {
+            pass.constant(&draw(shape, &Draw::Normal, seed, 0).to_dtype(Dtype::F32)).unwrap()
+        };
+        let (made, target) = match self {
+            Model::Codec(codec) => {
+                let u = value(&[BATCH, TOKENS * PATCH], 1);
+                let z = codec.encode(pass, &u).unwrap();
+                (codec.decode(pass, &z).unwrap(), u)
+            }
+            Model::Operator(operator) => {
+                let (z, features) = (value(&[BATCH, TOKENS, DIM], 1), value(&[BATCH, FEATURES], 2));
+                let next = operator.forward(pass, &z, &features).unwrap();
+                (next, value(&[BATCH, TOKENS, DIM], 3))
+            }
+        };
+        let (width, elements) = (made.value().width(), made.value().len());
+        let weights = pass.full(&[made.shape()[0]], 1.0).unwrap();
+        let channels = pass.full(&[width], width as f64 / elements as f64).unwrap();
+        pass.apply(SquaredError, &[&made, &target, &weights, &channels]).unwrap()
+    }
+}
+
+fn operator(core: Core, condition: ConditionPath, output: Output) -> (Model, Params) {
+    let model = OperatorModel { core, condition, condition_width: 5, output };
+    assert_eq!(model.faults(), []);
+    let mut b = Builder::new(1);
+    let grid = [1, TOKENS];
+    let operator = Operator::new(&mut b, &model, DIM, grid, Padding::Periodic, FEATURES);
+    (Model::Operator(operator), b.finish())
+}
+
+fn stack(attention: Attention, filter: usize) -> Core {
+    let (hidden, branch_scale) = (15, 0.5);
+    let (depth, attention_every, mlp_ratio) = (2, 1, 2);
+    Core::PdetStack(PdetStack {
+        hidden,
+        depth,
+        attention,
+        attention_every,
+        filter,
+        mlp_ratio,
+        branch_scale,
+        positions: false,
+    })
+}
+
+fn unet(filter: usize) -> Core {
+    let attention = Attention::ChannelSeparated { group: 9, heads: 3 };
+    // Those with filters are told where tokens are.
+    let (depths, positions) = (vec![1, 1], filter > 0);
+    Core::PdetUnet(PdetUnet { hidden: 18, depths, attention, filter, mlp_ratio: 1, positions })
+}
+
+fn codec() -> (Model, Params) {
+    let model = CodecModel {
+        patch: PATCH,
+        latent: 2,
+        hidden: 7,
+        encoder_depth: 1,
+        decoder_depth: 1,
+        filter: 3,
+        mlp_ratio: 3,
+        border: Default::default(),
+    };
+    let mut b = Builder::new(1);
+    let patches = model.patches(&[TOKENS * PATCH], 1).unwrap();
+    let codec = Codec::new(&mut b, &model, &patches);
+    (Model::Codec(codec), b.finish())
+}
+
+/// Every kind of model, its parameters moved from their neutral start.
+fn models() -> Vec<(&'static str, Model, Params)> {
+    use ConditionPath::{Adaptive, Added};
+    let heads = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
+    [
+        ("codec", codec()),
+        ("stack, convolution", operator(stack(Attention::None, 5), Adaptive, Output::Scale)),
+        ("stack, qk_norm", operator(stack(heads(true), 0), Added, Output::LayerNorm)),
+        ("stack, both", operator(stack(heads(false), 3), Adaptive, Output::LayerNorm)),
+        ("unet, added", operator(unet(0), Added, Output::Scale)),
+        ("unet, adaptive", operator(unet(3), Adaptive, Output::LayerNorm)),
+    ]
+    .into_iter()
+    .map(|(name, (model, mut params))| {
+        for (i, t) in (0..).zip(params.tensors_mut()) {
+            let noise = draw(t.shape(), &Draw::Uniform(-0.3, 0.3), 5, i).to_dtype(Dtype::F32);
+            sum::add(t, &noise);
+        }
+        (name, model, params)
+    })
+    .collect()
+}
+
+/// The loss and the gradients of all parameters, on the host, computed in `dtype`.
+fn gradients(model: &Model, params: &Params, dtype: Dtype) -> (f64, Vec<Tensor>) {
+    // A power of two: it changes no digit, and keeps small gradients in the range of f16.
+    let scale: f64 = if dtype == Dtype::F16 { 1024.0 } else { 1.0 };
+    let tape = Tape::new();
+    let pass = Pass::training(&tape, params).computing_in(dtype).unwrap();
+    let loss = model.loss(&pass);
+    let variables = pass.variables().to_vec();
+    let seed = Tensor::full(&[1], scale, pass.dtype()).to_device(pass.device()).unwrap();
+    drop(pass);
+    let mut found = tape.backward_scaled(&loss, &seed).unwrap();
+    let gradient = |v: &Var| {
+        let g = found.take(v).unwrap().to_host().unwrap().to_dtype(Dtype::F64);
+        let plain: Vec<f64> = g.to_f64().iter().map(|x| x / scale).collect();
+        Tensor::of(&plain, g.shape())
+    };
+    let gradients = variables.iter().map(gradient).collect();
+    (loss.value().to_host().unwrap().item(), gradients)
+}
+
+fn root_mean_square(x: &[f64]) -> f64 {
+    (x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64).sqrt()
+}
+
+/// How far a loss may be from the exact one, in roundoffs of the type: it is a mean of squares, each of which
+/// has a few roundings behind it, and those cancel.
+const LOSS_TOLERANCE: f64 = 8.0;
+
+/// The same for the gradient of a parameter, by its root mean square. Some 60 ops lie on its way, there and
+/// back, each of which rounds its result once: √60 roundoffs where nothing is gained or lost. A
+/// normalisation over few features that are nearly equal makes more of them, by up to four here, as many
+/// as the CPU has in f32. One bad element in ten is 80 roundoffs in the coarsest type.
+const GRADIENT_TOLERANCE: f64 = 64.0;
+
+#[test]
+fn losses_and_gradients_agree_with_the_cpu() {
+    let mut wrong = Vec::new();
+    for (what, model, params) in models() {
+        let (loss, exact) = gradients(&model, &params.to_dtype(Dtype::F64), Dtype::F64);
+        let exact: Vec<Vec<f64>> = exact.iter().map(Tensor::to_f64).collect();
+        let sizes: Vec<f64> = exact.iter().map(|g| root_mean_square(g)).collect();
+        // A gradient that is a small difference of large terms is as exact as the terms.
+        let least = root_mean_square(&sizes) / 10.0;
+        let on_device = [Dtype::F32, Dtype::Bf16, Dtype::F16].map(|dtype| (device(), dtype));
+        for (device, dtype) in [(Device::Cpu, Dtype::F32)].into_iter().chain(on_device) {
+            let (ours, found) = gradients(&model, &params.to_device(device).unwrap(), dtype);
+            let mut worst = (0.0, "");
+            let mut judge = |name, error: f64, tolerance| {
+                let error = error / dtype.roundoff();
+                if error.is_nan() || error >= tolerance {
+                    wrong.push(format!("{what} on {device} in {dtype}: {name}: {error:.1}"));
+                }
+                error
+            };
+            judge("loss", (ours - loss).abs() / loss, LOSS_TOLERANCE);
+            for (i, (name, _)) in params.entries().iter().enumerate() {
+                let apart: Vec<f64> =
+                    found[i].to_f64().iter().zip(&exact[i]).map(|(a, b)| a - b).collect();
+                let error = root_mean_square(&apart) / sizes[i].max(least);
+                let error = judge(name, error, GRADIENT_TOLERANCE);
+                worst = if error > worst.0 { (error, name) } else { worst };
+            }
+            println!("{what} on {device} in {dtype}: {:.1} roundoffs, {}", worst.0, worst.1);
+        }
+    }
+    assert!(wrong.is_empty(), "in roundoffs:\n{}", wrong.join("\n"));
+}
+
+/// Two updates with clipping and a moving average, from the same gradients on the device and on the CPU.
+#[test]
+fn updates_agree_with_the_cpu() {
+    let training = serde_json::json!({ "updates": 2, "batch_size": 1, "clip": 0.01, "ema": 0.9 });
+    let training = serde_json::from_value(training).unwrap();
+    let adamw = Method::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
+    for method in [adamw, Method::Sgd { momentum: 0.9 }] {
+        let optimizer = Optimizer { method, learning_rate: 0.1, weight_decay: 0.1, shard: false };
+        for (what, model, params) in models() {
+            let (loss, gradients) = gradients(&model, &params, Dtype::F32);
+            let after = |device: Device| {
+                let to = |t: &Tensor| t.to_dtype(Dtype::F32).to_device(device).unwrap();
+                let gradients: Vec<Tensor> = gradients.iter().map(to).collect();
+                let params = params.to_device(device).unwrap();
+                let schedule = Schedule::new(&[], 2).unwrap();
+                let mut learner =
+                    Learner::new(params, &optimizer, schedule, &training, &Solo).unwrap();
+                let losses = [vec![loss as f32, 2.0]
+                    .into_iter()
+                    .map(|x| Tensor::scalar(x).to_device(device).unwrap())
+                    .collect()];
+                for update in 0..2 {
+                    let given = learner.update(update, &losses, &gradients, &Solo);
+                    let step = given.unwrap().wait().unwrap();
+                    assert!(step.gradient_norm > 0.01, "{what}: {step:?} is not clipped");
+                    assert!(step.applied && step.steps == update + 1, "{what}: {step:?}");
+                }
+                learner.files(&Solo).unwrap().unwrap()
+            };
+            for ((file, ours), (_, cpu)) in after(device()).iter().zip(after(Device::Cpu)) {
+                for ((name, ours), (_, cpu)) in ours.iter().zip(&cpu) {
+                    // Some roundings to f32 of what is up to five times the root mean square.
+                    let error = difference(ours, cpu);
+                    let tolerance = 24.0 * Dtype::F32.roundoff();
+                    assert!(error < tolerance, "{what}: {name} of {file}: {error:e}");
+                }
+            }
+        }
+    }
+}

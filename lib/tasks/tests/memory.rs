@@ -1,0 +1,52 @@
+//! After its first updates training takes no memory from the system.
+
+use learn::params::Builder;
+use learn::pass::Pass;
+use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
+use tasks::pde::models::{Operator, OperatorModel, PdetStack};
+use tensor::ops::depthwise_conv::Padding;
+use tensor::ops::squared_error::SquaredError;
+use tensor::{Dtype, Tape, Tensor, constant};
+
+// Alone in its file: the counters are those of the whole process.
+#[test]
+fn later_updates_take_nothing_from_the_system() {
+    let core = PdetStack {
+        hidden: 24,
+        depth: 2,
+        attention: Attention::MultiHead { heads: 2, qk_norm: true },
+        attention_every: 1,
+        filter: 3,
+        mlp_ratio: 2,
+        branch_scale: 0.1,
+        positions: false,
+    };
+    let model = OperatorModel {
+        core: Core::PdetStack(core),
+        condition: ConditionPath::Adaptive,
+        condition_width: 8,
+        output: Output::Scale,
+    };
+    let mut builder = Builder::new(1);
+    let operator = Operator::new(&mut builder, &model, 4, [1, 33], Padding::Periodic, 2);
+    let params = builder.finish();
+    let full = |shape: &[usize], value| constant(Tensor::full(shape, value, Dtype::F32));
+    let update = || {
+        let tape = Tape::new();
+        let pass = Pass::training(&tape, &params);
+        let z = full(&[5, 33, 4], 0.5);
+        let next = operator.forward(&pass, &z, &full(&[5, 2], 0.1)).unwrap();
+        let target = full(&[5, 33, 4], 0.0);
+        let (weights, channels) = (full(&[5], 0.2), full(&[4], 1.0));
+        let loss = pass.apply(SquaredError, &[&next, &target, &weights, &channels]).unwrap();
+        drop(pass);
+        tape.backward(&loss).unwrap();
+    };
+    // One thread: how many pieces of working memory live at once does not depend on timing.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(update);
+    let first = tensor::memory::usage().system_calls;
+    assert!(first > 0);
+    (0..3).for_each(|_| pool.install(update));
+    assert_eq!(tensor::memory::usage().system_calls, first);
+}

@@ -1,0 +1,349 @@
+//! Whole models: the original's sizes, gradients of every parameter, the start as "no change".
+
+use learn::params::{Builder, Params};
+use learn::pass::Pass;
+use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
+use tasks::pde::models::{Codec, CodecModel, Operator, OperatorModel, PdetStack, PdetUnet};
+use tensor::check::draw;
+use tensor::op::Draw;
+use tensor::ops::depthwise_conv::Padding;
+use tensor::ops::squared_error::SquaredError;
+use tensor::{Dtype, Tape, Tensor, Var, constant};
+
+fn seed() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |t| t.as_nanos() as u64)
+}
+
+fn unet(hidden: usize, group: usize, heads: usize) -> OperatorModel {
+    OperatorModel {
+        core: Core::PdetUnet(PdetUnet {
+            hidden,
+            depths: vec![1, 1, 1],
+            attention: Attention::ChannelSeparated { group, heads },
+            filter: 0,
+            mlp_ratio: 2,
+            positions: false,
+        }),
+        condition: ConditionPath::Added,
+        condition_width: 1,
+        output: Output::LayerNorm,
+    }
+}
+
+fn stack(filter: usize, attention: Attention) -> OperatorModel {
+    OperatorModel {
+        core: Core::PdetStack(PdetStack {
+            hidden: 12,
+            depth: 2,
+            attention,
+            attention_every: 1,
+            filter,
+            mlp_ratio: 2,
+            branch_scale: 0.1,
+            positions: false,
+        }),
+        condition: ConditionPath::Adaptive,
+        condition_width: 5,
+        output: Output::Scale,
+    }
+}
+
+fn build(model: &OperatorModel, dim: usize, tokens: usize, features: usize) -> (Operator, Params) {
+    on_grid(model, dim, [1, tokens], features)
+}
+
+fn on_grid(
+    model: &OperatorModel,
+    dim: usize,
+    grid: [usize; 2],
+    features: usize,
+) -> (Operator, Params) {
+    assert_eq!(model.faults(), []);
+    let mut b = Builder::new(1);
+    let operator = Operator::new(&mut b, model, dim, grid, Padding::Periodic, features);
+    (operator, b.finish())
+}
+
+/// The parameter counts of the two published configurations of the U-shaped operator, which is
+/// conditioned on Δt alone.
+#[test]
+fn the_originals_have_their_sizes() {
+    assert_eq!(build(&unet(96, 12, 6), 16, 32, 1).1.count(), 232_152);
+    assert_eq!(build(&unet(64, 8, 4), 32, 16, 1).1.count(), 108_880);
+}
+
+/// Every parameter made random, so that no gradient is zero because of a neutral start.
+fn shaken(params: &Params, seed: u64) -> Params {
+    let mut shaken = params.to_dtype(Dtype::F64);
+    for (i, t) in (0..).zip(shaken.tensors_mut()) {
+        let noise = draw(t.shape(), &Draw::Uniform(-0.3, 0.3), seed, i);
+        tensor::updates::sum::add(t, &noise);
+    }
+    shaken
+}
+
+/// Compares the gradient of all parameters with central differences along one random direction, and
+/// sees that it reaches each of them. The error is relative to the norm of the gradient, the deviation of such a
+/// product over directions: itself it is now and then near zero by chance.
+fn check(what: &str, params: &Params, loss: impl Fn(&Pass) -> Var) {
+    let seed = seed();
+    let params = shaken(params, seed);
+    let tape = Tape::new();
+    let pass = Pass::training(&tape, &params);
+    let value = loss(&pass);
+    let variables = pass.variables().to_vec();
+    drop(pass);
+    let mut gradients = tape.backward(&value).unwrap();
+    let (mut analytic, mut norm) = (0.0, 0.0);
+    let mut direction = params.clone();
+    for ((i, (name, _)), (v, d)) in
+        (0..).zip(params.entries()).zip(variables.iter().zip(direction.tensors_mut()))
+    {
+        let g = gradients.take(v).unwrap_or_else(|| panic!("{what}: no gradient for {name}"));
+        assert!(g.to_f64().iter().any(|x| *x != 0.0), "{what}: zero gradient for {name}");
+        *d = draw(d.shape(), &Draw::Normal, seed ^ 1, i);
+        analytic += g.to_f64().iter().zip(d.to_f64()).map(|(g, d)| g * d).sum::<f64>();
+        norm += g.to_f64().iter().map(|g| g * g).sum::<f64>();
+    }
+    let norm = norm.sqrt();
+    let along = |step: f64| {
+        let mut moved = params.clone();
+        for (p, d) in moved.tensors_mut().zip(direction.tensors()) {
+            let values: Vec<f64> =
+                p.to_f64().iter().zip(d.to_f64()).map(|(p, d)| p + step * d).collect();
+            *p = Tensor::of(&values, d.shape());
+        }
+        let tape = Tape::without_gradients();
+        loss(&Pass::frozen(&tape, &moved)).value().item()
+    };
+    // Where a normalisation meets features that are nearly equal the loss bends sharply, and a large
+    // step sees that; a wrong gradient is wrong at every step.
+    let error = [1e-4, 1e-5, 1e-6].map(|h| {
+        let far = along(2.0 * h) - along(-2.0 * h);
+        let numeric = (8.0 * (along(h) - along(-h)) - far) / (12.0 * h);
+        (analytic - numeric).abs() / numeric.abs().max(norm).max(1e-3)
+    });
+    let least = error.into_iter().fold(f64::INFINITY, f64::min);
+    assert!(least < 1e-6, "{what}: {error:?}, seed {seed}");
+}
+
+fn distance(pass: &Pass, a: &Var, b: &Tensor) -> Var {
+    let width = a.value().width();
+    let samples = a.shape()[0];
+    let weights = constant(Tensor::full(&[samples], 1.0, Dtype::F64));
+    let channels = constant(Tensor::full(&[width], 1.0, Dtype::F64));
+    pass.apply(SquaredError, &[a, &constant(b.clone()), &weights, &channels]).unwrap()
+}
+
+#[test]
+fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
+    let (dim, tokens, batch) = (3, 9, 2);
+    let attention = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
+    let mut small_unet = unet(12, 6, 3);
+    if let Core::PdetUnet(core) = &mut small_unet.core {
+        core.filter = 3;
+    }
+    let conditioned_unet = OperatorModel {
+        condition: ConditionPath::Adaptive,
+        output: Output::Scale,
+        ..small_unet.clone()
+    };
+    for (what, model) in [
+        ("stack, convolution", stack(5, Attention::None)),
+        ("stack, attention", stack(0, attention(true))),
+        ("stack, both", stack(3, attention(false))),
+        ("unet, added", small_unet),
+        ("unet, adaptive", conditioned_unet),
+    ] {
+        let (operator, params) = build(&model, dim, tokens, 2);
+        let z = draw(&[batch, tokens, dim], &Draw::Normal, 1, 0);
+        let features = draw(&[batch, 2], &Draw::Normal, 2, 0);
+        let target = draw(&[batch, tokens, dim], &Draw::Normal, 3, 0);
+        check(what, &params, |pass| {
+            let features = constant(features.clone());
+            let first = operator.forward(pass, &constant(z.clone()), &features).unwrap();
+            let second = operator.forward(pass, &first, &features).unwrap();
+            distance(pass, &second, &target)
+        });
+    }
+    let model = CodecModel {
+        patch: 4,
+        latent: 2,
+        hidden: 6,
+        encoder_depth: 1,
+        decoder_depth: 2,
+        filter: 3,
+        mlp_ratio: 2,
+        border: Default::default(),
+    };
+    let mut b = Builder::new(1);
+    let codec = Codec::new(&mut b, &model, &model.patches(&[20], 1).unwrap());
+    let u = draw(&[3, 20], &Draw::Normal, 4, 0);
+    check("codec", &b.finish(), |pass| {
+        let z = codec.encode(pass, &constant(u.clone())).unwrap();
+        distance(pass, &codec.decode(pass, &z).unwrap(), &u)
+    });
+}
+
+#[test]
+fn a_new_operator_changes_nothing_whatever_the_condition() {
+    let (operator, params) =
+        build(&stack(5, Attention::MultiHead { heads: 3, qk_norm: true }), 3, 7, 2);
+    let tape = Tape::without_gradients();
+    let pass = Pass::frozen(&tape, &params);
+    let z = draw(&[2, 7, 3], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
+    let features = draw(&[2, 2], &Draw::Normal, seed(), 1).to_dtype(Dtype::F32);
+    let next = operator.forward(&pass, &constant(z.clone()), &constant(features)).unwrap();
+    assert_eq!(next.value().read::<f32>(), z.read::<f32>());
+}
+
+/// Moving a periodic field by a patch moves the tokens by one, to the bit.
+#[test]
+fn the_codec_moves_with_the_field() {
+    let model = CodecModel {
+        patch: 4,
+        latent: 3,
+        hidden: 8,
+        encoder_depth: 2,
+        decoder_depth: 1,
+        filter: 5,
+        mlp_ratio: 2,
+        border: Default::default(),
+    };
+    let mut b = Builder::new(seed());
+    let codec = Codec::new(&mut b, &model, &model.patches(&[28], 1).unwrap());
+    let params = b.finish();
+    let tape = Tape::without_gradients();
+    let pass = Pass::frozen(&tape, &params);
+    let u = draw(&[1, 28], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
+    let mut moved = u.clone();
+    moved.write::<f32>().rotate_left(4);
+    let encode = |u: Tensor| codec.encode(&pass, &constant(u)).unwrap().value().clone();
+    let mut z = encode(u);
+    z.write::<f32>().rotate_left(3);
+    assert_eq!(z.read::<f32>(), encode(moved).read::<f32>());
+}
+
+/// As [`unet`] with filters and positions, on a grid with odd sides.
+fn placed_unet() -> OperatorModel {
+    OperatorModel {
+        core: Core::PdetUnet(PdetUnet {
+            hidden: 8,
+            depths: vec![1, 1, 1],
+            attention: Attention::None,
+            filter: 3,
+            mlp_ratio: 2,
+            positions: true,
+        }),
+        condition: ConditionPath::Adaptive,
+        condition_width: 4,
+        output: Output::Scale,
+    }
+}
+
+#[test]
+fn models_on_a_grid_have_a_gradient_for_every_parameter() {
+    let grid = [3, 6];
+    let z = draw(&[2, 18, 2], &Draw::Normal, 1, 0);
+    let features = draw(&[2, 2], &Draw::Normal, 2, 0);
+    let target = draw(&[2, 18, 2], &Draw::Normal, 3, 0);
+    let attending = stack(3, Attention::MultiHead { heads: 3, qk_norm: true });
+    for (what, model) in [("U on a grid", placed_unet()), ("stack on a grid", attending)] {
+        let (operator, params) = on_grid(&model, 2, grid, 2);
+        check(what, &params, |pass| {
+            let features = constant(features.clone());
+            let next = operator.forward(pass, &constant(z.clone()), &features).unwrap();
+            distance(pass, &next, &target)
+        });
+    }
+    let model = CodecModel {
+        patch: 2,
+        latent: 3,
+        hidden: 6,
+        encoder_depth: 1,
+        decoder_depth: 1,
+        filter: 3,
+        mlp_ratio: 2,
+        border: Default::default(),
+    };
+    let patches = model.patches(&[6, 4], 2).unwrap();
+    let mut b = Builder::new(1);
+    let codec = Codec::new(&mut b, &model, &patches);
+    let u = draw(&[2, patches.field_len()], &Draw::Normal, 4, 0);
+    check("codec on a grid", &b.finish(), |pass| {
+        let z = codec.encode(pass, &constant(u.clone())).unwrap();
+        assert_eq!(z.shape(), [2, 6, 3]);
+        distance(pass, &codec.decode(pass, &z).unwrap(), &u)
+    });
+}
+
+/// Tokens of a frame [rows, columns, dim] moved round along both axes.
+fn moved(z: &[f32], [rows, columns]: [usize; 2], dim: usize, by: [usize; 2]) -> Vec<f32> {
+    let mut out = vec![0.0; z.len()];
+    for (row, column) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
+        let to = (row + by[0]) % rows * columns + (column + by[1]) % columns;
+        let from = row * columns + column;
+        out[to * dim..][..dim].copy_from_slice(&z[from * dim..][..dim]);
+    }
+    out
+}
+
+/// What is next to what on the grid, and nothing else, is next to it for a model: a state moved along
+/// either axis gives the next state moved so. With positions it does not.
+#[test]
+fn models_on_a_periodic_grid_know_no_place_but_the_one_they_are_told() {
+    let (grid, dim) = ([4, 8], 3);
+    let z = draw(&[1, 32, dim], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
+    let features = draw(&[1, 2], &Draw::Normal, seed(), 1).to_dtype(Dtype::F32);
+    let mut unplaced = placed_unet();
+    let Core::PdetUnet(core) = &mut unplaced.core else { panic!() };
+    (core.positions, core.depths) = (false, vec![2]);
+    for (model, by, placed) in [
+        (stack(3, Attention::None), [1, 5], false),
+        (stack(5, Attention::MultiHead { heads: 2, qk_norm: false }), [3, 1], false),
+        (unplaced, [1, 2], false),
+        (placed_unet(), [1, 2], true),
+    ] {
+        let (operator, params) = on_grid(&model, dim, grid, 2);
+        let params = shaken(&params, seed()).to_dtype(Dtype::F32);
+        let next = |z: &[f32]| {
+            let tape = Tape::without_gradients();
+            let pass = Pass::frozen(&tape, &params);
+            let z = constant(Tensor::of(z, &[1, 32, dim]));
+            let next = operator.forward(&pass, &z, &constant(features.clone())).unwrap();
+            next.value().read::<f32>().to_vec()
+        };
+        let (a, b) = (next(&moved(z.read(), grid, dim, by)), moved(&next(z.read()), grid, dim, by));
+        let error = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert_eq!(error > 1e-3, placed, "{model:?}: {error}");
+    }
+}
+
+/// One changed token reaches as far as the filters do along both axes, and no farther.
+#[test]
+fn a_stack_on_a_grid_is_local_along_both_axes() {
+    let (grid, dim) = ([9, 11], 2);
+    let (operator, params) = on_grid(&stack(3, Attention::None), dim, grid, 2);
+    let params = shaken(&params, seed()).to_dtype(Dtype::F32);
+    let features = Tensor::of(&[0.3_f32, -0.2], &[1, 2]);
+    let next = |z: &Tensor| {
+        let tape = Tape::without_gradients();
+        let pass = Pass::frozen(&tape, &params);
+        let next = operator.forward(&pass, &constant(z.clone()), &constant(features.clone()));
+        next.unwrap().value().read::<f32>().to_vec()
+    };
+    let z = draw(&[1, 99, dim], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
+    let mut other = z.clone();
+    // Token (4, 5), in the middle.
+    other.write::<f32>()[(4 * 11 + 5) * dim] += 1.0;
+    let (a, b) = (next(&z), next(&other));
+    let far = |token: usize| (token / 11).abs_diff(4).max((token % 11).abs_diff(5));
+    for token in 0..99 {
+        let own = token * dim..(token + 1) * dim;
+        let changed = a[own.clone()] != b[own];
+        // Two blocks with filters of three tokens see two tokens far.
+        assert_eq!(changed, far(token) <= 2, "token {token}, {} away", far(token));
+    }
+}

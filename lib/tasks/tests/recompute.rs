@@ -1,0 +1,113 @@
+//! Memory against computing (`training.mem_budget`): the same bits whatever is computed again, less
+//! memory the smaller the budget.
+
+use learn::params::{Builder, Params};
+use learn::pass::Pass;
+use learn::recompute::Recompute;
+use std::rc::Rc;
+use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
+use tasks::pde::models::{Operator, OperatorModel, PdetStack, PdetUnet};
+use tensor::check::draw;
+use tensor::op::Draw;
+use tensor::ops::depthwise_conv::Padding;
+use tensor::ops::squared_error::SquaredError;
+use tensor::ops::weighted_sum::WeightedSum;
+use tensor::{Dtype, Tape, Tensor};
+
+const DIM: usize = 4;
+const TOKENS: usize = 24;
+
+fn models() -> [OperatorModel; 2] {
+    let stack = PdetStack {
+        hidden: 24,
+        depth: 4,
+        attention: Attention::MultiHead { heads: 2, qk_norm: true },
+        attention_every: 2,
+        filter: 3,
+        mlp_ratio: 2,
+        branch_scale: 0.1,
+        positions: false,
+    };
+    let unet = PdetUnet {
+        hidden: 12,
+        depths: vec![1, 2],
+        attention: Attention::ChannelSeparated { group: 6, heads: 2 },
+        filter: 0,
+        mlp_ratio: 2,
+        positions: false,
+    };
+    let model =
+        |core, condition, output| OperatorModel { core, condition, condition_width: 8, output };
+    [
+        model(Core::PdetStack(stack), ConditionPath::Adaptive, Output::Scale),
+        model(Core::PdetUnet(unet), ConditionPath::Added, Output::LayerNorm),
+    ]
+}
+
+fn shaken(params: &Params) -> Params {
+    let mut shaken = params.clone();
+    for (i, t) in (0..).zip(shaken.tensors_mut()) {
+        let noise = draw(t.shape(), &Draw::Uniform(-0.3, 0.3), 5, i).to_dtype(Dtype::F32);
+        tensor::updates::sum::add(t, &noise);
+    }
+    shaken
+}
+
+/// Gradients of a rollout of two steps, in which every parameter is used twice; and the largest memory
+/// in tensors on the way, beyond what there was before.
+fn gradients(operator: &Operator, params: &Params, plan: &Rc<Recompute>) -> (Vec<Tensor>, usize) {
+    let value = |shape: &[usize], seed| draw(shape, &Draw::Normal, seed, 0).to_dtype(Dtype::F32);
+    let before = tensor::memory::usage().live;
+    tensor::memory::reset_peak();
+    let tape = Tape::new();
+    let pass = Pass::training(&tape, params).recomputing(Rc::clone(plan));
+    let features = pass.constant(&value(&[3, 2], 1)).unwrap();
+    let target = pass.constant(&value(&[3, TOKENS, DIM], 2)).unwrap();
+    let mut z = pass.constant(&value(&[3, TOKENS, DIM], 3)).unwrap();
+    let (weights, channels) = (pass.full(&[3], 0.3).unwrap(), pass.full(&[DIM], 1.0).unwrap());
+    let mut terms = Vec::new();
+    for _ in 0..2 {
+        z = operator.forward(&pass, &z, &features).unwrap();
+        terms.push(pass.apply(SquaredError, &[&z, &target, &weights, &channels]).unwrap());
+    }
+    let loss = pass.apply(WeightedSum(vec![0.5; 2]), &[&terms[0], &terms[1]]).unwrap();
+    let variables = pass.variables().to_vec();
+    drop(pass);
+    plan.end_pass();
+    let mut found = tape.backward(&loss).unwrap();
+    let peak = tensor::memory::usage().peak - before;
+    (variables.iter().map(|v| found.take(v).unwrap()).collect(), peak)
+}
+
+// One test in this file: the counters of memory are those of the whole process.
+#[test]
+fn less_memory_for_the_same_bits() {
+    for model in models() {
+        let mut builder = Builder::new(1);
+        let operator = Operator::new(&mut builder, &model, DIM, [1, TOKENS], Padding::Periodic, 2);
+        let params = shaken(&builder.finish());
+        let (expected, most) = gradients(&operator, &params, &Rc::new(Recompute::new(1.0)));
+        let mut peaks = vec![most];
+        for budget in [0.6, 0.3, 0.0] {
+            let plan = Rc::new(Recompute::new(budget));
+            // The first pass measures, the others follow the plan.
+            for pass in 0..3 {
+                let (found, peak) = gradients(&operator, &params, &plan);
+                for ((name, _), (found, expected)) in
+                    params.entries().iter().zip(found.iter().zip(&expected))
+                {
+                    assert!(found.as_bytes() == expected.as_bytes(), "{name} at {budget}, {pass}");
+                }
+                if pass == 2 {
+                    peaks.push(peak);
+                }
+            }
+            let made = plan.plan().unwrap();
+            let (kept, all) = made.bytes();
+            assert!(kept as f64 <= budget * all as f64 && all > 0, "{kept} of {all}");
+            assert!(made.operations().0 > 0, "something is computed again at {budget}");
+        }
+        assert!(peaks.is_sorted_by(|a, b| a > b), "{peaks:?}");
+        assert!(peaks[3] * 2 < peaks[0], "{peaks:?}");
+    }
+}
