@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::slice::from_ref;
 
 use clap::Parser;
+use data::fields::split::SplitName;
+use data::fields::split_set::{TrajectorySet, Verify};
 use data::inputs::Verifier;
-use data::split::SplitName;
-use data::split_set::{TrajectorySet, Verify};
 use learn::task::load_config;
 use learn::trained::Weights;
 use serde_json::Value;
@@ -161,7 +161,7 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    data::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(run))
+    data::fields::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(run))
 }
 
 /// What to do when it is interrupted each time.

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use data::fields::latents::{LatentStore, Layout, write_latents};
+use data::fields::split::SplitName;
+use data::fields::split_set::{TrajectorySet, Verify};
 use data::inputs::Verifier;
-use data::latents::{LatentStore, Layout, write_latents};
-use data::split::SplitName;
-use data::split_set::{TrajectorySet, Verify};
 use learn::trained::Weights;
 use serde_json::json;
 use tasks::pde::TrainedCodec;
@@ -110,7 +110,7 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    data::field::serve_if_asked().unwrap_or_else(|| {
+    data::fields::field::serve_if_asked().unwrap_or_else(|| {
         unix::cli::main::<Args>(|args| match args.verb {
             Verb::Make(make_args) => make(&make_args),
             Verb::Verify { folders, output } => verify(&folders, output),

@@ -190,7 +190,7 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    data::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(body))
+    data::fields::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(body))
 }
 
 fn body(args: Args) -> Result<Exit> {

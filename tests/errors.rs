@@ -6,8 +6,8 @@ use std::fs;
 use std::sync::LazyLock;
 
 use common::{Seen, shell};
-use data::field::Shape;
-use data::write::{Attribute, Header, write_field};
+use data::fields::field::Shape;
+use data::fields::write::{Attribute, Header, write_field};
 use tempfile::TempDir;
 
 /// A fault.

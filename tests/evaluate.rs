@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use common::{Seen, run, shell};
-use data::split::SplitName;
-use data::split_set::{TrajectorySet, Verify};
+use data::fields::split::SplitName;
+use data::fields::split_set::{TrajectorySet, Verify};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::Path;
 
 use common::{Seen, shell};
-use data::split::SplitName;
-use data::split_set::{TrajectorySet, Verify};
+use data::fields::split::SplitName;
+use data::fields::split_set::{TrajectorySet, Verify};
 use serde_json::Value;
 
 fn done(folder: &Path, script: &str) -> Seen {

@@ -4,11 +4,11 @@ use super::{finish, in_pool};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use data::field::{Axes, Layout, Reading};
-use data::import::{Crop, Format, Made, Plan, import, targets};
-use data::index::Index;
-use data::list::FileRecord;
-use data::parameter::Parameter;
+use data::fields::field::{Axes, Layout, Reading};
+use data::fields::import::{Crop, Format, Made, Plan, import, targets};
+use data::fields::index::Index;
+use data::fields::list::FileRecord;
+use data::fields::parameter::Parameter;
 use rayon::prelude::*;
 use tensor::Dtype;
 use unix::cli::Output;
@@ -156,7 +156,7 @@ pub fn run(args: Import) -> Result<Exit> {
     unix::publish::create_folder(&args.to)?;
     // Files are finished in any order, and listed in that of their names on the command line.
     let mut records: Vec<Option<FileRecord>> = targets.iter().map(|_| None).collect();
-    let one = |(target, record): (&data::import::Target, &mut Option<FileRecord>)| {
+    let one = |(target, record): (&data::fields::import::Target, &mut Option<FileRecord>)| {
         let done = |more: usize| {
             signals.go_on(|| {
                 let name = target.path.display();

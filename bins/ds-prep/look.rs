@@ -3,9 +3,9 @@
 use super::finish;
 use std::path::PathBuf;
 
-use data::audit;
-use data::field::Field;
-use data::index::file_of;
+use data::fields::audit;
+use data::fields::field::Field;
+use data::fields::index::file_of;
 use serde_json::json;
 use tasks::pde::evaluate::pictures::trajectory::{View, draw};
 use unix::cli::Output;

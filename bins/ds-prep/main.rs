@@ -9,15 +9,15 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 use clap::{Parser, Subcommand};
-use data::check::{Report, check_files, check_index, check_split};
-use data::divide::{Share, divide_by};
-use data::field::Field;
-use data::generate::{Equation, Generation};
-use data::index::{Index, file_of, with_shards};
-use data::list::{FileRecord, describe, frames, parts};
-use data::split::{By, GroupBy, Split, SplitName};
-use data::split_set::{TrajectorySet, Verify};
-use data::stats::Stats;
+use data::fields::check::{Report, check_files, check_index, check_split};
+use data::fields::divide::{Share, divide_by};
+use data::fields::field::Field;
+use data::fields::generate::{Equation, Generation};
+use data::fields::index::{Index, file_of, with_shards};
+use data::fields::list::{FileRecord, describe, frames, parts};
+use data::fields::split::{By, GroupBy, Split, SplitName};
+use data::fields::split_set::{TrajectorySet, Verify};
+use data::fields::stats::Stats;
 use manual::MANUAL;
 use serde_json::{Value, json};
 use unix::cli::Output;
@@ -164,7 +164,7 @@ struct Divide {
 }
 
 fn main() -> ExitCode {
-    data::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(run))
+    data::fields::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(run))
 }
 
 fn run(args: Args) -> Result<Exit> {

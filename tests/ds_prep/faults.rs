@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::{data_set, run};
-use data::field::{Field, Shape};
-use data::write::{Attribute, Header, write_field};
+use data::fields::field::{Field, Shape};
+use data::fields::write::{Attribute, Header, write_field};
 use tensor::random::{Philox, Purpose};
 
 const SHAPE: [usize; 3] = [4, 6, 16];

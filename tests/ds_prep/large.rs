@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::run;
-use data::field::Field;
+use data::fields::field::Field;
 use rustix::process::{Pid, Signal, kill_process};
 
 const TRAJECTORIES: usize = 384;

@@ -11,9 +11,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use data::field::Shape;
-use data::split::Split;
-use data::write::{Attribute, Header, write_field};
+use data::fields::field::Shape;
+use data::fields::split::Split;
+use data::fields::write::{Attribute, Header, write_field};
 use serde_json::Value;
 
 struct Seen {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::run;
-use data::field::Field;
-use data::parameter::Parameter;
+use data::fields::field::Field;
+use data::fields::parameter::Parameter;
 use serde_json::Value;
 
 /// Equations with their parameters, and what else makes them small.

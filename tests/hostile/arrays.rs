@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use data::check::check_files;
-use data::field::Shape;
-use data::list::describe;
-use data::write::{Header, write_field};
+use data::fields::check::check_files;
+use data::fields::field::Shape;
+use data::fields::list::describe;
+use data::fields::write::{Header, write_field};
 
 use super::mutate::Chaos;
 use super::targets::{document, new_archive, new_header, with};

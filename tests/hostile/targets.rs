@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use data::latents::LatentStore;
+use data::fields::latents::LatentStore;
+use data::fields::split::{Split, SplitName};
+use data::fields::split_set::{TrajectorySet, Verify};
+use data::fields::stats::Stats;
 use data::seal;
-use data::split::{Split, SplitName};
-use data::split_set::{TrajectorySet, Verify};
-use data::stats::Stats;
 use learn::checkpoint;
 use learn::foreign;
 use serde_json::Value;
@@ -218,7 +218,7 @@ fn data_set(folder: &Path, chaos: &mut Chaos) {
     let split = chaos.json(&document(&folder.join("split.json"))).to_string();
     with(&folder.join("fuzzed"), split.as_bytes(), |path| {
         if let Ok((split, _)) = Split::load(path) {
-            let _ = data::list::parts(&split, path);
+            let _ = data::fields::list::parts(&split, path);
         }
         if let Ok(set) = TrajectorySet::open(path, SplitName::Train, Verify::Sizes) {
             let mut values = vec![0.0; set.shape().trajectory_len()];
@@ -280,7 +280,7 @@ fn names(_: &Path, chaos: &mut Chaos) {
     let text = chaos.text("core.*.weight=1D_Burgers_Sols_Nu0.001.hdf5");
     let text = String::from_utf8_lossy(&text);
     let _ = checkpoint::matches(&text, "core.0.weight.*.1D");
-    let _ = data::parameter::Parameter::from_file_name(&text);
+    let _ = data::fields::parameter::Parameter::from_file_name(&text);
     if let Some(path) = unix::small::inside(Path::new("a"), &text) {
         assert_eq!(path.parent(), Some(Path::new("a")), "{text:?}");
     }

@@ -1,11 +1,11 @@
 //! What memory a process holds while it reads. Alone in its process, so that nobody else takes any.
 
-use data::divide::{Share, divide};
-use data::field::Shape;
+use data::fields::divide::{Share, divide};
+use data::fields::field::Shape;
+use data::fields::split::SplitName;
+use data::fields::split_set::{TrajectorySet, Verify};
+use data::fields::write::{Header, write_field};
 use data::loader::{Ahead, Order, Prefetch};
-use data::split::SplitName;
-use data::split_set::{TrajectorySet, Verify};
-use data::write::{Header, write_field};
 use tensor::{Dtype, Tensor};
 
 const BATCH: u64 = 16;

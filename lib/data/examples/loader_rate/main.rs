@@ -19,7 +19,7 @@ mod ways;
 
 use clap::Parser;
 use clock::Clock;
-use data::import::Format;
+use data::fields::import::Format;
 use data::loader::Ahead;
 use peer::{Copied, Peer};
 use serde_json::json;

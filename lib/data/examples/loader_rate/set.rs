@@ -1,11 +1,11 @@
 //! The data set that is read: one file, all of it for training.
 
-use data::divide::{Share, divide};
-use data::field::Shape;
-use data::import::Format;
-use data::split::SplitName;
-use data::split_set::{TrajectorySet, Verify};
-use data::write::{Attribute, Header, write_field};
+use data::fields::divide::{Share, divide};
+use data::fields::field::Shape;
+use data::fields::import::Format;
+use data::fields::split::SplitName;
+use data::fields::split_set::{TrajectorySet, Verify};
+use data::fields::write::{Attribute, Header, write_field};
 use rayon::prelude::*;
 use std::io::Read;
 use std::path::{Path, PathBuf};

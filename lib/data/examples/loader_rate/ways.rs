@@ -2,8 +2,8 @@
 
 use crate::clock::Clock;
 use crate::set::Set;
+use data::fields::split_set::TrajectorySet;
 use data::loader::{Ahead, Order, Prefetch};
-use data::split_set::TrajectorySet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -1,9 +1,9 @@
 //! The Burgers solver against the Cole-Hopf solution, and the properties its scheme promises.
 
 use crate::orders::table;
-use data::initial::Sinusoids;
-use data::solvers::burgers::{Burgers, COURANT};
-use data::solvers::cell_centres;
+use data::fields::initial::Sinusoids;
+use data::fields::solvers::burgers::{Burgers, COURANT};
+use data::fields::solvers::cell_centres;
 use std::f64::consts::{PI, TAU};
 
 const MEAN: f64 = 0.3;

@@ -1,8 +1,8 @@
 //! Small data sets for the tests.
 
-use data::divide::{Share, divide};
-use data::generate::{Equation, Generation};
-use data::split::Split;
+use data::fields::divide::{Share, divide};
+use data::fields::generate::{Equation, Generation};
+use data::fields::split::Split;
 use std::path::{Path, PathBuf};
 
 /// A new seed for every run, printed so that a failure can be repeated.

@@ -1,13 +1,13 @@
 //! Files, and files of one data set, whose trajectories have different points or times.
 
 use crate::common::fresh_seed;
-use data::check::{Kind, check_files, check_split};
-use data::divide::{Share, divide};
-use data::field::{Field, Layout, Shape};
-use data::import::{Format, Plan, import, targets};
-use data::split::SplitName;
-use data::split_set::{TrajectorySet, Verify};
-use data::write::{Attribute, Header, write_field};
+use data::fields::check::{Kind, check_files, check_split};
+use data::fields::divide::{Share, divide};
+use data::fields::field::{Field, Layout, Shape};
+use data::fields::import::{Format, Plan, import, targets};
+use data::fields::split::SplitName;
+use data::fields::split_set::{TrajectorySet, Verify};
+use data::fields::write::{Attribute, Header, write_field};
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 use unix::Exit;

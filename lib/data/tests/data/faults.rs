@@ -1,12 +1,12 @@
 //! Every fault that `check` knows, planted and found.
 
 use crate::common::{files, manifest};
-use data::check::{Fault, Kind, check_files, check_split};
-use data::divide::Share;
-use data::field::{Field, Shape};
-use data::split::{By, Part, Split, SplitName};
-use data::split_set::{TrajectorySet, Verify};
-use data::write::{Attribute, Header, write_field};
+use data::fields::check::{Fault, Kind, check_files, check_split};
+use data::fields::divide::Share;
+use data::fields::field::{Field, Shape};
+use data::fields::split::{By, Part, Split, SplitName};
+use data::fields::split_set::{TrajectorySet, Verify};
+use data::fields::write::{Attribute, Header, write_field};
 use std::path::{Path, PathBuf};
 
 const LIMIT: f32 = 100.0;
@@ -311,10 +311,10 @@ fn one_initial_state_in_two_splits_is_found() {
         })
     })
     .unwrap();
-    let shares = [12, 4, 4].map(data::divide::Share::Count);
+    let shares = [12, 4, 4].map(data::fields::divide::Share::Count);
     let files = [split.file_path(0, &path), copied.clone()];
-    let parts = [0.6, 0.2, 0.2].map(data::divide::Share::Fraction);
-    let mut leaking = data::divide::divide(&files, parts, seed, &path).unwrap();
+    let parts = [0.6, 0.2, 0.2].map(data::fields::divide::Share::Fraction);
+    let mut leaking = data::fields::divide::divide(&files, parts, seed, &path).unwrap();
     let of_file = |parts: &[Part], file| {
         let found = parts.iter().find(|part| part.file == file);
         found.map_or(Vec::new(), |part| part.samples.clone())
@@ -324,7 +324,7 @@ fn one_initial_state_in_two_splits_is_found() {
         assert_eq!(first.contains(&train), second.contains(&test), "kept together");
     }
     // Dividing keeps the two together, so the leak is made by hand: the other regime as the first.
-    let alone = data::divide::divide(&[copied], shares, seed, &path).unwrap();
+    let alone = data::fields::divide::divide(&[copied], shares, seed, &path).unwrap();
     for (of_both, of_one) in [
         (&mut leaking.train, alone.train),
         (&mut leaking.validation, alone.validation),

@@ -1,10 +1,10 @@
 //! Files of h5py read right, our own files written right, and refusals that say why.
 //! tests/golden/ is made by golden_fields.py.
 
-use data::field::{Field, Shape};
-use data::generate::{Equation, Generation};
-use data::parameter::Parameter;
-use data::write::{Header, write_field};
+use data::fields::field::{Field, Shape};
+use data::fields::generate::{Equation, Generation};
+use data::fields::parameter::Parameter;
+use data::fields::write::{Header, write_field};
 use std::path::{Path, PathBuf};
 use unix::Exit;
 

@@ -1,7 +1,7 @@
 //! Formats other than HDF5, written by NumPy and Zarr, are read right, and refused with a reason.
 
 use crate::golden::{N, T, assert_values, golden};
-use data::field::{Field, Reading};
+use data::fields::field::{Field, Reading};
 use std::fs;
 use std::path::Path;
 use unix::Exit;

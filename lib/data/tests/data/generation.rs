@@ -2,7 +2,7 @@
 //! has them.
 
 use crate::common::fresh_seed;
-use data::generate::{Equation, Generation};
+use data::fields::generate::{Equation, Generation};
 use std::path::Path;
 use unix::Exit;
 

@@ -1,6 +1,6 @@
 //! The files of tests/golden/layouts/ and what golden_layouts.py put into them.
 
-use data::field::Field;
+use data::fields::field::Field;
 use std::path::{Path, PathBuf};
 
 pub const N: usize = 3;

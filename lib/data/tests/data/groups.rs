@@ -2,9 +2,9 @@
 
 use crate::common::fresh_seed;
 use crate::leaks::{noise, write};
-use data::check::{Kind, check_split};
-use data::divide::{Share, divide, divide_by};
-use data::split::{By, GroupBy, Part, Split};
+use data::fields::check::{Kind, check_split};
+use data::fields::divide::{Share, divide, divide_by};
+use data::fields::split::{By, GroupBy, Part, Split};
 use std::path::{Path, PathBuf};
 use unix::{Exit, Result};
 
@@ -147,7 +147,7 @@ fn regimes_that_share_some_states_are_divided_in_the_same_proportion() {
     // Of a small regime, all of which is shared, every split gets some.
     let small = folder.path().join("small.hdf5");
     let values = noise(7);
-    data::write::write_field(&small, &header(6), |writer| {
+    data::fields::write::write_field(&small, &header(6), |writer| {
         (0..6).try_for_each(|i| {
             let mut own = values(100 + i);
             own[..STATE].copy_from_slice(&values(i)[..STATE]);
@@ -212,11 +212,14 @@ fn every_share_gets_a_group_while_there_are_groups() {
     }
 }
 
-fn header(trajectories: usize) -> data::write::Header {
-    let shape = data::field::Shape { trajectories, frames: 5, grid: vec![16], channels: 1 };
+fn header(trajectories: usize) -> data::fields::write::Header {
+    let shape = data::fields::field::Shape { trajectories, frames: 5, grid: vec![16], channels: 1 };
     let [x, t] = [16, 5].map(|n| (0..n).map(f64::from).collect());
-    let nu = ("nu".to_string(), data::write::Attribute::Real(0.7));
-    data::write::Header { attributes: vec![nu], ..data::write::Header::tensor(shape, vec![x], t) }
+    let nu = ("nu".to_string(), data::fields::write::Attribute::Real(0.7));
+    data::fields::write::Header {
+        attributes: vec![nu],
+        ..data::fields::write::Header::tensor(shape, vec![x], t)
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Imports: every golden file in one piece, with its values; parts and other grids; what is refused.
 
 use crate::golden::{assert_values, golden, value};
-use data::field::{Field, Layout, Reading};
-use data::generate::{Equation, Generation};
-use data::import::{Format, Made, Plan, import, targets};
-use data::parameter::Parameter;
+use data::fields::field::{Field, Layout, Reading};
+use data::fields::generate::{Equation, Generation};
+use data::fields::import::{Format, Made, Plan, import, targets};
+use data::fields::parameter::Parameter;
 use std::fs;
 use std::path::Path;
 use tensor::Dtype;

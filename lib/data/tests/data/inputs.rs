@@ -1,11 +1,11 @@
 //! Input files are what was recorded: verified content, sealed statistics, disjoint splits.
 
 use crate::common::manifest;
+use data::fields::provenance::shared;
+use data::fields::split::SplitName;
+use data::fields::split_set::{TrajectorySet, Verify};
+use data::fields::stats::Stats;
 use data::inputs::{InputFile, Verifier, verify_all};
-use data::provenance::shared;
-use data::split::SplitName;
-use data::split_set::{TrajectorySet, Verify};
-use data::stats::Stats;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};

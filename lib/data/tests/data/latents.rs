@@ -1,9 +1,9 @@
 //! Latent stores: resumed, damaged, repaired, refused.
 
 use crate::common::manifest;
-use data::latents::{Key, LatentStore, Layout, Made, TrajectoryBatch, write_latents};
-use data::split::SplitName;
-use data::split_set::{TrajectorySet, Verify};
+use data::fields::latents::{Key, LatentStore, Layout, Made, TrajectoryBatch, write_latents};
+use data::fields::split::SplitName;
+use data::fields::split_set::{TrajectorySet, Verify};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use unix::{Error, Exit, Result};

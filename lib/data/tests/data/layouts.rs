@@ -3,12 +3,12 @@
 
 use crate::common::fresh_seed;
 use crate::golden::{GRID, N, T, assert_values, golden};
-use data::check::{Kind, check_files};
-use data::divide::{Share, divide};
-use data::field::{Field, Layout, Reading, Shape};
-use data::import::{Format, Plan, import, targets};
-use data::parameter::Parameter;
-use data::write::{Attribute, Header, write_field};
+use data::fields::check::{Kind, check_files};
+use data::fields::divide::{Share, divide};
+use data::fields::field::{Field, Layout, Reading, Shape};
+use data::fields::import::{Format, Plan, import, targets};
+use data::fields::parameter::Parameter;
+use data::fields::write::{Attribute, Header, write_field};
 use unix::Exit;
 
 #[test]

@@ -2,12 +2,12 @@
 
 use crate::common::{fresh_seed, manifest};
 use crate::golden::golden;
-use data::audit::audit;
-use data::check::{Fault, Kind};
-use data::divide::{Share, divide, divide_by};
-use data::field::{Field, Shape};
-use data::split::{By, GroupBy, Part, Split};
-use data::write::{Attribute, Header, write_field};
+use data::fields::audit::audit;
+use data::fields::check::{Fault, Kind};
+use data::fields::divide::{Share, divide, divide_by};
+use data::fields::field::{Field, Shape};
+use data::fields::split::{By, GroupBy, Part, Split};
+use data::fields::write::{Attribute, Header, write_field};
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 

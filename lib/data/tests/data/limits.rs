@@ -2,9 +2,9 @@
 
 use crate::common::manifest;
 use crate::golden::golden;
-use data::field::Field;
-use data::list::FileRecord;
-use data::split::Split;
+use data::fields::field::Field;
+use data::fields::list::FileRecord;
+use data::fields::split::Split;
 use hdf5::Group;
 use std::fs;
 use std::path::Path;

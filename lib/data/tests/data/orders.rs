@@ -2,12 +2,12 @@
 //! third as wide, whose every third centre is one of the coarse cells'. With --nocapture the table of
 //! ds-prep's manual is printed.
 
-use data::initial::RandomField;
-use data::solvers::cell_centres;
-use data::solvers::darcy::Darcy;
-use data::solvers::diffusion_reaction::DiffusionReaction;
-use data::solvers::fitzhugh_nagumo::{Constants, FitzHughNagumo};
-use data::solvers::navier_stokes::NavierStokes;
+use data::fields::initial::RandomField;
+use data::fields::solvers::cell_centres;
+use data::fields::solvers::darcy::Darcy;
+use data::fields::solvers::diffusion_reaction::DiffusionReaction;
+use data::fields::solvers::fitzhugh_nagumo::{Constants, FitzHughNagumo};
+use data::fields::solvers::navier_stokes::NavierStokes;
 use std::f64::consts::{PI, TAU};
 
 /// Root mean square of the difference over that of `exact`.

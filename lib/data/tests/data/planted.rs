@@ -1,12 +1,12 @@
 //! Copies that are planted in a test split, changed in every way that an audit promises to see through.
 
 use crate::common::fresh_seed;
-use data::audit::audit;
-use data::check::{Fault, Kind};
-use data::divide::{Share, divide};
-use data::field::Shape;
-use data::split::Part;
-use data::write::{Attribute, Header, write_field};
+use data::fields::audit::audit;
+use data::fields::check::{Fault, Kind};
+use data::fields::divide::{Share, divide};
+use data::fields::field::Shape;
+use data::fields::split::Part;
+use data::fields::write::{Attribute, Header, write_field};
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 
@@ -332,8 +332,13 @@ fn independent_trajectories_raise_no_alarm() {
 
 fn files_of(folder: &Path, samples: usize, seed: u64) -> Vec<PathBuf> {
     let make = |&nu: &f64| {
-        let all = data::generate::Generation::new(data::generate::Equation::Burgers, nu, samples);
-        let all = data::generate::Generation { seed, grid: 128, frames: 11, end: 1.0, ..all };
+        let all = data::fields::generate::Generation::new(
+            data::fields::generate::Equation::Burgers,
+            nu,
+            samples,
+        );
+        let all =
+            data::fields::generate::Generation { seed, grid: 128, frames: 11, end: 1.0, ..all };
         let path = folder.join(all.file_name());
         all.write(&path, || Ok(())).unwrap();
         path

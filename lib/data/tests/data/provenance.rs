@@ -2,11 +2,11 @@
 
 use crate::golden::golden;
 use crate::leaks::{noise, write};
-use data::check::{check_files, check_split};
-use data::divide::{Share, divide};
-use data::field::{Field, Layout};
-use data::import::{Format, Plan, import, targets};
-use data::list::describe;
+use data::fields::check::{check_files, check_split};
+use data::fields::divide::{Share, divide};
+use data::fields::field::{Field, Layout};
+use data::fields::import::{Format, Plan, import, targets};
+use data::fields::list::describe;
 use hdf5::types::VarLenUnicode;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ fn a_value_that_contradicts_the_file_needs_override() {
         assert!(error.to_string().contains(words), "{error}");
         let made = bring(&golden(name), &to, &plan(given, true), Format::Hdf5).unwrap();
         assert_eq!(made.len(), 1, "{name}");
-        let given: data::parameter::Parameter = given.parse().unwrap();
+        let given: data::fields::parameter::Parameter = given.parse().unwrap();
         let made = Field::open(&made[0]).unwrap();
         let whole = Field::open(&golden(name)).unwrap();
         assert_eq!(made.parameter(), Some(&given.with(whole.parameter())), "{name}");

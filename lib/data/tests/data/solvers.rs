@@ -1,12 +1,12 @@
 //! What the solvers of two dimensions promise: closed forms, conservation, borders, odd sizes.
 
 use crate::common::fresh_seed;
-use data::initial::{RandomField, white_noise};
-use data::solvers::cell_centres;
-use data::solvers::darcy::Darcy;
-use data::solvers::diffusion_reaction::{DiffusionReaction, STEP};
-use data::solvers::fitzhugh_nagumo::{Constants, FitzHughNagumo};
-use data::solvers::navier_stokes::{COURANT, NavierStokes};
+use data::fields::initial::{RandomField, white_noise};
+use data::fields::solvers::cell_centres;
+use data::fields::solvers::darcy::Darcy;
+use data::fields::solvers::diffusion_reaction::{DiffusionReaction, STEP};
+use data::fields::solvers::fitzhugh_nagumo::{Constants, FitzHughNagumo};
+use data::fields::solvers::navier_stokes::{COURANT, NavierStokes};
 use std::f64::consts::{PI, TAU};
 
 fn mean(u: &[f32]) -> f64 {

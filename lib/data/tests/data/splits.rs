@@ -1,11 +1,11 @@
 //! Manifests, the sets they describe, and statistics.
 
 use crate::common::{files, fresh_seed, manifest};
-use data::divide::{Share, divide};
-use data::field::Field;
-use data::split::{Split, SplitName};
-use data::split_set::{TrajectorySet, Verify};
-use data::stats::Stats;
+use data::fields::divide::{Share, divide};
+use data::fields::field::Field;
+use data::fields::split::{Split, SplitName};
+use data::fields::split_set::{TrajectorySet, Verify};
+use data::fields::stats::Stats;
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 use unix::Exit;

@@ -2,8 +2,8 @@
 //! and the condition (parameter of the equation and Δt) as features.
 
 use crate::pde::normalisation::Normalisation;
-use data::latents::{ChannelStatistics, LatentStore};
-use data::parameter::Parameter;
+use data::fields::latents::{ChannelStatistics, LatentStore};
+use data::fields::parameter::Parameter;
 use learn::task::Buffers;
 use tensor::Tensor;
 use unix::{Error, Result};

@@ -1,6 +1,6 @@
 //! Numbers to mean 0 and deviation 1 by channel, and back; stored with every model that relies on it.
 
-use data::stats::Statistics;
+use data::fields::stats::Statistics;
 use learn::task::Buffers;
 use tensor::Tensor;
 use unix::{Error, Result};

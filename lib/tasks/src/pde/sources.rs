@@ -1,10 +1,10 @@
 //! Several data sets that a stage reads as one, each in its proportion.
 
+use data::fields::provenance::{Provenance, shared};
+use data::fields::split::SplitName;
+use data::fields::split_set::{TrajectorySet, Verify};
+use data::fields::stats::Stats;
 use data::inputs::InputFile;
-use data::provenance::{Provenance, shared};
-use data::split::SplitName;
-use data::split_set::{TrajectorySet, Verify};
-use data::stats::Stats;
 use learn::config::Faults;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

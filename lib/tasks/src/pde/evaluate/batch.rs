@@ -2,7 +2,7 @@
 
 use super::plan::{Plan, Start};
 use crate::pde::{TrainedCodec, TrainedOperator};
-use data::split_set::TrajectorySet;
+use data::fields::split_set::TrajectorySet;
 use tensor::Tensor;
 use unix::Result;
 

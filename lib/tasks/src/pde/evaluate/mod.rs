@@ -23,8 +23,8 @@ pub use report::{Row, metrics_csv, metrics_json, rows, summary};
 pub use scores::{AllScores, Model, Scores};
 pub use spectrum::{BANDS, Spectrum, in_bands};
 
-use data::parameter::Parameter;
-use data::split_set::TrajectorySet;
+use data::fields::parameter::Parameter;
+use data::fields::split_set::TrajectorySet;
 use rayon::prelude::*;
 use scores::Means;
 use unix::Result;

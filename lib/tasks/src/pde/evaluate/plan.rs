@@ -1,7 +1,7 @@
 //! Which rollouts an evaluation makes.
 
-use data::parameter::Parameter;
-use data::split_set::TrajectorySet;
+use data::fields::parameter::Parameter;
+use data::fields::split_set::TrajectorySet;
 use unix::{Error, Result};
 
 /// One rollout: a trajectory of the set and the frame it starts from.

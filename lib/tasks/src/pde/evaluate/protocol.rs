@@ -2,7 +2,7 @@
 
 use super::batch::Models;
 use super::plan::Plan;
-use data::split_set::TrajectorySet;
+use data::fields::split_set::TrajectorySet;
 use learn::trained::Origin;
 use serde::Serialize;
 use std::fmt;

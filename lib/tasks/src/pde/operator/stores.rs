@@ -2,9 +2,9 @@
 
 use super::{LatentData, LatentSource};
 use crate::pde::sources::{refuse_overlap, source_key};
-use data::latents::LatentStore;
-use data::provenance::Provenance;
-use data::split::SplitName;
+use data::fields::latents::LatentStore;
+use data::fields::provenance::Provenance;
+use data::fields::split::SplitName;
 use unix::{Error, Result};
 
 /// Opens the latents for training and for validation, with their weights.

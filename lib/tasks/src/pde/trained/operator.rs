@@ -4,7 +4,7 @@ use super::TrainedCodec;
 use crate::pde::latents::{Condition, LatentScale};
 use crate::pde::models::{Operator, OperatorModel};
 use crate::pde::operator::{LatentData, OperatorTask};
-use data::parameter::Parameter;
+use data::fields::parameter::Parameter;
 use learn::params::{Builder, Params};
 use learn::pass::Pass;
 use learn::task::Hashes;

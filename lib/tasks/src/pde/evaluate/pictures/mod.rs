@@ -11,7 +11,7 @@ use super::protocol::Protocol;
 use super::report::mean_of_starts;
 use super::scores::{AllScores, Model};
 use super::{Errors, Evaluation, Regime};
-use data::split_set::TrajectorySet;
+use data::fields::split_set::TrajectorySet;
 use report::colours::{Colour, distinct};
 use report::{canvas, panel};
 use unix::Result;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::pde::evaluate::Trained;
 use crate::pde::evaluate::plan::Start;
-use data::parameter::Parameter;
+use data::fields::parameter::Parameter;
 use learn::trained::{Origin, Weights};
 
 fn protocol() -> Protocol {

@@ -5,7 +5,7 @@
 //! their times, also where these are not evenly spaced. Colours are those of the fields in the pictures of
 //! `evaluate`: from dark (the smallest value) to light (the largest); values that are not finite are grey.
 
-use data::field::{Field, Shape};
+use data::fields::field::{Field, Shape};
 use report::axis::{Axis, plain};
 use report::canvas::{Area, Canvas, Letters, png};
 use report::colours::{Colour, GREY, Map};

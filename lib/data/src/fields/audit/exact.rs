@@ -1,0 +1,119 @@
+//! Trajectories, first frames and frames that are equal, by their hashes.
+
+use super::Place;
+use crate::fields::check::Kind;
+use crate::fields::content::{begin, hash_values};
+use crate::fields::split::SplitName;
+use crate::fields::split_set::TrajectorySet;
+use std::collections::HashMap;
+use unix::Result;
+
+type Hash = [u8; 16];
+
+/// The hashes of a trajectory.
+pub(super) struct Hashes {
+    whole: Hash,
+    begin: Hash,
+    /// `None` for a frame of equal points: it tells nothing about its origin.
+    frames: Vec<Option<Hash>>,
+}
+
+/// Reads a trajectory and hands each frame to `look`. `room` holds the largest block of frames.
+pub(super) fn read(
+    set: &TrajectorySet,
+    i: usize,
+    room: &mut [f32],
+    mut look: impl FnMut(usize, &[f32]) -> Result<()>,
+) -> Result<Hashes> {
+    let shape = set.shape();
+    let mut whole = blake3::Hasher::new();
+    let mut frames = Vec::with_capacity(shape.frames);
+    let mut first = [0; 16];
+    for block in shape.frame_blocks() {
+        let values = &mut room[..block.len() * shape.frame_len()];
+        set.read_frames(i, block.clone(), values)?;
+        hash_values(&mut whole, values);
+        for (number, frame) in block.zip(values.chunks_exact(shape.frame_len())) {
+            if number == 0 {
+                let entry = set.entry(i);
+                first = short(begin(shape, set.inputs(), frame, (entry.file, entry.sample)));
+            }
+            let same = frame.chunks_exact(shape.channels).all(|p| p == &frame[..shape.channels]);
+            frames.push((!same).then(|| {
+                let mut hasher = blake3::Hasher::new();
+                hash_values(&mut hasher, frame);
+                short(hasher.finalize())
+            }));
+            look(number, frame)?;
+        }
+    }
+    Ok(Hashes { whole: short(whole.finalize()), begin: first, frames })
+}
+
+fn short(hash: blake3::Hash) -> Hash {
+    std::array::from_fn(|i| hash.as_bytes()[i])
+}
+
+/// What is kept of all trajectories. Of the frames, only those of validation and test.
+#[derive(Default)]
+pub(super) struct Exact {
+    whole: HashMap<Hash, Place>,
+    begins: HashMap<Hash, Place>,
+    frames: HashMap<Hash, (Place, u32)>,
+}
+
+impl Exact {
+    /// What of a trajectory is in those before, and where; keeps its hashes.
+    pub fn compare(
+        &mut self,
+        sets: &[TrajectorySet],
+        place: Place,
+        hashes: Hashes,
+    ) -> Vec<(Kind, Place, String)> {
+        let split = |place: Place| sets[place.0].name();
+        let found = self.find(sets, place, &hashes);
+        if split(place) != SplitName::Train {
+            for (frame, hash) in hashes.frames.iter().enumerate() {
+                if let Some(hash) = hash {
+                    self.frames.entry(*hash).or_insert((place, frame as u32));
+                }
+            }
+        }
+        self.whole.entry(hashes.whole).or_insert(place);
+        self.begins.entry(hashes.begin).or_insert(place);
+        found
+    }
+
+    /// A copy in the same split does not hide that both are in another split.
+    fn find(
+        &self,
+        sets: &[TrajectorySet],
+        place: Place,
+        hashes: &Hashes,
+    ) -> Vec<(Kind, Place, String)> {
+        let mut found = Vec::new();
+        let elsewhere = |other: &Place| sets[other.0].name() != sets[place.0].name();
+        if let Some(&other) = self.whole.get(&hashes.whole) {
+            let [a, b] = [place, other].map(|(set, i)| sets[set].entry(i));
+            let kind = if (a.file, a.sample) == (b.file, b.sample) {
+                Kind::Overlap
+            } else {
+                Kind::Duplicate
+            };
+            found.push((kind, other, "is identical to".into()));
+            if elsewhere(&other) {
+                return found;
+            }
+        }
+        if let Some(&other) = self.begins.get(&hashes.begin).filter(|other| elsewhere(other)) {
+            found.push((Kind::SameInitialState, other, "begins exactly as".into()));
+            return found;
+        }
+        found.extend(hashes.frames.iter().enumerate().find_map(|(frame, hash)| {
+            let (other, at) = *self.frames.get(hash.as_ref()?)?;
+            let how = format!("has as its frame {frame} exactly frame {at} of");
+            elsewhere(&other).then_some((Kind::SharedFrame, other, how))
+        }));
+        found
+    }
+}

@@ -1,0 +1,120 @@
+//! Finds data of one split in another, by content alone: across files and manifests.
+//!
+//! Equal trajectories, first frames (inputs, of steady problems) and frames are found by hash. First frames
+//! that are nearly equal, or equal up to a symmetry of the grid and a periodic shift, and trajectories that
+//! start like a later frame of another, are selected by [`signature`] and then compared at full resolution;
+//! crops are found by [`window`]. For each trajectory the first leak of either search is reported.
+//!
+//! Memory: about 1 KiB for each trajectory and 30 bytes for each frame of validation and test.
+
+mod exact;
+mod near;
+mod signature;
+mod spectrum;
+mod symmetry;
+mod tree;
+mod window;
+
+use crate::fields::check::{Fault, Kind, Report};
+use crate::fields::split::SplitName;
+use crate::fields::split_set::{TrajectorySet, Verify};
+use exact::Exact;
+use near::{Index, Leak};
+use rayon::prelude::*;
+use std::collections::HashSet;
+use std::path::PathBuf;
+use unix::{Result, note};
+
+/// Trajectories whose hashes are held at a time.
+const AT_ONCE: usize = 256;
+
+/// Audits the splits of manifests together. `near` is the relative distance below which two first frames
+/// are near-duplicates; 0 looks for equal numbers only. The distance is |a - b| / max(|a|, |b|) in the
+/// Euclidean norm over all points and channels, of a and b without the mean of each channel.
+///
+/// Errors: 66 and 65 for manifests and files that cannot be read or were changed.
+pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
+    let mut sets = Vec::new();
+    // Training last: it is looked up in what the others left.
+    for name in [SplitName::Test, SplitName::Validation, SplitName::Train] {
+        for manifest in manifests {
+            // The audit reports overlaps itself.
+            let overlap = Some(Kind::Overlap);
+            sets.push(TrajectorySet::open_allowing(manifest, name, Verify::Hashes, overlap)?);
+        }
+    }
+    let index = Index::new(&sets, near)?;
+    let mut found = Found { sets: &sets, report: Report::default(), pairs: HashSet::new() };
+    let (mut exact, mut leaks, mut cut) = (Exact::default(), Vec::new(), 0);
+    for (number, set) in sets.iter().enumerate() {
+        found.report.files += set.file_hashes().len();
+        found.report.trajectories += set.len();
+        let room = || vec![0.0; set.shape().block_len()];
+        for first in (0..set.len()).step_by(AT_ONCE) {
+            let last = set.len().min(first + AT_ONCE);
+            let seen: Vec<_> = (first..last)
+                .into_par_iter()
+                .map_init(room, |room, i| {
+                    let mut search = index.search(number, i);
+                    let hashes = exact::read(set, i, room, |f, frame| search.look(f, frame))?;
+                    Ok((hashes, search))
+                })
+                .collect::<Result<_>>()?;
+            for (i, (hashes, search)) in (first..).zip(seen) {
+                for (kind, other, how) in exact.compare(&sets, (number, i), hashes) {
+                    found.add(kind, (number, i), other, how);
+                }
+                leaks.extend(search.leak.map(|leak| ((number, i), leak)));
+                cut += usize::from(search.cut);
+            }
+        }
+    }
+    // A pair is reported once, by what says most: whole first frames before later frames and windows.
+    leaks.sort_by_key(|(_, leak)| (leak.kind == Kind::SharedWindow, leak.frame > 0));
+    for (place, Leak { kind, other, how, .. }) in leaks {
+        found.add(kind, place, other, how);
+    }
+    if cut > 0 {
+        note!(
+            "{cut} frames have more candidates than were compared: the nearest {} of each",
+            near::CANDIDATES
+        );
+    }
+    Ok(found.report)
+}
+
+/// A trajectory: number of its set, and in it.
+type Place = (usize, usize);
+
+/// What is reported, once for each pair.
+struct Found<'a> {
+    sets: &'a [TrajectorySet],
+    report: Report,
+    pairs: HashSet<[Place; 2]>,
+}
+
+impl Found<'_> {
+    fn add(&mut self, kind: Kind, place: Place, other: Place, how: String) {
+        if !self.pairs.insert([place.min(other), place.max(other)]) {
+            return;
+        }
+        let [a, b] = [place, other].map(|(set, i)| self.sets[set].entry(i));
+        let [mine, its] = [place, other].map(|(set, _)| self.sets[set].name());
+        let message = format!(
+            "{}: trajectory {} of {mine} {how} trajectory {} of {} in {its}",
+            a.file.display(),
+            a.sample,
+            b.sample,
+            b.file.display()
+        );
+        let (file, trajectory) = (a.file.to_path_buf(), Some(a.sample));
+        self.report.faults.push(Fault {
+            kind,
+            file,
+            trajectory,
+            frame: None,
+            index: None,
+            message,
+        });
+    }
+}

@@ -1,0 +1,257 @@
+//! First frames that are nearly in another split, also mirrored, transposed, shifted, cropped, or as a later
+//! frame: candidates by signature or patch, then the comparison in full.
+
+use super::Place;
+use super::signature::{LENGTH, ROUNDING, Sketch, Sketcher};
+use super::symmetry::{Symmetry, distance};
+use super::tree::Tree;
+use super::window::{self, Alignment, Anchor, Windows};
+use crate::fields::check::Kind;
+use crate::fields::field::Shape;
+use crate::fields::split_set::TrajectorySet;
+use rayon::prelude::*;
+use unix::Result;
+
+/// Candidates of a frame in another set that are compared: the nearest.
+pub(super) const CANDIDATES: usize = 32;
+/// Fields of a single wave are shifts of each other by nature: they are copies when they are this near.
+const EXACT: f64 = 1e-5;
+
+/// What is known of the first frames of a set.
+struct Firsts {
+    sketcher: Sketcher,
+    /// Variation of the values, and whether they are a single wave, for each trajectory.
+    scales: Vec<(f64, bool)>,
+    sketches: Tree,
+    invariants: Tree,
+}
+
+/// The first frames of all sets.
+pub(super) struct Index<'a> {
+    sets: &'a [TrajectorySet],
+    near: f64,
+    firsts: Vec<Firsts>,
+    windows: Windows,
+}
+
+/// A leak that was found.
+pub(super) struct Leak {
+    pub kind: Kind,
+    pub other: Place,
+    /// Frame of the trajectory that was searched.
+    pub frame: usize,
+    pub how: String,
+}
+
+/// The search for a trajectory in the sets of other splits; it ends at the first leak.
+pub(super) struct Search<'a> {
+    index: &'a Index<'a>,
+    place: Place,
+    pub leak: Option<Leak>,
+    /// Whether there were more candidates than were compared.
+    pub cut: bool,
+}
+
+impl<'a> Index<'a> {
+    /// Reads the first frame of every trajectory.
+    pub fn new(sets: &'a [TrajectorySet], near: f64) -> Result<Self> {
+        let (mut firsts, mut anchors) = (Vec::new(), Vec::new());
+        for (number, set) in sets.iter().enumerate() {
+            let sketcher = Sketcher::new(set.shape(), set.inputs());
+            let read = |i: usize| {
+                let frame = first_frame(set, i)?;
+                let values = sketcher.compared(&frame);
+                let sketch = if near > 0.0 { sketcher.sketch(&values) } else { None };
+                let signatures = sketch.map(|sketch| {
+                    let invariant = sketcher.invariant(&sketch.values);
+                    (sketch.variation, sketch.signature, invariant)
+                });
+                Ok((signatures, window::anchors(set.shape(), &frame)))
+            };
+            let all: Vec<_> = (0..set.len()).into_par_iter().map(read).collect::<Result<_>>()?;
+            let (mut scales, mut sketches, mut invariants) = (Vec::new(), Vec::new(), Vec::new());
+            for (trajectory, (signatures, patches)) in all.into_iter().enumerate() {
+                let scale = signatures.map_or((0.0, false), |(variation, signature, invariant)| {
+                    sketches.push((signature, trajectory as u32));
+                    invariants.push((invariant.signature, trajectory as u32));
+                    (variation, invariant.single_wave)
+                });
+                scales.push(scale);
+                anchors.extend(patches.into_iter().map(|(point, hash)| {
+                    (set.name(), Anchor { set: number, trajectory, point }, hash)
+                }));
+            }
+            let (sketches, invariants) = (Tree::new(sketches), Tree::new(invariants));
+            firsts.push(Firsts { sketcher, scales, sketches, invariants });
+        }
+        Ok(Self { sets, near, firsts, windows: Windows::new(anchors) })
+    }
+
+    pub fn search(&self, set: usize, trajectory: usize) -> Search<'_> {
+        Search { index: self, place: (set, trajectory), leak: None, cut: false }
+    }
+
+    /// Sets of other splits whose first frames are compared with frames of this one.
+    fn others(&self, set: usize) -> impl Iterator<Item = usize> {
+        let fits = move |other: &usize| {
+            self.sets[*other].name() != self.sets[set].name()
+                && self.firsts[*other].sketcher.fits(&self.firsts[set].sketcher)
+        };
+        (0..self.sets.len()).filter(fits)
+    }
+}
+
+impl Search<'_> {
+    /// Searches for a frame of the trajectory, unless a leak was found before.
+    pub fn look(&mut self, number: usize, frame: &[f32]) -> Result<()> {
+        if self.leak.is_some() {
+            return Ok(());
+        }
+        let (index, (set, _)) = (self.index, self.place);
+        let firsts = &index.firsts[set];
+        if index.near > 0.0 {
+            let values = firsts.sketcher.compared(frame);
+            if let Some(sketch) = firsts.sketcher.sketch(&values) {
+                let leak = match number {
+                    0 => self.first(&values, &sketch)?,
+                    _ => self.later(number, &values, &sketch)?,
+                };
+                self.leak = leak;
+            }
+        }
+        if self.leak.is_none() {
+            self.leak = self.window(number, frame)?;
+        }
+        Ok(())
+    }
+
+    /// A first frame is compared with those of the sets before: each pair once.
+    fn first(&mut self, values: &[f32], sketch: &Sketch) -> Result<Option<Leak>> {
+        let (index, (set, trajectory)) = (self.index, self.place);
+        let firsts = &index.firsts[set];
+        let input = if index.sets[set].shape().frames > 1 { "first frame" } else { "input" };
+        let near_duplicate = |other: Place, apart: f64| {
+            let how = format!("has a {input} within {apart:.1e} (relative L2 distance) of that of");
+            Ok(Some(Leak { kind: Kind::NearDuplicate, other, frame: 0, how }))
+        };
+        let others: Vec<usize> = index.others(set).take_while(|other| *other < set).collect();
+        for &other in &others {
+            let tree = &index.firsts[other].sketches;
+            for candidate in self.candidates(tree, &sketch.signature, sketch) {
+                let other = (other, candidate);
+                let Some(theirs) = self.unequal(values, other)? else { continue };
+                let (apart, _) = self.compare(sketch, &theirs, other);
+                if apart < index.near {
+                    return near_duplicate(other, apart);
+                }
+            }
+        }
+        let (grid, width) = (firsts.sketcher.grid(), firsts.sketcher.width());
+        let limit = if firsts.scales[trajectory].1 { index.near.min(EXACT) } else { index.near };
+        let invariant = firsts.sketcher.invariant(&sketch.values);
+        for other in others {
+            let tree = &index.firsts[other].invariants;
+            for candidate in self.candidates(tree, &invariant.signature, sketch) {
+                let Some(theirs) = self.unequal(values, (other, candidate))? else { continue };
+                let (symmetry, apart) = Symmetry::best(&sketch.values, &theirs, grid, width);
+                let apart = apart / sketch.variation.max(index.firsts[other].scales[candidate].0);
+                if symmetry.is_identity() && apart < index.near {
+                    return near_duplicate((other, candidate), apart);
+                }
+                if apart < limit {
+                    let how = format!(
+                        "has a copy ({symmetry}; relative L2 distance {apart:.1e}) of the {input} of"
+                    );
+                    return Ok(Some(Leak {
+                        kind: Kind::Symmetric,
+                        other: (other, candidate),
+                        frame: 0,
+                        how,
+                    }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A later frame is compared with the first frames of all sets.
+    fn later(&mut self, number: usize, values: &[f32], sketch: &Sketch) -> Result<Option<Leak>> {
+        let index = self.index;
+        for other in index.others(self.place.0) {
+            let tree = &index.firsts[other].sketches;
+            for candidate in self.candidates(tree, &sketch.signature, sketch) {
+                let Some(theirs) = self.unequal(values, (other, candidate))? else { continue };
+                let (apart, single_wave) = self.compare(sketch, &theirs, (other, candidate));
+                let limit = if single_wave { index.near.min(EXACT) } else { index.near };
+                if apart < limit {
+                    let how = format!(
+                        "has a frame ({number}) within {apart:.1e} (relative L2 distance) of the first frame of"
+                    );
+                    return Ok(Some(Leak {
+                        kind: Kind::NearFrame,
+                        other: (other, candidate),
+                        frame: number,
+                        how,
+                    }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn window(&self, number: usize, frame: &[f32]) -> Result<Option<Leak>> {
+        let index = self.index;
+        let set = &index.sets[self.place.0];
+        for alignment in index.windows.alignments(set.shape(), frame, set.name()) {
+            let Alignment { anchor: Anchor { set: other, trajectory, .. }, .. } = alignment;
+            let theirs = first_frame(&index.sets[other], trajectory)?;
+            let shapes: [&Shape; 2] = [set.shape(), index.sets[other].shape()];
+            if let Some(size) = alignment.shared((shapes[0], frame), (shapes[1], &theirs)) {
+                let size: Vec<String> = size.iter().map(usize::to_string).collect();
+                let how = format!(
+                    "shares a window of {} points of its frame {number} with the first frame of",
+                    size.join("x")
+                );
+                return Ok(Some(Leak {
+                    kind: Kind::SharedWindow,
+                    other: (other, trajectory),
+                    frame: number,
+                    how,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The centred values of a first frame; `None` if it equals `values`, which the hashes find.
+    fn unequal(&self, values: &[f32], (set, trajectory): Place) -> Result<Option<Vec<f64>>> {
+        let sketcher = &self.index.firsts[set].sketcher;
+        let frame = first_frame(&self.index.sets[set], trajectory)?;
+        let theirs = sketcher.compared(&frame);
+        Ok((theirs != values).then(|| sketcher.centred(&theirs)))
+    }
+
+    /// Distance of the centred values `theirs` of a first frame, relative to the larger variation, and whether it is
+    /// a single wave.
+    fn compare(&self, sketch: &Sketch, theirs: &[f64], other: Place) -> (f64, bool) {
+        let (variation, single_wave) = self.index.firsts[other.0].scales[other.1];
+        (distance(&sketch.values, theirs) / sketch.variation.max(variation), single_wave)
+    }
+
+    /// First frames of a tree that may be near enough, the nearest signature first.
+    fn candidates(&mut self, tree: &Tree, of: &[f32; LENGTH], sketch: &Sketch) -> Vec<usize> {
+        // Of two that are near, the variations differ by no more than the distance.
+        let near = self.index.near;
+        let radius = (near / (1.0 - near) + 4.0 * ROUNDING) * sketch.variation;
+        let mut found = tree.nearest(of, radius, CANDIDATES + 1);
+        self.cut |= found.len() > CANDIDATES;
+        found.truncate(CANDIDATES);
+        found.into_iter().map(|candidate| candidate as usize).collect()
+    }
+}
+
+fn first_frame(set: &TrajectorySet, trajectory: usize) -> Result<Vec<f32>> {
+    let mut frame = vec![0.0; set.shape().frame_len()];
+    set.read_frames(trajectory, 0..1, &mut frame)?;
+    Ok(frame)
+}

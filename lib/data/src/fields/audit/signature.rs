@@ -1,0 +1,241 @@
+//! Short vectors that are near each other whenever the fields are, by which candidates are selected.
+//!
+//! Every signature s is a Lipschitz map: |s(a) - s(b)| <= |a - b| in the Euclidean norm, because its entries
+//! are orthogonal projections of the field, norms of such projections, or projections of the sorted values
+//! (rearrangement inequality). Two fields closer than a radius therefore always have signatures closer than
+//! that radius: the search over signatures misses nothing, and what it finds is compared in full.
+
+use super::spectrum::Spectrum;
+use crate::fields::field::Shape;
+
+/// Entries of a projection.
+const HALF: usize = 16;
+/// Entries of a signature.
+pub(super) const LENGTH: usize = 2 * HALF;
+
+pub(super) type Signature = [f32; LENGTH];
+
+/// Share of the energy that a field of a single wave keeps in its strongest modes, at least.
+const SINGLE_WAVE: f64 = 0.999;
+
+/// Bound of the rounding error of a signature, relative to the variation of the field.
+pub(super) const ROUNDING: f64 = 1e-6;
+/// A channel varies by rounding alone if its variation is no larger than this part of its norm.
+const CONSTANT: f64 = 1e-6;
+
+/// What two frames are compared by.
+pub(super) struct Sketch {
+    /// See [`Sketcher::centred`].
+    pub values: Vec<f64>,
+    /// Of `values`.
+    pub signature: Signature,
+    /// Euclidean norm of `values`: what distances are relative to.
+    pub variation: f64,
+}
+
+/// What does not change when a frame is shifted, mirrored or transposed.
+pub(super) struct Invariant {
+    pub signature: Signature,
+    /// Whether nearly all energy is in one wave. Such fields are shifts of each other by nature.
+    pub single_wave: bool,
+}
+
+/// Computes signatures of frames of one shape.
+pub(super) struct Sketcher {
+    /// Channels of the field, and how many of them, from the first, are compared.
+    channels: usize,
+    width: usize,
+    grid: Vec<usize>,
+    cells: Projection,
+    random: Projection,
+}
+
+impl Sketcher {
+    /// Compares the inputs of a steady problem alone, all channels otherwise.
+    pub fn new(shape: &Shape, inputs: usize) -> Self {
+        let (channels, grid) = (shape.channels, shape.grid.clone());
+        let width = if shape.frames > 1 || inputs == 0 { channels } else { inputs };
+        let values = shape.points() * width;
+        // 16 cells of the grid hold what smooth fields differ in, 16 sums with random signs all the rest.
+        let a_side = [16, 4, 2][grid.len().min(3) - 1];
+        let cell = |i: usize| {
+            let (mut point, mut cell) = (i / width, 0);
+            for n in grid.iter().rev() {
+                cell = cell * a_side + point % n * a_side / n;
+                point /= n;
+            }
+            (cell % HALF, random(i % width) & 1 == 1)
+        };
+        let sign = |i: usize| (random(i) as usize >> 1 & (HALF - 1), random(i) & 1 == 1);
+        let (cells, random) = (Projection::new(values, cell), Projection::new(values, sign));
+        Self { channels, width, grid, cells, random }
+    }
+
+    /// Whether two frames can be compared point by point.
+    pub fn fits(&self, other: &Self) -> bool {
+        (&self.grid, self.width) == (&other.grid, other.width)
+    }
+
+    pub fn grid(&self) -> &[usize] {
+        &self.grid
+    }
+
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The values of a frame that are compared, [points, width].
+    pub fn compared(&self, frame: &[f32]) -> Vec<f32> {
+        let points = frame.chunks_exact(self.channels);
+        points.flat_map(|point| &point[..self.width]).copied().collect()
+    }
+
+    /// `None` for a frame that is not finite, or whose channels are all constant up to rounding: it tells
+    /// nothing about its origin. `values` as of [`compared`](Self::compared).
+    pub fn sketch(&self, values: &[f32]) -> Option<Sketch> {
+        let values = self.centred(values);
+        let variation = values.iter().map(|v| v.powi(2)).sum::<f64>().sqrt();
+        if !variation.is_finite() || variation == 0.0 {
+            return None;
+        }
+        let mut signature = [0.0; LENGTH];
+        let (cells, random) = signature.split_at_mut(HALF);
+        self.cells.apply(&values, cells);
+        self.random.apply(&values, random);
+        Some(Sketch { values, signature, variation })
+    }
+
+    /// `values` without the mean of each channel, so that a pressure of 1e5 does not outweigh a velocity of 1. A
+    /// channel that is constant up to rounding becomes 0.
+    pub fn centred(&self, values: &[f32]) -> Vec<f64> {
+        let mut centred: Vec<f64> = values.iter().map(|v| f64::from(*v)).collect();
+        for channel in 0..self.width {
+            let of_channel =
+                || values.iter().skip(channel).step_by(self.width).map(|v| f64::from(*v));
+            // Rounded to f32, the mean does not depend on the order of the points.
+            let mean = of_channel().sum::<f64>() / (values.len() / self.width) as f64;
+            let mean = f64::from(mean as f32);
+            let square: f64 = of_channel().map(|v| v.powi(2)).sum();
+            let about: f64 = of_channel().map(|v| (v - mean).powi(2)).sum();
+            let constant = about <= CONSTANT.powi(2) * square;
+            for value in centred.iter_mut().skip(channel).step_by(self.width) {
+                *value = if constant { 0.0 } else { *value - mean };
+            }
+        }
+        centred
+    }
+
+    /// `values` as of [`centred`](Self::centred).
+    pub fn invariant(&self, values: &[f64]) -> Invariant {
+        let mut signature = [0.0; LENGTH];
+        let (sorted, bands) = signature.split_at_mut(HALF);
+        let mut order = values.to_vec();
+        order.sort_unstable_by(f64::total_cmp);
+        let size = order.len().div_ceil(HALF);
+        for (entry, block) in sorted.iter_mut().zip(order.chunks(size)) {
+            let sum: f64 = block.iter().sum();
+            *entry = (sum / (2.0 * block.len() as f64).sqrt()) as f32;
+        }
+        let spectrum = Spectrum::of(values, &self.grid, self.width);
+        let mut energy = [0.0; HALF];
+        let mut modes = Vec::with_capacity(spectrum.modes());
+        for (wave_number, square) in spectrum.energies() {
+            energy[band(wave_number)] += square;
+            if wave_number > 0.0 {
+                modes.push(square);
+            }
+        }
+        for (entry, energy) in bands.iter_mut().zip(energy) {
+            *entry = (0.5 * energy).sqrt() as f32;
+        }
+        let all: f64 = modes.iter().sum();
+        // A plane wave has two modes; shifts along d axes align the phases of d of them.
+        let strongest = (2 * self.grid.len()).min(modes.len());
+        if strongest < modes.len() {
+            modes.select_nth_unstable_by(strongest, |a, b| b.total_cmp(a));
+        }
+        let single_wave = modes[..strongest].iter().sum::<f64>() >= SINGLE_WAVE * all;
+        Invariant { signature, single_wave }
+    }
+}
+
+/// Each of the lowest wave numbers has its band; then they double.
+fn band(wave_number: f64) -> usize {
+    match wave_number.round() as usize {
+        low @ 0..=8 => low,
+        high => (6 + high.ilog2() as usize).min(HALF - 1),
+    }
+}
+
+/// Sums of values with signs, each value in one sum: an orthogonal projection on [`HALF`] directions.
+struct Projection {
+    /// The sum in the low bits; [`MINUS`] for a negative sign.
+    codes: Vec<u8>,
+    scales: [f64; HALF],
+}
+
+const MINUS: u8 = 128;
+
+impl Projection {
+    /// `place` tells sum and sign of each value.
+    fn new(values: usize, place: impl Fn(usize) -> (usize, bool)) -> Self {
+        let mut counts = [0.0; HALF];
+        let code = |i| {
+            let (sum, minus) = place(i);
+            counts[sum] += 1.0;
+            sum as u8 | if minus { MINUS } else { 0 }
+        };
+        let codes = (0..values).map(code).collect();
+        // Half of the square of the norm goes to each of the two projections of a signature.
+        Self { codes, scales: counts.map(|count: f64| (0.5 / count.max(1.0)).sqrt()) }
+    }
+
+    fn apply(&self, values: &[f64], out: &mut [f32]) {
+        let mut sums = [0.0; HALF];
+        for (value, code) in values.iter().zip(&self.codes) {
+            sums[usize::from(code & (HALF as u8 - 1))] +=
+                if code & MINUS == 0 { *value } else { -value };
+        }
+        for ((out, sum), scale) in out.iter_mut().zip(sums).zip(self.scales) {
+            *out = (sum * scale) as f32;
+        }
+    }
+}
+
+/// A pseudorandom function of `i`: the finalizer of SplitMix64.
+fn random(i: usize) -> u64 {
+    let mut z = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensor::random::{Philox, Purpose};
+
+    fn norm<T: Copy + Into<f64>>(a: &[T], b: &[T]) -> f64 {
+        a.iter().zip(b).map(|(a, b)| ((*a).into() - (*b).into()).powi(2)).sum::<f64>().sqrt()
+    }
+
+    #[test]
+    fn signatures_are_never_farther_apart_than_fields() {
+        let random = Philox::new(5, Purpose::Test);
+        for (case, grid) in [vec![64], vec![12, 10], vec![4, 6, 5]].into_iter().enumerate() {
+            let shape = Shape { trajectories: 1, frames: 2, grid, channels: 2 };
+            let sketcher = Sketcher::new(&shape, 0);
+            for pair in 0..40u64 {
+                let size = 10f32.powi(-(pair as i32 % 7));
+                let draw = |i: u64| random.uniform(pair + 100 * case as u64, i) - 0.5;
+                let a: Vec<f32> = (0..shape.frame_len() as u64).map(draw).collect();
+                let b: Vec<f32> = (1000..).zip(&a).map(|(i, a)| a + size * draw(i)).collect();
+                let [x, y] = [&a, &b].map(|values| sketcher.sketch(values).unwrap());
+                let apart = norm(&x.values, &y.values);
+                assert!(norm(&x.signature, &y.signature) <= apart + ROUNDING * x.variation);
+                let [x, y] = [&x, &y].map(|s| sketcher.invariant(&s.values).signature);
+                assert!(norm(&x, &y) <= apart + 1e-5, "{shape:?}, {size}");
+            }
+        }
+    }
+}

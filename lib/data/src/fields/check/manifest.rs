@@ -1,0 +1,178 @@
+//! What a manifest gets wrong, by itself and about its files. `check` reports every violation; opening a
+//! manifest for training refuses any. No numbers of a field are read.
+
+use super::Kind;
+use crate::fields::divide::Share;
+use crate::fields::field::{Field, Shape};
+use crate::fields::parameter::Parameter;
+use crate::fields::split::{By, Split, SplitName};
+use std::collections::{HashMap, HashSet};
+use unix::Error;
+
+/// Repeated trajectories that are reported one by one; the rest is counted.
+const MAX_REPEATS: usize = 100;
+/// Violations that one error quotes.
+const MAX_QUOTED: usize = 10;
+
+/// One violation.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    pub kind: Kind,
+    /// Number of the file it is about.
+    pub file: Option<usize>,
+    /// Number of the trajectory in that file.
+    pub sample: Option<usize>,
+    /// What is wrong, without the names of manifest and file.
+    pub message: String,
+}
+
+impl Violation {
+    pub fn new(kind: Kind, file: Option<usize>, message: impl ToString) -> Self {
+        Self { kind, file, sample: None, message: message.to_string() }
+    }
+}
+
+/// The error (65) for violations of a manifest; `None` if there are none.
+pub(crate) fn error(violations: &[Violation]) -> Option<Error> {
+    let quoted = violations.iter().take(MAX_QUOTED).map(|violation| violation.message.clone());
+    let mut all: Vec<String> = quoted.collect();
+    if violations.len() > all.len() {
+        all.push(format!("and {} more", violations.len() - all.len()));
+    }
+    (!violations.is_empty()).then(|| Error::data(all.join("; ")))
+}
+
+/// Where a manifest contradicts itself.
+pub(crate) fn in_itself(split: &Split) -> Vec<Violation> {
+    let mut all = Vec::new();
+    let mut wrong = |message: String| all.push(Violation::new(Kind::Manifest, None, message));
+    let Split { frames, grid, channels, channel_names, inputs, .. } = split;
+    if *frames == 0 || *channels == 0 || grid.contains(&0) || !(1..=3).contains(&grid.len()) {
+        wrong(format!("{frames} frames on a grid {grid:?} with {channels} channels"));
+    }
+    if channel_names.len() != *channels {
+        wrong(format!("{} `channel_names` for {channels} channels", channel_names.len()));
+    }
+    let distinct: HashSet<&String> = channel_names.iter().collect();
+    if distinct.len() != channel_names.len() {
+        wrong(format!("`channel_names` {} repeat a name", channel_names.join(",")));
+    }
+    if inputs >= channels {
+        wrong(format!("{inputs} `inputs` of {channels} channels leave nothing to predict"));
+    }
+    for name in SplitName::ALL {
+        for part in split.parts(name) {
+            match split.files.get(part.file) {
+                None => wrong(format!("{name}: file {} of {}", part.file, split.files.len())),
+                Some(source) => {
+                    let count = source.trajectories;
+                    let beyond: Vec<_> = part.samples.iter().filter(|s| **s >= count).collect();
+                    if let Some(first) = beyond.first() {
+                        let path = source.path.display();
+                        wrong(format!("{name}: trajectory {first} of {path}, which has {count}"));
+                    }
+                }
+            }
+        }
+    }
+    for (number, source) in split.files.iter().enumerate() {
+        if source.parameter.iter().any(|(_, value)| !value.is_finite()) {
+            let what = format!("parameter {} of {}", source.parameter, source.path.display());
+            all.push(Violation::new(Kind::Parameter, Some(number), what));
+        }
+    }
+    for (name, share) in SplitName::ALL.into_iter().zip(split.shares) {
+        if split.parts(name).iter().all(|part| part.samples.is_empty()) && !share.is_zero() {
+            let what = format!("the {name} split is empty, though its share is not 0");
+            all.push(Violation::new(Kind::Empty, None, what));
+        }
+    }
+    all.extend(counts(split));
+    all.extend(repeats(split));
+    all
+}
+
+/// Splits that hold another number of trajectories of a regime, of regimes or of files than was asked for.
+fn counts(split: &Split) -> Vec<Violation> {
+    let mut all = Vec::new();
+    for (name, share) in SplitName::ALL.into_iter().zip(split.shares) {
+        let Share::Count(count) = share else { continue };
+        let mut wrong = |found: usize, what: &str| {
+            if found != count {
+                let what = format!("{name} lists {found} {what}, its share is {count}");
+                all.push(Violation::new(Kind::Manifest, None, what));
+            }
+        };
+        // Of each regime of the manifest, how many of its files and trajectories are in the split.
+        let mut regimes: Vec<(&Parameter, usize, usize)> = Vec::new();
+        for (number, source) in split.files.iter().enumerate() {
+            let parts = split.parts(name).iter().filter(|part| part.file == number);
+            let found: usize = parts.map(|part| part.samples.len()).sum();
+            let files = usize::from(found > 0);
+            match regimes.iter_mut().find(|(known, ..)| known.is_same_regime(&source.parameter)) {
+                Some((_, all_files, all)) => {
+                    (*all_files, *all) = (*all_files + files, *all + found)
+                }
+                None => regimes.push((&source.parameter, files, found)),
+            }
+        }
+        match split.by {
+            By::Trajectory => regimes.iter().for_each(|(parameter, _, found)| {
+                wrong(*found, &format!("trajectories of {parameter}"));
+            }),
+            By::Parameter => wrong(regimes.iter().filter(|(.., n)| *n > 0).count(), "regimes"),
+            By::File => wrong(regimes.iter().map(|(_, files, _)| files).sum(), "files"),
+        }
+    }
+    all
+}
+
+/// Trajectories that are listed twice, in one split or in two, or under two names of the same content.
+fn repeats(split: &Split) -> Vec<Violation> {
+    let mut seen: HashMap<(&str, usize), SplitName> = HashMap::new();
+    let mut all = Vec::new();
+    let mut more = 0usize;
+    for (name, file, sample) in split.entries() {
+        let Some(source) = split.files.get(file) else { continue };
+        let Some(before) = seen.insert((source.blake3.as_str(), sample), name) else { continue };
+        if all.len() == MAX_REPEATS {
+            more += 1;
+            continue;
+        }
+        let path = source.path.display();
+        let message = format!("{path}: trajectory {sample} is in {before} and again in {name}");
+        let sample = Some(sample);
+        all.push(Violation { kind: Kind::Overlap, file: Some(file), sample, message });
+    }
+    if more > 0 {
+        let what = format!("{more} more trajectories are listed twice");
+        all.push(Violation::new(Kind::Overlap, None, what));
+    }
+    all
+}
+
+/// Where a file is not what the manifest says of it.
+pub(crate) fn against_file(split: &Split, number: usize, field: &Field) -> Vec<Violation> {
+    let source = &split.files[number];
+    let mut all = Vec::new();
+    let mut compare = |kind, what: &str, found: String, stated: String| {
+        if found != stated {
+            let path = field.path().display();
+            let what = format!("{path}: {what} {found}, the manifest says {stated}");
+            all.push(Violation::new(kind, Some(number), what));
+        }
+    };
+    let Shape { trajectories, frames, grid, channels } = field.shape();
+    let text = |value: &usize| value.to_string();
+    compare(Kind::Mismatch, "trajectories", text(trajectories), text(&source.trajectories));
+    compare(Kind::Mismatch, "frames", text(frames), text(&split.frames));
+    compare(Kind::Mismatch, "grid", format!("{grid:?}"), format!("{:?}", split.grid));
+    compare(Kind::Mismatch, "number of channels", text(channels), text(&split.channels));
+    let (found, stated) = (field.channels().join(","), split.channel_names.join(","));
+    compare(Kind::Mismatch, "channels", found, stated);
+    compare(Kind::Mismatch, "inputs", text(&field.inputs()), text(&split.inputs));
+    // Values print with all their digits, so equal texts are equal bits.
+    let found = field.parameter().map_or("none".into(), Parameter::to_string);
+    compare(Kind::Parameter, "parameter", found, source.parameter.to_string());
+    all
+}

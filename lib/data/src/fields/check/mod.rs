@@ -1,0 +1,215 @@
+//! Looking for everything that is wrong with files or with a split: all faults, not the first.
+
+pub(crate) mod manifest;
+mod values;
+
+use crate::fields::field::Field;
+use crate::fields::index::Index;
+use crate::fields::split::{GroupBy, Split, SplitName};
+use crate::fields::split_set::{Verify, compare};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use unix::{Error, Exit, Result};
+use values::check_field;
+
+/// Kinds of faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The file is not there or may not be read.
+    Missing,
+    /// The file is no field of a layout that is read, or is truncated.
+    Unreadable,
+    /// The file is not the one that the manifest was made from.
+    Changed,
+    /// The manifest contradicts the file.
+    Mismatch,
+    /// The manifest contradicts itself.
+    Manifest,
+    /// There are no trajectories.
+    Empty,
+    /// The parameter is missing or not finite.
+    Parameter,
+    /// Coordinates are missing, of the wrong number, not ascending, or not the same for all trajectories.
+    Coordinates,
+    /// The coordinates fit another order of the axes than the one that is read.
+    AxisOrder,
+    /// A number is NaN or infinite.
+    NotFinite,
+    /// All numbers of a trajectory are equal.
+    Constant,
+    /// A number is larger than the limit.
+    TooLarge,
+    /// A trajectory is twice in the splits.
+    Overlap,
+    /// The same numbers are in two places.
+    Duplicate,
+    /// A frame of one split is in a trajectory of another.
+    SharedFrame,
+    /// A trajectory of one split begins nearly as a later frame of another's.
+    NearFrame,
+    /// Two splits have first frames, or inputs, that are equal but for a shift, a mirror or a transposition.
+    Symmetric,
+    /// Frames of two splits agree, number for number, wherever they overlap: one is a crop of the other, or
+    /// both are crops of a larger field.
+    SharedWindow,
+    /// Two splits have trajectories that begin with almost the same state, or have almost the same input.
+    NearDuplicate,
+    /// Two splits have trajectories that begin with the same state, or have the same input.
+    SameInitialState,
+}
+
+/// One fault and its place.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fault {
+    /// What is wrong.
+    pub kind: Kind,
+    /// In which file.
+    pub file: PathBuf,
+    /// In which trajectory.
+    pub trajectory: Option<usize>,
+    /// In which frame of it.
+    pub frame: Option<usize>,
+    /// At which point (and channel) of the frame.
+    pub index: Option<usize>,
+    /// The same in words.
+    pub message: String,
+}
+
+/// What was looked at and what was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Files looked at.
+    pub files: usize,
+    /// Trajectories read.
+    pub trajectories: usize,
+    /// All faults, in the order of the files.
+    pub faults: Vec<Fault>,
+}
+
+impl Report {
+    fn add(&mut self, kind: Kind, file: &Path, message: impl ToString) {
+        let (trajectory, frame, index) = (None, None, None);
+        let (file, message) = (file.to_path_buf(), message.to_string());
+        self.faults.push(Fault { kind, file, trajectory, frame, index, message });
+    }
+
+    fn add_violations(
+        &mut self,
+        split: &Split,
+        manifest: &Path,
+        violations: Vec<manifest::Violation>,
+    ) {
+        for manifest::Violation { kind, file, sample, message } in violations {
+            let file = file.map_or(manifest.to_path_buf(), |n| split.file_path(n, manifest));
+            self.add(kind, &file, format!("{}: {message}", manifest.display()));
+            if let Some(sample) = sample {
+                set_trajectory(self, sample);
+            }
+        }
+    }
+
+    fn add_error(&mut self, file: &Path, error: &Error, otherwise: Kind) {
+        let kind = if error.exit == Exit::NoInput { Kind::Missing } else { otherwise };
+        self.add(kind, file, error);
+    }
+}
+
+/// Checks files by themselves. `limit` bounds |u|.
+pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
+    let mut report = Report::default();
+    for path in paths {
+        report.files += 1;
+        match Field::open(path) {
+            Ok(field) => {
+                check_field(&field, limit, GroupBy::State, &mut report);
+            }
+            Err(error) => report.add_error(path, &error, Kind::Unreadable),
+        }
+    }
+    report
+}
+
+/// Checks the shards of an index by themselves, and against what it says of them.
+///
+/// Errors: only when the index itself cannot be read (66) or is none (65).
+pub fn check_index(index: &Path, limit: f32) -> Result<Report> {
+    let (found, folder) = (Index::load(index)?, index.parent().unwrap_or(Path::new("")));
+    let files = found.files(index);
+    let mut report = check_files(&files, limit);
+    for (shard, path) in found.shards.iter().zip(&files) {
+        match shard.difference(folder) {
+            Ok(None) => {}
+            Ok(Some(what)) => {
+                let what = format!("{}: {what}; restore it, or import again", path.display());
+                report.add(Kind::Changed, path, what);
+            }
+            // Those that are missing were told above.
+            Err(error) if error.exit == Exit::NoInput => {}
+            Err(error) => report.add_error(path, &error, Kind::Unreadable),
+        }
+    }
+    Ok(report)
+}
+
+/// Checks a manifest, its files against it, and that nothing is in two splits.
+///
+/// Errors: only when the manifest itself cannot be read (66) or is none (65).
+pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
+    let (split, _) = Split::parse(manifest)?;
+    let mut report = Report::default();
+    report.add_violations(&split, manifest, manifest::in_itself(&split));
+    let mut keys: Vec<Vec<blake3::Hash>> = Vec::new();
+    let mut first: Option<Field> = None;
+    for number in 0..split.files.len() {
+        report.files += 1;
+        match compare(manifest, &split, number, Verify::Hashes) {
+            Ok((field, violations)) => {
+                report.add_violations(&split, manifest, violations);
+                keys.push(check_field(&field, limit, split.group_by, &mut report));
+                if let Some(what) = first.as_ref().and_then(|f| f.coordinate_difference(&field)) {
+                    let path = field.path();
+                    report.add(Kind::Coordinates, path, format!("{}: {what}", path.display()));
+                }
+                first.get_or_insert(field);
+            }
+            Err(error) => {
+                report.add_error(&split.file_path(number, manifest), &error, Kind::Unreadable);
+                keys.push(Vec::new());
+            }
+        }
+    }
+    check_groups(&split, manifest, &keys, &mut report);
+    Ok(report)
+}
+
+fn check_groups(split: &Split, manifest: &Path, keys: &[Vec<blake3::Hash>], report: &mut Report) {
+    let mut seen: HashMap<blake3::Hash, (SplitName, usize, usize)> = HashMap::new();
+    for (name, file, sample) in split.entries() {
+        let Some(hash) = keys.get(file).and_then(|keys| keys.get(sample)) else { continue };
+        let (first, other_file, other) = *seen.entry(*hash).or_insert((name, file, sample));
+        if first != name && (other_file, other) != (file, sample) {
+            let path = split.file_path(file, manifest);
+            let (kind, what) = match split.group_by {
+                GroupBy::State => {
+                    (Kind::SameInitialState, "has the same initial state or input as")
+                }
+                GroupBy::Content => (Kind::Duplicate, "equals"),
+            };
+            let message = format!(
+                "{}: trajectory {sample} of {name} {what} trajectory {other} of {} in {first}",
+                path.display(),
+                split.file_path(other_file, manifest).display()
+            );
+            report.add(kind, &path, message);
+            set_trajectory(report, sample);
+        }
+    }
+}
+
+fn set_trajectory(report: &mut Report, sample: usize) {
+    if let Some(fault) = report.faults.last_mut() {
+        fault.trajectory = Some(sample);
+    }
+}

@@ -1,0 +1,219 @@
+//! What is wrong with one file by itself: its header and every number of it.
+
+use super::{Fault, Kind, Report, set_trajectory};
+use crate::fields::content::GroupKey;
+use crate::fields::field::{Axis, Field};
+use crate::fields::split::GroupBy;
+use rayon::prelude::*;
+use unix::Result;
+
+/// Chunks that cost more than this are worth a word.
+const WORTH_CONVERTING: f64 = 2.0;
+
+/// Checks one file and returns the [`GroupKey`] of each trajectory, or nothing if one of them cannot be read.
+pub(super) fn check_field(
+    field: &Field,
+    limit: f32,
+    group_by: GroupBy,
+    report: &mut Report,
+) -> Vec<blake3::Hash> {
+    let path = field.path();
+    let shape = field.shape();
+    if shape.trajectories == 0 {
+        report.add(Kind::Empty, path, format!("{}: no trajectories", path.display()));
+    }
+    match field.only_regime() {
+        Err(error) => report.add_error(path, &error, Kind::Parameter),
+        Ok(parameter) if parameter.iter().any(|(_, value)| !value.is_finite()) => {
+            report.add(Kind::Parameter, path, format!("{}: {parameter}", path.display()));
+        }
+        Ok(_) => {}
+    }
+    check_coordinates(field, report);
+    if shape.trajectories > 0 && field.read_cost() > WORTH_CONVERTING {
+        unix::note!(
+            "{0}: it lies in {1}: reading a trajectory costs {2:.0} times its bytes; `ds-prep import {0} -o \
+             FOLDER` brings it into one piece",
+            path.display(),
+            field.way(),
+            field.read_cost()
+        );
+    }
+    let found: Vec<(Vec<Fault>, Option<blake3::Hash>)> = (0..shape.trajectories)
+        .into_par_iter()
+        .map_init(
+            || vec![0.0; shape.block_len()],
+            |room, trajectory| {
+                let mut scan = Scan::new(field, limit, group_by);
+                match scan.read(trajectory, room) {
+                    Ok(()) => (scan.faults(trajectory), scan.key.map(|key| key.finish())),
+                    Err(error) => {
+                        let mut one = Report::default();
+                        one.add_error(path, &error, Kind::Unreadable);
+                        set_trajectory(&mut one, trajectory);
+                        (one.faults, None)
+                    }
+                }
+            },
+        )
+        .collect();
+    report.trajectories += found.len();
+    let whole = found.iter().all(|(_, hash)| hash.is_some());
+    let mut hashes = Vec::with_capacity(found.len());
+    for (faults, hash) in found {
+        report.faults.extend(faults);
+        hashes.extend(hash.filter(|_| whole));
+    }
+    hashes
+}
+
+fn check_coordinates(field: &Field, report: &mut Report) {
+    let (path, shape) = (field.path(), field.shape());
+    if let Some(axes) = field.suspected_axes() {
+        let message = format!(
+            "{}: wrong order of axes: trajectories of {} frames on {:?} contradict the coordinates, \
+             which fit {axes}; `ds-prep import --axes {axes}` puts them in order",
+            path.display(),
+            shape.frames,
+            shape.grid
+        );
+        return report.add(Kind::AxisOrder, path, message);
+    }
+    if let Some(what) = field.coordinate_conflict() {
+        report.add(Kind::Coordinates, path, format!("{}: {what}", path.display()));
+    }
+    let axes = Axis::SPACE.into_iter().zip(field.coordinates()).zip(&shape.grid);
+    for ((axis, values), &points) in axes {
+        check_coordinate(field, axis, values, &[points], report);
+    }
+    check_coordinate(field, Axis::Time, field.t(), &[shape.frames, shape.frames + 1], report);
+}
+
+fn check_coordinate(
+    field: &Field,
+    axis: Axis,
+    values: &[f64],
+    lengths: &[usize],
+    report: &mut Report,
+) {
+    let fault = if values.is_empty() {
+        if !field.layout().has_coordinates() {
+            return;
+        }
+        "is missing".into()
+    } else if !lengths.contains(&values.len()) {
+        format!("has {} values, expected are {}", values.len(), lengths[0])
+    } else if let Some(at) = values
+        .windows(2)
+        .position(|pair| pair[0] >= pair[1] || pair[1].is_nan() || pair[0].is_nan())
+    {
+        format!("does not ascend at {}: {} after {}", at + 1, values[at + 1], values[at])
+    } else {
+        return;
+    };
+    let message = format!("{}: `{}-coordinate` {fault}", field.path().display(), axis.letter());
+    report.add(Kind::Coordinates, field.path(), message);
+}
+
+/// What is seen of a trajectory while it passes by.
+struct Scan<'a> {
+    field: &'a Field,
+    limit: f32,
+    not_finite: u64,
+    /// Place in the trajectory and value of the first number of each kind.
+    first_not_finite: Option<(usize, f32)>,
+    first_large: Option<(usize, f32)>,
+    /// The first point's numbers, and whether all others are equal to them.
+    constant: Option<Vec<f32>>,
+    group_by: GroupBy,
+    key: Option<GroupKey>,
+}
+
+impl<'a> Scan<'a> {
+    fn new(field: &'a Field, limit: f32, group_by: GroupBy) -> Self {
+        let (not_finite, first_not_finite, first_large) = (0, None, None);
+        let (constant, key) = (None, None);
+        Self { field, limit, not_finite, first_not_finite, first_large, constant, group_by, key }
+    }
+
+    fn read(&mut self, trajectory: usize, room: &mut [f32]) -> Result<()> {
+        let shape = self.field.shape();
+        for frames in shape.frame_blocks() {
+            let values = &mut room[..frames.len() * shape.frame_len()];
+            self.field.read_frames(trajectory, frames.clone(), values)?;
+            if frames.start == 0 {
+                self.key = Some(GroupKey::new(self.group_by, shape, self.field.inputs(), values));
+                self.constant = Some(values[..shape.channels].to_vec());
+            }
+            if let Some(key) = &mut self.key {
+                key.update(values);
+            }
+            self.look(frames.start * shape.frame_len(), values);
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, offset: usize, values: &[f32]) {
+        for (at, &value) in values.iter().enumerate() {
+            if !value.is_finite() {
+                self.not_finite += 1;
+                self.first_not_finite.get_or_insert((offset + at, value));
+            } else if value.abs() > self.limit {
+                self.first_large.get_or_insert((offset + at, value));
+            }
+        }
+        let width = self.field.shape().channels;
+        let differs = |first: &Vec<f32>| values.chunks_exact(width).any(|point| point != first);
+        if self.constant.as_ref().is_some_and(differs) {
+            self.constant = None;
+        }
+    }
+
+    /// The first number of each kind of fault.
+    fn faults(&self, trajectory: usize) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let path = self.field.path();
+        let frame_len = self.field.shape().frame_len();
+        let mut add = |kind, at: Option<usize>, what: String| {
+            let (frame, index) = (at.map(|at| at / frame_len), at.map(|at| at % frame_len));
+            let place = match (frame, index) {
+                (Some(frame), Some(index)) => format!(", frame {frame}, {}", self.point(index)),
+                _ => String::new(),
+            };
+            let message = format!("{}: trajectory {trajectory}{place}: {what}", path.display());
+            let (file, trajectory) = (path.to_path_buf(), Some(trajectory));
+            faults.push(Fault { kind, file, trajectory, frame, index, message });
+        };
+        if let Some((at, value)) = self.first_not_finite {
+            add(Kind::NotFinite, Some(at), format!("{value} ({} in all)", self.not_finite));
+        }
+        if let Some((at, value)) = self.first_large {
+            add(Kind::TooLarge, Some(at), format!("|{value}| is above {}", self.limit));
+        }
+        match self.constant.as_deref() {
+            Some([value]) => add(Kind::Constant, None, format!("every number is {value}")),
+            Some(values) => add(Kind::Constant, None, format!("every point is {values:?}")),
+            None => {}
+        }
+        faults
+    }
+
+    /// A place in a frame, in words.
+    fn point(&self, index: usize) -> String {
+        let shape = self.field.shape();
+        let (mut rest, channel) = (index / shape.channels, index % shape.channels);
+        let mut places: Vec<String> = Vec::new();
+        for points in shape.grid.iter().rev() {
+            places.insert(0, (rest % points).to_string());
+            rest /= points;
+        }
+        let point = match places.as_slice() {
+            [x] => format!("point {x}"),
+            all => format!("point ({})", all.join(", ")),
+        };
+        match shape.channels {
+            1 => point,
+            _ => format!("{point}, channel {}", self.field.channels()[channel]),
+        }
+    }
+}

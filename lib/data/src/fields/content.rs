@@ -1,0 +1,113 @@
+//! Identifies trajectories by their content.
+
+use crate::fields::field::{Field, Shape};
+use crate::fields::split::GroupBy;
+use blake3::Hasher;
+use rayon::prelude::*;
+use std::path::Path;
+use unix::Result;
+
+/// Values that are copied at a time to be hashed.
+const BLOCK: usize = 1024;
+
+/// Adds `values` to a hash. Equal numbers hash equally: -0.0 is hashed as 0.0.
+pub(crate) fn hash_values(hasher: &mut Hasher, values: &[f32]) {
+    let mut room = [0.0; BLOCK];
+    for block in values.chunks(BLOCK) {
+        let room = &mut room[..block.len()];
+        room.iter_mut().zip(block).for_each(|(to, value)| *to = value + 0.0);
+        hasher.update(bytemuck::cast_slice(room));
+    }
+}
+
+/// Hashes what determines a trajectory before anything is solved: the input of a steady problem, else the
+/// first frame. `frame` is the first frame, [grid…, channels].
+///
+/// `None` if its finite points are all equal, or none is finite: a fluid at rest and a frame of NaN
+/// identify nothing.
+pub(crate) fn initial_state(shape: &Shape, inputs: usize, frame: &[f32]) -> Option<blake3::Hash> {
+    let width = if shape.frames > 1 || inputs == 0 { shape.channels } else { inputs };
+    let points = frame.chunks_exact(shape.channels).map(|point| &point[..width]);
+    let mut finite = points.clone().filter(|point| point.iter().all(|value| value.is_finite()));
+    let first = finite.next()?;
+    if finite.all(|point| point == first) {
+        return None;
+    }
+    let mut hasher = Hasher::new();
+    if width == shape.channels {
+        hash_values(&mut hasher, frame);
+    } else {
+        hash_values(&mut hasher, &points.flatten().copied().collect::<Vec<f32>>());
+    }
+    Some(hasher.finalize())
+}
+
+/// [`initial_state`], or a hash of the trajectory's `name` where its first frame identifies nothing.
+pub(crate) fn begin(
+    shape: &Shape,
+    inputs: usize,
+    frame: &[f32],
+    name: (&Path, usize),
+) -> blake3::Hash {
+    initial_state(shape, inputs, frame).unwrap_or_else(|| {
+        let mut hasher = Hasher::new();
+        hasher.update(name.0.as_os_str().as_encoded_bytes());
+        hasher.update(&name.1.to_le_bytes());
+        hasher.finalize()
+    })
+}
+
+/// Computes the key of one trajectory from its frames. Trajectories with equal keys belong in one split.
+pub(crate) enum GroupKey {
+    /// The initial state is the key.
+    State(blake3::Hash),
+    /// The key is a hash of all frames.
+    Content(Box<Hasher>),
+}
+
+impl GroupKey {
+    /// `frames` are the first ones, at least one. Call [`update`](Self::update) with them and with the rest.
+    pub fn new(by: GroupBy, shape: &Shape, inputs: usize, frames: &[f32]) -> Self {
+        let state = match by {
+            GroupBy::State => initial_state(shape, inputs, &frames[..shape.frame_len()]),
+            GroupBy::Content => None,
+        };
+        state.map_or_else(|| Self::Content(Box::default()), Self::State)
+    }
+
+    /// Adds frames, in their order.
+    pub fn update(&mut self, frames: &[f32]) {
+        if let Self::Content(hasher) = self {
+            hash_values(hasher, frames);
+        }
+    }
+
+    /// The key.
+    pub fn finish(&self) -> blake3::Hash {
+        match self {
+            Self::State(hash) => *hash,
+            Self::Content(hasher) => hasher.finalize(),
+        }
+    }
+}
+
+/// The [`GroupKey`] of each trajectory of a file. Reads first frames only where these suffice.
+pub(crate) fn group_keys(field: &Field, by: GroupBy) -> Result<Vec<blake3::Hash>> {
+    let shape = field.shape();
+    (0..shape.trajectories)
+        .into_par_iter()
+        .map_init(Vec::new, |room, trajectory| {
+            room.resize(shape.frame_len(), 0.0);
+            field.read_frames(trajectory, 0..1, room)?;
+            let mut key = GroupKey::new(by, shape, field.inputs(), room);
+            if matches!(key, GroupKey::Content(_)) {
+                for frames in shape.frame_blocks() {
+                    room.resize(frames.len() * shape.frame_len(), 0.0);
+                    field.read_frames(trajectory, frames, room)?;
+                    key.update(room);
+                }
+            }
+            Ok(key.finish())
+        })
+        .collect()
+}

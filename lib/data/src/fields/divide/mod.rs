@@ -1,0 +1,210 @@
+//! Dividing files into training, validation and test.
+//!
+//! The unit is the trajectory, never the frame. Trajectories with the same initial state, or the same input
+//! (a coefficient field under several parameters), stay together; see [`GroupBy`]. Every regime (parameter
+//! value) is divided in the same proportion, so each split sees every regime; or whole regimes, or whole
+//! files, go to one split. The choice is a function of the seed and of what there is to choose from.
+
+mod units;
+
+use crate::fields::content::group_keys;
+use crate::fields::field::{Field, Shape};
+use crate::fields::split::{By, FORMAT, GroupBy, Source, Split, VERSION, folder_of};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+use units::Request;
+use unix::publish::hash_file;
+use unix::text::quote;
+use unix::{Error, Result};
+
+/// How much of every regime goes into a split.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Share {
+    /// A part of the regime's trajectories, 0 to 1.
+    Fraction(f64),
+    /// So many trajectories of every regime.
+    Count(usize),
+}
+
+impl Share {
+    /// Whether nothing is asked for.
+    pub fn is_zero(self) -> bool {
+        matches!(self, Self::Count(0) | Self::Fraction(0.0))
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+    /// `80%`, or a count.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is neither a percentage (80%) nor a count (200)");
+        match text.strip_suffix('%') {
+            Some(number) => {
+                let percent: f64 = number.trim().parse().map_err(|_| wrong())?;
+                let valid = (0.0..=100.0).contains(&percent);
+                valid.then_some(Self::Fraction(percent / 100.0)).ok_or_else(wrong)
+            }
+            None => text.parse().map(Self::Count).map_err(|_| wrong()),
+        }
+    }
+}
+
+/// Divides the trajectories of `files` for a manifest that will be at `manifest`, trajectory by trajectory.
+/// `shares` are those of train, validation and test. Errors: see [`divide_by`].
+pub fn divide(files: &[PathBuf], shares: [Share; 3], seed: u64, manifest: &Path) -> Result<Split> {
+    divide_by(By::Trajectory, GroupBy::State, files, shares, seed, manifest)
+}
+
+/// Divides what `by` says. Shares of regimes or files are parts or numbers of them. `group_by` applies to
+/// trajectories alone.
+///
+/// Errors: 65 for a file without parameter or with several, of another shape, or with the content of another
+/// file, and where trajectories that stay together leave nothing for a split; 2 for shares that a regime
+/// does not have.
+pub fn divide_by(
+    by: By,
+    group_by: GroupBy,
+    files: &[PathBuf],
+    shares: [Share; 3],
+    seed: u64,
+    manifest: &Path,
+) -> Result<Split> {
+    let mut keys = Vec::new();
+    let mut first: Option<Field> = None;
+    let mut sources: Vec<Source> = Vec::new();
+    for path in files {
+        let field = Field::open(path)?;
+        let source = source(&field, manifest)?;
+        if let Some(same) = sources.iter().find(|s| s.blake3 == source.blake3) {
+            return Err(Error::data(format!(
+                "{} has the same content as {}; name each file once",
+                path.display(),
+                same.path.display()
+            )));
+        }
+        let here = Kind::of(&field);
+        if let Some(before) = first.as_ref().map(Kind::of).filter(|before| *before != here) {
+            return Err(Error::data(format!(
+                "{}: trajectories of {here}, those of the files before are of {before}",
+                path.display(),
+            )));
+        }
+        if let Some(what) = first.as_ref().and_then(|first| first.coordinate_difference(&field)) {
+            return Err(Error::data(format!(
+                "{}: {what}; split them into a manifest each and mix these in the configuration",
+                path.display()
+            )));
+        }
+        sources.push(source);
+        keys.push(if by == By::Trajectory { group_keys(&field, group_by)? } else { Vec::new() });
+        first.get_or_insert(field);
+    }
+    let Some(kind) = first.as_ref().map(Kind::of) else {
+        return Err(Error::usage("no files to split"));
+    };
+    let in_common = match group_by {
+        GroupBy::State if kind.frames == 1 && kind.inputs > 0 => "one input",
+        GroupBy::State => "one initial state",
+        GroupBy::Content => "all their numbers",
+    };
+    let request = Request { shares, seed, files, group_by, in_common };
+    let [train, validation, test] = match by {
+        By::Trajectory => request.trajectories(&sources, &keys)?,
+        By::Parameter => request.regimes(&sources)?,
+        By::File => request.files(&sources)?,
+    };
+    let Kind { frames, grid, channels: channel_names, inputs } = kind;
+    Ok(Split {
+        format: FORMAT.into(),
+        version: VERSION,
+        seed,
+        by,
+        group_by,
+        shares,
+        frames,
+        grid,
+        channels: channel_names.len(),
+        channel_names,
+        inputs,
+        files: sources,
+        train,
+        validation,
+        test,
+    })
+}
+
+/// `5 frames on 16 points, channels u, 0 of them inputs`.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { frames, grid, channels, inputs } = self;
+        let grid: Vec<String> = grid.iter().map(usize::to_string).collect();
+        let (grid, channels) = (grid.join("x"), quote(&channels.join(",")));
+        write!(f, "{frames} frames on {grid} points, channels {channels}, {inputs} of them inputs")
+    }
+}
+
+/// What the files of a data set must have in common.
+#[derive(Clone, Debug, PartialEq)]
+struct Kind {
+    frames: usize,
+    grid: Vec<usize>,
+    channels: Vec<String>,
+    inputs: usize,
+}
+
+impl Kind {
+    fn of(field: &Field) -> Self {
+        let Shape { frames, grid, .. } = field.shape().clone();
+        Self { frames, grid, channels: field.channels().to_vec(), inputs: field.inputs() }
+    }
+}
+
+fn source(field: &Field, manifest: &Path) -> Result<Source> {
+    let path = field.path();
+    if let Some(axes) = field.suspected_axes() {
+        return Err(Error::data(format!(
+            "{}: wrong order of axes, the coordinates fit {axes}; see `ds-prep import --axes`",
+            path.display()
+        )));
+    }
+    field.require_shared_coordinates()?;
+    if field.trajectories() == 0 {
+        return Err(Error::data(format!("{}: no trajectories", path.display())));
+    }
+    if path.is_dir() {
+        return Err(Error::data(format!(
+            "{}: it is a folder; `ds-prep import` makes it a file",
+            path.display()
+        )));
+    }
+    let parameter = field.only_regime()?;
+    if parameter.iter().any(|(_, value)| !value.is_finite()) {
+        return Err(Error::data(format!(
+            "{}: parameter {parameter} is not finite; correct it with `ds-prep import --parameter NAME=V --override`",
+            path.display()
+        )));
+    }
+    let bytes = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
+    Ok(Source {
+        path: relative(path, folder_of(manifest))?,
+        bytes,
+        blake3: hash_file(path)?,
+        trajectories: field.trajectories(),
+        parameter,
+    })
+}
+
+/// `path` as seen from `folder`, so that both can move together.
+fn relative(path: &Path, folder: &Path) -> Result<PathBuf> {
+    let absolute = |p: &Path| {
+        let p = if p.as_os_str().is_empty() { Path::new(".") } else { p };
+        std::fs::canonicalize(p).map_err(|cause| Error::open(p, cause))
+    };
+    let (path, folder) = (absolute(path)?, absolute(folder)?);
+    let common = path.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
+    let up = folder.components().skip(common).map(|_| Component::ParentDir);
+    Ok(up.chain(path.components().skip(common)).collect())
+}

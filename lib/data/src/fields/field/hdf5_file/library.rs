@@ -1,0 +1,263 @@
+//! The HDF5 library: the only reader that calls it. Whatever a file contains, no other file is opened.
+
+use super::message::{Ask, Dataset, Place, Reply, Request};
+use crate::fields::field::element::Element;
+use hdf5::datatype::ByteOrder;
+use hdf5::plist::dataset_create::Layout;
+use hdf5::types::{FixedAscii, FixedUnicode, TypeDescriptor, VarLenAscii, VarLenUnicode};
+use hdf5::{Hyperslab, LinkType, SliceOrIndex};
+use hdf5_sys::h5l::{H5L_type_t, H5Lunregister};
+use ndarray::IxDyn;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
+
+/// Bytes of unpacked chunks that are kept of an open dataset, so that neighbouring trajectories in the same
+/// chunks are unpacked once; and slots to find them, a prime.
+const CACHE: usize = 32 << 20;
+const SLOTS: usize = 10_007;
+/// Datasets that stay open, each with its chunks.
+const OPEN_DATASETS: usize = 16;
+/// Most numbers of an attribute that is read.
+const MAX_ATTRIBUTE: usize = 65_536;
+
+/// The files that are open.
+#[derive(Debug, Default)]
+pub(super) struct Library {
+    files: HashMap<u64, hdf5::File>,
+    /// The datasets that numbers were last read from; the latest at the end.
+    datasets: Vec<(u64, String, hdf5::Dataset)>,
+}
+
+impl Library {
+    /// Answers one question; the numbers of the answer are the second value, as bytes.
+    pub fn answer(&mut self, request: Request) -> (Reply, Vec<u8>) {
+        let Request { file: number, path, ask } = request;
+        if let Ask::Close = ask {
+            self.datasets.retain(|(file, ..)| *file != number);
+            self.files.remove(&number);
+            return (Reply::Done, Vec::new());
+        }
+        let failed = |cause: hdf5::Error| (Reply::Failed(cause.to_string()), Vec::new());
+        let file = match self.files.get(&number) {
+            Some(file) => file.clone(),
+            None => match open(path) {
+                Ok(file) => self.files.entry(number).insert_entry(file).get().clone(),
+                Err(cause) => return failed(cause),
+            },
+        };
+        self.look(number, &file, ask).unwrap_or_else(failed)
+    }
+
+    fn look(&mut self, number: u64, file: &hdf5::File, ask: Ask) -> hdf5::Result<(Reply, Vec<u8>)> {
+        let reply = match ask {
+            Ask::Open | Ask::Close => Reply::Done,
+            Ask::Names => Reply::Names(names(file)),
+            Ask::Kind(name) => Reply::Kind(kind(file, &name).into()),
+            Ask::Shape(name) => Reply::Shape(dataset(file, &name).ok().map(|found| found.shape())),
+            Ask::Numbers(name) => {
+                let values = dataset(file, &name)?.read_raw::<f64>()?;
+                return Ok((Reply::Numbers, bytemuck::cast_slice(&values).to_vec()));
+            }
+            Ask::Dataset(name) => Reply::Dataset(describe(file, &dataset(file, &name)?)?),
+            Ask::Part(name, ranges) => {
+                let dataset = self.dataset(number, file, name)?;
+                let (values, beyond) = part(&dataset, ranges)?;
+                return Ok((Reply::Part { beyond }, bytemuck::cast_slice(&values).to_vec()));
+            }
+            Ask::Attributes(place) => Reply::Attributes(attributes(file, place)),
+            Ask::Text(place, name) => {
+                let text = at(file, place, |place| text_of(&place.attr(&name).ok()?)).flatten();
+                Reply::Text(text)
+            }
+            Ask::Groups => Reply::Names(groups(file)),
+        };
+        Ok((reply, Vec::new()))
+    }
+
+    /// A dataset for reading, which stays open for a while.
+    fn dataset(
+        &mut self,
+        number: u64,
+        file: &hdf5::File,
+        name: String,
+    ) -> hdf5::Result<hdf5::Dataset> {
+        let same = |(file, other, _): &(u64, String, _)| *file == number && *other == name;
+        let found = match self.datasets.iter().position(same) {
+            Some(at) => self.datasets.remove(at).2,
+            None => dataset(file, &name)?,
+        };
+        if self.datasets.len() == OPEN_DATASETS {
+            self.datasets.remove(0);
+        }
+        self.datasets.push((number, name, found.clone()));
+        Ok(found)
+    }
+}
+
+/// Opens a file. Locking is off: many ranks read the same file, and network file systems often cannot lock.
+fn open(path: Vec<u8>) -> hdf5::Result<hdf5::File> {
+    refuse_external_links();
+    hdf5::File::with_options()
+        .with_fapl(|access| access.file_locking(false).chunk_cache(SLOTS, CACHE, 0.75))
+        .open(OsString::from_vec(path))
+}
+
+/// From now on an external link leads nowhere: opening what it names might never end.
+fn refuse_external_links() {
+    hdf5::sync::sync(|| {
+        // SAFETY: the lock of the library is held. A second call fails, and changes nothing.
+        unsafe { H5Lunregister(H5L_type_t::H5L_TYPE_EXTERNAL) };
+    });
+}
+
+/// A dataset whose numbers are in the file itself.
+fn dataset(file: &hdf5::File, name: &str) -> hdf5::Result<hdf5::Dataset> {
+    let dataset = file.dataset(name)?;
+    if is_elsewhere(&dataset)? {
+        return Err(hdf5::Error::from(format!("`{name}` has its numbers in other files")));
+    }
+    Ok(dataset)
+}
+
+/// Whether the numbers are in other files. Asks for nothing that would open them.
+fn is_elsewhere(dataset: &hdf5::Dataset) -> hdf5::Result<bool> {
+    let creation = dataset.dcpl()?;
+    Ok(creation.get_layout()? == Layout::Virtual || !creation.get_external()?.is_empty())
+}
+
+fn names(file: &hdf5::File) -> Vec<String> {
+    let mut names = file.member_names().unwrap_or_default();
+    names.sort();
+    names
+}
+
+fn kind(file: &hdf5::File, name: &str) -> &'static str {
+    let external = |other: &str, info: hdf5::LinkInfo| {
+        Ok((other == name).then_some(info.link_type == LinkType::External))
+    };
+    let order = (Default::default(), Default::default());
+    if file.find_link(order.0, order.1, external).ok().flatten() == Some(true) {
+        "external link, which is not followed"
+    } else if file.dataset(name).is_ok_and(|dataset| is_elsewhere(&dataset).unwrap_or(false)) {
+        "dataset in other files, which are not read"
+    } else {
+        "group"
+    }
+}
+
+fn describe(file: &hdf5::File, dataset: &hdf5::Dataset) -> hdf5::Result<Dataset> {
+    let dtype = dataset.dtype()?;
+    if !dtype.is::<f32>() && dtype.conv_to::<f32>().is_none() {
+        return Err(hdf5::Error::from("it holds no numbers"));
+    }
+    let element = if dtype.is::<f32>() {
+        Some(Element::F32)
+    } else if dtype.is::<f64>() {
+        Some(Element::F64)
+    } else if dtype.is::<half::f16>() {
+        Some(Element::F16)
+    } else {
+        None
+    };
+    let little = dtype.byte_order() == ByteOrder::LittleEndian && file.userblock() == 0;
+    Ok(Dataset {
+        shape: dataset.shape(),
+        mapped: dataset.offset().zip(element).filter(|_| little),
+        size: dtype.size(),
+        stored: dataset.storage_size(),
+        chunk: dataset.chunk(),
+        is_packed: !dataset.dcpl()?.get_filters()?.is_empty(),
+    })
+}
+
+/// The numbers at `ranges`, the last dimension fastest, and the bits of one that f32 cannot hold.
+fn part(
+    dataset: &hdf5::Dataset,
+    ranges: Vec<Range<usize>>,
+) -> hdf5::Result<(Vec<f32>, Option<u64>)> {
+    let selection: Vec<SliceOrIndex> = ranges.into_iter().map(Into::into).collect();
+    let selection = Hyperslab::from(selection);
+    let values = dataset.read_slice::<f32, _, IxDyn>(selection.clone())?;
+    let mut beyond = None;
+    if dataset.dtype()?.size() > 4 && values.iter().any(|value| value.is_infinite()) {
+        let exact = dataset.read_slice::<f64, _, IxDyn>(selection)?;
+        let too_large = |value: &&f64| value.is_finite() && (**value as f32).is_infinite();
+        beyond = exact.iter().find(too_large).map(|value| value.to_bits());
+    }
+    Ok((values.into_raw_vec_and_offset().0, beyond))
+}
+
+/// Calls `look` with the root, or with the group or dataset `place`.
+fn at<T>(file: &hdf5::File, place: Place, look: impl FnOnce(&hdf5::Location) -> T) -> Option<T> {
+    let Some(place) = place else { return Some(look(file)) };
+    match file.group(&place) {
+        Ok(group) => Some(look(&group)),
+        Err(_) => file.dataset(&place).ok().map(|dataset| look(&dataset)),
+    }
+}
+
+/// Values of other types are told by their type alone.
+fn attributes(file: &hdf5::File, place: Place) -> Map<String, Value> {
+    let all = |place: &hdf5::Location| {
+        let value = |name: String| {
+            let attribute = place.attr(&name).ok()?;
+            let unreadable = |_| Value::String("(not readable)".into());
+            Some((name, value_of(&attribute).unwrap_or_else(unreadable)))
+        };
+        place.attr_names().unwrap_or_default().into_iter().filter_map(value).collect()
+    };
+    at(file, place, all).unwrap_or_default()
+}
+
+fn groups(file: &hdf5::File) -> Vec<String> {
+    // Links are enough to look at: there may be thousands.
+    let has_data = |name: &String| file.group(name).is_ok_and(|g| g.link_exists("data"));
+    let mut groups: Vec<String> = names(file).into_iter().filter(has_data).collect();
+    // Numbers of four digits, as PDEBench writes them, sort as text only up to 9999.
+    groups.sort_by_cached_key(|name| name.parse::<u64>().ok());
+    groups
+}
+
+/// One value, or the list of all.
+fn value_of(attribute: &hdf5::Attribute) -> hdf5::Result<Value> {
+    fn list<T: Into<Value>>(values: Vec<T>) -> Value {
+        let mut all: Vec<Value> = values.into_iter().map(Into::into).collect();
+        if all.len() == 1 { all.remove(0) } else { all.into() }
+    }
+    let kind = attribute.dtype()?.to_descriptor()?;
+    let described = || Value::String(format!("{kind} {:?}", attribute.shape()));
+    Ok(match kind {
+        _ if attribute.size() > MAX_ATTRIBUTE => described(),
+        TypeDescriptor::Float(_) => list(attribute.read_raw::<f64>()?),
+        TypeDescriptor::Integer(_) => list(attribute.read_raw::<i64>()?),
+        TypeDescriptor::Unsigned(_) => list(attribute.read_raw::<u64>()?),
+        TypeDescriptor::Boolean => list(attribute.read_raw::<bool>()?),
+        _ if attribute.size() == 1 => text_of(attribute).map_or_else(described, Value::String),
+        _ => described(),
+    })
+}
+
+/// An attribute that is one text.
+fn text_of(attribute: &hdf5::Attribute) -> Option<String> {
+    fn first<T: ToString>(values: hdf5::Result<Vec<T>>) -> Option<String> {
+        values.ok()?.first().map(ToString::to_string)
+    }
+    if attribute.size() > MAX_ATTRIBUTE {
+        return None;
+    }
+    match attribute.dtype().ok()?.to_descriptor().ok()? {
+        TypeDescriptor::VarLenUnicode => first(attribute.read_raw::<VarLenUnicode>()),
+        TypeDescriptor::VarLenAscii => first(attribute.read_raw::<VarLenAscii>()),
+        // Shorter texts convert to longer ones.
+        TypeDescriptor::FixedUnicode(length) if length <= 1024 => {
+            first(attribute.read_raw::<FixedUnicode<1024>>())
+        }
+        TypeDescriptor::FixedAscii(length) if length <= 1024 => {
+            first(attribute.read_raw::<FixedAscii<1024>>())
+        }
+        _ => None,
+    }
+}

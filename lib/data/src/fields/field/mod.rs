@@ -1,0 +1,364 @@
+//! Reading fields: HDF5 in PDEBench's layouts, and the same arrays in NumPy's files, Zarr, safetensors, and
+//! tables.
+//!
+//! A trajectory is handed out as [frames, grid…, channels], whatever the layout: the axes of space in the
+//! order of the file (x, y, z), the channels last, inputs before states. See [`Layout`].
+//!
+//! A file is opened once for its shape and attributes, and mapped into memory. Numbers (f32) that lie in one
+//! piece are then read straight into the caller's buffer, past HDF5 and its global lock; what is compressed,
+//! chunked or of another type is converted on the way.
+
+mod array;
+mod axes;
+mod coordinates;
+mod element;
+mod hdf5_file;
+mod layout;
+mod mapped;
+mod numpy;
+mod recognise;
+mod regimes;
+mod safetensors_file;
+mod shape;
+mod source;
+mod stated;
+mod table;
+mod zarr;
+
+pub use axes::{Axes, Axis};
+pub use hdf5_file::serve_if_asked;
+pub use layout::{Layout, Part};
+pub use recognise::Reading;
+pub(crate) use regimes::grouped;
+pub use regimes::{Regime, describe as describe_regimes};
+pub use shape::Shape;
+pub(crate) use source::PARAMETERS;
+pub(crate) use stated::OF_TRAJECTORIES;
+
+use crate::fields::parameter::Parameter;
+use array::Array;
+pub(crate) use recognise::VARIABLES;
+use recognise::recognise;
+use serde_json::{Map, Value};
+use source::{Source, bad};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use unix::{Error, Result};
+
+/// Most trajectories of a file.
+const MAX_TRAJECTORIES: usize = 1 << 24;
+
+/// Attribute of the root that names the periodic axes of space, e.g. `x,y`; empty when none is.
+pub const PERIODIC: &str = "periodic";
+
+/// The trajectories of one file, opened but not read. Shared by threads.
+#[derive(Debug)]
+pub struct Field {
+    path: PathBuf,
+    layout: Layout,
+    shape: Shape,
+    channels: Vec<String>,
+    inputs: usize,
+    parameter: Option<Parameter>,
+    lists: Vec<regimes::List>,
+    coordinates: Vec<Vec<f64>>,
+    t: Vec<f64>,
+    periodic: Vec<bool>,
+    suspected_axes: Option<Axes>,
+    coordinate_conflict: Option<String>,
+    components: Vec<Component>,
+}
+
+/// Some channels of every frame, from one dataset or one in each group.
+#[derive(Debug)]
+struct Component {
+    channels: Range<usize>,
+    /// The same for all frames.
+    is_static: bool,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    One(Array),
+    /// Opened when they are read: there may be thousands. Kept are those whose place is known; each open
+    /// dataset of the library would keep chunks in memory.
+    Each {
+        file: Arc<dyn Source>,
+        first: Array,
+        names: Vec<String>,
+        axes: Axes,
+        arrays: Vec<OnceLock<Array>>,
+    },
+}
+
+/// Everything that a file says of itself. Errors: as [`Field::open`].
+pub(crate) fn attributes_of(path: &Path) -> Result<Map<String, Value>> {
+    let file = source::open(path, true)?;
+    let all = file.attributes(None);
+    file.check()?;
+    Ok(all)
+}
+
+impl Field {
+    /// Opens a file and reads everything but the field itself.
+    ///
+    /// Errors: 66 when it cannot be opened, 65 when it is no HDF5 file, is truncated, or has a layout
+    /// that is not known.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_as(path, &Reading::default())
+    }
+
+    /// As [`open`](Self::open), for who knows more than the file says.
+    pub fn open_as(path: &Path, reading: &Reading) -> Result<Self> {
+        let file: Arc<dyn Source> = source::open(path, reading.fill_missing)?.into();
+        let field = Self::of(path, &file, reading);
+        file.check()?;
+        field
+    }
+
+    fn of(path: &Path, file: &Arc<dyn Source>, reading: &Reading) -> Result<Self> {
+        let found = recognise(&**file, reading)?;
+        let group = found.groups.first().cloned();
+        let dataset = found.parts.last().map(|part| part.name.clone());
+        let places: Vec<String> = group.into_iter().chain(dataset).collect();
+        let parameter = source::parameter(&**file, &places)?;
+        let fields: Vec<String> = found.parts.iter().map(|part| part.name.clone()).collect();
+        let mut components = Vec::with_capacity(found.parts.len());
+        for Part { name, axes, channels } in found.parts {
+            let is_static = axes.place(Axis::Time).is_none();
+            let place = match found.groups.as_slice() {
+                [] => Place::One(file.array(&name, &axes)?),
+                groups => {
+                    let names: Vec<String> = groups.iter().map(|g| format!("{g}/{name}")).collect();
+                    let first = file.array(&names[0], &axes)?;
+                    let arrays = names.iter().map(|_| OnceLock::new()).collect();
+                    let file = file.clone();
+                    Place::Each { file, first, names, axes, arrays }
+                }
+            };
+            components.push(Component { channels, is_static, place });
+        }
+        let shape = shape_of(&**file, &components, found.channels.len())?;
+        let lists = regimes::lists(&**file, shape.trajectories, &fields)?;
+        let parameter = regimes::with_lists(&lists, 0, parameter);
+        let periodic = source::periodic(&**file, shape.grid.len());
+        Ok(Self {
+            path: path.to_path_buf(),
+            layout: found.layout,
+            shape,
+            channels: found.channels,
+            inputs: found.inputs,
+            parameter,
+            lists,
+            coordinates: found.coordinates,
+            t: found.t,
+            periodic,
+            suspected_axes: found.suspected_axes,
+            coordinate_conflict: found.coordinate_conflict,
+            components,
+        })
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How the file stores its field.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Sizes of the field.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Number of trajectories.
+    pub fn trajectories(&self) -> usize {
+        self.shape.trajectories
+    }
+
+    /// Names of the channels; inputs first.
+    pub fn channels(&self) -> &[String] {
+        &self.channels
+    }
+
+    /// How many of the channels are inputs: given, not predicted, and the same in all frames.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// The parameter of the first trajectory: an attribute of the root, of its group or of the dataset, or
+    /// in a list; else what the file name says. See [`regimes`](Self::regimes) for the others.
+    pub fn parameter(&self) -> Option<&Parameter> {
+        self.parameter.as_ref()
+    }
+
+    /// Points along each axis of the grid as the file has them; of an axis without, an empty list.
+    pub fn coordinates(&self) -> &[Vec<f64>] {
+        &self.coordinates
+    }
+
+    /// Times of the frames; some of PDEBench's files have one more than there are frames. Empty when the
+    /// file has none.
+    pub fn t(&self) -> &[f64] {
+        &self.t
+    }
+
+    /// Which axes of space are periodic: by the attribute [`PERIODIC`], else by PDEBench's name of the file.
+    pub fn periodic(&self) -> &[bool] {
+        &self.periodic
+    }
+
+    /// Another order of the axes that the lengths of the coordinates fit, when they contradict the one
+    /// that is read.
+    pub fn suspected_axes(&self) -> Option<&Axes> {
+        self.suspected_axes.as_ref()
+    }
+
+    /// Whether reads go past the HDF5 library.
+    pub fn is_direct(&self) -> bool {
+        self.arrays().all(Array::is_direct)
+    }
+
+    /// What reading a trajectory costs, in bytes for a byte: 1 in one piece, more where chunks hold more than
+    /// it, or are many.
+    pub fn read_cost(&self) -> f64 {
+        self.arrays().map(Array::read_cost).fold(1.0, f64::max)
+    }
+
+    /// How the numbers are reached, in words: `direct`, `converted`, `chunks` or `packed chunks`; of the dataset
+    /// that costs most.
+    pub fn way(&self) -> &'static str {
+        let ways = ["packed chunks", "chunks", "converted"];
+        let has = |way: &&str| self.arrays().any(|array| array.way() == *way);
+        ways.into_iter().find(has).unwrap_or("direct")
+    }
+
+    /// It will be read again and again, in any order, and may keep in memory what the page cache has of it, up to
+    /// the size of the file. Otherwise reading leaves nothing behind.
+    pub fn read_often(&self) {
+        self.arrays().for_each(Array::read_often);
+    }
+
+    fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.components.iter().map(|component| match &component.place {
+            Place::One(array) | Place::Each { first: array, .. } => array,
+        })
+    }
+
+    /// Reads a trajectory, [frames, grid…, channels].
+    pub fn read(&self, trajectory: usize, out: &mut [f32]) -> Result<()> {
+        self.read_frames(trajectory, 0..self.shape.frames, out)
+    }
+
+    /// Reads some frames of a trajectory, [frames.len(), grid…, channels]. `out` must have that length.
+    pub fn read_frames(
+        &self,
+        trajectory: usize,
+        frames: Range<usize>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let Shape { trajectories, frames: all, .. } = self.shape;
+        if trajectory >= trajectories || frames.start > frames.end || frames.end > all {
+            return Err(Error::bug(format!(
+                "{}: frames {frames:?} of trajectory {trajectory} asked, there are {all} of {trajectories}",
+                self.path.display()
+            )));
+        }
+        if out.len() != frames.len() * self.shape.frame_len() {
+            return Err(Error::bug(format!(
+                "{}: a buffer of {} numbers for {} frames of {}",
+                self.path.display(),
+                out.len(),
+                frames.len(),
+                self.shape.frame_len()
+            )));
+        }
+        if frames.is_empty() {
+            return Ok(());
+        }
+        if let [Component { is_static: false, place, .. }] = self.components.as_slice() {
+            return place.read(trajectory, frames, out);
+        }
+        let (points, width) = (self.shape.points(), self.shape.channels);
+        let mut room = Vec::new();
+        for Component { channels, is_static, place } in &self.components {
+            let count = channels.len();
+            let stored = if *is_static { 1 } else { frames.len() };
+            room.resize(stored * points * count, 0.0);
+            place.read(trajectory, frames.clone(), &mut room)?;
+            let rows = room.chunks_exact(count).cycle();
+            for (out, row) in out.chunks_exact_mut(width).zip(rows) {
+                out[channels.clone()].copy_from_slice(row);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    fn read(&self, trajectory: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
+        match self {
+            Self::One(array) => array.read(trajectory, frames, out),
+            Self::Each { file, first, names, axes, arrays } => {
+                let opened = &arrays[trajectory];
+                if let Some(array) = opened.get() {
+                    return array.read(0, frames, out);
+                }
+                let array = file.array(&names[trajectory], axes)?;
+                let same = array.grid() == first.grid()
+                    && [Axis::Time, Axis::Channel]
+                        .iter()
+                        .all(|&axis| array.size(axis) == first.size(axis));
+                if !same {
+                    let (a, b) = (&names[trajectory], &names[0]);
+                    return Err(bad(&**file, format!("`{a}` and `{b}` have different shapes")));
+                }
+                if array.is_direct() {
+                    opened.get_or_init(|| array).read(0, frames, out)
+                } else {
+                    array.read(0, frames, out)
+                }
+            }
+        }
+    }
+}
+
+/// The sizes that the components have in common. Errors (65) when they contradict each other.
+fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Result<Shape> {
+    let sizes = |component: &Component| match &component.place {
+        Place::One(array) => {
+            (array.size(Axis::Sample).unwrap_or(1), array.size(Axis::Time), array.grid())
+        }
+        Place::Each { first, names, .. } => (names.len(), first.size(Axis::Time), first.grid()),
+    };
+    let all: Vec<_> = components.iter().map(sizes).collect();
+    let frames = all.iter().find_map(|(_, frames, _)| *frames).unwrap_or(1);
+    let (trajectories, _, grid) = all[0].clone();
+    for (n, t, other) in &all {
+        if (*n, t.unwrap_or(frames), other) != (trajectories, frames, &grid) {
+            return Err(bad(
+                file,
+                format!(
+                    "its datasets contradict each other: {n} trajectories of {} frames on {other:?}, and \
+                 {trajectories} of {frames} on {grid:?}",
+                    t.unwrap_or(frames)
+                ),
+            ));
+        }
+    }
+    let shape = Shape { trajectories, frames, grid, channels };
+    if shape.bytes().is_none() || trajectories > MAX_TRAJECTORIES {
+        let what =
+            format!("{shape} are too large; at most {MAX_TRAJECTORIES} trajectories are read");
+        return Err(bad(file, what));
+    }
+    // Whoever reads it holds a frame at least, and as much again on the way from the file.
+    let what = format!("{}: reading frames of {:?}", file.path().display(), shape.grid);
+    unix::memory::ensure(&what, (shape.frame_len() as u64).checked_mul(4 * 4))?;
+    Ok(shape)
+}

@@ -1,0 +1,212 @@
+//! NumPy's files: one array (`.npy`), or several in a zip archive (`.npz`), compressed or not.
+
+use super::array::{Array, Place};
+use super::axes::Axes;
+use super::element::Element;
+use super::mapped::MappedFile;
+use super::source::{Source, bad};
+use crate::fields::parameter::is_known;
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use unix::{Context, Error, Result};
+use zip::{CompressionMethod, ZipArchive};
+
+/// Largest header, in bytes.
+const MAX_HEADER: u64 = 1 << 20;
+/// Deflate makes at most 1032 bytes of one.
+const MOST_PACKED: u64 = 1100;
+/// Most members of an archive.
+const MAX_MEMBERS: usize = 10_000;
+
+/// A file whose arrays are known and not read.
+#[derive(Debug)]
+pub(super) struct NumpyFile {
+    path: PathBuf,
+    file: Arc<MappedFile>,
+    members: Vec<Member>,
+}
+
+#[derive(Debug)]
+struct Member {
+    name: String,
+    shape: Vec<usize>,
+    element: Option<Element>,
+    fortran: bool,
+    /// First byte of the numbers: in the file, or when packed in the member itself.
+    offset: u64,
+    /// Number of the member in the archive, when it is compressed.
+    packed: Option<usize>,
+}
+
+impl NumpyFile {
+    /// Errors: 66 when it cannot be opened, 65 when it is no file of NumPy.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = MappedFile::open(path)?;
+        let stem = path.file_stem().map_or("tensor".into(), |stem| stem.to_string_lossy());
+        let npz = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npz"));
+        let members = if npz {
+            members(file.file())
+        } else {
+            header(BufReader::new(file.file()), &stem, 0, None).map(|member| vec![member])
+        };
+        let members = members.map_err(|cause| {
+            Error::data(format!("{}: not a whole file of NumPy: {cause}", path.display()))
+        })?;
+        Ok(Self { path: path.to_path_buf(), file: Arc::new(file), members })
+    }
+
+    fn member(&self, name: &str) -> Option<&Member> {
+        self.members.iter().find(|member| member.name == name)
+    }
+
+    /// Where the numbers of a member are; what is compressed is unpacked into a file without name.
+    fn place(&self, member: &Member) -> Result<Place> {
+        let Member { element: Some(element), fortran, offset, .. } = *member else {
+            return Err(bad(self, format!("`{}` holds no numbers", member.name)));
+        };
+        let Some(index) = member.packed else {
+            return Ok(Place::File { file: self.file.clone(), offset, element, fortran });
+        };
+        // No more than the header says; what is less is found to be truncated.
+        let sizes = member.shape.iter().try_fold(element.size(), |n, dim| n.checked_mul(*dim));
+        let most = sizes.and_then(|size| offset.checked_add(size as u64)).unwrap_or(offset);
+        let temporary = std::env::temp_dir().join(&member.name);
+        unix::space::ensure_space(&temporary, most).context(|| self.path.display())?;
+        let unpack = || -> io::Result<File> {
+            let mut archive = ZipArchive::new(BufReader::new(self.file.file()))?;
+            let mut unpacked = tempfile::tempfile()?;
+            let packed = archive.by_index(index)?;
+            if most / MOST_PACKED > packed.compressed_size() {
+                return Err(io::Error::other(format!(
+                    "{most} bytes from {}",
+                    packed.compressed_size()
+                )));
+            }
+            io::copy(&mut packed.take(most), &mut unpacked)?;
+            Ok(unpacked)
+        };
+        let file = unpack().map_err(|cause| {
+            let what = format!(
+                "`{}` cannot be unpacked into {}: {cause}",
+                member.name,
+                std::env::temp_dir().display()
+            );
+            bad(self, what)
+        })?;
+        let file = Arc::new(MappedFile::of(&self.path, file)?);
+        Ok(Place::File { file, offset, element, fortran })
+    }
+}
+
+impl Source for NumpyFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.members.iter().map(|member| member.name.clone()).collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        Some(self.member(name)?.shape.clone())
+    }
+
+    fn numbers(&self, name: &str) -> Result<Vec<f64>> {
+        let bad = |what: &str| bad(self, format!("`{name}` {what}"));
+        let member = self.member(name).ok_or_else(|| bad("is not there"))?;
+        let count: usize = member.shape.iter().product();
+        let Place::File { file, offset, element, .. } = self.place(member)? else {
+            return Err(bad("is not in a file"));
+        };
+        let size = count * element.size();
+        if offset.checked_add(size as u64).is_none_or(|end| end > file.size()) {
+            return Err(bad("is truncated"));
+        }
+        let bytes = file.bytes(offset as usize, size)?;
+        Ok(bytes.chunks_exact(element.size()).map(|one| element.read(one)).collect())
+    }
+
+    fn array(&self, name: &str, axes: &Axes) -> Result<Array> {
+        let member = self.member(name).ok_or_else(|| bad(self, format!("no `{name}`")))?;
+        Array::new(self, name, member.shape.clone(), axes, self.place(member)?)
+    }
+
+    /// Arrays of one number with the name of a parameter.
+    fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
+        let is_one = |m: &&Member| m.shape.iter().all(|n| *n == 1) && is_known(&m.name);
+        let value =
+            |m: &Member| Some((m.name.clone(), (*self.numbers(&m.name).ok()?.first()?).into()));
+        let all = self.members.iter().filter(is_one).filter_map(value);
+        if place.is_none() { all.collect() } else { Map::new() }
+    }
+
+    fn only_array(&self) -> Option<String> {
+        match self.members.as_slice() {
+            [member] => Some(member.name.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// The members of an archive.
+fn members(file: &File) -> io::Result<Vec<Member>> {
+    let mut archive = ZipArchive::new(BufReader::new(file))?;
+    if archive.len() > MAX_MEMBERS {
+        return Err(io::Error::other(format!("more than {MAX_MEMBERS} members")));
+    }
+    let mut found = Vec::new();
+    for index in 0..archive.len() {
+        let entry = archive.by_index(index)?;
+        let name = entry.name().to_string();
+        let Some(name) = name.strip_suffix(".npy") else { continue };
+        let packed = (entry.compression() != CompressionMethod::Stored).then_some(index);
+        let begin = match packed {
+            Some(_) => 0,
+            None => entry.data_start().ok_or_else(|| io::Error::other("no place of its data"))?,
+        };
+        found.push(header(entry, name, begin, packed)?);
+    }
+    Ok(found)
+}
+
+/// Reads the header of an array whose first byte is at `begin`: a magic number, a version, a length, and a
+/// Python literal with the keys descr, fortran_order and shape (NumPy's format 1.0 to 3.0).
+fn header(
+    mut from: impl Read,
+    name: &str,
+    begin: u64,
+    packed: Option<usize>,
+) -> io::Result<Member> {
+    let mut fixed = [0; 8];
+    from.read_exact(&mut fixed)?;
+    let wide = fixed[6] > 1;
+    let mut length = [0; 4];
+    from.read_exact(&mut length[..if wide { 4 } else { 2 }])?;
+    let length = u64::from(u32::from_le_bytes(length));
+    if fixed[..6] != *b"\x93NUMPY" || length > MAX_HEADER {
+        return Err(io::Error::other("no header of NumPy"));
+    }
+    let mut text = String::new();
+    from.take(length).read_to_string(&mut text)?;
+    let unread =
+        || io::Error::other(format!("a header that is not understood: {}", text.trim_end()));
+    let after = |key: &str| Some(text.split_once(&format!("'{key}':"))?.1.trim_start());
+    let descr = after("descr").ok_or_else(unread)?;
+    // A list is a record: no numbers.
+    let element = descr.strip_prefix('\'').and_then(|rest| rest.split('\'').next());
+    let fortran = after("fortran_order").ok_or_else(unread)?.starts_with("True");
+    let shape = after("shape").and_then(|rest| rest.strip_prefix('(')?.split(')').next());
+    let shape = shape.ok_or_else(unread)?.split(',').map(str::trim).filter(|n| !n.is_empty());
+    let shape: Option<Vec<usize>> = shape.map(|n| n.parse().ok()).collect();
+    Ok(Member {
+        name: name.into(),
+        shape: shape.ok_or_else(unread)?,
+        element: element.and_then(Element::from_numpy),
+        fortran,
+        offset: begin + if wide { 12 } else { 10 } + length,
+        packed,
+    })
+}

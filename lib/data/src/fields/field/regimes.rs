@@ -1,0 +1,167 @@
+//! The regimes of a file: its trajectories need not all have the same parameters.
+//!
+//! Each group may tell its own, and a list like `nu` [n] beside the field has one for each trajectory.
+
+use super::source::{self, Source, bad};
+use super::{Field, Place};
+use crate::fields::parameter::{Parameter, is_known};
+use std::collections::HashMap;
+use unix::{Error, Result};
+
+/// Values of one parameter, by name, one for each trajectory.
+pub(super) type List = (String, Vec<f64>);
+
+/// Trajectories with the same parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Regime {
+    /// The parameters, where the file says.
+    pub parameter: Option<Parameter>,
+    /// Numbers of the trajectories, ascending.
+    pub samples: Vec<usize>,
+}
+
+/// The lists of parameters of a file of `trajectories`; `fields` are the arrays that hold its field. An array
+/// of one number is one for all trajectories.
+///
+/// Errors (65): one cannot be read, or has another number of values.
+pub(super) fn lists(
+    file: &dyn Source,
+    trajectories: usize,
+    fields: &[String],
+) -> Result<Vec<List>> {
+    let mut lists = Vec::new();
+    for name in file.names() {
+        if !is_known(&name) || fields.contains(&name) {
+            continue;
+        }
+        let Some(dims) = file.shape(&name) else { continue };
+        let one_each =
+            dims.first() == Some(&trajectories) && dims[1..].iter().all(|count| *count == 1);
+        let one = dims.iter().all(|count| *count == 1);
+        if !one && !one_each {
+            // More dimensions are those of a coefficient field that is not read.
+            if dims.len() > 2 {
+                continue;
+            }
+            return Err(bad(
+                file,
+                format!(
+                    "`{name}` has shape {dims:?}; a parameter is one number, or one for each of the \
+                     {trajectories} trajectories"
+                ),
+            ));
+        }
+        let mut values = source::numbers(file, &name)?;
+        if one {
+            values.resize(trajectories, values.first().copied().unwrap_or(f64::NAN));
+        }
+        lists.push((name.to_ascii_lowercase(), values));
+    }
+    Ok(lists)
+}
+
+/// The parameters of one trajectory: what lists say of it, and what is said of all.
+pub(super) fn with_lists(
+    lists: &[List],
+    sample: usize,
+    of_all: Option<Parameter>,
+) -> Option<Parameter> {
+    let listed = lists.iter().filter_map(|(name, all)| Some((name.clone(), *all.get(sample)?)));
+    let of_all = of_all.iter().flat_map(Parameter::iter).map(|(name, v)| (name.to_string(), v));
+    Parameter::all_of(&listed.chain(of_all.collect::<Vec<_>>()).collect::<Vec<_>>())
+}
+
+impl Field {
+    /// The array of each trajectory in its group, where it has one.
+    pub(super) fn groups(&self) -> &[String] {
+        match self.components.last().map(|component| &component.place) {
+            Some(Place::Each { names, .. }) => names,
+            _ => &[],
+        }
+    }
+
+    /// The regimes of the file, in the order of their first trajectories; looks into every group.
+    /// Errors: as [`Field::open`].
+    pub fn regimes(&self) -> Result<Vec<Regime>> {
+        let groups = self.groups();
+        let all = 0..self.trajectories();
+        if groups.is_empty() && self.lists.is_empty() {
+            let parameter = self.parameter.clone();
+            return Ok(vec![Regime { parameter, samples: all.collect() }]);
+        }
+        let parameters: Vec<Option<Parameter>> = if groups.is_empty() {
+            let of_all = self.parameter.clone();
+            all.map(|i| with_lists(&self.lists, i, of_all.clone())).collect()
+        } else {
+            let file = source::open(&self.path, true)?;
+            let of_root = source::parameter_at(&*file, &[None])?;
+            let of_group = |(i, data): (usize, &String)| {
+                let group = data.rsplit_once('/').map(|(group, _)| group);
+                let own = match &of_root {
+                    Some(of_root) => Some(of_root.clone()),
+                    None => source::parameter_at(&*file, &[group, Some(data)])?,
+                };
+                let own = own.or_else(|| source::parameter_of_name(&*file));
+                Ok(with_lists(&self.lists, i, own))
+            };
+            let all = groups.iter().enumerate().map(of_group).collect::<Result<_>>()?;
+            file.check()?;
+            all
+        };
+        let mut regimes = grouped(parameters.into_iter().enumerate());
+        if regimes.is_empty() {
+            regimes.push(Regime { parameter: self.parameter.clone(), samples: Vec::new() });
+        }
+        Ok(regimes)
+    }
+
+    /// The one regime of the file. Errors (65): there are several, or nothing tells the parameter.
+    pub fn only_regime(&self) -> Result<Parameter> {
+        let regimes = self.regimes()?;
+        let fault = match regimes.as_slice() {
+            [Regime { parameter: Some(parameter), .. }] => return Ok(parameter.clone()),
+            [_] => {
+                "no parameter: give the file a root attribute `Nu` or `beta`, PDEBench's name, or \
+                    `ds-prep import --parameter`"
+                    .to_string()
+            }
+            several => format!(
+                "its trajectories have different parameters ({}); `ds-prep import` makes a file of each",
+                describe(several)
+            ),
+        };
+        Err(Error::data(format!("{}: {fault}", self.path.display())))
+    }
+}
+
+/// Trajectories, with their parameters, in regimes: in the order of their first trajectories.
+pub(crate) fn grouped(
+    trajectories: impl Iterator<Item = (usize, Option<Parameter>)>,
+) -> Vec<Regime> {
+    let mut regimes: Vec<Regime> = Vec::new();
+    // Numbers in words are as different as their bits.
+    let mut known: HashMap<Option<String>, usize> = HashMap::new();
+    for (sample, parameter) in trajectories {
+        let words = parameter.as_ref().map(Parameter::to_string);
+        let at = *known.entry(words).or_insert_with(|| {
+            regimes.push(Regime { parameter, samples: Vec::new() });
+            regimes.len() - 1
+        });
+        regimes[at].samples.push(sample);
+    }
+    regimes
+}
+
+/// The first regimes in words: `nu=0.1: 3 trajectories, nu=0.2: 1 trajectory, …`.
+pub fn describe(regimes: &[Regime]) -> String {
+    let one = |Regime { parameter, samples }: &Regime| {
+        let parameter = parameter.as_ref().map_or("none".into(), Parameter::to_string);
+        let plural = if samples.len() == 1 { "y" } else { "ies" };
+        format!("{parameter}: {} trajector{plural}", samples.len())
+    };
+    let mut told: Vec<String> = regimes.iter().take(3).map(one).collect();
+    if regimes.len() > 3 {
+        told.push(format!("and {} more", regimes.len() - 3));
+    }
+    told.join("; ")
+}

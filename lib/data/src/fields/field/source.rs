@@ -1,0 +1,210 @@
+//! What any file format tells about the arrays in it. Layouts are recognised through this alone.
+
+use super::PERIODIC;
+use super::array::Array;
+use super::axes::{Axes, Axis};
+use super::hdf5_file::Hdf5File;
+use super::numpy::NumpyFile;
+use super::safetensors_file::SafetensorsFile;
+use super::table::Table;
+use super::zarr::ZarrGroup;
+use crate::fields::parameter::{Parameter, is_known};
+use serde_json::{Map, Value};
+use std::fmt;
+use std::path::Path;
+use unix::{Error, Result};
+
+/// Most numbers of an array that is read as a whole: coordinates, parameters.
+pub(super) const MAX_SMALL: usize = 1 << 24;
+
+/// A file (or folder) of named arrays.
+pub(super) trait Source: fmt::Debug + Send + Sync {
+    /// Where it is.
+    fn path(&self) -> &Path;
+
+    /// Whether all that it said so far can be believed. Errors (65): reading it failed altogether.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// What `name` at the root is, when it is no array.
+    fn kind(&self, _name: &str) -> String {
+        "group".into()
+    }
+
+    /// Names at the root, in order: arrays, and groups where the format has them.
+    fn names(&self) -> Vec<String>;
+
+    /// Shape of an array, where there is one of this name.
+    fn shape(&self, name: &str) -> Option<Vec<usize>>;
+
+    /// The numbers of an array of at most [`MAX_SMALL`]; see [`numbers`]. Errors (65) when they cannot be read.
+    fn numbers(&self, name: &str) -> Result<Vec<f64>>;
+
+    /// An array, `axes` being the meaning of its dimensions. Errors (65): see [`Array`].
+    fn array(&self, name: &str, axes: &Axes) -> Result<Array>;
+
+    /// The attributes of the root or of `place`, a group or an array. A number that is not finite is null.
+    fn attributes(&self, place: Option<&str>) -> Map<String, Value>;
+
+    /// The text of an attribute of the root or of `place`.
+    fn text(&self, place: Option<&str>, name: &str) -> Option<String> {
+        Some(self.attributes(place).get(name)?.as_str()?.into())
+    }
+
+    /// Names of the groups of the root that hold an array `data`.
+    fn groups(&self) -> Vec<String> {
+        let has_data = |name: &String| self.shape(&format!("{name}/data")).is_some();
+        self.names().into_iter().filter(has_data).collect()
+    }
+
+    /// What the dimensions of its array `tensor` are, where it knows.
+    fn axes(&self) -> Option<Axes> {
+        None
+    }
+
+    /// Its array, when it has just one: the field, of whatever name.
+    fn only_array(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Opens a file by the ending of its name: `.npy`, `.npz`, `.csv`, `.zarr`, `.safetensors`, else HDF5.
+/// `fill_missing`: chunks that are not there hold the fill value.
+///
+/// Errors: 66 when it cannot be opened, 65 when it is not what its name says.
+pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
+    Ok(match ending.to_ascii_lowercase().as_str() {
+        "npy" | "npz" => Box::new(NumpyFile::open(path)?),
+        "csv" => Box::new(Table::open(path)?),
+        "zarr" => Box::new(ZarrGroup::open(path, fill_missing)?),
+        "safetensors" => Box::new(SafetensorsFile::open(path)?),
+        _ => Box::new(Hdf5File::open(path)?),
+    })
+}
+
+/// Bad data in a source.
+pub(super) fn bad(source: &dyn Source, what: impl fmt::Display) -> Error {
+    Error::data(format!("{}: {what}", source.path().display()))
+}
+
+/// The numbers of a small array. Errors (65): it has more than [`MAX_SMALL`], or cannot be read.
+pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
+    let shape = source.shape(name).unwrap_or_default();
+    let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
+    if count.is_none_or(|count| count > MAX_SMALL) {
+        let what =
+            format!("`{name}` has shape {shape:?}; coordinates of at most {MAX_SMALL} are read");
+        return Err(bad(source, what));
+    }
+    source.numbers(name)
+}
+
+/// What the root holds, in words.
+pub(super) fn contents(source: &dyn Source) -> String {
+    let describe = |name: &String| match source.shape(name) {
+        Some(shape) => format!("{name} {shape:?}"),
+        None => format!("{name} ({})", source.kind(name)),
+    };
+    let found: Vec<String> = source.names().iter().take(8).map(describe).collect();
+    if found.is_empty() { "nothing".into() } else { found.join(", ") }
+}
+
+/// Which of the axes of space are periodic; see [`Field::periodic`](super::Field::periodic).
+pub(super) fn periodic(source: &dyn Source, space: usize) -> Vec<bool> {
+    let axes = Axis::SPACE[..space].iter();
+    if let Some(text) = source.text(None, PERIODIC) {
+        return axes.map(|axis| text.contains(axis.letter())).collect();
+    }
+    let name = source.path().file_name().unwrap_or_default().to_string_lossy();
+    let starts =
+        ["1D_Burgers", "1D_Advection", "ReacDiff"].iter().any(|begin| name.starts_with(begin));
+    axes.map(|_| starts || name.contains("_periodic_")).collect()
+}
+
+/// The parameters: attributes of the root or of `places`, or lines of their attribute `config`, else
+/// what the file name says. Errors: see [`parameter_at`].
+pub(super) fn parameter(source: &dyn Source, places: &[String]) -> Result<Option<Parameter>> {
+    let all = std::iter::once(None).chain(places.iter().map(|place| Some(place.as_str())));
+    let all: Vec<Option<&str>> = all.collect();
+    Ok(parameter_at(source, &all)?.or_else(|| parameter_of_name(source)))
+}
+
+/// The parameters that the first of `places` tells which tells any: by the attribute [`PARAMETERS`], by
+/// attributes with a name of [`NAMES`](crate::fields::parameter::NAMES), or by lines of its attribute `config`. The
+/// root is `None`.
+///
+/// Errors (65): an attribute with the name of a parameter has several values.
+pub(super) fn parameter_at(
+    source: &dyn Source,
+    places: &[Option<&str>],
+) -> Result<Option<Parameter>> {
+    for place in places {
+        let known = match listed(source, *place) {
+            Some(parameter) => Some(parameter),
+            None => Parameter::of(&stated(source, *place)?),
+        };
+        if known.is_some() {
+            return Ok(known);
+        }
+    }
+    Ok(None)
+}
+
+/// Name of the attribute by which imported files list their parameters, of any names: `nu=0.1,depth=2`.
+pub(crate) const PARAMETERS: &str = "longhaul_parameters";
+
+fn listed(source: &dyn Source, place: Option<&str>) -> Option<Parameter> {
+    source.text(place, PARAMETERS)?.parse().ok()
+}
+
+/// Every name that the root or a place gives a number: by its attribute [`PARAMETERS`] alone, else by other
+/// attributes, then by lines of its attribute `config`.
+///
+/// Errors (65): an attribute with the name of a parameter has several values.
+pub(super) fn stated(source: &dyn Source, place: Option<&str>) -> Result<Vec<(String, f64)>> {
+    if let Some(parameter) = listed(source, place) {
+        return Ok(parameter.iter().map(|(name, value)| (name.into(), value)).collect());
+    }
+    let mut all = Vec::new();
+    for (name, value) in source.attributes(place) {
+        let number = match &value {
+            Value::Null => Some(f64::NAN),
+            Value::Number(number) => number.as_f64(),
+            Value::String(text) => text.trim().parse().ok(),
+            Value::Array(values) if values.len() == 1 => values[0].as_f64(),
+            Value::Array(values) if is_known(&name) => {
+                let of = place.map_or("the root".into(), |place| format!("`{place}`"));
+                return Err(bad(
+                    source,
+                    format!(
+                        "attribute `{name}` of {of} has {} values, and a parameter is one number; store one, \
+                         or a dataset `{name}` with a value for each trajectory",
+                        values.len()
+                    ),
+                ));
+            }
+            _ => None,
+        };
+        all.extend(number.map(|number| (name, number)));
+    }
+    if let Some(config) = source.text(place, "config") {
+        all.extend(lines(&config));
+    }
+    Ok(all)
+}
+
+/// The parameters that the file name tells.
+pub(super) fn parameter_of_name(source: &dyn Source) -> Option<Parameter> {
+    Parameter::from_file_name(&source.path().file_name()?.to_string_lossy())
+}
+
+/// Lines `name: number` of a configuration in YAML, as PDEBench's generators keep it.
+fn lines(config: &str) -> Vec<(String, f64)> {
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.trim().to_string(), value.trim().parse().ok()?))
+    };
+    config.lines().filter_map(pair).collect()
+}

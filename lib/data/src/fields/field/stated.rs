@@ -1,0 +1,103 @@
+//! What a file states beside its numbers: attributes of the root, of its dataset and of each trajectory.
+
+use super::source::{self, Source};
+use super::{Field, Place};
+use crate::fields::parameter::{Parameter, in_file_name};
+use serde_json::{Map, Value};
+use unix::Result;
+
+/// Name of the attribute in which imports keep the attributes of the source's groups, a JSON list with an
+/// object for each trajectory.
+pub(crate) const OF_TRAJECTORIES: &str = "trajectory_attributes";
+
+impl Field {
+    /// The group of each trajectory, where it has one.
+    fn group_names(&self) -> Vec<&str> {
+        let names = self.groups().iter();
+        names.map(|data| data.rsplit_once('/').map_or("", |(group, _)| group)).collect()
+    }
+
+    /// The dataset of the states, where one dataset holds them for all trajectories.
+    fn dataset(&self) -> Option<&str> {
+        match &self.components.last()?.place {
+            Place::One(array) => Some(array.name()),
+            Place::Each { .. } => None,
+        }
+    }
+
+    /// The attributes of the root, and those of the dataset with other names. Errors: as [`Field::open`].
+    pub fn attributes(&self) -> Result<Map<String, Value>> {
+        let file = source::open(&self.path, true)?;
+        let mut all = file.attributes(None);
+        if let Some(dataset) = self.dataset() {
+            add(&mut all, &*file, dataset);
+        }
+        Ok(all)
+    }
+
+    /// The attributes of the groups of some trajectories, in their order; nothing if none has any. Errors:
+    /// as [`Field::open`]; 65 when the list of an imported file is damaged.
+    pub fn trajectory_attributes(&self, samples: &[usize]) -> Result<Vec<Map<String, Value>>> {
+        let file = source::open(&self.path, true)?;
+        let bad =
+            |what: String| source::bad(&*file, format!("attribute `{OF_TRAJECTORIES}`: {what}"));
+        let all: Vec<Map<String, Value>> = if self.groups().is_empty() {
+            let Some(text) = file.text(None, OF_TRAJECTORIES) else { return Ok(Vec::new()) };
+            let listed: Vec<Map<String, Value>> =
+                serde_json::from_str(&text).map_err(|cause| bad(cause.to_string()))?;
+            let one = |sample: &usize| listed.get(*sample).cloned();
+            let missing = || {
+                bad(format!("{} entries for {} trajectories", listed.len(), self.trajectories()))
+            };
+            samples.iter().map(one).collect::<Option<_>>().ok_or_else(missing)?
+        } else {
+            let groups = self.group_names();
+            let one = |sample: &usize| {
+                let mut all = file.attributes(Some(groups[*sample]));
+                add(&mut all, &*file, &self.groups()[*sample]);
+                all
+            };
+            samples.iter().map(one).collect()
+        };
+        Ok(if all.iter().all(Map::is_empty) { Vec::new() } else { all })
+    }
+
+    /// Where the file gives a parameter of `given` another value: by an attribute, a line of `config`, a list
+    /// or its name. Values that differ by a rounding of f32 are the same. Errors: as [`Field::open`].
+    pub fn contradiction(&self, given: &Parameter) -> Result<Option<String>> {
+        let file = source::open(&self.path, true)?;
+        let differs = |name: &str, value: f64| {
+            let wanted = given.get(name)?;
+            let scale = f64::from(f32::EPSILON) * wanted.abs().max(value.abs());
+            let same = (value - wanted).abs() <= scale;
+            (!same).then(|| format!("{}={value}", name.to_ascii_lowercase()))
+        };
+        let datasets = self.groups().iter().map(String::as_str).chain(self.dataset());
+        let places = self.group_names().into_iter().chain(datasets).map(Some);
+        for place in std::iter::once(None).chain(places) {
+            let stated = source::stated(&*file, place)?;
+            if let Some(found) = stated.iter().find_map(|(name, value)| differs(name, *value)) {
+                let of = place.map_or("its attributes".into(), |place| format!("`{place}`"));
+                return Ok(Some(format!("{of}: {found}")));
+            }
+        }
+        for (name, values) in &self.lists {
+            if let Some(found) = values.iter().find_map(|value| differs(name, *value)) {
+                return Ok(Some(format!("dataset `{name}`: {found}")));
+            }
+        }
+        let in_name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let of_name = given.iter().find_map(|(name, _)| {
+            let value = in_file_name(&in_name, name)?;
+            differs(name, value)
+        });
+        Ok(of_name.map(|found| format!("its name: {found}")))
+    }
+}
+
+/// Adds the attributes of a place that have new names.
+fn add(all: &mut Map<String, Value>, file: &dyn Source, place: &str) {
+    for (name, value) in file.attributes(Some(place)) {
+        all.entry(name).or_insert(value);
+    }
+}

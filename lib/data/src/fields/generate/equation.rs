@@ -1,0 +1,231 @@
+//! The equations that can be solved: names, constants, sizes, and what their files say of them.
+
+use crate::fields::field::Layout;
+use crate::fields::parameter::Parameter;
+use crate::fields::solvers::{burgers, darcy, diffusion_reaction, fitzhugh_nagumo, navier_stokes};
+use std::str::FromStr;
+
+/// What is solved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Equation {
+    /// u_t + (u²/2)_x = (ν/π) u_xx.
+    Burgers,
+    /// u_t + β u_x = 0.
+    Advection,
+    /// u_t = ν u_xx + ρ u (1 - u).
+    DiffusionReaction,
+    /// u_t = Du Δu + u - u³ - k - v, v_t = Dv Δv + u - v.
+    FitzHughNagumo,
+    /// -∇·(a∇u) = β.
+    Darcy,
+    /// w_t + u·∇w = νΔw + f.
+    NavierStokes,
+}
+
+/// A constant of an equation beside its parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Constant {
+    /// Name, on the command line and as attribute.
+    pub name: &'static str,
+    /// Value when none is given.
+    pub default: f64,
+    /// Whether it must be positive.
+    pub positive: bool,
+}
+
+const fn constant(name: &'static str, default: f64, positive: bool) -> Constant {
+    Constant { name, default, positive }
+}
+
+/// Sizes of a data set as PDEBench has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sizes {
+    /// Cells along each axis.
+    pub grid: usize,
+    /// Frames, the initial state included.
+    pub frames: usize,
+    /// Time of the last frame.
+    pub end: f64,
+}
+
+impl Equation {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Burgers,
+        Self::Advection,
+        Self::DiffusionReaction,
+        Self::FitzHughNagumo,
+        Self::Darcy,
+        Self::NavierStokes,
+    ];
+
+    /// The name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Burgers => "burgers",
+            Self::Advection => "advection",
+            Self::DiffusionReaction => "diffusion-reaction",
+            Self::FitzHughNagumo => "diffusion-reaction-2d",
+            Self::Darcy => "darcy",
+            Self::NavierStokes => "navier-stokes",
+        }
+    }
+
+    /// Name of the parameter's attribute in PDEBench's files.
+    pub fn attribute(self) -> &'static str {
+        match self {
+            Self::Burgers | Self::DiffusionReaction | Self::NavierStokes => "Nu",
+            Self::FitzHughNagumo => "Du",
+            Self::Advection | Self::Darcy => "beta",
+        }
+    }
+
+    /// The regime of a parameter value.
+    pub fn parameter(self, value: f64) -> Parameter {
+        Parameter::new(self.attribute(), value)
+    }
+
+    /// Whether the parameter may be negative.
+    pub fn is_signed(self) -> bool {
+        matches!(self, Self::Advection | Self::Darcy)
+    }
+
+    /// The other constants.
+    pub fn constants(self) -> &'static [Constant] {
+        match self {
+            Self::Burgers | Self::Advection => &[],
+            Self::DiffusionReaction => const { &[constant("Rho", 1.0, false)] },
+            Self::FitzHughNagumo => {
+                const { &[constant("Dv", 5e-3, true), constant("k", 5e-3, false)] }
+            }
+            Self::Darcy => const { &[constant("low", 0.1, true), constant("high", 1.0, true)] },
+            Self::NavierStokes => {
+                const { &[constant("forcing", 0.1, false), constant("scale", 1.0, false)] }
+            }
+        }
+    }
+
+    /// Layout of the file, names of the channels, and how many of them are inputs.
+    pub(super) fn layout(self) -> (Layout, &'static [&'static str], usize) {
+        match self {
+            Self::Burgers | Self::Advection | Self::DiffusionReaction => {
+                (Layout::Tensor, &["u"], 0)
+            }
+            Self::FitzHughNagumo => (Layout::Groups, &["u", "v"], 0),
+            Self::Darcy => (Layout::Steady, &["nu", "u"], 1),
+            Self::NavierStokes => (Layout::Groups, &["vorticity"], 0),
+        }
+    }
+
+    /// Axes of space.
+    pub fn axes(self) -> usize {
+        match self {
+            Self::Burgers | Self::Advection | Self::DiffusionReaction => 1,
+            Self::FitzHughNagumo | Self::Darcy | Self::NavierStokes => 2,
+        }
+    }
+
+    /// Whether every axis of space is periodic.
+    pub fn is_periodic(self) -> bool {
+        match self {
+            Self::Burgers | Self::Advection | Self::DiffusionReaction | Self::NavierStokes => true,
+            Self::FitzHughNagumo | Self::Darcy => false,
+        }
+    }
+
+    /// Whether there is no time.
+    pub fn is_steady(self) -> bool {
+        self == Self::Darcy
+    }
+
+    /// Sizes when none are given.
+    pub fn sizes(self) -> Sizes {
+        let (grid, frames, end) = match self {
+            Self::Burgers | Self::Advection => (1024, 201, 2.0),
+            Self::DiffusionReaction => (1024, 101, 1.0),
+            Self::FitzHughNagumo => (128, 101, 5.0),
+            Self::Darcy => (128, 1, 0.0),
+            Self::NavierStokes => (64, 51, 50.0),
+        };
+        Sizes { grid, frames, end }
+    }
+
+    /// Where the cells are: from one coordinate to another along each axis.
+    pub fn domain(self) -> [f64; 2] {
+        if self == Self::FitzHughNagumo { [-1.0, 1.0] } else { [0.0, 1.0] }
+    }
+
+    pub(super) fn formula(self) -> &'static str {
+        match self {
+            Self::Burgers => "u_t + (u^2/2)_x = (Nu/pi) u_xx, periodic",
+            Self::Advection => "u_t + beta u_x = 0, periodic",
+            Self::DiffusionReaction => "u_t = Nu u_xx + Rho u (1 - u), periodic",
+            Self::FitzHughNagumo => {
+                "u_t = Du lap(u) + u - u^3 - k - v, v_t = Dv lap(v) + u - v, closed borders"
+            }
+            Self::Darcy => "-div(nu grad(tensor)) = beta, tensor = 0 at the border",
+            Self::NavierStokes => {
+                "w_t + u.grad(w) = Nu lap(w) + forcing (sin 2pi(x+y) + cos 2pi(x+y)), periodic; data \
+                 is the vorticity w"
+            }
+        }
+    }
+
+    pub(super) fn scheme(self) -> String {
+        match self {
+            Self::Burgers => format!(
+                "finite volumes, MUSCL (MC), Godunov flux, SSP-RK2, Courant number {}; exact semigroup of \
+                 the central second difference; Strang splitting; f64",
+                burgers::COURANT
+            ),
+            Self::Advection => "exact".into(),
+            Self::DiffusionReaction => format!(
+                "exact semigroup of the central second difference; exact logistic flow; Strang splitting, \
+                 steps of at most {}/Rho; f64",
+                diffusion_reaction::STEP
+            ),
+            Self::FitzHughNagumo => format!(
+                "exact semigroup of the central second differences; RK4; Strang splitting, steps of at \
+                 most {}; f64",
+                fitzhugh_nagumo::STEP
+            ),
+            Self::Darcy => format!(
+                "finite volumes, harmonic means; conjugate gradients with multigrid to a relative residual \
+                 of {:e}; f64",
+                darcy::TOLERANCE
+            ),
+            Self::NavierStokes => format!(
+                "pseudo-spectral, two-thirds rule; RK4 with exact viscosity, Courant number {}; f64",
+                navier_stokes::COURANT
+            ),
+        }
+    }
+
+    pub(super) fn initial_state(self) -> &'static str {
+        match self {
+            Self::Burgers | Self::Advection => {
+                "2 sines, wave numbers 1 to 8; absolute value 10 %, window 10 %"
+            }
+            Self::DiffusionReaction => {
+                "2 sines, wave numbers 1 to 8, window 10 %; absolute value over its maximum"
+            }
+            Self::FitzHughNagumo => "standard normal noise at every cell",
+            Self::Darcy => {
+                "nu is high where a Gaussian field (-lap + 9)^-2 is not negative, low elsewhere; the same \
+                 for every beta"
+            }
+            Self::NavierStokes => "scale times a Gaussian field 7^3 (-lap + 49)^-2.5",
+        }
+    }
+}
+
+impl FromStr for Equation {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|e| e.name() == text);
+        known.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("no equation `{text}`; there are {names}")
+        })
+    }
+}

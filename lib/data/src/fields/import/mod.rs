@@ -1,0 +1,121 @@
+//! Bringing files of any layout and format that is read into one piece, for training at full speed.
+//!
+//! Trajectories pass through in blocks of frames, so memory does not depend on the sizes of files. What is
+//! made says what it was made from: source, its BLAKE3, and everything that was asked for. So a file that
+//! is there already is known to be the same. One that was not finished, however its process ended, is gone
+//! on with: what was done is made durable after every few trajectories.
+
+mod plan;
+mod provenance;
+mod resample;
+mod target;
+
+pub use plan::{Crop, Format, Plan};
+pub use target::{Made, Target, targets};
+
+use crate::fields::field::Field;
+use crate::fields::write::{FieldWriter, Partial, tidy};
+use plan::Shaped;
+use rayon::prelude::*;
+use unix::{Error, Exit, Result, note};
+
+/// Bytes after which what was written is made durable.
+const AT_ONCE: usize = 32 << 20;
+
+/// Makes the file of a target from its source, on the threads of the current rayon pool. `done` is told how
+/// many more trajectories are done, from any thread; its error ends the work. What was done is kept for the
+/// next call when that error is 75 or 74.
+///
+/// A file that is there and was made in the same way is kept. Errors: 66 and 65 for the source, 2 for
+/// what it cannot be made into, 73 when another file is there or it cannot be created, 74, and 75 when
+/// another process makes it.
+pub fn import(
+    plan: &Plan,
+    target: &Target,
+    done: impl Fn(usize) -> Result<()> + Sync,
+) -> Result<Made> {
+    let field = Field::open_as(&target.source, &plan.reading)?;
+    if let Some(axes) = field.suspected_axes() {
+        return Err(Error::data(format!(
+            "{}: wrong order of axes: {} contradict the coordinates, which fit --axes {axes}; give the \
+             order by --axes",
+            target.source.display(),
+            field.shape()
+        )));
+    }
+    field.require_shared_coordinates()?;
+    let shaped = Shaped::new(plan, target, &field)?;
+    if target.path.exists() {
+        shaped.require_same(&target.path)?;
+        tidy(&target.path);
+        return Ok(Made::Kept);
+    }
+    let mut partial = Partial::open(&target.path, &shaped.header)?;
+    match fill(&field, &shaped, &mut partial, done) {
+        Ok(()) => partial.publish()?,
+        Err(error) if matches!(error.exit, Exit::Again | Exit::Io) => return Err(error),
+        Err(error) => {
+            partial.discard();
+            return Err(error);
+        }
+    }
+    Ok(Made::New)
+}
+
+/// Makes what is missing of a file.
+fn fill(
+    field: &Field,
+    shaped: &Shaped,
+    partial: &mut Partial,
+    done: impl Fn(usize) -> Result<()> + Sync,
+) -> Result<()> {
+    let shape = &shaped.header.shape;
+    let before = partial.done();
+    if before > 0 {
+        let all = shape.trajectories;
+        note!("{}: goes on after {before} of {all} trajectories", partial.path().display());
+        done(before)?;
+    }
+    let bytes = shaped.header.dtype.bytes() * shape.trajectory_len();
+    let step = (AT_ONCE / bytes.max(1)).max(2 * rayon::current_num_threads());
+    for first in (before..shape.trajectories).step_by(step) {
+        let some = first..shape.trajectories.min(first + step);
+        let writer = partial.writer();
+        some.clone().into_par_iter().try_for_each_init(Vec::new, |room, i| {
+            copy(field, shaped, writer, i, room)?;
+            done(1)
+        })?;
+        partial.advance(some.end)?;
+    }
+    Ok(())
+}
+
+/// Copies trajectory `i` of the file being made.
+fn copy(
+    field: &Field,
+    shaped: &Shaped,
+    writer: &FieldWriter,
+    i: usize,
+    room: &mut Vec<f32>,
+) -> Result<()> {
+    let source = field.shape();
+    let sample = shaped.samples[i];
+    let to = &shaped.header.shape;
+    if shaped.stride == 1 && shaped.resampler.is_none() {
+        for frames in to.frame_blocks() {
+            room.resize(frames.len() * source.frame_len(), 0.0);
+            let from = shaped.first_frame + frames.start..shaped.first_frame + frames.end;
+            field.read_frames(sample, from, room)?;
+            writer.write_frames(i, frames, room)?;
+        }
+        return Ok(());
+    }
+    for frame in 0..to.frames {
+        let from = shaped.first_frame + frame * shaped.stride;
+        room.resize(source.frame_len(), 0.0);
+        field.read_frames(sample, from..from + 1, room)?;
+        let resampled = shaped.resampler.as_ref().map(|resampler| resampler.frame(room));
+        writer.write_frames(i, frame..frame + 1, resampled.as_ref().unwrap_or(room))?;
+    }
+    Ok(())
+}

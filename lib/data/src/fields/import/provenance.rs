@@ -1,0 +1,116 @@
+//! The attributes of an imported file: its parameters, what its source states, and where it comes from.
+
+use super::plan::Plan;
+use super::target::{Target, runs};
+use crate::fields::field::{Field, OF_TRAJECTORIES, PARAMETERS};
+use crate::fields::parameter::Parameter;
+use crate::fields::write::Attribute;
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use unix::publish::hash_file;
+use unix::{Error, Result};
+
+/// Attributes that describe this import. Those of an earlier import move into `import`, as `previous`.
+const OWN: [&str; 4] = ["source", "source_blake3", "import", "importer"];
+/// Attributes that describe how this file stores its field.
+const STORAGE: [&str; 4] = ["channels", "axes", PARAMETERS, OF_TRAJECTORIES];
+
+/// The attributes of the root of a target. Errors: 66, 65 for the source; 2 for a parameter with the name of
+/// another attribute.
+pub(super) fn attributes(
+    plan: &Plan,
+    target: &Target,
+    parameter: &Parameter,
+    field: &Field,
+) -> Result<Vec<(String, Attribute)>> {
+    let source = &target.source;
+    let is_own = |name: &str| OWN.contains(&name) || STORAGE.contains(&name);
+    if let Some((name, _)) = parameter.iter().find(|(name, _)| is_own(name)) {
+        return Err(Error::usage(format!(
+            "--parameter {parameter}: imported files have an attribute `{name}` of their own; choose another \
+             name"
+        )));
+    }
+    let stated = field.attributes()?;
+    let mut all: Vec<(String, Attribute)> =
+        parameter.iter().map(|(name, value)| (name.into(), Attribute::Real(value))).collect();
+    all.push((PARAMETERS.into(), Attribute::Text(parameter.to_string())));
+    let kept = |name: &str| !is_own(name) && parameter.get(name).is_none();
+    all.extend(
+        stated
+            .iter()
+            .filter(|(name, _)| kept(name))
+            .map(|(name, value)| (name.clone(), Attribute::from(value))),
+    );
+    let of_trajectories = field.trajectory_attributes(&target.samples)?;
+    if !of_trajectories.is_empty() {
+        let text = serde_json::to_string(&of_trajectories).map_err(Error::bug)?;
+        all.push((OF_TRAJECTORIES.into(), Attribute::Text(text)));
+    }
+    let name = source.file_name().unwrap_or_default().to_string_lossy();
+    for (name, text) in [
+        ("source", name.into_owned()),
+        ("source_blake3", content(source)?),
+        ("import", request(plan, target, &stated).to_string()),
+        ("importer", concat!("longhaul ", env!("CARGO_PKG_VERSION")).into()),
+    ] {
+        all.push((name.into(), Attribute::Text(unix::secrets::redact(&text).into_owned())));
+    }
+    Ok(all)
+}
+
+/// What was asked for, without what was not, and the import that made the source, if one did.
+fn request(plan: &Plan, target: &Target, stated: &Map<String, Value>) -> Value {
+    let text = |value: Option<String>| value.map_or(Value::Null, Value::String);
+    let reading = &plan.reading;
+    let trajectories: Vec<[usize; 2]> =
+        runs(&target.samples).into_iter().map(|run| [run.start, run.end]).collect();
+    let crop: Vec<String> = plan.crop.iter().map(ToString::to_string).collect();
+    let previous = OWN.iter().filter(|name| stated.contains_key(**name)).map(|name| {
+        // What we wrote as JSON becomes JSON again.
+        let value = &stated[*name];
+        let parsed = value.as_str().and_then(|text| serde_json::from_str(text).ok());
+        (name.to_string(), parsed.filter(Value::is_object).unwrap_or_else(|| value.clone()))
+    });
+    let previous: Map<String, Value> = previous.collect();
+    let mut all = json!({
+        "trajectories": trajectories,
+        "layout": text(reading.layout.map(|layout| layout.to_string())),
+        "axes": text(reading.axes.as_ref().map(ToString::to_string)),
+        "dataset": reading.dataset,
+        "fill_missing": reading.fill_missing,
+        "parameter": text(plan.parameter.as_ref().map(ToString::to_string)),
+        "override": plan.override_parameter,
+        "channels": plan.channels,
+        "samples": plan.samples,
+        "stride": plan.stride,
+        "crop": crop,
+        "grid": plan.grid,
+        "to_layout": text(plan.layout.map(|layout| layout.to_string())),
+        "dtype": text(plan.dtype.map(|dtype| dtype.to_string())),
+        "previous": previous,
+    });
+    if let Value::Object(all) = &mut all {
+        let unset = [Value::Null, json!(false), json!([]), json!({})];
+        all.retain(|name, value| name == "trajectories" || !unset.contains(value));
+    }
+    all
+}
+
+/// BLAKE3 of a file, or of the names and hashes of all files of a folder.
+fn content(path: &Path) -> Result<String> {
+    if !path.is_dir() {
+        return hash_file(path);
+    }
+    let entries = std::fs::read_dir(path).map_err(|cause| Error::open(path, cause))?;
+    let mut entries: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    // A link to a folder may lead back to this one.
+    entries.retain(|entry| !(entry.is_symlink() && entry.is_dir()));
+    entries.sort();
+    let mut hasher = blake3::Hasher::new();
+    for entry in entries {
+        hasher.update(entry.file_name().unwrap_or_default().as_encoded_bytes());
+        hasher.update(content(&entry)?.as_bytes());
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}

@@ -1,0 +1,145 @@
+//! Which files are made of which trajectories.
+
+use super::plan::{Format, Plan};
+use crate::fields::field::{Field, Layout, Regime, grouped};
+use crate::fields::parameter::Parameter;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use tensor::Dtype;
+use unix::{Error, Result};
+
+/// A file to be made of some trajectories of another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// The file that is read.
+    pub source: PathBuf,
+    /// The file that is made.
+    pub path: PathBuf,
+    /// Its trajectories in the source, ascending.
+    pub samples: Vec<usize>,
+    /// The parameters of all of them, where they are known.
+    pub parameter: Option<Parameter>,
+}
+
+/// What [`import`](super::import) did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It was there already.
+    Kept,
+    /// It was made.
+    New,
+}
+
+/// Bytes of a shard, unless a number of trajectories is asked for.
+const SHARD: usize = 1 << 30;
+
+/// The files that `sources` become in `folder`: one for each regime, in shards of at most `shard`
+/// trajectories; those of safetensors of at most 1 GiB when that is not given.
+///
+/// Errors: as [`Field::open`]; 2 when two would have the same name, or the format cannot hold the layout or dtype.
+pub fn targets(
+    plan: &Plan,
+    sources: &[PathBuf],
+    folder: &Path,
+    format: Format,
+    shard: Option<usize>,
+) -> Result<Vec<Target>> {
+    if (format, plan.dtype) == (Format::Hdf5, Some(Dtype::Bf16)) {
+        return Err(Error::usage("HDF5 knows no bf16; choose --format safetensors, or f16"));
+    }
+    if (format, plan.layout) == (Format::Safetensors, Some(Layout::Groups)) {
+        return Err(Error::usage(
+            "safetensors files have no groups; choose --format hdf5, or --to-layout tensor",
+        ));
+    }
+    let mut made: HashMap<PathBuf, &PathBuf> = HashMap::new();
+    let mut all = Vec::new();
+    for source in sources {
+        let stem = source.file_stem().unwrap_or_default().to_string_lossy();
+        let bytes = 4 * Field::open_as(source, &plan.reading)?.shape().trajectory_len();
+        for (suffix, Regime { parameter, samples }) in regimes(plan, source)? {
+            let most = match format {
+                Format::Safetensors => SHARD / bytes.max(1),
+                Format::Hdf5 => samples.len(),
+            };
+            let size = shard.unwrap_or(most).max(1);
+            // Of no trajectories a file is made all the same.
+            for number in 0..samples.len().div_ceil(size).max(1) {
+                let part =
+                    if samples.len() > size { format!("-{number:05}") } else { String::new() };
+                let path = folder.join(format!("{stem}{suffix}{part}.{format}"));
+                if let Some(other) = made.insert(path.clone(), source) {
+                    return Err(Error::usage(format!(
+                        "{} and {} would both become {}; import them into two folders",
+                        other.display(),
+                        source.display(),
+                        path.display()
+                    )));
+                }
+                let samples = samples.iter().skip(number * size).take(size).copied().collect();
+                let (source, parameter) = (source.clone(), parameter.clone());
+                all.push(Target { source, path, samples, parameter });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The regimes of the trajectories that are asked for, and what distinguishes each in a file name: the
+/// parameters that are not the same for all, in PDEBench's manner (`_nu0.1`).
+fn regimes(plan: &Plan, source: &Path) -> Result<Vec<(String, Regime)>> {
+    let field = Field::open_as(source, &plan.reading)?;
+    let count = plan.samples.unwrap_or(usize::MAX).min(field.trajectories());
+    let mut regimes = field.regimes()?;
+    if let Some(given) = &plan.parameter {
+        let contradiction =
+            if plan.override_parameter { None } else { field.contradiction(given)? };
+        if let Some(what) = contradiction {
+            return Err(Error::usage(format!(
+                "{}: --parameter {given} contradicts {what}; correct it, or give --override",
+                source.display()
+            )));
+        }
+        let with_given = |Regime { parameter, samples }: Regime| {
+            let parameter = given.with(parameter.as_ref());
+            samples.into_iter().map(move |sample| (sample, Some(parameter.clone())))
+        };
+        let mut all: Vec<_> = regimes.into_iter().flat_map(with_given).collect();
+        all.sort_by_key(|(sample, _)| *sample);
+        regimes = grouped(all.into_iter());
+        if regimes.is_empty() {
+            regimes.push(Regime { parameter: Some(given.clone()), samples: Vec::new() });
+        }
+    }
+    regimes.iter_mut().for_each(|regime| regime.samples.retain(|sample| *sample < count));
+    if count > 0 {
+        regimes.retain(|regime| !regime.samples.is_empty());
+    }
+    let value = |regime: &Regime, name: &str| {
+        let all = regime.parameter.iter().flat_map(Parameter::iter);
+        all.into_iter().find(|(other, _)| *other == name).map(|(_, value)| value.to_bits())
+    };
+    let differs =
+        |name: &str| regimes.iter().any(|regime| value(regime, name) != value(&regimes[0], name));
+    let suffix = |regime: &Regime| {
+        let all = regime.parameter.iter().flat_map(Parameter::iter);
+        all.filter(|(name, _)| differs(name))
+            .map(|(name, value)| format!("_{name}{value:?}"))
+            .collect()
+    };
+    let suffixes: Vec<String> = regimes.iter().map(suffix).collect();
+    Ok(suffixes.into_iter().zip(regimes).collect())
+}
+
+/// Ascending numbers as ranges without gaps.
+pub(super) fn runs(numbers: &[usize]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some(last) if last.end == number => last.end += 1,
+            _ => runs.push(number..number + 1),
+        }
+    }
+    runs
+}

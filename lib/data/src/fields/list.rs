@@ -1,0 +1,163 @@
+//! What files and manifests hold, as records for people and programs.
+
+use crate::fields::field::{Axis, Field, attributes_of, describe_regimes};
+use crate::fields::index::{Index, file_of};
+use crate::fields::split::{Split, SplitName};
+use crate::fields::stats::Statistics;
+use serde::Serialize;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use unix::{Error, Result};
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FileRecord {
+    /// Where it is.
+    pub file: PathBuf,
+    /// Regime, e.g. `nu=0.001`; of a file of several, which they are.
+    pub parameter: Option<String>,
+    /// Number of trajectories.
+    pub trajectories: usize,
+    /// Frames of a trajectory.
+    pub frames: usize,
+    /// Points of the grid, e.g. `1024` or `128x128`.
+    pub grid: String,
+    /// Names of the numbers at each point, those after `|` states and those before inputs.
+    pub channels: String,
+    /// How the file stores it.
+    pub layout: String,
+    /// `direct` when numbers are read as they lie, else `converted`, `chunks` or `packed chunks`, with how many
+    /// bytes a byte costs.
+    pub reads: String,
+    /// Size of the file, or of all files of a folder.
+    pub bytes: u64,
+}
+
+impl FileRecord {
+    /// Opens a file and tells what is in it.
+    pub fn of(path: &Path) -> Result<Self> {
+        let field = Field::open(path)?;
+        let shape = field.shape();
+        let parameter = match field.regimes()?.as_slice() {
+            [regime] => regime.parameter.as_ref().map(ToString::to_string),
+            several => Some(describe_regimes(several)),
+        };
+        Ok(Self {
+            file: path.to_path_buf(),
+            parameter,
+            trajectories: shape.trajectories,
+            frames: shape.frames,
+            grid: shape.grid_text(),
+            channels: channels(&field),
+            layout: field.layout().to_string(),
+            reads: match field.read_cost() {
+                cost if cost > 1.0 => format!("{} x{cost:.1}", field.way()),
+                _ => field.way().into(),
+            },
+            bytes: size(path).map_err(|cause| Error::open(path, cause))?,
+        })
+    }
+}
+
+fn size(path: &Path) -> std::io::Result<u64> {
+    let found = std::fs::metadata(path)?;
+    if !found.is_dir() {
+        return Ok(found.len());
+    }
+    std::fs::read_dir(path)?.try_fold(0, |sum, entry| {
+        let entry = entry?;
+        // A link to a folder may lead back to this one.
+        let is_link = entry.file_type()?.is_symlink() && entry.path().is_dir();
+        Ok(if is_link { sum } else { sum + size(&entry.path())? })
+    })
+}
+
+fn channels(field: &Field) -> String {
+    let (inputs, states) = field.channels().split_at(field.inputs());
+    match inputs {
+        [] => states.join(","),
+        _ => format!("{}|{}", inputs.join(","), states.join(",")),
+    }
+}
+
+/// The trajectories of one file in one split.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PartRecord {
+    /// The split.
+    pub split: SplitName,
+    /// Regime, e.g. `nu=0.001`.
+    pub parameter: String,
+    /// Number of trajectories.
+    pub trajectories: usize,
+    /// Where the file is.
+    pub file: PathBuf,
+}
+
+/// The parts of a manifest.
+pub fn parts(split: &Split, manifest: &Path) -> Vec<PartRecord> {
+    let of_split = |name: SplitName| {
+        split.parts(name).iter().map(move |part| PartRecord {
+            split: name,
+            parameter: split.files[part.file].parameter.to_string(),
+            trajectories: part.samples.len(),
+            file: split.file_path(part.file, manifest),
+        })
+    };
+    SplitName::ALL.into_iter().flat_map(of_split).collect()
+}
+
+/// One frame of a trajectory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FrameRecord {
+    /// Number of the frame.
+    pub frame: usize,
+    /// Its time, where the file has times.
+    pub t: Option<f64>,
+    /// Over the frame.
+    #[serde(flatten)]
+    pub statistics: Statistics,
+}
+
+/// All frames of a trajectory. Errors (2) when the file has no such trajectory.
+pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
+    if trajectory >= field.trajectories() {
+        return Err(Error::usage(format!(
+            "{}: no trajectory {trajectory}, there are {} (from 0)",
+            field.path().display(),
+            field.trajectories()
+        )));
+    }
+    let mut values = vec![0.0; field.shape().frame_len()];
+    (0..field.shape().frames)
+        .map(|frame| {
+            field.read_frames(trajectory, frame..frame + 1, &mut values)?;
+            let t = field.t().get(frame).copied();
+            let statistics = Statistics::of(&values);
+            Ok(statistics.map(|statistics| FrameRecord { frame, t, statistics }))
+        })
+        .filter_map(Result::transpose)
+        .collect()
+}
+
+/// A file in full: its record, parameter, attributes and the ends of its coordinates; or an index of shards.
+pub fn describe(path: &Path) -> Result<Value> {
+    if Index::is_at(path)? {
+        return serde_json::to_value(Index::load(path)?).map_err(Error::bug);
+    }
+    let path = &file_of(path, 0)?.0;
+    let field = Field::open(path)?;
+    let ends = |values: &[f64]| match (values.first(), values.last()) {
+        (Some(first), Some(last)) => serde_json::json!([first, last]),
+        _ => Value::Null,
+    };
+    let mut record = serde_json::to_value(FileRecord::of(path)?).map_err(Error::bug)?;
+    if let Value::Object(fields) = &mut record {
+        for (axis, values) in Axis::SPACE.into_iter().zip(field.coordinates()) {
+            fields.insert(axis.letter().into(), ends(values));
+        }
+        let times = field.t().get(..field.shape().frames).unwrap_or(field.t());
+        fields.insert("t".into(), ends(times));
+        fields.insert("attributes".into(), Value::Object(attributes_of(path)?));
+    }
+    Ok(record)
+}

@@ -1,0 +1,21 @@
+//! Fields: PDE solvers, files of trajectories in HDF5 and other formats, splits, statistics, checks, memory-mapped latents.
+
+pub mod audit;
+pub mod check;
+mod content;
+pub mod divide;
+pub mod field;
+pub mod generate;
+pub mod import;
+pub mod index;
+pub mod initial;
+pub mod latents;
+pub mod list;
+mod moments;
+pub mod parameter;
+pub mod provenance;
+pub mod solvers;
+pub mod split;
+pub mod split_set;
+pub mod stats;
+pub mod write;

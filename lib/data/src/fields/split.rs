@@ -1,0 +1,258 @@
+//! Split manifests: which trajectory of which file is for training, validation and test.
+//!
+//! Every trajectory carries its provenance: the file by path and content, its number in the file, its
+//! regime. [`crate::fields::divide`] makes manifests.
+
+use crate::fields::check::Kind;
+use crate::fields::check::manifest::{error, in_itself};
+use crate::fields::divide::Share;
+use crate::fields::field::Shape;
+use crate::fields::parameter::Parameter;
+use crate::seal;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use unix::publish::publish_bytes;
+use unix::{Error, Result, small};
+
+/// Name of a split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SplitName {
+    /// For the optimiser and the statistics.
+    Train,
+    /// For choosing among models.
+    Validation,
+    /// For the final number.
+    Test,
+}
+
+impl SplitName {
+    /// All splits.
+    pub const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
+}
+
+impl fmt::Display for SplitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Train => "train",
+            Self::Validation => "validation",
+            Self::Test => "test",
+        })
+    }
+}
+
+impl FromStr for SplitName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|name| name.to_string() == text);
+        known.ok_or_else(|| format!("no split `{text}`; there are train, validation, test"))
+    }
+}
+
+/// What is divided among the splits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// Trajectories, every regime in the same proportion.
+    #[default]
+    Trajectory,
+    /// Regimes, by the value of their parameters: the smallest for training, the largest for the test,
+    /// which then is one of extrapolation.
+    Parameter,
+    /// Files.
+    File,
+}
+
+impl FromStr for By {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "trajectory" => Ok(Self::Trajectory),
+            "parameter" => Ok(Self::Parameter),
+            "file" => Ok(Self::File),
+            _ => Err(format!("`{text}` is none of trajectory, parameter, file")),
+        }
+    }
+}
+
+/// Which trajectories always share a split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupBy {
+    /// Those with the same initial state, or the same input of a steady problem, under any parameters.
+    /// Where a first frame is constant or not finite, those with equal numbers throughout.
+    #[default]
+    State,
+    /// Those with equal numbers throughout.
+    Content,
+}
+
+impl FromStr for GroupBy {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "state" => Ok(Self::State),
+            "content" => Ok(Self::Content),
+            _ => Err(format!("`{text}` is neither state nor content")),
+        }
+    }
+}
+
+impl fmt::Display for GroupBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::State => "state",
+            Self::Content => "content",
+        })
+    }
+}
+
+/// The manifest, as it is in `split.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Split {
+    /// `longhaul-split`.
+    pub format: String,
+    /// Version of the format, 1.
+    pub version: u32,
+    /// Seed of the choice.
+    #[serde(with = "unix::decimal")]
+    pub seed: u64,
+    /// What was divided.
+    pub by: By,
+    /// Which trajectories were kept together.
+    pub group_by: GroupBy,
+    /// What was asked for train, validation and test.
+    pub shares: [Share; 3],
+    /// Frames of every trajectory.
+    pub frames: usize,
+    /// Points along each dimension of space.
+    pub grid: Vec<usize>,
+    /// Numbers at each point.
+    pub channels: usize,
+    /// Names of the channels, inputs first.
+    pub channel_names: Vec<String>,
+    /// How many of the channels are inputs, given and not predicted.
+    pub inputs: usize,
+    /// The files, by number.
+    pub files: Vec<Source>,
+    /// Trajectories for training: of each file, ascending.
+    pub train: Vec<Part>,
+    /// Trajectories for validation.
+    pub validation: Vec<Part>,
+    /// Trajectories for the test.
+    pub test: Vec<Part>,
+}
+
+/// A file of a manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// Path, relative to the manifest's folder where that is possible.
+    pub path: PathBuf,
+    /// Size of the file.
+    pub bytes: u64,
+    /// BLAKE3 of the file.
+    pub blake3: String,
+    /// Trajectories in the file, used or not.
+    pub trajectories: usize,
+    /// Its regime.
+    pub parameter: Parameter,
+}
+
+/// Trajectories of one file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Number of the file.
+    pub file: usize,
+    /// Numbers of the trajectories in it.
+    pub samples: Vec<usize>,
+}
+
+pub(crate) const FORMAT: &str = "longhaul-split";
+pub(crate) const VERSION: u32 = 1;
+/// Largest manifest, in bytes: some eight million trajectories.
+const MAX_BYTES: u64 = 64 << 20;
+
+impl Split {
+    /// Reads a manifest; the second value is the BLAKE3 of its bytes, its identity.
+    ///
+    /// Errors: 66 when it cannot be read, 65 when it is no manifest, was edited or contradicts itself.
+    pub fn load(path: &Path) -> Result<(Self, String)> {
+        Self::load_allowing(path, None)
+    }
+
+    /// As [`load`](Self::load), but does not look for one kind of contradiction.
+    pub(crate) fn load_allowing(path: &Path, allowed: Option<Kind>) -> Result<(Self, String)> {
+        let (split, hash) = Self::parse(path)?;
+        let mut violations = in_itself(&split);
+        violations.retain(|violation| Some(violation.kind) != allowed);
+        match error(&violations) {
+            None => Ok((split, hash)),
+            Some(error) => Err(error.context(path.display())),
+        }
+    }
+
+    /// Reads a manifest that may contradict itself. Errors: as [`load`](Self::load) otherwise.
+    pub(crate) fn parse(path: &Path) -> Result<(Self, String)> {
+        let bytes = small::read(path, MAX_BYTES)?;
+        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
+        let split: Self = serde_json::from_slice(&bytes)
+            .map_err(|cause| bad(format!("no split manifest: {cause}")))?;
+        if split.format != FORMAT || split.version != VERSION {
+            return Err(bad(format!(
+                "format `{}` version {}, read is `{FORMAT}` version {VERSION}",
+                split.format, split.version
+            )));
+        }
+        seal::require(path, &bytes, "ds-prep split")?;
+        Ok((split, blake3::hash(&bytes).to_hex().to_string()))
+    }
+
+    /// Every trajectory that is listed: split, file number, sample.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (SplitName, usize, usize)> {
+        SplitName::ALL.into_iter().flat_map(move |name| {
+            self.parts(name).iter().flat_map(move |part| {
+                part.samples.iter().map(move |&sample| (name, part.file, sample))
+            })
+        })
+    }
+
+    /// Publishes the manifest.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        publish_bytes(path, self.text()?.as_bytes())
+    }
+
+    /// The manifest as it is in a file, sealed.
+    pub fn text(&self) -> Result<String> {
+        Ok(seal::sealed(&serde_json::to_string(self).map_err(Error::bug)?))
+    }
+
+    /// The trajectories of one split.
+    pub fn parts(&self, name: SplitName) -> &[Part] {
+        match name {
+            SplitName::Train => &self.train,
+            SplitName::Validation => &self.validation,
+            SplitName::Test => &self.test,
+        }
+    }
+
+    /// Shape of the trajectories, with those of one split counted.
+    pub fn shape(&self, name: SplitName) -> Shape {
+        Shape {
+            trajectories: self.parts(name).iter().map(|part| part.samples.len()).sum(),
+            frames: self.frames,
+            grid: self.grid.clone(),
+            channels: self.channels,
+        }
+    }
+
+    /// Where file `number` is, for a manifest at `manifest`.
+    pub fn file_path(&self, number: usize, manifest: &Path) -> PathBuf {
+        folder_of(manifest).join(&self.files[number].path)
+    }
+}
+
+pub(crate) fn folder_of(manifest: &Path) -> &Path {
+    manifest.parent().unwrap_or(Path::new(""))
+}

@@ -1,0 +1,268 @@
+//! The trajectories of one split, across its files.
+
+use crate::fields::check::Kind;
+use crate::fields::check::manifest::{Violation, against_file, error};
+use crate::fields::field::{Field, Shape};
+use crate::fields::parameter::Parameter;
+use crate::fields::provenance::Provenance;
+use crate::fields::split::{Split, SplitName};
+use crate::inputs::InputFile;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use unix::publish::hash_file;
+use unix::{Error, Result};
+
+/// How closely the files are compared with the manifest when a set is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Sizes and shapes: free.
+    Sizes,
+    /// The hash of every file as well: reads all of them.
+    Hashes,
+}
+
+/// A trajectory of a set: where it is and its regime.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The file.
+    pub file: &'a Path,
+    /// Its number in the file.
+    pub sample: usize,
+    /// Its regime.
+    pub parameter: &'a Parameter,
+}
+
+/// The trajectories of one split, in the order of the manifest. Shared by threads; reads are
+/// cheap.
+#[derive(Debug)]
+pub struct TrajectorySet {
+    manifest: PathBuf,
+    name: SplitName,
+    shape: Shape,
+    channels: Vec<String>,
+    inputs: usize,
+    manifest_hash: String,
+    file_hashes: Vec<String>,
+    files: Vec<OpenFile>,
+    entries: Vec<(usize, usize)>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    path: PathBuf,
+    field: Option<Field>,
+    parameter: Parameter,
+}
+
+impl TrajectorySet {
+    /// Opens the files that a split of the manifest uses.
+    ///
+    /// Errors: 66 for a missing file, 65 for one that is not the one the manifest was made from, and for a
+    /// manifest that contradicts itself or its files.
+    pub fn open(manifest: &Path, name: SplitName, verify: Verify) -> Result<Self> {
+        Self::open_allowing(manifest, name, verify, None)
+    }
+
+    /// As [`open`](Self::open), but does not look for one kind of contradiction of the manifest with itself.
+    pub(crate) fn open_allowing(
+        manifest: &Path,
+        name: SplitName,
+        verify: Verify,
+        allowed: Option<Kind>,
+    ) -> Result<Self> {
+        let (split, manifest_hash) = Split::load_allowing(manifest, allowed)?;
+        let mut entries = Vec::new();
+        for part in split.parts(name) {
+            entries.extend(part.samples.iter().map(|&sample| (part.file, sample)));
+        }
+        let mut files: Vec<OpenFile> = Vec::new();
+        for (number, source) in split.files.iter().enumerate() {
+            let path = split.file_path(number, manifest);
+            let used = split.parts(name).iter().any(|p| p.file == number && !p.samples.is_empty());
+            let field = used.then(|| open_as_in(manifest, &split, number, verify)).transpose()?;
+            let first = files.iter().find_map(|file| file.field.as_ref());
+            if let (Some(first), Some(field)) = (first, &field)
+                && let Some(what) = first.coordinate_difference(field)
+            {
+                return Err(Error::data(format!(
+                    "{}: {}: {what}; split them into a manifest each and mix these in the configuration",
+                    manifest.display(),
+                    path.display()
+                )));
+            }
+            files.push(OpenFile { path, field, parameter: source.parameter.clone() });
+        }
+        let file_hashes = split.files.iter().map(|source| source.blake3.clone()).collect();
+        let (shape, channels, inputs) = (split.shape(name), split.channel_names, split.inputs);
+        Ok(Self {
+            manifest: manifest.into(),
+            name,
+            shape,
+            channels,
+            inputs,
+            manifest_hash,
+            file_hashes,
+            files,
+            entries,
+        })
+    }
+
+    /// See [`Field::read_often`].
+    pub fn read_often(&self) {
+        self.files.iter().filter_map(|file| file.field.as_ref()).for_each(Field::read_often);
+    }
+
+    /// Number of trajectories.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Which split it is.
+    pub fn name(&self) -> SplitName {
+        self.name
+    }
+
+    /// Sizes of the trajectories; their number is that of the set.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Names of the channels, inputs first.
+    pub fn channels(&self) -> &[String] {
+        &self.channels
+    }
+
+    /// How many of the channels are inputs: given, not predicted, and the same in all frames.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// BLAKE3 of the manifest.
+    pub fn manifest_hash(&self) -> &str {
+        &self.manifest_hash
+    }
+
+    /// BLAKE3 of every file of the manifest, in its order.
+    pub fn file_hashes(&self) -> &[String] {
+        &self.file_hashes
+    }
+
+    /// The files that this set reads: the manifest, and the data files of the split with the hashes that the
+    /// manifest recorded.
+    pub fn input_files(&self) -> Vec<InputFile> {
+        let open =
+            self.files.iter().zip(&self.file_hashes).filter(|(file, _)| file.field.is_some());
+        let data = open.map(|(file, blake3)| InputFile {
+            path: file.path.clone(),
+            blake3: blake3.clone(),
+            recorded_in: self.manifest.display().to_string(),
+            remedy: "restore the file, or run `ds-prep split` and `ds-prep stats` again",
+        });
+        let manifest = InputFile::read_at_start(&self.manifest, &self.manifest_hash);
+        std::iter::once(manifest).chain(data).collect()
+    }
+
+    /// The trajectories by the content of their files, in the order of the manifest.
+    pub fn provenance(&self) -> Vec<Provenance> {
+        let mut all: Vec<(usize, Vec<usize>)> = Vec::new();
+        for &(file, sample) in &self.entries {
+            match all.last_mut() {
+                Some((last, samples)) if *last == file => samples.push(sample),
+                _ => all.push((file, vec![sample])),
+            }
+        }
+        let hash = |file: usize| self.file_hashes[file].clone();
+        let named =
+            all.into_iter().map(|(file, samples)| Provenance { blake3: hash(file), samples });
+        named.collect()
+    }
+
+    /// Time from one frame to the next.
+    pub fn frame_interval(&self) -> f64 {
+        match self.t() {
+            [first, .., last] => (last - first) / (self.t().len() - 1) as f64,
+            _ => 1.0,
+        }
+    }
+
+    /// Times of the frames, as the first file has them; PDEBench's has one more than frames.
+    pub fn t(&self) -> &[f64] {
+        self.files.iter().find_map(|file| file.field.as_ref()).map_or(&[], |field| field.t())
+    }
+
+    /// Trajectory `i`, for i < len. Panics beyond.
+    pub fn entry(&self, i: usize) -> Entry<'_> {
+        let (file, sample) = self.entries[i];
+        let file = &self.files[file];
+        Entry { file: &file.path, sample, parameter: &file.parameter }
+    }
+
+    /// Reads trajectory `i`, [frames, grid…, channels].
+    pub fn read(&self, i: usize, out: &mut [f32]) -> Result<()> {
+        self.read_frames(i, 0..self.shape.frames, out)
+    }
+
+    /// Reads some frames of trajectory `i`, [frames.len(), grid…, channels].
+    pub fn read_frames(&self, i: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
+        let Some(&(file, sample)) = self.entries.get(i) else {
+            return Err(Error::bug(format!("trajectory {i} of {} in {}", self.len(), self.name)));
+        };
+        match &self.files[file].field {
+            Some(field) => field.read_frames(sample, frames, out),
+            None => Err(Error::bug(format!("file {file} is not open for {}", self.name))),
+        }
+    }
+}
+
+/// Opens file `number` of a manifest. Errors: 66, and 65 when it is not what the manifest says of it.
+fn open_as_in(manifest: &Path, split: &Split, number: usize, verify: Verify) -> Result<Field> {
+    let (field, violations) = compare(manifest, split, number, verify)?;
+    let named = |error: Error| error.context(manifest.display());
+    field.require_shared_coordinates().map_err(named)?;
+    match error(&violations) {
+        None => Ok(field),
+        Some(error) => Err(named(error)),
+    }
+}
+
+/// Opens file `number` of a manifest and lists how it differs from what the manifest says of it.
+///
+/// Errors: 66, 65 when it cannot be opened.
+pub(crate) fn compare(
+    manifest: &Path,
+    split: &Split,
+    number: usize,
+    verify: Verify,
+) -> Result<(Field, Vec<Violation>)> {
+    let source = &split.files[number];
+    let path = split.file_path(number, manifest);
+    let named = |error: Error| error.context(manifest.display());
+    let bytes = std::fs::metadata(&path).map_err(|cause| named(Error::open(&path, cause)))?.len();
+    let content = match verify {
+        Verify::Hashes if bytes == source.bytes => hash_file(&path).map_err(named)?,
+        Verify::Hashes | Verify::Sizes => source.blake3.clone(),
+    };
+    let change = if bytes != source.bytes {
+        Some(format!("{bytes} bytes, {} when it was split", source.bytes))
+    } else if content != source.blake3 {
+        Some(format!("content {content}, {} when it was split", source.blake3))
+    } else {
+        None
+    };
+    let change =
+        change.map(|what| format!("{}: {what}; restore the file or split again", path.display()));
+    let field = Field::open(&path).map_err(|cause| match &change {
+        None => named(cause),
+        Some(change) => named(Error::data(cause).context(change)),
+    })?;
+    let mut violations = against_file(split, number, &field);
+    if let Some(change) = change {
+        violations.insert(0, Violation::new(Kind::Changed, Some(number), change));
+    }
+    Ok((field, violations))
+}

@@ -1,0 +1,122 @@
+//! Laying out an HDF5 file.
+
+use super::{Attribute, Dataset, Header, Place};
+use crate::fields::field::{Axis, Layout, OF_TRAJECTORIES, Part, Shape};
+use hdf5::types::VarLenUnicode;
+use std::path::Path;
+use tensor::Dtype;
+
+/// Makes the HDF5 file with everything but the numbers of the field; tells where they belong.
+pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>> {
+    let file = hdf5::File::with_options()
+        .with_fapl(|access| access.file_locking(false))
+        .create_excl(path)?;
+    let of_groups = match header.layout {
+        Layout::Groups => header.of_trajectories(),
+        _ => Vec::new(),
+    };
+    let at_root = |name: &String| of_groups.is_empty() || name != OF_TRAJECTORIES;
+    for (name, value) in header.attributes.iter().filter(|(name, _)| at_root(name)) {
+        write_attribute(&file, name, value)?;
+    }
+    let Header { shape, layout, channels, inputs, .. } = header;
+    for (name, text) in header.own_attributes() {
+        write_attribute(&file, name, &Attribute::Text(text))?;
+    }
+    let groups: Vec<hdf5::Group> = match layout {
+        Layout::Groups => {
+            // Names sort as the numbers do.
+            let digits = shape.trajectories.saturating_sub(1).to_string().len().max(4);
+            let group = |i| file.create_group(&format!("{i:0digits$}"));
+            (0..shape.trajectories).map(group).collect::<hdf5::Result<_>>()?
+        }
+        _ => vec![(*file).clone()],
+    };
+    for (group, attributes) in groups.iter().zip(&of_groups) {
+        for (name, value) in attributes {
+            write_attribute(group, name, &value.into())?;
+        }
+    }
+    let mut datasets = Vec::new();
+    for Part { name, axes, channels } in layout.datasets(shape, channels, *inputs) {
+        let dims: Vec<usize> = axes.iter().map(|axis| shape.size(axis, channels.len())).collect();
+        let offsets = groups.iter().map(|group| keep_place(group, &name, &dims, header.dtype));
+        let offsets: Vec<u64> = offsets.collect::<hdf5::Result<_>>()?;
+        let is_static = axes.place(Axis::Time).is_none();
+        let place = match layout {
+            Layout::Groups => Place::Each(offsets),
+            _ => Place::One(offsets[0]),
+        };
+        datasets.push(Dataset { channels, is_static, place });
+    }
+    for group in &groups {
+        write_coordinates(group, header)?;
+    }
+    drop(groups);
+    file.close()?;
+    Ok(datasets)
+}
+
+/// Makes a dataset in one piece and tells its offset.
+fn keep_place(group: &hdf5::Group, name: &str, dims: &[usize], dtype: Dtype) -> hdf5::Result<u64> {
+    use hdf5::plist::dataset_create::{AllocTime, FillTime};
+    let builder =
+        group.new_dataset_builder().alloc_time(Some(AllocTime::Early)).fill_time(FillTime::Never);
+    let dataset = match dtype {
+        Dtype::F32 => builder.empty::<f32>().shape(dims).create(name)?,
+        Dtype::F16 => builder.empty::<half::f16>().shape(dims).create(name)?,
+        Dtype::F64 | Dtype::Bf16 | Dtype::I32 => {
+            return Err(hdf5::Error::from(format!("HDF5 files hold f32 or f16, not {dtype}")));
+        }
+    };
+    // Of nothing there is no place, and nothing will be written to it.
+    let offset = if dataset.size() == 0 { Some(0) } else { dataset.offset() };
+    offset.ok_or_else(|| hdf5::Error::from(format!("HDF5 kept no place for `{name}`")))
+}
+
+fn write_coordinates(group: &hdf5::Group, header: &Header) -> hdf5::Result<()> {
+    let (folder, name): (_, fn(char) -> String) = match header.layout {
+        Layout::Groups => (group.create_group("grid")?, |letter| letter.into()),
+        _ => (group.clone(), |letter| format!("{letter}-coordinate")),
+    };
+    let real = |name: String, values: &[f64]| {
+        let values: Vec<f32> = values.iter().map(|&v| v as f32).collect();
+        folder.new_dataset_builder().with_data(&values).create(name.as_str()).map(drop)
+    };
+    for (axis, values) in Axis::SPACE.into_iter().zip(&header.coordinates) {
+        if !values.is_empty() {
+            real(name(axis.letter()), values)?;
+        }
+    }
+    if header.layout == Layout::Incompressible {
+        let Shape { trajectories, frames, .. } = header.shape;
+        let row = header.t.iter().take(frames).map(|&t| t as f32);
+        let rows: Vec<f32> = std::iter::repeat_n(row, trajectories).flatten().collect();
+        let made = folder
+            .new_dataset_builder()
+            .empty::<f32>()
+            .shape([trajectories, rows.len() / trajectories.max(1)]);
+        return made.create("t")?.write_raw(&rows);
+    }
+    if header.t.is_empty() { Ok(()) } else { real(name('t'), &header.t) }
+}
+
+fn write_attribute(file: &hdf5::Location, name: &str, value: &Attribute) -> hdf5::Result<()> {
+    match value {
+        Attribute::Real(value) => file.new_attr::<f64>().create(name)?.write_scalar(value),
+        Attribute::Count(value) => file.new_attr::<u64>().create(name)?.write_scalar(value),
+        Attribute::Integer(value) => file.new_attr::<i64>().create(name)?.write_scalar(value),
+        Attribute::Flag(value) => file.new_attr::<bool>().create(name)?.write_scalar(value),
+        Attribute::Reals(values) => {
+            file.new_attr::<f64>().shape(values.len()).create(name)?.write_raw(values)
+        }
+        Attribute::Text(value) => {
+            // A zero byte would end the text early; none of ours has one.
+            let text: VarLenUnicode = value
+                .replace('\0', " ")
+                .parse()
+                .map_err(|_| hdf5::Error::from(format!("attribute `{name}` is no text")))?;
+            file.new_attr::<VarLenUnicode>().create(name)?.write_scalar(&text)
+        }
+    }
+}

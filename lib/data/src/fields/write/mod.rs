@@ -1,0 +1,303 @@
+//! Writing fields in PDEBench's layouts, as HDF5 or as safetensors.
+//!
+//! The file is laid out with everything but the field; the trajectories then go by positional writes
+//! into the places that were kept for them, from any thread and in any order. The file appears under its
+//! name when it is whole.
+
+mod hdf5_file;
+mod narrow;
+mod partial;
+mod safetensors_file;
+
+pub(crate) use partial::{Partial, tidy};
+
+use crate::fields::field::{Layout, OF_TRAJECTORIES, Shape, VARIABLES};
+use narrow::narrowed;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use tensor::Dtype;
+use unix::{Error, Result};
+
+/// Sizes and coordinates of a file, and what is said about them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Header {
+    /// Sizes of the field.
+    pub shape: Shape,
+    /// How the file stores it.
+    pub layout: Layout,
+    /// Names of the channels, inputs first; those of separate variables are the names of datasets.
+    pub channels: Vec<String>,
+    /// How many channels are inputs: 1 of a steady problem, 0 or one for each dimension of an
+    /// incompressible flow, else 0.
+    pub inputs: usize,
+    /// Points along each axis of space; an axis without has an empty list.
+    pub coordinates: Vec<Vec<f64>>,
+    /// Times of the frames.
+    pub t: Vec<f64>,
+    /// Attributes of the root, in order.
+    pub attributes: Vec<(String, Attribute)>,
+    /// What the numbers of the field are kept as: f32, f16, or (in safetensors files) bf16.
+    pub dtype: Dtype,
+}
+
+impl Header {
+    /// One dataset `tensor`, channels `u` or `u0`, `u1`, …, no attributes.
+    pub fn tensor(shape: Shape, coordinates: Vec<Vec<f64>>, t: Vec<f64>) -> Self {
+        let channels = unnamed_channels(shape.channels);
+        let (layout, inputs, attributes, dtype) = (Layout::Tensor, 0, Vec::new(), Dtype::F32);
+        Self { shape, layout, channels, inputs, coordinates, t, attributes, dtype }
+    }
+
+    /// Bytes of all numbers of the field.
+    fn bytes(&self) -> u64 {
+        (self.dtype.bytes() * self.shape.trajectories * self.shape.trajectory_len()) as u64
+    }
+
+    /// What is written beside the attributes that were given: names of channels where they are not the
+    /// usual ones, and the axes where no coordinates tell them.
+    fn own_attributes(&self) -> Vec<(&'static str, String)> {
+        let Self { layout, shape, channels, coordinates, inputs, .. } = self;
+        let mut all = Vec::new();
+        let named = matches!(layout, Layout::Tensor | Layout::Groups);
+        if named && *channels != unnamed_channels(channels.len()) {
+            all.push(("channels", channels.join(",")));
+        }
+        if *layout == Layout::Tensor && coordinates.iter().any(Vec::is_empty) {
+            let parts = layout.datasets(shape, channels, *inputs);
+            all.extend(parts.first().map(|part| ("axes", part.axes.to_string())));
+        }
+        all
+    }
+
+    /// The attributes of each trajectory, where there are any.
+    fn of_trajectories(&self) -> Vec<Map<String, Value>> {
+        let listed = self.attributes.iter().find(|(name, _)| name == OF_TRAJECTORIES);
+        match listed {
+            Some((_, Attribute::Text(text))) => serde_json::from_str(text).unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Refuses what the layout cannot hold; the error says what it is.
+    pub(crate) fn require_layout(&self) -> Result<(), String> {
+        let Shape { frames, channels, ref grid, .. } = self.shape;
+        let (inputs, space) = (self.inputs, grid.len());
+        let fits = match self.layout {
+            Layout::Tensor | Layout::Groups => inputs == 0,
+            Layout::Variables => {
+                // By any other name a dataset would not be found again.
+                let ascending =
+                    VARIABLES.iter().filter(|name| self.channels.iter().any(|c| c == *name));
+                if !ascending.eq(&self.channels) {
+                    return Err(format!(
+                        "layout variables holds {}, in this order, and not {}; --channels names the channels \
+                         so, or choose --to-layout tensor",
+                        VARIABLES.join(", "),
+                        self.channels.join(", ")
+                    ));
+                }
+                inputs == 0
+            }
+            Layout::Steady => (frames, channels, inputs) == (1, 2, 1),
+            Layout::Incompressible => {
+                (inputs == 0 || inputs == space) && channels >= inputs + space
+            }
+        };
+        let counted = self.channels.len() == channels && self.coordinates.len() == space;
+        if fits && counted && (1..=3).contains(&space) && self.shape.bytes().is_some() {
+            return Ok(());
+        }
+        Err(format!(
+            "layout {} ({}) cannot hold {}, {inputs} of them inputs; choose another layout",
+            self.layout,
+            self.layout.describe(),
+            self.shape,
+        ))
+    }
+}
+
+/// What channels are called when a file does not say.
+fn unnamed_channels(count: usize) -> Vec<String> {
+    match count {
+        1 => vec!["u".into()],
+        _ => (0..count).map(|i| format!("u{i}")).collect(),
+    }
+}
+
+/// Value of an attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attribute {
+    /// A double.
+    Real(f64),
+    /// An unsigned number.
+    Count(u64),
+    /// A signed number.
+    Integer(i64),
+    /// True or false.
+    Flag(bool),
+    /// Doubles.
+    Reals(Vec<f64>),
+    /// UTF-8 text.
+    Text(String),
+}
+
+/// Most numbers of a list: HDF5 keeps at most 64 KiB in an attribute.
+const MAX_REALS: usize = 4096;
+
+/// Null, which stands for a number that is not finite, becomes NaN; what has no type of its own, JSON text.
+impl From<&Value> for Attribute {
+    fn from(value: &Value) -> Self {
+        let text = || Self::Text(value.to_string());
+        match value {
+            Value::Null => Self::Real(f64::NAN),
+            Value::Bool(flag) => Self::Flag(*flag),
+            Value::Number(number) => (number.as_u64().map(Self::Count))
+                .or_else(|| number.as_i64().map(Self::Integer))
+                .unwrap_or_else(|| Self::Real(number.as_f64().unwrap_or(f64::NAN))),
+            Value::String(text) => Self::Text(text.clone()),
+            Value::Array(values) if values.len() <= MAX_REALS => {
+                let reals: Option<Vec<f64>> = values.iter().map(Value::as_f64).collect();
+                reals.filter(|reals| !reals.is_empty()).map_or_else(text, Self::Reals)
+            }
+            Value::Array(_) | Value::Object(_) => text(),
+        }
+    }
+}
+
+/// The place of the trajectories in a file being made. Shared by threads.
+pub struct FieldWriter {
+    file: fs::File,
+    path: PathBuf,
+    shape: Shape,
+    channels: Vec<String>,
+    dtype: Dtype,
+    datasets: Vec<Dataset>,
+}
+
+/// Where some channels go.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Dataset {
+    channels: Range<usize>,
+    /// Of all frames alike: one is written.
+    is_static: bool,
+    place: Place,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Place {
+    /// All trajectories, from this offset on.
+    One(u64),
+    /// Each trajectory at its offset.
+    Each(Vec<u64>),
+}
+
+impl FieldWriter {
+    /// Writes into the file `from`, which was laid out and will be `path`.
+    fn open(from: &Path, path: &Path, header: &Header, datasets: Vec<Dataset>) -> Result<Self> {
+        let file = fs::OpenOptions::new().write(true).open(from);
+        let file = file.map_err(|cause| Error::create(path, cause))?;
+        let Header { shape, channels, dtype, .. } = header.clone();
+        Ok(Self { file, path: path.to_path_buf(), shape, channels, dtype, datasets })
+    }
+
+    /// Writes one trajectory, [frames, grid…, channels]. Errors: as [`write_frames`](Self::write_frames).
+    pub fn write(&self, trajectory: usize, values: &[f32]) -> Result<()> {
+        if values.len() != self.shape.trajectory_len() {
+            return Err(Error::bug(format!(
+                "{}: trajectory {trajectory} with {} numbers, not {}",
+                self.path.display(),
+                values.len(),
+                self.shape.trajectory_len()
+            )));
+        }
+        self.write_frames(trajectory, 0..self.shape.frames, values)
+    }
+
+    /// Writes some frames of a trajectory, [frames.len(), grid…, channels].
+    /// Errors: 65 for a number that is too large for the type of the file, 74.
+    pub fn write_frames(
+        &self,
+        trajectory: usize,
+        frames: Range<usize>,
+        values: &[f32],
+    ) -> Result<()> {
+        let Shape { trajectories, frames: all, .. } = self.shape;
+        if trajectory >= trajectories
+            || frames.end > all
+            || values.len() != frames.len() * self.shape.frame_len()
+        {
+            return Err(Error::bug(format!(
+                "{}: frames {frames:?} of trajectory {trajectory} with {} numbers into {}",
+                self.path.display(),
+                values.len(),
+                self.shape
+            )));
+        }
+        let (mut room, mut narrow, size) = (Vec::new(), Vec::new(), self.dtype.bytes());
+        for dataset in &self.datasets {
+            let width = dataset.channels.len();
+            let whole = width == self.shape.channels;
+            if dataset.is_static && frames.start > 0 {
+                continue;
+            }
+            let stored = if dataset.is_static { 1 } else { frames.len() };
+            let rows = values.chunks_exact(self.shape.channels).take(stored * self.shape.points());
+            let mine = if whole {
+                values
+            } else {
+                room.clear();
+                rows.for_each(|row| room.extend_from_slice(&row[dataset.channels.clone()]));
+                &room
+            };
+            let frame_len = self.shape.points() * width;
+            let length = if dataset.is_static { 1 } else { all };
+            let begin = match &dataset.place {
+                Place::One(offset) => offset + (size * trajectory * length * frame_len) as u64,
+                Place::Each(offsets) => offsets[trajectory],
+            };
+            let bytes = narrowed(mine, self.dtype, &mut narrow).map_err(|at| {
+                Error::data(format!(
+                    "{}: {:e} in frame {} of trajectory {trajectory}, channel {}, is too large for {}",
+                    self.path.display(),
+                    mine[at],
+                    frames.start + at / frame_len,
+                    self.channels[dataset.channels.start + at % width],
+                    self.dtype
+                ))
+            })?;
+            self.file
+                .write_all_at(bytes, begin + (size * frames.start * frame_len) as u64)
+                .map_err(|cause| Error::io(&self.path, cause))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the file `path`, which must not exist: `fill` writes every trajectory. It is a safetensors file
+/// when its name ends so, else HDF5.
+///
+/// Errors: 73 when it cannot be created or there is no space for it, 74 when writing fails, and what
+/// `fill` says; then nothing is left behind.
+pub fn write_field<T>(
+    path: &Path,
+    header: &Header,
+    fill: impl FnOnce(&FieldWriter) -> Result<T>,
+) -> Result<T> {
+    header.require_layout().map_err(Error::bug)?;
+    unix::space::ensure_space(path, header.bytes())?;
+    unix::publish::publish_new_file(path, |temporary| fill(&lay_out(temporary, path, header)?))
+}
+
+/// Makes the file `at`, which will be `path`, with everything but the numbers of the field.
+fn lay_out(at: &Path, path: &Path, header: &Header) -> Result<FieldWriter> {
+    let datasets = if path.extension().is_some_and(|ending| ending == "safetensors") {
+        safetensors_file::lay_out(at, header).map_err(|cause| Error::create(path, cause))?
+    } else {
+        hdf5_file::lay_out(at, header).map_err(|cause| Error::create(path, cause))?
+    };
+    FieldWriter::open(at, path, header, datasets)
+}
