@@ -147,7 +147,7 @@ install:
 
 # What building and testing need beside Rust: a C compiler and linker (for BLAKE3's assembler and
 # every link), HDF5's library and headers where hdf5-metno-sys looks for them, an MPI library with mpicc and
-# libclang, by which its header is read (`--no-default-features` builds without both). Tests start ranks
+# libclang, by which its header is read (`--no-default-features --features engine` builds without MPI). Tests start ranks
 # with mpirun. A test of the manual pages wants mandoc, one of scripts shellcheck, those of jobs SLURM; they
 # are skipped without. Does nothing, and needs no network, when all is there.
 HDF5_HEADER = /usr/include/hdf5/serial/H5pubconf.h

@@ -108,3 +108,25 @@ fn the_arrows_between_crates_go_down() {
     }
     assert_eq!(crates, LEVELS.concat().len());
 }
+
+/// A login node without HDF5, MPI and a compiler of kernels can build what submits and watches jobs.
+#[test]
+fn timekeep_builds_without_hdf5_and_mpi() {
+    let cargo = |words: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO"));
+        let output = command.args(words).arg("--locked").current_dir(root()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let folder = concat!(env!("CARGO_TARGET_TMPDIR"), "/timekeep");
+    cargo(&["build", "--bin", "timekeep", "--no-default-features", "--target-dir", folder]);
+    let built: Vec<String> = fs::read_dir(Path::new(folder).join("debug/deps"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let foreign = ["hdf5", "mpi", "cudarc", "gemm", "learn", "tensor"];
+    let found = built.iter().find(|name| foreign.iter().any(|crate_| name.contains(crate_)));
+    assert!(built.len() > 10 && found.is_none(), "{found:?} of {}", built.len());
+    let tree = cargo(&["tree", "-p", "learn", "-e", "normal"]);
+    assert!(tree.contains("tensor") && !tree.contains("hdf5"), "{tree}");
+}
