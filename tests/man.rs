@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::shell;
-use learn::config::{Key, keys};
 use learn::task::load_config;
 use serde_json::Value;
 use tasks::TASKS;
 use tasks::pde::codec::{CodecConfig, CodecTask};
 use tasks::pde::operator::{OperatorConfig, OperatorTask};
 use tasks::regression::{SteadyConfig, SteadyTask};
+use unix::config::{Key, keys};
 
 const PROGRAMS: [&str; 6] =
     ["ckpt", "ds-prep", "evaluate", "latent-cache", "timekeep", "train-stage"];

@@ -4,6 +4,7 @@
 
 pub mod budget;
 pub mod cli;
+pub mod config;
 pub mod decimal;
 pub mod diagnostics;
 pub mod disk;

@@ -1,30 +1,16 @@
-//! What a configuration file holds. One file is one run, complete in itself; sections that all
-//! stages share are here, those of a stage beside the stage.
+//! What the configuration of a run holds. One file is one run, complete in itself; sections that all tasks share are
+//! here, those of a task beside the task.
 
-mod check;
-mod derive;
-mod describe;
-mod fault;
-mod keys;
-mod layers;
-mod load;
-mod scalar;
-mod schema;
-mod secrets;
 mod spikes;
-mod suggest;
 mod training;
-mod variables;
-mod yaml;
 
-pub use keys::{Key, keys};
-pub use load::{Loaded, hash, load, to_yaml};
 pub use spikes::{OnSpike, Spikes};
 pub use training::{Checkpoints, Cost, Precision, Training};
 
 use crate::optim::{Optimizer, Phase};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use unix::config::{Faults, within};
 
 /// The configuration of a run of one stage, with that stage's own sections for data, model and loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,14 +38,6 @@ pub struct Config<D, M, L> {
     /// What the run may cost.
     #[serde(default)]
     pub cost: Cost,
-}
-
-/// Faults of a section, each with the key it is about, relative to the section.
-pub type Faults = Vec<(String, String)>;
-
-/// Puts `section.` before the key of every fault.
-pub fn within(section: &str, faults: Faults) -> impl Iterator<Item = (String, String)> {
-    faults.into_iter().map(move |(key, text)| (format!("{section}.{key}"), text))
 }
 
 impl<D, M, L> Config<D, M, L> {

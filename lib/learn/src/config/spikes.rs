@@ -1,6 +1,6 @@
-use super::Faults;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use unix::config::Faults;
 
 /// What happens at a spike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

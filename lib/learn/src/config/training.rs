@@ -1,7 +1,8 @@
-use super::{Faults, OnSpike, Spikes, within};
+use super::{OnSpike, Spikes};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unix::cli::MAX_THREADS;
+use unix::config::{Faults, within};
 
 /// How long, in which portions, and what is watched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

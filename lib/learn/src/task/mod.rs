@@ -8,7 +8,7 @@ mod batch;
 
 pub use batch::Batch;
 
-use crate::config::{self, Config, Faults};
+use crate::config::Config;
 use crate::params::Params;
 use crate::pass::Pass;
 use crate::score::Scores;
@@ -20,6 +20,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tensor::{Tensor, Var};
+use unix::config::{self, Faults};
 use unix::{Error, Result};
 
 /// Tensors that belong to a model and are not trained: normalisation, above all.

@@ -193,7 +193,7 @@ fn begin(job: &Job, signals: Signals, run: &RunDir, lease: Lease, budget: Budget
         config: job.task.resolved.clone(),
         monitor: job.task.spec.metric.into(),
         direction: job.task.spec.direction,
-        config_hash: crate::config::hash(&identity(&job.task.resolved)),
+        config_hash: unix::config::hash(&identity(&job.task.resolved)),
         data_hash: opened.task.data_hash(),
         hashes: opened.task.hashes(),
         fence: Some(lease.fence().clone()),
@@ -305,7 +305,7 @@ fn same_everywhere(job: &Job, session: &Session) -> Result<()> {
     if job.ranks.size() == 1 {
         return Ok(());
     }
-    let config = crate::config::hash(&identity(&job.task.resolved));
+    let config = unix::config::hash(&identity(&job.task.resolved));
     let own = [config, session.task.data_hash(), session.learner.hash()?];
     let all = job.ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
     let what = ["configuration", "data", "parameters"];
@@ -336,7 +336,7 @@ const MAX_CONFIG: u64 = 64 << 20;
 
 /// Writes the resolved configuration; that of an earlier start stays beside, numbered, if it differs.
 fn write_config(run: &RunDir, resolved: &Value) -> Result<()> {
-    let text = crate::config::to_yaml(resolved)?;
+    let text = unix::config::to_yaml(resolved)?;
     let path = run.config();
     match unix::small::read(&path, MAX_CONFIG) {
         Ok(before) if before == text.as_bytes() => return Ok(()),

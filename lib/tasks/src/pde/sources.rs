@@ -5,10 +5,10 @@ use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::fields::stats::Stats;
 use data::inputs::InputFile;
-use learn::config::Faults;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use unix::config::Faults;
 use unix::{Error, Result};
 
 /// A data set that is read beside the first.

@@ -12,7 +12,7 @@ use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use data::fields::stats::Stats;
 use data::inputs::InputFile;
-use learn::config::{Config, Faults, within};
+use learn::config::Config;
 use learn::params::{Builder, Params};
 use learn::pass::Pass;
 use learn::score::Scores;
@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use tensor::ops::squared_error::SquaredError;
 use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor};
+use unix::config::{Faults, within};
 use unix::{Error, Result};
 
 /// What the model is trained on.

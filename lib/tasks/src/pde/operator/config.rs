@@ -3,10 +3,11 @@
 use crate::pde::models::OperatorModel;
 use crate::pde::models::codec::Border;
 use crate::pde::sources::{one, weight_faults};
-use learn::config::{Config, Faults, within};
+use learn::config::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use unix::config::{Faults, within};
 
 /// What the operator is trained on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

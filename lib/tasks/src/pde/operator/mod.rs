@@ -18,7 +18,6 @@ use crate::pde::latents::{Condition, LatentScale};
 use crate::pde::models::{Operator, OperatorModel};
 use data::fields::latents::LatentStore;
 use data::inputs::InputFile;
-use learn::config::Faults;
 use learn::params::{Builder, Params};
 use learn::pass::Pass;
 use learn::score::Scores;
@@ -30,6 +29,7 @@ use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor, Var};
+use unix::config::Faults;
 use unix::{Error, Result};
 
 /// The task.

@@ -8,8 +8,8 @@ mod written;
 
 use std::path::{Path, PathBuf};
 
-use learn::config::{Loaded, load};
 use unix::Result;
+use unix::config::{Loaded, load};
 
 use types::Run;
 

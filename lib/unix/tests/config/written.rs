@@ -1,7 +1,7 @@
 //! What is written down: the resolved configuration without secrets, its hash, the list of keys.
 
-use learn::config::{hash, keys, to_yaml};
 use serde_json::json;
+use unix::config::{hash, keys, to_yaml};
 
 use super::types::Run;
 use super::{Folder, SMALL};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use unix::{Error, Exit, text};
+use crate::{Error, Exit, text};
 
 /// One fault: where it was written, which key it is about, what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]

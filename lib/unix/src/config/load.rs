@@ -4,11 +4,11 @@ use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use crate::{Error, Result, small, text};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use unix::{Error, Result, small, text};
 
 use super::Faults;
 use super::check::check;

@@ -1,7 +1,7 @@
 //! What ends up in the configuration.
 
-use learn::config::to_yaml;
 use serde_json::json;
+use unix::config::to_yaml;
 
 use super::types::*;
 use super::{Folder, SMALL};

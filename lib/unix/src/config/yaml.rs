@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::fmt;
 
+use crate::text::quote;
 use serde::de::{self, DeserializeSeed, EnumAccess, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
-use unix::text::quote;
 
 /// Largest file, in bytes.
 pub(super) const MAX_BYTES: u64 = 1 << 20;

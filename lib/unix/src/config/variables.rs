@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::{Error, Result, secrets, text};
 use serde_json::Value;
-use unix::{Error, Result, secrets, text};
 
 use super::check::join;
 use super::yaml::MAX_BYTES;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::text::quote;
 use serde_json::Value;
-use unix::text::quote;
 
 use super::schema::{Bounds, Schema, Shape};
 

@@ -1,10 +1,10 @@
 //! Puts `${VAR}` back where a configuration used a secret.
 //!
-//! The rest of the program only hides values that are long enough to be recognised ([`unix::secrets`]);
+//! The rest of the program only hides values that are long enough to be recognised ([`crate::secrets`]);
 //! here a value of any length is hidden, since its place is known.
 
+use crate::secrets::Secrets;
 use serde_json::Value;
-use unix::secrets::Secrets;
 
 use super::check::join;
 use super::variables::Secret;
