@@ -14,12 +14,13 @@ use tasks::{Entry, TASKS};
 use tensor::kernel::cache;
 use tensor::{Device, Wanted};
 use unix::cli::Output;
+use unix::config::Key;
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
 
-/// Train one stage, from where it was left to its end
+/// Train one task, from where it was left to its end
 ///
 /// Reads a configuration, the data it names and, when the run directory has them, its own checkpoints;
 /// writes checkpoints and a log. Stopped by a signal or the end of its time it saves and ends with 75:
@@ -27,19 +28,19 @@ use unix::{Error, Exit, Result};
 #[derive(Parser)]
 #[command(name = "train-stage", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
-    /// What to train
+    /// What to train; TASK --help lists the keys of its configuration
     #[arg(required_unless_present = "warm_kernels", value_parser = names())]
-    stage: Option<String>,
+    task: Option<String>,
     /// Configuration file, longhaul-config(5); given again, later files win
     #[arg(short, long, value_name = "FILE")]
-    #[arg(required_unless_present_any = ["warm_kernels", "example"])]
+    #[arg(required_unless_present_any = ["warm_kernels", "example", "schema"])]
     config: Vec<PathBuf>,
     /// One key of the configuration, e.g. -o training.updates=2000
     #[arg(short = 'o', long = "override", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Run directory, made if absent
     #[arg(short, long, value_name = "DIR")]
-    #[arg(required_unless_present_any = ["warm_kernels", "example"])]
+    #[arg(required_unless_present_any = ["warm_kernels", "example", "schema"])]
     run: Option<PathBuf>,
     /// Where to start: auto, the newest good checkpoint, if any; never, at update 0; or the path of a
     /// checkpoint. The same command given again resumes what it started
@@ -60,13 +61,16 @@ struct Args {
     /// Measure a few updates and tell memory, time and cost of the run; train nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print a small configuration of the stage to start from
+    /// Print a small configuration of the task to start from
     #[arg(long, conflicts_with_all = ["config", "run", "check", "dry_run"])]
     example: bool,
+    /// Print the JSON Schema of the task's configuration, for editors and other programs
+    #[arg(long, conflicts_with_all = ["example", "config", "run", "check", "dry_run"])]
+    schema: bool,
     /// Compile the kernels for GPUs of these architectures, e.g. sm_80,sm_90a, into the cache, so that
     /// no start does; needs no GPU and trains nothing
     #[arg(long, value_name = "ARCHITECTURES", value_delimiter = ',')]
-    #[arg(conflicts_with_all = ["stage", "config", "run"])]
+    #[arg(conflicts_with_all = ["task", "config", "run"])]
     warm_kernels: Vec<String>,
     #[command(flatten)]
     output: Output,
@@ -176,8 +180,9 @@ EXAMPLES
     >   'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
     >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
-  A small configuration to start from:
+  A small configuration to start from, and every key that it may have:
     $ train-stage operator --example > operator.yaml
+    $ train-stage operator --help
   What is wrong, and what will it take:
     $ train-stage codec -c codec.yaml --run codec --check
     $ train-stage codec -c codec.yaml --run codec --dry-run
@@ -190,13 +195,53 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    data::fields::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(body))
+    if let Some(code) = data::fields::field::serve_if_asked() {
+        return code;
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.as_slice() {
+        [task, help] if ["-h", "--help"].contains(&help.as_str()) && named(task).is_some() => {
+            unix::cli::main::<KeysOf>(list_keys)
+        }
+        _ => unix::cli::main::<Args>(body),
+    }
+}
+
+fn named(name: &str) -> Option<&'static Entry> {
+    TASKS.iter().find(|task| task.spec.name == name)
+}
+
+/// `train-stage TASK --help`, which lists the keys of that task.
+#[derive(Parser)]
+#[command(name = "train-stage", disable_help_flag = true)]
+struct KeysOf {
+    #[arg(value_parser = names())]
+    task: String,
+    #[arg(short, long)]
+    help: bool,
+}
+
+fn list_keys(args: KeysOf) -> Result<Exit> {
+    let Some(task) = named(&args.task).filter(|_| args.help) else { return Ok(Exit::Usage) };
+    let mut text = format!("train-stage {}: {}\n\n", task.spec.name, task.about);
+    for Key { path, takes, default, required, doc } in (task.keys)() {
+        let absent = match (required, default) {
+            (true, _) => "required".to_string(),
+            (false, default) => format!("default {}", default.unwrap_or_default()),
+        };
+        text += &format!("{path}  {takes}; {absent}\n    {}\n", doc.replace('\n', " "));
+    }
+    Out::stdout(Output::default()).raw(text.as_bytes())?;
+    Ok(Exit::Done)
 }
 
 fn body(args: Args) -> Result<Exit> {
-    let task = |name: &String| TASKS.iter().find(|task| task.spec.name == name);
-    match (args.stage.as_ref().and_then(task), &args.run) {
+    match (args.task.as_deref().and_then(named), &args.run) {
         (Some(task), Some(folder)) => run(&args, task, folder),
+        (Some(task), None) if args.schema => {
+            let schema = serde_json::to_string_pretty(&(task.schema)()).map_err(Error::bug)?;
+            Out::stdout(args.output).raw(format!("{schema}\n").as_bytes()).map(|()| Exit::Done)
+        }
         (Some(task), None) => {
             Out::stdout(args.output).raw(task.spec.example.as_bytes()).map(|()| Exit::Done)
         }

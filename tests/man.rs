@@ -157,6 +157,14 @@ fn the_examples_of_the_stages_load() {
         let task = TASKS.iter().find(|task| task.spec.name == stage).unwrap();
         let loaded = (task.load)(&[file], &[], &|_| None).err();
         assert!(loaded.is_none(), "{stage}: {}", loaded.unwrap());
+        let help = said(&format!("train-stage {stage} --help"));
+        assert!(help.contains("\ntraining.updates  integer from 1"), "{help}");
+        for key in (task.keys)() {
+            assert!(help.contains(&format!("\n{}  {}; ", key.path, key.takes)), "{}", key.path);
+        }
+        let schema = said(&format!("train-stage {stage} --schema"));
+        let schema: Value = serde_json::from_str(&schema).unwrap();
+        assert!(schema["properties"]["training"].is_object(), "{schema}");
     }
 }
 

@@ -6,13 +6,15 @@
 pub mod pde;
 pub mod regression;
 
-use learn::task::{Configured, Define, Spec};
+use learn::task::{ConfigOf, Configured, Define, Spec};
 use pde::codec::CodecTask;
 use pde::operator::OperatorTask;
 use regression::SteadyTask;
 
+use schemars::{Schema, schema_for};
 use std::path::PathBuf;
 use unix::Result;
+use unix::config::{Key, keys};
 
 /// A task that `train-stage` knows.
 pub struct Entry {
@@ -22,6 +24,10 @@ pub struct Entry {
     pub about: &'static str,
     /// [`Configured::load`] of it.
     pub load: Load,
+    /// Every key of its configuration.
+    pub keys: fn() -> Vec<Key>,
+    /// The JSON Schema of its configuration.
+    pub schema: fn() -> Schema,
 }
 
 /// Loads a configuration from files, overrides and an environment.
@@ -35,5 +41,11 @@ pub static TASKS: [Entry; 3] = [
 ];
 
 const fn entry<T: Define>(about: &'static str) -> Entry {
-    Entry { spec: &T::SPEC, about, load: Configured::load::<T> }
+    Entry {
+        spec: &T::SPEC,
+        about,
+        load: Configured::load::<T>,
+        keys: keys::<ConfigOf<T>>,
+        schema: || schema_for!(ConfigOf<T>),
+    }
 }
