@@ -81,9 +81,15 @@ fn measure() -> unix::Result<()> {
         shard: false,
     };
     let mut memory = OptimizerState::new(&optimizer, &params, |_| true);
-    let rule =
-        Rule { clip: 1.0, betas: optimizer.corrected(), decay: 0.0, warmup: true, scaled: false };
-    let mut decided = Decided::of(&Decision::default()).to_device(device)?;
+    let rule = Rule {
+        clip: 1.0,
+        betas: optimizer.corrected(),
+        decay: 0.0,
+        warmup: true,
+        scaled: false,
+        unit: 1.0,
+    };
+    let mut decided = Decided::of(&Decision::default(), 1.0).to_device(device)?;
     let random = |shape: &[usize], i| {
         draw(shape, &Draw::Normal, 7, i).to_dtype(Dtype::F32).to_device(device)
     };

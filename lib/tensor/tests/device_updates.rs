@@ -67,7 +67,7 @@ fn step<const N: usize>(
                 value,
                 moments: std::array::from_fn(|i| each[i].next().unwrap()),
             });
-            let decided = Decided::of(decision).to_device(place).unwrap();
+            let decided = Decided::of(decision, 1.0).to_device(place).unwrap();
             apply(&decided, &mut parameters.into_iter());
             drop(each);
             (values, moments)
@@ -97,7 +97,8 @@ fn adamw_follows_the_cpu() {
     for t in [1, 1000] {
         let (betas, epsilon, weight_decay) = ([0.9, 0.999], 1e-8, 0.1);
         let op = AdamW { learning_rate: 3e-2, betas, epsilon, weight_decay };
-        let rule = Rule { clip: f64::INFINITY, betas, decay: 0.0, warmup: true, scaled: false };
+        let rule =
+            Rule { clip: f64::INFINITY, betas, decay: 0.0, warmup: true, scaled: false, unit: 1.0 };
         let before = Decision { steps: t - 1, ..Decision::default() };
         let decision = rule.decide(&before, [0.5, 2.0], 0.7, op.learning_rate);
         // Before the first step the moments are zero.
@@ -127,7 +128,7 @@ fn averages_follow_the_cpu() {
             (tensors(&sizes, &Draw::Normal, 1), tensors(&sizes, &Draw::Normal, 2));
         let mut ours = moved(&averages, device());
         let decision = Decision { applied: true, decay: 0.999, ..Decision::default() };
-        let on_host = Decided::of(&decision);
+        let on_host = Decided::of(&decision, 1.0);
         let decided = on_host.to_device(device()).unwrap();
         ema::apply_all(&decided, moved(&values, device()).iter().zip(&mut ours));
         let mut exact = in_f64(&averages);
@@ -186,15 +187,36 @@ fn a_device_decides_as_the_host_does() {
         ours == host || ours.is_nan() && host.is_nan() || (ours - host).abs() <= 1e-13 * host.abs()
     };
     let rules = [
-        Rule { clip: f64::INFINITY, betas: [0.0, 0.0], decay: 0.0, warmup: true, scaled: false },
-        Rule { clip: 0.3, betas: [0.9, 0.999], decay: 0.9999, warmup: true, scaled: false },
-        Rule { clip: 1e9, betas: [0.8, 0.95], decay: 0.5, warmup: false, scaled: true },
+        Rule {
+            clip: f64::INFINITY,
+            betas: [0.0, 0.0],
+            decay: 0.0,
+            warmup: true,
+            scaled: false,
+            unit: 1.0,
+        },
+        Rule {
+            clip: 0.3,
+            betas: [0.9, 0.999],
+            decay: 0.9999,
+            warmup: true,
+            scaled: false,
+            unit: 1.0,
+        },
+        Rule {
+            clip: 1e9,
+            betas: [0.8, 0.95],
+            decay: 0.5,
+            warmup: false,
+            scaled: true,
+            unit: 0.125,
+        },
     ];
     let wrong = [(1.0_f32, 1.0), (f32::NAN, 1.0), (1.0, f32::INFINITY), (-0.25, f32::NAN)];
     for (round, rule) in rules.iter().enumerate() {
         for sizes in cases() {
             let steps = 97 * round as u64;
-            let mut here = Decided::of(&Decision { steps, ..Decision::default() });
+            let mut here = Decided::of(&Decision { steps, ..Decision::default() }, rule.unit);
             let mut there = here.to_device(device()).unwrap();
             for (update, (loss, factor)) in wrong.iter().chain(&wrong).enumerate() {
                 let mut gradients = tensors(&sizes, &Draw::Normal, update as u64);
@@ -225,7 +247,8 @@ fn a_device_decides_as_the_host_does() {
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
-    let rule = Rule { clip: 1.0, betas: [0.9, 0.999], decay: 0.9, warmup: true, scaled: true };
+    let rule =
+        Rule { clip: 1.0, betas: [0.9, 0.999], decay: 0.9, warmup: true, scaled: true, unit: 1.0 };
     let first = LossScale { scale: 4.0, steady: 1997 };
     let fine = (0.5_f32, 3.0_f32);
     let overflow = (0.5, f32::INFINITY);
@@ -249,7 +272,7 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
     ];
     for place in [device(), Device::Cpu] {
         let start = Decision { loss_scale: first, ..Decision::default() };
-        let mut decided = Decided::of(&start).to_device(place).unwrap();
+        let mut decided = Decided::of(&start, 1.0).to_device(place).unwrap();
         let (seed, mut scale) = (decided.loss_scale().identity(), first.scale);
         for (update, ((loss, gradient), told)) in updates.clone().zip(expected).enumerate() {
             let [loss, weight, gradient] =
@@ -275,7 +298,7 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
 fn what_is_not_applied_changes_nothing() {
     for place in [device(), Device::Cpu] {
         let decided =
-            Decided::of(&Decision { scale: 1.0, rate: 1.0, root: 1.0, ..Decision::default() });
+            Decided::of(&Decision { scale: 1.0, rate: 1.0, root: 1.0, ..Decision::default() }, 1.0);
         let decided = decided.to_device(place).unwrap();
         let before = tensors(&[4097, 3], &Draw::Normal, 1);
         let [mut values, mut first, mut second, mut average] =

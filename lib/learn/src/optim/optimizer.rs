@@ -214,7 +214,7 @@ mod tests {
             let kept = state.entries(&optimizer, &params);
             assert_eq!(kept[0].1.read::<f32>(), [2.0, -4.0], "{dtype}");
             let before = params.tensors().next().unwrap().to_f64();
-            let decided = Decided::of(&Decision { applied: true, ..Decision::default() });
+            let decided = Decided::of(&Decision { applied: true, ..Decision::default() }, 1.0);
             state.step(&optimizer, 1.0, &decided, &mut params, &[Tensor::zeros(&[2], Dtype::F32)]);
             let after = params.tensors().next().unwrap().to_f64();
             assert_eq!([after[0] - before[0], after[1] - before[1]], [-1.0, 2.0], "{dtype}");

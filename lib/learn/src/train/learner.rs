@@ -2,6 +2,7 @@
 
 use super::keeper::Files;
 use super::numerics::{self, Numerics};
+use super::portions::Portions;
 use super::progress::Progress;
 use crate::checkpoint::{Loaded, parts, split};
 use crate::config::Training;
@@ -118,7 +119,8 @@ fn start(rule: &Rule, progress: &Progress, device: Device) -> Result<Decided> {
         false => LossScale::NONE,
     };
     let steps = progress.steps;
-    Decided::of(&Decision { steps, loss_scale, ..Decision::default() }).to_device(device)
+    let decision = Decision { steps, loss_scale, ..Decision::default() };
+    Decided::of(&decision, rule.unit).to_device(device)
 }
 
 /// The first 64 bits, in hexadecimal, of the BLAKE3 of the BLAKE3 (in hexadecimal) of each parameter, in
@@ -143,12 +145,15 @@ impl Learner {
         let lengths: Vec<usize> = params.tensors().map(Tensor::len).collect();
         let owners = (optimizer.shard && ranks.size() > 1).then(|| parts(&lengths, ranks.size()));
         let is_ours = |i: usize| owners.as_ref().is_none_or(|owners| owners[i] == ranks.rank());
+        let scaled = numerics::dtype(training, params.device()) == Dtype::F16;
+        let samples = Portions::new(training, ranks.rank(), ranks.size())?.samples;
         let rule = Rule {
             clip: training.clip.unwrap_or(f64::INFINITY),
             betas: optimizer.corrected(),
             decay: training.ema.unwrap_or(0.0),
             warmup: training.ema_warmup,
-            scaled: numerics::dtype(training, params.device()) == Dtype::F16,
+            scaled,
+            unit: if scaled { 1.0 / samples.next_power_of_two() as f64 } else { 1.0 },
         };
         Ok(Self {
             decided: start(&rule, &Progress::default(), params.device())?,

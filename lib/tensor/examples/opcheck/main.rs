@@ -196,7 +196,14 @@ const UPDATES: &[Update] = &[
         step: |[p, g, m, v]| {
             let (learning_rate, epsilon, weight_decay) = (1e-6, 1e-8, 0.01);
             let betas = [0.9, 0.999];
-            let rule = Rule { clip: f64::INFINITY, betas, decay: 0.0, warmup: true, scaled: false };
+            let rule = Rule {
+                clip: f64::INFINITY,
+                betas,
+                decay: 0.0,
+                warmup: true,
+                scaled: false,
+                unit: 1.0,
+            };
             let before = Decision { steps: 9, ..Decision::default() };
             let decision = rule.decide(&before, [0.0, 0.0], 1.0, learning_rate);
             AdamW { learning_rate, betas, epsilon, weight_decay }.apply(&decision, g, p, m, v);

@@ -47,8 +47,14 @@ fn adamw(name: &str, clipped: bool) {
             epsilon: number("eps"),
             weight_decay: number("weight_decay"),
         };
-        let rule =
-            Rule { clip: f64::INFINITY, betas: op.betas, decay: 0.0, warmup: true, scaled: false };
+        let rule = Rule {
+            clip: f64::INFINITY,
+            betas: op.betas,
+            decay: 0.0,
+            warmup: true,
+            scaled: false,
+            unit: 1.0,
+        };
         let before = Decision { steps: t as u64 - 1, ..Decision::default() };
         let decision = rule.decide(&before, [0.0, 0.0], 1.0, op.learning_rate);
         let [m, v] = &mut moments;

@@ -49,6 +49,7 @@ pub(super) fn decide(
             beta2,
             rule.decay,
             i32::from(rule.warmup),
+            rule.unit,
             patience,
         ],
     );

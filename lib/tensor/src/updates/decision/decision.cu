@@ -18,12 +18,13 @@ DEVICE double power(double x, long long n) {
 }
 
 // Entries of the table: losses, then as many weights. `sums` holds parts of the square of the gradients' norm. The scale of the
-// loss follows the gradients unless `patience`, updates after which it is doubled, is 0. One block.
+// loss follows the gradients unless `patience`, updates after which it is doubled, is 0; gradients are made with it
+// times `unit`. One block.
 KERNEL(decision_make, 256)(
     const unsigned long long* __restrict__ table, int losses, const double* __restrict__ sums, int n,
     const Decision* __restrict__ before, Decision* __restrict__ decision,
     float* __restrict__ next_loss_scale, double learning_rate, double clip, double beta1, double beta2,
-    double decay, int warmup, unsigned long long patience) {
+    double decay, int warmup, double unit, unsigned long long patience) {
   SHARED(double, scratch, [TOTAL_THREADS]);
   double squares = 0.0;
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
@@ -40,7 +41,7 @@ KERNEL(decision_make, 256)(
   }
   loss /= weight;
   double loss_scale = before->loss_scale, steady = before->steady;
-  double divisor = weight * loss_scale;
+  double divisor = weight * loss_scale * unit;
   double norm = sqrt(squares) / divisor;
   bool applied = is_finite(loss) && is_finite(norm);
   bool overflow = patience > 0 && !applied && is_finite(loss) && loss_scale > 1.0;
@@ -67,5 +68,5 @@ KERNEL(decision_make, 256)(
   made.loss_scale = loss_scale;
   made.steady = steady;
   *decision = made;
-  *next_loss_scale = (float)loss_scale;
+  *next_loss_scale = (float)(loss_scale * unit);
 }

@@ -3,7 +3,7 @@
 //! gives update after update without waiting for one; it learns the decision later.
 //!
 //! With the losses L and weights w of the micro-batches, W = Σw, the mean loss l = ΣL/W, the scale s that the
-//! gradients were computed with, the norm n = √Σg²/(W·s) and t steps, this one included: applied when l and n are
+//! gradients were computed with (that of the loss times [`Rule::unit`]), the norm n = √Σg²/(W·s) and t steps, this one included: applied when l and n are
 //! finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
 //! decay = min(d, (1 + t)/(10 + t)) with warm-up, else d. Where the loss is scaled, s follows
 //! the gradients ([`LossScale`]): they overflow when l is finite and n is not, and s > 1.
@@ -33,6 +33,9 @@ pub struct Rule {
     pub warmup: bool,
     /// Whether the loss is scaled, for gradients in half precision.
     pub scaled: bool,
+    /// What the scale of the loss is multiplied with, a power of two: about one over the weight of a micro-batch, so
+    /// that the range of gradients in half precision does not depend on the size of a batch. 1 otherwise.
+    pub unit: f64,
 }
 
 /// What an update follows, in the order in which kernels have it (`include/decision.cuh`).
@@ -65,7 +68,8 @@ pub struct Decision {
 pub struct Decided {
     /// f64 [11] in the order of [`Decision`].
     numbers: Tensor,
-    /// The scale of the loss of the next update, f32 [1]. It stays at its place: recorded passes read it.
+    /// The scale of the loss of the next update times the unit, f32 [1]. It stays at its place: recorded passes read
+    /// it.
     loss_scale: Tensor,
 }
 
@@ -85,7 +89,7 @@ impl Rule {
     ) -> Decision {
         let applied = loss.is_finite() && norm.is_finite();
         let mut loss_scale = before.loss_scale;
-        let divisor = weight * loss_scale.scale;
+        let divisor = weight * loss_scale.scale * self.unit;
         let overflow = self.scaled && !applied && loss.is_finite() && loss_scale.is_to_blame();
         if self.scaled {
             loss_scale.follow(overflow);
@@ -124,11 +128,12 @@ impl Rule {
                 let before = decided.on_host();
                 let [loss, weight] = [losses, weights]
                     .map(|numbers| numbers.iter().fold(0.0, |sum, number| sum + number.item()));
-                let norm = norm::on_host(gradients) / (weight * before.loss_scale.scale);
+                let seed = before.loss_scale.scale * self.unit;
+                let norm = norm::on_host(gradients) / (weight * seed);
                 let made = self.decide(&before, [loss / weight, norm], weight, learning_rate);
                 decided.numbers = made.numbers();
                 if made.loss_scale.scale != before.loss_scale.scale {
-                    decided.loss_scale.write()[0] = made.loss_scale.scale as f32;
+                    decided.loss_scale.write()[0] = (made.loss_scale.scale * self.unit) as f32;
                 }
             }
             _ => cuda::decide(self, decided, [losses, weights], gradients, learning_rate),
@@ -160,9 +165,9 @@ impl Decision {
 }
 
 impl Decided {
-    /// On the host.
-    pub fn of(decision: &Decision) -> Self {
-        let loss_scale = Tensor::full(&[1], decision.loss_scale.scale, Dtype::F32);
+    /// On the host, with the [`Rule::unit`] of the decisions to come.
+    pub fn of(decision: &Decision, unit: f64) -> Self {
+        let loss_scale = Tensor::full(&[1], decision.loss_scale.scale * unit, Dtype::F32);
         Self { numbers: decision.numbers(), loss_scale }
     }
 
