@@ -44,11 +44,11 @@ struct Args {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["codec", "operator"])]
     steady: Option<PathBuf>,
     /// Split manifest, from ds-prep split
-    #[arg(long, value_name = "FILE")]
-    split: PathBuf,
+    #[arg(long, value_name = "MANIFEST")]
+    data: PathBuf,
     /// Split to measure on
     #[arg(long, value_name = "NAME", default_value_t = SplitName::Test)]
-    on: SplitName,
+    split: SplitName,
     /// Steps of a rollout
     #[arg(long, value_name = "N", default_value_t = 16)]
     steps: usize,
@@ -71,7 +71,7 @@ struct Args {
     #[arg(long, value_parser = unix::cli::threads, value_name = "N")]
     threads: Option<usize>,
     /// Folder for metrics.json, metrics.csv and pictures/
-    #[arg(short = 'o', long = "to", value_name = "DIR")]
+    #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
     /// Write the errors of whole rollouts by parameter value to a JSON file as well
     #[arg(long, value_name = "FILE")]
@@ -133,18 +133,18 @@ EXAMPLES
     >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
     $ train-stage codec -c codec.yaml --run codec
-    $ latent-cache make --codec codec --split data/split.json -o latents
+    $ latent-cache make --codec codec --data data/split.json -o latents
     $ printf '%s\\n' 'data: {train: latents/train, validation: latents/validation}' \\
     >   'model: {core: {kind: pdet_stack, hidden: 16, depth: 2, filter: 5}}' \\
     >   'loss: {horizons: [2], validation_steps: 4}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > operator.yaml
     $ train-stage operator -c operator.yaml --run operator
   What they are worth on the test split:
-    $ evaluate --codec codec --operator operator --split data/split.json --steps 8 -o result
+    $ evaluate --codec codec --operator operator --data data/split.json --steps 8 -o result
   Whether those 8 steps fit, before anything is trained:
-    $ evaluate --check --operator-config operator.yaml --split data/split.json --steps 8 -o result
+    $ evaluate --check --operator-config operator.yaml --data data/split.json --steps 8 -o result
   The codec alone:
-    $ evaluate --codec codec --split data/split.json --steps 8 -o codec-result --json
+    $ evaluate --codec codec --data data/split.json --steps 8 -o codec-result --json
   A steady problem, from rock to pressure:
     $ ds-prep gen darcy --parameter 1 --samples 20 --grid 16 --seed 1 -o rock
     $ ds-prep split rock/*.hdf5 --seed 1 -o rock/split.json
@@ -154,7 +154,7 @@ EXAMPLES
     >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > steady.yaml
     $ train-stage steady -c steady.yaml --run steady
-    $ evaluate --steady steady --split rock/split.json -o rock-result
+    $ evaluate --steady steady --data rock/split.json -o rock-result
 
 SEE ALSO
   longhaul(7), train-stage(1), latent-cache(1), ds-prep(1), ckpt(1), timekeep(1)
@@ -200,11 +200,11 @@ fn check(args: &Args) -> Result<Exit> {
         needed.push((SplitName::Train, longest(&config.loss.horizons), stride));
         needed.push((SplitName::Validation, config.loss.validation_steps, stride));
     }
-    needed.push((args.on, args.steps, args.stride.unwrap_or(stride)));
+    needed.push((args.split, args.steps, args.stride.unwrap_or(stride)));
     for (split, steps, stride) in needed {
-        let set = TrajectorySet::open(&args.split, split, Verify::Sizes)?;
+        let set = TrajectorySet::open(&args.data, split, Verify::Sizes)?;
         Plan::new(&set, steps, stride, args.starts, args.max_trajectories)
-            .context(|| format!("{}, {split}", args.split.display()))?;
+            .context(|| format!("{}, {split}", args.data.display()))?;
     }
     Ok(Exit::Done)
 }
@@ -213,7 +213,7 @@ fn check(args: &Args) -> Result<Exit> {
 fn measure(args: &Args, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
     tensor::parallel::start_threads(args.threads)?;
     let device = args.device.open()?.0;
-    let set = TrajectorySet::open(&args.split, args.on, Verify::Sizes)?;
+    let set = TrajectorySet::open(&args.data, args.split, Verify::Sizes)?;
     let Some(codec) = &args.codec else { return measure_steady(args, &set, device, signals, work) };
     let mut verifier = Verifier::start(set.input_files(), None)?;
     let codec = TrainedCodec::open(codec, args.weights)?.on(device)?;
@@ -224,12 +224,12 @@ fn measure(args: &Args, signals: Signals, work: &mut Work) -> Result<Vec<Value>>
         warn!(
             "the codec was trained with another split than {}: what is measured may be what it was \
              trained on",
-            args.split.display()
+            args.data.display()
         );
     }
     let stride = stride(args, operator.as_ref());
     let plan = Plan::new(&set, args.steps, stride, args.starts, args.max_trajectories)?;
-    let protocol = Protocol::of(&args.split, &set, &plan, models);
+    let protocol = Protocol::of(&args.data, &set, &plan, models);
     note!("{protocol}");
     let mut progress = Progress::new("rollouts", plan.len() as u64);
     let mut rollouts = 0;
@@ -266,16 +266,16 @@ fn measure_steady(
         warn!(
             "the model was trained with another split than {}: what is measured may be what it was \
              trained on",
-            args.split.display()
+            args.data.display()
         );
     }
-    let train = TrajectorySet::open(&args.split, SplitName::Train, Verify::Sizes)?;
+    let train = TrajectorySet::open(&args.data, SplitName::Train, Verify::Sizes)?;
     let mut verifier = Verifier::start([set.input_files(), train.input_files()].concat(), None)?;
     let go_on = || signals.go_on(nothing);
     work.progress(0, None)?;
     let result = evaluate_steady(&model, set, &train, args.max_trajectories, go_on)?;
     let summary = serde_json::to_value(result.rows()).map_err(Error::bug)?;
-    let json = result.json(&args.split, set, &model);
+    let json = result.json(&args.data, set, &model);
     let pictures = result.pictures()?;
     verifier.finish(go_on)?;
     write(args, summary, &result.csv(), &json, pictures)?;

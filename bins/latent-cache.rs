@@ -51,11 +51,11 @@ struct Make {
     #[arg(long, value_name = "PATH")]
     codec: PathBuf,
     /// Split manifest, from ds-prep split
-    #[arg(long, value_name = "FILE")]
-    split: PathBuf,
+    #[arg(long, value_name = "MANIFEST")]
+    data: PathBuf,
     /// Splits to encode
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "train,validation")]
-    on: Vec<SplitName>,
+    split: Vec<SplitName>,
     /// Trajectories of a shard
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     shard: u32,
@@ -69,7 +69,7 @@ struct Make {
     #[arg(long, default_value_t)]
     weights: Weights,
     /// Folder to write to; each split gets its own below
-    #[arg(short = 'o', long = "to", value_name = "DIR")]
+    #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
     #[command(flatten)]
     output: Output,
@@ -102,7 +102,7 @@ EXAMPLES
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
     $ train-stage codec -c codec.yaml --run codec
   Its latents, and whether they are whole:
-    $ latent-cache make --codec codec --split data/split.json -o latents
+    $ latent-cache make --codec codec --data data/split.json -o latents
     $ latent-cache verify latents/train latents/validation
 
 SEE ALSO
@@ -133,8 +133,8 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
     let codec = TrainedCodec::open(&args.codec, args.weights)?.on(args.device.open()?.0)?;
     let mut out = Out::stdout(args.output);
     let mut before = 0;
-    let open = |name: &SplitName| TrajectorySet::open(&args.split, *name, Verify::Sizes);
-    let sets = args.on.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let open = |name: &SplitName| TrajectorySet::open(&args.data, *name, Verify::Sizes);
+    let sets = args.split.iter().map(open).collect::<Result<Vec<_>>>()?;
     let inputs = sets.iter().flat_map(TrajectorySet::input_files).collect();
     let mut verifier = Verifier::start(inputs, None)?;
     let go_on = || signals.go_on(|| "run the same command again to go on".into());

@@ -35,8 +35,8 @@ struct Args {
     #[arg(short, long, value_name = "FILE")]
     #[arg(required_unless_present_any = ["warm_kernels", "example", "schema"])]
     config: Vec<PathBuf>,
-    /// One key of the configuration, e.g. -o training.updates=2000
-    #[arg(short = 'o', long = "override", value_name = "KEY=VALUE")]
+    /// One key of the configuration, e.g. -s training.updates=2000
+    #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Run directory, made if absent
     #[arg(short, long, value_name = "DIR")]
@@ -187,8 +187,8 @@ EXAMPLES
     $ train-stage codec -c codec.yaml --run codec --check
     $ train-stage codec -c codec.yaml --run codec --dry-run
   Train, with another rate; a second time there is nothing to do:
-    $ train-stage codec -c codec.yaml -o optimizer.learning_rate=2e-3 --run codec
-    $ train-stage codec -c codec.yaml -o optimizer.learning_rate=2e-3 --run codec
+    $ train-stage codec -c codec.yaml -s optimizer.learning_rate=2e-3 --run codec
+    $ train-stage codec -c codec.yaml -s optimizer.learning_rate=2e-3 --run codec
 
 SEE ALSO
   longhaul(7), longhaul-config(5), latent-cache(1), evaluate(1), ckpt(1), timekeep(1)

@@ -18,5 +18,5 @@ say "model: from rock to pressure"
 train-stage steady -c configs/darcy.yaml --run demo-darcy/steady
 
 say "judged on rocks it has never seen, against the mean and the nearest training sample"
-evaluate --steady demo-darcy/steady --split demo-darcy/data/split.json -o demo-darcy/evaluation
+evaluate --steady demo-darcy/steady --data demo-darcy/data/split.json -o demo-darcy/evaluation
 printf '\npictures in demo-darcy/evaluation/pictures\n'

@@ -45,7 +45,7 @@ checkpoint: {every: 5, keep_last: 9}
          ds-prep split data/*.hdf5 --seed 5 -o split.json
          ds-prep stats split.json -o stats.json
          train-stage codec -c codec.yaml --run codec --device cpu
-         latent-cache make --codec codec --split split.json --to latents",
+         latent-cache make --codec codec --data split.json --output latents",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     folder
@@ -98,7 +98,7 @@ fn a_device_gives_the_losses_of_the_cpu() {
         let run = format!("device-{precision}");
         let amp = match precision {
             "" => String::new(),
-            _ => format!("-o training.amp=true -o training.precision={precision}"),
+            _ => format!("-s training.amp=true -s training.precision={precision}"),
         };
         train(folder, &run, &amp);
         let found = distance(&losses(folder, &run), &expected);
@@ -112,13 +112,13 @@ fn a_device_gives_the_losses_of_the_cpu() {
 fn however_a_pass_is_made_the_bits_are_the_same() {
     let folder = prepare();
     let folder = folder.path();
-    train(folder, "plain", "-o training.compile=false");
+    train(folder, "plain", "-s training.compile=false");
     let expected = outcome(folder, "plain");
     let ways = [
-        ("recorded", "-o training.compile=true"),
-        ("repeated", "-o training.mem_budget=0.3 -o training.compile=true"),
-        ("verified", "-o training.verify_every=4"),
-        ("by-three-workers", "-o training.workers=3"),
+        ("recorded", "-s training.compile=true"),
+        ("repeated", "-s training.mem_budget=0.3 -s training.compile=true"),
+        ("verified", "-s training.verify_every=4"),
+        ("by-three-workers", "-s training.workers=3"),
     ];
     for (run, words) in ways {
         train(folder, run, words);
@@ -148,36 +148,36 @@ fn told(folder: &Path, run: &str) -> Vec<serde_json::Value> {
 }
 
 /// In half precision.
-const HALF: &str = "-o training.amp=true -o training.precision=f16";
+const HALF: &str = "-s training.amp=true -s training.precision=f16";
 
 /// What is a little above the last losses is a spike, and is gone round.
-const SPIKES: &str = "-o training.on_spike=rewind -o training.spike.factor=6 -o training.spike.window=8 \
-                      -o training.spike.skip=1 -o training.spike.rewinds=1000";
+const SPIKES: &str = "-s training.on_spike=rewind -s training.spike.factor=6 -s training.spike.window=8 \
+                      -s training.spike.skip=1 -s training.spike.rewinds=1000";
 
 /// Nothing that happens seldom, so that updates are all there is; two passes each.
 const RARE: &str =
-    "-o training.validate_every=1000 -o checkpoint.every=1000 -o training.accumulation=2";
+    "-s training.validate_every=1000 -s checkpoint.every=1000 -s training.accumulation=2";
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn updates_are_given_without_waiting_for_the_device() {
     let folder = prepare();
     let folder = folder.path();
-    let half = format!("{HALF} -o training.on_spike=rewind");
+    let half = format!("{HALF} -s training.on_spike=rewind");
     for (kind, more, compile) in [("full", "", true), ("full", "", false), ("half", &half, true)] {
         let run = |name: &str, words: &str| {
             let run = format!("{kind}-{name}-{compile}");
-            train(folder, &run, &format!("{RARE} -o training.compile={compile} {more} {words}"));
+            train(folder, &run, &format!("{RARE} -s training.compile={compile} {more} {words}"));
             run
         };
         // Beginning and end wait, as often whatever is between them, though every update is logged.
-        let short = run("short", "-o training.updates=6");
+        let short = run("short", "-s training.updates=6");
         let long = run("long", "");
         assert!(waits(folder, &short) > 0);
         assert_eq!(waits(folder, &long), waits(folder, &short), "{kind}, compile {compile}");
         if kind == "half" {
             // A hash needs the update before it: every one is waited for, and nothing else differs.
-            let halting = run("halting", "-o training.hash_every=1");
+            let halting = run("halting", "-s training.hash_every=1");
             assert!(waits(folder, &halting) >= waits(folder, &long) + 20);
             assert!(outcome(folder, &halting) == outcome(folder, &long));
             assert_eq!(told(folder, &halting), told(folder, &long));
@@ -196,7 +196,7 @@ fn a_spike_is_gone_round_the_same_way_whether_updates_are_waited_for_or_not() {
     train(folder, "given", &words);
     let rewinds = records(&folder.join("given")).iter().filter(|r| r["kind"] == "rewind").count();
     assert!(rewinds > 1, "{rewinds}");
-    train(folder, "halting", &format!("{words} -o training.hash_every=1"));
+    train(folder, "halting", &format!("{words} -s training.hash_every=1"));
     assert!(waits(folder, "halting") >= waits(folder, "given") + 10);
     assert_eq!(told(folder, "given"), told(folder, "halting"));
     assert!(outcome(folder, "given") == outcome(folder, "halting"));
@@ -219,9 +219,9 @@ fn a_spike_is_gone_round_the_same_way_whether_updates_are_waited_for_or_not() {
 fn a_run_that_diverges_ends_at_the_same_update_whether_it_is_waited_for_or_not() {
     let folder = prepare();
     let folder = folder.path();
-    let words = format!("{RARE} -o optimizer.learning_rate=1e37 -o training.non_finite_limit=4");
+    let words = format!("{RARE} -s optimizer.learning_rate=1e37 -s training.non_finite_limit=4");
     let told = ["given", "halting"].map(|run| {
-        let more = if run == "given" { "" } else { "-o training.hash_every=1" };
+        let more = if run == "given" { "" } else { "-s training.hash_every=1" };
         let words = format!("--run {run} --device {} {words} {more}", device());
         let seen = shell(folder, &format!("train-stage operator -c operator.yaml {words}"));
         assert_eq!(seen.status, Some(1), "{}", seen.stderr);
@@ -238,7 +238,7 @@ fn recorded_passes_are_summed_like_others() {
     let folder = prepare();
     let folder = folder.path();
     for compile in ["true", "false"] {
-        let words = format!("-o training.accumulation=2 -o training.compile={compile}");
+        let words = format!("-s training.accumulation=2 -s training.compile={compile}");
         train(folder, compile, &words);
     }
     assert!(outcome(folder, "true") == outcome(folder, "false"));
@@ -249,7 +249,7 @@ fn recorded_passes_are_summed_like_others() {
 fn a_run_in_half_precision_goes_on_where_it_was() {
     let folder = prepare();
     let folder = folder.path();
-    let words = &format!("{HALF} -o optimizer.learning_rate=0.05 -o training.clip=null");
+    let words = &format!("{HALF} -s optimizer.learning_rate=0.05 -s training.clip=null");
     train(folder, "whole", words);
     let cut = 5 * (1 + Random(seed()).below(3));
     train(folder, "parts", &format!("{words} --resume whole/ckpt/step-{cut:08}"));

@@ -38,14 +38,14 @@ const fn case(
 /// A second run of the fixture's stage.
 const NEW: &str = "train-stage codec -c codec.yaml --run new";
 /// A run that reads every sample several times.
-const LONG: &str = "train-stage codec -c codec.yaml -o training.updates=72 --run new";
+const LONG: &str = "train-stage codec -c codec.yaml -s training.updates=72 --run new";
 /// A stage of the second kind, on latents that are still to be made.
 const OPERATOR: &str = "train-stage operator -c operator.yaml --run new";
 /// One of the two files of the data set.
 const FILE: &str = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
 /// What the commands that plant may use.
 const VARIABLES: &str = "file=raw/1D_Burgers_Sols_Nu0.1.hdf5
-    make_latents='latent-cache make --codec run --split split.json -o latents'";
+    make_latents='latent-cache make --codec run --data split.json -o latents'";
 /// Writes a NaN into the middle of the file.
 const NAN: &str = "printf '\\000\\000\\300\\177' |
     dd of=$file bs=4 seek=$(($(stat -c %s $file) / 8)) conv=notrunc status=none";
@@ -82,7 +82,7 @@ const CASES: &[Case] = &[
     case("no YAML", "echo '{a: [' > codec.yaml", NEW, 78, 2, &["codec.yaml"]),
     case("a missing configuration", "rm codec.yaml", NEW, 66, 1, &["codec.yaml"]),
     case("a schedule that does not add up", "",
-        "train-stage codec -c codec.yaml -o 'schedule=[{kind: linear, updates: 9, end_factor: 0}]' \
+        "train-stage codec -c codec.yaml -s 'schedule=[{kind: linear, updates: 9, end_factor: 0}]' \
          --run new", 78, 1, &["schedule: the phases have 9 updates, training.updates is 4"]),
     // The data.
     case("a missing HDF5 file", "rm $file", NEW, 66, 1, &["split.json", FILE, "No such file"]),
@@ -104,25 +104,25 @@ const CASES: &[Case] = &[
     case("a NaN written after the split, trained on", NAN, LONG, 65, 10,
         &[FILE, "the content has changed", "split.json"]),
     case("nothing but NaN, trained on: the data are to blame, not the optimizer", ALL_NAN,
-        "train-stage codec -c codec.yaml -o training.updates=72 -o training.batch_size=32 --run new",
+        "train-stage codec -c codec.yaml -s training.updates=72 -s training.batch_size=32 --run new",
         65, 10, &[FILE, "the content has changed", "split.json"]),
     case("a changed number, trained on", FLIP, NEW, 65, 2, &[FILE, "the content has changed"]),
     case("a changed number, found by --check", FLIP,
         "train-stage codec -c codec.yaml --run new --check", 65, 1, &[FILE, "split.json"]),
     case("a changed number, evaluated", FLIP,
-        "evaluate --codec run --split split.json --steps 2 -o result", 65, 2, &[FILE, "split.json"]),
+        "evaluate --codec run --data split.json --steps 2 -o result", 65, 2, &[FILE, "split.json"]),
     case("a changed number, encoded", FLIP,
-        "latent-cache make --codec run --split split.json -o latents", 65, 1, &[FILE, "split.json"]),
+        "latent-cache make --codec run --data split.json -o latents", 65, 1, &[FILE, "split.json"]),
     case("edited statistics", "sed -i '0,/\"std\": /s//\"std\": 1/' stats.json", NEW, 65, 1,
         &["stats.json: seal", "ds-prep stats"]),
     case("a missing split manifest", "rm split.json", NEW, 66, 1, &["split.json", "No such file"]),
     case("a split manifest that is none", "echo '{}' > split.json", NEW, 65, 1, &["split.json"]),
     case("missing statistics", "rm stats.json", NEW, 66, 1, &["stats.json", "No such file"]),
     case("statistics of another split", "ds-prep split raw/* --seed 2 -o other.json",
-        "train-stage codec -c codec.yaml -o data.split=other.json --run new", 65, 1,
+        "train-stage codec -c codec.yaml -s data.split=other.json --run new", 65, 1,
         &["stats.json: made from split", "run `ds-prep stats` again"]),
     case("a patch that does not divide the grid", "",
-        "train-stage codec -c codec.yaml -o model.patch=7 --run new", 78, 1,
+        "train-stage codec -c codec.yaml -s model.patch=7 --run new", 78, 1,
         &["model.patch", "64"]),
     // The run directory.
     case("a run directory below a file", "", "train-stage codec -c codec.yaml --run codec.yaml/run",
@@ -133,7 +133,7 @@ const CASES: &[Case] = &[
         "train-stage codec -c codec.yaml --run run --resume never", 73, 1,
         &["run has checkpoints", "--resume auto"]),
     case("a configuration changed between starts", "",
-        "train-stage codec -c codec.yaml --run run -o optimizer.learning_rate=0.01", 78, 3,
+        "train-stage codec -c codec.yaml --run run -s optimizer.learning_rate=0.01", 78, 3,
         &["run/ckpt/step-00000004", "optimizer.learning_rate: was 0.001, now 0.01"]),
     case("other data than the checkpoint's",
         "ds-prep split raw/* --seed 2 -o new.json; mv new.json split.json; ds-prep stats split.json",
@@ -152,13 +152,13 @@ const CASES: &[Case] = &[
     case("a damaged checkpoint, verified", CHANGED, "ckpt verify run", 65, 1,
         &["step-00000004", "model.safetensors", "changed", "1 of 2 checkpoints"]),
     case("a damaged codec", CHANGED,
-        "latent-cache make --codec run/ckpt/step-00000004 --split split.json -o latents", 65, 1,
+        "latent-cache make --codec run/ckpt/step-00000004 --data split.json -o latents", 65, 1,
         &["run/ckpt/step-00000004", "model.safetensors", "changed"]),
-    case("no codec", "", "latent-cache make --codec nowhere --split split.json -o latents",
+    case("no codec", "", "latent-cache make --codec nowhere --data split.json -o latents",
         66, 1, &["nowhere"]),
     case("no checkpoints", "", "ckpt ls nowhere", 66, 1, &["nowhere"]),
     case("a rollout longer than the data", "",
-        "evaluate --codec run --split split.json --steps 9 -o result", 2, 2, &["9"]),
+        "evaluate --codec run --data split.json --steps 9 -o result", 2, 2, &["9"]),
     // Latents.
     case("no latents", "", OPERATOR, 66, 1, &["latents/train"]),
     case("a shard cut short", "$make_latents; truncate -s -64 latents/train/*.safetensors",
@@ -175,7 +175,7 @@ const CASES: &[Case] = &[
         "$make_latents; sed -i '0,/\"std\": /s//\"std\": 1/' latents/train/index.json", OPERATOR,
         65, 1, &["latents/train/index.json: seal", "latent-cache make"]),
     case("latents for training in place of those for validation", "$make_latents",
-        "train-stage operator -c operator.yaml -o data.validation=latents/train --run new", 78, 1,
+        "train-stage operator -c operator.yaml -s data.validation=latents/train --run new", 78, 1,
         &["data.validation: latents/train contains latents of the train split"]),
     case("latents exchanged, found by --check",
         "$make_latents; mv latents/train x; mv latents/validation latents/train;
@@ -183,16 +183,16 @@ const CASES: &[Case] = &[
         &["data.train: latents/train contains latents of the validation split"]),
     case("validation on trajectories that another source is trained on",
         "ds-prep split raw/* --seed 2 -o b.json; ds-prep stats b.json -o b.stats.json",
-        "train-stage codec -c codec.yaml -o 'data.others=[{split: b.json, stats: b.stats.json}]' \
+        "train-stage codec -c codec.yaml -s 'data.others=[{split: b.json, stats: b.stats.json}]' \
          --run new", 78, 1, &["data.others[0].split", "both contain trajectory"]),
     case("latents of trajectories that another source is trained on",
         "$make_latents; ds-prep split raw/* --seed 2 -o b.json
-        latent-cache make --codec run --split b.json -o b",
+        latent-cache make --codec run --data b.json -o b",
         "train-stage operator -c operator.yaml \
-         -o 'data.others=[{train: b/train, validation: b/validation}]' --run new", 78, 1,
+         -s 'data.others=[{train: b/train, validation: b/validation}]' --run new", 78, 1,
         &["data.others[0]", "both contain trajectory"]),
     case("rollouts longer than the trajectories", "$make_latents",
-        "train-stage operator -c operator.yaml -o loss.validation_steps=9 --run new", 78, 1,
+        "train-stage operator -c operator.yaml -s loss.validation_steps=9 --run new", 78, 1,
         &["9 steps of 1 frames do not fit into the 9 frames of latents/validation"]),
     // Standard output.
     case("a reader that is gone", "",
@@ -209,7 +209,7 @@ const ON_A_DISK: &[(&str, Case)] = &[
         "train-stage codec -c codec.yaml --run disk/run", 73, 1,
         &["disk/run", "Read-only file system"])),
     ("ro", case("a read-only folder for latents", "",
-        "latent-cache make --codec run --split split.json -o disk/latents", 73, 1,
+        "latent-cache make --codec run --data split.json -o disk/latents", 73, 1,
         &["disk/latents", "Read-only file system"])),
     ("size=40k", case("no space for checkpoints", "",
         "train-stage codec -c codec.yaml --run disk/run", 73, 2,

@@ -29,8 +29,8 @@ training: {updates: 20, batch_size: 8, ema: 0.9, validate_every: 10}
 optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 END
 train-stage codec -c codec.yaml --run codec
-train-stage codec -c codec.yaml -o seed=5 --run other-codec
-latent-cache make --codec codec --split data/split.json -o latents
+train-stage codec -c codec.yaml -s seed=5 --run other-codec
+latent-cache make --codec codec --data data/split.json -o latents
 cat > operator.yaml <<'END'
 data: {train: latents/train, validation: latents/validation, strides: [1, 2]}
 model: {core: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
@@ -54,7 +54,7 @@ fn world() -> &'static Path {
 
 /// `evaluate` on that data.
 fn evaluate(words: &str) -> Seen {
-    shell(world(), &format!("evaluate --split data/split.json {words}"))
+    shell(world(), &format!("evaluate --data data/split.json {words}"))
 }
 
 fn json(file: &str) -> Value {
@@ -211,7 +211,7 @@ fn a_split_that_was_not_the_codecs_is_warned_of() {
     assert_eq!(shell(world(), again).status, Some(0));
     let words = "evaluate --codec codec --operator operator --steps 2 --starts 1";
     for (split, warned) in [("split", false), ("again", true)] {
-        let seen = shell(world(), &format!("{words} --split data/{split}.json -o of-{split}"));
+        let seen = shell(world(), &format!("{words} --data data/{split}.json -o of-{split}"));
         assert_eq!(seen.status, Some(0), "{}", seen.stderr);
         assert_eq!(
             seen.stderr.contains("warning: the codec was trained with another split"),
@@ -270,7 +270,7 @@ fn a_signal_ends_it_with_75_and_leaves_nothing() {
     assert_eq!(made.status, Some(0), "{}", made.stderr);
     let stopped = |signal: &str, to: &str| {
         let mut evaluate = Command::new(env!("CARGO_BIN_EXE_evaluate"));
-        evaluate.args(["--codec", "codec", "--operator", "operator", "--split", "many/split.json"]);
+        evaluate.args(["--codec", "codec", "--operator", "operator", "--data", "many/split.json"]);
         evaluate.args(["--steps", "4", "--starts", "0", "-o", to]).current_dir(world());
         let mut evaluate = run::spawn(world(), evaluate);
         evaluate.wait_for_handlers();
@@ -334,7 +334,7 @@ fn what_does_not_belong_together_is_refused() {
         ("--codec nowhere", 66, "nowhere"),
         ("--codec codec --steps 20 --stride 2", 2, "do not fit"),
         ("--codec codec --steps 0", 2, "do not fit"),
-        ("--codec codec --on tests", 2, "validation"),
+        ("--codec codec --split tests", 2, "validation"),
     ] {
         let seen = evaluate(&format!("{words} -o refused"));
         assert_eq!(seen.status, Some(status), "{words}: {}", seen.stderr);

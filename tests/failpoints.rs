@@ -192,7 +192,7 @@ fn r21_restored_from_an_older_copy_it_makes_progress() {
     let place = place();
     std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
     let start = |fail: &str| {
-        let more = "-o training.attempts_without_progress=1 -o checkpoint.keep_last=99";
+        let more = "-s training.attempts_without_progress=1 -s checkpoint.keep_last=99";
         shell(
             place.path(),
             &format!("FAIL={fail} train-stage codec -c codec.yaml --run run {more}"),

@@ -93,11 +93,11 @@ fn several_data_sets_are_read_as_one() {
 
     // Weights count, and so does a set with weight 0, whose statistics do not.
     for (run, more, same) in [
-        ("equal", "-o 'data.others=[{split: b.json, stats: b.stats.json}]'", false),
-        ("alone", "-o data.others=[]", false),
+        ("equal", "-s 'data.others=[{split: b.json, stats: b.stats.json}]'", false),
+        ("alone", "-s data.others=[]", false),
         (
             "scaled",
-            "-o data.weight=0.5 -o 'data.others=[{split: b.json, stats: b.stats.json, weight: 1.5}]'",
+            "-s data.weight=0.5 -s 'data.others=[{split: b.json, stats: b.stats.json, weight: 1.5}]'",
             true,
         ),
     ] {
@@ -123,14 +123,14 @@ fn several_data_sets_are_read_as_one() {
     let seen = shell(
         folder,
         "for set in a b; do
-           latent-cache make --codec whole --split $set.json -o latents-$set
+           latent-cache make --codec whole --data $set.json -o latents-$set
          done
          train-stage operator -c operator.yaml --run operator
-         evaluate --codec whole --operator operator --split b.json --on validation --steps 2 -o report",
+         evaluate --codec whole --operator operator --data b.json --split validation --steps 2 -o report",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert!(!seen.stderr.contains("another split"), "{}", seen.stderr);
-    let seen = shell(folder, "evaluate --codec whole --split c.json --on validation -o other");
+    let seen = shell(folder, "evaluate --codec whole --data c.json --split validation -o other");
     assert_ne!(seen.status, Some(0), "a set of another grid");
 }
 
@@ -146,13 +146,13 @@ fn what_cannot_be_read_together_is_refused() {
         ("[{split: b.json, stats: b.stats.json, weight: -1}]", 78, "data.others[0].weight"),
     ] {
         let script =
-            format!("train-stage codec -c codec.yaml -o 'data.others={others}' --run x --check");
+            format!("train-stage codec -c codec.yaml -s 'data.others={others}' --run x --check");
         let seen = shell(folder, &script);
         assert_eq!(seen.status, Some(status), "{others}: {}", seen.stderr);
         assert!(seen.stderr.contains(words), "{others}: {}", seen.stderr);
         assert!(!folder.join("x").exists());
     }
     // A run goes on with the same data only.
-    let seen = shell(folder, "train-stage codec -c codec.yaml -o data.weight=2 --run whole");
+    let seen = shell(folder, "train-stage codec -c codec.yaml -s data.weight=2 --run whole");
     assert_eq!(seen.status, Some(78), "{}", seen.stderr);
 }

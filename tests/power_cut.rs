@@ -142,7 +142,7 @@ fn r09_after_a_power_cut_the_run_goes_on_to_the_same_bits() {
     let text = CODEC.replace("DATA", folder.to_str().unwrap());
     std::fs::write(folder.join("codec.yaml"), text).unwrap();
     // Never cut, and all its checkpoints kept.
-    let script = "train-stage codec -c codec.yaml -o checkpoint.keep_every=1 --run whole";
+    let script = "train-stage codec -c codec.yaml -s checkpoint.keep_every=1 --run whole";
     let seen = shell(folder, script);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let whole = folder.join("whole");

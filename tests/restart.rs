@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const SHORT: &[&str] = &["-o", "training.updates=20"];
+const SHORT: &[&str] = &["-s", "training.updates=20"];
 
 fn with<'a>(more: &[&[&'a str]]) -> Vec<&'a str> {
     more.concat()
@@ -54,10 +54,10 @@ fn at_work_killed_finished_and_made_longer() {
     assert_eq!(records(&run).len(), before);
 
     // Longer: another run, unless that is meant.
-    let (exit, said) = train(folder, name, &["-o", "training.updates=410"]);
+    let (exit, said) = train(folder, name, &["-s", "training.updates=410"]);
     assert_eq!(exit, Some(78), "{said}");
     assert!(said.contains("training.updates: was 400, now 410"), "{said}");
-    let more = ["-o", "training.updates=410", "--accept-config-change"];
+    let more = ["-s", "training.updates=410", "--accept-config-change"];
     let (exit, said) = train(folder, name, &more);
     assert_eq!(exit, Some(0), "{said}");
     let accepted = manifest(&run, 410)["progress"]["accepted"].clone();
@@ -124,7 +124,7 @@ fn r21_attempts_without_progress_end_in_failure_until_told_to_retry() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     // Less time than the margin: every start stops before its first update, and asks to be run again.
-    let hopeless = ["-o", "training.time_limit=1s", "-o", "training.attempts_without_progress=3"];
+    let hopeless = ["-s", "training.time_limit=1s", "-s", "training.attempts_without_progress=3"];
     for _ in 0..3 {
         let (exit, said) = train(folder, "run", &hopeless);
         assert_eq!(exit, Some(75), "{said}");
@@ -149,7 +149,7 @@ fn stretch(folder: &Path, name: &str, more: &[&str], updates: u64) -> (u64, u64)
     let run = folder.join(name);
     let starts = || records(&run).into_iter().filter(|record| record["kind"] == "start");
     let before = starts().count();
-    let long = ["-o", "training.updates=100000000", "-o", "checkpoint.keep_last=1000"];
+    let long = ["-s", "training.updates=100000000", "-s", "checkpoint.keep_last=1000"];
     let mut child = start(folder, name, &with(&[&long, more]));
     wait_until(|| {
         let start = starts().nth(before);
@@ -199,12 +199,12 @@ fn resume_never_and_resume_path_apply_once() {
     // Another checkpoint, or another configuration, is another start.
     let other = ["--resume", "run/ckpt/step-00000015"];
     assert_eq!(stretch(folder, "run", &other, 8).0, 15);
-    let slower = ["-o", "optimizer.learning_rate=1e-4", "--accept-config-change"];
+    let slower = ["-s", "optimizer.learning_rate=1e-4", "--accept-config-change"];
     assert_eq!(stretch(folder, "run", &with(&[&other, &slower]), 8).0, 15);
     assert_ne!(stretch(folder, "run", &with(&[&other, &slower]), 8).0, 15);
     // Begun anew it would leave all these behind.
     let (exit, said) =
-        train(folder, "run", &with(&[&never, &["-o", "training.updates=100000000"]]));
+        train(folder, "run", &with(&[&never, &["-s", "training.updates=100000000"]]));
     assert_eq!((exit, said.contains("--resume never")), (Some(73), true), "{said}");
     assert!(manifest(&run, 15)["progress"]["origin"]["resume"].is_string());
 }
@@ -213,7 +213,7 @@ fn resume_never_and_resume_path_apply_once() {
 fn a_run_resumed_from_another_is_finished_once() {
     let temporary = prepare();
     let folder = temporary.path();
-    let all = with(&[SHORT, &["-o", "checkpoint.keep_last=99"]]);
+    let all = with(&[SHORT, &["-s", "checkpoint.keep_last=99"]]);
     assert_eq!(train(folder, "a", &all).0, Some(0));
     let from = with(&[&all, &["--resume", "a/ckpt/step-00000010"]]);
     for (nothing, again) in [(false, &from), (true, &from)] {
@@ -228,7 +228,7 @@ fn a_run_resumed_from_another_is_finished_once() {
 fn a_run_that_diverged_is_held_until_it_is_changed() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
-    let wild = with(&[SHORT, &["-o", "optimizer.learning_rate=1e30"]]);
+    let wild = with(&[SHORT, &["-s", "optimizer.learning_rate=1e30"]]);
     let (exit, said) = train(folder, "run", &wild);
     assert_eq!(exit, Some(1), "{said}");
     let before = records(&run).len();
@@ -281,7 +281,7 @@ fn r26_an_owner_that_stood_still_is_taken_over_and_fenced() {
         let name = format!("run-{round}");
         let run = run.with_file_name(&name);
         // For hours, unless it stops by itself.
-        let long = ["-o", "training.updates=100000000"];
+        let long = ["-s", "training.updates=100000000"];
         let mut older = start_with(folder, &name, &long, quick);
         older.wait_for_update(&run, 1 + random.below(60) as u64);
         std::thread::sleep(Duration::from_secs_f64(0.01 * random.next()));
@@ -311,14 +311,14 @@ fn stopped_before_its_first_update_it_leaves_its_best_checkpoint_as_it_was() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     // Validated at 22, the last update.
-    let (exit, said) = train(folder, "run", &["-o", "training.updates=22"]);
+    let (exit, said) = train(folder, "run", &["-s", "training.updates=22"]);
     assert_eq!(exit, Some(0), "{said}");
     let (before, best) = (manifest(&run, 22), std::fs::read_link(run.join("ckpt/best")).unwrap());
     assert!(before["metrics"]["nrmse"].is_number(), "{before}");
     // No time is left before anything is done. First a change is accepted, which is written down.
     for accepted in [true, false] {
         let flag: &[&str] = if accepted { &["--accept-config-change"] } else { &[] };
-        let (exit, said) = train(folder, "run", &with(&[&["-o", "training.time_limit=1s"], flag]));
+        let (exit, said) = train(folder, "run", &with(&[&["-s", "training.time_limit=1s"], flag]));
         assert_eq!(exit, Some(75), "{said}");
         let after = manifest(&run, 22);
         assert_eq!(after["metrics"], before["metrics"]);
@@ -333,7 +333,7 @@ fn fewer_updates_than_are_done_are_refused() {
     let folder = temporary.path();
     let (exit, said) = train(folder, "run", SHORT);
     assert_eq!(exit, Some(0), "{said}");
-    let fewer = ["-o", "training.updates=10", "--accept-config-change"];
+    let fewer = ["-s", "training.updates=10", "--accept-config-change"];
     let (exit, said) = train(folder, "run", &fewer);
     assert_eq!(exit, Some(78), "{said}");
     assert!(said.contains("training.updates is 10, and 20 of them are done"), "{said}");

@@ -41,7 +41,7 @@ fn prepare(folder: &Path) {
          checkpoint: {every: 10}
 END
          train-stage codec -c codec.yaml --run codec
-         latent-cache make --codec codec --split split.json -o latents",
+         latent-cache make --codec codec --data split.json -o latents",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
 }
@@ -200,8 +200,8 @@ fn threads_change_nothing(folder: &Path, whole: &Outcome) {
     for threads in [1, 3] {
         let run = format!("threads-{threads}");
         let script = format!(
-            "train-stage operator -c operator.yaml -o training.threads={threads} \
-             -o training.workers={threads} --run {run}"
+            "train-stage operator -c operator.yaml -s training.threads={threads} \
+             -s training.workers={threads} --run {run}"
         );
         let seen = shell(folder, &script);
         assert_eq!(seen.status, Some(0), "{}", seen.stderr);

@@ -12,7 +12,7 @@ use tensor::Tensor;
 
 /// Of 20 updates, with every checkpoint kept; it could end early, but does not.
 const MORE: &[&str] =
-    &["-o", "training.updates=20", "-o", "training.patience=30", "-o", "checkpoint.keep_last=99"];
+    &["-s", "training.updates=20", "-s", "training.patience=30", "-s", "checkpoint.keep_last=99"];
 
 /// A run made whole, and the state it had after 10 updates.
 fn whole(folder: &Path) -> State {
@@ -211,7 +211,7 @@ fn r30_with_another_value_it_is_refused_or_ends_differently() {
 fn r30_the_count_of_skipped_updates_goes_on() {
     let temporary = prepare();
     let folder = temporary.path();
-    let more = ["-o", "optimizer.learning_rate=1e30", "-o", "checkpoint.every=1"];
+    let more = ["-s", "optimizer.learning_rate=1e30", "-s", "checkpoint.every=1"];
     let more = [MORE, &more].concat();
     let end = |run: &str| {
         let (exit, said) = train(folder, run, &more);
@@ -246,7 +246,7 @@ fn r31_a_checkpoint_of_format_1_loads_and_is_gone_on_from() {
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     // Other processors make data with other last bits; that must not matter here.
     let from = path.to_str().unwrap();
-    let more = ["--resume", from, "--accept-config-change", "-o", "training.updates=20"];
+    let more = ["--resume", from, "--accept-config-change", "-s", "training.updates=20"];
     let (exit, said) = train(folder, "run", &more);
     assert_eq!(exit, Some(0), "{said}");
     let first = records(&folder.join("run")).into_iter().find(|r| r["kind"] == "update").unwrap();

@@ -25,7 +25,7 @@ fn r10_a_storm_of_requests_saves_one_at_a_time_and_loses_none_at_the_stop() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     for _ in 0..rounds(1, 20) {
-        let rarely = ["-o", "checkpoint.every=100000000", "-o", "training.updates=100000000"];
+        let rarely = ["-s", "checkpoint.every=100000000", "-s", "training.updates=100000000"];
         let mut child = start(folder, "run", &rarely);
         child.wait_for_update(&run, 3);
         let mut before = saved(&run).len();
@@ -124,7 +124,7 @@ fn computed(child: &Run) -> u64 {
 fn r12_a_second_term_ends_it_at_once_and_the_state_is_good() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
-    let endless = ["-o", "training.updates=100000000"];
+    let endless = ["-s", "training.updates=100000000"];
     let mut child = start(folder, "run", &endless);
     child.wait_for_update(&run, 20);
     child.signal("TERM");
@@ -134,7 +134,7 @@ fn r12_a_second_term_ends_it_at_once_and_the_state_is_good() {
     for signal in ["TERM", "INT"] {
         // One update of many minutes: the first signal has to wait.
         let long = ["training.accumulation=1024", "training.batch_size=16384"];
-        let long = [&["-o", long[0], "-o", long[1]][..], &["--accept-config-change"]].concat();
+        let long = [&["-s", long[0], "-s", long[1]][..], &["--accept-config-change"]].concat();
         let starts_before = starts();
         let mut child = start(folder, "run", &[&endless[..], &long].concat());
         wait_until(|| starts() > starts_before || !child.is_alive());
@@ -155,7 +155,7 @@ fn r12_a_second_term_ends_it_at_once_and_the_state_is_good() {
         assert_eq!(newest_checkpoint(&run), format!("step-{before:08}"));
     }
     let few = format!("training.updates={}", before + 20);
-    let (exit, said) = train(folder, "run", &["-o", &few, "--accept-config-change"]);
+    let (exit, said) = train(folder, "run", &["-s", &few, "--accept-config-change"]);
     assert_eq!(exit, Some(0), "{said}");
 }
 

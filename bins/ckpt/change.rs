@@ -48,7 +48,7 @@ pub struct Average {
     #[arg(required = true, num_args = 2..)]
     checkpoints: Vec<PathBuf>,
     /// The checkpoint to write; it must not exist
-    #[arg(short = 'o', long = "out", value_name = "OUT")]
+    #[arg(short = 'o', long = "output", value_name = "OUT")]
     output_folder: PathBuf,
     /// A weight for each checkpoint, W,W,…; they are divided by their sum
     #[arg(long, value_name = "WEIGHTS", value_delimiter = ',')]
@@ -65,7 +65,7 @@ pub struct Reshard {
     #[arg(long, value_name = "N")]
     shards: usize,
     /// The checkpoint to write; it must not exist
-    #[arg(short = 'o', long = "out", value_name = "OUT")]
+    #[arg(short = 'o', long = "output", value_name = "OUT")]
     output_folder: PathBuf,
     #[command(flatten)]
     output: Output,
@@ -76,7 +76,7 @@ pub struct Export {
     /// Checkpoint, or a run directory for its newest
     checkpoint: PathBuf,
     /// The file to write; it must not exist
-    #[arg(short = 'o', long = "out", value_name = "FILE")]
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
     output_file: PathBuf,
     /// Which part: model, ema, buffers, or the name of another file of the checkpoint
     #[arg(long, value_name = "PART", default_value = "model")]
@@ -90,7 +90,7 @@ pub struct ImportArgs {
     /// A .safetensors file, or a state_dict that PyTorch (1.6 or newer) saved
     file: PathBuf,
     /// The checkpoint to write; it must not exist
-    #[arg(short = 'o', long = "out", value_name = "OUT")]
+    #[arg(short = 'o', long = "output", value_name = "OUT")]
     output_folder: PathBuf,
     /// A checkpoint, or a run for its newest, of the same model: names, shapes, buffers and
     /// configuration are its

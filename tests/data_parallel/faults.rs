@@ -162,7 +162,7 @@ fn a_run_directory_that_is_moved_away_ends_all_ranks_with_74() {
     }
     let folder = prepare(&[]);
     let folder = folder.path();
-    let long = ["-o", "training.updates=100000000"];
+    let long = ["-s", "training.updates=100000000"];
     // A look at the lease is trusted for a tenth of a heartbeat.
     let mut job = start_each(folder, &["LONGHAUL_HEARTBEAT=1"; 2], "run", &long);
     job.wait_for_update(&folder.join("run"), 30);

@@ -21,7 +21,7 @@ fn any_number_of_ranks_gives_the_same_bits() {
     let folder = folder.path();
     assert_eq!(run::train(folder, "one", &[]).0, Some(0));
     let expected = outcome(&folder.join("one"), 400);
-    for (ranks, more) in [(2, &[][..]), (4, &["-o", "optimizer.shard=true"])] {
+    for (ranks, more) in [(2, &[][..]), (4, &["-s", "optimizer.shard=true"])] {
         let name = format!("of-{ranks}");
         let (status, talk) = start(folder, ranks, &name, more).end();
         assert_eq!(status, Some(0), "{talk}");
@@ -50,7 +50,7 @@ fn a_signal_to_one_rank_stops_all_and_any_number_goes_on() {
     let folder = prepare(&[]);
     let folder = folder.path();
     assert_eq!(run::train(folder, "whole", &[]).0, Some(0));
-    let shard = &["-o", "optimizer.shard=true"][..];
+    let shard = &["-s", "optimizer.shard=true"][..];
     let worlds = [(2, &[][..]), (4, &[]), (1, &[]), (2, shard), (4, &[])];
     let (mut stops, mut runs) = (0, 0);
     // One run is enough, unless this test is held up and a start comes to its end before the signal.
@@ -134,29 +134,29 @@ fn what_ranks_cannot_share_is_told_once() {
     let folder = prepare(&[]);
     let folder = folder.path();
     for (ranks, more, expected, words) in [
-        (3, &["-o", "training.deterministic=false"][..], 78, "cannot be shared equally by 3 ranks"),
+        (3, &["-s", "training.deterministic=false"][..], 78, "cannot be shared equally by 3 ranks"),
         (3, &[], 78, "which 3 ranks cannot share"),
-        (2, &["-o", "data.stats=none.json"], 66, "none.json"),
+        (2, &["-s", "data.stats=none.json"], 66, "none.json"),
     ] {
         let (status, talk) = start(folder, ranks, "run", more).end();
         assert_eq!(status, Some(expected), "{talk}");
         assert_eq!(talk.matches(words).count(), 1, "{talk}");
     }
     // Of a configuration all see the same faults; what one rank alone has it says itself.
-    let wrong = ["-o", "training.updates=many", "-o", "nonsense=1"];
+    let wrong = ["-s", "training.updates=many", "-s", "nonsense=1"];
     let (status, talk) = start(folder, 4, "run", &wrong).end();
     assert_eq!(status, Some(78), "{talk}");
     for words in ["training.updates", "nonsense"] {
         assert_eq!(talk.lines().filter(|line| line.contains(words)).count(), 1, "{talk}");
     }
     let seeds = ["SEED=4", "SEED=four", "SEED=4"];
-    let (status, talk) = start_each(folder, &seeds, "run", &["-o", "seed=${SEED}"]).end();
+    let (status, talk) = start_each(folder, &seeds, "run", &["-s", "seed=${SEED}"]).end();
     assert_eq!(status, Some(78), "{talk}");
     let told: Vec<&str> = talk.lines().filter(|line| line.contains("seed")).collect();
     assert!(told.len() == 1 && told[0].starts_with("train-stage[1/3]: "), "{talk}");
-    let (status, _) = start(folder, 2, "run", &["-o", "training.updates=30"]).end();
+    let (status, _) = start(folder, 2, "run", &["-s", "training.updates=30"]).end();
     assert_eq!(status, Some(0));
-    let (status, talk) = start(folder, 2, "run", &["-o", "seed=4"]).end();
+    let (status, talk) = start(folder, 2, "run", &["-s", "seed=4"]).end();
     assert_eq!(status, Some(78), "{talk}");
     assert_eq!(talk.matches("was made with another configuration").count(), 1, "{talk}");
     let starts = records(&folder.join("run"));
@@ -174,7 +174,7 @@ fn data_changed_under_ranks_stop_all_of_them() {
     let folder = prepare(&[]);
     let (folder, data) = (folder.path(), folder.path().join("data/1D_Burgers_Sols_Nu0.01.hdf5"));
     let run = folder.join("run");
-    let long = ["-o", "training.updates=100000000", "-o", "checkpoint.keep_last=1"];
+    let long = ["-s", "training.updates=100000000", "-s", "checkpoint.keep_last=1"];
     let mut job = start(folder, 2, "run", &long);
     wait_until(|| records(&run).iter().any(|r| r["kind"] == "saved") || !job.is_alive());
     run::flip(&data, 0.5, 0);

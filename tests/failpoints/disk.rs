@@ -49,7 +49,7 @@ fn r03_disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
     let seen = shell(
         place.path(),
         "FAIL=save.begin:2+=enospc train-stage codec -c codec.yaml --run run \\
-             -o training.updates=1000000 -o checkpoint.failed_saves=1000000 &
+             -s training.updates=1000000 -s checkpoint.failed_saves=1000000 &
          until [ -e run/ckpt/latest ]; do kill -0 $! || exit 1; sleep 0.01; done
          kill -TERM $!
          wait $!",
@@ -88,7 +88,7 @@ fn r03_a_disk_that_has_failed_for_good_ends_the_run() {
     for fault in ["enospc", "eio"] {
         let place = place();
         std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
-        let command = "train-stage codec -c codec.yaml --run run -o training.updates=40";
+        let command = "train-stage codec -c codec.yaml --run run -s training.updates=40";
         let seen = shell(place.path(), &format!("FAIL=save.begin:2+={fault} {command}"));
         assert_eq!(seen.status, Some(74), "{}", seen.stderr);
         assert!(seen.stderr.contains("saves failed (checkpoint.failed_saves)"));
@@ -128,7 +128,7 @@ fn r03_a_read_only_disk_ends_the_run_with_73() {
     let seen = shell(
         place.path(),
         "timeout 300 \\
-             train-stage codec -c codec.yaml --run run -o training.updates=100000000 -o checkpoint.every=50 &
+             train-stage codec -c codec.yaml --run run -s training.updates=100000000 -s checkpoint.every=50 &
          until [ -e run/ckpt/latest ]; do kill -0 $! || exit 1; sleep 0.01; done
          until mount -o remount,ro run/ckpt 2>/dev/null; do kill -0 $! || exit 1; sleep 0.01; done
          wait $!",

@@ -21,18 +21,15 @@ fn sizes_that_do_not_fit_into_memory_are_refused_before_it_is_taken() {
             "memory",
         ),
         ("ds-prep gen burgers --parameter 1 --samples 1 --threads 100000 -o out", "from 1 to 1024"),
-        (
-            "latent-cache make --codec run --split split.json --threads 1025 -o out",
-            "from 1 to 1024",
-        ),
-        ("evaluate --codec run --split split.json --threads 0 -o out", "from 1 to 1024"),
+        ("latent-cache make --codec run --data split.json --threads 1025 -o out", "from 1 to 1024"),
+        ("evaluate --codec run --data split.json --threads 0 -o out", "from 1 to 1024"),
     ] {
         let seen = tame(copy.path(), command);
         assert_eq!(seen.status, Some(2), "{command}: {}", seen.stderr);
         assert!(seen.stderr.contains(words), "{command}: {}", seen.stderr);
     }
     let seen =
-        tame(copy.path(), "train-stage codec -c codec.yaml --run new -o training.threads=5000");
+        tame(copy.path(), "train-stage codec -c codec.yaml --run new -s training.threads=5000");
     assert_eq!(seen.status, Some(78), "{}", seen.stderr);
     assert!(
         seen.stderr.contains("training.threads") && seen.stderr.contains("1024"),
@@ -70,7 +67,7 @@ fn members_and_headers_of_an_archive_are_bounded() {
 #[test]
 fn a_run_on_many_threads_stops_when_it_is_told_to() {
     let copy = copy();
-    let more = ["-o", "training.threads=1024", "-o", "training.updates=1000000"];
+    let more = ["-s", "training.threads=1024", "-s", "training.updates=1000000"];
     let mut job = run::start(copy.path(), "new", &more);
     job.wait_for_update(&copy.path().join("new"), 1);
     job.signal("TERM");

@@ -29,7 +29,7 @@ fn errors_name_the_limit_that_caused_them() {
         ),
         (
             "ulimit -S -v 1048576",
-            "train-stage codec -c codec.yaml --run new-memory -o model.hidden=4096",
+            "train-stage codec -c codec.yaml --run new-memory -s model.hidden=4096",
             "RLIMIT_AS limits the address space to 1.0 GiB",
         ),
     ] {
@@ -57,8 +57,8 @@ fn errors_name_the_limit_on_threads() {
         "train-stage codec -c codec.yaml --run new",
         "ds-prep gen burgers --parameter 0.01 --samples 2 --grid 64 --frames 3 -o made",
         "ds-prep show raw/1D_Burgers_Sols_Nu0.1.hdf5",
-        "latent-cache make --codec run --split split.json -o made-latents",
-        "evaluate --codec run --operator run --split split.json -o report",
+        "latent-cache make --codec run --data split.json -o made-latents",
+        "evaluate --codec run --operator run --data split.json -o report",
         "timekeep run -- true",
     ] {
         let mut words = words.split(' ');

@@ -42,8 +42,8 @@ fn planted_secrets_are_in_no_file_and_on_no_stream() {
     for command in [
         format!("{train} --check"),
         train.to_string(),
-        format!("{train} -o training.updates=abc"),
-        format!("{train} -o optimizer.learning_rate=0.5"),
+        format!("{train} -s training.updates=abc"),
+        format!("{train} -s optimizer.learning_rate=0.5"),
         "ckpt show secret".into(),
         "ckpt show secret --json".into(),
         "ckpt average secret/ckpt/step-00000004 secret/ckpt/step-00000006 -o secret/mean".into(),
@@ -122,7 +122,7 @@ fn secrets_that_are_words_of_ours_leave_records_readable() {
     assert!(seen.stdout.contains("run  codec  finished  6/6 100%"), "{}", seen.stdout);
     // What is written stays readable too.
     let train = format!("{with} train-stage codec -c codec.yaml --run new");
-    let seen = shell(copy.path(), &format!("{train} -o optimizer.learning_rate=x"));
+    let seen = shell(copy.path(), &format!("{train} -s optimizer.learning_rate=x"));
     assert_eq!(seen.status, Some(78), "{}", seen.stderr);
     let seen = shell(copy.path(), &train);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);

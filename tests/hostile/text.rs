@@ -21,7 +21,7 @@ fn control_characters_are_escaped_on_both_streams() {
         "ds-prep show forged.json; ds-prep check forged.json; ds-prep stats forged.json -o x",
         "ds-prep show forged.json --json; ds-prep check forged.json --json",
         "train-stage codec -c forged.yaml --run new; train-stage codec -c codec.yaml --run \"$N\"",
-        r#"train-stage codec -c codec.yaml --run new -o "$N=1" -o training.updates="$N""#,
+        r#"train-stage codec -c codec.yaml --run new -s "$N=1" -s training.updates="$N""#,
         r#"ckpt ls "$N"; ckpt ls "$N" --json; ckpt show "$N"; ckpt verify "$N" "$N"; ckpt diff "$N" run"#,
         r#"timekeep status "$N"; timekeep submit x -- sh -c 'echo "$0" >&2; exit 1' "$N""#,
         r#"timekeep run -- "$N"; timekeep run --json -- true "$N"; latent-cache verify "$N""#,

@@ -16,8 +16,8 @@ train() {
     name=$1 turn=$2 between=$3
     shift 3
     "$@" train-stage operator -c configs/burgers-operator.yaml --run "$work/$name-$turn" \
-        -o training.updates=$updates -o training.validate_every=1000000 -o checkpoint.every="$between" \
-        -o model.core.hidden="${HIDDEN:-128}" 2>"$work/talk" || { cat "$work/talk" >&2; exit 1; }
+        -s training.updates=$updates -s training.validate_every=1000000 -s checkpoint.every="$between" \
+        -s model.core.hidden="${HIDDEN:-128}" 2>"$work/talk" || { cat "$work/talk" >&2; exit 1; }
     set -- "$name" "$turn"
     sed -n 's/.*"kind":"stop".*"seconds":\([0-9.]*\).*/\1/p' "$work/$1-$2/log.jsonl"
 }

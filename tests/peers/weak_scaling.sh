@@ -17,9 +17,9 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 train() {
     ranks=$1 run=$work/$2 samples=$3
     set -- train-stage operator -c configs/burgers-operator.yaml --run "$run" \
-        -o training.updates="$updates" -o training.validate_every=1000000 -o training.log_every=10 \
-        -o checkpoint.every=1000000 -o training.batch_size="$samples" -o training.threads=1 \
-        -o model.core.hidden="${HIDDEN:-128}"
+        -s training.updates="$updates" -s training.validate_every=1000000 -s training.log_every=10 \
+        -s checkpoint.every=1000000 -s training.batch_size="$samples" -s training.threads=1 \
+        -s model.core.hidden="${HIDDEN:-128}"
     test "$ranks" -eq 1 || set -- mpirun --oversubscribe --bind-to none -n "$ranks" "$@"
     "$@" 2>"$run.talk" || { cat "$run.talk" >&2; exit 1; }
 }

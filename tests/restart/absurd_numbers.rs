@@ -79,8 +79,8 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     std::fs::write(folder.join("operator.yaml"), operator).unwrap();
     let seen = shell(
         folder,
-        "train-stage codec -c codec.yaml -o training.updates=2 --run codec
-         latent-cache make --codec codec --split split.json -o latents",
+        "train-stage codec -c codec.yaml -s training.updates=2 --run codec
+         latent-cache make --codec codec --data split.json -o latents",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     for (refused, checked) in ["codec", "operator"].map(|name| check(folder, name)) {
@@ -89,7 +89,7 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     // Sizes that are allowed by themselves, and not together.
     let seen = shell(
         folder,
-        "train-stage codec -c codec.yaml -o model.hidden=65536 -o model.mlp_ratio=256 --run new --check",
+        "train-stage codec -c codec.yaml -s model.hidden=65536 -s model.mlp_ratio=256 --run new --check",
     );
     assert_eq!(seen.status, Some(78), "{}", seen.stderr);
     assert!(seen.stderr.contains("model: its parameters need"), "{}", seen.stderr);

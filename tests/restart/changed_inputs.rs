@@ -70,7 +70,7 @@ fn checkpoints(run: &Path) -> Vec<u64> {
 fn inputs_changed_between_attempts_are_refused_before_a_checkpoint() {
     let temporary = prepare_two();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
-    let keep = ["-o", "training.updates=20", "-o", "checkpoint.keep_last=99"];
+    let keep = ["-s", "training.updates=20", "-s", "checkpoint.keep_last=99"];
     assert_eq!(train(folder, "run", &keep).0, Some(0));
     let whole = manifest(&run, 20);
     fs::remove_dir_all(run.join("ckpt/step-00000020")).unwrap();
@@ -115,7 +115,7 @@ fn inputs_changed_during_a_run_stop_it_before_its_next_checkpoint() {
         let (what, change) = CHANGES[round % CHANGES.len()];
         let name = format!("run-{round}");
         let run = folder.join(&name);
-        let mut attempt = start(folder, &name, &["-o", "checkpoint.keep_last=99"]);
+        let mut attempt = start(folder, &name, &["-s", "checkpoint.keep_last=99"]);
         attempt.wait_for_update(&run, 6 + random.below(200) as u64);
         wait_until(|| records(&run).iter().any(|r| r["kind"] == "saved") || !attempt.is_alive());
         if !attempt.stand_still() {
@@ -134,7 +134,7 @@ fn inputs_changed_during_a_run_stop_it_before_its_next_checkpoint() {
             let newest = checkpoints(&run).last().copied();
             assert!(newest < Some(at + 5), "{what} at update {at}, seed {seed}: saved {newest:?}");
             change(folder);
-            let (exit, said) = train(folder, &name, &["-o", "checkpoint.keep_last=99"]);
+            let (exit, said) = train(folder, &name, &["-s", "checkpoint.keep_last=99"]);
             assert_eq!(exit, Some(0), "{what}, seed {seed}: {said}");
         }
         assert!(outcome(&run) == whole, "{what} at update {at}, seed {seed}: other bits");
@@ -149,7 +149,7 @@ fn unchanged_inputs_are_not_hashed_again() {
     let inputs = || records(&run).into_iter().rfind(|r| r["kind"] == "inputs").unwrap();
     wait_until(|| {
         let _ = fs::remove_dir_all(run.join("ckpt/step-00000020"));
-        assert_eq!(train(folder, "run", &["-o", "training.updates=20"]).0, Some(0));
+        assert_eq!(train(folder, "run", &["-s", "training.updates=20"]).0, Some(0));
         // From the moment on that the files are old enough for their timestamps to be trusted.
         inputs()["cached"] == 3
     });
@@ -164,7 +164,7 @@ fn a_run_that_must_stop_before_its_inputs_are_verified_saves_nothing_and_says_so
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let hold = Hold::new(folder);
     let attempt = || {
-        let twice = ["-o", "training.attempts_without_progress=2"];
+        let twice = ["-s", "training.attempts_without_progress=2"];
         let over = |command: &mut Command| {
             command.env("FAIL", "inputs.hash:1=hold").env("LONGHAUL_END_TIME", "1");
         };
@@ -185,7 +185,7 @@ fn a_run_that_must_stop_before_its_inputs_are_verified_saves_nothing_and_says_so
         assert!(reason.contains(words) && said.contains(words), "{reason} {said}");
     }
     drop(hold);
-    assert_eq!(train(folder, "run", &["-o", "training.updates=20", "--retry"]).0, Some(0));
+    assert_eq!(train(folder, "run", &["-s", "training.updates=20", "--retry"]).0, Some(0));
 }
 
 #[test]
@@ -202,8 +202,8 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     fs::write(folder.join("operator.yaml"), operator).unwrap();
     let seen = shell(
         folder,
-        "train-stage codec -c codec.yaml -o training.updates=4 --run codec
-         latent-cache make --codec codec --split split.json --shard 3 -o latents",
+        "train-stage codec -c codec.yaml -s training.updates=4 --run codec
+         latent-cache make --codec codec --data split.json --shard 3 -o latents",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let files: Vec<PathBuf> = ["train", "validation"]

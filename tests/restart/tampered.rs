@@ -28,7 +28,7 @@ fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 fn a_run_directory_that_is_replaced_or_moved_away_is_not_written_to() {
     let temporary = prepare();
     let folder = temporary.path();
-    let long = ["-o", "training.updates=100000000"];
+    let long = ["-s", "training.updates=100000000"];
     for (name, replace) in [
         ("copied", "cp -a copied new && mv copied old && mv new copied"),
         ("moved", "mv moved older"),
@@ -61,7 +61,7 @@ fn a_run_directory_that_is_replaced_or_moved_away_is_not_written_to() {
 fn a_log_that_is_moved_away_goes_on_at_its_path() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
-    let mut child = start(folder, "run", &["-o", "training.updates=100000000"]);
+    let mut child = start(folder, "run", &["-s", "training.updates=100000000"]);
     child.wait_for_update(&run, 10);
     let (log, old) = (run.join("log.jsonl"), run.join("log.old"));
     std::fs::rename(&log, &old).unwrap();
@@ -95,7 +95,7 @@ fn files_of_a_run_that_are_pipes_are_refused_or_replaced() {
     ] {
         let seen = shell(folder, &format!("mkdir -p {name}/lease && mkfifo {name}/{file}"));
         assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-        let (exit, said) = train(folder, name, &["-o", "training.updates=2"]);
+        let (exit, said) = train(folder, name, &["-s", "training.updates=2"]);
         assert_eq!(
             (exit, said.contains(file)),
             (Some(status), status > 0 || file == "status.json"),

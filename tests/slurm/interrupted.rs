@@ -9,7 +9,7 @@ use super::{SLOW, equals_undisturbed, equals_undisturbed_with, starts};
 
 /// Submits the run `run` of so many slow updates; its job.
 fn submit(cluster: &Cluster, folder: &Path, options: &str, updates: u64) -> String {
-    let run = format!("-c codec.yaml -o training.updates={updates} --run run");
+    let run = format!("-c codec.yaml -s training.updates={updates} --run run");
     let words = format!("--parsable --export=ALL,{SLOW} {options}");
     cluster.said(folder, &format!("sbatch {words} $SLURM/train.sbatch train-stage codec {run}"))
 }
@@ -130,12 +130,12 @@ pub fn ranks(cluster: &Cluster, folder: &Path) {
         eprintln!("SKIPPED: ranks in a job: this build has no MPI, or this SLURM no PMIx");
         return;
     }
-    let deterministic = "-o training.deterministic=true";
+    let deterministic = "-s training.deterministic=true";
     let job = cluster.said(
         folder,
         &format!(
             "sbatch --parsable --export=ALL,{SLOW} --ntasks-per-node=2 $SLURM/train.sbatch \
-             train-stage codec -c codec.yaml {deterministic} -o training.updates=30 --run run"
+             train-stage codec -c codec.yaml {deterministic} -s training.updates=30 --run run"
         ),
     );
     wait_for_update(folder, 6);

@@ -130,7 +130,7 @@ fn equals_undisturbed(cluster: &Cluster, folder: &Path, run: &str, updates: u64)
 
 /// The same with other keys.
 fn equals_undisturbed_with(cluster: &Cluster, folder: &Path, run: &str, updates: u64, more: &str) {
-    let words = format!("-c codec.yaml -o training.updates={updates} {more}");
+    let words = format!("-c codec.yaml -s training.updates={updates} {more}");
     cluster.said(folder, &format!("train-stage codec {words} --run undisturbed >&2"));
     let expected = digests(&folder.join("undisturbed"), updates);
     assert_eq!(digests(&folder.join(run), updates), expected, "{run} has other bits");

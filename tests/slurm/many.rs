@@ -12,7 +12,7 @@ pub fn r19_array(cluster: &Cluster, folder: &Path) {
     for seed in 1..=8 {
         let slow = if seed == 3 { format!("env {SLOW} ") } else { String::new() };
         list +=
-            &format!("{slow}train-stage codec -c codec.yaml -o seed={seed} --run runs/{seed}\n");
+            &format!("{slow}train-stage codec -c codec.yaml -s seed={seed} --run runs/{seed}\n");
     }
     std::fs::write(folder.join("runs.list"), list).unwrap();
     let array =
@@ -93,10 +93,10 @@ checkpoint: {every: 4}
 
     // The same by hand, in another folder, undisturbed.
     equals_undisturbed(cluster, folder, "chain/codec", 20);
-    let plain = "latent-cache make --codec undisturbed --split split.json -o latents >&2
+    let plain = "latent-cache make --codec undisturbed --data split.json -o latents >&2
         train-stage operator -c operator.yaml --run plain >&2 \
-            -o data.train=latents/train -o data.validation=latents/validation
-        evaluate --codec undisturbed --operator plain --split split.json --steps 4 --starts 2 -o evaluation >&2";
+            -s data.train=latents/train -s data.validation=latents/validation
+        evaluate --codec undisturbed --operator plain --data split.json --steps 4 --starts 2 -o evaluation >&2";
     cluster.said(folder, plain);
     assert_eq!(digests(&operator, 16), digests(&folder.join("plain"), 16));
     let numbers = |evaluation: &str| {
@@ -109,7 +109,7 @@ checkpoint: {every: 4}
 pub fn r26_two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
     let command = format!(
         "sbatch --parsable --export=ALL,{SLOW} $SLURM/train.sbatch \
-         train-stage codec -c codec.yaml -o training.updates=12 --run run"
+         train-stage codec -c codec.yaml -s training.updates=12 --run run"
     );
     let jobs = [cluster.said(folder, &command), cluster.said(folder, &command)];
     jobs.iter().for_each(|job| cluster.wait_for_success(job, folder));
@@ -129,7 +129,7 @@ pub fn r27_cron(cluster: &Cluster, folder: &Path) {
     let run = folder.join("run");
     let submit = format!(
         "timekeep submit run -- sbatch --parsable --no-requeue --job-name=cron --export=ALL,{SLOW} \
-         $SLURM/train.sbatch train-stage codec -c codec.yaml -o training.updates=16 --run run"
+         $SLURM/train.sbatch train-stage codec -c codec.yaml -s training.updates=16 --run run"
     );
     let first = cluster.said(folder, &submit);
     assert_eq!(cluster.said(folder, &submit), first, "in the queue already");

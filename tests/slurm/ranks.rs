@@ -12,12 +12,12 @@ pub fn r17_ranks(cluster: &Cluster, folder: &Path) {
         eprintln!("SKIPPED: ranks in a job: this build has no MPI, or this SLURM no PMIx");
         return;
     }
-    let deterministic = "-o training.deterministic=true";
+    let deterministic = "-s training.deterministic=true";
     // The margin says when: 30 s after each start; SLURM would say it later, up to a minute early.
     let words = format!(
         "--parsable --export=ALL,{SLOW},LONGHAUL_MARGIN=150s --ntasks-per-node=2 --time=3 --signal=B:USR1@60"
     );
-    let run = format!("-c codec.yaml -o training.updates=40 {deterministic} --run run");
+    let run = format!("-c codec.yaml -s training.updates=40 {deterministic} --run run");
     let command = format!("sbatch {words} $SLURM/train.sbatch train-stage codec {run}");
     let job = cluster.said(folder, &command);
     cluster.wait_for_success(&job, folder);

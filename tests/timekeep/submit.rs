@@ -246,7 +246,7 @@ optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
         [("seed=1", 66, "absent.json"), ("training.no_such_key=1", 78, "no_such_key")]
     {
         let mut start = Command::new(env!("CARGO_BIN_EXE_train-stage"));
-        start.args(["codec", "-c", "codec.yaml", "--run", "a", "-o", more]);
+        start.args(["codec", "-c", "codec.yaml", "--run", "a", "-s", more]);
         let seen = see(start.current_dir(place.folder.path()));
         assert_eq!(seen.status, Some(status), "{}", seen.stderr);
         let record = place.records(&["status", "a"]).remove(0);

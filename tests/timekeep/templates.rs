@@ -39,7 +39,7 @@ fn a_setup_file_may_be_careless() {
     let setup = folder.path().join("setup.sh");
     // An unset variable, a word of bash, the words of somebody else, and a status that means nothing.
     fs::write(&setup, "source /dev/null; echo \"$UNSET$#\"; export MADE=here; false\n").unwrap();
-    fs::write(folder.path().join("list"), "none\nevaluate --split a*b\n").unwrap();
+    fs::write(folder.path().join("list"), "none\nevaluate --data a*b\n").unwrap();
     let setup = setup.to_str().unwrap();
     let (train, array) = (slurm("train.sbatch"), slurm("array.sbatch"));
     let words = ["bash", train.to_str().unwrap(), "ckpt", "a b"];
@@ -50,7 +50,7 @@ fn a_setup_file_may_be_careless() {
     let variables =
         [("LONGHAUL_SETUP", setup), ("SLURM_ARRAY_TASK_ID", "2"), ("SLURM_NTASKS", "4")];
     let seen = run(folder.path(), &["bash", array.to_str().unwrap(), "list"], &variables);
-    let expected = "0\n--kill-on-bad-exit=1\n--mpi=pmix\nevaluate\n--split\na*b\nmade=here\n";
+    let expected = "0\n--kill-on-bad-exit=1\n--mpi=pmix\nevaluate\n--data\na*b\nmade=here\n";
     assert_eq!(seen.stdout, expected, "{}", seen.stderr);
     for setup in ["setup.sh", "/no/such/setup.sh"] {
         let seen = run(folder.path(), &words, &[("LONGHAUL_SETUP", setup)]);

@@ -7,7 +7,7 @@ use crate::{Error, Exit, text};
 /// One fault: where it was written, which key it is about, what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// File, or `-o KEY=VALUE`, that the value came from; empty when nothing was given.
+    /// File, or `-s KEY=VALUE`, that the value came from; empty when nothing was given.
     pub source: String,
     /// Path of the key, e.g. `model.core.hidden`; empty for the whole file.
     pub key: String,

@@ -122,9 +122,9 @@ fn lay_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Resu
     }
     for given in overrides {
         let (key, value) = given.split_once('=').unwrap_or(("", ""));
-        let set = override_value(value).and_then(|value| layers.set(key.trim(), value, "-o"));
+        let set = override_value(value).and_then(|value| layers.set(key.trim(), value, "-s"));
         if let Err(message) = set {
-            let source = format!("-o {}", text::quote(given));
+            let source = format!("-s {}", text::quote(given));
             faults.push(Fault { source, key: String::new(), message });
         }
     }
@@ -132,7 +132,7 @@ fn lay_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Resu
 }
 
 /// The value of an override: a list or mapping in brackets, a quoted text, or a plain scalar, which
-/// may contain anything: `-o note=a: b`.
+/// may contain anything: `-s note=a: b`.
 fn override_value(text: &str) -> Result<Value, String> {
     let text = text.trim();
     if text.starts_with(['[', '{', '"', '\'']) {

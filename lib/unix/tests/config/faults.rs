@@ -45,34 +45,34 @@ fn all_faults_at_once_each_with_its_file() {
 fn single_faults() {
     let folder = Folder::new(&[("a.yaml", SMALL)]);
     let cases = [
-        ("steps=0", "-o: steps: expected integer ≥ 1; found the number 0"),
-        ("steps=1.5", "-o: steps: expected integer ≥ 1; found the number 1.5"),
-        ("steps=", "-o: steps: expected integer ≥ 1; found nothing"),
-        ("steps=1e30", "-o: steps: expected integer ≥ 1; found the number 1e+30"),
-        ("clip=.inf", "-o: clip: expected number, or null; found the text \".inf\""),
-        ("steps.x=1", "-o steps.x=1: steps is the number 100, it has no keys"),
+        ("steps=0", "-s: steps: expected integer ≥ 1; found the number 0"),
+        ("steps=1.5", "-s: steps: expected integer ≥ 1; found the number 1.5"),
+        ("steps=", "-s: steps: expected integer ≥ 1; found nothing"),
+        ("steps=1e30", "-s: steps: expected integer ≥ 1; found the number 1e+30"),
+        ("clip=.inf", "-s: clip: expected number, or null; found the text \".inf\""),
+        ("steps.x=1", "-s steps.x=1: steps is the number 100, it has no keys"),
         (
             "data.files.7=b",
-            "-o data.files.7=b: data.files is a list of 1, numbered from 0: no 7 in it",
+            "-s data.files.7=b: data.files is a list of 1, numbered from 0: no 7 in it",
         ),
-        ("steps", "-o steps: write it as KEY=VALUE, with dots between keys: model.hidden=64"),
-        ("a..b=1", "-o a..b=1: write it as KEY=VALUE, with dots between keys: model.hidden=64"),
-        ("model.hidden=3", "-o: model.hidden: unknown key; there is model[pdet_stack].hidden"),
-        ("name=a b", "-o: name: a blank in \"a b\""),
-        ("amount={share: x}", "-o: amount.share: expected number; found the text \"x\""),
+        ("steps", "-s steps: write it as KEY=VALUE, with dots between keys: model.hidden=64"),
+        ("a..b=1", "-s a..b=1: write it as KEY=VALUE, with dots between keys: model.hidden=64"),
+        ("model.hidden=3", "-s: model.hidden: unknown key; there is model[pdet_stack].hidden"),
+        ("name=a b", "-s: name: a blank in \"a b\""),
+        ("amount={share: x}", "-s: amount.share: expected number; found the text \"x\""),
         (
             "notes=${NOT_SET}",
-            "-o: notes: the environment variable NOT_SET is not set: set it, write \
+            "-s: notes: the environment variable NOT_SET is not set: set it, write \
           it to .env, or give a default as ${NOT_SET:-…}",
         ),
         (
             "steps=${NOT_SET}",
-            "-o: steps: the environment variable NOT_SET is not set: set it, write \
+            "-s: steps: the environment variable NOT_SET is not set: set it, write \
           it to .env, or give a default as ${NOT_SET:-…}",
         ),
         (
             "amount=[]",
-            "-o: amount: expected integer ≥ 0, or mapping of share, or null; found a list",
+            "-s: amount: expected integer ≥ 0, or mapping of share, or null; found a list",
         ),
     ];
     for (text, expected) in cases {
@@ -88,7 +88,7 @@ fn meaning_is_checked_beside_form() {
     let found = folder.faults(&["a.yaml", "b.yaml"], &["colour=red"]);
     let expected = ["b.yaml: schedule: 101 updates in 100 steps"];
     assert_eq!(found.len(), 3, "{found:#?}");
-    assert!(found[1].starts_with("-o: colour: unknown key; known here: steps, name"), "{found:#?}");
+    assert!(found[1].starts_with("-s: colour: unknown key; known here: steps, name"), "{found:#?}");
     assert_eq!(found[2..], expected);
 }
 
@@ -108,7 +108,7 @@ fn files_that_are_none() {
         "list.yaml: expected keys",
         "twice.yaml: the key \"steps\" is given twice",
         "tag.yaml: steps: YAML tags",
-        "-o =1: write it as KEY=VALUE",
+        "-s =1: write it as KEY=VALUE",
     ]) {
         assert!(line.starts_with(start), "{line}");
     }
