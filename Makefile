@@ -32,6 +32,7 @@ test: deps
 # printed; FUZZ_SEED=N repeats one of the fuzzing.
 TORTURE = TORTURE=1 cargo test --workspace --locked --features $(FEATURES)
 torture: deps
+	cargo build --workspace --locked --features $(FEATURES) --examples
 	$(TORTURE) --test failpoints --test power_cut --test restart --test stop --test state \
 	  --test numbers --test data_parallel -- --nocapture
 	$(TORTURE) --test hostile -- fuzz flips planted --nocapture

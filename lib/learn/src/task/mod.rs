@@ -41,7 +41,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Whether `a` is strictly better than `b`. NaN is better than nothing.
+    /// Whether `a` is strictly better than `b`; a NaN never is.
     pub fn is_better(self, a: f64, b: f64) -> bool {
         match self {
             Self::Minimize => a < b,

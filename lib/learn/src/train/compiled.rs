@@ -79,6 +79,7 @@ impl Compiled {
                 for (to, from) in recorded.batch.tensors().zip(batch.tensors()) {
                     to.overwrite(from);
                 }
+                recorded.batch.weight().overwrite(batch.weight());
                 recorded
             }
             none => {
