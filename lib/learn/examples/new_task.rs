@@ -4,10 +4,10 @@
 
 use dist::Solo;
 use learn::checkpoint::{best, load, load_newest};
-use learn::params::{Builder, Params};
+use learn::params::{Builder, ParamSet};
 use learn::task::{Batch, ConfigOf, Configured, Define, Direction, Empty, Loss, Spec, Task};
 use learn::train::{Job, train};
-use learn::{nn::Linear, pass::Pass, score::Scores};
+use learn::{forward::Forward, nn::Linear, score::Scores};
 use rustix::process::{Signal, getpid, kill_process};
 use std::{path::PathBuf, process::Command};
 use tensor::random::{Philox, Purpose};
@@ -46,7 +46,7 @@ impl Define for Classes {
     type Model = Empty;
     type Loss = Empty;
 
-    fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
+    fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
         let mut builder = Builder::new(config.seed);
         let layer = Linear::new(&mut builder, "layer", WIDTH, CLASSES);
         Ok((Self { layer, numbers: Philox::new(config.seed, Purpose::Test) }, builder.finish()))
@@ -76,21 +76,22 @@ impl Task for Classes {
             .with("weights", Tensor::of(&weights, &[samples.len()])))
     }
 
-    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
-        let found = self.layer.forward(pass, &batch.input(pass, "inputs")?)?;
-        let [targets, weights] = [batch.input(pass, "targets")?, batch.input(pass, "weights")?];
-        let ones = pass.full(&[CLASSES], 1.0)?;
-        Ok(pass.apply(SquaredError, &[&found, &targets, &weights, &ones])?.into())
+    fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
+        let found = self.layer.forward(forward, &batch.input(forward, "inputs")?)?;
+        let [targets, weights] =
+            [batch.input(forward, "targets")?, batch.input(forward, "weights")?];
+        let ones = forward.full(&[CLASSES], 1.0)?;
+        Ok(forward.apply(SquaredError, &[&found, &targets, &weights, &ones])?.into())
     }
 
     fn validation_samples(&self) -> u64 {
         SAMPLES
     }
 
-    fn evaluate(&self, pass: &Pass, samples: &[u64], scores: &mut Scores) -> Result<()> {
+    fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
         let samples: Vec<u64> = samples.iter().map(|sample| SAMPLES + sample).collect();
         let (inputs, classes) = self.read(&samples);
-        let found = self.layer.forward(pass, &pass.data(&inputs)?)?.value().to_host()?;
+        let found = self.layer.forward(forward, &forward.data(&inputs)?)?.value().to_host()?;
         for (class, row) in classes.iter().zip(found.read::<f32>().chunks_exact(CLASSES)) {
             scores.mean("accuracy", f64::from(u8::from(largest(row) == *class)), 1.0);
         }

@@ -5,10 +5,10 @@
 pub mod checkpoint;
 pub mod config;
 pub mod foreign;
+pub mod forward;
 pub mod nn;
 pub mod optim;
 pub mod params;
-pub mod pass;
 pub mod recompute;
 pub mod score;
 pub mod task;

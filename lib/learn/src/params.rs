@@ -1,23 +1,97 @@
-//! The parameters of a model: named tensors in a fixed order. A model holds [`ParamId`]s and is plain
-//! data; the numbers come in with each [`Pass`](crate::pass::Pass), so that trained weights, their
+//! The parameters of a model: named tensors in a fixed order, trained ones and frozen ones. A model holds [`ParamId`]s
+//! and is plain data; the values come in with each [`Forward`](crate::forward::Forward), so that trained weights, their
 //! average and a copy in f64 run through the same code.
 
+use crate::checkpoint::matches;
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tensor};
 use unix::space::human_bytes;
 use unix::{Error, Result};
 
-/// Position of a parameter.
+/// A parameter of a [`ParamSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParamId(pub(crate) usize);
+pub enum ParamId {
+    /// Index among the trained parameters.
+    Trained(usize),
+    /// Index among the frozen parameters.
+    Frozen(usize),
+}
 
-/// How a parameter starts.
+/// Initial values of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum Init {
     /// Every element this value.
     Constant(f64),
     /// Uniform in ±bound.
     Uniform(f64),
+    /// Normal with mean 0 and this standard deviation.
+    Normal(f64),
+    /// Normal with mean 0 and this standard deviation, values beyond two deviations drawn again (BERT and timm's
+    /// `trunc_normal_` with a = -2σ, b = 2σ).
+    TruncatedNormal(f64),
+}
+
+impl Init {
+    /// PyTorch's default for linear and convolution layers with `fan_in` inputs, weights and biases alike: uniform in
+    /// ±1/√fan_in (`kaiming_uniform_` with a = √5).
+    pub fn linear(fan_in: usize) -> Self {
+        Self::Uniform(1.0 / (fan_in as f64).sqrt())
+    }
+
+    /// Values for parameter number `id`.
+    fn values(self, random: &Philox, id: u64, shape: &[usize]) -> Tensor {
+        let count = shape.iter().product();
+        let mut values = vec![0.0; count];
+        match self {
+            Self::Constant(value) => return Tensor::full(shape, value, Dtype::F32),
+            Self::Uniform(bound) => {
+                random.fill_uniform(id, &mut values);
+                let bound = bound as f32;
+                values.iter_mut().for_each(|v| *v = bound * (2.0 * *v - 1.0));
+            }
+            Self::Normal(deviation) => {
+                random.fill_normal(id, &mut values);
+                values.iter_mut().for_each(|v| *v *= deviation as f32);
+            }
+            Self::TruncatedNormal(deviation) => {
+                random.fill_normal(id, &mut values);
+                for (i, value) in values.iter_mut().enumerate() {
+                    // Draws that lie outside are repeated at positions beyond those of all elements.
+                    let mut again = (i + count) as u64;
+                    while value.abs() > 2.0 {
+                        *value = random.normal(id, again);
+                        again += count as u64;
+                    }
+                    *value *= deviation as f32;
+                }
+            }
+        }
+        Tensor::of(&values, shape)
+    }
+}
+
+/// The parameters of a model. Frozen ones have no gradient, moments or moving average, and keep the dtype in which they
+/// were given. A checkpoint has their hash, and their values only with `checkpoint.frozen`.
+#[derive(Clone, Debug, Default)]
+pub struct ParamSet {
+    /// Trained parameters, f32.
+    pub trained: Params,
+    /// Frozen parameters, of any dtype.
+    pub frozen: Params,
+}
+
+impl ParamSet {
+    /// The same parameters on `device`.
+    pub fn to_device(&self, device: Device) -> Result<Self> {
+        let (trained, frozen) = (self.trained.to_device(device)?, self.frozen.to_device(device)?);
+        Ok(Self { trained, frozen })
+    }
+}
+
+impl From<Params> for ParamSet {
+    fn from(trained: Params) -> Self {
+        Self { trained, frozen: Params::default() }
+    }
 }
 
 /// Names and values, in the order of registration.
@@ -42,7 +116,7 @@ impl Params {
         self.entries.iter_mut().map(|(_, t)| t)
     }
 
-    /// Number of numbers.
+    /// Number of elements.
     pub fn count(&self) -> usize {
         self.tensors().map(Tensor::len).sum()
     }
@@ -52,14 +126,14 @@ impl Params {
         self.tensors().map(Tensor::bytes).sum()
     }
 
-    /// The same parameters in another element type.
+    /// The same parameters in another dtype.
     pub fn to_dtype(&self, dtype: Dtype) -> Params {
         Params {
             entries: self.entries.iter().map(|(n, t)| (n.clone(), t.to_dtype(dtype))).collect(),
         }
     }
 
-    /// Where they are.
+    /// The device of the parameters.
     pub fn device(&self) -> Device {
         self.tensors().next().map_or(Device::Cpu, Tensor::device)
     }
@@ -69,7 +143,14 @@ impl Params {
         Ok(Params { entries: moved(&self.entries, device)? })
     }
 
-    /// Takes over `values`, which must have the same names and shapes in any order.
+    /// The first 64 bits, in hexadecimal, of a hash of all values.
+    pub fn hash(&self) -> Result<String> {
+        let of = |tensor: &Tensor| Ok(blake3::hash(tensor.to_host()?.as_bytes()).to_hex());
+        let hashes = self.tensors().map(of).collect::<Result<Vec<_>>>()?;
+        Ok(crate::train::hash_of(hashes.iter().map(|hash| hash.as_str())))
+    }
+
+    /// Assigns `values`, which must have the same names and shapes in any order.
     pub fn assign(&mut self, values: &[(String, Tensor)]) -> Result<()> {
         for (name, tensor) in &mut self.entries {
             let Some((_, value)) = values.iter().find(|(n, _)| n == name) else {
@@ -103,7 +184,9 @@ pub fn moved(tensors: &[(String, Tensor)], device: Device) -> Result<Vec<(String
 pub struct Builder {
     random: Philox,
     prefix: String,
-    params: Params,
+    params: ParamSet,
+    /// Parameters that are frozen, as patterns of names.
+    frozen: Vec<String>,
     /// Elements of all parameters, and how many fit into memory.
     elements: u64,
     most: u64,
@@ -112,12 +195,24 @@ pub struct Builder {
 impl Builder {
     /// A builder whose random values follow from `seed` and the position of each parameter.
     pub fn new(seed: u64) -> Self {
-        let random = Philox::new(seed, Purpose::Weights);
         let most = unix::memory::available().map_or(u64::MAX, |bytes| bytes / 4);
-        Self { random, prefix: String::new(), params: Params::default(), elements: 0, most }
+        Self {
+            random: Philox::new(seed, Purpose::Weights),
+            prefix: String::new(),
+            params: ParamSet::default(),
+            frozen: Vec::new(),
+            elements: 0,
+            most,
+        }
     }
 
-    /// Errors (78): the parameters do not fit into memory; those too many were left empty.
+    /// Freezes all parameters registered from now on whose name one of `patterns` matches (`encoder.*`).
+    pub fn freeze(mut self, patterns: &[String]) -> Self {
+        self.frozen.extend_from_slice(patterns);
+        self
+    }
+
+    /// Errors (78): the parameters do not fit into memory; those beyond it were left empty.
     pub fn check(&self) -> Result<()> {
         if self.elements <= self.most {
             return Ok(());
@@ -133,28 +228,23 @@ impl Builder {
 
     /// A parameter of the given shape.
     pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
-        let id = self.params.entries.len();
+        let id = self.params.trained.entries.len() + self.params.frozen.entries.len();
         let elements = shape.iter().fold(1, |all: u64, n| all.saturating_mul(*n as u64));
         self.elements = self.elements.saturating_add(elements);
         let shape = if self.elements <= self.most { shape } else { &[0] };
-        let tensor = match init {
-            Init::Constant(value) => Tensor::full(shape, value, Dtype::F32),
-            Init::Uniform(bound) => {
-                let mut values = vec![0.0; shape.iter().product()];
-                self.random.fill_uniform(id as u64, &mut values);
-                let bound = bound as f32;
-                values.iter_mut().for_each(|v| *v = bound * (2.0 * *v - 1.0));
-                Tensor::of(&values, shape)
-            }
-        };
-        self.params.entries.push((format!("{}{name}", self.prefix), tensor));
-        ParamId(id)
+        self.value(name, init.values(&self.random, id as u64, shape))
     }
 
     /// A parameter with given values.
     pub fn value(&mut self, name: &str, tensor: Tensor) -> ParamId {
-        self.params.entries.push((format!("{}{name}", self.prefix), tensor));
-        ParamId(self.params.entries.len() - 1)
+        let name = format!("{}{name}", self.prefix);
+        let (params, id): (_, fn(usize) -> ParamId) =
+            match self.frozen.iter().any(|pattern| matches(pattern, &name)) {
+                false => (&mut self.params.trained, ParamId::Trained),
+                true => (&mut self.params.frozen, ParamId::Frozen),
+            };
+        params.entries.push((name, tensor));
+        id(params.entries.len() - 1)
     }
 
     /// Builds a part whose names start with `name.`.
@@ -170,8 +260,55 @@ impl Builder {
         part
     }
 
-    /// All parameters registered.
-    pub fn finish(self) -> Params {
+    /// All registered parameters.
+    pub fn finish(self) -> ParamSet {
         self.params
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Mean and standard deviation of n values have standard errors σ/√n and σ/√(2n): 5 of them.
+    #[test]
+    fn initial_values_have_the_moments_of_their_distribution() {
+        let n = 100_000;
+        // The standard deviation of a normal cut at ±2: √(1 - 4φ(2)/(2Φ(2) - 1)).
+        let cut = 0.879_625_662_f64;
+        for (init, bound, deviation) in [
+            (Init::linear(16), 0.25, 0.25 / 3f64.sqrt()),
+            (Init::Normal(0.02), f64::INFINITY, 0.02),
+            (Init::TruncatedNormal(0.02), 0.04, 0.02 * cut),
+        ] {
+            let mut builder = Builder::new(5);
+            builder.param("x", &[n], init);
+            let params = builder.finish();
+            let values = params.trained.entries()[0].1.to_f64();
+            let mean = values.iter().sum::<f64>() / n as f64;
+            let variance = values.iter().map(|x| x * x).sum::<f64>() / n as f64 - mean * mean;
+            assert!(values.iter().all(|x| x.abs() <= bound * (1.0 + 1e-6)), "{init:?}");
+            assert!(mean.abs() < 5.0 * deviation / (n as f64).sqrt(), "{init:?}: mean {mean}");
+            let error = (variance.sqrt() - deviation).abs();
+            let tolerance = 5.0 * deviation / (2.0 * n as f64).sqrt();
+            assert!(error < tolerance, "{init:?}: deviation {}", variance.sqrt());
+        }
+    }
+
+    #[test]
+    fn frozen_parameters_are_registered_apart_with_the_values_they_would_have_had() {
+        let build = |patterns: &[String]| {
+            let mut builder = Builder::new(7).freeze(patterns);
+            let id = builder.scope("encoder", |b| b.param("weight", &[3, 2], Init::Normal(1.0)));
+            builder.param("head", &[2], Init::linear(2));
+            (id, builder.finish())
+        };
+        let (id, trained) = build(&[]);
+        assert_eq!((id, trained.frozen.entries().len()), (ParamId::Trained(0), 0));
+        let (id, frozen) = build(&["encoder.*".into()]);
+        assert_eq!(id, ParamId::Frozen(0));
+        let values = |(name, tensor): &(String, Tensor)| (name.clone(), tensor.to_f64());
+        let of = |params: &Params| params.entries().iter().map(values).collect::<Vec<_>>();
+        assert_eq!([of(&frozen.frozen), of(&frozen.trained)].concat(), of(&trained.trained));
     }
 }

@@ -7,7 +7,7 @@ mod training;
 pub use spikes::{OnSpike, Spikes};
 pub use training::{Checkpoints, Cost, Precision, Training};
 
-use crate::optim::{Optimizer, Phase};
+use crate::optim::{Optimizer, Phase, Plateau};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unix::config::{Faults, within};
@@ -32,6 +32,9 @@ pub struct Config<D, M, L> {
     /// Phases of the learning rate, one after the other; a constant rate when empty.
     #[serde(default)]
     pub schedule: Vec<Phase>,
+    /// Reduction of the learning rate when validation stops improving. None: the schedule alone.
+    #[serde(default)]
+    pub plateau: Option<Plateau>,
     /// When the state is saved and what is kept.
     #[serde(default)]
     pub checkpoint: Checkpoints,
@@ -51,6 +54,7 @@ impl<D, M, L> Config<D, M, L> {
             training: self.training.clone(),
             optimizer: self.optimizer.clone(),
             schedule: self.schedule.clone(),
+            plateau: self.plateau.clone(),
             checkpoint: self.checkpoint.clone(),
             cost: self.cost.clone(),
         }
@@ -60,6 +64,7 @@ impl<D, M, L> Config<D, M, L> {
     pub fn common_faults(&self) -> Faults {
         let mut faults: Faults = within("training", self.training.faults()).collect();
         faults.extend(within("optimizer", self.optimizer.faults()));
+        faults.extend(within("plateau", self.plateau.iter().flat_map(Plateau::faults).collect()));
         faults.extend(within("checkpoint", self.checkpoint.faults()));
         faults.extend(within("cost", self.cost.faults()));
         if let Err(text) = crate::optim::Schedule::new(&self.schedule, self.training.updates) {

@@ -59,6 +59,13 @@ pub struct Training {
     #[serde(default = "validation_samples")]
     #[schemars(range(min = 0, max = 1_000_000_000))]
     pub validation_samples: u64,
+    /// Samples that go through the model together in a validation.
+    #[serde(default = "validation_batch_size")]
+    #[schemars(range(min = 1, max = 1_048_576))]
+    pub validation_batch_size: u64,
+    /// With amp: compute validations in 16-bit floats as well; otherwise they are computed in f32.
+    #[serde(default)]
+    pub validation_amp: bool,
     /// Validations without improvement after which training ends early. None: never.
     #[serde(default)]
     pub patience: Option<u64>,
@@ -79,10 +86,10 @@ pub struct Training {
     /// What a spike is, and how a run goes round it.
     #[serde(default)]
     pub spike: Spikes,
-    /// Every so many updates one is computed twice and the bits are compared; 0: never.
+    /// Updates between checks of the hardware: gradients are computed twice and must have the same bits. 0: never.
     #[serde(default)]
     pub verify_every: u64,
-    /// Every so many updates a hash of all parameters goes to the log; 0: never.
+    /// Updates between hashes of all parameters in the log. 0: never.
     #[serde(default = "thousand")]
     pub hash_every: u64,
     /// Updates between records in the log.
@@ -150,6 +157,9 @@ fn thousand() -> u64 {
 }
 fn validation_samples() -> u64 {
     256
+}
+fn validation_batch_size() -> u64 {
+    64
 }
 
 impl Training {

@@ -1,6 +1,6 @@
 use super::Linear;
+use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
-use crate::pass::Pass;
 use tensor::Var;
 use tensor::ops::attention::{Attention, Layout};
 use tensor::ops::rmsnorm::RmsNorm;
@@ -35,15 +35,15 @@ impl MultiHead {
     }
 
     /// x [B, T, width] -> the same shape.
-    pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
-        let qkv = self.qkv.forward(pass, x)?;
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        let qkv = self.qkv.forward(forward, x)?;
         let qk_norm = self.qk_norm.map(|_| EPSILON);
         let op = Attention { qk_norm, ..Attention::new(self.heads, Layout::Packed) };
         let mixed = match self.qk_norm {
-            Some([q, k]) => pass.apply(op, &[&qkv, pass.get(q), pass.get(k)])?,
-            None => pass.apply(op, &[&qkv])?,
+            Some([q, k]) => forward.apply(op, &[&qkv, forward.get(q), forward.get(k)])?,
+            None => forward.apply(op, &[&qkv])?,
         };
-        self.out.forward(pass, &mixed)
+        self.out.forward(forward, &mixed)
     }
 }
 
@@ -81,18 +81,19 @@ impl ChannelSeparated {
     }
 
     /// x [B, T, H] -> the same shape.
-    pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let shape = x.shape().to_vec();
         let groups = shape[2] / self.group;
         let x = x.reshape(&[shape[0] * shape[1] * groups, self.group]);
-        let norm =
-            |weight: ParamId| pass.apply(RmsNorm { epsilon: EPSILON }, &[&x, pass.get(weight)]);
-        let q = self.q.forward(pass, &norm(self.q_norm)?)?.reshape(&shape);
-        let k = self.k.forward(pass, &norm(self.k_norm)?)?.reshape(&shape);
-        let v = self.v.forward(pass, &x)?.reshape(&shape);
+        let norm = |weight: ParamId| {
+            forward.apply(RmsNorm { epsilon: EPSILON }, &[&x, forward.get(weight)])
+        };
+        let q = self.q.forward(forward, &norm(self.q_norm)?)?.reshape(&shape);
+        let k = self.k.forward(forward, &norm(self.k_norm)?)?.reshape(&shape);
+        let v = self.v.forward(forward, &x)?.reshape(&shape);
         let op = Attention::new(groups * self.heads, Layout::Separate);
-        let mixed = pass.apply(op, &[&q, &k, &v])?;
-        let out = self.out.forward(pass, &mixed.reshape(x.shape()))?;
+        let mixed = forward.apply(op, &[&q, &k, &v])?;
+        let out = self.out.forward(forward, &mixed.reshape(x.shape()))?;
         Ok(out.reshape(&shape))
     }
 }

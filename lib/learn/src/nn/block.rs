@@ -1,6 +1,6 @@
 use super::{ChannelSeparated, Condition, DepthwiseConv, Linear, MultiHead, Norm};
+use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
-use crate::pass::Pass;
 use tensor::Var;
 use tensor::ops::activation::Activation;
 use tensor::ops::depthwise_conv::Padding;
@@ -103,36 +103,36 @@ impl Block {
     }
 
     /// x [B, T, H] -> the same shape; `condition` [B, c] where normalisations are adaptive.
-    pub fn forward(&self, pass: &Pass, x: &Var, condition: Option<&Var>) -> Result<Var> {
+    pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         let (block, inputs): (Self, Vec<&Var>) =
             (self.clone(), [x].into_iter().chain(condition).collect());
-        pass.block(&inputs, move |pass, vars| block.layers(pass, &vars[0], vars.get(1)))
+        forward.block(&inputs, move |forward, vars| block.layers(forward, &vars[0], vars.get(1)))
     }
 
-    fn layers(&self, pass: &Pass, x: &Var, condition: Option<&Var>) -> Result<Var> {
+    fn layers(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         let mut x = x.clone();
         if let Some((norm, attention, scale)) = &self.attention {
-            let h = norm.forward(pass, &x, condition)?;
+            let h = norm.forward(forward, &x, condition)?;
             let branch = match attention {
-                Attention::MultiHead(a) => a.forward(pass, &h)?,
-                Attention::ChannelSeparated(a) => a.forward(pass, &h)?,
+                Attention::MultiHead(a) => a.forward(forward, &h)?,
+                Attention::ChannelSeparated(a) => a.forward(forward, &h)?,
             };
-            x = join(pass, &x, &branch, *scale)?;
+            x = join(forward, &x, &branch, *scale)?;
         }
         let h = match &self.conv {
-            Some(conv) => conv.forward(pass, &x)?,
+            Some(conv) => conv.forward(forward, &x)?,
             None => x.clone(),
         };
-        let h = self.norm.forward(pass, &h, condition)?;
-        let branch = self.down.forward(pass, &self.up.forward(pass, &h)?)?;
-        join(pass, &x, &branch, self.scale)
+        let h = self.norm.forward(forward, &h, condition)?;
+        let branch = self.down.forward(forward, &self.up.forward(forward, &h)?)?;
+        join(forward, &x, &branch, self.scale)
     }
 }
 
 /// x + s ∘ branch.
-fn join(pass: &Pass, x: &Var, branch: &Var, scale: Option<ParamId>) -> Result<Var> {
+fn join(forward: &Forward, x: &Var, branch: &Var, scale: Option<ParamId>) -> Result<Var> {
     match scale {
-        Some(scale) => pass.apply(Residual::Scaled, &[x, branch, pass.get(scale)]),
-        None => pass.apply(Residual::Plain, &[x, branch]),
+        Some(scale) => forward.apply(Residual::Scaled, &[x, branch, forward.get(scale)]),
+        None => forward.apply(Residual::Plain, &[x, branch]),
     }
 }

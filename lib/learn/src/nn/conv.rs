@@ -1,5 +1,5 @@
+use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
-use crate::pass::Pass;
 use tensor::Var;
 use tensor::ops::depthwise_conv::{self, Padding};
 use unix::Result;
@@ -33,7 +33,7 @@ impl DepthwiseConv {
     }
 
     /// x [B, tokens, channels] -> the same shape.
-    pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
-        pass.apply(self.op, &[x, pass.get(self.weight), pass.get(self.bias)])
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        forward.apply(self.op, &[x, forward.get(self.weight), forward.get(self.bias)])
     }
 }

@@ -1,5 +1,5 @@
+use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
-use crate::pass::Pass;
 use tensor::Var;
 use tensor::ops::activation::Activation;
 use tensor::ops::linear;
@@ -57,12 +57,12 @@ impl Linear {
     }
 
     /// x [.., inputs] -> [.., outputs].
-    pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let op = linear::Linear { bias: self.bias.is_some(), activation: self.activation };
-        let weight = pass.get(self.weight);
+        let weight = forward.get(self.weight);
         match self.bias {
-            Some(bias) => pass.apply(op, &[x, weight, pass.get(bias)]),
-            None => pass.apply(op, &[x, weight]),
+            Some(bias) => forward.apply(op, &[x, weight, forward.get(bias)]),
+            None => forward.apply(op, &[x, weight]),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Layers: each registers its parameters when it is built and applies them in a [`Pass`](crate::pass::Pass).
+//! Layers: each registers its parameters when it is built and applies them in a [`Forward`](crate::forward::Forward).
 
 mod attention;
 mod block;

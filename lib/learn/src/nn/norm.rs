@@ -1,6 +1,6 @@
 use super::Linear;
+use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
-use crate::pass::Pass;
 use tensor::Var;
 use tensor::ops::adaln::AdaLn;
 use tensor::ops::layernorm::LayerNorm;
@@ -41,15 +41,15 @@ impl Norm {
     }
 
     /// x [B, .., width]; `condition` [B, c] where the normalisation is adaptive.
-    pub fn forward(&self, pass: &Pass, x: &Var, condition: Option<&Var>) -> Result<Var> {
+    pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         match (self, condition) {
             (Norm::Fixed(weight, bias), _) => {
                 let op = LayerNorm { epsilon: EPSILON };
-                pass.apply(op, &[x, pass.get(*weight), pass.get(*bias)])
+                forward.apply(op, &[x, forward.get(*weight), forward.get(*bias)])
             }
             (Norm::Adaptive(linear), Some(condition)) => {
-                let modulation = linear.forward(pass, condition)?;
-                pass.apply(AdaLn { epsilon: EPSILON, shift: 0, scale: 1 }, &[x, &modulation])
+                let modulation = linear.forward(forward, condition)?;
+                forward.apply(AdaLn { epsilon: EPSILON, shift: 0, scale: 1 }, &[x, &modulation])
             }
             (Norm::Adaptive(_), None) => {
                 Err(unix::Error::bug("an adaptive normalisation was given no condition"))

@@ -1,28 +1,28 @@
 //! Constant maps along the axes of a grid of tokens.
 
-use crate::pass::Pass;
+use crate::forward::Forward;
 use tensor::ops::token_map::TokenMap;
 use tensor::{Tensor, Var};
 use unix::Result;
 
 /// M [S, T] on the tokens of x [B, T, C].
-pub fn map_tokens(pass: &Pass, m: &Tensor, x: &Var) -> Result<Var> {
-    let m = pass.narrow(&pass.constant(m)?)?;
-    pass.apply(TokenMap, &[&m, x])
+pub fn map_tokens(forward: &Forward, m: &Tensor, x: &Var) -> Result<Var> {
+    let m = forward.to_compute_dtype(&forward.constant(m)?)?;
+    forward.apply(TokenMap, &[&m, x])
 }
 
 /// Maps along rows [R', R] and columns [C', C] of the grid of tokens of x [B, R·C, F]; an axis of one
 /// token that stays one is left as it is.
-pub fn map_axes(pass: &Pass, maps: &[Tensor; 2], x: &Var) -> Result<Var> {
+pub fn map_axes(forward: &Forward, maps: &[Tensor; 2], x: &Var) -> Result<Var> {
     let [rows, columns] = [0, 1].map(|axis| [maps[axis].shape()[0], maps[axis].shape()[1]]);
     let [batch, width] = [0, 2].map(|i| x.shape()[i]);
     let mut x = x.clone();
     if columns != [1, 1] {
         let lines = x.reshape(&[batch * rows[1], columns[1], width]);
-        x = map_tokens(pass, &maps[1], &lines)?;
+        x = map_tokens(forward, &maps[1], &lines)?;
     }
     if rows != [1, 1] {
-        x = map_tokens(pass, &maps[0], &x.reshape(&[batch, rows[1], columns[0] * width]))?;
+        x = map_tokens(forward, &maps[0], &x.reshape(&[batch, rows[1], columns[0] * width]))?;
     }
     Ok(x.reshape(&[batch, rows[0] * columns[0], width]))
 }

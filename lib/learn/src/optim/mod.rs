@@ -1,7 +1,9 @@
 //! How parameters follow gradients.
 
 mod optimizer;
+mod plateau;
 mod schedule;
 
 pub use optimizer::{Method, Optimizer, OptimizerState};
+pub use plateau::{Plateau, PlateauState};
 pub use schedule::{Phase, PhaseKind, Schedule};

@@ -206,7 +206,7 @@ mod tests {
         let optimizer = Optimizer { method, learning_rate: 1.0, weight_decay: 0.0, shard: false };
         let mut builder = Builder::new(1);
         builder.param("w", &[2], Init::Constant(1.0));
-        let mut params = builder.finish();
+        let mut params = builder.finish().trained;
         for dtype in [Dtype::F64, Dtype::Bf16, Dtype::F16, Dtype::I32] {
             let mut state = OptimizerState::new(&optimizer, &params, |_| true);
             let stored = Tensor::of(&[2.0_f32, -4.0], &[2]).to_dtype(dtype);

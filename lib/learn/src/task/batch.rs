@@ -1,21 +1,32 @@
 //! One micro-batch: named tensors and what they weigh.
 
-use crate::pass::Pass;
+use crate::forward::Forward;
+use tensor::random::{Philox, Purpose};
 use tensor::{Device, Tensor, Var};
 use unix::{Error, Result};
 
-/// What one forward pass needs: named tensors, made on the host and used on a device, and the sum of the
-/// weights of their samples.
+/// Input of one forward pass: named tensors, made on the host and used on a device, and the sum of the weights of
+/// their samples.
 #[derive(Clone, Debug)]
 pub struct Batch {
     tensors: Vec<(String, Tensor)>,
     weight: Tensor,
+    counter: Tensor,
 }
 
 impl Batch {
     /// A batch of samples whose weights add up to `weight`: their number, or that of their tokens.
     pub fn new(weight: f64) -> Self {
-        Self { tensors: Vec::new(), weight: Tensor::of(&[weight as f32], &[1]) }
+        let (weight, counter) = (Tensor::of(&[weight as f32], &[1]), Tensor::of(&[0i32; 4], &[4]));
+        Self { tensors: Vec::new(), weight, counter }
+    }
+
+    /// The same batch as part of micro-batch `micro_batch` of a run with `seed`; its first sample has place `first` there.
+    pub(crate) fn with_counter(mut self, seed: u64, micro_batch: u64, first: u64) -> Self {
+        let key = Philox::new(seed, Purpose::Dropout).key();
+        let counter = [key[0], key[1], micro_batch as u32, first as u32].map(u32::cast_signed);
+        self.counter = Tensor::of(&counter, &[4]);
+        self
     }
 
     /// The same batch with one tensor more.
@@ -25,11 +36,11 @@ impl Batch {
         self
     }
 
-    /// A tensor by its name, as a constant of `pass`. Errors: there is none, a bug of the task.
-    pub fn input(&self, pass: &Pass, name: &str) -> Result<Var> {
+    /// A tensor by its name, as a constant of `forward`. Errors: there is none, a bug of the task.
+    pub fn input(&self, forward: &Forward, name: &str) -> Result<Var> {
         let found = self.tensors.iter().find(|(own, _)| own == name);
         let (_, tensor) = found.ok_or_else(|| Error::bug(format!("no `{name}` in a batch")))?;
-        pass.constant(tensor)
+        forward.constant(tensor)
     }
 
     /// Sum of the weights of its samples, f32 [1].
@@ -37,15 +48,22 @@ impl Batch {
         &self.weight
     }
 
-    /// All tensors but the weight, in the order in which they were added.
+    /// What dropout follows, i32 [4]: the two words of a Philox key, the number of the micro-batch and the place of the
+    /// first sample in it. A tensor, so that a recorded graph replays with new values.
+    pub fn counter(&self) -> &Tensor {
+        &self.counter
+    }
+
+    /// All tensors: in the order in which they were added, then weight and counter.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        self.tensors.iter().map(|(_, tensor)| tensor)
+        self.tensors.iter().map(|(_, tensor)| tensor).chain([&self.weight, &self.counter])
     }
 
     /// The same batch on `device`.
     pub fn to_device(self, device: Device) -> Result<Self> {
         let moved = |(name, tensor): (String, Tensor)| Ok((name, tensor.to_device(device)?));
         let tensors = self.tensors.into_iter().map(moved).collect::<Result<_>>()?;
-        Ok(Self { tensors, weight: self.weight.to_device(device)? })
+        let (weight, counter) = (self.weight.to_device(device)?, self.counter.to_device(device)?);
+        Ok(Self { tensors, weight, counter })
     }
 }

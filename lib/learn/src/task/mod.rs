@@ -9,8 +9,8 @@ mod batch;
 pub use batch::Batch;
 
 use crate::config::Config;
-use crate::params::Params;
-use crate::pass::Pass;
+use crate::forward::Forward;
+use crate::params::ParamSet;
 use crate::score::Scores;
 use data::inputs::InputFile;
 use schemars::JsonSchema;
@@ -110,13 +110,13 @@ pub trait Task: Send + Sync {
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch>;
 
     /// The loss of a batch.
-    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss>;
+    fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss>;
 
     /// Samples of the validation split.
     fn validation_samples(&self) -> u64;
 
-    /// Adds these samples of the validation split to `scores`; `pass` records no gradients.
-    fn evaluate(&self, pass: &Pass, samples: &[u64], scores: &mut Scores) -> Result<()>;
+    /// Adds these samples of the validation split to `scores`; `forward` records no gradients.
+    fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()>;
 
     /// What a user of the model needs beside its parameters.
     fn buffers(&self) -> Buffers {
@@ -152,7 +152,7 @@ pub trait Define: Task + Sized + 'static {
     }
 
     /// Opens the data and builds the model with its initial parameters.
-    fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)>;
+    fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)>;
 }
 
 /// What a section of a configuration must be able to do.
@@ -172,7 +172,7 @@ pub struct Empty {}
 pub type ConfigOf<T> = Config<<T as Define>::Data, <T as Define>::Model, <T as Define>::Loss>;
 
 /// A task opened: its data, its model and the initial parameters.
-pub type Opened = (Box<dyn Task>, Params);
+pub type Opened = (Box<dyn Task>, ParamSet);
 
 /// A task with its checked configuration, its data not opened yet.
 pub struct Configured {

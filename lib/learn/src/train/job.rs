@@ -1,4 +1,4 @@
-//! What is to be trained, and what of its configuration makes it what it is.
+//! A training job, and which keys of its configuration determine the result.
 
 use crate::task::Configured;
 use dist::Collective;
@@ -6,33 +6,33 @@ use serde_json::Value;
 use std::path::PathBuf;
 use tensor::Device;
 
-/// Where a start begins. `Never` and `From` hold until the run has a checkpoint that descends from such a
-/// start; then they mean `Auto`.
+/// Where an attempt resumes. `Never` and `From` apply until the run has a checkpoint that descends from such an attempt;
+/// then they mean `Auto`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// From the newest good checkpoint of the run, or anew when there is none.
+    /// From the newest good checkpoint of the run, or at update 0 if there is none.
     Auto,
-    /// Anew; refused where the run has checkpoints.
+    /// At update 0; refused if the run has checkpoints.
     Never,
     /// From this checkpoint, of this run or another with the same configuration.
     From(PathBuf),
 }
 
-/// What is to be trained.
+/// A training job.
 pub struct Job<'a> {
     /// The task and its configuration.
     pub task: Configured,
     /// The run directory.
     pub run: PathBuf,
-    /// From where to go on.
+    /// Where it resumes.
     pub resume: Resume,
-    /// Whether to go on with a configuration or data that are not those of the checkpoint.
+    /// Whether to accept a configuration or data that differ from those of the checkpoint.
     pub accept_changes: bool,
-    /// Whether to try again what failed in a way that another start would repeat.
+    /// Whether to try again although the run is blocked.
     pub retry: bool,
-    /// Where to compute.
+    /// The device.
     pub device: Device,
-    /// Why there, for people.
+    /// Why this device, for people.
     pub why_device: String,
     /// The ranks of the run.
     pub ranks: &'a dyn Collective,
@@ -54,7 +54,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Keys that may change from start to start: they decide how the run is made, not what it becomes.
+/// Keys that may change between attempts: they affect how the run is made, not its result.
 const OPERATIONAL: [&str; 16] = [
     "optimizer.shard",
     "training.compile",
@@ -74,7 +74,7 @@ const OPERATIONAL: [&str; 16] = [
     "cost",
 ];
 
-/// The configuration without what may change from start to start.
+/// The configuration without [`OPERATIONAL`] keys.
 pub(super) fn identity(resolved: &Value) -> Value {
     let mut identity = resolved.clone();
     for key in OPERATIONAL {

@@ -1,44 +1,49 @@
-//! Judging a model on the validation split.
+//! Evaluation of a model on the validation split during training.
 
-use crate::params::Params;
-use crate::pass::Pass;
+use super::step::numerics;
+use crate::config::Training;
+use crate::forward::Forward;
+use crate::params::ParamSet;
 use crate::score::{Metrics, Scores};
 use crate::task::Task;
 use dist::Collective;
-use tensor::Tape;
+use tensor::{Dtype, Tape};
 use unix::{Error, Result};
 
-/// Samples that go through the model together.
-const CHUNK: usize = 64;
-
-/// Metrics of `params` on `samples` samples of the validation split, spread evenly; on all of them for 0.
-/// Ranks share the chunks, whose errors are summed in their order: the same bits for any number of ranks.
+/// Metrics of `params` on `training.validation_samples` samples of the validation split, spread evenly; on all of them
+/// for 0. Batches are distributed over the ranks and merged in their order: the same bits for any number of ranks.
 pub fn validate(
     task: &dyn Task,
-    params: &Params,
-    samples: u64,
+    params: &ParamSet,
+    training: &Training,
     ranks: &dyn Collective,
 ) -> Result<Metrics> {
-    let chosen = spread(task.validation_samples(), samples);
-    let mut mine = Vec::new();
-    for chunk in chosen.chunks(CHUNK).skip(ranks.rank()).step_by(ranks.size()) {
+    let samples = spread(task.validation_samples(), training.validation_samples);
+    let batches: Vec<&[u64]> = samples.chunks(training.validation_batch_size as usize).collect();
+    let dtype = match training.validation_amp {
+        true => numerics::dtype(training, params.trained.device()),
+        false => Dtype::F32,
+    };
+    let mut own = Vec::new();
+    for batch in batches.iter().skip(ranks.rank()).step_by(ranks.size()) {
         let mut scores = Scores::default();
         let tape = Tape::without_gradients();
-        task.evaluate(&Pass::frozen(&tape, params), chunk, &mut scores)?;
-        mine.push(scores);
+        let forward = Forward::evaluation(&tape, params).computing_in(dtype)?;
+        task.evaluate(&forward, batch, &mut scores)?;
+        own.push(scores);
     }
-    let parts = match ranks.size() {
-        1 => vec![mine],
+    let by_rank = match ranks.size() {
+        1 => vec![own],
         _ => {
-            let told = ranks.gather(&serde_json::to_vec(&mine).map_err(Error::bug)?)?;
-            let part = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(Error::bug);
-            told.iter().map(part).collect::<Result<Vec<Vec<Scores>>>>()?
+            let all = ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
+            let scores = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(Error::bug);
+            all.iter().map(scores).collect::<Result<Vec<Vec<Scores>>>>()?
         }
     };
     let mut all = Scores::default();
-    for number in 0..chosen.len().div_ceil(CHUNK) {
-        let part = &parts[number % parts.len()];
-        part.get(number / parts.len()).into_iter().for_each(|chunk| all.merge(chunk));
+    for number in 0..batches.len() {
+        let of_rank = &by_rank[number % by_rank.len()];
+        of_rank.get(number / by_rank.len()).into_iter().for_each(|scores| all.merge(scores));
     }
     Ok(all.metrics())
 }

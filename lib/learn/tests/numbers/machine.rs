@@ -17,9 +17,9 @@ fn outcome_of(run: &Run) -> Outcome {
 fn r38_a_flipped_bit_in_a_gradient_is_the_machine() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
-    // Updates 10 and 20 take two computations: those of update 20 are number 21 and 22; those of 60
-    // are 65 and 66.
-    for (flip, verdict) in [(21, "the first was wrong"), (22, "the second was wrong")] {
+    // Updates 10, 20, ... take two more computations, before the one that counts: those of update 20 are number 22 and
+    // 23, those of update 60 are number 70 and 71.
+    for (flip, verdict) in [(22, "the first was wrong"), (23, "the second was wrong")] {
         let run = run(temporary.path(), verdict, seed, Some((flip, 0)), json!({}));
         assert_eq!(run.start(), 75);
         let status = run.status();
@@ -47,8 +47,8 @@ fn r38_the_run_goes_on_elsewhere_with_the_bits_it_should_have() {
     let unverified =
         run(temporary.path(), "unverified", seed, Some((1000, 0)), json!({"verify_every": 0}));
     assert_eq!(outcome_of(&unverified), expected, "computing twice changes nothing");
-    // The second start goes on from update 56 or 55: its computations are too few for a flip at 65.
-    let run = run(temporary.path(), "flipped", seed, Some((65, 0)), json!({}));
+    // The second attempt resumes at update 55 or later: its computations are too few for a flip at 70.
+    let run = run(temporary.path(), "flipped", seed, Some((70, 0)), json!({}));
     assert_eq!(run.start(), 75);
     assert_eq!(outcome_of(&run), expected);
 }

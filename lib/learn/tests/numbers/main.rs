@@ -134,7 +134,7 @@ impl Run {
         let mut log = Vec::new();
         for kind in ["update", "validation"] {
             for mut record in self.records(kind, false) {
-                for key in ["time", "attempt", "seconds", "stall", "communication", "waited"] {
+                for key in ["time", "attempt", "seconds", "data_wait_s", "comm_s", "comm_wait_s"] {
                     record.as_object_mut().unwrap().remove(key);
                 }
                 log.push(record.to_string());

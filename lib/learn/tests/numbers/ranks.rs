@@ -106,8 +106,8 @@ fn r38_a_rank_that_computes_wrongly_is_named_and_the_run_goes_on_elsewhere() {
     let run = |name| new(temporary.path(), name, seed, json!({}), keys.clone());
     let (alone, two) = (run("alone"), run("two"));
     assert_eq!(alone.start(), 0);
-    // Update 10 takes two computations of each rank.
-    assert_eq!(start(&two, "NUMBERS_FLIP=21:0"), both(Exit::Again));
+    // Update 10 takes two more computations of each rank.
+    assert_eq!(start(&two, "NUMBERS_FLIP=22:0"), both(Exit::Again));
     let (reason, host) = (two.status().reason.unwrap(), unix::host::name());
     for word in ["update 20", "by rank 1", host.as_str(), "(cpu)", "the first was wrong"] {
         assert!(reason.contains(word), "no {word} in {reason}");

@@ -42,8 +42,8 @@ fn r37_a_spike_is_gone_round_the_same_way_however_often_the_run_is_interrupted()
         (1, &json!(BACK), &json!(SPIKE))
     );
     assert_eq!(rewind["spike"]["of"], "loss");
-    let passed_over = (SPIKE - BACK + 4) * PASSES * BATCH;
-    assert_eq!(rewind["passed_over"], passed_over);
+    let skipped_samples = (SPIKE - BACK + 4) * PASSES * BATCH;
+    assert_eq!(rewind["skipped_samples"], skipped_samples);
     // What was done twice was done with other samples, and the last word counts.
     let (all, standing) = (whole.records("update", true), whole.records("update", false));
     assert_eq!((all.len() as u64, standing.len()), (60 + SPIKE - 1 - BACK, 60));
@@ -56,7 +56,7 @@ fn r37_a_spike_is_gone_round_the_same_way_however_often_the_run_is_interrupted()
     let outcome = whole.outcome();
     let progress = |key: &str| outcome.progress[key].as_u64().unwrap();
     assert_eq!((progress("update"), progress("steps"), progress("rewinds")), (60, 60, 1));
-    assert_eq!((progress("samples"), progress("passed_over")), (240, passed_over));
+    assert_eq!((progress("samples"), progress("skipped_samples")), (240, skipped_samples));
 
     let again = new("again");
     assert_eq!(again.start(), 0);

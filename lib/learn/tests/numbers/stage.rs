@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use learn::config::Config;
-use learn::params::{Builder, Init, ParamId, Params};
-use learn::pass::Pass;
+use learn::forward::Forward;
+use learn::params::{Builder, Init, ParamId, ParamSet};
 use learn::score::Scores;
 use learn::task::{Batch, Buffers, Define, Direction, Empty, Loss, Spec, Task};
 use rustix::process::{Signal, getpid, kill_process};
@@ -86,7 +86,7 @@ impl Define for Mean {
     type Model = Empty;
     type Loss = Empty;
 
-    fn open(config: &MeanConfig) -> Result<(Self, Params)> {
+    fn open(config: &MeanConfig) -> Result<(Self, ParamSet)> {
         let mut builder = Builder::new(config.seed);
         let mean = builder.param("mean", &[WIDTH, 1], Init::Uniform(1.0));
         let die = std::env::var(DIE).ok().map(|text| {
@@ -113,10 +113,10 @@ impl Task for Mean {
         "mean".into()
     }
 
-    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Batch> {
-        let (faults, pass) = (&self.faults, pass + 1);
+    fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
+        let (faults, pass) = (&self.faults, micro_batch + 1);
         let values = Philox::new(self.seed, Purpose::Test);
-        let noise = Philox::new(self.seed, Purpose::Noise).at_update(pass);
+        let noise = Philox::new(self.seed, Purpose::Noise).at_update(micro_batch);
         let noise_scale = if faults.uneven { 0.0 } else { 0.1 };
         let (mut rows, mut weights) = (Vec::new(), Vec::new());
         for (place, sample) in (first..).zip(samples) {
@@ -143,7 +143,7 @@ impl Task for Mean {
             .with("weights", Tensor::of(&weights, &[samples.len()])))
     }
 
-    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
+    fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
         let computation = self.computations.fetch_add(1, Ordering::SeqCst) + 1;
         if let Some((signal, _)) = self.die.filter(|(_, at)| *at == computation) {
             kill_process(getpid(), signal).unwrap();
@@ -155,23 +155,23 @@ impl Task for Mean {
         let flip = self.faults.flip.filter(|(at, _)| *at == computation).map(|(_, bit)| bit);
         // Without a fault nothing stands in the way, also where the op has no kernel.
         let mean = match flip {
-            None => pass.get(self.mean).clone(),
-            Some(_) => pass.apply(Flip(flip), &[pass.get(self.mean)])?,
+            None => forward.get(self.mean).clone(),
+            Some(_) => forward.apply(Flip(flip), &[forward.get(self.mean)])?,
         };
-        let [rows, weights] = [batch.input(pass, "rows")?, batch.input(pass, "weights")?];
+        let [rows, weights] = [batch.input(forward, "rows")?, batch.input(forward, "weights")?];
         // A row for each sample.
         let repeat = Linear { bias: false, activation: Activation::Identity };
-        let found = pass.apply(repeat, &[&pass.full(&[rows.shape()[0], 1], 1.0)?, &mean])?;
-        let channels = pass.full(&[WIDTH], 1.0)?;
-        Ok(pass.apply(SquaredError, &[&found, &rows, &weights, &channels])?.into())
+        let found = forward.apply(repeat, &[&forward.full(&[rows.shape()[0], 1], 1.0)?, &mean])?;
+        let channels = forward.full(&[WIDTH], 1.0)?;
+        Ok(forward.apply(SquaredError, &[&found, &rows, &weights, &channels])?.into())
     }
 
     fn validation_samples(&self) -> u64 {
         1
     }
 
-    fn evaluate(&self, pass: &Pass, _: &[u64], scores: &mut Scores) -> Result<()> {
-        let values = pass.get(self.mean).value().to_host()?;
+    fn evaluate(&self, forward: &Forward, _: &[u64], scores: &mut Scores) -> Result<()> {
+        let values = forward.get(self.mean).value().to_host()?;
         scores.nrmse("error", "mean=5", values.read(), &vec![5.0; values.len()]);
         Ok(())
     }

@@ -1,22 +1,23 @@
-//! Sums of gradients over ranks, made while the backward pass still runs.
+//! Sums of gradients over ranks, computed concurrently with the backward pass.
 
 use dist::{Collective, Reducer, Times};
 use tensor::{Device, Tensor};
 use unix::{Error, Result};
 
-/// Elements of a bucket, beyond which it is closed: 4 MiB. Large enough that a sum runs at the speed of
-/// memory, small enough that the first begins early.
+/// Elements at which a bucket is full: 4 MiB. Large enough for a sum to run at memory bandwidth, small enough for the
+/// first sum to start early.
 const BUCKET: usize = 1 << 20;
 
-/// Sums tensors over ranks in buckets, which begin as soon as all their tensors are there.
+/// Sums tensors over ranks in buckets; the sum of a bucket starts once all its tensors were submitted.
 pub struct Exchange {
     reducer: Box<dyn Reducer>,
     buckets: Vec<Bucket>,
-    /// By tensor: its bucket.
+    /// The bucket of each tensor.
     bucket_of: Vec<usize>,
+    /// Tensors whose bucket is not complete, then the sums.
     slots: Vec<Option<Tensor>>,
-    /// Buckets given so far in this update.
-    given: usize,
+    /// Buckets submitted so far in this update.
+    submitted: usize,
 }
 
 struct Bucket {
@@ -26,8 +27,8 @@ struct Bucket {
 }
 
 impl Exchange {
-    /// For tensors of these shapes, which come in about this `order` (that of rank 0 counts). All ranks
-    /// make it together.
+    /// For tensors of these shapes, which will be submitted in about this `order`; that of rank 0 is used. All ranks
+    /// call it together.
     pub fn new(
         ranks: &dyn Collective,
         device: Device,
@@ -65,41 +66,40 @@ impl Exchange {
             buckets: groups.into_iter().map(bucket).collect(),
             bucket_of,
             slots: vec![None; shapes.len()],
-            given: 0,
+            submitted: 0,
         })
     }
 
-    /// By number of the tensor, memory in which it need not be copied when it is given; no tensors where there
-    /// is none. The sums of the update before must be dropped.
-    pub fn rooms(&mut self) -> Result<Vec<Tensor>> {
-        let mut rooms = vec![None; self.slots.len()];
+    /// Gradient buffers, by number of the tensor: what is computed there need not be copied to be summed. Empty where
+    /// there is no such memory. The sums of the previous update must have been dropped.
+    pub fn buffers(&mut self) -> Result<Vec<Tensor>> {
+        let mut buffers = vec![None; self.slots.len()];
         for (number, bucket) in self.buckets.iter().enumerate() {
             let Some(tensors) = self.reducer.rooms(number, &bucket.shapes)? else {
                 return Ok(Vec::new());
             };
             for (place, tensor) in bucket.tensors.iter().zip(tensors) {
-                rooms[*place] = Some(tensor);
+                buffers[*place] = Some(tensor);
             }
         }
-        Ok(rooms.into_iter().flatten().collect())
+        Ok(buffers.into_iter().flatten().collect())
     }
 
-    /// This rank's tensor number `tensor`. The buckets that it completes begin to be summed, in their
-    /// order, which is the same on all ranks.
-    pub fn give(&mut self, tensor: usize, value: Tensor) -> Result<()> {
+    /// Submits this rank's tensor number `tensor`. Buckets are summed in the same order on all ranks.
+    pub fn submit(&mut self, tensor: usize, value: Tensor) -> Result<()> {
         self.slots[tensor] = Some(value);
         self.buckets[self.bucket_of[tensor]].missing -= 1;
-        while let Some(bucket) = self.buckets.get(self.given).filter(|b| b.missing == 0) {
+        while let Some(bucket) = self.buckets.get(self.submitted).filter(|b| b.missing == 0) {
             let tensors: Vec<Tensor> =
                 bucket.tensors.iter().filter_map(|t| self.slots[*t].take()).collect();
-            self.reducer.give(self.given, tensors)?;
-            self.given += 1;
+            self.reducer.give(self.submitted, tensors)?;
+            self.submitted += 1;
         }
         Ok(())
     }
 
-    /// The sums over all ranks, when all tensors were given; to be dropped before the next is given.
-    pub fn take(&mut self) -> Result<Vec<Tensor>> {
+    /// Waits for the sums over all ranks of all tensors; drop them before the next tensor is submitted.
+    pub fn wait(&mut self) -> Result<Vec<Tensor>> {
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
             let sums = self.reducer.take(number)?;
             for (slot, sum) in bucket.tensors.iter().zip(sums) {
@@ -107,12 +107,12 @@ impl Exchange {
             }
             bucket.missing = bucket.tensors.len();
         }
-        self.given = 0;
+        self.submitted = 0;
         let all: Option<Vec<Tensor>> = self.slots.iter_mut().map(Option::take).collect();
-        all.ok_or_else(|| Error::bug("a gradient was not given to be summed"))
+        all.ok_or_else(|| Error::bug("a gradient was not submitted"))
     }
 
-    /// What it took since it was last asked.
+    /// Time spent since the last call.
     pub fn times(&mut self) -> Times {
         self.reducer.times()
     }

@@ -1,11 +1,11 @@
 //! Where the checkpoints of a run started from: makes `--resume PATH` and `--resume never` repeatable.
 //!
-//! A start that applies either of them records it in the progress of every checkpoint that it and later
-//! starts write. The same command given again, as after a requeue, finds that the newest checkpoint descends
-//! from it and resumes there, as `auto` does.
+//! An attempt that applies either of them records it in the progress of every checkpoint that it and later attempts
+//! write. The same command given again, as after a requeue, finds that the newest checkpoint descends from it and
+//! resumes there, as `auto` does.
 
-use super::job::{Job, Resume, identity};
 use crate::checkpoint::Manifest;
+use crate::train::job::{Job, Resume, identity};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, absolute};
 use unix::publish::hash_file;
@@ -21,14 +21,14 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// What `resume` asks for; none for `auto`.
-    pub(super) fn of(resume: &Resume) -> Option<Self> {
+    /// The origin that `resume` asks for; None for `auto`.
+    pub(in crate::train) fn of(resume: &Resume) -> Option<Self> {
         match resume {
             Resume::Auto => None,
             Resume::Never => Some(Self { resume: "never".into(), manifest: None }),
             Resume::From(path) => {
                 let full = absolute(path).unwrap_or_else(|_| path.clone());
-                // Later it may have been pruned: then the path has to do.
+                // It may have been pruned since: then the path identifies it.
                 let file = path.join("manifest.json");
                 let manifest = require_file(&file).and_then(|_| hash_file(&file)).ok();
                 Some(Self { resume: full.display().to_string(), manifest })
@@ -43,9 +43,9 @@ impl Origin {
     }
 }
 
-/// Whether a start resumes from the checkpoint of `manifest` although `--resume` names another: it descends
+/// Whether an attempt resumes from the checkpoint of `manifest` although `--resume` names another: it descends
 /// from the same `--resume`, with the same configuration. Always for `auto`.
-pub(super) fn continues(job: &Job, manifest: &Manifest) -> bool {
+pub(in crate::train) fn continues(job: &Job, manifest: &Manifest) -> bool {
     let Some(wanted) = Origin::of(&job.resume) else { return true };
     let recorded =
         manifest.progress.get("origin").and_then(|value| Origin::deserialize(value).ok());

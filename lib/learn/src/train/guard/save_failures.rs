@@ -1,20 +1,20 @@
-//! When failed saves end a run: a disk that has failed for good is not trained on.
+//! When failed saves end a run: training does not continue on a disk that has failed for good.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 use unix::space::is_read_only;
 use unix::{Error, Exit};
 
-/// Older than this, the last good checkpoint may not become when a save fails.
+/// Largest age of the last good checkpoint when a save fails.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 
 /// Consecutive failed saves of this process.
 #[derive(Debug)]
-pub(super) struct SaveFailures {
+pub(in crate::train) struct SaveFailures {
     /// `checkpoint.failed_saves`.
     limit: u64,
     in_a_row: u64,
-    /// When the last good checkpoint was saved, or this start began.
+    /// When the last good checkpoint was saved, or this attempt began.
     good: Instant,
     /// Why the run stops.
     verdict: Option<String>,
@@ -30,7 +30,7 @@ impl SaveFailures {
         *self = Self::new(self.limit, now);
     }
 
-    /// A save failed. A lost lease ends the run in its own way.
+    /// A save failed. A lost lease ends the run elsewhere.
     pub fn failed(&mut self, error: &Error, now: Instant) {
         if error.exit == Exit::Again {
             return;

@@ -1,14 +1,12 @@
-//! Verification of the input files on rank 0, for all ranks.
+//! Verification of the input files by rank 0, for all ranks.
 //!
-//! Hashing runs concurrently with the updates. Nothing that depends on the data is kept before they are known to
-//! be what their manifests recorded: a validation, a checkpoint and the end of a run wait for the verifier
-//! and have it compare the metadata of every file once more.
+//! Hashing runs concurrently with the updates. Nothing that depends on the data is kept before they are known to be what
+//! their manifests recorded: a validation, a checkpoint and the end of a run wait for the verifier, which then compares
+//! the metadata of every file once more.
 
-use super::End;
-use super::job::Job;
-use super::keeper::Keeper;
-use super::reporter::Reporter;
-use super::session::Session;
+use crate::train::end::{End, Halt, exit_of, has_checkpoint};
+use crate::train::run_writer::RunWriter;
+use crate::train::session::Session;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use unix::{Error, Exit, Result};
@@ -30,58 +28,55 @@ enum Verdict {
     Unfinished,
 }
 
-impl Session {
-    /// Why the run must stop, where the background thread has found a changed file by now. Rank 0 only.
-    pub fn changed_input(&mut self, job: &Job, reporter: &mut Reporter) -> Option<(u8, String)> {
-        let keeper = self.keeper.as_mut()?;
-        match keeper.verifier.poll() {
+impl Session<'_> {
+    /// Why the run must stop, if the background thread has found a changed file by now. Rank 0 only.
+    pub fn changed_input(&mut self) -> Option<(u8, String)> {
+        let verifier = &mut self.writer.as_mut()?.verifier;
+        match verifier.poll() {
             Ok(finished) => {
                 if finished {
-                    reporter.inputs(&self.progress, keeper.verifier.summary());
+                    let summary = verifier.summary();
+                    self.reporter.inputs(&self.progress, summary);
                 }
                 None
             }
-            Err(error) => Some(refusal(job, self.began_at.is_some(), error)),
+            Err(error) => Some(self.refusal(error)),
         }
     }
 
-    /// Waits until all inputs are verified; how the run must end when they are not what was recorded, or when it
-    /// has to stop first. `stopping`: whether it is about to stop anyway.
-    pub fn verify_inputs(
-        &mut self,
-        job: &Job,
-        reporter: &mut Reporter,
-        stopping: bool,
-    ) -> Result<Option<End>> {
+    /// Waits until all inputs are verified. Halts when one is not what was recorded, or when the run has to stop first.
+    /// `stopping`: whether it is about to stop anyway.
+    pub fn verify_inputs(&mut self, stopping: bool) -> Result<(), Halt> {
+        let ranks = self.job.ranks;
         let own = {
-            let _busy = job.ranks.busy(PATIENCE);
-            self.verdict(job, reporter, stopping)
+            let _busy = ranks.busy(PATIENCE);
+            self.verdict(stopping)
         };
-        let verdict = match job.ranks.size() {
+        let verdict = match ranks.size() {
             1 => own,
             _ => {
-                let told = job.ranks.broadcast(serde_json::to_vec(&own).map_err(Error::bug)?)?;
-                serde_json::from_slice(&told).map_err(Error::bug)?
+                let of_rank_0 = ranks.broadcast(serde_json::to_vec(&own).map_err(Error::bug)?)?;
+                serde_json::from_slice(&of_rank_0).map_err(Error::bug)?
             }
         };
-        Ok(match verdict {
-            Verdict::Verified => None,
-            Verdict::Changed(exit, why) => Some(End::Refused(super::opening::exit_of(exit), why)),
-            Verdict::Unfinished => Some(End::Unverified),
-        })
+        match verdict {
+            Verdict::Verified => Ok(()),
+            Verdict::Changed(exit, why) => Err(End::Refused(exit_of(exit), why).into()),
+            Verdict::Unfinished => Err(End::Unverified.into()),
+        }
     }
 
     /// What rank 0 finds; other ranks have nothing to add.
-    fn verdict(&mut self, job: &Job, reporter: &mut Reporter, stopping: bool) -> Verdict {
+    fn verdict(&mut self, stopping: bool) -> Verdict {
         let (signals, longest) = (self.signals, self.longest_update);
-        let Some(keeper) = &mut self.keeper else { return Verdict::Verified };
-        let Keeper { verifier, budget, longest_save, .. } = keeper;
+        let Some(writer) = &mut self.writer else { return Verdict::Verified };
+        let RunWriter { verifier, budget, longest_save, .. } = writer;
         let reserve = WHEN_STOPPING.max(*longest_save);
         let began = Instant::now();
-        let (mut told, mut asked, mut urgent) = (false, None, None);
+        let (mut said, mut asked, mut urgent) = (false, None, None);
         let settled = verifier.settle(|| {
-            if !told && began.elapsed() > Duration::from_secs(1) {
-                told = true;
+            if !said && began.elapsed() > Duration::from_secs(1) {
+                said = true;
                 unix::note!("waiting until the input files are verified");
             }
             let must_stop = stopping
@@ -90,7 +85,7 @@ impl Session {
             let since = |flag: bool, at: &mut Option<Instant>| {
                 flag.then(|| at.get_or_insert_with(Instant::now).elapsed())
             };
-            goes_on_waiting(
+            keeps_waiting(
                 since(must_stop, &mut asked),
                 since(signals.is_urgent(), &mut urgent),
                 budget.left(),
@@ -99,7 +94,7 @@ impl Session {
         });
         match settled {
             Ok(true) => {
-                reporter.inputs(&self.progress, verifier.summary());
+                self.reporter.inputs(&self.progress, verifier.summary());
                 Verdict::Verified
             }
             Ok(false) => {
@@ -107,16 +102,25 @@ impl Session {
                 Verdict::Unfinished
             }
             Err(error) => {
-                let (exit, why) = refusal(job, self.began_at.is_some(), error);
+                let (exit, why) = self.refusal(error);
                 Verdict::Changed(exit, why)
             }
         }
     }
+
+    /// Exit status and text for a changed input: 78 if the run has a checkpoint, which was trained on other data;
+    /// else that of the error.
+    fn refusal(&self, error: Error) -> (u8, String) {
+        let run = &self.job.run;
+        let depends = self.resumed_from.is_some() || has_checkpoint(run).unwrap_or(false);
+        let error = if depends { not_of_checkpoint(run, error) } else { error };
+        (error.exit as u8, error.to_string())
+    }
 }
 
-/// Whether a run waits on for its inputs: `asked` is for how long it has had to stop, `urgent` since when by TERM,
-/// INT or HUP, `left` the time until its limit.
-fn goes_on_waiting(
+/// Whether a run keeps waiting for its inputs: `asked` is how long ago it was asked to stop, `urgent` how long ago by
+/// TERM, INT or HUP, `left` the time until its limit.
+fn keeps_waiting(
     asked: Option<Duration>,
     urgent: Option<Duration>,
     left: Option<Duration>,
@@ -129,16 +133,8 @@ fn goes_on_waiting(
     }
 }
 
-/// Exit status and text for a changed input: 78 where the run has a checkpoint, whose data these are not;
-/// else that of the error.
-fn refusal(job: &Job, resumed: bool, error: Error) -> (u8, String) {
-    let depends = resumed || super::has_checkpoint(&job.run).unwrap_or(false);
-    let error = if depends { not_of_checkpoint(&job.run, error) } else { error };
-    (error.exit as u8, error.to_string())
-}
-
 /// Bad data (65) of a run that has a checkpoint: they are not those of the checkpoint (78).
-pub(super) fn not_of_checkpoint(run: &std::path::Path, error: Error) -> Error {
+pub(in crate::train) fn not_of_checkpoint(run: &std::path::Path, error: Error) -> Error {
     match error.exit {
         Exit::Data => Error::config(format!(
             "{}: the input data is not what its checkpoints were trained on: {error}",
@@ -155,7 +151,7 @@ mod tests {
     #[test]
     fn a_run_that_has_time_left_waits_for_its_inputs() {
         let [now, soon, long] = [0, 11, 3600].map(Duration::from_secs);
-        let waits = |asked, urgent, left| goes_on_waiting(asked, urgent, left, WHEN_STOPPING);
+        let waits = |asked, urgent, left| keeps_waiting(asked, urgent, left, WHEN_STOPPING);
         assert!(waits(None, None, None) && waits(None, None, Some(now)));
         // USR1, or the limit is near: at least as long as after TERM.
         assert!(waits(Some(long), None, Some(soon)) && waits(Some(now), None, Some(now)));

@@ -1,25 +1,27 @@
-//! What a start finds in its run directory, and whether it may go on from there.
+//! What an attempt finds in its run directory, and whether it may resume there.
 //!
 //! | found | done | exit |
 //! |---|---|---|
-//! | finished | said | 0 |
-//! | another process at work | its name said | 75 |
-//! | that process gone, or without a heartbeat for too long | taken over as the next attempt | |
-//! | a good checkpoint | gone on from | |
+//! | finished run | reported | 0 |
+//! | another process holds the lease | reported | 75 |
+//! | that process is gone, or has sent no heartbeat for too long | lease taken over as the next attempt | |
+//! | a good checkpoint | resumed | |
 //! | `--resume PATH` or `never`, and no checkpoint that descends from it | applied | |
-//! | the same, and the newest checkpoint descends from it | gone on from that one | |
-//! | no checkpoint | begun, with the same seed | |
-//! | no checkpoint, and a log that tells of some | refused, unless told to begin again | 66 |
+//! | the same, and the newest checkpoint descends from it | resumed from the newest | |
+//! | no checkpoint | started at update 0, with the same seed | |
+//! | no checkpoint, and a log that records some | refused, unless told to start again | 66 |
 //! | checkpoints, none good | refused | 65 |
 //! | another configuration or other data | refused, unless accepted | 78 |
-//! | several attempts without progress, or a divergence | held until told otherwise | 1 |
+//! | several attempts without progress, or a divergence | blocked until told otherwise | 1 |
 
-use super::job::{Job, Resume, identity};
+use super::machine;
 use super::origin::{Origin, continues};
-use super::progress::Progress;
-use super::{attempts, machine};
+use super::restart_count;
 use crate::checkpoint::{self, Entry, Loaded};
-use crate::task::{Buffers, Task};
+use crate::params::ParamSet;
+use crate::task::{Buffers, Hashes, Task};
+use crate::train::Progress;
+use crate::train::job::{Job, Resume, identity};
 use serde_json::{Value, json};
 use unix::lease::Lease;
 use unix::log::Log;
@@ -28,13 +30,13 @@ use unix::signal::Signals;
 use unix::status::{self, State, Status, StatusWriter};
 use unix::{Error, Exit, Result};
 
-/// Takes the lease of the run; a signal ends the waiting for an owner without a sign of life.
-pub(super) fn lease(run: &RunDir, signals: Signals) -> Result<Lease> {
+/// Takes the lease of the run; a signal ends the wait for an owner without a heartbeat.
+pub(in crate::train) fn lease(run: &RunDir, signals: Signals) -> Result<Lease> {
     checkpoint::hold(run, &|| signals.stop_requested().is_some())
 }
 
-/// The end of a run that is finished, whoever looks; needs no lease.
-pub(super) fn finished(job: &Job, run: &RunDir) -> Result<Option<Progress>> {
+/// The progress of a finished run. Needs no lease.
+pub(in crate::train) fn finished(job: &Job, run: &RunDir) -> Result<Option<Progress>> {
     let entries = checkpoint::list(&run.checkpoints())?;
     let Some(newest) = entries.last() else { return Ok(None) };
     let manifest = newest.manifest().filter(|manifest| continues(job, manifest));
@@ -42,27 +44,27 @@ pub(super) fn finished(job: &Job, run: &RunDir) -> Result<Option<Progress>> {
     if !newest.is_good() || says != Some(true) {
         return Ok(None);
     }
-    // A damaged one is told of when it is looked for again.
+    // A damaged one is reported when it is loaded again.
     let Ok(found) = checkpoint::load(&newest.path) else { return Ok(None) };
     ended(job, &found)
 }
 
-/// Where the run ended, if this is its end and no change was accepted that makes it go on.
-pub(super) fn ended(job: &Job, found: &Loaded) -> Result<Option<Progress>> {
+/// The progress of a finished run, unless an accepted change makes it continue.
+pub(in crate::train) fn ended(job: &Job, found: &Loaded) -> Result<Option<Progress>> {
     let progress = progress_of(job, found)?;
     Ok((progress.finished && changes(job, found, None)?.is_empty()).then_some(progress))
 }
 
-/// Where a start resumes.
-pub(super) struct Found {
-    /// The checkpoint; none to begin at update 0.
+/// Where an attempt resumes.
+pub(in crate::train) struct Found {
+    /// The checkpoint; None to start at update 0.
     pub checkpoint: Option<Loaded>,
-    /// What `--resume` asked for, if this start applies it.
+    /// The `--resume` that this attempt applies.
     pub origin: Option<Origin>,
 }
 
 /// Finds the checkpoint to resume from.
-pub(super) fn find(job: &Job, run: &RunDir) -> Result<Found> {
+pub(in crate::train) fn find(job: &Job, run: &RunDir) -> Result<Found> {
     let Some(origin) = Origin::of(&job.resume) else {
         let checkpoint = checkpoint::load_newest(&run.checkpoints())?;
         checkpoint.is_none().then(|| refuse_emptied(run)).transpose()?;
@@ -72,7 +74,7 @@ pub(super) fn find(job: &Job, run: &RunDir) -> Result<Found> {
     if let Some(newest) = descendant(job, &entries) {
         let path = newest.path().display();
         unix::note!(
-            "--resume was applied by an earlier start: resuming from its newest checkpoint, {path}"
+            "--resume was applied by an earlier attempt: resuming from its newest checkpoint, {path}"
         );
         return Ok(Found { checkpoint: Some(newest), origin: None });
     }
@@ -93,19 +95,19 @@ pub(super) fn find(job: &Job, run: &RunDir) -> Result<Found> {
     Ok(Found { checkpoint, origin: Some(origin) })
 }
 
-/// The newest good checkpoint of the run, if it descends from the `--resume` of this start.
+/// The newest good checkpoint of the run, if it descends from the `--resume` of this attempt.
 fn descendant(job: &Job, entries: &[Entry]) -> Option<Loaded> {
     for entry in entries.iter().rev().filter(|entry| entry.is_good()) {
         entry.manifest().filter(|manifest| continues(job, manifest))?;
         match checkpoint::load(&entry.path) {
             Ok(loaded) => return Some(loaded),
-            Err(error) => unix::warn!("passed over: {error}"),
+            Err(error) => unix::warn!("skipped: {error}"),
         }
     }
     None
 }
 
-/// Errors (66): there are no checkpoints in the run, and there were.
+/// Errors (66): the run has no checkpoints, and its log records some.
 fn refuse_emptied(run: &RunDir) -> Result<()> {
     if !run.log().exists() {
         return Ok(());
@@ -119,21 +121,21 @@ fn refuse_emptied(run: &RunDir) -> Result<()> {
     Err(Error::new(
         Exit::NoInput,
         format!(
-            "{} tells of a checkpoint at update {update}, and {} has none: bring it back from a copy, or \
-             begin again with --resume never",
+            "{} records a checkpoint at update {update}, and {} has none: restore it from a copy, or \
+             start again with --resume never",
             run.log().display(),
             run.checkpoints().display()
         ),
     ))
 }
 
-/// Where training stood, after everything that the checkpoint says twice was compared.
-pub(super) fn progress_of(job: &Job, found: &Loaded) -> Result<Progress> {
+/// The progress in a checkpoint, which must agree with its manifest.
+pub(in crate::train) fn progress_of(job: &Job, found: &Loaded) -> Result<Progress> {
     let (path, manifest) = (found.path().display(), &found.manifest);
     if manifest.stage != job.task.spec.name {
         let stage = &manifest.stage;
         return Err(Error::config(format!(
-            "{path} is of stage {stage}, not {}",
+            "{path} is a checkpoint of task {stage}, not {}",
             job.task.spec.name
         )));
     }
@@ -153,25 +155,31 @@ pub(super) fn progress_of(job: &Job, found: &Loaded) -> Result<Progress> {
     Ok(progress)
 }
 
-/// In what the configuration, and where the stage is opened its data, differ from those of the
-/// checkpoint. Errors: 78 when they do and that was not accepted; 65 when it lacks constants.
-pub(super) fn changes(job: &Job, found: &Loaded, task: Option<&dyn Task>) -> Result<Vec<String>> {
+/// How the configuration, and the data and frozen parameters of an opened task, differ from those of the checkpoint.
+/// Errors: 78 when they differ and that was not accepted; 65 when a buffer is missing.
+pub(in crate::train) fn changes(
+    job: &Job,
+    found: &Loaded,
+    opened: Option<(&dyn Task, &ParamSet)>,
+) -> Result<Vec<String>> {
     let (was, is) = (identity(&found.manifest.config), identity(&job.task.resolved));
     let mut changes = Vec::new();
     difference("", &was, &is, &mut changes);
-    if let Some(task) = task {
+    if let Some((task, params)) = opened {
         let (was, is) = (&found.manifest.data_hash, task.data_hash());
         if *was != is {
             changes.push(format!("data: hash was {was}, now {is}"));
         }
-        for (name, is) in task.hashes() {
+        let frozen = frozen_hash(params)?.into_iter().map(|(name, hash)| (name, hash, "model"));
+        let hashes = task.hashes().into_iter().map(|(name, hash)| (name, hash, "data"));
+        for (name, is, of) in hashes.chain(frozen) {
             let was = found.manifest.hashes.get(&name).map_or("missing", String::as_str);
             if was != is {
-                changes.push(format!("data: {name} was {was}, now {is}"));
+                changes.push(format!("{of}: {name} was {was}, now {is}"));
             }
         }
         let saved = found.tensors("buffers").unwrap_or_default();
-        changes.extend(other_constants(&saved, &task.buffers(), found)?);
+        changes.extend(changed_buffers(&saved, &task.buffers(), found)?);
     }
     if changes.is_empty() || job.accept_changes {
         return Ok(changes);
@@ -184,15 +192,24 @@ pub(super) fn changes(job: &Job, found: &Loaded, task: Option<&dyn Task>) -> Res
     Err(Error::list(Exit::Config, first, &changes))
 }
 
+/// The hash of the frozen parameters, which a checkpoint refers to instead of storing them; none if there are none.
+pub(in crate::train) fn frozen_hash(params: &ParamSet) -> Result<Hashes> {
+    let frozen = &params.frozen;
+    match frozen.entries().is_empty() {
+        true => Ok(Hashes::new()),
+        false => Ok(Hashes::from([("frozen parameters".into(), frozen.hash()?)])),
+    }
+}
+
 /// Buffers whose values differ. Errors: 65 when the checkpoint lacks one.
-fn other_constants(saved: &Buffers, ours: &Buffers, found: &Loaded) -> Result<Vec<String>> {
+fn changed_buffers(saved: &Buffers, ours: &Buffers, found: &Loaded) -> Result<Vec<String>> {
     let mut differ = Vec::new();
     for (name, is) in ours {
         let Some((_, was)) = saved.iter().find(|(n, _)| n == name) else {
-            return Err(Error::data(format!("{} has no constant {name}", found.path().display())));
+            return Err(Error::data(format!("{} has no buffer {name}", found.path().display())));
         };
         if was.shape() != is.shape() || was.to_f64() != is.to_f64() {
-            differ.push(format!("data: the constant {name} has other values"));
+            differ.push(format!("data: the buffer {name} has other values"));
         }
     }
     Ok(differ)
@@ -214,30 +231,23 @@ fn difference(key: &str, was: &Value, is: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// Says what was accepted, and that bits may differ when another program or machine goes on.
-pub(super) fn say(found: &Loaded, accepted: &[String], facts: &Value) {
+/// Reports accepted changes, and why the bits may differ from those of an uninterrupted run.
+pub(in crate::train) fn report(job: &Job, found: &Loaded, accepted: &[String], facts: &Value) {
     for change in accepted {
         unix::warn!("accepted: {change}");
     }
-    if let Some(differs) = machine::differences(found, facts) {
-        unix::warn!("bits may differ from those of an uninterrupted run: {differs}");
-    }
-}
-
-/// Says that bits may differ when another number of ranks goes on, unless that makes no difference.
-pub(super) fn say_of_ranks(job: &Job, found: &Loaded) {
     let (was, is) = (found.manifest.world, job.ranks.size() as u64);
-    if was != is && !job.task.config.training.deterministic {
-        unix::warn!(
-            "bits may differ from those of an uninterrupted run: {was} ranks, now {is} \
-             (training.deterministic would make them the same)"
-        );
+    let ranks = (was != is && !job.task.config.training.deterministic).then(|| {
+        format!("{was} ranks, now {is} (training.deterministic would make them the same)")
+    });
+    for difference in machine::differences(found, facts).into_iter().chain(ranks) {
+        unix::warn!("bits may differ from those of an uninterrupted run: {difference}");
     }
 }
 
-/// Refuses a run that would only fail again: one that diverged, and one that made no progress in several
-/// attempts. `--retry` or an accepted change lets it try again. Errors: 1.
-pub(super) fn refuse_in_vain(
+/// Refuses a run that would only fail again: one that diverged, or made no progress in several attempts. `--retry` or an
+/// accepted change lets it try again. Errors: 1.
+pub(in crate::train) fn refuse_blocked(
     job: &Job,
     run: &RunDir,
     lease: &Lease,
@@ -255,10 +265,11 @@ pub(super) fn refuse_in_vain(
         && held.state == State::Failed
         && held.held
     {
-        return Err(in_vain(job, held.reason.as_deref().unwrap_or("it failed before")));
+        return Err(blocked_error(job, held.reason.as_deref().unwrap_or("it failed before")));
     }
     let limit = job.task.config.training.attempts_without_progress;
-    let count = attempts::without_progress(&run.log(), (progress.passed_over, progress.update))?;
+    let count =
+        restart_count::without_progress(&run.log(), (progress.skipped_samples, progress.update))?;
     if count < limit {
         return Ok(());
     }
@@ -269,21 +280,21 @@ pub(super) fn refuse_in_vain(
         progress.update,
         last.unwrap_or_default()
     );
-    hold(job, run, lease, progress, &reason)?;
-    Err(in_vain(job, &reason))
+    block(job, run, lease, progress, &reason)?;
+    Err(blocked_error(job, &reason))
 }
 
-fn in_vain(job: &Job, reason: &str) -> Error {
+fn blocked_error(job: &Job, reason: &str) -> Error {
     let text = format!(
-        "{}: {reason}; nothing was done. Look into its log, mend the cause, then start it with --retry, \
+        "{}: {reason}; nothing was done. Look into its log, fix the cause, then start it with --retry, \
          or with a changed configuration and --accept-config-change",
         job.run.display()
     );
     Error::new(Exit::Failure, text)
 }
 
-/// Writes down that the run failed, before anything of it is made.
-fn hold(job: &Job, run: &RunDir, lease: &Lease, progress: &Progress, reason: &str) -> Result<()> {
+/// Records that the run failed, before it makes any update.
+fn block(job: &Job, run: &RunDir, lease: &Lease, progress: &Progress, reason: &str) -> Result<()> {
     let (attempt, fence) = (lease.attempt(), lease.fence().clone());
     let mut log = Log::open(&run.log(), attempt)?.fenced(fence.clone());
     log.write(

@@ -1,50 +1,49 @@
-//! All that can be known to be wrong before a run: data, space, memory. (The configuration was
-//! checked when it was loaded.)
+//! Checks before a run: data, disk space, memory. (The configuration was checked when it was loaded.)
 
-use super::dry_run::{self, Estimate};
-use super::inputs::not_of_checkpoint;
+use super::estimate::{self, Estimate};
 use crate::checkpoint;
 use crate::task::Configured;
+use crate::train::guard::not_of_checkpoint;
 use data::inputs::verify_all;
 use std::path::Path;
 use tensor::Device;
 use unix::space::{ensure_space, human_bytes};
 use unix::{Error, Exit, Result};
 
-/// Every fault found, and what the run will need when it could be measured.
+/// Every problem found, and an estimate of the run if it could be measured.
 pub struct Report {
-    /// Faults, each with what to do.
-    pub faults: Vec<Error>,
-    /// What the run will need.
+    /// Problems, each with what to do.
+    pub problems: Vec<Error>,
+    /// The estimate.
     pub estimate: Option<Estimate>,
 }
 
 /// Checks a run.
 pub fn check(task: &Configured, device: Device, run: &Path) -> Report {
-    let mut faults = bad_inputs(task, run);
-    let estimate = match dry_run::measure(task, device, 1) {
+    let mut problems = bad_inputs(task, run);
+    let estimate = match estimate::measure(task, device, 1) {
         Ok(estimate) => Some(estimate),
         Err(error) => {
-            // Data that cannot be opened were reported above.
-            if faults.is_empty() {
-                faults.push(error);
+            // Data that cannot be opened was reported above.
+            if problems.is_empty() {
+                problems.push(error);
             }
             None
         }
     };
     if let Err(error) = writable(run) {
-        faults.push(error);
+        problems.push(error);
     }
     if let Some(estimate) = &estimate {
         let bytes = checkpoints(task).saturating_mul(estimate.checkpoint_bytes as u64);
         if let Err(error) = ensure_space(&run.join("ckpt"), bytes) {
-            faults.push(error);
+            problems.push(error);
         }
         if device == Device::Cpu
             && let Some(available) =
                 unix::memory::available().filter(|a| *a < estimate.memory_bytes as u64)
         {
-            faults.push(Error::new(
+            problems.push(Error::new(
                 Exit::Failure,
                 format!(
                     "memory: an update needs {}, the machine has {} available; \
@@ -55,7 +54,7 @@ pub fn check(task: &Configured, device: Device, run: &Path) -> Report {
             ));
         }
     }
-    Report { faults, estimate }
+    Report { problems, estimate }
 }
 
 /// Reads and hashes every input file, and compares the data with that of the run's newest checkpoint. When the
@@ -79,7 +78,7 @@ fn bad_inputs(task: &Configured, run: &Path) -> Vec<Error> {
     }
 }
 
-/// Checkpoints that may lie on the disk at once, the one being written included.
+/// Most checkpoints on the disk at once, the one being written included.
 fn checkpoints(task: &Configured) -> u64 {
     let rules = &task.config.checkpoint;
     let for_ever = match rules.keep_every {

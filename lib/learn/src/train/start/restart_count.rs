@@ -6,47 +6,47 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use unix::Result;
 
-/// What counts of a record.
+/// The fields of a record that are used.
 #[derive(Deserialize)]
 struct Record {
     attempt: u64,
     kind: String,
     update: Option<u64>,
-    /// Of a start or a rewind: samples passed over by rewinds so far.
-    passed_over: Option<u64>,
-    /// Of a start: it was told to try anew, or given another configuration.
+    /// Of a start or a rewind: samples skipped by rewinds so far.
+    skipped_samples: Option<u64>,
+    /// Of a start: with `--retry`, or with an accepted change.
     #[serde(default)]
-    anew: bool,
+    restart: bool,
 }
 
-/// A position in training: samples passed over by rewinds, then the update. After a rewind, updates are new
-/// although their numbers are not.
-pub(super) type Place = (u64, u64);
+/// A position in training: samples skipped by rewinds, then the update. After a rewind updates are new although their
+/// numbers are not.
+pub(in crate::train) type Place = (u64, u64);
 
-/// What an attempt did.
+/// One attempt.
 #[derive(Default)]
 struct Attempt {
-    /// Where it resumed; none for a start that was refused.
+    /// Where it resumed; None if it was refused.
     from: Option<Place>,
     /// Its input files were not what was recorded, which says nothing about the run.
     refused: bool,
-    anew: bool,
-    passed_over: u64,
+    restart: bool,
+    skipped_samples: u64,
     /// The last update that it completed.
     furthest: Place,
 }
 
-/// Counts the attempts at the end of the log that resumed at `now`, where this start resumes too, and got no
-/// further than the attempts before them that resumed there; at most those since the last start that was told
-/// to try anew. What other attempts did from another place says nothing about them: the run may have been
-/// restored from an older copy. 0 without a log. Errors: 66, 74.
-pub(super) fn without_progress(log: &Path, now: Place) -> Result<u64> {
+/// Counts the attempts at the end of the log that resumed at `now`, as this attempt does, and got no further than the
+/// attempts before them that resumed there; at most those since the last restart (`--retry` or an accepted change).
+/// Attempts that resumed elsewhere are not counted: the run may have been restored from an older copy. 0 without a log.
+/// Errors: 66, 74.
+pub(in crate::train) fn without_progress(log: &Path, now: Place) -> Result<u64> {
     if log.symlink_metadata().is_err() {
         return Ok(0);
     }
     let mut attempts = Attempts::default();
     let damaged = unix::log::each(log, |record| {
-        // A record of another shape counts for nothing.
+        // A record of another shape is ignored.
         if let Ok(record) = serde_json::from_value(Value::Object(record)) {
             attempts.note(&record);
         }
@@ -63,9 +63,9 @@ impl Attempts {
     fn note(&mut self, record: &Record) {
         let attempt = self.0.entry(record.attempt).or_default();
         attempt.refused |= record.kind == "refused";
-        attempt.anew |= record.anew;
-        attempt.passed_over = record.passed_over.unwrap_or(attempt.passed_over);
-        let place = (attempt.passed_over, record.update.unwrap_or(0));
+        attempt.restart |= record.restart;
+        attempt.skipped_samples = record.skipped_samples.unwrap_or(attempt.skipped_samples);
+        let place = (attempt.skipped_samples, record.update.unwrap_or(0));
         attempt.furthest = attempt.furthest.max(place);
         if record.kind == "start" {
             attempt.from = Some(place);
@@ -76,7 +76,7 @@ impl Attempts {
         let (mut place, mut furthest, mut in_vain) = (None, (0, 0), 0);
         for attempt in self.0.values() {
             let Some(from) = attempt.from.filter(|_| !attempt.refused) else { continue };
-            if attempt.anew || place != Some(from) {
+            if attempt.restart || place != Some(from) {
                 (place, furthest, in_vain) = (Some(from), from, 0);
             }
             in_vain = if attempt.furthest > furthest { 0 } else { in_vain + 1 };
@@ -92,9 +92,10 @@ mod tests {
 
     fn log(records: &[(u64, &str, u64)]) -> String {
         let line = |(attempt, kind, update): &(u64, &str, u64)| {
-            let (kind, anew) = kind.strip_suffix('!').map_or((*kind, false), |kind| (kind, true));
+            let (kind, restart) =
+                kind.strip_suffix('!').map_or((*kind, false), |kind| (kind, true));
             format!(
-                "{{\"attempt\":{attempt},\"kind\":\"{kind}\",\"update\":{update},\"anew\":{anew}}}\n"
+                "{{\"attempt\":{attempt},\"kind\":\"{kind}\",\"update\":{update},\"restart\":{restart}}}\n"
             )
         };
         records.iter().map(line).collect()
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn told_to_try_anew_it_counts_anew() {
+    fn told_to_try_restart_it_counts_restart() {
         let before = [(1, "start", 0), (2, "start", 0), (3, "start", 0)];
         assert_eq!(at(0, &before), 3);
         assert_eq!(at(0, &[&before[..], &[(4, "start!", 0)]].concat()), 1);
@@ -160,9 +161,13 @@ mod tests {
     #[test]
     fn updates_after_a_rewind_are_new() {
         let mut log = String::new();
-        let mut after = |attempt: u64, kind: &str, update: u64, passed_over: Option<u64>, now| {
+        let mut after = |attempt: u64,
+                         kind: &str,
+                         update: u64,
+                         skipped_samples: Option<u64>,
+                         now| {
             let of = serde_json::json!({
-                "attempt": attempt, "kind": kind, "update": update, "passed_over": passed_over,
+                "attempt": attempt, "kind": kind, "update": update, "skipped_samples": skipped_samples,
             });
             log += &format!("{of}\n");
             count(&log, now)

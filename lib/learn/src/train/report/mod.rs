@@ -1,18 +1,25 @@
-//! What a run says: to its log, its status file, and the person in front of the terminal.
+//! What a run reports: to its log, its status file and the terminal.
 
+mod check;
+mod estimate;
+mod log_errors;
+mod timing;
+
+pub use check::{Report, check};
+pub use estimate::{Estimate, dry_run};
+
+use super::guard::{Mismatch, Spike};
 use super::job::Job;
-use super::learner::Step;
 use super::progress::Progress;
-use super::spent::{Spent, Total};
-use super::trouble::Trouble;
-use super::verify::Mismatch;
-use super::watch::Spike;
+use super::step::{Step, Timing};
 use crate::checkpoint::{Done, Saved};
 use crate::config::Training;
 use crate::score::Metrics;
 use data::inputs::Summary;
+use log_errors::LogErrors;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use timing::TotalTiming;
 use unix::budget::Budget;
 use unix::lease::Lease;
 use unix::log::Log;
@@ -21,26 +28,26 @@ use unix::run_dir::RunDir;
 use unix::status::{State, Status, StatusWriter};
 use unix::{Error, Exit, Result};
 
-/// What a run says.
+/// Reports of a run.
+#[derive(Default)]
 pub(super) struct Reporter {
-    /// None on ranks that keep quiet: the first one speaks for all.
-    log: Option<Log>,
-    log_trouble: Trouble,
-    status: Option<StatusWriter>,
-    status_trouble: Trouble,
-    now: Status,
+    /// What rank 0 writes; the other ranks report nothing.
+    files: Option<(Log, StatusWriter)>,
+    log_errors: LogErrors,
+    status_errors: LogErrors,
+    status: Status,
     bar: Option<Bar>,
     log_every: u64,
     ranks: usize,
     samples_per_update: u64,
     updates: u64,
-    began: Instant,
+    began: Option<Instant>,
     first_update_seen: bool,
     inputs_recorded: bool,
-    total: Total,
+    total: TotalTiming,
 }
 
-/// The fields of `of`, after one more.
+/// The fields of `of`, after `key`.
 fn with(key: &str, value: u64, of: &impl serde::Serialize) -> Value {
     let mut fields = serde_json::Map::from_iter([(key.to_string(), json!(value))]);
     if let Ok(Value::Object(more)) = serde_json::to_value(of) {
@@ -50,6 +57,7 @@ fn with(key: &str, value: u64, of: &impl serde::Serialize) -> Value {
 }
 
 impl Reporter {
+    /// Opens log and status, and records the start of an attempt.
     pub fn start(
         job: &Job,
         run: &RunDir,
@@ -66,7 +74,7 @@ impl Reporter {
             "start",
             &json!({
                 "update": progress.update,
-                "passed_over": progress.passed_over,
+                "skipped_samples": progress.skipped_samples,
                 "stage": job.task.spec.name,
                 "updates": training.updates,
                 "parameters": parameters,
@@ -75,8 +83,8 @@ impl Reporter {
                 "ranks": job.ranks.size(),
                 "time_left": budget.to_string(),
                 "accepted": accepted,
-                // Attempts in vain are counted from here.
-                "anew": job.retry || !accepted.is_empty(),
+                // Attempts without progress are counted from here.
+                "restart": job.retry || !accepted.is_empty(),
             }),
         )?;
         let threads = tensor::parallel::threads();
@@ -93,8 +101,8 @@ impl Reporter {
         budget.notes.iter().for_each(|note| unix::note!("{note}"));
         let mut bar = Bar::new("updates", training.updates);
         bar.resume_at(progress.update);
-        let mut status = StatusWriter::new(run.status()).fenced(fence.clone());
-        let now = Status {
+        let mut writer = StatusWriter::new(run.status()).fenced(fence.clone());
+        let status = Status {
             stage: job.task.spec.name.into(),
             state: State::Running,
             update: progress.update,
@@ -107,84 +115,63 @@ impl Reporter {
             in_vain: 0,
             time: String::new(),
         };
-        status.update(&now)?;
+        writer.update(&status)?;
         Ok(Self {
-            log: Some(log),
-            log_trouble: Trouble::default(),
-            status: Some(status),
-            status_trouble: Trouble::default(),
-            now,
+            files: Some((log, writer)),
+            status,
             bar: Some(bar),
-            log_every: training.log_every,
             ranks: job.ranks.size(),
             samples_per_update: training.samples_per_update(),
-            updates: training.updates,
-            began: Instant::now(),
-            first_update_seen: false,
-            inputs_recorded: false,
-            total: Total::default(),
+            began: Some(Instant::now()),
+            ..Self::silent(training)
         })
     }
 
-    /// What another rank than the first says: nothing.
+    /// The reporter of the other ranks.
     pub fn silent(training: &Training) -> Self {
-        Self {
-            log: None,
-            log_trouble: Trouble::default(),
-            status: None,
-            status_trouble: Trouble::default(),
-            now: Status::default(),
-            bar: None,
-            log_every: training.log_every,
-            ranks: 1,
-            samples_per_update: 0,
-            updates: training.updates,
-            began: Instant::now(),
-            first_update_seen: false,
-            inputs_recorded: false,
-            total: Total::default(),
-        }
+        Self { log_every: training.log_every, updates: training.updates, ..Self::default() }
     }
 
-    /// Warns a person.
+    /// Prints a warning.
     pub fn say(&self, text: &str) {
-        if self.log.is_some() {
+        if self.files.is_some() {
             unix::warn!("{text}");
         }
     }
 
     fn note(&self, text: &str) {
-        if self.log.is_some() {
+        if self.files.is_some() {
             unix::note!("{text}");
         }
     }
 
     /// Writes a record; a log that cannot be written (a full disk) does not end the run.
     fn record(&mut self, kind: &str, fields: &Value) {
-        if let Some(log) = &mut self.log {
-            self.log_trouble.tell(&log.write(kind, fields));
+        if let Some((log, _)) = &mut self.files {
+            self.log_errors.note(&log.write(kind, fields));
         }
     }
 
-    fn stand(&mut self, state: State, progress: &Progress, reason: Option<&str>) {
-        self.now.state = state;
-        self.now.update = progress.update;
-        self.now.best = progress.best.clone();
-        self.now.cost = progress.cost();
-        self.now.reason = reason.map(str::to_string);
-        if let Some(status) = &mut self.status {
-            self.status_trouble.tell(&status.update(&self.now));
+    fn set_status(&mut self, state: State, progress: &Progress, reason: Option<&str>) {
+        self.status.state = state;
+        self.status.update = progress.update;
+        self.status.best = progress.best.clone();
+        self.status.cost = progress.cost();
+        self.status.reason = reason.map(str::to_string);
+        if let Some((_, writer)) = &mut self.files {
+            self.status_errors.note(&writer.update(&self.status));
         }
     }
 
-    pub fn update(&mut self, progress: &Progress, step: &Step, spent: &Spent) -> Result<()> {
-        self.total.add(spent);
+    /// An update was completed.
+    pub fn update(&mut self, progress: &Progress, step: &Step, timing: &Timing) {
+        self.total.add(timing);
         if !self.first_update_seen {
             self.first_update_seen = true;
             let seconds = unix::time::process_start().elapsed().as_secs_f64();
             self.record(
                 "first_update",
-                &json!({"update": progress.update, "since_exec": seconds, "step": spent.took.as_secs_f64()}),
+                &json!({"update": progress.update, "since_exec": seconds, "step": timing.took.as_secs_f64()}),
             );
         }
         let done = progress.update;
@@ -201,7 +188,7 @@ impl Reporter {
                 if !step.terms.is_empty() {
                     fields.insert("loss_terms".into(), json!(step.terms));
                 }
-                spent.tell(self.ranks, fields);
+                timing.record(self.ranks, fields);
             }
             self.record("update", &fields);
         }
@@ -218,8 +205,7 @@ impl Reporter {
             bar.message(format!("loss {:.3e}", step.loss));
             bar.set(done);
         }
-        self.stand(State::Running, progress, None);
-        Ok(())
+        self.set_status(State::Running, progress, None);
     }
 
     /// All input files are verified; recorded once.
@@ -235,20 +221,19 @@ impl Reporter {
         self.record("hash", &json!({"update": progress.update, "parameters": hash}));
     }
 
-    /// Update number `update` has a spike, whatever is done about it.
+    /// Update number `update` has a spike.
     pub fn spike(&mut self, update: u64, spike: &Spike) {
         self.record("spike", &with("update", update, spike));
     }
 
-    /// The run went back. For readers the record is like that of a start: what the log tells of later
-    /// updates before it does not count any more.
+    /// The run was rewound. As after a start, earlier records of later updates are superseded.
     pub fn rewind(
         &mut self,
         progress: &Progress,
         spike_at: u64,
         spike: &Spike,
         superseded: &[String],
-        told: &str,
+        what: &str,
     ) {
         self.record(
             "rewind",
@@ -257,18 +242,18 @@ impl Reporter {
                 "spike_at": spike_at,
                 "spike": spike,
                 "rewinds": progress.rewinds,
-                "passed_over": progress.passed_over,
+                "skipped_samples": progress.skipped_samples,
                 "superseded": superseded,
             }),
         );
         self.say(&format!(
-            "{told}: back to update {} and on with samples after it (rewind {})",
+            "{what}: rewound to update {}, continuing with later samples (rewind {})",
             progress.update, progress.rewinds
         ));
         if let Some(bar) = &mut self.bar {
             bar.resume_at(progress.update);
         }
-        self.stand(State::Running, progress, None);
+        self.set_status(State::Running, progress, None);
     }
 
     /// Two computations of update number `update` differ.
@@ -281,13 +266,14 @@ impl Reporter {
         self.record("machine", &fields);
     }
 
+    /// A validation was made in `took`.
     pub fn validation(
         &mut self,
         progress: &Progress,
         metrics: &Metrics,
         best: bool,
         took: Duration,
-    ) -> Result<()> {
+    ) {
         let mut fields = json!({
             "update": progress.update,
             "best": best,
@@ -297,13 +283,12 @@ impl Reporter {
             map.extend(metrics.iter().map(|(k, v)| (k.clone(), json!(v))));
         }
         self.record("validation", &fields);
-        Ok(())
     }
 
-    /// A save was begun; `stall` is how long training stood still for it.
-    pub fn checkpoint(&mut self, progress: &Progress, saved: &Saved, stall: Duration) {
+    /// A save was started, and training was blocked for `blocked`.
+    pub fn checkpoint(&mut self, progress: &Progress, saved: &Saved, blocked: Duration) {
         if let Some(Err(error)) = &saved.previous {
-            // Said on stderr already.
+            // Already on stderr.
             self.record("warning", &json!({"update": progress.update, "text": error.to_string()}));
         }
         self.record(
@@ -311,33 +296,34 @@ impl Reporter {
             &json!({
                 "update": progress.update,
                 "bytes": saved.bytes,
-                "stall": stall.as_secs_f64(),
-                "snapshot": saved.snapshot.as_secs_f64(),
-                "waited": saved.waited.as_secs_f64(),
+                "blocked_s": blocked.as_secs_f64(),
+                "snapshot_s": saved.snapshot.as_secs_f64(),
+                "wait_s": saved.waited.as_secs_f64(),
             }),
         );
     }
 
-    /// A checkpoint is on the disk, and was read back.
+    /// A checkpoint is on the disk and was read back.
     pub fn saved(&mut self, done: &Done) {
         self.record(
             "saved",
             &json!({
                 "update": done.update,
-                "durable": done.durable.as_secs_f64(),
+                "fsync_s": done.durable.as_secs_f64(),
                 "seconds": done.took.as_secs_f64(),
                 "removed": done.removed,
             }),
         );
     }
 
-    /// A save failed, and the run does not depend on it. A lost lease ends the run, and is told there.
+    /// A save failed, and the run continues. A lost lease ends the run, which reports it.
     pub fn unsaved(&mut self, progress: &Progress, error: &Error) {
         if error.exit != Exit::Again {
             self.warn(progress.update, &format!("checkpoint not saved: {error}"));
         }
     }
 
+    /// A warning, printed and logged.
     pub fn warn(&mut self, update: u64, text: &str) {
         self.say(text);
         self.record("warning", &json!({"update": update, "text": text}));
@@ -348,19 +334,20 @@ impl Reporter {
             "update": progress.update,
             "state": state,
             "reason": reason,
-            "seconds": self.began.elapsed().as_secs_f64(),
+            "seconds": self.began.map_or(0.0, |began| began.elapsed().as_secs_f64()),
             "device_waits": tensor::kernel::waits(),
         });
         if let Some(fields) = fields.as_object_mut() {
-            self.total.tell(self.ranks, self.samples_per_update, fields);
+            self.total.record(self.ranks, self.samples_per_update, fields);
         }
         self.record("stop", &fields);
-        if let Some(Err(error)) = self.log.as_ref().map(Log::sync) {
+        if let Some(Err(error)) = self.files.as_ref().map(|(log, _)| log.sync()) {
             unix::warn!("{error}");
         }
-        self.stand(state, progress, Some(reason));
+        self.set_status(state, progress, Some(reason));
     }
 
+    /// All updates are done, or early stopping ended the run.
     pub fn finished(&mut self, progress: &Progress, reason: &str) {
         self.end(State::Finished, progress, reason);
         let best = progress.best.as_ref().map_or(String::new(), |best| {
@@ -369,29 +356,31 @@ impl Reporter {
         self.note(&format!("finished at update {}: {reason}{best}", progress.update));
     }
 
+    /// Stopped with a checkpoint to resume from.
     pub fn stopped(&mut self, progress: &Progress, reason: &str) {
         self.end(State::Stopped, progress, reason);
         self.note(&format!(
-            "stopped at update {} of {}: {reason}; run the same command again to go on",
+            "stopped at update {} of {}: {reason}; run the same command again to resume",
             progress.update, self.updates
         ));
     }
 
-    /// Failed because an input file is not what was recorded; such attempts do not count as ones without progress.
+    /// Failed because an input file is not what was recorded; such attempts are not counted as attempts without progress.
     pub fn refused(&mut self, progress: &Progress, reason: &str) {
         self.record("refused", &json!({"update": progress.update}));
         self.failed(progress, reason);
-        if self.log.is_some() {
+        if self.files.is_some() {
             unix::diagnostics::say(reason);
         }
     }
 
-    /// Failed in a way that another start would repeat.
-    pub fn held(&mut self, progress: &Progress, reason: &str) {
-        self.now.held = true;
+    /// Failed in a way that another attempt would repeat.
+    pub fn blocked(&mut self, progress: &Progress, reason: &str) {
+        self.status.held = true;
         self.failed(progress, reason);
     }
 
+    /// Failed.
     pub fn failed(&mut self, progress: &Progress, reason: &str) {
         self.end(State::Failed, progress, reason);
     }

@@ -1,20 +1,20 @@
-//! What is remembered of the last updates to tell a bad number from a good one. It is part of every
-//! checkpoint, so that a run that was stopped judges as one that was not.
+//! Detection of spikes in loss and gradient norm. Its window is part of every checkpoint, so that a run detects the same
+//! spikes however often it was stopped.
 
 use crate::config::Spikes;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Updates over which skipped ones are counted.
+/// Window in which skipped updates are counted.
 const RECENT: u64 = 1000;
-/// Skipped updates among these that end the run: one in a hundred.
+/// Skipped updates in that window that end the run: one in a hundred.
 const MOST_SKIPPED: usize = 10;
-/// Least deviation from the median, as a part of it: where all values are equal, rounding is no spike.
+/// Least deviation relative to the median: where all values are equal, rounding is no spike.
 const LEAST_DEVIATION: f64 = 1e-2;
 
-/// What is remembered of the last updates.
+/// Losses and gradient norms of the last updates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Watch {
+pub struct SpikeDetector {
     /// Losses of the last applied updates, the newest last.
     losses: VecDeque<f64>,
     /// Their gradient norms.
@@ -32,13 +32,13 @@ pub struct Spike {
     pub value: f64,
     /// Median of the window.
     pub median: f64,
-    /// What it would have had to stay below: median + factor · median absolute deviation.
+    /// Largest value that is no spike: median + factor · median absolute deviation.
     pub limit: f64,
 }
 
-impl Watch {
-    /// Whether an update with this loss and gradient norm is a spike. Values that are not finite are
-    /// none: such updates are skipped.
+impl SpikeDetector {
+    /// The spike in this loss and gradient norm, if there is one. Values that are not finite are no spikes: such updates
+    /// are skipped.
     pub fn spike(&self, rule: &Spikes, loss: f64, norm: f64) -> Option<Spike> {
         let finite = loss.is_finite() && norm.is_finite();
         if !finite || 2 * (self.losses.len() as u64) < rule.window {
@@ -52,7 +52,7 @@ impl Watch {
         )
     }
 
-    /// Remembers update number `update` (from 1): loss and norm when it was applied.
+    /// Takes update number `update` (from 1): its loss and gradient norm if it was applied.
     pub fn note(&mut self, rule: &Spikes, update: u64, applied: Option<(f64, f64)>) {
         match applied {
             Some((loss, norm)) => {
@@ -70,7 +70,7 @@ impl Watch {
         }
     }
 
-    /// How many of the last 1000 updates were skipped when that is too many, after `done` updates.
+    /// The number of skipped updates among the last 1000 after `done` updates, if it is too large.
     pub fn skips_too_often(&self, done: u64) -> Option<usize> {
         let count = self.skipped.len();
         (done >= RECENT && count >= MOST_SKIPPED).then_some(count)
@@ -83,7 +83,7 @@ fn limit(window: &VecDeque<f64>, factor: f64) -> (f64, f64) {
     let median = median(&mut values);
     values.iter_mut().for_each(|x| *x = (*x - median).abs());
     let deviation = self::median(&mut values).max(LEAST_DEVIATION * median.abs());
-    // All zero: there is no scale to judge by.
+    // All values are zero: there is no scale.
     let limit = if deviation == 0.0 { f64::INFINITY } else { median + factor * deviation };
     (median, limit)
 }
@@ -105,60 +105,60 @@ mod tests {
         Spikes { factor: 10.0, window: 8, ..Spikes::default() }
     }
 
-    fn watched(values: &[f64]) -> Watch {
-        let mut watch = Watch::default();
+    fn filled(values: &[f64]) -> SpikeDetector {
+        let mut detector = SpikeDetector::default();
         for (update, value) in (1..).zip(values) {
-            watch.note(&rule(), update, Some((*value, 2.0 * value)));
+            detector.note(&rule(), update, Some((*value, 2.0 * value)));
         }
-        watch
+        detector
     }
 
     #[test]
     fn above_median_and_ten_deviations() {
         // Median 5, deviations 0 1 1 2 2 3 3 4: median 2.
-        let watch = watched(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
-        assert_eq!(watch.spike(&rule(), 25.0, 50.0), None);
-        let spike = watch.spike(&rule(), 25.1, 50.0).unwrap();
+        let detector = filled(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        assert_eq!(detector.spike(&rule(), 25.0, 50.0), None);
+        let spike = detector.spike(&rule(), 25.1, 50.0).unwrap();
         assert_eq!((spike.of, spike.median, spike.limit), ("loss", 5.0, 25.0));
-        let spike = watch.spike(&rule(), 0.0, 50.1).unwrap();
+        let spike = detector.spike(&rule(), 0.0, 50.1).unwrap();
         assert_eq!((spike.of, spike.median, spike.limit), ("gradient_norm", 10.0, 50.0));
-        assert_eq!(watch.spike(&rule(), f64::NAN, 1e9), None);
-        assert_eq!(watch.spike(&rule(), 1e9, f64::INFINITY), None);
+        assert_eq!(detector.spike(&rule(), f64::NAN, 1e9), None);
+        assert_eq!(detector.spike(&rule(), 1e9, f64::INFINITY), None);
     }
 
     #[test]
     fn a_window_is_trusted_when_half_of_it_is_filled_and_forgets() {
-        assert_eq!(watched(&[1.0; 3]).spike(&rule(), 1e9, 1e9), None);
-        assert!(watched(&[1.0; 4]).spike(&rule(), 1e9, 1e9).is_some());
+        assert_eq!(filled(&[1.0; 3]).spike(&rule(), 1e9, 1e9), None);
+        assert!(filled(&[1.0; 4]).spike(&rule(), 1e9, 1e9).is_some());
         let mut values = vec![1e6; 8];
         values.extend([1.0; 8]);
-        assert!(watched(&values).spike(&rule(), 10.0, 1.0).is_some(), "the first eight are gone");
+        assert!(filled(&values).spike(&rule(), 10.0, 1.0).is_some(), "the first eight are gone");
     }
 
     #[test]
     fn equal_values_have_a_scale_and_zeros_have_none() {
-        let watch = watched(&[1.0; 8]);
-        assert_eq!(watch.spike(&rule(), 1.0 + 1e-9, 2.0), None);
-        assert!(watch.spike(&rule(), 1.2, 2.0).is_some());
-        assert_eq!(watched(&[0.0; 8]).spike(&rule(), 1.0, 1.0), None);
-        assert_eq!(watched(&[-1.0; 8]).spike(&rule(), -1.0, -2.0), None);
+        let detector = filled(&[1.0; 8]);
+        assert_eq!(detector.spike(&rule(), 1.0 + 1e-9, 2.0), None);
+        assert!(detector.spike(&rule(), 1.2, 2.0).is_some());
+        assert_eq!(filled(&[0.0; 8]).spike(&rule(), 1.0, 1.0), None);
+        assert_eq!(filled(&[-1.0; 8]).spike(&rule(), -1.0, -2.0), None);
     }
 
     #[test]
     fn one_in_a_hundred_of_the_last_thousand() {
-        let mut watch = Watch::default();
+        let mut detector = SpikeDetector::default();
         for update in 1..=3000 {
             // Nine early ones are forgotten one by one; from 2000 on every 100th is skipped.
             let skipped = update <= 9 || update >= 2000 && update % 100 == 0;
-            watch.note(&rule(), update, (!skipped).then_some((1.0, 1.0)));
+            detector.note(&rule(), update, (!skipped).then_some((1.0, 1.0)));
             let expected = (update >= 2900).then_some(10);
-            assert_eq!(watch.skips_too_often(update), expected, "update {update}");
+            assert_eq!(detector.skips_too_often(update), expected, "update {update}");
         }
-        let mut watch = Watch::default();
+        let mut detector = SpikeDetector::default();
         for update in 1..=1000 {
-            assert_eq!(watch.skips_too_often(update - 1), None, "too early to tell");
-            watch.note(&rule(), update, None);
+            assert_eq!(detector.skips_too_often(update - 1), None, "too early to tell");
+            detector.note(&rule(), update, None);
         }
-        assert_eq!(watch.skips_too_often(1000), Some(1000));
+        assert_eq!(detector.skips_too_often(1000), Some(1000));
     }
 }

@@ -1,24 +1,24 @@
-//! How a run computes: the type inside the model, and what of it is computed again.
+//! Numerics of a run: the dtype inside the model, and which blocks are recomputed.
 
 use crate::config::{Precision, Training};
 use crate::recompute::Recompute;
 use std::rc::Rc;
 use tensor::{Device, Dtype};
 
-/// What passes compute in.
+/// Numerics of forward and backward passes.
 #[derive(Clone, Debug)]
 pub struct Numerics {
-    /// Element type inside the model; parameters, losses and updates are in f32 always.
+    /// Dtype inside the model; trained parameters, losses and updates are always f32.
     pub dtype: Dtype,
-    /// Which blocks of the model are computed again rather than kept.
+    /// Which blocks of the model are recomputed in the backward pass.
     pub recompute: Rc<Recompute>,
 }
 
 impl Numerics {
-    /// What `training` asks for on `device`, as far as that can be had; what cannot is said.
+    /// The numerics of `training` on `device`; prints a note where the device has no 16-bit floats.
     pub fn new(training: &Training, device: Device) -> Self {
         if training.amp && device == Device::Cpu {
-            unix::note!("training.amp: the CPU computes in f32, which is as precise and more");
+            unix::note!("training.amp has no effect on the CPU, which computes in f32");
         }
         tensor::kernel::set_tf32(training.tf32);
         let recompute = Rc::new(Recompute::new(training.mem_budget));
@@ -26,8 +26,8 @@ impl Numerics {
     }
 }
 
-/// The element type that `training` asks for on `device`. The CPU has f32 only.
-pub(super) fn dtype(training: &Training, device: Device) -> Dtype {
+/// The dtype inside the model; the CPU has f32 only.
+pub(in crate::train) fn dtype(training: &Training, device: Device) -> Dtype {
     match (training.amp && device != Device::Cpu, training.precision) {
         (false, _) => Dtype::F32,
         (true, Precision::Bf16) => Dtype::Bf16,

@@ -1,15 +1,14 @@
-//! What is trained: parameters, their moving average, the optimizer's memory; and one update of them.
+//! The state that is trained (parameters, their moving average, the optimizer's moments) and its updates.
 
-use super::keeper::Files;
+use super::micro_batches::MicroBatches;
 use super::numerics::{self, Numerics};
-use super::portions::Portions;
-use super::progress::Progress;
 use crate::checkpoint::{Loaded, parts, split};
-use crate::config::Training;
+use crate::config::Config;
+use crate::forward::Forward;
 use crate::optim::{Optimizer, OptimizerState, Schedule};
-use crate::params::{Params, moved};
-use crate::pass::Pass;
+use crate::params::{ParamSet, Params, moved};
 use crate::task::{Batch, Task};
+use crate::train::Progress;
 use dist::Collective;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -20,8 +19,8 @@ use tensor::updates::ema;
 use tensor::{Device, Dtype, Tape, Tensor, Var};
 use unix::{Error, Result};
 
-/// A loss on its tape, and the parameters there.
-pub struct Forward {
+/// A loss on its tape, ready to be differentiated.
+pub struct ForwardLoss {
     tape: Tape,
     loss: Var,
     /// Sum of the weights of the batch, and the terms of the loss.
@@ -29,29 +28,36 @@ pub struct Forward {
     variables: Vec<Var>,
 }
 
-/// What is trained.
+/// The state that is trained.
 pub struct Learner {
-    /// The parameters.
-    pub params: Params,
-    /// Their moving average, where there is one.
+    /// Trained and frozen parameters.
+    pub params: ParamSet,
+    /// Moving average of the trained parameters (`training.ema`).
     pub average: Option<Params>,
-    /// The optimizer's memory.
-    pub memory: OptimizerState,
+    /// Factor of the learning rate by [`crate::optim::Plateau`].
+    pub plateau_factor: f64,
+    moments: OptimizerState,
     optimizer: Optimizer,
     schedule: Schedule,
     rule: Rule,
-    /// Which rank remembers what of each parameter, where they share that.
+    /// With `optimizer.shard`, the rank that holds the moments of each parameter.
     owners: Option<Vec<usize>>,
-    /// On the last update.
+    /// Decision about the last update.
     decided: Decided,
-    /// Names of the terms of the loss, once a batch has gone through.
+    /// Updates between log records and in all: the terms of the loss are read back where they are logged.
+    log_every: u64,
+    updates: u64,
+    /// Names of the terms of the loss, once a batch was seen.
     terms: OnceCell<Vec<&'static str>>,
 }
 
 /// Tensors with their names.
 type Named = Vec<(String, Tensor)>;
 
-/// What one update did.
+/// Tensors of a checkpoint by the stem of their file.
+pub type Files = Vec<(String, Named)>;
+
+/// The result of one update.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// Mean loss of its micro-batches, weighted.
@@ -60,9 +66,9 @@ pub struct Step {
     pub terms: BTreeMap<&'static str, f64>,
     /// Global norm of the gradient, before clipping.
     pub gradient_norm: f64,
-    /// Whether the parameters were changed: not when loss or gradient is not finite.
+    /// Whether the parameters were changed; false if the loss or the gradient is not finite.
     pub applied: bool,
-    /// Whether gradients beyond the range of half precision are why they were not.
+    /// Whether gradients overflowed the range of f16.
     pub overflow: bool,
     /// The scale of the loss of the next update.
     pub loss_scale: LossScale,
@@ -72,24 +78,24 @@ pub struct Step {
     pub learning_rate: f64,
 }
 
-/// An update that was given to where the parameters are, and may not be done.
+/// An update that was submitted to the device and may not have completed.
 #[derive(Debug)]
 pub struct Pending {
     decision: Deciding,
     learning_rate: f64,
     terms: Vec<&'static str>,
-    /// Weight and terms of each micro-batch, where the loss has terms.
+    /// Weight and terms of each pass, if they are to be logged.
     numbers: Vec<Vec<Late>>,
 }
 
 impl Pending {
-    /// Waits until it is known what the update did, and for no later one. Errors: what went wrong there.
+    /// Waits for this update, not for later ones. Errors: those of the device.
     pub fn wait(self) -> Result<Step> {
         let Decision { loss, norm, applied, overflow, loss_scale, steps, .. } =
             self.decision.wait()?;
         let mut sums = vec![0.0; 1 + self.terms.len()];
-        for micro_batch in self.numbers {
-            for (sum, number) in sums.iter_mut().zip(micro_batch) {
+        for pass in self.numbers {
+            for (sum, number) in sums.iter_mut().zip(pass) {
                 *sum += number.wait()?.item();
             }
         }
@@ -112,7 +118,7 @@ pub fn accumulate(sum: &mut [Tensor], terms: &[Tensor]) {
     tensor::updates::sum::add_all(sum.iter_mut().zip(terms));
 }
 
-/// Before the first update of a start, by a rule.
+/// The decision before the first update of an attempt.
 fn start(rule: &Rule, progress: &Progress, device: Device) -> Result<Decided> {
     let loss_scale = match rule.scaled {
         true => progress.loss_scale.unwrap_or(LossScale::FIRST),
@@ -123,9 +129,9 @@ fn start(rule: &Rule, progress: &Progress, device: Device) -> Result<Decided> {
     Decided::of(&decision, rule.unit).to_device(device)
 }
 
-/// The first 64 bits, in hexadecimal, of the BLAKE3 of the BLAKE3 (in hexadecimal) of each parameter, in
-/// their order: the manifest of a checkpoint has those.
-pub(super) fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
+/// The first 64 bits, in hexadecimal, of the BLAKE3 of the BLAKE3 (in hexadecimal) of each parameter, in their order.
+/// The manifest of a checkpoint has the hashes of the parameters.
+pub fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
     let mut hasher = blake3::Hasher::new();
     parameters.for_each(|hash| {
         hasher.update(hash.as_bytes());
@@ -136,17 +142,17 @@ pub(super) fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
 impl Learner {
     /// The state before the first update. Errors: those of the device where the parameters are.
     pub fn new(
-        params: Params,
-        optimizer: &Optimizer,
-        schedule: Schedule,
-        training: &Training,
+        params: ParamSet,
+        config: &Config<(), (), ()>,
         ranks: &dyn Collective,
     ) -> Result<Self> {
-        let lengths: Vec<usize> = params.tensors().map(Tensor::len).collect();
+        let (training, optimizer) = (&config.training, &config.optimizer);
+        let trained = &params.trained;
+        let lengths: Vec<usize> = trained.tensors().map(Tensor::len).collect();
         let owners = (optimizer.shard && ranks.size() > 1).then(|| parts(&lengths, ranks.size()));
         let is_ours = |i: usize| owners.as_ref().is_none_or(|owners| owners[i] == ranks.rank());
-        let scaled = numerics::dtype(training, params.device()) == Dtype::F16;
-        let samples = Portions::new(training, ranks.rank(), ranks.size())?.samples;
+        let scaled = numerics::dtype(training, trained.device()) == Dtype::F16;
+        let samples = MicroBatches::new(training, ranks.rank(), ranks.size())?.samples;
         let rule = Rule {
             clip: training.clip.unwrap_or(f64::INFINITY),
             betas: optimizer.corrected(),
@@ -155,76 +161,86 @@ impl Learner {
             scaled,
             unit: if scaled { 1.0 / samples.next_power_of_two() as f64 } else { 1.0 },
         };
+        let schedule = Schedule::new(&config.schedule, training.updates).map_err(Error::config)?;
         Ok(Self {
-            decided: start(&rule, &Progress::default(), params.device())?,
-            memory: OptimizerState::new(optimizer, &params, is_ours),
+            decided: start(&rule, &Progress::default(), trained.device())?,
+            moments: OptimizerState::new(optimizer, trained, is_ours),
             owners,
-            average: training.ema.map(|_| params.clone()),
+            average: training.ema.map(|_| trained.clone()),
+            plateau_factor: 1.0,
             params,
             optimizer: optimizer.clone(),
             schedule,
             rule,
+            log_every: training.log_every,
+            updates: training.updates,
             terms: OnceCell::new(),
         })
     }
 
-    /// What the loss of the next update is multiplied with before it is differentiated, f32 [1], where the
-    /// parameters are.
+    /// The scale of the loss of the next update, f32 [1], on the device of the parameters.
     pub fn loss_scale(&self) -> &Tensor {
         self.decided.loss_scale()
     }
 
-    /// The numbers of the loss of one batch, f32 [1] each: sum of the loss, sum of the weights, every term; and the
-    /// gradients of the first times the loss scale. All are where they were computed.
+    /// Of one batch: sum of the loss, sum of the weights and every term, f32 [1] each; and the gradients of the scaled
+    /// loss.
     pub fn gradients(
         &self,
         task: &dyn Task,
         batch: &Batch,
         numerics: &Numerics,
     ) -> Result<(Vec<Tensor>, Vec<Tensor>)> {
-        let mut all = vec![None; self.params.entries().len()];
+        let mut all = vec![None; self.params.trained.entries().len()];
         let forward = self.forward(task, batch, numerics)?;
         let loss = self.backward(forward, Vec::new(), |i, g| all[i] = Some(g))?;
         Ok((loss, all.into_iter().flatten().collect()))
     }
 
     /// The loss of one batch, ready to be differentiated.
-    pub fn forward(&self, task: &dyn Task, batch: &Batch, numerics: &Numerics) -> Result<Forward> {
+    pub fn forward(
+        &self,
+        task: &dyn Task,
+        batch: &Batch,
+        numerics: &Numerics,
+    ) -> Result<ForwardLoss> {
         let tape = Tape::new();
-        let pass = Pass::training(&tape, &self.params)
+        let forward = Forward::training(&tape, &self.params)
+            .with_counter(batch.counter())
+            .with_average(self.average.as_ref())
             .computing_in(numerics.dtype)?
             .recomputing(Rc::clone(&numerics.recompute));
-        let loss = task.loss(&pass, batch)?;
-        let variables = pass.variables().to_vec();
-        drop(pass);
+        let loss = task.loss(&forward, batch)?;
+        let variables = forward.variables().to_vec();
+        drop(forward);
         numerics.recompute.end_pass();
         let (names, terms): (Vec<_>, Vec<_>) = loss.terms.into_iter().unzip();
         if *self.terms.get_or_init(|| names.clone()) != names {
             return Err(Error::bug("a loss whose terms change from batch to batch"));
         }
         let numbers = std::iter::once(batch.weight().clone()).chain(terms).collect();
-        Ok(Forward { tape, loss: loss.sum, numbers, variables })
+        Ok(ForwardLoss { tape, loss: loss.sum, numbers, variables })
     }
 
-    /// The numbers of the loss; and each gradient of it, as [`Learner::gradients`] has it, as soon as it is known, with the
-    /// place of its parameter. It is in the tensor of `rooms` at that place where it could be made there.
+    /// Differentiates a loss: calls `ready` with the index of each parameter and its gradient as soon as that is
+    /// known, and returns what [`Learner::gradients`] returns first. Gradients are computed in `buffers` where given.
     pub fn backward(
         &self,
-        forward: Forward,
-        rooms: Vec<Tensor>,
-        mut whole: impl FnMut(usize, Tensor),
+        forward: ForwardLoss,
+        buffers: Vec<Tensor>,
+        mut ready: impl FnMut(usize, Tensor),
     ) -> Result<Vec<Tensor>> {
-        let Forward { tape, loss, numbers, variables } = forward;
-        let zeros = |v: &Var| Tensor::zeros_on(self.params.device(), v.shape(), Dtype::F32);
-        tape.backward_each(&loss, self.loss_scale(), &variables, rooms, |i, gradient| {
-            whole(i, gradient.unwrap_or_else(|| zeros(&variables[i])));
+        let ForwardLoss { tape, loss, numbers, variables } = forward;
+        let device = self.params.trained.device();
+        let zeros = |v: &Var| Tensor::zeros_on(device, v.shape(), Dtype::F32);
+        tape.backward_each(&loss, self.loss_scale(), &variables, buffers, |i, gradient| {
+            ready(i, gradient.unwrap_or_else(|| zeros(&variables[i])));
         })?;
         Ok(std::iter::once(loss.value().clone()).chain(numbers).collect())
     }
 
-    /// Gives one update (counted from 0) to where the parameters are, with the numbers of the loss of each of its
-    /// micro-batches and a sum of gradients that is to be divided by the sum of their weights and by the loss
-    /// scale. On a device nothing is waited for, unless ranks send each other their parts of the parameters.
+    /// Submits update number `update` (from 0): `losses` as [`Learner::gradients`] returns them for every pass, and the
+    /// sums of their gradients. Does not wait for the device, except to send sharded parameters to other ranks.
     pub fn update(
         &mut self,
         update: u64,
@@ -232,69 +248,71 @@ impl Learner {
         gradients: &[Tensor],
         ranks: &dyn Collective,
     ) -> Result<Pending> {
-        let factor = self.schedule.factor(update);
+        let factor = self.schedule.factor(update) * self.plateau_factor;
         let learning_rate = self.optimizer.learning_rate * factor;
         let [sums, weights] =
             [0, 1].map(|i| losses.iter().map(|l| l[i].clone()).collect::<Vec<Tensor>>());
         self.rule.decide_there(&mut self.decided, &sums, &weights, gradients, learning_rate);
         let decided = &self.decided;
-        self.memory.step(&self.optimizer, factor, decided, &mut self.params, gradients);
+        let trained = &mut self.params.trained;
+        self.moments.step(&self.optimizer, factor, decided, trained, gradients);
         if let Some(owners) = &self.owners {
-            let owned = owners.iter().copied().zip(self.params.tensors_mut());
+            let owned = owners.iter().copied().zip(trained.tensors_mut());
             ranks.share(&mut owned.collect::<Vec<_>>())?;
         }
         if unix::fail::flips("update.parameters") {
-            let first = self.params.tensors_mut().next().filter(|t| t.device() == Device::Cpu);
+            let first = trained.tensors_mut().next().filter(|t| t.device() == Device::Cpu);
             let element = first.and_then(|tensor| tensor.write::<f32>().first_mut());
             element.into_iter().for_each(|x| *x = f32::from_bits(x.to_bits() ^ 1));
         }
         if let Some(average) = &mut self.average {
-            ema::apply_all(decided, self.params.tensors().zip(average.tensors_mut()));
+            ema::apply_all(decided, trained.tensors().zip(average.tensors_mut()));
         }
-        let terms = self.terms.get().cloned().unwrap_or_default();
+        let is_logged = (update + 1).is_multiple_of(self.log_every) || update + 1 == self.updates;
+        let terms = self.terms.get().filter(|_| is_logged).cloned().unwrap_or_default();
         let later = |loss: &Vec<Tensor>| loss[1..].iter().map(kernel::later).collect();
         let numbers =
             if terms.is_empty() { Vec::new() } else { losses.iter().map(later).collect() };
         Ok(Pending { decision: decided.later(), learning_rate, terms, numbers })
     }
 
-    /// The parameters that are judged: the average where there is one.
-    pub fn judged(&self) -> &Params {
-        self.average.as_ref().unwrap_or(&self.params)
+    /// The parameters that are evaluated: the average where there is one.
+    pub fn evaluation_params(&self) -> ParamSet {
+        let trained = self.average.as_ref().unwrap_or(&self.params.trained);
+        ParamSet { trained: trained.clone(), frozen: self.params.frozen.clone() }
     }
 
-    /// [`hash_of`] the parameters: ranks, and runs of the same configuration, have the same.
+    /// [`hash_of`] the trained parameters: the same on all ranks, and in runs of the same configuration.
     pub fn hash(&self) -> Result<String> {
-        let of = |tensor: &Tensor| Ok(blake3::hash(tensor.to_host()?.as_bytes()).to_hex());
-        let hashes = self.params.tensors().map(of).collect::<Result<Vec<_>>>()?;
-        Ok(hash_of(hashes.iter().map(|hash| hash.as_str())))
+        self.params.trained.hash()
     }
 
-    /// Named tensors of a checkpoint, by file, on the host of the first rank; none on the others.
+    /// Tensors of a checkpoint by file, on the host of rank 0; None on the other ranks.
     pub fn files(&self, ranks: &dyn Collective) -> Result<Option<Files>> {
-        let memory = match &self.owners {
+        let trained = &self.params.trained;
+        let moments = match &self.owners {
             None if ranks.rank() > 0 => return Ok(None),
-            None => moved(&self.memory.entries(&self.optimizer, &self.params), Device::Cpu)?,
-            Some(owners) => self.collected(owners, ranks)?,
+            None => moved(&self.moments.entries(&self.optimizer, trained), Device::Cpu)?,
+            Some(owners) => self.gather_moments(owners, ranks)?,
         };
         if ranks.rank() > 0 {
             return Ok(None);
         }
-        let mut files = vec![("model".to_string(), moved(self.params.entries(), Device::Cpu)?)];
+        let mut files = vec![("model".to_string(), moved(trained.entries(), Device::Cpu)?)];
         if let Some(average) = &self.average {
             files.push(("ema".into(), moved(average.entries(), Device::Cpu)?));
         }
         let shards = if self.owners.is_some() { ranks.size() } else { 1 };
-        files.extend(split(memory, shards));
+        files.extend(split(moments, shards));
         Ok(Some(files))
     }
 
-    /// What all ranks remember, on the first; parameter by parameter, for the memory of the others.
-    fn collected(&self, owners: &[usize], ranks: &dyn Collective) -> Result<Named> {
+    /// The moments of all ranks on rank 0; one parameter at a time, for the memory of the other ranks.
+    fn gather_moments(&self, owners: &[usize], ranks: &dyn Collective) -> Result<Named> {
         let mut all = Vec::new();
         for (i, owner) in owners.iter().enumerate() {
-            let mut entries =
-                moved(&self.memory.entry(&self.optimizer, &self.params, i), Device::Cpu)?;
+            let entries = self.moments.entry(&self.optimizer, &self.params.trained, i);
+            let mut entries = moved(&entries, Device::Cpu)?;
             let mut owned: Vec<_> = entries.iter_mut().map(|(_, t)| (*owner, t)).collect();
             ranks.share(&mut owned)?;
             if ranks.rank() == 0 {
@@ -304,17 +322,19 @@ impl Learner {
         Ok(all)
     }
 
-    /// Takes over a checkpoint, of any number of ranks, where the run stood so.
+    /// Restores the state of a checkpoint, which any number of ranks may have written.
     pub fn assign(&mut self, progress: &Progress, found: &Loaded) -> Result<()> {
         let lacks = |what: &str| Error::data(format!("the checkpoint has no {what}.safetensors"));
         let need = |name: &str| found.tensors(name).ok_or_else(|| lacks(name));
-        self.params.assign(&need("model")?)?;
-        let memory = found.optimizer().ok_or_else(|| lacks("optim-0-of-1"))?;
-        self.memory.assign(&self.optimizer, &self.params, &memory)?;
-        self.decided = start(&self.rule, progress, self.params.device())?;
+        let trained = &mut self.params.trained;
+        trained.assign(&need("model")?)?;
+        let moments = found.optimizer().ok_or_else(|| lacks("optim-0-of-1"))?;
+        self.moments.assign(&self.optimizer, trained, &moments)?;
+        self.decided = start(&self.rule, progress, trained.device())?;
         if let Some(average) = &mut self.average {
             average.assign(&need("ema")?)?;
         }
+        self.plateau_factor = progress.plateau.factor;
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! Passes recorded as graphs (`training.compile`): on a device a pass whose shapes are those of the pass
-//! before is recorded, and from then on done again with other values.
+//! Forward and backward passes recorded as CUDA graphs (`training.compile`): a pass with the shapes of the previous
+//! one is recorded, and later ones replay it with other values.
 
 use super::learner::Learner;
 use super::numerics::Numerics;
@@ -8,15 +8,15 @@ use tensor::kernel::Graph;
 use tensor::{Device, Dtype, Tensor};
 use unix::Result;
 
-/// What must be the same for a recording to be right.
+/// What must be unchanged for a recording to be valid.
 #[derive(Clone, Debug, PartialEq)]
 struct Key {
     inputs: Vec<(Vec<usize>, Dtype)>,
-    /// Where the parameters and the scale of the loss are: they change in place, and are elsewhere after a
-    /// rewind.
+    /// Identities of the parameters and of the loss scale: updates change them in place; after a rewind they are other
+    /// tensors.
     params: Vec<usize>,
     loss_scale: usize,
-    /// A plan of what is computed again, once it is made.
+    /// Which blocks are recomputed, once that is decided.
     plan: Option<Vec<bool>>,
 }
 
@@ -45,13 +45,7 @@ impl Compiled {
         self.enabled
     }
 
-    /// Gives the memory of the recording back, for a pass that is made without; the next one is recorded
-    /// again.
-    pub fn forget(&mut self) {
-        self.recorded = None;
-    }
-
-    /// [`Learner::gradients`]. The results are in memory that the next call overwrites, unless `keep`.
+    /// [`Learner::gradients`]. Unless `keep`, the next call overwrites the results.
     pub fn gradients(
         &mut self,
         task: &dyn Task,
@@ -65,12 +59,12 @@ impl Compiled {
         }
         let key = Key {
             inputs: batch.tensors().map(|t| (t.shape().to_vec(), t.dtype())).collect(),
-            params: learner.params.tensors().map(Tensor::identity).collect(),
+            params: learner.params.trained.tensors().map(Tensor::identity).collect(),
             loss_scale: learner.loss_scale().identity(),
             plan: numerics.recompute.plan().map(|plan| plan.keep),
         };
         if self.key.as_ref() != Some(&key) {
-            // Once as it is: kernels are loaded, constants copied, and blocks measured.
+            // The first pass is not recorded: it loads kernels, copies constants and measures blocks.
             (self.key, self.recorded) = (Some(key), None);
             return learner.gradients(task, &batch, numerics);
         }
@@ -79,13 +73,13 @@ impl Compiled {
                 for (to, from) in recorded.batch.tensors().zip(batch.tensors()) {
                     to.overwrite(from);
                 }
-                recorded.batch.weight().overwrite(batch.weight());
                 recorded
             }
             none => {
-                let (graph, (losses, gradients)) = Graph::record(learner.params.device(), || {
-                    learner.gradients(task, &batch, numerics)
-                })?;
+                let (graph, (losses, gradients)) =
+                    Graph::record(learner.params.trained.device(), || {
+                        learner.gradients(task, &batch, numerics)
+                    })?;
                 none.insert(Recorded { graph, batch, losses, gradients })
             }
         };

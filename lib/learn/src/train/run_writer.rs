@@ -1,9 +1,10 @@
-//! What one rank does for all: it has the lease of the run, saves its checkpoints and minds the time.
+//! Rank 0's duties: it holds the run lease, writes checkpoints and tracks the time budget.
 
+use super::guard::SaveFailures;
 use super::job::Job;
 use super::progress::Progress;
-use super::reporter::Reporter;
-use super::save_failures::SaveFailures;
+use super::report::Reporter;
+use super::step::Files;
 use crate::checkpoint::{Done, KeepRules, Saved, Saver, State};
 use crate::config::OnSpike;
 use data::inputs::{InputFile, Verifier};
@@ -11,20 +12,19 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tensor::Tensor;
 use unix::budget::Budget;
 use unix::disk::Disk;
 use unix::lease::{FencedDisk, Lease};
 use unix::run_dir::RunDir;
 use unix::{Error, Result};
 
-/// The files of a run and its time, in the hands of the first rank.
-pub(super) struct Keeper {
+/// Writes the files of a run and tracks its time; on rank 0.
+pub(super) struct RunWriter {
     pub saver: Saver,
     /// Verifies the input files concurrently with training.
     pub verifier: Verifier,
     pub budget: Budget,
-    /// What a checkpoint holds beside tensors and progress.
+    /// What every checkpoint of this attempt holds beside tensors and progress.
     frame: State,
     pub longest_save: Duration,
     failures: SaveFailures,
@@ -33,10 +33,7 @@ pub(super) struct Keeper {
     lease: Lease,
 }
 
-/// Tensors by the stem of their file.
-pub(super) type Files = Vec<(String, Vec<(String, Tensor)>)>;
-
-impl Keeper {
+impl RunWriter {
     pub fn new(
         job: &Job,
         run: &RunDir,
@@ -67,8 +64,8 @@ impl Keeper {
         Ok(Self { saver, verifier, budget, frame, longest_save, failures, checkpoints, lease })
     }
 
-    /// Whether this process still is the one writer of the run. Errors: 75 when it is not.
-    pub fn still_ours(&self) -> Result<()> {
+    /// Whether this process still holds the lease of the run. Errors: 75 when it does not.
+    pub fn check_lease(&self) -> Result<()> {
         self.lease.fence().check()
     }
 
@@ -77,18 +74,18 @@ impl Keeper {
         self.lease.fence().is_gone()
     }
 
-    /// Why the run stops because its checkpoints cannot be saved, and the status it ends with.
+    /// The error that ends the run because its checkpoints cannot be saved, if they cannot.
     pub fn cannot_save(&self) -> Option<Error> {
         self.failures.error(&self.checkpoints)
     }
 
-    /// Whether the time is nearly over, and how it stands.
+    /// Why the run must stop if its time is nearly over.
     pub fn out_of_time(&self, longest_update: Duration) -> Option<String> {
         let over = self.budget.must_stop(longest_update, self.longest_save);
         over.then(|| format!("time is nearly over: {}", self.budget))
     }
 
-    /// Everything that training needs to go on from here.
+    /// The state that a checkpoint holds.
     pub fn state(
         &self,
         files: Files,
@@ -105,17 +102,17 @@ impl Keeper {
         Ok(state)
     }
 
-    /// Begins a checkpoint. Errors: when it could not even be begun; how it ended tell
-    /// [`Keeper::look`] and [`Keeper::finish`].
+    /// Starts writing a checkpoint. Errors: when it could not be started. [`RunWriter::poll`] and
+    /// [`RunWriter::finish`] report how it ended.
     pub fn save(&mut self, state: State, reporter: &mut Reporter) -> Result<Saved> {
-        let begun = self.saver.save(state);
-        let saved = begun.inspect_err(|error| self.failures.failed(error, Instant::now()))?;
+        let started = self.saver.save(state);
+        let saved = started.inspect_err(|error| self.failures.failed(error, Instant::now()))?;
         self.ended(reporter, saved.previous.as_ref());
         Ok(saved)
     }
 
-    /// Tells how the save beside training ended, once it has.
-    pub fn look(&mut self, progress: &Progress, reporter: &mut Reporter) {
+    /// Reports how the save in progress ended, once it has.
+    pub fn poll(&mut self, progress: &Progress, reporter: &mut Reporter) {
         let ended = self.saver.poll();
         self.ended(reporter, ended.as_ref());
         if let Some(Err(error)) = ended {
@@ -123,7 +120,7 @@ impl Keeper {
         }
     }
 
-    /// Waits for the save that runs. Errors: when it failed; that is for the caller to tell.
+    /// Waits for the save in progress. Errors: when it failed; the caller reports it.
     pub fn finish(&mut self, reporter: &mut Reporter) -> Result<()> {
         let started = Instant::now();
         let result = self.saver.finish().transpose();

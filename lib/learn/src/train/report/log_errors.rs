@@ -1,22 +1,22 @@
-//! A fault that lasts is told once.
+//! Errors of the log and the status file: reported once, not at every update.
 
 use unix::{Exit, Result};
 
-/// Writes that fail one after the other: a full disk would else be told of at every update.
+/// Consecutive failed writes, as on a full disk.
 #[derive(Debug, Default)]
-pub(super) struct Trouble {
+pub(in crate::train) struct LogErrors {
     failed: u64,
 }
 
-impl Trouble {
-    /// Warns of the first failure, and says when it is over.
-    pub fn tell(&mut self, result: &Result<()>) {
+impl LogErrors {
+    /// Warns of the first failure, and notes when writing works again.
+    pub fn note(&mut self, result: &Result<()>) {
         match result {
-            // A lost lease ends the run, and is told there.
+            // A lost lease ends the run, which reports it.
             Err(error) if error.exit == Exit::Again => {}
             Err(error) => {
                 if self.failed == 0 {
-                    unix::warn!("{error}; this is said once, and is no reason to stop");
+                    unix::warn!("{error}; the run continues, and later failures are not reported");
                 }
                 self.failed += 1;
             }

@@ -1,21 +1,21 @@
-//! Whether another program or machine than the one that made a checkpoint goes on from it.
+//! Whether the program or machine differs from the one that wrote a checkpoint.
 
 use crate::checkpoint::Loaded;
 use serde_json::{Map, Value, json};
 use tensor::Device;
 use unix::{cli, host};
 
-/// Largest `env.json` that is looked into, in bytes.
+/// Largest `env.json` that is read, in bytes.
 const MAX_BYTES: u64 = 100_000_000;
 
-/// What results may depend on to the last bit, for `env.json`.
-pub(super) fn facts(device: Device) -> Value {
+/// Facts that the last bit of results may depend on, for `env.json`.
+pub(in crate::train) fn facts(device: Device) -> Value {
     json!({"device": device.to_string(), "vectors": tensor::simd::level()})
 }
 
-/// What differs, as "version 0.1.0, now 0.2.0", from the start that made the checkpoint; none when
-/// nothing does. `facts` are those of this start.
-pub(super) fn differences(found: &Loaded, facts: &Value) -> Option<String> {
+/// What differs from the attempt that wrote the checkpoint, as "version 0.1.0, now 0.2.0"; None if nothing does. `facts`
+/// are those of this attempt.
+pub(in crate::train) fn differences(found: &Loaded, facts: &Value) -> Option<String> {
     let (manifest, program) = (&found.manifest, cli::program());
     let mut pairs = vec![
         ("version", json!(manifest.version), json!(program.version)),
@@ -38,8 +38,7 @@ pub(super) fn differences(found: &Loaded, facts: &Value) -> Option<String> {
     (!differ.is_empty()).then(|| differ.join("; "))
 }
 
-/// The entry in `env.json` of the start that wrote the checkpoint; none when there is no such file, or
-/// it cannot be read.
+/// The entry in `env.json` of the attempt that wrote the checkpoint; None if it cannot be read.
 fn entry_of(found: &Loaded) -> Option<Map<String, Value>> {
     // RUN/ckpt/step-N
     let path = found.path().parent()?.parent()?.join("env.json");

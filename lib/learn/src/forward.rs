@@ -1,0 +1,297 @@
+//! The context of one forward run of a model: the tape, the parameters as its variables, and what dropout follows.
+
+use crate::params::{ParamId, ParamSet, Params};
+use crate::recompute::{self, Choice, Recompute};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use tensor::op::Op;
+use tensor::ops::cast::Cast;
+use tensor::{Device, Dtype, Tape, Tensor, Var, constant, kernel};
+use unix::{Error, Result};
+
+/// Parameters in the dtype in which they are stored and in that of the computation.
+#[derive(Clone)]
+struct Typed {
+    stored: Vec<Var>,
+    /// None where both are the same.
+    compute: Option<Vec<Var>>,
+}
+
+impl Typed {
+    fn of(params: &Params, variable: impl Fn(&Tensor) -> Var) -> Self {
+        Self { stored: params.tensors().map(variable).collect(), compute: None }
+    }
+
+    /// The same parameters, with casts of those that have another floating-point dtype than `dtype`.
+    fn computing_in(mut self, tape: &Tape, dtype: Dtype) -> Result<Self> {
+        let is_cast = |v: &Var| v.value().dtype() != Dtype::I32 && v.value().dtype() != dtype;
+        if self.stored.iter().any(is_cast) {
+            let cast = |v: &Var| match is_cast(v) {
+                true => tape.apply(Cast(dtype), &[v]),
+                false => Ok(v.clone()),
+            };
+            self.compute = Some(self.stored.iter().map(cast).collect::<Result<_>>()?);
+        }
+        Ok(self)
+    }
+
+    /// The same values, each made a variable by `variable`.
+    fn each(&self, variable: impl Fn(&Var) -> Var) -> Self {
+        let all = |vars: &Vec<Var>| vars.iter().map(&variable).collect();
+        Self { stored: all(&self.stored), compute: self.compute.as_ref().map(all) }
+    }
+
+    /// All variables, in both dtypes.
+    fn variables(&self) -> impl Iterator<Item = &Var> {
+        self.stored.iter().chain(self.compute.iter().flatten())
+    }
+
+    /// The variable of a use; where both dtypes are the same, both uses have the same variable.
+    fn of_use(&self, which: Use) -> &Var {
+        match (which, &self.compute) {
+            (Use::Compute(i), Some(compute)) => &compute[i],
+            (Use::Compute(i) | Use::Stored(i), _) => &self.stored[i],
+        }
+    }
+
+    /// The same, to be replaced.
+    fn of_use_mut(&mut self, which: Use) -> &mut Var {
+        match (which, &mut self.compute) {
+            (Use::Compute(i), Some(compute)) => &mut compute[i],
+            (Use::Compute(i) | Use::Stored(i), _) => &mut self.stored[i],
+        }
+    }
+}
+
+/// A trained parameter in one of its dtypes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    Stored(usize),
+    Compute(usize),
+}
+
+/// Parameters and modes of a forward run; what a recomputed block needs of it.
+#[derive(Clone)]
+struct Context {
+    trained: Typed,
+    frozen: Typed,
+    dtype: Dtype,
+    compute_dtype: Dtype,
+    device: Device,
+    /// What dropout follows, i32 [4] ([`crate::task::Batch::counter`]); None in evaluation, where nothing is dropped.
+    counter: Option<Tensor>,
+}
+
+/// One forward run of a model.
+///
+/// Inputs and outputs of a model have the dtype of the trained parameters; inside, a model computes in the compute
+/// dtype, which has fewer bits in mixed precision.
+pub struct Forward<'a> {
+    tape: &'a Tape,
+    context: Context,
+    /// The moving average of the trained parameters, for losses that read it.
+    average: Option<&'a Params>,
+    /// Which blocks are recomputed in the backward pass; none where there is no plan.
+    recompute: Option<Rc<Recompute>>,
+    /// Parameters that a recomputed block asked for, in its own context.
+    used: Option<RefCell<BTreeSet<Use>>>,
+}
+
+impl<'a> Forward<'a> {
+    /// A forward run that is differentiated with respect to the trained parameters.
+    pub fn training(tape: &'a Tape, params: &ParamSet) -> Self {
+        Self::of(tape, params, |t| tape.leaf(t.clone()))
+    }
+
+    /// A forward run with all parameters as constants.
+    pub fn evaluation(tape: &'a Tape, params: &ParamSet) -> Self {
+        Self::of(tape, params, |t| constant(t.clone()))
+    }
+
+    fn of(tape: &'a Tape, params: &ParamSet, variable: impl Fn(&Tensor) -> Var) -> Self {
+        let dtype = params.trained.tensors().next().map_or(Dtype::F32, Tensor::dtype);
+        let context = Context {
+            trained: Typed::of(&params.trained, variable),
+            frozen: Typed::of(&params.frozen, |t| constant(t.clone())),
+            dtype,
+            compute_dtype: dtype,
+            device: params.trained.device(),
+            counter: None,
+        };
+        Self::on(tape, context)
+    }
+
+    fn on(tape: &'a Tape, context: Context) -> Self {
+        Self { tape, context, average: None, recompute: None, used: None }
+    }
+
+    /// The same forward run, in training mode: dropout follows `counter` ([`crate::task::Batch::counter`]).
+    pub fn with_counter(mut self, counter: &Tensor) -> Self {
+        self.context.counter = Some(counter.clone());
+        self
+    }
+
+    /// The same forward run, whose loss may read a moving average of the parameters.
+    pub fn with_average(mut self, average: Option<&'a Params>) -> Self {
+        self.average = average;
+        self
+    }
+
+    /// The same forward run, computing in `dtype`: each parameter is cast once, and gradients come back in the dtype of
+    /// the parameters.
+    pub fn computing_in(mut self, dtype: Dtype) -> Result<Self> {
+        self.context.trained = self.context.trained.computing_in(self.tape, dtype)?;
+        self.context.frozen = self.context.frozen.computing_in(self.tape, dtype)?;
+        self.context.compute_dtype = dtype;
+        Ok(self)
+    }
+
+    /// The same forward run, with some of its blocks recomputed in the backward pass.
+    pub fn recomputing(mut self, recompute: Rc<Recompute>) -> Self {
+        self.recompute = Some(recompute);
+        self
+    }
+
+    /// The same model with the moving average of its parameters, as constants and in evaluation mode: the target of
+    /// self-distillation losses. Errors (78): `training.ema` is not set.
+    pub fn averaged(&self) -> Result<Forward<'a>> {
+        let average = self.average.ok_or_else(|| {
+            Error::config(
+                "training.ema: the loss reads a moving average of the parameters; set its decay",
+            )
+        })?;
+        let trained = Typed::of(average, |t| constant(t.clone()));
+        let trained = trained.computing_in(self.tape, self.context.compute_dtype)?;
+        Ok(Forward::on(self.tape, Context { trained, counter: None, ..self.context.clone() }))
+    }
+
+    /// A parameter in the compute dtype.
+    pub fn get(&self, id: ParamId) -> &Var {
+        match id {
+            ParamId::Trained(i) => self.trained(Use::Compute(i)),
+            ParamId::Frozen(i) => {
+                let Typed { stored, compute } = &self.context.frozen;
+                &compute.as_ref().unwrap_or(stored)[i]
+            }
+        }
+    }
+
+    /// A parameter in the dtype in which it is stored, for what is computed outside a model's backbone.
+    pub fn get_stored(&self, id: ParamId) -> &Var {
+        match id {
+            ParamId::Trained(i) => self.trained(Use::Stored(i)),
+            ParamId::Frozen(i) => &self.context.frozen.stored[i],
+        }
+    }
+
+    fn trained(&self, which: Use) -> &Var {
+        if let Some(used) = &self.used {
+            used.borrow_mut().insert(which);
+        }
+        self.context.trained.of_use(which)
+    }
+
+    /// Whether this is a training run, in which dropout drops.
+    pub fn is_training(&self) -> bool {
+        self.context.counter.is_some()
+    }
+
+    /// Dtype of the trained parameters, and of inputs and outputs of a model.
+    pub fn dtype(&self) -> Dtype {
+        self.context.dtype
+    }
+
+    /// The device of the parameters.
+    pub fn device(&self) -> Device {
+        self.context.device
+    }
+
+    /// A tensor in the dtype of the parameters on their device, not differentiated. Host tensors are cached there, so
+    /// data that change from batch to batch go through [`Forward::data`].
+    pub fn constant(&self, tensor: &Tensor) -> Result<Var> {
+        let tensor = match tensor.device() {
+            Device::Cpu => kernel::constant(&tensor.to_dtype(self.dtype()), self.device())?,
+            _ => tensor.clone(),
+        };
+        Ok(constant(tensor))
+    }
+
+    /// Data on the device of the parameters, not differentiated.
+    pub fn data(&self, tensor: &Tensor) -> Result<Var> {
+        Ok(constant(tensor.to_device(self.device())?))
+    }
+
+    /// [`Forward::constant`] with every element `value`.
+    pub fn full(&self, shape: &[usize], value: f64) -> Result<Var> {
+        self.constant(&Tensor::full(shape, value, self.dtype()))
+    }
+
+    /// `x` in the compute dtype.
+    pub fn to_compute_dtype(&self, x: &Var) -> Result<Var> {
+        self.cast(x, self.context.compute_dtype)
+    }
+
+    /// `x` in the dtype of the parameters.
+    pub fn to_param_dtype(&self, x: &Var) -> Result<Var> {
+        self.cast(x, self.dtype())
+    }
+
+    fn cast(&self, x: &Var, dtype: Dtype) -> Result<Var> {
+        if x.value().dtype() == dtype { Ok(x.clone()) } else { self.apply(Cast(dtype), &[x]) }
+    }
+
+    /// The variables of the trained parameters, in their order and stored dtype.
+    pub fn variables(&self) -> &[Var] {
+        &self.context.trained.stored
+    }
+
+    /// Runs an op.
+    pub fn apply(&self, op: impl Op, inputs: &[&Var]) -> Result<Var> {
+        self.tape.apply(op, inputs)
+    }
+
+    /// Runs a part of a model that may be recomputed in the backward pass instead of keeping what that needs. It must
+    /// be a function of its inputs and of the parameters it asks for, and of nothing else.
+    pub fn block(
+        &self,
+        inputs: &[&Var],
+        body: impl Fn(&Forward, &[Var]) -> Result<Var> + 'static,
+    ) -> Result<Var> {
+        let inputs: Vec<Var> = inputs.iter().map(|v| (*v).clone()).collect();
+        let recompute = self.recompute.as_deref().filter(|_| self.tape.is_recording());
+        let choice = recompute.map_or(Choice::Keep, Recompute::choose);
+        if choice == Choice::Keep {
+            return body(self, &inputs);
+        }
+        let measured = choice == Choice::Measure;
+        let tape = if measured { Tape::new() } else { Tape::without_gradients() };
+        let leaf = |v: &Var| tape.leaf(v.value().clone());
+        let trained = self.context.trained.each(leaf);
+        let inner = Forward::on(&tape, Context { trained, ..self.context.clone() });
+        let inner = Forward { used: Some(RefCell::default()), ..inner };
+        let leaves: Vec<Var> = inputs.iter().map(leaf).collect();
+        let value = body(&inner, &leaves)?.value().clone();
+        let used: Vec<Use> = inner.used.iter().flat_map(RefCell::take).collect();
+        if let Some(recompute) = recompute.filter(|_| measured) {
+            let Context { trained, frozen, .. } = &inner.context;
+            let known = trained.variables().chain(frozen.variables()).chain(&leaves);
+            let known: Vec<&Tensor> = known.map(Var::value).collect();
+            let (bytes, operations) = (tape.kept_bytes(&known), tape.operations());
+            recompute.note(recompute::Block { bytes, operations });
+        }
+        let uses = used.iter().map(|which| self.context.trained.of_use(*which));
+        let needed: Vec<&Var> = inputs.iter().chain(uses).collect();
+        let constants = self.context.trained.each(Var::detached);
+        let context = Context { trained: constants, ..self.context.clone() };
+        let (count, in_block) = (inputs.len(), used.clone());
+        let again = move |tape: &Tape, vars: &[Var]| {
+            let mut context = context.clone();
+            for (which, var) in in_block.iter().zip(&vars[count..]) {
+                *context.trained.of_use_mut(*which) = var.clone();
+            }
+            body(&Forward::on(tape, context), &vars[..count])
+        };
+        self.tape.recomputed(value, &needed, Box::new(again))
+    }
+}

@@ -1,0 +1,114 @@
+//! Reduction of the learning rate when validation stops improving, as PyTorch's `ReduceLROnPlateau` (mode `rel`). Its
+//! state is part of every checkpoint.
+
+use crate::task::Direction;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use unix::config::Faults;
+
+/// When and by how much the learning rate falls.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Plateau {
+    /// The learning rate is multiplied by this.
+    pub factor: f64,
+    /// Validations without improvement that are tolerated; the next one reduces the learning rate.
+    pub patience: u64,
+    /// Least relative improvement of the monitored metric that counts as one.
+    pub threshold: f64,
+    /// Validations after a reduction in which none is counted.
+    pub cooldown: u64,
+    /// Least factor, relative to the schedule.
+    pub min_factor: f64,
+}
+
+impl Default for Plateau {
+    fn default() -> Self {
+        Self { factor: 0.1, patience: 10, threshold: 1e-4, cooldown: 0, min_factor: 0.0 }
+    }
+}
+
+/// What has been seen so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlateauState {
+    /// Current factor of the learning rate.
+    pub factor: f64,
+    best: Option<f64>,
+    without_improvement: u64,
+    cooldown: u64,
+}
+
+impl Default for PlateauState {
+    fn default() -> Self {
+        Self { factor: 1.0, best: None, without_improvement: 0, cooldown: 0 }
+    }
+}
+
+impl PlateauState {
+    /// Takes the monitored metric of a validation.
+    pub fn note(&mut self, rule: &Plateau, direction: Direction, value: f64) {
+        let limit = |best: f64| match direction {
+            Direction::Minimize => best * (1.0 - rule.threshold),
+            Direction::Maximize => best * (1.0 + rule.threshold),
+        };
+        let is_better = |best| direction.is_better(value, limit(best));
+        if value.is_finite() && self.best.is_none_or(is_better) {
+            self.best = Some(value);
+            self.without_improvement = 0;
+        } else {
+            self.without_improvement += 1;
+        }
+        if self.cooldown > 0 {
+            self.cooldown -= 1;
+            self.without_improvement = 0;
+        }
+        if self.without_improvement > rule.patience {
+            self.factor = (self.factor * rule.factor).max(rule.min_factor);
+            self.cooldown = rule.cooldown;
+            self.without_improvement = 0;
+        }
+    }
+}
+
+impl Plateau {
+    pub(crate) fn faults(&self) -> Faults {
+        let mut faults = Faults::new();
+        let mut check = |key: &str, good: bool, text: &str| {
+            if !good {
+                faults.push((key.to_string(), text.to_string()));
+            }
+        };
+        check("factor", (0.0..1.0).contains(&self.factor), "must lie in [0, 1)");
+        check("threshold", (0.0..1.0).contains(&self.threshold), "must lie in [0, 1)");
+        check("min_factor", (0.0..1.0).contains(&self.min_factor), "must lie in [0, 1)");
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Learning rates of torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, patience=1, threshold=0.1,
+    /// cooldown=1, min_lr=0.2) after each of these metrics, from 1.
+    #[test]
+    fn factors_are_those_of_pytorch() {
+        let rule =
+            Plateau { factor: 0.5, patience: 1, threshold: 0.1, cooldown: 1, min_factor: 0.2 };
+        let metrics = [1.0, 0.95, 0.95, 0.95, 0.85, 0.8, 0.8, 0.8, 0.8, f64::NAN, 0.8, 0.8, 0.5];
+        let expected = [1.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.2, 0.2, 0.2, 0.2];
+        for (direction, sign) in [(Direction::Minimize, 1.0), (Direction::Maximize, -1.0)] {
+            let mut state = PlateauState::default();
+            let factors = metrics.map(|value: f64| {
+                // Powers of the metric turn the direction round and keep relative differences of 10 %.
+                let value = if sign > 0.0 { value } else { 1.0 / value };
+                state.note(&rule, direction, value);
+                // A run that was stopped here goes on with the same state.
+                let text = serde_json::to_string(&state).unwrap();
+                assert_eq!(serde_json::from_str::<PlateauState>(&text).unwrap(), state);
+                state.factor
+            });
+            assert_eq!(factors, expected, "{direction:?}");
+        }
+    }
+}

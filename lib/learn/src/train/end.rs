@@ -1,0 +1,220 @@
+//! How a run ends: what is saved, what is reported, and with which status.
+
+use super::run_writer::RunWriter;
+use super::session::Session;
+use super::sync::{Cause, Stop};
+use crate::checkpoint;
+use std::path::Path;
+use unix::run_dir::RunDir;
+use unix::{Error, Exit, Result};
+
+/// Why the loop ended.
+pub(super) enum End {
+    Finished(&'static str),
+    Stopped(String),
+    /// Another attempt would fail in the same way.
+    Failed(String),
+    /// The hardware computes wrong numbers.
+    Machine(String),
+    /// Checkpoints cannot be saved any more.
+    Unsaved(String),
+    /// An input file is not what was recorded.
+    Refused(Exit, String),
+    /// The run must stop before its input files are verified.
+    Unverified,
+    /// Another process holds the run, or its directory is gone: nothing is written there.
+    Lost(Exit, String),
+}
+
+/// What leaves the loop early: its end, or an error.
+pub(super) enum Halt {
+    End(End),
+    Error(Error),
+}
+
+impl From<End> for Halt {
+    fn from(end: End) -> Self {
+        Self::End(end)
+    }
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Stop> for Halt {
+    /// All ranks agreed to stop.
+    fn from(Stop { cause, why }: Stop) -> Self {
+        Self::End(match cause {
+            Cause::Asked => End::Stopped(why),
+            Cause::Unsaved => End::Unsaved(why),
+            Cause::Machine => End::Machine(why),
+            Cause::Changed(exit) => End::Refused(exit_of(exit), why),
+            Cause::Lost(exit) => End::Lost(exit_of(exit), why),
+        })
+    }
+}
+
+/// The exit status of another rank.
+pub(super) fn exit_of(number: u8) -> Exit {
+    use Exit::*;
+    let all = [Done, Failure, Usage, Data, NoInput, Bug, CannotCreate, Io, Again, Config];
+    all.into_iter().find(|exit| *exit as u8 == number).unwrap_or(Failure)
+}
+
+/// Whether the run has a checkpoint to resume from.
+pub(super) fn has_checkpoint(run: &Path) -> Result<bool> {
+    let folder = RunDir::open(run)?.checkpoints();
+    Ok(checkpoint::list(&folder)?.iter().any(checkpoint::Entry::is_good))
+}
+
+/// The exit status of a run that loses a rank, for [`dist::open`]: 75 if it has a checkpoint to resume from, else 1.
+pub fn lost_a_rank(run: &Path) -> Exit {
+    match has_checkpoint(run) {
+        Ok(true) => Exit::Again,
+        _ => Exit::Failure,
+    }
+}
+
+impl Session<'_> {
+    /// Ends the run: verifies what a last checkpoint depends on, saves it, and reports. Returns the exit status.
+    pub fn conclude(&mut self, halt: Halt) -> Result<Exit> {
+        let end = match halt {
+            Halt::End(end) => self.verified(end),
+            error => Err(error),
+        };
+        let end = match end {
+            Ok(end) | Err(Halt::End(end)) => end,
+            // As for `End::Lost`, found out in the middle of an update.
+            Err(Halt::Error(error)) if error.exit == Exit::Again => {
+                return Err(self.lost_run(error));
+            }
+            Err(Halt::Error(error)) => {
+                self.reporter.failed(&self.progress, &error.to_string());
+                return Err(error);
+            }
+        };
+        let exit = self.save_and_report(end).map_err(|error| self.lost_run(error));
+        let ranks = self.job.ranks;
+        if ranks.size() == 1 {
+            return exit;
+        }
+        // The status of rank 0, which writes the files of the run, is that of all ranks.
+        let own = exit.unwrap_or_else(|error| {
+            unix::diagnostics::say_error(&error);
+            error.exit
+        });
+        let status = ranks.broadcast(vec![own as u8])?;
+        Ok(status.first().map_or(own, |number| exit_of(*number)))
+    }
+
+    /// The end after all: no checkpoint is written when parameters differ between ranks or an input file changed, and
+    /// a changed file may also be why a run diverged.
+    fn verified(&mut self, end: End) -> Result<End, Halt> {
+        let (saves, stopping) = match &end {
+            End::Finished(_) => (true, false),
+            End::Stopped(_) if !self.is_saved() => (true, true),
+            End::Failed(_) => (false, false),
+            _ => return Ok(end),
+        };
+        if saves {
+            self.compare_ranks()?;
+        }
+        self.verify_inputs(stopping)?;
+        Ok(end)
+    }
+
+    fn save_and_report(&mut self, end: End) -> Result<Exit> {
+        match end {
+            End::Finished(why) => {
+                self.progress.finished = true;
+                if let Err(error) = self.save_and_wait() {
+                    return Err(self.not_saved(error));
+                }
+                self.reporter.finished(&self.progress, why);
+                Ok(Exit::Done)
+            }
+            End::Stopped(why) => {
+                if let Err(error) = self.save_and_wait() {
+                    let is_lost = error.exit == Exit::Again || self.check_lease().is_err();
+                    if is_lost || !has_checkpoint(&self.job.run)? {
+                        return Err(self.not_saved(error));
+                    }
+                    // It can be resumed from an older checkpoint, which is what 75 promises.
+                    self.reporter.unsaved(&self.progress, &error);
+                }
+                self.reporter.stopped(&self.progress, &why);
+                Ok(Exit::Again)
+            }
+            End::Machine(why) => {
+                // Updates since the last checkpoint may be wrong; a scheduler that reads 75 can resume from it on
+                // another machine.
+                self.await_save()?;
+                self.reporter.say(&why);
+                if has_checkpoint(&self.job.run)? {
+                    self.reporter.stopped(&self.progress, &why);
+                    return Ok(Exit::Again);
+                }
+                self.reporter.failed(&self.progress, &why);
+                Ok(Exit::Failure)
+            }
+            End::Unsaved(why) => {
+                self.await_save()?;
+                if let Some(error) = self.writer.as_ref().and_then(RunWriter::cannot_save) {
+                    self.reporter.failed(&self.progress, &error.to_string());
+                    return Err(error);
+                }
+                // The save that was in progress succeeded.
+                self.reporter.stopped(&self.progress, &why);
+                Ok(Exit::Again)
+            }
+            End::Refused(exit, why) => {
+                self.await_save()?;
+                self.reporter.refused(&self.progress, &why);
+                Ok(exit)
+            }
+            End::Unverified => {
+                self.await_save()?;
+                let why = "stopped before all input files were verified (hashed), so no checkpoint was written; the \
+                           next attempt verifies those that are left, and needs a longer time limit if one of them \
+                           takes longer to hash than this attempt lasted";
+                self.reporter.say(why);
+                self.reporter.stopped(&self.progress, why);
+                Ok(Exit::Again)
+            }
+            // Rank 0 reports it.
+            End::Lost(exit, _) if self.writer.is_none() => Ok(exit),
+            End::Lost(exit, why) => Err(Error::new(exit, why)),
+            End::Failed(why) => {
+                // The current state is not saved: the last checkpoint is better.
+                self.await_save()?;
+                self.reporter.blocked(&self.progress, &why);
+                self.reporter.say(&why);
+                Ok(Exit::Failure)
+            }
+        }
+    }
+
+    /// Reports the end of a run whose last state was not saved; the error itself is reported by the program.
+    fn not_saved(&mut self, error: Error) -> Error {
+        if error.exit != Exit::Again {
+            self.reporter.failed(&self.progress, &format!("checkpoint not saved: {error}"));
+        }
+        error
+    }
+
+    /// Waits for the save in progress, for an end that does not depend on it. Errors: 75 when another process holds
+    /// the run.
+    fn await_save(&mut self) -> Result<()> {
+        match self.finish_save() {
+            Err(error) if error.exit == Exit::Again => Err(error),
+            Err(error) => {
+                self.reporter.unsaved(&self.progress, &error);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Rewinding a run to before a spike, and training on with other samples.
+//!
+//! After a rewind the samples from the checkpoint to the spike, and those of `training.spike.skip` updates after it, are
+//! skipped. Learning rate and noise still follow from the number of the update. The numbers of skipped samples and
+//! rewinds are part of [`Progress`] and hence of every checkpoint.
+//!
+//! A run rewinds to a regular checkpoint (a multiple of `checkpoint.every`) or to its beginning, never to a checkpoint
+//! that a stop has made, so that the result does not depend on stops. A run that is killed between a rewind and its next
+//! checkpoint comes to the same spike again, with the same bits, and rewinds to the same update.
+
+use super::spikes::Spike;
+use crate::checkpoint::{self, Loaded};
+use crate::train::Progress;
+use crate::train::end::{End, Halt};
+use crate::train::run_writer::RunWriter;
+use crate::train::session::Session;
+use crate::train::start::progress_of;
+use crate::train::step::Learner;
+use serde_json::Value;
+use std::path::PathBuf;
+use unix::{Context, Error, Result};
+
+impl Session<'_> {
+    /// Rewinds to before the spike at update number `spike_at` (from 1). Halts when there is no way back.
+    pub fn rewind(&mut self, spike_at: u64, spike: &Spike) -> Result<(), Halt> {
+        let config = &self.job.task.config;
+        let rule = &config.training.spike;
+        let what = format!(
+            "{} of {:.4e} at update {spike_at} lies above {:.4e}",
+            spike.of, spike.value, spike.limit
+        );
+        if self.progress.rewinds >= rule.rewinds {
+            let why = format!(
+                "{what}, and training.spike.rewinds allows {} rewinds; \
+                 try a lower optimizer.learning_rate or training.clip",
+                rule.rewinds
+            );
+            return Err(End::Failed(why).into());
+        }
+        let found = self.checkpoint_before(spike_at)?;
+        if found.is_none() && spike_at > config.checkpoint.every {
+            let why = format!("{what}, and there is no good checkpoint before it");
+            return Err(End::Failed(why).into());
+        }
+        let (_, params) = self.job.task.open()?;
+        let mut learner = Learner::new(params.to_device(self.job.device)?, config, self.job.ranks)?;
+        let (mut progress, mut metrics) = (Progress::default(), Value::Null);
+        if let Some(found) = &found {
+            progress = progress_of(self.job, found)?;
+            metrics = found.manifest.metrics.clone();
+            learner.assign(&progress, found).context(|| found.path().display().to_string())?;
+        }
+        let samples = config.training.samples_per_update();
+        progress.rewinds = self.progress.rewinds + 1;
+        progress.skipped_samples =
+            self.progress.skipped_samples + (spike_at - progress.update + rule.skip) * samples;
+        progress.origin = self.progress.origin.take();
+        progress.seconds = self.progress.seconds;
+        progress.device_seconds = self.progress.device_seconds;
+        let supersede = |writer: &mut RunWriter| writer.saver.go_back(progress.update);
+        let superseded = self.writer.as_mut().map(supersede).transpose().unwrap_or_else(|error| {
+            unix::warn!("checkpoints after update {} stay: {error}", progress.update);
+            None
+        });
+        self.validated = (progress.update, metrics);
+        (self.trainer.learner, self.progress, self.saved_at) = (learner, progress, None);
+        self.trainer.restart_loader();
+        let superseded = superseded.unwrap_or_default();
+        self.reporter.rewind(&self.progress, spike_at, spike, &superseded, &what);
+        Ok(())
+    }
+
+    /// The checkpoint to rewind to, which rank 0 chooses; None for the beginning of the run.
+    fn checkpoint_before(&mut self, spike_at: u64) -> Result<Option<Loaded>> {
+        // It may still be on its way to the disk.
+        if let Err(error) = self.finish_save() {
+            self.reporter.unsaved(&self.progress, &error);
+        }
+        let before = |writer: &RunWriter| writer.saver.before(spike_at);
+        let own = self.writer.as_ref().map(before).transpose()?.flatten();
+        let path = own.as_ref().map(|found| found.path().to_path_buf());
+        let path = self.job.ranks.broadcast(serde_json::to_vec(&path).map_err(Error::bug)?)?;
+        let path: Option<PathBuf> = serde_json::from_slice(&path).map_err(Error::bug)?;
+        match (own, path) {
+            (None, Some(path)) => checkpoint::load(&path).map(Some),
+            (own, _) => Ok(own),
+        }
+    }
+}

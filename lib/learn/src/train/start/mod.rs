@@ -1,0 +1,333 @@
+//! How an attempt begins: rank 0 inspects the run directory, takes the lease and decides; the other ranks follow.
+
+mod failure;
+mod machine;
+mod origin;
+mod restart_count;
+mod resume;
+
+pub use failure::startup_failed;
+pub use origin::Origin;
+pub(super) use resume::progress_of;
+
+use super::end::exit_of;
+use super::guard::not_of_checkpoint;
+use super::job::{Job, identity};
+use super::progress::Progress;
+use super::report::Reporter;
+use super::run_writer::RunWriter;
+use super::session::Session;
+use super::step::Trainer;
+use super::sync::{Comparison, all_ok};
+use crate::checkpoint::{self, Loaded, State};
+use crate::task::Opened;
+use resume::Found;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use unix::budget::Budget;
+use unix::lease::Lease;
+use unix::run_dir::RunDir;
+use unix::signal::Signals;
+use unix::{Context, Error, Exit, Result};
+
+/// What an attempt does.
+pub(super) enum Start<'a> {
+    /// Exits: there is nothing to do, or nothing that may be done, which was reported.
+    Leave(Exit),
+    /// Trains.
+    Go(Box<Session<'a>>),
+}
+
+/// What rank 0 tells the other ranks.
+#[derive(Serialize, Deserialize)]
+enum StartDecision {
+    /// Exit with this status.
+    Leave(u8),
+    /// Resume from this checkpoint, or start at update 0.
+    Go { checkpoint: Option<PathBuf>, saved_at: Option<u64> },
+}
+
+/// Starts an attempt. Errors: those of one rank alone, which end all ranks; what rank 0 refuses it reports itself, and
+/// all ranks leave.
+pub(super) fn start<'a>(job: &'a Job) -> Result<Start<'a>> {
+    let signals = Signals::install()?;
+    let mut start = match job.ranks.rank() {
+        0 => start_rank_0(job, signals)?,
+        _ => start_worker(job, signals)?,
+    };
+    if let Start::Go(session) = &mut start {
+        same_on_all_ranks(session).inspect_err(|error| {
+            session.reporter.failed(&session.progress, &error.to_string());
+        })?;
+        job.ranks.watch();
+    }
+    Ok(start)
+}
+
+fn start_rank_0<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
+    let start = decide(job, signals);
+    if job.ranks.size() == 1 {
+        return start;
+    }
+    let decision = match &start {
+        Ok(Start::Leave(exit)) => StartDecision::Leave(*exit as u8),
+        Ok(Start::Go(session)) => StartDecision::Go {
+            checkpoint: session.resumed_from.clone(),
+            saved_at: session.saved_at,
+        },
+        Err(error) => StartDecision::Leave(error.exit as u8),
+    };
+    job.ranks.broadcast(serde_json::to_vec(&decision).map_err(Error::bug)?)?;
+    let mut start = start.or_else(|error| {
+        unix::diagnostics::say_error(&error);
+        Ok::<_, Error>(Start::Leave(error.exit))
+    })?;
+    if let Start::Go(session) = &mut start
+        && let Err(error) = all_ok(job.ranks, Ok(()))?
+    {
+        session.reporter.failed(&session.progress, &error.to_string());
+        return Ok(Start::Leave(error.exit));
+    }
+    Ok(start)
+}
+
+fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
+    // An error here may also occur on rank 0, which then reports it for all.
+    let opened = open(job);
+    let decision = job.ranks.broadcast(Vec::new())?;
+    let (path, saved_at) = match serde_json::from_slice(&decision).map_err(Error::bug)? {
+        StartDecision::Leave(exit) => return Ok(Start::Leave(exit_of(exit))),
+        StartDecision::Go { checkpoint, saved_at } => (checkpoint, saved_at),
+    };
+    let session = opened.and_then(|opened| {
+        let found = path.as_deref().map(checkpoint::load).transpose().context(|| {
+            format!(
+                "on {}, and there on {}: is the run on a file system of all hosts?",
+                job.ranks.host(0),
+                unix::host::name()
+            )
+        })?;
+        let progress = found.as_ref().map_or(Ok(Progress::default()), |f| progress_of(job, f))?;
+        let reporter = Reporter::silent(&job.task.config.training);
+        let mut session =
+            session(job, signals, opened, progress, found.as_ref(), (reporter, None))?;
+        session.saved_at = saved_at;
+        Ok(session)
+    });
+    Ok(match all_ok(job.ranks, session)? {
+        Ok(session) => Start::Go(Box::new(session)),
+        Err(error) => Start::Leave(error.exit),
+    })
+}
+
+/// What rank 0 inspects and writes before training.
+fn decide<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
+    let limit = job.task.config.training.time_limit.as_deref().map(unix::time::parse_limit);
+    let budget = Budget::from_environment(limit.transpose()?.flatten());
+    let run = RunDir::create_or_open(&job.run)?;
+    if let Some(progress) = resume::finished(job, &run)? {
+        return Ok(nothing_to_do(&progress));
+    }
+    let lease = resume::lease(&run, signals)?;
+    let fence = lease.fence().clone();
+    resume_or_init(job, signals, &run, lease, budget)
+        .inspect_err(|error| failure::record(&run, job.task.spec.name, &fence, error))
+}
+
+/// The same, as the process that holds the lease.
+fn resume_or_init<'a>(
+    job: &'a Job,
+    signals: Signals,
+    run: &RunDir,
+    lease: Lease,
+    budget: Budget,
+) -> Result<Start<'a>> {
+    let training = &job.task.config.training;
+    let Found { checkpoint: found, origin } = resume::find(job, run)?;
+    if origin.is_none()
+        && let Some(found) = &found
+        && let Some(progress) = resume::ended(job, found)?
+    {
+        return Ok(nothing_to_do(&progress));
+    }
+    let (task, params) = open(job).map_err(|error| match &found {
+        Some(_) => not_of_checkpoint(&job.run, error),
+        None => error,
+    })?;
+    let facts = machine::facts(job.device);
+    let (mut progress, mut accepted) = (Progress::default(), Vec::new());
+    if let Some(found) = &found {
+        progress = progress_of(job, found)?;
+        accepted = resume::changes(job, found, Some((&*task, &params)))?;
+        resume::report(job, found, &accepted, &facts);
+        if progress.update > training.updates {
+            return Err(Error::config(format!(
+                "training.updates is {}, and {} of them are done in {}: no run goes back",
+                training.updates,
+                progress.update,
+                found.path().display()
+            )));
+        }
+    }
+    // Without a checkpoint there is nothing to compare with, and the user's word counts.
+    let changed = !accepted.is_empty() || found.is_none() && job.accept_changes;
+    resume::refuse_blocked(job, run, &lease, &progress, changed)?;
+    if !accepted.is_empty() {
+        progress.accept(lease.attempt(), &accepted);
+    }
+    progress.origin = origin.or(progress.origin.take());
+    record(job, run, &lease, found.as_ref(), &accepted, &facts)?;
+    write_config(run, &job.task.resolved)?;
+    let parameters = params.trained.count();
+    let reporter = Reporter::start(job, run, &lease, &progress, &accepted, &budget, parameters)?;
+    let mut hashes = task.hashes();
+    hashes.extend(resume::frozen_hash(&params)?);
+    let frame = State {
+        seed: job.task.config.seed,
+        world: job.ranks.size() as u64,
+        stage: job.task.spec.name.into(),
+        config: job.task.resolved.clone(),
+        monitor: job.task.spec.metric.into(),
+        direction: job.task.spec.direction,
+        config_hash: unix::config::hash(&identity(&job.task.resolved)),
+        data_hash: task.data_hash(),
+        hashes,
+        fence: Some(lease.fence().clone()),
+        ..State::default()
+    };
+    let writer = RunWriter::new(job, run, lease, budget, frame, task.input_files())?;
+    let is_ours =
+        |found: &&Loaded| accepted.is_empty() && found.path().parent() == Some(&*run.checkpoints());
+    let saved_at = found.as_ref().filter(is_ours).map(|_| progress.update);
+    let output = (reporter, Some(writer));
+    let mut session = session(job, signals, (task, params), progress, found.as_ref(), output)?;
+    session.saved_at = saved_at;
+    Ok(Start::Go(Box::new(session)))
+}
+
+fn nothing_to_do<'a>(progress: &Progress) -> Start<'a> {
+    unix::note!("finished at update {}: nothing to do", progress.update);
+    Start::Leave(Exit::Done)
+}
+
+/// The data, and the model with its initial parameters.
+fn open(job: &Job) -> Result<Opened> {
+    if job.task.config.training.deterministic && !job.ranks.sums_in_tree(job.device) {
+        return Err(Error::config(
+            "training.deterministic: NCCL sums in an order of its own; with LONGHAUL_NCCL=0 in the \
+             environment gradients are summed by MPI in the order that this key asks for",
+        ));
+    }
+    job.task.open()
+}
+
+/// A session in the state of the checkpoint `found`.
+fn session<'a>(
+    job: &'a Job,
+    signals: Signals,
+    opened: Opened,
+    progress: Progress,
+    found: Option<&Loaded>,
+    (reporter, writer): (Reporter, Option<RunWriter>),
+) -> Result<Session<'a>> {
+    let mut trainer = Trainer::new(&job.task, job.device, job.ranks, opened)?;
+    if let Some(found) = found {
+        let learner = &mut trainer.learner;
+        learner.assign(&progress, found).context(|| found.path().display().to_string())?;
+    }
+    let metrics = found.map_or(Value::Null, |found| found.manifest.metrics.clone());
+    let mut session = Session {
+        job,
+        trainer,
+        reporter,
+        writer,
+        signals,
+        resumed_from: found.map(|found| found.path().to_path_buf()),
+        validated: (progress.update, metrics),
+        saved_at: None,
+        in_flight: VecDeque::new(),
+        retired: Instant::now(),
+        longest_update: Duration::ZERO,
+        before: progress.clone(),
+        warned_of_cost: false,
+        comparison: Comparison::default(),
+        progress,
+    };
+    session.reserve()?;
+    Ok(session)
+}
+
+/// Records this attempt in `env.json`: where it resumes, and on which hosts.
+fn record(
+    job: &Job,
+    run: &RunDir,
+    lease: &Lease,
+    found: Option<&Loaded>,
+    accepted: &[String],
+    facts: &Value,
+) -> Result<()> {
+    let hosts: Vec<String> = (0..job.ranks.size()).map(|rank| job.ranks.host(rank)).collect();
+    let mut entry = serde_json::json!({
+        "stage": job.task.spec.name,
+        "ranks": job.ranks.size(),
+        "hosts": hosts,
+        "training_threads": tensor::parallel::threads(),
+        "resumed_from": found.map(|f| f.path().display().to_string()),
+        "accepted": accepted,
+    });
+    if let (Some(entry), Some(facts)) = (entry.as_object_mut(), facts.as_object()) {
+        entry.extend(facts.clone());
+    }
+    run.record_start(lease.attempt(), &entry)
+}
+
+/// Errors (78): a rank has another configuration, other data or other parameters than rank 0.
+fn same_on_all_ranks(session: &Session) -> Result<()> {
+    let job = session.job;
+    if job.ranks.size() == 1 {
+        return Ok(());
+    }
+    let config = unix::config::hash(&identity(&job.task.resolved));
+    let own = [config, session.trainer.task.data_hash(), session.trainer.learner.hash()?];
+    let all = job.ranks.gather(&serde_json::to_vec(&own).map_err(Error::bug)?)?;
+    let what = ["configuration", "data", "parameters"];
+    for (rank, theirs) in all.iter().enumerate() {
+        let theirs: [String; 3] = serde_json::from_slice(theirs).map_err(Error::bug)?;
+        let first: [String; 3] = serde_json::from_slice(&all[0]).map_err(Error::bug)?;
+        if let Some(at) = (0..what.len()).find(|at| theirs[*at] != first[*at]) {
+            return Err(Error::config(format!(
+                "rank {rank} on {} begins with another {} than rank 0 on {}",
+                job.ranks.host(rank),
+                what[at],
+                job.ranks.host(0)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Largest configuration that is compared, in bytes.
+const MAX_CONFIG: u64 = 64 << 20;
+
+/// Writes the resolved configuration; that of an earlier attempt is kept under a numbered name if it differs.
+fn write_config(run: &RunDir, resolved: &Value) -> Result<()> {
+    let text = unix::config::to_yaml(resolved)?;
+    let path = run.config();
+    match unix::small::read(&path, MAX_CONFIG) {
+        Ok(before) if before == text.as_bytes() => return Ok(()),
+        Ok(_) => keep_aside(&path)?,
+        Err(_) => {}
+    }
+    unix::publish::publish_bytes(&path, text.as_bytes())
+}
+
+fn keep_aside(path: &Path) -> Result<()> {
+    let aside = (1..)
+        .map(|n| path.with_extension(format!("{n}.yaml")))
+        .find(|p| !p.exists())
+        .unwrap_or_else(|| path.with_extension("old.yaml"));
+    std::fs::rename(path, aside).map_err(|cause| Error::io(path, cause))
+}

@@ -1,0 +1,130 @@
+//! One update: batches prepared ahead, gradients summed over micro-batches, slices and ranks, and the step of the
+//! optimizer. A run and `--dry-run` both make their updates here; nothing in this module touches the files of a run.
+
+mod compiled;
+mod exchange;
+mod gradients;
+mod in_flight;
+mod learner;
+mod micro_batches;
+pub mod numerics;
+
+pub use in_flight::{InFlight, Timing};
+pub use learner::{Files, Learner, Pending, Step, hash_of};
+use micro_batches::MicroBatches;
+
+use crate::config::Config;
+use crate::params::ParamSet;
+use crate::score::Metrics;
+use crate::task::{Batch, Configured, Task};
+use compiled::Compiled;
+use data::loader::{Ahead, Mixture, Prefetch};
+use dist::Collective;
+use exchange::Exchange;
+use gradients::{StepGradients, accumulate_gradients};
+use numerics::Numerics;
+use std::sync::Arc;
+use std::time::Instant;
+use tensor::Device;
+use unix::{Error, Result};
+
+/// Everything that makes updates: the task, the state that is trained, and what computes its gradients.
+pub struct Trainer<'a> {
+    pub task: Arc<dyn Task>,
+    pub learner: Learner,
+    config: &'a Config<(), (), ()>,
+    ranks: &'a dyn Collective,
+    device: Device,
+    micro_batches: MicroBatches,
+    pub numerics: Numerics,
+    /// Sums over ranks; none before the first update, or with one rank.
+    exchange: Option<Exchange>,
+    compiled: Compiled,
+    /// Threads that prepare batches, once an update was asked for.
+    batches: Option<Prefetch<Batch>>,
+}
+
+impl<'a> Trainer<'a> {
+    /// Before the first update, with initial parameters `params`. Errors: 78 when the batch cannot be divided among
+    /// the ranks as the configuration asks; those of the device.
+    pub fn new(
+        configured: &'a Configured,
+        device: Device,
+        ranks: &'a dyn Collective,
+        (task, params): (Box<dyn Task>, ParamSet),
+    ) -> Result<Self> {
+        let config = &configured.config;
+        Ok(Self {
+            micro_batches: MicroBatches::new(&config.training, ranks.rank(), ranks.size())?,
+            learner: Learner::new(params.to_device(device)?, config, ranks)?,
+            numerics: Numerics::new(&config.training, device),
+            compiled: Compiled::new(config.training.compile, device),
+            task: Arc::from(task),
+            config,
+            ranks,
+            device,
+            exchange: None,
+            batches: None,
+        })
+    }
+
+    /// Makes the next [`Trainer::step`] start the threads that prepare batches again: after a rewind.
+    pub fn restart_loader(&mut self) {
+        self.batches = None;
+    }
+
+    /// Submits update number `update` (from 0) to the device. `skipped` samples were skipped by rewinds before.
+    pub fn step(&mut self, update: u64, skipped: u64) -> Result<InFlight> {
+        let submitted = Instant::now();
+        let StepGradients { losses, gradients, data_wait, times } =
+            accumulate_gradients(self, update, skipped)?;
+        let pending = self.learner.update(update, &losses, &gradients, self.ranks)?;
+        Ok(InFlight { pending, submitted, data_wait, times })
+    }
+
+    /// Metrics of the validation split.
+    pub fn validate(&self) -> Result<Metrics> {
+        let params = self.learner.evaluation_params();
+        super::validation::validate(&*self.task, &params, &self.config.training, self.ranks)
+    }
+
+    /// The batch of this rank's first pass of an update.
+    pub fn first_batch(&self, update: u64, skipped: u64) -> Result<Batch> {
+        self.batches_from(skipped)?(self.first_pass(update))
+    }
+
+    fn first_pass(&self, update: u64) -> u64 {
+        update * self.micro_batches.passes(self.config.training.accumulation)
+    }
+
+    /// The batch of the `count`-th pass of this rank, as a function of `count`.
+    fn batches_from(
+        &self,
+        skipped: u64,
+    ) -> Result<impl Fn(u64) -> Result<Batch> + Send + Sync + 'static> {
+        let (training, seed) = (&self.config.training, self.config.seed);
+        let order = Mixture::new(seed, &self.task.sources(), training.batch_size)?;
+        let (task, device, slices) = (Arc::clone(&self.task), self.device, self.micro_batches);
+        let accumulation = training.accumulation;
+        // A rewind moves the samples, but nothing that follows from the number of the update.
+        let skipped = skipped / training.batch_size;
+        Ok(move |count| {
+            let (micro_batch, place) = slices.position(count, accumulation);
+            let samples = order.part(micro_batch + skipped, place, slices.samples);
+            let batch = task.batch(micro_batch, place, &samples)?;
+            batch.with_counter(seed, micro_batch, place).to_device(device)
+        })
+    }
+
+    /// The next batch, prepared ahead from the first pass of `update` on.
+    fn next_batch(&mut self, update: u64, skipped: u64) -> Result<Batch> {
+        if self.batches.is_none() {
+            let training = &self.config.training;
+            let first = self.first_pass(update);
+            let ahead = Ahead { batches: training.prefetch, workers: training.workers };
+            self.batches = Some(Prefetch::start(first, ahead, self.batches_from(skipped)?)?);
+        }
+        let batches = self.batches.as_mut().ok_or_else(|| Error::bug("no loader"))?;
+        batches.next()
+    }
+}

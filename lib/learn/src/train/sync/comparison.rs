@@ -1,0 +1,76 @@
+//! Whether all ranks have the same parameters. For a checkpoint during training this is found out concurrently with
+//! training: while rank 0 copies its tensors, the others hash theirs; the hash of rank 0 comes from the thread that
+//! writes the checkpoint, which hashes everything it writes.
+
+use crate::checkpoint::{Condition, FileEntry};
+use crate::train::Job;
+use crate::train::hash_of;
+use dist::Collective;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use unix::{Error, Exit, Result};
+
+/// Which rank differs, as found by the thread that writes checkpoints.
+#[derive(Default)]
+pub(in crate::train) struct Comparison(Arc<OnceLock<String>>);
+
+/// Sends the hashes of all ranks.
+type Hashes = Sender<Vec<Vec<u8>>>;
+
+/// Whether ranks are compared.
+pub(in crate::train) fn is_comparing(job: &Job) -> bool {
+    job.ranks.size() > 1 && job.task.config.training.hash_every > 0
+}
+
+/// The hosts of all ranks.
+pub(in crate::train) fn hosts(ranks: &dyn Collective) -> Vec<String> {
+    (0..ranks.size()).map(|rank| ranks.host(rank)).collect()
+}
+
+/// The message about the first rank whose hash is not that of rank 0, if there is one.
+pub(in crate::train) fn differing_rank(
+    hashes: &[Vec<u8>],
+    hosts: &[String],
+    update: u64,
+) -> Option<String> {
+    let rank = hashes.iter().position(|theirs| *theirs != hashes[0])?;
+    Some(format!(
+        "machine, not data: after update {update} rank {rank} on {} has other parameters than rank 0 on {}; \
+         resume on other machines and have both tested",
+        hosts[rank], hosts[0]
+    ))
+}
+
+impl Comparison {
+    /// The condition on which a checkpoint after `update` is published, and the sender of what it waits for: the hashes
+    /// of all ranks, that of rank 0 empty. None where ranks are not compared.
+    pub fn condition(&self, job: &Job, update: u64) -> Option<(Hashes, Condition)> {
+        if !is_comparing(job) {
+            return None;
+        }
+        let (sender, hashes) = channel::<Vec<Vec<u8>>>();
+        let (hashes, hosts, found) = (Mutex::new(hashes), hosts(job.ranks), Arc::clone(&self.0));
+        let condition = Condition::new(move |files| {
+            let hashes = hashes.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let mut all = hashes.map_err(|_| Error::bug("ranks were not compared"))?;
+            all[0] = own(files)?.into_bytes();
+            let Some(why) = differing_rank(&all, &hosts, update) else { return Ok(()) };
+            // The first finding counts.
+            let _ = found.set(why.clone());
+            Err(Error::new(Exit::Failure, why))
+        });
+        Some((sender, condition))
+    }
+
+    /// The message about a rank that was found to differ.
+    pub fn found(&self) -> Option<String> {
+        self.0.get().cloned()
+    }
+}
+
+/// The hash of the parameters as they were written.
+fn own(files: &[FileEntry]) -> Result<String> {
+    let model = files.iter().find(|file| file.stem() == "model");
+    let model = model.ok_or_else(|| Error::bug("a checkpoint without parameters"))?;
+    Ok(hash_of(model.tensors.iter().map(|tensor| tensor.blake3.as_str())))
+}

@@ -1,0 +1,94 @@
+//! Requests of ranks, reduced over all of them: whether all can start, and before each update whether to stop or save.
+
+use dist::Collective;
+use serde::{Deserialize, Serialize};
+use unix::{Error, Result};
+
+/// This rank's value if all ranks succeeded; else the error of the lowest rank that failed, with which all leave.
+/// Rank 0 prints its error; the others print theirs if it is a different one. Errors: those of the communication; with
+/// one rank, its own.
+pub fn all_ok<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T, Error>> {
+    if ranks.size() == 1 {
+        return own.map(Ok);
+    }
+    let failed = own.as_ref().err().map(|error| (error.exit as u8, error.to_string()));
+    let all = ranks.gather(&serde_json::to_vec(&failed).map_err(Error::bug)?)?;
+    let all: Result<Vec<Option<(u8, String)>>, _> =
+        all.iter().map(|bytes| serde_json::from_slice(bytes)).collect();
+    let all = all.map_err(Error::bug)?;
+    let first = all.iter().enumerate().find_map(|(rank, failed)| Some((rank, failed.as_ref()?)));
+    let Some((rank, (exit, text))) = first else { return own.map(Ok) };
+    if let Err(error) = own
+        && (ranks.rank() == 0 || failed != all[0])
+    {
+        unix::diagnostics::say(error);
+    }
+    let error = Error::new(crate::train::end::exit_of(*exit), text);
+    Ok(Err(error.context(format_args!("rank {rank} on {}", ranks.host(rank)))))
+}
+
+/// Why a run stops. If ranks have several causes, the largest one wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Cause {
+    /// A signal, the time or the budget.
+    Asked,
+    /// Saves fail.
+    Unsaved,
+    /// Wrong hardware.
+    Machine,
+    /// An input file changed; the exit status.
+    Changed(u8),
+    /// Another process has the run, or its directory was moved, removed or replaced; the exit status.
+    Lost(u8),
+}
+
+/// A request to stop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stop {
+    /// The kind of stop.
+    pub cause: Cause,
+    /// Why, for people.
+    pub why: String,
+}
+
+impl Stop {
+    /// Whether nothing may be written to the run any more.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.cause, Cause::Lost(_))
+    }
+}
+
+/// What a rank, or all of them together, request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// To stop before the next update.
+    pub stop: Option<Stop>,
+    /// To save after the next update.
+    pub save: bool,
+}
+
+/// The requests of all ranks as one: any rank can stop all.
+pub fn reduce_requests(ranks: &dyn Collective, own: Request) -> Result<Request> {
+    if ranks.size() == 1 {
+        return Ok(own);
+    }
+    // Almost always nobody requests anything, which takes no bytes.
+    let own = match own == Request::default() {
+        true => Vec::new(),
+        false => serde_json::to_vec(&own).map_err(Error::bug)?,
+    };
+    let mut all = Request::default();
+    for (rank, bytes) in ranks.gather(&own)?.iter().enumerate().filter(|(_, b)| !b.is_empty()) {
+        let request: Request = serde_json::from_slice(bytes).map_err(Error::bug)?;
+        if let Some(mut stop) = request.stop
+            && all.stop.as_ref().is_none_or(|known| known.cause < stop.cause)
+        {
+            if rank > 0 {
+                stop.why = format!("{} (rank {rank} on {})", stop.why, ranks.host(rank));
+            }
+            all.stop = Some(stop);
+        }
+        all.save |= request.save;
+    }
+    Ok(all)
+}
