@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::op::{self, Case, Draw, Grads, Input, Saved, Slot};
+use crate::op::{self, Case, Draw, GradBuffer, Input, Saved};
 use crate::random::{Philox, Purpose};
 use crate::tensor::Tensor;
 use unix::Result;
@@ -68,12 +68,11 @@ fn gradients(
         })
         .collect();
     let there = |gradient| match gradient {
-        Gradient::Added(before) => Some(before),
+        Gradient::Added(tensor) => Some(GradBuffer { tensor, accumulate: true }),
         _ => None,
     };
-    let mut all: Vec<Option<Slot>> = each.into_iter().map(|g| there(g).map(Slot::of)).collect();
-    let mut grads = Grads { all: &mut all, inputs: &wanted, device: dy.device() };
-    op::backward(&*case.op, saved, dy.clone(), &mut grads);
+    let mut all: Vec<Option<GradBuffer>> = each.into_iter().map(there).collect();
+    op::backward(&*case.op, saved, dy.clone(), &wanted, &mut all);
     all.into_iter().map(|slot| slot?.gradient()).collect()
 }
 
@@ -274,7 +273,7 @@ pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Res
     let inputs: Vec<Tensor> = inputs(case, seed).iter().map(|x| float_to(x, dtype)).collect();
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
-    let dtype_of_out = case.op.dtype(&inputs.iter().collect::<Vec<_>>());
+    let dtype_of_out = case.op.output_dtype(inputs[0].dtype());
     let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(dtype_of_out);
     let before = (100..)
         .zip(&inputs)

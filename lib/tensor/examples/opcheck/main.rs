@@ -21,7 +21,7 @@ use clap::Parser;
 use machine::{Machine, bytes, median};
 use serde_json::{Map, Value, json};
 use tensor::check::{draw, float_to, inputs};
-use tensor::op::{Case, Draw, Grads, Op, Saved};
+use tensor::op::{Case, Draw, Grads, Launch, Op, Saved};
 use tensor::updates::decision::{Decision, Rule};
 use tensor::updates::{adamw::AdamW, ema, norm::global_norm, sgd::Sgd};
 use tensor::{Device, Dtype, Tape, Tensor, Var, Wanted, constant, kernel, ops, parallel};
@@ -86,7 +86,7 @@ fn body(args: Args) -> Result<Exit> {
     for (options, case) in cases {
         let elements: usize =
             case.inputs.iter().map(|(shape, _)| shape.iter().product::<usize>()).sum();
-        let runs = device == Device::Cpu || case.op.elements().contains(&element);
+        let runs = device == Device::Cpu || case.op.dtypes().contains(&element);
         let named = case.op.name().contains(&args.filter);
         if named && runs && elements.max(case.operations) < args.below {
             out.row(&op_row(options, case, &machine)?)?;
@@ -128,6 +128,21 @@ impl Op for Borrowed {
     }
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         self.0.op.backward(saved, dy, grads);
+    }
+    fn input_dtype(&self, i: usize, compute: Dtype) -> Dtype {
+        self.0.op.input_dtype(i, compute)
+    }
+    fn output_dtype(&self, compute: Dtype) -> Dtype {
+        self.0.op.output_dtype(compute)
+    }
+}
+
+impl Launch for Borrowed {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        self.0.op.launch_forward(inputs, out)
+    }
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        self.0.op.launch_backward(saved, dy, grads);
     }
 }
 

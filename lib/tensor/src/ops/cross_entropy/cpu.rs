@@ -1,6 +1,6 @@
 use super::CrossEntropy;
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::{max, sum};
 use crate::vectorize;
@@ -59,11 +59,11 @@ pub(super) fn backward<T: Float>(
     targets: &[i32],
     stats: &[T],
     dy: T,
-    slot: &mut Slot,
+    grad: &mut GradBuffer,
 ) {
-    let (rows, v, x, add) = (x.rows(), x.width(), x.read::<T>(), slot.add);
+    let (rows, v, x, add) = (x.rows(), x.width(), x.read::<T>(), grad.accumulate);
     let each = T::of(op.smoothing / v as f64);
-    let dx = Shared::new(slot.tensor.write::<T>());
+    let dx = Shared::new(grad.tensor.write::<T>());
     blocks(rows, rows_per_block(v), |range| {
         // SAFETY: blocks are disjoint.
         let dx = unsafe { dx.slice(range.start * v..range.end * v) };

@@ -48,12 +48,12 @@ impl Op for CrossEntropy {
         &[1]
     }
 
-    fn dtype(&self, inputs: &[&Tensor]) -> Dtype {
-        if inputs.first().is_some_and(|x| x.dtype() == Dtype::F64) {
-            Dtype::F64
-        } else {
-            Dtype::F32
-        }
+    fn input_dtype(&self, i: usize, compute: Dtype) -> Dtype {
+        if i == 1 { Dtype::I32 } else { compute }
+    }
+
+    fn output_dtype(&self, compute: Dtype) -> Dtype {
+        if compute == Dtype::F64 { Dtype::F64 } else { Dtype::F32 }
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
@@ -68,21 +68,12 @@ impl Op for CrossEntropy {
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let [x, targets, stats] = [&saved[0], &saved[1], &saved[2]];
-        if let Some(mut slot) = grads.take(0) {
+        if let Some(grad) = grads.buffer(0) {
             with_float!(x.dtype(), T => {
                 let dy = T::of(dy.item());
-                cpu::backward::<T>(self, x, targets.read(), stats.read(), dy, &mut slot);
+                cpu::backward::<T>(self, x, targets.read(), stats.read(), dy, grad);
             });
-            grads.put(0, slot);
         }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(self, inputs, out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        cuda::backward(self, saved, dy, grads)
     }
 }
 
