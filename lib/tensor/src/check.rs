@@ -115,7 +115,7 @@ fn requests(case: &Case, before: &[Tensor]) -> Vec<Vec<Gradient>> {
 }
 
 /// In another element type, unless it holds indices.
-pub fn float_to(x: &Tensor, dtype: Dtype) -> Tensor {
+fn float_to(x: &Tensor, dtype: Dtype) -> Tensor {
     if x.dtype() == Dtype::I32 { x.clone() } else { x.to_dtype(dtype) }
 }
 
@@ -179,8 +179,8 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
 /// Largest difference between a result in f32 and the same in f64, relative to the root mean square
 /// of the latter: over the output and every gradient.
 pub fn precision_error(case: &Case, seed: u64) -> f64 {
-    let x: Vec<Tensor> = inputs(case, seed).iter().map(|x| float_to(x, Dtype::F32)).collect();
-    let x64: Vec<Tensor> = x.iter().map(|x| float_to(x, Dtype::F64)).collect();
+    let x = case.inputs_in(&inputs(case, seed), Dtype::F32);
+    let x64 = case.inputs_in(&x, Dtype::F64);
     let shape = forward(case, &x).0.shape().to_vec();
     let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(Dtype::F32);
     let (out, grads) = run(case, &x, &dy, None);
@@ -270,7 +270,7 @@ impl Given {
 /// Allowed is the [`tolerance`] or, where results hang more on their inputs than that (a normalisation
 /// of three numbers, a sum that cancels), a dozen times what one rounding of every input changes.
 pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Result<f64> {
-    let inputs: Vec<Tensor> = inputs(case, seed).iter().map(|x| float_to(x, dtype)).collect();
+    let inputs = case.inputs_in(&inputs(case, seed), dtype);
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
     let dtype_of_out = case.op.output_dtype(inputs[0].dtype());

@@ -258,6 +258,12 @@ impl Case {
         Case { op: Box::new(op), inputs, operations: 0 }
     }
 
+    /// The inputs as the op takes them when it computes in `dtype`: [`Op::input_dtype`] of each.
+    pub fn inputs_in(&self, inputs: &[Tensor], dtype: Dtype) -> Vec<Tensor> {
+        let each = inputs.iter().enumerate();
+        each.map(|(i, x)| x.to_dtype(self.op.input_dtype(i, dtype))).collect()
+    }
+
     /// With `draw` for input `i`.
     pub fn draw(mut self, i: usize, draw: Draw) -> Self {
         self.inputs[i].1 = draw;

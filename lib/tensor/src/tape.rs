@@ -134,7 +134,9 @@ impl Tape {
             return Err(Error::bug(format!("{}: inputs on {device} and {other}", op.name())));
         }
         self.owns(inputs, || op.name())?;
-        if let Some(i) = op.constants().iter().find(|i| inputs[**i].id.is_some()) {
+        if let Some(i) =
+            op.constants().iter().find(|i| inputs.get(**i).is_some_and(|v| v.id.is_some()))
+        {
             return Err(Error::bug(format!("{}: input {i} has no gradient", op.name())));
         }
         self.operations.set(self.operations.get() + op.operations(&shapes));

@@ -5,7 +5,7 @@
 use tensor::check::{device_error, draw, inputs, run};
 use tensor::op::{Case, Draw};
 use tensor::ops::ALL;
-use tensor::{Device, Dtype, Tensor, Wanted};
+use tensor::{Device, Tensor, Wanted};
 
 /// What an emulator is asked to do at most, in elements touched and operations: the cases beyond are
 /// for GPUs and for speed tables.
@@ -81,10 +81,7 @@ fn kernels_give_the_same_bits_every_time() {
             return;
         }
         for dtype in case.op.dtypes() {
-            let x: Vec<Tensor> = inputs(case, seed)
-                .iter()
-                .map(|x| if x.dtype() == Dtype::I32 { x.clone() } else { x.to_dtype(*dtype) })
-                .collect();
+            let x = case.inputs_in(&inputs(case, seed), *dtype);
             let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
             let shape = case.op.shape(&shapes).unwrap();
             let dtype_of_out = case.op.output_dtype(*dtype);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use clap::Parser;
 use machine::{Machine, bytes, median};
 use serde_json::{Map, Value, json};
-use tensor::check::{draw, float_to, inputs};
+use tensor::check::{draw, inputs};
 use tensor::op::{Case, Draw, Grads, Launch, Op, Saved};
 use tensor::updates::decision::{Decision, Rule};
 use tensor::updates::{adamw::AdamW, ema, norm::global_norm, sgd::Sgd};
@@ -149,10 +149,8 @@ impl Launch for Borrowed {
 fn op_row(options: Options, case: Case, machine: &Machine) -> Result<Map<String, Value>> {
     let case = Arc::new(case);
     let (device, element) = (machine.device, machine.element);
-    let x: Vec<Tensor> = inputs(&case, 1)
-        .iter()
-        .map(|x| float_to(x, element).to_device(device))
-        .collect::<Result<_>>()?;
+    let x = case.inputs_in(&inputs(&case, 1), element);
+    let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device)).collect::<Result<_>>()?;
     let differentiated =
         |i: usize| case.inputs[i].1.is_differentiated() && !case.op.constants().contains(&i);
     let run = |tape: &Tape| -> Result<Var> {
