@@ -34,7 +34,11 @@ pub fn inputs(case: &Case, seed: u64) -> Vec<Tensor> {
     (0..).zip(&case.inputs).map(|(i, (shape, d))| draw(shape, d, seed, i)).collect()
 }
 
-fn forward(case: &Case, inputs: &[Tensor]) -> (Tensor, Saved) {
+/// Runs a case's op where `inputs` are: the output, and what the op saves for its backward pass.
+///
+/// # Panics
+/// When the op refuses the shapes.
+pub fn forward(case: &Case, inputs: &[Tensor]) -> (Tensor, Saved) {
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
     op::forward(&*case.op, &inputs.iter().collect::<Vec<_>>(), &shape)
@@ -54,7 +58,7 @@ fn gradients(
     case: &Case,
     inputs: &[Tensor],
     saved: &Saved,
-    dy: &Tensor,
+    dy: Tensor,
     each: Vec<Gradient>,
 ) -> Vec<Option<Tensor>> {
     let wanted: Vec<Input> = (case.inputs.iter().zip(inputs).zip(&each).enumerate())
@@ -72,8 +76,14 @@ fn gradients(
         _ => None,
     };
     let mut all: Vec<Option<GradBuffer>> = each.into_iter().map(there).collect();
-    op::backward(&*case.op, saved, dy.clone(), &wanted, &mut all);
+    op::backward(&*case.op, saved, dy, &wanted, &mut all);
     all.into_iter().map(|slot| slot?.gradient()).collect()
+}
+
+/// The gradients of all inputs (none for constants) for the output gradient `dy`, which the op may overwrite
+/// when nobody shares it.
+pub fn backward(case: &Case, inputs: &[Tensor], saved: &Saved, dy: Tensor) -> Vec<Option<Tensor>> {
+    gradients(case, inputs, saved, dy, vec![Gradient::Written; inputs.len()])
 }
 
 /// Output and the gradients of all inputs (none for constants), for the output gradient `dy`.
@@ -89,7 +99,7 @@ pub fn run(
         Some(existing) => existing.iter().cloned().map(Gradient::Added).collect(),
         None => vec![Gradient::Written; inputs.len()],
     };
-    (out, gradients(case, inputs, &saved, dy, each))
+    (out, gradients(case, inputs, &saved, dy.clone(), each))
 }
 
 /// What may be asked of a backward pass: that all gradients are written, that all are added, and, where there
@@ -255,7 +265,7 @@ impl Given {
         let (out, saved) = forward(case, &self.inputs);
         let mut results = vec![Some(out)];
         for request in requests(case, &self.before) {
-            let found = gradients(case, &self.inputs, &saved, &self.dy, request);
+            let found = gradients(case, &self.inputs, &saved, self.dy.clone(), request);
             let differentiated = case.inputs.iter().map(|(_, draw)| draw.is_differentiated());
             results.extend(found.into_iter().zip(differentiated).map(|(g, is)| g.filter(|_| is)));
         }
