@@ -120,7 +120,7 @@ fn all_checkpoints_bad_is_refused_with_a_list() {
 }
 
 #[test]
-fn r21_attempts_without_progress_end_in_failure_until_told_to_retry() {
+fn attempts_without_progress_end_in_failure_until_told_to_retry() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     // Less time than the margin: every start stops before its first update, and asks to be run again.
@@ -250,7 +250,7 @@ fn one_after_the_other(run: &Path) {
 }
 
 #[test]
-fn r26_of_several_starts_at_once_one_works() {
+fn of_several_starts_at_once_one_works() {
     let temporary = prepare();
     let folder = temporary.path();
     for round in 0..rounds(2, 50) {
@@ -269,7 +269,7 @@ fn r26_of_several_starts_at_once_one_works() {
 }
 
 #[test]
-fn r26_an_owner_that_stood_still_is_taken_over_and_fenced() {
+fn an_owner_that_stood_still_is_taken_over_and_fenced() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let quick = |command: &mut Command| {

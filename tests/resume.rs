@@ -160,11 +160,11 @@ fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
 
     threads_change_nothing(folder, &whole);
     warned_by_timekeep_it_stops_and_goes_on(folder, &whole);
-    r37_rewinds_are_exact_too(folder);
+    rewinds_are_exact_too(folder);
 }
 
 /// Batches of four and a change of horizon give real spikes, here more than ten of them.
-fn r37_rewinds_are_exact_too(folder: &Path) {
+fn rewinds_are_exact_too(folder: &Path) {
     std::fs::write(
         folder.join("spikes.yaml"),
         "training: {on_spike: rewind, spike: {window: 32, skip: 3, rewinds: 1000}}",

@@ -210,7 +210,7 @@ fn launcher_is_warned(name: &str) {
 }
 
 #[test]
-fn r24_a_limit_that_was_moved_is_seen_before_the_warning() {
+fn a_limit_that_was_moved_is_seen_before_the_warning() {
     // A second until the warning at first; when it is due, a day more.
     let folder = tempfile::tempdir().unwrap();
     let asked = folder.path().join("asked");

@@ -19,6 +19,7 @@ use learn::train::{Job, train};
 use serde_json::{Value, json};
 use stage::{Mean, MeanConfig};
 use tensor::random::{Philox, Purpose};
+use test_support::seed;
 use unix::status::{State, Status};
 
 const BATCH: u64 = 2;
@@ -33,14 +34,6 @@ struct Run {
 fn with(mut keys: Value, more: Value) -> Value {
     keys.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     keys
-}
-
-/// A fresh seed, printed when a test fails.
-fn seed() -> u64 {
-    let seed = unix::time::process_start().elapsed().as_nanos() as u64
-        ^ u64::from(std::process::id()) << 20;
-    println!("seed {seed}");
-    seed
 }
 
 impl Run {
