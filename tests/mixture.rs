@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::run::{Random, newest_update, seed, start};
+use common::run::{newest_update, start};
 use common::shell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use test_support::{Random, seed};
 
 const CODEC: &str = "seed: 3
 data:

@@ -161,11 +161,11 @@ fn after_a_power_cut_the_run_goes_on_to_the_same_bits() {
     };
     let mut saving = begin();
     for number in 0..cuts {
-        std::thread::sleep(Duration::from_secs_f64(0.12 * random.next()));
+        std::thread::sleep(Duration::from_secs_f64(0.12 * random.uniform()));
         if saving.0.try_wait().unwrap().is_some() {
             std::fs::remove_dir_all(disk.0.join("run")).unwrap();
             saving = begin();
-            std::thread::sleep(Duration::from_secs_f64(0.06 * random.next()));
+            std::thread::sleep(Duration::from_secs_f64(0.06 * random.uniform()));
         }
         saving.signal("-STOP");
         let safe = promised(&disk.0.join("run"));

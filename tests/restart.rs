@@ -13,6 +13,7 @@ use common::shell;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use test_support::{Random, seed};
 
 const SHORT: &[&str] = &["-s", "training.updates=20"];
 
@@ -284,7 +285,7 @@ fn an_owner_that_stood_still_is_taken_over_and_fenced() {
         let long = ["-s", "training.updates=100000000"];
         let mut older = start_with(folder, &name, &long, quick);
         older.wait_for_update(&run, 1 + random.below(60) as u64);
-        std::thread::sleep(Duration::from_secs_f64(0.01 * random.next()));
+        std::thread::sleep(Duration::from_secs_f64(0.01 * random.uniform()));
         assert!(older.stand_still());
         // Its heartbeat is old after 0.9 s.
         let beat = std::fs::File::open(run.join("lease/attempt-00000001.json")).unwrap();

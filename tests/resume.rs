@@ -3,12 +3,13 @@
 
 mod common;
 
-use common::run::{Random, seed, send};
+use common::run::send;
 use common::{Seen, shell};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use test_support::{Random, seed};
 
 const OPERATOR: &str = "seed: 3
 data: {train: latents/train, validation: latents/validation, strides: [1, 2], roll: true, noise: 0.01, early: 1.5}
@@ -139,10 +140,10 @@ fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
         for _ in 0..10 {
             // A random moment after a random update: inside an update, a validation, a save; or while the
             // program starts, when nothing is to be waited for.
-            target += (23.0 * random.next()) as u64;
+            target += (23.0 * random.uniform()) as u64;
             let mut child = start(folder, &name);
             wait_for_update(folder, &name, target, &mut child);
-            std::thread::sleep(Duration::from_secs_f64(0.02 * random.next()));
+            std::thread::sleep(Duration::from_secs_f64(0.02 * random.uniform()));
             killed += usize::from(child.try_wait().unwrap().is_none());
             child.kill().unwrap();
             child.wait().unwrap();
@@ -182,12 +183,12 @@ fn rewinds_are_exact_too(folder: &Path) {
     let seed = seed();
     let mut random = Random(seed);
     for part in 0..6 {
-        let target = 40 * part + (40.0 * random.next()) as u64;
+        let target = 40 * part + (40.0 * random.uniform()) as u64;
         let mut child = start_with(folder, "around-killed", &["-c", "spikes.yaml"]);
         wait_for_update(folder, "around-killed", target, &mut child);
-        std::thread::sleep(Duration::from_secs_f64(0.02 * random.next()));
+        std::thread::sleep(Duration::from_secs_f64(0.02 * random.uniform()));
         // Half of them stop, with checkpoints at updates to which no rewind must go.
-        send(child.id(), if random.next() < 0.5 { "TERM" } else { "KILL" });
+        send(child.id(), if random.uniform() < 0.5 { "TERM" } else { "KILL" });
         child.wait().unwrap();
     }
     let seen = shell(folder, &script("around-killed"));
@@ -220,7 +221,7 @@ fn warned_by_timekeep_it_stops_and_goes_on(folder: &Path, whole: &Outcome) {
         assert!(runs <= 10, "seed {seed}: only {stopped} starts of {runs} runs could be stopped");
         let name = format!("stopped-{runs}");
         for part in 0..3 {
-            let target = 60 * part + 1 + (50.0 * random.next()) as u64;
+            let target = 60 * part + 1 + (50.0 * random.uniform()) as u64;
             let mut child = Command::new(env!("CARGO_BIN_EXE_timekeep"))
                 .args(["run", "--", env!("CARGO_BIN_EXE_train-stage"), "operator"])
                 .args(["-c", "operator.yaml", "--run", &name])

@@ -3,12 +3,13 @@
 
 mod common;
 
-use common::run::{prepare, records, rounds, seed, status, train};
-use common::{run::Random, shell};
+use common::run::{prepare, records, rounds, status, train};
+use common::shell;
 use learn::checkpoint::{State, load, write};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tensor::Tensor;
+use test_support::{Random, seed};
 
 /// Of 20 updates, with every checkpoint kept; it could end early, but does not.
 const MORE: &[&str] =

@@ -7,6 +7,7 @@ use common::shell;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use test_support::{Random, seed, torture};
 
 /// Updates of which there is a checkpoint, by the log.
 fn saved(run: &Path) -> Vec<u64> {
@@ -85,7 +86,7 @@ fn signals_at_any_moment_end_it_with_75_and_the_bits_stay() {
                 let far = newest_update(&run) + 1 + random.below(90) as u64;
                 child.wait_for_update(&run, far);
             }
-            std::thread::sleep(Duration::from_secs_f64(0.03 * random.next()));
+            std::thread::sleep(Duration::from_secs_f64(0.03 * random.uniform()));
             if !child.is_alive() {
                 assert_eq!(child.end().0, Some(0), "seed {seed}");
                 break;
@@ -237,7 +238,7 @@ fn killed_twice_in_an_epoch_and_at_its_end_the_bits_are_those_of_a_whole_run() {
             let mut child = start(folder, &name, &[]);
             child.wait_for_update(&run, *moment);
             if *moment != 5 * epoch {
-                std::thread::sleep(Duration::from_secs_f64(0.002 * random.next()));
+                std::thread::sleep(Duration::from_secs_f64(0.002 * random.uniform()));
             }
             child.child.kill().unwrap();
             child.end();

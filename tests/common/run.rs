@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{Seen, shell};
-pub use test_support::{Random, seed, torture};
+use test_support::torture;
 
 /// `updates` is what a whole run makes; saves and validations come often.
 pub const CONFIG: &str = "seed: 3

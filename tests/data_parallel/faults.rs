@@ -1,11 +1,12 @@
 //! Faults that one rank meets: its disk, its memory, its life. Nothing hangs, nothing is lost, and the next
 //! start ends with the bits of a run that met none.
 
-use super::common::run::{self, Hold, Random, Run, records, send, status, wait_until};
+use super::common::run::{self, Hold, Run, records, send, status, wait_until};
 use super::common::shell;
 use super::ranks::{can_start, outcome, prepare, processes, same, start, start_by, start_each};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use test_support::Random;
 use unix::fail::POINTS;
 
 const UPDATES: u64 = 60;
@@ -73,7 +74,7 @@ fn the_first_rank_fails_at_a_point_of_a_save() {
     if !can_start() {
         return;
     }
-    let seed = run::seed();
+    let seed = test_support::seed();
     println!("seed {seed}");
     let mut random = Random(seed);
     let ground = Ground::new(UPDATES, &[]);
@@ -81,7 +82,7 @@ fn the_first_rank_fails_at_a_point_of_a_save() {
         POINTS.iter().flat_map(|point| ["kill", "eio", "enospc"].map(|fault| (*point, fault)));
     let all: Vec<(&str, &str)> = all.collect();
     let some = ["kill", "enospc"].map(|fault| (POINTS[6 + random.below(12)], fault)).to_vec();
-    for (point, fault) in if run::torture() { all } else { some } {
+    for (point, fault) in if test_support::torture() { all } else { some } {
         let name = format!("{point}-{fault}");
         let fail = format!("FAIL={point}:{}={fault}", 1 + random.below(9));
         let (status, talk) = start_each(ground.path(), &[&fail, "RANK=1"], &name, &[]).end();
@@ -227,8 +228,8 @@ fn a_bit_that_differs_on_one_rank_is_found_and_in_no_checkpoint() {
     let ground = Ground::new(UPDATES, &[("ema: 0.9", "ema: 0.9, hash_every: 20")]);
     // Found when it is looked for, or by the save that comes before that.
     let all = [(20, 20), (23, 25), (36, 40)];
-    let one = Random(run::seed()).below(all.len());
-    for (nth, found) in if run::torture() { &all[..] } else { &all[one..=one] } {
+    let one = Random(test_support::seed()).below(all.len());
+    for (nth, found) in if test_support::torture() { &all[..] } else { &all[one..=one] } {
         let name = format!("flip-{nth}");
         let fail = format!("FAIL=update.parameters:{nth}=flip");
         let job = start_each(ground.path(), &["RANK=0", &fail], &name, &[]);
@@ -295,7 +296,7 @@ fn a_rank_that_is_stopped_ends_the_job_and_is_named() {
     if !can_start() {
         return;
     }
-    if !run::torture() {
+    if !test_support::torture() {
         test_support::skip("takes a minute: only in make torture");
         return;
     }

@@ -55,7 +55,7 @@ fn on_grid(
     grid: [usize; 2],
     features: usize,
 ) -> (Operator, Params) {
-    assert_eq!(model.faults(), []);
+    assert_eq!(model.violations(), []);
     let mut b = Builder::new(1);
     let operator = Operator::new(&mut b, model, dim, grid, Padding::Periodic, features);
     (operator, b.finish())

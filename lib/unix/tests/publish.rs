@@ -177,7 +177,7 @@ fn killed_at_any_moment_the_file_is_whole() {
             assert!(child.try_wait().unwrap().is_none(), "it published nothing");
             std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_secs_f64(0.003 + 0.04 * random.next()));
+        std::thread::sleep(Duration::from_secs_f64(0.003 + 0.04 * random.uniform()));
         child.kill().unwrap();
         child.wait().unwrap();
         let content = fs::read(&path).unwrap();

@@ -76,12 +76,12 @@ impl Random {
     }
 
     /// Uniform in [0, 1).
-    pub fn next(&mut self) -> f64 {
+    pub fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Uniform in 0..n.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() * n as f64) as usize
+        (self.uniform() * n as f64) as usize
     }
 }
