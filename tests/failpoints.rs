@@ -13,7 +13,7 @@ use learn::checkpoint::{list, load, load_newest};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
-use test_support::{Random, seed, torture};
+use test_support::{Random, logged, seed, torture};
 use unix::fail::POINTS;
 
 const CODEC: &str = "data: {split: ../split.json, stats: ../stats.json, shift: true}
@@ -70,16 +70,7 @@ struct Outcome {
 fn outcome(place: &Path) -> Outcome {
     let last = load(&place.join("run/ckpt/step-00000008")).unwrap();
     let files = last.manifest.files.iter().map(|file| (file.name.clone(), file.blake3.clone()));
-    let mut log = Vec::new();
-    for mut record in unix::log::read(&place.join("run/log.jsonl")).unwrap().records {
-        if record["kind"] == "update" || record["kind"] == "validation" {
-            for key in ["time", "attempt", "seconds", "stall"] {
-                record.remove(key);
-            }
-            log.push(serde_json::to_string(&record).unwrap());
-        }
-    }
-    Outcome { tensors: files.collect(), log }
+    Outcome { tensors: files.collect(), log: logged(&place.join("run")) }
 }
 
 /// Hits `point` the `nth` time with `fault`; starts again until the run is finished; false when the

@@ -11,7 +11,7 @@ use learn::checkpoint::{list, load, load_newest};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use test_support::Random;
+use test_support::{Random, logged};
 
 const CODEC: &str = "data: {split: DATA/split.json, stats: DATA/stats.json, shift: true}
 model: {patch: 8, latent: 4, hidden: 8, encoder_depth: 1, decoder_depth: 1}
@@ -92,20 +92,6 @@ fn cut(image: &Path, copy: &Path) {
 fn hashes(checkpoint: &Path) -> Vec<String> {
     let loaded = load(checkpoint).unwrap();
     loaded.manifest.files.iter().map(|file| format!("{} {}", file.name, file.blake3)).collect()
-}
-
-/// What the log tells of updates and validations.
-fn told(run: &Path) -> Vec<String> {
-    let mut log = Vec::new();
-    for mut record in unix::log::read(&run.join("log.jsonl")).unwrap().records {
-        if record["kind"] == "update" || record["kind"] == "validation" {
-            for key in ["time", "attempt", "seconds", "stall"] {
-                record.remove(key);
-            }
-            log.push(serde_json::to_string(&record).unwrap());
-        }
-    }
-    log
 }
 
 /// The update of the newest save that had ended: the one before the last that was begun.
@@ -191,7 +177,7 @@ fn after_a_power_cut_the_run_goes_on_to_the_same_bits() {
         assert!(done.success(), "cut {number}: resumed at {update:?}: {done}");
         let last = "ckpt/step-00000040";
         assert_eq!(hashes(&run.join(last)), hashes(&whole.join(last)), "cut {number}");
-        assert_eq!(told(&run), told(&whole), "cut {number}: the log");
+        assert_eq!(logged(&run), logged(&whole), "cut {number}: the log");
         drop(after);
         saving.signal("-CONT");
     }

@@ -261,15 +261,7 @@ pub fn outcome(run: &Path) -> Vec<String> {
         let file = last.join(format!("{name}.safetensors"));
         all.push(unix::publish::hash_file(&file).unwrap());
     }
-    for mut record in unix::log::read(&run.join("log.jsonl")).unwrap().records {
-        if record["kind"] == "update" || record["kind"] == "validation" {
-            // When and how fast is another matter.
-            for key in ["time", "attempt", "seconds", "stall"] {
-                record.remove(key);
-            }
-            all.push(serde_json::to_string(&record).unwrap());
-        }
-    }
+    all.extend(test_support::logged(run));
     all
 }
 

@@ -91,14 +91,7 @@ pub fn outcome(run: &Path, updates: u64) -> Vec<String> {
         all.extend(loaded.tensors(stem).unwrap().into_iter().map(bits));
     }
     all.extend(loaded.optimizer().unwrap().into_iter().map(bits));
-    for mut record in unix::log::read(&run.join("log.jsonl")).unwrap().records {
-        if record["kind"] == "update" || record["kind"] == "validation" {
-            for key in ["time", "attempt", "seconds", "stall", "communication", "waited"] {
-                record.remove(key);
-            }
-            all.push(serde_json::to_string(&record).unwrap());
-        }
-    }
+    all.extend(test_support::logged(run));
     all
 }
 

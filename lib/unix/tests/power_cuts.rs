@@ -1,12 +1,10 @@
 //! Single files and links: whatever a power cut takes away, a reader sees the old or the new.
 
-mod crash;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use crash::{Content, Op, Recorder, materialise, snapshot, states};
+use test_support::crash::{self, Content, Op, Recorder, materialise, snapshot, states};
 use unix::disk::Rename;
 use unix::publish::Publisher;
 

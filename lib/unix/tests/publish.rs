@@ -106,7 +106,7 @@ impl Tmpfs {
         let path = folder.path().join("tmpfs");
         fs::create_dir(&path).unwrap();
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-s", "size=1m", "none"]).arg(&path);
+        mount.args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(&path);
         if !mount.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
             test_support::skip("a tmpfs cannot be mounted here (requires root)");
             return None;

@@ -1,7 +1,5 @@
 //! Checkpoints on real disks: round trips, damage, full disks, kills, retention.
 
-#[path = "../../../unix/tests/crash/mod.rs"]
-mod crash;
 mod damage;
 mod disks;
 mod kill;

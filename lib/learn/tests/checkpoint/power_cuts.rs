@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use learn::checkpoint::{Saver, list, load, load_newest, manifest_of};
 
-use super::crash::{self, Content, Op, Recorder, materialise, snapshot};
 use super::*;
+use test_support::crash::{self, Content, Op, Recorder, materialise, snapshot};
 
 /// A save as it was done, and what may be found.
 struct Scene {
