@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::run::{Random, records, seed, spawn};
+use common::run::{records, spawn};
 use common::{Seen, shell};
 use std::path::Path;
 use std::process::Command;
+use test_support::{Random, seed};
 
 /// What `--device` is given.
 fn device() -> String {

@@ -319,7 +319,7 @@ fn full_and_read_only_disks_are_clear_errors() {
     };
     let folder = tempfile::tempdir().unwrap();
     if shell(folder.path(), &mount("size=4k", "true")).status != Some(0) {
-        eprintln!("SKIPPED: no file system can be mounted here (needs root or user namespaces)");
+        test_support::skip("no file system can be mounted here (requires root or user namespaces)");
         return;
     }
     let faults = ON_A_DISK.iter().flat_map(|(options, case)| check(case, |c| mount(options, c)));

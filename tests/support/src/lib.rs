@@ -1,8 +1,11 @@
-//! What the tests of all crates share: tools that may be missing, and seeds.
+//! What the tests of all crates share: tools that may be missing, seeds, the log of a run, and power cuts.
+
+pub mod crash;
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Seed of all tests outside of `make torture`.
@@ -35,7 +38,8 @@ pub fn skip(why: &str) {
     // Not by eprintln, which the test harness captures.
     let _ = std::io::stderr().write_all(line.as_bytes()); // nobody reads it
     if let Some(path) = std::env::var_os("LONGHAUL_SKIPS") {
-        let mut file = File::options().append(true).create(true).open(path).expect("LONGHAUL_SKIPS");
+        let mut file =
+            File::options().append(true).create(true).open(path).expect("LONGHAUL_SKIPS");
         file.write_all(line.as_bytes()).expect("LONGHAUL_SKIPS");
     }
 }
@@ -61,6 +65,22 @@ pub fn seed() -> u64 {
     seed
 }
 
+/// The records of updates and validations that stand, without times: the same for a run that was interrupted and
+/// resumed as for one that was not, whatever the number of its ranks.
+pub fn logged(run: &Path) -> Vec<String> {
+    let records = unix::log::read(&run.join("log.jsonl")).expect("a log").records;
+    let is_result = |record: &serde_json::Map<_, _>| {
+        ["update", "validation"].iter().any(|kind| record.get("kind").is_some_and(|k| k == kind))
+    };
+    let without_times = |mut record: serde_json::Map<String, serde_json::Value>| {
+        for key in ["time", "attempt", "seconds", "stall", "communication", "waited"] {
+            record.shift_remove(key);
+        }
+        serde_json::Value::Object(record).to_string()
+    };
+    records.into_iter().filter(is_result).map(without_times).collect()
+}
+
 /// Random numbers of SplitMix64 (Steele, Lea and Flood 2014).
 pub struct Random(pub u64);
 
@@ -75,12 +95,12 @@ impl Random {
     }
 
     /// Uniform in [0, 1).
-    pub fn next(&mut self) -> f64 {
+    pub fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Uniform in 0..n.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() * n as f64) as usize
+        (self.uniform() * n as f64) as usize
     }
 }
