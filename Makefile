@@ -17,19 +17,21 @@ demo: deps
 # building more slowly for the sake of their speed cannot pay, and overflow checks stay on. With
 # failpoints (lib/unix/src/fail.rs) and the emulator of a GPU in the same build: a second one would take
 # longer than all tests, and without FAIL in the environment a point does nothing.
-# A real SLURM is a part of it (tests/slurm): as root, who can install it, it must not be left out.
-# TESTS="--test slurm" runs a part. All are run, also after one has failed.
+# A real SLURM is part of it (tests/slurm). As root and in CI a missing tool fails the test that uses it;
+# elsewhere the test is skipped, and the number of skips is printed at the end (tests/support).
+# TESTS="--test slurm" runs a part. All tests run, also after one has failed.
 FEATURES = failpoints,emu
 test: deps
-	LONGHAUL_REQUIRE_NVRTC=1 LONGHAUL_REQUIRE_MPI=1 \
-	  LONGHAUL_REQUIRE_SLURM=$$(test "$$(id -u)" -ne 0 || echo 1) \
-	  cargo test --workspace --locked --features $(FEATURES) --no-fail-fast $(TESTS)
+	@skips=$$(mktemp) && trap 'rm -f "$$skips"' EXIT && status=0 && \
+	LONGHAUL_SKIPS="$$skips" cargo test --workspace --locked --features $(FEATURES) --no-fail-fast $(TESTS) \
+	  || status=$$?; \
+	sort "$$skips"; echo "make: $$(wc -l < "$$skips") skips"; exit $$status
 
 # The long forms of the tests of reliability, about an hour: every fault at every point, on one rank
 # and on the first of two, 500 kills and 100 of a rank of several, 200 signals, ranks that are stopped, 100
 # power cuts (as root), data and latents changed under a run, minutes of fuzzing, 2,000 bit flips in the header
 # of each kind of file under a memory limit, planted secrets, and an outage of the SLURM controller. Seeds are
-# printed; FUZZ_SEED=N repeats one of the fuzzing.
+# random and printed (SEED=N); the same SEED=N in the environment repeats a run.
 TORTURE = TORTURE=1 cargo test --workspace --locked --features $(FEATURES)
 torture: deps
 	cargo build --workspace --locked --features $(FEATURES) --examples
@@ -149,8 +151,8 @@ install:
 # What building and testing need beside Rust: a C compiler and linker (for BLAKE3's assembler and
 # every link), HDF5's library and headers where hdf5-metno-sys looks for them, an MPI library with mpicc and
 # libclang, by which its header is read (`--no-default-features --features engine` builds without MPI). Tests start ranks
-# with mpirun. A test of the manual pages wants mandoc, one of scripts shellcheck, those of jobs SLURM; they
-# are skipped without. Does nothing, and needs no network, when all is there.
+# with mpirun. Tests of the manual pages require mandoc, of scripts shellcheck, of system calls strace,
+# of copies rsync, of jobs SLURM. Does nothing, and needs no network, when all is there.
 HDF5_HEADER = /usr/include/hdf5/serial/H5pubconf.h
 LIBCLANG = /usr/lib/llvm-*/lib/libclang[.-][s0-9]* /usr/lib/*/libclang[.-][s0-9]* /usr/lib64/libclang.so*
 deps: nvrtc
@@ -164,8 +166,9 @@ deps: nvrtc
 	  lacks "libopenmpi-dev openmpi-bin" "no MPI library (mpicc, mpirun)"; \
 	test -n "$$LIBCLANG_PATH" || ls $(LIBCLANG) 2>/dev/null | grep -q . || \
 	  lacks libclang-dev "no libclang (or say in which folder it is: LIBCLANG_PATH=...)"; \
-	command -v mandoc >/dev/null || wanted=mandoc; \
-	command -v shellcheck >/dev/null || wanted="$$wanted shellcheck"; \
+	for tool in mandoc shellcheck strace rsync; do \
+	  command -v $$tool >/dev/null || wanted="$$wanted $$tool"; \
+	done; \
 	PATH="$$PATH:/usr/sbin" command -v slurmctld >/dev/null || wanted="$$wanted slurm-wlm"; \
 	test -z "$$missing$$wanted" && exit 0; \
 	if [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \

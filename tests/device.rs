@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::run::{Random, records, seed, spawn};
+use common::run::{records, spawn};
 use common::{Seen, shell};
 use std::path::Path;
 use std::process::Command;
+use test_support::{Random, seed};
 
 /// What `--device` is given.
 fn device() -> String {
@@ -139,7 +140,7 @@ fn told(folder: &Path, run: &str) -> Vec<serde_json::Value> {
         .retain(|r| ["update", "warning", "spike", "stop"].contains(&r["kind"].as_str().unwrap()));
     for record in &mut records {
         let fields = record.as_object_mut().unwrap();
-        for key in ["time", "seconds", "stall", "stall_share", "samples_per_second", "device_waits"]
+        for key in ["time", "seconds", "data_wait_s", "data_wait_fraction", "samples_per_second", "device_waits"]
         {
             fields.remove(key);
         }

@@ -172,7 +172,7 @@ const CASES: &[Case] = &[
          conv=notrunc status=none", OPERATOR, 65, 2,
         &["shard-00000.safetensors: the content has changed", "latent-cache make"]),
     case("edited latent statistics",
-        "$make_latents; sed -i '0,/\"std\": /s//\"std\": 1/' latents/train/index.json", OPERATOR,
+        "$make_latents; sed -i '0,/\"std\":/s//\"std\":1/' latents/train/index.json", OPERATOR,
         65, 1, &["latents/train/index.json: seal", "latent-cache make"]),
     case("latents for training in place of those for validation", "$make_latents",
         "train-stage operator -c operator.yaml -s data.validation=latents/train --run new", 78, 1,
@@ -319,7 +319,7 @@ fn full_and_read_only_disks_are_clear_errors() {
     };
     let folder = tempfile::tempdir().unwrap();
     if shell(folder.path(), &mount("size=4k", "true")).status != Some(0) {
-        eprintln!("SKIPPED: no file system can be mounted here (needs root or user namespaces)");
+        test_support::skip("no file system can be mounted here (requires root or user namespaces)");
         return;
     }
     let faults = ON_A_DISK.iter().flat_map(|(options, case)| check(case, |c| mount(options, c)));

@@ -1,5 +1,5 @@
-//! R1, R3, R8: a run that meets a fault at a step of a save, of its log or of its status, goes on or is
-//! started again, and ends with the same bits as one that met none.
+//! A run that meets a fault at a step of a save, of its log or of its status continues or is started
+//! again, and ends with the same bits as a run without faults.
 //!
 //! Each point is hit once with each fault, at a time that a seed chooses; under `make torture` at every
 //! time at which a run reaches it.
@@ -13,6 +13,7 @@ use learn::checkpoint::{list, load, load_newest};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
+use test_support::{Random, logged, seed, torture};
 use unix::fail::POINTS;
 
 const CODEC: &str = "data: {split: ../split.json, stats: ../stats.json, shift: true}
@@ -69,16 +70,7 @@ struct Outcome {
 fn outcome(place: &Path) -> Outcome {
     let last = load(&place.join("run/ckpt/step-00000008")).unwrap();
     let files = last.manifest.files.iter().map(|file| (file.name.clone(), file.blake3.clone()));
-    let mut log = Vec::new();
-    for mut record in unix::log::read(&place.join("run/log.jsonl")).unwrap().records {
-        if record["kind"] == "update" || record["kind"] == "validation" {
-            for key in ["time", "attempt", "seconds", "stall"] {
-                record.remove(key);
-            }
-            log.push(serde_json::to_string(&record).unwrap());
-        }
-    }
-    Outcome { tensors: files.collect(), log }
+    Outcome { tensors: files.collect(), log: logged(&place.join("run")) }
 }
 
 /// Hits `point` the `nth` time with `fault`; starts again until the run is finished; false when the
@@ -134,21 +126,9 @@ fn no_leftovers(place: &Path, fail: &str) {
     assert!(found.iter().all(|name| name.starts_with(".trash-")), "{fail}: {found:?}");
 }
 
-/// A fresh seed, printed when a test fails.
-fn seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let seed = now.as_nanos() as u64 | 1;
-    println!("seed {seed}");
-    seed
-}
-
-fn torture() -> bool {
-    std::env::var_os("TORTURE").is_some()
-}
-
 /// Every point with `fault`.
 fn everywhere(fault: &str) {
-    let mut random = seed();
+    let mut random = Random(seed());
     let mut hits = 0;
     for point in POINTS {
         if torture() {
@@ -158,11 +138,7 @@ fn everywhere(fault: &str) {
             hits += times;
             continue;
         }
-        // xorshift64 (Marsaglia 2003)
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        let nth = 1 + random % 8;
+        let nth = 1 + random.below(8) as u64;
         // Points that are reached seldom: an earlier time, the first for certain.
         let reached = [nth, 1 + nth / 4, 1].into_iter().any(|nth| hit(point, nth, fault));
         assert!(reached, "{point} is never reached");
@@ -172,23 +148,23 @@ fn everywhere(fault: &str) {
 }
 
 #[test]
-fn r01_killed_at_any_point_it_ends_with_the_same_bits() {
+fn killed_at_any_point_it_ends_with_the_same_bits() {
     everywhere("kill");
 }
 
 #[test]
-fn r01_after_an_io_error_at_any_point_it_ends_with_the_same_bits() {
+fn after_an_io_error_at_any_point_it_ends_with_the_same_bits() {
     everywhere("eio");
 }
 
 #[test]
-fn r01_after_a_full_disk_at_any_point_it_ends_with_the_same_bits() {
+fn after_a_full_disk_at_any_point_it_ends_with_the_same_bits() {
     everywhere("enospc");
 }
 
 /// The log knows more updates than the copy; what counts is where each attempt resumed.
 #[test]
-fn r21_restored_from_an_older_copy_it_makes_progress() {
+fn restored_from_an_older_copy_it_makes_progress() {
     let place = place();
     std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
     let start = |fail: &str| {
@@ -219,7 +195,7 @@ fn r21_restored_from_an_older_copy_it_makes_progress() {
 }
 
 #[test]
-fn r08_killed_while_pruning_the_best_and_the_newest_stay() {
+fn killed_while_pruning_the_best_and_the_newest_stay() {
     let mut killed = 0;
     for point in ["save.after_latest", "save.before_prune", "save.after_trash", "save.after_prune"]
     {

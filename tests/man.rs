@@ -57,8 +57,7 @@ fn every_command_can_write_json() {
 
 #[test]
 fn the_pages_have_no_faults() {
-    if Command::new("mandoc").arg("/dev/null").output().is_err() {
-        eprintln!("SKIPPED: no mandoc to check the pages");
+    if !test_support::require_program("mandoc", &["/dev/null"]) {
         return;
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("man");

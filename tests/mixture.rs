@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::run::{Random, newest_update, seed, start};
+use common::run::{newest_update, start};
 use common::shell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use test_support::{Random, seed};
 
 const CODEC: &str = "seed: 3
 data:
@@ -107,7 +108,7 @@ fn several_data_sets_are_read_as_one() {
     }
 
     // Two ranks read what one does.
-    if shell(folder, "command -v mpirun").status == Some(0) {
+    if test_support::require_program("mpirun", &["--version"]) {
         let seen = shell(
             folder,
             "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -115,8 +116,6 @@ fn several_data_sets_are_read_as_one() {
         );
         assert_eq!(seen.status, Some(0), "{}", seen.stderr);
         assert_eq!(outcome(folder, "ranks"), expected);
-    } else {
-        eprintln!("SKIPPED: no mpirun; `make deps` installs it");
     }
 
     // What was trained on is known of each.

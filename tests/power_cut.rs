@@ -1,4 +1,4 @@
-//! R9: power cuts on a real file system. A run saves on ext4 in a file; at seeded moments the file is
+//! Power cuts on a real file system. A run saves on ext4 in a file; at seeded moments the file is
 //! copied as it is, with all that the system had not written yet missing; the copy is mounted, and the
 //! run goes on there to the same bits as one that was never cut.
 //!
@@ -11,6 +11,7 @@ use learn::checkpoint::{list, load, load_newest};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use test_support::{Random, logged};
 
 const CODEC: &str = "data: {split: DATA/split.json, stats: DATA/stats.json, shift: true}
 model: {patch: 8, latent: 4, hidden: 8, encoder_depth: 1, decoder_depth: 1}
@@ -93,20 +94,6 @@ fn hashes(checkpoint: &Path) -> Vec<String> {
     loaded.manifest.files.iter().map(|file| format!("{} {}", file.name, file.blake3)).collect()
 }
 
-/// What the log tells of updates and validations.
-fn told(run: &Path) -> Vec<String> {
-    let mut log = Vec::new();
-    for mut record in unix::log::read(&run.join("log.jsonl")).unwrap().records {
-        if record["kind"] == "update" || record["kind"] == "validation" {
-            for key in ["time", "attempt", "seconds", "stall"] {
-                record.remove(key);
-            }
-            log.push(serde_json::to_string(&record).unwrap());
-        }
-    }
-    log
-}
-
 /// The update of the newest save that had ended: the one before the last that was begun.
 fn promised(run: &Path) -> Option<u64> {
     let records = unix::log::read(&run.join("log.jsonl")).ok()?.records;
@@ -119,7 +106,7 @@ fn promised(run: &Path) -> Option<u64> {
 }
 
 #[test]
-fn r09_after_a_power_cut_the_run_goes_on_to_the_same_bits() {
+fn after_a_power_cut_the_run_goes_on_to_the_same_bits() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     let (image, copy) = (folder.join("image"), folder.join("copy"));
@@ -129,7 +116,7 @@ fn r09_after_a_power_cut_the_run_goes_on_to_the_same_bits() {
         .any(|mkfs| call(mkfs, &["-q", "-F", image.to_str().unwrap()]));
     let disk = if made { Mounted::new(&image, folder.join("disk")) } else { None };
     let Some(disk) = disk else {
-        eprintln!("SKIPPED: power cuts need mkfs.ext4, root and a loop device");
+        test_support::skip("power cuts require mkfs.ext4, root and a loop device");
         return;
     };
     let seen = shell(
@@ -147,10 +134,8 @@ fn r09_after_a_power_cut_the_run_goes_on_to_the_same_bits() {
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let whole = folder.join("whole");
 
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let mut random = now.as_nanos() as u64 | 1;
-    println!("seed {random}");
-    let torture = std::env::var_os("TORTURE").is_some();
+    let mut random = Random(test_support::seed());
+    let torture = test_support::torture();
     let cuts = if torture { 100 } else { 3 };
     let (mut within, mut hidden) = (0, 0);
     let begin = || {
@@ -162,15 +147,11 @@ fn r09_after_a_power_cut_the_run_goes_on_to_the_same_bits() {
     };
     let mut saving = begin();
     for number in 0..cuts {
-        // xorshift64 (Marsaglia 2003)
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        std::thread::sleep(Duration::from_micros(random % 120_000));
+        std::thread::sleep(Duration::from_secs_f64(0.12 * random.uniform()));
         if saving.0.try_wait().unwrap().is_some() {
             std::fs::remove_dir_all(disk.0.join("run")).unwrap();
             saving = begin();
-            std::thread::sleep(Duration::from_micros(random % 60_000));
+            std::thread::sleep(Duration::from_secs_f64(0.06 * random.uniform()));
         }
         saving.signal("-STOP");
         let safe = promised(&disk.0.join("run"));
@@ -196,7 +177,7 @@ fn r09_after_a_power_cut_the_run_goes_on_to_the_same_bits() {
         assert!(done.success(), "cut {number}: resumed at {update:?}: {done}");
         let last = "ckpt/step-00000040";
         assert_eq!(hashes(&run.join(last)), hashes(&whole.join(last)), "cut {number}");
-        assert_eq!(told(&run), told(&whole), "cut {number}: the log");
+        assert_eq!(logged(&run), logged(&whole), "cut {number}: the log");
         drop(after);
         saving.signal("-CONT");
     }

@@ -13,6 +13,7 @@ use common::shell;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use test_support::{Random, seed};
 
 const SHORT: &[&str] = &["-s", "training.updates=20"];
 
@@ -120,7 +121,7 @@ fn all_checkpoints_bad_is_refused_with_a_list() {
 }
 
 #[test]
-fn r21_attempts_without_progress_end_in_failure_until_told_to_retry() {
+fn attempts_without_progress_end_in_failure_until_told_to_retry() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     // Less time than the margin: every start stops before its first update, and asks to be run again.
@@ -250,7 +251,7 @@ fn one_after_the_other(run: &Path) {
 }
 
 #[test]
-fn r26_of_several_starts_at_once_one_works() {
+fn of_several_starts_at_once_one_works() {
     let temporary = prepare();
     let folder = temporary.path();
     for round in 0..rounds(2, 50) {
@@ -269,7 +270,7 @@ fn r26_of_several_starts_at_once_one_works() {
 }
 
 #[test]
-fn r26_an_owner_that_stood_still_is_taken_over_and_fenced() {
+fn an_owner_that_stood_still_is_taken_over_and_fenced() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let quick = |command: &mut Command| {
@@ -284,7 +285,7 @@ fn r26_an_owner_that_stood_still_is_taken_over_and_fenced() {
         let long = ["-s", "training.updates=100000000"];
         let mut older = start_with(folder, &name, &long, quick);
         older.wait_for_update(&run, 1 + random.below(60) as u64);
-        std::thread::sleep(Duration::from_secs_f64(0.01 * random.next()));
+        std::thread::sleep(Duration::from_secs_f64(0.01 * random.uniform()));
         assert!(older.stand_still());
         // Its heartbeat is old after 0.9 s.
         let beat = std::fs::File::open(run.join("lease/attempt-00000001.json")).unwrap();

@@ -3,12 +3,13 @@
 
 mod common;
 
-use common::run::{Random, seed, send};
+use common::run::{newest_update, records, send};
 use common::{Seen, shell};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use test_support::{Random, logged, seed};
 
 const OPERATOR: &str = "seed: 3
 data: {train: latents/train, validation: latents/validation, strides: [1, 2], roll: true, noise: 0.01, early: 1.5}
@@ -68,17 +69,7 @@ fn outcome(folder: &Path, run: &str) -> Outcome {
         }
     }
     assert_eq!(tensors.len(), 4, "model, average, optimizer, constants: {tensors:?}");
-    let records = unix::log::read(&folder.join(run).join("log.jsonl")).unwrap().records;
-    let mut log = Vec::new();
-    for mut record in records {
-        if record["kind"] == "update" || record["kind"] == "validation" {
-            // When and how fast is another matter.
-            for key in ["time", "attempt", "seconds", "stall"] {
-                record.remove(key);
-            }
-            log.push(serde_json::to_string(&record).unwrap());
-        }
-    }
+    let log = logged(&folder.join(run));
     assert_eq!(log.len(), 240 + 15);
     Outcome { tensors, log }
 }
@@ -99,21 +90,12 @@ fn start_with(folder: &Path, run: &str, more: &[&str]) -> Child {
         .unwrap()
 }
 
-/// The newest update the log tells of, by any start.
-fn newest_update(folder: &Path, run: &str) -> u64 {
-    let text = std::fs::read_to_string(folder.join(run).join("log.jsonl")).unwrap_or_default();
-    let number = |line: &str| {
-        let record: serde_json::Value = serde_json::from_str(line).ok()?;
-        record["update"].as_u64()
-    };
-    text.lines().filter_map(number).max().unwrap_or(0)
-}
-
 /// Waits until the log tells of `update`, or the run has ended.
 fn wait_for_update(folder: &Path, run: &str, update: u64, child: &mut Child) {
     let deadline = Instant::now() + Duration::from_secs(300);
-    while newest_update(folder, run) < update && child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "no update {update} of {run}");
+    let run = folder.join(run);
+    while newest_update(&run) < update && child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "no update {update} of {}", run.display());
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -139,10 +121,10 @@ fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
         for _ in 0..10 {
             // A random moment after a random update: inside an update, a validation, a save; or while the
             // program starts, when nothing is to be waited for.
-            target += (23.0 * random.next()) as u64;
+            target += (23.0 * random.uniform()) as u64;
             let mut child = start(folder, &name);
             wait_for_update(folder, &name, target, &mut child);
-            std::thread::sleep(Duration::from_secs_f64(0.02 * random.next()));
+            std::thread::sleep(Duration::from_secs_f64(0.02 * random.uniform()));
             killed += usize::from(child.try_wait().unwrap().is_none());
             child.kill().unwrap();
             child.wait().unwrap();
@@ -160,11 +142,11 @@ fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
 
     threads_change_nothing(folder, &whole);
     warned_by_timekeep_it_stops_and_goes_on(folder, &whole);
-    r37_rewinds_are_exact_too(folder);
+    rewinds_are_exact_too(folder);
 }
 
 /// Batches of four and a change of horizon give real spikes, here more than ten of them.
-fn r37_rewinds_are_exact_too(folder: &Path) {
+fn rewinds_are_exact_too(folder: &Path) {
     std::fs::write(
         folder.join("spikes.yaml"),
         "training: {on_spike: rewind, spike: {window: 32, skip: 3, rewinds: 1000}}",
@@ -175,19 +157,19 @@ fn r37_rewinds_are_exact_too(folder: &Path) {
     let seen = shell(folder, &script("around"));
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let whole = outcome(folder, "around");
-    let log = std::fs::read_to_string(folder.join("around/log.jsonl")).unwrap();
-    let rewinds = log.matches(r#""kind":"rewind""#).count();
+    let log = records(&folder.join("around"));
+    let rewinds = log.iter().filter(|record| record["kind"] == "rewind").count();
     assert!(rewinds > 3, "{rewinds} rewinds");
 
     let seed = seed();
     let mut random = Random(seed);
     for part in 0..6 {
-        let target = 40 * part + (40.0 * random.next()) as u64;
+        let target = 40 * part + (40.0 * random.uniform()) as u64;
         let mut child = start_with(folder, "around-killed", &["-c", "spikes.yaml"]);
         wait_for_update(folder, "around-killed", target, &mut child);
-        std::thread::sleep(Duration::from_secs_f64(0.02 * random.next()));
+        std::thread::sleep(Duration::from_secs_f64(0.02 * random.uniform()));
         // Half of them stop, with checkpoints at updates to which no rewind must go.
-        send(child.id(), if random.next() < 0.5 { "TERM" } else { "KILL" });
+        send(child.id(), if random.uniform() < 0.5 { "TERM" } else { "KILL" });
         child.wait().unwrap();
     }
     let seen = shell(folder, &script("around-killed"));
@@ -220,7 +202,7 @@ fn warned_by_timekeep_it_stops_and_goes_on(folder: &Path, whole: &Outcome) {
         assert!(runs <= 10, "seed {seed}: only {stopped} starts of {runs} runs could be stopped");
         let name = format!("stopped-{runs}");
         for part in 0..3 {
-            let target = 60 * part + 1 + (50.0 * random.next()) as u64;
+            let target = 60 * part + 1 + (50.0 * random.uniform()) as u64;
             let mut child = Command::new(env!("CARGO_BIN_EXE_timekeep"))
                 .args(["run", "--", env!("CARGO_BIN_EXE_train-stage"), "operator"])
                 .args(["-c", "operator.yaml", "--run", &name])
@@ -232,7 +214,7 @@ fn warned_by_timekeep_it_stops_and_goes_on(folder: &Path, whole: &Outcome) {
             wait_for_update(folder, &name, target, &mut child);
             send(child.id(), "TERM");
             let status = child.wait().unwrap().code();
-            let is_over = newest_update(folder, &name) == 240;
+            let is_over = newest_update(&folder.join(&name)) == 240;
             assert!(
                 status == Some(75) || status == Some(0) && is_over,
                 "{status:?} at update {target}, seed {seed}"

@@ -3,12 +3,13 @@
 
 mod common;
 
-use common::run::{prepare, records, rounds, seed, status, train};
-use common::{run::Random, shell};
+use common::run::{prepare, records, rounds, status, train};
+use common::shell;
 use learn::checkpoint::{State, load, write};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tensor::Tensor;
+use test_support::{Random, seed};
 
 /// Of 20 updates, with every checkpoint kept; it could end early, but does not.
 const MORE: &[&str] =
@@ -74,7 +75,7 @@ fn outcome(run: &Path) -> Vec<String> {
     let late = |record: &Value| record["update"].as_u64() > Some(10);
     for mut record in records(run).into_iter().filter(late) {
         if record["kind"] == "update" || record["kind"] == "validation" {
-            for key in ["time", "attempt", "seconds", "stall"] {
+            for key in ["time", "attempt", "seconds", "data_wait_s"] {
                 record.as_object_mut().unwrap().remove(key);
             }
             all.push(record.to_string());
@@ -84,7 +85,7 @@ fn outcome(run: &Path) -> Vec<String> {
 }
 
 #[test]
-fn r30_without_any_one_tensor_it_is_refused() {
+fn without_any_one_tensor_it_is_refused() {
     let temporary = prepare();
     let folder = temporary.path();
     let state = whole(folder);
@@ -119,7 +120,7 @@ fn r30_without_any_one_tensor_it_is_refused() {
 }
 
 #[test]
-fn r30_without_any_one_field_it_is_refused() {
+fn without_any_one_field_it_is_refused() {
     let temporary = prepare();
     let folder = temporary.path();
     let state = whole(folder);
@@ -165,7 +166,7 @@ fn manifest_text(
 }
 
 #[test]
-fn r30_with_another_value_it_is_refused_or_ends_differently() {
+fn with_another_value_it_is_refused_or_ends_differently() {
     let temporary = prepare();
     let folder = temporary.path();
     let state = whole(folder);
@@ -208,7 +209,7 @@ fn r30_with_another_value_it_is_refused_or_ends_differently() {
 
 /// Updates skipped in a row are counted through a restart.
 #[test]
-fn r30_the_count_of_skipped_updates_goes_on() {
+fn the_count_of_skipped_updates_goes_on() {
     let temporary = prepare();
     let folder = temporary.path();
     let more = ["-s", "optimizer.learning_rate=1e30", "-s", "checkpoint.every=1"];
@@ -236,7 +237,7 @@ fn golden() -> PathBuf {
 }
 
 #[test]
-fn r31_a_checkpoint_of_format_1_loads_and_is_gone_on_from() {
+fn a_checkpoint_of_format_1_loads_and_is_gone_on_from() {
     let temporary = prepare();
     let folder = temporary.path();
     let path = golden().join("step-00000010");
@@ -254,7 +255,7 @@ fn r31_a_checkpoint_of_format_1_loads_and_is_gone_on_from() {
 }
 
 #[test]
-fn r31_a_newer_format_is_refused_with_a_line() {
+fn a_newer_format_is_refused_with_a_line() {
     let temporary = prepare();
     let folder = temporary.path();
     let (exit, said) = train(folder, "run", MORE);

@@ -7,6 +7,7 @@ use common::shell;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use test_support::{Random, seed, torture};
 
 /// Updates of which there is a checkpoint, by the log.
 fn saved(run: &Path) -> Vec<u64> {
@@ -21,7 +22,7 @@ fn newest_checkpoint(run: &Path) -> String {
 }
 
 #[test]
-fn r10_a_storm_of_requests_saves_one_at_a_time_and_loses_none_at_the_stop() {
+fn a_storm_of_requests_saves_one_at_a_time_and_loses_none_at_the_stop() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     for _ in 0..rounds(1, 20) {
@@ -59,7 +60,7 @@ fn r10_a_storm_of_requests_saves_one_at_a_time_and_loses_none_at_the_stop() {
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
-fn r11_signals_at_any_moment_end_it_with_75_and_the_bits_stay() {
+fn signals_at_any_moment_end_it_with_75_and_the_bits_stay() {
     let temporary = prepare();
     let folder = temporary.path();
     let (exit, said) = train(folder, "whole", &[]);
@@ -85,7 +86,7 @@ fn r11_signals_at_any_moment_end_it_with_75_and_the_bits_stay() {
                 let far = newest_update(&run) + 1 + random.below(90) as u64;
                 child.wait_for_update(&run, far);
             }
-            std::thread::sleep(Duration::from_secs_f64(0.03 * random.next()));
+            std::thread::sleep(Duration::from_secs_f64(0.03 * random.uniform()));
             if !child.is_alive() {
                 assert_eq!(child.end().0, Some(0), "seed {seed}");
                 break;
@@ -121,7 +122,7 @@ fn computed(child: &Run) -> u64 {
 }
 
 #[test]
-fn r12_a_second_term_ends_it_at_once_and_the_state_is_good() {
+fn a_second_term_ends_it_at_once_and_the_state_is_good() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let endless = ["-s", "training.updates=100000000"];
@@ -160,7 +161,7 @@ fn r12_a_second_term_ends_it_at_once_and_the_state_is_good() {
 }
 
 #[test]
-fn r15_stopped_by_job_control_and_continued_it_goes_on() {
+fn stopped_by_job_control_and_continued_it_goes_on() {
     let temporary = prepare();
     let folder = temporary.path();
     // In place of 60 s: far longer than its lease is good for.
@@ -179,7 +180,7 @@ fn r15_stopped_by_job_control_and_continued_it_goes_on() {
 }
 
 #[test]
-fn r16_nobody_listens_and_no_word_of_the_log_is_lost() {
+fn nobody_listens_and_no_word_of_the_log_is_lost() {
     let temporary = prepare();
     let folder = temporary.path();
     let (exit, said) = train(folder, "whole", &[]);
@@ -212,7 +213,7 @@ fn r16_nobody_listens_and_no_word_of_the_log_is_lost() {
 }
 
 #[test]
-fn r28_killed_twice_in_an_epoch_and_at_its_end_the_bits_are_those_of_a_whole_run() {
+fn killed_twice_in_an_epoch_and_at_its_end_the_bits_are_those_of_a_whole_run() {
     let temporary = prepare();
     let folder = temporary.path();
     let (exit, said) = train(folder, "whole", &[]);
@@ -237,7 +238,7 @@ fn r28_killed_twice_in_an_epoch_and_at_its_end_the_bits_are_those_of_a_whole_run
             let mut child = start(folder, &name, &[]);
             child.wait_for_update(&run, *moment);
             if *moment != 5 * epoch {
-                std::thread::sleep(Duration::from_secs_f64(0.002 * random.next()));
+                std::thread::sleep(Duration::from_secs_f64(0.002 * random.uniform()));
             }
             child.child.kill().unwrap();
             child.end();

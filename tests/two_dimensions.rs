@@ -55,7 +55,8 @@ fn a_flow_goes_through_codec_latents_operator_and_evaluation() {
     let index: Value =
         serde_json::from_slice(&fs::read(folder.join("latents/train/index.json")).unwrap())
             .unwrap();
-    assert_eq!((&index["layout"]["tokens"], &index["layout"]["rows"]), (&16.into(), &4.into()));
+    let layout = &index["description"]["layout"];
+    assert_eq!((&layout["tokens"], &layout["rows"]), (&16.into(), &4.into()));
     let judged = "evaluate --codec codec --operator operator --data split.json --steps 4 --json";
     let seen = done(folder, &format!("{judged} -o result"));
     let all = rows(&seen).pop().unwrap();

@@ -13,7 +13,7 @@ use unix::cli::Output;
 use unix::out::Out;
 use unix::time::{format_duration, parse_duration, parse_limit};
 use unix::timekeep::guard::{self, Schedule, VERB};
-use unix::timekeep::{self, Plan, Signal, Then, parse_warn_signal};
+use unix::timekeep::{self, CommandPlan, Signal, Then, parse_warn_signal};
 use unix::{Exit, Result, note};
 
 /// Keep the time of jobs: how long is left, warn, wait, start again
@@ -273,7 +273,8 @@ fn body(args: Args) -> Result<u8> {
                 OnFailure::Hold => timekeep::OnFailure::Hold,
             };
             let then = Then { requeue, on_failure, max_restarts };
-            let plan = Plan { limit, margin, warn_signal, grace, command, then };
+            let schedule = Schedule { margin, grace, warn_signal };
+            let plan = CommandPlan { limit, schedule, command, then };
             timekeep::run(&plan, |ended| match output.json {
                 true => Out::stdout(output).item(ended, ""),
                 false => Ok(()),

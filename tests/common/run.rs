@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{Seen, shell};
+use test_support::torture;
 
 /// `updates` is what a whole run makes; saves and validations come often.
 pub const CONFIG: &str = "seed: 3
@@ -36,39 +37,9 @@ pub fn prepare() -> tempfile::TempDir {
     folder
 }
 
-/// Whether the long forms are wanted: `make torture`.
-pub fn torture() -> bool {
-    std::env::var_os("TORTURE").is_some()
-}
-
 /// `short` in `make test`, `long` in `make torture`.
 pub fn rounds(short: usize, long: usize) -> usize {
     if torture() { long } else { short }
-}
-
-/// A fresh seed; tests print it when they fail.
-pub fn seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    now.as_nanos() as u64 ^ u64::from(std::process::id()) << 20
-}
-
-/// SplitMix64.
-pub struct Random(pub u64);
-
-impl Random {
-    /// Uniform in [0, 1).
-    pub fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Uniform in 0..n.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() * n as f64) as usize
-    }
 }
 
 /// The same command as [`train`], at work.
@@ -290,15 +261,7 @@ pub fn outcome(run: &Path) -> Vec<String> {
         let file = last.join(format!("{name}.safetensors"));
         all.push(unix::publish::hash_file(&file).unwrap());
     }
-    for mut record in unix::log::read(&run.join("log.jsonl")).unwrap().records {
-        if record["kind"] == "update" || record["kind"] == "validation" {
-            // When and how fast is another matter.
-            for key in ["time", "attempt", "seconds", "stall"] {
-                record.remove(key);
-            }
-            all.push(serde_json::to_string(&record).unwrap());
-        }
-    }
+    all.extend(test_support::logged(run));
     all
 }
 

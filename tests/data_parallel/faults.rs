@@ -1,11 +1,12 @@
 //! Faults that one rank meets: its disk, its memory, its life. Nothing hangs, nothing is lost, and the next
 //! start ends with the bits of a run that met none.
 
-use super::common::run::{self, Hold, Random, Run, records, send, status, wait_until};
+use super::common::run::{self, Hold, Run, records, send, status, wait_until};
 use super::common::shell;
 use super::ranks::{can_start, outcome, prepare, processes, same, start, start_by, start_each};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use test_support::Random;
 use unix::fail::POINTS;
 
 const UPDATES: u64 = 60;
@@ -69,11 +70,11 @@ fn is_held(job: &mut Run) {
 /// The points of a save, of the log and of the status, which are the first rank's: killed there, or with a
 /// disk that fails. In `make torture` each, at a random time.
 #[test]
-fn r01_the_first_rank_fails_at_a_point_of_a_save() {
+fn the_first_rank_fails_at_a_point_of_a_save() {
     if !can_start() {
         return;
     }
-    let seed = run::seed();
+    let seed = test_support::seed();
     println!("seed {seed}");
     let mut random = Random(seed);
     let ground = Ground::new(UPDATES, &[]);
@@ -81,7 +82,7 @@ fn r01_the_first_rank_fails_at_a_point_of_a_save() {
         POINTS.iter().flat_map(|point| ["kill", "eio", "enospc"].map(|fault| (*point, fault)));
     let all: Vec<(&str, &str)> = all.collect();
     let some = ["kill", "enospc"].map(|fault| (POINTS[6 + random.below(12)], fault)).to_vec();
-    for (point, fault) in if run::torture() { all } else { some } {
+    for (point, fault) in if test_support::torture() { all } else { some } {
         let name = format!("{point}-{fault}");
         let fail = format!("FAIL={point}:{}={fault}", 1 + random.below(9));
         let (status, talk) = start_each(ground.path(), &[&fail, "RANK=1"], &name, &[]).end();
@@ -103,7 +104,7 @@ fn r01_the_first_rank_fails_at_a_point_of_a_save() {
 }
 
 #[test]
-fn r03_a_full_disk_at_the_end_is_told_once_and_ends_all_ranks() {
+fn a_full_disk_at_the_end_is_told_once_and_ends_all_ranks() {
     if !can_start() {
         return;
     }
@@ -119,7 +120,7 @@ fn r03_a_full_disk_at_the_end_is_told_once_and_ends_all_ranks() {
 
 /// A disk that is really full for a while.
 #[test]
-fn r03_a_disk_that_fills_and_empties_costs_warnings() {
+fn a_disk_that_fills_and_empties_costs_warnings() {
     if !can_start() {
         return;
     }
@@ -128,7 +129,7 @@ fn r03_a_disk_that_fills_and_empties_costs_warnings() {
     std::fs::create_dir(&small).unwrap();
     let mount = format!("mount -t tmpfs -o size=600k tmpfs '{}' 2>&1", small.display());
     if shell(ground.path(), &mount).status != Some(0) {
-        eprintln!("SKIPPED: mounting a tmpfs needs root; the full disk was not tested");
+        test_support::skip("a tmpfs cannot be mounted here (requires root)");
         return;
     }
     let looked = std::panic::catch_unwind(|| {
@@ -220,15 +221,15 @@ fn checkpoints_that_vanish_are_told_of_and_the_run_ends_well() {
 }
 
 #[test]
-fn r35_a_bit_that_differs_on_one_rank_is_found_and_in_no_checkpoint() {
+fn a_bit_that_differs_on_one_rank_is_found_and_in_no_checkpoint() {
     if !can_start() {
         return;
     }
     let ground = Ground::new(UPDATES, &[("ema: 0.9", "ema: 0.9, hash_every: 20")]);
     // Found when it is looked for, or by the save that comes before that.
     let all = [(20, 20), (23, 25), (36, 40)];
-    let one = Random(run::seed()).below(all.len());
-    for (nth, found) in if run::torture() { &all[..] } else { &all[one..=one] } {
+    let one = Random(test_support::seed()).below(all.len());
+    for (nth, found) in if test_support::torture() { &all[..] } else { &all[one..=one] } {
         let name = format!("flip-{nth}");
         let fail = format!("FAIL=update.parameters:{nth}=flip");
         let job = start_each(ground.path(), &["RANK=0", &fail], &name, &[]);
@@ -268,7 +269,7 @@ fn under_timekeep_ranks_save_and_stop_when_they_are_told_to() {
 }
 
 #[test]
-fn r10_a_wish_for_a_checkpoint_may_come_to_any_rank() {
+fn a_wish_for_a_checkpoint_may_come_to_any_rank() {
     if !can_start() {
         return;
     }
@@ -291,14 +292,12 @@ fn r10_a_wish_for_a_checkpoint_may_come_to_any_rank() {
 
 /// It takes a quarter of a minute until a rank that is stopped is held for lost: in `make torture` only.
 #[test]
-fn r33_a_rank_that_is_stopped_ends_the_job_and_is_named() {
+fn a_rank_that_is_stopped_ends_the_job_and_is_named() {
     if !can_start() {
         return;
     }
-    if !run::torture() {
-        eprintln!(
-            "SKIPPED: ranks of a training run that are stopped: a minute; make torture has it"
-        );
+    if !test_support::torture() {
+        test_support::skip("takes a minute: only in make torture");
         return;
     }
     let ground = Ground::new(UPDATES, &[]);

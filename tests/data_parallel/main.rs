@@ -7,10 +7,11 @@ mod common;
 mod faults;
 mod ranks;
 
-use common::run::{self, Random, newest_update, records, send, wait_until};
+use common::run::{self, newest_update, records, send, wait_until};
 use ranks::{can_start, outcome, prepare, processes, same, start, start_each};
 use std::fs;
 use std::time::Duration;
+use test_support::Random;
 
 #[test]
 fn any_number_of_ranks_gives_the_same_bits() {
@@ -44,7 +45,7 @@ fn a_signal_to_one_rank_stops_all_and_any_number_goes_on() {
     if !can_start() {
         return;
     }
-    let seed = run::seed();
+    let seed = test_support::seed();
     println!("seed {seed}");
     let mut random = Random(seed);
     let folder = prepare(&[]);
@@ -86,7 +87,7 @@ fn a_rank_that_dies_takes_all_down_and_nothing_is_lost() {
     if !can_start() {
         return;
     }
-    let seed = run::seed();
+    let seed = test_support::seed();
     println!("seed {seed}");
     let mut random = Random(seed);
     let folder = prepare(&[]);
@@ -162,7 +163,7 @@ fn what_ranks_cannot_share_is_told_once() {
     let starts = records(&folder.join("run"));
     assert!(starts.iter().any(|r| r["kind"] == "start" && r["ranks"] == 2));
     let update = starts.iter().find(|r| r["kind"] == "update").unwrap();
-    assert!(update["communication"].is_f64() && update["waited"].is_f64(), "{update}");
+    assert!(update["comm_s"].is_f64() && update["comm_wait_s"].is_f64(), "{update}");
 }
 
 /// Rank 0 verifies for all: they stop together, before a checkpoint, and say why once.

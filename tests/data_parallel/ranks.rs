@@ -5,15 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Whether ranks can be started here; where they must be, they can.
+/// Whether ranks can be started here.
 pub fn can_start() -> bool {
-    let found = Command::new("mpirun").arg("--version").output().is_ok_and(|o| o.status.success());
-    let required = std::env::var_os("LONGHAUL_REQUIRE_MPI").is_some();
-    assert!(found || !required, "no mpirun, and LONGHAUL_REQUIRE_MPI is set: make deps");
-    if !found {
-        eprintln!("SKIPPED: no mpirun; `make deps` installs it");
-    }
-    found
+    test_support::require_program("mpirun", &["--version"])
 }
 
 /// A folder with data; its runs have the same bits for 1, 2, 4 and 8 ranks.
@@ -97,14 +91,7 @@ pub fn outcome(run: &Path, updates: u64) -> Vec<String> {
         all.extend(loaded.tensors(stem).unwrap().into_iter().map(bits));
     }
     all.extend(loaded.optimizer().unwrap().into_iter().map(bits));
-    for mut record in unix::log::read(&run.join("log.jsonl")).unwrap().records {
-        if record["kind"] == "update" || record["kind"] == "validation" {
-            for key in ["time", "attempt", "seconds", "stall", "communication", "waited"] {
-                record.remove(key);
-            }
-            all.push(serde_json::to_string(&record).unwrap());
-        }
-    }
+    all.extend(test_support::logged(run));
     all
 }
 

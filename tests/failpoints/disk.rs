@@ -1,4 +1,4 @@
-//! R3: disks that are full, fail or become read-only.
+//! Disks that are full, fail or become read-only.
 
 use crate::common::run::{Hold, wait_until};
 use crate::common::{Seen, shell};
@@ -11,7 +11,7 @@ fn warnings(seen: &Seen) -> Vec<&str> {
 }
 
 #[test]
-fn r03_disk_full_during_a_save_costs_a_warning() {
+fn disk_full_during_a_save_costs_a_warning() {
     // Four files a save, so the sixth is in the second; and killed as the third begins, to look.
     for step in
         ["save.begin:2", "save.after_create:2", "save.after_shard:6", "save.after_manifest:2"]
@@ -43,7 +43,7 @@ fn stands(place: &Path) -> serde_json::Value {
 }
 
 #[test]
-fn r03_disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
+fn disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
     let place = place();
     std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
     let seen = shell(
@@ -60,7 +60,7 @@ fn r03_disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
 }
 
 #[test]
-fn r03_disk_full_at_the_end_is_an_error_told_once() {
+fn disk_full_at_the_end_is_an_error_told_once() {
     let place = place();
     std::fs::write(
         place.path().join("codec.yaml"),
@@ -84,7 +84,7 @@ fn r03_disk_full_at_the_end_is_an_error_told_once() {
 const GIVEN_UP: u64 = 2 + 4 * 2 + 1;
 
 #[test]
-fn r03_a_disk_that_has_failed_for_good_ends_the_run() {
+fn a_disk_that_has_failed_for_good_ends_the_run() {
     for fault in ["enospc", "eio"] {
         let place = place();
         std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
@@ -114,14 +114,14 @@ fn r03_a_disk_that_has_failed_for_good_ends_the_run() {
 
 /// The disk of the checkpoints becomes read-only, as Linux does to a file system with errors.
 #[test]
-fn r03_a_read_only_disk_ends_the_run_with_73() {
+fn a_read_only_disk_ends_the_run_with_73() {
     let place = place();
     std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
     let ckpt = place.path().join("run/ckpt");
     std::fs::create_dir_all(&ckpt).unwrap();
     let mount = format!("mount -t tmpfs -o size=64m tmpfs '{}' 2>&1", ckpt.display());
     if shell(place.path(), &mount).status != Some(0) {
-        eprintln!("SKIPPED: mounting a tmpfs needs root; the read-only disk was not tested");
+        test_support::skip("a tmpfs cannot be mounted here (requires root)");
         return;
     }
     // It cannot be remounted while a file is open for writing.
@@ -141,7 +141,7 @@ fn r03_a_read_only_disk_ends_the_run_with_73() {
 }
 
 #[test]
-fn r03_disk_full_for_the_log_and_the_status_costs_a_warning_each() {
+fn disk_full_for_the_log_and_the_status_costs_a_warning_each() {
     let place = place();
     let seen = train(place.path(), "log.write:4+=enospc,status.write:2+=enospc");
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
@@ -156,13 +156,13 @@ fn r03_disk_full_for_the_log_and_the_status_costs_a_warning_each() {
 /// A disk that is really full: a save is held with one of its files written, and the rest of a small disk
 /// is filled under it.
 #[test]
-fn r03_disk_filled_during_a_save_costs_warnings_and_nothing_else() {
+fn disk_filled_during_a_save_costs_warnings_and_nothing_else() {
     let place = place();
     let small = place.path().join("run");
     std::fs::create_dir(&small).unwrap();
     let mount = format!("mount -t tmpfs -o size=400k tmpfs '{}' 2>&1", small.display());
     if shell(place.path(), &mount).status != Some(0) {
-        eprintln!("SKIPPED: mounting a tmpfs needs root; the full disk was not tested");
+        test_support::skip("a tmpfs cannot be mounted here (requires root)");
         return;
     }
     let seen = std::thread::scope(|scope| {

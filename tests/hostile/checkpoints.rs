@@ -1,4 +1,4 @@
-//! Checkpoints that were damaged, moved, or lost their links: R4 to R7.
+//! Checkpoints that were damaged, moved, or lost their links.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -12,10 +12,8 @@ use super::*;
 const RESUME: &str = "train-stage codec -c codec.yaml --run run";
 
 #[test]
-fn r04_a_flipped_byte_is_found_by_file_and_tensor_and_resuming_takes_the_older_one() {
-    let seed = unix::time::unix_seconds();
-    println!("seed {seed}");
-    let random = Philox::new(seed, Purpose::Test);
+fn a_flipped_byte_is_found_by_file_and_tensor_and_resuming_takes_the_older_one() {
+    let random = Philox::new(test_support::seed(), Purpose::Test);
     let manifest = learn::checkpoint::manifest_of(&FIXTURE.path().join("run/ckpt/step-00000006"));
     let manifest = manifest.unwrap();
     for round in 0..4 {
@@ -41,7 +39,7 @@ fn r04_a_flipped_byte_is_found_by_file_and_tensor_and_resuming_takes_the_older_o
 }
 
 #[test]
-fn r05_links_that_are_missing_dangling_or_lead_outside_do_not_matter() {
+fn links_that_are_missing_dangling_or_lead_outside_do_not_matter() {
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("manifest.json"), "{}").unwrap();
     for target in [None, Some("step-99999999"), outside.path().to_str(), Some("latest")] {
@@ -64,15 +62,14 @@ fn r05_links_that_are_missing_dangling_or_lead_outside_do_not_matter() {
 }
 
 #[test]
-fn r06_a_copy_by_cp_tar_or_rsync_is_a_good_checkpoint() {
+fn a_copy_by_cp_tar_or_rsync_is_a_good_checkpoint() {
     let ways = [
         ("cp", "cp -r run elsewhere"),
         ("tar", "mkdir elsewhere; tar cf - -C run . | tar xf - -C elsewhere"),
         ("rsync", "rsync -r --links run/ elsewhere/"),
     ];
     for (program, way) in ways {
-        if Command::new(program).arg("--version").output().is_err() {
-            eprintln!("SKIPPED: no {program}");
+        if !test_support::require_program(program, &["--version"]) {
             continue;
         }
         let copy = copy();
@@ -88,7 +85,7 @@ fn r06_a_copy_by_cp_tar_or_rsync_is_a_good_checkpoint() {
 
 /// A checkpoint that is replaced or removed while somebody reads it stays what it was for them.
 #[test]
-fn r07_saving_leaves_what_another_process_has_open_as_it_was() {
+fn saving_leaves_what_another_process_has_open_as_it_was() {
     let copy = copy();
     let folder = copy.path();
     let path = folder.join("run/ckpt/step-00000006/model.safetensors");

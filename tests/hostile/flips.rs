@@ -47,11 +47,8 @@ const LIMITS: &str = "ulimit -v 1048576; export RAYON_NUM_THREADS=2 MALLOC_ARENA
 
 #[test]
 fn flipped_bits_in_headers_of_every_format_end_in_a_known_status() {
-    let torture = std::env::var_os("TORTURE").is_some();
-    let seed = std::env::var("FUZZ_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| if torture { unix::time::unix_seconds() } else { 1 });
-    println!("FUZZ_SEED={seed}");
-    let rounds = ROUNDS[usize::from(torture)];
+    let seed = test_support::seed();
+    let rounds = ROUNDS[usize::from(test_support::torture())];
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get().min(8)) {

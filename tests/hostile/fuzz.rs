@@ -1,4 +1,4 @@
-//! R43: every reader under changed files, in a process with limits of its own.
+//! Every reader under changed files, in a process with limits of its own.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -17,20 +17,18 @@ const SLOW: Duration = Duration::from_secs(60);
 const SECONDS: [u64; 2] = [6, 300];
 
 #[test]
-fn r43_no_reader_panics_hangs_or_takes_memory_for_what_is_not_there() {
+fn no_reader_panics_hangs_or_takes_memory_for_what_is_not_there() {
     if let Ok(folder) = std::env::var("FUZZ_IN") {
         return child(Path::new(&folder));
     }
-    let seed = std::env::var("FUZZ_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed: u64 = seed.unwrap_or_else(unix::time::unix_seconds);
-    let seconds = SECONDS[usize::from(std::env::var_os("TORTURE").is_some())];
-    println!("FUZZ_SEED={seed}, {seconds} s");
+    let seed = test_support::seed();
+    let seconds = SECONDS[usize::from(test_support::torture())];
     let copy = copy();
-    let name = "fuzz::r43_no_reader_panics_hangs_or_takes_memory_for_what_is_not_there";
+    let name = "fuzz::no_reader_panics_hangs_or_takes_memory_for_what_is_not_there";
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env("FUZZ_IN", copy.path())
-        .env("FUZZ_SEED", seed.to_string())
+        .env("SEED", seed.to_string())
         .env("FUZZ_SECONDS", seconds.to_string())
         .stdout(Stdio::piped())
         .spawn()
@@ -50,14 +48,14 @@ fn r43_no_reader_panics_hangs_or_takes_memory_for_what_is_not_there() {
     let at = std::fs::read_to_string(copy.path().join("case")).unwrap_or_default();
     assert!(
         status.is_some_and(|status| status.success()),
-        "FUZZ_SEED={seed}: {status:?} (none: it hung) at {at}"
+        "SEED={seed}: {status:?} (none: it hung) at {at}"
     );
     println!("{at}");
 }
 
 fn child(folder: &Path) {
     let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
-    let (seed, seconds) = (number("FUZZ_SEED"), number("FUZZ_SECONDS"));
+    let (seed, seconds) = (number("SEED"), number("FUZZ_SECONDS"));
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let kilobytes: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();

@@ -83,7 +83,7 @@ fn secrets_that_are_words_of_ours_leave_records_readable() {
         "finish",
         "finished",
         "refused",
-        "passed_over",
+        "skipped_samples",
         "running",
         "stopped",
         "update",

@@ -31,7 +31,7 @@ median() { sort -n "$1" | sed -n 3p; }
 middle() {
     name=$1 field=$2
     grep -h '"kind":"checkpoint"' "$work/$name"-*/log.jsonl | awk -F"\"$field\":" '
-        { split($0, w, "\"waited\":"); if (w[2] + 0 < 1e-4) print 1e3 * $2 }' | sort -n |
+        { split($0, w, "\"wait_s\":"); if (w[2] + 0 < 1e-4) print 1e3 * $2 }' | sort -n |
         awk '{ all[NR] = $1 } END { printf "%.3f", all[int((NR + 1) / 2)] }'
 }
 awk -v none="$(median "$work/none")" -v many="$(median "$work/many")" \
@@ -40,5 +40,5 @@ awk -v none="$(median "$work/none")" -v many="$(median "$work/many")" \
         printf "{\"seconds_without\": %.3f, \"seconds_with\": %.3f, \"ms_a_save\": %.2f, ", none, many, 1e3 * save
         printf "\"overhead_every_500\": %.5f, ", save / (none / updates * 500)
     }'
-printf '"copy_ms": [%s, %s], "stall_ms": [%s, %s]}\n' "$(middle many snapshot)" "$(middle two snapshot)" \
-    "$(middle many stall)" "$(middle two stall)"
+printf '"copy_ms": [%s, %s], "stall_ms": [%s, %s]}\n' "$(middle many snapshot_s)" "$(middle two snapshot_s)" \
+    "$(middle many blocked_s)" "$(middle two blocked_s)"

@@ -6,6 +6,7 @@ use crate::common::shell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use test_support::{Random, seed};
 
 /// As [`prepare`], with two data files.
 fn prepare_two() -> tempfile::TempDir {
@@ -216,7 +217,7 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     let mut random = Random(seed);
     for round in 0..rounds(6, 200) {
         let file = &files[round % files.len()];
-        let (place, bit) = (random.next(), random.below(8));
+        let (place, bit) = (random.uniform(), random.below(8));
         flip(file, place, bit);
         let train = "train-stage operator -c operator.yaml --run run";
         let seen = shell(folder, train);

@@ -6,7 +6,7 @@ use super::cluster::{Cluster, output};
 use super::common::run::wait_until;
 
 /// A job that SLURM may not start again ends with 75 and says what is to be done.
-pub fn r21_not_to_be_requeued(cluster: &Cluster, folder: &Path) {
+pub fn not_to_be_requeued(cluster: &Cluster, folder: &Path) {
     let command = "sbatch --parsable --no-requeue $SLURM/train.sbatch sh -c 'exit 75'";
     let job = cluster.said(folder, command);
     cluster.wait_for(&job, &["FAILED"]);

@@ -28,7 +28,7 @@ fn stays_finished(cluster: &Cluster, folder: &Path, updates: u64) {
 }
 
 /// SLURM's USR1 before the limit, three attempts and more, and a job that waits for the end.
-pub fn r17_time_limit(cluster: &Cluster, folder: &Path) {
+pub fn time_limit(cluster: &Cluster, folder: &Path) {
     // SLURM looks twice a minute, so it warns some 30 s after each start.
     let job = submit(cluster, folder, "--time=3 --signal=B:USR1@175", 40);
     let after = format!(
@@ -65,7 +65,7 @@ exec timekeep run --warn-signal USR2 --grace 10m -- sh -c '
 }
 
 /// Signals that reach the tasks and not the script; and an order to save that stops nothing.
-pub fn r18_signals_to_the_steps(cluster: &Cluster, folder: &Path) {
+pub fn signals_to_the_steps(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "", 30);
     wait_for_update(folder, 6);
     cluster.said(folder, &format!("scancel --signal=USR2 {job}"));
@@ -83,7 +83,7 @@ pub fn r18_signals_to_the_steps(cluster: &Cluster, folder: &Path) {
 }
 
 /// Twice out of the way of a better partition, each time within its grace.
-pub fn r20_preempted(cluster: &Cluster, folder: &Path) {
+pub fn preempted(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "--partition=low", 30);
     for update in [4, 10] {
         wait_for_update(folder, update);
@@ -127,7 +127,7 @@ fn kill(processes: &[i32]) {
 /// Two ranks by PMIx: told to stop, they stop together; when one is killed, the job goes on with both.
 pub fn ranks(cluster: &Cluster, folder: &Path) {
     if !cfg!(feature = "mpi") || !cluster.said(folder, "srun --mpi=list 2>&1").contains("pmix") {
-        eprintln!("SKIPPED: ranks in a job: this build has no MPI, or this SLURM no PMIx");
+        test_support::skip("ranks in a job: this build has no MPI, or this SLURM no PMIx");
         return;
     }
     let deterministic = "-s training.deterministic=true";
@@ -169,7 +169,7 @@ pub fn killed_task(cluster: &Cluster, folder: &Path) {
 }
 
 /// The node dies with everything on it: SLURM starts the job on another.
-pub fn r25_dead_node(cluster: &Cluster, folder: &Path) {
+pub fn dead_node(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "--partition=frail", 26);
     wait_for_update(folder, 6);
     let node = cluster.field(&job, "NodeList");

@@ -7,7 +7,7 @@ use super::common::run::{newest_update, records, status, wait_until};
 use super::{SLOW, digests, equals_undisturbed, starts};
 
 /// Eight runs, two at a time; one of them is requeued from outside, and only that one.
-pub fn r19_array(cluster: &Cluster, folder: &Path) {
+pub fn array(cluster: &Cluster, folder: &Path) {
     let mut list = String::new();
     for seed in 1..=8 {
         let slow = if seed == 3 { format!("env {SLOW} ") } else { String::new() };
@@ -106,7 +106,7 @@ checkpoint: {every: 4}
 }
 
 /// Two jobs of one run: one is at work, the other comes back until it is finished.
-pub fn r26_two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
+pub fn two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
     let command = format!(
         "sbatch --parsable --export=ALL,{SLOW} $SLURM/train.sbatch \
          train-stage codec -c codec.yaml -s training.updates=12 --run run"
@@ -125,7 +125,7 @@ pub fn r26_two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
 }
 
 /// `timekeep cron` all the time, twice at once, for a run whose jobs keep dying: one at a time, to the end.
-pub fn r27_cron(cluster: &Cluster, folder: &Path) {
+pub fn cron(cluster: &Cluster, folder: &Path) {
     let run = folder.join("run");
     let submit = format!(
         "timekeep submit run -- sbatch --parsable --no-requeue --job-name=cron --export=ALL,{SLOW} \

@@ -7,9 +7,9 @@ use super::common::run::records;
 use super::{SLOW, equals_undisturbed_with, starts};
 
 /// Two tasks by PMIx, warned before the time limit and put back into the queue; the bits of one rank.
-pub fn r17_ranks(cluster: &Cluster, folder: &Path) {
+pub fn ranks_with_a_time_limit(cluster: &Cluster, folder: &Path) {
     if !cfg!(feature = "mpi") || !cluster.said(folder, "srun --mpi=list 2>&1").contains("pmix") {
-        eprintln!("SKIPPED: ranks in a job: this build has no MPI, or this SLURM no PMIx");
+        test_support::skip("ranks in a job: this build has no MPI, or this SLURM no PMIx");
         return;
     }
     let deterministic = "-s training.deterministic=true";

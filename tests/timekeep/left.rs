@@ -74,7 +74,7 @@ fn left_asks_squeue_once_and_about_this_task_only() {
 }
 
 #[test]
-fn r22_scontrol_is_asked_where_squeue_fails() {
+fn scontrol_is_asked_where_squeue_fails() {
     let folder = tempfile::tempdir().unwrap();
     script(&folder.path().join("squeue"), "exit 1");
     let scontrol = folder.path().join("scontrol");
@@ -102,7 +102,7 @@ fn r22_scontrol_is_asked_where_squeue_fails() {
 }
 
 #[test]
-fn r22_a_squeue_that_hangs_is_given_up() {
+fn a_squeue_that_hangs_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     script(&folder.path().join("squeue"), "exec sleep 600");
     script(&folder.path().join("scontrol"), "exit 1");

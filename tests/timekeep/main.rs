@@ -82,7 +82,7 @@ fn the_manual_page_has_no_faults_and_its_examples_run() {
             assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
             assert!(output.status.success());
         }
-        Err(_) => eprintln!("SKIPPED: no mandoc to check the page"),
+        Err(_) => drop(test_support::require(false, "mandoc")),
     }
 
     let examples = see(&mut timekeep(&["--generate", "examples"])).stdout;

@@ -297,7 +297,7 @@ fn a_signal_between_two_attempts_of_srun_stops_the_job() {
 }
 
 #[test]
-fn r23_without_scontrol_the_outside_is_told_what_to_do() {
+fn without_scontrol_the_outside_is_told_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = timekeep(&["run", "/bin/sh", "-c", "exit 75"]);
     let seen = see(command.envs(BATCH).env("PATH", folder.path()));

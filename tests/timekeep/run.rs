@@ -33,21 +33,33 @@ fn the_status_of_the_command_is_handed_on() {
     assert!(seen.status == Some(2) && seen.stderr.contains("24:00:00"), "{}", seen.stderr);
 }
 
+/// What a command did that had set its traps, and printed `ready`, before the first signal. A machine under load may
+/// need more than three seconds for that; then `run` is called again with more.
+fn once_ready(run: impl Fn(u64) -> Seen) -> Seen {
+    let seen = [3, 10, 30, 100].into_iter().map(run).find(|seen| seen.stdout.contains("ready"));
+    seen.expect("a shell that sets its traps within 100 s")
+}
+
 #[test]
 fn the_command_is_warned_before_the_limit_and_knows_the_limit() {
     let line = "trap 'echo warned; sleep 0.3; exit 75' USR1
-        echo $LONGHAUL_END_TIME; while :; do sleep 0.05; done";
-    let (start, began) = (Instant::now(), in_seconds(0).parse::<u64>().unwrap());
-    // Three seconds for the shell to listen, and a minute more to answer.
-    let words = ["run", "--limit", "63", "--margin", "60s", "--json", "--", "sh", "-c", line];
-    let seen = see(&mut timekeep(&words));
-    let (seconds, ended) = (start.elapsed().as_secs_f64(), in_seconds(0).parse::<u64>().unwrap());
+        echo ready $LONGHAUL_END_TIME; while :; do sleep 0.05; done";
+    let seen = once_ready(|ready_after| {
+        let limit = 60 + ready_after;
+        let (start, began) = (Instant::now(), in_seconds(0).parse::<u64>().unwrap());
+        let words = ["run", "--limit", &limit.to_string(), "--margin", "60s", "--json", "--"];
+        let seen = see(timekeep(&words).args(["sh", "-c", line]));
+        let seconds = start.elapsed().as_secs_f64();
+        assert!(seconds > ready_after as f64, "warned after {seconds} s");
+        if let Some(end) = seen.stdout.lines().find_map(|line| line.strip_prefix("ready ")) {
+            let (end, ended) = (end.parse().unwrap(), in_seconds(0).parse::<u64>().unwrap());
+            let possible = began + limit - 1..=ended + limit;
+            assert!(possible.contains(&end), "end {end}, from {began} to {ended}");
+        }
+        seen
+    });
     assert_eq!(seen.status, Some(75), "{}", seen.stderr);
-    assert!(seconds > 3.2, "{seconds} s: three until the warning, 0.3 to save");
-    let mut lines = seen.stdout.lines();
-    let end: u64 = lines.next().unwrap().parse().unwrap();
-    assert!((began + 62..=ended + 63).contains(&end), "end {end}, from {began} to {ended}");
-    assert_eq!(lines.next(), Some("warned"));
+    assert_eq!(seen.stdout.lines().nth(1), Some("warned"));
     let record = record_of(&seen);
     assert_eq!((&record["cause"], &record["limit_source"]), (&"warned".into(), &"--limit".into()));
     let told = seen.stderr.split_once("time limit in 00:0").unwrap().1;
@@ -57,11 +69,14 @@ fn the_command_is_warned_before_the_limit_and_knows_the_limit() {
 #[test]
 fn slurms_limit_counts_when_it_is_earlier() {
     // It begins within its margin: the warning waits until the command listens.
-    let line = "trap 'exit 75' HUP; while :; do sleep 0.05; done";
+    let line = "trap 'exit 75' HUP; echo ready; while :; do sleep 0.05; done";
     let words =
         ["run", "--limit", "1h", "--margin", "59m", "--warn-signal", "hup", "sh", "-c", line];
-    let job = [("SLURM_JOB_ID", "12".to_string()), ("SLURM_JOB_END_TIME", in_seconds(60))];
-    let seen = see(timekeep(&words).envs(job));
+    // Timekeep chooses the time to listen, 10 s: once more is enough for a machine that is held up.
+    let seen = once_ready(|_| {
+        let job = [("SLURM_JOB_ID", "12".to_string()), ("SLURM_JOB_END_TIME", in_seconds(60))];
+        see(timekeep(&words).envs(job))
+    });
     assert_eq!(seen.status, Some(75), "{}", seen.stderr);
     let told = "left by SLURM_JOB_END_TIME (--limit: 01:00:00)";
     assert!(seen.stderr.contains(told), "{}", seen.stderr);
@@ -69,14 +84,17 @@ fn slurms_limit_counts_when_it_is_earlier() {
 
 #[test]
 fn a_command_that_ignores_everything_is_killed() {
-    let line = "trap '' USR1 TERM; while :; do sleep 0.05; done";
-    // Three seconds for the shell to set its traps.
-    let words =
-        ["run", "--limit", "3", "--margin", "0", "--grace", "1", "--json", "sh", "-c", line];
-    let start = Instant::now();
-    let seen = see(&mut timekeep(&words));
+    let line = "trap '' USR1 TERM; echo ready; while :; do sleep 0.05; done";
+    let seen = once_ready(|limit| {
+        let words =
+            ["run", "--limit", &limit.to_string(), "--margin", "0", "--grace", "1", "--json"];
+        let start = Instant::now();
+        let seen = see(timekeep(&words).args(["sh", "-c", line]));
+        let seconds = start.elapsed().as_secs_f64();
+        assert!(!seen.stdout.contains("ready") || seconds > limit as f64 + 1.9, "{seconds} s");
+        seen
+    });
     assert_eq!(seen.status, Some(137), "{}", seen.stderr);
-    assert!(start.elapsed().as_secs_f64() > 4.9, "{:?}", start.elapsed());
     assert_eq!(record_of(&seen)["cause"], "killed");
     let order: Vec<usize> =
         ["SIGUSR1", "SIGTERM", "SIGKILL"].iter().map(|s| seen.stderr.find(s).unwrap()).collect();
@@ -85,9 +103,13 @@ fn a_command_that_ignores_everything_is_killed() {
 
 #[test]
 fn a_command_that_only_listens_to_term_gets_it_after_the_grace() {
-    let words = ["run", "--limit", "3", "--margin", "0", "--grace", "3", "--json", "sh", "-c"];
-    let line = "trap '' USR1; trap 'exit 3' TERM; while :; do sleep 0.05; done";
-    let seen = see(timekeep(&words).arg(line));
+    let line = "trap '' USR1; trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+    let seen = once_ready(|time| {
+        // Two graces end it by KILL: they are long enough for a machine under load.
+        let (limit, grace) = (time.to_string(), (10 * time).to_string());
+        let words = ["run", "--limit", &limit, "--margin", "0", "--grace", &grace, "--json"];
+        see(timekeep(&words).args(["sh", "-c", line]))
+    });
     assert_eq!((seen.status, &record_of(&seen)["cause"]), (Some(3), &"terminated".into()));
 }
 
@@ -160,7 +182,10 @@ fn the_limit_is_kept_when_timekeep_is_killed() {
     let mut running = Running::start(&mut timekeep(&words));
     running.child.kill().unwrap();
     assert_eq!(running.line(), "warned\n");
-    assert_eq!(running.line(), "terminated\n");
+    // Where the test is held up, timekeep has warned it before it was killed, and its guard does so again.
+    let next = running.line();
+    let next = if next == "warned\n" { running.line() } else { next };
+    assert_eq!(next, "terminated\n");
     // The end of its stdout: nobody of the group is left.
     assert_eq!(running.line(), "");
 }
@@ -210,7 +235,7 @@ fn launcher_is_warned(name: &str) {
 }
 
 #[test]
-fn r24_a_limit_that_was_moved_is_seen_before_the_warning() {
+fn a_limit_that_was_moved_is_seen_before_the_warning() {
     // A second until the warning at first; when it is due, a day more.
     let folder = tempfile::tempdir().unwrap();
     let asked = folder.path().join("asked");

@@ -52,9 +52,9 @@ fn the_interval_that_a_log_suggests() {
         ("start", json!({"update": 0})),
         ("update", json!({"update": 1, "seconds": 1.0})),
         ("update", json!({"update": 2, "seconds": 3.0})),
-        ("checkpoint", json!({"update": 2, "stall": 0.4})),
+        ("checkpoint", json!({"update": 2, "blocked_s": 0.4})),
         ("saved", json!({"update": 2, "seconds": 9.0})),
-        ("checkpoint", json!({"update": 3, "stall": 0.6})),
+        ("checkpoint", json!({"update": 3, "blocked_s": 0.6})),
     ] {
         log.write(kind, &fields).unwrap();
     }

@@ -259,7 +259,7 @@ optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 }
 
 #[test]
-fn r27_two_at_once_submit_once() {
+fn two_at_once_submit_once() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
     place.status("a", "stopped", 50);

@@ -1,8 +1,70 @@
-//! Seals of JSON files: the last member, `seal`, is the BLAKE3 of all bytes before it, so that an edit or a
-//! damaged byte is found when the file is read.
+//! Sealed JSON files: `format` and `version` come first, and the last member, `seal`, is the BLAKE3 of all bytes
+//! before it, so that an edit or a damaged byte is found when the file is read.
 
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
-use unix::{Error, Result};
+use unix::publish::publish_bytes;
+use unix::{Error, Result, small};
+
+/// A kind of sealed file.
+#[derive(Clone, Copy, Debug)]
+pub struct SealedFile {
+    /// The member `format`, e.g. `longhaul-split`.
+    pub format: &'static str,
+    /// The member `version`; only this one is read.
+    pub version: u32,
+    /// The command that writes it.
+    pub made_by: &'static str,
+    /// Largest file, in bytes.
+    pub max_bytes: u64,
+}
+
+impl SealedFile {
+    /// Reads a file; the second value is the BLAKE3 of its bytes, its identity.
+    ///
+    /// Errors: 66 when it cannot be read; 65 when it is of another kind, or was edited or damaged.
+    pub fn read<T: DeserializeOwned>(&self, path: &Path) -> Result<(T, String)> {
+        #[derive(Deserialize)]
+        struct Named {
+            format: String,
+            version: u32,
+        }
+        let Self { format, version, made_by, max_bytes } = self;
+        let bytes = small::read(path, *max_bytes)?;
+        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
+        let unread = |cause| bad(format!("not a file of format {format}: {cause}"));
+        let found: Named = serde_json::from_slice(&bytes).map_err(unread)?;
+        if (found.format.as_str(), found.version) != (format, *version) {
+            return Err(bad(format!(
+                "format `{}` version {}, not `{format}` version {version}",
+                unix::text::quote(&found.format),
+                found.version
+            )));
+        }
+        let content = serde_json::from_slice(&bytes).map_err(unread)?;
+        require(path, &bytes, made_by)?;
+        Ok((content, blake3::hash(&bytes).to_hex().to_string()))
+    }
+
+    /// The text of a file.
+    pub fn text<T: Serialize>(&self, content: &T) -> Result<String> {
+        #[derive(Serialize)]
+        struct Document<'a, T> {
+            format: &'a str,
+            version: u32,
+            #[serde(flatten)]
+            content: &'a T,
+        }
+        let document = Document { format: self.format, version: self.version, content };
+        Ok(sealed(&serde_json::to_string(&document).map_err(Error::bug)?))
+    }
+
+    /// Publishes a file.
+    pub fn write<T: Serialize>(&self, path: &Path, content: &T) -> Result<()> {
+        publish_bytes(path, self.text(content)?.as_bytes())
+    }
+}
 
 const BEFORE: &str = ",\n\"seal\": \"";
 const AFTER: &str = "\"\n}\n";
@@ -17,7 +79,7 @@ pub fn sealed(json: &str) -> String {
 }
 
 /// Checks the seal of a file that `made_by` wrote. Errors: 65.
-pub fn require(path: &Path, bytes: &[u8], made_by: &str) -> Result<()> {
+fn require(path: &Path, bytes: &[u8], made_by: &str) -> Result<()> {
     let body = bytes.len().checked_sub(BEFORE.len() + DIGITS + AFTER.len());
     let whole = body.is_some_and(|length| {
         let (body, seal) = bytes.split_at(length);
@@ -36,6 +98,26 @@ pub fn require(path: &Path, bytes: &[u8], made_by: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_formats_and_versions_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        let kind = SealedFile { format: "a", version: 2, made_by: "x", max_bytes: 1000 };
+        let content = std::collections::BTreeMap::from([("numbers".to_string(), vec![0.1, 2.0])]);
+        kind.write(&path, &content).unwrap();
+        #[derive(Deserialize)]
+        struct Content {
+            numbers: Vec<f64>,
+        }
+        let (found, hash) = kind.read::<Content>(&path).unwrap();
+        assert_eq!(found.numbers, [0.1, 2.0]);
+        assert_eq!(hash, unix::publish::hash_file(&path).unwrap());
+        for other in [SealedFile { version: 3, ..kind }, SealedFile { format: "b", ..kind }] {
+            let error = other.read::<Content>(&path).map(drop).unwrap_err();
+            assert!(error.to_string().contains("format `a` version 2"), "{error}");
+        }
+    }
 
     #[test]
     fn every_changed_bit_and_every_cut_breaks_the_seal() {

@@ -63,7 +63,7 @@ impl Model {
 
 fn operator(core: Core, condition: ConditionPath, output: Output) -> (Model, Params) {
     let model = OperatorModel { core, condition, condition_width: 5, output };
-    assert_eq!(model.faults(), []);
+    assert_eq!(model.violations(), []);
     let mut b = Builder::new(1);
     let grid = [1, TOKENS];
     let operator = Operator::new(&mut b, &model, DIM, grid, Padding::Periodic, FEATURES);

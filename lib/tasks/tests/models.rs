@@ -9,12 +9,7 @@ use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::{Dtype, Tape, Tensor, Var, constant};
-
-fn seed() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |t| t.as_nanos() as u64)
-}
+use test_support::seed;
 
 fn unet(hidden: usize, group: usize, heads: usize) -> OperatorModel {
     OperatorModel {
@@ -60,7 +55,7 @@ fn on_grid(
     grid: [usize; 2],
     features: usize,
 ) -> (Operator, Params) {
-    assert_eq!(model.faults(), []);
+    assert_eq!(model.violations(), []);
     let mut b = Builder::new(1);
     let operator = Operator::new(&mut b, model, dim, grid, Padding::Periodic, features);
     (operator, b.finish())

@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::op::{self, Case, Draw, Grads, Input, Saved, Slot};
+use crate::op::{self, Case, Draw, GradBuffer, Input, Saved};
 use crate::random::{Philox, Purpose};
 use crate::tensor::Tensor;
 use unix::Result;
@@ -34,7 +34,11 @@ pub fn inputs(case: &Case, seed: u64) -> Vec<Tensor> {
     (0..).zip(&case.inputs).map(|(i, (shape, d))| draw(shape, d, seed, i)).collect()
 }
 
-fn forward(case: &Case, inputs: &[Tensor]) -> (Tensor, Saved) {
+/// Runs a case's op where `inputs` are: the output, and what the op saves for its backward pass.
+///
+/// # Panics
+/// When the op refuses the shapes.
+pub fn forward(case: &Case, inputs: &[Tensor]) -> (Tensor, Saved) {
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
     op::forward(&*case.op, &inputs.iter().collect::<Vec<_>>(), &shape)
@@ -54,7 +58,7 @@ fn gradients(
     case: &Case,
     inputs: &[Tensor],
     saved: &Saved,
-    dy: &Tensor,
+    dy: Tensor,
     each: Vec<Gradient>,
 ) -> Vec<Option<Tensor>> {
     let wanted: Vec<Input> = (case.inputs.iter().zip(inputs).zip(&each).enumerate())
@@ -68,13 +72,18 @@ fn gradients(
         })
         .collect();
     let there = |gradient| match gradient {
-        Gradient::Added(before) => Some(before),
+        Gradient::Added(tensor) => Some(GradBuffer { tensor, accumulate: true }),
         _ => None,
     };
-    let mut all: Vec<Option<Slot>> = each.into_iter().map(|g| there(g).map(Slot::of)).collect();
-    let mut grads = Grads { all: &mut all, inputs: &wanted, device: dy.device() };
-    op::backward(&*case.op, saved, dy.clone(), &mut grads);
+    let mut all: Vec<Option<GradBuffer>> = each.into_iter().map(there).collect();
+    op::backward(&*case.op, saved, dy, &wanted, &mut all);
     all.into_iter().map(|slot| slot?.gradient()).collect()
+}
+
+/// The gradients of all inputs (none for constants) for the output gradient `dy`, which the op may overwrite
+/// when nobody shares it.
+pub fn backward(case: &Case, inputs: &[Tensor], saved: &Saved, dy: Tensor) -> Vec<Option<Tensor>> {
+    gradients(case, inputs, saved, dy, vec![Gradient::Written; inputs.len()])
 }
 
 /// Output and the gradients of all inputs (none for constants), for the output gradient `dy`.
@@ -90,7 +99,7 @@ pub fn run(
         Some(existing) => existing.iter().cloned().map(Gradient::Added).collect(),
         None => vec![Gradient::Written; inputs.len()],
     };
-    (out, gradients(case, inputs, &saved, dy, each))
+    (out, gradients(case, inputs, &saved, dy.clone(), each))
 }
 
 /// What may be asked of a backward pass: that all gradients are written, that all are added, and, where there
@@ -116,7 +125,7 @@ fn requests(case: &Case, before: &[Tensor]) -> Vec<Vec<Gradient>> {
 }
 
 /// In another element type, unless it holds indices.
-pub fn float_to(x: &Tensor, dtype: Dtype) -> Tensor {
+fn float_to(x: &Tensor, dtype: Dtype) -> Tensor {
     if x.dtype() == Dtype::I32 { x.clone() } else { x.to_dtype(dtype) }
 }
 
@@ -180,8 +189,8 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
 /// Largest difference between a result in f32 and the same in f64, relative to the root mean square
 /// of the latter: over the output and every gradient.
 pub fn precision_error(case: &Case, seed: u64) -> f64 {
-    let x: Vec<Tensor> = inputs(case, seed).iter().map(|x| float_to(x, Dtype::F32)).collect();
-    let x64: Vec<Tensor> = x.iter().map(|x| float_to(x, Dtype::F64)).collect();
+    let x = case.inputs_in(&inputs(case, seed), Dtype::F32);
+    let x64 = case.inputs_in(&x, Dtype::F64);
     let shape = forward(case, &x).0.shape().to_vec();
     let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(Dtype::F32);
     let (out, grads) = run(case, &x, &dy, None);
@@ -256,7 +265,7 @@ impl Given {
         let (out, saved) = forward(case, &self.inputs);
         let mut results = vec![Some(out)];
         for request in requests(case, &self.before) {
-            let found = gradients(case, &self.inputs, &saved, &self.dy, request);
+            let found = gradients(case, &self.inputs, &saved, self.dy.clone(), request);
             let differentiated = case.inputs.iter().map(|(_, draw)| draw.is_differentiated());
             results.extend(found.into_iter().zip(differentiated).map(|(g, is)| g.filter(|_| is)));
         }
@@ -271,10 +280,10 @@ impl Given {
 /// Allowed is the [`tolerance`] or, where results hang more on their inputs than that (a normalisation
 /// of three numbers, a sum that cancels), a dozen times what one rounding of every input changes.
 pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Result<f64> {
-    let inputs: Vec<Tensor> = inputs(case, seed).iter().map(|x| float_to(x, dtype)).collect();
+    let inputs = case.inputs_in(&inputs(case, seed), dtype);
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
-    let dtype_of_out = case.op.dtype(&inputs.iter().collect::<Vec<_>>());
+    let dtype_of_out = case.op.output_dtype(inputs[0].dtype());
     let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(dtype_of_out);
     let before = (100..)
         .zip(&inputs)

@@ -7,6 +7,7 @@
 pub mod check;
 pub mod device;
 pub mod dtype;
+mod file_dtype;
 pub mod kernel;
 pub mod memory;
 pub mod op;
@@ -14,6 +15,7 @@ pub mod ops;
 pub mod parallel;
 pub mod product;
 pub mod random;
+pub mod safetensors;
 mod scratch;
 pub mod simd;
 mod storage;
@@ -23,6 +25,7 @@ pub mod updates;
 
 pub use device::{Device, Wanted};
 pub use dtype::{Dtype, Element, Float};
+pub use file_dtype::FileDtype;
 pub use scratch::Scratch;
 pub use storage::Access;
 pub use tape::{Gradients, Tape, Var, constant};

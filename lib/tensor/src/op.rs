@@ -1,65 +1,86 @@
-//! What an op is: a pure function of tensors with a derivative, and a list of cases that feed every
-//! check and table made of it.
+//! Ops: differentiable functions of tensors, each with CPU code, kernels and cases.
+//!
+//! An op is a folder `ops/NAME`:
+//! - `mod.rs`: the type with its parameters, `impl Op` (shapes, dtypes, CPU dispatch by `with_float!`) and
+//!   `cases()`, which feed the gradient check, the dtype and device comparisons and the benchmark;
+//! - `cpu.rs`: the loops, generic over f32 and f64;
+//! - `cuda.rs` and `NAME.cu`: `impl Launch` and the kernels. An op without kernels does not compile.
+//!
+//! `backward` asks [`Grads`] for the buffers of the inputs whose gradients are wanted and writes them:
+//!
+//! ```ignore
+//! fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+//!     let [dx, dw] = grads.buffers([0, 1]); // Option<&mut GradBuffer> of inputs 0 and 1
+//!     ...
+//! }
+//! ```
+//!
+//! A buffer whose `accumulate` is set holds the gradient so far and is added to; any other has undefined
+//! content and is overwritten. A gradient that exists already (that of a sum is `dy` itself) is handed over
+//! by [`Grads::accumulate`], without a copy.
 
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel;
 use crate::tensor::{Shape, Tensor};
-use unix::Error;
 
 /// Tensors kept from forward to backward; clones share memory, so keeping an input costs nothing.
 pub type Saved = Vec<Tensor>;
 
-/// A differentiable function of tensors. An op without a gradient does not compile.
-pub trait Op: Send + Sync + 'static {
+/// A differentiable function of tensors. Every op has a gradient and, by [`Launch`], kernels.
+pub trait Op: Launch {
     /// Name in errors and tables: the name of its folder.
     fn name(&self) -> &'static str;
 
     /// Shape of the output; an error says which rule the inputs break.
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String>;
 
-    /// Inputs that have no gradient. A tape refuses to differentiate through them, so that no gradient
-    /// stops without a word.
+    /// Inputs that have no gradient. A tape refuses to differentiate through them, so that no gradient is
+    /// dropped silently.
     fn constants(&self) -> &'static [usize] {
         &[]
     }
 
-    /// Element type of the output, which follows from those of the inputs.
-    fn dtype(&self, inputs: &[&Tensor]) -> Dtype {
-        inputs.first().map_or(Dtype::F32, |x| x.dtype())
+    /// Dtype that input `i` must have when the op computes in `compute`, which is the dtype of input 0: the
+    /// same unless the op says otherwise, as for indices ([`Dtype::I32`]) or weights in f32 beside activations
+    /// of 16 bits.
+    fn input_dtype(&self, _i: usize, compute: Dtype) -> Dtype {
+        compute
     }
 
-    /// Floating-point operations of a forward pass, a multiply-add counting two. Unless said otherwise one
-    /// for each element that goes in.
+    /// Dtype of the output when the op computes in `compute`.
+    fn output_dtype(&self, compute: Dtype) -> Dtype {
+        compute
+    }
+
+    /// Floating-point operations of a forward pass, a multiply-add counting two. By default one for each
+    /// input element.
     fn operations(&self, inputs: &[&[usize]]) -> usize {
         inputs.iter().map(|shape| shape.iter().product::<usize>()).sum()
     }
 
-    /// On the host: writes the whole of `out` and returns what `backward` will need.
-    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved;
-
-    /// On the host: adds the gradient of each input to `grads`, given the gradient `dy` of the output.
-    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads);
-
-    /// Element types that its kernels compute in. Mixed precision casts to one of them before.
-    fn elements(&self) -> &'static [Dtype] {
+    /// Dtypes that its kernels compute in. Mixed precision casts to one of them before.
+    fn dtypes(&self) -> &'static [Dtype] {
         kernel::ALL_ELEMENTS
     }
 
-    /// [`Op::forward`] by kernels, on the device where the inputs are.
-    fn launch_forward(&self, inputs: &[&Tensor], _out: &mut Tensor) -> Saved {
-        let device = inputs[0].device();
-        kernel::fail(device, Error::bug(format!("{} has no kernel yet", self.name())));
-        vec![]
-    }
+    /// On the CPU: writes the whole of `out` and returns what `backward` needs.
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved;
 
-    /// [`Op::backward`] by kernels.
-    fn launch_backward(&self, _saved: &Saved, dy: Tensor, _grads: &mut Grads) {
-        kernel::fail(dy.device(), Error::bug(format!("{} has no kernel yet", self.name())));
-    }
+    /// On the CPU: adds the gradient of each input to `grads`, given the gradient `dy` of the output.
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads);
 }
 
-/// Shape, element type and variable of an input of a recorded op.
+/// The kernels of an op, on the device where its inputs are.
+pub trait Launch: Send + Sync + 'static {
+    /// [`Op::forward`] by kernels.
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved;
+
+    /// [`Op::backward`] by kernels.
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads);
+}
+
+/// Shape, dtype and variable of an input of a recorded op.
 #[derive(Clone, Debug)]
 pub(crate) struct Input {
     /// None where no gradient is wanted.
@@ -68,10 +89,18 @@ pub(crate) struct Input {
     pub(crate) dtype: Dtype,
 }
 
+/// The first input that has not the dtype that the op requires, with that dtype.
+pub(crate) fn wrong_dtype(op: &dyn Op, inputs: &[Dtype]) -> Option<(usize, Dtype)> {
+    let compute = *inputs.first()?;
+    let required = (0..inputs.len()).map(|i| op.input_dtype(i, compute));
+    required.enumerate().find(|(i, dtype)| inputs[*i] != *dtype)
+}
+
 /// [`Op::forward`] where the inputs are, into a new tensor.
 pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tensor, Saved) {
-    let device = inputs.first().map_or(Device::Cpu, |x| x.device());
-    let mut out = Tensor::arbitrary_on(device, shape, op.dtype(inputs));
+    let (device, compute) =
+        inputs.first().map_or((Device::Cpu, Dtype::F32), |x| (x.device(), x.dtype()));
+    let mut out = Tensor::arbitrary_on(device, shape, op.output_dtype(compute));
     let saved = match device {
         Device::Cpu => op.forward(inputs, &mut out),
         _ => op.launch_forward(inputs, &mut out),
@@ -79,86 +108,115 @@ pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tens
     (out, saved)
 }
 
-/// [`Op::backward`] where `dy` is.
-pub(crate) fn backward(op: &dyn Op, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-    match dy.device() {
-        Device::Cpu => op.backward(saved, dy, grads),
-        _ => op.launch_backward(saved, dy, grads),
+/// [`Op::backward`] where `dy` is: adds the gradients of `inputs` to `all`, the gradients by variable.
+pub(crate) fn backward(
+    op: &dyn Op,
+    saved: &Saved,
+    dy: Tensor,
+    inputs: &[Input],
+    all: &mut [Option<GradBuffer>],
+) {
+    let (device, buffers) = (dy.device(), vec![None; inputs.len()]);
+    let mut grads = Grads { all, inputs, device, buffers };
+    match device {
+        Device::Cpu => op.backward(saved, dy, &mut grads),
+        _ => op.launch_backward(saved, dy, &mut grads),
+    }
+    for i in 0..inputs.len() {
+        if let Some(buffer) = grads.buffers[i].take() {
+            grads.accumulate(i, buffer.tensor);
+        }
     }
 }
 
 /// The gradients of an op's inputs, while its `backward` runs.
 pub struct Grads<'a> {
     /// Gradient of every variable of the tape, or where it is to be made.
-    pub(crate) all: &'a mut [Option<Slot>],
-    pub(crate) inputs: &'a [Input],
-    pub(crate) device: Device,
+    all: &'a mut [Option<GradBuffer>],
+    inputs: &'a [Input],
+    device: Device,
+    /// What `backward` asked for, by input.
+    buffers: Vec<Option<GradBuffer>>,
 }
 
-/// The buffer an input's gradient is added to or, when nothing is there yet, set.
+/// The memory of an input's gradient.
 #[derive(Clone)]
-pub struct Slot {
-    /// Arbitrary content unless `add`.
+pub struct GradBuffer {
+    /// Shaped like the input; of undefined content unless `accumulate`.
     pub tensor: Tensor,
-    /// Whether to add to the content.
-    pub add: bool,
+    /// Whether `tensor` holds a gradient to add to, instead of being overwritten.
+    pub accumulate: bool,
 }
 
-impl Slot {
-    /// A gradient.
-    pub(crate) fn of(tensor: Tensor) -> Self {
-        Self { tensor, add: true }
-    }
-
+impl GradBuffer {
     /// The gradient, when there is one.
     pub(crate) fn gradient(self) -> Option<Tensor> {
-        self.add.then_some(self.tensor)
+        self.accumulate.then_some(self.tensor)
     }
 
-    /// The buffer on the host, made zero when it was not yet set: for ops that write only parts of it.
+    /// On the CPU: the elements to add to, set to zero when there was no gradient yet.
     pub fn zeroed<T: Float>(&mut self) -> &mut [T] {
-        let fresh = !std::mem::replace(&mut self.add, true);
+        let fresh = !std::mem::replace(&mut self.accumulate, true);
         let slice = self.tensor.write::<T>();
         if fresh {
             slice.fill(T::ZERO);
         }
         slice
     }
+
+    /// On the CPU: adds `gradient`, element by element.
+    pub fn add<T: Float>(&mut self, gradient: &[T]) {
+        self.zeroed::<T>().iter_mut().zip(gradient).for_each(|(sum, g)| *sum += *g);
+    }
 }
 
 impl Grads<'_> {
-    /// Whether the gradient of input `i` is wanted.
-    pub fn wants(&self, i: usize) -> bool {
-        self.inputs[i].variable.is_some()
+    /// Dtype of input `i`, and so of its gradient.
+    pub fn dtype(&self, i: usize) -> Dtype {
+        self.inputs[i].dtype
     }
 
-    /// The buffer for input `i`, if wanted; to be given back with [`Grads::put`].
-    pub fn take(&mut self, i: usize) -> Option<Slot> {
-        let Input { variable, shape, dtype } = &self.inputs[i];
-        Some(match self.all[(*variable)?].take() {
-            Some(slot) => slot,
-            None => Slot { tensor: Tensor::arbitrary_on(self.device, shape, *dtype), add: false },
-        })
+    /// The buffer of input `i`, which the op must write; none where no gradient is wanted.
+    pub fn buffer(&mut self, i: usize) -> Option<&mut GradBuffer> {
+        let Input { variable, shape, dtype } = self.inputs.get(i)?;
+        let slot = &mut self.buffers[i];
+        if slot.is_none() {
+            *slot = Some(self.all[(*variable)?].take().unwrap_or_else(|| GradBuffer {
+                tensor: Tensor::arbitrary_on(self.device, shape, *dtype),
+                accumulate: false,
+            }));
+        }
+        slot.as_mut()
     }
 
-    /// Gives the buffer for input `i` back.
-    pub fn put(&mut self, i: usize, slot: Slot) {
-        self.pass(i, slot.tensor);
+    /// [`Grads::buffer`] of several inputs, in ascending order; none for inputs that the op has not.
+    pub fn buffers<const N: usize>(&mut self, inputs: [usize; N]) -> [Option<&mut GradBuffer>; N] {
+        for i in inputs {
+            self.buffer(i);
+        }
+        let mut each = self.buffers.iter_mut().enumerate();
+        inputs.map(|input| each.find(|(i, _)| *i == input)?.1.as_mut())
     }
 
-    /// Adds `gradient` to that of input `i`; where there is none yet, the memory is shared.
-    pub fn pass(&mut self, i: usize, gradient: Tensor) {
-        let Some(variable) = self.inputs[i].variable else { return };
-        let gradient = gradient.reshape(&self.inputs[i].shape);
-        let sum = match self.all[variable].take().and_then(Slot::gradient) {
-            None => gradient,
-            Some(mut sum) => {
-                crate::updates::sum::add(&mut sum, &gradient);
-                sum
-            }
-        };
-        self.all[variable] = Some(Slot::of(sum));
+    /// Adds `gradient` to that of input `i`; where there is none yet, its memory is shared.
+    pub fn accumulate(&mut self, i: usize, gradient: Tensor) {
+        let Input { variable, shape, .. } = &self.inputs[i];
+        if let Some(variable) = variable {
+            accumulate(&mut self.all[*variable], gradient.reshape(shape));
+        }
     }
+}
+
+/// Adds `gradient` to the one that is there, if any.
+pub(crate) fn accumulate(slot: &mut Option<GradBuffer>, gradient: Tensor) {
+    let tensor = match slot.take().and_then(GradBuffer::gradient) {
+        None => gradient,
+        Some(mut sum) => {
+            crate::updates::sum::add(&mut sum, &gradient);
+            sum
+        }
+    };
+    *slot = Some(GradBuffer { tensor, accumulate: true });
 }
 
 /// How the values of one input of a case are drawn.
@@ -198,6 +256,12 @@ impl Case {
     pub fn new(op: impl Op, shapes: &[&[usize]]) -> Self {
         let inputs = shapes.iter().map(|s| (s.to_vec(), Draw::Normal)).collect();
         Case { op: Box::new(op), inputs, operations: 0 }
+    }
+
+    /// The inputs as the op takes them when it computes in `dtype`: [`Op::input_dtype`] of each.
+    pub fn inputs_in(&self, inputs: &[Tensor], dtype: Dtype) -> Vec<Tensor> {
+        let each = inputs.iter().enumerate();
+        each.map(|(i, x)| x.to_dtype(self.op.input_dtype(i, dtype))).collect()
     }
 
     /// With `draw` for input `i`.

@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel;
-use crate::op::{self, Grads, Input, Op, Saved, Slot};
+use crate::op::{self, GradBuffer, Input, Op, Saved};
 use crate::tensor::Tensor;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -124,18 +124,19 @@ impl Tape {
         let shape = op
             .shape(&shapes)
             .map_err(|why| Error::bug(format!("{} of {shapes:?}: {why}", op.name())))?;
-        let (device, mut float) = (inputs.first().map_or(Device::Cpu, |v| v.value.device()), None);
-        for Var { value, .. } in inputs {
-            let (dtype, other) = (value.dtype(), value.device());
-            if dtype != Dtype::I32 && *float.get_or_insert(dtype) != dtype {
-                return Err(Error::bug(format!("{}: inputs differ in element type", op.name())));
-            }
-            if other != device {
-                return Err(Error::bug(format!("{}: inputs on {device} and {other}", op.name())));
-            }
+        let device = inputs.first().map_or(Device::Cpu, |v| v.value.device());
+        let dtypes: Vec<Dtype> = inputs.iter().map(|v| v.value.dtype()).collect();
+        if let Some((i, required)) = op::wrong_dtype(&op, &dtypes) {
+            let (name, found) = (op.name(), dtypes[i]);
+            return Err(Error::bug(format!("{name}: input {i} is {found}, must be {required}")));
+        }
+        if let Some(other) = inputs.iter().map(|v| v.value.device()).find(|d| *d != device) {
+            return Err(Error::bug(format!("{}: inputs on {device} and {other}", op.name())));
         }
         self.owns(inputs, || op.name())?;
-        if let Some(i) = op.constants().iter().find(|i| inputs[**i].id.is_some()) {
+        if let Some(i) =
+            op.constants().iter().find(|i| inputs.get(**i).is_some_and(|v| v.id.is_some()))
+        {
             return Err(Error::bug(format!("{}: input {i} has no gradient", op.name())));
         }
         self.operations.set(self.operations.get() + op.operations(&shapes));
@@ -240,7 +241,7 @@ impl Tape {
         drop(record);
         for (leaf, tensor) in leaves.iter().zip(rooms) {
             if let Some(slot) = leaf.id.map(|id| &mut all[id]) {
-                *slot = Some(Slot { tensor, add: false });
+                *slot = Some(GradBuffer { tensor, accumulate: false });
             }
         }
         let mut unused = Vec::new();
@@ -271,24 +272,18 @@ impl Tape {
         self,
         output: &Var,
         dy: Tensor,
-        all: &mut Vec<Option<Slot>>,
-        mut passed: impl FnMut(usize, &mut [Option<Slot>]),
+        all: &mut Vec<Option<GradBuffer>>,
+        mut passed: impl FnMut(usize, &mut [Option<GradBuffer>]),
     ) -> Result<()> {
         let record = self.record.into_inner();
         all.resize(record.variables, None);
-        let device = dy.device();
         if let Some(id) = output.id {
-            let (shape, dtype) = (dy.shape().into(), dy.dtype());
-            let seed = [Input { variable: Some(id), shape, dtype }];
-            Grads { all, inputs: &seed, device }.pass(0, dy);
+            op::accumulate(&mut all[id], dy);
         }
         for (number, node) in record.nodes.into_iter().enumerate().rev() {
             if let Some(dy) = take(all, node.output) {
                 match node.kind {
-                    Kind::Op(op, saved) => {
-                        let mut grads = Grads { all, inputs: &node.inputs, device };
-                        op::backward(&*op, &saved, dy, &mut grads);
-                    }
+                    Kind::Op(op, saved) => op::backward(&*op, &saved, dy, &node.inputs, all),
                     Kind::Recomputed(body, values) => again(&body, values, &node.inputs, dy, all)?,
                 }
             }
@@ -299,7 +294,7 @@ impl Tape {
 }
 
 /// Takes the gradient of a variable out.
-fn take(all: &mut [Option<Slot>], id: usize) -> Option<Tensor> {
+fn take(all: &mut [Option<GradBuffer>], id: usize) -> Option<Tensor> {
     all.get_mut(id)?.take()?.gradient()
 }
 
@@ -319,7 +314,7 @@ fn again(
     values: Vec<Tensor>,
     inputs: &[Input],
     dy: Tensor,
-    all: &mut [Option<Slot>],
+    all: &mut [Option<GradBuffer>],
 ) -> Result<()> {
     let tape = Tape::new();
     // Leaf by leaf: its variable outside, and the gradient that is there or where it is to be made. What
@@ -356,7 +351,7 @@ impl Default for Tape {
 
 /// What [`Tape::backward`] found.
 pub struct Gradients {
-    all: Vec<Option<Slot>>,
+    all: Vec<Option<GradBuffer>>,
     tape: u64,
 }
 

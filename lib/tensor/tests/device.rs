@@ -5,7 +5,7 @@
 use tensor::check::{device_error, draw, inputs, run};
 use tensor::op::{Case, Draw};
 use tensor::ops::ALL;
-use tensor::{Device, Dtype, Tensor, Wanted};
+use tensor::{Device, Tensor, Wanted};
 
 /// What an emulator is asked to do at most, in elements touched and operations: the cases beyond are
 /// for GPUs and for speed tables.
@@ -47,7 +47,7 @@ fn kernels_agree_with_the_cpu_in_f64() {
     let (device, seed) = (device(), seed());
     let (mut done, mut wrong) = (0, Vec::new());
     each_case(device, |what, case| {
-        for dtype in case.op.elements() {
+        for dtype in case.op.dtypes() {
             let error = |seed| device_error(case, *dtype, device, seed);
             // A result of one element, or three, is now and then near zero by chance, where each rounding is
             // large: what is wrong is so with other numbers too.
@@ -80,14 +80,11 @@ fn kernels_give_the_same_bits_every_time() {
         if device == Device::Emu && size(case) > LARGEST / 10 {
             return;
         }
-        for dtype in case.op.elements() {
-            let x: Vec<Tensor> = inputs(case, seed)
-                .iter()
-                .map(|x| if x.dtype() == Dtype::I32 { x.clone() } else { x.to_dtype(*dtype) })
-                .collect();
+        for dtype in case.op.dtypes() {
+            let x = case.inputs_in(&inputs(case, seed), *dtype);
             let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
             let shape = case.op.shape(&shapes).unwrap();
-            let dtype_of_out = case.op.dtype(&x.iter().collect::<Vec<_>>());
+            let dtype_of_out = case.op.output_dtype(*dtype);
             let dy = draw(&shape, &Draw::Normal, seed, 99).to_dtype(dtype_of_out);
             let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device).unwrap()).collect();
             let dy = dy.to_device(device).unwrap();

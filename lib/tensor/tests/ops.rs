@@ -1,7 +1,7 @@
 //! Every case of every op: the gradient, f32 against f64, gradients added to what is there, and the
 //! same bits on any number of threads.
 
-use tensor::check::{difference, draw, float_to, gradient_error, inputs, precision_error, run};
+use tensor::check::{difference, draw, gradient_error, inputs, precision_error, run};
 use tensor::op::{Case, Draw};
 use tensor::ops::ALL;
 use tensor::{Dtype, Tensor};
@@ -96,7 +96,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let seed = seed();
     let bits = |t: &Tensor| t.read::<f32>().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     each_case(|what, case| {
-        let x: Vec<Tensor> = inputs(case, seed).iter().map(|x| float_to(x, Dtype::F32)).collect();
+        let x = case.inputs_in(&inputs(case, seed), Dtype::F32);
         let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
         let shape = case.op.shape(&shapes).unwrap();
         let dy = draw(&shape, &Draw::Normal, seed, 99).to_dtype(Dtype::F32);

@@ -4,6 +4,7 @@ use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::ops::activation::Activation;
 use tensor::ops::linear::Linear;
+use tensor::ops::residual::Residual;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::{Dtype, Tape, Tensor, Var, constant};
@@ -137,4 +138,37 @@ fn a_variable_of_another_tape_is_refused() {
     assert!(message(given.unwrap_err()).contains("another tape"));
     let given = ours.backward_each(&loss, &one, &foreign, Vec::new(), |_, _| ());
     assert!(message(given.unwrap_err()).contains("another tape"));
+}
+
+#[test]
+fn an_input_of_another_dtype_is_refused_by_op_input_and_dtype() {
+    let tape = Tape::new();
+    let scalar = |dtype| tape.leaf(Tensor::full(&[1], 1.0, dtype));
+    let (a, b) = (scalar(Dtype::F32), scalar(Dtype::Bf16));
+    let error = tape.apply(WeightedSum(vec![1.0, 1.0]), &[&a, &b]).unwrap_err().to_string();
+    assert!(error.contains("weighted_sum: input 1 is bf16, must be f32"), "{error}");
+}
+
+/// x - x and x + x: one variable, asked for twice by one op.
+#[test]
+fn a_variable_that_is_two_inputs_of_an_op_gets_both_gradients() {
+    let value = draw(&[5], &Draw::Normal, 1, 0).to_dtype(Dtype::F32);
+    let ones = |n: usize| constant(Tensor::full(&[n], 1.0, Dtype::F32));
+    let gradient = |before: bool| {
+        let tape = Tape::new();
+        let (x, unused) = (tape.leaf(value.clone()), tape.leaf(Tensor::zeros(&[5], Dtype::F32)));
+        let sum = tape.apply(Residual::Scaled, &[&x, &x, &x]).unwrap();
+        // Walked over first, so that a gradient is there already.
+        let sum = if before { tape.apply(Residual::Plain, &[&sum, &x]).unwrap() } else { sum };
+        let loss = [&sum, &unused].map(|v| v.reshape(&[1, 5]));
+        let loss = tape.apply(SquaredError, &[&loss[0], &loss[1], &ones(1), &ones(5)]).unwrap();
+        tape.backward(&loss).unwrap().take(&x).unwrap().to_f64()
+    };
+    for before in [false, true] {
+        let n = f64::from(u8::from(before)) + 1.0;
+        for (dx, x) in gradient(before).into_iter().zip(value.to_f64()) {
+            let expected = 2.0 / 5.0 * (n * x + x * x) * (n + 2.0 * x);
+            assert!((dx - expected).abs() < 1e-5 * (1.0 + expected.abs()), "{dx} {expected}");
+        }
+    }
 }

@@ -35,26 +35,72 @@ pub trait DiskFile: Write + Send {
 /// The operations that change a disk. A name is durable only after [`Disk::sync_folder`] of the folder
 /// that holds it, content only after a sync of its file.
 pub trait Disk: Debug + Send + Sync {
-    /// Creates a file that must not exist yet.
-    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// Creates a file that must not exist yet, for so many bytes.
-    fn create_sized(&self, path: &Path, _bytes: u64) -> io::Result<Box<dyn DiskFile>> {
-        self.create(path)
+    /// Whether this process may change the disk now; asked before each operation that makes, changes or removes a
+    /// name.
+    fn permit(&self) -> io::Result<()> {
+        Ok(())
     }
+
+    /// Creates a file that must not exist yet.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.permit()?;
+        Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
+    }
+
+    /// Creates a file that must not exist yet, for so many bytes.
+    fn create_sized(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        if bytes < LARGE {
+            return self.create(path);
+        }
+        self.permit()?;
+        Ok(Box::new(Stream::create(path, bytes)?))
+    }
+
     /// Makes a folder that must not exist yet, in one that does.
-    fn make_folder(&self, path: &Path) -> io::Result<()>;
+    fn make_folder(&self, path: &Path) -> io::Result<()> {
+        self.permit()?;
+        fs::create_dir(path)
+    }
+
     /// Makes `link` a symbolic link to `target`; it must not exist yet.
-    fn symlink(&self, target: &Path, link: &Path) -> io::Result<()>;
+    fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {
+        self.permit()?;
+        std::os::unix::fs::symlink(target, link)
+    }
+
     /// Renames within a file system, in one step.
-    fn rename(&self, from: &Path, to: &Path, how: Rename) -> io::Result<()>;
+    fn rename(&self, from: &Path, to: &Path, how: Rename) -> io::Result<()> {
+        self.permit()?;
+        let flags = match how {
+            Rename::Replace => return fs::rename(from, to),
+            Rename::New => RenameFlags::NOREPLACE,
+            Rename::Exchange => RenameFlags::EXCHANGE,
+        };
+        Ok(renameat_with(CWD, from, CWD, to, flags)?)
+    }
+
     /// Removes a file or a link.
-    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.permit()?;
+        fs::remove_file(path)
+    }
+
     /// Removes an empty folder.
-    fn remove_folder(&self, path: &Path) -> io::Result<()>;
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        self.permit()?;
+        fs::remove_dir(path)
+    }
+
     /// Makes the content of a file durable that somebody else wrote and closed.
-    fn sync_file(&self, path: &Path) -> io::Result<()>;
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        // A pipe that took its name is not waited for.
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?.sync_all()
+    }
+
     /// Makes the names in a folder durable.
-    fn sync_folder(&self, path: &Path) -> io::Result<()>;
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
 
     /// Removes a file or a folder with all that is in it.
     fn remove_all(&self, path: &Path) -> io::Result<()> {
@@ -105,46 +151,4 @@ impl DiskFile for File {
     }
 }
 
-impl Disk for RealDisk {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
-    }
-
-    fn create_sized(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
-        if bytes < LARGE { self.create(path) } else { Ok(Box::new(Stream::create(path, bytes)?)) }
-    }
-
-    fn make_folder(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir(path)
-    }
-
-    fn symlink(&self, target: &Path, link: &Path) -> io::Result<()> {
-        std::os::unix::fs::symlink(target, link)
-    }
-
-    fn rename(&self, from: &Path, to: &Path, how: Rename) -> io::Result<()> {
-        let flags = match how {
-            Rename::Replace => return fs::rename(from, to),
-            Rename::New => RenameFlags::NOREPLACE,
-            Rename::Exchange => RenameFlags::EXCHANGE,
-        };
-        Ok(renameat_with(CWD, from, CWD, to, flags)?)
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
-    }
-
-    fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        fs::remove_dir(path)
-    }
-
-    fn sync_file(&self, path: &Path) -> io::Result<()> {
-        // A pipe that took its name is not waited for.
-        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?.sync_all()
-    }
-
-    fn sync_folder(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
-    }
-}
+impl Disk for RealDisk {}

@@ -293,9 +293,9 @@ mod tests {
 
     #[test]
     fn words_and_keys_of_our_own_stay() {
-        let record = serde_json::json!({"kind": "refused", "best": {"metric": "passed_over"}, "passed_over": 3});
+        let record = serde_json::json!({"kind": "refused", "best": {"metric": "skipped_samples"}, "skipped_samples": 3});
         let mut value = record.clone();
-        let known = [("A_KEY", "refused"), ("B_KEY", "passed_over"), ("C_KEY", "metric")];
+        let known = [("A_KEY", "refused"), ("B_KEY", "skipped_samples"), ("C_KEY", "metric")];
         secrets(&known).redact_value(&mut value);
         assert_eq!(value, record);
         let mut value = serde_json::json!({"reason": "connection refused"});

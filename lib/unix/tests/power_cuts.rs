@@ -1,12 +1,10 @@
-//! R2 for single files and links: whatever a power cut takes away, a reader sees the old or the new.
-
-mod crash;
+//! Single files and links: whatever a power cut takes away, a reader sees the old or the new.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use crash::{Content, Op, Recorder, materialise, snapshot, states};
+use test_support::crash::{self, Content, Op, Recorder, materialise, snapshot, states};
 use unix::disk::Rename;
 use unix::publish::Publisher;
 
@@ -54,7 +52,7 @@ fn file(text: &str) -> Content {
 }
 
 #[test]
-fn r02_a_file_is_the_old_or_the_new_after_any_power_cut() {
+fn a_file_is_the_old_or_the_new_after_any_power_cut() {
     let t = trace(|publisher, folder| publisher.bytes(&folder.join("a"), b"brand new").unwrap());
     let (old, new) = (file("old"), file("brand new"));
     let count = check(&t.before, &t.ops, "a", Some(&old), &new).unwrap();
@@ -73,7 +71,7 @@ fn r02_a_file_is_the_old_or_the_new_after_any_power_cut() {
 }
 
 #[test]
-fn r02_a_link_and_a_folder_are_the_old_or_the_new_after_any_power_cut() {
+fn a_link_and_a_folder_are_the_old_or_the_new_after_any_power_cut() {
     let t = trace(|publisher, folder| publisher.link(&folder.join("l"), Path::new("new")).unwrap());
     let link = |target: &str| Content::Link(target.into());
     check(&t.before, &t.ops, "l", Some(&link("old")), &link("new")).unwrap();
@@ -112,7 +110,7 @@ fn the_model_agrees_with_the_disk() {
     publisher.rename(&root.join("l"), &root.join("m"), Rename::New).unwrap();
     publisher.rename(&root.join("a"), &root.join("m"), Rename::New).unwrap_err();
     if !publisher.exchange(&root.join("a"), &root.join("d")).unwrap() {
-        eprintln!("SKIPPED: this file system does not exchange");
+        test_support::skip("this file system does not exchange names");
     }
     let after = snapshot(root);
     assert_eq!(crash::after(&before, &disk.ops()), after);

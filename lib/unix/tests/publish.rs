@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use common::frame;
 use unix::publish::*;
@@ -106,9 +106,9 @@ impl Tmpfs {
         let path = folder.path().join("tmpfs");
         fs::create_dir(&path).unwrap();
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-s", "size=1m", "none"]).arg(&path);
+        mount.args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(&path);
         if !mount.stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-            eprintln!("SKIPPED: a tmpfs cannot be mounted here (needs root)");
+            test_support::skip("a tmpfs cannot be mounted here (requires root)");
             return None;
         }
         Some(Self(path, folder))
@@ -167,10 +167,7 @@ fn killed_in_the_middle_of_writing_the_old_content_stands() {
 
 #[test]
 fn killed_at_any_moment_the_file_is_whole() {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    let seed = now.as_nanos() as u64 | 1;
-    println!("seed {seed}");
-    let mut state = seed;
+    let mut random = test_support::Random(test_support::seed());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");
     for round in 0..30 {
@@ -180,11 +177,7 @@ fn killed_at_any_moment_the_file_is_whole() {
             assert!(child.try_wait().unwrap().is_none(), "it published nothing");
             std::thread::sleep(Duration::from_millis(1));
         }
-        // xorshift64 (Marsaglia 2003)
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        std::thread::sleep(Duration::from_micros(3000 + state % 40_000));
+        std::thread::sleep(Duration::from_secs_f64(0.003 + 0.04 * random.uniform()));
         child.kill().unwrap();
         child.wait().unwrap();
         let content = fs::read(&path).unwrap();
@@ -195,8 +188,7 @@ fn killed_at_any_moment_the_file_is_whole() {
 
 #[test]
 fn the_order_is_write_fsync_rename_fsync_of_the_folder() {
-    if Command::new("strace").arg("-V").output().is_err() {
-        eprintln!("SKIPPED: no strace to see the order of the calls");
+    if !test_support::require_program("strace", &["-V"]) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

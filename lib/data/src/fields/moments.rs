@@ -3,11 +3,12 @@
 use crate::fields::field::{Field, Shape};
 use crate::fields::stats::Statistics;
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use unix::Result;
 
 /// Count, mean, sum of squares about the mean, and range.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Moments {
     pub count: u64,
     mean: f64,

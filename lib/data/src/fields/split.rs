@@ -8,13 +8,12 @@ use crate::fields::check::manifest::{error, in_itself};
 use crate::fields::divide::Share;
 use crate::fields::field::Shape;
 use crate::fields::parameter::Parameter;
-use crate::seal;
+use crate::seal::SealedFile;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use unix::publish::publish_bytes;
-use unix::{Error, Result, small};
+use unix::Result;
 
 /// Name of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -112,10 +111,6 @@ impl fmt::Display for GroupBy {
 /// The manifest, as it is in `split.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Split {
-    /// `longhaul-split`.
-    pub format: String,
-    /// Version of the format, 1.
-    pub version: u32,
     /// Seed of the choice.
     #[serde(with = "unix::decimal")]
     pub seed: u64,
@@ -169,10 +164,13 @@ pub struct Part {
     pub samples: Vec<usize>,
 }
 
-pub(crate) const FORMAT: &str = "longhaul-split";
-pub(crate) const VERSION: u32 = 1;
-/// Largest manifest, in bytes: some eight million trajectories.
-const MAX_BYTES: u64 = 64 << 20;
+/// Some eight million trajectories.
+const FILE: SealedFile = SealedFile {
+    format: "longhaul-split",
+    version: 1,
+    made_by: "ds-prep split",
+    max_bytes: 64 << 20,
+};
 
 impl Split {
     /// Reads a manifest; the second value is the BLAKE3 of its bytes, its identity.
@@ -195,18 +193,7 @@ impl Split {
 
     /// Reads a manifest that may contradict itself. Errors: as [`load`](Self::load) otherwise.
     pub(crate) fn parse(path: &Path) -> Result<(Self, String)> {
-        let bytes = small::read(path, MAX_BYTES)?;
-        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-        let split: Self = serde_json::from_slice(&bytes)
-            .map_err(|cause| bad(format!("no split manifest: {cause}")))?;
-        if split.format != FORMAT || split.version != VERSION {
-            return Err(bad(format!(
-                "format `{}` version {}, read is `{FORMAT}` version {VERSION}",
-                split.format, split.version
-            )));
-        }
-        seal::require(path, &bytes, "ds-prep split")?;
-        Ok((split, blake3::hash(&bytes).to_hex().to_string()))
+        FILE.read(path)
     }
 
     /// Every trajectory that is listed: split, file number, sample.
@@ -220,12 +207,12 @@ impl Split {
 
     /// Publishes the manifest.
     pub fn save(&self, path: &Path) -> Result<()> {
-        publish_bytes(path, self.text()?.as_bytes())
+        FILE.write(path, self)
     }
 
     /// The manifest as it is in a file, sealed.
     pub fn text(&self) -> Result<String> {
-        Ok(seal::sealed(&serde_json::to_string(self).map_err(Error::bug)?))
+        FILE.text(self)
     }
 
     /// The trajectories of one split.

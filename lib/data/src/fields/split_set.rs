@@ -161,7 +161,7 @@ impl TrajectorySet {
             path: file.path.clone(),
             blake3: blake3.clone(),
             recorded_in: self.manifest.display().to_string(),
-            remedy: "restore the file, or run `ds-prep split` and `ds-prep stats` again",
+            remedy: "restore the file, or run `ds-prep split` and `ds-prep stats` again".into(),
         });
         let manifest = InputFile::read_at_start(&self.manifest, &self.manifest_hash);
         std::iter::once(manifest).chain(data).collect()

@@ -8,13 +8,12 @@ use crate::fields::moments::{Moments, moments_of};
 use crate::fields::parameter::Parameter;
 use crate::fields::split::SplitName;
 use crate::fields::split_set::TrajectorySet;
-use crate::seal;
+use crate::seal::SealedFile;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::Path;
-use unix::publish::publish_bytes;
-use unix::{Error, Result, small};
+use unix::{Error, Result};
 
 /// Moments and range of some numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,10 +54,6 @@ pub struct StatsRecord {
 /// The file `stats.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
-    /// `longhaul-stats`.
-    pub format: String,
-    /// Version of the format, 1.
-    pub version: u32,
     /// BLAKE3 of the split manifest they were made from.
     pub split: String,
     /// BLAKE3 of the data files of the manifest, in its order.
@@ -76,10 +71,12 @@ pub struct Stats {
     pub regimes: Vec<RegimeStatistics>,
 }
 
-const FORMAT: &str = "longhaul-stats";
-const VERSION: u32 = 1;
-/// Largest file, in bytes.
-const MAX_BYTES: u64 = 64 << 20;
+const FILE: SealedFile = SealedFile {
+    format: "longhaul-stats",
+    version: 1,
+    made_by: "ds-prep stats",
+    max_bytes: 64 << 20,
+};
 
 impl Stats {
     /// Reads the whole training split.
@@ -115,8 +112,6 @@ impl Stats {
         let mut overall = Moments::default();
         of_channel.iter().for_each(|channel| overall.merge(channel));
         let stats = Self {
-            format: FORMAT.into(),
-            version: VERSION,
             split: set.manifest_hash().into(),
             files: set.file_hashes().to_vec(),
             trajectories: set.len(),
@@ -140,23 +135,17 @@ impl Stats {
     /// Errors: 66 when the file cannot be read; 65 when it was edited or damaged, belongs to another
     /// manifest or other data files, or has counts or deviations that cannot be those of the split.
     pub fn load(path: &Path, train: &TrajectorySet) -> Result<(Self, String)> {
-        let bytes = small::read(path, MAX_BYTES)?;
-        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-        let stats: Self = serde_json::from_slice(&bytes)
-            .map_err(|cause| bad(format!("not a statistics file: {cause}")))?;
-        if stats.format != FORMAT || stats.version != VERSION {
-            return Err(bad(format!("format `{}` version {}", stats.format, stats.version)));
-        }
-        seal::require(path, &bytes, "ds-prep stats")?;
+        let (stats, hash) = FILE.read::<Self>(path)?;
         if stats.split != train.manifest_hash() || stats.files != train.file_hashes() {
-            return Err(bad(format!(
-                "made from split {}, in use is {}; run `ds-prep stats` again",
+            return Err(Error::data(format!(
+                "{}: made from split {}, in use is {}; run `ds-prep stats` again",
+                path.display(),
                 stats.split,
                 train.manifest_hash()
             )));
         }
         stats.require_consistent(train).map_err(|error| error.context(path.display()))?;
-        Ok((stats, blake3::hash(&bytes).to_hex().to_string()))
+        Ok((stats, hash))
     }
 
     /// Errors (65), with the key: counts that are not those of the split, and deviations by which nothing can be
@@ -206,12 +195,12 @@ impl Stats {
 
     /// Publishes the statistics.
     pub fn save(&self, path: &Path) -> Result<()> {
-        publish_bytes(path, self.text()?.as_bytes())
+        FILE.write(path, self)
     }
 
     /// The statistics as they are in a file, sealed.
     pub fn text(&self) -> Result<String> {
-        Ok(seal::sealed(&serde_json::to_string_pretty(self).map_err(Error::bug)?))
+        FILE.text(self)
     }
 }
 

@@ -30,7 +30,7 @@ pub struct InputFile {
     /// Where that hash comes from, e.g. `split.json`.
     pub recorded_in: String,
     /// What to do about another content.
-    pub remedy: &'static str,
+    pub remedy: String,
 }
 
 impl InputFile {
@@ -40,7 +40,7 @@ impl InputFile {
             path: path.into(),
             blake3: blake3.into(),
             recorded_in: "the one read at the start".into(),
-            remedy: "restore it, or start again with the new one",
+            remedy: "restore it, or start again with the new one".into(),
         }
     }
 }

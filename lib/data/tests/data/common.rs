@@ -4,14 +4,7 @@ use data::fields::divide::{Share, divide};
 use data::fields::generate::{Equation, Generation};
 use data::fields::split::Split;
 use std::path::{Path, PathBuf};
-
-/// A new seed for every run, printed so that a failure can be repeated.
-pub fn fresh_seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seed = now.map_or(1, |time| time.as_nanos() as u64);
-    eprintln!("seed {seed}");
-    seed
-}
+pub use test_support::seed as fresh_seed;
 
 /// Burgers files of 20 trajectories, 5 frames and 16 points, one for each viscosity.
 pub fn files(folder: &Path, viscosities: &[f64], seed: u64) -> Vec<PathBuf> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use unix::publish::publish_new_file;
 use unix::{Error, Result, space};
 
-use super::bytes::PIECE;
+use super::PIECE;
 use super::damage::Fault;
 use super::find::manifest_of;
 use super::tensor_file::{TensorFile, open_sized};
@@ -30,7 +30,7 @@ pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
     space::ensure_space(out, entry.bytes)?;
     publish_new_file(out, |temporary| {
         let mut to = File::create_new(temporary).map_err(|cause| Error::create(out, cause))?;
-        let hash = copy(&mut from, &mut to).map_err(|cause| Error::io(out, cause))?;
+        let hash = copy(&mut from, &mut to, entry.bytes).map_err(|cause| Error::io(out, cause))?;
         if hash.to_hex().as_str() != entry.blake3 {
             let what = format!("{} was changed after it was written", entry.name);
             return Err(told(Fault::Damaged(what)));
@@ -39,18 +39,15 @@ pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
     })
 }
 
-fn copy(from: &mut File, to: &mut File) -> io::Result<blake3::Hash> {
+fn copy(from: &mut File, to: &mut File, mut left: u64) -> io::Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE];
-    loop {
-        match from.read(&mut piece) {
-            Ok(0) => return Ok(hasher.finalize()),
-            Ok(got) => {
-                hasher.update(&piece[..got]);
-                to.write_all(&piece[..got])?;
-            }
-            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-            Err(cause) => return Err(cause),
-        }
+    while left > 0 {
+        let piece = &mut piece[..left.min(PIECE as u64) as usize];
+        from.read_exact(piece)?;
+        hasher.update(piece);
+        to.write_all(piece)?;
+        left -= piece.len() as u64;
     }
+    Ok(hasher.finalize())
 }

@@ -1,60 +1,59 @@
 //! A file of a checkpoint in memory, byte for byte as it will be on the disk, so that it is written from
 //! where it is.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io;
 
 use memmap2::{Advice, MmapMut};
 use tensor::Tensor;
+use tensor::safetensors::{Entry, Header};
 use unix::{Context, Error, Result};
 
-use super::bytes;
-use super::layout::{self, Place};
 use super::manifest::TensorEntry;
 
-/// Where everything goes in a file.
+/// Where everything goes in a file. Wider dtypes come first, so that every tensor is aligned.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ImagePlan {
     stem: String,
-    header: Vec<u8>,
-    /// In the order of the file, each with its number among the tensors that were given.
-    places: Vec<(Place, usize)>,
+    header: Header,
+    /// For each entry of the header its number among the tensors that were given.
+    numbers: Vec<usize>,
 }
 
-impl Plan {
+impl ImagePlan {
     /// The file `stem` with `tensors`. Errors: 70 when their names cannot be stored.
     pub fn new(stem: &str, tensors: &[(String, Tensor)]) -> Result<Self> {
-        let (header, places) = layout::plan(tensors).context(|| stem)?;
-        let given: HashMap<&str, usize> =
-            tensors.iter().enumerate().map(|(number, (name, _))| (name.as_str(), number)).collect();
-        let numbered = places.into_iter().map(|place| {
-            let number = given.get(place.name.as_str()).copied();
-            Ok((place, number.ok_or_else(|| Error::bug("a place without a tensor"))?))
-        });
-        let places = numbered.collect::<Result<_>>()?;
-        Ok(Self { stem: stem.into(), header, places })
+        let mut numbers: Vec<usize> = (0..tensors.len()).collect();
+        numbers.sort_by_key(|&i| (Reverse(tensors[i].1.dtype().bytes()), tensors[i].0.as_str()));
+        let planned = numbers.iter().map(|&i| &tensors[i]);
+        let planned = planned.map(|(name, t)| (name.as_str(), t.dtype().into(), t.shape()));
+        // The word by which Hugging Face's loaders know the layout of weights.
+        let format = BTreeMap::from([("format".to_string(), "pt".to_string())]);
+        let header = Header::plan(planned, format, 8).map_err(Error::bug).context(|| stem)?;
+        Ok(Self { stem: stem.into(), header, numbers })
+    }
+
+    /// The entries of the file, each with the number of its tensor.
+    fn numbered(&self) -> impl Iterator<Item = (&Entry, usize)> {
+        self.header.entries.iter().zip(self.numbers.iter().copied())
     }
 
     /// Whether it is the plan for `tensors` too.
     fn fits(&self, stem: &str, tensors: &[(String, Tensor)]) -> bool {
-        let fits = |(place, number): &(Place, usize)| {
-            let (name, tensor) = &tensors[*number];
-            let form = (&place.name, &place.shape[..], place.dtype);
-            form == (name, tensor.shape(), tensor.dtype())
+        let fits = |(entry, number): (&Entry, usize)| {
+            let (name, tensor) = &tensors[number];
+            let form = (&entry.name, &entry.shape[..], entry.dtype);
+            form == (name, tensor.shape(), tensor.dtype().into())
         };
-        self.stem == stem && self.places.len() == tensors.len() && self.places.iter().all(fits)
-    }
-
-    /// Size of the file.
-    fn bytes(&self) -> usize {
-        self.places.last().map_or(self.header.len(), |(place, _)| place.end as usize)
+        self.stem == stem && self.numbers.len() == tensors.len() && self.numbered().all(fits)
     }
 }
 
 /// A file in memory.
 #[derive(Debug)]
 pub(super) struct Image {
-    plan: Plan,
+    plan: ImagePlan,
     /// At the start of a page, as writing past the page cache wants it.
     memory: MmapMut,
 }
@@ -62,23 +61,26 @@ pub(super) struct Image {
 impl Image {
     /// Takes the memory for a file, all of it touched: fresh memory is many times slower than a copy.
     /// Its tensors have any content. Errors: 1 when there is not so much memory.
-    pub fn new(plan: Plan) -> Result<Self> {
+    pub fn new(plan: ImagePlan) -> Result<Self> {
         let taken = || -> io::Result<MmapMut> {
-            let mut memory = MmapMut::map_anon(plan.bytes())?;
+            let mut memory = MmapMut::map_anon(plan.header.file_bytes() as usize)?;
             let _ = memory.advise(Advice::HugePage); // a hint: everything works without
             memory.fill(0);
-            memory[..plan.header.len()].copy_from_slice(&plan.header);
+            memory[..plan.header.bytes.len()].copy_from_slice(&plan.header.bytes);
             Ok(memory)
         };
         let memory = taken().map_err(|cause| {
-            let text = format!("no memory for {} bytes of a checkpoint: {cause}", plan.bytes());
+            let text = format!(
+                "no memory for {} bytes of a checkpoint: {cause}",
+                plan.header.file_bytes()
+            );
             Error::new(unix::Exit::Failure, text)
         })?;
         Ok(Self { plan, memory })
     }
 
     /// A file of `tensors`, for which it was planned. Errors: as [`Image::new`].
-    pub fn of(plan: Plan, tensors: &[(String, Tensor)]) -> Result<Self> {
+    pub fn of(plan: ImagePlan, tensors: &[(String, Tensor)]) -> Result<Self> {
         let mut image = Self::new(plan)?;
         image.pairs(tensors).for_each(|(from, to)| to.copy_from_slice(from));
         Ok(image)
@@ -94,12 +96,12 @@ impl Image {
         &'a mut self,
         tensors: &'a [(String, Tensor)],
     ) -> impl Iterator<Item = (&'a [u8], &'a mut [u8])> {
-        let mut rest = &mut self.memory[self.plan.header.len()..];
-        self.plan.places.iter().map(move |(place, number)| {
+        let mut rest = &mut self.memory[self.plan.header.bytes.len()..];
+        self.plan.numbered().map(move |(entry, number)| {
             let (to, after) =
-                std::mem::take(&mut rest).split_at_mut((place.end - place.start) as usize);
+                std::mem::take(&mut rest).split_at_mut((entry.end - entry.start) as usize);
             rest = after;
-            (bytes::of(&tensors[*number].1), to)
+            (tensors[number].1.as_bytes(), to)
         })
     }
 
@@ -115,24 +117,24 @@ impl Image {
 
     /// Bytes of the tensors.
     pub fn content(&self) -> u64 {
-        (self.memory.len() - self.plan.header.len()) as u64
+        (self.memory.len() - self.plan.header.bytes.len()) as u64
     }
 
     /// Its tensors in the order in which they were given, with their hashes.
     pub fn entries(&self) -> Vec<TensorEntry> {
-        let entry = |(place, number): &(Place, usize)| {
-            let content = &self.memory[place.start as usize..place.end as usize];
+        let entry = |(entry, number): (&Entry, usize)| {
+            let content = &self.memory[entry.start as usize..entry.end as usize];
             let entry = TensorEntry {
-                name: place.name.clone(),
-                dtype: layout::dtype_name(place.dtype).into(),
-                shape: place.shape.clone(),
-                start: place.start,
-                end: place.end,
+                name: entry.name.clone(),
+                dtype: entry.dtype.to_string(),
+                shape: entry.shape.clone(),
+                start: entry.start,
+                end: entry.end,
                 blake3: blake3::hash(content).to_hex().to_string(),
             };
-            (*number, entry)
+            (number, entry)
         };
-        let mut entries: Vec<(usize, TensorEntry)> = self.plan.places.iter().map(entry).collect();
+        let mut entries: Vec<(usize, TensorEntry)> = self.plan.numbered().map(entry).collect();
         entries.sort_by_key(|(number, _)| *number);
         entries.into_iter().map(|(_, entry)| entry).collect()
     }
@@ -152,7 +154,7 @@ mod tests {
             ("c".to_string(), Tensor::of(&[3.0_f64], &[1])),
             ("a".to_string(), Tensor::scalar(4.0_f32)),
         ];
-        let image = Image::of(Plan::new("model", &tensors).unwrap(), &tensors).unwrap();
+        let image = Image::of(ImagePlan::new("model", &tensors).unwrap(), &tensors).unwrap();
         assert_eq!((image.stem(), image.content()), ("model", 8 + 8 + 4));
         assert_eq!(image.bytes().as_ptr().addr() % 4096, 0, "written past the page cache");
         let entries = image.entries();
@@ -163,8 +165,8 @@ mod tests {
         }
         assert_eq!(entries.len(), tensors.len());
         let size = image.bytes().len() as u64;
-        let read = layout::read(&image.bytes()[8..image.plan.header.len()], size).unwrap();
-        assert_eq!(read, image.plan.places.iter().map(|(p, _)| p.clone()).collect::<Vec<_>>());
+        let header = image.bytes()[..image.plan.header.bytes.len()].to_vec();
+        assert_eq!(Header::parse(header, size).unwrap(), image.plan.header);
         assert!(image.fits("model", &tensors) && !image.fits("ema", &tensors));
         assert!(!image.fits("model", &tensors[1..]));
         let mut other = tensors.clone();

@@ -10,7 +10,7 @@ use super::find::{manifest_of, one_in};
 use super::load::load;
 use super::pattern::matches;
 use super::{State, write};
-use crate::foreign::{self, Foreign, Stored};
+use crate::foreign::{self, TensorEntry, WeightFile};
 
 /// How the names of a file become those of the model.
 #[derive(Clone, Debug, Default)]
@@ -32,14 +32,14 @@ pub struct Import {
 pub fn import(file: &Path, like: &Path, names: &Import, out: &Path) -> Result<usize> {
     let like = one_in(like)?;
     manifest_of(&like)?;
-    let foreign = foreign::open(file)?;
+    let weights = foreign::open(file)?;
     let template = load(&like)?;
     let wanted = template
         .tensors("model")
         .ok_or_else(|| Error::data(format!("{}: there is no model.safetensors", like.display())))?;
     let mut tensors = Vec::with_capacity(wanted.len());
-    for (stored, (name, own)) in pair(&foreign, &wanted, names)?.iter().zip(&wanted) {
-        tensors.push((name.clone(), foreign.read(stored, own.dtype())?));
+    for (stored, (name, own)) in pair(&weights, &wanted, names)?.iter().zip(&wanted) {
+        tensors.push((name.clone(), weights.read(stored, own.dtype())?));
     }
     let count = tensors.len();
     let mut all = super::Tensors::from([("model".to_string(), tensors)]);
@@ -59,15 +59,15 @@ pub fn import(file: &Path, like: &Path, names: &Import, out: &Path) -> Result<us
 
 /// For each tensor of the model the one of the file.
 fn pair<'a>(
-    foreign: &'a Foreign,
+    weights: &'a WeightFile,
     wanted: &[(String, Tensor)],
     names: &Import,
-) -> Result<Vec<&'a Stored>> {
+) -> Result<Vec<&'a TensorEntry>> {
     let rules: Vec<(&str, &str)> =
         names.map.iter().map(|rule| parse(rule)).collect::<Result<_>>()?;
-    let mut given: Vec<(String, &Stored)> = Vec::new();
+    let mut given: Vec<(String, &TensorEntry)> = Vec::new();
     let mut faults = Vec::new();
-    for stored in foreign.tensors() {
+    for stored in weights.tensors() {
         if names.ignore.iter().any(|pattern| matches(pattern, &stored.name)) {
             continue;
         }
@@ -93,7 +93,7 @@ fn pair<'a>(
     let more = given.iter().filter(|(name, _)| wanted.iter().all(|(known, _)| known != name));
     faults.extend(
         more.map(|(name, stored)| {
-            format!("unexpected: {name} {} {:?}", stored.element, stored.shape)
+            format!("unexpected: {name} {} {:?}", stored.dtype, stored.shape)
         }),
     );
     if faults.is_empty() {
@@ -102,7 +102,7 @@ fn pair<'a>(
     let first = format!(
         "{}: its tensors are not those of the model; rename with --map FROM=TO, leave out with \
          --ignore PATTERN:",
-        foreign.path().display()
+        weights.path().display()
     );
     Err(Error::list(Exit::Data, first, &faults))
 }

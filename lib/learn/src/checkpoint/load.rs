@@ -102,15 +102,15 @@ fn try_load(path: &Path) -> Result<Loaded, Fault> {
 
 /// The tensors of a file, in the order of the manifest.
 fn tensors(folder: &Path, entry: &FileEntry) -> Result<Vec<(String, Tensor)>, Fault> {
-    let mut file = TensorFile::open(folder, entry)?;
+    let file = TensorFile::open(folder, entry)?;
     let mut hasher = blake3::Hasher::new();
-    hasher.update(&file.header);
+    hasher.update(&file.header.bytes);
     let mut read = std::collections::HashMap::new();
-    for place in file.places.clone() {
-        let tensor = file.tensor(&place, |piece| {
+    for stored in &file.header.entries {
+        let tensor = file.tensor(&stored.name, |piece| {
             hasher.update(piece);
         })?;
-        read.insert(place.name, tensor);
+        read.insert(stored.name.clone(), tensor);
     }
     let changed = || Fault::Damaged(format!("{} was changed after it was written", entry.name));
     if hasher.finalize().to_hex().as_str() != entry.blake3 {

@@ -10,7 +10,6 @@
 
 mod adopt;
 mod average;
-mod bytes;
 mod condition;
 mod damage;
 mod diff;
@@ -20,7 +19,6 @@ mod hold;
 mod image;
 mod import;
 mod keep;
-mod layout;
 mod list;
 mod listing;
 mod load;
@@ -66,6 +64,10 @@ use serde_json::Value;
 use tensor::Tensor;
 use unix::Result;
 use unix::lease::Fence;
+
+/// Bytes that are copied or hashed at a time: large enough that calls do not count, small enough to stay in the cache
+/// between two hashes.
+const PIECE: usize = 1 << 20;
 
 /// The tensors of each file by the file's stem (`model`, `ema`, `optim-0-of-1`); names and order are
 /// kept.

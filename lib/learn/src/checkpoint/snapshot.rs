@@ -3,16 +3,15 @@
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use unix::Result;
 
-use super::Tensors;
-use super::bytes::PIECE;
-use super::image::{Image, Plan};
+use super::image::{Image, ImagePlan};
+use super::{PIECE, Tensors};
 
 /// Fewer bytes are copied by one thread; waking the others costs more.
 const PARALLEL: u64 = 4 * PIECE as u64;
 
 /// Plans for the files of `tensors`, which keep none of their memory. Errors: 70.
-pub(super) fn plans(tensors: &Tensors) -> Result<Vec<Plan>> {
-    tensors.iter().map(|(stem, tensors)| Plan::new(stem, tensors)).collect()
+pub(super) fn plans(tensors: &Tensors) -> Result<Vec<ImagePlan>> {
+    tensors.iter().map(|(stem, tensors)| ImagePlan::new(stem, tensors)).collect()
 }
 
 /// Copies of `tensors`, in the memory of `spare` where that fits. Memory that is used again costs no page
@@ -20,7 +19,10 @@ pub(super) fn plans(tensors: &Tensors) -> Result<Vec<Plan>> {
 pub(super) fn take(tensors: &Tensors, mut spare: Vec<Image>) -> Result<Vec<Image>> {
     let own = tensors.iter().map(|(stem, tensors)| {
         let old = spare.iter().position(|image| image.fits(stem, tensors));
-        old.map_or_else(|| Image::new(Plan::new(stem, tensors)?), |at| Ok(spare.swap_remove(at)))
+        old.map_or_else(
+            || Image::new(ImagePlan::new(stem, tensors)?),
+            |at| Ok(spare.swap_remove(at)),
+        )
     });
     let mut own: Vec<Image> = own.collect::<Result<_>>()?;
     let pairs = own.iter_mut().zip(tensors.values()).flat_map(|(image, from)| image.pairs(from));

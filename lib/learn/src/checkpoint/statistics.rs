@@ -48,14 +48,11 @@ pub fn statistics(
 ) -> Result<()> {
     let fault =
         |fault: super::damage::Fault| -> Error { fault.error().context(checkpoint.display()) };
-    let mut file = TensorFile::open(checkpoint, entry).map_err(fault)?;
-    let places = file.places.clone();
+    let file = TensorFile::open(checkpoint, entry).map_err(fault)?;
     for tensor in entry.tensors.iter().filter(|tensor| wanted(&tensor.name)) {
-        if let Some(place) = places.iter().find(|place| place.name == tensor.name) {
-            let values = file.tensor(place, |_| {}).map_err(fault)?.to_f64();
-            let (stem, name) = (entry.stem().to_string(), tensor.name.clone());
-            tell(of(&values, stem, name, tensor.dtype.clone(), tensor.shape.clone()))?;
-        }
+        let values = file.tensor(&tensor.name, |_| {}).map_err(fault)?.to_f64();
+        let (stem, name) = (entry.stem().to_string(), tensor.name.clone());
+        tell(of(&values, stem, name, tensor.dtype.clone(), tensor.shape.clone()))?;
     }
     Ok(())
 }

@@ -1,54 +1,49 @@
 //! Reading one safetensors file of a checkpoint, without believing it.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use tensor::Tensor;
+use tensor::safetensors::{Entry, Header};
 
-use super::bytes::{self, PIECE};
+use super::PIECE;
 use super::damage::Fault;
-use super::layout::{self, Place};
 use super::manifest::{FileEntry, TensorEntry};
 
 /// A file whose size is right and whose header makes sense.
 pub(super) struct TensorFile {
     name: String,
     file: File,
-    /// The header with its length in front.
-    pub header: Vec<u8>,
-    /// Its tensors in the order of the file.
-    pub places: Vec<Place>,
+    /// What the file holds.
+    pub header: Header,
 }
 
 impl TensorFile {
-    /// Opens the file `entry` of the checkpoint in `folder`; its header must tell what the manifest
-    /// tells.
+    /// Opens the file `entry` of the checkpoint in `folder`; its header must describe the tensors of the
+    /// manifest.
     pub fn open(folder: &Path, entry: &FileEntry) -> Result<Self, Fault> {
-        let damaged = |what: String| Fault::Damaged(format!("{}: {what}", entry.name));
-        let mut file = open_sized(folder, entry)?;
-        let mut header = vec![0; 8];
-        let io = |cause: std::io::Error| damaged(cause.to_string());
-        file.read_exact(&mut header).map_err(io)?;
-        let first = header[..].first_chunk().copied().unwrap_or_default();
-        let length = layout::header_length(first, entry.bytes).map_err(damaged)?;
-        header.resize(8 + length as usize, 0);
-        file.read_exact(&mut header[8..]).map_err(io)?;
-        let places = layout::read(&header[8..], entry.bytes).map_err(damaged)?;
-        if !same(&places, &entry.tensors) {
-            return Err(damaged("its header tells of other tensors than the manifest".into()));
+        let damaged = |what: &str| Fault::Damaged(format!("{}: {what}", entry.name));
+        let file = open_sized(folder, entry)?;
+        let header = Header::read(&file).map_err(|what| damaged(&what))?;
+        if !same(&header.entries, &entry.tensors) {
+            return Err(damaged("its header describes other tensors than the manifest"));
         }
-        Ok(Self { name: entry.name.clone(), file, header, places })
+        Ok(Self { name: entry.name.clone(), file, header })
     }
 
-    /// Reads one tensor; `see` is shown its bytes on the way.
-    pub fn tensor(&mut self, place: &Place, mut see: impl FnMut(&[u8])) -> Result<Tensor, Fault> {
-        let io = |cause: std::io::Error| Fault::Damaged(format!("{}: {cause}", self.name));
-        self.file.seek(SeekFrom::Start(place.start)).map_err(io)?;
+    /// Reads the tensor of this name; `see` is shown its bytes on the way.
+    pub fn tensor(&self, name: &str, mut see: impl FnMut(&[u8])) -> Result<Tensor, Fault> {
+        let damaged = |what: String| Fault::Damaged(format!("{}: {what}", self.name));
+        let entry = self.header.get(name).ok_or_else(|| damaged(format!("no tensor {name}")))?;
+        let dtype = entry.dtype.dtype().ok_or_else(|| {
+            damaged(format!("tensor {name} is {}, which this version cannot hold", entry.dtype))
+        })?;
         // The header was checked: shape and bytes agree, and the bytes are in the file.
-        let mut tensor = Tensor::arbitrary(&place.shape, place.dtype);
-        for piece in bytes::of_mut(&mut tensor).chunks_mut(PIECE) {
-            self.file.read_exact(piece).map_err(io)?;
+        let (mut tensor, mut at) = (Tensor::arbitrary(&entry.shape, dtype), entry.start);
+        for piece in tensor.as_bytes_mut().chunks_mut(PIECE) {
+            self.file.read_exact_at(piece, at).map_err(|cause| damaged(cause.to_string()))?;
+            at += piece.len() as u64;
             see(piece);
         }
         Ok(tensor)
@@ -86,14 +81,13 @@ pub(super) fn check_size(folder: &Path, entry: &FileEntry) -> Result<(), Fault> 
 }
 
 /// Whether header and manifest name the same tensors at the same places.
-fn same(places: &[Place], entries: &[TensorEntry]) -> bool {
-    let mut sorted: Vec<&TensorEntry> = entries.iter().collect();
+fn same(entries: &[Entry], listed: &[TensorEntry]) -> bool {
+    let mut sorted: Vec<&TensorEntry> = listed.iter().collect();
     sorted.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
-    places.len() == sorted.len()
-        && places.iter().zip(sorted).all(|(place, entry)| {
-            place.name == entry.name
-                && layout::dtype_name(place.dtype) == entry.dtype
-                && place.shape == entry.shape
-                && (place.start, place.end) == (entry.start, entry.end)
+    entries.len() == sorted.len()
+        && entries.iter().zip(sorted).all(|(entry, listed)| {
+            (&entry.name, &entry.shape, entry.start, entry.end)
+                == (&listed.name, &listed.shape, listed.start, listed.end)
+                && entry.dtype.to_string() == listed.dtype
         })
 }

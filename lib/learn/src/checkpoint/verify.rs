@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use unix::Result;
 
-use super::bytes::PIECE;
+use super::PIECE;
 use super::damage::Fault;
 use super::manifest::{FileEntry, Manifest, TensorEntry};
 use super::tensor_file::{TensorFile, open_sized};

@@ -10,11 +10,11 @@ use unix::fail;
 use unix::publish::{Publisher, Written};
 use unix::{Error, Result, cli, host, space, time};
 
-use super::image::{Image, Plan};
+use super::image::{Image, ImagePlan};
 use super::list::{folder_name, free_name};
 use super::manifest::{self, FORMAT, FileEntry, Manifest, is_plain_name};
 use super::verify::verify;
-use super::{State, Tensors, bytes, trash};
+use super::{State, Tensors, trash};
 
 /// Most files that are written and not yet durable: each is open.
 const UNSYNCED: usize = 16;
@@ -33,7 +33,9 @@ impl Files<'_> {
     pub fn bytes(self) -> u64 {
         match self {
             Self::Images(images) => images.iter().map(Image::content).sum(),
-            Self::Tensors(tensors) => bytes::total(tensors),
+            Self::Tensors(tensors) => {
+                tensors.values().flatten().map(|(_, tensor)| tensor.bytes() as u64).sum()
+            }
         }
     }
 
@@ -48,7 +50,7 @@ impl Files<'_> {
         match self {
             Self::Images(images) => images.iter().try_for_each(what),
             Self::Tensors(tensors) => tensors.iter().try_for_each(|(stem, tensors)| {
-                what(&Image::of(Plan::new(stem, tensors)?, tensors)?)
+                what(&Image::of(ImagePlan::new(stem, tensors)?, tensors)?)
             }),
         }
     }

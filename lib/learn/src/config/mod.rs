@@ -10,7 +10,7 @@ pub use training::{Checkpoints, Cost, Precision, Training};
 use crate::optim::{Optimizer, Phase, Plateau};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use unix::config::{Faults, within};
+use unix::config::{Violations, within};
 
 /// The configuration of a run of one stage, with that stage's own sections for data, model and loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -60,16 +60,15 @@ impl<D, M, L> Config<D, M, L> {
         }
     }
 
-    /// Faults of the sections that all stages share.
-    pub fn common_faults(&self) -> Faults {
-        let mut faults: Faults = within("training", self.training.faults()).collect();
-        faults.extend(within("optimizer", self.optimizer.faults()));
-        faults.extend(within("plateau", self.plateau.iter().flat_map(Plateau::faults).collect()));
-        faults.extend(within("checkpoint", self.checkpoint.faults()));
-        faults.extend(within("cost", self.cost.faults()));
+    /// Violations of the sections that all stages share.
+    pub fn common_violations(&self) -> Violations {
+        let mut violations: Violations = within("training", self.training.violations()).collect();
+        violations.extend(within("optimizer", self.optimizer.violations()));
+        violations.extend(within("plateau", self.plateau.iter().flat_map(Plateau::violations).collect()));
+        violations.extend(within("cost", self.cost.violations()));
         if let Err(text) = crate::optim::Schedule::new(&self.schedule, self.training.updates) {
-            faults.push(("schedule".into(), text));
+            violations.push(("schedule".into(), text));
         }
-        faults
+        violations
     }
 }

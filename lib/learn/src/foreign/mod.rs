@@ -4,37 +4,29 @@
 //! lie; numbers are read one tensor at a time, when somebody asks, so that a file that claims much
 //! costs no memory. A pickle is read, never run: see `pickle`.
 
-mod element;
 mod pickle;
-mod safetensors;
 mod torch;
-mod zip;
-
-pub use element::Element;
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use tensor::{Dtype, Tensor, with_element};
+use tensor::safetensors::{self, Header, MAX_NAME, MAX_RANK};
+use tensor::{Dtype, FileDtype, Tensor, with_element};
 use unix::text::quote;
 use unix::{Error, Result};
 
-/// Most axes of a tensor.
-const MAX_RANK: usize = 16;
 /// Most tensors in a file.
 const MAX_TENSORS: usize = 100_000;
-/// Longest name of a tensor, in bytes.
-const MAX_NAME: usize = 4096;
 
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct TensorEntry {
     /// Its name; those of nested containers are joined by dots.
     pub name: String,
-    /// Type of its elements in the file.
-    pub element: Element,
+    /// Type of its numbers in the file.
+    pub dtype: FileDtype,
     /// Length of every axis.
     pub shape: Vec<usize>,
     /// Elements from one index of each axis to the next.
@@ -45,18 +37,18 @@ pub struct Stored {
 
 /// An open file of weights.
 #[derive(Debug)]
-pub struct Foreign {
+pub struct WeightFile {
     path: PathBuf,
     file: File,
     bytes: u64,
-    tensors: Vec<Stored>,
+    tensors: Vec<TensorEntry>,
 }
 
 /// Opens a file of weights and reads where its tensors are; what it is, its first bytes tell.
 ///
 /// Errors: 66 when it cannot be opened; 65 when it is neither safetensors nor a PyTorch file, is damaged,
 /// or asks for anything but tensors and plain containers, with what that was.
-pub fn open(path: &Path) -> Result<Foreign> {
+pub fn open(path: &Path) -> Result<WeightFile> {
     let found = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?;
     if !found.is_file() {
         return Err(Error::open(path, "no regular file; a .safetensors or .pt file is wanted"));
@@ -70,38 +62,38 @@ pub fn open(path: &Path) -> Result<Foreign> {
     }
     file.read_exact(&mut first).map_err(|cause| Error::io(path, cause))?;
     let tensors = match first {
-        [b'P', b'K', 3, 4, ..] => torch::tensors(&file, bytes),
+        [b'P', b'K', 3, 4, ..] => torch::tensors(&file),
         [0x80, 2..=5, ..] => {
             Err("a pickle without an archive, as PyTorch before 1.6 wrote it: load it \
                                 there and save it again"
                 .into())
         }
-        _ => safetensors::tensors(&file, bytes),
+        _ => safetensors(&file),
     };
     let tensors = tensors.map_err(bad)?;
-    let foreign = Foreign { path: path.into(), file, bytes, tensors };
-    foreign.tensors.iter().try_for_each(|tensor| foreign.check(tensor)).map_err(bad)?;
-    Ok(foreign)
+    let opened = WeightFile { path: path.into(), file, bytes, tensors };
+    opened.tensors.iter().try_for_each(|tensor| opened.check(tensor)).map_err(bad)?;
+    Ok(opened)
 }
 
-impl Foreign {
+impl WeightFile {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Its tensors, in the order of the file.
-    pub fn tensors(&self) -> &[Stored] {
+    pub fn tensors(&self) -> &[TensorEntry] {
         &self.tensors
     }
 
     /// Reads a tensor of this file, row by row in the order of its axes, as numbers of type `dtype`.
     /// Errors: 65 when it does not fit into memory, 74 when reading
     /// fails.
-    pub fn read(&self, stored: &Stored, dtype: Dtype) -> Result<Tensor> {
+    pub fn read(&self, stored: &TensorEntry, dtype: Dtype) -> Result<Tensor> {
         self.check(stored).map_err(Error::data)?;
         let count: usize = stored.shape.iter().product();
-        let bytes = span(stored) * stored.element.bytes();
+        let bytes = span(stored) * stored.dtype.bytes();
         let what = format!("{}: tensor {}", self.path.display(), stored.name);
         unix::memory::ensure(&what, Some((bytes + count * dtype.bytes()) as u64))?;
         let mut bytes = vec![0; bytes];
@@ -109,7 +101,7 @@ impl Foreign {
         read.map_err(|cause| Error::io(&self.path, cause))?;
         let mut tensor = Tensor::zeros(&stored.shape, dtype);
         let offsets = Offsets { stored, index: vec![0; stored.shape.len()], at: 0 };
-        let value = |at: usize| stored.element.value(&bytes[at * stored.element.bytes()..]);
+        let value = |at: usize| stored.dtype.read(&bytes[at * stored.dtype.bytes()..]);
         with_element!(dtype, T => {
             fill(tensor.write::<T>(), offsets.take(count), |at| tensor::Element::of(value(at)));
         });
@@ -118,7 +110,7 @@ impl Foreign {
 
     /// Whether a tensor lies in the file and is no larger than twice its bytes: a stride of 0 makes any
     /// number of elements out of one.
-    fn check(&self, tensor: &Stored) -> Result<(), String> {
+    fn check(&self, tensor: &TensorEntry) -> Result<(), String> {
         let name = quote(&tensor.name);
         let rank = tensor.shape.len();
         let bad_name = tensor.name.len() > MAX_NAME || tensor.name.contains('\0');
@@ -131,7 +123,7 @@ impl Foreign {
         let last = tensor.shape.iter().zip(&tensor.strides).try_fold(0u128, |last, (n, stride)| {
             last.checked_add((*n as u128).saturating_sub(1).checked_mul(*stride as u128)?)
         });
-        let width = tensor.element.bytes() as u128;
+        let width = tensor.dtype.bytes() as u128;
         let end = match (count, last) {
             (Some(0), _) => Some(u128::from(tensor.start)),
             (Some(_), Some(last)) => last
@@ -157,8 +149,25 @@ impl Foreign {
     }
 }
 
+/// The tensors of a safetensors file. The error says what is wrong with it.
+fn safetensors(file: &File) -> Result<Vec<TensorEntry>, String> {
+    let header = Header::read(file)
+        .map_err(|cause| format!("neither safetensors nor a PyTorch file: {cause}"))?;
+    if header.entries.len() > MAX_TENSORS {
+        return Err(format!("more than {MAX_TENSORS} tensors"));
+    }
+    let entry = |entry: safetensors::Entry| TensorEntry {
+        strides: row_major(&entry.shape),
+        name: entry.name,
+        dtype: entry.dtype,
+        shape: entry.shape,
+        start: entry.start,
+    };
+    Ok(header.entries.into_iter().map(entry).collect())
+}
+
 /// Elements from the first to the last of a tensor that was checked.
-fn span(stored: &Stored) -> usize {
+fn span(stored: &TensorEntry) -> usize {
     let axes = stored.shape.iter().zip(&stored.strides);
     let empty = stored.shape.contains(&0);
     if empty { 0 } else { axes.map(|(n, stride)| (n - 1) * stride).sum::<usize>() + 1 }
@@ -170,7 +179,7 @@ fn fill<T>(out: &mut [T], offsets: impl Iterator<Item = usize>, value: impl Fn(u
 
 /// Places of the elements of a tensor, the last axis running fastest; for ever.
 struct Offsets<'a> {
-    stored: &'a Stored,
+    stored: &'a TensorEntry,
     index: Vec<usize>,
     at: usize,
 }

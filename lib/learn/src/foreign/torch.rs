@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{BufReader, Read};
 
 use super::pickle::{self, Contents, MAX_PICKLE, Value};
-use super::zip::{self, Entry};
-use super::{MAX_NAME, MAX_TENSORS, Stored};
+use super::{MAX_TENSORS, TensorEntry};
+use tensor::safetensors::MAX_NAME;
 use unix::text::quote;
+use zip::{CompressionMethod, ZipArchive};
 
 /// Containers inside each other.
 const MAX_DEPTH: usize = 32;
@@ -16,26 +18,51 @@ const MAX_VISITS: usize = 1 << 20;
 /// Bytes of all names together: what is nested repeats its names.
 const MAX_NAMES: usize = 16 << 20;
 
-/// The tensors of a file of `bytes` bytes. The error says what is wrong with it.
-pub(super) fn tensors(file: &File, bytes: u64) -> Result<Vec<Stored>, String> {
-    let entries = zip::entries(file, bytes)?;
-    let named = |name: &str| entries.iter().find(|entry| entry.name == name);
-    let pickle = entries.iter().find(|entry| entry.name.ends_with("/data.pkl"));
+/// An entry of the archive: bytes of the file, stored and never compressed.
+#[derive(Clone, Copy)]
+struct Entry {
+    start: u64,
+    size: u64,
+}
+
+/// The tensors of a file. The error says what is wrong with it.
+pub(super) fn tensors(file: &File) -> Result<Vec<TensorEntry>, String> {
+    let damaged = |cause: zip::result::ZipError| format!("its archive is damaged: {cause}");
+    let mut archive = ZipArchive::new(BufReader::new(file)).map_err(damaged)?;
+    let mut entries: HashMap<String, Entry> = HashMap::new();
+    for number in 0..archive.len() {
+        let found = archive.by_index_raw(number).map_err(damaged)?;
+        let (name, start) = (found.name().to_string(), found.data_start().unwrap_or(u64::MAX));
+        // What is stored cannot be larger than the file.
+        if found.compression() != CompressionMethod::Stored || found.encrypted() {
+            let name = quote(&name);
+            return Err(format!("{name} is compressed or encrypted, which PyTorch never does"));
+        }
+        entries.insert(name, Entry { start, size: found.size() });
+    }
+    let pickle = entries.keys().filter(|name| name.ends_with("/data.pkl")).min();
     let pickle = pickle.ok_or("an archive, but none that torch.save wrote: no data.pkl in it")?;
-    let root = pickle.name.strip_suffix("data.pkl").unwrap_or_default();
-    if let Some(order) = named(&format!("{root}byteorder"))
-        && (order.size != 6 || zip::contents(file, order)? != b"little")
-    {
+    let root = pickle.strip_suffix("data.pkl").unwrap_or_default();
+    let mut contents = |name: &str| {
+        if let Some(Entry { size, .. }) = entries.get(name).filter(|entry| entry.size > MAX_PICKLE)
+        {
+            return Err(format!("{} has {size} bytes, more than {MAX_PICKLE}", quote(name)));
+        }
+        let (mut bytes, damaged) =
+            (Vec::new(), |cause| format!("{} is damaged: {cause}", quote(name)));
+        let mut found = archive.by_name(name).map_err(|cause| damaged(cause.into()))?;
+        found.read_to_end(&mut bytes).map_err(damaged)?;
+        Ok(bytes)
+    };
+    let order = format!("{root}byteorder");
+    if entries.contains_key(&order) && contents(&order)? != b"little" {
         return Err("it was written on a big-endian machine".into());
     }
-    if pickle.size > MAX_PICKLE {
-        return Err(format!("its pickle has {} bytes, more than {MAX_PICKLE}", pickle.size));
-    }
-    let (contents, value) = pickle::read(&zip::contents(file, pickle)?)?;
+    let (contents, value) = pickle::read(&contents(pickle)?)?;
     let data = format!("{root}data/");
     let storages =
-        entries.iter().filter_map(|entry| Some((entry.name.strip_prefix(&data)?, entry)));
-    let storages: HashMap<&str, &Entry> = storages.collect();
+        entries.iter().filter_map(|(name, entry)| Some((name.strip_prefix(&data)?, *entry)));
+    let storages: HashMap<&str, Entry> = storages.collect();
     let mut walk = Walk { contents: &contents, storages, visits: 0, names: 0, found: Vec::new() };
     walk.value(&value, "", 0)?;
     Ok(walk.found)
@@ -43,10 +70,10 @@ pub(super) fn tensors(file: &File, bytes: u64) -> Result<Vec<Stored>, String> {
 
 struct Walk<'a> {
     contents: &'a Contents,
-    storages: HashMap<&'a str, &'a Entry>,
+    storages: HashMap<&'a str, Entry>,
     visits: usize,
     names: usize,
-    found: Vec<Stored>,
+    found: Vec<TensorEntry>,
 }
 
 impl Walk<'_> {
@@ -94,18 +121,18 @@ impl Walk<'_> {
         }
     }
 
-    fn stored(&self, view: usize, name: &str) -> Result<Stored, String> {
+    fn stored(&self, view: usize, name: &str) -> Result<TensorEntry, String> {
         let view = &self.contents.views[view];
         let storage = &self.contents.storages[view.storage];
         let key = self.contents.texts[storage.key].as_str();
         let Some(entry) = self.storages.get(key) else {
             return Err(format!("tensor {}: there is no storage {}", quote(name), quote(key)));
         };
-        let width = storage.element.bytes() as u64;
+        let width = storage.dtype.bytes() as u64;
         if storage.count.checked_mul(width) != Some(entry.size) {
             return Err(format!(
                 "tensor {name}: its storage has {} bytes, not {} {}",
-                entry.size, storage.count, storage.element
+                entry.size, storage.count, storage.dtype
             ));
         }
         // The last element, in numbers too large to overflow; an empty tensor has none.
@@ -121,10 +148,11 @@ impl Walk<'_> {
                 view.shape, view.strides, view.offset, storage.count
             ));
         }
-        let start = if empty { entry.start } else { entry.start + view.offset * width };
-        Ok(Stored {
+        let start =
+            if empty { entry.start } else { entry.start.saturating_add(view.offset * width) };
+        Ok(TensorEntry {
             name: name.into(),
-            element: storage.element,
+            dtype: storage.dtype,
             shape: view.shape.clone(),
             strides: view.strides.clone(),
             start,

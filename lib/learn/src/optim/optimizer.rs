@@ -55,12 +55,12 @@ fn epsilon() -> f64 {
 }
 
 impl Optimizer {
-    /// Faults in the values, by key.
-    pub fn faults(&self) -> Vec<(String, String)> {
-        let mut faults = Vec::new();
+    /// Violations in the values, by key.
+    pub fn violations(&self) -> Vec<(String, String)> {
+        let mut violations = Vec::new();
         let mut check = |key: &str, good: bool, text: &str| {
             if !good {
-                faults.push((key.to_string(), text.to_string()));
+                violations.push((key.to_string(), text.to_string()));
             }
         };
         let (rate, decay) = (self.learning_rate, self.weight_decay);
@@ -76,7 +76,7 @@ impl Optimizer {
                 check("method.momentum", (0.0..1.0).contains(momentum), "must lie in [0, 1)");
             }
         }
-        faults
+        violations
     }
 
     /// The decays of averages whose bias is corrected; 0 where there are none.

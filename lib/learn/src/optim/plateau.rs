@@ -4,7 +4,7 @@
 use crate::task::Direction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use unix::config::Faults;
+use unix::config::Violations;
 
 /// When and by how much the learning rate falls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -71,17 +71,17 @@ impl PlateauState {
 }
 
 impl Plateau {
-    pub(crate) fn faults(&self) -> Faults {
-        let mut faults = Faults::new();
+    pub(crate) fn violations(&self) -> Violations {
+        let mut violations = Violations::new();
         let mut check = |key: &str, good: bool, text: &str| {
             if !good {
-                faults.push((key.to_string(), text.to_string()));
+                violations.push((key.to_string(), text.to_string()));
             }
         };
         check("factor", (0.0..1.0).contains(&self.factor), "must lie in [0, 1)");
         check("threshold", (0.0..1.0).contains(&self.threshold), "must lie in [0, 1)");
         check("min_factor", (0.0..1.0).contains(&self.min_factor), "must lie in [0, 1)");
-        faults
+        violations
     }
 }
 

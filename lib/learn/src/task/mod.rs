@@ -20,7 +20,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tensor::{Tensor, Var};
-use unix::config::{self, Faults};
+use unix::config::{self, Violations};
 use unix::{Error, Result};
 
 /// Tensors that belong to a model and are not trained: normalisation, above all.
@@ -145,10 +145,10 @@ pub trait Define: Task + Sized + 'static {
     /// Section `loss`.
     type Loss: Section;
 
-    /// Faults of its sections beyond what their types say, each with the path of its key.
-    fn faults(config: &ConfigOf<Self>) -> Faults {
+    /// Violations of its sections beyond what their types say, each with the path of its key.
+    fn violations(config: &ConfigOf<Self>) -> Violations {
         let _ = config;
-        Faults::new()
+        Violations::new()
     }
 
     /// Opens the data and builds the model with its initial parameters.
@@ -221,8 +221,8 @@ pub fn load_config<T: Define>(
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<config::Loaded<ConfigOf<T>>> {
     config::load(files, overrides, environment, &|config: &ConfigOf<T>| {
-        let mut faults = config.common_faults();
-        faults.extend(T::faults(config));
-        faults
+        let mut violations = config.common_violations();
+        violations.extend(T::violations(config));
+        violations
     })
 }

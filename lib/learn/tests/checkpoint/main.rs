@@ -1,7 +1,5 @@
 //! Checkpoints on real disks: round trips, damage, full disks, kills, retention.
 
-#[path = "../../../unix/tests/crash/mod.rs"]
-mod crash;
 mod damage;
 mod disks;
 mod kill;
@@ -17,15 +15,7 @@ use learn::checkpoint::{KeepRules, Loaded, State};
 use serde_json::json;
 use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor};
-
-/// A seed of its own for every run of the tests, printed so that a failure can be repeated.
-pub(crate) fn seed() -> u64 {
-    let seed = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(1, |since| since.as_nanos() as u64);
-    println!("seed {seed}");
-    seed
-}
+pub(crate) use test_support::seed;
 
 /// A state with tensors of odd shapes and types, whose content depends on `seed` and `update`.
 pub(crate) fn state(seed: u64, update: u64) -> State {

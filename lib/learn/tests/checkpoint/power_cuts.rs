@@ -1,12 +1,12 @@
-//! R2, R8: every state that a power cut may leave of a save, opened by the loader.
+//! Every state that a power cut may leave of a save, opened by the loader.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use learn::checkpoint::{Saver, list, load, load_newest, manifest_of};
 
-use super::crash::{self, Content, Op, Recorder, materialise, snapshot};
 use super::*;
+use test_support::crash::{self, Content, Op, Recorder, materialise, snapshot};
 
 /// A save as it was done, and what may be found.
 struct Scene {
@@ -112,7 +112,7 @@ fn better() -> Scene {
 }
 
 #[test]
-fn r02_after_any_power_cut_the_old_or_the_new_checkpoint_loads() {
+fn after_any_power_cut_the_old_or_the_new_checkpoint_loads() {
     let scene = better();
     let count = scene.check(&scene.ops).unwrap();
     println!("{} operations, {count} states", scene.ops.len());
@@ -146,7 +146,7 @@ fn kind(op: &Op) -> &'static str {
 /// A run that went back writes an update again, on disks that exchange two names and on those that do
 /// not.
 #[test]
-fn r02_a_checkpoint_that_is_replaced_is_the_old_or_the_new_after_any_power_cut() {
+fn a_checkpoint_that_is_replaced_is_the_old_or_the_new_after_any_power_cut() {
     let seed = seed();
     for flags in [true, false] {
         let (old, new) = (tiny(2, seed, 0.5), tiny(2, seed ^ 1, 0.25));
@@ -161,7 +161,7 @@ fn r02_a_checkpoint_that_is_replaced_is_the_old_or_the_new_after_any_power_cut()
 }
 
 #[test]
-fn r08_no_power_cut_while_pruning_takes_the_best_or_the_last_good_one() {
+fn no_power_cut_while_pruning_takes_the_best_or_the_last_good_one() {
     let seed = seed();
     // The first is the best and stays; the second goes.
     let earlier = [tiny(1, seed, 0.1), tiny(2, seed, 0.5)];
@@ -177,7 +177,7 @@ fn r08_no_power_cut_while_pruning_takes_the_best_or_the_last_good_one() {
 
 /// Each of these was a bug of some program once; the property must see it.
 #[test]
-fn r02_a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
+fn a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
     let scene = better();
     let fault = |mutant: &[Op]| {
         assert_ne!(mutant, scene.ops, "the mutant is none");
@@ -220,7 +220,7 @@ fn r02_a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
 
 /// Of many files only so many are open at a time, and all are durable before the manifest is made.
 #[test]
-fn r02_many_files_are_durable_before_the_manifest() {
+fn many_files_are_durable_before_the_manifest() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Recorder::new(folder.path());
     let mut many = state(seed(), 1);
@@ -249,7 +249,7 @@ fn r02_many_files_are_durable_before_the_manifest() {
 
 /// fsyncgate: a second fsync of the same file may succeed and prove nothing. Nobody tries one.
 #[test]
-fn r02_a_file_whose_fsync_failed_is_given_up() {
+fn a_file_whose_fsync_failed_is_given_up() {
     let seed = seed();
     for failing in 1.. {
         let folder = tempfile::tempdir().unwrap();

@@ -155,9 +155,9 @@ fn a_lost_count_of_attempts_does_not_turn_back_the_clock() {
     assert_eq!((newest.update, newest.attempt), (40, 5));
 }
 
-/// R26: an owner that was taken over publishes nothing and removes nothing.
+/// An owner that was taken over publishes nothing and removes nothing.
 #[test]
-fn r26_an_older_owner_saves_nothing() {
+fn an_older_owner_saves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (run, leases) = (folder.path().join("ckpt"), folder.path().join("lease"));
     let lease = unix::lease::Lease::take(&leases, || Ok(1), &|| false).unwrap();

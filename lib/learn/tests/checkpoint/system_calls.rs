@@ -14,7 +14,7 @@ const MOST: usize = 40;
 
 #[test]
 fn after_any_failing_call_the_old_or_the_new_one_loads() {
-    if !every_call("error=EIO", false) {
+    if !test_support::require_program("strace", &["-V"]) || !every_call("error=EIO", false) {
         return;
     }
     every_call("error=ENOSPC", false);
@@ -50,9 +50,7 @@ fn every_call(fault: &str, kills: bool) -> bool {
             let log = std::fs::read_to_string(&log).unwrap_or_default();
             let Some(ran) = ran.ok().filter(|_| log.contains("exited") || log.contains("killed"))
             else {
-                eprintln!(
-                    "SKIPPED: strace cannot trace here; failing system calls were not tested"
-                );
+                test_support::skip("strace cannot trace here");
                 return false;
             };
             let injected = log.contains("INJECTED") || log.contains("killed by SIGKILL");
@@ -112,6 +110,9 @@ fn child_that_saves_once() {
 /// it is relied on, the manifest after everything else.
 #[test]
 fn everything_is_synced_before_it_is_relied_on() {
+    if !test_support::require_program("strace", &["-V"]) {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &state(1, 1), 1).unwrap();
     let log = folder.path().join("strace.log");
@@ -125,7 +126,7 @@ fn everything_is_synced_before_it_is_relied_on() {
         .output();
     let log = std::fs::read_to_string(&log).unwrap_or_default();
     if ran.is_err() || !log.contains("exited") {
-        eprintln!("SKIPPED: strace cannot trace here; the order of system calls was not tested");
+        test_support::skip("strace cannot trace here");
         return;
     }
     let root = folder.path().display().to_string();

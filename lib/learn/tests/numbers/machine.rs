@@ -14,7 +14,7 @@ fn outcome_of(run: &Run) -> Outcome {
 }
 
 #[test]
-fn r38_a_flipped_bit_in_a_gradient_is_the_machine() {
+fn a_flipped_bit_in_a_gradient_is_the_machine() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     // Updates 10, 20, ... take two more computations, before the one that counts: those of update 20 are number 22 and
@@ -39,7 +39,7 @@ fn r38_a_flipped_bit_in_a_gradient_is_the_machine() {
 }
 
 #[test]
-fn r38_the_run_goes_on_elsewhere_with_the_bits_it_should_have() {
+fn the_run_goes_on_elsewhere_with_the_bits_it_should_have() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let healthy = run(temporary.path(), "healthy", seed, Some((1000, 0)), json!({}));
@@ -54,7 +54,7 @@ fn r38_the_run_goes_on_elsewhere_with_the_bits_it_should_have() {
 }
 
 #[test]
-fn r38_without_a_checkpoint_it_is_a_failure() {
+fn without_a_checkpoint_it_is_a_failure() {
     let temporary = tempfile::tempdir().unwrap();
     let mut run =
         run(temporary.path(), "run", seed(), Some((11, 0)), json!({"validate_every": 50}));
@@ -65,7 +65,7 @@ fn r38_without_a_checkpoint_it_is_a_failure() {
 }
 
 #[test]
-fn r38_the_hash_of_all_parameters_tells_a_flip_nobody_computed_twice() {
+fn the_hash_of_all_parameters_tells_a_flip_nobody_computed_twice() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let hashes = |name: &str, flip| {

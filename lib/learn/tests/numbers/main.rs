@@ -19,6 +19,7 @@ use learn::train::{Job, train};
 use serde_json::{Value, json};
 use stage::{Mean, MeanConfig};
 use tensor::random::{Philox, Purpose};
+use test_support::{logged, seed};
 use unix::status::{State, Status};
 
 const BATCH: u64 = 2;
@@ -33,14 +34,6 @@ struct Run {
 fn with(mut keys: Value, more: Value) -> Value {
     keys.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     keys
-}
-
-/// A fresh seed, printed when a test fails.
-fn seed() -> u64 {
-    let seed = unix::time::process_start().elapsed().as_nanos() as u64
-        ^ u64::from(std::process::id()) << 20;
-    println!("seed {seed}");
-    seed
 }
 
 impl Run {
@@ -104,17 +97,13 @@ impl Run {
     /// Records of a kind: those that stand, or all that were ever written.
     fn records(&self, kind: &str, all: bool) -> Vec<Value> {
         let path = self.folder.join("log.jsonl");
-        let records: Vec<Value> = match all {
-            true => {
-                let text = std::fs::read_to_string(path).unwrap();
-                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-            }
-            false => {
-                let records = unix::log::read(&path).unwrap().records;
-                records.into_iter().map(Value::Object).collect()
-            }
-        };
-        records.into_iter().filter(|record| record["kind"] == kind).collect()
+        let mut records = Vec::new();
+        match all {
+            true => drop(unix::log::each(&path, |record| records.push(record)).unwrap()),
+            false => records = unix::log::read(&path).unwrap().records,
+        }
+        let of_kind = records.into_iter().filter(|record| record["kind"] == kind);
+        of_kind.map(Value::Object).collect()
     }
 
     fn checkpoints(&self) -> Vec<u64> {
@@ -131,16 +120,7 @@ impl Run {
         for key in ["seconds", "device_seconds"] {
             progress.as_object_mut().unwrap().remove(key);
         }
-        let mut log = Vec::new();
-        for kind in ["update", "validation"] {
-            for mut record in self.records(kind, false) {
-                for key in ["time", "attempt", "seconds", "data_wait_s", "comm_s", "comm_wait_s"] {
-                    record.as_object_mut().unwrap().remove(key);
-                }
-                log.push(record.to_string());
-            }
-        }
-        Outcome { tensors, progress, log }
+        Outcome { tensors, progress, log: logged(&self.folder) }
     }
 }
 

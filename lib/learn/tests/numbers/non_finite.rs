@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn r36_a_sample_that_is_not_a_number_costs_one_update() {
+fn a_sample_that_is_not_a_number_costs_one_update() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let faults = json!({"nan_sample": sample_of(seed, 20)});
@@ -25,7 +25,7 @@ fn r36_a_sample_that_is_not_a_number_costs_one_update() {
 }
 
 #[test]
-fn r36_numbers_that_are_never_finite_end_the_run() {
+fn numbers_that_are_never_finite_end_the_run() {
     let temporary = tempfile::tempdir().unwrap();
     let run = Run::new(temporary.path(), "all", seed(), json!({"nan_from": 2 * 19}), json!({}));
     assert_eq!(run.start(), 1);
@@ -44,7 +44,7 @@ fn r36_numbers_that_are_never_finite_end_the_run() {
 }
 
 #[test]
-fn r36_one_update_in_a_hundred_is_too_many() {
+fn one_update_in_a_hundred_is_too_many() {
     let temporary = tempfile::tempdir().unwrap();
     let (seed, keys) = (seed(), json!({"updates": 1100, "validate_every": 1000, "log_every": 100}));
     let new = |name, every| {

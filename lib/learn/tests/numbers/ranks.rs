@@ -3,15 +3,9 @@
 use super::*;
 use unix::Exit;
 
-/// Whether ranks can be started here; where they must be, they can.
+/// Whether ranks can be started here.
 fn can_start() -> bool {
-    let found = Command::new("mpirun").arg("--version").output().is_ok_and(|o| o.status.success());
-    let required = std::env::var_os("LONGHAUL_REQUIRE_MPI").is_some();
-    assert!(found || !required, "no mpirun, and LONGHAUL_REQUIRE_MPI is set: make deps");
-    if !found {
-        eprintln!("SKIPPED: no mpirun; `make deps` installs it");
-    }
-    found
+    test_support::require_program("mpirun", &["--version"])
 }
 
 /// A run with the same bits for one rank and for two.
@@ -54,7 +48,7 @@ fn both(exit: Exit) -> Vec<u8> {
 }
 
 #[test]
-fn r36_a_sample_of_one_rank_that_is_not_a_number_costs_all_ranks_one_update() {
+fn a_sample_of_one_rank_that_is_not_a_number_costs_all_ranks_one_update() {
     if !can_start() {
         return;
     }
@@ -73,7 +67,7 @@ fn r36_a_sample_of_one_rank_that_is_not_a_number_costs_all_ranks_one_update() {
 }
 
 #[test]
-fn r37_two_ranks_go_round_a_spike_as_one_does() {
+fn two_ranks_go_round_a_spike_as_one_does() {
     if !can_start() {
         return;
     }
@@ -96,7 +90,7 @@ fn r37_two_ranks_go_round_a_spike_as_one_does() {
 }
 
 #[test]
-fn r38_a_rank_that_computes_wrongly_is_named_and_the_run_goes_on_elsewhere() {
+fn a_rank_that_computes_wrongly_is_named_and_the_run_goes_on_elsewhere() {
     if !can_start() {
         return;
     }

@@ -15,7 +15,7 @@ fn large_sample(seed: u64) -> Value {
 }
 
 #[test]
-fn r37_a_spike_is_recorded_and_the_run_goes_on() {
+fn a_spike_is_recorded_and_the_run_goes_on() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let run = Run::new(temporary.path(), "record", seed, large_sample(seed), json!({}));
@@ -28,7 +28,7 @@ fn r37_a_spike_is_recorded_and_the_run_goes_on() {
 }
 
 #[test]
-fn r37_a_spike_is_gone_round_the_same_way_however_often_the_run_is_interrupted() {
+fn a_spike_is_gone_round_the_same_way_however_often_the_run_is_interrupted() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let new = |name: &str| rewinding(temporary.path(), name, seed, large_sample(seed));
@@ -86,7 +86,7 @@ fn r37_a_spike_is_gone_round_the_same_way_however_often_the_run_is_interrupted()
 }
 
 #[test]
-fn r37_checkpoints_behind_a_rewind_are_gone() {
+fn checkpoints_behind_a_rewind_are_gone() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let run = rewinding(temporary.path(), "run", seed, large_sample(seed));
@@ -108,7 +108,7 @@ fn r37_checkpoints_behind_a_rewind_are_gone() {
 }
 
 #[test]
-fn r37_a_checkpoint_left_over_from_before_a_rewind_does_no_harm() {
+fn a_checkpoint_left_over_from_before_a_rewind_does_no_harm() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let whole = rewinding(temporary.path(), "whole", seed, large_sample(seed));
@@ -142,7 +142,7 @@ fn r37_a_checkpoint_left_over_from_before_a_rewind_does_no_harm() {
 }
 
 #[test]
-fn r37_a_spike_before_the_first_checkpoint_goes_back_to_the_beginning() {
+fn a_spike_before_the_first_checkpoint_goes_back_to_the_beginning() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let faults = json!({"large_sample": sample_of(seed, 12)});
@@ -162,7 +162,7 @@ fn r37_a_spike_before_the_first_checkpoint_goes_back_to_the_beginning() {
 }
 
 #[test]
-fn r37_a_spike_that_comes_again_and_again_ends_the_run() {
+fn a_spike_that_comes_again_and_again_ends_the_run() {
     let temporary = tempfile::tempdir().unwrap();
     let run = rewinding(temporary.path(), "run", seed(), json!({"large_pass": PASSES * SPIKE}));
     assert_eq!(run.start(), 1);

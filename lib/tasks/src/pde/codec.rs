@@ -5,7 +5,7 @@
 //! fields that have decayed count as much as fresh ones. It is the inverse loss of the encoder
 //! (UPT, Alkin et al. 2024, §3.3); that of the decoder, ‖encode(û) - z‖², may be added.
 
-use super::sources::{FieldSource, Fields, Sources, joined, one, weight_faults};
+use super::sources::{FieldSource, Fields, Sources, joined, one, weight_violations};
 use crate::pde::models::codec::Border;
 use crate::pde::models::{Codec, CodecModel, Patches};
 use crate::pde::normalisation::Normalisation;
@@ -24,7 +24,7 @@ use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor};
-use unix::config::{Faults, within};
+use unix::config::{Violations, within};
 use unix::{Error, Result};
 
 /// What the codec is trained on.
@@ -51,19 +51,19 @@ pub struct FieldData {
 
 /// What is minimised.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct CodecLoss {
     /// Added to the relative energy of a field, so that a field of zero does not count without limit;
     /// in units of the variance of the data.
-    #[serde(default = "floor")]
     pub floor: f64,
     /// Weight of the inverse loss of the decoder, ‖encode(decode(z)) - z‖² per element.
-    #[serde(default)]
     pub reencoding: f64,
 }
 
-fn floor() -> f64 {
-    0.1
+impl Default for CodecLoss {
+    fn default() -> Self {
+        Self { floor: 0.1, reencoding: 0.0 }
+    }
 }
 
 /// The configuration of the task.
@@ -120,20 +120,20 @@ impl Define for CodecTask {
     type Model = CodecModel;
     type Loss = CodecLoss;
 
-    fn faults(config: &CodecConfig) -> Faults {
-        let mut faults: Faults = within("model", config.model.faults()).collect();
+    fn violations(config: &CodecConfig) -> Violations {
+        let mut violations: Violations = within("model", config.model.violations()).collect();
         let weights = config.data.others.iter().map(|o| o.weight);
-        faults.extend(weight_faults(config.data.weight, weights));
+        violations.extend(weight_violations(config.data.weight, weights));
         if config.data.shift && config.model.border != Border::Periodic {
-            faults.push(("data.shift".into(), "is a symmetry of periodic domains only".into()));
+            violations.push(("data.shift".into(), "is a symmetry of periodic domains only".into()));
         }
         if config.loss.floor.is_nan() || config.loss.floor <= 0.0 {
-            faults.push(("loss.floor".into(), "must be a positive number".into()));
+            violations.push(("loss.floor".into(), "must be a positive number".into()));
         }
         if config.loss.reencoding.is_nan() || config.loss.reencoding < 0.0 {
-            faults.push(("loss.reencoding".into(), "must not be negative".into()));
+            violations.push(("loss.reencoding".into(), "must not be negative".into()));
         }
-        faults
+        violations
     }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {

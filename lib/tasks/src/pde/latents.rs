@@ -2,8 +2,9 @@
 //! and the condition (parameter of the equation and Δt) as features.
 
 use crate::pde::normalisation::Normalisation;
-use data::fields::latents::{ChannelStatistics, LatentStore};
+use data::fields::latents::LatentStore;
 use data::fields::parameter::Parameter;
+use data::fields::stats::Statistics;
 use learn::task::Buffers;
 use tensor::Tensor;
 use unix::{Error, Result};
@@ -26,8 +27,8 @@ pub struct LatentScale {
 impl LatentScale {
     /// From the statistics of stores, each with the weight that it has in their mixture; a constant channel
     /// has deviation 1.
-    pub fn of(stores: &[(&[ChannelStatistics], f64)]) -> Self {
-        let of_store = |(channels, weight): &(&[ChannelStatistics], f64)| {
+    pub fn of(stores: &[(&[Statistics], f64)]) -> Self {
+        let of_store = |(channels, weight): &(&[Statistics], f64)| {
             (channels.iter().map(|c| (c.mean, c.std)).collect(), *weight)
         };
         let sources: Vec<_> = stores.iter().map(of_store).collect();

@@ -8,7 +8,7 @@ use data::inputs::InputFile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use unix::config::Faults;
+use unix::config::Violations;
 use unix::{Error, Result};
 
 /// A data set that is read beside the first.
@@ -28,23 +28,23 @@ pub(crate) fn one() -> f64 {
     1.0
 }
 
-/// Faults of the weights of the first source and the others.
-pub(crate) fn weight_faults(first: f64, others: impl Iterator<Item = f64>) -> Faults {
+/// Violations of the weights of the first source and the others.
+pub(crate) fn weight_violations(first: f64, others: impl Iterator<Item = f64>) -> Violations {
     let keys = std::iter::once("data.weight".to_string())
         .chain((0..).map(|i| format!("data.others[{i}].weight")));
     let weights: Vec<f64> = std::iter::once(first).chain(others).collect();
     let alone = weights.len() == 1;
     let wrong = |weight: &f64| !weight.is_finite() || *weight < 0.0;
-    let mut faults: Faults = keys
+    let mut violations: Violations = keys
         .zip(&weights)
         .filter(|(_, weight)| wrong(weight))
         .map(|(key, _)| (key, "must be a number that is not negative".into()))
         .collect();
-    if faults.is_empty() && (weights.iter().sum::<f64>() == 0.0) {
+    if violations.is_empty() && (weights.iter().sum::<f64>() == 0.0) {
         let text = if alone { "must be positive" } else { "must not all be 0" };
-        faults.push(("data.weight".into(), text.into()));
+        violations.push(("data.weight".into(), text.into()));
     }
-    faults
+    violations
 }
 
 /// Opens a split of a data set that must have trajectories, to be read in every epoch.
@@ -213,7 +213,10 @@ mod tests {
     #[test]
     fn weights_that_make_no_mixture_are_faults() {
         let keys = |first: f64, others: &[f64]| -> Vec<String> {
-            weight_faults(first, others.iter().copied()).into_iter().map(|(key, _)| key).collect()
+            weight_violations(first, others.iter().copied())
+                .into_iter()
+                .map(|(key, _)| key)
+                .collect()
         };
         assert!(keys(1.0, &[]).is_empty() && keys(0.0, &[0.5]).is_empty());
         assert_eq!(keys(0.0, &[0.0]), ["data.weight"]);

@@ -7,7 +7,7 @@ use super::model::{Steady, SteadyModel};
 use crate::pde::latents::Condition;
 use crate::pde::models::Patches;
 use crate::pde::normalisation::Normalisation;
-use crate::pde::sources::{FieldSource, Fields, Sources, joined, one, weight_faults};
+use crate::pde::sources::{FieldSource, Fields, Sources, joined, one, weight_violations};
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use data::fields::stats::Stats;
@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use tensor::ops::squared_error::SquaredError;
 use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor};
-use unix::config::{Faults, within};
+use unix::config::{Violations, within};
 use unix::{Error, Result};
 
 /// What the model is trained on.
@@ -49,15 +49,16 @@ pub struct SteadyData {
 
 /// What is minimised.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct SteadyLoss {
     /// Added to the relative energy of a solution, in units of the variance of the data.
-    #[serde(default = "floor")]
     pub floor: f64,
 }
 
-fn floor() -> f64 {
-    0.1
+impl Default for SteadyLoss {
+    fn default() -> Self {
+        Self { floor: 0.1 }
+    }
 }
 
 /// The configuration of the task.
@@ -163,14 +164,14 @@ impl Define for SteadyTask {
     type Model = SteadyModel;
     type Loss = SteadyLoss;
 
-    fn faults(config: &SteadyConfig) -> Faults {
-        let mut faults: Faults = within("model", config.model.core.faults()).collect();
+    fn violations(config: &SteadyConfig) -> Violations {
+        let mut violations: Violations = within("model", config.model.core.violations()).collect();
         let weights = config.data.others.iter().map(|o| o.weight);
-        faults.extend(weight_faults(config.data.weight, weights));
+        violations.extend(weight_violations(config.data.weight, weights));
         if config.loss.floor.is_nan() || config.loss.floor <= 0.0 {
-            faults.push(("loss.floor".into(), "must be a positive number".into()));
+            violations.push(("loss.floor".into(), "must be a positive number".into()));
         }
-        faults
+        violations
     }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {

@@ -40,17 +40,28 @@ impl Machine {
             if device == Device::Emu { (1 << 16, 64) } else { (256 << 20, 8192) };
         let mut machine = Self { copy: 0.0, product: 0.0, device, element };
         let from = Tensor::zeros_on(device, &[elements], Dtype::F32);
-        let copy = median(|| machine.timed(|| from.copied()));
+        let copy = machine.median(|| machine.timed(|| from.copied()));
         machine.copy = 2.0 * bytes([&from]) / copy;
         // Random numbers: zeros flatter a GPU.
         let random =
             |i| draw(&[side, side], &Draw::Normal, 1, i).to_dtype(element).to_device(device);
         let (a, b) = (constant(random(0)?), constant(random(1)?));
         let op = Linear { bias: false, activation: Activation::Identity };
-        let product = median(|| machine.timed(|| Tape::without_gradients().apply(op, &[&a, &b])));
+        let product =
+            machine.median(|| machine.timed(|| Tape::without_gradients().apply(op, &[&a, &b])));
         machine.product = 2.0 * (side as f64).powi(3) / product;
         kernel::finish(device)?;
         Ok(machine)
+    }
+
+    /// The median of enough calls; on the emulator, whose time means little, that of one.
+    pub fn median(&self, mut once: impl FnMut() -> Duration) -> f64 {
+        if self.device == Device::Emu { once().as_secs_f64() } else { median(once) }
+    }
+
+    /// Elements of the parameter that updates are timed on.
+    pub fn update_elements(&self) -> usize {
+        if self.device == Device::Emu { 10_000 } else { 10_000_000 }
     }
 
     /// How many calls are measured at once: on a device enough that launching the first and waiting for
@@ -142,7 +153,7 @@ fn timed<R>(work: impl FnOnce() -> R) -> Duration {
 }
 
 /// Median of the times of enough calls, in seconds; the first two warm the caches.
-pub fn median(mut once: impl FnMut() -> Duration) -> f64 {
+fn median(mut once: impl FnMut() -> Duration) -> f64 {
     const ENOUGH: Duration = Duration::from_millis(200);
     const CALLS: std::ops::Range<usize> = 5..1000;
     once();

@@ -13,18 +13,16 @@
 mod large;
 mod machine;
 
-use std::hint::black_box;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Parser;
-use machine::{Machine, bytes, median};
+use machine::{Machine, bytes};
 use serde_json::{Map, Value, json};
-use tensor::check::{draw, float_to, inputs};
-use tensor::op::{Case, Draw, Grads, Op, Saved};
-use tensor::updates::decision::{Decision, Rule};
-use tensor::updates::{adamw::AdamW, ema, norm::global_norm, sgd::Sgd};
-use tensor::{Device, Dtype, Tape, Tensor, Var, Wanted, constant, kernel, ops, parallel};
+use tensor::check::{backward, draw, forward, inputs};
+use tensor::op::{Case, Draw};
+use tensor::updates::decision::{Decided, Decision, Rule};
+use tensor::updates::{Parameter, adamw::AdamW, ema, norm::global_norm, sgd::Sgd, sum::add_all};
+use tensor::{Device, Dtype, Tensor, Wanted, kernel, ops, parallel};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::{Exit, Result};
@@ -86,14 +84,14 @@ fn body(args: Args) -> Result<Exit> {
     for (options, case) in cases {
         let elements: usize =
             case.inputs.iter().map(|(shape, _)| shape.iter().product::<usize>()).sum();
-        let runs = device == Device::Cpu || case.op.elements().contains(&element);
+        let runs = device == Device::Cpu || case.op.dtypes().contains(&element);
         let named = case.op.name().contains(&args.filter);
         if named && runs && elements.max(case.operations) < args.below {
-            out.row(&op_row(options, case, &machine)?)?;
+            out.row(&op_row(options, &case, &machine)?)?;
         }
     }
     for update in UPDATES.iter().filter(|update| update.name.contains(&args.filter)) {
-        if ELEMENTS < args.below {
+        if machine.update_elements() < args.below {
             out.row(&update_row(update, &machine)?)?;
         }
     }
@@ -110,63 +108,29 @@ fn tested() -> Vec<(Options, Case)> {
     ops::ALL.iter().flat_map(|(_, cases)| cases().into_iter().enumerate().map(numbered)).collect()
 }
 
-/// The op of a case on a tape, which wants to own it.
-struct Borrowed(Arc<Case>);
-
-impl Op for Borrowed {
-    fn name(&self) -> &'static str {
-        self.0.op.name()
-    }
-    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
-        self.0.op.shape(inputs)
-    }
-    fn constants(&self) -> &'static [usize] {
-        self.0.op.constants()
-    }
-    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        self.0.op.forward(inputs, out)
-    }
-    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        self.0.op.backward(saved, dy, grads);
-    }
-}
-
-fn op_row(options: Options, case: Case, machine: &Machine) -> Result<Map<String, Value>> {
-    let case = Arc::new(case);
-    let (device, element) = (machine.device, machine.element);
-    let x: Vec<Tensor> = inputs(&case, 1)
-        .iter()
-        .map(|x| float_to(x, element).to_device(device))
-        .collect::<Result<_>>()?;
-    let differentiated =
-        |i: usize| case.inputs[i].1.is_differentiated() && !case.op.constants().contains(&i);
-    let run = |tape: &Tape| -> Result<Var> {
-        let leaf = |(i, x): (usize, &Tensor)| match differentiated(i) {
-            true => tape.leaf(x.clone()),
-            false => constant(x.clone()),
-        };
-        let vars: Vec<Var> = x.iter().enumerate().map(leaf).collect();
-        tape.apply(Borrowed(case.clone()), &vars.iter().collect::<Vec<_>>())
-    };
-    let out = run(&Tape::without_gradients())?;
-    let forward = median(|| machine.timed(|| run(&Tape::without_gradients())));
-    let dtype = out.value().dtype();
-    let given = draw(out.shape(), &Draw::Normal, 1, 99).to_dtype(dtype).to_device(device)?;
-    let both = median(|| {
+fn op_row(options: Options, case: &Case, machine: &Machine) -> Result<Map<String, Value>> {
+    let (device, dtype) = (machine.device, machine.element);
+    let x = case.inputs_in(&inputs(case, 1), dtype);
+    let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device)).collect::<Result<_>>()?;
+    let (out, _) = forward(case, &x);
+    let forward_time = machine.median(|| machine.timed(|| forward(case, &x)));
+    let given = draw(out.shape(), &Draw::Normal, 1, 99).to_dtype(out.dtype()).to_device(device)?;
+    let both = machine.median(|| {
         // As in training, nobody else holds the gradient: an op may write to it.
         let mut dy: Vec<Tensor> = (0..machine.calls()).map(|_| given.copied()).collect();
         machine.timed(|| {
-            let tape = Tape::new();
-            let dy = dy.pop().unwrap_or_else(|| given.copied());
-            run(&tape).and_then(|out| tape.backward_from(&out, dy))
+            let (_, saved) = forward(case, &x);
+            backward(case, &x, &saved, dy.pop().unwrap_or_else(|| given.copied()))
         })
     });
     kernel::finish(device)?;
 
-    let (read, written) = (bytes(&x), bytes([out.value()]));
-    let gradients = bytes(x.iter().enumerate().filter(|(i, _)| differentiated(*i)).map(|(_, x)| x));
+    let (read, written) = (bytes(&x), bytes([&out]));
+    let is_differentiated = |i: usize| case.inputs[i].1.is_differentiated();
+    let gradients =
+        bytes(x.iter().enumerate().filter(|(i, _)| is_differentiated(*i)).map(|(_, x)| x));
     let operations = case.operations as f64;
-    let operands = if (0..x.len()).all(differentiated) { 2.0 } else { 1.0 };
+    let operands = if (0..x.len()).all(is_differentiated) { 2.0 } else { 1.0 };
     let shapes = case
         .inputs
         .iter()
@@ -175,70 +139,115 @@ fn op_row(options: Options, case: Case, machine: &Machine) -> Result<Map<String,
     row.insert("name".into(), case.op.name().into());
     row.extend(options);
     row.insert("inputs".into(), shapes.collect::<Vec<_>>().join(" ").into());
-    row.extend(machine.fields("forward", forward, read + written, operations));
+    row.extend(machine.fields("forward", forward_time, read + written, operations));
     let moved = 2.0 * (read + written) + gradients;
     row.extend(machine.fields("both", both, moved, (1.0 + operands) * operations));
     Ok(row)
 }
 
-/// An update of one parameter, with the tensors it works on.
+/// What an update of one parameter works on.
+struct Work {
+    value: Tensor,
+    gradient: Tensor,
+    moments: [Tensor; 2],
+    loss: Tensor,
+    weight: Tensor,
+    control: Decided,
+}
+
+/// An update of one parameter, on the device where its tensors are.
 struct Update {
     name: &'static str,
     /// Elements read and written for an element of the parameter.
     moves: usize,
-    step: fn(&mut [Tensor; 4]),
+    step: fn(&mut Work) -> Result<()>,
 }
+
+const LEARNING_RATE: f64 = 1e-6;
+const RULE: Rule =
+    Rule { clip: 1.0, betas: [0.9, 0.999], decay: 0.999, warmup: false, scaled: false, unit: 1.0 };
 
 const UPDATES: &[Update] = &[
     Update {
         name: "adamw",
         moves: 7,
-        step: |[p, g, m, v]| {
-            let (learning_rate, epsilon, weight_decay) = (1e-6, 1e-8, 0.01);
-            let betas = [0.9, 0.999];
-            let rule = Rule {
-                clip: f64::INFINITY,
-                betas,
-                decay: 0.0,
-                warmup: true,
-                scaled: false,
-                unit: 1.0,
-            };
-            let before = Decision { steps: 9, ..Decision::default() };
-            let decision = rule.decide(&before, [0.0, 0.0], 1.0, learning_rate);
-            AdamW { learning_rate, betas, epsilon, weight_decay }.apply(&decision, g, p, m, v);
+        step: |Work { value, gradient, moments: [m, v], control, .. }| {
+            let (betas, epsilon, weight_decay) = (RULE.betas, 1e-8, 0.01);
+            let adamw = AdamW { learning_rate: LEARNING_RATE, betas, epsilon, weight_decay };
+            let moments = [m, v];
+            adamw.apply_all(control, [Parameter { decayed: true, gradient, value, moments }]);
+            Ok(())
         },
+    },
+    Update {
+        name: "decision",
+        moves: 1,
+        step: |Work { gradient, loss, weight, control, .. }| {
+            let [loss, weight, gradient] = [&*loss, weight, gradient].map(std::slice::from_ref);
+            RULE.decide_there(control, loss, weight, gradient, LEARNING_RATE);
+            Ok(())
+        },
+    },
+    Update {
+        name: "ema",
+        moves: 3,
+        step: |Work { value, moments: [average, _], control, .. }| {
+            ema::apply_all(control, [(&*value, average)]);
+            Ok(())
+        },
+    },
+    Update {
+        name: "norm",
+        moves: 1,
+        step: |Work { gradient, .. }| global_norm([&*gradient]).map(drop),
     },
     Update {
         name: "sgd",
         moves: 5,
-        step: |[p, g, b, _]| {
-            Sgd { learning_rate: 1e-6, momentum: 0.9, weight_decay: 0.01 }.apply(1.0, g, p, b);
+        step: |Work { value, gradient, moments: [buffer, _], control, .. }| {
+            let sgd = Sgd { learning_rate: LEARNING_RATE, momentum: 0.9, weight_decay: 0.01 };
+            let moments = [buffer];
+            sgd.apply_all(control, [Parameter { decayed: true, gradient, value, moments }]);
+            Ok(())
         },
     },
-    Update { name: "ema", moves: 3, step: |[p, a, ..]| ema::apply(0.999, p, a) },
     Update {
-        name: "global_norm",
-        moves: 1,
-        step: |[_, g, ..]| {
-            // On the host it cannot fail.
-            let _ = black_box(global_norm([&*g]));
+        name: "sum",
+        moves: 3,
+        step: |Work { gradient, moments: [sum, _], .. }| {
+            add_all([(sum, &*gradient)]);
+            Ok(())
         },
     },
 ];
 
-/// Elements of the parameter.
-const ELEMENTS: usize = 10_000_000;
-
 fn update_row(update: &Update, machine: &Machine) -> Result<Map<String, Value>> {
-    let full = |x| Tensor::full(&[ELEMENTS], x, Dtype::F32).to_device(machine.device);
-    let mut tensors = [full(0.5)?, full(0.1)?, full(0.2)?, full(0.3)?];
-    let time = median(|| machine.timed(|| (update.step)(&mut tensors)));
-    kernel::finish(machine.device)?;
-    let moved = (update.moves * ELEMENTS * Dtype::F32.bytes()) as f64;
+    let (device, elements) = (machine.device, machine.update_elements());
+    let full = |n, x| Tensor::full(&[n], x, Dtype::F32).to_device(device);
+    let before = Decision { applied: true, steps: 9, ..Decision::default() };
+    let before = RULE.decide(&before, [0.5, 0.1], 1.0, LEARNING_RATE);
+    let mut work = Work {
+        value: full(elements, 0.5)?,
+        gradient: full(elements, 1e-6)?,
+        moments: [full(elements, 0.2)?, full(elements, 0.3)?],
+        loss: full(1, 0.5)?,
+        weight: full(1, 1.0)?,
+        control: Decided::of(&before, RULE.unit).to_device(device)?,
+    };
+    let mut outcome = Ok(());
+    let time = machine.median(|| {
+        machine.timed(|| {
+            if let Err(error) = (update.step)(&mut work) {
+                outcome = Err(error);
+            }
+        })
+    });
+    outcome?;
+    kernel::finish(device)?;
+    let moved = (update.moves * elements * Dtype::F32.bytes()) as f64;
     let mut row = Map::new();
     row.insert("name".into(), update.name.into());
-    row.insert("inputs".into(), ELEMENTS.to_string().into());
+    row.insert("inputs".into(), elements.to_string().into());
     row.extend(machine.fields("forward", time, moved, 0.0));
     Ok(row)
 }

@@ -1,7 +1,7 @@
 //! Outputs of ops and gradients of their inputs.
 
 use crate::{Golden, agree};
-use tensor::check::{float_to, run};
+use tensor::check::run;
 use tensor::op::{Case, Draw, Op};
 use tensor::ops::activation::Activation::{Gelu, GeluTanh, Identity, Silu};
 use tensor::ops::adaln::AdaLn;
@@ -137,7 +137,7 @@ fn ops_and_their_gradients() {
         let shapes = inputs.iter().zip(&tensors).map(|(i, x)| (x.shape().to_vec(), drawn(i)));
         let case = Case { op, inputs: shapes.collect(), operations: 0 };
         for dtype in [Dtype::F64, Dtype::F32] {
-            let x: Vec<Tensor> = tensors.iter().map(|x| float_to(x, dtype)).collect();
+            let x = case.inputs_in(&tensors, dtype);
             let dout = golden.tensor(&format!("{name}/dout")).to_dtype(dtype);
             let (out, gradients) = run(&case, &x, &dout, None);
             agree(name, &out, &golden.tensor(&format!("{name}/out")));

@@ -1,4 +1,4 @@
-//! A value against its schema: every fault, and the repairs that are safe.
+//! A value against its schema: every violation, and the repairs that are safe.
 //!
 //! Scalars are brought to the type that is wanted ([`super::scalar`]), unknown keys are reported and
 //! taken out, so that what remains can still be checked further.
@@ -15,14 +15,14 @@ pub(super) type Found = Vec<(String, String)>;
 
 /// Checks `value`, the whole configuration; `known` are all its keys ([`super::keys`]), for hints.
 pub(super) fn check(value: &mut Value, schema: &Schema, known: &[String]) -> Found {
-    let mut walk = Walk { known, faults: Found::new() };
+    let mut walk = Walk { known, violations: Found::new() };
     walk.value(value, schema, "");
-    walk.faults
+    walk.violations
 }
 
 struct Walk<'a> {
     known: &'a [String],
-    faults: Found,
+    violations: Found,
 }
 
 /// `key` below `path`.
@@ -31,8 +31,8 @@ pub(super) fn join(path: &str, key: impl std::fmt::Display) -> String {
 }
 
 impl Walk<'_> {
-    fn fault(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.faults.push((path.into(), message.into()));
+    fn violation(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.violations.push((path.into(), message.into()));
     }
 
     fn value(&mut self, value: &mut Value, schema: &Schema, path: &str) {
@@ -76,15 +76,7 @@ impl Walk<'_> {
                 }
                 Value::Array(list) => {
                     let length = list.len();
-                    self.fault(path, format!("expected {schema}; found {length} elements"));
-                }
-                other => self.wrong(other, schema, path, ""),
-            },
-            Shape::Tuple(items) => match value {
-                Value::Array(list) if list.len() == items.len() => {
-                    for (at, (item, schema)) in list.iter_mut().zip(items).enumerate() {
-                        self.value(item, schema, &join(path, at));
-                    }
+                    self.violation(path, format!("expected {schema}; found {length} elements"));
                 }
                 other => self.wrong(other, schema, path, ""),
             },
@@ -109,7 +101,7 @@ impl Walk<'_> {
     }
 
     fn wrong(&mut self, value: &Value, schema: &Schema, path: &str, hint: &str) {
-        self.fault(path, format!("expected {schema}; found {}{hint}", found(value)));
+        self.violation(path, format!("expected {schema}; found {}{hint}", found(value)));
     }
 
     fn choice(&mut self, value: &Value, schema: &Schema, words: &[String], path: &str) {
@@ -139,11 +131,11 @@ impl Walk<'_> {
         for key in strangers {
             map.shift_remove(&key);
             let hint = self.hint(&key, record, map);
-            self.fault(join(path, &key), format!("unknown key{hint}"));
+            self.violation(join(path, &key), format!("unknown key{hint}"));
         }
         for (name, schema, required) in &record.fields {
             if *required && !map.contains_key(name) {
-                self.fault(join(path, name), format!("missing; it takes {schema}"));
+                self.violation(join(path, name), format!("missing; it takes {schema}"));
             }
         }
         for (key, value) in map {
@@ -177,7 +169,7 @@ impl Walk<'_> {
         let schema =
             Schema { nullable: false, shape: Shape::Choice(words.clone()), ..Schema::any() };
         match map.get(tag) {
-            None => self.fault(join(path, tag), format!("missing; it takes {schema}")),
+            None => self.violation(join(path, tag), format!("missing; it takes {schema}")),
             Some(value) => {
                 let record = variants.iter().find(|(word, _)| value == word.as_str());
                 match record {
@@ -188,24 +180,24 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the first alternative without a fault. Without one, the faults of the only alternative
+    /// Takes the first alternative without a violation. Without one, the violations of the only alternative
     /// of that kind (a mapping, a list) say more than "none of them".
     fn either(&mut self, value: &mut Value, schema: &Schema, several: &[Schema], path: &str) {
         let mut tried: Vec<Found> = Vec::new();
         for one in several {
             let mut copy = value.clone();
-            let mut walk = Walk { known: self.known, faults: Found::new() };
+            let mut walk = Walk { known: self.known, violations: Found::new() };
             walk.value(&mut copy, one, path);
-            if walk.faults.is_empty() {
+            if walk.violations.is_empty() {
                 *value = copy;
                 return;
             }
-            tried.push(walk.faults);
+            tried.push(walk.violations);
         }
-        let deeper = |faults: &Found| faults.iter().all(|(key, _)| key.len() > path.len());
+        let deeper = |violations: &Found| violations.iter().all(|(key, _)| key.len() > path.len());
         let mut close: Vec<Found> = tried.into_iter().filter(deeper).collect();
         match close.len() {
-            1 => self.faults.extend(close.remove(0)),
+            1 => self.violations.extend(close.remove(0)),
             _ => self.wrong(value, schema, path, ""),
         }
     }

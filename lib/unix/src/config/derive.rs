@@ -74,7 +74,6 @@ impl Reader<'_> {
     }
 
     fn shape(&self, kind: &str, json: &Map<String, Value>, depth: usize) -> Shape {
-        let below = |json: &Value| self.schema(json, depth + 1);
         match kind {
             "string" => Shape::Text,
             "boolean" => Shape::Flag,
@@ -88,30 +87,24 @@ impl Reader<'_> {
                     below: bound("exclusiveMaximum"),
                 })
             }
-            "array" => match json.get("prefixItems").and_then(Value::as_array) {
-                Some(items) => Shape::Tuple(items.iter().map(below).collect()),
-                None => {
-                    let count = |name: &str| json.get(name).and_then(Value::as_u64);
-                    let items = json.get("items").map_or_else(Schema::any, below);
-                    let most = count("maxItems").map_or(usize::MAX, |n| n as usize);
-                    Shape::List(Box::new(items), count("minItems").unwrap_or(0) as usize, most)
-                }
-            },
+            "array" => {
+                let count = |name: &str| json.get(name).and_then(Value::as_u64);
+                let items = json
+                    .get("items")
+                    .map_or_else(Schema::any, |items| self.schema(items, depth + 1));
+                let most = count("maxItems").map_or(usize::MAX, |n| n as usize);
+                Shape::List(Box::new(items), count("minItems").unwrap_or(0) as usize, most)
+            }
             "object" => self.object(json, depth),
             _ => Shape::Any, // "null", which `either` drops
         }
     }
 
     fn object(&self, json: &Map<String, Value>, depth: usize) -> Shape {
-        let rest = match json.get("additionalProperties") {
-            Some(other @ Value::Object(_)) => Some(Box::new(self.schema(other, depth + 1))),
-            _ => None,
-        };
         let Some(properties) = json.get("properties").and_then(Value::as_object) else {
-            let closed = json.get("additionalProperties") == Some(&Value::Bool(false));
-            return match rest {
-                Some(items) => Shape::Map(items),
-                None if closed => Shape::Record(Record::default()),
+            return match json.get("additionalProperties") {
+                Some(Value::Bool(false)) => Shape::Record(Record::default()),
+                Some(items) => Shape::Map(Box::new(self.schema(items, depth + 1))),
                 None => Shape::Map(Box::new(Schema::any())),
             };
         };
@@ -120,7 +113,7 @@ impl Reader<'_> {
             let needed = required.is_some_and(|names| names.iter().any(|n| n == name.as_str()));
             (name.clone(), self.schema(field, depth + 1), needed)
         });
-        Shape::Record(Record { fields: fields.collect(), rest })
+        Shape::Record(Record { fields: fields.collect() })
     }
 }
 

@@ -27,10 +27,6 @@ impl fmt::Display for Shape {
             Shape::Choice(words) => write!(f, "one of {}", words.join(", ")),
             Shape::List(items, low, high) if low == high => write!(f, "list of {low}: {items}"),
             Shape::List(items, ..) => write!(f, "list of {items}"),
-            Shape::Tuple(items) => {
-                let items: Vec<String> = items.iter().map(Schema::to_string).collect();
-                write!(f, "list of {}: {}", items.len(), items.join("; "))
-            }
             Shape::Map(items) => write!(f, "mapping of names to {items}"),
             Shape::Record(record) => {
                 let names: Vec<&str> = record.fields.iter().map(|(n, ..)| n.as_str()).collect();

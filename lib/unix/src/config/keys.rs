@@ -52,11 +52,6 @@ fn inside(schema: &Schema, path: &str, keys: &mut Vec<Key>) {
         }
         Shape::List(items, ..) => inside(items, &format!("{path}[]"), keys),
         Shape::Map(items) => inside(items, &join(path, "NAME"), keys),
-        Shape::Tuple(items) => {
-            for (at, item) in items.iter().enumerate() {
-                inside(item, &join(path, at), keys);
-            }
-        }
         Shape::Either(several) => several.iter().for_each(|one| inside(one, path, keys)),
         _ => {}
     }
@@ -70,15 +65,12 @@ fn fields(record: &Record, path: &str, keys: &mut Vec<Key>) {
             keys.push(Key {
                 path: path.clone(),
                 takes: schema.to_string(),
-                default: schema.default.clone().filter(|default| !default.is_null()),
+                default: schema.default.clone().filter(|value| !required && !value.is_null()),
                 required: *required,
                 doc: schema.doc.clone(),
             });
         }
         inside(schema, &path, keys);
-    }
-    if let Some(rest) = &record.rest {
-        inside(rest, &join(path, "NAME"), keys);
     }
 }
 

@@ -10,14 +10,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Faults;
+use super::Violations;
 use super::check::check;
-use super::fault::{Fault, report};
 use super::keys;
 use super::layers::Layers;
 use super::schema::Schema;
 use super::secrets;
 use super::variables::{read_env_file, substitute};
+use super::violation::{Violation, report};
 use super::yaml;
 
 /// A configuration that was found good.
@@ -34,16 +34,16 @@ pub struct Loaded<T> {
 ///
 /// `files` are YAML, laid over each other, later ones win; then come `overrides` as `a.b=c`, then
 /// `${VAR}` and `${VAR:-default}` are filled in from `environment` or, where that has nothing, from
-/// the file `.env` beside the first file. `validate` finds what is wrong beyond what the types say, each fault
+/// the file `.env` beside the first file. `validate` finds what is wrong beyond what the types say, each violation
 /// with the path of its key.
 ///
-/// Errors: 66 when a file cannot be read; 78 with every fault at once, one a line as
+/// Errors: 66 when a file cannot be read; 78 with every violation at once, one a line as
 /// `FILE: KEY: what is wrong`.
 pub fn load<T>(
     files: &[PathBuf],
     overrides: &[String],
     environment: &dyn Fn(&str) -> Option<String>,
-    validate: &dyn Fn(&T) -> Faults,
+    validate: &dyn Fn(&T) -> Violations,
 ) -> Result<Loaded<T>>
 where
     T: DeserializeOwned + Serialize + JsonSchema,
@@ -56,39 +56,39 @@ where
     let lookup = |name: &str| environment(name).or_else(|| env_file.get(name).cloned());
     let mut value = std::mem::take(&mut layers.value);
     let substituted = substitute(&mut value, &lookup);
-    let mut faults = substituted.faults;
+    let mut violations = substituted.violations;
 
     let known: Vec<String> = keys::of_schema(&schema).into_iter().map(|key| key.path).collect();
-    let unset: Vec<String> = faults.iter().map(|(key, _)| key.clone()).collect();
+    let unset: Vec<String> = violations.iter().map(|(key, _)| key.clone()).collect();
     let found = check(&mut value, &schema, &known);
-    // A key whose variable is not set has one fault, not two.
-    faults.extend(found.into_iter().filter(|(key, _)| !unset.contains(key)));
+    // A key whose variable is not set has one violation, not two.
+    violations.extend(found.into_iter().filter(|(key, _)| !unset.contains(key)));
     // The schema knows all that serde asks for; what serde still finds is worth a line of its own.
     let config = match serde_json::from_value::<T>(value) {
         Ok(config) => {
-            faults.extend(validate(&config));
+            violations.extend(validate(&config));
             Some(config)
         }
         Err(cause) => {
-            if faults.is_empty() {
-                faults.push((String::new(), cause.to_string()));
+            if violations.is_empty() {
+                violations.push((String::new(), cause.to_string()));
             }
             None
         }
     };
     match config {
-        Some(config) if faults.is_empty() => {
+        Some(config) if violations.is_empty() => {
             let mut resolved = serde_json::to_value(&config).map_err(Error::bug)?;
             secrets::hide(&mut resolved, &substituted.secrets);
             Ok(Loaded { config, resolved })
         }
         _ => {
-            let told = |(key, message): (String, String)| Fault {
+            let told = |(key, message): (String, String)| Violation {
                 source: layers.source(&key),
                 message: secrets::hidden(&message, &key, &substituted.secrets),
                 key,
             };
-            Err(report(&faults.into_iter().map(told).collect::<Vec<_>>()))
+            Err(report(&violations.into_iter().map(told).collect::<Vec<_>>()))
         }
     }
 }
@@ -106,7 +106,7 @@ pub fn to_yaml(resolved: &Value) -> Result<String> {
 }
 
 fn lay_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Result<()> {
-    let mut faults = Vec::new();
+    let mut violations = Vec::new();
     for file in files {
         let source = file.display().to_string();
         let message = match yaml::parse(&read(file)?) {
@@ -118,17 +118,17 @@ fn lay_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Resu
             Ok(_) => "expected keys with values, KEY: VALUE".into(),
             Err(message) => message,
         };
-        faults.push(Fault { source, key: String::new(), message });
+        violations.push(Violation { source, key: String::new(), message });
     }
     for given in overrides {
         let (key, value) = given.split_once('=').unwrap_or(("", ""));
         let set = override_value(value).and_then(|value| layers.set(key.trim(), value, "-s"));
         if let Err(message) = set {
             let source = format!("-s {}", text::quote(given));
-            faults.push(Fault { source, key: String::new(), message });
+            violations.push(Violation { source, key: String::new(), message });
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(report(&faults)) }
+    if violations.is_empty() { Ok(()) } else { Err(report(&violations)) }
 }
 
 /// The value of an override: a list or mapping in brackets, a quoted text, or a plain scalar, which

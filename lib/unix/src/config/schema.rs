@@ -34,8 +34,6 @@ pub(super) enum Shape {
     Choice(Vec<String>),
     /// A list, with the smallest and largest length.
     List(Box<Schema>, usize, usize),
-    /// A list with a schema for each place.
-    Tuple(Vec<Schema>),
     /// Free keys.
     Map(Box<Schema>),
     /// Known keys.
@@ -60,8 +58,6 @@ pub(super) struct Bounds {
 pub(super) struct Record {
     /// Name, schema, and whether it must be given.
     pub fields: Vec<(String, Schema, bool)>,
-    /// What other keys may hold; none: there are no others.
-    pub rest: Option<Box<Schema>>,
 }
 
 impl Schema {
@@ -84,7 +80,6 @@ impl Schema {
                 variants.iter().find(|(name, _)| name == word)?.1.field(key)
             }
             Shape::Map(items) | Shape::List(items, ..) => Some(items),
-            Shape::Tuple(items) => items.get(key.parse::<usize>().ok()?),
             _ => None,
         }
     }
@@ -102,6 +97,6 @@ impl Record {
     /// The schema of a key.
     pub fn field(&self, name: &str) -> Option<&Schema> {
         let field = self.fields.iter().find(|(field, ..)| field == name);
-        field.map(|(_, schema, _)| schema).or(self.rest.as_deref())
+        field.map(|(_, schema, _)| schema)
     }
 }

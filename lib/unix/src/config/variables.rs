@@ -25,7 +25,7 @@ pub(super) struct Substituted {
     /// Secrets that are now in the value.
     pub secrets: Vec<Secret>,
     /// Path of the key, and what is wrong.
-    pub faults: Vec<(String, String)>,
+    pub violations: Vec<(String, String)>,
 }
 
 /// Replaces every `${VAR}` in the strings of `value`; `$${` stands for a literal `${`.
@@ -52,7 +52,7 @@ fn walk(
                     done.secrets.push(Secret { key: path.into(), written, variables });
                 }
             }
-            Err(message) => done.faults.push((path.into(), message)),
+            Err(message) => done.violations.push((path.into(), message)),
         },
         Value::Array(list) => {
             for (at, item) in list.iter_mut().enumerate() {

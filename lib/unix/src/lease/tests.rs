@@ -81,9 +81,9 @@ fn a_process_of_this_machine_that_is_gone_is_followed_at_once() {
     assert_eq!(take(Owner::this_process(), folder.path()).unwrap().attempt(), 2);
 }
 
-/// R26: the older owner is only slow; it writes nothing once it is followed.
+/// The older owner is only slow; it writes nothing once it is followed.
 #[test]
-fn r26_an_owner_that_stands_still_is_followed_and_fenced() {
+fn an_owner_that_stands_still_is_followed_and_fenced() {
     let folder = tempfile::tempdir().unwrap();
     let mut slow = take(slow(1), folder.path()).unwrap();
     let (stop, heart) = slow.heart.take().unwrap();
@@ -105,7 +105,7 @@ fn r26_an_owner_that_stands_still_is_followed_and_fenced() {
 }
 
 #[test]
-fn r26_log_and_status_of_an_older_owner_stay_as_they_are() {
+fn log_and_status_of_an_older_owner_stay_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let (log, status) = (folder.path().join("log.jsonl"), folder.path().join("status.json"));
     let lease = take(stranger(1), &folder.path().join("lease")).unwrap();
@@ -145,9 +145,9 @@ fn clocks_that_jump_mislead_nobody() {
     }
 }
 
-/// R26: fifty at once, after an owner of another machine that is dead, and with none before.
+/// Fifty at once, after an owner of another machine that is dead, and with none before.
 #[test]
-fn r26_of_fifty_starts_at_once_one_has_the_lease() {
+fn of_fifty_starts_at_once_one_has_the_lease() {
     for with_dead in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         if with_dead {
@@ -190,9 +190,9 @@ fn r26_of_fifty_starts_at_once_one_has_the_lease() {
     }
 }
 
-/// R26: at the very moment at which all want the same number.
+/// At the very moment at which all want the same number.
 #[test]
-fn r26_a_number_has_one_owner() {
+fn a_number_has_one_owner() {
     let folder = tempfile::tempdir().unwrap();
     let candidates: Vec<Candidate> =
         (0..20).map(|n| Candidate::new(folder.path(), &stranger(n)).unwrap()).collect();

@@ -25,7 +25,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use signal_hook::consts::{SIGKILL, SIGTERM};
 
 use super::group::NO_STEP;
-use super::watch::Watch;
+use super::monitor::ChildMonitor;
 use super::{Cause, Ended};
 use crate::slurm::{Asked, Asking, Slurm, requeue};
 use crate::{Exit, note, warn};
@@ -99,14 +99,14 @@ impl Outcome {
 
 /// Whether to run srun again now, after its `tries`th end: it could not start a step although the controller
 /// answers, and no signal tells it to stop, before or during the pause made here.
-pub(super) fn runs_again(outcome: Outcome, tries: u32, watch: &mut Watch) -> bool {
+pub(super) fn runs_again(outcome: Outcome, tries: u32, monitor: &mut ChildMonitor) -> bool {
     let job = Slurm::from_environment().filter(|_| outcome == Outcome::NoStep);
     if tries >= STEP_TRIES || !job.is_some_and(|job| job.controller_answers()) {
         return false;
     }
     let pause = Duration::from_secs(u64::from(tries));
     note!("srun could not start a step; running it again in {} s", pause.as_secs());
-    !watch.is_told_to_stop(pause)
+    !monitor.is_told_to_stop(pause)
 }
 
 /// Whether TERM comes within this time.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 use super::group;
-use super::watch::{Step, steps};
+use super::monitor::{Step, steps};
 use crate::time::{format_duration, unix_seconds};
 use crate::{Error, Result, note, warn};
 

@@ -56,7 +56,7 @@ pub fn measured(run: &Path) -> Result<Measured> {
         (count > 0).then(|| sum / f64::from(count))
     };
     Ok(Measured {
-        cost: mean("checkpoint", "stall"),
+        cost: mean("checkpoint", "blocked_s"),
         saved_after: mean("saved", "seconds"),
         update: mean("update", "seconds"),
     })

@@ -17,10 +17,10 @@ pub mod again;
 mod group;
 pub mod guard;
 pub mod interval;
+mod monitor;
 pub mod record;
 pub mod runs;
 pub mod submit;
-mod watch;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -41,30 +41,19 @@ pub use again::{OnFailure, Requeue, Then};
 use group::Group;
 pub use group::parse_warn_signal;
 use guard::Schedule;
-use watch::Watch;
+use monitor::ChildMonitor;
 
 /// What `timekeep run` is asked to do.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CommandPlan {
     /// Limit from now; SLURM's and an outer timekeep's limits count beside it.
     pub limit: Option<Duration>,
-    /// The command is warned this long before the limit.
-    pub margin: Duration,
-    /// The signal of the warning.
-    pub warn_signal: Signal,
-    /// Time after the limit before TERM, and again before KILL.
-    pub grace: Duration,
+    /// What comes before and after the limit.
+    pub schedule: Schedule,
     /// Program and arguments.
     pub command: Vec<OsString>,
     /// What follows when it has ended.
     pub then: Then,
-}
-
-impl Plan {
-    fn schedule(&self) -> Schedule {
-        let Self { margin, grace, warn_signal, .. } = *self;
-        Schedule { margin, grace, warn_signal }
-    }
 }
 
 /// What made the command end.
@@ -121,7 +110,7 @@ impl fmt::Display for Ended {
 /// and does what follows; gives the status to end with.
 /// Errors: 2 for a margin that is not shorter than the limit; 126 and 127, as in a shell, are
 /// no errors but the status of a command that cannot be run.
-pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8> {
+pub fn run(plan: &CommandPlan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8> {
     let shell = parent_id();
     let words: Vec<_> = plan.command.iter().map(|word| word.to_string_lossy()).collect();
     secrets::register_words(&words);
@@ -152,38 +141,39 @@ pub fn run(plan: &Plan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8>
             return Ok(again::end(follow, &ended, &events, shell));
         }
     };
-    let mut watch = Watch::new(plan, events, group, budget);
+    let mut monitor = ChildMonitor::new(plan, events, group, budget);
     let mut tries = 0;
     let (ended, status) = loop {
-        let (status, signal) = watch.until_child_ended()?;
-        let ended = ended(watch.cause, status, signal);
+        let (status, signal) = monitor.until_child_ended()?;
+        let ended = ended(monitor.cause, status, signal);
         note!("{ended}");
-        watch.until_group_gone()?;
-        let outcome = Outcome::of(status, watch.cause, watch.group.is_srun);
+        monitor.until_group_gone()?;
+        let outcome = Outcome::of(status, monitor.cause, monitor.group.is_srun);
         tries += 1;
-        if !again::runs_again(outcome, tries, &mut watch) {
+        if !again::runs_again(outcome, tries, &mut monitor) {
             break (ended, status);
         }
         let group = start_group();
-        watch.again(group.map_err(|cause| Error::new(Exit::Failure, format!("srun: {cause}")))?);
+        monitor.again(group.map_err(|cause| Error::new(Exit::Failure, format!("srun: {cause}")))?);
     };
     report(&ended)?;
     // Counts the signals that came since the command ended.
-    watch.is_told_to_stop(Duration::ZERO);
-    let outcome = Outcome::of(status, watch.cause, watch.group.is_srun);
-    let follow = again::follow(&plan.then, outcome, &ended, watch.got_term, &watch.events);
-    Ok(again::end(follow, &ended, &watch.events, shell))
+    monitor.is_told_to_stop(Duration::ZERO);
+    let outcome = Outcome::of(status, monitor.cause, monitor.group.is_srun);
+    let follow = again::follow(&plan.then, outcome, &ended, monitor.got_term, &monitor.events);
+    Ok(again::end(follow, &ended, &monitor.events, shell))
 }
 
 /// All limits, told to the user.
-fn plan_budget(plan: &Plan) -> Result<Budget> {
+fn plan_budget(plan: &CommandPlan) -> Result<Budget> {
     if plan.command.is_empty() {
         return Err(Error::usage("no command to run"));
     }
-    if let Some(limit) = plan.limit.filter(|limit| *limit <= plan.margin) {
+    let margin = plan.schedule.margin;
+    if let Some(limit) = plan.limit.filter(|limit| *limit <= margin) {
         return Err(Error::usage(format!(
             "--margin {} is not shorter than --limit {}",
-            format_duration(plan.margin),
+            format_duration(margin),
             format_duration(limit)
         )));
     }
@@ -195,19 +185,19 @@ fn plan_budget(plan: &Plan) -> Result<Budget> {
         note!("{line}");
     }
     match budget.left() {
-        Some(_) => note!("time limit: {budget}, warning {} before", format_duration(plan.margin)),
+        Some(_) => note!("time limit: {budget}, warning {} before", format_duration(margin)),
         None => note!("time limit: none"),
     }
     if let Some(left) = budget.left() {
-        let first = left.checked_sub(plan.margin).filter(|time| !time.is_zero());
-        let first = first.unwrap_or(watch::BEFORE_LISTENING.min(left));
-        if plan.limit.is_none() && first <= watch::BEFORE_LISTENING {
+        let first = left.checked_sub(margin).filter(|time| !time.is_zero());
+        let first = first.unwrap_or(monitor::BEFORE_LISTENING.min(left));
+        if plan.limit.is_none() && first <= monitor::BEFORE_LISTENING {
             warn!(
                 "{} left, and a warning {} before the end: the command is told to stop {} after its start, \
                  and does little or nothing; it wants more time (sbatch --time) or a shorter \
                  LONGHAUL_MARGIN (--margin)",
                 format_duration(round(left)),
-                format_duration(plan.margin),
+                format_duration(margin),
                 format_duration(round(first)),
             );
         }

@@ -35,8 +35,8 @@ fn later_files_and_overrides_win() {
     let overrides =
         ["steps=600e3", "data.files.0=b=c.h5", "optimizer.betas=[0, 0.5]", "name=1: #x"];
     let loaded = folder.load(&["a.yaml", "b.yaml", "c.yaml"], &overrides);
-    let faults = loaded.unwrap_err().to_string();
-    assert!(faults.contains("name: a blank"), "{faults}");
+    let violations = loaded.unwrap_err().to_string();
+    assert!(violations.contains("name: a blank"), "{violations}");
     let overrides =
         ["steps=600e3", "data.files.0=b=c.h5", "optimizer.betas=[0, 0.5]", "name='1e5'"];
     let config = folder.load(&["a.yaml", "b.yaml", "c.yaml"], &overrides).unwrap().config;

@@ -1,9 +1,9 @@
 //! Loading configurations: what is read, what is refused and in which words, what is written down.
 
-mod faults;
 mod layers;
 mod random;
 mod types;
+mod violations;
 mod written;
 
 use std::path::{Path, PathBuf};
@@ -32,11 +32,11 @@ impl Folder {
     pub(crate) fn load(&self, files: &[&str], overrides: &[&str]) -> Result<Loaded<Run>> {
         let files: Vec<PathBuf> = files.iter().map(|name| self.path().join(name)).collect();
         let overrides: Vec<String> = overrides.iter().map(|text| text.to_string()).collect();
-        load::<Run>(&files, &overrides, &environment, &Run::faults)
+        load::<Run>(&files, &overrides, &environment, &Run::violations)
     }
 
     /// The lines of the error, without the folder's name.
-    pub(crate) fn faults(&self, files: &[&str], overrides: &[&str]) -> Vec<String> {
+    pub(crate) fn violations(&self, files: &[&str], overrides: &[&str]) -> Vec<String> {
         let error = self.load(files, overrides).expect_err("a fault");
         assert_eq!(error.exit, unix::Exit::Config, "{error}");
         let folder = format!("{}/", self.path().display());

@@ -25,15 +25,8 @@ const PIECES: [&str; 24] = [
 
 #[test]
 fn any_text_is_an_answer_or_a_fault() {
-    let mut seed = std::env::var_os("TORTURE").map_or(1, |_| unix::time::unix_seconds());
-    println!("seed {seed}");
-    // SplitMix64 (Steele, Lea and Flood 2014).
-    let mut below = |n: usize| {
-        seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
-    };
+    let mut random = test_support::Random(test_support::seed());
+    let mut below = |n: usize| random.below(n);
     let folder = Folder::new(&[]);
     let (mut good, mut bad) = (0, 0);
     for _ in 0..1500 {

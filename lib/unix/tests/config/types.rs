@@ -119,15 +119,16 @@ pub enum Amount {
 
 impl Run {
     /// What is wrong beyond what the types say.
-    pub fn faults(&self) -> Vec<(String, String)> {
+    pub fn violations(&self) -> Vec<(String, String)> {
         let planned: u64 = self.schedule.iter().filter_map(|phase| phase.updates).sum();
-        let mut faults = Vec::new();
+        let mut violations = Vec::new();
         if planned > self.steps {
-            faults.push(("schedule".into(), format!("{planned} updates in {} steps", self.steps)));
+            violations
+                .push(("schedule".into(), format!("{planned} updates in {} steps", self.steps)));
         }
         if self.name.contains(' ') {
-            faults.push(("name".into(), format!("a blank in {:?}", self.name)));
+            violations.push(("name".into(), format!("a blank in {:?}", self.name)));
         }
-        faults
+        violations
     }
 }

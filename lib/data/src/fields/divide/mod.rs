@@ -9,7 +9,7 @@ mod units;
 
 use crate::fields::content::group_keys;
 use crate::fields::field::{Field, Shape};
-use crate::fields::split::{By, FORMAT, GroupBy, Source, Split, VERSION, folder_of};
+use crate::fields::split::{By, GroupBy, Source, Split, folder_of};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -118,8 +118,6 @@ pub fn divide_by(
     };
     let Kind { frames, grid, channels: channel_names, inputs } = kind;
     Ok(Split {
-        format: FORMAT.into(),
-        version: VERSION,
         seed,
         by,
         group_by,

@@ -1,19 +1,15 @@
 //! One array of numbers in a file: where it lies, and reads of some frames of it.
 
 use super::axes::{Axes, Axis};
-use super::element::{Element, narrow};
-use super::hdf5_file::{Dataset, Stored};
+use super::element::{fill, to_f32};
 use super::mapped::MappedFile;
 use super::source::{Source, bad};
-use super::zarr::{Chunks, MAX_CHUNK};
+use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use unix::space::human_bytes;
+use tensor::FileDtype;
 use unix::{Error, Result};
-
-/// So many numbers a byte that is stored holds at most, whatever the filters of HDF5.
-const MOST_PACKED: u64 = 50_000;
 
 /// Finding a chunk takes as long as reading so many bytes.
 const A_CHUNK: f64 = 16384.0;
@@ -32,11 +28,21 @@ pub(super) struct Array {
 #[derive(Debug)]
 pub(super) enum Place {
     /// In one piece of a file, the last dimension fastest, or the first (`fortran`).
-    File { file: Arc<MappedFile>, offset: u64, element: Element, fortran: bool },
-    /// Wherever HDF5 finds it.
-    Library(Stored),
-    /// In files of their own.
-    Chunks(Chunks),
+    File { file: Arc<MappedFile>, offset: u64, dtype: FileDtype, fortran: bool },
+    /// Wherever the format finds parts of it.
+    Parts(Box<dyn Parts>),
+}
+
+/// An array that its format reads in parts.
+pub(super) trait Parts: fmt::Debug + Send + Sync {
+    /// The numbers at `ranges`, the last dimension fastest; `beyond` becomes one that f32 cannot hold.
+    fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>>;
+    /// Shape of its chunks, which are read as a whole, where it has chunks.
+    fn chunk(&self) -> Option<&[usize]>;
+    /// Whether chunks are compressed.
+    fn is_packed(&self) -> bool;
+    /// Bytes of a number that is stored.
+    fn number_bytes(&self) -> usize;
 }
 
 #[derive(Debug)]
@@ -46,13 +52,11 @@ enum Store {
         file: Arc<MappedFile>,
         offset: usize,
         strides: Vec<usize>,
-        element: Element,
+        dtype: FileDtype,
         /// Whether frames lie as they are handed out.
         in_order: bool,
     },
-    /// Anything HDF5 can convert to f32.
-    Library(Stored),
-    Chunks(Chunks),
+    Parts(Box<dyn Parts>),
 }
 
 impl Array {
@@ -82,35 +86,19 @@ impl Array {
             return Err(bad(format!("is empty, {dims:?}")));
         }
         let store = match place {
-            Place::Library(stored) => {
-                let Dataset { stored: bytes, size, chunk, .. } = &stored.form;
-                let chunk = chunk.iter().flatten().try_fold(*size, |n, dim| n.checked_mul(*dim));
-                if chunk.is_none_or(|chunk| chunk > MAX_CHUNK) {
-                    return Err(bad(format!(
-                        "has chunks of more than {}, the most that is read; store it in smaller chunks",
-                        human_bytes(MAX_CHUNK as u64)
-                    )));
-                }
-                if (numbers as u64) > bytes.saturating_mul(MOST_PACKED) {
-                    return Err(bad(format!(
-                        "{dims:?} was never written: {bytes} bytes are stored of it"
-                    )));
-                }
-                Store::Library(stored)
-            }
-            Place::Chunks(chunks) => Store::Chunks(chunks),
-            Place::File { file, offset, element, fortran } => {
-                let size = (numbers * element.size()) as u64;
+            Place::Parts(parts) => Store::Parts(parts),
+            Place::File { file, offset, dtype, fortran } => {
+                let size = (numbers * dtype.bytes()) as u64;
                 if offset.checked_add(size).is_none_or(|end| end > file.size()) {
                     return Err(bad(format!(
                         "is truncated: it needs {size} bytes from {offset}, the file has {}",
                         file.size()
                     )));
                 }
-                let strides = distances(&dims, element.size(), fortran);
+                let strides = distances(&dims, dtype.bytes(), fortran);
                 let in_order =
-                    axes.is_ordered() && strides == distances(&dims, element.size(), false);
-                Store::Mapped { file, offset: offset as usize, strides, element, in_order }
+                    axes.is_ordered() && strides == distances(&dims, dtype.bytes(), false);
+                Store::Mapped { file, offset: offset as usize, strides, dtype, in_order }
             }
         };
         let (path, name) = (source.path().to_path_buf(), name.into());
@@ -134,7 +122,7 @@ impl Array {
 
     /// Whether reads are one copy into the caller's buffer.
     pub fn is_direct(&self) -> bool {
-        matches!(&self.store, Store::Mapped { element: Element::F32, in_order: true, .. })
+        matches!(&self.store, Store::Mapped { dtype: FileDtype::F32, in_order: true, .. })
     }
 
     /// It will be read again and again: see [`MappedFile::read_often`].
@@ -149,26 +137,21 @@ impl Array {
         match &self.store {
             Store::Mapped { .. } if self.is_direct() => "direct",
             Store::Mapped { .. } => "converted",
-            Store::Library(stored) if stored.form.is_packed => "packed chunks",
-            Store::Library(stored) if stored.form.chunk.is_some() => "chunks",
-            Store::Library(_) => "converted",
-            Store::Chunks(chunks) if chunks.is_packed() => "packed chunks",
-            Store::Chunks(_) => "chunks",
+            Store::Parts(parts) if parts.is_packed() => "packed chunks",
+            Store::Parts(parts) if parts.chunk().is_some() => "chunks",
+            Store::Parts(_) => "converted",
         }
     }
 
     /// What reading a trajectory costs, in bytes for a byte: all chunks that it touches are read as a whole,
     /// and each costs at least what [`A_CHUNK`] bytes cost. 1 in one piece.
     pub fn read_cost(&self) -> f64 {
-        let (chunk, size) = match &self.store {
-            Store::Library(stored) => (stored.form.chunk.clone(), stored.form.size),
-            Store::Chunks(chunks) => (Some(chunks.shape().to_vec()), chunks.element_size()),
-            Store::Mapped { .. } => (None, 4),
-        };
-        let fits = |chunk: &Vec<usize>| chunk.len() == self.dims.len() && !self.dims.contains(&0);
-        let Some(chunk) = chunk.filter(fits) else { return 1.0 };
+        let Store::Parts(parts) = &self.store else { return 1.0 };
+        let fits = |chunk: &&[usize]| chunk.len() == self.dims.len() && !self.dims.contains(&0);
+        let Some(chunk) = parts.chunk().filter(fits) else { return 1.0 };
+        let size = parts.number_bytes();
         let (mut wanted, mut touched) = (size as f64, 1.0);
-        for ((axis, n), chunk) in self.axes.iter().zip(&self.dims).zip(&chunk) {
+        for ((axis, n), chunk) in self.axes.iter().zip(&self.dims).zip(chunk) {
             let n = if axis == Axis::Sample { 1 } else { (*n).max(1) };
             wanted *= n as f64;
             touched *= n.div_ceil((*chunk).max(1)) as f64;
@@ -183,14 +166,14 @@ impl Array {
     pub fn read(&self, sample: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
         let frames = if self.axes.place(Axis::Time).is_some() { frames } else { 0..1 };
         let mut beyond = None;
-        if let Store::Mapped { file, offset, strides, element, in_order: true } = &self.store {
+        if let Store::Mapped { file, offset, strides, dtype, in_order: true } = &self.store {
             let first = |axis, i| self.axes.place(axis).map_or(0, |place| i * strides[place]);
             let from = offset + first(Axis::Sample, sample) + first(Axis::Time, frames.start);
-            if *element == Element::F32 {
+            if *dtype == FileDtype::F32 {
                 file.read(from, bytemuck::cast_slice_mut(out))?;
             } else {
-                let bytes = out.len() * element.size();
-                beyond = file.with(from, bytes, |bytes| element.fill(bytes, out))?;
+                let bytes = out.len() * dtype.bytes();
+                beyond = file.with(from, bytes, |bytes| fill(*dtype, bytes, out))?;
             }
         } else {
             self.gather(sample, frames, out, &mut beyond)?;
@@ -221,7 +204,7 @@ impl Array {
         let ranges: Vec<Range<usize>> = self.axes.iter().enumerate().map(range).collect();
         let order = self.axes.order();
         match &self.store {
-            Store::Mapped { file, offset, strides, element, .. } => {
+            Store::Mapped { file, offset, strides, dtype, .. } => {
                 // From the first number of the ranges to the last.
                 let end = |(range, stride): (&Range<usize>, &usize)| {
                     range.len().saturating_sub(1) * stride
@@ -229,18 +212,14 @@ impl Array {
                 let ends = ranges.iter().zip(strides).map(end).sum::<usize>();
                 let start = ranges.iter().zip(strides).map(|(range, stride)| range.start * stride);
                 let start: usize = start.sum();
-                file.with(offset + start, ends + element.size(), |bytes| {
+                file.with(offset + start, ends + dtype.bytes(), |bytes| {
                     gather(&ranges, strides, &order, out, |at| {
-                        narrow(element.read(&bytes[at - start..]), beyond)
+                        to_f32(dtype.read(&bytes[at - start..]), beyond)
                     });
                 })?;
             }
-            Store::Library(stored) => {
-                let values = stored.read(&ranges, beyond)?;
-                permute(&values, &ranges, &order, out);
-            }
-            Store::Chunks(chunks) => {
-                let values = chunks.read(&ranges, beyond)?;
+            Store::Parts(parts) => {
+                let values = parts.read(&ranges, beyond)?;
                 permute(&values, &ranges, &order, out);
             }
         }

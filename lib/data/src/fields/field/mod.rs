@@ -129,10 +129,10 @@ impl Field {
         for Part { name, axes, channels } in found.parts {
             let is_static = axes.place(Axis::Time).is_none();
             let place = match found.groups.as_slice() {
-                [] => Place::One(file.array(&name, &axes)?),
+                [] => Place::One(source::array(&**file, &name, &axes)?),
                 groups => {
                     let names: Vec<String> = groups.iter().map(|g| format!("{g}/{name}")).collect();
-                    let first = file.array(&names[0], &axes)?;
+                    let first = source::array(&**file, &names[0], &axes)?;
                     let arrays = names.iter().map(|_| OnceLock::new()).collect();
                     let file = file.clone();
                     Place::Each { file, first, names, axes, arrays }
@@ -309,7 +309,7 @@ impl Place {
                 if let Some(array) = opened.get() {
                     return array.read(0, frames, out);
                 }
-                let array = file.array(&names[trajectory], axes)?;
+                let array = source::array(&**file, &names[trajectory], axes)?;
                 let same = array.grid() == first.grid()
                     && [Axis::Time, Axis::Channel]
                         .iter()

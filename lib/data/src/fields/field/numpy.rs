@@ -1,8 +1,7 @@
 //! NumPy's files: one array (`.npy`), or several in a zip archive (`.npz`), compressed or not.
 
-use super::array::{Array, Place};
-use super::axes::Axes;
-use super::element::Element;
+use super::array::Place;
+use super::element::from_numpy;
 use super::mapped::MappedFile;
 use super::source::{Source, bad};
 use crate::fields::parameter::is_known;
@@ -11,6 +10,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tensor::FileDtype;
 use unix::{Context, Error, Result};
 use zip::{CompressionMethod, ZipArchive};
 
@@ -33,7 +33,7 @@ pub(super) struct NumpyFile {
 struct Member {
     name: String,
     shape: Vec<usize>,
-    element: Option<Element>,
+    dtype: Option<FileDtype>,
     fortran: bool,
     /// First byte of the numbers: in the file, or when packed in the member itself.
     offset: u64,
@@ -63,15 +63,15 @@ impl NumpyFile {
     }
 
     /// Where the numbers of a member are; what is compressed is unpacked into a file without name.
-    fn place(&self, member: &Member) -> Result<Place> {
-        let Member { element: Some(element), fortran, offset, .. } = *member else {
+    fn place_of(&self, member: &Member) -> Result<Place> {
+        let Member { dtype: Some(dtype), fortran, offset, .. } = *member else {
             return Err(bad(self, format!("`{}` holds no numbers", member.name)));
         };
         let Some(index) = member.packed else {
-            return Ok(Place::File { file: self.file.clone(), offset, element, fortran });
+            return Ok(Place::File { file: self.file.clone(), offset, dtype, fortran });
         };
         // No more than the header says; what is less is found to be truncated.
-        let sizes = member.shape.iter().try_fold(element.size(), |n, dim| n.checked_mul(*dim));
+        let sizes = member.shape.iter().try_fold(dtype.bytes(), |n, dim| n.checked_mul(*dim));
         let most = sizes.and_then(|size| offset.checked_add(size as u64)).unwrap_or(offset);
         let temporary = std::env::temp_dir().join(&member.name);
         unix::space::ensure_space(&temporary, most).context(|| self.path.display())?;
@@ -97,7 +97,7 @@ impl NumpyFile {
             bad(self, what)
         })?;
         let file = Arc::new(MappedFile::of(&self.path, file)?);
-        Ok(Place::File { file, offset, element, fortran })
+        Ok(Place::File { file, offset, dtype, fortran })
     }
 }
 
@@ -114,24 +114,9 @@ impl Source for NumpyFile {
         Some(self.member(name)?.shape.clone())
     }
 
-    fn numbers(&self, name: &str) -> Result<Vec<f64>> {
-        let bad = |what: &str| bad(self, format!("`{name}` {what}"));
-        let member = self.member(name).ok_or_else(|| bad("is not there"))?;
-        let count: usize = member.shape.iter().product();
-        let Place::File { file, offset, element, .. } = self.place(member)? else {
-            return Err(bad("is not in a file"));
-        };
-        let size = count * element.size();
-        if offset.checked_add(size as u64).is_none_or(|end| end > file.size()) {
-            return Err(bad("is truncated"));
-        }
-        let bytes = file.bytes(offset as usize, size)?;
-        Ok(bytes.chunks_exact(element.size()).map(|one| element.read(one)).collect())
-    }
-
-    fn array(&self, name: &str, axes: &Axes) -> Result<Array> {
+    fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
         let member = self.member(name).ok_or_else(|| bad(self, format!("no `{name}`")))?;
-        Array::new(self, name, member.shape.clone(), axes, self.place(member)?)
+        Ok((member.shape.clone(), self.place_of(member)?))
     }
 
     /// Arrays of one number with the name of a parameter.
@@ -196,7 +181,7 @@ fn header(
     let after = |key: &str| Some(text.split_once(&format!("'{key}':"))?.1.trim_start());
     let descr = after("descr").ok_or_else(unread)?;
     // A list is a record: no numbers.
-    let element = descr.strip_prefix('\'').and_then(|rest| rest.split('\'').next());
+    let dtype = descr.strip_prefix('\'').and_then(|rest| rest.split('\'').next());
     let fortran = after("fortran_order").ok_or_else(unread)?.starts_with("True");
     let shape = after("shape").and_then(|rest| rest.strip_prefix('(')?.split(')').next());
     let shape = shape.ok_or_else(unread)?.split(',').map(str::trim).filter(|n| !n.is_empty());
@@ -204,7 +189,7 @@ fn header(
     Ok(Member {
         name: name.into(),
         shape: shape.ok_or_else(unread)?,
-        element: element.and_then(Element::from_numpy),
+        dtype: dtype.and_then(from_numpy),
         fortran,
         offset: begin + if wide { 12 } else { 10 } + length,
         packed,

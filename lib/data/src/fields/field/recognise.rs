@@ -165,7 +165,7 @@ fn parts(
             let name = reading.dataset.as_deref().or(only.as_deref()).unwrap_or("tensor");
             let rank = rank(name)?;
             // Our files without coordinates say it.
-            let said = || file.axes().or_else(|| file.text(None, "axes")?.parse().ok());
+            let said = || file.axes().or_else(|| file.text("axes")?.parse().ok());
             let axes = match (reading.axes.clone().or_else(said), known, rank) {
                 (Some(axes), ..) => axes,
                 (None, 0, 3) => Axes::ordered(true, true, 1, false),
@@ -256,7 +256,7 @@ fn channels(
         }
     }
     // Our files keep the names.
-    if let Some(text) = file.text(None, "channels") {
+    if let Some(text) = file.text("channels") {
         let given: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
         if given.len() != names.len() {
             return Err(bad(

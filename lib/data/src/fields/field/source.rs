@@ -1,7 +1,7 @@
 //! What any file format tells about the arrays in it. Layouts are recognised through this alone.
 
 use super::PERIODIC;
-use super::array::Array;
+use super::array::{Array, Place};
 use super::axes::{Axes, Axis};
 use super::hdf5_file::Hdf5File;
 use super::numpy::NumpyFile;
@@ -11,6 +11,7 @@ use super::zarr::ZarrGroup;
 use crate::fields::parameter::{Parameter, is_known};
 use serde_json::{Map, Value};
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use unix::{Error, Result};
 
@@ -38,18 +39,35 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
     /// Shape of an array, where there is one of this name.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
-    /// The numbers of an array of at most [`MAX_SMALL`]; see [`numbers`]. Errors (65) when they cannot be read.
-    fn numbers(&self, name: &str) -> Result<Vec<f64>>;
+    /// Shape of an array, and where it is. Errors (65): it is not there, or is no array of numbers.
+    fn place(&self, name: &str) -> Result<(Vec<usize>, Place)>;
 
-    /// An array, `axes` being the meaning of its dimensions. Errors (65): see [`Array`].
-    fn array(&self, name: &str, axes: &Axes) -> Result<Array>;
+    /// The numbers of an array of at most [`MAX_SMALL`]; see [`numbers`]. Errors (65) when they cannot be read.
+    fn numbers(&self, name: &str) -> Result<Vec<f64>> {
+        let (shape, place) = self.place(name)?;
+        match place {
+            Place::File { file, offset, dtype, .. } => {
+                let size = shape.iter().product::<usize>() * dtype.bytes();
+                if offset.checked_add(size as u64).is_none_or(|end| end > file.size()) {
+                    let path = self.path().display();
+                    return Err(Error::data(format!("{path}: `{name}` is truncated")));
+                }
+                let bytes = file.bytes(offset as usize, size)?;
+                Ok(bytes.chunks_exact(dtype.bytes()).map(|one| dtype.read(one)).collect())
+            }
+            Place::Parts(parts) => {
+                let all: Vec<Range<usize>> = shape.iter().map(|n| 0..*n).collect();
+                Ok(parts.read(&all, &mut None)?.into_iter().map(f64::from).collect())
+            }
+        }
+    }
 
     /// The attributes of the root or of `place`, a group or an array. A number that is not finite is null.
     fn attributes(&self, place: Option<&str>) -> Map<String, Value>;
 
-    /// The text of an attribute of the root or of `place`.
-    fn text(&self, place: Option<&str>, name: &str) -> Option<String> {
-        Some(self.attributes(place).get(name)?.as_str()?.into())
+    /// The text of an attribute of the root.
+    fn text(&self, name: &str) -> Option<String> {
+        text(&self.attributes(None), name)
     }
 
     /// Names of the groups of the root that hold an array `data`.
@@ -67,6 +85,17 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
     fn only_array(&self) -> Option<String> {
         None
     }
+}
+
+/// The array `name` of `source`, `axes` being the meaning of its dimensions. Errors (65): see [`Array`].
+pub(super) fn array(source: &dyn Source, name: &str, axes: &Axes) -> Result<Array> {
+    let (shape, place) = source.place(name)?;
+    Array::new(source, name, shape, axes, place)
+}
+
+/// The text of an attribute.
+fn text(attributes: &Map<String, Value>, name: &str) -> Option<String> {
+    Some(attributes.get(name)?.as_str()?.into())
 }
 
 /// Opens a file by the ending of its name: `.npy`, `.npz`, `.csv`, `.zarr`, `.safetensors`, else HDF5.
@@ -114,7 +143,7 @@ pub(super) fn contents(source: &dyn Source) -> String {
 /// Which of the axes of space are periodic; see [`Field::periodic`](super::Field::periodic).
 pub(super) fn periodic(source: &dyn Source, space: usize) -> Vec<bool> {
     let axes = Axis::SPACE[..space].iter();
-    if let Some(text) = source.text(None, PERIODIC) {
+    if let Some(text) = source.text(PERIODIC) {
         return axes.map(|axis| text.contains(axis.letter())).collect();
     }
     let name = source.path().file_name().unwrap_or_default().to_string_lossy();
@@ -141,9 +170,10 @@ pub(super) fn parameter_at(
     places: &[Option<&str>],
 ) -> Result<Option<Parameter>> {
     for place in places {
-        let known = match listed(source, *place) {
+        let attributes = source.attributes(*place);
+        let known = match listed(&attributes) {
             Some(parameter) => Some(parameter),
-            None => Parameter::of(&stated(source, *place)?),
+            None => Parameter::of(&numbers_of(source, *place, &attributes)?),
         };
         if known.is_some() {
             return Ok(known);
@@ -155,8 +185,8 @@ pub(super) fn parameter_at(
 /// Name of the attribute by which imported files list their parameters, of any names: `nu=0.1,depth=2`.
 pub(crate) const PARAMETERS: &str = "longhaul_parameters";
 
-fn listed(source: &dyn Source, place: Option<&str>) -> Option<Parameter> {
-    source.text(place, PARAMETERS)?.parse().ok()
+fn listed(attributes: &Map<String, Value>) -> Option<Parameter> {
+    text(attributes, PARAMETERS)?.parse().ok()
 }
 
 /// Every name that the root or a place gives a number: by its attribute [`PARAMETERS`] alone, else by other
@@ -164,17 +194,27 @@ fn listed(source: &dyn Source, place: Option<&str>) -> Option<Parameter> {
 ///
 /// Errors (65): an attribute with the name of a parameter has several values.
 pub(super) fn stated(source: &dyn Source, place: Option<&str>) -> Result<Vec<(String, f64)>> {
-    if let Some(parameter) = listed(source, place) {
-        return Ok(parameter.iter().map(|(name, value)| (name.into(), value)).collect());
+    let attributes = source.attributes(place);
+    match listed(&attributes) {
+        Some(parameter) => Ok(parameter.iter().map(|(name, value)| (name.into(), value)).collect()),
+        None => numbers_of(source, place, &attributes),
     }
+}
+
+/// The names that attributes, then lines of the attribute `config`, give a number.
+fn numbers_of(
+    source: &dyn Source,
+    place: Option<&str>,
+    attributes: &Map<String, Value>,
+) -> Result<Vec<(String, f64)>> {
     let mut all = Vec::new();
-    for (name, value) in source.attributes(place) {
-        let number = match &value {
+    for (name, value) in attributes {
+        let number = match value {
             Value::Null => Some(f64::NAN),
             Value::Number(number) => number.as_f64(),
             Value::String(text) => text.trim().parse().ok(),
             Value::Array(values) if values.len() == 1 => values[0].as_f64(),
-            Value::Array(values) if is_known(&name) => {
+            Value::Array(values) if is_known(name) => {
                 let of = place.map_or("the root".into(), |place| format!("`{place}`"));
                 return Err(bad(
                     source,
@@ -187,9 +227,9 @@ pub(super) fn stated(source: &dyn Source, place: Option<&str>) -> Result<Vec<(St
             }
             _ => None,
         };
-        all.extend(number.map(|number| (name, number)));
+        all.extend(number.map(|number| (name.clone(), number)));
     }
-    if let Some(config) = source.text(place, "config") {
+    if let Some(config) = text(attributes, "config") {
         all.extend(lines(&config));
     }
     Ok(all)

@@ -42,7 +42,7 @@ impl Field {
         let bad =
             |what: String| source::bad(&*file, format!("attribute `{OF_TRAJECTORIES}`: {what}"));
         let all: Vec<Map<String, Value>> = if self.groups().is_empty() {
-            let Some(text) = file.text(None, OF_TRAJECTORIES) else { return Ok(Vec::new()) };
+            let Some(text) = file.text(OF_TRAJECTORIES) else { return Ok(Vec::new()) };
             let listed: Vec<Map<String, Value>> =
                 serde_json::from_str(&text).map_err(|cause| bad(cause.to_string()))?;
             let one = |sample: &usize| listed.get(*sample).cloned();

@@ -5,9 +5,8 @@
 //! may come in any order; each point must be there just once. The numbers go into a file without name,
 //! so that memory holds little more than the coordinates.
 
-use super::array::{Array, Place};
+use super::array::Place;
 use super::axes::{Axes, Axis};
-use super::element::Element;
 use super::mapped::MappedFile;
 use super::source::{MAX_SMALL, Source, bad};
 use crate::fields::parameter::is_known;
@@ -19,6 +18,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tensor::FileDtype;
 use unix::text::quote;
 use unix::{Error, Result, small};
 
@@ -153,11 +153,9 @@ impl Source for Table {
         values.ok_or_else(|| bad(self, format!("no coordinates `{name}`")))
     }
 
-    fn array(&self, name: &str, axes: &Axes) -> Result<Array> {
-        let dims = self.dims();
-        let (file, element) = (self.file.clone(), Element::F32);
-        let place = Place::File { file, offset: 0, element, fortran: false };
-        Array::new(self, name, dims, axes, place)
+    fn place(&self, _: &str) -> Result<(Vec<usize>, Place)> {
+        let (file, dtype) = (self.file.clone(), FileDtype::F32);
+        Ok((self.dims(), Place::File { file, offset: 0, dtype, fortran: false }))
     }
 
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {

@@ -2,7 +2,8 @@
 
 use super::names::Name;
 use super::{Machine, Storage, Value, View};
-use crate::foreign::{MAX_RANK, MAX_TENSORS};
+use crate::foreign::MAX_TENSORS;
+use tensor::safetensors::MAX_RANK;
 
 /// Most arguments of a call; PyTorch's have up to 7.
 const MAX_ARGUMENTS: usize = 8;
@@ -11,16 +12,16 @@ impl Machine<'_> {
     /// `('storage', type, key, place, elements)`: the numbers of an entry of the archive.
     pub(super) fn persistent(&mut self) -> Result<(), String> {
         let id = self.pop()?;
-        let (key, element, count) = match self.tuple(id)? {
-            [tag, Value::Name(Name::Storage(element)), Value::Text(key), _, Value::Int(count)]
+        let (key, dtype, count) = match self.tuple(id)? {
+            [tag, Value::Name(Name::Storage(dtype)), Value::Text(key), _, Value::Int(count)]
                 if self.text(*tag)? == "storage" =>
             {
-                (*key, *element, u64::try_from(*count))
+                (*key, *dtype, u64::try_from(*count))
             }
             _ => return Err("a persistent id that is no storage".into()),
         };
         let count = count.map_err(|_| "a storage of fewer than no elements")?;
-        self.contents.storages.push(Storage { key, element, count });
+        self.contents.storages.push(Storage { key, dtype, count });
         self.push(Value::Storage(self.contents.storages.len() - 1))
     }
 

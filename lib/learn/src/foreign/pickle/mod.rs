@@ -9,8 +9,8 @@
 mod construct;
 mod names;
 
-use super::Element;
 use names::{Name, name_of};
+use tensor::FileDtype;
 
 /// Largest pickle, in bytes; the numbers of tensors are not in it.
 pub(super) const MAX_PICKLE: u64 = 32 << 20;
@@ -37,7 +37,7 @@ pub(super) enum Value {
 pub(super) struct Storage {
     /// Number of the text that names it.
     pub key: usize,
-    pub element: Element,
+    pub dtype: FileDtype,
     pub count: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The names that a pickle may use: constructors of tensors, and types of numbers.
 
-use crate::foreign::Element;
+use tensor::FileDtype;
 
 /// Names that a pickle may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub(in crate::foreign) enum Name {
     RebuildTensor,
     RebuildParameter,
     Size,
-    Storage(Element),
+    Storage(FileDtype),
 }
 
 /// A name on the list, or an error with the name.
@@ -19,16 +19,16 @@ pub(super) fn name_of(module: &str, name: &str) -> Result<Name, String> {
         ("torch._utils", "_rebuild_tensor_v2") => Name::RebuildTensor,
         ("torch._utils", "_rebuild_parameter") => Name::RebuildParameter,
         ("torch", "Size") => Name::Size,
-        ("torch", "DoubleStorage") => Name::Storage(Element::F64),
-        ("torch", "FloatStorage") => Name::Storage(Element::F32),
-        ("torch", "HalfStorage") => Name::Storage(Element::F16),
-        ("torch", "BFloat16Storage") => Name::Storage(Element::BF16),
-        ("torch", "LongStorage") => Name::Storage(Element::I64),
-        ("torch", "IntStorage") => Name::Storage(Element::I32),
-        ("torch", "ShortStorage") => Name::Storage(Element::I16),
-        ("torch", "CharStorage") => Name::Storage(Element::I8),
-        ("torch", "ByteStorage") => Name::Storage(Element::U8),
-        ("torch", "BoolStorage") => Name::Storage(Element::Bool),
+        ("torch", "DoubleStorage") => Name::Storage(FileDtype::F64),
+        ("torch", "FloatStorage") => Name::Storage(FileDtype::F32),
+        ("torch", "HalfStorage") => Name::Storage(FileDtype::F16),
+        ("torch", "BFloat16Storage") => Name::Storage(FileDtype::Bf16),
+        ("torch", "LongStorage") => Name::Storage(FileDtype::I64),
+        ("torch", "IntStorage") => Name::Storage(FileDtype::I32),
+        ("torch", "ShortStorage") => Name::Storage(FileDtype::I16),
+        ("torch", "CharStorage") => Name::Storage(FileDtype::I8),
+        ("torch", "ByteStorage") => Name::Storage(FileDtype::U8),
+        ("torch", "BoolStorage") => Name::Storage(FileDtype::Bool),
         _ => {
             return Err(format!(
                 "its pickle asks for {:?}, which is not on the list of what is taken; nothing of it \

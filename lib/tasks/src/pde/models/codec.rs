@@ -91,13 +91,13 @@ impl CodecModel {
         Ok(patches)
     }
 
-    /// Faults in the values, by key relative to the model.
-    pub fn faults(&self) -> Vec<(String, String)> {
-        let mut faults = Vec::new();
+    /// Violations in the values, by key relative to the model.
+    pub fn violations(&self) -> Vec<(String, String)> {
+        let mut violations = Vec::new();
         if self.filter.is_multiple_of(2) {
-            faults.push(("filter".into(), format!("{} is even: use an odd side", self.filter)));
+            violations.push(("filter".into(), format!("{} is even: use an odd side", self.filter)));
         }
-        faults
+        violations
     }
 }
 

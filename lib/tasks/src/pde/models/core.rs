@@ -23,26 +23,27 @@ pub enum Core {
 }
 
 impl Core {
-    /// Faults in the values, by key relative to the model.
-    pub fn faults(&self) -> Vec<(String, String)> {
+    /// Violations in the values, by key relative to the model.
+    pub fn violations(&self) -> Vec<(String, String)> {
         let (hidden, attention, filter) = match self {
             Core::PdetStack(c) => (c.hidden, &c.attention, c.filter),
             Core::PdetUnet(c) => (c.hidden, &c.attention, c.filter),
         };
-        let mut faults = Vec::new();
-        if let Some(fault) = attention.fault(hidden) {
-            faults.push(("core.attention".into(), fault));
+        let mut violations = Vec::new();
+        if let Some(fault) = attention.violation(hidden) {
+            violations.push(("core.attention".into(), fault));
         }
         if filter != 0 && filter.is_multiple_of(2) {
-            faults.push(("core.filter".into(), format!("{filter} is even: use an odd side, or 0")));
+            violations
+                .push(("core.filter".into(), format!("{filter} is even: use an odd side, or 0")));
         }
         if let Core::PdetUnet(PdetUnet { depths, .. }) = self
             && (!(1..=32).contains(&depths.len()) || depths.iter().any(|depth| *depth > 1024))
         {
             let text = "needs 1 to 32 levels, each with at most 1024 blocks";
-            faults.push(("core.depths".into(), text.into()));
+            violations.push(("core.depths".into(), text.into()));
         }
-        faults
+        violations
     }
 }
 
@@ -86,7 +87,7 @@ impl Attention {
     }
 
     /// What does not fit to `hidden` features.
-    fn fault(&self, hidden: usize) -> Option<String> {
+    fn violation(&self, hidden: usize) -> Option<String> {
         match *self {
             Attention::None => None,
             Attention::MultiHead { heads, .. } => (heads == 0 || !hidden.is_multiple_of(heads))

@@ -59,9 +59,9 @@ pub enum Output {
 }
 
 impl OperatorModel {
-    /// Faults in the values, by key relative to the model.
-    pub fn faults(&self) -> Vec<(String, String)> {
-        self.core.faults()
+    /// Violations in the values, by key relative to the model.
+    pub fn violations(&self) -> Vec<(String, String)> {
+        self.core.violations()
     }
 }
 

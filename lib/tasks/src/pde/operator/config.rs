@@ -2,12 +2,12 @@
 
 use crate::pde::models::OperatorModel;
 use crate::pde::models::codec::Border;
-use crate::pde::sources::{one, weight_faults};
+use crate::pde::sources::{one, weight_violations};
 use learn::config::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use unix::config::{Faults, within};
+use unix::config::{Violations, within};
 
 /// What the operator is trained on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -66,40 +66,35 @@ fn even() -> f64 {
 
 /// What is minimised.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct OperatorLoss {
     /// Steps of the rollouts trained through; with several, each for an equal part of the updates, in
     /// this order.
-    #[serde(default = "horizons")]
     pub horizons: Vec<usize>,
     /// Added to the energy of a state, in units of the mean energy.
-    #[serde(default = "floor")]
     pub floor: f64,
     /// Weight of the relative difference of spectral energy over tokens.
-    #[serde(default)]
     pub spectral_energy: f64,
     /// Weight of the squared difference of the magnitudes of the spectra over features.
-    #[serde(default)]
     pub spectrum: f64,
     /// Weight of the relative error of the first step, √(Σ (ẑ - z)²/Σ z²).
-    #[serde(default)]
     pub relative: f64,
     /// Steps of the rollouts of a validation.
-    #[serde(default = "sixteen")]
     #[schemars(range(min = 1, max = 65536))]
     pub validation_steps: usize,
 }
 
-fn horizons() -> Vec<usize> {
-    vec![1]
-}
-
-fn floor() -> f64 {
-    0.1
-}
-
-fn sixteen() -> usize {
-    16
+impl Default for OperatorLoss {
+    fn default() -> Self {
+        Self {
+            horizons: vec![1],
+            floor: 0.1,
+            spectral_energy: 0.0,
+            spectrum: 0.0,
+            relative: 0.0,
+            validation_steps: 16,
+        }
+    }
 }
 
 /// Largest stride, and longest rollout.
@@ -109,25 +104,25 @@ const MOST_STEPS: usize = 65536;
 pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
 
 /// What is wrong beyond what the types say.
-pub(super) fn faults(config: &OperatorConfig) -> Faults {
+pub(super) fn violations(config: &OperatorConfig) -> Violations {
     let OperatorConfig { data, model, loss, .. } = config;
-    let mut faults: Faults = within("model", model.faults()).collect();
-    faults.extend(weight_faults(data.weight, data.others.iter().map(|o| o.weight)));
-    let mut fault = |key: &str, text: &str| faults.push((key.into(), text.into()));
+    let mut violations: Violations = within("model", model.violations()).collect();
+    violations.extend(weight_violations(data.weight, data.others.iter().map(|o| o.weight)));
+    let mut violation = |key: &str, text: &str| violations.push((key.into(), text.into()));
     let are_bad = |steps: &[usize]| {
         steps.is_empty() || steps.iter().any(|steps| !(1..=MOST_STEPS).contains(steps))
     };
     if are_bad(&data.strides) {
-        fault("data.strides", "needs strides from 1 to 65536");
+        violation("data.strides", "needs strides from 1 to 65536");
     }
     if data.roll && data.border != Border::Periodic {
-        fault("data.roll", "is a symmetry of periodic domains only");
+        violation("data.roll", "is a symmetry of periodic domains only");
     }
     if data.early.is_nan() || data.early < 1.0 {
-        fault("data.early", "must be at least 1");
+        violation("data.early", "must be at least 1");
     }
     if are_bad(&loss.horizons) {
-        fault("loss.horizons", "needs horizons from 1 to 65536");
+        violation("loss.horizons", "needs horizons from 1 to 65536");
     }
     for (key, value) in [
         ("data.noise", data.noise),
@@ -136,11 +131,11 @@ pub(super) fn faults(config: &OperatorConfig) -> Faults {
         ("loss.relative", loss.relative),
     ] {
         if value.is_nan() || value < 0.0 {
-            fault(key, "must not be negative");
+            violation(key, "must not be negative");
         }
     }
     if loss.floor.is_nan() || loss.floor <= 0.0 {
-        fault("loss.floor", "must be a positive number");
+        violation("loss.floor", "must be a positive number");
     }
-    faults
+    violations
 }

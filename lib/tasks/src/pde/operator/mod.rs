@@ -29,7 +29,7 @@ use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor, Var};
-use unix::config::Faults;
+use unix::config::Violations;
 use unix::{Error, Result};
 
 /// The task.
@@ -93,8 +93,8 @@ impl Define for OperatorTask {
     type Model = OperatorModel;
     type Loss = OperatorLoss;
 
-    fn faults(config: &OperatorConfig) -> Faults {
-        config::faults(config)
+    fn violations(config: &OperatorConfig) -> Violations {
+        config::violations(config)
     }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {

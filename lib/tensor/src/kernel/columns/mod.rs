@@ -7,7 +7,7 @@
 use super::{ALL_ELEMENTS, Arg, Grid, Source};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
 /// The kernel.
@@ -29,9 +29,9 @@ pub(crate) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// The whole of a slot.
-    pub(crate) fn whole(slot: &'a mut Slot) -> Self {
-        Target { out: Arg::from(&mut slot.tensor), start: 0, add: slot.add }
+    /// The whole of a buffer.
+    pub(crate) fn whole(buffer: &'a mut GradBuffer) -> Self {
+        Target { out: Arg::from(&mut buffer.tensor), start: 0, add: buffer.accumulate }
     }
 }
 
@@ -70,19 +70,19 @@ pub(crate) fn sum(
     );
 }
 
-/// The tensor of a slot on a device, made zero when it was not yet set, to be added to: for ops that write
+/// The tensor of a buffer on a device, made zero when it was not yet set, to be added to: for ops that write
 /// only parts of it.
-pub(crate) fn zeroed(slot: &mut Slot) -> &mut Tensor {
-    if !std::mem::replace(&mut slot.add, true) {
-        slot.tensor.zero();
+pub(crate) fn zeroed(buffer: &mut GradBuffer) -> &mut Tensor {
+    if !std::mem::replace(&mut buffer.accumulate, true) {
+        buffer.tensor.zero();
     }
-    &mut slot.tensor
+    &mut buffer.tensor
 }
 
-/// slot (+)= Σ over rows of f32 `partials` [rows, width], width the number of the slot's elements.
-pub(crate) fn sum_rows(partials: &Tensor, slot: &mut Slot) {
-    let (width, element) = (slot.tensor.len(), slot.tensor.dtype());
+/// buffer (+)= Σ over rows of f32 `partials` [rows, width], width the number of the buffer's elements.
+pub(crate) fn sum_rows(partials: &Tensor, buffer: &mut GradBuffer) {
+    let (width, element) = (buffer.tensor.len(), buffer.tensor.dtype());
     let rows = partials.len().checked_div(width).unwrap_or(0);
     let partials = partials.reshape(&[1, rows, 1, width]);
-    sum(&partials, element, width, [Some(Target::whole(slot)), None]);
+    sum(&partials, element, width, [Some(Target::whole(buffer)), None]);
 }

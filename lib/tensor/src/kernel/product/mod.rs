@@ -13,7 +13,7 @@ mod tests;
 use super::{Arg, Grid, Source, columns};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 use plan::{Plan, Sizes, Unit};
@@ -185,17 +185,17 @@ impl<'a> Product<'a> {
         Self { plan: Some(plan), ..self }
     }
 
-    /// A gradient: sets the whole of a slot, or adds to it. May be summed in parts.
-    pub(crate) fn put(self, slot: &mut Slot) {
+    /// A gradient: sets the whole of a buffer, or adds to it. May be summed in parts.
+    pub(crate) fn put(self, buffer: &mut GradBuffer) {
         let plan = self.choose(true);
         if plan.splits == 1 {
-            let epilogue = Epilogue { add: slot.add, ..Epilogue::default() };
-            self.launch(plan, Target::Elements(&mut slot.tensor, epilogue));
+            let epilogue = Epilogue { add: buffer.accumulate, ..Epilogue::default() };
+            self.launch(plan, Target::Elements(&mut buffer.tensor, epilogue));
         } else {
-            let shape = [plan.splits, slot.tensor.len()];
-            let mut sums = Tensor::arbitrary_on(slot.tensor.device(), &shape, Dtype::F32);
+            let shape = [plan.splits, buffer.tensor.len()];
+            let mut sums = Tensor::arbitrary_on(buffer.tensor.device(), &shape, Dtype::F32);
             self.launch(plan, Target::Sums(&mut sums));
-            columns::sum_rows(&sums, slot);
+            columns::sum_rows(&sums, buffer);
         }
     }
 

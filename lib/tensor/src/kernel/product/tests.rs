@@ -47,9 +47,9 @@ impl Check {
         if let Some(plan) = self.plan {
             product = product.plan(plan);
         }
-        let mut slot = Slot { tensor: c, add };
-        product.put(&mut slot);
-        let result = slot.tensor.to_host().unwrap().to_f64();
+        let mut buffer = GradBuffer { tensor: c, accumulate: add };
+        product.put(&mut buffer);
+        let result = buffer.tensor.to_host().unwrap().to_f64();
         // tf32 has 11 bits.
         let unit = if self.tf32 { f64::powi(2.0, -11) } else { 0.0 };
         for p in 0..batch {

@@ -44,20 +44,7 @@ impl Op for Activation {
 
     fn backward(&self, saved: &Saved, mut dy: Tensor, grads: &mut Grads) {
         with_float!(dy.dtype(), T => cpu::backward::<T>(*self, saved[0].read(), dy.write()));
-        grads.pass(0, dy);
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(*self, inputs[0], out);
-        vec![inputs[0].clone()]
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let Some(kernel) = cuda::derivative(*self) else { return grads.pass(0, dy) };
-        if let Some(mut slot) = grads.take(0) {
-            cuda::backward(kernel, &saved[0], &dy, &mut slot);
-            grads.put(0, slot);
-        }
+        grads.accumulate(0, dy);
     }
 }
 

@@ -1,6 +1,6 @@
 use super::AdaLn;
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::ops::layernorm::{input_gradient, normalized, statistics};
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::tensor::Tensor;
@@ -41,13 +41,13 @@ pub(super) fn backward<T: Float>(
     m: &Tensor,
     stats: &[T],
     dy: &[T],
-    dx: &mut Option<Slot>,
-    dm: &mut Option<Slot>,
+    dx: Option<&mut GradBuffer>,
+    dm: Option<&mut GradBuffer>,
 ) {
     let (rows, group, h, width) = sizes(x, m);
     let (x, m) = (x.read::<T>(), m.read::<T>());
-    let dx = dx.as_mut().map(|slot| (slot.add, Shared::new(slot.tensor.write::<T>())));
-    let dm = dm.as_mut().map(|slot| Shared::new(slot.zeroed::<T>()));
+    let dx = dx.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>())));
+    let dm = dm.map(|grad| Shared::new(grad.zeroed::<T>()));
     // A group belongs to one thread, which sums its dγ and dβ.
     blocks(rows / group.max(1), rows_per_block(h * group), |groups| {
         for g in groups {

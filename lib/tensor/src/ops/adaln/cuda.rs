@@ -3,7 +3,7 @@
 use super::AdaLn;
 use crate::kernel::Arg;
 use crate::kernel::columns::{Target, zeroed};
-use crate::op::Slot;
+use crate::op::{Grads, Launch, Saved};
 use crate::ops::layernorm::cuda::{self, Affine};
 use crate::tensor::Tensor;
 
@@ -17,23 +17,21 @@ fn affine(op: AdaLn, m: &Tensor, h: usize) -> Affine<'_> {
     }
 }
 
-pub(super) fn forward(op: AdaLn, [x, m]: [&Tensor; 2], out: &mut Tensor) -> Tensor {
-    cuda::forward(x, &affine(op, m, x.width()), op.epsilon, out)
-}
-
-pub(super) fn backward(
-    op: AdaLn,
-    [x, m, stats]: [&Tensor; 3],
-    dy: &Tensor,
-    dx: &mut Option<Slot>,
-    dm: &mut Option<Slot>,
-) {
-    let h = x.width();
-    let mut targets = [None; 2];
-    if let Some(slot) = dm {
-        // Vectors of m that are not used have no gradient.
-        let out = Arg::from(zeroed(slot));
-        targets = [op.scale, op.shift].map(|i| Some(Target { out, start: i * h, add: true }));
+impl Launch for AdaLn {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, m) = (inputs[0], inputs[1]);
+        let stats = cuda::forward(x, &affine(*self, m, x.width()), self.epsilon, out);
+        vec![x.clone(), m.clone(), stats]
     }
-    cuda::backward((x, stats, dy), &affine(op, m, h), dx.as_mut(), targets);
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let [x, m, stats] = [0, 1, 2].map(|i| &saved[i]);
+        let (h, [dx, dm]) = (x.width(), grads.buffers([0, 1]));
+        // Vectors of m that are not used have no gradient.
+        let targets = dm.map_or([None; 2], |grad| {
+            let out = Arg::from(zeroed(grad));
+            [self.scale, self.shift].map(|i| Some(Target { out, start: i * h, add: true }))
+        });
+        cuda::backward((x, stats, &dy), &affine(*self, m, h), dx, targets);
+    }
 }

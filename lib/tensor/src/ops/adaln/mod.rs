@@ -48,32 +48,11 @@ impl Op for AdaLn {
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let (mut dx, mut dm) = (grads.take(0), grads.take(1));
+        let [dx, dm] = grads.buffers([0, 1]);
         with_float!(dy.dtype(), T => {
             let stats = saved[2].read::<T>();
-            cpu::backward::<T>(*self, &saved[0], &saved[1], stats, dy.read(), &mut dx, &mut dm);
+            cpu::backward::<T>(*self, &saved[0], &saved[1], stats, dy.read(), dx, dm);
         });
-        for (i, slot) in [dx, dm].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let [x, m] = [inputs[0], inputs[1]];
-        let stats = cuda::forward(*self, [x, m], out);
-        vec![x.clone(), m.clone(), stats]
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let (mut dx, mut dm) = (grads.take(0), grads.take(1));
-        cuda::backward(*self, [&saved[0], &saved[1], &saved[2]], &dy, &mut dx, &mut dm);
-        for (i, slot) in [dx, dm].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
     }
 }
 

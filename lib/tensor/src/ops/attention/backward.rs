@@ -4,7 +4,7 @@ use super::cpu::{Rows, grain, query_blocks, scale, visible};
 use super::layout::{Part, Segment, Sizes, seen, segments};
 use super::{Attention, Layout};
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::ops::rmsnorm;
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
@@ -12,7 +12,7 @@ use crate::simd::sum;
 use crate::vectorize;
 use crate::{Scratch, Tensor};
 
-/// Where gradients go: for each operand a slot, where wanted, and whether it is added to.
+/// Where gradients go: for each operand a buffer, where wanted, and whether it is added to.
 type Targets<'a, T> = Vec<Option<(bool, Shared<'a, T>)>>;
 
 pub(super) fn backward<T: Float>(
@@ -20,17 +20,17 @@ pub(super) fn backward<T: Float>(
     s: Sizes,
     inputs: &[&Tensor],
     dy: &[T],
-    slots: &mut [Option<Slot>],
+    buffers: &mut [Option<&mut GradBuffer>],
 ) {
-    let (slots, weight_slots) = slots.split_at_mut(op.operands());
+    let (buffers, weight_buffers) = buffers.split_at_mut(op.operands());
     // Masked rows get no gradient, so nothing else would write there.
     let masked = op.mask.causal || op.mask.padding;
-    let targets: Targets<T> = slots
+    let targets: Targets<T> = buffers
         .iter_mut()
-        .map(|slot| {
-            let slot = slot.as_mut()?;
-            let add = slot.add || masked;
-            let data = if masked { slot.zeroed() } else { slot.tensor.write() };
+        .map(|grad| {
+            let grad = grad.as_mut()?;
+            let add = grad.accumulate || masked;
+            let data = if masked { grad.zeroed() } else { grad.tensor.write() };
             Some((add, Shared::new(data)))
         })
         .collect();
@@ -60,9 +60,9 @@ pub(super) fn backward<T: Float>(
             }
         });
     }
-    for (which, slot) in weight_slots.iter_mut().enumerate() {
-        let Some(slot) = slot else { continue };
-        let total = slot.zeroed::<T>();
+    for (which, grad) in weight_buffers.iter_mut().enumerate() {
+        let Some(grad) = grad else { continue };
+        let total = grad.zeroed::<T>();
         for row in dweights.chunks_exact(width) {
             let row = &row[which * s.dim..][..s.dim];
             total.iter_mut().zip(row).for_each(|(t, r)| *t += *r);

@@ -11,7 +11,7 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel::{Arg, Grid, ONLY_F32, Source, fail};
-use crate::op::{Grads, Saved, Slot};
+use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 use unix::Error;
 
@@ -224,24 +224,30 @@ fn supported(s: Sizes, device: Device) -> bool {
     s.dim <= LARGEST_HEAD
 }
 
-pub(super) fn forward(op: &Attention, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-    let s = Sizes::of(op, inputs);
-    let shape = [s.batch, s.heads, s.queries];
-    let mut log_sums = Tensor::arbitrary_on(out.device(), &shape, Dtype::F32);
-    if supported(s, out.device()) {
-        let call = Call::new(op, inputs);
-        call.launch(Pass::Forward, args![&mut *out, &mut log_sums]);
+impl Launch for Attention {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let s = Sizes::of(self, inputs);
+        let shape = [s.batch, s.heads, s.queries];
+        let mut log_sums = Tensor::arbitrary_on(out.device(), &shape, Dtype::F32);
+        if supported(s, out.device()) {
+            let call = Call::new(self, inputs);
+            call.launch(Pass::Forward, args![&mut *out, &mut log_sums]);
+        }
+        let mut saved: Saved = inputs.iter().map(|x| (*x).clone()).collect();
+        saved.extend([out.clone(), log_sums]);
+        saved
     }
-    let mut saved: Saved = inputs.iter().map(|x| (*x).clone()).collect();
-    saved.extend([out.clone(), log_sums]);
-    saved
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        backward(self, saved, &dy, grads);
+    }
 }
 
 /// Where a gradient goes: an argument, and whether it is added to.
 type Target<'a> = Option<(Arg<'a>, bool)>;
 
-fn target(slot: &mut Option<Slot>) -> Target<'_> {
-    slot.as_mut().map(|slot| (Arg::from(&mut slot.tensor), slot.add))
+fn target(grad: &mut GradBuffer) -> Target<'_> {
+    Some((Arg::from(&mut grad.tensor), grad.accumulate))
 }
 
 /// The arguments for the targets of one or two segments: addresses, then whether they are added to.
@@ -253,7 +259,7 @@ fn addresses<'a>(targets: &[Target<'a>]) -> ([Arg<'a>; 2], [Arg<'a>; 2]) {
     ([pointer(0), pointer(1)], [add(0), add(1)])
 }
 
-pub(super) fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut Grads) {
+fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut Grads) {
     let inputs: Vec<&Tensor> = saved.iter().take(saved.len() - 2).collect();
     let s = Sizes::of(op, &inputs);
     if !supported(s, dy.device()) {
@@ -262,19 +268,20 @@ pub(super) fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut G
     let (out, log_sums) = (&saved[saved.len() - 2], &saved[saved.len() - 1]);
     let call = Call::new(op, &inputs);
     let delta = delta(s, out, dy, log_sums);
-    let mut slots: Vec<_> = (0..op.differentiated()).map(|i| grads.take(i)).collect();
+    let mut buffers = grads.buffers([0, 1, 2, 3, 4, 5]);
     let parts = PARTS.map(|part| segments(op, s, part, &inputs));
     // Gradients of normalised queries and keys, which have tensors of their own.
     let mut dense = [0, 1].map(|i| {
         let Operand { first, second, .. } = &call.operands[i];
         let tensors = [Some(first), second.as_ref()].into_iter().flatten();
         let like = |x: &Tensor| Tensor::arbitrary_on(x.device(), x.shape(), x.dtype());
-        let slot = |x: &Tensor| Some(Slot { tensor: like(x), add: false });
-        if op.weights() > 0 { tensors.map(slot).collect() } else { vec![] }
+        let grad = |x: &Tensor| GradBuffer { tensor: like(x), accumulate: false };
+        if op.weights() > 0 { tensors.map(grad).collect() } else { vec![] }
     });
     {
-        let slots: Vec<Target> = slots.iter_mut().take(op.operands()).map(target).collect();
-        let of_inputs = |i: usize| parts[i].iter().map(|at| slots[at.input]).collect::<Vec<_>>();
+        let buffers: Vec<Target> =
+            buffers.iter_mut().map(|grad| grad.as_deref_mut().and_then(target)).collect();
+        let of_inputs = |i: usize| parts[i].iter().map(|at| buffers[at.input]).collect::<Vec<_>>();
         let mut targets = [0, 1, 2].map(of_inputs);
         for (targets, dense) in targets.iter_mut().zip(&mut dense) {
             if !dense.is_empty() {
@@ -293,17 +300,13 @@ pub(super) fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut G
     }
     for (part, dense) in parts.iter().zip(&dense) {
         for (at, dn) in part.iter().zip(dense) {
-            let (Some(weight), Some(dn)) = (at.weight, dn) else { continue };
+            let Some(weight) = at.weight else { continue };
             let x = [inputs[at.input], inputs[weight], &dn.tensor];
             let heads = dn.tensor.width() / s.dim;
-            let (operands, weights) = slots.split_at_mut(op.operands());
-            let dw = &mut weights[weight - op.operands()];
-            normalize_backward(op, s, heads, at, x, &mut operands[at.input], dw);
-        }
-    }
-    for (i, slot) in slots.into_iter().enumerate() {
-        if let Some(slot) = slot {
-            grads.put(i, slot);
+            let (operands, weights) = buffers.split_at_mut(op.operands());
+            let dx = operands[at.input].as_deref_mut();
+            let dw = weights[weight - op.operands()].as_deref_mut();
+            normalize_backward(op, s, heads, at, x, dx, dw);
         }
     }
 }

@@ -120,8 +120,8 @@ impl Op for Attention {
         if self.mask.padding { &ONLY[last..=last] } else { &[] }
     }
 
-    fn dtype(&self, inputs: &[&Tensor]) -> Dtype {
-        inputs[0].dtype()
+    fn input_dtype(&self, i: usize, compute: Dtype) -> Dtype {
+        if i == self.differentiated() { Dtype::I32 } else { compute }
     }
 
     fn operations(&self, inputs: &[&[usize]]) -> usize {
@@ -143,22 +143,9 @@ impl Op for Attention {
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let inputs: Vec<&Tensor> = saved.iter().collect();
         let s = Sizes::of(self, &inputs);
-        let mut slots: Vec<_> = (0..self.differentiated()).map(|i| grads.take(i)).collect();
+        let mut buffers = grads.buffers([0, 1, 2, 3, 4, 5]);
         with_float!(dy.dtype(), T => {
-            backward::backward::<T>(self, s, &inputs, dy.read(), &mut slots);
+            backward::backward::<T>(self, s, &inputs, dy.read(), &mut buffers);
         });
-        for (i, slot) in slots.into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(self, inputs, out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        cuda::backward(self, saved, &dy, grads);
     }
 }

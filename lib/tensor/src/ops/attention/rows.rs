@@ -6,7 +6,7 @@ use super::layout::{Segment, Sizes};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::{ALL_ELEMENTS, Grid, Source, columns};
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
 /// Rows of heads by themselves.
@@ -73,15 +73,15 @@ pub(super) fn normalize_backward(
     heads: usize,
     at: &Segment,
     [x, w, dn]: [&Tensor; 3],
-    dx: &mut Option<Slot>,
-    dw: &mut Option<Slot>,
+    dx: Option<&mut GradBuffer>,
+    dw: Option<&mut GradBuffer>,
 ) {
     let element = x.dtype();
     let count = s.batch * at.rows * heads;
     let (lanes, blocks) = lanes(s.dim, element, count);
     let blocks = blocks.div_ceil(4).min(MOST_PARTIALS);
     let mut partial = Tensor::arbitrary_on(x.device(), &[blocks, s.dim], Dtype::F32);
-    let add = dx.as_ref().is_some_and(|slot| slot.add);
+    let add = dx.as_ref().is_some_and(|grad| grad.accumulate);
     SOURCE.launch(
         element,
         "attention_rows_normalize_backward",
@@ -90,7 +90,7 @@ pub(super) fn normalize_backward(
             x,
             w,
             dn,
-            dx.as_mut().map(|slot| &mut slot.tensor),
+            dx.map(|grad| &mut grad.tensor),
             &mut partial,
             count as i64,
             heads,

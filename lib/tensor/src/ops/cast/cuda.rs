@@ -1,16 +1,31 @@
 //! How the kernels are launched.
 
+use super::Cast;
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::{ALL_ELEMENTS, Grid, Source};
+use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
     Source { name: "cast", text: include_str!("cast.cu"), elements: ALL_ELEMENTS };
 
+impl Launch for Cast {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        cast(inputs[0], out, false);
+        vec![]
+    }
+
+    fn launch_backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if let Some(grad) = grads.buffer(0) {
+            cast(&dy, &mut grad.tensor, grad.accumulate);
+        }
+    }
+}
+
 /// to (+)= from, whatever their element types; between two of 16 bits by way of f32.
-pub(super) fn cast(from: &Tensor, to: &mut Tensor, add: bool) {
+fn cast(from: &Tensor, to: &mut Tensor, add: bool) {
     const THREADS: usize = 256;
     const ELEMENTS: usize = 8;
     let grid = Grid::new(from.len().div_ceil(THREADS * ELEMENTS), THREADS);

@@ -26,8 +26,8 @@ impl Op for Cast {
         }
     }
 
-    fn dtype(&self, inputs: &[&Tensor]) -> Dtype {
-        if inputs.iter().any(|x| x.dtype() == Dtype::F64) { Dtype::F64 } else { self.0 }
+    fn output_dtype(&self, compute: Dtype) -> Dtype {
+        if compute == Dtype::F64 { Dtype::F64 } else { self.0 }
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
@@ -36,20 +36,8 @@ impl Op for Cast {
     }
 
     fn backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let dtype = grads.inputs[0].dtype;
-        grads.pass(0, dy.to_dtype(dtype));
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::cast(inputs[0], out, false);
-        vec![]
-    }
-
-    fn launch_backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if let Some(mut slot) = grads.take(0) {
-            cuda::cast(&dy, &mut slot.tensor, slot.add);
-            grads.put(0, slot);
-        }
+        let dtype = grads.dtype(0);
+        grads.accumulate(0, dy.to_dtype(dtype));
     }
 }
 

@@ -1,7 +1,7 @@
 use super::Geometry;
 use crate::Scratch;
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, reduce};
 use crate::product::{View, product};
 use crate::vectorize;
@@ -46,9 +46,10 @@ pub(super) fn forward<T: Float>(g: &Geometry, x: &[T], w: &[T], bias: Option<&[T
 }
 
 /// For a block of cells and each tap: the outputs that read them, times the tap's weights.
-pub(super) fn backward_x<T: Float>(g: &Geometry, w: &[T], dy: &[T], slot: &mut Slot) {
-    let ([cells, _], c, n, taps, add) = (g.cells(), g.channels, g.filters, g.taps(), slot.add);
-    let dx = Shared::new(slot.tensor.write::<T>());
+pub(super) fn backward_x<T: Float>(g: &Geometry, w: &[T], dy: &[T], grad: &mut GradBuffer) {
+    let ([cells, _], c, n, taps, add) =
+        (g.cells(), g.channels, g.filters, g.taps(), grad.accumulate);
+    let dx = Shared::new(grad.tensor.write::<T>());
     blocks(cells, cells_per_block(c + n), |range| {
         // SAFETY: blocks are disjoint.
         let dx = unsafe { dx.slice(range.start * c..range.end * c) };
@@ -84,8 +85,8 @@ pub(super) fn backward_filter<T: Float>(
     g: &Geometry,
     x: &[T],
     dy: &[T],
-    dw: &mut Option<Slot>,
-    db: &mut Option<Slot>,
+    dw: Option<&mut GradBuffer>,
+    db: Option<&mut GradBuffer>,
 ) {
     let ([_, cells], k, n) = (g.cells(), g.taps() * g.channels, g.filters);
     let mut sums = Scratch::<T>::zeroed(n * (k + 1));
@@ -108,9 +109,9 @@ pub(super) fn backward_filter<T: Float>(
             });
         }
     });
-    for (slot, sum) in [(dw, &sums[..n * k]), (db, &sums[n * k..])] {
-        if let Some(slot) = slot {
-            slot.zeroed::<T>().iter_mut().zip(sum).for_each(|(t, s)| *t += *s);
+    for (grad, sum) in [(dw, &sums[..n * k]), (db, &sums[n * k..])] {
+        if let Some(grad) = grad {
+            grad.add(sum);
         }
     }
 }

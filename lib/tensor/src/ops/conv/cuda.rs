@@ -1,8 +1,8 @@
-use super::Geometry;
+use super::{Conv, Geometry};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::{ALL_ELEMENTS, Arg, Grid, Source, columns, units};
-use crate::op::{Grads, Saved, Slot};
+use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -85,39 +85,40 @@ fn launch(
     SOURCE.launch(element, kernel, grid, &args);
 }
 
-pub(super) fn forward(g: &Geometry, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-    let (x, w, element) = (inputs[0], inputs[1], out.dtype());
-    let tile = Tile::pick(element, [g.cells()[1], g.filters], 1, &[g.channels]);
-    output(g, tile, [x, w], inputs.get(2).copied(), out);
-    vec![x.clone(), w.clone()]
-}
+impl Launch for Conv {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, w, element) = (inputs[0], inputs[1], out.dtype());
+        let g = &self.geometry(x, w);
+        let tile = Tile::pick(element, [g.cells()[1], g.filters], 1, &[g.channels]);
+        output(g, tile, [x, w], inputs.get(2).copied(), out);
+        vec![x.clone(), w.clone()]
+    }
 
-pub(super) fn backward(g: &Geometry, saved: &Saved, dy: Tensor, grads: &mut Grads, bias: bool) {
-    let (x, w, element) = (&saved[0], &saved[1], dy.dtype());
-    let both = [g.channels, g.filters];
-    if let Some(mut slot) = grads.take(0) {
-        let tile = Tile::pick(element, [g.cells()[0], g.channels], 1, &both);
-        input(g, tile, w, &dy, &mut slot);
-        grads.put(0, slot);
-    }
-    if let Some(mut slot) = grads.take(1) {
-        let most = g.cells()[1].div_ceil(CHUNK);
-        let tile = Tile::pick(element, [g.filters, g.taps() * g.channels], most, &both);
-        filter(g, tile, x, &dy, &mut slot);
-        grads.put(1, slot);
-    }
-    if bias && let Some(mut slot) = grads.take(2) {
-        let (cells, filters) = (g.cells()[1], g.filters);
-        let (chunks, chunk_cells) = units::chunks(cells, filters);
-        let mut partials = Tensor::arbitrary_on(dy.device(), &[chunks, filters], Dtype::F32);
-        SOURCE.launch(
-            element,
-            "conv_bias",
-            units::grid(element, chunks, filters),
-            args![&dy, &mut partials, cells, chunk_cells, chunks, filters],
-        );
-        columns::sum_rows(&partials, &mut slot);
-        grads.put(2, slot);
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (x, w, element) = (&saved[0], &saved[1], dy.dtype());
+        let g = &self.geometry(x, w);
+        let both = [g.channels, g.filters];
+        if let Some(grad) = grads.buffer(0) {
+            let tile = Tile::pick(element, [g.cells()[0], g.channels], 1, &both);
+            input(g, tile, w, &dy, grad);
+        }
+        if let Some(grad) = grads.buffer(1) {
+            let most = g.cells()[1].div_ceil(CHUNK);
+            let tile = Tile::pick(element, [g.filters, g.taps() * g.channels], most, &both);
+            filter(g, tile, x, &dy, grad);
+        }
+        if let Some(grad) = grads.buffer(2) {
+            let (cells, filters) = (g.cells()[1], g.filters);
+            let (chunks, chunk_cells) = units::chunks(cells, filters);
+            let mut partials = Tensor::arbitrary_on(dy.device(), &[chunks, filters], Dtype::F32);
+            SOURCE.launch(
+                element,
+                "conv_bias",
+                units::grid(element, chunks, filters),
+                args![&dy, &mut partials, cells, chunk_cells, chunks, filters],
+            );
+            columns::sum_rows(&partials, grad);
+        }
     }
 }
 
@@ -130,15 +131,15 @@ fn output(g: &Geometry, tile: Tile, [x, w]: [&Tensor; 2], bias: Option<&Tensor>,
 }
 
 /// dx.
-fn input(g: &Geometry, tile: Tile, w: &Tensor, dy: &Tensor, slot: &mut Slot) {
+fn input(g: &Geometry, tile: Tile, w: &Tensor, dy: &Tensor, grad: &mut GradBuffer) {
     let (element, result) = (dy.dtype(), [g.cells()[0], g.channels]);
     let kernels = ["conv_input_small", "conv_input_medium", "conv_input_odd"];
-    let (grid, add) = (tile.grid(element, result, 1), slot.add);
-    launch(g, element, (tile, grid), kernels, args![dy, w, &mut slot.tensor], args![add]);
+    let (grid, add) = (tile.grid(element, result, 1), grad.accumulate);
+    launch(g, element, (tile, grid), kernels, args![dy, w, &mut grad.tensor], args![add]);
 }
 
 /// dw, in parts over output cells.
-fn filter(g: &Geometry, tile: Tile, x: &Tensor, dy: &Tensor, slot: &mut Slot) {
+fn filter(g: &Geometry, tile: Tile, x: &Tensor, dy: &Tensor, grad: &mut GradBuffer) {
     let (element, cells, width) = (dy.dtype(), g.cells()[1], g.taps() * g.channels);
     let result = [g.filters, width];
     let wanted = (2 * BLOCKS).div_ceil(tile.blocks(element, result).max(1));
@@ -149,7 +150,7 @@ fn filter(g: &Geometry, tile: Tile, x: &Tensor, dy: &Tensor, slot: &mut Slot) {
     let grid = tile.grid(element, result, parts);
     let before = args![x, dy, &mut partials];
     launch(g, element, (tile, grid), kernels, before, args![chunk_cells]);
-    columns::sum_rows(&partials, slot);
+    columns::sum_rows(&partials, grad);
 }
 
 #[cfg(all(test, feature = "emu"))]
@@ -158,7 +159,7 @@ mod tests {
     use crate::check::{difference, draw, inputs, run, tolerance};
     use crate::device::Device;
     use crate::op::{Case, Draw};
-    use crate::ops::conv::{Conv, Padding};
+    use crate::ops::conv::Padding;
 
     /// Medium tiles are for results larger than an emulator should make: here of any size.
     #[test]
@@ -185,9 +186,10 @@ mod tests {
                 let given: Vec<Tensor> =
                     given.iter().map(|t| t.to_device(Device::Emu).unwrap()).collect();
                 let on_device = |shape: &[usize]| Tensor::arbitrary_on(Device::Emu, shape, dtype);
-                let slot = |shape: &[usize]| Slot { tensor: on_device(shape), add: false };
+                let grad =
+                    |shape: &[usize]| GradBuffer { tensor: on_device(shape), accumulate: false };
                 for tile in [Tile::Small, Tile::Medium, Tile::Odd] {
-                    let (mut out, mut dx, mut dw) = (on_device(&g.output()), slot(&x), slot(&w));
+                    let (mut out, mut dx, mut dw) = (on_device(&g.output()), grad(&x), grad(&w));
                     output(&g, tile, [&given[0], &given[1]], Some(&given[2]), &mut out);
                     input(&g, tile, &given[1], &dy, &mut dx);
                     filter(&g, tile, &given[0], &dy, &mut dw);

@@ -76,30 +76,15 @@ impl Op for Conv {
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let (x, w) = (&saved[0], &saved[1]);
         let geometry = self.geometry(x, w);
-        let (mut dx, mut dw) = (grads.take(0), grads.take(1));
-        let mut db = if self.bias { grads.take(2) } else { None };
+        let [dx, dw, db] = grads.buffers([0, 1, 2]);
         with_float!(dy.dtype(), T => {
-            if let Some(slot) = &mut dx {
-                cpu::backward_x::<T>(&geometry, w.read(), dy.read(), slot);
+            if let Some(grad) = dx {
+                cpu::backward_x::<T>(&geometry, w.read(), dy.read(), grad);
             }
             if dw.is_some() || db.is_some() {
-                cpu::backward_filter::<T>(&geometry, x.read(), dy.read(), &mut dw, &mut db);
+                cpu::backward_filter::<T>(&geometry, x.read(), dy.read(), dw, db);
             }
         });
-        for (i, slot) in [dx, dw, db].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(&self.geometry(inputs[0], inputs[1]), inputs, out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let geometry = self.geometry(&saved[0], &saved[1]);
-        cuda::backward(&geometry, saved, dy, grads, self.bias);
     }
 }
 

@@ -1,19 +1,16 @@
-use super::CrossEntropy;
+use super::{CrossEntropy, weights};
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::{max, sum};
 use crate::vectorize;
 use crate::{Scratch, Tensor};
 
 /// The loss; `stats` becomes the maximum m and log Σ exp(x - m) of every row.
-pub(super) fn forward<T: Float>(
-    op: &CrossEntropy,
-    x: &Tensor,
-    targets: &[i32],
-    stats: &mut [T],
-) -> T {
-    let (rows, v, x) = (x.rows(), x.width(), x.read::<T>());
+pub(super) fn forward<T: Float>(op: &CrossEntropy, inputs: &[&Tensor], stats: &mut [T]) -> T {
+    let (rows, v) = (inputs[0].rows(), inputs[0].width());
+    let (x, targets, weights) =
+        (inputs[0].read::<T>(), inputs[1].read::<i32>(), weights::<T>(inputs));
     let mut losses = Scratch::<T>::arbitrary(rows);
     {
         let (stats, losses) = (Shared::new(stats), Shared::new(&mut losses));
@@ -29,6 +26,11 @@ pub(super) fn forward<T: Float>(
                     let log = T::of(sum([x], |[x]| (x - top).exp()).f64().ln());
                     (stats[2 * r], stats[2 * r + 1]) = (top, log);
                     losses[r] = loss(op, x, targets[row], top, log);
+                    if let Some(weights) = weights
+                        && targets[row] != op.ignore
+                    {
+                        losses[r] *= weights[row];
+                    }
                 }
             });
         });
@@ -55,15 +57,16 @@ fn loss<T: Float>(op: &CrossEntropy, x: &[T], target: i32, top: T, log: T) -> T 
 
 pub(super) fn backward<T: Float>(
     op: &CrossEntropy,
-    x: &Tensor,
-    targets: &[i32],
+    inputs: &[&Tensor],
     stats: &[T],
     dy: T,
-    slot: &mut Slot,
+    grad: &mut GradBuffer,
 ) {
-    let (rows, v, x, add) = (x.rows(), x.width(), x.read::<T>(), slot.add);
+    let (rows, v, add) = (inputs[0].rows(), inputs[0].width(), grad.accumulate);
+    let (x, targets, weights) =
+        (inputs[0].read::<T>(), inputs[1].read::<i32>(), weights::<T>(inputs));
     let each = T::of(op.smoothing / v as f64);
-    let dx = Shared::new(slot.tensor.write::<T>());
+    let dx = Shared::new(grad.tensor.write::<T>());
     blocks(rows, rows_per_block(v), |range| {
         // SAFETY: blocks are disjoint.
         let dx = unsafe { dx.slice(range.start * v..range.end * v) };
@@ -71,8 +74,12 @@ pub(super) fn backward<T: Float>(
             for (r, row) in range.enumerate() {
                 let (x, dx) = (&x[row * v..][..v], &mut dx[r * v..][..v]);
                 // An ignored row is written too: its gradient is 0.
-                let counts = if targets[row] == op.ignore { T::ZERO } else { T::ONE };
-                let (top, log, scale) = (stats[2 * row], stats[2 * row + 1], dy * counts);
+                let scale = match weights {
+                    _ if targets[row] == op.ignore => T::ZERO,
+                    Some(weights) => dy * weights[row],
+                    None => dy,
+                };
+                let (top, log) = (stats[2 * row], stats[2 * row + 1]);
                 for i in 0..v {
                     let d = scale * ((x[i] - top - log).exp() - each);
                     dx[i] = if add { dx[i] + d } else { d };

@@ -47,10 +47,11 @@ DEVICE void take(Sums& sums, Vector<element, N> x) {
 }
 
 // losses [rows], stats [rows, 2]: the maximum m and log Σ exp(x - m) of each row of x [rows, classes].
-// `kept` is 1 - smoothing, which f32 would round.
+// `weights` [rows] may be null: 1. `kept` is 1 - smoothing, which f32 would round.
 KERNEL(cross_entropy_rows)
-(const element* __restrict__ x, const int* __restrict__ targets, float* __restrict__ losses,
- float* __restrict__ stats, int classes, int ignore, float kept, float smoothing) {
+(const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ weights,
+ float* __restrict__ losses, float* __restrict__ stats, int classes, int ignore, float kept,
+ float smoothing) {
   SHARED(float, scratch, [32]);
   int row = blockIdx.x;
   const element* from = x + (long long)row * classes;
@@ -83,6 +84,7 @@ KERNEL(cross_entropy_rows)
     if (smoothing != 0.0f) {
       loss += smoothing * (log + top - plain / (float)classes);
     }
+    loss *= weights != nullptr ? weights[row] : 1.0f;
   }
   losses[row] = loss;
 }
@@ -101,16 +103,16 @@ KERNEL(cross_entropy_sum)
   }
 }
 
-// dx (+)= dy·(softmax(x) - kept·[target] - smoothing/classes); dy [1].
+// dx (+)= dy·weight·(softmax(x) - kept·[target] - smoothing/classes); dy [1].
 KERNEL(cross_entropy_backward)
-(const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ stats,
- const float* __restrict__ dy, element* __restrict__ dx, int classes, int ignore, float kept,
- float smoothing, int add) {
+(const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ weights,
+ const float* __restrict__ stats, const float* __restrict__ dy, element* __restrict__ dx, int classes,
+ int ignore, float kept, float smoothing, int add) {
   int row = blockIdx.x;
   const element* from = x + (long long)row * classes;
   element* to = dx + (long long)row * classes;
   int target = targets[row];
-  float scale = target == ignore ? 0.0f : *dy;
+  float scale = target == ignore ? 0.0f : *dy * (weights != nullptr ? weights[row] : 1.0f);
   float top = stats[2 * row], log = stats[2 * row + 1];
   float each = smoothing / (float)classes;
   auto gradient = [&](element logit, int i) {

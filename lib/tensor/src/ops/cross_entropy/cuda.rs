@@ -1,8 +1,8 @@
-use super::CrossEntropy;
+use super::{CrossEntropy, saved};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::{ALL_ELEMENTS, Grid, Source};
-use crate::op::{Grads, Saved};
+use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -27,40 +27,41 @@ fn kept(op: &CrossEntropy) -> f32 {
     (1.0 - op.smoothing) as f32
 }
 
-pub(super) fn forward(op: &CrossEntropy, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-    let (x, targets) = (inputs[0], inputs[1]);
-    let (device, rows, classes) = (x.device(), x.rows(), x.width());
-    let floats = |shape: &[usize]| Tensor::arbitrary_on(device, shape, Dtype::F32);
-    let (mut losses, mut stats) = (floats(&[rows]), floats(&[rows, 2]));
-    SOURCE.launch(
-        x.dtype(),
-        "cross_entropy_rows",
-        grid(x),
-        args![
-            x,
-            targets,
-            &mut losses,
-            &mut stats,
-            classes,
-            op.ignore,
-            kept(op),
-            op.smoothing as f32
-        ],
-    );
-    SOURCE.launch(x.dtype(), "cross_entropy_sum", Grid::new(1, 1024), args![&losses, out, rows]);
-    vec![x.clone(), targets.clone(), stats]
-}
+impl Launch for CrossEntropy {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, targets, weights) = (inputs[0], inputs[1], inputs.get(2).copied());
+        let (rows, classes, smoothing) = (x.rows(), x.width(), self.smoothing as f32);
+        let floats = |shape: &[usize]| Tensor::arbitrary_on(x.device(), shape, Dtype::F32);
+        let (mut losses, mut stats) = (floats(&[rows]), floats(&[rows, 2]));
+        let (to, ignore) = ((&mut losses, &mut stats), self.ignore);
+        let args = args![x, targets, weights, to.0, to.1, classes, ignore, kept(self), smoothing];
+        SOURCE.launch(x.dtype(), "cross_entropy_rows", grid(x), args);
+        let args = args![&losses, out, rows];
+        SOURCE.launch(x.dtype(), "cross_entropy_sum", Grid::new(1, 1024), args);
+        saved(inputs, stats)
+    }
 
-pub(super) fn backward(op: &CrossEntropy, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-    let Some(mut slot) = grads.take(0) else { return };
-    let [x, targets, stats] = [0, 1, 2].map(|i| &saved[i]);
-    let (dx, add) = (&mut slot.tensor, slot.add);
-    let (classes, smoothing) = (x.width(), op.smoothing as f32);
-    SOURCE.launch(
-        x.dtype(),
-        "cross_entropy_backward",
-        grid(x),
-        args![x, targets, stats, &dy, dx, classes, op.ignore, kept(op), smoothing, add],
-    );
-    grads.put(0, slot);
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let Some(GradBuffer { tensor: dx, accumulate }) = grads.buffer(0) else { return };
+        let ([stats, x, targets], weights) = ([0, 1, 2].map(|i| &saved[i]), saved.get(3));
+        let (classes, smoothing) = (x.width(), self.smoothing as f32);
+        SOURCE.launch(
+            x.dtype(),
+            "cross_entropy_backward",
+            grid(x),
+            args![
+                x,
+                targets,
+                weights,
+                stats,
+                &dy,
+                dx,
+                classes,
+                self.ignore,
+                kept(self),
+                smoothing,
+                *accumulate,
+            ],
+        );
+    }
 }

@@ -1,23 +1,23 @@
-//! Cross entropy of a softmax: L = Σ over rows of (1 - ε)·(l - x_t) + ε/V·Σ_v (l - x_v), with
-//! l = log Σ_v exp(x_v). logits x [R, V], targets t [R] (I32), L [1].
+//! Cross entropy of a softmax: L = Σ over rows r of w_r·((1 - ε)·(l - x_t) + ε/V·Σ_v (l - x_v)), with
+//! l = log Σ_v exp(x_v). Logits x [R, V], targets t [R] (i32), optional weights w [R] (1 where absent), L [1].
 //!
-//! ε smooths the labels (Szegedy et al. 2016). Rows whose target is `ignore` do not count. L is a sum: the mean
-//! divides it by the number of rows that count over all micro-batches and ranks of an update, which no op knows.
-//! dx = dy·(softmax(x) - (1 - ε)·[v = t] - ε/V): forward keeps two numbers a row, and backward computes the
-//! softmax again as it writes. A target is data: one outside 0..V that is not `ignore` makes L NaN. L is f32 for
-//! logits of 16 bits.
+//! ε smooths the labels (Szegedy et al. 2016). Rows whose target is `ignore` contribute nothing, whatever their
+//! weight. L is a sum: the engine divides it by the sum of the weights over all micro-batches and ranks of an
+//! update. dx = dy·w_r·(softmax(x) - (1 - ε)·[v = t] - ε/V): forward saves two numbers per row, and backward
+//! recomputes the softmax as it writes. A target outside 0..V that is not `ignore` makes L NaN. With logits in
+//! bf16 or f16, w and L are f32.
 
 mod cpu;
 mod cuda;
 
 pub use cuda::SOURCE;
 
-use crate::dtype::{Dtype, Element};
+use crate::dtype::{Dtype, Element, Float};
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Cross entropy, a sum over rows; inputs logits, targets.
+/// Cross entropy, summed over rows; inputs logits, targets and, optionally, a weight for each row.
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropy {
     /// Rows with this target do not count; -100 is the custom.
@@ -39,58 +39,72 @@ impl Op for CrossEntropy {
 
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
-            [[rows, classes], [targets]] if rows == targets && *classes > 0 => Ok(vec![1]),
-            _ => Err("takes logits [R, V] and targets [R]".into()),
+            [[rows, classes], each @ ..]
+                if *classes > 0
+                    && matches!(each.len(), 1 | 2)
+                    && each.iter().all(|x| **x == [*rows]) =>
+            {
+                Ok(vec![1])
+            }
+            _ => Err("takes logits [R, V], targets [R] and, optionally, weights [R]".into()),
         }
     }
 
     fn constants(&self) -> &'static [usize] {
-        &[1]
+        &[1, 2]
     }
 
-    fn dtype(&self, inputs: &[&Tensor]) -> Dtype {
-        if inputs.first().is_some_and(|x| x.dtype() == Dtype::F64) {
-            Dtype::F64
-        } else {
-            Dtype::F32
+    fn input_dtype(&self, i: usize, compute: Dtype) -> Dtype {
+        match i {
+            0 => compute,
+            1 => Dtype::I32,
+            _ => self.output_dtype(compute),
         }
+    }
+
+    fn output_dtype(&self, compute: Dtype) -> Dtype {
+        if compute == Dtype::F64 { Dtype::F64 } else { Dtype::F32 }
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let [x, targets] = [inputs[0], inputs[1]];
+        let x = inputs[0];
         let mut stats = Tensor::arbitrary(&[x.rows(), 2], x.dtype());
         with_float!(x.dtype(), T => {
-            let loss = cpu::forward::<T>(self, x, targets.read(), stats.write());
+            let loss = cpu::forward::<T>(self, inputs, stats.write());
             out.write::<T>()[0] = loss;
         });
-        vec![x.clone(), targets.clone(), stats]
+        saved(inputs, stats)
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let [x, targets, stats] = [&saved[0], &saved[1], &saved[2]];
-        if let Some(mut slot) = grads.take(0) {
-            with_float!(x.dtype(), T => {
-                let dy = T::of(dy.item());
-                cpu::backward::<T>(self, x, targets.read(), stats.read(), dy, &mut slot);
+        if let Some(grad) = grads.buffer(0) {
+            let inputs: Vec<&Tensor> = saved[1..].iter().collect();
+            with_float!(dy.dtype(), T => {
+                cpu::backward::<T>(self, &inputs, saved[0].read(), T::of(dy.item()), grad);
             });
-            grads.put(0, slot);
         }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(self, inputs, out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        cuda::backward(self, saved, dy, grads)
     }
 }
 
-/// One class, odd widths, ignored rows, smoothed labels, a long vocabulary.
+/// The optional weights of the rows.
+fn weights<'a, T: Float>(inputs: &[&'a Tensor]) -> Option<&'a [T]> {
+    inputs.get(2).map(|w| w.read())
+}
+
+/// Maximum and log-sum of each row, then the inputs.
+fn saved(inputs: &[&Tensor], stats: Tensor) -> Saved {
+    std::iter::once(stats).chain(inputs.iter().map(|x| (*x).clone())).collect()
+}
+
+/// One class, odd widths, ignored rows, smoothed labels, a long vocabulary; weighted rows.
 pub fn cases() -> Vec<Case> {
     let case = |ignore, smoothing, rows: usize, classes: usize| {
         Case::new(CrossEntropy { ignore, smoothing }, &[&[rows, classes], &[rows]])
             .draw(1, Draw::Below(classes as u64))
+    };
+    let weighted = |mut case: Case| {
+        case.inputs.push((case.inputs[1].0.clone(), Draw::Constant));
+        case
     };
     vec![
         case(-100, 0.0, 1, 1),
@@ -100,6 +114,9 @@ pub fn cases() -> Vec<Case> {
         case(1, 0.0, 129, 33),
         case(-100, 0.1, 5, 1543),
         case(-100, 0.0, 3, 50_257),
+        weighted(case(-100, 0.0, 1, 1)),
+        weighted(case(2, 0.1, 40, 5)),
+        weighted(case(-100, 0.25, 17, 1543)),
     ]
 }
 
@@ -129,6 +146,56 @@ mod tests {
             assert_eq!(longer[3..6], dx[..]);
             assert_eq!(longer[6..], [0.0; 3]);
             assert_eq!(of(op, &[-100, -100]), (0.0, vec![0.0; 6]));
+        }
+    }
+
+    #[test]
+    fn rows_count_as_often_as_their_weights_say() {
+        let op = CrossEntropy { smoothing: 0.1, ..CrossEntropy::default() };
+        let (loss, dx) = of(op, &[2, 0, 0, 0, 1, -100]);
+        let logits = Tensor::of(&[0.0, 1.0, 2.0].repeat(4), &[4, 3]);
+        let targets = constant(Tensor::of(&[2, 0, 1, -100], &[4]));
+        // An ignored row does not count, whatever its weight.
+        let weights = constant(Tensor::of(&[1.0, 3.0, 1.0, f64::NAN], &[4]));
+        let tape = Tape::new();
+        let x = tape.leaf(logits);
+        let weighted = tape.apply(op, &[&x, &targets, &weights]).unwrap();
+        assert!((weighted.value().item() - loss).abs() < 1e-14);
+        let found = tape.backward(&weighted).unwrap().take(&x).unwrap().to_f64();
+        for (i, found) in found.iter().enumerate() {
+            // Row 1 stands for rows 1, 2 and 3; behind it are rows 4 and 5.
+            let (row, count) = [(0, 1.0), (1, 3.0), (4, 1.0), (5, 0.0)][i / 3];
+            assert!((found - count * dx[row * 3 + i % 3]).abs() < 1e-15);
+        }
+    }
+
+    /// Logits in bf16, weights in f32: what mixed precision hands in.
+    #[test]
+    fn weights_are_f32_beside_logits_of_16_bits() {
+        let tape = Tape::new();
+        let x = tape.leaf(Tensor::zeros(&[2, 3], Dtype::Bf16));
+        let targets = constant(Tensor::of(&[0, 1], &[2]));
+        let half = constant(Tensor::zeros(&[2], Dtype::Bf16));
+        let error = tape.apply(CrossEntropy::default(), &[&x, &targets, &half]).unwrap_err();
+        assert!(
+            error.to_string().contains("cross_entropy: input 2 is bf16, must be f32"),
+            "{error}"
+        );
+        #[cfg(feature = "emu")]
+        {
+            let on_device = |x: Tensor| constant(x.to_device(crate::Device::Emu).unwrap());
+            let x = on_device(
+                Tensor::of(&[0.0_f32, 1.0, 2.0].repeat(2), &[2, 3]).to_dtype(Dtype::Bf16),
+            );
+            let targets = on_device(Tensor::of(&[2, 0], &[2]));
+            let weights = on_device(Tensor::of(&[0.25_f32, 1.003_906_3], &[2]));
+            let loss = tape.apply(CrossEntropy::default(), &[&x, &targets, &weights]).unwrap();
+            let log = (0..3).map(|i| f64::from(i).exp()).sum::<f64>().ln();
+            // The second weight lies between two numbers of bf16.
+            let expected = 0.25 * (log - 2.0) + 1.003_906_3 * log;
+            let found = loss.value().to_host().unwrap();
+            assert_eq!(found.dtype(), Dtype::F32);
+            assert!((found.item() - expected).abs() < 1e-6, "{} {expected}", found.item());
         }
     }
 

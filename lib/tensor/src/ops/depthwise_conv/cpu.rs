@@ -1,6 +1,6 @@
 use super::{DepthwiseConv, Padding};
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
 use crate::simd::LANES;
 use crate::vectorize;
@@ -107,17 +107,22 @@ pub(super) fn forward<T: Float>(
     apply(op, 1, x, w, Some(bias), out, false);
 }
 
-pub(super) fn backward_x<T: Float>(op: &DepthwiseConv, w: &[T], dy: &Tensor, slot: &mut Slot) {
-    let add = slot.add;
-    apply(op, -1, dy, w, None, slot.tensor.write(), add);
+pub(super) fn backward_x<T: Float>(
+    op: &DepthwiseConv,
+    w: &[T],
+    dy: &Tensor,
+    grad: &mut GradBuffer,
+) {
+    let add = grad.accumulate;
+    apply(op, -1, dy, w, None, grad.tensor.write(), add);
 }
 
 pub(super) fn backward_filter<T: Float>(
     op: &DepthwiseConv,
     x: &Tensor,
     dy: &[T],
-    dw: &mut Option<Slot>,
-    db: &mut Option<Slot>,
+    dw: Option<&mut GradBuffer>,
+    db: Option<&mut GradBuffer>,
 ) {
     let (rows, c, tokens) = (x.rows(), x.width(), op.grid[0] * op.grid[1]);
     let taps = op.filter[0] * op.filter[1];
@@ -145,9 +150,9 @@ pub(super) fn backward_filter<T: Float>(
             }
         });
     });
-    for (slot, sum) in [(dw, &sums[..taps * c]), (db, &sums[taps * c..])] {
-        if let Some(slot) = slot {
-            slot.zeroed::<T>().iter_mut().zip(sum).for_each(|(t, s)| *t += *s);
+    for (grad, sum) in [(dw, &sums[..taps * c]), (db, &sums[taps * c..])] {
+        if let Some(grad) = grad {
+            grad.add(sum);
         }
     }
 }

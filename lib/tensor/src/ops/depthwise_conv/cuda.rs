@@ -2,7 +2,7 @@ use super::{DepthwiseConv, Padding};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::{ALL_ELEMENTS, Arg, Source, columns, units};
-use crate::op::{Grads, Saved};
+use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -45,55 +45,55 @@ fn apply(
     );
 }
 
-pub(super) fn forward(op: &DepthwiseConv, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-    apply(op, [inputs[0], inputs[1]], Some(inputs[2]), (out, false), 1);
-    vec![inputs[0].clone(), inputs[1].clone()]
-}
+impl Launch for DepthwiseConv {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        apply(self, [inputs[0], inputs[1]], Some(inputs[2]), (out, false), 1);
+        vec![inputs[0].clone(), inputs[1].clone()]
+    }
 
-pub(super) fn backward(op: &DepthwiseConv, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-    let (x, w) = (&saved[0], &saved[1]);
-    if let Some(mut slot) = grads.take(0) {
-        apply(op, [&dy, w], None, (&mut slot.tensor, slot.add), -1);
-        grads.put(0, slot);
-    }
-    let slots = [grads.take(1), grads.take(2)];
-    if slots.iter().all(Option::is_none) {
-        return;
-    }
-    // Partial sums of w and of the bias over chunks of tokens.
-    let (element, tokens, c) = (dy.dtype(), dy.rows(), dy.width());
-    let taps = op.filter[0] * op.filter[1];
-    let (chunks, chunk_tokens) = units::chunks(tokens, (taps + 1) * c);
-    let partials = |wanted: bool, width: usize| {
-        wanted.then(|| Tensor::arbitrary_on(dy.device(), &[chunks, width], Dtype::F32))
-    };
-    let mut sums = [partials(slots[0].is_some(), taps * c), partials(slots[1].is_some(), c)];
-    let [dw, db] = sums.each_mut().map(|sum| Arg::from(sum.as_mut()));
-    let ([rows, columns], [filter_rows, filter_columns]) = (op.grid, op.filter);
-    SOURCE.launch(
-        element,
-        "depthwise_conv_filter",
-        units::grid(element, chunks * (taps + 1), c),
-        args![
-            x,
-            &dy,
-            dw,
-            db,
-            tokens,
-            chunk_tokens,
-            chunks,
-            rows,
-            columns,
-            filter_rows,
-            filter_columns,
-            c,
-            op.padding == Padding::Periodic,
-        ],
-    );
-    for ((i, slot), sum) in (1..).zip(slots).zip(sums) {
-        if let (Some(mut slot), Some(sum)) = (slot, sum) {
-            columns::sum_rows(&sum, &mut slot);
-            grads.put(i, slot);
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (x, w) = (&saved[0], &saved[1]);
+        let [dx, dw, db] = grads.buffers([0, 1, 2]);
+        if let Some(grad) = dx {
+            apply(self, [&dy, w], None, (&mut grad.tensor, grad.accumulate), -1);
+        }
+        if dw.is_none() && db.is_none() {
+            return;
+        }
+        // Partial sums of w and of the bias over chunks of tokens.
+        let (element, tokens, c) = (dy.dtype(), dy.rows(), dy.width());
+        let taps = self.filter[0] * self.filter[1];
+        let (chunks, chunk_tokens) = units::chunks(tokens, (taps + 1) * c);
+        let partials = |wanted: bool, width: usize| {
+            wanted.then(|| Tensor::arbitrary_on(dy.device(), &[chunks, width], Dtype::F32))
+        };
+        let mut sums = [partials(dw.is_some(), taps * c), partials(db.is_some(), c)];
+        let [w_sums, b_sums] = sums.each_mut().map(|sum| Arg::from(sum.as_mut()));
+        let ([rows, columns], [filter_rows, filter_columns]) = (self.grid, self.filter);
+        SOURCE.launch(
+            element,
+            "depthwise_conv_filter",
+            units::grid(element, chunks * (taps + 1), c),
+            args![
+                x,
+                &dy,
+                w_sums,
+                b_sums,
+                tokens,
+                chunk_tokens,
+                chunks,
+                rows,
+                columns,
+                filter_rows,
+                filter_columns,
+                c,
+                self.padding == Padding::Periodic,
+            ],
+        );
+        for (grad, sum) in [dw, db].into_iter().zip(sums) {
+            if let (Some(grad), Some(sum)) = (grad, sum) {
+                columns::sum_rows(&sum, grad);
+            }
         }
     }
 }

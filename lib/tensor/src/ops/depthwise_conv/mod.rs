@@ -63,29 +63,16 @@ impl Op for DepthwiseConv {
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let (mut dx, mut dw, mut db) = (grads.take(0), grads.take(1), grads.take(2));
+        let [dx, dw, db] = grads.buffers([0, 1, 2]);
         with_float!(dy.dtype(), T => {
             let w = saved[1].read::<T>();
-            if let Some(slot) = &mut dx {
-                cpu::backward_x::<T>(self, w, &dy, slot);
+            if let Some(grad) = dx {
+                cpu::backward_x::<T>(self, w, &dy, grad);
             }
             if dw.is_some() || db.is_some() {
-                cpu::backward_filter::<T>(self, &saved[0], dy.read(), &mut dw, &mut db);
+                cpu::backward_filter::<T>(self, &saved[0], dy.read(), dw, db);
             }
         });
-        for (i, slot) in [dx, dw, db].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(self, inputs, out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        cuda::backward(self, saved, dy, grads)
     }
 }
 

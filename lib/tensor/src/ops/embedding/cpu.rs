@@ -1,5 +1,5 @@
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::tensor::Tensor;
 use crate::vectorize;
@@ -46,10 +46,10 @@ fn sorted(index: &[i32], rows: usize) -> (Vec<usize>, Vec<usize>) {
     (positions, begin)
 }
 
-pub(super) fn backward<T: Float>(index: &[i32], dy: &[T], slot: &mut Slot) {
-    let (v, h, add) = (slot.tensor.shape()[0], slot.tensor.width(), slot.add);
+pub(super) fn backward<T: Float>(index: &[i32], dy: &[T], grad: &mut GradBuffer) {
+    let (v, h, add) = (grad.tensor.shape()[0], grad.tensor.width(), grad.accumulate);
     let (positions, begin) = sorted(index, v);
-    let table = Shared::new(slot.tensor.write::<T>());
+    let table = Shared::new(grad.tensor.write::<T>());
     blocks(v, rows_per_block(h), |range| {
         // SAFETY: blocks are disjoint.
         let table = unsafe { table.slice(range.start * h..range.end * h) };

@@ -1,7 +1,8 @@
+use super::Embedding;
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::{ALL_ELEMENTS, Grid, Source, units};
-use crate::op::{Grads, Saved};
+use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -13,29 +14,30 @@ const DIGITS: usize = 256;
 /// Positions of a block, as in the source.
 const TILE: usize = 1024;
 
-pub(super) fn forward(inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-    let [table, index] = [inputs[0], inputs[1]];
-    let (element, n, rows, h) = (out.dtype(), index.len(), table.shape()[0], table.width());
-    let grid = units::grid(element, n, h);
-    SOURCE.launch(element, "embedding_forward", grid, args![table, index, out, n, rows, h]);
-    vec![index.clone()]
-}
+impl Launch for Embedding {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [table, index] = [inputs[0], inputs[1]];
+        let (element, n, rows, h) = (out.dtype(), index.len(), table.shape()[0], table.width());
+        let grid = units::grid(element, n, h);
+        SOURCE.launch(element, "embedding_forward", grid, args![table, index, out, n, rows, h]);
+        vec![index.clone()]
+    }
 
-pub(super) fn backward(saved: &Saved, dy: Tensor, grads: &mut Grads) {
-    let Some(mut slot) = grads.take(0) else { return };
-    let (index, element) = (&saved[0], dy.dtype());
-    let (n, rows, h) = (index.len(), slot.tensor.shape()[0], slot.tensor.width());
-    let mut bounds = Tensor::zeros_on(dy.device(), &[rows, 2], Dtype::I32);
-    let (keys, positions) = sorted(index, rows, element);
-    let grid = Grid::new(n.div_ceil(DIGITS), DIGITS);
-    SOURCE.launch(element, "embedding_bounds", grid, args![&keys, &mut bounds, n, rows]);
-    SOURCE.launch(
-        element,
-        "embedding_sum",
-        units::grid(element, rows, h),
-        args![&dy, &positions, &bounds, &mut slot.tensor, rows, h, slot.add],
-    );
-    grads.put(0, slot);
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let Some(GradBuffer { tensor: dtable, accumulate }) = grads.buffer(0) else { return };
+        let (index, element) = (&saved[0], dy.dtype());
+        let (n, rows, h) = (index.len(), dtable.shape()[0], dtable.width());
+        let mut bounds = Tensor::zeros_on(dy.device(), &[rows, 2], Dtype::I32);
+        let (keys, positions) = sorted(index, rows, element);
+        let grid = Grid::new(n.div_ceil(DIGITS), DIGITS);
+        SOURCE.launch(element, "embedding_bounds", grid, args![&keys, &mut bounds, n, rows]);
+        SOURCE.launch(
+            element,
+            "embedding_sum",
+            units::grid(element, rows, h),
+            args![&dy, &positions, &bounds, dtable, rows, h, *accumulate],
+        );
+    }
 }
 
 /// Indices in ascending order, those outside 0..`rows` at the end, and the position of each; equal ones
@@ -80,7 +82,7 @@ fn sorted(index: &Tensor, rows: usize, element: Dtype) -> (Tensor, Tensor) {
 mod tests {
     use super::*;
     use crate::device::Device;
-    use crate::op::Input;
+    use crate::op::{self, Input};
 
     /// More than a tile of positions, two digits, indices outside the table.
     #[test]
@@ -105,15 +107,14 @@ mod tests {
         let table = on_device(Tensor::of(&[1.0_f32, 2.0, 3.0], &[3, 1]));
         let index = on_device(Tensor::of(&[2, -1, 0, 3, i32::MIN, 2], &[6]));
         let mut y = Tensor::arbitrary_on(Device::Emu, &[6, 1], Dtype::F32);
-        let saved = forward(&[&table, &index], &mut y);
+        let saved = Embedding.launch_forward(&[&table, &index], &mut y);
         let known = y.to_host().unwrap().to_f64().iter().map(|y| !y.is_nan()).collect::<Vec<_>>();
         assert_eq!(known, [true, false, true, false, false, true]);
         let dy = on_device(Tensor::of(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[6, 1]));
         let input =
             |variable, t: &Tensor| Input { variable, shape: t.shape().into(), dtype: t.dtype() };
         let (mut all, inputs) = ([None], [input(Some(0), &table), input(None, &index)]);
-        let mut grads = Grads { all: &mut all, inputs: &inputs, device: Device::Emu };
-        backward(&saved, dy, &mut grads);
+        op::backward(&Embedding, &saved, dy, &inputs, &mut all);
         let dtable = all[0].take().unwrap().tensor.to_host().unwrap();
         assert_eq!(dtable.to_f64(), [3.0, 0.0, 7.0]);
     }

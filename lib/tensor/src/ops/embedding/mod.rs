@@ -10,6 +10,7 @@ mod cuda;
 
 pub use cuda::SOURCE;
 
+use crate::dtype::Dtype;
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
@@ -40,19 +41,14 @@ impl Op for Embedding {
         vec![index.clone()]
     }
 
+    fn input_dtype(&self, i: usize, compute: Dtype) -> Dtype {
+        if i == 1 { Dtype::I32 } else { compute }
+    }
+
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if let Some(mut slot) = grads.take(0) {
-            with_float!(dy.dtype(), T => cpu::backward::<T>(saved[0].read(), dy.read(), &mut slot));
-            grads.put(0, slot);
+        if let Some(grad) = grads.buffer(0) {
+            with_float!(dy.dtype(), T => cpu::backward::<T>(saved[0].read(), dy.read(), grad));
         }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(inputs, out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        cuda::backward(saved, dy, grads)
     }
 }
 

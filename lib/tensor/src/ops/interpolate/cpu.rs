@@ -1,6 +1,6 @@
 use super::{Interpolate, Interpolation};
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::ops::pool::lengths;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::tensor::Tensor;
@@ -79,9 +79,9 @@ pub(super) fn forward<T: Float>(op: &Interpolate, x: &Tensor, out: &mut Tensor) 
     gather([&by_row, &by_column], (x.read::<T>(), columns), out, false);
 }
 
-pub(super) fn backward<T: Float>(op: &Interpolate, dy: &Tensor, slot: &mut Slot) {
-    let [_, rows, columns, _] = lengths(&slot.tensor);
+pub(super) fn backward<T: Float>(op: &Interpolate, dy: &Tensor, grad: &mut GradBuffer) {
+    let [_, rows, columns, _] = lengths(&grad.tensor);
     let by_row = adjoint(&weights(op.interpolation, rows, op.grid[0]), rows);
     let by_column = adjoint(&weights(op.interpolation, columns, op.grid[1]), columns);
-    gather([&by_row, &by_column], (dy.read::<T>(), op.grid[1]), &mut slot.tensor, slot.add);
+    gather([&by_row, &by_column], (dy.read::<T>(), op.grid[1]), &mut grad.tensor, grad.accumulate);
 }

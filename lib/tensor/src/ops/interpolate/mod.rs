@@ -53,18 +53,9 @@ impl Op for Interpolate {
     }
 
     fn backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if let Some(mut slot) = grads.take(0) {
-            with_float!(dy.dtype(), T => cpu::backward::<T>(self, &dy, &mut slot));
-            grads.put(0, slot);
+        if let Some(grad) = grads.buffer(0) {
+            with_float!(dy.dtype(), T => cpu::backward::<T>(self, &dy, grad));
         }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(self, inputs, out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        cuda::backward(self, saved, dy, grads)
     }
 }
 

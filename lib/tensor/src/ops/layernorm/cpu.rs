@@ -1,5 +1,5 @@
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
 use crate::simd::sum;
 use crate::vectorize;
@@ -71,9 +71,15 @@ pub(super) fn forward<T: Float>(
     });
 }
 
-pub(super) fn backward_x<T: Float>(x: &Tensor, w: &[T], stats: &[T], dy: &[T], slot: &mut Slot) {
-    let (rows, h, x, add) = (x.rows(), x.width(), x.read::<T>(), slot.add);
-    let dx = Shared::new(slot.tensor.write::<T>());
+pub(super) fn backward_x<T: Float>(
+    x: &Tensor,
+    w: &[T],
+    stats: &[T],
+    dy: &[T],
+    grad: &mut GradBuffer,
+) {
+    let (rows, h, x, add) = (x.rows(), x.width(), x.read::<T>(), grad.accumulate);
+    let dx = Shared::new(grad.tensor.write::<T>());
     blocks(rows, rows_per_block(h), |range| {
         // SAFETY: blocks are disjoint.
         let dx = unsafe { dx.slice(range.start * h..range.end * h) };
@@ -91,8 +97,8 @@ pub(super) fn backward_affine<T: Float>(
     x: &Tensor,
     stats: &[T],
     dy: &[T],
-    dw: &mut Option<Slot>,
-    db: &mut Option<Slot>,
+    dw: Option<&mut GradBuffer>,
+    db: Option<&mut GradBuffer>,
 ) {
     let (rows, h, x) = (x.rows(), x.width(), x.read::<T>());
     let mut sums = Scratch::<T>::zeroed(2 * h);
@@ -111,9 +117,9 @@ pub(super) fn backward_affine<T: Float>(
             }
         });
     });
-    for (slot, sum) in [(dw, &sums[..h]), (db, &sums[h..])] {
-        if let Some(slot) = slot {
-            slot.zeroed::<T>().iter_mut().zip(sum).for_each(|(t, s)| *t += *s);
+    for (grad, sum) in [(dw, &sums[..h]), (db, &sums[h..])] {
+        if let Some(grad) = grad {
+            grad.add(sum);
         }
     }
 }

@@ -1,11 +1,12 @@
 //! How the kernels of layer normalisation are launched; they serve `adaln` too.
 
+use super::LayerNorm;
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::columns::{self, Target};
 use crate::kernel::rows::{backward_grid, forward_grid};
 use crate::kernel::{ALL_ELEMENTS, Source};
-use crate::op::Slot;
+use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -61,11 +62,11 @@ pub(crate) fn forward(x: &Tensor, affine: &Affine, epsilon: f64, out: &mut Tenso
     stats
 }
 
-/// dx into its slot, and dw and db into the targets that are wanted.
+/// dx into its grad, and dw and db into the targets that are wanted.
 pub(crate) fn backward(
     (x, stats, dy): (&Tensor, &Tensor, &Tensor),
     affine: &Affine,
-    dx: Option<&mut Slot>,
+    dx: Option<&mut GradBuffer>,
     targets: [Option<Target<'_>>; 2],
 ) {
     const KERNELS: [&str; 3] =
@@ -77,7 +78,7 @@ pub(crate) fn backward(
         .iter()
         .any(Option::is_some)
         .then(|| Tensor::arbitrary_on(x.device(), &[groups, parts, 2, width], Dtype::F32));
-    let add = dx.as_ref().is_some_and(|slot| slot.add);
+    let add = dx.as_ref().is_some_and(|grad| grad.accumulate);
     SOURCE.launch(
         x.dtype(),
         KERNELS[kind],
@@ -88,7 +89,7 @@ pub(crate) fn backward(
             affine.w.1 as i64,
             stats,
             dy,
-            dx.map(|slot| &mut slot.tensor),
+            dx.map(|grad| &mut grad.tensor),
             add,
             partials.as_mut(),
             rows,
@@ -103,15 +104,17 @@ pub(crate) fn backward(
     }
 }
 
-pub(super) fn launch_forward(epsilon: f64, [x, w, b]: [&Tensor; 3], out: &mut Tensor) -> Tensor {
-    forward(x, &Affine::plain(w, Some(b)), epsilon, out)
-}
+impl Launch for LayerNorm {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, w, b] = [0, 1, 2].map(|i| inputs[i]);
+        let stats = forward(x, &Affine::plain(w, Some(b)), self.epsilon, out);
+        vec![x.clone(), w.clone(), stats]
+    }
 
-pub(super) fn launch_backward(
-    [x, w, stats]: [&Tensor; 3],
-    dy: &Tensor,
-    [dx, dw, db]: [&mut Option<Slot>; 3],
-) {
-    let targets = [dw.as_mut().map(Target::whole), db.as_mut().map(Target::whole)];
-    backward((x, stats, dy), &Affine::plain(w, None), dx.as_mut(), targets);
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let [x, w, stats] = [0, 1, 2].map(|i| &saved[i]);
+        let [dx, dw, db] = grads.buffers([0, 1, 2]);
+        let targets = [dw, db].map(|grad| grad.map(Target::whole));
+        backward((x, stats, &dy), &Affine::plain(w, None), dx, targets);
+    }
 }

@@ -42,38 +42,16 @@ impl Op for LayerNorm {
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let (mut dx, mut dw, mut db) = (grads.take(0), grads.take(1), grads.take(2));
+        let [dx, dw, db] = grads.buffers([0, 1, 2]);
         with_float!(dy.dtype(), T => {
             let [x, w, stats] = [&saved[0], &saved[1], &saved[2]];
-            if let Some(slot) = &mut dx {
-                cpu::backward_x::<T>(x, w.read(), stats.read(), dy.read(), slot);
+            if let Some(grad) = dx {
+                cpu::backward_x::<T>(x, w.read(), stats.read(), dy.read(), grad);
             }
             if dw.is_some() || db.is_some() {
-                cpu::backward_affine::<T>(x, stats.read(), dy.read(), &mut dw, &mut db);
+                cpu::backward_affine::<T>(x, stats.read(), dy.read(), dw, db);
             }
         });
-        for (i, slot) in [dx, dw, db].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let [x, w, b] = [inputs[0], inputs[1], inputs[2]];
-        let stats = cuda::launch_forward(self.epsilon, [x, w, b], out);
-        vec![x.clone(), w.clone(), stats]
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let (mut dx, mut dw, mut db) = (grads.take(0), grads.take(1), grads.take(2));
-        let saved = [&saved[0], &saved[1], &saved[2]];
-        cuda::launch_backward(saved, &dy, [&mut dx, &mut dw, &mut db]);
-        for (i, slot) in [dx, dw, db].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
     }
 }
 

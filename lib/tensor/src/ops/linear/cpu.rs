@@ -1,6 +1,6 @@
 use super::Activation;
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::ops::activation;
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
@@ -74,7 +74,7 @@ pub(super) fn backward<T: Float>(
     w: &Tensor,
     slope: Option<&[T]>,
     dy: &mut Tensor,
-    [dx, dw, db]: [&mut Option<Slot>; 3],
+    [dx, dw, db]: [Option<&mut GradBuffer>; 3],
 ) {
     let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
     let (x, w) = (x.read::<T>(), w.read::<T>());
@@ -99,7 +99,7 @@ pub(super) fn backward<T: Float>(
     let mut bias_sums = Scratch::<T>::zeroed(if db.is_some() { lanes * n } else { 0 });
     let (want_w, want_b) = (dw.is_some(), db.is_some());
     {
-        let dx = dx.as_mut().map(|slot| (slot.add, Shared::new(slot.tensor.write::<T>())));
+        let dx = dx.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>())));
         let (sums, bias_sums) = (Shared::new(&mut sums), Shared::new(&mut bias_sums));
         let lane_grain = if rows * n * k < 32 * 1024 { lanes } else { 1 };
         blocks(lanes, lane_grain, |range| {
@@ -129,11 +129,11 @@ pub(super) fn backward<T: Float>(
             }
         });
     }
-    if let Some(slot) = dw {
-        collect(&sums, lanes, slot);
+    if let Some(grad) = dw {
+        collect(&sums, lanes, grad);
     }
-    if let Some(slot) = db {
-        collect(&bias_sums, lanes, slot);
+    if let Some(grad) = db {
+        collect(&bias_sums, lanes, grad);
     }
 }
 
@@ -148,10 +148,10 @@ fn add_rows<T: Float>(sum: &mut [T], x: &[T]) {
     });
 }
 
-/// slot (+)= Σ over lanes, in order.
-fn collect<T: Float>(sums: &[T], lanes: usize, slot: &mut Slot) {
-    let add = slot.add;
-    let total = slot.tensor.write::<T>();
+/// grad (+)= Σ over lanes, in order.
+fn collect<T: Float>(sums: &[T], lanes: usize, grad: &mut GradBuffer) {
+    let add = grad.accumulate;
+    let total = grad.tensor.write::<T>();
     let width = total.len();
     let total = Shared::new(total);
     blocks(width, crate::parallel::BLOCK_ELEMENTS, |range| {

@@ -6,7 +6,7 @@ use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::product::{Epilogue, Matrix, Product};
 use crate::kernel::{ALL_ELEMENTS, Grid, Source, columns};
-use crate::op::{Grads, Saved, Slot};
+use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 
@@ -21,39 +21,34 @@ const ROWS: usize = 64;
 /// Blocks of rows, at most.
 const BLOCKS: usize = 256;
 
-/// x, W and, where the activation is not the identity, f'(z).
-pub(super) fn forward(op: &Linear, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-    let (x, w) = (inputs[0], inputs[1]);
-    let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
-    let mut saved = vec![x.clone(), w.clone()];
-    let mut slope = (op.activation != Activation::Identity)
-        .then(|| Tensor::arbitrary_on(out.device(), out.shape(), out.dtype()));
-    let epilogue = Epilogue {
-        bias: inputs.get(2).copied(),
-        activation: slope.as_mut().map(|slope| (op.activation, slope)),
-        add: false,
-    };
-    Product::new(Matrix::new(x, rows, k), Matrix::new(w, n, k).transposed()).write(out, epilogue);
-    saved.extend(slope);
-    saved
-}
+impl Launch for Linear {
+    /// Saves x, W and, where the activation is not the identity, f'(z).
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, w) = (inputs[0], inputs[1]);
+        let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
+        let mut slope = (self.activation != Activation::Identity)
+            .then(|| Tensor::arbitrary_on(out.device(), out.shape(), out.dtype()));
+        let epilogue = Epilogue {
+            bias: inputs.get(2).copied(),
+            activation: slope.as_mut().map(|slope| (self.activation, slope)),
+            add: false,
+        };
+        let w_t = Matrix::new(w, n, k).transposed();
+        Product::new(Matrix::new(x, rows, k), w_t).write(out, epilogue);
+        [Some(x.clone()), Some(w.clone()), slope].into_iter().flatten().collect()
+    }
 
-pub(super) fn backward(op: &Linear, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-    let (x, w) = (&saved[0], &saved[1]);
-    let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
-    let mut db = if op.bias { grads.take(2) } else { None };
-    let dz = slope_and_bias(dy, saved.get(2), &mut db, rows, n);
-    if let Some(slot) = db {
-        grads.put(2, slot);
-    }
-    if let Some(mut slot) = grads.take(0) {
-        Product::new(Matrix::new(&dz, rows, n), Matrix::new(w, n, k)).put(&mut slot);
-        grads.put(0, slot);
-    }
-    if let Some(mut slot) = grads.take(1) {
-        Product::new(Matrix::new(&dz, rows, n).transposed(), Matrix::new(x, rows, k))
-            .put(&mut slot);
-        grads.put(1, slot);
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (x, w) = (&saved[0], &saved[1]);
+        let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
+        let dz = slope_and_bias(dy, saved.get(2), grads.buffer(2), rows, n);
+        let dz = Matrix::new(&dz, rows, n);
+        if let Some(grad) = grads.buffer(0) {
+            Product::new(dz, Matrix::new(w, n, k)).put(grad);
+        }
+        if let Some(grad) = grads.buffer(1) {
+            Product::new(dz.transposed(), Matrix::new(x, rows, k)).put(grad);
+        }
     }
 }
 
@@ -61,7 +56,7 @@ pub(super) fn backward(op: &Linear, saved: &Saved, dy: Tensor, grads: &mut Grads
 fn slope_and_bias(
     dy: Tensor,
     slope: Option<&Tensor>,
-    db: &mut Option<Slot>,
+    db: Option<&mut GradBuffer>,
     rows: usize,
     n: usize,
 ) -> Tensor {
@@ -82,8 +77,8 @@ fn slope_and_bias(
         Grid::new(blocks * n.div_ceil(across), THREADS),
         args![&dy, slope, dz.as_mut(), partials.as_mut(), rows, n, height, whole],
     );
-    if let (Some(slot), Some(partials)) = (db, &partials) {
-        columns::sum_rows(partials, slot);
+    if let (Some(grad), Some(partials)) = (db, &partials) {
+        columns::sum_rows(partials, grad);
     }
     dz.unwrap_or(dy)
 }

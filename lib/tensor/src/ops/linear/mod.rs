@@ -61,25 +61,10 @@ impl Op for Linear {
     }
 
     fn backward(&self, saved: &Saved, mut dy: Tensor, grads: &mut Grads) {
-        let (mut dx, mut dw) = (grads.take(0), grads.take(1));
-        let mut db = if self.bias { grads.take(2) } else { None };
         with_float!(dy.dtype(), T => {
             let slope = saved.get(2).map(|slope| slope.read::<T>());
-            cpu::backward::<T>(&saved[0], &saved[1], slope, &mut dy, [&mut dx, &mut dw, &mut db]);
+            cpu::backward::<T>(&saved[0], &saved[1], slope, &mut dy, grads.buffers([0, 1, 2]));
         });
-        for (i, slot) in [dx, dw, db].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(self, inputs, out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        cuda::backward(self, saved, dy, grads);
     }
 }
 

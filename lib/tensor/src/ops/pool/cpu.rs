@@ -1,6 +1,6 @@
 use super::{Pool, Pooling};
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::tensor::Tensor;
 use crate::vectorize;
@@ -81,8 +81,14 @@ fn around(at: usize, window: usize, stride: usize, count: usize) -> Vec<(usize, 
     (first..count.min(at / stride + 1)).map(|i| (i, at - i * stride)).collect()
 }
 
-pub(super) fn backward<T: Float>(op: &Pool, chosen: Option<&[i32]>, dy: &Tensor, slot: &mut Slot) {
-    let (from, to, cells, add) = (lengths(&slot.tensor), lengths(dy), slot.tensor.rows(), slot.add);
+pub(super) fn backward<T: Float>(
+    op: &Pool,
+    chosen: Option<&[i32]>,
+    dy: &Tensor,
+    grad: &mut GradBuffer,
+) {
+    let (from, to, cells, add) =
+        (lengths(&grad.tensor), lengths(dy), grad.tensor.rows(), grad.accumulate);
     let [_, rows, columns, c] = from;
     let windows = |axis: usize, len: usize| -> Vec<_> {
         let count = to[axis + 1];
@@ -94,7 +100,7 @@ pub(super) fn backward<T: Float>(op: &Pool, chosen: Option<&[i32]>, dy: &Tensor,
         Pooling::Max => T::ONE,
     };
     let dy = dy.read::<T>();
-    let dx = Shared::new(slot.tensor.write::<T>());
+    let dx = Shared::new(grad.tensor.write::<T>());
     blocks(cells, rows_per_block(c), |range| {
         // SAFETY: blocks are disjoint.
         let dx = unsafe { dx.slice(range.start * c..range.end * c) };

@@ -68,19 +68,10 @@ impl Op for Pool {
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if let Some(mut slot) = grads.take(0) {
+        if let Some(grad) = grads.buffer(0) {
             let chosen = saved.first().map(|chosen| chosen.read::<i32>());
-            with_float!(dy.dtype(), T => cpu::backward::<T>(self, chosen, &dy, &mut slot));
-            grads.put(0, slot);
+            with_float!(dy.dtype(), T => cpu::backward::<T>(self, chosen, &dy, grad));
         }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(self, inputs, out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        cuda::backward(self, saved, dy, grads)
     }
 }
 

@@ -1,6 +1,6 @@
 use super::RelativeError;
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::sum;
 use crate::vectorize;
@@ -32,12 +32,12 @@ pub(super) fn backward<T: Float>(
     t: &[T],
     terms: &[T],
     target: bool,
-    slot: &mut Slot,
+    grad: &mut GradBuffer,
 ) {
     let groups = terms.len() / 2;
     let n = p.len() / groups;
-    let add = slot.add;
-    let out = Shared::new(slot.tensor.write::<T>());
+    let add = grad.accumulate;
+    let out = Shared::new(grad.tensor.write::<T>());
     blocks(groups, rows_per_block(n), |range| {
         for g in range {
             let (p, t) = (&p[g * n..][..n], &t[g * n..][..n]);

@@ -50,33 +50,17 @@ impl Op for RelativeError {
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         for (i, target) in [(0, false), (1, true)] {
-            if let Some(mut slot) = grads.take(i) {
+            if let Some(grad) = grads.buffer(i) {
                 with_float!(dy.dtype(), T => {
                     let [p, t, terms] = [0, 1, 2].map(|i| saved[i].read::<T>());
-                    cpu::backward::<T>(self, T::of(dy.item()), p, t, terms, target, &mut slot);
+                    cpu::backward::<T>(self, T::of(dy.item()), p, t, terms, target, grad);
                 });
-                grads.put(i, slot);
             }
         }
     }
 
-    fn elements(&self) -> &'static [Dtype] {
+    fn dtypes(&self) -> &'static [Dtype] {
         ONLY_F32
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let [p, t] = [inputs[0], inputs[1]];
-        let terms = cuda::forward(self, [p, t], out);
-        vec![p.clone(), t.clone(), terms]
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        for (i, target) in [(0, false), (1, true)] {
-            if let Some(mut slot) = grads.take(i) {
-                cuda::backward(self, &dy, [0, 1, 2].map(|i| &saved[i]), target, &mut slot);
-                grads.put(i, slot);
-            }
-        }
     }
 }
 

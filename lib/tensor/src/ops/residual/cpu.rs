@@ -1,6 +1,6 @@
 use super::Residual;
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
 use crate::vectorize;
 use crate::{Scratch, Tensor};
@@ -8,7 +8,7 @@ use crate::{Scratch, Tensor};
 /// Where the gate of a row is: (rows of a group, stride of a group, start of the vector).
 fn layout(op: Residual, rows: usize, gate: &Tensor, h: usize) -> (usize, usize, usize) {
     match op {
-        Residual::Gated(slot) => (rows / gate.rows().max(1), gate.width(), slot * h),
+        Residual::Gated(index) => (rows / gate.rows().max(1), gate.width(), index * h),
         Residual::Plain | Residual::Scaled => (rows.max(1), 0, 0),
     }
 }
@@ -61,15 +61,15 @@ pub(super) fn backward<T: Float>(
     y: &Tensor,
     gate: &Tensor,
     dy: &[T],
-    dbranch: &mut Option<Slot>,
-    dgate: &mut Option<Slot>,
+    dbranch: Option<&mut GradBuffer>,
+    dgate: Option<&mut GradBuffer>,
 ) {
     let (rows, h, y) = (y.rows(), y.width(), y.read::<T>());
     let (group, stride, start) = layout(op, rows, gate, h);
     let (gate, one) = (gate.read::<T>(), offset::<T>(op));
-    if let Some(slot) = dbranch {
-        let add = slot.add;
-        let out = Shared::new(slot.tensor.write::<T>());
+    if let Some(grad) = dbranch {
+        let add = grad.accumulate;
+        let out = Shared::new(grad.tensor.write::<T>());
         blocks(rows, rows_per_block(h), |range| {
             // SAFETY: blocks are disjoint.
             let out = unsafe { out.slice(range.start * h..range.end * h) };
@@ -85,8 +85,8 @@ pub(super) fn backward<T: Float>(
             });
         });
     }
-    let Some(slot) = dgate else { return };
-    let total = slot.zeroed::<T>();
+    let Some(grad) = dgate else { return };
+    let total = grad.zeroed::<T>();
     let add_rows = |rows: std::ops::Range<usize>, sum: &mut [T]| {
         let sum = &mut sum[..h];
         vectorize!({

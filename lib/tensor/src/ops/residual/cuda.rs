@@ -6,7 +6,7 @@ use crate::dtype::Dtype;
 use crate::kernel::columns::{self, Target, zeroed};
 use crate::kernel::rows::{self, THREADS};
 use crate::kernel::{ALL_ELEMENTS, Arg, Grid, Source, flat};
-use crate::op::Slot;
+use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -25,9 +25,9 @@ struct Layout {
 
 fn layout(op: Residual, gate: &Tensor, width: usize) -> Layout {
     match op {
-        Residual::Gated(slot) => {
+        Residual::Gated(index) => {
             let stride = gate.width();
-            Layout { groups: gate.rows(), stride, start: slot * width, offset: 1.0 }
+            Layout { groups: gate.rows(), stride, start: index * width, offset: 1.0 }
         }
         Residual::Plain | Residual::Scaled => {
             Layout { groups: 1, stride: 0, start: 0, offset: 0.0 }
@@ -41,12 +41,38 @@ fn tiles(width: usize, element: Dtype) -> usize {
     width.div_ceil(if width.is_multiple_of(vector) { 32 * vector } else { 32 })
 }
 
-pub(super) fn plain(x: &Tensor, y: &Tensor, out: &mut Tensor) {
+impl Launch for Residual {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, y] = [inputs[0], inputs[1]];
+        match inputs.get(2) {
+            None => {
+                plain(x, y, out);
+                vec![]
+            }
+            Some(gate) => {
+                gated(*self, [x, y, gate], out);
+                vec![y.clone(), (*gate).clone()]
+            }
+        }
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if *self == Residual::Plain {
+            grads.accumulate(1, dy.clone());
+        } else {
+            let [dbranch, dgate] = grads.buffers([1, 2]);
+            backward(*self, [&saved[0], &saved[1]], &dy, dbranch, dgate);
+        }
+        grads.accumulate(0, dy);
+    }
+}
+
+fn plain(x: &Tensor, y: &Tensor, out: &mut Tensor) {
     let grid = flat::grid(x.len(), x.dtype());
     SOURCE.launch(x.dtype(), "residual_plain", grid, args![x, y, out, x.len() as i64]);
 }
 
-pub(super) fn gated(op: Residual, [x, y, gate]: [&Tensor; 3], out: &mut Tensor) {
+fn gated(op: Residual, [x, y, gate]: [&Tensor; 3], out: &mut Tensor) {
     let width = x.width();
     let Layout { groups, stride, start, offset } = layout(op, gate, width);
     let rows = x.rows() / groups.max(1);
@@ -57,12 +83,12 @@ pub(super) fn gated(op: Residual, [x, y, gate]: [&Tensor; 3], out: &mut Tensor) 
     SOURCE.launch(x.dtype(), "residual_gated", grid, args);
 }
 
-pub(super) fn backward(
+fn backward(
     op: Residual,
     [y, gate]: [&Tensor; 2],
     dy: &Tensor,
-    dbranch: &mut Option<Slot>,
-    dgate: &mut Option<Slot>,
+    dbranch: Option<&mut GradBuffer>,
+    dgate: Option<&mut GradBuffer>,
 ) {
     let width = y.width();
     let Layout { groups, stride, start, offset } = layout(op, gate, width);
@@ -73,7 +99,7 @@ pub(super) fn backward(
     let mut partials = dgate
         .is_some()
         .then(|| Tensor::arbitrary_on(y.device(), &[groups, parts, 1, width], Dtype::F32));
-    let add = dbranch.as_ref().is_some_and(|slot| slot.add);
+    let add = dbranch.as_ref().is_some_and(|grad| grad.accumulate);
     SOURCE.launch(
         y.dtype(),
         "residual_gated_backward",
@@ -83,7 +109,7 @@ pub(super) fn backward(
             gate,
             start as i64,
             dy,
-            dbranch.as_mut().map(|slot| &mut slot.tensor),
+            dbranch.map(|grad| &mut grad.tensor),
             add,
             partials.as_mut(),
             rows,
@@ -93,11 +119,11 @@ pub(super) fn backward(
             parts,
         ],
     );
-    let (Some(partials), Some(slot)) = (partials, dgate) else { return };
+    let (Some(partials), Some(grad)) = (partials, dgate) else { return };
     // Vectors that are not this gate have no gradient.
     let target = match op {
-        Residual::Gated(_) => Target { out: Arg::from(zeroed(slot)), start, add: true },
-        Residual::Plain | Residual::Scaled => Target::whole(slot),
+        Residual::Gated(_) => Target { out: Arg::from(zeroed(grad)), start, add: true },
+        Residual::Plain | Residual::Scaled => Target::whole(grad),
     };
     columns::sum(&partials, y.dtype(), stride, [Some(target), None]);
 }

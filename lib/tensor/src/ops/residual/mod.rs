@@ -1,6 +1,6 @@
 //! A branch joins its trunk: out = x + gate ∘ y. x and y [.., H].
 //!
-//! The gate is one (two inputs); 1 + g_g with g the `slot`-th vector of m [G, S·H], one for each of G
+//! The gate is one (two inputs); 1 + g_g with g the `index`-th vector of m [G, S·H], one for each of G
 //! groups along the leading axes (three inputs; zero m is a plain sum); or a vector s [H] (three
 //! inputs; zero s leaves x unchanged, which is how a model can start from "no change").
 //! dx = dy', dy = gate ∘ dy', dgate = Σ dy' ∘ y, with dy' the gradient of out.
@@ -36,8 +36,8 @@ impl Op for Residual {
             {
                 Ok(x.to_vec())
             }
-            (Residual::Gated(slot), [x @ [first, .., h], y, [groups, m]])
-                if x == y && first % groups == 0 && m % h == 0 && *slot < m / h =>
+            (Residual::Gated(index), [x @ [first, .., h], y, [groups, m]])
+                if x == y && first % groups == 0 && m % h == 0 && *index < m / h =>
             {
                 Ok(x.to_vec())
             }
@@ -58,48 +58,14 @@ impl Op for Residual {
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         if *self == Residual::Plain {
-            grads.pass(1, dy.clone());
+            grads.accumulate(1, dy.clone());
         } else {
-            let (mut dbranch, mut dgate) = (grads.take(1), grads.take(2));
+            let [dbranch, dgate] = grads.buffers([1, 2]);
             with_float!(dy.dtype(), T => {
-                cpu::backward::<T>(*self, &saved[0], &saved[1], dy.read(), &mut dbranch, &mut dgate);
+                cpu::backward::<T>(*self, &saved[0], &saved[1], dy.read(), dbranch, dgate);
             });
-            for (i, slot) in [(1, dbranch), (2, dgate)] {
-                if let Some(slot) = slot {
-                    grads.put(i, slot);
-                }
-            }
         }
-        grads.pass(0, dy);
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let [x, y] = [inputs[0], inputs[1]];
-        match inputs.get(2) {
-            None => {
-                cuda::plain(x, y, out);
-                vec![]
-            }
-            Some(gate) => {
-                cuda::gated(*self, [x, y, gate], out);
-                vec![y.clone(), (*gate).clone()]
-            }
-        }
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if *self == Residual::Plain {
-            grads.pass(1, dy.clone());
-        } else {
-            let (mut dbranch, mut dgate) = (grads.take(1), grads.take(2));
-            cuda::backward(*self, [&saved[0], &saved[1]], &dy, &mut dbranch, &mut dgate);
-            for (i, slot) in [(1, dbranch), (2, dgate)] {
-                if let Some(slot) = slot {
-                    grads.put(i, slot);
-                }
-            }
-        }
-        grads.pass(0, dy);
+        grads.accumulate(0, dy);
     }
 }
 

@@ -1,5 +1,5 @@
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, reduce, rows_per_block};
 use crate::simd::sum;
 use crate::vectorize;
@@ -47,13 +47,13 @@ pub(super) fn backward<T: Float>(
     x: &Tensor,
     w: &[T],
     dy: &[T],
-    dx: &mut Option<Slot>,
-    dw: &mut Option<Slot>,
+    dx: Option<&mut GradBuffer>,
+    dw: Option<&mut GradBuffer>,
 ) {
     let (rows, h, x) = (x.rows(), x.width(), x.read::<T>());
-    if let Some(slot) = dx {
-        let add = slot.add;
-        let dx = Shared::new(slot.tensor.write::<T>());
+    if let Some(grad) = dx {
+        let add = grad.accumulate;
+        let dx = Shared::new(grad.tensor.write::<T>());
         blocks(rows, rows_per_block(h), |range| {
             // SAFETY: blocks are disjoint.
             let dx = unsafe { dx.slice(range.start * h..range.end * h) };
@@ -66,7 +66,7 @@ pub(super) fn backward<T: Float>(
             });
         });
     }
-    if let Some(slot) = dw {
+    if let Some(grad) = dw {
         let mut sums = Scratch::<T>::zeroed(h);
         reduce(rows, rows_per_block(h), &mut sums, |range, sums| {
             let sums = &mut sums[..h];
@@ -80,6 +80,6 @@ pub(super) fn backward<T: Float>(
                 }
             });
         });
-        slot.zeroed::<T>().iter_mut().zip(sums.iter()).for_each(|(t, s)| *t += *s);
+        grad.add(&sums);
     }
 }

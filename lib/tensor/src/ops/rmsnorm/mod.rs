@@ -38,32 +38,11 @@ impl Op for RmsNorm {
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let (mut dx, mut dw) = (grads.take(0), grads.take(1));
+        let [dx, dw] = grads.buffers([0, 1]);
         with_float!(dy.dtype(), T => {
             let w = saved[1].read::<T>();
-            cpu::backward::<T>(self.epsilon, &saved[0], w, dy.read(), &mut dx, &mut dw);
+            cpu::backward::<T>(self.epsilon, &saved[0], w, dy.read(), dx, dw);
         });
-        for (i, slot) in [dx, dw].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let [x, w] = [inputs[0], inputs[1]];
-        let stats = cuda::forward(self.epsilon, [x, w], out);
-        vec![x.clone(), w.clone(), stats]
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let (mut dx, mut dw) = (grads.take(0), grads.take(1));
-        cuda::backward([&saved[0], &saved[1], &saved[2]], &dy, &mut dx, &mut dw);
-        for (i, slot) in [dx, dw].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
     }
 }
 

@@ -1,5 +1,5 @@
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::{max, sum};
 use crate::tensor::Tensor;
@@ -34,9 +34,9 @@ pub(super) fn forward<T: Float>(x: &Tensor, out: &mut [T]) {
     });
 }
 
-pub(super) fn backward<T: Float>(y: &Tensor, dy: &[T], slot: &mut Slot) {
-    let (rows, n, y, add) = (y.rows(), y.width(), y.read::<T>(), slot.add);
-    let dx = Shared::new(slot.tensor.write::<T>());
+pub(super) fn backward<T: Float>(y: &Tensor, dy: &[T], grad: &mut GradBuffer) {
+    let (rows, n, y, add) = (y.rows(), y.width(), y.read::<T>(), grad.accumulate);
+    let dx = Shared::new(grad.tensor.write::<T>());
     blocks(rows, rows_per_block(n), |range| {
         // SAFETY: blocks are disjoint.
         let dx = unsafe { dx.slice(range.start * n..range.end * n) };

@@ -31,21 +31,8 @@ impl Op for Softmax {
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if let Some(mut slot) = grads.take(0) {
-            with_float!(dy.dtype(), T => cpu::backward::<T>(&saved[0], dy.read(), &mut slot));
-            grads.put(0, slot);
-        }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(inputs[0], out);
-        vec![out.clone()]
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if let Some(mut slot) = grads.take(0) {
-            cuda::backward(&saved[0], &dy, &mut slot);
-            grads.put(0, slot);
+        if let Some(grad) = grads.buffer(0) {
+            with_float!(dy.dtype(), T => cpu::backward::<T>(&saved[0], dy.read(), grad));
         }
     }
 }

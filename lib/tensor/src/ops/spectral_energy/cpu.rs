@@ -1,5 +1,5 @@
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 
 /// X_0 and, for an even number of tokens, X_{T/2} of every channel of a sample.
 fn ends<T: Float>(x: &[T], tokens: usize, c: usize) -> Vec<(f64, f64)> {
@@ -28,9 +28,9 @@ pub(super) fn energies<T: Float>(shape: &[usize], x: &[T]) -> impl Iterator<Item
 }
 
 /// dx (+)= factor·(T·x_t + X_0 + (-1)^t·X_{T/2}), with a factor for each sample.
-pub(super) fn backward<T: Float>(factors: &[f64], shape: &[usize], x: &[T], slot: &mut Slot) {
+pub(super) fn backward<T: Float>(factors: &[f64], shape: &[usize], x: &[T], grad: &mut GradBuffer) {
     let (tokens, c) = (shape[1], shape[2]);
-    let dx = slot.zeroed::<T>();
+    let dx = grad.zeroed::<T>();
     let size = (tokens * c).max(1);
     for ((x, dx), factor) in x.chunks_exact(size).zip(dx.chunks_exact_mut(size)).zip(factors) {
         let (factor, ends) = (T::of(*factor), ends(x, tokens, c));

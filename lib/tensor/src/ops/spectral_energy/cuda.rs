@@ -3,7 +3,7 @@
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::{Grid, ONLY_F32, Source, flat};
-use crate::op::Slot;
+use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -13,11 +13,27 @@ pub static SOURCE: Source = Source {
     elements: ONLY_F32,
 };
 
-use super::{EPSILON, terms};
+use super::{EPSILON, SpectralEnergy, terms};
+
+impl Launch for SpectralEnergy {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [p, t] = [inputs[0], inputs[1]];
+        let [energy, ends_p, ends_t] = forward([p, t], out);
+        vec![p.clone(), t.clone(), energy, ends_p, ends_t]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        for (i, target) in [(0, false), (1, true)] {
+            if let Some(grad) = grads.buffer(i) {
+                backward([&saved[i], &saved[3 + i], &saved[2]], &dy, target, grad);
+            }
+        }
+    }
+}
 
 /// Gives the energies, f32 [samples, 2], and of both inputs X_0 and X_{T/2} of every sample and channel, f32
 /// [samples, 2, channels].
-pub(super) fn forward(inputs: [&Tensor; 2], out: &mut Tensor) -> [Tensor; 3] {
+fn forward(inputs: [&Tensor; 2], out: &mut Tensor) -> [Tensor; 3] {
     let shape = inputs[0].shape();
     let (samples, tokens, channels) = (shape[0], shape[1], shape[2]);
     let device = inputs[0].device();
@@ -38,12 +54,7 @@ pub(super) fn forward(inputs: [&Tensor; 2], out: &mut Tensor) -> [Tensor; 3] {
 }
 
 /// Gradient of the prediction or of the target `x`.
-pub(super) fn backward(
-    [x, ends, energy]: [&Tensor; 3],
-    dy: &Tensor,
-    target: bool,
-    slot: &mut Slot,
-) {
+fn backward([x, ends, energy]: [&Tensor; 3], dy: &Tensor, target: bool, grad: &mut GradBuffer) {
     let shape = x.shape();
     let (samples, tokens, channels) = (shape[0], shape[1], shape[2]);
     let (chunk, chunks) = flat::chunks(tokens * channels);
@@ -56,8 +67,8 @@ pub(super) fn backward(
             ends,
             energy,
             dy,
-            &mut slot.tensor,
-            slot.add,
+            &mut grad.tensor,
+            grad.accumulate,
             target,
             tokens,
             channels,

@@ -60,7 +60,7 @@ impl Op for SpectralEnergy {
         let shape = saved[0].shape();
         let share = dy.item() / (shape[0] as f64 * terms(shape));
         for i in 0..2 {
-            if let Some(mut slot) = grads.take(i) {
+            if let Some(grad) = grads.buffer(i) {
                 let factors: Vec<f64> = energy
                     .chunks_exact(2)
                     .map(|energy| {
@@ -72,31 +72,14 @@ impl Op for SpectralEnergy {
                     })
                     .collect();
                 with_float!(dy.dtype(), T => {
-                    cpu::backward::<T>(&factors, shape, saved[i].read(), &mut slot);
+                    cpu::backward::<T>(&factors, shape, saved[i].read(), grad);
                 });
-                grads.put(i, slot);
             }
         }
     }
 
-    fn elements(&self) -> &'static [Dtype] {
+    fn dtypes(&self) -> &'static [Dtype] {
         ONLY_F32
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let [p, t] = [inputs[0], inputs[1]];
-        let [energy, ends_p, ends_t] = cuda::forward([p, t], out);
-        vec![p.clone(), t.clone(), energy, ends_p, ends_t]
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        for (i, target) in [(0, false), (1, true)] {
-            if let Some(mut slot) = grads.take(i) {
-                let given = [&saved[i], &saved[3 + i], &saved[2]];
-                cuda::backward(given, &dy, target, &mut slot);
-                grads.put(i, slot);
-            }
-        }
     }
 }
 

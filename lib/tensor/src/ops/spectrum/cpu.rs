@@ -1,5 +1,5 @@
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::product::{View, product};
 use crate::vectorize;
@@ -46,13 +46,13 @@ pub(super) fn forward<T: Float>(epsilon: f64, x: &Tensor, parts: &mut [T], out: 
     });
 }
 
-pub(super) fn backward<T: Float>(parts: &Tensor, y: &Tensor, dy: &[T], slot: &mut Slot) {
+pub(super) fn backward<T: Float>(parts: &Tensor, y: &Tensor, dy: &[T], grad: &mut GradBuffer) {
     let (rows, k) = (y.rows(), y.width());
     let (parts, y) = (parts.read::<T>(), y.read::<T>());
-    let n = slot.tensor.width();
+    let n = grad.tensor.width();
     let f = transform::<T>(n);
-    let add = slot.add;
-    let dx = Shared::new(slot.tensor.write::<T>());
+    let add = grad.accumulate;
+    let dx = Shared::new(grad.tensor.write::<T>());
     blocks(rows, rows_per_block(2 * k), |range| {
         let mut d = Scratch::<T>::arbitrary(range.len() * 2 * k);
         vectorize!({

@@ -1,12 +1,12 @@
 //! Kernels: a product with the matrix of cosines and sines, which each device keeps, and magnitudes.
 
-use super::cpu;
+use super::{Spectrum, cpu};
 use crate::args;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel::product::{Matrix, Product};
 use crate::kernel::{self, ALL_ELEMENTS, Grid, Source};
-use crate::op::{Saved, Slot};
+use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 use std::sync::{Mutex, PoisonError};
 
@@ -45,31 +45,36 @@ fn transform(n: usize, dtype: Dtype, device: Device) -> Tensor {
     }
 }
 
-/// The parts, in f32.
-pub(super) fn forward(epsilon: f64, x: &Tensor, out: &mut Tensor) -> Saved {
-    let (rows, n, k) = (x.rows(), x.width(), out.width());
-    let f = transform(n, x.dtype(), x.device());
-    let mut parts = Tensor::arbitrary_on(x.device(), &[rows, 2 * k], Dtype::F32);
-    Product::new(Matrix::new(x, rows, n), Matrix::new(&f, 2 * k, n).transposed())
-        .write_f32(&mut parts);
-    SOURCE.launch(
-        x.dtype(),
-        "spectrum_magnitude",
-        Grid::new((rows * k).div_ceil(THREADS), THREADS),
-        args![&parts, out, rows, k, (epsilon * epsilon) as f32],
-    );
-    vec![parts]
-}
+impl Launch for Spectrum {
+    /// Saves the parts, in f32.
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, epsilon) = (inputs[0], self.epsilon);
+        let (rows, n, k) = (x.rows(), x.width(), out.width());
+        let f = transform(n, x.dtype(), x.device());
+        let mut parts = Tensor::arbitrary_on(x.device(), &[rows, 2 * k], Dtype::F32);
+        Product::new(Matrix::new(x, rows, n), Matrix::new(&f, 2 * k, n).transposed())
+            .write_f32(&mut parts);
+        SOURCE.launch(
+            x.dtype(),
+            "spectrum_magnitude",
+            Grid::new((rows * k).div_ceil(THREADS), THREADS),
+            args![&parts, out, rows, k, (epsilon * epsilon) as f32],
+        );
+        vec![parts]
+    }
 
-pub(super) fn backward(epsilon: f64, parts: &Tensor, dy: &Tensor, slot: &mut Slot) {
-    let (rows, k, n) = (parts.rows(), dy.width(), slot.tensor.width());
-    let f = transform(n, dy.dtype(), dy.device());
-    let mut d = Tensor::arbitrary_on(dy.device(), parts.shape(), dy.dtype());
-    SOURCE.launch(
-        dy.dtype(),
-        "spectrum_backward",
-        Grid::new((rows * k).div_ceil(THREADS), THREADS),
-        args![parts, dy, &mut d, rows, k, (epsilon * epsilon) as f32],
-    );
-    Product::new(Matrix::new(&d, rows, 2 * k), Matrix::new(&f, 2 * k, n)).put(slot);
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let Some(grad) = grads.buffer(0) else { return };
+        let (parts, epsilon) = (&saved[0], self.epsilon);
+        let (rows, k, n) = (parts.rows(), dy.width(), grad.tensor.width());
+        let f = transform(n, dy.dtype(), dy.device());
+        let mut d = Tensor::arbitrary_on(dy.device(), parts.shape(), dy.dtype());
+        SOURCE.launch(
+            dy.dtype(),
+            "spectrum_backward",
+            Grid::new((rows * k).div_ceil(THREADS), THREADS),
+            args![parts, &dy, &mut d, rows, k, (epsilon * epsilon) as f32],
+        );
+        Product::new(Matrix::new(&d, rows, 2 * k), Matrix::new(&f, 2 * k, n)).put(grad);
+    }
 }

@@ -43,20 +43,8 @@ impl Op for Spectrum {
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if let Some(mut slot) = grads.take(0) {
-            with_float!(dy.dtype(), T => cpu::backward::<T>(&saved[0], &saved[1], dy.read(), &mut slot));
-            grads.put(0, slot);
-        }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(self.epsilon, inputs[0], out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if let Some(mut slot) = grads.take(0) {
-            cuda::backward(self.epsilon, &saved[0], &dy, &mut slot);
-            grads.put(0, slot);
+        if let Some(grad) = grads.buffer(0) {
+            with_float!(dy.dtype(), T => cpu::backward::<T>(&saved[0], &saved[1], dy.read(), grad));
         }
     }
 }

@@ -1,6 +1,6 @@
 use crate::Scratch;
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::sum;
 use crate::vectorize;
@@ -33,11 +33,11 @@ pub(super) fn backward<T: Float>(
     p: &[T],
     t: &[T],
     (w, v): (&[T], &[T]),
-    slot: &mut Slot,
+    grad: &mut GradBuffer,
 ) {
     let (n, c) = (p.len() / w.len().max(1), v.len());
-    let add = slot.add;
-    let out = Shared::new(slot.tensor.write::<T>());
+    let add = grad.accumulate;
+    let out = Shared::new(grad.tensor.write::<T>());
     blocks(w.len(), rows_per_block(n), |range| {
         for b in range {
             let (p, t) = (&p[b * n..][..n], &t[b * n..][..n]);

@@ -48,36 +48,18 @@ impl Op for SquaredError {
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let [p, t, w, v] = [0, 1, 2, 3].map(|i| &saved[i]);
         for (i, sign) in [(0, 1.0), (1, -1.0)] {
-            if let Some(mut slot) = grads.take(i) {
+            if let Some(grad) = grads.buffer(i) {
                 with_float!(dy.dtype(), T => {
                     let factor = T::of(2.0 * sign * dy.item());
                     let weights = (w.read::<T>(), v.read::<T>());
-                    cpu::backward::<T>(factor, p.read(), t.read(), weights, &mut slot);
+                    cpu::backward::<T>(factor, p.read(), t.read(), weights, grad);
                 });
-                grads.put(i, slot);
             }
         }
     }
 
-    fn elements(&self) -> &'static [Dtype] {
+    fn dtypes(&self) -> &'static [Dtype] {
         ONLY_F32
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward([0, 1, 2, 3].map(|i| inputs[i]), out);
-        inputs.iter().map(|x| (*x).clone()).collect()
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let (mut dp, mut dt) = (grads.take(0), grads.take(1));
-        if dp.is_some() || dt.is_some() {
-            cuda::backward([0, 1, 2, 3].map(|i| &saved[i]), &dy, &mut dp, &mut dt);
-        }
-        for (i, slot) in [dp, dt].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
     }
 }
 

@@ -1,5 +1,5 @@
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::vectorize;
 
@@ -24,9 +24,9 @@ pub(super) fn forward<T: Float>([rows, h]: [usize; 2], x: &[T], out: &mut [T]) {
     });
 }
 
-pub(super) fn backward<T: Float>([rows, h]: [usize; 2], x: &[T], dy: &[T], slot: &mut Slot) {
-    let add = slot.add;
-    let dx = Shared::new(slot.tensor.write::<T>());
+pub(super) fn backward<T: Float>([rows, h]: [usize; 2], x: &[T], dy: &[T], grad: &mut GradBuffer) {
+    let add = grad.accumulate;
+    let dx = Shared::new(grad.tensor.write::<T>());
     blocks(rows, rows_per_block(4 * h), |range| {
         // SAFETY: blocks are disjoint.
         let dx = unsafe { dx.slice(range.start * 2 * h..range.end * 2 * h) };

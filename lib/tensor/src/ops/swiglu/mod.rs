@@ -38,21 +38,10 @@ impl Op for SwiGlu {
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if let Some(mut slot) = grads.take(0) {
+        if let Some(grad) = grads.buffer(0) {
             let size = [dy.rows(), dy.width()];
-            with_float!(dy.dtype(), T => {
-                cpu::backward::<T>(size, saved[0].read(), dy.read(), &mut slot);
-            });
-            grads.put(0, slot);
+            with_float!(dy.dtype(), T => cpu::backward::<T>(size, saved[0].read(), dy.read(), grad));
         }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(inputs, out)
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        cuda::backward(saved, dy, grads)
     }
 }
 

@@ -1,5 +1,5 @@
 use crate::dtype::Float;
-use crate::op::Slot;
+use crate::op::GradBuffer;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::product::{View, product};
 use crate::tensor::Tensor;
@@ -23,15 +23,15 @@ pub(super) fn backward<T: Float>(
     m: &Tensor,
     x: &Tensor,
     dy: &[T],
-    dm: &mut Option<Slot>,
-    dx: &mut Option<Slot>,
+    dm: Option<&mut GradBuffer>,
+    dx: Option<&mut GradBuffer>,
 ) {
     let (s, t, c) = (m.rows(), m.width(), x.width());
     let (m, x) = (m.read::<T>(), x.read::<T>());
     let batch = x.len() / (t * c).max(1);
-    if let Some(slot) = dx {
-        let add = slot.add;
-        let dx = Shared::new(slot.tensor.write::<T>());
+    if let Some(grad) = dx {
+        let add = grad.accumulate;
+        let dx = Shared::new(grad.tensor.write::<T>());
         blocks(batch, BLOCK_ELEMENTS / (t * c).max(1), |range| {
             for b in range {
                 // SAFETY: samples are disjoint.
@@ -41,9 +41,9 @@ pub(super) fn backward<T: Float>(
             }
         });
     }
-    if let Some(slot) = dm {
-        let mut add = slot.add;
-        let dm = slot.tensor.write::<T>();
+    if let Some(grad) = dm {
+        let mut add = grad.accumulate;
+        let dm = grad.tensor.write::<T>();
         for b in 0..batch {
             let dy = View::new(&dy[b * s * c..], s, c, c);
             let x = View::new(&x[b * t * c..], t, c, c).transposed();

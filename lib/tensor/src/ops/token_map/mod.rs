@@ -36,24 +36,10 @@ impl Op for TokenMap {
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let (mut dm, mut dx) = (grads.take(0), grads.take(1));
+        let [dm, dx] = grads.buffers([0, 1]);
         with_float!(dy.dtype(), T => {
-            cpu::backward::<T>(&saved[0], &saved[1], dy.read(), &mut dm, &mut dx);
+            cpu::backward::<T>(&saved[0], &saved[1], dy.read(), dm, dx);
         });
-        for (i, slot) in [dm, dx].into_iter().enumerate() {
-            if let Some(slot) = slot {
-                grads.put(i, slot);
-            }
-        }
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(inputs[0], inputs[1], out);
-        vec![inputs[0].clone(), inputs[1].clone()]
-    }
-
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        cuda::backward(saved, &dy, grads);
     }
 }
 

@@ -1,9 +1,10 @@
 //! How the kernels are launched.
 
+use super::WeightedSum;
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::{Arg, Grid, ONLY_F32, Source};
-use crate::op::Slot;
+use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -13,19 +14,26 @@ pub static SOURCE: Source =
 /// Terms of one launch.
 const TERMS: usize = 8;
 
-pub(super) fn forward(weights: &[f64], inputs: &[&Tensor], out: &mut Tensor) {
-    for (i, (inputs, weights)) in inputs.chunks(TERMS).zip(weights.chunks(TERMS)).enumerate() {
-        let mut args: Vec<Arg> = Vec::new();
-        for term in 0..TERMS {
-            args.push(Arg::from(inputs.get(term).copied()));
-            args.push(Arg::from(weights.get(term).map_or(0.0, |w| *w as f32)));
+impl Launch for WeightedSum {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let chunks = inputs.chunks(TERMS).zip(self.0.chunks(TERMS));
+        for (i, (inputs, weights)) in chunks.enumerate() {
+            let mut args: Vec<Arg> = Vec::new();
+            for term in 0..TERMS {
+                args.push(Arg::from(inputs.get(term).copied()));
+                args.push(Arg::from(weights.get(term).map_or(0.0, |w| *w as f32)));
+            }
+            args.extend([Arg::from(&mut *out), Arg::from(i > 0)]);
+            SOURCE.launch(Dtype::F32, "weighted_sum_forward", Grid::new(1, 1), &args);
         }
-        args.extend([Arg::from(&mut *out), Arg::from(i > 0)]);
-        SOURCE.launch(Dtype::F32, "weighted_sum_forward", Grid::new(1, 1), &args);
+        vec![]
     }
-}
 
-pub(super) fn backward(weight: f64, dy: &Tensor, slot: &mut Slot) {
-    let args = args![dy, weight as f32, &mut slot.tensor, slot.add];
-    SOURCE.launch(Dtype::F32, "weighted_sum_backward", Grid::new(1, 1), args);
+    fn launch_backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        for (i, weight) in self.0.iter().enumerate() {
+            let Some(grad) = grads.buffer(i) else { continue };
+            let args = args![&dy, *weight as f32, &mut grad.tensor, grad.accumulate];
+            SOURCE.launch(Dtype::F32, "weighted_sum_backward", Grid::new(1, 1), args);
+        }
+    }
 }

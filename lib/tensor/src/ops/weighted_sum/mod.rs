@@ -31,26 +31,12 @@ impl Op for WeightedSum {
 
     fn backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
         for (i, weight) in self.0.iter().enumerate() {
-            grads.pass(i, Tensor::full(&[1], weight * dy.item(), dy.dtype()));
+            grads.accumulate(i, Tensor::full(&[1], weight * dy.item(), dy.dtype()));
         }
     }
 
-    fn elements(&self) -> &'static [Dtype] {
+    fn dtypes(&self) -> &'static [Dtype] {
         ONLY_F32
-    }
-
-    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        cuda::forward(&self.0, inputs, out);
-        vec![]
-    }
-
-    fn launch_backward(&self, _saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        for (i, weight) in self.0.iter().enumerate() {
-            if let Some(mut slot) = grads.take(i) {
-                cuda::backward(*weight, &dy, &mut slot);
-                grads.put(i, slot);
-            }
-        }
     }
 }
 

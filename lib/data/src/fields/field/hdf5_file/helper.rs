@@ -13,6 +13,8 @@ use super::message::{Ask, Reply, Request, receive, send};
 use bytemuck::Pod;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::fmt;
 use std::io::{BufReader, stdin, stdout};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -143,12 +145,11 @@ impl fmt::Display for Failure {
 }
 
 /// Asks about a file; the second value are the numbers of the answer.
-pub(super) fn ask<T: Pod>(request: &Request) -> Result<(Reply, Vec<T>), Failure> {
-    let answer = if STARTS.load(Relaxed) { ask_helper(request) } else { Ok(ask_library(request)) };
-    match answer? {
-        (Reply::Failed(text), _) => Err(Failure::Refused(text)),
-        answer => Ok(answer),
-    }
+pub(super) fn ask<T: DeserializeOwned, N: Pod>(request: &Request) -> Result<(T, Vec<N>), Failure> {
+    let (reply, numbers) =
+        if STARTS.load(Relaxed) { ask_helper(request)? } else { ask_library(request) };
+    let value = reply.and_then(|value| serde_json::from_value(value).map_err(|e| e.to_string()));
+    Ok((value.map_err(Failure::Refused)?, numbers))
 }
 
 fn ask_library<T: Pod>(request: &Request) -> (Reply, Vec<T>) {
@@ -165,7 +166,7 @@ fn ask_helper<T: Pod>(request: &Request) -> Result<(Reply, Vec<T>), Failure> {
     loop {
         let mut asked = match helper.take() {
             Some(running) => running,
-            None if matches!(request.ask, Ask::Close) => return Ok((Reply::Done, Vec::new())),
+            None if matches!(request.ask, Ask::Close) => return Ok((Ok(Value::Null), Vec::new())),
             None => Helper::start().map_err(Failure::NotStarted)?,
         };
         let sent = send(&mut asked.to, request, &[]);

@@ -1,18 +1,18 @@
 //! The HDF5 library: the only reader that calls it. Whatever a file contains, no other file is opened.
 
 use super::message::{Ask, Dataset, Place, Reply, Request};
-use crate::fields::field::element::Element;
 use hdf5::datatype::ByteOrder;
 use hdf5::plist::dataset_create::Layout;
 use hdf5::types::{FixedAscii, FixedUnicode, TypeDescriptor, VarLenAscii, VarLenUnicode};
 use hdf5::{Hyperslab, LinkType, SliceOrIndex};
 use hdf5_sys::h5l::{H5L_type_t, H5Lunregister};
 use ndarray::IxDyn;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
+use tensor::FileDtype;
 
 /// Bytes of unpacked chunks that are kept of an open dataset, so that neighbouring trajectories in the same
 /// chunks are unpacked once; and slots to find them, a prime.
@@ -38,9 +38,9 @@ impl Library {
         if let Ask::Close = ask {
             self.datasets.retain(|(file, ..)| *file != number);
             self.files.remove(&number);
-            return (Reply::Done, Vec::new());
+            return (Ok(Value::Null), Vec::new());
         }
-        let failed = |cause: hdf5::Error| (Reply::Failed(cause.to_string()), Vec::new());
+        let failed = |cause: hdf5::Error| (Err(cause.to_string()), Vec::new());
         let file = match self.files.get(&number) {
             Some(file) => file.clone(),
             None => match open(path) {
@@ -48,33 +48,32 @@ impl Library {
                 Err(cause) => return failed(cause),
             },
         };
-        self.look(number, &file, ask).unwrap_or_else(failed)
+        match self.look(number, &file, ask) {
+            Ok((value, numbers)) => (Ok(value), numbers),
+            Err(cause) => failed(cause),
+        }
     }
 
-    fn look(&mut self, number: u64, file: &hdf5::File, ask: Ask) -> hdf5::Result<(Reply, Vec<u8>)> {
-        let reply = match ask {
-            Ask::Open | Ask::Close => Reply::Done,
-            Ask::Names => Reply::Names(names(file)),
-            Ask::Kind(name) => Reply::Kind(kind(file, &name).into()),
-            Ask::Shape(name) => Reply::Shape(dataset(file, &name).ok().map(|found| found.shape())),
+    fn look(&mut self, number: u64, file: &hdf5::File, ask: Ask) -> hdf5::Result<(Value, Vec<u8>)> {
+        let value = match ask {
+            Ask::Open | Ask::Close => Value::Null,
+            Ask::Names => json!(names(file)),
+            Ask::Kind(name) => json!(kind(file, &name)),
+            Ask::Shape(name) => json!(dataset(file, &name).ok().map(|found| found.shape())),
             Ask::Numbers(name) => {
                 let values = dataset(file, &name)?.read_raw::<f64>()?;
-                return Ok((Reply::Numbers, bytemuck::cast_slice(&values).to_vec()));
+                return Ok((Value::Null, bytemuck::cast_slice(&values).to_vec()));
             }
-            Ask::Dataset(name) => Reply::Dataset(describe(file, &dataset(file, &name)?)?),
+            Ask::Dataset(name) => json!(describe(file, &dataset(file, &name)?)?),
             Ask::Part(name, ranges) => {
                 let dataset = self.dataset(number, file, name)?;
                 let (values, beyond) = part(&dataset, ranges)?;
-                return Ok((Reply::Part { beyond }, bytemuck::cast_slice(&values).to_vec()));
+                return Ok((json!(beyond), bytemuck::cast_slice(&values).to_vec()));
             }
-            Ask::Attributes(place) => Reply::Attributes(attributes(file, place)),
-            Ask::Text(place, name) => {
-                let text = at(file, place, |place| text_of(&place.attr(&name).ok()?)).flatten();
-                Reply::Text(text)
-            }
-            Ask::Groups => Reply::Names(groups(file)),
+            Ask::Attributes(place) => Value::Object(attributes(file, place)),
+            Ask::Groups => json!(groups(file)),
         };
-        Ok((reply, Vec::new()))
+        Ok((value, Vec::new()))
     }
 
     /// A dataset for reading, which stays open for a while.
@@ -153,19 +152,19 @@ fn describe(file: &hdf5::File, dataset: &hdf5::Dataset) -> hdf5::Result<Dataset>
     if !dtype.is::<f32>() && dtype.conv_to::<f32>().is_none() {
         return Err(hdf5::Error::from("it holds no numbers"));
     }
-    let element = if dtype.is::<f32>() {
-        Some(Element::F32)
+    let number = if dtype.is::<f32>() {
+        Some(FileDtype::F32)
     } else if dtype.is::<f64>() {
-        Some(Element::F64)
+        Some(FileDtype::F64)
     } else if dtype.is::<half::f16>() {
-        Some(Element::F16)
+        Some(FileDtype::F16)
     } else {
         None
     };
     let little = dtype.byte_order() == ByteOrder::LittleEndian && file.userblock() == 0;
     Ok(Dataset {
         shape: dataset.shape(),
-        mapped: dataset.offset().zip(element).filter(|_| little),
+        mapped: dataset.offset().zip(number).filter(|_| little),
         size: dtype.size(),
         stored: dataset.storage_size(),
         chunk: dataset.chunk(),
@@ -199,12 +198,12 @@ fn at<T>(file: &hdf5::File, place: Place, look: impl FnOnce(&hdf5::Location) -> 
     }
 }
 
-/// Values of other types are told by their type alone.
+/// Of values of other types only the type is described, in a list: what is text alone is an attribute.
 fn attributes(file: &hdf5::File, place: Place) -> Map<String, Value> {
     let all = |place: &hdf5::Location| {
         let value = |name: String| {
             let attribute = place.attr(&name).ok()?;
-            let unreadable = |_| Value::String("(not readable)".into());
+            let unreadable = |_| json!(["(not readable)"]);
             Some((name, value_of(&attribute).unwrap_or_else(unreadable)))
         };
         place.attr_names().unwrap_or_default().into_iter().filter_map(value).collect()
@@ -228,7 +227,7 @@ fn value_of(attribute: &hdf5::Attribute) -> hdf5::Result<Value> {
         if all.len() == 1 { all.remove(0) } else { all.into() }
     }
     let kind = attribute.dtype()?.to_descriptor()?;
-    let described = || Value::String(format!("{kind} {:?}", attribute.shape()));
+    let described = || json!([format!("{kind} {:?}", attribute.shape())]);
     Ok(match kind {
         _ if attribute.size() > MAX_ATTRIBUTE => described(),
         TypeDescriptor::Float(_) => list(attribute.read_raw::<f64>()?),

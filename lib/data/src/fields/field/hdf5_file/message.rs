@@ -1,13 +1,12 @@
 //! What the reader of an HDF5 file asks the library, and its answers, as they pass through a pipe: two lengths,
 //! the message in JSON, then numbers as they are in memory.
 
-use super::super::element::Element;
 use bytemuck::Pod;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use std::io::{self, Read, Write};
 use std::ops::Range;
+use tensor::FileDtype;
 
 /// A question about a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,47 +23,36 @@ pub(super) type Place = Option<String>;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
+    /// Answered by `()`, as is `Close`.
     Open,
     Close,
+    /// `Vec<String>`.
     Names,
-    /// What something that is no readable dataset is.
+    /// What something that is no readable dataset is: `String`.
     Kind(String),
+    /// `Option<Vec<usize>>`.
     Shape(String),
-    /// All numbers of a dataset, as f64.
+    /// `()` and all numbers of a dataset, as f64.
     Numbers(String),
+    /// [`Dataset`].
     Dataset(String),
-    /// Part of a dataset, as f32.
+    /// Part of a dataset, as f32: `Option<u64>`, the bits as f64 of a number too large for f32, and the numbers.
     Part(String, Vec<Range<usize>>),
+    /// `Map<String, Value>`; a number that is not finite is null.
     Attributes(Place),
-    Text(Place, String),
+    /// `Vec<String>`.
     Groups,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Reply {
-    Done,
-    Names(Vec<String>),
-    Kind(String),
-    Shape(Option<Vec<usize>>),
-    /// The numbers follow the message.
-    Numbers,
-    Dataset(Dataset),
-    /// The numbers follow the message; one of them, by its bits as f64, is too large for f32.
-    Part {
-        beyond: Option<u64>,
-    },
-    /// A number that is not finite is null.
-    Attributes(Map<String, Value>),
-    Text(Option<String>),
-    Failed(String),
-}
+/// The answer: what [`Ask`] says, or why there is none.
+pub(super) type Reply = Result<serde_json::Value, String>;
 
 /// How a dataset is stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in super::super) struct Dataset {
+pub(super) struct Dataset {
     pub shape: Vec<usize>,
     /// First byte and type of the numbers, where they lie in one piece that needs no conversion.
-    pub mapped: Option<(u64, Element)>,
+    pub mapped: Option<(u64, FileDtype)>,
     /// Bytes of a number.
     pub size: usize,
     /// Bytes that are stored.

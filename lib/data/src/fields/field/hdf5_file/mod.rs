@@ -5,22 +5,27 @@ mod library;
 mod message;
 
 pub use helper::serve_if_asked;
-pub(super) use message::Dataset;
 
-use super::array::{Array, Place};
-use super::axes::Axes;
+use super::array::{Parts, Place};
 use super::mapped::MappedFile;
 use super::source::{Source, bad, contents};
 use bytemuck::Pod;
 use helper::{Failure, ask};
-use message::{Ask, Reply, Request};
+use message::{Ask, Dataset, Request};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
+
+/// So many numbers a byte that is stored holds at most, whatever the filters of HDF5.
+const MOST_PACKED: u64 = 50_000;
+/// Largest chunk, in bytes: each is read whole, packed and unpacked.
+pub(super) const MAX_CHUNK: usize = 256 << 20;
 
 /// An open file.
 #[derive(Debug)]
@@ -40,7 +45,7 @@ struct Handle {
 }
 
 impl Handle {
-    fn ask<T: Pod>(&self, ask_for: Ask) -> Result<(Reply, Vec<T>), Failure> {
+    fn ask<T: DeserializeOwned, N: Pod>(&self, ask_for: Ask) -> Result<(T, Vec<N>), Failure> {
         if let Some((_, text)) = self.died.get() {
             return Err(Failure::Refused(text.clone()));
         }
@@ -54,40 +59,49 @@ impl Handle {
     }
 
     /// An answer without numbers.
-    fn told(&self, ask_for: Ask) -> Result<Reply, Failure> {
-        self.ask::<u8>(ask_for).map(|(reply, _)| reply)
+    fn told<T: DeserializeOwned>(&self, ask_for: Ask) -> Result<T, Failure> {
+        self.ask::<T, u8>(ask_for).map(|(reply, _)| reply)
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let _ = self.told(Ask::Close); // with its helper the file is closed as well
+        let _ = self.told::<()>(Ask::Close); // with its helper the file is closed as well
     }
 }
 
 /// A dataset that is read through the library.
 #[derive(Debug)]
-pub(super) struct Stored {
+struct Stored {
     handle: Arc<Handle>,
     name: String,
     /// How it is stored.
-    pub form: Dataset,
+    form: Dataset,
 }
 
-impl Stored {
-    /// The numbers at `ranges`, the last dimension fastest; `beyond` becomes one that f32 cannot hold.
+impl Parts for Stored {
     /// Errors: 65 when the library dies of the file, 74 when it cannot read it.
-    pub fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>> {
+    fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>> {
         let path = &self.handle.path;
-        match self.handle.ask(Ask::Part(self.name.clone(), ranges.to_vec())) {
-            Ok((Reply::Part { beyond: found }, values)) => {
-                *beyond = beyond.or(found.map(f64::from_bits));
-                Ok(values)
-            }
-            Ok(_) => Err(Error::bug(format!("{}: not the answer", path.display()))),
-            Err(cause @ Failure::Refused(_)) => Err(Error::io(path, cause)),
-            Err(cause) => Err(cause.about(format_args!("{}: `{}`", path.display(), self.name))),
-        }
+        let answer = self.handle.ask(Ask::Part(self.name.clone(), ranges.to_vec()));
+        let (found, values): (Option<u64>, _) = answer.map_err(|cause| match cause {
+            Failure::Refused(_) => Error::io(path, cause),
+            cause => cause.about(format_args!("{}: `{}`", path.display(), self.name)),
+        })?;
+        *beyond = beyond.or(found.map(f64::from_bits));
+        Ok(values)
+    }
+
+    fn chunk(&self) -> Option<&[usize]> {
+        self.form.chunk.as_deref()
+    }
+
+    fn is_packed(&self) -> bool {
+        self.form.is_packed
+    }
+
+    fn number_bytes(&self) -> usize {
+        self.form.size
     }
 }
 
@@ -101,7 +115,7 @@ impl Hdf5File {
         let handle = Handle { number, path, died: OnceLock::new() };
         let path = &handle.path;
         let not_whole = format!("{}: not a whole HDF5 file", path.display());
-        handle.told(Ask::Open).map_err(|cause| cause.about(not_whole))?;
+        handle.told::<()>(Ask::Open).map_err(|cause| cause.about(not_whole))?;
         Ok(Self { handle: Arc::new(handle), mapped: Arc::new(mapped) })
     }
 }
@@ -127,72 +141,59 @@ impl Source for Hdf5File {
     }
 
     fn names(&self) -> Vec<String> {
-        match self.handle.told(Ask::Names) {
-            Ok(Reply::Names(names)) => names,
-            _ => Vec::new(),
-        }
+        self.handle.told(Ask::Names).unwrap_or_default()
     }
 
     fn kind(&self, name: &str) -> String {
-        match self.handle.told(Ask::Kind(name.into())) {
-            Ok(Reply::Kind(kind)) => kind,
-            _ => "unreadable".into(),
-        }
+        self.handle.told(Ask::Kind(name.into())).unwrap_or_else(|_| "unreadable".into())
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
-        match self.handle.told(Ask::Shape(name.into())) {
-            Ok(Reply::Shape(shape)) => shape,
-            _ => None,
-        }
+        self.handle.told(Ask::Shape(name.into())).ok().flatten()
     }
 
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
-        let numbers = self.handle.ask(Ask::Numbers(name.into()));
-        let (_, values) = numbers.map_err(|cause| self.failed(name, cause))?;
-        Ok(values)
+        let numbers = self.handle.ask::<(), f64>(Ask::Numbers(name.into()));
+        numbers.map(|((), values)| values).map_err(|cause| self.failed(name, cause))
     }
 
-    fn array(&self, name: &str, axes: &Axes) -> Result<Array> {
+    fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
         if self.shape(name).is_none() {
             return Err(bad(self, format!("no `{name}`; found {}", contents(self))));
         }
-        let form = match self.handle.told(Ask::Dataset(name.into())) {
-            Ok(Reply::Dataset(form)) => form,
-            Ok(_) => return Err(Error::bug(format!("{}: not the answer", self.path().display()))),
-            Err(cause) => return Err(self.failed(name, cause)),
-        };
+        let form = self.handle.told::<Dataset>(Ask::Dataset(name.into()));
+        let form = form.map_err(|cause| self.failed(name, cause))?;
         let shape = form.shape.clone();
-        let place = match form.mapped {
-            Some((offset, element)) => {
-                Place::File { file: self.mapped.clone(), offset, element, fortran: false }
-            }
-            None => {
-                let (handle, name) = (self.handle.clone(), name.into());
-                Place::Library(Stored { handle, name, form })
-            }
-        };
-        Array::new(self, name, shape, axes, place)
+        if let Some((offset, dtype)) = form.mapped {
+            let file = self.mapped.clone();
+            return Ok((shape, Place::File { file, offset, dtype, fortran: false }));
+        }
+        let chunk = form.chunk.iter().flatten().try_fold(form.size, |n, dim| n.checked_mul(*dim));
+        if chunk.is_none_or(|chunk| chunk > MAX_CHUNK) {
+            return Err(bad(
+                self,
+                format!(
+                    "`{name}` has chunks of more than {}, the most that is read; store it in smaller chunks",
+                    human_bytes(MAX_CHUNK as u64)
+                ),
+            ));
+        }
+        let numbers = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
+        let bytes = form.stored;
+        if numbers.is_none_or(|n| n as u64 > bytes.saturating_mul(MOST_PACKED)) {
+            let what =
+                format!("`{name}` {shape:?} was never written: {bytes} bytes are stored of it");
+            return Err(bad(self, what));
+        }
+        let (handle, name) = (self.handle.clone(), name.into());
+        Ok((shape, Place::Parts(Box::new(Stored { handle, name, form }))))
     }
 
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
-        match self.handle.told(Ask::Attributes(place.map(Into::into))) {
-            Ok(Reply::Attributes(all)) => all,
-            _ => Map::new(),
-        }
-    }
-
-    fn text(&self, place: Option<&str>, name: &str) -> Option<String> {
-        match self.handle.told(Ask::Text(place.map(Into::into), name.into())) {
-            Ok(Reply::Text(text)) => text,
-            _ => None,
-        }
+        self.handle.told(Ask::Attributes(place.map(Into::into))).unwrap_or_default()
     }
 
     fn groups(&self) -> Vec<String> {
-        match self.handle.told(Ask::Groups) {
-            Ok(Reply::Names(names)) => names,
-            _ => Vec::new(),
-        }
+        self.handle.told(Ask::Groups).unwrap_or_default()
     }
 }

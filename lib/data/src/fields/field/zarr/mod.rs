@@ -7,26 +7,23 @@
 mod chunks;
 mod compressor;
 
-use super::array::{Array, Place};
-use super::axes::Axes;
-use super::element::Element;
+use super::array::Place;
+use super::element::from_numpy;
+use super::hdf5_file::MAX_CHUNK;
 use super::source::{Source, bad};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::space::human_bytes;
 use unix::text::quote;
 use unix::{Error, Result, small};
 
-pub(super) use chunks::Chunks;
+use chunks::Chunks;
 use compressor::Compressor;
 
 /// Largest description, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// Largest chunk, in bytes: each is read whole, packed and unpacked.
-pub(super) const MAX_CHUNK: usize = 256 << 20;
 
 /// The folder of all arrays, or of one.
 #[derive(Debug)]
@@ -118,7 +115,7 @@ impl ZarrGroup {
                 quote(&separator)
             )));
         }
-        let element = Element::from_numpy(&found.dtype)
+        let dtype = from_numpy(&found.dtype)
             .ok_or_else(|| bad(format!("numbers of type {} are not read", quote(&found.dtype))))?;
         let compressor = match &found.compressor {
             None => Compressor::None,
@@ -129,7 +126,7 @@ impl ZarrGroup {
                 ))
             })?,
         };
-        let numbers = found.chunks.iter().try_fold(element.size(), |n, dim| n.checked_mul(*dim));
+        let numbers = found.chunks.iter().try_fold(dtype.bytes(), |n, dim| n.checked_mul(*dim));
         if numbers.is_none_or(|bytes| bytes > MAX_CHUNK) {
             return Err(bad(format!(
                 "chunks of {:?} {} are larger than {}, the most that is read; save it in smaller chunks",
@@ -141,7 +138,7 @@ impl ZarrGroup {
         let chunks = Chunks {
             folder: self.folder(name),
             chunk: found.chunks,
-            element,
+            dtype,
             compressor,
             fill: match &found.fill_value {
                 Value::Null => 0.0,
@@ -182,15 +179,9 @@ impl Source for ZarrGroup {
         Some(self.description(name).ok()?.shape)
     }
 
-    fn numbers(&self, name: &str) -> Result<Vec<f64>> {
+    fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
         let (shape, chunks) = self.chunks(name)?;
-        let all: Vec<Range<usize>> = shape.iter().map(|n| 0..*n).collect();
-        Ok(chunks.read(&all, &mut None)?.into_iter().map(f64::from).collect())
-    }
-
-    fn array(&self, name: &str, axes: &Axes) -> Result<Array> {
-        let (shape, chunks) = self.chunks(name)?;
-        Array::new(self, name, shape, axes, Place::Chunks(chunks))
+        Ok((shape, Place::Parts(Box::new(chunks))))
     }
 
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {

@@ -11,8 +11,11 @@ use super::Op;
 /// What is found under a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
+    /// A file with these bytes.
     File(Vec<u8>),
+    /// A symbolic link to this target.
     Link(PathBuf),
+    /// A folder.
     Folder(BTreeMap<String, Content>),
 }
 

@@ -17,7 +17,7 @@ fn all_faults_at_once_each_with_its_file() {
         ),
     ]);
     let expected = [
-        "15 faults in the configuration:",
+        "15 problems in the configuration:",
         "a.yaml: stepz: unknown key; did you mean steps?",
         "b.yaml: learning_rate: unknown key; there is optimizer.learning_rate",
         "a.yaml: steps: missing; it takes integer ≥ 1",
@@ -34,7 +34,7 @@ fn all_faults_at_once_each_with_its_file() {
         "b.yaml: schedule.1.kind: missing; it takes one of linear, cosine",
         "b.yaml: weights.u: expected number; found the text \"x\"",
     ];
-    let found = folder.faults(&["a.yaml", "b.yaml"], &[]);
+    let found = folder.violations(&["a.yaml", "b.yaml"], &[]);
     for line in &expected[1..] {
         assert!(found.iter().any(|f| f == line), "missing: {line}\nfound: {found:#?}");
     }
@@ -76,7 +76,7 @@ fn single_faults() {
         ),
     ];
     for (text, expected) in cases {
-        assert_eq!(folder.faults(&["a.yaml"], &[text]), [expected], "{text}");
+        assert_eq!(folder.violations(&["a.yaml"], &[text]), [expected], "{text}");
     }
 }
 
@@ -85,7 +85,7 @@ fn single_faults() {
 fn meaning_is_checked_beside_form() {
     let folder =
         Folder::new(&[("a.yaml", SMALL), ("b.yaml", "schedule: [{kind: linear, updates: 101}]")]);
-    let found = folder.faults(&["a.yaml", "b.yaml"], &["colour=red"]);
+    let found = folder.violations(&["a.yaml", "b.yaml"], &["colour=red"]);
     let expected = ["b.yaml: schedule: 101 updates in 100 steps"];
     assert_eq!(found.len(), 3, "{found:#?}");
     assert!(found[1].starts_with("-s: colour: unknown key; known here: steps, name"), "{found:#?}");
@@ -101,7 +101,7 @@ fn files_that_are_none() {
         ("tag.yaml", "steps: !python/object 1"),
         ("empty.yaml", "# nothing yet"),
     ]);
-    let found = folder.faults(&["broken.yaml", "list.yaml", "twice.yaml", "tag.yaml"], &["=1"]);
+    let found = folder.violations(&["broken.yaml", "list.yaml", "twice.yaml", "tag.yaml"], &["=1"]);
     assert_eq!(found.len(), 6, "{found:#?}");
     for (line, start) in found[1..].iter().zip([
         "broken.yaml: did not find",
@@ -112,11 +112,11 @@ fn files_that_are_none() {
     ]) {
         assert!(line.starts_with(start), "{line}");
     }
-    let empty = folder.faults(&["empty.yaml"], &[]);
+    let empty = folder.violations(&["empty.yaml"], &[]);
     assert_eq!(empty.len(), 4, "{empty:#?}");
     assert_eq!(folder.load(&["absent.yaml"], &[]).unwrap_err().exit, unix::Exit::NoInput);
     std::fs::write(folder.path().join("binary.yaml"), [0xff, 0xfe, 0]).unwrap();
-    assert_eq!(folder.faults(&["binary.yaml"], &[]), ["binary.yaml: not UTF-8 text"]);
+    assert_eq!(folder.violations(&["binary.yaml"], &[]), ["binary.yaml: not UTF-8 text"]);
     let error = folder.load(&["."], &[]).unwrap_err();
     assert!(error.to_string().contains("folder"), "{error}");
 }
@@ -126,7 +126,7 @@ fn secrets_stay_out_of_messages() {
     let folder = Folder::new(&[("a.yaml", SMALL)]);
     let overrides =
         ["steps=${TRACKER_TOKEN}", "model.kind=${TRACKER_TOKEN}", "name=a b${DOOR_PASSWORD}"];
-    let found = folder.faults(&["a.yaml"], &overrides).join("\n");
+    let found = folder.violations(&["a.yaml"], &overrides).join("\n");
     assert!(!found.contains("hunter2") && !found.contains("7341"), "{found}");
     assert!(found.contains("${TRACKER_TOKEN}"), "{found}");
 }

@@ -10,16 +10,25 @@ use unix::disk::{Disk, DiskFile, RealDisk, Rename};
 /// An operation that was done; paths are relative to the folder of the recorder.
 #[derive(Clone, PartialEq)]
 pub enum Op {
+    /// A file was created.
     Create(PathBuf),
+    /// Bytes were appended to a file.
     Write(PathBuf, Vec<u8>),
+    /// A file was fsynced.
     SyncFile(PathBuf),
     /// An fsync that failed; what it was for may be lost whatever comes after.
     FailedSync(PathBuf),
+    /// A folder was made.
     MakeFolder(PathBuf),
+    /// A link, second, to a target, first.
     Symlink(PathBuf, PathBuf),
+    /// A name became another.
     Rename(PathBuf, PathBuf, Rename),
+    /// A file or link was removed.
     RemoveFile(PathBuf),
+    /// An empty folder was removed.
     RemoveFolder(PathBuf),
+    /// A folder was fsynced.
     SyncFolder(PathBuf),
     /// The program said that everything up to here is safe.
     Promise,
@@ -59,6 +68,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    /// A recorder of what is done in `root`.
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_path_buf(), ops: Arc::default(), flags: true, failing_sync: 0 }
     }
@@ -68,6 +78,7 @@ impl Recorder {
         self.ops.lock().unwrap().push(Op::Promise);
     }
 
+    /// What was done so far, in order.
     pub fn ops(&self) -> Vec<Op> {
         self.ops.lock().unwrap().clone()
     }
@@ -123,6 +134,9 @@ impl Disk for Recorder {
         let path = self.inner(path);
         self.done(Op::Create(path.clone()));
         Ok(Box::new(RecordedFile { file, path, disk: self.clone() }))
+    }
+    fn create_sized(&self, path: &Path, _bytes: u64) -> io::Result<Box<dyn DiskFile>> {
+        self.create(path)
     }
     fn make_folder(&self, path: &Path) -> io::Result<()> {
         RealDisk.make_folder(path)?;

@@ -1,12 +1,12 @@
-//! Faults of a configuration, all of them reported at once.
+//! Violations of a configuration, all of them reported at once.
 
 use std::fmt;
 
 use crate::{Error, Exit, text};
 
-/// One fault: where it was written, which key it is about, what is wrong.
+/// One violation: where it was written, which key it is about, what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct Violation {
     /// File, or `-s KEY=VALUE`, that the value came from; empty when nothing was given.
     pub source: String,
     /// Path of the key, e.g. `model.core.hidden`; empty for the whole file.
@@ -15,7 +15,7 @@ pub(super) struct Fault {
     pub message: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in [&self.source, &self.key] {
             if !part.is_empty() {
@@ -26,12 +26,12 @@ impl fmt::Display for Fault {
     }
 }
 
-/// One error (78) out of all faults, a line each.
-pub(super) fn report(faults: &[Fault]) -> Error {
-    match faults {
+/// One error (78) out of all violations, a line each.
+pub(super) fn report(violations: &[Violation]) -> Error {
+    match violations {
         [only] => Error::config(only),
         many => {
-            let first = format!("{} faults in the configuration:", many.len());
+            let first = format!("{} problems in the configuration:", many.len());
             Error::list(Exit::Config, first, many)
         }
     }

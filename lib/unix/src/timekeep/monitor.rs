@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::group::{self, Group};
 use super::guard::{Guard, Schedule};
-use super::{Cause, Plan, Signal};
+use super::{Cause, CommandPlan, Signal};
 use crate::budget::{Budget, round};
 use crate::time::format_duration;
 use crate::{Result, note};
@@ -53,8 +53,8 @@ pub(super) fn steps(limit: Instant, schedule: Schedule) -> Vec<Step> {
 }
 
 /// The command at work.
-pub(super) struct Watch<'a> {
-    plan: &'a Plan,
+pub(super) struct ChildMonitor<'a> {
+    plan: &'a CommandPlan,
     pub group: Group,
     /// Signals that came.
     pub events: Receiver<i32>,
@@ -71,8 +71,8 @@ pub(super) struct Watch<'a> {
     pub got_term: bool,
 }
 
-impl<'a> Watch<'a> {
-    pub fn new(plan: &'a Plan, events: Receiver<i32>, group: Group, budget: Budget) -> Self {
+impl<'a> ChildMonitor<'a> {
+    pub fn new(plan: &'a CommandPlan, events: Receiver<i32>, group: Group, budget: Budget) -> Self {
         let (began, early) = (Instant::now(), Vec::new());
         Self {
             plan,
@@ -141,7 +141,7 @@ impl<'a> Watch<'a> {
 
     /// What is to be done; nothing without a limit.
     fn steps(&mut self) -> Peekable<IntoIter<Step>> {
-        let (limit, schedule) = (self.limit(), self.plan.schedule());
+        let (limit, schedule) = (self.limit(), self.plan.schedule);
         if limit.is_some() {
             let leader = self.group.leader;
             self.guard.get_or_insert_with(|| Guard::start(leader, schedule)).tell(limit);
@@ -154,7 +154,7 @@ impl<'a> Watch<'a> {
     /// Waits for the processes the command left behind: one grace for them to end, one more after
     /// TERM, and a moment after KILL.
     pub fn until_group_gone(&mut self) -> Result<()> {
-        let grace = self.plan.grace;
+        let grace = self.plan.schedule.grace;
         if self.group.is_alive()? {
             note!("waiting up to {} for what it left running", format_duration(grace));
         }
@@ -223,7 +223,7 @@ impl<'a> Watch<'a> {
     }
 
     fn pass_on(&mut self, number: i32) {
-        if let Some(signal) = self.group.pass_on(number, self.plan.warn_signal) {
+        if let Some(signal) = self.group.pass_on(number, self.plan.schedule.warn_signal) {
             note!("passing {} on", group::name(signal));
             self.count(number);
         }

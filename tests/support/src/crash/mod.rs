@@ -9,9 +9,6 @@
 //! one, except that a later change of the same name is not kept without the earlier ones. A rename is
 //! lost or kept whole. The idea is that of ALICE (Pillai et al., OSDI 2014).
 
-// Each test that includes this uses a part of it.
-#![allow(dead_code)]
-
 mod recorder;
 mod tree;
 

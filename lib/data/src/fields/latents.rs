@@ -1,0 +1,364 @@
+//! Latents on disk: a [`Store`](crate::store::Store) whose record i is trajectory i of a split.
+//!
+//! The index says which codec, normalisation and data made the latents; they are valid for nothing else. Each
+//! record has `latents` [frames, tokens, dim], f32, and `parameters`, one f64.
+
+use crate::fields::field::Shape;
+use crate::fields::moments::Moments;
+use crate::fields::parameter::Parameter;
+use crate::fields::provenance::Provenance;
+use crate::fields::split::SplitName;
+use crate::fields::split_set::TrajectorySet;
+use crate::fields::stats::Statistics;
+use crate::inputs::InputFile;
+use crate::seal::SealedFile;
+pub use crate::store::Made;
+use crate::store::{RecordArray, Store, StoreLayout, Writer};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use tensor::FileDtype;
+use unix::{Context, Error, Result};
+
+const FILE: SealedFile = SealedFile {
+    format: "longhaul-latents",
+    version: 1,
+    made_by: "latent-cache make",
+    max_bytes: 256 << 20,
+};
+
+/// What the latents were made from. Two stores with equal keys and layouts hold equal latents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// BLAKE3 of the codec's weights.
+    pub codec: String,
+    /// BLAKE3 of the normalisation applied before encoding.
+    pub normalisation: String,
+    /// BLAKE3 of the split manifest.
+    pub split: String,
+    /// Which split of it.
+    pub split_name: SplitName,
+    /// BLAKE3 of each data file.
+    pub data: Vec<String>,
+    /// The numbers that the codec computed with: `f32`, `bf16`, …
+    pub dtype: String,
+}
+
+impl Key {
+    /// The key of latents of `set` by the codec and normalisation with these hashes.
+    pub fn new(codec: &str, normalisation: &str, dtype: &str, set: &TrajectorySet) -> Self {
+        Self {
+            codec: codec.into(),
+            normalisation: normalisation.into(),
+            split: set.manifest_hash().into(),
+            split_name: set.name(),
+            data: set.file_hashes().to_vec(),
+            dtype: dtype.into(),
+        }
+    }
+
+    /// Refuses (65) latents of another codec, normalisation or data, and says which it is.
+    fn require(&self, found: &Self, folder: &Path) -> Result<()> {
+        let differs = [
+            ("codec", self.codec != found.codec),
+            ("normalisation", self.normalisation != found.normalisation),
+            ("split", (&self.split, self.split_name) != (&found.split, found.split_name)),
+            ("data files", self.data != found.data),
+            ("dtype", self.dtype != found.dtype),
+        ];
+        match differs.into_iter().find(|(_, differs)| *differs) {
+            None => Ok(()),
+            Some((what, _)) => Err(Error::data(format!(
+                "{}: these latents were made with another {what}",
+                folder.display()
+            ))),
+        }
+    }
+}
+
+/// Sizes of a store of latents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Frames of a trajectory.
+    pub frames: usize,
+    /// Tokens of a frame, row by row.
+    pub tokens: usize,
+    /// Rows of tokens; one of fields on one axis.
+    pub rows: usize,
+    /// Numbers of a token.
+    pub dim: usize,
+    /// Trajectories of a shard; the last one may have fewer.
+    pub shard_samples: usize,
+}
+
+/// `21 frames of 16 tokens of width 8, in shards of 64 trajectories`.
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { frames, tokens, dim, shard_samples, .. } = self;
+        write!(
+            f,
+            "{frames} frames of {tokens} tokens of width {dim}, in shards of {shard_samples} trajectories"
+        )
+    }
+}
+
+impl Layout {
+    /// Rows and columns of the tokens.
+    pub fn token_grid(&self) -> [usize; 2] {
+        [self.rows, self.tokens / self.rows]
+    }
+
+    /// Numbers of a frame.
+    pub fn frame_len(&self) -> usize {
+        self.tokens * self.dim
+    }
+
+    /// Numbers of a trajectory.
+    pub fn sample_len(&self) -> usize {
+        self.frames * self.frame_len()
+    }
+
+    fn of_store(&self, records: usize) -> StoreLayout {
+        let array = |name: &str, dtype, shape: &[usize]| RecordArray {
+            name: name.into(),
+            dtype,
+            shape: shape.to_vec(),
+        };
+        let latents = array("latents", FileDtype::F32, &[self.frames, self.tokens, self.dim]);
+        let arrays = vec![latents, array("parameters", FileDtype::F64, &[])];
+        StoreLayout { arrays, records, shard_records: self.shard_samples }
+    }
+}
+
+/// What the index says of the latents.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Description {
+    key: Key,
+    layout: Layout,
+    /// Name of the parameter of the equation.
+    parameter: String,
+    /// Time from one frame to the next.
+    frame_interval: f64,
+    /// The trajectories that were encoded, in order.
+    trajectories: Vec<Provenance>,
+    /// Of each of the `dim` channels over all trajectories, frames and tokens; there when all shards are.
+    channels: Vec<Statistics>,
+}
+
+/// Trajectories for the codec to encode.
+#[derive(Debug)]
+pub struct TrajectoryBatch<'a> {
+    /// Number of the first in the set.
+    pub first: usize,
+    /// [trajectories, frames, grid…, channels].
+    pub values: &'a [f32],
+    /// Sizes of `values`.
+    pub shape: Shape,
+    /// Parameter of each trajectory.
+    pub parameters: &'a [f64],
+}
+
+/// Encodes all trajectories of `set` into the store `folder`, `batch` trajectories at a time.
+///
+/// `encode_batch` returns [trajectories, frames, tokens, dim] for a batch. When it fails, the shards made so far
+/// stay, and the next call continues after them. Damaged shards are made again, and so are all where the latents
+/// are of another key or layout.
+///
+/// Errors: 65 for latents that are not finite; 70 for a wrong number of latents; 73, 74 for the disk; and those of
+/// `encode_batch`.
+pub fn write_latents(
+    folder: &Path,
+    key: &Key,
+    layout: Layout,
+    set: &TrajectorySet,
+    batch: usize,
+    mut encode_batch: impl FnMut(&TrajectoryBatch) -> Result<Vec<f32>>,
+) -> Result<Made> {
+    if set.is_empty() || layout.shard_samples == 0 || layout.sample_len() == 0 || batch == 0 {
+        return Err(Error::data(format!("no latents: {} trajectories, {layout}", set.len())));
+    }
+    let description = Description {
+        key: key.clone(),
+        layout,
+        parameter: set.entry(0).parameter.name.clone(),
+        frame_interval: set.frame_interval(),
+        trajectories: set.provenance(),
+        channels: Vec::new(),
+    };
+    let mut writer = Writer::open(
+        FILE,
+        folder,
+        layout.of_store(set.len()),
+        description,
+        |old: &Description| {
+            key.require(&old.key, folder)?;
+            if old.layout == layout {
+                return Ok(());
+            }
+            let folder = folder.display();
+            Err(Error::data(format!("{folder}: {}, not {layout}", old.layout)))
+        },
+    )?;
+    let done = writer.fill(|samples| {
+        let mut latents = Vec::with_capacity(samples.len() * layout.sample_len());
+        let mut parameters = Vec::with_capacity(samples.len());
+        for first in samples.clone().step_by(batch) {
+            let count = batch.min(samples.end - first);
+            let encoded = encode_some(set, first, count, &mut parameters, &mut encode_batch)
+                .context(|| format!("latents of trajectory {first} and on"))?;
+            require_latents(&encoded, count * layout.sample_len(), first)?;
+            latents.extend(encoded);
+        }
+        let channel = |i: usize| Moments::of(latents.iter().skip(i).step_by(layout.dim).copied());
+        let moments: Vec<Moments> = (0..layout.dim).map(channel).collect();
+        let bytes = [bytemuck::cast_slice(&latents), bytemuck::cast_slice(&parameters)];
+        Ok((bytes.map(<[u8]>::to_vec).to_vec(), moments))
+    })?;
+    let mut channels = vec![Moments::default(); layout.dim];
+    for entry in writer.index.shards.iter().flatten() {
+        channels.iter_mut().zip(&entry.summary).for_each(|(all, one)| all.merge(one));
+    }
+    writer.index.description.channels = channels.iter().map(Moments::statistics).collect();
+    writer.save()?;
+    Ok(done)
+}
+
+fn encode_some(
+    set: &TrajectorySet,
+    first: usize,
+    count: usize,
+    parameters: &mut Vec<f64>,
+    encode_batch: &mut impl FnMut(&TrajectoryBatch) -> Result<Vec<f32>>,
+) -> Result<Vec<f32>> {
+    let length = set.shape().trajectory_len();
+    let mut values = vec![0.0; count * length];
+    for (i, values) in values.chunks_exact_mut(length).enumerate() {
+        set.read(first + i, values)?;
+        parameters.push(set.entry(first + i).parameter.value);
+    }
+    encode_batch(&TrajectoryBatch {
+        first,
+        values: &values,
+        shape: Shape { trajectories: count, ..set.shape().clone() },
+        parameters: &parameters[parameters.len() - count..],
+    })
+}
+
+fn require_latents(latents: &[f32], expected: usize, first: usize) -> Result<()> {
+    if latents.len() != expected {
+        return Err(Error::bug(format!(
+            "the codec gave {} numbers for the trajectories from {first} on, not {expected}",
+            latents.len()
+        )));
+    }
+    match latents.iter().position(|z| !z.is_finite()) {
+        None => Ok(()),
+        Some(at) => Err(Error::data(format!(
+            "latent {at} of the trajectories from {first} on is {}; is the codec trained?",
+            latents[at]
+        ))),
+    }
+}
+
+/// Complete latents of a split, mapped into memory. Shared by threads; reads copy nothing.
+#[derive(Debug)]
+pub struct LatentStore(Store<Description, Vec<Moments>>);
+
+impl LatentStore {
+    /// Maps the latents in `folder`. With `key` given, they must have been made from just that.
+    ///
+    /// Errors: 66 when they are not there, 65 when they are unfinished, damaged in size or shape, or of another
+    /// codec or data. Contents are compared by [`verify`](Self::verify).
+    pub fn open(folder: &Path, key: Option<&Key>) -> Result<Self> {
+        let store = Self(Store::open(FILE, folder)?);
+        if let Some(key) = key {
+            key.require(store.key(), folder)?;
+        }
+        let (layout, channels) = (store.layout(), store.channels().len());
+        let Layout { tokens, rows, dim, .. } = layout;
+        let arrays = store.0.index().layout == layout.of_store(store.len());
+        if !arrays || rows == 0 || !tokens.is_multiple_of(rows) || channels != dim {
+            let folder = folder.display();
+            return Err(Error::data(format!(
+                "{folder}: index.json: its sizes contradict each other"
+            )));
+        }
+        Ok(store)
+    }
+
+    fn description(&self) -> &Description {
+        &self.0.index().description
+    }
+
+    /// Where they are.
+    pub fn folder(&self) -> &Path {
+        self.0.folder()
+    }
+
+    /// Number of trajectories.
+    pub fn len(&self) -> usize {
+        self.0.index().layout.records
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sizes.
+    pub fn layout(&self) -> Layout {
+        self.description().layout
+    }
+
+    /// What they were made from.
+    pub fn key(&self) -> &Key {
+        &self.description().key
+    }
+
+    /// BLAKE3 of the index, and so of all that the store holds.
+    pub fn hash(&self) -> &str {
+        self.0.hash()
+    }
+
+    /// The trajectories that were encoded, by the content of their files.
+    pub fn provenance(&self) -> &[Provenance] {
+        &self.description().trajectories
+    }
+
+    /// The files that the store reads, with the hashes that were recorded.
+    pub fn input_files(&self) -> Vec<InputFile> {
+        self.0.input_files()
+    }
+
+    /// Statistics of each channel.
+    pub fn channels(&self) -> &[Statistics] {
+        &self.description().channels
+    }
+
+    /// Trajectory `i`, [frames, tokens, dim]. Panics when there is none.
+    pub fn sample(&self, i: usize) -> &[f32] {
+        bytemuck::cast_slice(self.0.bytes(0, i))
+    }
+
+    /// Some frames of trajectory `i`, [frames.len(), tokens, dim]. Panics when there are none.
+    pub fn frames(&self, i: usize, frames: Range<usize>) -> &[f32] {
+        let length = self.layout().frame_len();
+        &self.sample(i)[frames.start * length..frames.end * length]
+    }
+
+    /// The parameter of the equation for trajectory `i`.
+    pub fn parameter(&self, i: usize) -> Parameter {
+        Parameter::new(&self.description().parameter, FileDtype::F64.read(self.0.bytes(1, i)))
+    }
+
+    /// Time from one frame to the next.
+    pub fn frame_interval(&self) -> f64 {
+        self.description().frame_interval
+    }
+
+    /// Reads every shard and compares it with its hash; the error (65) names all that are damaged.
+    pub fn verify(&self) -> Result<()> {
+        self.0.verify()
+    }
+}

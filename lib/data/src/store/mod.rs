@@ -1,0 +1,132 @@
+//! Records in shards: a folder of safetensors files and `index.json`, made over several attempts and mapped into
+//! memory for reading.
+//!
+//! A record has the same named arrays as every other. A shard holds [n, shape…] of each array for n records, the
+//! first array at a multiple of 64 bytes; record i of the store is record i mod `shard_records` of its shard. The
+//! index describes the arrays and what the records were made from, and has size, BLAKE3 and a summary of each
+//! shard. It is published again after every shard.
+
+mod reader;
+mod writer;
+
+pub use reader::Store;
+pub use writer::{Made, Writer};
+
+use crate::inputs::InputFile;
+use crate::seal::SealedFile;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use tensor::FileDtype;
+use unix::{Error, Result};
+
+/// An array of every record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordArray {
+    /// Its name.
+    pub name: String,
+    /// Type of its numbers.
+    pub dtype: FileDtype,
+    /// Its shape in one record.
+    pub shape: Vec<usize>,
+}
+
+impl RecordArray {
+    /// Bytes of the array in one record.
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.bytes()
+    }
+}
+
+/// Sizes of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreLayout {
+    /// The arrays of a record.
+    pub arrays: Vec<RecordArray>,
+    /// Number of records.
+    pub records: usize,
+    /// Records of a shard; the last one may have fewer.
+    pub shard_records: usize,
+}
+
+impl StoreLayout {
+    /// Bytes of all arrays; `None` for what cannot be addressed, or when a size is 0.
+    fn bytes(&self) -> Option<usize> {
+        let of_array = |array: &RecordArray| {
+            let sizes = [array.dtype.bytes(), self.records.max(1), self.shard_records];
+            let mut sizes = sizes.into_iter().chain(array.shape.iter().copied());
+            sizes.try_fold(1usize, |all, n| all.checked_mul(n)).filter(|all| *all > 0)
+        };
+        let mut arrays = self.arrays.iter();
+        arrays.try_for_each(|array| of_array(array).map(drop))?;
+        self.arrays
+            .iter()
+            .try_fold(0, |sum: usize, array| sum.checked_add(array.bytes() * self.records))
+    }
+
+    /// The records of a shard.
+    fn records_of(&self, shard: usize) -> Range<usize> {
+        let first = shard * self.shard_records;
+        first..self.records.min(first.saturating_add(self.shard_records))
+    }
+}
+
+/// A shard that is done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShardEntry<S> {
+    bytes: u64,
+    blake3: String,
+    /// What the writer says of it.
+    pub summary: S,
+}
+
+/// The file `index.json`: `D` describes the records, `S` is a summary of each shard.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Index<D, S> {
+    /// Sizes.
+    pub layout: StoreLayout,
+    /// What the records are, and what they were made from.
+    pub description: D,
+    /// By number; none for a shard that is not done.
+    pub shards: Vec<Option<ShardEntry<S>>>,
+}
+
+impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Index<D, S> {
+    /// Reads the index of `folder`; the second value is the BLAKE3 of the file.
+    ///
+    /// Errors: 66 when it cannot be read; 65 when it was edited or damaged, or contradicts itself.
+    pub fn load(kind: SealedFile, folder: &Path) -> Result<(Self, String)> {
+        let (index, hash) = kind.read::<Self>(&index_path(folder))?;
+        let StoreLayout { records, shard_records, .. } = index.layout;
+        if index.layout.bytes().is_none() || index.shards.len() != records.div_ceil(shard_records) {
+            let path = index_path(folder);
+            return Err(Error::data(format!(
+                "{}: its sizes contradict each other",
+                path.display()
+            )));
+        }
+        Ok((index, hash))
+    }
+
+    /// The shards that are done, with their hashes.
+    fn shard_files(&self, kind: SealedFile, folder: &Path) -> Vec<InputFile> {
+        let file = |(number, entry): (usize, &Option<ShardEntry<S>>)| {
+            Some(InputFile {
+                path: shard_path(folder, number),
+                blake3: entry.as_ref()?.blake3.clone(),
+                recorded_in: index_path(folder).display().to_string(),
+                remedy: format!("run `{}` again, it replaces damaged shards", kind.made_by),
+            })
+        };
+        self.shards.iter().enumerate().filter_map(file).collect()
+    }
+}
+
+fn index_path(folder: &Path) -> PathBuf {
+    folder.join("index.json")
+}
+
+fn shard_path(folder: &Path, shard: usize) -> PathBuf {
+    folder.join(format!("shard-{shard:05}.safetensors"))
+}

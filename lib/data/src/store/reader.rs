@@ -1,0 +1,130 @@
+//! Reading a store.
+
+use super::{Index, ShardEntry, StoreLayout, index_path, shard_path};
+use crate::inputs::{InputFile, verify_all};
+use crate::seal::SealedFile;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use tensor::safetensors::MappedTensors;
+use unix::{Error, Result, small};
+
+/// A complete store, mapped into memory. Shared by threads; reads copy nothing.
+#[derive(Debug)]
+pub struct Store<D, S> {
+    kind: SealedFile,
+    folder: PathBuf,
+    index: Index<D, S>,
+    hash: String,
+    shards: Vec<Shard>,
+}
+
+/// A shard, and where each array begins in it.
+#[derive(Debug)]
+struct Shard {
+    tensors: MappedTensors,
+    arrays: Vec<usize>,
+}
+
+impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, S> {
+    /// Maps the store in `folder`. Contents are compared with their hashes by [`verify`](Self::verify).
+    ///
+    /// Errors: 66 when it is not there; 65 when it is unfinished, or damaged in size or shape.
+    pub fn open(kind: SealedFile, folder: &Path) -> Result<Self> {
+        let (index, hash) = Index::<D, S>::load(kind, folder)?;
+        let done = index.shards.iter().flatten().count();
+        let mut shards = Vec::with_capacity(done);
+        for (number, entry) in index.shards.iter().enumerate() {
+            let entry = entry.as_ref().ok_or_else(|| {
+                let all = index.shards.len();
+                let (folder, made_by) = (folder.display(), kind.made_by);
+                Error::data(format!(
+                    "{folder}: unfinished, {done} of {all} shards are there; run `{made_by}` again to make the \
+                     others"
+                ))
+            })?;
+            let path = shard_path(folder, number);
+            small::require_file(&path)?;
+            let file = File::open(&path).map_err(|cause| Error::open(&path, cause))?;
+            let shard =
+                Shard::open(&file, entry, &index.layout, index.layout.records_of(number).len());
+            shards.push(shard.map_err(|what| {
+                let (path, made_by) = (path.display(), kind.made_by);
+                Error::data(format!(
+                    "{path}: {what}; run `{made_by}` again, it replaces damaged shards"
+                ))
+            })?);
+        }
+        Ok(Self { kind, folder: folder.to_path_buf(), index, hash, shards })
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Its index.
+    pub fn index(&self) -> &Index<D, S> {
+        &self.index
+    }
+
+    /// BLAKE3 of the index, and so of all that the store holds.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// The bytes of array `array` of record `i`. Panics when there is none.
+    pub fn bytes(&self, array: usize, i: usize) -> &[u8] {
+        let StoreLayout { arrays, shard_records, .. } = &self.index.layout;
+        let Shard { tensors, arrays: places } = &self.shards[i / shard_records];
+        let length = arrays[array].bytes();
+        let all = tensors.bytes(&tensors.header().entries[places[array]]);
+        &all[i % shard_records * length..][..length]
+    }
+
+    /// The files that the store reads: the index, and the shards with the hashes that it recorded.
+    pub fn input_files(&self) -> Vec<InputFile> {
+        let mut files = self.index.shard_files(self.kind, &self.folder);
+        files.push(InputFile::read_at_start(&index_path(&self.folder), &self.hash));
+        files
+    }
+
+    /// Reads every shard and compares it with its hash; the error (65) names all that are damaged.
+    pub fn verify(&self) -> Result<()> {
+        Error::all(&verify_all(&self.input_files()))
+    }
+}
+
+impl Shard {
+    fn open<S>(
+        file: &File,
+        entry: &ShardEntry<S>,
+        layout: &StoreLayout,
+        records: usize,
+    ) -> Result<Self, String> {
+        // SAFETY: shards are never written in place: a new one replaces the name, the mapped file stays.
+        let tensors = unsafe { MappedTensors::open(file)? };
+        let bytes = tensors.header().file_bytes();
+        if bytes != entry.bytes {
+            return Err(format!("{bytes} bytes, {} in the index", entry.bytes));
+        }
+        let mut arrays = Vec::with_capacity(layout.arrays.len());
+        for array in &layout.arrays {
+            let entries = &tensors.header().entries;
+            let place = entries.iter().position(|entry| entry.name == array.name);
+            let place = place.ok_or_else(|| format!("no array `{}`", array.name))?;
+            let (found, shape) = (&entries[place], [&[records], &array.shape[..]].concat());
+            if (found.dtype, &found.shape) != (array.dtype, &shape) {
+                let found = format!("`{}` is {} {:?}", array.name, found.dtype, found.shape);
+                return Err(format!("{found}, not {} {shape:?}", array.dtype));
+            }
+            // Of the first array the writer promises it, and readers see its bytes as numbers.
+            if arrays.is_empty() && !found.start.is_multiple_of(array.dtype.bytes() as u64) {
+                return Err(format!("`{}` is not aligned", array.name));
+            }
+            arrays.push(place);
+        }
+        Ok(Self { tensors, arrays })
+    }
+}

@@ -1,0 +1,124 @@
+//! Making a store, shard by shard; shards that are there and whole are kept.
+
+use super::{Index, ShardEntry, StoreLayout, index_path, shard_path};
+use crate::seal::SealedFile;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use tensor::safetensors::Header;
+use unix::publish::{create_folder, hash_file, publish_bytes};
+use unix::{Error, Exit, Result};
+
+/// Alignment of the first array: a cache line, and the widest vector registers.
+const ALIGNMENT: usize = 64;
+
+/// What a call of [`Writer::fill`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Shards that were whole already.
+    pub kept: usize,
+    /// Shards that were made.
+    pub made: usize,
+}
+
+/// A store that is being made.
+#[derive(Debug)]
+pub struct Writer<D, S> {
+    kind: SealedFile,
+    folder: PathBuf,
+    /// Its index.
+    pub index: Index<D, S>,
+}
+
+impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned + Clone> Writer<D, S> {
+    /// Goes on with the store in `folder` where its layout is this one and `require` accepts its description;
+    /// else begins anew. Who has mapped the old shards keeps them.
+    ///
+    /// Errors: 73, 74 for the disk, and those of `require` but 65, which means that the records are stale.
+    pub fn open(
+        kind: SealedFile,
+        folder: &Path,
+        layout: StoreLayout,
+        description: D,
+        require: impl FnOnce(&D) -> Result<()>,
+    ) -> Result<Self> {
+        let Some(bytes) = layout.bytes().filter(|bytes| *bytes > 0) else {
+            return Err(Error::data(format!("{}: no records to store", folder.display())));
+        };
+        create_folder(folder)?;
+        let path = index_path(folder);
+        if path.exists() {
+            let old = Index::<D, S>::load(kind, folder)
+                .and_then(|(old, _)| require(&old.description).map(|()| old));
+            match old {
+                Ok(index) if index.layout == layout => {
+                    return Ok(Self { kind, folder: folder.into(), index });
+                }
+                Ok(_) => unix::note!("{}: other sizes than before: made again", folder.display()),
+                Err(error) if error.exit == Exit::Data => unix::note!("{error}: made again"),
+                Err(error) => return Err(error),
+            }
+        }
+        unix::space::ensure_space(&path, bytes as u64)?;
+        let shards = vec![None; layout.records.div_ceil(layout.shard_records)];
+        let index = Index { layout, description, shards };
+        // Published before any shard is: what an older index vouched for is not trusted from here on.
+        kind.write(&path, &index)?;
+        Ok(Self { kind, folder: folder.into(), index })
+    }
+
+    /// Makes the shards that are missing or damaged. `encode` returns the bytes of each array for some records,
+    /// in the order of the layout, and a summary. When it fails, the shards made so far stay, and the next call
+    /// continues after them.
+    ///
+    /// Errors: 70 for a wrong number of bytes; 73, 74 for the disk; and those of `encode`.
+    pub fn fill(
+        &mut self,
+        mut encode: impl FnMut(Range<usize>) -> Result<(Vec<Vec<u8>>, S)>,
+    ) -> Result<Made> {
+        let mut done = Made { kept: 0, made: 0 };
+        for number in 0..self.index.shards.len() {
+            let path = shard_path(&self.folder, number);
+            if self.index.shards[number].as_ref().is_some_and(|entry| is_whole(&path, entry)) {
+                done.kept += 1;
+                continue;
+            }
+            let records = self.index.layout.records_of(number);
+            let (arrays, summary) = encode(records.clone())?;
+            let bytes = shard(&self.index.layout, records.len(), &arrays)?;
+            publish_bytes(&path, &bytes)?;
+            let blake3 = blake3::hash(&bytes).to_hex().to_string();
+            let bytes = bytes.len() as u64;
+            self.index.shards[number] = Some(ShardEntry { bytes, blake3, summary });
+            self.save()?;
+            done.made += 1;
+        }
+        Ok(done)
+    }
+
+    /// Publishes the index.
+    pub fn save(&self) -> Result<()> {
+        self.kind.write(&index_path(&self.folder), &self.index)
+    }
+}
+
+fn is_whole<S>(path: &Path, entry: &ShardEntry<S>) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.len() == entry.bytes)
+        && hash_file(path).is_ok_and(|hash| hash == entry.blake3)
+}
+
+/// The bytes of a shard.
+fn shard(layout: &StoreLayout, records: usize, arrays: &[Vec<u8>]) -> Result<Vec<u8>> {
+    let shape = |shape: &[usize]| [&[records], shape].concat();
+    let shapes: Vec<Vec<usize>> = layout.arrays.iter().map(|array| shape(&array.shape)).collect();
+    let planned = layout.arrays.iter().zip(&shapes);
+    let planned = planned.map(|(array, shape)| (array.name.as_str(), array.dtype, &shape[..]));
+    let header = Header::plan(planned, BTreeMap::new(), ALIGNMENT).map_err(Error::bug)?;
+    let lengths = header.entries.iter().map(|entry| (entry.end - entry.start) as usize);
+    if !lengths.eq(arrays.iter().map(Vec::len)) {
+        return Err(Error::bug(format!("{records} records with arrays of other sizes")));
+    }
+    Ok([header.bytes, arrays.concat()].concat())
+}

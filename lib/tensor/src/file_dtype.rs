@@ -1,0 +1,120 @@
+//! Types of the numbers of arrays in files: more than tensors have, because files of others hold them.
+
+use crate::dtype::{Dtype, bf16, f16};
+use std::fmt;
+
+/// Type and byte order of a number in a file, little-endian unless its name says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[allow(missing_docs)] // the variants are the names
+pub enum FileDtype {
+    F64,
+    F32,
+    F16,
+    Bf16,
+    I64,
+    I32,
+    I16,
+    I8,
+    U64,
+    U32,
+    U16,
+    U8,
+    Bool,
+    F64Big,
+    F32Big,
+}
+
+/// The types with their names in safetensors files. NumPy's big-endian ones have none there.
+const NAMES: [(FileDtype, &str); 13] = [
+    (FileDtype::F64, "F64"),
+    (FileDtype::F32, "F32"),
+    (FileDtype::F16, "F16"),
+    (FileDtype::Bf16, "BF16"),
+    (FileDtype::I64, "I64"),
+    (FileDtype::I32, "I32"),
+    (FileDtype::I16, "I16"),
+    (FileDtype::I8, "I8"),
+    (FileDtype::U64, "U64"),
+    (FileDtype::U32, "U32"),
+    (FileDtype::U16, "U16"),
+    (FileDtype::U8, "U8"),
+    (FileDtype::Bool, "BOOL"),
+];
+
+impl FileDtype {
+    /// The type with this name in safetensors files, e.g. `BF16`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        NAMES.iter().find(|(_, other)| *other == name).map(|(dtype, _)| *dtype)
+    }
+
+    /// Bytes of one number.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F64 | Self::F64Big | Self::I64 | Self::U64 => 8,
+            Self::F32 | Self::F32Big | Self::I32 | Self::U32 => 4,
+            Self::F16 | Self::Bf16 | Self::I16 | Self::U16 => 2,
+            Self::I8 | Self::U8 | Self::Bool => 1,
+        }
+    }
+
+    /// The type of tensors that holds these numbers as they are.
+    pub fn dtype(self) -> Option<Dtype> {
+        Some(match self {
+            Self::F64 => Dtype::F64,
+            Self::F32 => Dtype::F32,
+            Self::F16 => Dtype::F16,
+            Self::Bf16 => Dtype::Bf16,
+            Self::I32 => Dtype::I32,
+            _ => return None,
+        })
+    }
+
+    /// The number in the first bytes of `bytes`, which has at least [`bytes`](Self::bytes) of them. All
+    /// types but large I64 and U64 are exact in f64.
+    pub fn read(self, bytes: &[u8]) -> f64 {
+        fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
+            std::array::from_fn(|i| bytes[i])
+        }
+        match self {
+            Self::F64 => f64::from_le_bytes(first(bytes)),
+            Self::F32 => f32::from_le_bytes(first(bytes)).into(),
+            Self::F16 => f16::from_le_bytes(first(bytes)).into(),
+            Self::Bf16 => bf16::from_le_bytes(first(bytes)).into(),
+            Self::I64 => i64::from_le_bytes(first(bytes)) as f64,
+            Self::I32 => i32::from_le_bytes(first(bytes)).into(),
+            Self::I16 => i16::from_le_bytes(first(bytes)).into(),
+            Self::I8 => i8::from_le_bytes(first(bytes)).into(),
+            Self::U64 => u64::from_le_bytes(first(bytes)) as f64,
+            Self::U32 => u32::from_le_bytes(first(bytes)).into(),
+            Self::U16 => u16::from_le_bytes(first(bytes)).into(),
+            Self::U8 => bytes[0].into(),
+            Self::Bool => (bytes[0] != 0).into(),
+            Self::F64Big => f64::from_be_bytes(first(bytes)),
+            Self::F32Big => f32::from_be_bytes(first(bytes)).into(),
+        }
+    }
+}
+
+impl From<Dtype> for FileDtype {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F64 => Self::F64,
+            Dtype::F32 => Self::F32,
+            Dtype::F16 => Self::F16,
+            Dtype::Bf16 => Self::Bf16,
+            Dtype::I32 => Self::I32,
+        }
+    }
+}
+
+/// The name in safetensors files.
+impl fmt::Display for FileDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = NAMES.iter().find(|(dtype, _)| dtype == self).map(|(_, name)| *name);
+        f.write_str(name.unwrap_or(if *self == Self::F64Big {
+            "F64 (big-endian)"
+        } else {
+            "F32 (big-endian)"
+        }))
+    }
+}

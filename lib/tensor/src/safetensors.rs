@@ -1,0 +1,379 @@
+//! The safetensors format: the one reader and writer of it.
+//!
+//! A file is the length of its header (u64), the header (JSON: for each tensor its dtype, its shape and its
+//! bytes, counted from the end of the header; texts under `__metadata__`), then the numbers, row-major and
+//! little-endian (<https://github.com/huggingface/safetensors>). The header may be padded with blanks, by which
+//! a writer aligns the numbers.
+//!
+//! Nothing in a header is trusted: tensors lie one after another in the file, without gaps or overlap, each has
+//! the bytes that its shape and dtype need, and no name is there twice. Errors are texts that say what is
+//! wrong; the caller adds the name of the file.
+
+use crate::FileDtype;
+use memmap2::Mmap;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use unix::text::quote;
+
+// Numbers are written and mapped as they are in memory.
+const _: () = assert!(cfg!(target_endian = "little"));
+
+/// Largest header, in bytes: the limit of the `safetensors` library.
+const MAX_HEADER: u64 = 100_000_000;
+/// Memory for each byte of a header while it is parsed.
+const PARSED: u64 = 16;
+/// Longest name of a tensor, in bytes.
+pub const MAX_NAME: usize = 4096;
+/// Most axes of a tensor.
+pub const MAX_RANK: usize = 16;
+const METADATA: &str = "__metadata__";
+
+/// One tensor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Type of its numbers.
+    pub dtype: FileDtype,
+    /// Length of every axis.
+    pub shape: Vec<usize>,
+    /// Its first byte in the file.
+    pub start: u64,
+    /// The byte after its last.
+    pub end: u64,
+}
+
+/// What a file holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// The bytes before the numbers: length, JSON and padding.
+    pub bytes: Vec<u8>,
+    /// Texts by name.
+    pub metadata: BTreeMap<String, String>,
+    /// The tensors in the order of the file.
+    pub entries: Vec<Entry>,
+}
+
+impl Header {
+    /// Plans a file of tensors (name, dtype, shape), which lie in this order; the first one at a multiple of
+    /// `align` bytes. Metadata is written in the order of its names.
+    ///
+    /// Errors: two tensors share a name, or a name or a rank is not supported.
+    pub fn plan<'a>(
+        tensors: impl IntoIterator<Item = (&'a str, FileDtype, &'a [usize])>,
+        metadata: BTreeMap<String, String>,
+        align: usize,
+    ) -> Result<Self, String> {
+        let (mut names, mut entries, mut end) = (HashSet::new(), Vec::<Entry>::new(), 0);
+        let mut fields = Vec::new();
+        if !metadata.is_empty() {
+            fields.push(format!("\"{METADATA}\":{}", serde_json::json!(metadata)));
+        }
+        for (name, dtype, shape) in tensors {
+            check(name, shape.len())?;
+            if !names.insert(name) {
+                return Err(format!("two tensors are named {}", quote(name)));
+            }
+            let start = end;
+            end += (shape.iter().product::<usize>() * dtype.bytes()) as u64;
+            let (key, shape) = (serde_json::json!(name), shape.to_vec());
+            fields.push(format!(
+                "{key}:{{\"dtype\":\"{dtype}\",\"shape\":{},\"data_offsets\":[{start},{end}]}}",
+                serde_json::json!(shape)
+            ));
+            entries.push(Entry { name: name.into(), dtype, shape, start, end });
+        }
+        let mut json = format!("{{{}}}", fields.join(",")).into_bytes();
+        json.resize((8 + json.len()).next_multiple_of(align) - 8, b' ');
+        let bytes = [&(json.len() as u64).to_le_bytes()[..], &json].concat();
+        for entry in &mut entries {
+            entry.start += bytes.len() as u64;
+            entry.end += bytes.len() as u64;
+        }
+        Ok(Self { bytes, metadata, entries })
+    }
+
+    /// Reads the header of a file, and that alone.
+    pub fn read(file: &File) -> Result<Self, String> {
+        let io = |cause: std::io::Error| cause.to_string();
+        let size = file.metadata().map_err(io)?.len();
+        let mut length = [0; 8];
+        if size < 8 {
+            return Err(format!("truncated: {size} bytes"));
+        }
+        file.read_exact_at(&mut length, 0).map_err(io)?;
+        let length = u64::from_le_bytes(length);
+        if length > MAX_HEADER || 8 + length > size {
+            return Err(format!("the header claims {length} bytes of a file of {size}"));
+        }
+        unix::memory::ensure(&"the header", length.checked_mul(PARSED))
+            .map_err(|error| error.to_string())?;
+        let mut bytes = vec![0; 8 + length as usize];
+        file.read_exact_at(&mut bytes, 0).map_err(io)?;
+        Self::parse(bytes, size)
+    }
+
+    /// The header of a file of `size` bytes; `bytes` is what lies before its numbers.
+    pub fn parse(bytes: Vec<u8>, size: u64) -> Result<Self, String> {
+        let json = bytes.get(8..).unwrap_or_default();
+        let Raw { metadata, tensors } = serde_json::from_slice(json)
+            .map_err(|cause| format!("the header is damaged: {cause}"))?;
+        let begin = bytes.len() as u64;
+        let entry = |(name, raw): (String, RawTensor)| {
+            check(&name, raw.shape.len())?;
+            let named = |what: String| format!("tensor {}: {what}", quote(&name));
+            let dtype = FileDtype::from_name(&raw.dtype)
+                .ok_or_else(|| named(format!("dtype {} is not supported", quote(&raw.dtype))))?;
+            let bytes = raw
+                .shape
+                .iter()
+                .try_fold(dtype.bytes() as u64, |n, axis| n.checked_mul(*axis as u64));
+            let [start, end] = raw.data_offsets;
+            if bytes.is_none() || end.checked_sub(start) != bytes {
+                let shape = &raw.shape;
+                return Err(named(format!(
+                    "{dtype} {shape:?} does not fill its bytes {start} to {end}"
+                )));
+            }
+            let beyond = || named(format!("truncated: it ends at byte {end} of {}", size - begin));
+            let end = begin.checked_add(end).filter(|end| *end <= size).ok_or_else(beyond)?;
+            Ok(Entry { dtype, shape: raw.shape, start: begin + start, end, name })
+        };
+        let mut entries = tensors.into_iter().map(entry).collect::<Result<Vec<Entry>, String>>()?;
+        // Empty tensors share their start with the next.
+        entries.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
+        let mut at = begin;
+        for entry in &entries {
+            if entry.start != at {
+                return Err(format!(
+                    "tensor {}: a gap or an overlap before it",
+                    quote(&entry.name)
+                ));
+            }
+            at = entry.end;
+        }
+        match size.checked_sub(at) {
+            Some(0) => Ok(Self { bytes, metadata, entries }),
+            _ => Err(format!("it has {size} bytes, and its header describes {at}")),
+        }
+    }
+
+    /// The tensor of this name.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// Size of the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.entries.last().map_or(self.bytes.len() as u64, |entry| entry.end)
+    }
+}
+
+/// Errors: a name or a number of axes that is not supported.
+fn check(name: &str, rank: usize) -> Result<(), String> {
+    let bad = name.is_empty() || name.len() > MAX_NAME || name.contains('\0');
+    if bad || name == METADATA || rank > MAX_RANK {
+        return Err(format!(
+            "tensor \"{}\" of rank {rank}: the name or the rank is not supported",
+            quote(name)
+        ));
+    }
+    Ok(())
+}
+
+/// A header as it is written.
+struct Raw {
+    metadata: BTreeMap<String, String>,
+    tensors: Vec<(String, RawTensor)>,
+}
+
+#[derive(Deserialize)]
+struct RawTensor {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: [u64; 2],
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Raw;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
+                let mut raw = Raw { metadata: BTreeMap::new(), tensors: Vec::new() };
+                let mut names = HashSet::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if !names.insert(name.clone()) {
+                        return Err(A::Error::custom(format!("{} is there twice", quote(&name))));
+                    }
+                    match name.as_str() {
+                        METADATA => raw.metadata = map.next_value()?,
+                        _ => raw.tensors.push((name, map.next_value()?)),
+                    }
+                }
+                Ok(raw)
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+/// A file mapped into memory. Shared by threads; reads copy nothing.
+#[derive(Debug)]
+pub struct MappedTensors {
+    map: Mmap,
+    header: Header,
+}
+
+impl MappedTensors {
+    /// Maps a file.
+    ///
+    /// # Safety
+    /// Nobody writes to the file or makes it shorter while it is mapped.
+    pub unsafe fn open(file: &File) -> Result<Self, String> {
+        let header = Header::read(file)?;
+        // SAFETY: the map is read-only, and the caller promises that the file stays as it is.
+        let map = unsafe { Mmap::map(file) }.map_err(|cause| cause.to_string())?;
+        match map.len() as u64 == header.file_bytes() {
+            true => Ok(Self { map, header }),
+            false => Err("another process writes to it".into()),
+        }
+    }
+
+    /// What the file holds.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The bytes of a tensor of this file.
+    pub fn bytes(&self, entry: &Entry) -> &[u8] {
+        &self.map[entry.start as usize..entry.end as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(names: &[&str]) -> Result<Header, String> {
+        let tensors = names.iter().map(|name| (*name, FileDtype::F32, &[2usize][..]));
+        Header::plan(tensors, BTreeMap::new(), 8)
+    }
+
+    #[test]
+    fn what_is_planned_is_read_back() {
+        let metadata = BTreeMap::from([("format".to_string(), "pt".to_string())]);
+        let tensors: [(&str, FileDtype, &[usize]); 4] = [
+            ("z", FileDtype::F64, &[2, 1, 3]),
+            ("a", FileDtype::Bf16, &[]),
+            ("b \"quoted\"", FileDtype::U8, &[3]),
+            ("empty", FileDtype::F32, &[4, 0]),
+        ];
+        for align in [8, 64] {
+            let header = Header::plan(tensors, metadata.clone(), align).unwrap();
+            assert_eq!(header.file_bytes(), header.bytes.len() as u64 + 48 + 2 + 3);
+            assert!(header.bytes.len().is_multiple_of(align));
+            let size = header.file_bytes();
+            assert_eq!(Header::parse(header.bytes.clone(), size).unwrap(), header);
+            // The library of the format reads the same.
+            let file = [header.bytes.clone(), vec![0; 53]].concat();
+            let theirs = safetensors::SafeTensors::deserialize(&file).unwrap();
+            for (name, _, shape) in tensors {
+                assert_eq!(theirs.tensor(name).unwrap().shape(), shape);
+            }
+            assert!(Header::parse(header.bytes.clone(), size + 1).is_err());
+            assert!(Header::parse(header.bytes, size - 1).unwrap_err().contains("truncated"));
+        }
+        let empty = Header::plan([], BTreeMap::new(), 8).unwrap();
+        assert_eq!(empty.bytes, b"\x08\0\0\0\0\0\0\0{}      ");
+        assert_eq!(Header::parse(empty.bytes.clone(), 16).unwrap(), empty);
+    }
+
+    #[test]
+    fn names_that_cannot_be_stored_are_refused() {
+        for names in [&["a", "a"][..], &["__metadata__"], &[""], &["a\0"]] {
+            assert!(plan(names).is_err(), "{names:?}");
+        }
+        assert!(plan(&["a", "b"]).is_ok());
+    }
+
+    #[test]
+    fn headers_that_lie_are_refused_and_the_error_names_the_tensor() {
+        let tensor = |shape: &str, from: u64, to: u64, dtype: &str| {
+            format!(r#""a":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{from},{to}]}}"#)
+        };
+        let good = tensor("[2]", 0, 8, "F32");
+        let cases = [
+            (format!("{{{good}}}"), 8, Ok(())),
+            (format!("{{{good}}}"), 9, Err("describes")),
+            (format!("{{{good},{good}}}"), 8, Err("a is there twice")),
+            (format!("{{{good},{}}}", good.replace("\"a\"", "\"b\"")), 8, Err("overlap")),
+            (
+                format!("{{{}}}", tensor("[2]", 0, 4, "F32")),
+                4,
+                Err("tensor a: F32 [2] does not fill"),
+            ),
+            (format!("{{{}}}", tensor("[2]", 4, 12, "F32")), 12, Err("a gap")),
+            (format!("{{{}}}", tensor("[2]", 8, 0, "F32")), 8, Err("does not fill")),
+            (format!("{{{}}}", tensor("[4]", 0, 4, "F8_E5M2")), 4, Err("tensor a: dtype F8_E5M2")),
+            (format!("{{{}}}", tensor("[4294967296,4294967296,4]", 0, 8, "F32")), 8, Err("fill")),
+            (format!("{{{}}}", tensor("[18446744073709551615,2]", 0, 8, "F32")), 8, Err("fill")),
+            (
+                format!("{{{}}}", tensor(&format!("[{}1]", "1,".repeat(20)), 0, 4, "F32")),
+                4,
+                Err("rank"),
+            ),
+            (
+                format!("{{{}}}", tensor("[4611686018427387900]", 8, u64::MAX - 7, "F32")),
+                8,
+                Err("truncated"),
+            ),
+            (format!("{{{}}}", tensor("[-1]", 0, 8, "F32")), 8, Err("damaged")),
+            ("[".repeat(5000), 0, Err("damaged")),
+            ("{".into(), 0, Err("damaged")),
+            ("{}".into(), 0, Ok(())),
+        ];
+        for (json, data, expected) in cases {
+            let bytes = [&(json.len() as u64).to_le_bytes()[..], json.as_bytes()].concat();
+            let size = bytes.len() as u64 + data;
+            let found = Header::parse(bytes, size).map(drop);
+            match (&found, expected) {
+                (Ok(()), Ok(())) => {}
+                (Err(error), Err(words)) => assert!(error.contains(words), "{json}: {error}"),
+                _ => panic!("{json}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_header_of_a_file_is_read_and_a_map_has_the_numbers() {
+        use std::io::Write;
+        let mut file = tempfile::tempfile().unwrap();
+        let write = |file: &mut File, bytes: &[u8]| {
+            file.set_len(0).unwrap();
+            std::io::Seek::rewind(file).unwrap();
+            file.write_all(bytes).unwrap();
+        };
+        let header = plan(&["a", "b"]).unwrap();
+        let numbers: Vec<u8> = (0..16).collect();
+        write(&mut file, &[&header.bytes[..], &numbers].concat());
+        assert_eq!(Header::read(&file).unwrap(), header);
+        // SAFETY: nobody else knows the file.
+        let mapped = unsafe { MappedTensors::open(&file) }.unwrap();
+        assert_eq!(mapped.bytes(mapped.header().get("b").unwrap()), &numbers[8..]);
+        drop(mapped);
+        for bad in [&b"short"[..], &[255; 16], &9u64.to_le_bytes()] {
+            write(&mut file, bad);
+            assert!(Header::read(&file).is_err(), "{bad:?}");
+        }
+    }
+}
