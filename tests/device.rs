@@ -140,8 +140,14 @@ fn told(folder: &Path, run: &str) -> Vec<serde_json::Value> {
         .retain(|r| ["update", "warning", "spike", "stop"].contains(&r["kind"].as_str().unwrap()));
     for record in &mut records {
         let fields = record.as_object_mut().unwrap();
-        for key in ["time", "seconds", "data_wait_s", "data_wait_fraction", "samples_per_second", "device_waits"]
-        {
+        for key in [
+            "time",
+            "seconds",
+            "data_wait_s",
+            "data_wait_fraction",
+            "samples_per_second",
+            "device_waits",
+        ] {
             fields.remove(key);
         }
     }

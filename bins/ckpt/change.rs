@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use learn::checkpoint::{self, Import, KeepRules};
+use learn::checkpoint::{self, KeepRules};
+use learn::foreign::NameMap;
 use learn::task::Direction;
 use serde_json::json;
 use unix::cli::Output;
@@ -159,7 +160,7 @@ pub fn export(args: Export) -> Result<Exit> {
 }
 
 pub fn import(args: ImportArgs) -> Result<Exit> {
-    let names = Import { map: args.map, ignore: args.ignore };
+    let names = NameMap { map: args.map, ignore: args.ignore, keep: Vec::new() };
     let tensors = checkpoint::import(&args.file, &args.like, &names, &args.output_folder)?;
     let path = args.output_folder;
     let text = format!("{}: {tensors} tensors of {}", path.display(), args.file.display());

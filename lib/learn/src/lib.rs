@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod foreign;
 pub mod forward;
+pub mod init;
 pub mod nn;
 pub mod optim;
 pub mod params;

@@ -2,8 +2,9 @@
 
 use crate::checkpoint::{self, Loaded};
 use crate::task::{Buffers, Define, Hashes};
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,12 +12,14 @@ use tensor::Tensor;
 use unix::{Error, Result, warn};
 
 /// Which weights of a checkpoint are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Weights {
     /// Their moving average, where the checkpoint has one.
     #[default]
+    #[serde(rename = "ema")]
     Average,
     /// As the optimizer left them.
+    #[serde(rename = "raw")]
     Raw,
 }
 
@@ -37,12 +40,6 @@ impl fmt::Display for Weights {
             Self::Average => "ema",
             Self::Raw => "raw",
         })
-    }
-}
-
-impl Serialize for Weights {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 
@@ -128,6 +125,17 @@ impl Parts {
         serde_json::from_value(self.config[name].clone())
             .map_err(|cause| Error::data(format!("its configuration, {name}: {cause}")))
     }
+}
+
+/// All parameters of a checkpoint, trained and frozen as far as it holds them; of a run those of the best checkpoint.
+/// Errors: 66 when there is none, 65 when it is damaged.
+pub fn weights(path: &Path, weights: Weights) -> Result<Vec<(String, Tensor)>> {
+    let found = find(path)?;
+    let average = found.tensors("ema").filter(|_| weights == Weights::Average);
+    let trained = average.or_else(|| found.tensors("model")).ok_or_else(|| {
+        Error::data(format!("{}: there is no model.safetensors", found.path().display()))
+    })?;
+    Ok(trained.into_iter().chain(found.tensors("frozen").unwrap_or_default()).collect())
 }
 
 /// The checkpoint that `path` means.

@@ -42,7 +42,7 @@ pub use diff::{Change, Difference, FieldDifference, TensorDifference, diff};
 pub use export::export;
 pub use find::{all_in, manifest_of, one_in};
 pub(crate) use hold::hold;
-pub use import::{Import, import};
+pub use import::import;
 pub use keep::{KeepRules, best};
 pub use list::{Entry, list};
 pub use listing::{Listing, listing};

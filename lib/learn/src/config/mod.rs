@@ -7,6 +7,7 @@ mod training;
 pub use spikes::{OnSpike, Spikes};
 pub use training::{Checkpoints, Cost, Precision, Training};
 
+use crate::init::InitFrom;
 use crate::optim::{Optimizer, Phase, Plateau};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub struct Config<D, M, L> {
     /// Reduction of the learning rate when validation stops improving. None: the schedule alone.
     #[serde(default)]
     pub plateau: Option<Plateau>,
+    /// Initial values of the parameters from a file. None: random ones.
+    #[serde(default)]
+    pub init: Option<InitFrom>,
     /// When the state is saved and what is kept.
     #[serde(default)]
     pub checkpoint: Checkpoints,
@@ -55,6 +59,7 @@ impl<D, M, L> Config<D, M, L> {
             optimizer: self.optimizer.clone(),
             schedule: self.schedule.clone(),
             plateau: self.plateau.clone(),
+            init: self.init.clone(),
             checkpoint: self.checkpoint.clone(),
             cost: self.cost.clone(),
         }
@@ -64,7 +69,8 @@ impl<D, M, L> Config<D, M, L> {
     pub fn common_violations(&self) -> Violations {
         let mut violations: Violations = within("training", self.training.violations()).collect();
         violations.extend(within("optimizer", self.optimizer.violations()));
-        violations.extend(within("plateau", self.plateau.iter().flat_map(Plateau::violations).collect()));
+        violations
+            .extend(within("plateau", self.plateau.iter().flat_map(Plateau::violations).collect()));
         violations.extend(within("cost", self.cost.violations()));
         if let Err(text) = crate::optim::Schedule::new(&self.schedule, self.training.updates) {
             violations.push(("schedule".into(), text));

@@ -181,6 +181,9 @@ pub struct Checkpoints {
     pub keep_best: usize,
     /// Checkpoints at multiples of this many updates are kept for ever; 0 for none.
     pub keep_every: u64,
+    /// Store frozen parameters in every checkpoint; otherwise a checkpoint has their hash, and init.from must still be
+    /// there to resume.
+    pub frozen: bool,
     /// Consecutive failed saves after which the run stops. A single one stops it if the last good checkpoint
     /// is more than an hour old.
     #[schemars(range(min = 1))]
@@ -189,7 +192,14 @@ pub struct Checkpoints {
 
 impl Default for Checkpoints {
     fn default() -> Self {
-        Self { every: 500, keep_last: 2, keep_best: 1, keep_every: 0, failed_saves: 3 }
+        Self {
+            every: 500,
+            keep_last: 2,
+            keep_best: 1,
+            keep_every: 0,
+            frozen: false,
+            failed_saves: 3,
+        }
     }
 }
 

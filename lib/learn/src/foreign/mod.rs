@@ -4,8 +4,11 @@
 //! lie; numbers are read one tensor at a time, when somebody asks, so that a file that claims much
 //! costs no memory. A pickle is read, never run: see `pickle`.
 
+mod names;
 mod pickle;
 mod torch;
+
+pub use names::{NameMap, Named};
 
 use std::fs::File;
 use std::io::Read;

@@ -208,9 +208,15 @@ impl Configured {
         Self { spec: &T::SPEC, config: shared, resolved, open: Box::new(open) }
     }
 
-    /// Opens the data and builds the model with its initial parameters.
+    /// Opens the data and builds the model with random initial parameters.
     pub fn open(&self) -> Result<Opened> {
         (self.open)()
+    }
+
+    /// Assigns the initial values of section `init`; where a run `resumes`, only those that its checkpoints do not hold.
+    pub fn init(&self, params: &mut ParamSet, resumes: bool) -> Result<()> {
+        let needed = !resumes || !self.config.checkpoint.frozen;
+        self.config.init.iter().filter(|_| needed).try_for_each(|init| init.apply(params, resumes))
     }
 }
 

@@ -42,7 +42,8 @@ impl Session<'_> {
             let why = format!("{what}, and there is no good checkpoint before it");
             return Err(End::Failed(why).into());
         }
-        let (_, params) = self.job.task.open()?;
+        let (_, mut params) = self.job.task.open()?;
+        self.job.task.init(&mut params, found.is_some())?;
         let mut learner = Learner::new(params.to_device(self.job.device)?, config, self.job.ranks)?;
         let (mut progress, mut metrics) = (Progress::default(), Value::Null);
         if let Some(found) = &found {

@@ -60,7 +60,9 @@ pub(in crate::train) fn measure(
 fn measure_inside(configured: &Configured, device: Device, updates: u64) -> Result<Estimate> {
     let config = &configured.config;
     let training = &config.training;
-    let mut trainer = Trainer::new(configured, device, &Solo, configured.open()?)?;
+    let (task, mut params) = configured.open()?;
+    configured.init(&mut params, false)?;
+    let mut trainer = Trainer::new(configured, device, &Solo, (task, params))?;
     device.reset_peak();
     let mut times: Vec<Duration> = Vec::new();
     for update in 0..2 * updates {

@@ -110,10 +110,12 @@ fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
                 unix::host::name()
             )
         })?;
+        let (task, mut params) = opened;
+        job.task.init(&mut params, found.is_some())?;
         let progress = found.as_ref().map_or(Ok(Progress::default()), |f| progress_of(job, f))?;
         let reporter = Reporter::silent(&job.task.config.training);
         let mut session =
-            session(job, signals, opened, progress, found.as_ref(), (reporter, None))?;
+            session(job, signals, (task, params), progress, found.as_ref(), (reporter, None))?;
         session.saved_at = saved_at;
         Ok(session)
     });
@@ -153,10 +155,11 @@ fn resume_or_init<'a>(
     {
         return Ok(nothing_to_do(&progress));
     }
-    let (task, params) = open(job).map_err(|error| match &found {
+    let (task, mut params) = open(job).map_err(|error| match &found {
         Some(_) => not_of_checkpoint(&job.run, error),
         None => error,
     })?;
+    job.task.init(&mut params, found.is_some())?;
     let facts = machine::facts(job.device);
     let (mut progress, mut accepted) = (Progress::default(), Vec::new());
     if let Some(found) = &found {

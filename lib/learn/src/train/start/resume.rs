@@ -170,7 +170,12 @@ pub(in crate::train) fn changes(
         if *was != is {
             changes.push(format!("data: hash was {was}, now {is}"));
         }
-        let frozen = frozen_hash(params)?.into_iter().map(|(name, hash)| (name, hash, "model"));
+        // Those that the checkpoint holds cannot have changed.
+        let frozen = match found.tensors("frozen") {
+            Some(_) => Hashes::new(),
+            None => frozen_hash(params)?,
+        };
+        let frozen = frozen.into_iter().map(|(name, hash)| (name, hash, "model"));
         let hashes = task.hashes().into_iter().map(|(name, hash)| (name, hash, "data"));
         for (name, is, of) in hashes.chain(frozen) {
             let was = found.manifest.hashes.get(&name).map_or("missing", String::as_str);

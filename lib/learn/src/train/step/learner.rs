@@ -40,6 +40,8 @@ pub struct Learner {
     optimizer: Optimizer,
     schedule: Schedule,
     rule: Rule,
+    /// Whether checkpoints hold the frozen parameters (`checkpoint.frozen`).
+    stores_frozen: bool,
     /// With `optimizer.shard`, the rank that holds the moments of each parameter.
     owners: Option<Vec<usize>>,
     /// Decision about the last update.
@@ -166,6 +168,7 @@ impl Learner {
             decided: start(&rule, &Progress::default(), trained.device())?,
             moments: OptimizerState::new(optimizer, trained, is_ours),
             owners,
+            stores_frozen: config.checkpoint.frozen,
             average: training.ema.map(|_| trained.clone()),
             plateau_factor: 1.0,
             params,
@@ -302,6 +305,9 @@ impl Learner {
         if let Some(average) = &self.average {
             files.push(("ema".into(), moved(average.entries(), Device::Cpu)?));
         }
+        if self.stores_frozen && !self.params.frozen.entries().is_empty() {
+            files.push(("frozen".into(), moved(self.params.frozen.entries(), Device::Cpu)?));
+        }
         let shards = if self.owners.is_some() { ranks.size() } else { 1 };
         files.extend(split(moments, shards));
         Ok(Some(files))
@@ -333,6 +339,9 @@ impl Learner {
         self.decided = start(&self.rule, progress, trained.device())?;
         if let Some(average) = &mut self.average {
             average.assign(&need("ema")?)?;
+        }
+        if let Some(frozen) = found.tensors("frozen") {
+            self.params.frozen.assign(&frozen)?;
         }
         self.plateau_factor = progress.plateau.factor;
         Ok(())

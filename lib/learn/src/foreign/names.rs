@@ -1,0 +1,141 @@
+//! Matching the names of a file of weights with those of a model.
+
+use crate::checkpoint::matches;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use unix::{Error, Exit, Result};
+
+/// How the names of a file become those of the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NameMap {
+    /// Renames, FROM=TO, of which the first that matches is used; one `*` in FROM stands for any characters, and for
+    /// the same characters in TO. Other names stay.
+    pub map: Vec<String>,
+    /// Patterns of names in the file that are ignored.
+    pub ignore: Vec<String>,
+    /// Patterns of names in the model that are not read: a new head.
+    pub keep: Vec<String>,
+}
+
+/// Name and shape of a tensor.
+pub type Named<'a> = (&'a str, &'a [usize]);
+
+impl NameMap {
+    /// For each tensor of the model the index of its tensor in the file; None where the model keeps its own.
+    ///
+    /// Errors: 65 when tensors of the file at `path` are missing, unexpected or of another shape, with all of them; 2
+    /// for a rename that is none.
+    pub fn pair(
+        &self,
+        path: &Path,
+        given: &[Named],
+        wanted: &[Named],
+    ) -> Result<Vec<Option<usize>>> {
+        let rules: Vec<(&str, &str)> =
+            self.map.iter().map(|rule| parse(rule)).collect::<Result<_>>()?;
+        let mut names: Vec<Option<String>> = Vec::new();
+        let mut problems = Vec::new();
+        for (own, _) in given {
+            if self.ignore.iter().any(|pattern| matches(pattern, own)) {
+                names.push(None);
+                continue;
+            }
+            let name = rules.iter().find_map(|rule| mapped(*rule, own));
+            let name = Some(name.unwrap_or_else(|| (*own).to_string()));
+            if names.contains(&name) {
+                problems.push(format!(
+                    "duplicate: {}, the second from {own}",
+                    name.as_deref().unwrap_or("")
+                ));
+            }
+            names.push(name);
+        }
+        let mut pairs = Vec::with_capacity(wanted.len());
+        for (name, shape) in wanted {
+            if self.keep.iter().any(|pattern| matches(pattern, name)) {
+                pairs.push(None);
+                continue;
+            }
+            let found = names.iter().position(|known| known.as_deref() == Some(*name));
+            match found {
+                None => problems.push(format!("missing: {name} {shape:?}")),
+                Some(at) if given[at].1 != *shape => problems.push(format!(
+                    "shape: {name} is {:?} in the file, {shape:?} in the model",
+                    given[at].1
+                )),
+                Some(at) => pairs.push(Some(at)),
+            }
+        }
+        for (name, (own, shape)) in names.iter().zip(given) {
+            let Some(name) = name else { continue };
+            if wanted.iter().all(|(known, _)| known != name) {
+                let renamed =
+                    if name == own { String::new() } else { format!(" ({own} in the file)") };
+                problems.push(format!("unexpected: {name} {shape:?}{renamed}"));
+            }
+        }
+        if problems.is_empty() {
+            return Ok(pairs);
+        }
+        let first = format!(
+            "{}: its tensors are not those of the model; rename with map (FROM=TO), leave out with ignore \
+             (PATTERN):",
+            path.display()
+        );
+        Err(Error::list(Exit::Data, first, &problems))
+    }
+}
+
+fn parse(rule: &str) -> Result<(&str, &str)> {
+    let stars = |text: &str| text.matches('*').count();
+    let halves = rule.split_once('=');
+    halves
+        .filter(|(from, to)| stars(from) < 2 && stars(to) <= stars(from) && !from.is_empty())
+        .ok_or_else(|| {
+            Error::usage(format!("map: {rule} is not FROM=TO with at most one * on each side"))
+        })
+}
+
+/// The new name, if the rule matches.
+fn mapped((from, to): (&str, &str), name: &str) -> Option<String> {
+    match from.split_once('*') {
+        None => (from == name).then(|| to.to_string()),
+        Some((head, tail)) => {
+            let middle = name.strip_prefix(head)?.strip_suffix(tail)?;
+            Some(to.replace('*', middle))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_for_names() {
+        assert_eq!(mapped(("module.*", "*"), "module.a.w").as_deref(), Some("a.w"));
+        assert_eq!(mapped(("a.*.w", "b.*"), "a.x.y.w").as_deref(), Some("b.x.y"));
+        assert_eq!(mapped(("a", "b"), "a").as_deref(), Some("b"));
+        assert_eq!(mapped(("a", "b"), "ab"), None);
+        // Head and tail may not share characters.
+        assert_eq!(mapped(("aa*aa", "*"), "aaa"), None);
+        for bad in ["a", "=b", "*.*=*", "a=*"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_new_head_is_kept_and_an_old_one_ignored() {
+        let text = r#"{"map": ["bert.*=*"], "ignore": ["cls.*"], "keep": ["head.*"]}"#;
+        let names: NameMap = serde_json::from_str(text).unwrap();
+        let given: [Named; 2] = [("cls.weight", &[9, 4]), ("bert.layer", &[4])];
+        let wanted: [Named; 2] = [("head.weight", &[2, 4]), ("layer", &[4])];
+        assert_eq!(names.pair(Path::new("x"), &given, &wanted).unwrap(), [None, Some(1)]);
+        let error = NameMap::default().pair(Path::new("x"), &given, &wanted).unwrap_err();
+        for part in ["missing: head.weight [2, 4]", "missing: layer", "unexpected: cls.weight"] {
+            assert!(error.to_string().contains(part), "no {part} in {error}");
+        }
+    }
+}
