@@ -20,8 +20,8 @@ pub(crate) struct Entry<const N: usize> {
     pub(crate) addresses: [u64; N],
     /// Elements of each.
     pub(crate) len: usize,
-    /// A number of their own.
-    pub(crate) number: f32,
+    /// Numbers of its own.
+    pub(crate) numbers: [f32; 2],
 }
 
 /// Arguments of a launch: see `table.cuh`.
@@ -46,7 +46,8 @@ pub(crate) fn table<const N: usize>(
     let (mut words, mut pieces) = (Vec::new(), Vec::new());
     for (i, entry) in entries.into_iter().filter(|entry| entry.len > 0).enumerate() {
         words.extend(entry.addresses);
-        words.extend([entry.len as u64, u64::from(entry.number.to_bits())]);
+        let [low, high] = entry.numbers.map(|number| u64::from(number.to_bits()));
+        words.extend([entry.len as u64, high << 32 | low]);
         pieces.extend((0..entry.len.div_ceil(PIECE)).map(|piece| (i << 32 | piece) as u64));
     }
     let blocks = pieces.len();

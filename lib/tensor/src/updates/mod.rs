@@ -13,8 +13,10 @@ use crate::tensor::Tensor;
 
 /// A parameter in a step of an optimiser that keeps N tensors for each.
 pub struct Parameter<'a, const N: usize> {
-    /// Whether weight decay pulls it.
-    pub decayed: bool,
+    /// Factor of the learning rate.
+    pub rate: f64,
+    /// λ, weight decay.
+    pub weight_decay: f64,
     /// Its gradient.
     pub gradient: &'a Tensor,
     /// Its value.

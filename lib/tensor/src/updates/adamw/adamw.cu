@@ -16,7 +16,7 @@ DEVICE void adamw_element(Step s, float g, float& p, float& m, float& v) {
   p = fmaf(s.step, m / fmaf(sqrtf(v), s.root, s.epsilon), s.keep * p);
 }
 
-// Entries: gradient, parameter, m, v; the number is the weight decay.
+// Entries: gradient, parameter, m, v; the numbers are weight decay and factor of the learning rate.
 KERNEL(adamw_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
     const Decision* __restrict__ decision, float learning_rate, float b1, float c1, float b2, float c2,
@@ -30,8 +30,9 @@ KERNEL(adamw_step, 256)(
   float* m = tensor_of<float>(piece, 2);
   float* v = tensor_of<float>(piece, 3);
   float decay = __uint_as_float((unsigned)piece.entry[5]);
-  Step s = {(float)decision->scale, -(float)decision->rate, fmaf(-learning_rate, decay, 1.0f), b1, c1,
-            b2, c2, (float)decision->root, epsilon};
+  float factor = __uint_as_float((unsigned)(piece.entry[5] >> 32));
+  Step s = {(float)decision->scale, -(float)decision->rate * factor,
+            fmaf(-learning_rate * factor, decay, 1.0f), b1, c1, b2, c2, (float)decision->root, epsilon};
   int vectors = piece.count / 4 * 4;
 #pragma unroll 2
   for (int i = threadIdx.x * 4; i < vectors; i += blockDim.x * 4) {

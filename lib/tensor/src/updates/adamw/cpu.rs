@@ -3,17 +3,20 @@ use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::vectorize;
 
-pub(super) fn apply<T: Float>(
-    op: &AdamW,
-    decision: &Decision,
-    g: &[T],
-    p: &mut [T],
-    m: &mut [T],
-    v: &mut [T],
-) {
-    let [b1, b2] = op.betas;
-    let (step, root) = (T::of(-decision.rate), T::of(decision.root));
-    let keep = T::of(1.0 - op.learning_rate * op.weight_decay);
+/// The numbers of a step of one parameter.
+pub(super) struct Numbers<'a> {
+    pub op: &'a AdamW,
+    pub decision: &'a Decision,
+    pub rate: f64,
+    pub weight_decay: f64,
+}
+
+impl Numbers<'_> {
+    pub fn apply<T: Float>(&self, g: &[T], p: &mut [T], m: &mut [T], v: &mut [T]) {
+        let Self { op, decision, rate, weight_decay } = *self;
+        let [b1, b2] = op.betas;
+        let (step, root) = (T::of(-(decision.rate * rate)), T::of(decision.root));
+        let keep = T::of(1.0 - op.learning_rate * rate * weight_decay);
     let (scale, epsilon) = (T::of(decision.scale), T::of(op.epsilon));
     let ([b1, b2], [c1, c2]) = ([T::of(b1), T::of(b2)], [T::of(1.0 - b1), T::of(1.0 - b2)]);
     let (p, m, v) = (Shared::new(p), Shared::new(m), Shared::new(v));
@@ -31,4 +34,5 @@ pub(super) fn apply<T: Float>(
             }
         });
     });
+}
 }

@@ -29,7 +29,7 @@ pub(super) fn apply_all<'a>(
                 m.address_mut(),
                 v.address_mut(),
             ],
-            number: if p.decayed { op.weight_decay as f32 } else { 0.0 },
+            numbers: [p.weight_decay, p.rate].map(|x| x as f32),
         }
     });
     let table = table(device, ("adamw pieces", "adamw"), entries);

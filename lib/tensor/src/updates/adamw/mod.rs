@@ -8,7 +8,6 @@ pub(crate) mod cuda;
 use super::Parameter;
 use super::decision::{Decided, Decision};
 use crate::device::Device;
-use crate::tensor::Tensor;
 use crate::with_float;
 
 /// The constants of one step.
@@ -20,27 +19,19 @@ pub struct AdamW {
     pub betas: [f64; 2],
     /// ε.
     pub epsilon: f64,
-    /// λ.
-    pub weight_decay: f64,
 }
 
 impl AdamW {
     /// One step of one parameter on the host, with the scale, rate and root of a decision.
-    pub fn apply(
-        &self,
-        decision: &Decision,
-        g: &Tensor,
-        p: &mut Tensor,
-        m: &mut Tensor,
-        v: &mut Tensor,
-    ) {
-        with_float!(p.dtype(), T => {
-            cpu::apply::<T>(self, decision, g.read(), p.write(), m.write(), v.write());
+    pub fn apply(&self, decision: &Decision, parameter: Parameter<2>) {
+        let Parameter { rate, weight_decay, gradient, value, moments: [m, v] } = parameter;
+        let numbers = cpu::Numbers { op: self, decision, rate, weight_decay };
+        with_float!(value.dtype(), T => {
+            numbers.apply::<T>(gradient.read(), value.write(), m.write(), v.write());
         });
     }
 
-    /// One step of all parameters, which keep m and v, wherever they are, if the update is applied; those
-    /// that are not `decayed` have λ = 0.
+    /// One step of all parameters, which keep m and v, wherever they are, if the update is applied.
     pub fn apply_all<'a>(
         &self,
         decided: &Decided,
@@ -51,11 +42,8 @@ impl AdamW {
             None => {}
             Some(Device::Cpu) => {
                 let decision = decided.on_host();
-                for p in parameters.take_while(|_| decision.applied) {
-                    let weight_decay = if p.decayed { self.weight_decay } else { 0.0 };
-                    let [m, v] = p.moments;
-                    AdamW { weight_decay, ..*self }.apply(&decision, p.gradient, p.value, m, v);
-                }
+                let applied = parameters.take_while(|_| decision.applied);
+                applied.for_each(|parameter| self.apply(&decision, parameter));
             }
             Some(device) => cuda::apply_all(self, device, decided.tensor(), parameters),
         }

@@ -25,7 +25,7 @@ pub(super) fn decide(
     let entries = losses.iter().chain(weights).map(|x| Entry {
         len: 1,
         addresses: [x.address()],
-        number: 0.0,
+        numbers: [0.0; 2],
     });
     let table = table(device, ("decision pieces", "decision"), entries);
     let mut made = Tensor::arbitrary_on(device, before.shape(), Dtype::F64);

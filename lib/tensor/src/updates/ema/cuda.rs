@@ -19,7 +19,7 @@ pub(super) fn apply_all<'a>(
     let entries = pairs.map(|(parameter, average)| Entry {
         len: parameter.len(),
         addresses: [parameter.address(), average.address_mut()],
-        number: 0.0,
+        numbers: [0.0; 2],
     });
     let table = table(device, ("ema pieces", "ema"), entries);
     SOURCE.launch(

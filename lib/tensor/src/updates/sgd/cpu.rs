@@ -1,11 +1,13 @@
-use super::Sgd;
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::vectorize;
 
-pub(super) fn apply<T: Float>(op: &Sgd, scale: f64, g: &[T], p: &mut [T], b: &mut [T]) {
-    let [step, momentum, decay, scale] =
-        [-op.learning_rate, op.momentum, op.weight_decay, scale].map(T::of);
+pub(super) fn apply<T: Float>(
+    [step, momentum, decay, scale]: [T; 4],
+    g: &[T],
+    p: &mut [T],
+    b: &mut [T],
+) {
     let (p, b) = (Shared::new(p), Shared::new(b));
     blocks(g.len(), BLOCK_ELEMENTS, |range| {
         let g = &g[range.clone()];

@@ -24,7 +24,7 @@ pub(super) fn apply_all<'a>(
         Entry {
             len: p.value.len(),
             addresses: [p.gradient.address(), p.value.address_mut(), b.address_mut()],
-            number: if p.decayed { op.weight_decay as f32 } else { 0.0 },
+            numbers: [p.weight_decay, p.rate].map(|x| x as f32),
         }
     });
     let table = table(device, ("sgd pieces", "sgd"), entries);

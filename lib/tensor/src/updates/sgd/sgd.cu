@@ -15,7 +15,7 @@ DEVICE void sgd_element(Step s, float g, float& p, float& b) {
   p = fmaf(s.step, b, p);
 }
 
-// Entries: gradient, parameter, momentum; the number is the weight decay.
+// Entries: gradient, parameter, momentum; the numbers are weight decay and factor of the learning rate.
 KERNEL(sgd_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
     const Decision* __restrict__ decision, float step, float momentum) {
@@ -26,7 +26,8 @@ KERNEL(sgd_step, 256)(
   const float* g = tensor_of<const float>(piece, 0);
   float* p = tensor_of<float>(piece, 1);
   float* b = tensor_of<float>(piece, 2);
-  Step s = {(float)decision->scale, step, momentum, __uint_as_float((unsigned)piece.entry[4])};
+  float factor = __uint_as_float((unsigned)(piece.entry[4] >> 32));
+  Step s = {(float)decision->scale, step * factor, momentum, __uint_as_float((unsigned)piece.entry[4])};
   int vectors = piece.count / 4 * 4;
 #pragma unroll 2
   for (int i = threadIdx.x * 4; i < vectors; i += blockDim.x * 4) {

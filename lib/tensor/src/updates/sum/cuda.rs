@@ -24,7 +24,7 @@ pub(super) fn add_all<'a>(
     let entries = pairs.map(|(a, b)| Entry {
         len: a.len(),
         addresses: [b.address(), a.address_mut()],
-        number: 0.0,
+        numbers: [0.0; 2],
     });
     let table = table(device, ("sum pieces", "sum"), entries);
     let args = args![&table.pieces, &table.entries];
