@@ -35,7 +35,8 @@ pub fn skip(why: &str) {
     // Not by eprintln, which the test harness captures.
     let _ = std::io::stderr().write_all(line.as_bytes()); // nobody reads it
     if let Some(path) = std::env::var_os("LONGHAUL_SKIPS") {
-        let mut file = File::options().append(true).create(true).open(path).expect("LONGHAUL_SKIPS");
+        let mut file =
+            File::options().append(true).create(true).open(path).expect("LONGHAUL_SKIPS");
         file.write_all(line.as_bytes()).expect("LONGHAUL_SKIPS");
     }
 }
