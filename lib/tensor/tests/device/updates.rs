@@ -1,6 +1,7 @@
 //! Updates of many tensors at once on a device that runs kernels, against the CPU in f64: on the emulator, or
 //! with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
 
+use super::device;
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
 use tensor::updates::adamw::AdamW;
@@ -8,16 +9,10 @@ use tensor::updates::decision::{Decided, Decision, LossScale, Rule};
 use tensor::updates::norm::global_norm;
 use tensor::updates::sgd::Sgd;
 use tensor::updates::{Parameter, cases, ema, sum};
-use tensor::{Device, Dtype, Tensor, Wanted};
+use tensor::{Device, Dtype, Tensor};
 
 /// Some roundings to f32 of what is up to five times the root mean square.
 const TOLERANCE: f64 = 24.0 * 6e-8;
-
-fn device() -> Device {
-    let name = std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "emu".into());
-    let wanted: Wanted = name.parse().unwrap();
-    wanted.open().unwrap().0
-}
 
 /// Tensors of the given sizes on the host in f32; every other one is a matrix, which decays.
 fn tensors(sizes: &[usize], kind: &Draw, seed: u64) -> Vec<Tensor> {

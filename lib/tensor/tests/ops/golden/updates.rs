@@ -1,6 +1,6 @@
 //! Optimisers, averages and clipping over several steps.
 
-use crate::{Golden, agree};
+use super::{Golden, agree};
 use tensor::updates::adamw::AdamW;
 use tensor::updates::decision::{Decision, Rule};
 use tensor::updates::norm::{clip_scale, global_norm};
