@@ -105,7 +105,7 @@ gpu:
 	  { echo "make: no NVIDIA GPU on this machine (nvidia-smi -L names none)" >&2; exit 1; }
 
 gpu-test: gpu deps
-	$(ON_GPU) -p tensor --test device --test device_updates -- --include-ignored --nocapture
+	$(ON_GPU) -p tensor --test device -- --include-ignored --nocapture
 	$(ON_GPU) --test device -- --include-ignored
 	@command -v compute-sanitizer >/dev/null || \
 	  { echo "gpu-test: no compute-sanitizer: accesses and races were not watched" >&2; exit 0; }; \
@@ -179,7 +179,7 @@ deps: nvrtc
 	fi
 
 # NVRTC compiles the CUDA kernels, on machines without a GPU as well; LONGHAUL_NVRTC names another. The
-# version is that of lib/tensor/tests/registers.txt. Nothing but the tests of kernels needs it, and they
+# version is that of lib/tensor/tests/nvrtc/registers.txt. Nothing but the tests of kernels needs it, and they
 # say so: without a network this is a warning.
 NVRTC = nvidia-cuda-nvrtc==13.5.37
 NVRTC_FOLDER = .deps/nvrtc

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use common::{Seen, shell};
 use data::fields::field::Shape;
-use data::fields::write::{Attribute, Header, write_field};
+use data::fields::write::{Header, write_field};
 use tempfile::TempDir;
 
 /// A fault.
@@ -257,10 +257,8 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let shape = Shape { trajectories: 0, frames: 3, grid: vec![64], channels: 1 };
     let [x, t] = [64, 3].map(|n| (0..n).map(f64::from).collect());
-    let header = Header {
-        attributes: vec![("Nu".into(), Attribute::Real(0.1))],
-        ..Header::tensor(shape, vec![x], t)
-    };
+    let header =
+        Header { attributes: vec![("Nu".into(), 0.1.into())], ..Header::tensor(shape, vec![x], t) };
     write_field(&folder.path().join("empty.hdf5"), &header, |_| Ok(())).unwrap();
     folder
 });

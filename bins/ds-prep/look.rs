@@ -30,10 +30,10 @@ pub fn audit(args: &Audit) -> Result<Exit> {
     }
     let report = audit::audit(&inputs::files(&args.manifests)?, args.near)?;
     let mut out = Out::stdout(args.output);
-    report.faults.iter().try_for_each(|fault| out.item(fault, &fault.message))?;
+    report.violations.iter().try_for_each(|one| out.item(one, &one.message))?;
     out.finish()?;
-    note!("{} trajectories, {} leaks or copies", report.trajectories, report.faults.len());
-    Ok(if report.faults.is_empty() { Exit::Done } else { Exit::Data })
+    note!("{} trajectories, {} leaks or copies", report.trajectories, report.violations.len());
+    Ok(if report.violations.is_empty() { Exit::Done } else { Exit::Data })
 }
 
 #[derive(clap::Args)]

@@ -273,14 +273,14 @@ fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
         };
         all.files += report.files;
         all.trajectories += report.trajectories;
-        for fault in report.faults {
-            out.item(&fault, &fault.message)?;
-            all.faults.push(fault);
+        for violation in report.violations {
+            out.item(&violation, &violation.message)?;
+            all.violations.push(violation);
         }
     }
-    let Report { files, trajectories, faults } = all;
-    note!("{files} files, {trajectories} trajectories, {} faults", faults.len());
-    Ok(if faults.is_empty() { Exit::Done } else { Exit::Data })
+    let Report { files, trajectories, violations } = all;
+    note!("{files} files, {trajectories} trajectories, {} faults", violations.len());
+    Ok(if violations.is_empty() { Exit::Done } else { Exit::Data })
 }
 
 /// What cannot be read is told, and does not hide the others.

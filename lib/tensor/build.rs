@@ -1,6 +1,6 @@
 //! With the feature `emu`: compiles every kernel as C++ for the host, beside the emulator's runtime.
 //!
-//! Each `.cu` under `src/` and `tests/emulator/kernels/` becomes one object for each element type that its first line
+//! Each `.cu` under `src/` and `tests/device/emulator/kernels/` becomes one object for each element type that its first line
 //! names (`// elements: f32 bf16 f16`). Objects are kept by the hash of the preprocessed source and the
 //! flags, so a change compiles what it reaches. Without the feature this does nothing.
 
@@ -24,7 +24,7 @@ mod emulator {
     const RUNTIME: &str = "src/kernel/emu";
     const HEADERS: &str = "src/kernel/include";
     /// Kernels of the emulator's own tests.
-    const TESTS: &str = "tests/emulator/kernels";
+    const TESTS: &str = "tests/device/emulator/kernels";
 
     /// Accesses are seen as they are written: nothing that splits, merges or reorders them. Of the
     /// sanitizer only its calls before each access are used; its library is not linked.

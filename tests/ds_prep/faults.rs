@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{data_set, run};
 use data::fields::field::{Field, Shape};
-use data::fields::write::{Attribute, Header, write_field};
+use data::fields::write::{Header, write_field};
 use tensor::random::{Philox, Purpose};
 
 const SHAPE: [usize; 3] = [4, 6, 16];
@@ -16,7 +16,7 @@ fn noise(path: &Path, key: u64, planted: Option<Vec<f32>>) {
     let [trajectories, frames, points] = SHAPE;
     let shape = Shape { trajectories, frames, grid: vec![points], channels: 1 };
     let [x, t] = [points, frames].map(|n| (0..n as u32).map(f64::from).collect());
-    let attributes = vec![("Nu".into(), Attribute::Real(0.1))];
+    let attributes = vec![("Nu".into(), 0.1.into())];
     let header = Header { attributes, ..Header::tensor(shape, vec![x], t) };
     let random = Philox::new(key, Purpose::Test);
     write_field(path, &header, |writer| {

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use data::fields::field::Shape;
 use data::fields::split::Split;
-use data::fields::write::{Attribute, Header, write_field};
+use data::fields::write::{Header, write_field};
 use serde_json::Value;
 
 struct Seen {
@@ -171,10 +171,8 @@ fn check_names_every_fault_and_ends_with_65() {
     let folder = folder.path();
     let shape = Shape { trajectories: 2, frames: 3, grid: vec![8], channels: 1 };
     let [x, t] = [8, 1].map(|n| (0..n).map(f64::from).collect());
-    let header = Header {
-        attributes: vec![("Nu".into(), Attribute::Real(0.1))],
-        ..Header::tensor(shape, vec![x], t)
-    };
+    let header =
+        Header { attributes: vec![("Nu".into(), 0.1.into())], ..Header::tensor(shape, vec![x], t) };
     write_field(&folder.join("bad.hdf5"), &header, |writer| {
         writer.write(0, &[1.0; 24])?;
         let mut values: Vec<f32> = (0..24).map(|i| i as f32).collect();

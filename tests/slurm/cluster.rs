@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Seen, shell};
 
+/// How long a job may take, on a machine under load.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
 /// A real SLURM on this machine.
 pub struct Cluster {
     process: Child,
@@ -97,7 +100,7 @@ impl Cluster {
                 return state;
             }
             assert!(
-                started.elapsed() < Duration::from_secs(600),
+                started.elapsed() < PATIENCE,
                 "job {job} is {state}, not one of {states:?}: {}",
                 self.shell(self.folder.path(), &format!("scontrol show job {job}")).stdout
             );
@@ -107,14 +110,21 @@ impl Cluster {
 
     /// Waits until the job is done and has succeeded.
     pub fn wait_for_success(&self, job: &str, folder: &Path) {
-        let ends = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"];
-        let mut state = self.wait_for(job, &ends);
-        // A job that is put back into the queue may be seen at its end for a moment.
-        while state != "COMPLETED" {
-            std::thread::sleep(Duration::from_secs(10));
-            let before = state;
-            state = self.wait_for(job, &ends);
-            assert!(state != before, "job {job} is {state}: {}", output(folder, job));
+        let failed = ["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"];
+        let (started, mut ended) = (Instant::now(), None);
+        loop {
+            let state = self.field(job, "JobState");
+            if state == "COMPLETED" {
+                return;
+            }
+            // A job that is put back into the queue is seen at its end until SLURM has done so.
+            let since =
+                if failed.contains(&&*state) { ended.or(Some(Instant::now())) } else { None };
+            ended = since;
+            let is_over = since.is_some_and(|since| since.elapsed() > Duration::from_secs(60));
+            let is_late = started.elapsed() > PATIENCE;
+            assert!(!is_over && !is_late, "job {job} is {state}: {}", output(folder, job));
+            std::thread::sleep(Duration::from_millis(300));
         }
     }
 }

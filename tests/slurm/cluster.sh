@@ -5,7 +5,7 @@
 # comes too when the holder is killed, the daemons and whatever the jobs left are ended.
 #
 # Five nodes of 16 processors, n1 to n5, are five slurmd on this machine. Partition `main` is for
-# everything, `low` has a grace of 5 s and yields to `high`, and nodes of `frail` may be killed. Jobs are
+# everything, `low` yields to `high`, and nodes of `frail` may be killed. Jobs are
 # not confined and there is no authentication, so nothing is needed but Debian's slurm-wlm; as a user other
 # than root, jobs are of that user. Each cluster looks for ports that are free, so that many run at a time.
 set -u
@@ -36,7 +36,9 @@ free_ports() {
     done
 }
 
-# cred_expire is also the time that a requeued job waits. Times are far below what a site would choose.
+# cred_expire is also the time that a requeued job waits. Times that something waits for are far below what a site
+# would choose; times within which something must happen (MessageTimeout, KillWait, SlurmdTimeout, GraceTime) leave
+# room for a machine under load, and nothing waits for them to pass but the scenario of the dead node.
 # Numbers of jobs differ between clusters: PMIx names folders in /tmp by them.
 configure() {
     base=$1
@@ -70,16 +72,17 @@ SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=1
-KillWait=5
+KillWait=60
+MessageTimeout=60
 MinJobAge=300
 SlurmctldTimeout=10
-SlurmdTimeout=10
+SlurmdTimeout=30
 ReturnToService=2
 InactiveLimit=0
 NodeName=n[1-5] NodeHostname=$(hostname) NodeAddr=127.0.0.1 Port=[$((base + 1))-$((base + 5))] CPUs=16 State=UNKNOWN
 PartitionName=main Nodes=n[1-2] Default=YES PriorityTier=1 PreemptMode=OFF
 PartitionName=frail Nodes=n[4-5] PriorityTier=1 PreemptMode=OFF
-PartitionName=low Nodes=n3 PriorityTier=1 GraceTime=5 PreemptMode=REQUEUE
+PartitionName=low Nodes=n3 PriorityTier=1 GraceTime=60 PreemptMode=REQUEUE
 PartitionName=high Nodes=n3 PriorityTier=2 PreemptMode=OFF
 END
     # Later versions want control groups even where nothing uses them, and 22.05 cannot be told not to.
@@ -123,7 +126,7 @@ start() {
     waited=0
     until [ "$(sinfo -h -N -t idle -o %N 2>/dev/null | sort -u | wc -l)" -eq 5 ]; do
         waited=$((waited + 1))
-        if [ "$waited" -gt 300 ]; then return 1; fi
+        if [ "$waited" -gt 3000 ]; then return 1; fi
         sleep 0.1
     done
 }

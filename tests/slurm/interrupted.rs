@@ -14,8 +14,15 @@ fn submit(cluster: &Cluster, folder: &Path, options: &str, updates: u64) -> Stri
     cluster.said(folder, &format!("sbatch {words} $SLURM/train.sbatch train-stage codec {run}"))
 }
 
+/// Waits for the update and for the newest checkpoint that is due by then, every fourth: it is written concurrently.
 fn wait_for_update(folder: &Path, update: u64) {
-    wait_until(|| newest_update(&folder.join("run")) >= update);
+    let run = folder.join("run");
+    let saved = || {
+        let names = std::fs::read_dir(run.join("ckpt")).into_iter().flatten().flatten();
+        let step = |name: std::ffi::OsString| name.to_str()?.strip_prefix("step-")?.parse().ok();
+        names.filter_map(|entry| step(entry.file_name())).max().unwrap_or(0)
+    };
+    wait_until(|| newest_update(&run) >= update && saved() >= update / 4 * 4);
 }
 
 /// Whether nothing of the run was started after its end, though it was submitted again.
@@ -66,7 +73,7 @@ exec timekeep run --warn-signal USR2 --grace 10m -- sh -c '
 
 /// Signals that reach the tasks and not the script; and an order to save that stops nothing.
 pub fn signals_to_the_steps(cluster: &Cluster, folder: &Path) {
-    let job = submit(cluster, folder, "", 30);
+    let job = submit(cluster, folder, "", 40);
     wait_for_update(folder, 6);
     cluster.said(folder, &format!("scancel --signal=USR2 {job}"));
     wait_for_update(folder, 8);
@@ -79,7 +86,7 @@ pub fn signals_to_the_steps(cluster: &Cluster, folder: &Path) {
     let starts = starts(&folder.join("run"));
     assert_eq!(starts.len(), 3, "{starts:?}");
     assert!(starts[1] >= 8 && starts[2] >= 12, "saved when told to: {starts:?}");
-    equals_undisturbed(cluster, folder, "run", 30);
+    equals_undisturbed(cluster, folder, "run", 40);
 }
 
 /// Twice out of the way of a better partition, each time within its grace.

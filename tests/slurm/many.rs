@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::cluster::{Cluster, output};
-use super::common::run::{newest_update, records, status, wait_until};
+use super::common::run::{Hold, newest_update, records, status, wait_until};
 use super::{SLOW, digests, equals_undisturbed, starts};
 
 /// Eight runs, two at a time; one of them is requeued from outside, and only that one.
@@ -58,7 +58,7 @@ pub fn chain(cluster: &Cluster, folder: &Path) {
 data: {train: elsewhere/train, validation: elsewhere/validation}
 model: {core: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
 loss: {horizons: [1, 2], validation_steps: 4}
-training: {updates: 16, batch_size: 8, log_every: 1, validate_every: 9, validation_samples: 8, threads: 1}
+training: {updates: 30, batch_size: 8, log_every: 1, validate_every: 9, validation_samples: 8, threads: 1}
 optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 checkpoint: {every: 4}
 ";
@@ -98,7 +98,7 @@ checkpoint: {every: 4}
             -s data.train=latents/train -s data.validation=latents/validation
         evaluate --codec undisturbed --operator plain --data split.json --steps 4 --starts 2 -o evaluation >&2";
     cluster.said(folder, plain);
-    assert_eq!(digests(&operator, 16), digests(&folder.join("plain"), 16));
+    assert_eq!(digests(&operator, 30), digests(&folder.join("plain"), 30));
     let numbers = |evaluation: &str| {
         std::fs::read_to_string(folder.join(evaluation).join("metrics.csv")).unwrap()
     };
@@ -107,15 +107,17 @@ checkpoint: {every: 4}
 
 /// Two jobs of one run: one is at work, the other comes back until it is finished.
 pub fn two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
-    let command = format!(
-        "sbatch --parsable --export=ALL,{SLOW} $SLURM/train.sbatch \
-         train-stage codec -c codec.yaml -s training.updates=12 --run run"
-    );
-    let jobs = [cluster.said(folder, &command), cluster.said(folder, &command)];
+    let command = "sbatch --parsable --export=ALL,FAIL=log.write:4=hold $SLURM/train.sbatch \
+                   train-stage codec -c codec.yaml -s training.updates=12 --run run";
+    // The one that is first waits in the middle of its run until the other was refused.
+    let hold = Hold::new(folder);
+    let jobs = [cluster.said(folder, command), cluster.said(folder, command)];
+    let is_refused = |job: &String| output(folder, job).contains("is being worked on by");
+    wait_until(|| jobs.iter().any(is_refused));
+    drop(hold);
     jobs.iter().for_each(|job| cluster.wait_for_success(job, folder));
     let said = jobs.each_ref().map(|job| output(folder, job));
-    let refused = said.iter().filter(|said| said.contains("is being worked on by")).count();
-    assert_eq!(refused, 1, "{said:?}");
+    assert_eq!(jobs.iter().filter(|job| is_refused(job)).count(), 1, "{said:?}");
     // It does not come back all the time: after 30 s, 60 s, 120 s.
     let restarts = jobs.each_ref().map(|job| cluster.field(job, "Restarts"));
     let restarts: u32 = restarts.iter().map(|count| count.parse::<u32>().unwrap()).sum();
@@ -129,7 +131,7 @@ pub fn cron(cluster: &Cluster, folder: &Path) {
     let run = folder.join("run");
     let submit = format!(
         "timekeep submit run -- sbatch --parsable --no-requeue --job-name=cron --export=ALL,{SLOW} \
-         $SLURM/train.sbatch train-stage codec -c codec.yaml -s training.updates=16 --run run"
+         $SLURM/train.sbatch train-stage codec -c codec.yaml -s training.updates=40 --run run"
     );
     let first = cluster.said(folder, &submit);
     assert_eq!(cluster.said(folder, &submit), first, "in the queue already");
@@ -162,7 +164,7 @@ pub fn cron(cluster: &Cluster, folder: &Path) {
     let told = cluster.said(folder, "timekeep cron run --json");
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!((&told["done"], &told["why"]), (&"left".into(), &"finished".into()));
-    equals_undisturbed(cluster, folder, "run", 16);
+    equals_undisturbed(cluster, folder, "run", 40);
 }
 
 fn status_of(run: &Path) -> String {

@@ -226,6 +226,9 @@ pub enum Draw {
     Normal,
     /// Uniform in [low, high).
     Uniform(f64, f64),
+    /// Evenly spaced in [low, high) in random order, so that no two are near each other: for ops with kinks
+    /// where inputs are equal.
+    Distinct(f64, f64),
     /// Normal, and no gradient is asked for.
     Constant,
     /// Integers, uniform in 0..n.
@@ -235,7 +238,7 @@ pub enum Draw {
 impl Draw {
     /// Whether a gradient is asked for.
     pub fn is_differentiated(&self) -> bool {
-        matches!(self, Draw::Normal | Draw::Uniform(..))
+        matches!(self, Draw::Normal | Draw::Uniform(..) | Draw::Distinct(..))
     }
 }
 

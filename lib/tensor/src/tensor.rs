@@ -273,17 +273,9 @@ impl Tensor {
         Ok(to)
     }
 
-    /// Overwrites the values, in place, with those of a tensor of the same shape, type and device: whoever
-    /// shares the memory sees them. For the inputs of recorded work ([`kernel::Graph`]).
-    ///
-    /// # Panics
-    /// When the two differ, or are on the host.
-    pub fn overwrite(&self, from: &Tensor) {
-        let device = self.device();
-        let same = (self.shape(), self.dtype, device) == (from.shape(), from.dtype, from.device());
-        assert!(same, "{self:?} is overwritten with {from:?}");
-        let (to, from) = (self.address(), from.address());
-        kernel::run(device, || kernel::copy(device, to, from, self.bytes()));
+    /// Whether shape, dtype and device are the same.
+    pub(crate) fn is_like(&self, other: &Tensor) -> bool {
+        (self.shape(), self.dtype, self.device()) == (other.shape(), other.dtype, other.device())
     }
 
     /// The bytes of a tensor on the host.

@@ -21,19 +21,34 @@ fn a_recording_keeps_the_constants_it_reads_and_moves_no_values() {
     let x = on_device(1.0);
     let plain = work(&x).unwrap().to_host().unwrap();
     assert_eq!(plain.read::<f32>()[7], 8.0);
-    let (graph, out) = Graph::record(device, || work(&x)).unwrap();
+    let mut graph = Graph::record(device, vec![x.clone()], || {
+        let y = work(&x)?;
+        Ok(vec![y, x.reshape(&[2, 1 << 18])])
+    })
+    .unwrap();
     // More constants than are kept: memory of the first is free for others, were it not for the recording.
     let others: Vec<Tensor> =
         (0..300).map(|i| constant(&Tensor::scalar(i as f32 + 0.5), device).unwrap()).collect();
     let _taken = on_device(-1.0);
+    // Whoever shares the memory of an input would see it change.
+    let error = graph.replay([&on_device(0.0)]).unwrap_err().to_string();
+    assert!(error.contains("is shared"), "{error}");
+    assert_eq!(x.to_host().unwrap().read::<f32>()[7], 1.0);
+    drop(x);
     for value in [2.5, -3.0] {
-        x.overwrite(&on_device(value));
-        graph.replay();
-        let found = out.to_host().unwrap();
-        assert!((0..).zip(found.read::<f32>()).all(|(i, y)| *y == value + i as f32), "{value}");
+        let [y, x] = graph.replay([&on_device(value)]).unwrap() else { panic!("two outputs") };
+        let y = y.to_host().unwrap();
+        assert!((0..).zip(y.read::<f32>()).all(|(i, y)| *y == value + i as f32), "{value}");
+        assert_eq!(x.to_host().unwrap().read::<f32>()[9], value);
+    }
+    let short = Tensor::scalar(1.0_f32).to_device(device).unwrap();
+    for wrong in [&[][..], &[&short]] {
+        let error = graph.replay(wrong.iter().copied()).unwrap_err().to_string();
+        assert!(error.contains("not given"), "{error}");
     }
     assert_eq!(others.len(), 300);
     // A device has one first error for all threads, so this is no test of its own.
-    let refused = Graph::record(device, || x.to_host()).unwrap_err().to_string();
+    let x = on_device(1.0);
+    let refused = Graph::record(device, vec![], || Ok(vec![x.to_host()?])).unwrap_err().to_string();
     assert!(refused.contains("while a graph is recorded"), "{refused}");
 }

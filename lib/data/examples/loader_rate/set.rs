@@ -5,7 +5,7 @@ use data::fields::field::Shape;
 use data::fields::import::Format;
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
-use data::fields::write::{Attribute, Header, write_field};
+use data::fields::write::{Header, write_field};
 use rayon::prelude::*;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ impl Set {
 /// Smooth fields with a little noise, as solvers make them.
 fn make(path: &Path, shape: &Shape) -> Result<()> {
     let header = Header {
-        attributes: vec![("Nu".into(), Attribute::Real(0.1))],
+        attributes: vec![("Nu".into(), 0.1.into())],
         ..Header::tensor(shape.clone(), vec![Vec::new(); shape.grid.len()], Vec::new())
     };
     let value = |i: usize, j: usize| ((i * 7919) as f32 + j as f32 * 0.01).sin();

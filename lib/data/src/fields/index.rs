@@ -5,8 +5,7 @@
 //! made from the shards themselves; programs that read fields need it no more than other files do.
 
 use crate::fields::field::{Field, Shape};
-use crate::fields::moments::channels_of;
-use crate::fields::stats::Statistics;
+use crate::fields::stats::{Statistics, channels_of};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -163,14 +162,24 @@ impl Shard {
     /// What is wrong with the file, when it is not the one that was indexed. Errors: 66, 74 when it cannot
     /// be read.
     pub fn difference(&self, folder: &Path) -> Result<Option<String>> {
-        let path = folder.join(&self.file);
-        let bytes = fs::metadata(&path).map_err(|cause| Error::open(&path, cause))?.len();
-        if bytes != self.bytes {
-            return Ok(Some(format!("{bytes} bytes, {} in the index", self.bytes)));
-        }
-        let found = hash_file(&path)?;
-        Ok((found != self.blake3).then(|| format!("content {found}, {} in the index", self.blake3)))
+        change_of(&folder.join(&self.file), (self.bytes, &self.blake3), true, "in the index")
     }
+}
+
+/// How a file differs from its size and BLAKE3 as they were recorded at a `place`; hashes are compared when `hash`.
+/// Errors: 66, 74 when it cannot be read.
+pub(crate) fn change_of(
+    path: &Path,
+    (bytes, blake3): (u64, &str),
+    hash: bool,
+    place: &str,
+) -> Result<Option<String>> {
+    let found = fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
+    if found != bytes {
+        return Ok(Some(format!("{found} bytes, {bytes} {place}")));
+    }
+    let found = if hash { hash_file(path)? } else { blake3.into() };
+    Ok((found != blake3).then(|| format!("content {found}, {blake3} {place}")))
 }
 
 fn modified(path: &Path) -> Result<SystemTime> {

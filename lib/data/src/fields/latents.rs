@@ -4,12 +4,11 @@
 //! record has `latents` [frames, tokens, dim], f32, and `parameters`, one f64.
 
 use crate::fields::field::Shape;
-use crate::fields::moments::Moments;
 use crate::fields::parameter::Parameter;
 use crate::fields::provenance::Provenance;
 use crate::fields::split::SplitName;
 use crate::fields::split_set::TrajectorySet;
-use crate::fields::stats::Statistics;
+use crate::fields::stats::{Moments, Statistics};
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
 pub use crate::store::Made;

@@ -11,7 +11,6 @@ pub mod index;
 pub mod initial;
 pub mod latents;
 pub mod list;
-mod moments;
 pub mod parameter;
 pub mod provenance;
 pub mod solvers;

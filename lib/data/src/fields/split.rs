@@ -183,7 +183,7 @@ impl Split {
     /// As [`load`](Self::load), but does not look for one kind of contradiction.
     pub(crate) fn load_allowing(path: &Path, allowed: Option<Kind>) -> Result<(Self, String)> {
         let (split, hash) = Self::parse(path)?;
-        let mut violations = in_itself(&split);
+        let mut violations = in_itself(&split, path);
         violations.retain(|violation| Some(violation.kind) != allowed);
         match error(&violations) {
             None => Ok((split, hash)),

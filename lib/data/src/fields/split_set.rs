@@ -1,15 +1,15 @@
 //! The trajectories of one split, across its files.
 
-use crate::fields::check::Kind;
-use crate::fields::check::manifest::{Violation, against_file, error};
+use crate::fields::check::manifest::{against_file, error};
+use crate::fields::check::{Kind, Violation};
 use crate::fields::field::{Field, Shape};
+use crate::fields::index::change_of;
 use crate::fields::parameter::Parameter;
 use crate::fields::provenance::Provenance;
 use crate::fields::split::{Split, SplitName};
 use crate::inputs::InputFile;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use unix::publish::hash_file;
 use unix::{Error, Result};
 
 /// How closely the files are compared with the manifest when a set is opened.
@@ -242,18 +242,9 @@ pub(crate) fn compare(
     let source = &split.files[number];
     let path = split.file_path(number, manifest);
     let named = |error: Error| error.context(manifest.display());
-    let bytes = std::fs::metadata(&path).map_err(|cause| named(Error::open(&path, cause)))?.len();
-    let content = match verify {
-        Verify::Hashes if bytes == source.bytes => hash_file(&path).map_err(named)?,
-        Verify::Hashes | Verify::Sizes => source.blake3.clone(),
-    };
-    let change = if bytes != source.bytes {
-        Some(format!("{bytes} bytes, {} when it was split", source.bytes))
-    } else if content != source.blake3 {
-        Some(format!("content {content}, {} when it was split", source.blake3))
-    } else {
-        None
-    };
+    let recorded = (source.bytes, source.blake3.as_str());
+    let change = change_of(&path, recorded, verify == Verify::Hashes, "when it was split");
+    let change = change.map_err(named)?;
     let change =
         change.map(|what| format!("{}: {what}; restore the file or split again", path.display()));
     let field = Field::open(&path).map_err(|cause| match &change {
@@ -262,7 +253,7 @@ pub(crate) fn compare(
     })?;
     let mut violations = against_file(split, number, &field);
     if let Some(change) = change {
-        violations.insert(0, Violation::new(Kind::Changed, Some(number), change));
+        violations.insert(0, Violation::new(Kind::Changed, &path, change));
     }
     Ok((field, violations))
 }

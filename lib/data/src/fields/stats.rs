@@ -4,7 +4,7 @@
 //! squares about it), and blocks and trajectories are merged in their order (Chan, Golub and LeVeque
 //! 1979). So the numbers do not depend on the number of threads, nor memory on the size of the data.
 
-use crate::fields::moments::{Moments, moments_of};
+use crate::fields::field::{Field, Shape};
 use crate::fields::parameter::Parameter;
 use crate::fields::split::SplitName;
 use crate::fields::split_set::TrajectorySet;
@@ -91,10 +91,16 @@ impl Stats {
             )));
         }
         let channels = set.shape().channels;
-        let moments: Vec<Vec<Moments>> = (0..set.len())
-            .into_par_iter()
-            .map_init(|| vec![0.0; set.shape().block_len()], |room, i| moments_in(set, i, room))
-            .collect::<Result<_>>()?;
+        let moments = moments_of(set.shape(), |i, frames, out| set.read_frames(i, frames, out))?;
+        let not_finite = |of: &Vec<Moments>| of.iter().any(|channel| !channel.m2.is_finite());
+        if let Some(i) = moments.iter().position(not_finite) {
+            let entry = set.entry(i);
+            return Err(Error::data(format!(
+                "{}: trajectory {} holds numbers that are not finite; see `ds-prep check`",
+                entry.file.display(),
+                entry.sample
+            )));
+        }
         let mut of_channel = vec![Moments::default(); channels];
         let mut regimes: Vec<(&Parameter, Moments)> = Vec::new();
         for (i, of_trajectory) in moments.iter().enumerate() {
@@ -222,17 +228,95 @@ impl Statistics {
     }
 }
 
-/// As [`moments_of`], of trajectory `i` of a set. Errors (65): a number is not finite.
-fn moments_in(set: &TrajectorySet, i: usize, room: &mut [f32]) -> Result<Vec<Moments>> {
-    let read = |frames: Range<usize>, values: &mut [f32]| set.read_frames(i, frames, values);
-    let moments = moments_of(set.shape(), room, read)?;
-    if moments.iter().all(|channel| channel.m2.is_finite()) {
-        return Ok(moments);
+/// Count, mean, sum of squares about the mean, and range.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Moments {
+    pub count: u64,
+    mean: f64,
+    pub m2: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Default for Moments {
+    fn default() -> Self {
+        Self { count: 0, mean: 0.0, m2: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY }
     }
-    let entry = set.entry(i);
-    Err(Error::data(format!(
-        "{}: trajectory {} holds numbers that are not finite; see `ds-prep check`",
-        entry.file.display(),
-        entry.sample
-    )))
+}
+
+impl Moments {
+    pub fn of(values: impl Iterator<Item = f32> + Clone) -> Self {
+        let mut all = Self::default();
+        let mut sum = 0.0;
+        for value in values.clone().map(f64::from) {
+            all.count += 1;
+            sum += value;
+            all.min = all.min.min(value);
+            all.max = all.max.max(value);
+        }
+        all.mean = if all.count > 0 { sum / all.count as f64 } else { 0.0 };
+        all.m2 = values.map(|value| (f64::from(value) - all.mean).powi(2)).sum();
+        all
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        if self.count == 0 {
+            return *self = *other;
+        }
+        let (a, b) = (self.count as f64, other.count as f64);
+        let delta = other.mean - self.mean;
+        self.mean += delta * b / (a + b);
+        self.m2 += other.m2 + delta * delta * a * b / (a + b);
+        self.count += other.count;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        let variance = self.m2 / self.count as f64;
+        Statistics {
+            count: self.count,
+            mean: self.mean,
+            std: variance.sqrt(),
+            min: self.min,
+            max: self.max,
+            rms: (variance + self.mean * self.mean).sqrt(),
+        }
+    }
+}
+
+/// Statistics of each channel over all trajectories of a file, whichever split they are for; none where there
+/// are no numbers, or some that are not finite.
+pub(crate) fn channels_of(field: &Field) -> Result<Option<Vec<Statistics>>> {
+    let all = moments_of(field.shape(), |i, frames, out| field.read_frames(i, frames, out))?;
+    let mut channels = vec![Moments::default(); field.shape().channels];
+    for of_trajectory in &all {
+        channels.iter_mut().zip(of_trajectory).for_each(|(all, one)| all.merge(one));
+    }
+    let whole = channels.iter().all(|channel| channel.count > 0 && channel.m2.is_finite());
+    Ok(whole.then(|| channels.iter().map(Moments::statistics).collect()))
+}
+
+/// The moments of each channel of each trajectory; `read` reads frames of one.
+fn moments_of(
+    shape: &Shape,
+    read: impl Fn(usize, Range<usize>, &mut [f32]) -> Result<()> + Sync,
+) -> Result<Vec<Vec<Moments>>> {
+    let of_trajectory = |room: &mut Vec<f32>, i: usize| {
+        let mut moments = vec![Moments::default(); shape.channels];
+        for frames in shape.frame_blocks() {
+            let values = &mut room[..frames.len() * shape.frame_len()];
+            read(i, frames, values)?;
+            for (channel, moments) in moments.iter_mut().enumerate() {
+                let of_channel = values.iter().skip(channel).step_by(shape.channels);
+                moments.merge(&Moments::of(of_channel.copied()));
+            }
+        }
+        Ok(moments)
+    };
+    let all = (0..shape.trajectories).into_par_iter();
+    all.map_init(|| vec![0.0; shape.block_len()], of_trajectory).collect()
 }

@@ -7,7 +7,7 @@ use data::fields::field::{Field, Layout, Shape};
 use data::fields::import::{Format, Plan, import, targets};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
-use data::fields::write::{Attribute, Header, write_field};
+use data::fields::write::{Header, write_field};
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 use unix::Exit;
@@ -22,7 +22,7 @@ fn write(path: &Path, layout: Layout, seed: u64, dx: f64, dt: f64) {
     let header = Header {
         layout,
         channels,
-        attributes: vec![("nu".into(), Attribute::Real(seed as f64))],
+        attributes: vec![("nu".into(), (seed as f64).into())],
         ..Header::tensor(shape, vec![list(6, dx), list(3, dx)], list(4, dt))
     };
     let random = Philox::new(seed, Purpose::Test);
@@ -68,7 +68,7 @@ fn trajectories_of_one_file_share_points_and_times() {
         let conflict = open().coordinate_conflict().unwrap().to_string();
         assert!(conflict.contains(&words) && conflict.contains(", not 0."), "{conflict}");
 
-        let faults = check_files(std::slice::from_ref(&path), 1e9).faults;
+        let faults = check_files(std::slice::from_ref(&path), 1e9).violations;
         assert_eq!(faults.len(), 1, "{faults:?}");
         assert_eq!(faults[0].kind, Kind::Coordinates, "{faults:?}");
         let files = [path.clone()];
@@ -109,7 +109,7 @@ fn files_of_one_data_set_share_points_and_times() {
         // The sizes are those of the manifest.
         let error = TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes).unwrap_err();
         assert!(error.exit == Exit::Data && error.to_string().contains(words), "{error}");
-        let faults = check_split(&manifest, 1e9).unwrap().faults;
+        let faults = check_split(&manifest, 1e9).unwrap().violations;
         let kinds: Vec<Kind> = faults.iter().map(|fault| fault.kind).collect();
         assert_eq!(kinds, [Kind::Changed, Kind::Coordinates], "{faults:?}");
     }

@@ -1,12 +1,12 @@
 //! Every fault that `check` knows, planted and found.
 
 use crate::common::{files, manifest};
-use data::fields::check::{Fault, Kind, check_files, check_split};
+use data::fields::check::{Kind, Violation, check_files, check_split};
 use data::fields::divide::Share;
 use data::fields::field::{Field, Shape};
 use data::fields::split::{By, Part, Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
-use data::fields::write::{Attribute, Header, write_field};
+use data::fields::write::{Header, write_field};
 use std::path::{Path, PathBuf};
 
 const LIMIT: f32 = 100.0;
@@ -15,10 +15,8 @@ const LIMIT: f32 = 100.0;
 fn field(path: &Path, change: impl Fn(&mut Header), values: impl Fn(usize, usize, usize) -> f32) {
     let shape = Shape { trajectories: 3, frames: 4, grid: vec![8], channels: 1 };
     let [x, t] = [8, 5].map(|n| (0..n).map(f64::from).collect());
-    let mut header = Header {
-        attributes: vec![("Nu".into(), Attribute::Real(0.1))],
-        ..Header::tensor(shape, vec![x], t)
-    };
+    let mut header =
+        Header { attributes: vec![("Nu".into(), 0.1.into())], ..Header::tensor(shape, vec![x], t) };
     change(&mut header);
     write_field(path, &header, |writer| {
         (0..header.shape.trajectories).try_for_each(|n| {
@@ -33,12 +31,12 @@ fn ordinary(n: usize, t: usize, x: usize) -> f32 {
     (n * 100 + t * 10 + x) as f32 / 50.0
 }
 
-fn kinds(faults: &[Fault]) -> Vec<Kind> {
+fn kinds(faults: &[Violation]) -> Vec<Kind> {
     faults.iter().map(|fault| fault.kind).collect()
 }
 
-fn check(path: &Path) -> Vec<Fault> {
-    check_files(&[path.to_path_buf()], LIMIT).faults
+fn check(path: &Path) -> Vec<Violation> {
+    check_files(&[path.to_path_buf()], LIMIT).violations
 }
 
 #[test]
@@ -46,7 +44,7 @@ fn a_good_file_has_no_fault() {
     let folder = tempfile::tempdir().unwrap();
     let files = files(folder.path(), &[0.001, 4.0], 1);
     let report = check_files(&files, LIMIT);
-    assert_eq!((report.files, report.trajectories, report.faults), (2, 40, vec![]));
+    assert_eq!((report.files, report.trajectories, report.violations), (2, 40, vec![]));
 }
 
 #[test]
@@ -66,7 +64,7 @@ fn bad_numbers_are_found_at_their_place() {
     );
     let faults = check(&path);
     assert_eq!(kinds(&faults), [Kind::Constant, Kind::NotFinite, Kind::TooLarge]);
-    let place = |fault: &Fault| (fault.trajectory, fault.frame, fault.index);
+    let place = |fault: &Violation| (fault.trajectory, fault.frame, fault.index);
     assert_eq!(place(&faults[0]), (Some(0), None, None));
     assert_eq!(place(&faults[1]), (Some(1), Some(2), Some(3)));
     assert_eq!(place(&faults[2]), (Some(2), Some(1), Some(7)));
@@ -88,7 +86,7 @@ fn faults_of_shape_coordinates_and_parameter_are_found() {
     assert_eq!(found("x-nan", &|h| h.coordinates[0][3] = f64::NAN), [Kind::Coordinates]);
     assert_eq!(found("t-long", &|h| h.t.push(9.0)), [Kind::Coordinates]);
     assert_eq!(found("no-parameter", &|h| h.attributes.clear()), [Kind::Parameter]);
-    let nan = ("Nu".to_string(), Attribute::Real(f64::NAN));
+    let nan = ("Nu".to_string(), f64::NAN.into());
     assert_eq!(found("nan-parameter", &|h| h.attributes = vec![nan.clone()]), [Kind::Parameter]);
 }
 
@@ -107,7 +105,7 @@ fn files_that_cannot_be_read_do_not_hide_the_others() {
     let report = check_files(&all, LIMIT);
     let unreadable = [Kind::Unreadable; 3];
     let constant = [Kind::Constant; 3];
-    assert_eq!(kinds(&report.faults), [&[Kind::Missing][..], &unreadable, &constant].concat());
+    assert_eq!(kinds(&report.violations), [&[Kind::Missing][..], &unreadable, &constant].concat());
     assert_eq!((report.files, report.trajectories), (5, 3));
 }
 
@@ -115,13 +113,13 @@ fn files_that_cannot_be_read_do_not_hide_the_others() {
 fn overlaps_and_exchanged_files_of_a_split_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let (path, split) = manifest(folder.path(), &[0.01, 0.1], 7);
-    assert_eq!(check_split(&path, LIMIT).unwrap().faults, []);
+    assert_eq!(check_split(&path, LIMIT).unwrap().violations, []);
 
     let mut overlapping = split.clone();
     let sample = overlapping.train[1].samples[0];
     overlapping.test[1].samples.push(sample);
     overlapping.save(&path).unwrap();
-    let faults = check_split(&path, LIMIT).unwrap().faults;
+    let faults = check_split(&path, LIMIT).unwrap().violations;
     assert_eq!(kinds(&faults), [Kind::Overlap]);
     assert_eq!(faults[0].trajectory, Some(sample));
     assert_eq!(faults[0].file, overlapping.file_path(1, &path));
@@ -131,13 +129,13 @@ fn overlaps_and_exchanged_files_of_a_split_are_found() {
     let data = split.file_path(1, &path);
     let other = split.file_path(0, &path);
     std::fs::copy(&other, &data).unwrap();
-    let faults = check_split(&path, LIMIT).unwrap().faults;
+    let faults = check_split(&path, LIMIT).unwrap().violations;
     assert_eq!(kinds(&faults), [Kind::Changed, Kind::Parameter], "{faults:?}");
     let length = std::fs::metadata(&data).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(&data).unwrap().set_len(length / 2).unwrap();
-    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().faults), [Kind::Unreadable]);
+    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().violations), [Kind::Unreadable]);
     std::fs::remove_file(&data).unwrap();
-    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().faults), [Kind::Missing]);
+    assert_eq!(kinds(&check_split(&path, LIMIT).unwrap().violations), [Kind::Missing]);
     std::fs::remove_file(&path).unwrap();
     assert_eq!(check_split(&path, LIMIT).unwrap_err().exit, unix::Exit::NoInput);
 }
@@ -242,7 +240,7 @@ fn an_edited_manifest_is_found_by_check_and_refused_by_training() {
         let mut edited = split.clone();
         edit(&mut edited);
         edited.save(&path).unwrap();
-        let faults = check_split(&path, LIMIT).unwrap().faults;
+        let faults = check_split(&path, LIMIT).unwrap().violations;
         assert_eq!(kinds(&faults), expected, "{words}: {faults:?}");
         assert!(faults.iter().any(|fault| fault.message.contains(words)), "{words}: {faults:?}");
         refused();
@@ -251,7 +249,7 @@ fn an_edited_manifest_is_found_by_check_and_refused_by_training() {
     let mut edited = split.clone();
     EDITS.iter().for_each(|(edit, ..)| edit(&mut edited));
     edited.save(&path).unwrap();
-    let found = kinds(&check_split(&path, LIMIT).unwrap().faults);
+    let found = kinds(&check_split(&path, LIMIT).unwrap().violations);
     for kind in [Kind::Manifest, Kind::Mismatch, Kind::Parameter, Kind::Empty, Kind::Overlap] {
         assert!(found.contains(&kind), "{kind:?} in {found:?}");
     }
@@ -280,7 +278,7 @@ fn an_edited_manifest_is_found_by_check_and_refused_by_training() {
     let mut edited = split.clone();
     edited.train[0].samples = vec![3; 200_000];
     edited.save(&path).unwrap();
-    assert_eq!(check_split(&path, LIMIT).unwrap().faults.len(), 101, "bounded");
+    assert_eq!(check_split(&path, LIMIT).unwrap().violations.len(), 101, "bounded");
     assert!(refused().contains("and 91 more"));
 }
 
@@ -342,7 +340,7 @@ fn one_initial_state_in_two_splits_is_found() {
         of_both.extend(of_first.iter().cloned());
     }
     leaking.save(&path).unwrap();
-    let faults = check_split(&path, LIMIT).unwrap().faults;
+    let faults = check_split(&path, LIMIT).unwrap().violations;
     assert_eq!(kinds(&faults), [Kind::SameInitialState]);
     assert_eq!(faults[0].trajectory, Some(test));
 }

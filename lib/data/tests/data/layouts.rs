@@ -8,7 +8,7 @@ use data::fields::divide::{Share, divide};
 use data::fields::field::{Field, Layout, Reading, Shape};
 use data::fields::import::{Format, Plan, import, targets};
 use data::fields::parameter::Parameter;
-use data::fields::write::{Attribute, Header, write_field};
+use data::fields::write::{Header, write_field};
 use unix::Exit;
 
 #[test]
@@ -18,7 +18,7 @@ fn more_than_ten_thousand_groups_are_read_in_the_order_of_their_numbers() {
     let shape = Shape { trajectories: 10_003, frames: 1, grid: vec![2], channels: 1 };
     let header = Header {
         layout: Layout::Groups,
-        attributes: vec![("nu".into(), Attribute::Real(0.5))],
+        attributes: vec![("nu".into(), 0.5.into())],
         ..Header::tensor(shape, vec![Vec::new()], Vec::new())
     };
     write_field(&path, &header, |writer| {
@@ -121,7 +121,7 @@ fn every_layout_of_h5py_is_read() {
 #[test]
 fn another_order_of_axes_is_found_named_and_put_right_by_the_flag() {
     for (name, fits) in [("transposed.hdf5", "nctyx"), ("1D_transposed_Nu0.1.hdf5", "nxt")] {
-        let faults = check_files(&[golden(name)], 1e9).faults;
+        let faults = check_files(&[golden(name)], 1e9).violations;
         assert_eq!(faults[0].kind, Kind::AxisOrder, "{faults:?}");
         assert!(faults[0].message.contains(&format!("--axes {fits}")), "{}", faults[0].message);
         let reading = Reading { axes: Some(fits.parse().unwrap()), ..Reading::default() };
@@ -156,7 +156,7 @@ fn what_is_written_in_a_layout_is_read_back() {
             layout,
             channels: channels.iter().map(ToString::to_string).collect(),
             inputs,
-            attributes: vec![("nu".into(), Attribute::Real(0.5))],
+            attributes: vec![("nu".into(), 0.5.into())],
             ..Header::tensor(shape.clone(), coordinates, (0..frames).map(|t| t as f64).collect())
         };
         let number_at = |n: usize, t: usize, point: usize, c: usize| {
@@ -211,7 +211,7 @@ fn each_trajectory_may_have_parameters_of_its_own() {
         let told: Vec<_> = found.iter().map(|r| (&r.parameter, r.samples.as_slice())).collect();
         assert_eq!(told, [(&parameters[0], &[0, 2][..]), (&parameters[1], &[1])], "{name}");
         // Divided as it is it would be taken for one regime.
-        let faults = check_files(std::slice::from_ref(&source), 1e9).faults;
+        let faults = check_files(std::slice::from_ref(&source), 1e9).violations;
         assert_eq!(faults[0].kind, Kind::Parameter, "{faults:?}");
         assert!(faults[0].message.contains("ds-prep import"), "{}", faults[0].message);
         let folder = tempfile::tempdir().unwrap();

@@ -3,15 +3,15 @@
 use crate::common::{fresh_seed, manifest};
 use crate::golden::golden;
 use data::fields::audit::audit;
-use data::fields::check::{Fault, Kind};
+use data::fields::check::{Kind, Violation};
 use data::fields::divide::{Share, divide, divide_by};
 use data::fields::field::{Field, Shape};
 use data::fields::split::{By, GroupBy, Part, Split};
-use data::fields::write::{Attribute, Header, write_field};
+use data::fields::write::{Header, write_field};
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 
-fn kinds(faults: &[Fault]) -> Vec<Kind> {
+fn kinds(faults: &[Violation]) -> Vec<Kind> {
     faults.iter().map(|fault| fault.kind).collect()
 }
 
@@ -19,7 +19,7 @@ fn kinds(faults: &[Fault]) -> Vec<Kind> {
 pub fn write(path: &Path, nu: f64, values: impl Fn(usize) -> Vec<f32>) {
     let shape = Shape { trajectories: 20, frames: 5, grid: vec![16], channels: 1 };
     let [x, t] = [16, 5].map(|n| (0..n).map(f64::from).collect());
-    let attributes = vec![("Nu".into(), Attribute::Real(nu))];
+    let attributes = vec![("Nu".into(), nu.into())];
     let header = Header { attributes, ..Header::tensor(shape, vec![x], t) };
     write_field(path, &header, |writer| (0..20).try_for_each(|i| writer.write(i, &values(i))))
         .unwrap();
@@ -36,7 +36,7 @@ fn leaks_are_found_by_content_alone() {
     let folder = tempfile::tempdir().unwrap();
     let seed = fresh_seed();
     let (path, split) = manifest(folder.path(), &[0.1], seed);
-    assert_eq!(audit(std::slice::from_ref(&path), 0.01).unwrap().faults, []);
+    assert_eq!(audit(std::slice::from_ref(&path), 0.01).unwrap().violations, []);
     let original = |sample| {
         let mut all = vec![0.0; 80];
         Field::open(&split.file_path(0, &path)).unwrap().read(sample, &mut all).unwrap();
@@ -63,15 +63,15 @@ fn leaks_are_found_by_content_alone() {
     split.save(&second).unwrap();
 
     let report = audit(&[path.clone(), second.clone()], 0.01).unwrap();
-    let count = |kind| report.faults.iter().filter(|fault| fault.kind == kind).count();
+    let count = |kind| report.violations.iter().filter(|fault| fault.kind == kind).count();
     for kind in [Kind::Duplicate, Kind::SharedFrame, Kind::SameInitialState, Kind::NearDuplicate] {
-        assert_eq!(count(kind), 1, "{kind:?} in {:?}", report.faults);
+        assert_eq!(count(kind), 1, "{kind:?} in {:?}", report.violations);
     }
-    assert_eq!(report.faults.len(), 4);
-    for fault in &report.faults {
+    assert_eq!(report.violations.len(), 4);
+    for fault in &report.violations {
         assert!(fault.message.contains("second_nu0.7.hdf5") && fault.message.contains("train"));
     }
-    let exact = audit(&[path, second], 0.0).unwrap().faults;
+    let exact = audit(&[path, second], 0.0).unwrap().violations;
     assert!(exact.iter().all(|fault| fault.kind != Kind::NearDuplicate));
     assert_eq!(exact.len(), 3);
 }
@@ -121,13 +121,13 @@ fn variants_of_one_coefficient_stay_together() {
         assert!(parts.iter().all(|part| coefficients(part) == coefficients(&parts[0])));
     }
     assert_eq!(split.train[0].samples.len(), 12);
-    assert_eq!(audit(std::slice::from_ref(&manifest), 0.01).unwrap().faults, []);
+    assert_eq!(audit(std::slice::from_ref(&manifest), 0.01).unwrap().violations, []);
     // By file they are not: the audit says so for every coefficient of the test.
     let by_file =
         divide_by(By::File, GroupBy::State, &paths, [1, 1, 1].map(Share::Count), seed, &manifest)
             .unwrap();
     by_file.save(&manifest).unwrap();
-    let faults = audit(&[manifest], 0.0).unwrap().faults;
+    let faults = audit(&[manifest], 0.0).unwrap().violations;
     assert_eq!(kinds(&faults), [Kind::SameInitialState; 40]);
 }
 

@@ -2,11 +2,11 @@
 
 use crate::common::fresh_seed;
 use data::fields::audit::audit;
-use data::fields::check::{Fault, Kind};
+use data::fields::check::{Kind, Violation};
 use data::fields::divide::{Share, divide};
 use data::fields::field::Shape;
 use data::fields::split::Part;
-use data::fields::write::{Attribute, Header, write_field};
+use data::fields::write::{Header, write_field};
 use std::path::{Path, PathBuf};
 use tensor::random::{Philox, Purpose};
 
@@ -18,7 +18,7 @@ fn manifest(folder: &Path, name: &str, shape: &Shape, all: &[Vec<f32>], test: bo
     let file = folder.join(format!("{name}.hdf5"));
     let coordinates = |n: &usize| (0..*n).map(|i| i as f64).collect();
     let header = Header {
-        attributes: vec![("Nu".into(), Attribute::Real(0.1))],
+        attributes: vec![("Nu".into(), 0.1.into())],
         ..Header::tensor(
             shape.clone(),
             shape.grid.iter().map(coordinates).collect(),
@@ -58,7 +58,7 @@ fn found(
     train: &Shape,
     test: &Shape,
     change: impl Fn(&mut Vec<Vec<f32>>, &dyn Fn(u64) -> f32),
-) -> Vec<Fault> {
+) -> Vec<Violation> {
     let seed = fresh_seed();
     let (original, mut others) = (noise(train, seed), noise(test, seed + 1));
     let mut frames: Vec<Vec<f32>> =
@@ -70,17 +70,17 @@ fn found(
 }
 
 /// What an audit finds in a training and a test split with these trajectories.
-fn audited(train: (&Shape, &[Vec<f32>]), test: (&Shape, &[Vec<f32>])) -> Vec<Fault> {
+fn audited(train: (&Shape, &[Vec<f32>]), test: (&Shape, &[Vec<f32>])) -> Vec<Violation> {
     let folder = tempfile::tempdir().unwrap();
     let paths = [
         manifest(folder.path(), "train", train.0, train.1, false),
         manifest(folder.path(), "test", test.0, test.1, true),
     ];
-    audit(&paths, 0.01).unwrap().faults
+    audit(&paths, 0.01).unwrap().violations
 }
 
 #[track_caller]
-fn assert_one(faults: &[Fault], kind: Kind, words: &str) {
+fn assert_one(faults: &[Violation], kind: Kind, words: &str) {
     let [fault] = faults else { panic!("one {kind:?} expected: {faults:?}") };
     assert_eq!(fault.kind, kind, "{fault:?}");
     for words in ["train.hdf5", "test.hdf5", "trajectory 3 of", "trajectory 7 of", words] {
@@ -326,7 +326,7 @@ fn independent_trajectories_raise_no_alarm() {
         std::fs::create_dir(&part).unwrap();
         let files = files_of(&part, count, seed);
         divide(&files, shares, 0, &path).unwrap().save(&path).unwrap();
-        assert_eq!(audit(std::slice::from_ref(&path), 0.01).unwrap().faults, []);
+        assert_eq!(audit(std::slice::from_ref(&path), 0.01).unwrap().violations, []);
     }
 }
 

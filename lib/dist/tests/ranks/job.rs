@@ -3,7 +3,6 @@
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -30,11 +29,6 @@ fn clean(command: &mut Command) {
     }
 }
 
-fn mpirun() -> Option<PathBuf> {
-    let folders = std::env::var_os("PATH")?;
-    std::env::split_paths(&folders).map(|folder| folder.join("mpirun")).find(|path| path.exists())
-}
-
 /// A job that runs.
 pub struct Job {
     child: Child,
@@ -43,7 +37,6 @@ pub struct Job {
     stderr: std::thread::JoinHandle<String>,
     ranks: usize,
     pids: BTreeMap<usize, i32>,
-    since: Instant,
 }
 
 /// What a job has left behind.
@@ -56,7 +49,7 @@ pub struct Seen {
 }
 
 impl Job {
-    /// Starts that many ranks. None, loudly, where there is no mpirun, unless LONGHAUL_REQUIRE_MPI is set.
+    /// Starts that many ranks. None where there is no mpirun and tests may go without.
     pub fn start(ranks: usize, shared: Option<&str>, words: &[&str]) -> Option<Job> {
         let setting = shared.map(|shared| ("LONGHAUL_SHARED_MEMORY", shared));
         Self::start_with(ranks, setting, words)
@@ -64,14 +57,11 @@ impl Job {
 
     /// With a variable in the environment.
     pub fn start_with(ranks: usize, setting: Option<(&str, &str)>, words: &[&str]) -> Option<Job> {
-        let Some(mpirun) = mpirun() else {
-            let required = std::env::var_os("LONGHAUL_REQUIRE_MPI").is_some();
-            assert!(!required, "there is no mpirun on PATH (make deps)");
-            eprintln!("SKIPPED: there is no mpirun on PATH; ranks were not tested (make deps)");
+        if !test_support::require_program("mpirun", &["--version"]) {
             return None;
-        };
+        }
         let program = program(words);
-        let mut command = Command::new(mpirun);
+        let mut command = Command::new("mpirun");
         clean(&mut command);
         command.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()]);
         command.arg(program.get_program()).args(program.get_args());
@@ -88,8 +78,8 @@ impl Job {
             let _ = stderr.read_to_end(&mut text);
             String::from_utf8_lossy(&text).into_owned()
         });
-        let (pids, since) = (BTreeMap::new(), Instant::now());
-        Some(Job { child, lines, stdout: String::new(), stderr, ranks, pids, since })
+        let pids = BTreeMap::new();
+        Some(Job { child, lines, stdout: String::new(), stderr, ranks, pids })
     }
 
     fn note(&mut self, line: &str) {
@@ -112,11 +102,11 @@ impl Job {
         &self.pids
     }
 
-    /// Sends a signal to some ranks, at a moment that no test run has twice.
+    /// Sends a signal to some ranks, at a moment that the seed of the test draws.
     pub fn signal(&mut self, ranks: &[usize], signal: Signal) {
         self.ready();
-        let nanoseconds = self.since.elapsed().subsec_nanos();
-        std::thread::sleep(Duration::from_micros(u64::from(nanoseconds % 500_000)));
+        let delay = test_support::Random(test_support::seed()).below(500_000);
+        std::thread::sleep(Duration::from_micros(delay as u64));
         for rank in ranks {
             kill_process(pid(self.pids[rank]), signal).unwrap();
         }

@@ -7,20 +7,13 @@ use job::{Job, program};
 use rustix::process::Signal;
 use std::process::Stdio;
 use std::time::Duration;
+use test_support::seed;
 
 /// The setting of LONGHAUL_SHARED_MEMORY: all ranks of a host share memory, none do, or pairs of them
 /// do, as if there were two on each host.
 const ALL: Option<&str> = None;
 const NONE: Option<&str> = Some("0");
 const PAIRS: Option<&str> = Some("2");
-
-/// A number that no test run has twice.
-fn seed() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seed = since.unwrap().as_nanos() as u64 % 1_000_000_007;
-    println!("seed {seed}"); // shown when a test fails
-    seed
-}
 
 #[test]
 fn collectives_are_what_one_rank_computes() {

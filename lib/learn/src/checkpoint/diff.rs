@@ -8,9 +8,9 @@ use serde_json::Value;
 use tensor::Tensor;
 use unix::{Error, Result};
 
-use super::damage::Fault;
 use super::find::manifest_of;
 use super::manifest::{FileEntry, Manifest, TensorEntry};
+use super::problem::Problem;
 use super::tensor_file::TensorFile;
 
 /// Fields that say when, by whom and how fast a checkpoint was made: shown, but no difference of what it is.
@@ -149,7 +149,7 @@ impl<'a> Side<'a> {
         let file = entry.map(open).transpose();
         Ok(Self {
             folder,
-            file: file.map_err(|fault: Fault| fault.error().context(folder.display()))?,
+            file: file.map_err(|fault: Problem| fault.error().context(folder.display()))?,
         })
     }
 
@@ -160,14 +160,14 @@ impl<'a> Side<'a> {
     /// Reads a tensor of the manifest and compares it with its hash.
     fn read(&self, wanted: &TensorEntry) -> Result<Tensor> {
         let folder = self.folder;
-        let told = |fault: Fault| fault.error().context(folder.display());
+        let told = |fault: Problem| fault.error().context(folder.display());
         let Some((file, entry)) = &self.file else {
             return Err(Error::bug(format!("{} is in no file", wanted.name)));
         };
         let damaged = || {
             let what =
                 format!("{}: tensor {} was changed after it was written", entry.name, wanted.name);
-            told(Fault::Damaged(what))
+            told(Problem::Damaged(what))
         };
         let mut hasher = blake3::Hasher::new();
         let see = |piece: &[u8]| {

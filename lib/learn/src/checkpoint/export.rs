@@ -8,8 +8,8 @@ use unix::publish::publish_new_file;
 use unix::{Error, Result, space};
 
 use super::PIECE;
-use super::damage::Fault;
 use super::find::manifest_of;
+use super::problem::Problem;
 use super::tensor_file::{TensorFile, open_sized};
 
 /// Copies the file with the stem `what` (`model`, `ema`, `buffers`, …) of a checkpoint to `out`, which
@@ -19,7 +19,7 @@ use super::tensor_file::{TensorFile, open_sized};
 /// 74.
 pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
     let manifest = manifest_of(checkpoint)?;
-    let told = |fault: Fault| fault.error().context(checkpoint.display());
+    let told = |fault: Problem| fault.error().context(checkpoint.display());
     let Some(entry) = manifest.files.iter().find(|file| file.stem() == what) else {
         let stems: Vec<&str> = manifest.files.iter().map(|file| file.stem()).collect();
         let there = stems.join(", ");
@@ -33,7 +33,7 @@ pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
         let hash = copy(&mut from, &mut to, entry.bytes).map_err(|cause| Error::io(out, cause))?;
         if hash.to_hex().as_str() != entry.blake3 {
             let what = format!("{} was changed after it was written", entry.name);
-            return Err(told(Fault::Damaged(what)));
+            return Err(told(Problem::Damaged(what)));
         }
         Ok(entry.bytes)
     })

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use unix::{Error, Result};
 
-use super::damage::Fault;
 use super::manifest::{self, Manifest};
+use super::problem::Problem;
 use super::tensor_file::check_size;
 
 /// A checkpoint as a look at its manifest and the sizes of its files shows it.
@@ -19,7 +19,7 @@ pub struct Entry {
     /// When its manifest was last written.
     pub modified: Option<SystemTime>,
     manifest: Option<Manifest>,
-    fault: Option<Fault>,
+    fault: Option<Problem>,
 }
 
 impl Entry {
@@ -30,7 +30,7 @@ impl Entry {
 
     /// Why it cannot be used, as far as the look showed.
     pub fn fault(&self) -> Option<String> {
-        self.fault.as_ref().map(Fault::to_string)
+        self.fault.as_ref().map(Problem::to_string)
     }
 
     /// Whether the look showed no fault.
@@ -40,7 +40,7 @@ impl Entry {
 
     /// Whether it is whole, and only too new for this program.
     pub fn is_newer_format(&self) -> bool {
-        matches!(self.fault, Some(Fault::Newer(_)))
+        matches!(self.fault, Some(Problem::Newer(_)))
     }
 
     /// Its folder's name.

@@ -6,9 +6,9 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use tensor::Tensor;
 use unix::{Error, Result, warn};
 
-use super::damage::Fault;
 use super::list::list;
 use super::manifest::{FileEntry, Manifest};
+use super::problem::Problem;
 use super::shards;
 use super::tensor_file::TensorFile;
 use super::verify::verify;
@@ -52,7 +52,7 @@ pub fn load(path: &Path) -> Result<Loaded> {
     }
     try_load(path).map_err(|fault| match fault {
         // The exact place, now that time does not matter.
-        Fault::Damaged(_) => {
+        Problem::Damaged(_) => {
             let damage = verify(path).ok().and_then(|report| report.damage.into_iter().next());
             let text = damage.map_or_else(|| fault.to_string(), |damage| damage.to_string());
             Error::data(format!("{}: {text}", path.display()))
@@ -93,15 +93,15 @@ pub fn load_newest(folder: &Path) -> Result<Option<Loaded>> {
     )))
 }
 
-fn try_load(path: &Path) -> Result<Loaded, Fault> {
+fn try_load(path: &Path) -> Result<Loaded, Problem> {
     let manifest = Manifest::read(path)?;
     let files = manifest.files.par_iter().map(|entry| tensors(path, entry));
-    let files = files.collect::<Result<_, Fault>>()?;
+    let files = files.collect::<Result<_, Problem>>()?;
     Ok(Loaded { manifest, path: path.to_path_buf(), files })
 }
 
 /// The tensors of a file, in the order of the manifest.
-fn tensors(folder: &Path, entry: &FileEntry) -> Result<Vec<(String, Tensor)>, Fault> {
+fn tensors(folder: &Path, entry: &FileEntry) -> Result<Vec<(String, Tensor)>, Problem> {
     let file = TensorFile::open(folder, entry)?;
     let mut hasher = blake3::Hasher::new();
     hasher.update(&file.header.bytes);
@@ -112,7 +112,7 @@ fn tensors(folder: &Path, entry: &FileEntry) -> Result<Vec<(String, Tensor)>, Fa
         })?;
         read.insert(stored.name.clone(), tensor);
     }
-    let changed = || Fault::Damaged(format!("{} was changed after it was written", entry.name));
+    let changed = || Problem::Damaged(format!("{} was changed after it was written", entry.name));
     if hasher.finalize().to_hex().as_str() != entry.blake3 {
         return Err(changed());
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use unix::{Error, Result, small};
 
-use super::damage::Fault;
+use super::problem::Problem;
 use crate::task::Direction;
 
 /// Version of the format that is written, and the newest that is read.
@@ -128,8 +128,8 @@ impl Manifest {
     }
 
     /// Reads the text of the file; nothing of it is believed before its digest is right.
-    pub(super) fn decode(text: &[u8]) -> Result<Self, Fault> {
-        let damaged = |what: &str| Fault::Damaged(format!("{NAME} {what}"));
+    pub(super) fn decode(text: &[u8]) -> Result<Self, Problem> {
+        let damaged = |what: &str| Problem::Damaged(format!("{NAME} {what}"));
         let tail = DIGEST.len() + 64 + END.len();
         let Some(at) = text.len().checked_sub(tail) else { return Err(damaged("is cut short")) };
         let (before, tail) = text.split_at(at);
@@ -145,7 +145,7 @@ impl Manifest {
             .map_err(|cause| damaged(&format!("is no JSON: {cause}")))?;
         let format = value.get("format").and_then(Value::as_u64).unwrap_or(0);
         if format > FORMAT {
-            return Err(Fault::Newer(format!(
+            return Err(Problem::Newer(format!(
                 "{NAME} has format {format}, this program reads up to {FORMAT}: use a newer version"
             )));
         }
@@ -160,20 +160,20 @@ impl Manifest {
     }
 
     /// Reads the manifest of the checkpoint in `folder`.
-    pub(super) fn read(folder: &Path) -> Result<Self, Fault> {
+    pub(super) fn read(folder: &Path) -> Result<Self, Problem> {
         let path = folder.join(NAME);
         let found = match std::fs::symlink_metadata(&path) {
             Ok(found) => found,
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Fault::Missing(format!("{NAME} is missing")));
+                return Err(Problem::Missing(format!("{NAME} is missing")));
             }
-            Err(cause) => return Err(Fault::Damaged(format!("{NAME}: {cause}"))),
+            Err(cause) => return Err(Problem::Damaged(format!("{NAME}: {cause}"))),
         };
         if !found.is_file() || found.len() > MAX_BYTES {
-            return Err(Fault::Damaged(format!("{NAME} is no file of ours")));
+            return Err(Problem::Damaged(format!("{NAME} is no file of ours")));
         }
         let text = std::fs::read(&path);
-        Self::decode(&text.map_err(|cause| Fault::Damaged(format!("{NAME}: {cause}")))?)
+        Self::decode(&text.map_err(|cause| Problem::Damaged(format!("{NAME}: {cause}")))?)
     }
 }
 
@@ -246,12 +246,12 @@ mod tests {
     #[test]
     fn newer_formats_and_names_that_lead_away_are_refused() {
         let newer = Manifest { format: FORMAT + 1, ..manifest() }.encode().unwrap();
-        assert!(matches!(Manifest::decode(&newer), Err(Fault::Newer(_))));
+        assert!(matches!(Manifest::decode(&newer), Err(Problem::Newer(_))));
         for name in ["", ".", "..", "/etc/passwd", "a/b", "../a", "a/", "./a", "a\0", NAME] {
             let mut bad = manifest();
             bad.files[0].name = name.into();
             let bad = Manifest::decode(&bad.encode().unwrap());
-            assert!(matches!(bad, Err(Fault::Damaged(_))), "{name:?}");
+            assert!(matches!(bad, Err(Problem::Damaged(_))), "{name:?}");
         }
     }
 
@@ -273,7 +273,7 @@ mod tests {
             let mut value = value.clone();
             value.as_object_mut().unwrap().shift_remove(name);
             let read = Manifest::decode(sealed(&value).as_bytes());
-            assert!(matches!(read, Err(Fault::Damaged(_))), "{name}");
+            assert!(matches!(read, Err(Problem::Damaged(_))), "{name}");
         }
     }
 }

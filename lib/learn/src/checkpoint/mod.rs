@@ -11,7 +11,6 @@
 mod adopt;
 mod average;
 mod condition;
-mod damage;
 mod diff;
 mod export;
 mod find;
@@ -24,6 +23,7 @@ mod listing;
 mod load;
 mod manifest;
 mod pattern;
+mod problem;
 mod prune;
 mod saver;
 mod shards;

@@ -47,7 +47,7 @@ pub fn statistics(
     mut tell: impl FnMut(Statistics) -> Result<()>,
 ) -> Result<()> {
     let fault =
-        |fault: super::damage::Fault| -> Error { fault.error().context(checkpoint.display()) };
+        |fault: super::problem::Problem| -> Error { fault.error().context(checkpoint.display()) };
     let file = TensorFile::open(checkpoint, entry).map_err(fault)?;
     for tensor in entry.tensors.iter().filter(|tensor| wanted(&tensor.name)) {
         let values = file.tensor(&tensor.name, |_| {}).map_err(fault)?.to_f64();

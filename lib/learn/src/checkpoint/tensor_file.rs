@@ -8,8 +8,8 @@ use tensor::Tensor;
 use tensor::safetensors::{Entry, Header};
 
 use super::PIECE;
-use super::damage::Fault;
 use super::manifest::{FileEntry, TensorEntry};
+use super::problem::Problem;
 
 /// A file whose size is right and whose header makes sense.
 pub(super) struct TensorFile {
@@ -22,8 +22,8 @@ pub(super) struct TensorFile {
 impl TensorFile {
     /// Opens the file `entry` of the checkpoint in `folder`; its header must describe the tensors of the
     /// manifest.
-    pub fn open(folder: &Path, entry: &FileEntry) -> Result<Self, Fault> {
-        let damaged = |what: &str| Fault::Damaged(format!("{}: {what}", entry.name));
+    pub fn open(folder: &Path, entry: &FileEntry) -> Result<Self, Problem> {
+        let damaged = |what: &str| Problem::Damaged(format!("{}: {what}", entry.name));
         let file = open_sized(folder, entry)?;
         let header = Header::read(&file).map_err(|what| damaged(&what))?;
         if !same(&header.entries, &entry.tensors) {
@@ -33,8 +33,8 @@ impl TensorFile {
     }
 
     /// Reads the tensor of this name; `see` is shown its bytes on the way.
-    pub fn tensor(&self, name: &str, mut see: impl FnMut(&[u8])) -> Result<Tensor, Fault> {
-        let damaged = |what: String| Fault::Damaged(format!("{}: {what}", self.name));
+    pub fn tensor(&self, name: &str, mut see: impl FnMut(&[u8])) -> Result<Tensor, Problem> {
+        let damaged = |what: String| Problem::Damaged(format!("{}: {what}", self.name));
         let entry = self.header.get(name).ok_or_else(|| damaged(format!("no tensor {name}")))?;
         let dtype = entry.dtype.dtype().ok_or_else(|| {
             damaged(format!("tensor {name} is {}, which this version cannot hold", entry.dtype))
@@ -51,27 +51,27 @@ impl TensorFile {
 }
 
 /// Opens a regular file that has the size it should have.
-pub(super) fn open_sized(folder: &Path, entry: &FileEntry) -> Result<File, Fault> {
+pub(super) fn open_sized(folder: &Path, entry: &FileEntry) -> Result<File, Problem> {
     let path = folder.join(&entry.name);
     check_size(folder, entry)?;
-    File::open(&path).map_err(|cause| Fault::Damaged(format!("{}: {cause}", entry.name)))
+    File::open(&path).map_err(|cause| Problem::Damaged(format!("{}: {cause}", entry.name)))
 }
 
 /// The cheap check: is it there, a file, and of the right size?
-pub(super) fn check_size(folder: &Path, entry: &FileEntry) -> Result<(), Fault> {
+pub(super) fn check_size(folder: &Path, entry: &FileEntry) -> Result<(), Problem> {
     let name = &entry.name;
     let found = match std::fs::symlink_metadata(folder.join(name)) {
         Ok(found) => found,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Fault::Missing(format!("{name} is missing")));
+            return Err(Problem::Missing(format!("{name} is missing")));
         }
-        Err(cause) => return Err(Fault::Damaged(format!("{name}: {cause}"))),
+        Err(cause) => return Err(Problem::Damaged(format!("{name}: {cause}"))),
     };
     if !found.is_file() {
-        return Err(Fault::Damaged(format!("{name} is no regular file")));
+        return Err(Problem::Damaged(format!("{name} is no regular file")));
     }
     if found.len() != entry.bytes {
-        return Err(Fault::Damaged(format!(
+        return Err(Problem::Damaged(format!(
             "{name} has {} bytes, it was written with {}",
             found.len(),
             entry.bytes

@@ -8,8 +8,8 @@ use serde::Serialize;
 use unix::Result;
 
 use super::PIECE;
-use super::damage::Fault;
 use super::manifest::{FileEntry, Manifest, TensorEntry};
+use super::problem::Problem;
 use super::tensor_file::{TensorFile, open_sized};
 
 /// What was found in a checkpoint.
@@ -77,7 +77,7 @@ pub fn verify(path: &Path) -> Result<Report> {
     Ok(report)
 }
 
-fn whole(file: &str, fault: &Fault) -> Damage {
+fn whole(file: &str, fault: &Problem) -> Damage {
     Damage { file: file.into(), tensor: None, fault: fault.to_string() }
 }
 
@@ -90,7 +90,7 @@ fn file_damage(folder: &Path, entry: &FileEntry, damage: &mut Vec<Damage>) {
         Ok((same, changed)) => {
             if !same && changed.is_empty() && damage.len() == before {
                 let text = format!("{}: its header was changed after it was written", entry.name);
-                damage.push(whole(&entry.name, &Fault::Damaged(text)));
+                damage.push(whole(&entry.name, &Problem::Damaged(text)));
             }
             damage.extend(changed.into_iter().map(|(tensor, fault)| Damage {
                 file: entry.name.clone(),
@@ -101,7 +101,7 @@ fn file_damage(folder: &Path, entry: &FileEntry, damage: &mut Vec<Damage>) {
         // A file that is missing has been told of.
         Err(_) if damage.len() > before => {}
         Err(cause) => {
-            damage.push(whole(&entry.name, &Fault::Damaged(format!("{}: {cause}", entry.name))));
+            damage.push(whole(&entry.name, &Problem::Damaged(format!("{}: {cause}", entry.name))));
         }
     }
     // Only for files made by others: a header with the right hash that makes no sense.

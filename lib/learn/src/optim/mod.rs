@@ -4,6 +4,6 @@ mod optimizer;
 mod plateau;
 mod schedule;
 
-pub use optimizer::{Method, Optimizer, OptimizerState};
+pub use optimizer::{Method, Optimizer, OptimizerState, ParamGroup};
 pub use plateau::{Plateau, PlateauState};
 pub use schedule::{Phase, PhaseKind, Schedule};

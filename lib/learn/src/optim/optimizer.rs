@@ -1,3 +1,4 @@
+use crate::checkpoint::matches;
 use crate::params::Params;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,15 +15,35 @@ pub struct Optimizer {
     pub method: Method,
     /// Learning rate where the schedule's factor is 1.
     pub learning_rate: f64,
-    /// Pull of the weights of rank 2 and more towards zero; vectors (biases, scales, norms) are left
-    /// alone.
+    /// Weight decay of parameters with two axes or more; others (biases, scales, norms) have none, unless a group says
+    /// otherwise.
     #[serde(default)]
     pub weight_decay: f64,
-    /// Divide what is remembered of each parameter among the ranks (ZeRO stage 1, Rajbhandari et al.
-    /// 2020): each updates its part of the parameters and sends it to the others. Less memory, more
-    /// communication, the same bits.
+    /// Parameters with another learning rate or weight decay; the first group that matches a parameter is used.
+    #[serde(default)]
+    pub groups: Vec<ParamGroup>,
+    /// Distribute the moments of the optimizer over the ranks (ZeRO stage 1, Rajbhandari et al. 2020): each rank updates
+    /// its part of the parameters and sends it to the others. Less memory, more communication, the same bits.
     #[serde(default)]
     pub shard: bool,
+}
+
+/// Parameters with another learning rate or weight decay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ParamGroup {
+    /// Patterns of their names: `*` stands for any characters, `?` for one.
+    pub params: Vec<String>,
+    /// Factor of the learning rate.
+    #[serde(default = "one")]
+    pub learning_rate: f64,
+    /// Weight decay. None: as for other parameters.
+    #[serde(default)]
+    pub weight_decay: Option<f64>,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 /// The rule.
@@ -66,6 +87,18 @@ impl Optimizer {
         let (rate, decay) = (self.learning_rate, self.weight_decay);
         check("learning_rate", rate > 0.0 && rate.is_finite(), "must be a positive number");
         check("weight_decay", decay >= 0.0 && decay.is_finite(), "must not be negative");
+        for (i, group) in self.groups.iter().enumerate() {
+            let (rate, decay) = (group.learning_rate, group.weight_decay.unwrap_or(0.0));
+            let mut check = |key: &str, value: f64| {
+                check(
+                    &format!("groups[{i}].{key}"),
+                    value >= 0.0 && value.is_finite(),
+                    "must not be negative",
+                );
+            };
+            check("learning_rate", rate);
+            check("weight_decay", decay);
+        }
         match &self.method {
             Method::AdamW { betas, epsilon } => {
                 let good = betas.iter().all(|b| (0.0..1.0).contains(b));
@@ -77,6 +110,34 @@ impl Optimizer {
             }
         }
         violations
+    }
+
+    /// Factor of the learning rate, and weight decay, of a parameter.
+    fn of_param(&self, name: &str, value: &Tensor) -> (f64, f64) {
+        let usual = if value.shape().len() >= 2 { self.weight_decay } else { 0.0 };
+        let matches = |group: &&ParamGroup| group.params.iter().any(|p| matches(p, name));
+        match self.groups.iter().find(matches) {
+            Some(group) => (group.learning_rate, group.weight_decay.unwrap_or(usual)),
+            None => (1.0, usual),
+        }
+    }
+
+    /// Errors (78): a pattern of a group matches none of `params`, the trained parameters.
+    pub fn check_groups(&self, params: &Params) -> Result<()> {
+        for (i, pattern) in self
+            .groups
+            .iter()
+            .enumerate()
+            .flat_map(|(i, group)| group.params.iter().map(move |p| (i, p)))
+        {
+            if !params.entries().iter().any(|(name, _)| matches(pattern, name)) {
+                return Err(Error::config(format!(
+                    "optimizer.groups[{i}].params: {pattern} matches no trained parameter; `ckpt show` lists the names \
+                     of a checkpoint"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The decays of averages whose bias is corrected; 0 where there are none.
@@ -96,21 +157,25 @@ impl Optimizer {
     }
 }
 
-/// What an optimizer remembers of each parameter.
+/// The moments of each parameter, with factor of its learning rate and weight decay.
 pub struct OptimizerState {
     moments: Vec<Vec<Tensor>>,
+    factors: Vec<(f64, f64)>,
 }
 
-/// A parameter with its gradient and the tensors kept for it, as a step takes them.
+/// A parameter as the updates take it.
 fn parameter<'a, const N: usize>(
-    ((value, gradient), moments): ((&'a mut Tensor, &'a Tensor), &'a mut Vec<Tensor>),
+    (((value, gradient), moments), (rate, weight_decay)): Step<'a>,
 ) -> Parameter<'a, N> {
-    let decayed = value.shape().len() >= 2;
     let Ok(moments) = <&mut [Tensor; N]>::try_from(moments.as_mut_slice()) else {
         unreachable!("the state was made for this method")
     };
-    Parameter { decayed, gradient, value, moments: moments.each_mut() }
+    let (rate, weight_decay) = (*rate, *weight_decay);
+    Parameter { rate, weight_decay, gradient, value, moments: moments.each_mut() }
 }
+
+/// Value, gradient, moments and factors of a parameter.
+type Step<'a> = (((&'a mut Tensor, &'a Tensor), &'a mut Vec<Tensor>), &'a (f64, f64));
 
 impl OptimizerState {
     /// The state before the first step, of those parameters that are ours by their place; the others are
@@ -121,7 +186,8 @@ impl OptimizerState {
             true => vec![zeros(t); optimizer.moments().len()],
             false => Vec::new(),
         };
-        Self { moments: params.tensors().enumerate().map(of).collect() }
+        let factors = params.entries().iter().map(|(name, value)| optimizer.of_param(name, value));
+        Self { moments: params.tensors().enumerate().map(of).collect(), factors: factors.collect() }
     }
 
     /// One step as it was decided, with gradients in the order of the parameters.
@@ -134,17 +200,16 @@ impl OptimizerState {
         gradients: &[Tensor],
     ) {
         let learning_rate = optimizer.learning_rate * factor;
-        let weight_decay = optimizer.weight_decay;
-        let tensors = params.tensors_mut().zip(gradients).zip(&mut self.moments);
-        let tensors = tensors.filter(|(_, moments)| !moments.is_empty());
+        let tensors = params.tensors_mut().zip(gradients).zip(&mut self.moments).zip(&self.factors);
+        let tensors = tensors.filter(|((_, moments), _)| !moments.is_empty());
         match &optimizer.method {
             Method::AdamW { betas, epsilon } => {
                 let (betas, epsilon) = (*betas, *epsilon);
-                adamw::AdamW { learning_rate, betas, epsilon, weight_decay }
+                adamw::AdamW { learning_rate, betas, epsilon }
                     .apply_all(decided, tensors.map(parameter));
             }
             Method::Sgd { momentum } => {
-                sgd::Sgd { learning_rate, momentum: *momentum, weight_decay }
+                sgd::Sgd { learning_rate, momentum: *momentum }
                     .apply_all(decided, tensors.map(parameter));
             }
         }
@@ -203,7 +268,13 @@ mod tests {
     #[test]
     fn a_state_of_another_element_type_is_taken_over() {
         let method = Method::Sgd { momentum: 0.5 };
-        let optimizer = Optimizer { method, learning_rate: 1.0, weight_decay: 0.0, shard: false };
+        let optimizer = Optimizer {
+            method,
+            learning_rate: 1.0,
+            weight_decay: 0.0,
+            groups: vec![],
+            shard: false,
+        };
         let mut builder = Builder::new(1);
         builder.param("w", &[2], Init::Constant(1.0));
         let mut params = builder.finish().trained;
@@ -219,5 +290,39 @@ mod tests {
             let after = params.tensors().next().unwrap().to_f64();
             assert_eq!([after[0] - before[0], after[1] - before[1]], [-1.0, 2.0], "{dtype}");
         }
+    }
+
+    #[test]
+    fn groups_have_a_learning_rate_and_weight_decay_of_their_own() {
+        let text = r#"{"method": {"kind": "sgd"}, "learning_rate": 0.5, "weight_decay": 0.1, "groups":
+            [{"params": ["head.*"], "learning_rate": 4.0}, {"params": ["*.bias"], "weight_decay": 0.2}]}"#;
+        let optimizer: Optimizer = serde_json::from_str(text).unwrap();
+        let mut builder = Builder::new(1);
+        for (name, shape) in
+            [("body.weight", &[1, 1][..]), ("body.bias", &[1]), ("head.weight", &[1, 1])]
+        {
+            builder.param(name, shape, Init::Constant(1.0));
+        }
+        let mut params = builder.finish().trained;
+        optimizer.check_groups(&params).unwrap();
+        let mut state = OptimizerState::new(&optimizer, &params, |_| true);
+        let decided = Decided::of(&Decision { applied: true, ..Decision::default() }, 1.0);
+        let gradients =
+            [&[1, 1][..], &[1], &[1, 1]].map(|shape| Tensor::full(shape, 0.25, Dtype::F32));
+        state.step(&optimizer, 1.0, &decided, &mut params, &gradients);
+        let after: Vec<f64> = params.tensors().map(Tensor::item).collect();
+        // θ - η·f·(g + λθ) with θ = 1, in f32.
+        let expected =
+            [1.0 - 0.5 * (0.25 + 0.1), 1.0 - 0.5 * (0.25 + 0.2), 1.0 - 2.0 * (0.25 + 0.1)];
+        for (after, expected) in after.iter().zip(expected) {
+            assert!((after - expected).abs() < 4.0 * Dtype::F32.roundoff(), "{after} {expected}");
+        }
+        let other = optimizer.groups[1].clone();
+        let other = Optimizer {
+            groups: vec![ParamGroup { params: vec!["tail.*".into()], ..other }],
+            ..optimizer
+        };
+        let error = other.check_groups(&params).unwrap_err().to_string();
+        assert!(error.contains("optimizer.groups[0].params: tail.*"), "{error}");
     }
 }

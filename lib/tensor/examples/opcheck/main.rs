@@ -172,10 +172,10 @@ const UPDATES: &[Update] = &[
         name: "adamw",
         moves: 7,
         step: |Work { value, gradient, moments: [m, v], control, .. }| {
-            let (betas, epsilon, weight_decay) = (RULE.betas, 1e-8, 0.01);
-            let adamw = AdamW { learning_rate: LEARNING_RATE, betas, epsilon, weight_decay };
-            let moments = [m, v];
-            adamw.apply_all(control, [Parameter { decayed: true, gradient, value, moments }]);
+            let adamw = AdamW { learning_rate: LEARNING_RATE, betas: RULE.betas, epsilon: 1e-8 };
+            let (rate, weight_decay, moments) = (1.0, 0.01, [m, v]);
+            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
+            adamw.apply_all(control, [parameter]);
             Ok(())
         },
     },
@@ -205,9 +205,10 @@ const UPDATES: &[Update] = &[
         name: "sgd",
         moves: 5,
         step: |Work { value, gradient, moments: [buffer, _], control, .. }| {
-            let sgd = Sgd { learning_rate: LEARNING_RATE, momentum: 0.9, weight_decay: 0.01 };
-            let moments = [buffer];
-            sgd.apply_all(control, [Parameter { decayed: true, gradient, value, moments }]);
+            let sgd = Sgd { learning_rate: LEARNING_RATE, momentum: 0.9 };
+            let (rate, weight_decay, moments) = (1.0, 0.01, [buffer]);
+            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
+            sgd.apply_all(control, [parameter]);
             Ok(())
         },
     },

@@ -2,7 +2,7 @@
 //!
 //! A short kernel is over before the next one is launched from the host; a graph takes the launches off
 //! it. A recording has fixed addresses: what it works on lives in memory of its own, which nobody else is
-//! given as long as the graph lives, and inputs are overwritten in place before it is done again.
+//! given as long as the graph lives, and a replay first overwrites the inputs, which the graph alone holds.
 
 use super::{Grid, Source, Value, backend, cuda, memory, state};
 use crate::device::Device;
@@ -42,6 +42,9 @@ enum Recorded {
 pub struct Graph {
     device: Device,
     recorded: Recorded,
+    /// What a replay overwrites, and what it makes.
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
     /// Constants that it reads, which were there before.
     _held: Vec<Tensor>,
     /// Dropped last: the memory is anybody's then.
@@ -77,10 +80,20 @@ pub(super) fn keep(step: impl FnOnce() -> Step) -> bool {
 }
 
 impl Graph {
-    /// Records what `work` gives to `device`, without doing it, and returns what it made: tensors whose
-    /// values come with each [`Graph::replay`]. `work` was done once before, so that all kernels are
-    /// loaded. Errors: `work` moved values between host and device, or its own.
-    pub fn record<R>(device: Device, work: impl FnOnce() -> Result<R>) -> Result<(Graph, R)> {
+    /// Records what `work` gives to `device`, without doing it. `inputs` are the tensors that `work` reads and
+    /// that differ from replay to replay. `work` was done once before, so that all kernels are loaded.
+    /// Errors: `work` moved values between host and device, or its own.
+    pub fn record(
+        device: Device,
+        inputs: Vec<Tensor>,
+        work: impl FnOnce() -> Result<Vec<Tensor>>,
+    ) -> Result<Graph> {
+        // An output in the memory of an input would keep that from being the graph's alone.
+        let apart = |made: Tensor| {
+            let is_input = inputs.iter().any(|input| input.identity() == made.identity());
+            if is_input { made.copied() } else { made }
+        };
+        let work = || Ok::<_, Error>(work()?.into_iter().map(apart).collect());
         let _alone = RECORDING.write().unwrap_or_else(PoisonError::into_inner);
         let home = memory::Home::new(device);
         let entered = home.enter();
@@ -100,8 +113,8 @@ impl Graph {
         drop(entered);
         let held = HELD.take();
         state::finish(device)?;
-        let made = made.ok_or_else(|| Error::bug("a graph of no work"))??;
-        Ok((Graph { device, recorded, _held: held, home }, made))
+        let outputs = made.ok_or_else(|| Error::bug("a graph of no work"))??;
+        Ok(Graph { device, recorded, inputs, outputs, _held: held, home })
     }
 
     /// Bytes that it holds on the device.
@@ -109,8 +122,24 @@ impl Graph {
         self.home.bytes()
     }
 
-    /// Does it all once, in the order of launches.
-    pub fn replay(&self) {
+    /// Does it all once, in the order of launches, with these values of the inputs; returns what it makes, in
+    /// memory that the next replay overwrites. Errors: a bug of ours, when the inputs are not like those that
+    /// were recorded, or somebody else holds one of those.
+    pub fn replay<'a>(
+        &mut self,
+        inputs: impl IntoIterator<Item = &'a Tensor>,
+    ) -> Result<&[Tensor]> {
+        let mut given = inputs.into_iter();
+        for own in &mut self.inputs {
+            let Some(from) = given.next().filter(|from| own.is_like(from)) else {
+                return Err(Error::bug(format!("{own:?} is an input of a graph, and not given")));
+            };
+            if !own.is_unique() {
+                return Err(Error::bug(format!("{own:?}, an input of a graph, is shared")));
+            }
+            let (to, from, bytes) = (own.address_mut(), from.address(), own.bytes());
+            state::run(self.device, || backend::copy(self.device, to, from, bytes));
+        }
         state::run(self.device, || match &self.recorded {
             Recorded::Cuda(graph) => graph.replay(),
             Recorded::Emu(steps) => steps.iter().try_for_each(|step| match step {
@@ -121,5 +150,6 @@ impl Graph {
                 Step::Zero { address, bytes } => backend::zero(self.device, *address, *bytes),
             }),
         });
+        Ok(&self.outputs)
     }
 }

@@ -87,7 +87,13 @@ pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];
 /// The element type of a source that works on f32 alone: losses and updates.
 pub const ONLY_F32: &[Dtype] = &[Dtype::F32];
 
-/// A `.cu` file.
+/// A `.cu` file. Its kernels are launched by the ops and updates of this crate alone, which know their grids:
+///
+/// ```compile_fail
+/// use tensor::{Device, Dtype, Tensor, args, kernel::{Grid, SOURCES}};
+/// let x = Tensor::zeros_on(Device::Cuda(0), &[1], Dtype::F32);
+/// SOURCES[0].launch(Dtype::F32, "columns_sum", Grid::new(1 << 20, 1024), args![&x]);
+/// ```
 #[derive(Debug)]
 pub struct Source {
     /// Its name, without the suffix; its kernels' names begin with it.
@@ -147,9 +153,18 @@ impl Source {
     /// Launches a kernel of this source, compiled for `element`, on the device where the tensors among
     /// its arguments are. Nothing runs when the grid is empty.
     ///
+    /// Only for this crate: number and sizes of the arguments are checked against the compiled kernel, but on
+    /// a GPU a wrong grid or size reads and writes outside of the tensors. The emulator checks every access.
+    ///
     /// # Panics
     /// When the tensors are not all on one device that runs kernels.
-    pub fn launch(&'static self, element: Dtype, kernel: &'static str, grid: Grid, args: &[Arg]) {
+    pub(crate) fn launch(
+        &'static self,
+        element: Dtype,
+        kernel: &'static str,
+        grid: Grid,
+        args: &[Arg],
+    ) {
         let mut devices = args.iter().filter_map(Arg::device);
         let Some(device) = devices.next() else { unreachable!("{kernel} works on no tensor") };
         assert!(devices.all(|d| d == device), "{kernel}: tensors on more than one device");

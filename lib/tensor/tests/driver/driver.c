@@ -239,13 +239,6 @@ int cuFuncSetAttribute(function* f, int which, int value) {
     else f->granted = (unsigned)value;
     LEAVE
 }
-int cuFuncGetParamInfo(function* f, size_t index, size_t* offset, size_t* bytes) {
-    (void)f;
-    if (index > 2) return INVALID_VALUE;
-    *offset = index == 0 ? 0 : 4 + 4 * index;
-    *bytes = index == 0 ? 8 : 4;
-    return 0;
-}
 int cuLaunchKernel(function* f, unsigned x, unsigned y, unsigned z, unsigned p, unsigned q, unsigned r,
                    unsigned shared, stream* s, void** args, void** extra) {
     (void)extra;

@@ -10,12 +10,12 @@
 mod exact;
 mod near;
 mod signature;
+mod sorted;
 mod spectrum;
 mod symmetry;
-mod tree;
 mod window;
 
-use crate::fields::check::{Fault, Kind, Report};
+use crate::fields::check::{Kind, Report, Violation};
 use crate::fields::split::SplitName;
 use crate::fields::split_set::{TrajectorySet, Verify};
 use exact::Exact;
@@ -107,14 +107,7 @@ impl Found<'_> {
             b.sample,
             b.file.display()
         );
-        let (file, trajectory) = (a.file.to_path_buf(), Some(a.sample));
-        self.report.faults.push(Fault {
-            kind,
-            file,
-            trajectory,
-            frame: None,
-            index: None,
-            message,
-        });
+        let violation = Violation::new(kind, a.file, message);
+        self.report.violations.push(Violation { trajectory: Some(a.sample), ..violation });
     }
 }

@@ -3,8 +3,8 @@
 
 use super::Place;
 use super::signature::{LENGTH, ROUNDING, Sketch, Sketcher};
+use super::sorted::Sorted;
 use super::symmetry::{Symmetry, distance};
-use super::tree::Tree;
 use super::window::{self, Alignment, Anchor, Windows};
 use crate::fields::check::Kind;
 use crate::fields::field::Shape;
@@ -22,8 +22,8 @@ struct Firsts {
     sketcher: Sketcher,
     /// Variation of the values, and whether they are a single wave, for each trajectory.
     scales: Vec<(f64, bool)>,
-    sketches: Tree,
-    invariants: Tree,
+    sketches: Sorted,
+    invariants: Sorted,
 }
 
 /// The first frames of all sets.
@@ -81,7 +81,7 @@ impl<'a> Index<'a> {
                     (set.name(), Anchor { set: number, trajectory, point }, hash)
                 }));
             }
-            let (sketches, invariants) = (Tree::new(sketches), Tree::new(invariants));
+            let (sketches, invariants) = (Sorted::new(sketches), Sorted::new(invariants));
             firsts.push(Firsts { sketcher, scales, sketches, invariants });
         }
         Ok(Self { sets, near, firsts, windows: Windows::new(anchors) })
@@ -132,67 +132,67 @@ impl Search<'_> {
         let input = if index.sets[set].shape().frames > 1 { "first frame" } else { "input" };
         let near_duplicate = |other: Place, apart: f64| {
             let how = format!("has a {input} within {apart:.1e} (relative L2 distance) of that of");
-            Ok(Some(Leak { kind: Kind::NearDuplicate, other, frame: 0, how }))
+            Leak { kind: Kind::NearDuplicate, other, frame: 0, how }
         };
         let others: Vec<usize> = index.others(set).take_while(|other| *other < set).collect();
-        for &other in &others {
-            let tree = &index.firsts[other].sketches;
-            for candidate in self.candidates(tree, &sketch.signature, sketch) {
-                let other = (other, candidate);
-                let Some(theirs) = self.unequal(values, other)? else { continue };
-                let (apart, _) = self.compare(sketch, &theirs, other);
-                if apart < index.near {
-                    return near_duplicate(other, apart);
-                }
-            }
+        let near = |this: &Self, other: Place, theirs: &[f64]| {
+            let (apart, _) = this.compare(sketch, theirs, other);
+            (apart < index.near).then(|| near_duplicate(other, apart))
+        };
+        let found =
+            self.search(&others, |f| &f.sketches, &sketch.signature, (values, sketch), near)?;
+        if found.is_some() {
+            return Ok(found);
         }
         let (grid, width) = (firsts.sketcher.grid(), firsts.sketcher.width());
         let limit = if firsts.scales[trajectory].1 { index.near.min(EXACT) } else { index.near };
         let invariant = firsts.sketcher.invariant(&sketch.values);
-        for other in others {
-            let tree = &index.firsts[other].invariants;
-            for candidate in self.candidates(tree, &invariant.signature, sketch) {
-                let Some(theirs) = self.unequal(values, (other, candidate))? else { continue };
-                let (symmetry, apart) = Symmetry::best(&sketch.values, &theirs, grid, width);
-                let apart = apart / sketch.variation.max(index.firsts[other].scales[candidate].0);
-                if symmetry.is_identity() && apart < index.near {
-                    return near_duplicate((other, candidate), apart);
-                }
-                if apart < limit {
-                    let how = format!(
-                        "has a copy ({symmetry}; relative L2 distance {apart:.1e}) of the {input} of"
-                    );
-                    return Ok(Some(Leak {
-                        kind: Kind::Symmetric,
-                        other: (other, candidate),
-                        frame: 0,
-                        how,
-                    }));
-                }
+        let symmetric = |_: &Self, other: Place, theirs: &[f64]| {
+            let (symmetry, apart) = Symmetry::best(&sketch.values, theirs, grid, width);
+            let apart = apart / sketch.variation.max(index.firsts[other.0].scales[other.1].0);
+            if symmetry.is_identity() && apart < index.near {
+                return Some(near_duplicate(other, apart));
             }
-        }
-        Ok(None)
+            let how = format!(
+                "has a copy ({symmetry}; relative L2 distance {apart:.1e}) of the {input} of"
+            );
+            (apart < limit).then_some(Leak { kind: Kind::Symmetric, other, frame: 0, how })
+        };
+        self.search(&others, |f| &f.invariants, &invariant.signature, (values, sketch), symmetric)
     }
 
     /// A later frame is compared with the first frames of all sets.
     fn later(&mut self, number: usize, values: &[f32], sketch: &Sketch) -> Result<Option<Leak>> {
         let index = self.index;
-        for other in index.others(self.place.0) {
-            let tree = &index.firsts[other].sketches;
-            for candidate in self.candidates(tree, &sketch.signature, sketch) {
-                let Some(theirs) = self.unequal(values, (other, candidate))? else { continue };
-                let (apart, single_wave) = self.compare(sketch, &theirs, (other, candidate));
-                let limit = if single_wave { index.near.min(EXACT) } else { index.near };
-                if apart < limit {
-                    let how = format!(
-                        "has a frame ({number}) within {apart:.1e} (relative L2 distance) of the first frame of"
-                    );
-                    return Ok(Some(Leak {
-                        kind: Kind::NearFrame,
-                        other: (other, candidate),
-                        frame: number,
-                        how,
-                    }));
+        let others: Vec<usize> = index.others(self.place.0).collect();
+        let near = |this: &Self, other: Place, theirs: &[f64]| {
+            let (apart, single_wave) = this.compare(sketch, theirs, other);
+            let limit = if single_wave { index.near.min(EXACT) } else { index.near };
+            let how = format!(
+                "has a frame ({number}) within {apart:.1e} (relative L2 distance) of the first frame of"
+            );
+            (apart < limit).then_some(Leak { kind: Kind::NearFrame, other, frame: number, how })
+        };
+        self.search(&others, |f| &f.sketches, &sketch.signature, (values, sketch), near)
+    }
+
+    /// What `judge` says of the first candidate of which it says something: of the first frames of `others` whose
+    /// signatures are near `signature`, those that differ from `values`.
+    fn search(
+        &mut self,
+        others: &[usize],
+        signatures: impl Fn(&Firsts) -> &Sorted,
+        signature: &[f32; LENGTH],
+        (values, sketch): (&[f32], &Sketch),
+        judge: impl Fn(&Self, Place, &[f64]) -> Option<Leak>,
+    ) -> Result<Option<Leak>> {
+        for &other in others {
+            let sorted = signatures(&self.index.firsts[other]);
+            for candidate in self.candidates(sorted, signature, sketch) {
+                let place = (other, candidate);
+                let Some(theirs) = self.unequal(values, place)? else { continue };
+                if let Some(leak) = judge(self, place, &theirs) {
+                    return Ok(Some(leak));
                 }
             }
         }
@@ -212,12 +212,8 @@ impl Search<'_> {
                     "shares a window of {} points of its frame {number} with the first frame of",
                     size.join("x")
                 );
-                return Ok(Some(Leak {
-                    kind: Kind::SharedWindow,
-                    other: (other, trajectory),
-                    frame: number,
-                    how,
-                }));
+                let (kind, other) = (Kind::SharedWindow, (other, trajectory));
+                return Ok(Some(Leak { kind, other, frame: number, how }));
             }
         }
         Ok(None)
@@ -238,12 +234,12 @@ impl Search<'_> {
         (distance(&sketch.values, theirs) / sketch.variation.max(variation), single_wave)
     }
 
-    /// First frames of a tree that may be near enough, the nearest signature first.
-    fn candidates(&mut self, tree: &Tree, of: &[f32; LENGTH], sketch: &Sketch) -> Vec<usize> {
+    /// First frames that may be near enough, the nearest signature first.
+    fn candidates(&mut self, sorted: &Sorted, of: &[f32; LENGTH], sketch: &Sketch) -> Vec<usize> {
         // Of two that are near, the variations differ by no more than the distance.
         let near = self.index.near;
         let radius = (near / (1.0 - near) + 4.0 * ROUNDING) * sketch.variation;
-        let mut found = tree.nearest(of, radius, CANDIDATES + 1);
+        let mut found = sorted.nearest(of, radius, CANDIDATES + 1);
         self.cut |= found.len() > CANDIDATES;
         found.truncate(CANDIDATES);
         found.into_iter().map(|candidate| candidate as usize).collect()

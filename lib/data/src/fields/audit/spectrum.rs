@@ -1,5 +1,6 @@
 //! Discrete Fourier transforms of frames, for what does not depend on shifts and for the best shift.
 
+use crate::fields::field::coordinates;
 use rustfft::num_complex::Complex64;
 use rustfft::{FftDirection, FftPlanner};
 
@@ -35,12 +36,8 @@ impl Spectrum {
     /// Wave number and energy, over all channels, of each mode.
     pub fn energies(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         (0..self.modes()).map(|mode| {
-            let (mut rest, mut square) = (mode, 0.0);
-            for n in self.grid.iter().rev() {
-                let wave = (rest % n).min(n - rest % n) as f64;
-                square += wave * wave;
-                rest /= n;
-            }
+            let waves = coordinates(&self.grid, mode).into_iter().zip(&self.grid);
+            let square: f64 = waves.map(|(k, n)| (k.min(n - k) as f64).powi(2)).sum();
             let of_mode = self.values.iter().skip(mode).step_by(self.modes());
             (square.sqrt(), of_mode.map(Complex64::norm_sqr).sum())
         })
@@ -56,13 +53,7 @@ impl Spectrum {
         }
         transform(&mut product, &self.grid, FftDirection::Inverse);
         let best = (0..modes).max_by(|&i, &j| product[i].re.total_cmp(&product[j].re));
-        let mut rest = best.unwrap_or(0);
-        let mut shift = vec![0; self.grid.len()];
-        for (shift, n) in shift.iter_mut().zip(&self.grid).rev() {
-            *shift = rest % n;
-            rest /= n;
-        }
-        shift
+        coordinates(&self.grid, best.unwrap_or(0))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Symmetries of a grid: the orders of its axes, each axis forward or mirrored; with the best shift.
 
 use super::spectrum::Spectrum;
+use crate::fields::field::coordinates;
 use std::fmt;
 
 /// A frame seen in another order of the axes, some of them mirrored, and shifted.
@@ -69,8 +70,8 @@ impl Symmetry {
             strides[axis - 1] = strides[axis] * self.grid[axis];
         }
         let mut out = Vec::with_capacity(frame.len());
-        let mut at = vec![0; axes];
-        for _ in 0..frame.len() / channels {
+        for point in 0..frame.len() / channels {
+            let at = coordinates(&self.grid, point);
             let from: usize = (0..axes)
                 .map(|axis| {
                     let (n, source) = (self.grid[axis], self.order[axis]);
@@ -79,12 +80,6 @@ impl Symmetry {
                 })
                 .sum();
             out.extend_from_slice(&frame[from..from + channels]);
-            for axis in (0..axes).rev() {
-                at[axis] = (at[axis] + 1) % self.grid[axis];
-                if at[axis] != 0 {
-                    break;
-                }
-            }
         }
         out
     }

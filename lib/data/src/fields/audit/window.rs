@@ -4,7 +4,7 @@
 //! index, by their hash. Every frame looks up all of its patches (a rolling hash, Karp and Rabin 1987); a patch
 //! that is found aligns two frames, and where they overlap they are compared in full.
 
-use crate::fields::field::Shape;
+use crate::fields::field::{Shape, coordinates};
 use crate::fields::split::SplitName;
 use std::collections::HashMap;
 
@@ -173,13 +173,4 @@ fn patches(shape: &Shape, frame: &[f32], mut look: impl FnMut(usize, u64)) {
 fn place(filter: &[u64], hash: u64) -> (usize, u64) {
     let mixed = (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20;
     ((mixed >> 6) as usize & (filter.len() - 1), 1 << (mixed & 63))
-}
-
-fn coordinates(grid: &[usize], mut point: usize) -> Vec<usize> {
-    let mut all = vec![0; grid.len()];
-    for (place, n) in all.iter_mut().zip(grid).rev() {
-        *place = point % n;
-        point /= n;
-    }
-    all
 }

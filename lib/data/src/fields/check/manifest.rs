@@ -1,36 +1,19 @@
 //! What a manifest gets wrong, by itself and about its files. `check` reports every violation; opening a
 //! manifest for training refuses any. No numbers of a field are read.
 
-use super::Kind;
+use super::{Kind, Violation};
 use crate::fields::divide::Share;
 use crate::fields::field::{Field, Shape};
 use crate::fields::parameter::Parameter;
 use crate::fields::split::{By, Split, SplitName};
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use unix::Error;
 
 /// Repeated trajectories that are reported one by one; the rest is counted.
 const MAX_REPEATS: usize = 100;
 /// Violations that one error quotes.
 const MAX_QUOTED: usize = 10;
-
-/// One violation.
-#[derive(Clone, Debug)]
-pub(crate) struct Violation {
-    pub kind: Kind,
-    /// Number of the file it is about.
-    pub file: Option<usize>,
-    /// Number of the trajectory in that file.
-    pub sample: Option<usize>,
-    /// What is wrong, without the names of manifest and file.
-    pub message: String,
-}
-
-impl Violation {
-    pub fn new(kind: Kind, file: Option<usize>, message: impl ToString) -> Self {
-        Self { kind, file, sample: None, message: message.to_string() }
-    }
-}
 
 /// The error (65) for violations of a manifest; `None` if there are none.
 pub(crate) fn error(violations: &[Violation]) -> Option<Error> {
@@ -42,10 +25,10 @@ pub(crate) fn error(violations: &[Violation]) -> Option<Error> {
     (!violations.is_empty()).then(|| Error::data(all.join("; ")))
 }
 
-/// Where a manifest contradicts itself.
-pub(crate) fn in_itself(split: &Split) -> Vec<Violation> {
+/// Where the manifest that was read from `path` contradicts itself.
+pub(crate) fn in_itself(split: &Split, path: &Path) -> Vec<Violation> {
     let mut all = Vec::new();
-    let mut wrong = |message: String| all.push(Violation::new(Kind::Manifest, None, message));
+    let mut wrong = |message: String| all.push(Violation::new(Kind::Manifest, path, message));
     let Split { frames, grid, channels, channel_names, inputs, .. } = split;
     if *frames == 0 || *channels == 0 || grid.contains(&0) || !(1..=3).contains(&grid.len()) {
         wrong(format!("{frames} frames on a grid {grid:?} with {channels} channels"));
@@ -78,29 +61,29 @@ pub(crate) fn in_itself(split: &Split) -> Vec<Violation> {
     for (number, source) in split.files.iter().enumerate() {
         if source.parameter.iter().any(|(_, value)| !value.is_finite()) {
             let what = format!("parameter {} of {}", source.parameter, source.path.display());
-            all.push(Violation::new(Kind::Parameter, Some(number), what));
+            all.push(Violation::new(Kind::Parameter, &split.file_path(number, path), what));
         }
     }
     for (name, share) in SplitName::ALL.into_iter().zip(split.shares) {
         if split.parts(name).iter().all(|part| part.samples.is_empty()) && !share.is_zero() {
             let what = format!("the {name} split is empty, though its share is not 0");
-            all.push(Violation::new(Kind::Empty, None, what));
+            all.push(Violation::new(Kind::Empty, path, what));
         }
     }
-    all.extend(counts(split));
-    all.extend(repeats(split));
+    all.extend(counts(split, path));
+    all.extend(repeats(split, path));
     all
 }
 
 /// Splits that hold another number of trajectories of a regime, of regimes or of files than was asked for.
-fn counts(split: &Split) -> Vec<Violation> {
+fn counts(split: &Split, path: &Path) -> Vec<Violation> {
     let mut all = Vec::new();
     for (name, share) in SplitName::ALL.into_iter().zip(split.shares) {
         let Share::Count(count) = share else { continue };
         let mut wrong = |found: usize, what: &str| {
             if found != count {
                 let what = format!("{name} lists {found} {what}, its share is {count}");
-                all.push(Violation::new(Kind::Manifest, None, what));
+                all.push(Violation::new(Kind::Manifest, path, what));
             }
         };
         // Of each regime of the manifest, how many of its files and trajectories are in the split.
@@ -128,7 +111,7 @@ fn counts(split: &Split) -> Vec<Violation> {
 }
 
 /// Trajectories that are listed twice, in one split or in two, or under two names of the same content.
-fn repeats(split: &Split) -> Vec<Violation> {
+fn repeats(split: &Split, manifest: &Path) -> Vec<Violation> {
     let mut seen: HashMap<(&str, usize), SplitName> = HashMap::new();
     let mut all = Vec::new();
     let mut more = 0usize;
@@ -141,12 +124,12 @@ fn repeats(split: &Split) -> Vec<Violation> {
         }
         let path = source.path.display();
         let message = format!("{path}: trajectory {sample} is in {before} and again in {name}");
-        let sample = Some(sample);
-        all.push(Violation { kind: Kind::Overlap, file: Some(file), sample, message });
+        let violation = Violation::new(Kind::Overlap, &split.file_path(file, manifest), message);
+        all.push(Violation { trajectory: Some(sample), ..violation });
     }
     if more > 0 {
         let what = format!("{more} more trajectories are listed twice");
-        all.push(Violation::new(Kind::Overlap, None, what));
+        all.push(Violation::new(Kind::Overlap, manifest, what));
     }
     all
 }
@@ -157,9 +140,9 @@ pub(crate) fn against_file(split: &Split, number: usize, field: &Field) -> Vec<V
     let mut all = Vec::new();
     let mut compare = |kind, what: &str, found: String, stated: String| {
         if found != stated {
-            let path = field.path().display();
-            let what = format!("{path}: {what} {found}, the manifest says {stated}");
-            all.push(Violation::new(kind, Some(number), what));
+            let path = field.path();
+            let what = format!("{}: {what} {found}, the manifest says {stated}", path.display());
+            all.push(Violation::new(kind, path, what));
         }
     };
     let Shape { trajectories, frames, grid, channels } = field.shape();

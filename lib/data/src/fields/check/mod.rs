@@ -1,4 +1,4 @@
-//! Looking for everything that is wrong with files or with a split: all faults, not the first.
+//! Looking for everything that is wrong with files or with a split: all violations, not the first.
 
 pub(crate) mod manifest;
 mod values;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use unix::{Error, Exit, Result};
 use values::check_field;
 
-/// Kinds of faults.
+/// Kinds of violations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -60,9 +60,9 @@ pub enum Kind {
     SameInitialState,
 }
 
-/// One fault and its place.
+/// What is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Fault {
+pub struct Violation {
     /// What is wrong.
     pub kind: Kind,
     /// In which file.
@@ -84,30 +84,30 @@ pub struct Report {
     pub files: usize,
     /// Trajectories read.
     pub trajectories: usize,
-    /// All faults, in the order of the files.
-    pub faults: Vec<Fault>,
+    /// All violations, in the order of the files.
+    pub violations: Vec<Violation>,
+}
+
+impl Violation {
+    /// Of a whole file.
+    pub(crate) fn new(kind: Kind, file: &Path, message: impl ToString) -> Self {
+        let (trajectory, frame, index) = (None, None, None);
+        let (file, message) = (file.to_path_buf(), message.to_string());
+        Self { kind, file, trajectory, frame, index, message }
+    }
 }
 
 impl Report {
     fn add(&mut self, kind: Kind, file: &Path, message: impl ToString) {
-        let (trajectory, frame, index) = (None, None, None);
-        let (file, message) = (file.to_path_buf(), message.to_string());
-        self.faults.push(Fault { kind, file, trajectory, frame, index, message });
+        self.violations.push(Violation::new(kind, file, message));
     }
 
-    fn add_violations(
-        &mut self,
-        split: &Split,
-        manifest: &Path,
-        violations: Vec<manifest::Violation>,
-    ) {
-        for manifest::Violation { kind, file, sample, message } in violations {
-            let file = file.map_or(manifest.to_path_buf(), |n| split.file_path(n, manifest));
-            self.add(kind, &file, format!("{}: {message}", manifest.display()));
-            if let Some(sample) = sample {
-                set_trajectory(self, sample);
-            }
-        }
+    /// Adds violations of a manifest, whose messages do not name it.
+    fn add_of(&mut self, manifest: &Path, violations: Vec<Violation>) {
+        self.violations.extend(violations.into_iter().map(|violation| Violation {
+            message: format!("{}: {}", manifest.display(), violation.message),
+            ..violation
+        }));
     }
 
     fn add_error(&mut self, file: &Path, error: &Error, otherwise: Kind) {
@@ -159,14 +159,14 @@ pub fn check_index(index: &Path, limit: f32) -> Result<Report> {
 pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
     let (split, _) = Split::parse(manifest)?;
     let mut report = Report::default();
-    report.add_violations(&split, manifest, manifest::in_itself(&split));
+    report.add_of(manifest, manifest::in_itself(&split, manifest));
     let mut keys: Vec<Vec<blake3::Hash>> = Vec::new();
     let mut first: Option<Field> = None;
     for number in 0..split.files.len() {
         report.files += 1;
         match compare(manifest, &split, number, Verify::Hashes) {
             Ok((field, violations)) => {
-                report.add_violations(&split, manifest, violations);
+                report.add_of(manifest, violations);
                 keys.push(check_field(&field, limit, split.group_by, &mut report));
                 if let Some(what) = first.as_ref().and_then(|f| f.coordinate_difference(&field)) {
                     let path = field.path();
@@ -209,7 +209,7 @@ fn check_groups(split: &Split, manifest: &Path, keys: &[Vec<blake3::Hash>], repo
 }
 
 fn set_trajectory(report: &mut Report, sample: usize) {
-    if let Some(fault) = report.faults.last_mut() {
-        fault.trajectory = Some(sample);
+    if let Some(violation) = report.violations.last_mut() {
+        violation.trajectory = Some(sample);
     }
 }

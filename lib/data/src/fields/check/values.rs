@@ -1,8 +1,8 @@
 //! What is wrong with one file by itself: its header and every number of it.
 
-use super::{Fault, Kind, Report, set_trajectory};
+use super::{Kind, Report, Violation, set_trajectory};
 use crate::fields::content::GroupKey;
-use crate::fields::field::{Axis, Field};
+use crate::fields::field::{Axis, Field, coordinates};
 use crate::fields::split::GroupBy;
 use rayon::prelude::*;
 use unix::Result;
@@ -39,19 +39,19 @@ pub(super) fn check_field(
             field.read_cost()
         );
     }
-    let found: Vec<(Vec<Fault>, Option<blake3::Hash>)> = (0..shape.trajectories)
+    let found: Vec<(Vec<Violation>, Option<blake3::Hash>)> = (0..shape.trajectories)
         .into_par_iter()
         .map_init(
             || vec![0.0; shape.block_len()],
             |room, trajectory| {
                 let mut scan = Scan::new(field, limit, group_by);
                 match scan.read(trajectory, room) {
-                    Ok(()) => (scan.faults(trajectory), scan.key.map(|key| key.finish())),
+                    Ok(()) => (scan.violations(trajectory), scan.key.map(|key| key.finish())),
                     Err(error) => {
                         let mut one = Report::default();
                         one.add_error(path, &error, Kind::Unreadable);
                         set_trajectory(&mut one, trajectory);
-                        (one.faults, None)
+                        (one.violations, None)
                     }
                 }
             },
@@ -60,8 +60,8 @@ pub(super) fn check_field(
     report.trajectories += found.len();
     let whole = found.iter().all(|(_, hash)| hash.is_some());
     let mut hashes = Vec::with_capacity(found.len());
-    for (faults, hash) in found {
-        report.faults.extend(faults);
+    for (violations, hash) in found {
+        report.violations.extend(violations);
         hashes.extend(hash.filter(|_| whole));
     }
     hashes
@@ -169,9 +169,9 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The first number of each kind of fault.
-    fn faults(&self, trajectory: usize) -> Vec<Fault> {
-        let mut faults = Vec::new();
+    /// The first number of each kind.
+    fn violations(&self, trajectory: usize) -> Vec<Violation> {
+        let mut violations = Vec::new();
         let path = self.field.path();
         let frame_len = self.field.shape().frame_len();
         let mut add = |kind, at: Option<usize>, what: String| {
@@ -182,7 +182,7 @@ impl<'a> Scan<'a> {
             };
             let message = format!("{}: trajectory {trajectory}{place}: {what}", path.display());
             let (file, trajectory) = (path.to_path_buf(), Some(trajectory));
-            faults.push(Fault { kind, file, trajectory, frame, index, message });
+            violations.push(Violation { kind, file, trajectory, frame, index, message });
         };
         if let Some((at, value)) = self.first_not_finite {
             add(Kind::NotFinite, Some(at), format!("{value} ({} in all)", self.not_finite));
@@ -195,18 +195,15 @@ impl<'a> Scan<'a> {
             Some(values) => add(Kind::Constant, None, format!("every point is {values:?}")),
             None => {}
         }
-        faults
+        violations
     }
 
     /// A place in a frame, in words.
     fn point(&self, index: usize) -> String {
         let shape = self.field.shape();
-        let (mut rest, channel) = (index / shape.channels, index % shape.channels);
-        let mut places: Vec<String> = Vec::new();
-        for points in shape.grid.iter().rev() {
-            places.insert(0, (rest % points).to_string());
-            rest /= points;
-        }
+        let (point, channel) = (index / shape.channels, index % shape.channels);
+        let places = coordinates(&shape.grid, point);
+        let places: Vec<String> = places.iter().map(usize::to_string).collect();
         let point = match places.as_slice() {
             [x] => format!("point {x}"),
             all => format!("point ({})", all.join(", ")),

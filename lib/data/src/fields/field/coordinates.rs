@@ -60,12 +60,12 @@ impl Field {
     /// Where trajectories of this file have other points or times than its first, which are those of
     /// [`coordinates`](Self::coordinates) and [`t`](Self::t).
     pub fn coordinate_conflict(&self) -> Option<&str> {
-        self.coordinate_conflict.as_deref()
+        self.found.coordinate_conflict.as_deref()
     }
 
     /// Refuses (65) a file with a [`coordinate_conflict`](Self::coordinate_conflict).
     pub fn require_shared_coordinates(&self) -> Result<()> {
-        match &self.coordinate_conflict {
+        match &self.found.coordinate_conflict {
             None => Ok(()),
             Some(what) => Err(Error::data(format!(
                 "{}: {what}; all trajectories of a file must share points and times, so store those that \
@@ -78,9 +78,10 @@ impl Field {
     /// How points or times of `other`, a file of the same shape, differ from those of this file. What one of
     /// them does not state is not compared.
     pub fn coordinate_difference(&self, other: &Self) -> Option<String> {
-        let times = |field: &Self| field.t[..field.t.len().min(field.shape.frames)].to_vec();
+        let times =
+            |Self { found, shape, .. }: &Self| found.t[..found.t.len().min(shape.frames)].to_vec();
         let lists = |field: &Self| {
-            let space = Axis::SPACE.into_iter().zip(field.coordinates.clone());
+            let space = Axis::SPACE.into_iter().zip(field.found.coordinates.clone());
             space.chain([(Axis::Time, times(field))]).collect::<Vec<_>>()
         };
         let mut pairs = lists(self).into_iter().zip(lists(other));

@@ -32,13 +32,14 @@ pub use recognise::Reading;
 pub(crate) use regimes::grouped;
 pub use regimes::{Regime, describe as describe_regimes};
 pub use shape::Shape;
+pub(crate) use shape::coordinates;
 pub(crate) use source::PARAMETERS;
 pub(crate) use stated::OF_TRAJECTORIES;
 
 use crate::fields::parameter::Parameter;
 use array::Array;
 pub(crate) use recognise::VARIABLES;
-use recognise::recognise;
+use recognise::{Recognised, recognise};
 use serde_json::{Map, Value};
 use source::{Source, bad};
 use std::ops::Range;
@@ -56,17 +57,11 @@ pub const PERIODIC: &str = "periodic";
 #[derive(Debug)]
 pub struct Field {
     path: PathBuf,
-    layout: Layout,
+    found: Recognised,
     shape: Shape,
-    channels: Vec<String>,
-    inputs: usize,
     parameter: Option<Parameter>,
     lists: Vec<regimes::List>,
-    coordinates: Vec<Vec<f64>>,
-    t: Vec<f64>,
     periodic: Vec<bool>,
-    suspected_axes: Option<Axes>,
-    coordinate_conflict: Option<String>,
     components: Vec<Component>,
 }
 
@@ -119,14 +114,14 @@ impl Field {
     }
 
     fn of(path: &Path, file: &Arc<dyn Source>, reading: &Reading) -> Result<Self> {
-        let found = recognise(&**file, reading)?;
+        let mut found = recognise(&**file, reading)?;
         let group = found.groups.first().cloned();
         let dataset = found.parts.last().map(|part| part.name.clone());
         let places: Vec<String> = group.into_iter().chain(dataset).collect();
         let parameter = source::parameter(&**file, &places)?;
         let fields: Vec<String> = found.parts.iter().map(|part| part.name.clone()).collect();
         let mut components = Vec::with_capacity(found.parts.len());
-        for Part { name, axes, channels } in found.parts {
+        for Part { name, axes, channels } in std::mem::take(&mut found.parts) {
             let is_static = axes.place(Axis::Time).is_none();
             let place = match found.groups.as_slice() {
                 [] => Place::One(source::array(&**file, &name, &axes)?),
@@ -144,21 +139,7 @@ impl Field {
         let lists = regimes::lists(&**file, shape.trajectories, &fields)?;
         let parameter = regimes::with_lists(&lists, 0, parameter);
         let periodic = source::periodic(&**file, shape.grid.len());
-        Ok(Self {
-            path: path.to_path_buf(),
-            layout: found.layout,
-            shape,
-            channels: found.channels,
-            inputs: found.inputs,
-            parameter,
-            lists,
-            coordinates: found.coordinates,
-            t: found.t,
-            periodic,
-            suspected_axes: found.suspected_axes,
-            coordinate_conflict: found.coordinate_conflict,
-            components,
-        })
+        Ok(Self { path: path.to_path_buf(), found, shape, parameter, lists, periodic, components })
     }
 
     /// Where the file is.
@@ -168,7 +149,7 @@ impl Field {
 
     /// How the file stores its field.
     pub fn layout(&self) -> Layout {
-        self.layout
+        self.found.layout
     }
 
     /// Sizes of the field.
@@ -183,12 +164,12 @@ impl Field {
 
     /// Names of the channels; inputs first.
     pub fn channels(&self) -> &[String] {
-        &self.channels
+        &self.found.channels
     }
 
     /// How many of the channels are inputs: given, not predicted, and the same in all frames.
     pub fn inputs(&self) -> usize {
-        self.inputs
+        self.found.inputs
     }
 
     /// The parameter of the first trajectory: an attribute of the root, of its group or of the dataset, or
@@ -199,13 +180,13 @@ impl Field {
 
     /// Points along each axis of the grid as the file has them; of an axis without, an empty list.
     pub fn coordinates(&self) -> &[Vec<f64>] {
-        &self.coordinates
+        &self.found.coordinates
     }
 
     /// Times of the frames; some of PDEBench's files have one more than there are frames. Empty when the
     /// file has none.
     pub fn t(&self) -> &[f64] {
-        &self.t
+        &self.found.t
     }
 
     /// Which axes of space are periodic: by the attribute [`PERIODIC`], else by PDEBench's name of the file.
@@ -216,7 +197,7 @@ impl Field {
     /// Another order of the axes that the lengths of the coordinates fit, when they contradict the one
     /// that is read.
     pub fn suspected_axes(&self) -> Option<&Axes> {
-        self.suspected_axes.as_ref()
+        self.found.suspected_axes.as_ref()
     }
 
     /// Whether reads go past the HDF5 library.

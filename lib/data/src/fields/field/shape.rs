@@ -81,6 +81,16 @@ impl Shape {
     }
 }
 
+/// The place of point number `point` along each axis of a grid.
+pub(crate) fn coordinates(grid: &[usize], mut point: usize) -> Vec<usize> {
+    let mut all = vec![0; grid.len()];
+    for (place, n) in all.iter_mut().zip(grid).rev() {
+        *place = point % n;
+        point /= n;
+    }
+    all
+}
+
 /// `20 trajectories of 101 frames on 128x128 points with 2 channels`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,8 +2,8 @@
 //!
 //! Columns `n` (or sample, trajectory), `t` (or time), `x`, `y`, `z` say where a row belongs; a column
 //! with the name of a parameter that never changes is one; all others are channels, in their order. Rows
-//! may come in any order; each point must be there just once. The numbers go into a file without name,
-//! so that memory holds little more than the coordinates.
+//! may come in any order; each point must be there just once. A table is read into memory as a whole, so
+//! `ds-prep import` should make another file of a large one.
 
 use super::array::Place;
 use super::axes::{Axes, Axis};
@@ -12,16 +12,16 @@ use super::source::{MAX_SMALL, Source, bad};
 use crate::fields::parameter::is_known;
 use csv::{ByteRecord, Reader, StringRecord};
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tensor::FileDtype;
 use unix::text::quote;
 use unix::{Error, Result, small};
 
+/// Memory for each byte of a table: a number takes two bytes there at least.
+const PARSED: u64 = 6;
 /// Longest row, in bytes.
 const MAX_ROW: usize = 1 << 20;
 
@@ -29,7 +29,7 @@ const MAX_ROW: usize = 1 << 20;
 const SEPARATORS: [(char, &str); 4] =
     [(';', "semicolons"), ('\t', "tabs"), ('|', "vertical bars"), (' ', "spaces")];
 
-/// A table that was read through.
+/// A table that was read.
 #[derive(Debug)]
 pub(super) struct Table {
     path: PathBuf,
@@ -40,25 +40,14 @@ pub(super) struct Table {
     parameters: Vec<(String, f64)>,
 }
 
-/// What a column is.
-#[derive(Clone, Copy, PartialEq)]
-enum Column {
-    Place(Axis),
-    Channel,
-}
-
 impl Table {
     /// Errors: 66 when it cannot be opened, 65 when it is no such table: named by line.
     pub fn open(path: &Path) -> Result<Self> {
         small::require_file(path)?;
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-        let (names, mut columns) = header(path)?;
-        let mut axes: Vec<(Axis, Vec<f64>)> = Axis::ALL
-            .into_iter()
-            .filter(|axis| columns.contains(&Column::Place(*axis)))
-            .map(|axis| (axis, Vec::new()))
-            .collect();
-        if !axes.iter().any(|(axis, _)| *axis == Axis::X) {
+        let (names, numbers) = read(path)?;
+        let meanings: Vec<Option<Axis>> = names.iter().map(|name| meaning(name)).collect();
+        if !meanings.contains(&Some(Axis::X)) {
             let all = names.join(",");
             return Err(bad(
                 match SEPARATORS.iter().find(|(separator, _)| all.contains(*separator)) {
@@ -70,30 +59,22 @@ impl Table {
                 },
             ));
         }
-        // First look: the values along the axes, and which columns never change.
-        let mut same: Vec<Option<f64>> = Vec::new();
-        let mut seen: Vec<BTreeSet<i64>> = vec![BTreeSet::new(); axes.len()];
-        let mut rows = 0usize;
-        for_each_row(path, &mut |row| {
-            if rows == 0 {
-                same = row.iter().map(|value| Some(*value)).collect();
+        let column = |i: usize| numbers.iter().skip(i).step_by(names.len()).copied();
+        let mut axes: Vec<(Axis, Vec<f64>)> = Vec::new();
+        let mut places = Vec::new();
+        for axis in Axis::ALL {
+            let Some(at) = meanings.iter().position(|other| *other == Some(axis)) else { continue };
+            let mut values: Vec<f64> = column(at).collect();
+            values.sort_unstable_by(f64::total_cmp);
+            values.dedup_by_key(|value| value.to_bits());
+            if values.len() > MAX_SMALL {
+                let letter = axis.letter();
+                return Err(bad(format!("column `{letter}` has more than {MAX_SMALL} values")));
             }
-            rows += 1;
-            for ((value, same), column) in row.iter().zip(&mut same).zip(&columns) {
-                *same = same.filter(|first| first.to_bits() == value.to_bits());
-                let Column::Place(axis) = column else { continue };
-                let Some(at) = axes.iter().position(|(other, _)| other == axis) else { continue };
-                seen[at].insert(ordered(*value));
-                if seen[at].len() > MAX_SMALL {
-                    let letter = axis.letter();
-                    return Err(bad(format!("column `{letter}` has more than {MAX_SMALL} values")));
-                }
-            }
-            Ok(())
-        })?;
-        for ((_, values), seen) in axes.iter_mut().zip(seen) {
-            values.extend(seen.into_iter().map(|bits| f64::from_bits(in_order(bits) as u64)));
+            axes.push((axis, values));
+            places.push(at);
         }
+        let rows = numbers.len() / names.len();
         let points = axes.iter().try_fold(1usize, |n, (_, values)| n.checked_mul(values.len()));
         if points != Some(rows) || rows == 0 {
             let sizes: Vec<usize> = axes.iter().map(|(_, values)| values.len()).collect();
@@ -102,22 +83,38 @@ impl Table {
             )));
         }
         let is_parameter = |i: &usize| {
-            columns[*i] == Column::Channel && same[*i].is_some() && is_known(&names[*i])
+            is_known(&names[*i]) && column(*i).all(|value| value.to_bits() == numbers[*i].to_bits())
         };
-        let constant: Vec<usize> = (0..names.len()).filter(is_parameter).collect();
-        let parameters =
-            constant.iter().filter_map(|&i| Some((names[i].clone(), same[i]?))).collect();
-        let channels: Vec<usize> = (0..names.len())
-            .filter(|i| columns[*i] == Column::Channel && !constant.contains(i))
-            .collect();
+        let others = (0..names.len()).filter(|i| meanings[*i].is_none());
+        let (constant, channels): (Vec<usize>, Vec<usize>) = others.partition(is_parameter);
         if channels.is_empty() {
             return Err(bad(format!("no column of numbers beside {}", quote(&names.join(",")))));
         }
-        columns.truncate(names.len());
-        let numbers = scatter(path, &columns, &axes, &channels, rows)?;
-        let file = Arc::new(MappedFile::of(path, numbers)?);
-        let channels = channels.into_iter().map(|i| names[i].clone()).collect();
-        Ok(Self { path: path.to_path_buf(), file, axes, channels, parameters })
+        // Every number to its place, [n, t, x…, c].
+        let mut values = vec![0f32; rows * channels.len()];
+        let mut seen = vec![false; rows];
+        for row in numbers.chunks_exact(names.len()) {
+            let place = axes.iter().zip(&places).fold(0, |place, ((_, values), &at)| {
+                let found = values.binary_search_by(|other| other.total_cmp(&row[at]));
+                place * values.len() + found.unwrap_or(0)
+            });
+            if std::mem::replace(&mut seen[place], true) {
+                return Err(bad(format!("the point of row {row:?} is there twice")));
+            }
+            let out = &mut values[place * channels.len()..][..channels.len()];
+            out.iter_mut().zip(&channels).for_each(|(out, &column)| *out = row[column] as f32);
+        }
+        let temporary = std::env::temp_dir();
+        let mut file = tempfile::tempfile().map_err(|cause| Error::create(&temporary, cause))?;
+        file.write_all(bytemuck::cast_slice(&values))
+            .map_err(|cause| Error::io(&temporary, cause))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            file: Arc::new(MappedFile::of(path, file)?),
+            axes,
+            channels: channels.into_iter().map(|i| names[i].clone()).collect(),
+            parameters: constant.into_iter().map(|i| (names[i].clone(), numbers[i])).collect(),
+        })
     }
 
     fn dims(&self) -> Vec<usize> {
@@ -174,32 +171,41 @@ impl Source for Table {
     }
 }
 
-/// A whole number that is ordered as the value is by `total_cmp`.
-fn ordered(value: f64) -> i64 {
-    in_order(value.to_bits() as i64)
+/// What a column with this name says of the place of a row; `None` for numbers at it.
+fn meaning(name: &str) -> Option<Axis> {
+    match name.to_ascii_lowercase().as_str() {
+        "n" | "sample" | "trajectory" => Some(Axis::Sample),
+        "t" | "time" => Some(Axis::Time),
+        "x" => Some(Axis::X),
+        "y" => Some(Axis::Y),
+        "z" => Some(Axis::Z),
+        _ => None,
+    }
 }
 
-/// The bits of a float as a whole number in the same order, and back.
-fn in_order(bits: i64) -> i64 {
-    bits ^ (((bits >> 63) as u64) >> 1) as i64
-}
-
-/// Names of the columns, and what they are.
-fn header(path: &Path) -> Result<(Vec<String>, Vec<Column>)> {
+/// The names of the columns, and all numbers, row by row.
+fn read(path: &Path) -> Result<(Vec<String>, Vec<f64>)> {
+    let bad = |cause: String| Error::data(format!("{}: {cause}", path.display()));
+    let bytes = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
+    unix::memory::ensure(
+        &format_args!("{}: the table", path.display()),
+        bytes.checked_mul(PARSED),
+    )?;
     let mut reader = reader(path)?;
-    let named =
-        reader.headers().map_err(|cause| Error::data(format!("{}: {cause}", path.display())))?;
+    let named = reader.headers().map_err(|cause| bad(cause.to_string()))?;
     let names: Vec<String> = named.iter().map(|name| name.trim().to_string()).collect();
-    let column = |name: &String| match name.to_ascii_lowercase().as_str() {
-        "n" | "sample" | "trajectory" => Column::Place(Axis::Sample),
-        "t" | "time" => Column::Place(Axis::Time),
-        "x" => Column::Place(Axis::X),
-        "y" => Column::Place(Axis::Y),
-        "z" => Column::Place(Axis::Z),
-        _ => Column::Channel,
-    };
-    let columns = names.iter().map(column).collect();
-    Ok((names, columns))
+    let (mut record, mut numbers) = (ByteRecord::new(), Vec::new());
+    while reader.read_byte_record(&mut record).map_err(|cause| bad(cause.to_string()))? {
+        for (column, field) in record.iter().enumerate() {
+            let number = std::str::from_utf8(field).ok().and_then(|text| text.parse::<f64>().ok());
+            numbers.push(number.ok_or_else(|| {
+                let line = record.position().map_or(0, csv::Position::line);
+                let text = StringRecord::from_byte_record_lossy(record.clone());
+                bad(format!("line {line}, column {}: `{}` is no number", column + 1, &text[column]))
+            })?);
+        }
+    }
+    Ok((names, numbers))
 }
 
 fn reader(path: &Path) -> Result<Reader<Rows>> {
@@ -237,86 +243,5 @@ impl Read for Rows {
             }
         }
         Ok(count)
-    }
-}
-
-/// Calls `look` with the numbers of every row.
-fn for_each_row(path: &Path, look: &mut dyn FnMut(&[f64]) -> Result<()>) -> Result<()> {
-    let mut reader = reader(path)?;
-    let mut record = ByteRecord::new();
-    let mut row = Vec::new();
-    let bad = |cause: String| Error::data(format!("{}: {cause}", path.display()));
-    while reader.read_byte_record(&mut record).map_err(|cause| bad(cause.to_string()))? {
-        row.clear();
-        for (column, field) in record.iter().enumerate() {
-            let number = std::str::from_utf8(field).ok().and_then(|text| text.parse::<f64>().ok());
-            row.push(number.ok_or_else(|| {
-                let line = record.position().map_or(0, csv::Position::line);
-                let text = StringRecord::from_byte_record_lossy(record.clone());
-                bad(format!("line {line}, column {}: `{}` is no number", column + 1, &text[column]))
-            })?);
-        }
-        look(&row)?;
-    }
-    Ok(())
-}
-
-/// Second look: every number to its place in a file without name, [n, t, x…, c].
-fn scatter(
-    path: &Path,
-    columns: &[Column],
-    axes: &[(Axis, Vec<f64>)],
-    channels: &[usize],
-    rows: usize,
-) -> Result<File> {
-    let temporary = std::env::temp_dir();
-    let file = tempfile::tempfile().map_err(|cause| Error::create(&temporary, cause))?;
-    let io = |cause| Error::io(&temporary, cause);
-    let mut seen = vec![false; rows];
-    let mut out = BufWriter::with_capacity(1 << 20, At { file: &file, next: 0 });
-    let (mut numbers, mut next) = (Vec::new(), 0);
-    for_each_row(path, &mut |row| {
-        let mut place = 0;
-        for (axis, values) in axes {
-            let column =
-                columns.iter().position(|column| *column == Column::Place(*axis)).unwrap_or(0);
-            let at = values.binary_search_by(|other| other.total_cmp(&row[column])).unwrap_or(0);
-            place = place * values.len() + at;
-        }
-        if std::mem::replace(&mut seen[place], true) {
-            return Err(Error::data(format!(
-                "{}: the point of row {row:?} is there twice",
-                path.display()
-            )));
-        }
-        if place != next {
-            out.flush().map_err(io)?;
-            out.get_mut().next = 4 * (place * channels.len()) as u64;
-        }
-        next = place + 1;
-        numbers.clear();
-        numbers.extend(channels.iter().map(|&column| row[column] as f32));
-        out.write_all(bytemuck::cast_slice(&numbers)).map_err(io)
-    })?;
-    out.flush().map_err(io)?;
-    drop(out);
-    Ok(file)
-}
-
-/// Writes from a position on.
-struct At<'a> {
-    file: &'a File,
-    next: u64,
-}
-
-impl Write for At<'_> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let written = self.file.write_at(bytes, self.next)?;
-        self.next += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }

@@ -7,9 +7,10 @@ pub use equation::{Constant, Equation, Sizes};
 
 use crate::fields::field::{PERIODIC, Shape};
 use crate::fields::solvers::{cell_centres, frame_times};
-use crate::fields::write::{Attribute, Header, write_field};
-use problem::Problem;
+use crate::fields::write::{Header, write_field};
+use problem::maker;
 use rayon::prelude::*;
+use serde_json::Value;
 use std::path::Path;
 use tensor::Dtype;
 use unix::{Error, Result};
@@ -117,20 +118,20 @@ impl Generation {
 
     fn header(&self) -> Header {
         let equation = self.equation;
-        let text = |text: &str| Attribute::Text(text.into());
-        let mut attributes = vec![(equation.attribute(), Attribute::Real(self.parameter))];
-        let constants = equation.constants().iter();
-        attributes.extend(constants.map(|c| (c.name, Attribute::Real(self.constant(c.name)))));
+        let mut attributes: Vec<(&str, Value)> =
+            vec![(equation.attribute(), self.parameter.into())];
+        attributes
+            .extend(equation.constants().iter().map(|c| (c.name, self.constant(c.name).into())));
         attributes.extend([
-            ("equation", text(equation.formula())),
-            ("scheme", Attribute::Text(equation.scheme())),
-            ("initial_state", text(equation.initial_state())),
-            ("seed", Attribute::Count(self.seed)),
-            ("first_sample", Attribute::Count(self.first)),
-            ("generator", text(concat!("longhaul ", env!("CARGO_PKG_VERSION")))),
+            ("equation", equation.formula().into()),
+            ("scheme", equation.scheme().into()),
+            ("initial_state", equation.initial_state().into()),
+            ("seed", self.seed.into()),
+            ("first_sample", self.first.into()),
+            ("generator", concat!("longhaul ", env!("CARGO_PKG_VERSION")).into()),
         ]);
         if equation.is_periodic() {
-            attributes.push((PERIODIC, text(["x", "x,y"][equation.axes() - 1])));
+            attributes.push((PERIODIC, ["x", "x,y"][equation.axes() - 1].into()));
         }
         let (layout, channels, inputs) = equation.layout();
         let [from, to] = equation.domain();
@@ -180,13 +181,12 @@ impl Generation {
     pub fn write(&self, path: &Path, done: impl Fn() -> Result<()> + Sync) -> Result<()> {
         self.validate()?;
         self.ensure_memory()?;
-        let problem = Problem::new(self);
         let header = self.header();
         let length = header.shape.trajectory_len();
         write_field(path, &header, |writer| {
-            let room = || (problem.workspace(self), vec![0.0f32; length]);
-            (0..self.samples).into_par_iter().try_for_each_init(room, |(work, out), sample| {
-                problem.make(self, self.first + sample as u64, out, work).ok_or_else(|| {
+            let room = || (maker(self), vec![0.0f32; length]);
+            (0..self.samples).into_par_iter().try_for_each_init(room, |(make, out), sample| {
+                make(self.first + sample as u64, out).ok_or_else(|| {
                     Error::bug(format!(
                         "{} {}: trajectory {sample} is no longer finite",
                         self.equation.name(),

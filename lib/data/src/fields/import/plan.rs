@@ -5,7 +5,7 @@ use super::resample::{Cut, Resampler};
 use super::target::Target;
 use crate::fields::field::{Axis, Field, Layout, PERIODIC, Reading, Shape, attributes_of};
 use crate::fields::parameter::Parameter;
-use crate::fields::write::{Attribute, Header};
+use crate::fields::write::Header;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
@@ -168,7 +168,7 @@ impl Shaped {
         let periodic = cuts.iter().zip(Axis::SPACE).filter(|(cut, _)| cut.periodic);
         let letters: Vec<String> = periodic.map(|(_, axis)| axis.letter().to_string()).collect();
         attributes.retain(|(name, _)| name != PERIODIC);
-        attributes.push((PERIODIC.into(), Attribute::Text(letters.join(","))));
+        attributes.push((PERIODIC.into(), letters.join(",").into()));
         let header = Header {
             shape: Shape {
                 trajectories: target.samples.len(),
@@ -198,10 +198,7 @@ impl Shaped {
         let found = attributes_of(path)?;
         let same = ["source_blake3", "import"].iter().all(|name| {
             let wanted = self.header.attributes.iter().find(|(other, _)| other == name);
-            wanted.is_some_and(|(_, value)| match value {
-                Attribute::Text(text) => found.get(*name).and_then(|v| v.as_str()) == Some(text),
-                _ => false,
-            })
+            wanted.is_some_and(|(_, value)| found.get(*name) == Some(value))
         });
         if same {
             return Ok(());

@@ -4,7 +4,6 @@ use super::plan::Plan;
 use super::target::{Target, runs};
 use crate::fields::field::{Field, OF_TRAJECTORIES, PARAMETERS};
 use crate::fields::parameter::Parameter;
-use crate::fields::write::Attribute;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use unix::publish::hash_file;
@@ -22,7 +21,7 @@ pub(super) fn attributes(
     target: &Target,
     parameter: &Parameter,
     field: &Field,
-) -> Result<Vec<(String, Attribute)>> {
+) -> Result<Vec<(String, Value)>> {
     let source = &target.source;
     let is_own = |name: &str| OWN.contains(&name) || STORAGE.contains(&name);
     if let Some((name, _)) = parameter.iter().find(|(name, _)| is_own(name)) {
@@ -32,20 +31,20 @@ pub(super) fn attributes(
         )));
     }
     let stated = field.attributes()?;
-    let mut all: Vec<(String, Attribute)> =
-        parameter.iter().map(|(name, value)| (name.into(), Attribute::Real(value))).collect();
-    all.push((PARAMETERS.into(), Attribute::Text(parameter.to_string())));
+    let mut all: Vec<(String, Value)> =
+        parameter.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    all.push((PARAMETERS.into(), parameter.to_string().into()));
     let kept = |name: &str| !is_own(name) && parameter.get(name).is_none();
     all.extend(
         stated
             .iter()
             .filter(|(name, _)| kept(name))
-            .map(|(name, value)| (name.clone(), Attribute::from(value))),
+            .map(|(name, value)| (name.clone(), value.clone())),
     );
     let of_trajectories = field.trajectory_attributes(&target.samples)?;
     if !of_trajectories.is_empty() {
         let text = serde_json::to_string(&of_trajectories).map_err(Error::bug)?;
-        all.push((OF_TRAJECTORIES.into(), Attribute::Text(text)));
+        all.push((OF_TRAJECTORIES.into(), text.into()));
     }
     let name = source.file_name().unwrap_or_default().to_string_lossy();
     for (name, text) in [
@@ -54,7 +53,7 @@ pub(super) fn attributes(
         ("import", request(plan, target, &stated).to_string()),
         ("importer", concat!("longhaul ", env!("CARGO_PKG_VERSION")).into()),
     ] {
-        all.push((name.into(), Attribute::Text(unix::secrets::redact(&text).into_owned())));
+        all.push((name.into(), unix::secrets::redact(&text).into()));
     }
     Ok(all)
 }

@@ -1,10 +1,14 @@
 //! Laying out an HDF5 file.
 
-use super::{Attribute, Dataset, Header, Place};
+use super::{Dataset, Header, Place};
 use crate::fields::field::{Axis, Layout, OF_TRAJECTORIES, Part, Shape};
 use hdf5::types::VarLenUnicode;
+use serde_json::Value;
 use std::path::Path;
 use tensor::Dtype;
+
+/// Most numbers of a list: HDF5 keeps at most 64 KiB in an attribute.
+const MAX_REALS: usize = 4096;
 
 /// Makes the HDF5 file with everything but the numbers of the field; tells where they belong.
 pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>> {
@@ -21,7 +25,7 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
     }
     let Header { shape, layout, channels, inputs, .. } = header;
     for (name, text) in header.own_attributes() {
-        write_attribute(&file, name, &Attribute::Text(text))?;
+        write_attribute(&file, name, &text.into())?;
     }
     let groups: Vec<hdf5::Group> = match layout {
         Layout::Groups => {
@@ -34,7 +38,7 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
     };
     for (group, attributes) in groups.iter().zip(&of_groups) {
         for (name, value) in attributes {
-            write_attribute(group, name, &value.into())?;
+            write_attribute(group, name, value)?;
         }
     }
     let mut datasets = Vec::new();
@@ -101,22 +105,37 @@ fn write_coordinates(group: &hdf5::Group, header: &Header) -> hdf5::Result<()> {
     if header.t.is_empty() { Ok(()) } else { real(name('t'), &header.t) }
 }
 
-fn write_attribute(file: &hdf5::Location, name: &str, value: &Attribute) -> hdf5::Result<()> {
-    match value {
-        Attribute::Real(value) => file.new_attr::<f64>().create(name)?.write_scalar(value),
-        Attribute::Count(value) => file.new_attr::<u64>().create(name)?.write_scalar(value),
-        Attribute::Integer(value) => file.new_attr::<i64>().create(name)?.write_scalar(value),
-        Attribute::Flag(value) => file.new_attr::<bool>().create(name)?.write_scalar(value),
-        Attribute::Reals(values) => {
-            file.new_attr::<f64>().shape(values.len()).create(name)?.write_raw(values)
+fn write_attribute(file: &hdf5::Location, name: &str, value: &Value) -> hdf5::Result<()> {
+    let reals = |values: &Vec<Value>| -> Option<Vec<f64>> {
+        let fits = (1..=MAX_REALS).contains(&values.len());
+        values.iter().map(Value::as_f64).collect::<Option<_>>().filter(|_| fits)
+    };
+    let text = match value {
+        Value::Null => return file.new_attr::<f64>().create(name)?.write_scalar(&f64::NAN),
+        Value::Bool(flag) => return file.new_attr::<bool>().create(name)?.write_scalar(flag),
+        Value::Number(number) => {
+            return match (number.as_u64(), number.as_i64()) {
+                (Some(value), _) => file.new_attr::<u64>().create(name)?.write_scalar(&value),
+                (_, Some(value)) => file.new_attr::<i64>().create(name)?.write_scalar(&value),
+                _ => {
+                    let value = number.as_f64().unwrap_or(f64::NAN);
+                    file.new_attr::<f64>().create(name)?.write_scalar(&value)
+                }
+            };
         }
-        Attribute::Text(value) => {
-            // A zero byte would end the text early; none of ours has one.
-            let text: VarLenUnicode = value
-                .replace('\0', " ")
-                .parse()
-                .map_err(|_| hdf5::Error::from(format!("attribute `{name}` is no text")))?;
-            file.new_attr::<VarLenUnicode>().create(name)?.write_scalar(&text)
-        }
-    }
+        Value::Array(values) => match reals(values) {
+            Some(values) => {
+                return file.new_attr::<f64>().shape(values.len()).create(name)?.write_raw(&values);
+            }
+            None => value.to_string(),
+        },
+        Value::String(text) => text.clone(),
+        Value::Object(_) => value.to_string(),
+    };
+    // A zero byte would end the text early; none of ours has one.
+    let text: VarLenUnicode = text
+        .replace('\0', " ")
+        .parse()
+        .map_err(|_| hdf5::Error::from(format!("attribute `{name}` is no text")))?;
+    file.new_attr::<VarLenUnicode>().create(name)?.write_scalar(&text)
 }

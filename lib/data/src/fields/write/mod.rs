@@ -38,8 +38,9 @@ pub struct Header {
     pub coordinates: Vec<Vec<f64>>,
     /// Times of the frames.
     pub t: Vec<f64>,
-    /// Attributes of the root, in order.
-    pub attributes: Vec<(String, Attribute)>,
+    /// Attributes of the root, in order. Null is a number that is not finite; what a file has no type for becomes
+    /// JSON text.
+    pub attributes: Vec<(String, Value)>,
     /// What the numbers of the field are kept as: f32, f16, or (in safetensors files) bf16.
     pub dtype: Dtype,
 }
@@ -77,7 +78,7 @@ impl Header {
     fn of_trajectories(&self) -> Vec<Map<String, Value>> {
         let listed = self.attributes.iter().find(|(name, _)| name == OF_TRAJECTORIES);
         match listed {
-            Some((_, Attribute::Text(text))) => serde_json::from_str(text).unwrap_or_default(),
+            Some((_, Value::String(text))) => serde_json::from_str(text).unwrap_or_default(),
             _ => Vec::new(),
         }
     }
@@ -125,46 +126,6 @@ fn unnamed_channels(count: usize) -> Vec<String> {
     match count {
         1 => vec!["u".into()],
         _ => (0..count).map(|i| format!("u{i}")).collect(),
-    }
-}
-
-/// Value of an attribute.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Attribute {
-    /// A double.
-    Real(f64),
-    /// An unsigned number.
-    Count(u64),
-    /// A signed number.
-    Integer(i64),
-    /// True or false.
-    Flag(bool),
-    /// Doubles.
-    Reals(Vec<f64>),
-    /// UTF-8 text.
-    Text(String),
-}
-
-/// Most numbers of a list: HDF5 keeps at most 64 KiB in an attribute.
-const MAX_REALS: usize = 4096;
-
-/// Null, which stands for a number that is not finite, becomes NaN; what has no type of its own, JSON text.
-impl From<&Value> for Attribute {
-    fn from(value: &Value) -> Self {
-        let text = || Self::Text(value.to_string());
-        match value {
-            Value::Null => Self::Real(f64::NAN),
-            Value::Bool(flag) => Self::Flag(*flag),
-            Value::Number(number) => (number.as_u64().map(Self::Count))
-                .or_else(|| number.as_i64().map(Self::Integer))
-                .unwrap_or_else(|| Self::Real(number.as_f64().unwrap_or(f64::NAN))),
-            Value::String(text) => Self::Text(text.clone()),
-            Value::Array(values) if values.len() <= MAX_REALS => {
-                let reals: Option<Vec<f64>> = values.iter().map(Value::as_f64).collect();
-                reals.filter(|reals| !reals.is_empty()).map_or_else(text, Self::Reals)
-            }
-            Value::Array(_) | Value::Object(_) => text(),
-        }
     }
 }
 

@@ -1,88 +1,61 @@
 //! Laying out a safetensors file: one tensor for each dataset, coordinates as f64, attributes as
 //! metadata. The field begins at a multiple of 64 bytes.
 
-use super::{Attribute, Dataset, Header, Place};
+use super::{Dataset, Place};
 use crate::fields::field::{Axis, Layout, Part};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use tensor::Dtype;
+use tensor::safetensors::{Entry, Header};
+use tensor::{Dtype, FileDtype};
 
 /// Alignment of the numbers: a cache line, and the widest vector registers.
 const ALIGNMENT: usize = 64;
 
 /// Makes the file with everything but the numbers of the field; tells where they belong.
-pub(super) fn lay_out(path: &Path, header: &Header) -> io::Result<Vec<Dataset>> {
-    let Header { shape, layout, channels, inputs, .. } = header;
+pub(super) fn lay_out(path: &Path, header: &super::Header) -> io::Result<Vec<Dataset>> {
+    let super::Header { shape, layout, channels, inputs, dtype, .. } = header;
     if *layout == Layout::Groups {
         return Err(io::Error::other("safetensors files have no groups; choose layout tensor"));
     }
-    let dtype = match header.dtype {
-        Dtype::F32 => "F32",
-        Dtype::F16 => "F16",
-        Dtype::Bf16 => "BF16",
-        other @ (Dtype::F64 | Dtype::I32) => {
-            return Err(io::Error::other(format!(
-                "fields are kept as f32, f16 or bf16, not {other}"
-            )));
-        }
+    if !matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16) {
+        let what = format!("fields are kept as f32, f16 or bf16, not {dtype}");
+        return Err(io::Error::other(what));
+    }
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Null => f64::NAN.to_string(),
+        value => value.to_string(),
     };
-    let mut metadata = Map::new();
-    for (name, value) in &header.attributes {
-        let text = match value {
-            Attribute::Real(value) => value.to_string(),
-            Attribute::Count(value) => value.to_string(),
-            Attribute::Integer(value) => value.to_string(),
-            Attribute::Flag(value) => value.to_string(),
-            Attribute::Reals(values) => json!(values).to_string(),
-            Attribute::Text(value) => value.clone(),
-        };
-        metadata.insert(name.clone(), text.into());
+    let given = header.attributes.iter().map(|(name, value)| (name.clone(), text(value)));
+    let own = header.own_attributes().into_iter().map(|(name, text)| (name.to_string(), text));
+    let metadata: BTreeMap<String, String> = given.chain(own).collect();
+    let parts = layout.datasets(shape, channels, *inputs);
+    let mut tensors: Vec<(String, FileDtype, Vec<usize>)> = Vec::new();
+    for part in &parts {
+        let dims = part.axes.iter().map(|axis| shape.size(axis, part.channels.len()));
+        tensors.push((part.name.clone(), (*dtype).into(), dims.collect()));
     }
-    for (name, text) in header.own_attributes() {
-        metadata.insert(name.into(), text.into());
-    }
-    let mut tensors = Map::from_iter([("__metadata__".to_string(), Value::Object(metadata))]);
-    let mut end = 0usize;
-    let mut add = |name: &str, dtype: &str, dims: &[usize], bytes: usize| {
-        let numbers: usize = dims.iter().product();
-        let offsets = [end, end + numbers * bytes];
-        tensors
-            .insert(name.into(), json!({"dtype": dtype, "shape": dims, "data_offsets": offsets}));
-        end = offsets[1];
-        offsets[0]
-    };
-    let mut datasets = Vec::new();
-    for Part { name, axes, channels } in layout.datasets(shape, channels, *inputs) {
-        let dims: Vec<usize> = axes.iter().map(|axis| shape.size(axis, channels.len())).collect();
-        let begin = add(&name, dtype, &dims, header.dtype.bytes());
-        datasets.push((begin, channels, axes.place(Axis::Time).is_none()));
-    }
-    let mut coordinates: Vec<&[f64]> = Vec::new();
     let axes = Axis::SPACE.into_iter().zip(&header.coordinates).chain([(Axis::Time, &header.t)]);
-    for (axis, values) in axes.filter(|(_, values)| !values.is_empty()) {
-        add(&format!("{}-coordinate", axis.letter()), "F64", &[values.len()], 8);
-        coordinates.push(values);
+    let axes: Vec<_> = axes.filter(|(_, values)| !values.is_empty()).collect();
+    tensors.extend(axes.iter().map(|(axis, values)| {
+        (format!("{}-coordinate", axis.letter()), FileDtype::F64, vec![values.len()])
+    }));
+    let planned = tensors.iter().map(|(name, dtype, dims)| (name.as_str(), *dtype, &dims[..]));
+    let plan = Header::plan(planned, metadata, ALIGNMENT).map_err(io::Error::other)?;
+    let file = File::create_new(path)?;
+    file.write_all_at(&plan.bytes, 0)?;
+    file.set_len(plan.file_bytes())?;
+    for ((_, values), entry) in axes.iter().zip(&plan.entries[parts.len()..]) {
+        file.write_all_at(bytemuck::cast_slice(values), entry.start)?;
     }
-    let mut text = Value::Object(tensors).to_string().into_bytes();
-    text.resize((8 + text.len()).next_multiple_of(ALIGNMENT) - 8, b' ');
-    let begin = 8 + text.len();
-    let mut file = File::create_new(path)?;
-    file.write_all(&(text.len() as u64).to_le_bytes())?;
-    file.write_all(&text)?;
-    file.set_len((begin + end) as u64)?;
-    let numbers: Vec<u8> =
-        coordinates.iter().flat_map(|values| values.iter().flat_map(|v| v.to_le_bytes())).collect();
-    std::os::unix::fs::FileExt::write_all_at(
-        &file,
-        &numbers,
-        (begin + end - numbers.len()) as u64,
-    )?;
-    let dataset = |(at, channels, is_static)| Dataset {
-        channels,
-        is_static,
-        place: Place::One((begin + at) as u64),
+    let dataset = |(part, entry): (Part, &Entry)| Dataset {
+        channels: part.channels,
+        is_static: part.axes.place(Axis::Time).is_none(),
+        place: Place::One(entry.start),
     };
-    Ok(datasets.into_iter().map(dataset).collect())
+    Ok(parts.into_iter().zip(&plan.entries).map(dataset).collect())
 }

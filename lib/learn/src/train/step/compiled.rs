@@ -22,9 +22,8 @@ struct Key {
 
 struct Recorded {
     graph: Graph,
-    batch: Batch,
-    losses: Vec<Tensor>,
-    gradients: Vec<Tensor>,
+    /// How many of its outputs are numbers of the loss; the rest are gradients.
+    losses: usize,
 }
 
 /// The recording, when there is one.
@@ -68,24 +67,24 @@ impl Compiled {
             (self.key, self.recorded) = (Some(key), None);
             return learner.gradients(task, &batch, numerics);
         }
+        let mut values: Vec<Tensor> = batch.tensors().cloned().collect();
         let recorded = match &mut self.recorded {
-            Some(recorded) => {
-                for (to, from) in recorded.batch.tensors().zip(batch.tensors()) {
-                    to.overwrite(from);
-                }
-                recorded
-            }
+            Some(recorded) => recorded,
             none => {
-                let (graph, (losses, gradients)) =
-                    Graph::record(learner.params.trained.device(), || {
-                        learner.gradients(task, &batch, numerics)
-                    })?;
-                none.insert(Recorded { graph, batch, losses, gradients })
+                // The graph owns the memory that the recording reads; these values are copied there like any others.
+                let copies = values.iter().map(Tensor::copied).collect();
+                let (inputs, mut losses) = (std::mem::replace(&mut values, copies), 0);
+                let graph = Graph::record(learner.params.trained.device(), inputs, || {
+                    let (numbers, gradients) = learner.gradients(task, &batch, numerics)?;
+                    losses = numbers.len();
+                    Ok(numbers.into_iter().chain(gradients).collect())
+                })?;
+                none.insert(Recorded { graph, losses })
             }
         };
-        recorded.graph.replay();
+        drop(batch);
+        let (losses, gradients) = recorded.graph.replay(&values)?.split_at(recorded.losses);
         let own = |t: &Tensor| if keep { t.copied() } else { t.clone() };
-        let all = |tensors: &[Tensor]| tensors.iter().map(own).collect();
-        Ok((all(&recorded.losses), all(&recorded.gradients)))
+        Ok((losses.iter().map(own).collect(), gradients.iter().map(own).collect()))
     }
 }

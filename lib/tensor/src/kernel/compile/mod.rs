@@ -2,8 +2,10 @@
 
 mod nvrtc;
 mod report;
+mod signature;
 
 pub use report::Resources;
+pub use signature::parameters;
 
 use super::Source;
 use crate::dtype::Dtype;

@@ -4,7 +4,7 @@ use super::Gpu;
 use super::driver::{check, dotted};
 use crate::dtype::Dtype;
 use crate::kernel::{Grid, Source, Value, cache, compile};
-use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule, CUresult};
+use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule};
 use std::collections::HashMap;
 use std::ffi::{CString, c_int};
 use std::ptr;
@@ -14,28 +14,34 @@ use unix::{Error, Exit, Result};
 
 /// Shared memory that a block may have without asking.
 const GRANTED: u32 = 48 << 10;
-/// The first driver that tells the parameters of a kernel.
-const TELLS_PARAMETERS: c_int = 12040;
 
 /// Source, element type, kernel.
-type Name = (&'static str, &'static str, &'static str);
+type Name = (&'static str, Dtype, &'static str);
 
 /// What was loaded so far.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
     functions: RwLock<HashMap<Name, &'static Function>>,
     /// By source and element type; held while one is compiled, so that each is compiled once.
-    modules: Mutex<HashMap<(&'static str, &'static str), Module>>,
+    modules: Mutex<HashMap<(&'static str, Dtype), &'static Module>>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Module(CUmodule);
+#[derive(Debug)]
+struct Module {
+    handle: CUmodule,
+    cubin: Vec<u8>,
+}
+
+// SAFETY: handles of the driver may be used by any thread.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
 
 #[derive(Debug)]
 struct Function {
     handle: CUfunction,
-    /// Bytes of each parameter, where the driver tells.
-    parameters: Option<Vec<usize>>,
+    /// Bytes of each parameter.
+    parameters: Vec<usize>,
     /// Bytes of static shared memory.
     static_shared: u32,
     /// Bytes of dynamic shared memory it may have.
@@ -93,7 +99,7 @@ impl Gpu {
         element: Dtype,
         kernel: &'static str,
     ) -> Result<&'static Function> {
-        let name = (source.name, element_name(element), kernel);
+        let name = (source.name, element, kernel);
         let known = self.functions.functions.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = known.get(&name) {
             return Ok(function);
@@ -105,11 +111,11 @@ impl Gpu {
         Ok(known.entry(name).or_insert(function))
     }
 
-    fn module(&self, source: &'static Source, element: Dtype) -> Result<Module> {
+    fn module(&self, source: &'static Source, element: Dtype) -> Result<&'static Module> {
         let mut modules = self.functions.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = (source.name, element_name(element));
+        let name = (source.name, element);
         if let Some(module) = modules.get(&name) {
-            return Ok(*module);
+            return Ok(module);
         }
         let cubin = cache::cubin(source, element, &self.architecture)?;
         let mut module = ptr::null_mut();
@@ -126,15 +132,16 @@ impl Gpu {
                 dotted(self.driver)
             )
         })?;
-        modules.insert(name, Module(module));
-        Ok(Module(module))
+        let module: &'static Module =
+            Box::leak(Box::new(Module { handle: module, cubin: cubin.bytes }));
+        Ok(modules.entry(name).or_insert(module))
     }
 
-    fn find(&self, module: Module, source: &Source, kernel: &str) -> Result<Function> {
+    fn find(&self, module: &Module, source: &Source, kernel: &str) -> Result<Function> {
         let name = CString::new(kernel).map_err(|_| Error::bug("a byte 0 in a kernel's name"))?;
         let mut handle = ptr::null_mut();
         // SAFETY: a loaded module and a string that ends with 0.
-        let result = unsafe { sys::cuModuleGetFunction(&mut handle, module.0, name.as_ptr()) };
+        let result = unsafe { sys::cuModuleGetFunction(&mut handle, module.handle, name.as_ptr()) };
         check(result, || format!("there is no {kernel} in {}.cu", source.name))?;
         let mut shared = 0;
         let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
@@ -142,7 +149,9 @@ impl Gpu {
         let result = unsafe { sys::cuFuncGetAttribute(&mut shared, which, handle) };
         check(result, || "asking for its shared memory".into())?;
         let static_shared = u32::try_from(shared).unwrap_or(0);
-        let parameters = (self.driver >= TELLS_PARAMETERS).then(|| parameters(handle));
+        let parameters = compile::parameters(&module.cubin, kernel).ok_or_else(|| {
+            Error::bug(format!("the machine code of {kernel} does not declare its parameters"))
+        })?;
         let granted = AtomicU32::new(GRANTED.saturating_sub(static_shared));
         Ok(Function { handle, parameters, static_shared, granted })
     }
@@ -176,13 +185,13 @@ impl Gpu {
 impl Function {
     /// The driver reads as many arguments as the kernel has parameters, whatever it is given.
     fn suits(&self, args: &[Value]) -> Result<(), String> {
-        let Some(parameters) = &self.parameters else { return Ok(()) };
         let sizes: Vec<usize> = args.iter().map(|arg| size(*arg)).collect();
-        match sizes == *parameters {
+        match sizes == self.parameters {
             true => Ok(()),
-            false => {
-                Err(format!("arguments of {sizes:?} bytes for parameters of {parameters:?} bytes"))
-            }
+            false => Err(format!(
+                "arguments of {sizes:?} bytes for parameters of {:?} bytes",
+                self.parameters
+            )),
         }
     }
 }
@@ -191,21 +200,6 @@ fn size(value: Value) -> usize {
     match value {
         Value::I32(_) | Value::U32(_) | Value::F32(_) | Value::TooLarge(_) => 4,
         Value::Pointer(_) | Value::I64(_) | Value::U64(_) | Value::F64(_) => 8,
-    }
-}
-
-/// Bytes of each parameter. Needs a driver that tells them.
-fn parameters(handle: CUfunction) -> Vec<usize> {
-    let mut sizes = Vec::new();
-    loop {
-        let (mut offset, mut bytes) = (0, 0);
-        // SAFETY: a function that was loaded; it writes to both numbers, and refuses an index too large.
-        let result =
-            unsafe { sys::cuFuncGetParamInfo(handle, sizes.len(), &mut offset, &mut bytes) };
-        match result {
-            CUresult::CUDA_SUCCESS => sizes.push(bytes),
-            _ => return sizes,
-        }
     }
 }
 
@@ -218,26 +212,15 @@ fn describe(kernel: &str, element: Dtype, grid: Grid) -> String {
     )
 }
 
-/// The element type as it is in names of files.
-fn element_name(element: Dtype) -> &'static str {
-    match element {
-        Dtype::F32 => "f32",
-        Dtype::F64 => "f64",
-        Dtype::Bf16 => "bf16",
-        Dtype::F16 => "f16",
-        Dtype::I32 => "i32",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn arguments_are_held_against_parameters() {
-        let mut function = Function {
+        let function = Function {
             handle: ptr::null_mut(),
-            parameters: Some(vec![8, 4]),
+            parameters: vec![8, 4],
             static_shared: 0,
             granted: AtomicU32::new(0),
         };
@@ -246,8 +229,6 @@ mod tests {
             let message = function.suits(&wrong).unwrap_err();
             assert!(message.ends_with("for parameters of [8, 4] bytes"), "{message}");
         }
-        function.parameters = None;
-        function.suits(&[]).unwrap();
     }
 
     #[test]

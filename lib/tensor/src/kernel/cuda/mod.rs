@@ -9,6 +9,8 @@ mod copy;
 mod driver;
 mod graph;
 mod launch;
+#[cfg(test)]
+mod tests;
 mod travelling;
 
 pub use beside::{Beside, Mark};
@@ -232,32 +234,4 @@ fn stream() -> Result<CUstream> {
     // SAFETY: a context is current; the stream is kept until the process ends.
     check(unsafe { sys::cuStreamCreate(&mut stream, flags) }, || "making a stream".into())?;
     Ok(stream)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::{Duration, Instant};
-
-    #[test]
-    fn hopper_has_an_architecture_of_its_own() {
-        let names = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)].map(|(a, b)| architecture(a, b));
-        assert_eq!(names, ["sm_80", "sm_89", "sm_90a", "sm_100", "sm_120"]);
-        for name in names {
-            crate::kernel::compile::check_architecture(&name).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_gpu_that_is_not_there_is_told_of_at_once() {
-        let start = Instant::now();
-        let error = Gpu::open(63).unwrap_err();
-        assert_eq!(error.exit, Exit::Failure);
-        let message = error.to_string();
-        assert!(message.contains("no GPU: ") || message.contains("no cuda:63: "), "{message}");
-        if message.contains("no CUDA driver") {
-            assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
-        }
-        assert_eq!(Gpu::open(1000).unwrap_err().exit, Exit::Failure);
-    }
 }

@@ -88,7 +88,7 @@ pub fn cases() -> Vec<Case> {
             ([16, 32, 32, 64], [2, 2], [2, 2]),
         ] {
             // Far apart, so that a finite difference does not change which is the largest.
-            let draw = Draw::Uniform(-300.0, 300.0);
+            let draw = Draw::Distinct(-300.0, 300.0);
             let op = Pool { pooling, window, stride };
             cases.push(Case::new(op, &[&shape]).draw(0, draw));
         }

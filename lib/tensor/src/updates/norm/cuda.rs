@@ -16,7 +16,8 @@ pub(in crate::updates) fn squares_of_pieces<'a>(
     device: Device,
     tensors: impl Iterator<Item = &'a Tensor>,
 ) -> (Tensor, usize) {
-    let entries = tensors.map(|x| Entry { len: x.len(), addresses: [x.address()], numbers: [0.0; 2] });
+    let entries =
+        tensors.map(|x| Entry { len: x.len(), addresses: [x.address()], numbers: [0.0; 2] });
     let table = table(device, ("norm pieces", "norm"), entries);
     let mut sums = Tensor::arbitrary_on(device, &[table.blocks], Dtype::F64);
     let args = args![&table.pieces, &table.entries, &mut sums];

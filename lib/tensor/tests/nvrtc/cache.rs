@@ -1,6 +1,7 @@
 //! The cache of kernels with the compiler behind it, and with many processes at once. (What one folder
 //! does is tested where it is written.)
 
+use super::has_nvrtc;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +9,6 @@ use std::sync::Barrier;
 use tensor::Dtype;
 use tensor::kernel::Source;
 use tensor::kernel::cache::{Folder, cubin_in};
-use tensor::kernel::compile::version;
 
 /// The folder that a process of [`processes_that_start_together_do_not_disturb_each_other`] works in.
 const SHARED: &str = "NVRTC_CACHE_SHARED";
@@ -18,14 +18,6 @@ const SCALE: Source = Source {
     text: "extern \"C\" __global__ void scale_all(float* x) { x[threadIdx.x] *= 2; }",
     elements: &[Dtype::F32],
 };
-
-/// Whether there is a compiler; `nvrtc.rs` says loudly when there is none.
-fn has_nvrtc() -> bool {
-    version().is_ok() || {
-        assert!(std::env::var_os("LONGHAUL_REQUIRE_NVRTC").is_none(), "no NVRTC: make deps");
-        false
-    }
-}
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
@@ -75,7 +67,7 @@ fn processes_that_start_together_do_not_disturb_each_other() {
     let folder = parent.path().join("kernels");
     let program = std::env::current_exe().unwrap();
     let start = || {
-        let words = ["--exact", "one_of_several_processes", "--nocapture"];
+        let words = ["--exact", "cache::one_of_several_processes", "--nocapture"];
         Command::new(&program).args(words).env(SHARED, &folder).spawn().unwrap()
     };
     let processes: Vec<_> = (0..4).map(|_| start()).collect();

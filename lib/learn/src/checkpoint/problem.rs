@@ -4,9 +4,9 @@ use std::fmt;
 
 use unix::{Error, Exit};
 
-/// A fault of a checkpoint.
+/// What is wrong with a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum Problem {
     /// Something is not there.
     Missing(String),
     /// Something is there and wrong.
@@ -15,20 +15,22 @@ pub(super) enum Fault {
     Newer(String),
 }
 
-impl Fault {
+impl Problem {
     /// The error for a user who asked for just this checkpoint.
     pub fn error(&self) -> Error {
         match self {
-            Fault::Missing(_) => Error::new(Exit::NoInput, self),
-            Fault::Damaged(_) | Fault::Newer(_) => Error::data(self),
+            Problem::Missing(_) => Error::new(Exit::NoInput, self),
+            Problem::Damaged(_) | Problem::Newer(_) => Error::data(self),
         }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Missing(text) | Fault::Damaged(text) | Fault::Newer(text) => f.write_str(text),
+            Problem::Missing(text) | Problem::Damaged(text) | Problem::Newer(text) => {
+                f.write_str(text)
+            }
         }
     }
 }

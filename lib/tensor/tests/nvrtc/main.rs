@@ -6,28 +6,22 @@
 //! `LONGHAUL_WRITE_REGISTERS=1 cargo test -p tensor --test nvrtc` writes it again: look at the
 //! difference before it is committed.
 
+mod cache;
+
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use tensor::Dtype;
-use tensor::kernel::compile::{Resources, compile, version};
-use tensor::kernel::{ALL_ELEMENTS, SOURCES, Source, cache};
+use tensor::kernel::compile::{Resources, compile, parameters, version};
+use tensor::kernel::{ALL_ELEMENTS, SOURCES, Source, cache as kernels};
+use test_support::require;
 
-const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/registers.txt");
+const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nvrtc/registers.txt");
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
 
-/// The version of NVRTC; none when the test cannot be, which is said loudly.
-fn nvrtc() -> Option<String> {
-    match version() {
-        Ok(version) => Some(version),
-        Err(why) if std::env::var_os("LONGHAUL_REQUIRE_NVRTC").is_none() => {
-            // Not by eprintln, which the test harness keeps to itself.
-            let _ = writeln!(std::io::stderr(), "SKIPPED: kernels were not compiled: {why}");
-            None
-        }
-        Err(why) => panic!("{why}"),
-    }
+/// Whether there is a compiler of kernels.
+fn has_nvrtc() -> bool {
+    require(version().is_ok(), "NVRTC")
 }
 
 /// Kernel, element type, architecture; and registers, stack, spill stores, spill loads, shared memory.
@@ -83,9 +77,12 @@ fn faults(table: &Table, now: &Table, same_version: bool) -> Vec<String> {
 
 #[test]
 fn every_kernel_compiles_within_what_the_table_says() {
-    let Some(version) = nvrtc() else { return };
+    if !has_nvrtc() {
+        return;
+    }
+    let version = version().unwrap();
     let architectures = ARCHITECTURES.map(String::from);
-    let units = cache::units(&architectures);
+    let units = kernels::units(&architectures);
     let compiled = units.par_iter().map(|(source, element, architecture)| {
         let compiled = compile(source, *element, architecture).map_err(|why| why.to_string())?;
         let what = format!("{}.cu, {element}, {architecture}", source.name);
@@ -95,6 +92,11 @@ fn every_kernel_compiles_within_what_the_table_says() {
         let foreign = |kernel: &&Resources| !kernel.name.starts_with(source.name);
         if let Some(kernel) = compiled.kernels.iter().find(foreign) {
             return Err(format!("{what}: {} does not begin with the source's name", kernel.name));
+        }
+        // What arguments are checked against before a launch.
+        let declared = |kernel: &&Resources| parameters(&compiled.cubin, &kernel.name).is_none();
+        if let Some(kernel) = compiled.kernels.iter().find(declared) {
+            return Err(format!("{what}: no parameters of {} in the machine code", kernel.name));
         }
         let name = |kernel: &Resources| format!("{} {element} {architecture}", kernel.name);
         Ok(compiled.kernels.iter().map(|k| (name(k), row(k))).collect::<Vec<_>>())
@@ -164,7 +166,7 @@ const SCALE: Source = Source {
 
 #[test]
 fn a_source_becomes_machine_code_for_each_generation() {
-    if nvrtc().is_none() {
+    if !has_nvrtc() {
         return;
     }
     for architecture in ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"] {
@@ -183,12 +185,12 @@ fn a_source_becomes_machine_code_for_each_generation() {
 /// What the emulator's tests hold against plain arithmetic is the same text on a GPU.
 #[test]
 fn the_headers_compile_for_each_element_type() {
-    if nvrtc().is_none() {
+    if !has_nvrtc() {
         return;
     }
     let source = Source {
         name: "primitives",
-        text: include_str!("emulator/kernels/primitives.cu"),
+        text: include_str!("../device/emulator/kernels/primitives.cu"),
         elements: ALL_ELEMENTS,
     };
     for architecture in ARCHITECTURES {
@@ -202,7 +204,7 @@ fn the_headers_compile_for_each_element_type() {
 
 #[test]
 fn what_does_not_compile_is_told_with_its_name_and_line() {
-    if nvrtc().is_none() {
+    if !has_nvrtc() {
         return;
     }
     let broken =

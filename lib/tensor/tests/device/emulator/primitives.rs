@@ -1,17 +1,13 @@
 //! What the headers offer, against plain arithmetic.
 
-use crate::{ORDERS, device, empty, floats, host};
+use super::{ORDERS, device, empty, floats, host};
 use tensor::dtype::{bf16, f16};
 use tensor::kernel::{Arg, Grid, emu};
 use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor, args};
 
 fn philox() -> Philox {
-    let seed = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(1, |t| t.as_nanos() as u64);
-    println!("seed {seed}");
-    Philox::new(seed, Purpose::Test)
+    Philox::new(test_support::seed(), Purpose::Test)
 }
 
 fn normals(n: usize, sample: u64) -> Vec<f32> {

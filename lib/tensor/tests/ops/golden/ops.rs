@@ -1,6 +1,6 @@
 //! Outputs of ops and gradients of their inputs.
 
-use crate::{Golden, agree};
+use super::{Golden, agree};
 use tensor::check::run;
 use tensor::op::{Case, Draw, Op};
 use tensor::ops::activation::Activation::{Gelu, GeluTanh, Identity, Silu};

@@ -1,6 +1,5 @@
 //! The emulator: each primitive of `kernel/include` against plain arithmetic, and for each check a
 //! kernel that breaks its rule. The kernels are in `kernels/`.
-#![cfg(feature = "emu")]
 
 mod faults;
 mod primitives;
@@ -9,22 +8,22 @@ use tensor::kernel::SOURCES;
 use tensor::{Device, Dtype, Tensor};
 
 /// Of lanes and blocks: forward, backward, two others.
-pub(crate) const ORDERS: [u64; 4] = [0, 1, 2, 77];
+const ORDERS: [u64; 4] = [0, 1, 2, 77];
 
-pub(crate) fn device(x: &Tensor) -> Tensor {
+fn device(x: &Tensor) -> Tensor {
     x.to_device(Device::Emu).unwrap()
 }
 
-pub(crate) fn floats(values: &[f32]) -> Tensor {
+fn floats(values: &[f32]) -> Tensor {
     device(&Tensor::of(values, &[values.len()]))
 }
 
 /// A vector of arbitrary content.
-pub(crate) fn empty(n: usize, dtype: Dtype) -> Tensor {
+fn empty(n: usize, dtype: Dtype) -> Tensor {
     Tensor::arbitrary_on(Device::Emu, &[n], dtype)
 }
 
-pub(crate) fn host(x: &Tensor) -> Vec<f64> {
+fn host(x: &Tensor) -> Vec<f64> {
     x.to_host().unwrap().to_f64()
 }
 

@@ -1,6 +1,6 @@
 //! Kernels that break a rule, and what is said about each.
 
-use crate::{ORDERS, device, empty, floats, host};
+use super::{ORDERS, device, empty, floats, host};
 use tensor::kernel::{Arg, Grid, emu};
 use tensor::{Dtype, Tensor, args};
 

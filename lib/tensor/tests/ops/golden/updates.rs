@@ -1,6 +1,7 @@
 //! Optimisers, averages and clipping over several steps.
 
-use crate::{Golden, agree};
+use super::{Golden, agree};
+use tensor::updates::Parameter;
 use tensor::updates::adamw::AdamW;
 use tensor::updates::decision::{Decision, Rule};
 use tensor::updates::norm::{clip_scale, global_norm};
@@ -42,11 +43,12 @@ fn adamw(name: &str, clipped: bool) {
             whole += 1
         }
         let op = AdamW {
-            learning_rate: number("lr"),
+            // Half of it, with a factor of 2 for the parameter.
+            learning_rate: number("lr") / 2.0,
             betas: [number("beta1"), number("beta2")],
             epsilon: number("eps"),
-            weight_decay: number("weight_decay"),
         };
+        let weight_decay = number("weight_decay");
         let rule = Rule {
             clip: f64::INFINITY,
             betas: op.betas,
@@ -58,7 +60,9 @@ fn adamw(name: &str, clipped: bool) {
         let before = Decision { steps: t as u64 - 1, ..Decision::default() };
         let decision = rule.decide(&before, [0.0, 0.0], 1.0, op.learning_rate);
         let [m, v] = &mut moments;
-        op.apply(&Decision { scale, ..decision }, g, p, m, v);
+        let parameter =
+            Parameter { rate: 2.0, weight_decay, gradient: g, value: p, moments: [m, v] };
+        op.apply(&Decision { scale, ..decision }, parameter);
     });
     assert!(whole > 0 && clipped == (scaled > 0), "{scaled} steps clipped, {whole} not");
 }
@@ -79,11 +83,12 @@ fn sgd_with_momentum_and_decay() {
     steps("sgd", |golden, t, g, p| {
         zero_before_first(t, &mut buffer, p);
         let op = Sgd {
-            learning_rate: golden.number("sgd/lr"),
+            learning_rate: golden.number("sgd/lr") / 2.0,
             momentum: golden.number("sgd/momentum"),
-            weight_decay: golden.number("sgd/weight_decay"),
         };
-        op.apply(1.0, g, p, &mut buffer[0]);
+        let weight_decay = golden.number("sgd/weight_decay");
+        let moments = [&mut buffer[0]];
+        op.apply(1.0, Parameter { rate: 2.0, weight_decay, gradient: g, value: p, moments });
     });
 }
 

@@ -2,11 +2,13 @@
 //! odd an order as the rules of streams allow. Each test runs in a process of its own, because a process
 //! opens a driver once.
 
+use super::*;
+use crate::kernel::{Arg, Grid, Source, finish, later, waits};
+use crate::{Device, Dtype, Tensor, args};
 use std::path::Path;
 use std::process::{Command, Output};
-use tensor::kernel::cuda::Gpu;
-use tensor::kernel::{Grid, Source, finish, later, waits};
-use tensor::{Device, Dtype, Tensor, args};
+use std::time::{Duration, Instant};
+use test_support::require;
 
 /// Set in the processes that have the driver.
 const INSIDE: &str = "DRIVER_INSIDE";
@@ -14,7 +16,11 @@ const GPU: Device = Device::Cuda(0);
 
 static SOURCE: Source = Source {
     name: "fake",
-    text: "extern \"C\" __global__ void fake_add(float* x, int n, float value) {}",
+    text: "
+        extern \"C\" __global__ void fake_add(float* x, int n, float value) {}
+        extern \"C\" __global__ void fake_fault(float* x, int n, float value) {}
+        extern \"C\" __global__ void fake_hang(float* x, int n, float value) {}
+    ",
     elements: &[Dtype::F32],
 };
 
@@ -26,8 +32,7 @@ fn add(x: &mut Tensor, value: f32) {
 
 /// Runs a test of this file again, with the driver. `None` where there is no compiler of kernels.
 fn with_driver(test: &str, variables: &[(&str, &str)]) -> Option<Output> {
-    if tensor::kernel::compile::version().is_err() {
-        assert!(std::env::var_os("LONGHAUL_REQUIRE_NVRTC").is_none(), "no NVRTC: make deps");
+    if !require(crate::kernel::compile::version().is_ok(), "NVRTC") {
         return None;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -40,7 +45,9 @@ fn with_driver(test: &str, variables: &[(&str, &str)]) -> Option<Output> {
     path.push(":");
     path.push(std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default());
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).envs(variables.iter().copied());
+    command
+        .args(["--exact", &format!("kernel::cuda::tests::{test}"), "--nocapture"])
+        .envs(variables.iter().copied());
     command.env(INSIDE, "1").env("LD_LIBRARY_PATH", path);
     command.env("LONGHAUL_KERNEL_CACHE", folder.path().join("kernels"));
     Some(command.output().unwrap())
@@ -121,12 +128,12 @@ fn a_value_that_is_wanted_later_waits_for_no_later_kernel() {
         add(&mut x, -round as f32);
     }
     // A kernel that never ends: whoever waits for it ends this process.
-    let waits = waits();
+    let waited = waits();
     let late = later(&x);
     SOURCE.launch(Dtype::F32, "fake_hang", Grid::new(1, 32), args![&x, 1i32, 1.0f32]);
     add(&mut x, 1.0);
     assert!(late.wait().unwrap().read::<f32>() == expect(0.0));
-    assert_eq!(tensor::kernel::waits(), waits);
+    assert_eq!(waits(), waited);
     let many = Tensor::zeros_on(GPU, &[1025], Dtype::F32);
     assert!(later(&many).wait().unwrap_err().to_string().contains("too many for later"));
 }
@@ -194,7 +201,7 @@ fn every_refusal_names_the_launch() {
     let gpu = Gpu::open(0).unwrap();
     assert_eq!((gpu.name(), gpu.architecture()), ("Fake H100", "sm_90a"));
     let mut x = Tensor::zeros_on(GPU, &[8], Dtype::F32);
-    let refused = |kernel, grid: Grid, args: &[tensor::kernel::Arg], says: &[&str]| {
+    let refused = |kernel, grid: Grid, args: &[Arg], says: &[&str]| {
         SOURCE.launch(Dtype::F32, kernel, grid, args);
         let message = finish(GPU).unwrap_err().to_string();
         for words in says {
@@ -239,6 +246,25 @@ fn every_refusal_names_the_launch() {
     assert!(x.to_host().is_err());
 }
 
+/// Drivers before CUDA 12.4 do not know the parameters of a kernel: the cubin does.
+#[test]
+fn an_old_driver_refuses_wrong_arguments_too() {
+    let test = "an_old_driver_refuses_wrong_arguments_too";
+    if !inside(test, &[("DRIVER_VERSION", "12000")]) {
+        return;
+    }
+    let x = Tensor::zeros_on(GPU, &[8], Dtype::F32);
+    let wrong: [&[Arg]; 3] =
+        [args![&x, 8i32], args![&x, 8i32, 1.0f64], args![&x, 8i32, 1.0f32, 2i32]];
+    for args in wrong {
+        SOURCE.launch(Dtype::F32, "fake_add", Grid::new(1, 64), args);
+        let message = finish(GPU).unwrap_err().to_string();
+        assert!(message.contains("for parameters of [8, 4, 4] bytes"), "{message}");
+    }
+    SOURCE.launch(Dtype::F32, "fake_add", Grid::new(1, 64), args![&x, 8i32, 1.0f32]);
+    finish(GPU).unwrap();
+}
+
 #[test]
 fn no_memory_is_told_with_what_there_is() {
     if !inside("no_memory_is_told_with_what_there_is", &[("DRIVER_MEMORY", "40000000")]) {
@@ -278,4 +304,26 @@ fn a_machine_that_will_not_do_is_told_of() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains(says), "{text}");
     }
+}
+
+#[test]
+fn hopper_has_an_architecture_of_its_own() {
+    let names = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)].map(|(a, b)| architecture(a, b));
+    assert_eq!(names, ["sm_80", "sm_89", "sm_90a", "sm_100", "sm_120"]);
+    for name in names {
+        crate::kernel::compile::check_architecture(&name).unwrap();
+    }
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_told_of_at_once() {
+    let start = Instant::now();
+    let error = Gpu::open(63).unwrap_err();
+    assert_eq!(error.exit, Exit::Failure);
+    let message = error.to_string();
+    assert!(message.contains("no GPU: ") || message.contains("no cuda:63: "), "{message}");
+    if message.contains("no CUDA driver") {
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    }
+    assert_eq!(Gpu::open(1000).unwrap_err().exit, Exit::Failure);
 }

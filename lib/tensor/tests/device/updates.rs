@@ -1,6 +1,7 @@
 //! Updates of many tensors at once on a device that runs kernels, against the CPU in f64: on the emulator, or
 //! with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
 
+use super::device;
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
 use tensor::updates::adamw::AdamW;
@@ -8,16 +9,10 @@ use tensor::updates::decision::{Decided, Decision, LossScale, Rule};
 use tensor::updates::norm::global_norm;
 use tensor::updates::sgd::Sgd;
 use tensor::updates::{Parameter, cases, ema, sum};
-use tensor::{Device, Dtype, Tensor, Wanted};
+use tensor::{Device, Dtype, Tensor};
 
 /// Some roundings to f32 of what is up to five times the root mean square.
 const TOLERANCE: f64 = 24.0 * 6e-8;
-
-fn device() -> Device {
-    let name = std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "emu".into());
-    let wanted: Wanted = name.parse().unwrap();
-    wanted.open().unwrap().0
-}
 
 /// Tensors of the given sizes on the host in f32; every other one is a matrix, which decays.
 fn tensors(sizes: &[usize], kind: &Draw, seed: u64) -> Vec<Tensor> {
@@ -62,7 +57,8 @@ fn step<const N: usize>(
                    mut moments: Vec<Vec<Tensor>>| {
             let mut each: Vec<_> = moments.iter_mut().map(|m| m.iter_mut()).collect();
             let parameters = values.iter_mut().zip(&gradients).map(|(value, gradient)| Parameter {
-                decayed: value.shape().len() >= 2,
+                rate: if gradient.len() % 2 == 0 { 1.0 } else { 0.3 },
+                weight_decay: if gradient.len() % 3 == 0 { 0.0 } else { 0.1 },
                 gradient,
                 value,
                 moments: std::array::from_fn(|i| each[i].next().unwrap()),
@@ -95,8 +91,7 @@ fn step<const N: usize>(
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn adamw_follows_the_cpu() {
     for t in [1, 1000] {
-        let (betas, epsilon, weight_decay) = ([0.9, 0.999], 1e-8, 0.1);
-        let op = AdamW { learning_rate: 3e-2, betas, epsilon, weight_decay };
+        let op = AdamW { learning_rate: 3e-2, betas: [0.9, 0.999], epsilon: 1e-8 };
         let rule =
             Rule { clip: f64::INFINITY, betas, decay: 0.0, warmup: true, scaled: false, unit: 1.0 };
         let before = Decision { steps: t - 1, ..Decision::default() };
@@ -115,7 +110,7 @@ fn adamw_follows_the_cpu() {
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn sgd_follows_the_cpu() {
-    let op = Sgd { learning_rate: 3e-2, momentum: 0.9, weight_decay: 0.1 };
+    let op = Sgd { learning_rate: 3e-2, momentum: 0.9 };
     let decision = Decision { applied: true, scale: 0.7, ..Decision::default() };
     step("sgd", &decision, [Draw::Normal], |decided, parameters| op.apply_all(decided, parameters));
 }
@@ -303,16 +298,16 @@ fn what_is_not_applied_changes_nothing() {
         let before = tensors(&[4097, 3], &Draw::Normal, 1);
         let [mut values, mut first, mut second, mut average] =
             [0; 4].map(|_| moved(&before, place));
-        let (betas, epsilon, weight_decay) = ([0.9, 0.999], 1e-8, 0.1);
-        let adamw = AdamW { learning_rate: 1.0, betas, epsilon, weight_decay };
-        let sgd = Sgd { learning_rate: 1.0, momentum: 0.9, weight_decay };
+        let adamw = AdamW { learning_rate: 1.0, betas: [0.9, 0.999], epsilon: 1e-8 };
+        let sgd = Sgd { learning_rate: 1.0, momentum: 0.9 };
         let gradients = moved(&before, place);
         let moments = first.iter_mut().zip(&mut second);
         let parameters = values.iter_mut().zip(&gradients).zip(moments);
         adamw.apply_all(
             &decided,
             parameters.map(|((value, gradient), (m, v))| Parameter {
-                decayed: true,
+                rate: 1.0,
+                weight_decay: 0.1,
                 gradient,
                 value,
                 moments: [m, v],
@@ -322,7 +317,8 @@ fn what_is_not_applied_changes_nothing() {
         sgd.apply_all(
             &decided,
             parameters.map(|((value, gradient), b)| Parameter {
-                decayed: true,
+                rate: 1.0,
+                weight_decay: 0.1,
                 gradient,
                 value,
                 moments: [b],
