@@ -26,11 +26,11 @@ pub fn import(file: &Path, like: &Path, names: &NameMap, out: &Path) -> Result<u
         .tensors("model")
         .ok_or_else(|| Error::data(format!("{}: there is no model.safetensors", like.display())))?;
     let mut tensors = Vec::with_capacity(wanted.len());
-    let given: Vec<Named> = foreign.tensors().iter().map(|t| (&*t.name, &*t.shape)).collect();
+    let given: Vec<Named> = weights.tensors().iter().map(|t| (&*t.name, &*t.shape)).collect();
     let own: Vec<Named> = wanted.iter().map(|(name, tensor)| (&**name, tensor.shape())).collect();
     let pairs = names.pair(file, &given, &own)?;
     for (at, (name, own)) in pairs.iter().flatten().zip(&wanted) {
-        tensors.push((name.clone(), foreign.read(&foreign.tensors()[*at], own.dtype())?));
+        tensors.push((name.clone(), weights.read(&weights.tensors()[*at], own.dtype())?));
     }
     let count = tensors.len();
     let mut all = super::Tensors::from([("model".to_string(), tensors)]);

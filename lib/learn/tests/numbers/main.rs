@@ -1,6 +1,7 @@
 //! Bad numbers: what is not finite, what is far too large, and what the machine got wrong. The loop is
 //! the real one, and so are its files; the stage is small and takes faults on request.
 
+mod fine_tune;
 mod machine;
 mod non_finite;
 mod ranks;

@@ -7,7 +7,7 @@ pub(crate) mod cuda;
 use super::Parameter;
 use super::decision::{Decided, Decision};
 use crate::device::Device;
-use crate::dtype::Float;
+use crate::dtype::Element;
 use crate::with_float;
 
 /// The constants of one step.
