@@ -83,9 +83,7 @@ impl Nccl {
         // All ranks learn of it when one has no library: none waits for it.
         // SAFETY: what runs on opening it is the library's own. Without it every function panics.
         let here = unsafe { sys::is_culib_present() };
-        let mut everywhere = [f64::from(u8::from(here))];
-        ranks.min(&mut everywhere)?;
-        if everywhere[0] == 0.0 {
+        if !ranks.wire.all(here)? {
             let host = unix::host::name();
             let which = if here { "another host of this job" } else { &*host };
             return Err(Error::new(
