@@ -1,13 +1,13 @@
 //! Ranks connected by MPI: messages, and between ranks of one host a window of shared memory.
 
-mod beats;
+mod heartbeat;
 mod nccl;
 mod peer;
 mod place;
 mod reducer;
 mod start;
-mod wait;
-mod watch;
+mod calls;
+mod watchdog;
 mod window;
 mod wire;
 mod world;
@@ -21,8 +21,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tensor::{Device, Tensor};
 use unix::{Error, Exit, Result};
-use wait::Lane;
-use watch::{Lost, Watch};
+use calls::CallCounter;
+use watchdog::{Lost, Watchdog};
 use window::Window;
 use wire::Wire;
 use world::Communicator;
@@ -30,11 +30,11 @@ use world::Communicator;
 /// This rank among those that MPI connects.
 pub struct Ranks {
     place: Place,
-    lane: Arc<Lane>,
+    counter: Arc<CallCounter>,
     /// All ranks.
     wire: Wire,
     world: Communicator,
-    watch: Watch,
+    watch: Watchdog,
 }
 
 impl Ranks {
@@ -51,11 +51,11 @@ impl Ranks {
             return Err(launch::not_connected(tasks.unwrap_or(size)));
         }
         unix::diagnostics::set_rank(rank, size);
-        let lane = Arc::new(Lane::new(true));
-        let wire = Wire::new(world.copy()?, (0..size).collect(), rank, lane.clone());
-        let (place, window) = Place::find(world, &wire, &lane)?;
-        let watch = Watch::begin(&place, window, world.copy()?, lane.clone(), lost)?;
-        let ranks = Self { place, lane, wire, world, watch };
+        let counter = Arc::new(CallCounter::new(true));
+        let wire = Wire::new(world.copy()?, (0..size).collect(), rank, counter.clone());
+        let (place, window) = Place::find(world, &wire, &counter)?;
+        let watch = Watchdog::begin(&place, window, world.copy()?, counter.clone(), lost)?;
+        let ranks = Self { place, counter, wire, world, watch };
         ranks.barrier()?;
         drop(start);
         Ok(ranks)
@@ -63,7 +63,7 @@ impl Ranks {
 
     /// Waits until all ranks are here.
     fn barrier(&self) -> Result<()> {
-        self.lane.enter();
+        self.counter.enter();
         self.wire.barrier()
     }
 }
@@ -86,12 +86,12 @@ impl Collective for Ranks {
     }
 
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        self.lane.enter();
+        self.counter.enter();
         self.wire.broadcast(bytes)
     }
 
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.lane.enter();
+        self.counter.enter();
         self.wire.gather(bytes)
     }
 
@@ -128,9 +128,9 @@ impl Collective for Ranks {
     fn reducer(&self, device: Device, buckets: &[usize]) -> Result<Box<dyn Reducer>> {
         // What follows waits inside of MPI, where nobody sees who is late.
         self.barrier()?;
-        let lanes = reducer::Lanes { main: self.lane.clone(), side: self.watch.side() };
+        let counters = reducer::CallCounters { main: self.counter.clone(), side: self.watch.side() };
         if let (Device::Cuda(gpu), true) = (device, nccl::wanted()) {
-            let nccl = nccl::Nccl::open(gpu, self, lanes, buckets)?;
+            let nccl = nccl::Nccl::open(gpu, self, counters, buckets)?;
             return Ok(Box::new(nccl));
         }
         let (side, bytes) = (self.world.copy()?, HostReducer::bytes(buckets));
@@ -139,15 +139,15 @@ impl Collective for Ranks {
             false => None,
         };
         let (window, column) = match shared {
-            Some(window) => (window, self.place.column(side, &lanes.side)),
+            Some(window) => (window, self.place.column(side, &counters.side)),
             // Alone in its window, a rank meets all others by messages.
             None => {
                 let all = (0..self.size()).collect();
-                let column = Wire::new(side, all, self.rank(), lanes.side.clone());
+                let column = Wire::new(side, all, self.rank(), counters.side.clone());
                 (Arc::new(Window::private(bytes)?), Some(column))
             }
         };
-        Ok(Box::new(HostReducer::begin(window, column, lanes, device, buckets)?))
+        Ok(Box::new(HostReducer::begin(window, column, counters, device, buckets)?))
     }
 
     fn watch(&self) {
@@ -156,7 +156,7 @@ impl Collective for Ranks {
 
     fn busy(&self, at_most: Duration) -> Busy<'_> {
         let patience = self.watch.patience();
-        patience.store(watch::ticks(at_most), Ordering::Relaxed);
+        patience.store(watchdog::ticks(at_most), Ordering::Relaxed);
         Busy(Some(patience))
     }
 

@@ -4,8 +4,8 @@
 //! and not the tree of [`crate::sum`].
 
 use super::Ranks;
-use super::reducer::{Clock, Lanes, times};
-use super::wait::Lane;
+use super::reducer::{Clock, CallCounters, times};
+use super::calls::CallCounter;
 use crate::{Collective, Reducer, Times};
 use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
 use std::cell::Cell;
@@ -44,9 +44,9 @@ pub struct Nccl {
     gpu: u32,
     communicator: Communicator,
     beside: Beside,
-    lanes: Lanes,
+    counters: CallCounters,
     buckets: Vec<Bucket>,
-    /// Sums that a thread waits for: it takes the times, and the watch knows of waiting on the GPU.
+    /// Sums that a thread waits for: it takes the times, and the watchdog knows of waiting on the GPU.
     under_way: Sender<Sum>,
     clock: Clock,
 }
@@ -79,7 +79,7 @@ unsafe impl Send for Communicator {}
 
 impl Nccl {
     /// Connects the GPUs of all ranks. Errors: no NCCL, or it cannot connect them.
-    pub fn open(gpu: u32, ranks: &Ranks, lanes: Lanes, buckets: &[usize]) -> Result<Self> {
+    pub fn open(gpu: u32, ranks: &Ranks, counters: CallCounters, buckets: &[usize]) -> Result<Self> {
         // All ranks learn of it when one has no library: none waits for it.
         // SAFETY: what runs on opening it is the library's own. Without it every function panics.
         let here = unsafe { sys::is_culib_present() };
@@ -98,21 +98,21 @@ impl Nccl {
         beside.stream()?; // makes the GPU this thread's
         let communicator = connect(ranks).context(|| format!("cuda:{gpu}"))?;
         let (under_way, receiver) = channel::<Sum>();
-        let (side, clock) = (lanes.side.clone(), Clock::default());
+        let (side, clock) = (counters.side.clone(), Clock::default());
         let kept = clock.clone();
         let wait = move || receiver.iter().for_each(|sum| sum.wait(communicator, &side, &kept));
         let begun = std::thread::Builder::new().name("nccl".into()).spawn(wait);
         begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
         let bucket = |&elements: &usize| Bucket { elements, ..Bucket::default() };
         let buckets = buckets.iter().map(bucket).collect();
-        Ok(Self { gpu, communicator, beside, lanes, buckets, under_way, clock })
+        Ok(Self { gpu, communicator, beside, counters, buckets, under_way, clock })
     }
 }
 
 impl Sum {
     /// Waits until it is done, and adds its times to the clock. An error ends the job: a sum that has
     /// failed on one rank never ends on the others.
-    fn wait(&self, communicator: Communicator, lane: &Lane, clock: &Clock) {
+    fn wait(&self, communicator: Communicator, counter: &CallCounter, clock: &Clock) {
         let past = |mark: &Mark| match communicator.progress().and_then(|_| mark.is_past()) {
             Ok(past) => past,
             Err(error) => {
@@ -120,10 +120,10 @@ impl Sum {
                 super::end(error.exit)
             }
         };
-        lane.until(false, || past(&self.begin));
+        counter.until(false, || past(&self.begin));
         let began = Instant::now();
         let wanted = Cell::new(None);
-        lane.until(false, || {
+        counter.until(false, || {
             if wanted.get().is_none() && self.asked.get().is_some_and(past) {
                 wanted.set(Some(Instant::now()));
             }
@@ -183,8 +183,8 @@ impl Communicator {
 
     /// Waits until the ranks are connected.
     fn settle(self, ranks: &Ranks) -> Result<()> {
-        let _waiting = ranks.lane.wait();
-        let mut pauses = ranks.lane.pauses();
+        let _waiting = ranks.counter.wait();
+        let mut pauses = ranks.counter.pauses();
         while !self.progress()? {
             pauses.pause();
         }
@@ -225,7 +225,7 @@ impl Reducer for Nccl {
         }
         let sums: Vec<Tensor> =
             gradients.iter().map(|t| Tensor::arbitrary_on(gpu, t.shape(), t.dtype())).collect();
-        self.lanes.side.enter();
+        self.counters.side.enter();
         // Also for the memory of the sums: kernels given before may still use it.
         self.beside.follow_kernels()?;
         let begin = self.beside.mark()?;
@@ -251,8 +251,8 @@ impl Reducer for Nccl {
             check(sys::ncclGroupEnd(), "ncclGroupEnd")?;
         }
         // The end is marked when the sums are in the stream.
-        let _waiting = self.lanes.main.wait();
-        let mut pauses = self.lanes.main.pauses();
+        let _waiting = self.counters.main.wait();
+        let mut pauses = self.counters.main.pauses();
         while !self.communicator.progress()? {
             pauses.pause();
         }

@@ -1,7 +1,7 @@
 //! Where the ranks are: their hosts, and which of them share memory.
 
-use super::wait::Lane;
-use super::window::{BEAT, Window};
+use super::calls::CallCounter;
+use super::window::{HEARTBEAT, Window};
 use super::wire::Wire;
 use super::world::Communicator;
 use std::path::Path;
@@ -38,7 +38,7 @@ impl Place {
     pub fn find(
         world: Communicator,
         wire: &Wire,
-        lane: &Arc<Lane>,
+        counter: &Arc<CallCounter>,
     ) -> Result<(Self, Option<Arc<Window>>)> {
         let rank = world.rank()?;
         let host = world.host()?;
@@ -52,7 +52,7 @@ impl Place {
             None => rank,
             Some(shared) => {
                 let near =
-                    Wire::new(shared, (0..shared.size()?).collect(), shared.rank()?, lane.clone());
+                    Wire::new(shared, (0..shared.size()?).collect(), shared.rank()?, counter.clone());
                 let near = near.gather(rank.to_string().as_bytes())?;
                 String::from_utf8_lossy(&near[0]).parse().map_err(Error::bug)?
             }
@@ -68,7 +68,7 @@ impl Place {
             );
         }
         let mut place = Self { rank, ranks, local, shared };
-        let window = place.window(wire, BEAT * size_of::<u64>())?;
+        let window = place.window(wire, HEARTBEAT * size_of::<u64>())?;
         if window.is_none() {
             place.shared = None;
             place.ranks.iter_mut().enumerate().for_each(|(number, rank)| rank.leader = number);
@@ -122,11 +122,11 @@ impl Place {
     }
 
     /// The ranks at the same place in other windows; none when there is one window.
-    pub fn column(&self, communicator: Communicator, lane: &Arc<Lane>) -> Option<Wire> {
+    pub fn column(&self, communicator: Communicator, counter: &Arc<CallCounter>) -> Option<Wire> {
         let block = self.ranks.iter().filter(|rank| rank.leader == 0).count();
         let members: Vec<usize> = (self.rank % block..self.ranks.len()).step_by(block).collect();
         let me = self.rank / block;
-        (members.len() > 1).then(|| Wire::new(communicator, members, me, lane.clone()))
+        (members.len() > 1).then(|| Wire::new(communicator, members, me, counter.clone()))
     }
 }
 

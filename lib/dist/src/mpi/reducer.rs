@@ -1,6 +1,6 @@
 //! Sums of gradients on a thread of its own, beside the backward pass.
 
-use super::wait::Lane;
+use super::calls::CallCounter;
 use super::window::{Window, sum_slice};
 use super::wire::Wire;
 use crate::{Reducer, Times};
@@ -13,9 +13,9 @@ use unix::{Error, Exit, Result};
 
 /// Who waits: the training loop, or the sums beside it.
 #[derive(Clone)]
-pub struct Lanes {
-    pub main: Arc<Lane>,
-    pub side: Arc<Lane>,
+pub struct CallCounters {
+    pub main: Arc<CallCounter>,
+    pub side: Arc<CallCounter>,
 }
 
 /// Times that the thread and its user add to.
@@ -69,7 +69,7 @@ impl Drop for Reading {
 struct Inside {
     window: Arc<Window>,
     column: Option<Wire>,
-    lanes: Lanes,
+    counters: CallCounters,
     clock: Clock,
     buckets: Vec<Bucket>,
 }
@@ -113,14 +113,14 @@ impl HostReducer {
     pub fn begin(
         window: Arc<Window>,
         column: Option<Wire>,
-        lanes: Lanes,
+        counters: CallCounters,
         device: Device,
         buckets: &[usize],
     ) -> Result<Self> {
         let (buckets, _) = layout(buckets);
         let count = buckets.len();
         let clock = Clock::default();
-        let inside = Arc::new(Inside { window, column, lanes, clock, buckets });
+        let inside = Arc::new(Inside { window, column, counters, clock, buckets });
         let (sender, receiver) = channel();
         let work = inside.clone();
         let work =
@@ -139,7 +139,7 @@ impl Inside {
     /// Waits until all ranks have done that with a bucket `count` times; in a hurry, or beside other work.
     fn all(&self, bucket: usize, what: Done, count: u64, hurry: bool) {
         for rank in 0..self.window.ranks() {
-            self.lanes
+            self.counters
                 .side
                 .until(hurry, || self.counter(rank, bucket, what).load(Ordering::Acquire) >= count);
         }
@@ -207,7 +207,7 @@ impl Reducer for HostReducer {
         for (at, tensor) in elsewhere {
             area[at..at + tensor.len()].copy_from_slice(tensor.read());
         }
-        self.inside.lanes.side.enter();
+        self.inside.counters.side.enter();
         let uses = &mut self.buckets[bucket];
         uses.begun += 1;
         uses.given = Some(shapes);
@@ -256,7 +256,7 @@ impl HostReducer {
             return Err(Error::bug(format!("a sum of bucket {bucket} is still held")));
         }
         let inside = &self.inside;
-        let _waiting = inside.lanes.main.wait();
+        let _waiting = inside.counters.main.wait();
         inside.all(bucket, Done::Released, self.buckets[bucket].begun, true);
         let Bucket { at, elements, .. } = inside.buckets[bucket];
         Ok(inside.window.floats(inside.window.me(), at, elements))
@@ -265,7 +265,7 @@ impl HostReducer {
     /// The sum of a bucket over all ranks, as soon as it is there.
     fn summed(&self, bucket: usize) -> *mut f32 {
         let (inside, begun) = (&self.inside, self.buckets[bucket].begun);
-        let _waiting = inside.lanes.main.wait();
+        let _waiting = inside.counters.main.wait();
         let since = Instant::now();
         // Messages of a column keep the order in which buckets were given.
         if inside.column.is_none() && begun > 0 {

@@ -22,8 +22,8 @@ pub struct Window {
     me: usize,
 }
 
-/// Numbers of a beat, which the watch publishes at the start of a part ([`Window::beat`]).
-pub const BEAT: usize = 5;
+/// Numbers of a heartbeat, which the watchdog publishes at the start of a part ([`Window::heartbeat`]).
+pub const HEARTBEAT: usize = 5;
 
 impl Window {
     /// `bytes` for each rank of a communicator of one host; by all of them.
@@ -47,12 +47,12 @@ impl Window {
         unsafe { &*start.cast() }
     }
 
-    /// Number `i` of the beat of a rank.
+    /// Number `i` of the heartbeat of a rank.
     ///
     /// # Panics
-    /// When a beat has fewer numbers.
-    pub fn beat(&self, rank: usize, i: usize) -> &AtomicU64 {
-        assert!(i < BEAT);
+    /// When a heartbeat has fewer numbers.
+    pub fn heartbeat(&self, rank: usize, i: usize) -> &AtomicU64 {
+        assert!(i < HEARTBEAT);
         // SAFETY: as in `counter`.
         unsafe { &*self.memory.at(rank, 8 * i, 8).cast() }
     }
@@ -137,7 +137,7 @@ mod tests {
         assert!(refused(&|w| _ = w.counter(0, 4)));
         assert!(refused(&|w| _ = w.counter(1, 0)));
         assert!(refused(&|w| _ = w.counter(0, usize::MAX / LINE)));
-        assert!(refused(&|w| _ = w.beat(0, BEAT)));
+        assert!(refused(&|w| _ = w.heartbeat(0, HEARTBEAT)));
         assert!(refused(&|w| _ = w.floats(0, 2 * LINE, 2 * LINE / 4 + 1)));
         assert!(refused(&|w| _ = w.floats(0, 5, 1)));
         assert!(refused(&|w| _ = w.floats(0, 4, usize::MAX)));

@@ -1,7 +1,7 @@
 //! Messages between ranks, and what is made of them: values of all ranks combined along the tree of
 //! [`crate::sum`], which covers broadcast, gather, barrier and sums.
 
-use super::wait::Lane;
+use super::calls::CallCounter;
 use super::world::{Communicator, c_rank, check, turn};
 use crate::sum::{self, Step};
 use mpi::ffi;
@@ -24,7 +24,7 @@ pub struct Wire {
     members: Vec<usize>,
     /// Which of them this rank is.
     me: usize,
-    lane: Arc<Lane>,
+    counter: Arc<CallCounter>,
     /// Calls so far: the same on all ranks.
     calls: AtomicU64,
 }
@@ -66,9 +66,9 @@ impl Wire {
         communicator: Communicator,
         members: Vec<usize>,
         me: usize,
-        lane: Arc<Lane>,
+        counter: Arc<CallCounter>,
     ) -> Self {
-        Self { communicator, members, me, lane, calls: AtomicU64::new(0) }
+        Self { communicator, members, me, counter, calls: AtomicU64::new(0) }
     }
 
     /// The bytes of the first rank; those of the others are not looked at.
@@ -193,7 +193,7 @@ impl Wire {
     fn exchange(&self, sends: &[(usize, &[u8])], from: usize, received: &mut [u8]) -> Result<()> {
         let pieces = sends.len() * (sends.first().map_or(0, |s| s.1.len()) / LONGEST + 1);
         let mut requests = Vec::with_capacity(pieces + received.len() / LONGEST + 1);
-        let _waiting = self.lane.wait();
+        let _waiting = self.counter.wait();
         let peer = |rank: usize| c_rank(self.members[rank]);
         let turn = turn();
         // SAFETY: both buffers outlive the requests: this function returns when all are complete.
@@ -219,7 +219,7 @@ impl Wire {
         }
         drop(turn);
         let count = c_int::try_from(requests.len()).map_err(Error::bug)?;
-        let mut wait = self.lane.pauses();
+        let mut wait = self.counter.pauses();
         loop {
             let turn = super::world::turn();
             let mut done = 0;

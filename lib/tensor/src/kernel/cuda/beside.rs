@@ -1,11 +1,11 @@
 //! A stream beside that of kernels, on which another library works on tensors: sums over ranks.
 //! Order between the two is by marks, on the GPU; the host waits for neither.
 
+use super::copy::{event, record, wait};
 use super::driver::check;
 use super::{Gpu, stream};
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 use std::ffi::c_void;
-use std::ptr;
 use std::sync::Arc;
 use unix::Result;
 
@@ -52,21 +52,14 @@ impl Gpu {
 
     fn mark(&'static self, stream: CUstream) -> Result<Mark> {
         self.enter()?;
-        let mut event = ptr::null_mut();
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-        // SAFETY: a context is current; it writes to the handle.
-        check(unsafe { sys::cuEventCreate(&mut event, flags) }, || "making an event".into())?;
-        let mark = Mark(Arc::new(Event { gpu: self, event }));
-        // SAFETY: an event and a stream of ours.
-        check(unsafe { sys::cuEventRecord(event, stream) }, || "recording an event".into())?;
+        let mark = Mark(Arc::new(Event { gpu: self, event: event()? }));
+        record(mark.0.event, stream)?;
         Ok(mark)
     }
 
     fn wait(&self, stream: CUstream, mark: &Mark) -> Result<()> {
         self.enter()?;
-        // SAFETY: a stream and an event of ours.
-        let result = unsafe { sys::cuStreamWaitEvent(stream, mark.0.event, 0) };
-        check(result, || "ordering streams".into())
+        wait(stream, mark.0.event)
     }
 }
 
