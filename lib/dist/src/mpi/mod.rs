@@ -1,18 +1,19 @@
 //! Ranks connected by MPI: messages, and between ranks of one host a window of shared memory.
 
+mod calls;
 mod heartbeat;
 mod nccl;
 mod peer;
 mod place;
 mod reducer;
 mod start;
-mod calls;
 mod watchdog;
 mod window;
 mod wire;
 mod world;
 
 use crate::{Busy, Collective, Reducer, launch};
+use calls::CallCounter;
 use place::Place;
 use reducer::HostReducer;
 use start::Start;
@@ -21,7 +22,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tensor::{Device, Tensor};
 use unix::{Error, Exit, Result};
-use calls::CallCounter;
 use watchdog::{Lost, Watchdog};
 use window::Window;
 use wire::Wire;
@@ -128,7 +128,8 @@ impl Collective for Ranks {
     fn reducer(&self, device: Device, buckets: &[usize]) -> Result<Box<dyn Reducer>> {
         // What follows waits inside of MPI, where nobody sees who is late.
         self.barrier()?;
-        let counters = reducer::CallCounters { main: self.counter.clone(), side: self.watch.side() };
+        let counters =
+            reducer::CallCounters { main: self.counter.clone(), side: self.watch.side() };
         if let (Device::Cuda(gpu), true) = (device, nccl::wanted()) {
             let nccl = nccl::Nccl::open(gpu, self, counters, buckets)?;
             return Ok(Box::new(nccl));

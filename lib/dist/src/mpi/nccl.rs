@@ -4,8 +4,8 @@
 //! and not the tree of [`crate::sum`].
 
 use super::Ranks;
-use super::reducer::{Clock, CallCounters, times};
 use super::calls::CallCounter;
+use super::reducer::{CallCounters, Clock, times};
 use crate::{Collective, Reducer, Times};
 use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_int, c_uint};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tensor::kernel::cuda::{Beside, Gpu, Mark};
+use tensor::kernel::cuda::{Event, Gpu, SideStream};
 use tensor::{Device, Tensor};
 use unix::{Context, Error, Exit, Result};
 
@@ -43,7 +43,7 @@ struct Config {
 pub struct Nccl {
     gpu: u32,
     communicator: Communicator,
-    beside: Beside,
+    beside: SideStream,
     counters: CallCounters,
     buckets: Vec<Bucket>,
     /// Sums that a thread waits for: it takes the times, and the watchdog knows of waiting on the GPU.
@@ -54,10 +54,10 @@ pub struct Nccl {
 /// A sum that was given to the GPU.
 #[derive(Clone)]
 struct Sum {
-    begin: Mark,
-    end: Mark,
+    begin: Event,
+    end: Event,
     /// When kernels could go on but for it, once it is asked for.
-    asked: Arc<OnceLock<Mark>>,
+    asked: Arc<OnceLock<Event>>,
 }
 
 /// A bucket: what was given is kept, for as long as it is read, with its sums.
@@ -79,7 +79,12 @@ unsafe impl Send for Communicator {}
 
 impl Nccl {
     /// Connects the GPUs of all ranks. Errors: no NCCL, or it cannot connect them.
-    pub fn open(gpu: u32, ranks: &Ranks, counters: CallCounters, buckets: &[usize]) -> Result<Self> {
+    pub fn open(
+        gpu: u32,
+        ranks: &Ranks,
+        counters: CallCounters,
+        buckets: &[usize],
+    ) -> Result<Self> {
         // All ranks learn of it when one has no library: none waits for it.
         // SAFETY: what runs on opening it is the library's own. Without it every function panics.
         let here = unsafe { sys::is_culib_present() };
@@ -113,7 +118,7 @@ impl Sum {
     /// Waits until it is done, and adds its times to the clock. An error ends the job: a sum that has
     /// failed on one rank never ends on the others.
     fn wait(&self, communicator: Communicator, counter: &CallCounter, clock: &Clock) {
-        let past = |mark: &Mark| match communicator.progress().and_then(|_| mark.is_past()) {
+        let past = |mark: &Event| match communicator.progress().and_then(|_| mark.is_past()) {
             Ok(past) => past,
             Err(error) => {
                 unix::diagnostics::say_error(&error);

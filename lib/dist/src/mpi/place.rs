@@ -51,8 +51,12 @@ impl Place {
         let leader = match shared {
             None => rank,
             Some(shared) => {
-                let near =
-                    Wire::new(shared, (0..shared.size()?).collect(), shared.rank()?, counter.clone());
+                let near = Wire::new(
+                    shared,
+                    (0..shared.size()?).collect(),
+                    shared.rank()?,
+                    counter.clone(),
+                );
                 let near = near.gather(rank.to_string().as_bytes())?;
                 String::from_utf8_lossy(&near[0]).parse().map_err(Error::bug)?
             }

@@ -178,10 +178,10 @@ impl Reducer for HostReducer {
             return Ok(None);
         }
         let start = self.free(bucket)?;
-        let keeper = Arc::new(Writing(self.inside.clone()));
-        self.buckets[bucket].writing = Arc::downgrade(&keeper);
-        // SAFETY: our own part, which nobody reads or writes before it is given; `give` looks at the keeper.
-        Ok(Some(unsafe { tensors_over(start, shapes, Access::Write, keeper) }))
+        let owner = Arc::new(Writing(self.inside.clone()));
+        self.buckets[bucket].writing = Arc::downgrade(&owner);
+        // SAFETY: our own part, which nobody reads or writes before it is given; `give` looks at the owner.
+        Ok(Some(unsafe { tensors_from_raw_parts(start, shapes, Access::Write, owner) }))
     }
 
     fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
@@ -222,10 +222,10 @@ impl Reducer for HostReducer {
             return Err(Error::bug(format!("bucket {bucket} is taken, and was not given")));
         };
         let start = self.summed(bucket);
-        let keeper = Arc::new(Reading { inside: self.inside.clone(), bucket });
-        self.buckets[bucket].reading = Arc::downgrade(&keeper);
-        // SAFETY: summed by all, and not written before the keeper has released it.
-        let sums = unsafe { tensors_over(start, &shapes, Access::Read, keeper) };
+        let owner = Arc::new(Reading { inside: self.inside.clone(), bucket });
+        self.buckets[bucket].reading = Arc::downgrade(&owner);
+        // SAFETY: summed by all, and not written before the owner has released it.
+        let sums = unsafe { tensors_from_raw_parts(start, &shapes, Access::Read, owner) };
         // On the host they are the sums themselves.
         sums.iter().map(|sum| sum.to_device(self.device)).collect()
     }
@@ -288,16 +288,16 @@ impl HostReducer {
 /// Tensors of these shapes, one after the other.
 ///
 /// # Safety
-/// As [`Tensor::over`], for all of them.
-unsafe fn tensors_over<K: Send + Sync + 'static>(
+/// As [`Tensor::from_raw_parts`], for all of them.
+unsafe fn tensors_from_raw_parts<K: Send + Sync + 'static>(
     mut start: *mut f32,
     shapes: &[Vec<usize>],
     access: Access,
-    keeper: Arc<K>,
+    owner: Arc<K>,
 ) -> Vec<Tensor> {
     let next = |shape: &Vec<usize>| {
         // SAFETY: by the contract; one after the other they do not overlap.
-        let tensor = unsafe { Tensor::over(start, shape, access, keeper.clone()) };
+        let tensor = unsafe { Tensor::from_raw_parts(start, shape, access, owner.clone()) };
         start = start.wrapping_add(tensor.len());
         tensor
     };

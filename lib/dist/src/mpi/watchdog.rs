@@ -4,10 +4,10 @@
 //! It counts its own ticks instead of wall-clock time, so that a process that was itself suspended, or a
 //! machine that slept, does not report its peers as dead.
 
+use super::calls::CallCounter;
 use super::heartbeat::{Heartbeat, Heartbeats};
 use super::peer::Peer;
 use super::place::Place;
-use super::calls::CallCounter;
 use super::window::{HEARTBEAT, Window};
 use super::world::{self, Communicator};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -272,8 +272,9 @@ impl Thread {
         let limit = self.limit();
         for peer in self.peers.iter_mut().filter(|peer| peer.is_told) {
             let heartbeat = Heartbeat::read(self.board[peer.number]);
-            let behind = [0, 1]
-                .map(|counter| self.own.stalled[counter] > 0 && heartbeat.calls[counter] < self.own.calls[counter]);
+            let behind = [0, 1].map(|counter| {
+                self.own.stalled[counter] > 0 && heartbeat.calls[counter] < self.own.calls[counter]
+            });
             let busy = heartbeat.patience > 0 && behind != [false; 2];
             peer.busy = if busy { peer.busy + 1 } else { 0 };
             for (late, behind) in peer.late.iter_mut().zip(behind) {
