@@ -2,14 +2,21 @@
 //! θ ← θ·(1 - η·λ); m ← β₁m + (1-β₁)g; v ← β₂v + (1-β₂)g²;
 //! θ ← θ - η/(1-β₁ᵗ)·m/(√v/√(1-β₂ᵗ) + ε), t being 1 at the first step. Moves 7 elements an element.
 
-mod cpu;
-pub(crate) mod cuda;
-
 use super::Parameter;
 use super::decision::{Decided, Decision};
+use crate::args;
 use crate::device::Device;
+use crate::dtype::{Dtype, Float};
+use crate::kernel::table::{Entry, Table};
+use crate::kernel::{ONLY_F32, Source};
+use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::tensor::Tensor;
+use crate::vectorize;
 use crate::with_float;
+
+/// The kernel.
+pub(crate) static SOURCE: Source =
+    Source { name: "adamw", text: include_str!("adamw.cu"), elements: ONLY_F32 };
 
 /// The constants of one step.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +42,7 @@ impl AdamW {
         v: &mut Tensor,
     ) {
         with_float!(p.dtype(), T => {
-            cpu::apply::<T>(self, decision, g.read(), p.write(), m.write(), v.write());
+            self.on_cpu::<T>(decision, g.read(), p.write(), m.write(), v.write());
         });
     }
 
@@ -57,7 +64,52 @@ impl AdamW {
                     AdamW { weight_decay, ..*self }.apply(&decision, p.gradient, p.value, m, v);
                 }
             }
-            Some(device) => cuda::apply_all(self, device, decided.tensor(), parameters),
+            Some(device) => {
+                let entries = parameters.map(|p| {
+                    let [m, v] = p.moments.map(Tensor::address_mut);
+                    Entry {
+                        len: p.value.len(),
+                        addresses: [p.gradient.address(), p.value.address_mut(), m, v],
+                        number: if p.decayed { self.weight_decay as f32 } else { 0.0 },
+                    }
+                });
+                // The same numbers as on the host, each rounded once.
+                let ([b1, b2], rate) = (self.betas, self.learning_rate as f32);
+                let [b1, c1, b2, c2] = [b1, 1.0 - b1, b2, 1.0 - b2].map(|x| x as f32);
+                let args = args![decided.tensor(), rate, b1, c1, b2, c2, self.epsilon as f32];
+                Table::new(device, entries).launch(&SOURCE, Dtype::F32, "adamw_step", args);
+            }
         }
+    }
+
+    fn on_cpu<T: Float>(
+        &self,
+        decision: &Decision,
+        g: &[T],
+        p: &mut [T],
+        m: &mut [T],
+        v: &mut [T],
+    ) {
+        let [b1, b2] = self.betas;
+        let (step, root) = (T::of(-decision.rate), T::of(decision.root));
+        let keep = T::of(1.0 - self.learning_rate * self.weight_decay);
+        let (scale, epsilon) = (T::of(decision.scale), T::of(self.epsilon));
+        let ([b1, b2], [c1, c2]) = ([T::of(b1), T::of(b2)], [T::of(1.0 - b1), T::of(1.0 - b2)]);
+        let (p, m, v) = (Shared::new(p), Shared::new(m), Shared::new(v));
+        blocks(g.len(), BLOCK_ELEMENTS, |range| {
+            let g = &g[range.clone()];
+            // SAFETY: blocks are disjoint.
+            let (p, m, v) =
+                unsafe { (p.slice(range.clone()), m.slice(range.clone()), v.slice(range)) };
+            vectorize!({
+                for i in 0..g.len() {
+                    let g = scale * g[i];
+                    m[i] = b1.mul_add(m[i], c1 * g);
+                    v[i] = b2.mul_add(v[i], c2 * g * g);
+                    let denominator = v[i].sqrt().mul_add(root, epsilon);
+                    p[i] = step.mul_add(m[i] / denominator, keep * p[i]);
+                }
+            });
+        });
     }
 }

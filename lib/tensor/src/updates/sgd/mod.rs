@@ -1,14 +1,21 @@
 //! Stochastic gradient descent with momentum, in PyTorch's form: g ← g + λθ; b ← μb + g (b = g at
 //! the first step); θ ← θ - η·b.
 
-mod cpu;
-pub(crate) mod cuda;
-
 use super::Parameter;
 use super::decision::{Decided, Decision};
+use crate::args;
 use crate::device::Device;
+use crate::dtype::{Dtype, Float};
+use crate::kernel::table::{Entry, Table};
+use crate::kernel::{ONLY_F32, Source};
+use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::tensor::Tensor;
+use crate::vectorize;
 use crate::with_float;
+
+/// The kernel.
+pub(crate) static SOURCE: Source =
+    Source { name: "sgd", text: include_str!("sgd.cu"), elements: ONLY_F32 };
 
 /// The constants of one step.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +33,7 @@ impl Sgd {
     /// the mean of several passes). A zero momentum buffer makes the first step the same as the later
     /// ones.
     pub fn apply(&self, scale: f64, g: &Tensor, p: &mut Tensor, b: &mut Tensor) {
-        with_float!(p.dtype(), T => cpu::apply::<T>(self, scale, g.read(), p.write(), b.write()));
+        with_float!(p.dtype(), T => self.on_cpu::<T>(scale, g.read(), p.write(), b.write()));
     }
 
     /// One step of all parameters, which keep b, wherever they are, if the update is applied; those that
@@ -47,7 +54,37 @@ impl Sgd {
                     Sgd { weight_decay, ..*self }.apply(scale, p.gradient, p.value, b);
                 }
             }
-            Some(device) => cuda::apply_all(self, device, decided.tensor(), parameters),
+            Some(device) => {
+                let entries = parameters.map(|p| {
+                    let [b] = p.moments.map(Tensor::address_mut);
+                    Entry {
+                        len: p.value.len(),
+                        addresses: [p.gradient.address(), p.value.address_mut(), b],
+                        number: if p.decayed { self.weight_decay as f32 } else { 0.0 },
+                    }
+                });
+                let [step, momentum] = [-self.learning_rate, self.momentum].map(|x| x as f32);
+                let args = args![decided.tensor(), step, momentum];
+                Table::new(device, entries).launch(&SOURCE, Dtype::F32, "sgd_step", args);
+            }
         }
+    }
+
+    fn on_cpu<T: Float>(&self, scale: f64, g: &[T], p: &mut [T], b: &mut [T]) {
+        let [step, momentum, decay, scale] =
+            [-self.learning_rate, self.momentum, self.weight_decay, scale].map(T::of);
+        let (p, b) = (Shared::new(p), Shared::new(b));
+        blocks(g.len(), BLOCK_ELEMENTS, |range| {
+            let g = &g[range.clone()];
+            // SAFETY: blocks are disjoint.
+            let (p, b) = unsafe { (p.slice(range.clone()), b.slice(range)) };
+            vectorize!({
+                for i in 0..g.len() {
+                    let g = decay.mul_add(p[i], scale * g[i]);
+                    b[i] = momentum.mul_add(b[i], g);
+                    p[i] = step.mul_add(b[i], p[i]);
+                }
+            });
+        });
     }
 }

@@ -1,5 +1,5 @@
-//! Small values that leave for the host at once and are taken later: nobody waits when they leave, and
-//! whoever takes them waits for them, not for what was launched since.
+//! Asynchronous copies of small values to the host. Starting one does not wait; reading its result waits for
+//! the copy, not for kernels launched after it.
 
 use super::Gpu;
 use super::copy::{Pinned, event, record, until};
@@ -21,7 +21,7 @@ pub(super) struct Slot {
 
 /// Bytes on their way.
 #[derive(Debug)]
-pub(crate) struct Travelling {
+pub(crate) struct AsyncCopy {
     gpu: &'static Gpu,
     /// Until they are taken.
     slot: Option<Slot>,
@@ -30,7 +30,7 @@ pub(crate) struct Travelling {
 impl Gpu {
     /// Begins to copy to the host what launches before leave. The memory stays as it is until they are
     /// taken.
-    pub(crate) fn copy_out_later(&'static self, from: u64, bytes: usize) -> Result<Travelling> {
+    pub(crate) fn copy_out_later(&'static self, from: u64, bytes: usize) -> Result<AsyncCopy> {
         self.refuse_in_capture("a value read on the host")?;
         if bytes > MOST {
             return Err(Error::bug(self.said(&format!("{bytes} bytes are too many for later"))));
@@ -48,11 +48,11 @@ impl Gpu {
             unsafe { sys::cuMemcpyDtoHAsync_v2(slot.pinned.0.cast(), from, bytes, stream) };
         check(result, || self.said(&format!("copying {bytes} bytes out")))?;
         record(slot.arrived, stream)?;
-        Ok(Travelling { gpu: self, slot: Some(slot) })
+        Ok(AsyncCopy { gpu: self, slot: Some(slot) })
     }
 }
 
-impl Travelling {
+impl AsyncCopy {
     /// Takes them, once they are here. `to` has their size.
     pub(crate) fn arrive(mut self, to: &mut [u8]) -> Result<()> {
         self.wait()?;
@@ -74,7 +74,7 @@ impl Travelling {
     }
 }
 
-impl Drop for Travelling {
+impl Drop for AsyncCopy {
     fn drop(&mut self) {
         // Not taken: the copy may still be under way.
         if self.wait().is_ok()

@@ -1,14 +1,14 @@
-//! The watch: a thread of each rank that tells the others it is alive, and ends the job when one of
-//! them is not, or does not come to a collective.
+//! The watchdog: a thread of each rank that publishes heartbeats, and ends the job when another rank has died,
+//! is suspended, or does not come to a collective.
 //!
-//! Time is counted in turns of this thread, not by a clock: a process that was stopped, or a machine
-//! that slept, has missed no deadline.
+//! It counts its own ticks instead of wall-clock time, so that a process that was itself suspended, or a
+//! machine that slept, does not report its peers as dead.
 
-use super::beats::{Beat, Beats};
+use super::calls::CallCounter;
+use super::heartbeat::{Heartbeat, Heartbeats};
 use super::peer::Peer;
 use super::place::Place;
-use super::wait::Lane;
-use super::window::{BEAT, Window};
+use super::window::{HEARTBEAT, Window};
 use super::world::{self, Communicator};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub type Lost = Arc<dyn Fn() -> Exit + Send + Sync>;
 
 /// One turn.
 pub const TURN: Duration = Duration::from_millis(200);
-/// Turns that may pass between two messages with beats.
-const BETWEEN_BEATS: u64 = 15;
-/// Turns without a beat after which a rank is not running.
+/// Turns that may pass between two messages with heartbeats.
+const BETWEEN_HEARTBEATS: u64 = 15;
+/// Turns without a heartbeat after which a rank is not running.
 const SILENT: u64 = 75;
 /// Turns that a rank may come later than another to a collective, at the least and before
 /// [`crate::Collective::watch`].
@@ -40,7 +40,7 @@ pub fn ticks(time: Duration) -> u64 {
 
 /// What the thread and the calls have in common.
 struct Shared {
-    lanes: [Arc<Lane>; 2],
+    counters: [Arc<CallCounter>; 2],
     patience: AtomicU64,
     strict: AtomicBool,
     closing: AtomicBool,
@@ -48,35 +48,35 @@ struct Shared {
     lost: Lost,
 }
 
-/// The watch of this rank.
-pub struct Watch(Arc<Shared>);
+/// The watchdog of this rank.
+pub struct Watchdog(Arc<Shared>);
 
-impl Watch {
+impl Watchdog {
     /// Begins to show life and to look for that of others; by all ranks.
     pub fn begin(
         place: &Place,
         window: Option<Arc<Window>>,
         side: Communicator,
-        lane: Arc<Lane>,
+        counter: Arc<CallCounter>,
         lost: Lost,
     ) -> Result<Self> {
         let shared = Arc::new(Shared {
-            lanes: [lane, Arc::new(Lane::new(false))],
+            counters: [counter, Arc::new(CallCounter::new(false))],
             patience: AtomicU64::new(0),
             strict: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             lost,
         });
-        let board = vec![[0; BEAT]; place.ranks.len()];
+        let board = vec![[0; HEARTBEAT]; place.ranks.len()];
         let peers = place.ranks.iter().enumerate().filter(|(number, _)| *number != place.rank);
         let own = &place.ranks[place.rank];
         let near: Vec<usize> =
             (0..place.ranks.len()).filter(|n| place.ranks[*n].leader == own.leader).collect();
-        let beats = Beats::between(place, side);
+        let heartbeats = Heartbeats::between(place, side);
         let is_told = |number: &usize| {
             window.is_some() && near.contains(number)
-                || beats.as_ref().is_some_and(|beats| beats.tell_of(*number))
+                || heartbeats.as_ref().is_some_and(|heartbeats| heartbeats.tell_of(*number))
         };
         let peers = peers.map(|(number, rank)| Peer::new(number, rank, own, is_told(&number)));
         let mut thread = Thread {
@@ -84,12 +84,12 @@ impl Watch {
             rank: place.rank,
             peers: peers.collect(),
             near,
-            beats,
+            heartbeats,
             window,
             board,
             own: Own::default(),
         };
-        let begun = std::thread::Builder::new().name("watch".into()).spawn(move || thread.run());
+        let begun = std::thread::Builder::new().name("watchdog".into()).spawn(move || thread.run());
         begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
         Ok(Self(shared))
     }
@@ -100,8 +100,8 @@ impl Watch {
     }
 
     /// The calls that are made beside the training loop.
-    pub fn side(&self) -> Arc<Lane> {
-        self.0.lanes[1].clone()
+    pub fn side(&self) -> Arc<CallCounter> {
+        self.0.counters[1].clone()
     }
 
     /// Turns that the others wait for this rank.
@@ -128,9 +128,9 @@ struct Own {
     /// Turns since the training loop last made a call or waited in one, and the most there were.
     gap: u64,
     longest: u64,
-    /// Turns without a message, by lane, while waiting for one.
-    still: [u64; 2],
-    moves: [u64; 2],
+    /// Turns without a message, for each counter, while waiting for one.
+    stalled: [u64; 2],
+    progress: [u64; 2],
     closing: u64,
 }
 
@@ -141,9 +141,9 @@ struct Thread {
     /// Ranks that share the window, by their number in it.
     near: Vec<usize>,
     window: Option<Arc<Window>>,
-    beats: Option<Beats>,
-    /// The beats of all ranks, as far as they are known here.
-    board: Vec<[u64; BEAT]>,
+    heartbeats: Option<Heartbeats>,
+    /// The heartbeats of all ranks, as far as they are known here.
+    board: Vec<[u64; HEARTBEAT]>,
     own: Own,
 }
 
@@ -165,14 +165,14 @@ impl Thread {
                 continue;
             }
             count += 1;
-            let calls = [0, 1].map(|lane| self.shared.lanes[lane].calls());
+            let calls = [0, 1].map(|counter| self.shared.counters[counter].calls());
             let patience = self.shared.patience.load(Ordering::Relaxed);
-            self.board[self.rank] = Beat { count, calls, patience }.write();
+            self.board[self.rank] = Heartbeat { count, calls, patience }.write();
             self.spread();
             self.remember(calls);
             let fault = match gone {
                 Some(peer) => Some(format!("{} is gone", self.peers[peer].name)),
-                None => self.silent().or_else(|| self.late()).or_else(|| self.still()),
+                None => self.silent().or_else(|| self.late()).or_else(|| self.stalled()),
             };
             if let Some(fault) = fault {
                 self.fault(&fault);
@@ -205,34 +205,34 @@ impl Thread {
     fn spread(&mut self) {
         if let Some(window) = &self.window {
             for (i, number) in self.board[self.rank].iter().enumerate() {
-                window.beat(window.me(), i).store(*number, Ordering::Relaxed);
+                window.heartbeat(window.me(), i).store(*number, Ordering::Relaxed);
             }
             for (part, rank) in self.near.iter().enumerate() {
-                let number = |i| window.beat(part, i).load(Ordering::Relaxed);
+                let number = |i| window.heartbeat(part, i).load(Ordering::Relaxed);
                 self.board[*rank] = std::array::from_fn(number);
             }
         }
-        if let Some(beats) = &mut self.beats
+        if let Some(heartbeats) = &mut self.heartbeats
             && let Some(_turn) = world::turn_soon()
             && !self.shared.closing.load(Ordering::Relaxed)
         {
-            beats.turn(&mut self.board);
+            heartbeats.turn(&mut self.board);
         }
     }
 
     /// How long this rank has been computing, and waiting.
     fn remember(&mut self, calls: [u64; 2]) {
         let own = &mut self.own;
-        let lanes = &self.shared.lanes;
-        let computing = calls == own.calls && !lanes[0].waiting();
+        let counters = &self.shared.counters;
+        let computing = calls == own.calls && !counters[0].waiting();
         own.gap = if computing { own.gap + 1 } else { 0 };
         if self.shared.strict.load(Ordering::Relaxed) {
             own.longest = own.longest.max(own.gap);
         }
-        for (i, lane) in lanes.iter().enumerate() {
-            let same = lane.waiting() && lane.moves() == own.moves[i];
-            own.still[i] = if same { own.still[i] + 1 } else { 0 };
-            own.moves[i] = lane.moves();
+        for (i, counter) in counters.iter().enumerate() {
+            let same = counter.waiting() && counter.progress() == own.progress[i];
+            own.stalled[i] = if same { own.stalled[i] + 1 } else { 0 };
+            own.progress[i] = counter.progress();
         }
         own.calls = calls;
     }
@@ -248,13 +248,13 @@ impl Thread {
     /// A rank that does not run.
     fn silent(&mut self) -> Option<String> {
         for peer in &mut self.peers {
-            let count = Beat::read(self.board[peer.number]).count;
+            let count = Heartbeat::read(self.board[peer.number]).count;
             peer.silent = if count == peer.count { peer.silent + 1 } else { 0 };
             peer.count = count;
         }
         // Of whom nothing comes because its teller is silent, nothing is known.
         let speaks = |number| {
-            self.peers.iter().all(|peer| peer.number != number || peer.silent <= BETWEEN_BEATS)
+            self.peers.iter().all(|peer| peer.number != number || peer.silent <= BETWEEN_HEARTBEATS)
         };
         let silent = self
             .peers
@@ -271,16 +271,17 @@ impl Thread {
     fn late(&mut self) -> Option<String> {
         let limit = self.limit();
         for peer in self.peers.iter_mut().filter(|peer| peer.is_told) {
-            let beat = Beat::read(self.board[peer.number]);
-            let behind = [0, 1]
-                .map(|lane| self.own.still[lane] > 0 && beat.calls[lane] < self.own.calls[lane]);
-            let busy = beat.patience > 0 && behind != [false; 2];
+            let heartbeat = Heartbeat::read(self.board[peer.number]);
+            let behind = [0, 1].map(|counter| {
+                self.own.stalled[counter] > 0 && heartbeat.calls[counter] < self.own.calls[counter]
+            });
+            let busy = heartbeat.patience > 0 && behind != [false; 2];
             peer.busy = if busy { peer.busy + 1 } else { 0 };
             for (late, behind) in peer.late.iter_mut().zip(behind) {
                 *late = if behind { *late + u64::from(!busy) } else { 0 };
             }
             let late = peer.late[0].max(peer.late[1]);
-            if late > limit || peer.busy > beat.patience.max(limit) {
+            if late > limit || peer.busy > heartbeat.patience.max(limit) {
                 let waited = late.max(peer.busy) * TURN.as_millis() as u64 / 1000;
                 return Some(format!(
                     "{} runs, but has not come for {waited} s to the call in which rank {} waits",
@@ -291,12 +292,12 @@ impl Thread {
         None
     }
 
-    /// A call to which all have come, and in which nothing moves.
-    fn still(&self) -> Option<String> {
-        let still = self.own.still[0].max(self.own.still[1]);
+    /// A call to which all have come, and in which no message arrives any more.
+    fn stalled(&self) -> Option<String> {
+        let stalled = self.own.stalled[0].max(self.own.stalled[1]);
         let known = self.peers.iter().all(|peer| peer.is_told && peer.late == [0; 2]);
-        (known && still > 2 * self.limit()).then(|| {
-            let seconds = still * TURN.as_millis() as u64 / 1000;
+        (known && stalled > 2 * self.limit()).then(|| {
+            let seconds = stalled * TURN.as_millis() as u64 / 1000;
             format!(
                 "no message has come for {seconds} s, though all ranks are here: the network fails"
             )
@@ -335,7 +336,7 @@ mod tests {
             |number, leader, is_told| Peer::new(number, &rank(number, leader), &own, is_told);
         let mut thread = Thread {
             shared: Arc::new(Shared {
-                lanes: [true, false].map(|hurry| Arc::new(Lane::new(hurry))),
+                counters: [true, false].map(|hurry| Arc::new(CallCounter::new(hurry))),
                 patience: AtomicU64::new(0),
                 strict: AtomicBool::new(false),
                 closing: AtomicBool::new(false),
@@ -346,15 +347,15 @@ mod tests {
             peers: vec![peer(1, 1, true), peer(2, 2, false), peer(3, 4, true), peer(4, 4, true)],
             near: Vec::new(),
             window: None,
-            beats: None,
-            board: vec![[0; BEAT]; 5],
+            heartbeats: None,
+            board: vec![[0; HEARTBEAT]; 5],
             own: Own::default(),
         };
-        // Rank 4 is stopped after a first beat that knew nothing yet of rank 3, whose beats it tells.
-        let beat = |turn| Beat { count: turn, calls: [0; 2], patience: 0 }.write();
+        // Rank 4 is stopped after a first heartbeat that knew nothing yet of rank 3, whose heartbeats it tells.
+        let heartbeat = |turn| Heartbeat { count: turn, calls: [0; 2], patience: 0 }.write();
         for turn in 1..=SILENT + 1 {
-            thread.board[1] = beat(turn);
-            thread.board[4] = beat(1);
+            thread.board[1] = heartbeat(turn);
+            thread.board[4] = heartbeat(1);
             assert_eq!(thread.silent(), None, "turn {turn}");
         }
         let told = thread.silent().unwrap_or_default();
@@ -363,7 +364,7 @@ mod tests {
             "{told}"
         );
         // Rank 4 runs, and rank 3 never did.
-        thread.board[4] = beat(2);
+        thread.board[4] = heartbeat(2);
         let told = thread.silent().unwrap_or_default();
         assert!(told.starts_with("rank 3 on n3"), "{told}");
     }

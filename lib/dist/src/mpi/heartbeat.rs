@@ -1,8 +1,8 @@
-//! Beats between ranks that share no memory: the leader of each window tells rank 0 of its ranks, and
-//! rank 0 tells them of those of its own. So rank 0 sees all, and all see rank 0.
+//! Heartbeats between ranks that share no memory. The leader of each window sends rank 0 those of its ranks,
+//! and rank 0 sends back those of its own: rank 0 sees all ranks, and all see rank 0.
 
 use super::place::Place;
-use super::window::BEAT;
+use super::window::HEARTBEAT;
 use super::world::{Communicator, c_rank};
 use mpi::ffi;
 use std::ffi::c_int;
@@ -10,9 +10,9 @@ use std::ffi::c_int;
 /// Turns between two messages.
 const EVERY: u64 = 5;
 
-/// What a rank tells the others of itself, in this order in a beat.
+/// What a rank tells the others of itself, in this order in a heartbeat.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Beat {
+pub struct Heartbeat {
     /// Grows as long as the process runs.
     pub count: u64,
     /// Calls of the training loop, and of sums beside it.
@@ -21,41 +21,41 @@ pub struct Beat {
     pub patience: u64,
 }
 
-impl Beat {
-    pub fn write(self) -> [u64; BEAT] {
+impl Heartbeat {
+    pub fn write(self) -> [u64; HEARTBEAT] {
         [self.count, self.calls[0], self.calls[1], self.patience, 0]
     }
 
-    pub fn read(numbers: [u64; BEAT]) -> Self {
+    pub fn read(numbers: [u64; HEARTBEAT]) -> Self {
         let [count, main, side, patience, _] = numbers;
         Self { count, calls: [main, side], patience }
     }
 }
 
 /// The messages of a leader.
-pub struct Beats {
+pub struct Heartbeats {
     communicator: Communicator,
     others: Vec<Other>,
     turns: u64,
 }
 
-/// Another leader. The buffers stay where they are while the library reads or writes them: the watch
+/// Another leader. The buffers stay where they are while the library reads or writes them: the watchdog
 /// never ends before the process.
 struct Other {
     leader: c_int,
-    /// Whose beats it tells, and whose it is told.
+    /// Whose heartbeats it tells, and whose it is told.
     theirs: Vec<usize>,
     ours: Vec<usize>,
-    received: Vec<[u64; BEAT]>,
-    sent: Vec<[u64; BEAT]>,
+    received: Vec<[u64; HEARTBEAT]>,
+    sent: Vec<[u64; HEARTBEAT]>,
     receive: Option<ffi::MPI_Request>,
     send: Option<ffi::MPI_Request>,
 }
 
 // SAFETY: handles and memory that one thread uses after another, and only with the right to call MPI.
-unsafe impl Send for Beats {}
+unsafe impl Send for Heartbeats {}
 
-impl Beats {
+impl Heartbeats {
     /// Those of this rank, if it is a leader and not the only one.
     pub fn between(place: &Place, communicator: Communicator) -> Option<Self> {
         let led = |leader: usize| -> Vec<usize> {
@@ -72,8 +72,8 @@ impl Beats {
             let (theirs, ours) = (led(leader), led(place.rank));
             Some(Other {
                 leader: c_rank(leader).ok()?,
-                received: vec![[0; BEAT]; theirs.len()],
-                sent: vec![[0; BEAT]; ours.len()],
+                received: vec![[0; HEARTBEAT]; theirs.len()],
+                sent: vec![[0; HEARTBEAT]; ours.len()],
                 theirs,
                 ours,
                 receive: None,
@@ -83,20 +83,20 @@ impl Beats {
         Some(Self { communicator, others: others.collect(), turns: 0 })
     }
 
-    /// Whether beats of this rank come.
+    /// Whether heartbeats of this rank come.
     pub fn tell_of(&self, rank: usize) -> bool {
         self.others.iter().any(|other| other.theirs.contains(&rank))
     }
 
     /// Sends what is on the board, and puts there what has come. The caller has the right to call MPI.
-    /// A message that fails is one beat less.
-    pub fn turn(&mut self, board: &mut [[u64; BEAT]]) {
+    /// A message that fails is one heartbeat less.
+    pub fn turn(&mut self, board: &mut [[u64; HEARTBEAT]]) {
         let due = self.turns.is_multiple_of(EVERY);
         self.turns += 1;
         for other in &mut self.others {
             if complete(&mut other.receive) {
-                for (rank, beat) in other.theirs.iter().zip(&other.received) {
-                    board[*rank] = *beat;
+                for (rank, heartbeat) in other.theirs.iter().zip(&other.received) {
+                    board[*rank] = *heartbeat;
                 }
                 other.receive = None;
             }
@@ -112,8 +112,8 @@ impl Beats {
                 });
             }
             if due && (other.send.is_none() || complete(&mut other.send)) {
-                for (beat, rank) in other.sent.iter_mut().zip(&other.ours) {
-                    *beat = board[*rank];
+                for (heartbeat, rank) in other.sent.iter_mut().zip(&other.ours) {
+                    *heartbeat = board[*rank];
                 }
                 other.send = begin(|request| {
                     let (from, count) = (other.sent.as_ptr().cast(), count(&other.sent));
@@ -129,8 +129,8 @@ impl Beats {
     }
 }
 
-fn count(beats: &[[u64; BEAT]]) -> c_int {
-    c_int::try_from(beats.len() * BEAT).unwrap_or(c_int::MAX)
+fn count(heartbeats: &[[u64; HEARTBEAT]]) -> c_int {
+    c_int::try_from(heartbeats.len() * HEARTBEAT).unwrap_or(c_int::MAX)
 }
 
 fn begin(call: impl FnOnce(&mut ffi::MPI_Request) -> c_int) -> Option<ffi::MPI_Request> {

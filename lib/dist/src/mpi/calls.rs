@@ -1,22 +1,22 @@
-//! Waiting for other ranks: how a thread passes the time, and what the watch knows of it.
+//! Waiting for other ranks: how a thread spends the time, and what the watchdog sees of it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The calls that one thread makes, in the same order on all ranks. Who has made fewer than others is
-/// who they wait for.
+/// Counts the calls that one thread makes, in the same order on all ranks: the others wait for the rank with
+/// the fewest.
 #[derive(Debug, Default)]
-pub struct Lane {
+pub struct CallCounter {
     calls: AtomicU64,
     /// Grows with every message and barrier inside a call.
-    moves: AtomicU64,
+    progress: AtomicU64,
     /// Threads that wait: the one of the calls, and who waits for it.
     waiting: AtomicUsize,
     /// Whether the thread has nothing better to do with its processor than to wait.
     hurry: bool,
 }
 
-impl Lane {
+impl CallCounter {
     pub fn new(hurry: bool) -> Self {
         Self { hurry, ..Self::default() }
     }
@@ -30,8 +30,8 @@ impl Lane {
         self.calls.load(Ordering::Relaxed)
     }
 
-    pub fn moves(&self) -> u64 {
-        self.moves.load(Ordering::Relaxed)
+    pub fn progress(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
     }
 
     pub fn waiting(&self) -> bool {
@@ -40,7 +40,7 @@ impl Lane {
 
     /// Waiting for others, until the value is dropped.
     pub fn wait(&self) -> Waiting<'_> {
-        self.moves.fetch_add(1, Ordering::Relaxed);
+        self.progress.fetch_add(1, Ordering::Relaxed);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
     }
@@ -57,14 +57,14 @@ impl Lane {
         }
     }
 
-    /// The pauses of the thread of this lane.
+    /// The pauses of the thread of this counter.
     pub fn pauses(&self) -> Wait {
         Wait::new(self.hurry)
     }
 }
 
-/// See [`Lane::wait`].
-pub struct Waiting<'a>(&'a Lane);
+/// See [`CallCounter::wait`].
+pub struct Waiting<'a>(&'a CallCounter);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {

@@ -1,40 +1,40 @@
-//! A stream beside that of kernels, on which another library works on tensors: sums over ranks.
-//! Order between the two is by marks, on the GPU; the host waits for neither.
+//! A second stream, on which another library works on tensors concurrently with kernels: NCCL sums over
+//! ranks. Events order the two streams on the GPU; the host waits for neither.
 
+use super::copy::{event, record, wait};
 use super::driver::check;
 use super::{Gpu, stream};
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream};
 use std::ffi::c_void;
-use std::ptr;
 use std::sync::Arc;
 use unix::Result;
 
 /// The stream; kept until the process ends.
 #[derive(Debug)]
-pub struct Beside {
+pub struct SideStream {
     gpu: &'static Gpu,
     stream: CUstream,
 }
 
 // SAFETY: a handle of the driver, which any thread may use once the context is current.
-unsafe impl Send for Beside {}
+unsafe impl Send for SideStream {}
 
-/// A moment of a stream.
+/// A point in the work of a stream.
 #[derive(Clone, Debug)]
-pub struct Mark(Arc<Event>);
+pub struct Event(Arc<RawEvent>);
 
 #[derive(Debug)]
-struct Event {
+struct RawEvent {
     gpu: &'static Gpu,
     event: CUevent,
 }
 
-// SAFETY: as for `Beside`.
-unsafe impl Send for Event {}
-// SAFETY: as for `Beside`; the driver does its own locking.
-unsafe impl Sync for Event {}
+// SAFETY: as for `SideStream`.
+unsafe impl Send for RawEvent {}
+// SAFETY: as for `SideStream`; the driver does its own locking.
+unsafe impl Sync for RawEvent {}
 
-impl Drop for Event {
+impl Drop for RawEvent {
     fn drop(&mut self) {
         if self.gpu.enter().is_ok() {
             // SAFETY: an event of ours that nobody uses any more; the driver waits for it where needed.
@@ -45,32 +45,25 @@ impl Drop for Event {
 
 impl Gpu {
     /// Makes a stream beside that of kernels.
-    pub fn beside(&'static self) -> Result<Beside> {
+    pub fn beside(&'static self) -> Result<SideStream> {
         self.enter()?;
-        Ok(Beside { gpu: self, stream: stream()? })
+        Ok(SideStream { gpu: self, stream: stream()? })
     }
 
-    fn mark(&'static self, stream: CUstream) -> Result<Mark> {
+    fn mark(&'static self, stream: CUstream) -> Result<Event> {
         self.enter()?;
-        let mut event = ptr::null_mut();
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-        // SAFETY: a context is current; it writes to the handle.
-        check(unsafe { sys::cuEventCreate(&mut event, flags) }, || "making an event".into())?;
-        let mark = Mark(Arc::new(Event { gpu: self, event }));
-        // SAFETY: an event and a stream of ours.
-        check(unsafe { sys::cuEventRecord(event, stream) }, || "recording an event".into())?;
+        let mark = Event(Arc::new(RawEvent { gpu: self, event: event()? }));
+        record(mark.0.event, stream)?;
         Ok(mark)
     }
 
-    fn wait(&self, stream: CUstream, mark: &Mark) -> Result<()> {
+    fn wait(&self, stream: CUstream, mark: &Event) -> Result<()> {
         self.enter()?;
-        // SAFETY: a stream and an event of ours.
-        let result = unsafe { sys::cuStreamWaitEvent(stream, mark.0.event, 0) };
-        check(result, || "ordering streams".into())
+        wait(stream, mark.0.event)
     }
 }
 
-impl Beside {
+impl SideStream {
     /// The stream, as libraries take it, with its context current on this thread.
     pub fn stream(&self) -> Result<*mut c_void> {
         self.gpu.enter()?;
@@ -83,22 +76,22 @@ impl Beside {
     }
 
     /// Kernels given from now on wait for a moment of this stream.
-    pub fn kernels_follow(&self, mark: &Mark) -> Result<()> {
+    pub fn kernels_follow(&self, mark: &Event) -> Result<()> {
         self.gpu.wait(self.gpu.stream, mark)
     }
 
     /// The moment when this stream will have done what it was given.
-    pub fn mark(&self) -> Result<Mark> {
+    pub fn mark(&self) -> Result<Event> {
         self.gpu.mark(self.stream)
     }
 
     /// The moment when kernels given so far will be done.
-    pub fn kernels(&self) -> Result<Mark> {
+    pub fn kernels(&self) -> Result<Event> {
         self.gpu.mark(self.gpu.stream)
     }
 }
 
-impl Mark {
+impl Event {
     /// Whether it is past. Errors: something failed on the GPU before it.
     pub fn is_past(&self) -> Result<bool> {
         self.0.gpu.enter()?;
