@@ -238,3 +238,31 @@ pub(crate) fn sum(
         _ => cuda::sum(sum, x, factor, out, scale, accumulate),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contiguous_axes_are_merged() {
+        let shape = [2, 3, 1, 4, 5];
+        let same = View::contiguous(&shape);
+        let space = Space::new(&shape, [same.clone(), same.clone()]).unwrap();
+        assert_eq!((space.sizes, space.strides[0]), ([1, 1, 1, 1, 1, 120], [0, 0, 0, 0, 0, 1]));
+        let row = View::broadcast(&[4, 5], &shape);
+        let space = Space::new(&shape, [same.clone(), row]).unwrap();
+        assert_eq!((space.sizes, space.strides[1]), ([1, 1, 1, 1, 6, 20], [0, 0, 0, 0, 0, 1]));
+        assert_eq!((space.len(), space.positions(0..AXES, 47)), (120, [47, 7]));
+        let part = same.narrowed(1, 2).permuted(&[1, 0, 2, 3, 4]);
+        assert_eq!((part.start, &part.strides[..2]), (40, &[20, 60][..]));
+    }
+
+    #[test]
+    fn an_index_space_of_too_many_axes_is_refused() {
+        let sizes = [2; 7];
+        let (x, reversed) = (View::contiguous(&sizes), View::contiguous(&sizes));
+        let reversed = reversed.permuted(&[6, 5, 4, 3, 2, 1, 0]);
+        let why = Space::new(&sizes, [x, reversed]).unwrap_err();
+        assert!(why.contains("more than 6 axes"), "{why}");
+    }
+}
