@@ -2,7 +2,6 @@
 //! `cpu.rs` the loops, `cuda.rs` and `NAME.cu` the kernels.
 
 pub mod activation;
-pub mod adaln;
 pub mod attention;
 pub mod binary;
 pub mod cast;
@@ -13,23 +12,20 @@ pub mod depthwise_conv;
 pub mod dropout;
 pub mod embedding;
 pub mod interpolate;
-pub mod layernorm;
 pub mod linear;
 pub mod narrow;
+pub mod normalization;
 pub mod permute;
 pub mod pool;
 pub mod reduce;
 pub mod relative_error;
 pub mod residual;
-pub mod rmsnorm;
 pub mod scatter_add;
-pub mod softmax;
-pub mod spectral_energy;
-pub mod spectrum;
 pub mod squared_error;
 pub(crate) mod strided;
 pub mod swiglu;
 pub mod token_map;
+pub mod vector_norm;
 pub mod weighted_sum;
 
 use crate::op::Case;
@@ -40,7 +36,7 @@ pub type Entry = (&'static str, fn() -> Vec<Case>);
 /// Every op.
 pub const ALL: &[Entry] = &[
     ("activation", activation::cases),
-    ("adaln", adaln::cases),
+    ("adaln", normalization::adaln_cases),
     ("attention", attention::cases),
     ("binary", binary::cases),
     ("cast", cast::cases),
@@ -51,7 +47,7 @@ pub const ALL: &[Entry] = &[
     ("dropout", dropout::cases),
     ("embedding", embedding::cases),
     ("interpolate", interpolate::cases),
-    ("layernorm", layernorm::cases),
+    ("layernorm", normalization::layernorm_cases),
     ("linear", linear::cases),
     ("narrow", narrow::cases),
     ("permute", permute::cases),
@@ -59,13 +55,11 @@ pub const ALL: &[Entry] = &[
     ("reduce", reduce::cases),
     ("relative_error", relative_error::cases),
     ("residual", residual::cases),
-    ("rmsnorm", rmsnorm::cases),
+    ("rmsnorm", normalization::rmsnorm_cases),
     ("scatter_add", scatter_add::cases),
-    ("softmax", softmax::cases),
-    ("spectral_energy", spectral_energy::cases),
-    ("spectrum", spectrum::cases),
     ("squared_error", squared_error::cases),
     ("swiglu", swiglu::cases),
     ("token_map", token_map::cases),
+    ("vector_norm", vector_norm::cases),
     ("weighted_sum", weighted_sum::cases),
 ];

@@ -4,7 +4,6 @@ use crate::{Golden, agree};
 use tensor::check::run;
 use tensor::op::{Case, Draw, Op};
 use tensor::ops::activation::Activation::{Gelu, GeluTanh, Identity, Sigmoid, Silu, Tanh};
-use tensor::ops::adaln::AdaLn;
 use tensor::ops::attention::{Attention, Layout};
 use tensor::ops::binary::Binary::{Add, Multiply};
 use tensor::ops::concat::Concat;
@@ -14,22 +13,19 @@ use tensor::ops::depthwise_conv::{DepthwiseConv, Padding};
 use tensor::ops::embedding::Embedding;
 use tensor::ops::interpolate::Interpolate;
 use tensor::ops::interpolate::Interpolation::{self, Linear as Straight, Nearest};
-use tensor::ops::layernorm::LayerNorm;
 use tensor::ops::linear::Linear;
 use tensor::ops::narrow::Narrow;
+use tensor::ops::normalization::{Kind, Normalization};
 use tensor::ops::permute::Permute;
 use tensor::ops::pool::{Pool, Pooling};
 use tensor::ops::reduce::Reduce;
 use tensor::ops::relative_error::RelativeError;
 use tensor::ops::residual::Residual;
-use tensor::ops::rmsnorm::RmsNorm;
 use tensor::ops::scatter_add::ScatterAdd;
-use tensor::ops::softmax::Softmax;
-use tensor::ops::spectral_energy::SpectralEnergy;
-use tensor::ops::spectrum::Spectrum;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::swiglu::SwiGlu;
 use tensor::ops::token_map::TokenMap;
+use tensor::ops::vector_norm::VectorNorm;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::{Dtype, Tensor};
 
@@ -38,7 +34,10 @@ type Row = (&'static str, Box<dyn Op>, &'static [&'static str]);
 
 fn rows(golden: &Golden) -> Vec<Row> {
     let linear = |bias, activation| Box::new(Linear { bias, activation });
-    let norm = golden.number("layernorm/epsilon");
+    let norm = |kind| {
+        let file = if kind == Kind::Rms { "rmsnorm" } else { "layernorm" };
+        Box::new(Normalization { kind, epsilon: golden.number(&format!("{file}/epsilon")) })
+    };
     let attention = |packed: bool, norm: bool| {
         let epsilon = golden.number("attention/epsilon");
         let heads = golden.number("attention/heads") as usize;
@@ -46,11 +45,8 @@ fn rows(golden: &Golden) -> Vec<Row> {
         Box::new(Attention { qk_norm: norm.then_some(epsilon), ..Attention::new(heads, layout) })
     };
     let conv = |grid, filter, padding| Box::new(DepthwiseConv { grid, filter, padding });
-    let relative = |per_sample, root| {
-        let epsilon = golden.number("relative_error/epsilon");
-        Box::new(RelativeError { per_sample, root, epsilon })
-    };
-    let spectrum = |name| Box::new(Spectrum { epsilon: golden.number(name) });
+    let relative = RelativeError { epsilon: golden.number("relative_error/epsilon") };
+    let root = VectorNorm::Root { epsilon: golden.number("vector_norm/epsilon") };
     let plain = Conv::same([1, 1], Padding::Zero);
     let dense = |op: Conv| Box::new(op);
     let pool = |pooling| Box::new(Pool { pooling, window: [3, 2], stride: [2, 1] });
@@ -96,10 +92,9 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("concat", Box::new(Concat { axis: 1 }), &["a", "b", "c"]),
         ("concat_last", Box::new(Concat { axis: 2 }), &["a", "b", "c"]),
         ("scatter_add", Box::new(ScatterAdd(6)), &["x", "index"]),
-        ("layernorm", Box::new(LayerNorm { epsilon: norm }), &["x", "w", "b"]),
-        ("rmsnorm", Box::new(RmsNorm { epsilon: golden.number("rmsnorm/epsilon") }), &["x", "w"]),
-        ("adaln", Box::new(AdaLn { epsilon: norm, shift: 3, scale: 4 }), &["x", "m"]),
-        ("softmax", Box::new(Softmax), &["x"]),
+        ("layernorm", norm(Kind::Layer), &["x", "w", "b"]),
+        ("rmsnorm", norm(Kind::Rms), &["x", "w"]),
+        ("adaln", norm(Kind::Adaptive { shift: 3, scale: 4 }), &["x", "m"]),
         ("attention_packed", attention(true, false), &["qkv"]),
         ("attention_packed_norm", attention(true, true), &["qkv", "wq", "wk"]),
         ("attention", attention(false, false), &["q", "k", "v"]),
@@ -141,21 +136,16 @@ fn rows(golden: &Golden) -> Vec<Row> {
             Box::new(CrossEntropy { ignore: -100, smoothing }),
             &["x", "target"],
         ),
+        ("cross_entropy_weighted", Box::new(CrossEntropy::default()), &["x", "target", "w"]),
         ("residual_plain", Box::new(Residual::Plain), &["x", "y"]),
         ("residual_scaled", Box::new(Residual::Scaled), &["x", "y", "s"]),
-        ("residual_gated", Box::new(Residual::Gated(2)), &["x", "y", "m"]),
         ("token_map", Box::new(TokenMap), &["m", "x"]),
         ("token_map_constant", Box::new(TokenMap), &["m", "x"]),
-        ("relative_error_sample", relative(true, false), &["p", "t"]),
-        ("relative_error_sample_root", relative(true, true), &["p", "t"]),
-        ("relative_error_all", relative(false, false), &["p", "t"]),
-        ("relative_error_all_root", relative(false, true), &["p", "t"]),
+        ("relative_error", Box::new(relative), &["p", "t"]),
         ("squared_error", Box::new(SquaredError), &["p", "t", "w", "v"]),
         ("mean_squared_error", Box::new(SquaredError), &["p", "t", "w", "v"]),
-        ("spectral_energy_even", Box::new(SpectralEnergy), &["p", "t"]),
-        ("spectral_energy_odd", Box::new(SpectralEnergy), &["p", "t"]),
-        ("spectrum_even", spectrum("spectrum_even/epsilon"), &["x"]),
-        ("spectrum_odd", spectrum("spectrum_odd/epsilon"), &["x"]),
+        ("vector_norm", Box::new(root), &["x"]),
+        ("vector_norm_squared", Box::new(VectorNorm::Squared), &["x"]),
         ("weighted_sum", Box::new(WeightedSum(weights.to_vec())), &["a", "b"]),
     ]
 }

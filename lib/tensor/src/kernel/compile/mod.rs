@@ -25,7 +25,6 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("flat.cuh", include_str!("../include/flat.cuh")),
     ("gather.cuh", include_str!("../include/gather.cuh")),
     ("mma.cuh", include_str!("../include/mma.cuh")),
-    ("norm.cuh", include_str!("../include/norm.cuh")),
     ("philox.cuh", include_str!("../include/philox.cuh")),
     ("product.cuh", include_str!("../include/product.cuh")),
     ("product_kernel.cuh", include_str!("../include/product_kernel.cuh")),

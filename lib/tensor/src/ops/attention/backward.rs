@@ -5,7 +5,7 @@ use super::layout::{Part, Segment, Sizes, seen, segments};
 use super::{Attention, Layout};
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::ops::rmsnorm;
+use crate::ops::normalization::{input_gradient, statistics};
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
 use crate::simd::sum;
@@ -249,12 +249,13 @@ impl<T: Float> Call<'_, T> {
                         }
                         continue;
                     };
-                    let r = rmsnorm::rstd(x, epsilon);
+                    let stats = statistics(x, false, epsilon);
                     if let Some((add, dx)) = dx {
-                        rmsnorm::input_gradient(x, r, w, dn, dx, add);
+                        let plain = (T::ZERO, w);
+                        input_gradient(x, (stats, false), plain, dn, dx, add);
                     }
                     for ((dw, dn), x) in dweights[which..][..d].iter_mut().zip(dn).zip(x) {
-                        *dw = (*dn * r).mul_add(*x, *dw);
+                        *dw = (*dn * stats.1).mul_add(*x, *dw);
                     }
                 }
             });

@@ -5,7 +5,7 @@ use super::layout::{Part, Segment, Sizes, seen, segments};
 use super::{Attention, Layout};
 use crate::dtype::Float;
 use crate::ops::dropout::Mask;
-use crate::ops::rmsnorm;
+use crate::ops::normalization::statistics;
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
 use crate::simd::{max, sum};
@@ -52,7 +52,7 @@ impl<'a, T: Float> Rows<'a, T> {
                     vectorize!({
                         for (t, y) in out.chunks_exact_mut(d).enumerate() {
                             let x = &x[t * segment.stride..][..d];
-                            let r = rmsnorm::rstd(x, T::of(epsilon));
+                            let (_, r) = statistics(x, false, T::of(epsilon));
                             for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
                                 *y = *x * r * *w;
                             }

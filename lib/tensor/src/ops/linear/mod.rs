@@ -6,6 +6,8 @@
 mod cpu;
 pub(crate) mod cuda;
 
+pub(crate) use cuda::multiply_and_sum;
+
 use super::activation::Activation;
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;

@@ -1,11 +1,9 @@
-// Normalisation of rows, forward and backward, for any weights: y = (offset + w) ∘ n + b with
-// n = (x - μ)·r. CENTRED is layernorm: μ the mean, r = 1/√(variance + ε); else rmsnorm: μ = 0,
-// r = 1/√(mean square + ε).
+// elements: f32 bf16 f16
+// Normalisation of rows, forward and backward: y = (offset + w) ∘ n + b with n = (x - μ)·r. Centred (layernorm):
+// μ the mean, r = 1/√(variance + ε); else (rmsnorm): μ = 0, r = 1/√(mean square + ε).
 //
-// x [groups, group_rows, width]; a group has its own w and b, `stride` elements from the last
-// group's. Means and r are kept as f32 [rows, 2].
-
-#pragma once
+// x [groups, group_rows, width]; the vectors of a group begin at w + w_start and b + b_start, `stride` elements
+// from the last group's. μ and r are kept as f32 [rows, 2].
 
 #include "rows.cuh"
 
@@ -19,10 +17,11 @@ struct Norm {
   int width;
   long long stride;
   float offset;
+  bool centred;
 };
 
 // One row, of which a team's threads hold their share.
-template <bool CENTRED, bool BLOCK, int V, int COUNT>
+template <bool BLOCK, int V, int COUNT>
 DEVICE void norm_forward(Norm norm, element* out, int rows, float epsilon, float* scratch) {
   int row = blockIdx.x * teams<BLOCK>() + team_id<BLOCK>();
   if (row >= rows) {
@@ -35,7 +34,7 @@ DEVICE void norm_forward(Norm norm, element* out, int rows, float epsilon, float
   load_row<BLOCK, V, COUNT>(x, norm.x + start, width);
 
   float mean = 0.0f;
-  if (CENTRED) {
+  if (norm.centred) {
 #pragma unroll
     for (int j = 0; j < COUNT; j++) {
 #pragma unroll
@@ -86,14 +85,14 @@ DEVICE void norm_forward(Norm norm, element* out, int rows, float epsilon, float
 }
 
 // A row of any width, read anew in each pass, by a block.
-template <bool CENTRED, int V>
+template <int V>
 DEVICE void norm_forward_wide(Norm norm, element* out, float epsilon, float* scratch) {
   int row = blockIdx.x, width = norm.width, step = blockDim.x * V;
   const element* x = norm.x + (long long)row * width;
   long long group = row / norm.group_rows * norm.stride;
 
   float mean = 0.0f;
-  if (CENTRED) {
+  if (norm.centred) {
     for (int column = threadIdx.x * V; column < width; column += step) {
       Vector<element, V> part = load_vector<V>(x + column);
 #pragma unroll
@@ -132,8 +131,8 @@ DEVICE void norm_forward_wide(Norm norm, element* out, float epsilon, float* scr
   }
 }
 
-// What backward is given beside: dx may be null, and so may the partial sums of dw (and, CENTRED, of
-// db), f32 [groups, parts, vectors, width].
+// What backward is given beside: dx may be null, and so may the partial sums of dw and db,
+// f32 [groups, parts, 2, width].
 struct NormGradient {
   const element* dy;
   element* dx;
@@ -144,15 +143,14 @@ struct NormGradient {
 
 // dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) with g = (offset + w) ∘ dy, and this block's share of
 // dw = Σ dy ∘ n, db = Σ dy: one pass over every parts-th row (or set of rows, one a warp) of a group.
-// `sums` holds vectors · COUNT · V · 32 floats where teams are warps.
-template <bool CENTRED, bool BLOCK, int V, int COUNT>
+// `sums` holds 2 · COUNT · V · 32 floats where teams are warps.
+template <bool BLOCK, int V, int COUNT>
 DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, float* sums) {
-  constexpr int VECTORS = CENTRED ? 2 : 1;
   int group = blockIdx.x / gradient.parts, part = blockIdx.x % gradient.parts;
   int width = norm.width;
   Vector<element, V> w[COUNT];
   load_row<BLOCK, V, COUNT>(w, norm.w + group * norm.stride, width);
-  float total[VECTORS][COUNT][V] = {};
+  float total[2][COUNT][V] = {};
 
   for (int i = part * teams<BLOCK>() + team_id<BLOCK>(); i < norm.group_rows;
        i += gradient.parts * teams<BLOCK>()) {
@@ -173,15 +171,13 @@ DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, floa
         sum_g += g;
         sum_gn += g * n;
         total[0][j][v] += d * n;
-        if (CENTRED) {
-          total[VECTORS - 1][j][v] += d;
-        }
+        total[1][j][v] += d;
       }
     }
     if (gradient.dx == nullptr) {
       continue;
     }
-    float mean_g = CENTRED ? team_sum<BLOCK>(sum_g, scratch) / width : 0.0f;
+    float mean_g = norm.centred ? team_sum<BLOCK>(sum_g, scratch) / width : 0.0f;
     float mean_gn = team_sum<BLOCK>(sum_gn, scratch) / width;
 #pragma unroll
     for (int j = 0; j < COUNT; j++) {
@@ -206,7 +202,7 @@ DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, floa
   for (int team = 0; team < teams<BLOCK>(); team++) {
     if (teams<BLOCK>() > 1 && team_id<BLOCK>() == team) {
 #pragma unroll
-      for (int i = 0; i < VECTORS * COUNT * V; i++) {
+      for (int i = 0; i < 2 * COUNT * V; i++) {
         float& own = total[i / (COUNT * V)][i / V % COUNT][i % V];
         own += team > 0 ? sums[i * WARP + lane_id()] : 0.0f;
         sums[i * WARP + lane_id()] = own;
@@ -216,8 +212,8 @@ DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, floa
   }
   if (team_id<BLOCK>() == teams<BLOCK>() - 1) {
 #pragma unroll
-    for (int vector = 0; vector < VECTORS; vector++) {
-      float* to = gradient.partials + ((long long)blockIdx.x * VECTORS + vector) * width;
+    for (int vector = 0; vector < 2; vector++) {
+      float* to = gradient.partials + ((long long)blockIdx.x * 2 + vector) * width;
 #pragma unroll
       for (int j = 0; j < COUNT; j++) {
         int column = column_of<BLOCK, V>(j);
@@ -231,18 +227,17 @@ DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, floa
 
 // The same for rows of any width: the sums of dw and db stay in memory, where a thread has its own
 // columns.
-template <bool CENTRED, int V>
+template <int V>
 DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch) {
-  constexpr int VECTORS = CENTRED ? 2 : 1;
   int group = blockIdx.x / gradient.parts, part = blockIdx.x % gradient.parts;
   int width = norm.width, step = blockDim.x * V;
   const element* w = norm.w + group * norm.stride;
   float* dw = gradient.partials;
   if (dw != nullptr) {
-    dw += (long long)blockIdx.x * VECTORS * width;
+    dw += (long long)blockIdx.x * 2 * width;
     for (int column = threadIdx.x * V; column < width; column += step) {
 #pragma unroll
-      for (int v = 0; v < VECTORS * V; v++) {
+      for (int v = 0; v < 2 * V; v++) {
         dw[v / V * width + column + v % V] = 0.0f;
       }
     }
@@ -265,16 +260,14 @@ DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch)
         sum_gn += g * n;
         if (dw != nullptr) {
           dw[column + v] += d * n;
-          if (CENTRED) {
-            dw[width + column + v] += d;
-          }
+          dw[width + column + v] += d;
         }
       }
     }
     if (gradient.dx == nullptr) {
       continue;
     }
-    float mean_g = CENTRED ? block_sum(sum_g, scratch) / width : 0.0f;
+    float mean_g = norm.centred ? block_sum(sum_g, scratch) / width : 0.0f;
     float mean_gn = block_sum(sum_gn, scratch) / width;
     for (int column = threadIdx.x * V; column < width; column += step) {
       Vector<element, V> xs = load_vector<V>(x + column), ds = load_vector<V>(dy + column);
@@ -288,5 +281,81 @@ DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch)
       }
       put_vector<V>(gradient.dx + row * width + column, d, gradient.add);
     }
+  }
+}
+
+// Rows of up to 512 columns by a warp each, of up to COLUMNS columns a thread by a block each (`by_block`).
+KERNEL(normalization_forward, 512, 1)(
+    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
+    const element* __restrict__ b, long long b_start, float* __restrict__ stats,
+    element* __restrict__ out, int rows, int group_rows, int width, long long stride, float offset,
+    float epsilon, int centred, int by_block) {
+  SHARED(float, scratch, [WARP]);
+  const element* bias = b != nullptr ? b + b_start : nullptr;
+  Norm norm = {x, w + w_start, bias, stats, group_rows, width, stride, offset, centred != 0};
+  bool whole = width % WIDTH == 0;
+  if (by_block && whole) {
+    norm_forward<true, WIDTH, COLUMNS / WIDTH>(norm, out, rows, epsilon, scratch);
+  } else if (by_block) {
+    norm_forward<true, 1, COLUMNS>(norm, out, rows, epsilon, scratch);
+  } else if (whole) {
+    norm_forward<false, WIDTH, COLUMNS / WIDTH>(norm, out, rows, epsilon, scratch);
+  } else {
+    norm_forward<false, 1, COLUMNS>(norm, out, rows, epsilon, scratch);
+  }
+}
+
+// Rows of any width, a block each.
+KERNEL(normalization_forward_wide, 512, 1)(
+    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
+    const element* __restrict__ b, long long b_start, float* __restrict__ stats,
+    element* __restrict__ out, int rows, int group_rows, int width, long long stride, float offset,
+    float epsilon, int centred, int by_block) {
+  SHARED(float, scratch, [WARP]);
+  const element* bias = b != nullptr ? b + b_start : nullptr;
+  Norm norm = {x, w + w_start, bias, stats, group_rows, width, stride, offset, centred != 0};
+  if (width % WIDTH == 0) {
+    norm_forward_wide<WIDTH>(norm, out, epsilon, scratch);
+  } else {
+    norm_forward_wide<1>(norm, out, epsilon, scratch);
+  }
+}
+
+// Rows of up to 256 columns by a warp each, of up to COLUMNS / 2 columns a thread by a block each
+// (`by_block`). Blocks: groups × parts.
+KERNEL(normalization_backward, 512, 1)(
+    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
+    float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,
+    float* __restrict__ partials, int group_rows, int width, long long stride, float offset,
+    int parts, int centred, int by_block) {
+  constexpr int COUNT = COLUMNS / 2;
+  SHARED(float, shared, [2 * COUNT * WARP]);
+  Norm norm = {x, w + w_start, nullptr, stats, group_rows, width, stride, offset, centred != 0};
+  NormGradient gradient = {dy, dx, add, partials, parts};
+  bool whole = width % WIDTH == 0;
+  if (by_block && whole) {
+    norm_backward<true, WIDTH, COUNT / WIDTH>(norm, gradient, shared, nullptr);
+  } else if (by_block) {
+    norm_backward<true, 1, COUNT>(norm, gradient, shared, nullptr);
+  } else if (whole) {
+    norm_backward<false, WIDTH, COUNT / WIDTH>(norm, gradient, nullptr, shared);
+  } else {
+    norm_backward<false, 1, COUNT>(norm, gradient, nullptr, shared);
+  }
+}
+
+// Rows of any width, a block each.
+KERNEL(normalization_backward_wide, 512, 1)(
+    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
+    float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,
+    float* __restrict__ partials, int group_rows, int width, long long stride, float offset,
+    int parts, int centred, int by_block) {
+  SHARED(float, scratch, [WARP]);
+  Norm norm = {x, w + w_start, nullptr, stats, group_rows, width, stride, offset, centred != 0};
+  NormGradient gradient = {dy, dx, add, partials, parts};
+  if (width % WIDTH == 0) {
+    norm_backward_wide<WIDTH>(norm, gradient, scratch);
+  } else {
+    norm_backward_wide<1>(norm, gradient, scratch);
   }
 }
