@@ -188,6 +188,34 @@ def joints():
     op("token_map_constant", lambda m, x: m @ x, constant=("m",), m=normal(4, 8), x=normal(3, 8, 5))
 
 
+def arithmetic():
+    for name, f in (("tanh", torch.tanh), ("sigmoid", torch.sigmoid)):
+        dense = lambda x, w, b, f=f: f(F.linear(x, w, b))
+        op(f"linear_{name}", dense, x=normal(4, 9), w=normal(5, 9, scale=1 / 3), b=normal(5))
+        op(f"activation_{name}", f, x=torch.linspace(-9, 9, 181))
+    shapes = {"same": ((4, 7), (4, 7)), "bias": ((2, 5, 8), (8,)), "gate": ((2, 5, 8), (2, 1, 8)),
+              "column": ((3, 40), (3, 1)), "both": ((4, 1, 3), (1, 5, 1)), "scalar": ((1,), (3, 7))}
+    for name, (a, b) in shapes.items():
+        op(f"add_{name}", torch.add, a=normal(*a), b=normal(*b))
+        op(f"multiply_{name}", torch.mul, a=normal(*a), b=normal(*b))
+    for axis, shape in enumerate(((9, 5, 8), (2, 70, 8), (3, 4, 90))):
+        op(f"sum_{axis}", lambda x, axis=axis: x.sum(axis, keepdim=True), x=normal(*shape))
+        op(f"mean_{axis}", lambda x, axis=axis: x.mean(axis, keepdim=True), x=normal(*shape))
+
+
+def rearrangements():
+    op("permute", lambda x: x.permute(2, 0, 3, 1), x=normal(2, 3, 4, 5))
+    op("permute_heads", lambda x: x.permute(0, 2, 1, 3), x=normal(2, 3, 4, 8))
+    op("narrow", lambda x: x.narrow(1, 2, 4), x=normal(3, 7, 8))
+    op("narrow_last", lambda x: x.narrow(2, 3, 2), x=normal(3, 2, 8))
+    join = lambda axis: lambda a, b, c: torch.cat((a, b, c), axis)
+    op("concat", join(1), a=normal(3, 2, 8), b=normal(3, 4, 8), c=normal(3, 1, 8))
+    op("concat_last", join(2), a=normal(3, 2, 8), b=normal(3, 2, 4), c=normal(3, 2, 3))
+    # Sum 5 is of nothing.
+    scatter = lambda x, index: torch.zeros(6, 7).double().index_add(0, index, x)
+    op("scatter_add", scatter, x=normal(20, 7), index=below(5, 20))
+
+
 def losses():
     epsilon = constants("relative_error", epsilon=1e-8)["epsilon"]
     p, t = normal(3, 8, 5), normal(3, 8, 5)
@@ -272,6 +300,8 @@ losses()
 updates()
 grids()
 tokens()
+arithmetic()
+rearrangements()
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

@@ -6,7 +6,7 @@ use tensor::{Tensor, Var};
 use unix::Result;
 
 /// M [S, T] on the tokens of x [B, T, C].
-pub fn map_tokens(pass: &Pass, m: &Tensor, x: &Var) -> Result<Var> {
+fn map_tokens(pass: &Pass, m: &Tensor, x: &Var) -> Result<Var> {
     let m = pass.narrow(&pass.constant(m)?)?;
     pass.apply(TokenMap, &[&m, x])
 }

@@ -46,6 +46,8 @@ pub const SOURCES: &[&Source] = &[
     &columns::SOURCE,
     &ops::activation::cuda::SOURCE,
     &ops::cast::cuda::SOURCE,
+    &ops::dropout::cuda::SOURCE,
+    &ops::strided::cuda::SOURCE,
     &ops::relative_error::cuda::SOURCE,
     &ops::residual::cuda::SOURCE,
     &ops::normalization::SOURCE,

@@ -22,6 +22,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("attention_f32.cuh", include_str!("../include/attention_f32.cuh")),
     ("attention_half.cuh", include_str!("../include/attention_half.cuh")),
     ("decision.cuh", include_str!("../include/decision.cuh")),
+    ("dropout.cuh", include_str!("../include/dropout.cuh")),
     ("element.cuh", include_str!("../include/element.cuh")),
     ("flat.cuh", include_str!("../include/flat.cuh")),
     ("gather.cuh", include_str!("../include/gather.cuh")),

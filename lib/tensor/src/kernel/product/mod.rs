@@ -315,6 +315,8 @@ pub(crate) fn code(activation: Activation) -> i32 {
         Activation::Gelu => 1,
         Activation::GeluTanh => 2,
         Activation::Silu => 3,
+        Activation::Tanh => 4,
+        Activation::Sigmoid => 5,
     }
 }
 
