@@ -1,14 +1,12 @@
 //! Files are whole or absent: after errors, on full and read-only disks, and after KILL.
 
-mod common;
-
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::frame;
+use super::common::frame;
 use unix::publish::*;
 use unix::{Error, Exit};
 

@@ -1,12 +1,10 @@
 //! What every program does because it stands in the frame of `unix::cli`.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::frame;
+use super::common::frame;
 use rustix::process::{Pid, Signal, kill_process};
 
 fn run(words: &[&str]) -> (i32, String, String) {
