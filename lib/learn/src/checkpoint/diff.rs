@@ -8,9 +8,9 @@ use serde_json::Value;
 use tensor::Tensor;
 use unix::{Error, Result};
 
-use super::problem::Problem;
 use super::find::manifest_of;
 use super::manifest::{FileEntry, Manifest, TensorEntry};
+use super::problem::Problem;
 use super::tensor_file::TensorFile;
 
 /// Fields that say when, by whom and how fast a checkpoint was made: shown, but no difference of what it is.

@@ -8,8 +8,8 @@ use unix::publish::publish_new_file;
 use unix::{Error, Result, space};
 
 use super::PIECE;
-use super::problem::Problem;
 use super::find::manifest_of;
+use super::problem::Problem;
 use super::tensor_file::{TensorFile, open_sized};
 
 /// Copies the file with the stem `what` (`model`, `ema`, `buffers`, …) of a checkpoint to `out`, which

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use unix::{Error, Result};
 
-use super::problem::Problem;
 use super::manifest::{self, Manifest};
+use super::problem::Problem;
 use super::tensor_file::check_size;
 
 /// A checkpoint as a look at its manifest and the sizes of its files shows it.

@@ -6,9 +6,9 @@ use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use tensor::Tensor;
 use unix::{Error, Result, warn};
 
-use super::problem::Problem;
 use super::list::list;
 use super::manifest::{FileEntry, Manifest};
+use super::problem::Problem;
 use super::shards;
 use super::tensor_file::TensorFile;
 use super::verify::verify;

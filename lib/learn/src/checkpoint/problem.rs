@@ -28,7 +28,9 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Problem::Missing(text) | Problem::Damaged(text) | Problem::Newer(text) => f.write_str(text),
+            Problem::Missing(text) | Problem::Damaged(text) | Problem::Newer(text) => {
+                f.write_str(text)
+            }
         }
     }
 }

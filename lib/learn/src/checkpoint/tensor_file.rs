@@ -8,8 +8,8 @@ use tensor::Tensor;
 use tensor::safetensors::{Entry, Header};
 
 use super::PIECE;
-use super::problem::Problem;
 use super::manifest::{FileEntry, TensorEntry};
+use super::problem::Problem;
 
 /// A file whose size is right and whose header makes sense.
 pub(super) struct TensorFile {

@@ -8,8 +8,8 @@ use serde::Serialize;
 use unix::Result;
 
 use super::PIECE;
-use super::problem::Problem;
 use super::manifest::{FileEntry, Manifest, TensorEntry};
+use super::problem::Problem;
 use super::tensor_file::{TensorFile, open_sized};
 
 /// What was found in a checkpoint.
