@@ -113,7 +113,7 @@ const CASES: &[Case] = &[
         "evaluate --codec run --data split.json --steps 2 -o result", 65, 2, &[FILE, "split.json"]),
     case("a changed number, encoded", FLIP,
         "latent-cache make --codec run --data split.json -o latents", 65, 1, &[FILE, "split.json"]),
-    case("edited statistics", "sed -i '0,/\"std\": /s//\"std\": 1/' stats.json", NEW, 65, 1,
+    case("edited statistics", "sed -i '0,/\"std\":/s//\"std\":1/' stats.json", NEW, 65, 1,
         &["stats.json: seal", "ds-prep stats"]),
     case("a missing split manifest", "rm split.json", NEW, 66, 1, &["split.json", "No such file"]),
     case("a split manifest that is none", "echo '{}' > split.json", NEW, 65, 1, &["split.json"]),

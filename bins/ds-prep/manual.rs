@@ -71,6 +71,7 @@ FILES
     incompressible  velocity, particles [n,t,x,y,c], an input force [n,x,y,2], t [n,t]
   and the same arrays in .npz, .safetensors and Zarr version 2 (.zarr), one array in .npy, and tables:
   .csv with columns n, t, x, .. and one for each channel. Channels come last, inputs before states.
+  Tables, which are read into memory as a whole, and Zarr are for import: split and training refuse them.
   Parameters (nu, beta, m, re, eta, zeta, rho, du, dv, k, d, dk; case is ignored) are attributes of the root or of a
   group, lines of the attribute config, a dataset such as nu [n], or parts of the file name, such as Nu0.01 (k and
   d are too short for that). In a file name digits after a leading 0 are decimals: KH_M01_dk1_Re1e3.hdf5 is

@@ -83,7 +83,6 @@ def normalisations():
         return norm(x) * (1 + scale[:, None]) + shift[:, None]
 
     op("adaln", adaln, x=normal(3, 4, 11), m=normal(3, 66, scale=0.5))
-    op("softmax", lambda x: x.softmax(-1), x=normal(6, 23, scale=4, offset=50))
 
 
 def attentions():
@@ -175,43 +174,66 @@ def tokens():
     ignored = torch.where(below(3, 9) == 0, -100, target)
     smoothed = lambda x, target: entropy(x, target, label_smoothing=smoothing)
     op("cross_entropy_smoothed", smoothed, x=normal(9, 13, scale=3), target=ignored)
+    rows = lambda x, target: F.cross_entropy(x, target, reduction="none")
+    weighted = lambda x, target, w: (w * rows(x, target)).sum().reshape(1)
+    logits, w = normal(9, 13, scale=3), normal(9).abs()
+    op("cross_entropy_weighted", weighted, constant=("w",), x=logits, target=ignored, w=w)
 
 
 def joints():
     x, y = normal(4, 3, 7), normal(4, 3, 7)
     op("residual_plain", lambda x, y: x + y, x=x, y=y)
     op("residual_scaled", lambda x, y, s: x + s * y, x=x, y=y, s=normal(7))
-    gated = lambda x, y, m: x + (1 + m.chunk(6, -1)[2][:, None]) * y
-    op("residual_gated", gated, x=x, y=y, m=normal(4, 42))
     op("token_map", lambda m, x: m @ x, m=normal(9, 5), x=normal(3, 5, 7))
     op("token_map_constant", lambda m, x: m @ x, constant=("m",), m=normal(4, 8), x=normal(3, 8, 5))
+
+
+def arithmetic():
+    for name, f in (("tanh", torch.tanh), ("sigmoid", torch.sigmoid)):
+        dense = lambda x, w, b, f=f: f(F.linear(x, w, b))
+        op(f"linear_{name}", dense, x=normal(4, 9), w=normal(5, 9, scale=1 / 3), b=normal(5))
+        op(f"activation_{name}", f, x=torch.linspace(-9, 9, 181))
+    shapes = {"same": ((4, 7), (4, 7)), "bias": ((2, 5, 8), (8,)), "gate": ((2, 5, 8), (2, 1, 8)),
+              "column": ((3, 40), (3, 1)), "both": ((4, 1, 3), (1, 5, 1)), "scalar": ((1,), (3, 7))}
+    for name, (a, b) in shapes.items():
+        op(f"add_{name}", torch.add, a=normal(*a), b=normal(*b))
+        op(f"multiply_{name}", torch.mul, a=normal(*a), b=normal(*b))
+    for axis, shape in enumerate(((9, 5, 8), (2, 70, 8), (3, 4, 90))):
+        op(f"sum_{axis}", lambda x, axis=axis: x.sum(axis, keepdim=True), x=normal(*shape))
+        op(f"mean_{axis}", lambda x, axis=axis: x.mean(axis, keepdim=True), x=normal(*shape))
+
+
+def rearrangements():
+    op("permute", lambda x: x.permute(2, 0, 3, 1), x=normal(2, 3, 4, 5))
+    op("permute_heads", lambda x: x.permute(0, 2, 1, 3), x=normal(2, 3, 4, 8))
+    op("narrow", lambda x: x.narrow(1, 2, 4), x=normal(3, 7, 8))
+    op("narrow_last", lambda x: x.narrow(2, 3, 2), x=normal(3, 2, 8))
+    join = lambda axis: lambda a, b, c: torch.cat((a, b, c), axis)
+    op("concat", join(1), a=normal(3, 2, 8), b=normal(3, 4, 8), c=normal(3, 1, 8))
+    op("concat_last", join(2), a=normal(3, 2, 8), b=normal(3, 2, 4), c=normal(3, 2, 3))
+    # Sum 5 is of nothing.
+    scatter = lambda x, index: torch.zeros(6, 7).double().index_add(0, index, x)
+    op("scatter_add", scatter, x=normal(20, 7), index=below(5, 20))
 
 
 def losses():
     epsilon = constants("relative_error", epsilon=1e-8)["epsilon"]
     p, t = normal(3, 8, 5), normal(3, 8, 5)
 
-    def relative(p, t, axes, root):
-        q = ((p - t) ** 2).sum(axes) / ((t**2).sum(axes) + epsilon)
-        return (q.sqrt() if root else q).mean().reshape(1)
+    def relative(p, t):
+        q = ((p - t) ** 2).sum((1, 2)) / ((t**2).sum((1, 2)) + epsilon)
+        return q.sqrt().mean().reshape(1)
 
-    for axes, groups in (((1, 2), "sample"), ((0, 1, 2), "all")):
-        for root in (False, True):
-            name = f"relative_error_{groups}" + "_root" * root
-            op(name, lambda p, t, a=axes, r=root: relative(p, t, a, r), p=p, t=t)
+    op("relative_error", relative, constant=("t",), p=p, t=t)
     weighted = lambda p, t, w, v: (w * (v * (p - t) ** 2).mean((1, 2))).sum().reshape(1)
     mean = lambda p, t, w, v: F.mse_loss(p, t).reshape(1)
     even = {"w": torch.full((2,), 1 / 2), "v": torch.ones(5)}
     weights = {"w": normal(3).abs(), "v": normal(5).abs()}
     op("squared_error", weighted, constant=("w", "v"), p=p, t=t, **weights)
     op("mean_squared_error", mean, constant=("w", "v"), p=p[:2], t=t[:2], **even)
-    for name, tokens in (("even", 8), ("odd", 9)):
-        energy = lambda z: torch.fft.rfft(z, dim=1).abs().square().mean((1, 2))
-        gap = lambda p, t: ((energy(p) - energy(t)).abs() / (energy(t) + 1e-8)).mean().reshape(1)
-        op(f"spectral_energy_{name}", gap, p=normal(2, tokens, 3, scale=1.5), t=normal(2, tokens, 3))
-        floor = constants(f"spectrum_{name}", epsilon=1e-2)["epsilon"]
-        magnitude = lambda x, floor=floor: (torch.fft.rfft(x).abs().square() + floor**2).sqrt()
-        op(f"spectrum_{name}", magnitude, x=normal(4, tokens))
+    floor = constants("vector_norm", epsilon=1e-2)["epsilon"]
+    op("vector_norm", lambda x: (x.square().sum(-1) + floor**2).sqrt(), x=normal(4, 3, 5))
+    op("vector_norm_squared", lambda x: x.square().sum(-1), x=normal(3, 37))
     c = constants("weighted_sum", wa=1.0, wb=-0.5)
     op("weighted_sum", lambda a, b: c["wa"] * a + c["wb"] * b, a=normal(1), b=normal(1))
 
@@ -278,6 +300,8 @@ losses()
 updates()
 grids()
 tokens()
+arithmetic()
+rearrangements()
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

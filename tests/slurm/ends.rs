@@ -38,6 +38,8 @@ pub fn held(cluster: &Cluster, folder: &Path) {
     let after = cluster.said(folder, &after);
     wait_until(|| cluster.field(&job, "Reason") == "job_requeued_in_held_state");
     wait_until(|| output(folder, &job).contains(&format!("scontrol release {job}")));
+    // Released before SLURM has ended it, it would be put back a second time.
+    wait_until(|| cluster.field(&job, "JobState") == "PENDING");
     assert_eq!(cluster.field(&after, "JobState"), "PENDING");
     std::fs::write(folder.join("mended"), "").unwrap();
     cluster.said(folder, &format!("scontrol release {job}"));

@@ -34,7 +34,8 @@ fn stays_finished(cluster: &Cluster, folder: &Path, updates: u64) {
     assert!(output(folder, &job).contains("nothing to do"), "{}", output(folder, &job));
 }
 
-/// SLURM's USR1 before the limit, three attempts and more, and a job that waits for the end.
+/// SLURM's USR1 before the limit, which starts the job again, and a job that waits for the end. How often depends on
+/// when SLURM looks, twice a minute; a USR1 that comes before timekeep runs is lost.
 pub fn time_limit(cluster: &Cluster, folder: &Path) {
     // SLURM looks twice a minute, so it warns some 30 s after each start.
     let job = submit(cluster, folder, "--time=3 --signal=B:USR1@175", 40);
@@ -46,7 +47,7 @@ pub fn time_limit(cluster: &Cluster, folder: &Path) {
     cluster.wait_for_success(&job, folder);
     cluster.wait_for_success(&after, folder);
     let starts = starts(&folder.join("run"));
-    assert!(starts.len() >= 3, "{starts:?}: {}", output(folder, &job));
+    assert!(starts.len() >= 2, "{starts:?}: {}", output(folder, &job));
     assert!(starts.is_sorted() && starts[1] > 0, "{starts:?}");
     let restarts: usize = cluster.field(&job, "Restarts").parse().unwrap();
     assert_eq!(restarts, starts.len() - 1);

@@ -6,4 +6,5 @@ pub mod fields;
 pub mod inputs;
 pub mod loader;
 pub mod seal;
+pub mod split;
 pub mod store;

@@ -2,19 +2,18 @@
 //!
 //! The loop is written against [`Collective`] alone. Whatever could differ from rank to rank (to
 //! stop, to skip an update, to save) is decided on rank 0 and broadcast. Sums over ranks are taken in
-//! one fixed tree ([`sum`]), so that they have the same bits on every rank, in every run, and however
+//! one fixed tree (`sum`), so that they have the same bits on every rank, in every run, and however
 //! the ranks are spread over hosts.
 //!
 //! A rank that dies, is stopped or never comes ends the job with a line that names it: no method here
 //! waits for ever ([`Collective::watch`]).
 
-#[cfg(feature = "mpi")]
-mod flat;
 mod launch;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod solo;
-pub mod sum;
+#[cfg(feature = "mpi")]
+mod sum;
 mod threads;
 
 pub use solo::Solo;
@@ -24,17 +23,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tensor::{Device, Tensor};
 use unix::{Error, Exit, Result};
-
-/// How values of all ranks become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Combine {
-    /// Their sum, by the tree of [`sum`].
-    Sum,
-    /// The least; NaN when there is one.
-    Min,
-    /// The greatest; NaN when there is one.
-    Max,
-}
 
 /// The ranks of a run, seen from one of them. Every rank calls the same methods in the same order.
 ///
@@ -59,17 +47,8 @@ pub trait Collective: Send + Sync {
     /// All ranks get the bytes of all, by rank; they may differ in length.
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
 
-    /// Each value becomes that of all ranks together. For a few numbers.
-    fn combine(&self, values: &mut [f64], how: Combine) -> Result<()>;
-
-    /// Each tensor (f32) becomes the sum of those of all ranks; tensors on a device come over the host.
-    fn all_reduce(&self, tensors: &mut [Tensor]) -> Result<()>;
-
     /// Each tensor becomes that of the rank named with it. The list is the same on all ranks.
     fn share(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()>;
-
-    /// Waits until all ranks are here.
-    fn barrier(&self) -> Result<()>;
 
     /// Whether [`Collective::reducer`] sums tensors on `device` in the fixed tree; NCCL has an order of
     /// its own.
@@ -96,21 +75,6 @@ pub trait Collective: Send + Sync {
     /// The end after an error of this rank alone: prints it and ends all ranks with its exit status, so that
     /// the others do not report a lost rank instead. With one rank it returns the error.
     fn abort(&self, error: Error) -> Error;
-
-    /// [`Collective::combine`] to the sum.
-    fn sum(&self, values: &mut [f64]) -> Result<()> {
-        self.combine(values, Combine::Sum)
-    }
-
-    /// [`Collective::combine`] to the least.
-    fn min(&self, values: &mut [f64]) -> Result<()> {
-        self.combine(values, Combine::Min)
-    }
-
-    /// [`Collective::combine`] to the greatest.
-    fn max(&self, values: &mut [f64]) -> Result<()> {
-        self.combine(values, Combine::Max)
-    }
 }
 
 /// Sums gradients over ranks beside the backward pass: on a thread of its own (host), or a stream of its

@@ -1,6 +1,6 @@
 //! One rank.
 
-use crate::{Busy, Collective, Combine, Reducer, Times};
+use crate::{Busy, Collective, Reducer, Times};
 use std::time::Duration;
 use tensor::{Device, Tensor};
 use unix::{Error, Result};
@@ -34,19 +34,7 @@ impl Collective for Solo {
         Ok(vec![bytes.to_vec()])
     }
 
-    fn combine(&self, _values: &mut [f64], _how: Combine) -> Result<()> {
-        Ok(())
-    }
-
-    fn all_reduce(&self, _tensors: &mut [Tensor]) -> Result<()> {
-        Ok(())
-    }
-
     fn share(&self, _owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
-        Ok(())
-    }
-
-    fn barrier(&self) -> Result<()> {
         Ok(())
     }
 

@@ -15,21 +15,20 @@ pub fn add(own: &mut [f32], other: &[f32]) {
     vectorize!(own.iter_mut().zip(other).for_each(|(a, b)| *a += *b));
 }
 
-/// `own` becomes the sum of `ranks` vectors by the tree, of which it is number `me`; `other` gives the
-/// rest, each as long.
-pub fn tree<'a>(own: &mut [f32], me: usize, ranks: usize, other: impl Fn(usize) -> &'a [f32]) {
+/// `first` becomes the sum of `ranks` vectors by the tree; `other` gives those after it, each as long.
+pub fn tree<'a>(first: &mut [f32], ranks: usize, other: impl Fn(usize) -> &'a [f32]) {
     if ranks == 2 {
-        return add(own, other(1 - me));
+        return add(first, other(1));
     }
     // Level k holds the sum of a whole block of 2^k ranks, while `filled` has bit k.
     let mut levels = vec![[0.0_f32; BLOCK]; ranks.ilog2() as usize + 1];
-    for start in (0..own.len()).step_by(BLOCK) {
-        let end = own.len().min(start + BLOCK);
-        let own = &mut own[start..end];
+    for start in (0..first.len()).step_by(BLOCK) {
+        let end = first.len().min(start + BLOCK);
+        let first = &mut first[start..end];
         let mut sum = [0.0; BLOCK];
         let sum = &mut sum[..end - start];
         for rank in 0..ranks {
-            sum.copy_from_slice(if rank == me { own } else { &other(rank)[start..end] });
+            sum.copy_from_slice(if rank == 0 { first } else { &other(rank)[start..end] });
             let mut level = 0;
             while rank & (1 << level) != 0 {
                 add(sum, &levels[level][..end - start]);
@@ -38,10 +37,10 @@ pub fn tree<'a>(own: &mut [f32], me: usize, ranks: usize, other: impl Fn(usize) 
             levels[level][..end - start].copy_from_slice(sum);
         }
         let mut left = (0..levels.len()).filter(|level| ranks & (1 << level) != 0);
-        if let Some(first) = left.next() {
-            own.copy_from_slice(&levels[first][..end - start]);
+        if let Some(lowest) = left.next() {
+            first.copy_from_slice(&levels[lowest][..end - start]);
         }
-        left.for_each(|level| add(own, &levels[level][..end - start]));
+        left.for_each(|level| add(first, &levels[level][..end - start]));
     }
 }
 
@@ -112,12 +111,10 @@ mod tests {
                 let expected: Vec<u32> = (0..len)
                     .map(|i| reference(&all.iter().map(|v| v[i]).collect::<Vec<_>>()).to_bits())
                     .collect();
-                for me in 0..ranks {
-                    let mut own = all[me].clone();
-                    tree(&mut own, me, ranks, |rank| &all[rank]);
-                    let bits: Vec<u32> = own.iter().map(|x| x.to_bits()).collect();
-                    assert_eq!(bits, expected, "{ranks} ranks, {len} elements, on rank {me}");
-                }
+                let mut first = all[0].clone();
+                tree(&mut first, ranks, |rank| &all[rank]);
+                let bits: Vec<u32> = first.iter().map(|x| x.to_bits()).collect();
+                assert_eq!(bits, expected, "{ranks} ranks, {len} elements");
             }
         }
     }
@@ -161,8 +158,8 @@ mod tests {
     #[test]
     fn nan_stays_nan() {
         let all = [vec![1.0, f32::NAN], vec![f32::NAN, 2.0], vec![3.0, 4.0]];
-        let mut own = all[1].clone();
-        tree(&mut own, 1, 3, |rank| &all[rank]);
-        assert!(own.iter().all(|x| x.is_nan()));
+        let mut first = all[0].clone();
+        tree(&mut first, 3, |rank| &all[rank]);
+        assert!(first.iter().all(|x| x.is_nan()));
     }
 }

@@ -6,7 +6,7 @@
 //! first step a training step takes nothing from the system. Memory is written once before it is
 //! handed out, so its content is arbitrary but always initialised.
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{Layout, alloc};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -127,17 +127,6 @@ pub fn usage() -> Usage {
 pub fn reset_peak() {
     let mut pool = pool();
     pool.usage.peak = pool.usage.live;
-}
-
-/// Gives all cached memory back to the system, for a change of phase (training, then evaluation).
-pub fn release_cached() {
-    let free = std::mem::take(&mut pool().free);
-    for block in free.into_values().flatten() {
-        let block = std::mem::ManuallyDrop::new(block);
-        pool().usage.held -= block.bytes;
-        // SAFETY: allocated with this very layout, and nobody else holds it.
-        unsafe { dealloc(block.start.as_ptr(), layout(block.bytes)) };
-    }
 }
 
 #[cfg(test)]

@@ -176,6 +176,11 @@ impl Grads<'_> {
         self.inputs[i].dtype
     }
 
+    /// Shape of each input.
+    pub fn shapes(&self) -> impl Iterator<Item = &[usize]> {
+        self.inputs.iter().map(|input| &*input.shape)
+    }
+
     /// The buffer of input `i`, which the op must write; none where no gradient is wanted.
     pub fn buffer(&mut self, i: usize) -> Option<&mut GradBuffer> {
         let Input { variable, shape, dtype } = self.inputs.get(i)?;

@@ -1,7 +1,7 @@
 //! Where the elements of a tensor are.
 
 use crate::device::Device;
-use crate::kernel::memory::Piece;
+use crate::kernel::memory::DeviceBuffer;
 use crate::memory::Block;
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use std::sync::Arc;
 pub(crate) enum Storage {
     Host(Block),
     /// On the host, of somebody else.
-    Lent(Lent),
-    Device(Piece),
+    Borrowed(Borrowed),
+    Device(DeviceBuffer),
 }
 
 impl Storage {
     pub(crate) fn take(device: Device, bytes: usize) -> Storage {
         match device {
             Device::Cpu => Storage::Host(Block::take(bytes)),
-            _ => Storage::Device(Piece::take(device, bytes)),
+            _ => Storage::Device(DeviceBuffer::take(device, bytes)),
         }
     }
 
     pub(crate) fn device(&self) -> Device {
         match self {
-            Storage::Host(_) | Storage::Lent(_) => Device::Cpu,
+            Storage::Host(_) | Storage::Borrowed(_) => Device::Cpu,
             Storage::Device(piece) => piece.device(),
         }
     }
@@ -32,7 +32,7 @@ impl Storage {
     pub(crate) fn host(&self) -> *mut u8 {
         match self {
             Storage::Host(block) => block.start(),
-            Storage::Lent(lent) => lent.start,
+            Storage::Borrowed(borrowed) => borrowed.start,
             Storage::Device(piece) => {
                 unreachable!("a tensor on {} is read on the host", piece.device())
             }
@@ -49,21 +49,21 @@ pub enum Access {
     Write,
 }
 
-/// Lent memory, and what must live as long as it is used.
-pub(crate) struct Lent {
+/// Borrowed memory, and what must live as long as it is used.
+pub(crate) struct Borrowed {
     start: *mut u8,
     access: Access,
-    _keeper: Arc<dyn Send + Sync>,
+    _owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: plain memory; who lends it answers for who else touches it (`Tensor::over`).
-unsafe impl Send for Lent {}
+// SAFETY: plain memory; who lends it answers for who else touches it (`Tensor::from_raw_parts`).
+unsafe impl Send for Borrowed {}
 // SAFETY: shared access only reads; writing needs `&mut` of the owner.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for Borrowed {}
 
-impl Lent {
-    pub(crate) fn new(start: *mut u8, access: Access, keeper: Arc<dyn Send + Sync>) -> Self {
-        Self { start, access, _keeper: keeper }
+impl Borrowed {
+    pub(crate) fn new(start: *mut u8, access: Access, owner: Arc<dyn Send + Sync>) -> Self {
+        Self { start, access, _owner: owner }
     }
 
     pub(crate) fn is_writable(&self) -> bool {

@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::dtype::{Dtype, Element};
 use crate::kernel;
-use crate::storage::{Access, Lent, Storage};
+use crate::storage::{Access, Borrowed, Storage};
 use crate::with_element;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -35,18 +35,18 @@ impl Tensor {
         Self { storage, dtype, shape: Shape::from_slice(shape) }
     }
 
-    /// A tensor of f32 in memory of somebody else on the host, for as long as it or a clone of it lives.
+    /// Wraps externally owned host memory as an f32 tensor; `owner` is kept alive until the last clone is dropped.
     ///
     /// # Safety
-    /// From `start` on lie as many f32 as the shape says, aligned for them and initialised, until `keeper` is
+    /// From `start` on lie as many f32 as the shape says, aligned for them and initialised, until `owner` is
     /// dropped. Till then nobody else writes them and, with [`Access::Write`], nobody else reads them.
-    pub unsafe fn over(
+    pub unsafe fn from_raw_parts(
         start: *mut f32,
         shape: &[usize],
         access: Access,
-        keeper: Arc<dyn Send + Sync>,
+        owner: Arc<dyn Send + Sync>,
     ) -> Self {
-        let storage = Arc::new(Storage::Lent(Lent::new(start.cast(), access, keeper)));
+        let storage = Arc::new(Storage::Borrowed(Borrowed::new(start.cast(), access, owner)));
         Self { storage, dtype: Dtype::F32, shape: Shape::from_slice(shape) }
     }
 
@@ -68,7 +68,7 @@ impl Tensor {
             *self = Self::arbitrary_on(self.device(), &self.shape, self.dtype);
         }
         match &*self.storage {
-            Storage::Host(_) | Storage::Lent(_) => self.as_bytes_mut().fill(0),
+            Storage::Host(_) | Storage::Borrowed(_) => self.as_bytes_mut().fill(0),
             Storage::Device(piece) => kernel::run(piece.device(), || {
                 kernel::zero(piece.device(), piece.address(), self.bytes())
             }),
@@ -153,7 +153,7 @@ impl Tensor {
     /// When the tensor is not on the host.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         self.make_unique();
-        // SAFETY: the memory holds the bytes, initialised (see `memory` and `over`), and nobody shares it.
+        // SAFETY: the memory holds the bytes, initialised (see `memory` and `from_raw_parts`), and nobody shares it.
         unsafe { std::slice::from_raw_parts_mut(self.storage.host(), self.bytes()) }
     }
 
@@ -163,7 +163,7 @@ impl Tensor {
     /// When `T` is not the element type, or the tensor is not on the host.
     pub fn read<T: Element>(&self) -> &[T] {
         assert_eq!(self.dtype, T::DTYPE, "element type of a tensor");
-        // SAFETY: the memory holds `len` elements, aligned and initialised (see `memory` and `over`);
+        // SAFETY: the memory holds `len` elements, aligned and initialised (see `memory` and `from_raw_parts`);
         // every bit pattern is a valid element, and writing needs the only holder.
         unsafe { std::slice::from_raw_parts(self.storage.host().cast(), self.len()) }
     }
@@ -190,7 +190,7 @@ impl Tensor {
     /// Whether it may write to its memory: no other tensor shares it, and nobody lent it to be read.
     fn is_own(&mut self) -> bool {
         match Arc::get_mut(&mut self.storage) {
-            Some(Storage::Lent(lent)) => lent.is_writable(),
+            Some(Storage::Borrowed(borrowed)) => borrowed.is_writable(),
             own => own.is_some(),
         }
     }
@@ -222,7 +222,7 @@ impl Tensor {
     pub fn address(&self) -> u64 {
         match &*self.storage {
             Storage::Device(piece) => piece.address(),
-            Storage::Host(_) | Storage::Lent(_) => {
+            Storage::Host(_) | Storage::Borrowed(_) => {
                 unreachable!("a tensor on the host is given to a kernel")
             }
         }
@@ -343,11 +343,13 @@ mod tests {
     #[test]
     fn lent_memory_is_written_where_it_may_be_and_kept_while_it_is_used() {
         let mut numbers = vec![1.0_f32, 2.0, 3.0, 4.0, 5.0];
-        let keeper: Arc<dyn Send + Sync> = Arc::new(());
+        let owner: Arc<dyn Send + Sync> = Arc::new(());
         let start = numbers.as_mut_ptr();
         let over = |from: usize, shape: &[usize], access| {
             // SAFETY: `numbers` is not touched while these tensors live, which do not overlap.
-            unsafe { Tensor::over(start.wrapping_add(from), shape, access, keeper.clone()) }
+            unsafe {
+                Tensor::from_raw_parts(start.wrapping_add(from), shape, access, owner.clone())
+            }
         };
         // At an address that is a multiple of 4 and of no more.
         let mut written = over(1, &[1, 2], Access::Write);
@@ -360,16 +362,16 @@ mod tests {
         drop(written);
         clone.write::<f32>()[1] = -2.0;
         assert_eq!(clone.as_bytes().as_ptr(), place, "in place");
-        assert_eq!(Arc::strong_count(&keeper), 3);
+        assert_eq!(Arc::strong_count(&owner), 3);
         let zero = read.clone();
         read.write::<f32>()[0] = -3.0;
         drop(zero);
-        assert_eq!(Arc::strong_count(&keeper), 2, "no longer lent");
+        assert_eq!(Arc::strong_count(&owner), 2, "no longer lent");
         let mut zero = over(3, &[2], Access::Read);
         zero.zero();
         assert_eq!((read.to_f64(), zero.to_f64()), (vec![-3.0, 5.0], vec![0.0, 0.0]));
         drop((clone, zero));
-        assert_eq!(Arc::strong_count(&keeper), 1);
+        assert_eq!(Arc::strong_count(&owner), 1);
         assert_eq!(numbers, [1.0, 2.0, -2.0, 4.0, 5.0]);
     }
 

@@ -6,25 +6,26 @@
 
 use crate::fields::field::{Field, Shape};
 use crate::fields::stats::{Statistics, channels_of};
+use crate::seal::SealedFile;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use unix::publish::{hash_file, publish_bytes};
+use unix::publish::hash_file;
 use unix::{Error, Result, small};
 
 /// Name of the file.
 const NAME: &str = "index.json";
-const FORMAT: &str = "longhaul-fields";
-const VERSION: u32 = 1;
-/// Largest index, in bytes.
-const MAX_BYTES: u64 = 256 << 20;
+const FILE: SealedFile = SealedFile {
+    format: "longhaul-fields",
+    version: 1,
+    made_by: "ds-prep import",
+    max_bytes: 256 << 20,
+};
 
 /// The file `index.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Index {
-    format: String,
-    version: u32,
     /// Trajectories of all shards.
     pub trajectories: usize,
     /// Bytes of all shards.
@@ -90,8 +91,6 @@ impl Index {
         }
         shards.sort_by(|a, b| a.file.cmp(&b.file));
         Ok(Self {
-            format: FORMAT.into(),
-            version: VERSION,
             trajectories: shards.iter().map(|shard| shard.trajectories).sum(),
             bytes: shards.iter().map(|shard| shard.bytes).sum(),
             shards,
@@ -107,30 +106,27 @@ impl Index {
         if path.extension().is_none_or(|ending| ending != "json") {
             return Ok(false);
         }
-        let named = serde_json::from_slice::<Named>(&small::read(path, MAX_BYTES)?);
-        Ok(named.is_ok_and(|named| named.format == FORMAT))
+        let named = serde_json::from_slice::<Named>(&small::read(path, FILE.max_bytes)?);
+        Ok(named.is_ok_and(|named| named.format == FILE.format))
     }
 
     /// Errors: 66 when it cannot be read, 65 when it is none.
     pub fn load(path: &Path) -> Result<Self> {
-        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-        let index: Self = serde_json::from_slice(&small::read(path, MAX_BYTES)?)
-            .map_err(|cause| bad(format!("no index of fields: {cause}")))?;
-        if index.format != FORMAT || index.version != VERSION {
-            return Err(bad(format!("format `{}` version {}", index.format, index.version)));
-        }
+        let (index, _) = FILE.read::<Self>(path)?;
         let is_name = |shard: &&Shard| shard.file.file_name() == Some(shard.file.as_os_str());
         match index.shards.iter().find(|shard| !is_name(shard)) {
-            Some(shard) => Err(bad(format!("`{}` is no name of a shard", shard.file.display()))),
+            Some(shard) => Err(Error::data(format!(
+                "{}: `{}` is no name of a shard",
+                path.display(),
+                shard.file.display()
+            ))),
             None => Ok(index),
         }
     }
 
     /// Publishes it in its folder.
     pub fn save(&self, folder: &Path) -> Result<()> {
-        let mut text = serde_json::to_string_pretty(self).map_err(Error::bug)?;
-        text.push('\n');
-        publish_bytes(&Self::path(folder), text.as_bytes())
+        FILE.write(&Self::path(folder), self)
     }
 
     /// Where its shards are, for an index at `path`.

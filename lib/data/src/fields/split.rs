@@ -5,50 +5,16 @@
 
 use crate::fields::check::Kind;
 use crate::fields::check::manifest::{error, in_itself};
-use crate::fields::divide::Share;
 use crate::fields::field::Shape;
 use crate::fields::parameter::Parameter;
 use crate::seal::SealedFile;
+use crate::split::Share;
+pub use crate::split::SplitName;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use unix::Result;
-
-/// Name of a split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SplitName {
-    /// For the optimiser and the statistics.
-    Train,
-    /// For choosing among models.
-    Validation,
-    /// For the final number.
-    Test,
-}
-
-impl SplitName {
-    /// All splits.
-    pub const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
-}
-
-impl fmt::Display for SplitName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Train => "train",
-            Self::Validation => "validation",
-            Self::Test => "test",
-        })
-    }
-}
-
-impl FromStr for SplitName {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|name| name.to_string() == text);
-        known.ok_or_else(|| format!("no split `{text}`; there are train, validation, test"))
-    }
-}
 
 /// What is divided among the splits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

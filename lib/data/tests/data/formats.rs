@@ -1,6 +1,7 @@
 //! Formats other than HDF5, written by NumPy and Zarr, are read right, and refused with a reason.
 
 use crate::golden::{N, T, assert_values, golden};
+use data::fields::divide::{Share, divide};
 use data::fields::field::{Field, Reading};
 use std::fs;
 use std::path::Path;
@@ -34,6 +35,18 @@ fn arrays_of_numpy_zarr_and_tables_are_read() {
             assert_eq!(field.t()[..2], [0.0, 0.25], "{name}");
             assert_eq!(field.coordinates()[0].len(), 7, "{name}");
         }
+    }
+}
+
+#[test]
+fn tables_and_zarr_are_for_import_alone() {
+    let manifest = tempfile::tempdir().unwrap();
+    for name in ["table.csv", "none.zarr"] {
+        let shares = [Share::Count(1), Share::Count(1), Share::Count(0)];
+        let split = divide(&[golden(name)], shares, 1, &manifest.path().join("split.json"));
+        let error = split.unwrap_err();
+        assert_eq!(error.exit, Exit::Data, "{error}");
+        assert!(error.to_string().contains("`ds-prep import`"), "{error}");
     }
 }
 
@@ -95,7 +108,7 @@ fn what_cannot_be_read_is_told() {
     fs::write(&description, text.replace("        5,\n", "        1000000,\n")).unwrap();
     refused("large.zarr", &["cannot hold", "1000000"]);
     fs::write(&description, more("        5,\n", "        1,\n")).unwrap();
-    refused("large.zarr", &["0.1.0.0.0", "12 of 60", "--fill-missing"]);
+    refused("large.zarr", &["0.1.0.0.0", "the first 4 of 60", "--fill-missing"]);
     copy("damaged.zarr");
     put("damaged.zarr/tensor/0.0.0.0.0", b"not zlib");
     let field = Field::open(&folder.path().join("damaged.zarr")).unwrap();

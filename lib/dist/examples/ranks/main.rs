@@ -103,29 +103,25 @@ fn work(verb: Verb, ranks: &dyn Collective, signals: Option<Signals>) -> Result<
             say(format_args!("ready {} {}", ranks.rank(), std::process::id()));
             let since = Instant::now();
             loop {
-                ranks.barrier()?;
                 std::thread::sleep(Duration::from_millis(5));
                 // Who was told tells the others, and all leave together.
                 let over = since.elapsed() > Duration::from_secs(30);
-                let told = over || signals.stop_requested().is_some();
-                let mut told = [f64::from(u8::from(told))];
-                ranks.max(&mut told)?;
-                if told[0] > 0.0 {
+                if any(ranks, over || signals.stop_requested().is_some())? {
                     break;
                 }
             }
             say(format_args!("rank {} saw {:?}", ranks.rank(), signals.stop_requested()));
             Ok(())
         }
-        Verb::Mismatch if ranks.rank() == 0 => ranks.barrier(),
-        Verb::Mismatch => ranks.sum(&mut [1.0]),
+        Verb::Mismatch if ranks.rank() == 0 => ranks.broadcast(vec![1]).map(drop),
+        Verb::Mismatch => ranks.gather(&[1]).map(drop),
         Verb::Never => Ok(()),
         Verb::Gpu => ranks.reducer(Device::Cuda(0), &[10]).map(|_| ()),
         Verb::Speed { most } => speed::table(ranks, most),
     }
 }
 
-/// Sums in turns by every path, with computing between.
+/// Sums in turns, with computing between.
 fn sums(
     ranks: &dyn Collective,
     seconds: f64,
@@ -158,15 +154,17 @@ fn sums(
             let (sums, size) = (reducer.take(bucket)?, ranks.size() as f32);
             assert!(sums[0].read::<f32>().iter().all(|x| *x == size), "sum {count}");
         }
-        ranks.all_reduce(&mut tensors.clone())?;
         count += 1;
-        let mut over = [f64::from(u8::from(since.elapsed().as_secs_f64() > seconds))];
-        ranks.max(&mut over)?;
-        if over[0] > 0.0 {
+        if any(ranks, since.elapsed().as_secs_f64() > seconds)? {
             say(format_args!("rank {} summed {count} times", ranks.rank()));
             return Ok(());
         }
     }
+}
+
+/// Whether it holds on any rank.
+fn any(ranks: &dyn Collective, here: bool) -> Result<bool> {
+    Ok(ranks.gather(&[u8::from(here)])?.iter().any(|there| *there == [1]))
 }
 
 /// A line of stdout, whole.

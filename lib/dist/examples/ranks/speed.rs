@@ -10,7 +10,7 @@ const PAIRS: usize = 15;
 
 /// A row for each size from 1 KB to `most` bytes, from rank 0: microseconds and GB/s (bytes of one
 /// rank's vector over time) of MPI_Allreduce; of our sum of tensors that live in the window, as gradients do
-/// (what runs beside the backward pass); of tensors outside of it, with both copies.
+/// (what runs concurrently with the backward pass); of tensors that are copied into it.
 pub fn table(ranks: &dyn Collective, most: usize) -> Result<()> {
     if ranks.rank() == 0 {
         println!(
@@ -30,20 +30,20 @@ fn row(ranks: &dyn Collective, bytes: usize) -> Result<()> {
     let elements = bytes / size_of::<f32>();
     let repeats = (1 << 22) / bytes.max(1 << 12) + 1;
     let (own, mut sum) = (vec![1.0_f32; elements], vec![0.0_f32; elements]);
-    let mut tensors = [Tensor::full(&[elements], 1.0, Dtype::F32)];
+    let tensors = [Tensor::full(&[elements], 1.0, Dtype::F32)];
     let mut reducer = ranks.reducer(Device::Cpu, &[elements])?;
     let shapes = [vec![elements]];
     let mut took = [const { Vec::new() }; 3];
     for _ in 0..=PAIRS {
         took[0].push(time(ranks, repeats, || mpi_all_reduce(&own, &mut sum))?);
-        let mut sum = || match reducer.rooms(0, &shapes)? {
-            Some(rooms) => reducer.give(0, rooms).and_then(|_| reducer.take(0)).map(drop),
-            // No window here: by messages, with both copies.
-            None => reducer.give(0, tensors.to_vec()).and_then(|_| reducer.take(0)).map(drop),
+        let mut sum = || {
+            let buffers = reducer.rooms(0, &shapes)?;
+            reducer.give(0, buffers.unwrap_or_else(|| tensors.to_vec()))?;
+            reducer.take(0).map(drop)
         };
         took[1].push(time(ranks, repeats, &mut sum)?);
-        took[2].push(time(ranks, repeats, || ranks.all_reduce(&mut tensors))?);
-        tensors[0].write::<f32>().fill(1.0);
+        let mut sum = || reducer.give(0, tensors.to_vec()).and_then(|_| reducer.take(0)).map(drop);
+        took[2].push(time(ranks, repeats, &mut sum)?);
     }
     let [mpi, window, tensors] = took.map(|mut all| {
         all.remove(0); // pages and connections
@@ -70,14 +70,15 @@ fn time(
     repeats: usize,
     mut call: impl FnMut() -> Result<()>,
 ) -> Result<f64> {
-    ranks.barrier()?;
+    ranks.gather(&[])?;
     let since = Instant::now();
     for _ in 0..repeats {
         call()?;
     }
-    let mut seconds = [since.elapsed().as_secs_f64() / repeats as f64];
-    ranks.max(&mut seconds)?;
-    Ok(seconds[0])
+    let seconds = since.elapsed().as_secs_f64() / repeats as f64;
+    let all = ranks.gather(&seconds.to_le_bytes())?;
+    let all = all.iter().filter_map(|bytes| Some(f64::from_le_bytes(*bytes.first_chunk()?)));
+    Ok(all.fold(0.0, f64::max))
 }
 
 /// The library's own.

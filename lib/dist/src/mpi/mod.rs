@@ -1,48 +1,40 @@
 //! Ranks connected by MPI: messages, and between ranks of one host a window of shared memory.
 
-mod beats;
-mod host;
+mod calls;
+mod heartbeat;
 mod nccl;
 mod peer;
 mod place;
 mod reducer;
 mod start;
-mod wait;
-mod watch;
+mod watchdog;
 mod window;
 mod wire;
 mod world;
 
-use crate::{Busy, Collective, Combine, Reducer, flat, launch};
+use crate::{Busy, Collective, Reducer, launch};
+use calls::CallCounter;
 use place::Place;
+use reducer::HostReducer;
 use start::Start;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tensor::{Device, Tensor};
-use unix::{Context, Error, Exit, Result};
-use wait::Lane;
-use watch::{Lost, Watch};
+use unix::{Error, Exit, Result};
+use watchdog::{Lost, Watchdog};
 use window::Window;
-use wire::{Kind, Wire, packed};
+use wire::Wire;
 use world::Communicator;
 
 /// This rank among those that MPI connects.
 pub struct Ranks {
     place: Place,
-    lane: Arc<Lane>,
+    counter: Arc<CallCounter>,
     /// All ranks.
     wire: Wire,
     world: Communicator,
-    /// Memory shared with ranks of this host, where sums are taken in it.
-    window: Option<Shared>,
-    watch: Watch,
-}
-
-/// A window, and the ranks that have the same place in other windows (none when it is the only one).
-struct Shared {
-    window: Arc<Window>,
-    column: Option<Wire>,
+    watch: Watchdog,
 }
 
 impl Ranks {
@@ -59,43 +51,20 @@ impl Ranks {
             return Err(launch::not_connected(tasks.unwrap_or(size)));
         }
         unix::diagnostics::set_rank(rank, size);
-        let lane = Arc::new(Lane::new(true));
-        let wire = Wire::new(world.copy()?, (0..size).collect(), rank, lane.clone());
-        let (place, window) = Place::find(world, &wire, &lane)?;
-        let watch = Watch::begin(&place, window.clone(), world.copy()?, lane.clone(), lost)?;
-        let shared = match window.filter(|_| place.sums_in_window()) {
-            Some(window) => Some(Shared { window, column: place.column(world.copy()?, &lane) }),
-            None => None,
-        };
-        let ranks = Self { place, lane, wire, world, window: shared, watch };
+        let counter = Arc::new(CallCounter::new(true));
+        let wire = Wire::new(world.copy()?, (0..size).collect(), rank, counter.clone());
+        let (place, window) = Place::find(world, &wire, &counter)?;
+        let watch = Watchdog::begin(&place, window, world.copy()?, counter.clone(), lost)?;
+        let ranks = Self { place, counter, wire, world, watch };
         ranks.barrier()?;
         drop(start);
         Ok(ranks)
     }
 
-    /// All values, made one; `what` is for the message of an error.
-    fn together(
-        &self,
-        kind: Kind,
-        mine: Vec<u8>,
-        combine: impl Fn(Vec<u8>, Vec<u8>) -> Result<Vec<u8>>,
-    ) -> Result<Vec<u8>> {
-        self.lane.enter();
-        self.wire.combine(kind, mine, combine)
-    }
-
-    fn all_reduce_on_host(&self, tensors: &mut [Tensor]) -> Result<()> {
-        self.lane.enter();
-        match &self.window {
-            Some(shared) => shared.window.all_reduce(tensors, shared.column.as_ref(), &self.lane),
-            None => {
-                let mut values = vec![0.0; flat::len(tensors)?];
-                flat::read(tensors, 0, &mut values);
-                self.wire.all_reduce(&mut values)?;
-                flat::write(tensors, 0, &values);
-                Ok(())
-            }
-        }
+    /// Waits until all ranks are here.
+    fn barrier(&self) -> Result<()> {
+        self.counter.enter();
+        self.wire.barrier()
     }
 }
 
@@ -117,29 +86,13 @@ impl Collective for Ranks {
     }
 
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        let bytes = if self.rank() == 0 { bytes } else { Vec::new() };
-        self.together(Kind::Broadcast, bytes, |low, _| Ok(low)).context(|| "broadcast")
+        self.counter.enter();
+        self.wire.broadcast(bytes)
     }
 
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.lane.enter();
-        gather(&self.wire, bytes)
-    }
-
-    fn combine(&self, values: &mut [f64], how: Combine) -> Result<()> {
-        let mine = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let all = self.together(Kind::Combine, mine, |low, high| {
-            Ok(floats(&low)
-                .zip(floats(&high))
-                .flat_map(|(a, b)| how.of(a, b).to_le_bytes())
-                .collect())
-        })?;
-        values.iter_mut().zip(floats(&all)).for_each(|(to, from)| *to = from);
-        Ok(())
-    }
-
-    fn all_reduce(&self, tensors: &mut [Tensor]) -> Result<()> {
-        host::through(tensors, |tensors| self.all_reduce_on_host(tensors))
+        self.counter.enter();
+        self.wire.gather(bytes)
     }
 
     fn share(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
@@ -160,14 +113,12 @@ impl Collective for Ranks {
             };
             left[*owner] = rest;
             if *owner != self.place.rank {
-                host::fill(tensor, bytes)?;
+                let mut copy = Tensor::arbitrary(tensor.shape(), tensor.dtype());
+                copy.as_bytes_mut().copy_from_slice(bytes);
+                **tensor = copy.to_device(tensor.device())?;
             }
         }
         Ok(())
-    }
-
-    fn barrier(&self) -> Result<()> {
-        self.together(Kind::Barrier, Vec::new(), |low, _| Ok(low)).map(|_| ())
     }
 
     fn sums_in_tree(&self, device: Device) -> bool {
@@ -177,25 +128,27 @@ impl Collective for Ranks {
     fn reducer(&self, device: Device, buckets: &[usize]) -> Result<Box<dyn Reducer>> {
         // What follows waits inside of MPI, where nobody sees who is late.
         self.barrier()?;
-        let lanes = reducer::Lanes { main: self.lane.clone(), side: self.watch.side() };
+        let counters =
+            reducer::CallCounters { main: self.counter.clone(), side: self.watch.side() };
         if let (Device::Cuda(gpu), true) = (device, nccl::wanted()) {
-            let nccl = nccl::Nccl::open(gpu, self, lanes, buckets)?;
+            let nccl = nccl::Nccl::open(gpu, self, counters, buckets)?;
             return Ok(Box::new(nccl));
         }
-        let side = self.world.copy()?;
-        let bytes = reducer::InWindow::bytes(buckets);
-        let window = match &self.window {
-            Some(_) => self.place.window(&self.wire, bytes)?,
-            None => None,
+        let (side, bytes) = (self.world.copy()?, HostReducer::bytes(buckets));
+        let shared = match self.place.sums_in_window() {
+            true => self.place.window(&self.wire, bytes)?,
+            false => None,
         };
-        let Some(window) = window else {
-            let wire = Wire::new(side, (0..self.size()).collect(), self.rank(), lanes.side.clone());
-            let sums = reducer::ByMessages::begin(wire, lanes, buckets)?;
-            return Ok(Box::new(host::Sums::over(sums, device, buckets)));
+        let (window, column) = match shared {
+            Some(window) => (window, self.place.column(side, &counters.side)),
+            // Alone in its window, a rank meets all others by messages.
+            None => {
+                let all = (0..self.size()).collect();
+                let column = Wire::new(side, all, self.rank(), counters.side.clone());
+                (Arc::new(Window::private(bytes)?), Some(column))
+            }
         };
-        let column = self.place.column(side, &lanes.side);
-        let sums = reducer::InWindow::begin(window, column, lanes, buckets)?;
-        Ok(Box::new(host::Sums::over(sums, device, buckets)))
+        Ok(Box::new(HostReducer::begin(window, column, counters, device, buckets)?))
     }
 
     fn watch(&self) {
@@ -204,7 +157,7 @@ impl Collective for Ranks {
 
     fn busy(&self, at_most: Duration) -> Busy<'_> {
         let patience = self.watch.patience();
-        patience.store(watch::ticks(at_most), Ordering::Relaxed);
+        patience.store(watchdog::ticks(at_most), Ordering::Relaxed);
         Busy(Some(patience))
     }
 
@@ -230,30 +183,6 @@ impl Drop for Ranks {
         // the other ranks notice. From here on it is no business of ours when they end too.
         self.watch.leave();
     }
-}
-
-impl Combine {
-    fn of(self, a: f64, b: f64) -> f64 {
-        match self {
-            Combine::Sum => a + b,
-            _ if a.is_nan() || b.is_nan() => f64::NAN,
-            Combine::Min => a.min(b),
-            Combine::Max => a.max(b),
-        }
-    }
-}
-
-fn floats(bytes: &[u8]) -> impl Iterator<Item = f64> {
-    bytes.chunks_exact(8).map(|b| f64::from_le_bytes(std::array::from_fn(|i| b[i])))
-}
-
-/// The bytes of all members, by rank.
-fn gather(wire: &Wire, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-    let all = wire.combine(Kind::Gather, packed::one(bytes), |mut low, high| {
-        low.extend_from_slice(&high);
-        Ok(low)
-    })?;
-    packed::all(&all)
 }
 
 /// Ends this process, and with it the job: the message is out.

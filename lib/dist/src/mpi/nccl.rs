@@ -4,8 +4,8 @@
 //! and not the tree of [`crate::sum`].
 
 use super::Ranks;
-use super::reducer::{Clock, Lanes, times};
-use super::wait::Lane;
+use super::calls::CallCounter;
+use super::reducer::{CallCounters, Clock, times};
 use crate::{Collective, Reducer, Times};
 use cudarc::nccl::sys::{self, ncclComm_t, ncclResult_t};
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use std::ffi::{CStr, c_int, c_uint};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use tensor::kernel::cuda::{Beside, Gpu, Mark};
+use tensor::kernel::cuda::{Event, Gpu, SideStream};
 use tensor::{Device, Tensor};
 use unix::{Context, Error, Exit, Result};
 
@@ -43,10 +43,10 @@ struct Config {
 pub struct Nccl {
     gpu: u32,
     communicator: Communicator,
-    beside: Beside,
-    lanes: Lanes,
+    beside: SideStream,
+    counters: CallCounters,
     buckets: Vec<Bucket>,
-    /// Sums that a thread waits for: it takes the times, and the watch knows of waiting on the GPU.
+    /// Sums that a thread waits for: it takes the times, and the watchdog knows of waiting on the GPU.
     under_way: Sender<Sum>,
     clock: Clock,
 }
@@ -54,10 +54,10 @@ pub struct Nccl {
 /// A sum that was given to the GPU.
 #[derive(Clone)]
 struct Sum {
-    begin: Mark,
-    end: Mark,
+    begin: Event,
+    end: Event,
     /// When kernels could go on but for it, once it is asked for.
-    asked: Arc<OnceLock<Mark>>,
+    asked: Arc<OnceLock<Event>>,
 }
 
 /// A bucket: what was given is kept, for as long as it is read, with its sums.
@@ -79,13 +79,16 @@ unsafe impl Send for Communicator {}
 
 impl Nccl {
     /// Connects the GPUs of all ranks. Errors: no NCCL, or it cannot connect them.
-    pub fn open(gpu: u32, ranks: &Ranks, lanes: Lanes, buckets: &[usize]) -> Result<Self> {
+    pub fn open(
+        gpu: u32,
+        ranks: &Ranks,
+        counters: CallCounters,
+        buckets: &[usize],
+    ) -> Result<Self> {
         // All ranks learn of it when one has no library: none waits for it.
         // SAFETY: what runs on opening it is the library's own. Without it every function panics.
         let here = unsafe { sys::is_culib_present() };
-        let mut everywhere = [f64::from(u8::from(here))];
-        ranks.min(&mut everywhere)?;
-        if everywhere[0] == 0.0 {
+        if !ranks.wire.all(here)? {
             let host = unix::host::name();
             let which = if here { "another host of this job" } else { &*host };
             return Err(Error::new(
@@ -100,32 +103,32 @@ impl Nccl {
         beside.stream()?; // makes the GPU this thread's
         let communicator = connect(ranks).context(|| format!("cuda:{gpu}"))?;
         let (under_way, receiver) = channel::<Sum>();
-        let (side, clock) = (lanes.side.clone(), Clock::default());
+        let (side, clock) = (counters.side.clone(), Clock::default());
         let kept = clock.clone();
         let wait = move || receiver.iter().for_each(|sum| sum.wait(communicator, &side, &kept));
         let begun = std::thread::Builder::new().name("nccl".into()).spawn(wait);
         begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
         let bucket = |&elements: &usize| Bucket { elements, ..Bucket::default() };
         let buckets = buckets.iter().map(bucket).collect();
-        Ok(Self { gpu, communicator, beside, lanes, buckets, under_way, clock })
+        Ok(Self { gpu, communicator, beside, counters, buckets, under_way, clock })
     }
 }
 
 impl Sum {
     /// Waits until it is done, and adds its times to the clock. An error ends the job: a sum that has
     /// failed on one rank never ends on the others.
-    fn wait(&self, communicator: Communicator, lane: &Lane, clock: &Clock) {
-        let past = |mark: &Mark| match communicator.progress().and_then(|_| mark.is_past()) {
+    fn wait(&self, communicator: Communicator, counter: &CallCounter, clock: &Clock) {
+        let past = |mark: &Event| match communicator.progress().and_then(|_| mark.is_past()) {
             Ok(past) => past,
             Err(error) => {
                 unix::diagnostics::say_error(&error);
                 super::end(error.exit)
             }
         };
-        lane.until(false, || past(&self.begin));
+        counter.until(false, || past(&self.begin));
         let began = Instant::now();
         let wanted = Cell::new(None);
-        lane.until(false, || {
+        counter.until(false, || {
             if wanted.get().is_none() && self.asked.get().is_some_and(past) {
                 wanted.set(Some(Instant::now()));
             }
@@ -185,8 +188,8 @@ impl Communicator {
 
     /// Waits until the ranks are connected.
     fn settle(self, ranks: &Ranks) -> Result<()> {
-        let _waiting = ranks.lane.wait();
-        let mut pauses = ranks.lane.pauses();
+        let _waiting = ranks.counter.wait();
+        let mut pauses = ranks.counter.pauses();
         while !self.progress()? {
             pauses.pause();
         }
@@ -227,7 +230,7 @@ impl Reducer for Nccl {
         }
         let sums: Vec<Tensor> =
             gradients.iter().map(|t| Tensor::arbitrary_on(gpu, t.shape(), t.dtype())).collect();
-        self.lanes.side.enter();
+        self.counters.side.enter();
         // Also for the memory of the sums: kernels given before may still use it.
         self.beside.follow_kernels()?;
         let begin = self.beside.mark()?;
@@ -253,8 +256,8 @@ impl Reducer for Nccl {
             check(sys::ncclGroupEnd(), "ncclGroupEnd")?;
         }
         // The end is marked when the sums are in the stream.
-        let _waiting = self.lanes.main.wait();
-        let mut pauses = self.lanes.main.pauses();
+        let _waiting = self.counters.main.wait();
+        let mut pauses = self.counters.main.pauses();
         while !self.communicator.progress()? {
             pauses.pause();
         }

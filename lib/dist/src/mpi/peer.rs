@@ -1,4 +1,4 @@
-//! What the watch of a rank knows of another one.
+//! What the watchdog of a rank knows of another rank.
 
 use super::place::Rank;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -11,13 +11,13 @@ pub struct Peer {
     pub name: String,
     /// Readable when it has ended; for those whose process this one sees.
     pub process: Option<OwnedFd>,
-    /// Whether beats of it are to come here: who stops before its first one is missed as well.
+    /// Whether heartbeats of it are to come here: who stops before its first one is missed as well.
     pub is_told: bool,
-    /// The rank whose messages bring its beats, if not itself.
+    /// The rank whose messages bring its heartbeats, if not itself.
     pub teller: Option<usize>,
     pub count: u64,
     pub silent: u64,
-    /// Turns that this rank has waited for it, by lane; those in which it was busy apart.
+    /// Turns that this rank has waited for it, by counter; those in which it was busy apart.
     pub late: [u64; 2],
     pub busy: u64,
 }

@@ -1,8 +1,8 @@
 //! Where the ranks are: their hosts, and which of them share memory.
 
-use super::wait::Lane;
-use super::window::Window;
-use super::wire::{Kind, Wire};
+use super::calls::CallCounter;
+use super::window::{HEARTBEAT, Window};
+use super::wire::Wire;
 use super::world::Communicator;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ impl Place {
     pub fn find(
         world: Communicator,
         wire: &Wire,
-        lane: &Arc<Lane>,
+        counter: &Arc<CallCounter>,
     ) -> Result<(Self, Option<Arc<Window>>)> {
         let rank = world.rank()?;
         let host = world.host()?;
         let local = host.rank()?;
-        let shared = match agreed_share(wire, rank)? {
+        let shared = match agreed_share(wire)? {
             0 => None,
             most => Some(host.split(local / most)?),
         };
@@ -51,16 +51,20 @@ impl Place {
         let leader = match shared {
             None => rank,
             Some(shared) => {
-                let near =
-                    Wire::new(shared, (0..shared.size()?).collect(), shared.rank()?, lane.clone());
-                let near = super::gather(&near, rank.to_string().as_bytes())?;
+                let near = Wire::new(
+                    shared,
+                    (0..shared.size()?).collect(),
+                    shared.rank()?,
+                    counter.clone(),
+                );
+                let near = near.gather(rank.to_string().as_bytes())?;
                 String::from_utf8_lossy(&near[0]).parse().map_err(Error::bug)?
             }
         };
         let own =
             format!("{}\n{}\n{}\n{leader}", unix::host::name(), std::process::id(), machine());
         let mut ranks = Vec::new();
-        for (number, text) in super::gather(wire, own.as_bytes())?.into_iter().enumerate() {
+        for (number, text) in wire.gather(own.as_bytes())?.into_iter().enumerate() {
             let text = String::from_utf8_lossy(&text);
             let rank = read(&text);
             ranks.push(
@@ -68,7 +72,7 @@ impl Place {
             );
         }
         let mut place = Self { rank, ranks, local, shared };
-        let window = place.window(wire, Window::BYTES)?;
+        let window = place.window(wire, HEARTBEAT * size_of::<u64>())?;
         if window.is_none() {
             place.shared = None;
             place.ranks.iter_mut().enumerate().for_each(|(number, rank)| rank.leader = number);
@@ -87,14 +91,14 @@ impl Place {
         let Some(shared) = self.shared else { return Ok(None) };
         let ranks = shared.size()?;
         let room = room(bytes.saturating_mul(ranks));
-        if !all(wire, room.is_ok())? {
+        if !wire.all(room.is_ok())? {
             if let Err(why) = room {
                 unix::note!("{why}: summing by messages, which is slower");
             }
             return Ok(None);
         }
         let window = Window::take(shared, bytes);
-        let had = all(wire, window.is_ok())?;
+        let had = wire.all(window.is_ok())?;
         match window {
             Ok(window) if had => Ok(Some(Arc::new(window))),
             Ok(_) => Ok(None),
@@ -122,25 +126,18 @@ impl Place {
     }
 
     /// The ranks at the same place in other windows; none when there is one window.
-    pub fn column(&self, communicator: Communicator, lane: &Arc<Lane>) -> Option<Wire> {
+    pub fn column(&self, communicator: Communicator, counter: &Arc<CallCounter>) -> Option<Wire> {
         let block = self.ranks.iter().filter(|rank| rank.leader == 0).count();
         let members: Vec<usize> = (self.rank % block..self.ranks.len()).step_by(block).collect();
         let me = self.rank / block;
-        (members.len() > 1).then(|| Wire::new(communicator, members, me, lane.clone()))
+        (members.len() > 1).then(|| Wire::new(communicator, members, me, counter.clone()))
     }
 }
 
-/// Whether it holds on all ranks.
-fn all(wire: &Wire, here: bool) -> Result<bool> {
-    let both = |low: Vec<u8>, high: Vec<u8>| Ok(vec![low[0].min(high[0])]);
-    Ok(wire.combine(Kind::Combine, vec![u8::from(here)], both)? == [1])
-}
-
 /// What rank 0 reads in the environment. Errors: no number, on all ranks.
-fn agreed_share(wire: &Wire, rank: usize) -> Result<usize> {
-    let text =
-        if rank == 0 { std::env::var(SHARED_MEMORY).unwrap_or_default() } else { String::new() };
-    let text = wire.combine(Kind::Broadcast, text.into_bytes(), |low, _| Ok(low))?;
+fn agreed_share(wire: &Wire) -> Result<usize> {
+    let text = std::env::var(SHARED_MEMORY).unwrap_or_default();
+    let text = wire.broadcast(text.into_bytes())?;
     let text = String::from_utf8_lossy(&text).into_owned();
     if text.is_empty() {
         return Ok(usize::MAX);

@@ -1,22 +1,21 @@
 //! Sums of gradients on a thread of its own, beside the backward pass.
 
-use super::host::InPlace;
-use super::wait::Lane;
+use super::calls::CallCounter;
 use super::window::{Window, sum_slice};
 use super::wire::Wire;
-use crate::Times;
+use crate::{Reducer, Times};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use tensor::{Access, Tensor};
+use tensor::{Access, Device, Dtype, Tensor};
 use unix::{Error, Exit, Result};
 
 /// Who waits: the training loop, or the sums beside it.
 #[derive(Clone)]
-pub struct Lanes {
-    pub main: Arc<Lane>,
-    pub side: Arc<Lane>,
+pub struct CallCounters {
+    pub main: Arc<CallCounter>,
+    pub side: Arc<CallCounter>,
 }
 
 /// Times that the thread and its user add to.
@@ -30,21 +29,12 @@ pub fn times(clock: &Clock) -> Times {
     std::mem::take(&mut clock.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn thread(work: impl FnOnce() + Send + 'static) -> Result<()> {
-    let begun = std::thread::Builder::new().name("reducer".into()).spawn(work);
-    begun
-        .map(|_| ())
-        .map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))
-}
-
-fn ended<T>(_: T) -> Error {
-    Error::bug("the thread of the sums has ended")
-}
-
-/// Sums in a window: each rank writes its part, and sums a slice of all parts into the first. What the
-/// thread has not begun when the sum is wanted is done by whoever wants it. Tensors may live in both.
-pub struct InWindow {
+/// Sums in a window: each rank writes its part, and sums a slice of all parts into the first, then over the
+/// ranks at the same place in other windows. What the thread has not begun when the sum is wanted is done by
+/// whoever wants it. On the host tensors live in the window; those of a device are copied there and back.
+pub struct HostReducer {
     inside: Arc<Inside>,
+    device: Device,
     buckets: Vec<Uses>,
     sender: Sender<(usize, u64)>,
 }
@@ -52,9 +42,10 @@ pub struct InWindow {
 /// What this rank's training loop does with a bucket.
 #[derive(Clone, Default)]
 struct Uses {
-    /// How often it was begun; and released, or left to `reading` to be released.
+    /// The shapes of what was given and is not yet taken.
+    given: Option<Vec<Vec<usize>>>,
+    /// How often it was begun.
     begun: u64,
-    released: u64,
     /// Alive while tensors are in our part, and in the sum.
     writing: Weak<Writing>,
     reading: Weak<Reading>,
@@ -78,7 +69,7 @@ impl Drop for Reading {
 struct Inside {
     window: Arc<Window>,
     column: Option<Wire>,
-    lanes: Lanes,
+    counters: CallCounters,
     clock: Clock,
     buckets: Vec<Bucket>,
 }
@@ -113,7 +104,7 @@ fn layout(buckets: &[usize]) -> (Vec<Bucket>, usize) {
     (buckets.iter().map(place).collect(), end)
 }
 
-impl InWindow {
+impl HostReducer {
     /// Bytes of a part.
     pub fn bytes(buckets: &[usize]) -> usize {
         layout(buckets).1
@@ -122,17 +113,21 @@ impl InWindow {
     pub fn begin(
         window: Arc<Window>,
         column: Option<Wire>,
-        lanes: Lanes,
+        counters: CallCounters,
+        device: Device,
         buckets: &[usize],
     ) -> Result<Self> {
         let (buckets, _) = layout(buckets);
         let count = buckets.len();
         let clock = Clock::default();
-        let inside = Arc::new(Inside { window, column, lanes, clock, buckets });
+        let inside = Arc::new(Inside { window, column, counters, clock, buckets });
         let (sender, receiver) = channel();
         let work = inside.clone();
-        thread(move || receiver.iter().for_each(|(bucket, round)| work.sum(bucket, round, false)))?;
-        Ok(Self { inside, buckets: vec![Uses::default(); count], sender })
+        let work =
+            move || receiver.iter().for_each(|(bucket, round)| work.sum(bucket, round, false));
+        let begun = std::thread::Builder::new().name("reducer".into()).spawn(work);
+        begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
+        Ok(Self { inside, device, buckets: vec![Uses::default(); count], sender })
     }
 }
 
@@ -144,7 +139,7 @@ impl Inside {
     /// Waits until all ranks have done that with a bucket `count` times; in a hurry, or beside other work.
     fn all(&self, bucket: usize, what: Done, count: u64, hurry: bool) {
         for rank in 0..self.window.ranks() {
-            self.lanes
+            self.counters
                 .side
                 .until(hurry, || self.counter(rank, bucket, what).load(Ordering::Acquire) >= count);
         }
@@ -163,7 +158,7 @@ impl Inside {
         }
         self.all(number, Done::Given, round, hurry);
         let since = Instant::now();
-        let vector = |rank| self.window.floats(rank, bucket.at);
+        let vector = |rank| self.window.floats(rank, bucket.at, bucket.elements);
         // SAFETY: all have given and none reads the sum: this slice of all parts is ours.
         let slice =
             unsafe { sum_slice(vector, bucket.elements, self.window.me(), self.window.ranks()) };
@@ -176,65 +171,83 @@ impl Inside {
     }
 }
 
-impl InPlace for InWindow {
-    fn area(&mut self, bucket: usize) -> Result<&mut [f32]> {
+impl Reducer for HostReducer {
+    fn rooms(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+        self.accepts(bucket, shapes)?;
+        if self.device != Device::Cpu {
+            return Ok(None);
+        }
         let start = self.free(bucket)?;
-        // SAFETY: our own part; nobody reads it before `begin`, and `self` is borrowed until then.
-        Ok(unsafe { std::slice::from_raw_parts_mut(start, self.inside.buckets[bucket].elements) })
+        let owner = Arc::new(Writing(self.inside.clone()));
+        self.buckets[bucket].writing = Arc::downgrade(&owner);
+        // SAFETY: our own part, which nobody reads or writes before it is given; `give` looks at the owner.
+        Ok(Some(unsafe { tensors_from_raw_parts(start, shapes, Access::Write, owner) }))
     }
 
-    fn area_as(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
-        let start = self.free(bucket)?;
-        let keeper = Arc::new(Writing(self.inside.clone()));
-        self.buckets[bucket].writing = Arc::downgrade(&keeper);
-        // SAFETY: our own part, which nobody reads or writes before `begin`; that looks at the keeper.
-        Ok(Some(unsafe { tensors_over(start, shapes, Access::Write, keeper) }))
-    }
-
-    fn is_in_area(&self, bucket: usize, at: usize, tensor: &Tensor) -> bool {
-        let inside = &self.inside;
-        let start = inside.window.floats(inside.window.me(), inside.buckets[bucket].at);
-        tensor.read::<f32>().as_ptr() == start.wrapping_add(at)
-    }
-
-    fn begin(&mut self, bucket: usize) -> Result<()> {
-        self.nobody_writes(bucket)?;
-        self.inside.lanes.side.enter();
+    fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
+        let shapes: Vec<Vec<usize>> = gradients.iter().map(|t| t.shape().to_vec()).collect();
+        self.accepts(bucket, &shapes)?;
+        if let Some(other) = gradients.iter().find(|t| t.dtype() != Dtype::F32) {
+            return Err(Error::bug(format!("{other:?} is summed over ranks, which is for f32")));
+        }
+        let Bucket { at, elements, .. } = self.inside.buckets[bucket];
+        let start = self.inside.window.floats(self.inside.window.me(), at, elements);
+        // Those that are where they belong are dropped before anything else is written there.
+        let (mut at, mut elsewhere) = (0, Vec::new());
+        for tensor in gradients {
+            let (tensor, len) = (tensor.to_host()?, tensor.len());
+            if tensor.read::<f32>().as_ptr() != start.wrapping_add(at) {
+                elsewhere.push((at, tensor));
+            }
+            at += len;
+        }
+        self.free(bucket)?;
+        // SAFETY: our own part; nobody reads it before it is given.
+        let area = unsafe { std::slice::from_raw_parts_mut(start, elements) };
+        for (at, tensor) in elsewhere {
+            area[at..at + tensor.len()].copy_from_slice(tensor.read());
+        }
+        self.inside.counters.side.enter();
         let uses = &mut self.buckets[bucket];
         uses.begun += 1;
+        uses.given = Some(shapes);
         self.inside.done(bucket, Done::Given);
+        let ended = |_| Error::bug("the thread of the sums has ended");
         self.sender.send((bucket, uses.begun)).map_err(ended)
     }
 
-    fn sum(&mut self, bucket: usize) -> Result<&[f32]> {
-        let start = self.summed(bucket).cast_const();
-        // SAFETY: summed by all, and not written before we release it, for which `self` must be free.
-        Ok(unsafe { std::slice::from_raw_parts(start, self.inside.buckets[bucket].elements) })
-    }
-
-    fn sum_as(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+    fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
+        let given = self.buckets.get_mut(bucket).and_then(|bucket| bucket.given.take());
+        let Some(shapes) = given else {
+            return Err(Error::bug(format!("bucket {bucket} is taken, and was not given")));
+        };
         let start = self.summed(bucket);
-        let keeper = Arc::new(Reading { inside: self.inside.clone(), bucket });
-        let uses = &mut self.buckets[bucket];
-        (uses.released, uses.reading) = (uses.begun, Arc::downgrade(&keeper));
-        // SAFETY: summed by all, and not written before the keeper has released it.
-        Ok(Some(unsafe { tensors_over(start, shapes, Access::Read, keeper) }))
+        let owner = Arc::new(Reading { inside: self.inside.clone(), bucket });
+        self.buckets[bucket].reading = Arc::downgrade(&owner);
+        // SAFETY: summed by all, and not written before the owner has released it.
+        let sums = unsafe { tensors_from_raw_parts(start, &shapes, Access::Read, owner) };
+        // On the host they are the sums themselves.
+        sums.iter().map(|sum| sum.to_device(self.device)).collect()
     }
 
-    fn release(&mut self, bucket: usize) {
-        let uses = &mut self.buckets[bucket];
-        if uses.released < uses.begun {
-            uses.released = uses.begun;
-            self.inside.done(bucket, Done::Released);
-        }
-    }
-
-    fn times(&self) -> Times {
+    fn times(&mut self) -> Times {
         times(&self.inside.clock)
     }
 }
 
-impl InWindow {
+impl HostReducer {
+    /// Errors: the bucket does not have tensors of these shapes, or its sum was not yet taken.
+    fn accepts(&self, number: usize, shapes: &[Vec<usize>]) -> Result<()> {
+        let elements: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let own = self.inside.buckets.get(number).map(|bucket| bucket.elements);
+        let what = match self.buckets.get(number) {
+            Some(Uses { given: Some(_), .. }) => "again before its sum was taken".to_string(),
+            Some(_) if own == Some(elements) => return Ok(()),
+            _ => format!("as {elements} elements, not {own:?}"),
+        };
+        Err(Error::bug(format!("bucket {number} is given or asked for {what}")))
+    }
+
     /// Our part of a bucket, as soon as no rank reads the sum of the round before. Errors: tensors are still in
     /// one of the two.
     fn free(&mut self, bucket: usize) -> Result<*mut f32> {
@@ -242,17 +255,17 @@ impl InWindow {
         if self.buckets[bucket].reading.strong_count() > 0 {
             return Err(Error::bug(format!("a sum of bucket {bucket} is still held")));
         }
-        self.release(bucket);
         let inside = &self.inside;
-        let _waiting = inside.lanes.main.wait();
+        let _waiting = inside.counters.main.wait();
         inside.all(bucket, Done::Released, self.buckets[bucket].begun, true);
-        Ok(inside.window.floats(inside.window.me(), inside.buckets[bucket].at))
+        let Bucket { at, elements, .. } = inside.buckets[bucket];
+        Ok(inside.window.floats(inside.window.me(), at, elements))
     }
 
     /// The sum of a bucket over all ranks, as soon as it is there.
     fn summed(&self, bucket: usize) -> *mut f32 {
         let (inside, begun) = (&self.inside, self.buckets[bucket].begun);
-        let _waiting = inside.lanes.main.wait();
+        let _waiting = inside.counters.main.wait();
         let since = Instant::now();
         // Messages of a column keep the order in which buckets were given.
         if inside.column.is_none() && begun > 0 {
@@ -260,7 +273,7 @@ impl InWindow {
         }
         inside.all(bucket, Done::Summed, begun, true);
         add(&inside.clock, |times| &mut times.waited, since);
-        inside.window.floats(0, inside.buckets[bucket].at)
+        inside.window.floats(0, inside.buckets[bucket].at, inside.buckets[bucket].elements)
     }
 
     /// Errors: tensors are still in our part of a bucket.
@@ -275,89 +288,18 @@ impl InWindow {
 /// Tensors of these shapes, one after the other.
 ///
 /// # Safety
-/// As [`Tensor::over`], for all of them.
-unsafe fn tensors_over<K: Send + Sync + 'static>(
+/// As [`Tensor::from_raw_parts`], for all of them.
+unsafe fn tensors_from_raw_parts<K: Send + Sync + 'static>(
     mut start: *mut f32,
     shapes: &[Vec<usize>],
     access: Access,
-    keeper: Arc<K>,
+    owner: Arc<K>,
 ) -> Vec<Tensor> {
     let next = |shape: &Vec<usize>| {
         // SAFETY: by the contract; one after the other they do not overlap.
-        let tensor = unsafe { Tensor::over(start, shape, access, keeper.clone()) };
+        let tensor = unsafe { Tensor::from_raw_parts(start, shape, access, owner.clone()) };
         start = start.wrapping_add(tensor.len());
         tensor
     };
     shapes.iter().map(next).collect()
-}
-
-/// Sums by messages, on hosts without a window. Tensors cannot live in its vectors: one goes to the thread that
-/// sums, and comes back.
-pub struct ByMessages {
-    lanes: Lanes,
-    clock: Clock,
-    sender: Sender<(usize, Vec<f32>)>,
-    summed: Receiver<(usize, Vec<f32>)>,
-    /// The vectors that are here, and not with the thread.
-    here: Vec<Option<Vec<f32>>>,
-}
-
-impl ByMessages {
-    pub fn begin(wire: Wire, lanes: Lanes, buckets: &[usize]) -> Result<Self> {
-        let (sender, receiver) = channel::<(usize, Vec<f32>)>();
-        let (done, summed) = channel();
-        let clock = Clock::default();
-        let thread_clock = clock.clone();
-        thread(move || {
-            for (bucket, mut values) in receiver {
-                let since = Instant::now();
-                if let Err(error) = wire.all_reduce(&mut values) {
-                    unix::diagnostics::say_error(&error);
-                    super::end(error.exit);
-                }
-                add(&thread_clock, |times| &mut times.busy, since);
-                if done.send((bucket, values)).is_err() {
-                    return;
-                }
-            }
-        })?;
-        let here = buckets.iter().map(|elements| Some(vec![0.0; *elements])).collect();
-        Ok(Self { lanes, clock, sender, summed, here })
-    }
-
-    /// Waits until the vector of a bucket is here.
-    fn fetch(&mut self, bucket: usize) -> Result<&mut Vec<f32>> {
-        let _waiting = self.lanes.main.wait();
-        while self.here[bucket].is_none() {
-            let (summed, values) = self.summed.recv().map_err(ended)?;
-            self.here[summed] = Some(values);
-        }
-        self.here[bucket].as_mut().ok_or_else(|| ended(()))
-    }
-}
-
-impl InPlace for ByMessages {
-    fn area(&mut self, bucket: usize) -> Result<&mut [f32]> {
-        Ok(self.fetch(bucket)?)
-    }
-
-    fn begin(&mut self, bucket: usize) -> Result<()> {
-        self.fetch(bucket)?;
-        let values = self.here[bucket].take().ok_or_else(|| ended(()))?;
-        self.lanes.side.enter();
-        self.sender.send((bucket, values)).map_err(ended)
-    }
-
-    fn sum(&mut self, bucket: usize) -> Result<&[f32]> {
-        let (since, clock) = (Instant::now(), self.clock.clone());
-        let values = self.fetch(bucket)?;
-        add(&clock, |times| &mut times.waited, since);
-        Ok(values)
-    }
-
-    fn release(&mut self, _bucket: usize) {}
-
-    fn times(&self) -> Times {
-        times(&self.clock)
-    }
 }

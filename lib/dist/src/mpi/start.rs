@@ -1,7 +1,7 @@
 //! The start has an end: MPI waits inside its own calls for ranks that may never come to them, and says
 //! nothing. Until all are connected, a thread minds the time.
 
-use super::watch::{Lost, TURN, ticks};
+use super::watchdog::{Lost, TURN, ticks};
 use crate::launch;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;

@@ -3,24 +3,16 @@
 //! Every part of the memory has one writer at a time. Counters in the window say whose turn it is; they
 //! are stored with release and read with acquire order.
 
-use super::wait::Lane;
-use super::wire::Wire;
 use super::world::{Communicator, Memory};
-use crate::{flat, sum};
+use crate::sum;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use tensor::Tensor;
+use std::sync::atomic::AtomicU64;
 use unix::Result;
 
 /// A counter for itself in a line of the cache.
 const LINE: usize = 64;
-/// Elements that a rank puts into the window at a time: all stay in the caches.
-const STAGE: usize = 64 << 10;
-/// Where the numbers of the stages begin in a rank's part.
-const STAGES: usize = 4096;
 
-/// A window, seen from one of its ranks. A part holds: the count of barriers passed; the beat that the
-/// watch publishes ([`Window::beat`]); two stages, so that one is filled while the other is read.
+/// A window, seen from one of its ranks.
 #[derive(Debug)]
 pub struct Window {
     memory: Memory,
@@ -28,43 +20,50 @@ pub struct Window {
     ranks: usize,
     /// Which of them this is.
     me: usize,
-    /// Stages filled so far: the same on all ranks.
-    turns: AtomicUsize,
 }
 
-/// Numbers of a beat.
-pub const BEAT: usize = 5;
+/// Numbers of a heartbeat, which the watchdog publishes at the start of a part ([`Window::heartbeat`]).
+pub const HEARTBEAT: usize = 5;
 
 impl Window {
-    /// Bytes of a part.
-    pub const BYTES: usize = STAGES + 2 * STAGE * size_of::<f32>();
-
+    /// `bytes` for each rank of a communicator of one host; by all of them.
     pub fn take(host: Communicator, bytes: usize) -> Result<Self> {
-        Ok(Self {
-            memory: Memory::take(host, bytes)?,
-            ranks: host.size()?,
-            me: host.rank()?,
-            turns: AtomicUsize::new(0),
-        })
+        let memory = Memory::take(host, bytes)?;
+        Ok(Self { memory, ranks: host.size()?, me: host.rank()? })
+    }
+
+    /// Memory of this rank alone: a window that it shares with nobody.
+    pub fn private(bytes: usize) -> Result<Self> {
+        Ok(Self { memory: Memory::private(bytes)?, ranks: 1, me: 0 })
     }
 
     /// A counter in a rank's part.
+    ///
+    /// # Panics
+    /// When the part has no such line.
     pub fn counter(&self, rank: usize, line: usize) -> &AtomicU64 {
-        // SAFETY: inside the part, aligned; this memory is only ever used as an atomic.
-        unsafe { &*self.memory.part(rank).add(line * LINE).cast() }
+        let start = self.memory.at(rank, line * LINE, LINE);
+        // SAFETY: inside the part (checked), aligned and initialised; what counts is only ever used as an atomic.
+        unsafe { &*start.cast() }
     }
 
-    /// Number `i` of the beat of a rank.
-    pub fn beat(&self, rank: usize, i: usize) -> &AtomicU64 {
-        assert!(i < BEAT);
+    /// Number `i` of the heartbeat of a rank.
+    ///
+    /// # Panics
+    /// When a heartbeat has fewer numbers.
+    pub fn heartbeat(&self, rank: usize, i: usize) -> &AtomicU64 {
+        assert!(i < HEARTBEAT);
         // SAFETY: as in `counter`.
-        unsafe { &*self.memory.part(rank).add(LINE + 8 * i).cast() }
+        unsafe { &*self.memory.at(rank, 8 * i, 8).cast() }
     }
 
-    /// Start of the floats of a rank's part, from byte `at` on.
-    pub fn floats(&self, rank: usize, at: usize) -> *mut f32 {
-        // SAFETY: inside the part, aligned to 64 bytes.
-        unsafe { self.memory.part(rank).add(at).cast() }
+    /// Start of `len` floats of a rank's part, from byte `at` on.
+    ///
+    /// # Panics
+    /// When they are not inside the part, or not aligned.
+    pub fn floats(&self, rank: usize, at: usize, len: usize) -> *mut f32 {
+        assert!(at.is_multiple_of(size_of::<f32>()), "floats at byte {at} of a window");
+        self.memory.at(rank, at, len.saturating_mul(size_of::<f32>())).cast()
     }
 
     pub fn ranks(&self) -> usize {
@@ -73,46 +72,6 @@ impl Window {
 
     pub fn me(&self) -> usize {
         self.me
-    }
-
-    /// Waits until all ranks of the window are here; what they wrote before can be read after.
-    pub fn barrier(&self, lane: &Lane) {
-        let here = self.counter(self.me, 0).fetch_add(1, Ordering::AcqRel) + 1;
-        for rank in 0..self.ranks {
-            lane.until(true, || self.counter(rank, 0).load(Ordering::Acquire) >= here);
-        }
-    }
-
-    /// Sums tensors over all ranks: here over those of the window, then over `column`, the ranks that
-    /// have the same place in other windows.
-    pub fn all_reduce(
-        &self,
-        tensors: &mut [Tensor],
-        column: Option<&Wire>,
-        lane: &Lane,
-    ) -> Result<()> {
-        let len = flat::len(tensors)?;
-        for start in (0..len).step_by(STAGE) {
-            let turn = self.turns.fetch_add(1, Ordering::Relaxed);
-            let count = STAGE.min(len - start);
-            let stage = |rank| self.floats(rank, STAGES + turn % 2 * STAGE * size_of::<f32>());
-            // SAFETY: our own stage. Others read it last before the barrier of the turn before, which
-            // they reach after they have copied the sums of the turn before that.
-            flat::read(tensors, start, unsafe {
-                std::slice::from_raw_parts_mut(stage(self.me), count)
-            });
-            self.barrier(lane);
-            // SAFETY: between the barriers a slice of all stages is used by one rank alone.
-            let slice = unsafe { sum_slice(stage, count, self.me, self.ranks) };
-            if let Some(column) = column {
-                column.all_reduce(slice)?;
-            }
-            self.barrier(lane);
-            // SAFETY: written before the barrier; written again after the next one only.
-            let sums = unsafe { std::slice::from_raw_parts(stage(0).cast_const(), count) };
-            flat::write(tensors, start, sums);
-        }
-        Ok(())
     }
 }
 
@@ -140,7 +99,7 @@ pub unsafe fn sum_slice<'a>(
         let other = |rank| {
             std::slice::from_raw_parts(vector(rank).add(slice.start).cast_const(), slice.len())
         };
-        sum::tree(to, 0, ranks, other);
+        sum::tree(to, ranks, other);
         to
     }
 }
@@ -148,10 +107,12 @@ pub unsafe fn sum_slice<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::panic::AssertUnwindSafe;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn slices_cover_all_elements_once() {
-        for len in [0, 1, 15, 16, 17, 63, 64, 65, 1000, STAGE] {
+        for len in [0, 1, 15, 16, 17, 63, 64, 65, 1000, 65_536] {
             for ranks in 1..9 {
                 let mut next = 0;
                 for rank in 0..ranks {
@@ -162,5 +123,23 @@ mod tests {
                 assert_eq!(next, len);
             }
         }
+    }
+    /// Offsets into shared memory are checked where they are made, also in release builds.
+    #[test]
+    fn nothing_outside_of_a_part_is_handed_out() {
+        let window = Window::private(4 * LINE).unwrap();
+        window.counter(0, 3).store(7, Ordering::Relaxed);
+        window.floats(0, 2 * LINE, 2 * LINE / 4);
+        window.floats(0, 4 * LINE, 0);
+        let refused = |what: &dyn Fn(&Window)| {
+            std::panic::catch_unwind(AssertUnwindSafe(|| what(&window))).is_err()
+        };
+        assert!(refused(&|w| _ = w.counter(0, 4)));
+        assert!(refused(&|w| _ = w.counter(1, 0)));
+        assert!(refused(&|w| _ = w.counter(0, usize::MAX / LINE)));
+        assert!(refused(&|w| _ = w.heartbeat(0, HEARTBEAT)));
+        assert!(refused(&|w| _ = w.floats(0, 2 * LINE, 2 * LINE / 4 + 1)));
+        assert!(refused(&|w| _ = w.floats(0, 5, 1)));
+        assert!(refused(&|w| _ = w.floats(0, 4, usize::MAX)));
     }
 }

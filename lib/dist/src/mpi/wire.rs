@@ -1,7 +1,7 @@
 //! Messages between ranks, and what is made of them: values of all ranks combined along the tree of
 //! [`crate::sum`], which covers broadcast, gather, barrier and sums.
 
-use super::wait::Lane;
+use super::calls::CallCounter;
 use super::world::{Communicator, c_rank, check, turn};
 use crate::sum::{self, Step};
 use mpi::ffi;
@@ -24,7 +24,7 @@ pub struct Wire {
     members: Vec<usize>,
     /// Which of them this rank is.
     me: usize,
-    lane: Arc<Lane>,
+    counter: Arc<CallCounter>,
     /// Calls so far: the same on all ranks.
     calls: AtomicU64,
 }
@@ -55,11 +55,9 @@ impl Head {
 /// What is done, told to the others to find out when they do something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Kind {
+enum Kind {
     Broadcast = 1,
     Gather,
-    Combine,
-    Barrier,
     AllReduce,
 }
 
@@ -68,17 +66,51 @@ impl Wire {
         communicator: Communicator,
         members: Vec<usize>,
         me: usize,
-        lane: Arc<Lane>,
+        counter: Arc<CallCounter>,
     ) -> Self {
-        Self { communicator, members, me, lane, calls: AtomicU64::new(0) }
+        Self { communicator, members, me, counter, calls: AtomicU64::new(0) }
+    }
+
+    /// The bytes of the first rank; those of the others are not looked at.
+    pub fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        let mine = if self.me == 0 { bytes } else { Vec::new() };
+        self.combine(Kind::Broadcast, mine, |low, _| low)
+    }
+
+    /// The bytes of all ranks, in order.
+    pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        // Values one after the other, each behind its length.
+        let mut mine = (bytes.len() as u64).to_le_bytes().to_vec();
+        mine.extend_from_slice(bytes);
+        let all = self.combine(Kind::Gather, mine, |low, high| [low, high].concat())?;
+        let broken = || Error::new(Exit::Bug, "what the ranks gathered is cut off");
+        let (mut packed, mut values) = (&*all, Vec::new());
+        while !packed.is_empty() {
+            let (length, rest) = packed.split_first_chunk().ok_or_else(broken)?;
+            let length = usize::try_from(u64::from_le_bytes(*length)).map_err(Error::bug)?;
+            let (value, rest) = rest.split_at_checked(length).ok_or_else(broken)?;
+            values.push(value.to_vec());
+            packed = rest;
+        }
+        Ok(values)
+    }
+
+    /// Waits until all ranks are here.
+    pub fn barrier(&self) -> Result<()> {
+        self.gather(&[]).map(|_| ())
+    }
+
+    /// Whether it holds on all ranks.
+    pub fn all(&self, here: bool) -> Result<bool> {
+        Ok(self.gather(&[u8::from(here)])?.iter().all(|there| *there == [1]))
     }
 
     /// The values of all ranks, made one along the tree; `combine` gets that of the lower ranks first.
-    pub fn combine(
+    fn combine(
         &self,
         kind: Kind,
         mine: Vec<u8>,
-        combine: impl Fn(Vec<u8>, Vec<u8>) -> Result<Vec<u8>>,
+        combine: impl Fn(Vec<u8>, Vec<u8>) -> Vec<u8>,
     ) -> Result<Vec<u8>> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let mut value = mine;
@@ -87,7 +119,7 @@ impl Wire {
             let mut other = vec![0; length];
             let sends: Vec<(usize, &[u8])> = step.to.iter().map(|to| (*to, &*value)).collect();
             self.exchange(&sends, step.from, &mut other)?;
-            value = if step.lower { combine(value, other)? } else { combine(other, value)? };
+            value = if step.lower { combine(value, other) } else { combine(other, value) };
         }
         Ok(value)
     }
@@ -105,9 +137,8 @@ impl Wire {
         let sends: Vec<(usize, &[u8])> = step.to.iter().map(|to| (*to, &head[..])).collect();
         self.exchange(&sends, step.from, &mut theirs)?;
         let theirs = Head::read(theirs);
-        let fixed = matches!(kind, Kind::Combine | Kind::AllReduce);
         if (theirs.call, theirs.kind) != (ours.call, ours.kind)
-            || (fixed && theirs.bytes != ours.bytes)
+            || (kind == Kind::AllReduce && theirs.bytes != ours.bytes)
         {
             return Err(Error::bug(format!(
                 "ranks {} and {} are not in the same call: {ours:?} and {theirs:?}",
@@ -162,7 +193,7 @@ impl Wire {
     fn exchange(&self, sends: &[(usize, &[u8])], from: usize, received: &mut [u8]) -> Result<()> {
         let pieces = sends.len() * (sends.first().map_or(0, |s| s.1.len()) / LONGEST + 1);
         let mut requests = Vec::with_capacity(pieces + received.len() / LONGEST + 1);
-        let _waiting = self.lane.wait();
+        let _waiting = self.counter.wait();
         let peer = |rank: usize| c_rank(self.members[rank]);
         let turn = turn();
         // SAFETY: both buffers outlive the requests: this function returns when all are complete.
@@ -188,7 +219,7 @@ impl Wire {
         }
         drop(turn);
         let count = c_int::try_from(requests.len()).map_err(Error::bug)?;
-        let mut wait = self.lane.pauses();
+        let mut wait = self.counter.pauses();
         loop {
             let turn = super::world::turn();
             let mut done = 0;
@@ -223,30 +254,4 @@ fn bytes(values: &[f32]) -> &[u8] {
 fn bytes_mut(values: &mut [f32]) -> &mut [u8] {
     // SAFETY: as above; any bytes are values.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
-}
-
-/// Values of gather, with lengths, one after the other.
-pub mod packed {
-    use super::{Error, Exit, Result};
-
-    /// One value.
-    pub fn one(bytes: &[u8]) -> Vec<u8> {
-        let mut packed = (bytes.len() as u64).to_le_bytes().to_vec();
-        packed.extend_from_slice(bytes);
-        packed
-    }
-
-    /// All values of it.
-    pub fn all(mut packed: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let broken = || Error::new(Exit::Bug, "what the ranks gathered is cut off");
-        let mut values = Vec::new();
-        while !packed.is_empty() {
-            let (length, rest) = packed.split_first_chunk().ok_or_else(broken)?;
-            let length = usize::try_from(u64::from_le_bytes(*length)).map_err(Error::bug)?;
-            let (value, rest) = rest.split_at_checked(length).ok_or_else(broken)?;
-            values.push(value.to_vec());
-            packed = rest;
-        }
-        Ok(values)
-    }
 }

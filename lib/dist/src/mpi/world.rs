@@ -4,6 +4,7 @@
 //! that wait inside the library (a communicator, a window) are made at the start, and watched.
 
 use mpi::ffi;
+use std::alloc::{Layout, alloc_zeroed};
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -106,41 +107,38 @@ impl Communicator {
 
     /// One of its own with the same ranks; by all of them.
     pub fn copy(self) -> Result<Self> {
-        let _turn = turn();
         // SAFETY: valid handles; the new one is written.
-        unsafe {
-            let mut copy = ffi::RSMPI_COMM_NULL;
-            check(ffi::MPI_Comm_dup(self.0, &mut copy), "MPI_Comm_dup")?;
-            check(ffi::MPI_Comm_set_errhandler(copy, ffi::RSMPI_ERRORS_RETURN), "MPI errors")?;
-            Ok(Self(copy))
-        }
+        Self::made("MPI_Comm_dup", |copy| unsafe { ffi::MPI_Comm_dup(self.0, copy) })
     }
 
     /// The ranks that can share memory with this one, in order; by all ranks.
     pub fn host(self) -> Result<Self> {
         let key = c_rank(self.rank()?)?;
-        let _turn = turn();
-        // SAFETY: valid handles; the new one is written.
-        unsafe {
-            let (mut host, kind) = (ffi::RSMPI_COMM_NULL, ffi::RSMPI_COMM_TYPE_SHARED);
-            let status =
-                ffi::MPI_Comm_split_type(self.0, kind, key, ffi::RSMPI_INFO_NULL, &mut host);
-            check(status, "MPI_Comm_split_type")?;
-            check(ffi::MPI_Comm_set_errhandler(host, ffi::RSMPI_ERRORS_RETURN), "MPI errors")?;
-            Ok(Self(host))
-        }
+        // SAFETY: as above, and constants of the library.
+        Self::made("MPI_Comm_split_type", |host| unsafe {
+            let (kind, info) = (ffi::RSMPI_COMM_TYPE_SHARED, ffi::RSMPI_INFO_NULL);
+            ffi::MPI_Comm_split_type(self.0, kind, key, info, host)
+        })
     }
 
     /// The ranks that name the same color, in order; by all ranks.
     pub fn split(self, color: usize) -> Result<Self> {
         let (color, key) = (c_rank(color)?, c_rank(self.rank()?)?);
+        // SAFETY: as above.
+        Self::made("MPI_Comm_split", |part| unsafe {
+            ffi::MPI_Comm_split(self.0, color, key, part)
+        })
+    }
+
+    /// What `call` writes; its errors come back to us.
+    fn made(what: &str, call: impl FnOnce(&mut ffi::MPI_Comm) -> c_int) -> Result<Self> {
         let _turn = turn();
-        // SAFETY: valid handles; the new one is written.
+        // SAFETY: constants of the library, and the handle that it made.
         unsafe {
-            let mut part = ffi::RSMPI_COMM_NULL;
-            check(ffi::MPI_Comm_split(self.0, color, key, &mut part), "MPI_Comm_split")?;
-            check(ffi::MPI_Comm_set_errhandler(part, ffi::RSMPI_ERRORS_RETURN), "MPI errors")?;
-            Ok(Self(part))
+            let mut made = ffi::RSMPI_COMM_NULL;
+            check(call(&mut made), what)?;
+            check(ffi::MPI_Comm_set_errhandler(made, ffi::RSMPI_ERRORS_RETURN), "MPI errors")?;
+            Ok(Self(made))
         }
     }
 }
@@ -164,12 +162,17 @@ pub fn check(status: c_int, what: &str) -> Result<()> {
     Err(Error::new(Exit::Failure, format!("{what}: {text} (MPI error {status})")))
 }
 
+/// What the parts of memory are aligned to.
+const ALIGN: usize = 64;
+
 /// Memory that a window of MPI shares between ranks of one host; kept until the process ends, because
 /// threads and tensors may be in it, and giving it back would be one more wait for all ranks.
 #[derive(Debug)]
 pub struct Memory {
-    /// Start of each rank's part, aligned to 64 bytes.
+    /// Start of each rank's part.
     parts: Vec<*mut u8>,
+    /// Bytes of each part.
+    bytes: usize,
 }
 
 // SAFETY: memory of the whole process. Who may touch which byte when is the business of `window`.
@@ -206,17 +209,37 @@ impl Memory {
                     "MPI_Win_shared_query",
                 )?;
                 let base = base.cast::<u8>();
-                parts.push(base.add(base.align_offset(64)));
+                parts.push(base.add(base.align_offset(ALIGN)));
             }
         }
         // SAFETY: our own part, that many bytes; nobody else touches it before the barrier that follows
         // the making of every window. It takes the pages, on this rank's side of the machine.
         unsafe { parts[rank].write_bytes(0, bytes) };
-        Ok(Self { parts })
+        Ok(Self { parts, bytes })
     }
 
-    /// Start of the part of a rank of the host.
-    pub fn part(&self, rank: usize) -> *mut u8 {
-        self.parts[rank]
+    /// Zeroed memory of this process alone. Errors: there is none.
+    pub fn private(bytes: usize) -> Result<Self> {
+        let layout = Layout::from_size_align(bytes.max(1), ALIGN).map_err(Error::bug)?;
+        // SAFETY: of a size that is not zero.
+        let part = unsafe { alloc_zeroed(layout) };
+        if part.is_null() {
+            return Err(Error::new(
+                Exit::Failure,
+                format!("no memory for {bytes} bytes of gradients"),
+            ));
+        }
+        Ok(Self { parts: vec![part], bytes })
+    }
+
+    /// Where byte `at` of the part of a rank is, with `bytes` from there on.
+    ///
+    /// # Panics
+    /// When they are not all inside the part.
+    pub fn at(&self, rank: usize, at: usize, bytes: usize) -> *mut u8 {
+        let end = at.checked_add(bytes);
+        assert!(end.is_some_and(|end| end <= self.bytes), "bytes {at}+{bytes} of {}", self.bytes);
+        // SAFETY: inside the part, as just checked.
+        unsafe { self.parts[rank].add(at) }
     }
 }

@@ -12,4 +12,4 @@ pub use block::{Block, BlockConfig, Mixing};
 pub use conv::DepthwiseConv;
 pub use linear::Linear;
 pub use norm::{Condition, Norm};
-pub use resample::{interpolation, map_axes, map_tokens, pair_means};
+pub use resample::{interpolation, map_axes, pair_means};

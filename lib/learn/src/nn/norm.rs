@@ -2,8 +2,7 @@ use super::Linear;
 use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
 use tensor::Var;
-use tensor::ops::adaln::AdaLn;
-use tensor::ops::layernorm::LayerNorm;
+use tensor::ops::normalization::{Kind, Normalization};
 use unix::Result;
 
 /// PyTorch's default ε of layer normalisation.
@@ -44,12 +43,13 @@ impl Norm {
     pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         match (self, condition) {
             (Norm::Fixed(weight, bias), _) => {
-                let op = LayerNorm { epsilon: EPSILON };
+                let op = Normalization { kind: Kind::Layer, epsilon: EPSILON };
                 forward.apply(op, &[x, forward.get(*weight), forward.get(*bias)])
             }
             (Norm::Adaptive(linear), Some(condition)) => {
                 let modulation = linear.forward(forward, condition)?;
-                forward.apply(AdaLn { epsilon: EPSILON, shift: 0, scale: 1 }, &[x, &modulation])
+                let kind = Kind::Adaptive { shift: 0, scale: 1 };
+                forward.apply(Normalization { kind, epsilon: EPSILON }, &[x, &modulation])
             }
             (Norm::Adaptive(_), None) => {
                 Err(unix::Error::bug("an adaptive normalisation was given no condition"))

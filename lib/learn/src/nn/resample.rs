@@ -6,7 +6,7 @@ use tensor::{Tensor, Var};
 use unix::Result;
 
 /// M [S, T] on the tokens of x [B, T, C].
-pub fn map_tokens(forward: &Forward, m: &Tensor, x: &Var) -> Result<Var> {
+fn map_tokens(forward: &Forward, m: &Tensor, x: &Var) -> Result<Var> {
     let m = forward.to_compute_dtype(&forward.constant(m)?)?;
     forward.apply(TokenMap, &[&m, x])
 }

@@ -8,9 +8,8 @@ use tensor::ops::activation::Activation;
 use tensor::ops::attention::{Attention, Layout, Mask};
 use tensor::ops::conv::{Conv, Padding};
 use tensor::ops::cross_entropy::CrossEntropy;
-use tensor::ops::layernorm::LayerNorm;
 use tensor::ops::linear::Linear;
-use tensor::ops::rmsnorm::RmsNorm;
+use tensor::ops::normalization::{Kind, Normalization};
 
 /// Square products, the linear layers of the operator, rows of language models, images.
 pub fn cases() -> Vec<(Options, Case)> {
@@ -23,8 +22,8 @@ pub fn cases() -> Vec<(Options, Case)> {
     cases.push(linear(Activation::Identity, true, 8192, 4096, 1024));
     for width in [256, 1024, 4096] {
         let shapes: &[&[usize]] = &[&[8192, width], &[width], &[width]];
-        cases.push(plain(LayerNorm { epsilon: 1e-5 }, shapes));
-        cases.push(plain(RmsNorm { epsilon: 1e-6 }, &shapes[..2]));
+        cases.push(plain(Normalization { kind: Kind::Layer, epsilon: 1e-5 }, shapes));
+        cases.push(plain(Normalization { kind: Kind::Rms, epsilon: 1e-6 }, &shapes[..2]));
     }
     for classes in [1000, 50_257] {
         let (options, case) = plain(CrossEntropy::default(), &[&[4096, classes], &[4096]]);

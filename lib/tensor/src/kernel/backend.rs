@@ -47,34 +47,34 @@ pub(crate) fn copy_out(device: Device, to: &mut [u8], from: u64) -> Result<()> {
 }
 
 /// Begins to copy to the host what launches before leave: up to 4096 bytes.
-pub(crate) fn copy_out_later(device: Device, from: u64, bytes: usize) -> Result<Travelling> {
+pub(crate) fn copy_out_later(device: Device, from: u64, bytes: usize) -> Result<AsyncCopy> {
     match device {
         Device::Cpu => Err(host()),
         Device::Cuda(n) => {
             let gpu = super::cuda::Gpu::open(n)?;
-            graph::outside(|| gpu.copy_out_later(from, bytes)).map(Travelling::Cuda)
+            graph::outside(|| gpu.copy_out_later(from, bytes)).map(AsyncCopy::Cuda)
         }
         Device::Emu => {
             let mut here = vec![0; bytes];
             copy_out(device, &mut here, from)?;
-            Ok(Travelling::Emu(here))
+            Ok(AsyncCopy::Emu(here))
         }
     }
 }
 
 /// Bytes on their way to the host.
 #[derive(Debug)]
-pub(crate) enum Travelling {
-    Cuda(super::cuda::Travelling),
+pub(crate) enum AsyncCopy {
+    Cuda(super::cuda::AsyncCopy),
     Emu(Vec<u8>),
 }
 
-impl Travelling {
+impl AsyncCopy {
     /// Waits until all are here, and for nothing that was launched since.
     pub(crate) fn arrive(self, to: &mut [u8]) -> Result<()> {
         match self {
-            Travelling::Cuda(bytes) => bytes.arrive(to),
-            Travelling::Emu(bytes) => {
+            AsyncCopy::Cuda(bytes) => bytes.arrive(to),
+            AsyncCopy::Emu(bytes) => {
                 to.copy_from_slice(&bytes);
                 Ok(())
             }

@@ -48,13 +48,13 @@ pub struct Graph {
     /// Constants that it reads, which were there before.
     _held: Vec<Tensor>,
     /// Dropped last: the memory is anybody's then.
-    home: memory::Home,
+    graph_pool: memory::GraphPool,
 }
 
 /// Moves a value between host and device when no graph is being recorded. Errors: this thread records
 /// one, which cannot hold such a move.
 pub(super) fn outside<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
-    if memory::Home::is_entered() {
+    if memory::GraphPool::is_entered() {
         return Err(Error::bug("a value moves between host and device while a graph is recorded"));
     }
     let _shared = RECORDING.read().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,7 @@ pub(super) fn outside<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
 
 /// Lets the recording of this thread, if there is one, keep the memory of a tensor.
 pub(super) fn hold(tensor: &Tensor) {
-    if memory::Home::is_entered() {
+    if memory::GraphPool::is_entered() {
         HELD.with_borrow_mut(|held| held.push(tensor.clone()));
     }
 }
@@ -95,8 +95,8 @@ impl Graph {
         };
         let work = || Ok::<_, Error>(work()?.into_iter().map(apart).collect());
         let _alone = RECORDING.write().unwrap_or_else(PoisonError::into_inner);
-        let home = memory::Home::new(device);
-        let entered = home.enter();
+        let graph_pool = memory::GraphPool::new(device);
+        let entered = graph_pool.enter();
         let (recorded, made) = match device {
             Device::Cpu => return Err(Error::bug("the host records no graphs")),
             Device::Cuda(n) => {
@@ -114,12 +114,12 @@ impl Graph {
         let held = HELD.take();
         state::finish(device)?;
         let outputs = made.ok_or_else(|| Error::bug("a graph of no work"))??;
-        Ok(Graph { device, recorded, inputs, outputs, _held: held, home })
+        Ok(Graph { device, recorded, inputs, outputs, _held: held, graph_pool })
     }
 
     /// Bytes that it holds on the device.
     pub fn bytes(&self) -> usize {
-        self.home.bytes()
+        self.graph_pool.bytes()
     }
 
     /// Does it all once, in the order of launches, with these values of the inputs; returns what it makes, in

@@ -1,6 +1,6 @@
 //! Values of a device on their way to the host.
 
-use super::backend::{self, Travelling};
+use super::backend::{self, AsyncCopy};
 use super::state;
 use crate::device::Device;
 use crate::tensor::Tensor;
@@ -10,22 +10,22 @@ use unix::Result;
 #[derive(Debug)]
 pub struct Late {
     /// None where there is nothing to wait for: on the host, or when something went wrong.
-    travelling: Option<Travelling>,
+    async_copy: Option<AsyncCopy>,
     /// The memory they left from is nobody else's until they are here.
     source: Tensor,
 }
 
 /// Sends the values that a tensor has now to the host: up to 4096 bytes.
 pub fn later(tensor: &Tensor) -> Late {
-    let (device, mut travelling) = (tensor.device(), None);
+    let (device, mut async_copy) = (tensor.device(), None);
     if device != Device::Cpu {
         state::run(device, || {
             let (from, bytes) = (tensor.address(), tensor.bytes());
-            travelling = Some(backend::copy_out_later(device, from, bytes)?);
+            async_copy = Some(backend::copy_out_later(device, from, bytes)?);
             Ok(())
         });
     }
-    Late { travelling, source: tensor.clone() }
+    Late { async_copy, source: tensor.clone() }
 }
 
 impl Late {
@@ -37,8 +37,8 @@ impl Late {
             return Ok(self.source);
         }
         let mut here = Tensor::arbitrary(self.source.shape(), self.source.dtype());
-        if let Some(travelling) = self.travelling {
-            state::run(device, || travelling.arrive(here.as_bytes_mut()));
+        if let Some(async_copy) = self.async_copy {
+            state::run(device, || async_copy.arrive(here.as_bytes_mut()));
         }
         state::error(device)?;
         Ok(here)

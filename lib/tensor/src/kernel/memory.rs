@@ -23,8 +23,8 @@ type Free = BTreeMap<usize, Vec<u64>>;
 #[derive(Default)]
 struct Pool {
     free: Free,
-    /// What is free of the homes there are, and all bytes of each.
-    homes: BTreeMap<u64, (Free, usize)>,
+    /// For each [`GraphPool`] its free memory, and all its bytes.
+    graph_pools: BTreeMap<u64, (Free, usize)>,
     usage: Usage,
 }
 
@@ -36,36 +36,36 @@ fn pools() -> MutexGuard<'static, BTreeMap<Device, Pool>> {
 }
 
 thread_local! {
-    /// The home that this thread takes memory from; 0 for none.
+    /// The number of the active [`GraphPool`] of this thread; 0 for none.
     static ENTERED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Memory set apart: what is taken while it is entered comes back to it and goes to nobody else, until it
-/// is dropped. So addresses in a recording stay right.
+/// A private pool for a recording: buffers allocated while it is active return to it and are not used
+/// elsewhere until it is dropped, so the addresses in the recording stay valid.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct GraphPool {
     device: Device,
     number: u64,
 }
 
-/// A home that is entered, until this is dropped.
-pub(super) struct Entered;
+/// Keeps a [`GraphPool`] active until it is dropped.
+pub(super) struct PoolGuard;
 
-impl Home {
+impl GraphPool {
     pub(super) fn new(device: Device) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        pools().entry(device).or_default().homes.insert(number, Default::default());
+        pools().entry(device).or_default().graph_pools.insert(number, Default::default());
         Self { device, number }
     }
 
-    /// From now on this thread takes memory from here.
-    pub(super) fn enter(&self) -> Entered {
+    /// Makes this thread allocate from the pool, until the guard is dropped.
+    pub(super) fn enter(&self) -> PoolGuard {
         ENTERED.set(self.number);
-        Entered
+        PoolGuard
     }
 
-    /// Whether this thread takes memory from a home.
+    /// Whether a pool is active on this thread.
     pub(super) fn is_entered() -> bool {
         ENTERED.get() != 0
     }
@@ -73,21 +73,24 @@ impl Home {
     /// Bytes of it, in use and free.
     pub(super) fn bytes(&self) -> usize {
         let pools = pools();
-        pools.get(&self.device).and_then(|p| p.homes.get(&self.number)).map_or(0, |home| home.1)
+        pools
+            .get(&self.device)
+            .and_then(|p| p.graph_pools.get(&self.number))
+            .map_or(0, |graph_pool| graph_pool.1)
     }
 }
 
-impl Drop for Entered {
+impl Drop for PoolGuard {
     fn drop(&mut self) {
         ENTERED.set(0);
     }
 }
 
-impl Drop for Home {
+impl Drop for GraphPool {
     fn drop(&mut self) {
         let mut pools = pools();
         let Some(pool) = pools.get_mut(&self.device) else { return };
-        for (class, addresses) in pool.homes.remove(&self.number).unwrap_or_default().0 {
+        for (class, addresses) in pool.graph_pools.remove(&self.number).unwrap_or_default().0 {
             addresses.into_iter().for_each(|address| pool.take_back(self.device, class, address));
         }
     }
@@ -105,27 +108,27 @@ impl Pool {
     }
 }
 
-/// A piece of a device's memory. Dropping it returns it to the pool.
-pub(crate) struct Piece {
+/// Memory of a device. Dropping it returns it to its pool.
+pub(crate) struct DeviceBuffer {
     device: Device,
     /// 0 when there was no memory: the error is kept, and no kernel will use it.
     address: u64,
     bytes: usize,
-    /// The home it came from; 0 for none.
-    home: u64,
+    /// The number of the [`GraphPool`] it belongs to; 0 for none.
+    graph_pool: u64,
 }
 
-impl Piece {
+impl DeviceBuffer {
     /// At least `bytes` bytes of arbitrary content.
-    pub(crate) fn take(device: Device, bytes: usize) -> Piece {
+    pub(crate) fn take(device: Device, bytes: usize) -> DeviceBuffer {
         let exact = device == Device::Emu;
         let class = if exact { bytes } else { size_class(bytes.max(LEAST)) };
-        let (mut address, home) = (0, ENTERED.get());
+        let (mut address, graph_pool) = (0, ENTERED.get());
         state::run(device, || {
-            address = take(device, home, class, bytes)?;
+            address = take(device, graph_pool, class, bytes)?;
             Ok(())
         });
-        Piece { device, address, bytes: class, home }
+        DeviceBuffer { device, address, bytes: class, graph_pool }
     }
 
     pub(crate) fn device(&self) -> Device {
@@ -137,15 +140,15 @@ impl Piece {
     }
 }
 
-fn take(device: Device, home: u64, class: usize, asked: usize) -> Result<u64> {
+fn take(device: Device, graph_pool: u64, class: usize, asked: usize) -> Result<u64> {
     let limit = limit()?;
     let mut pools = pools();
     let pool = pools.entry(device).or_default();
-    let own = pool.homes.get_mut(&home);
-    let at_home = own.and_then(|(free, _)| free.get_mut(&class)).and_then(Vec::pop);
-    let cached = at_home.or_else(|| {
+    let own = pool.graph_pools.get_mut(&graph_pool);
+    let in_graph_pool = own.and_then(|(free, _)| free.get_mut(&class)).and_then(Vec::pop);
+    let cached = in_graph_pool.or_else(|| {
         let moved = pool.free.get_mut(&class).and_then(Vec::pop)?;
-        pool.homes.entry(home).and_modify(|(_, bytes)| *bytes += class);
+        pool.graph_pools.entry(graph_pool).and_modify(|(_, bytes)| *bytes += class);
         Some(moved)
     });
     let address = match cached {
@@ -161,7 +164,7 @@ fn take(device: Device, home: u64, class: usize, asked: usize) -> Result<u64> {
                 }
                 Err(why) => return Err(no_memory(device, asked, &pool.usage, &why)),
             };
-            pool.homes.entry(home).and_modify(|(_, bytes)| *bytes += class);
+            pool.graph_pools.entry(graph_pool).and_modify(|(_, bytes)| *bytes += class);
             pool.usage.held += class;
             pool.usage.system_calls += 1;
             address
@@ -218,7 +221,7 @@ fn release(device: Device, pool: &mut Pool) {
     }
 }
 
-impl Drop for Piece {
+impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         if self.address == 0 {
             return;
@@ -226,7 +229,7 @@ impl Drop for Piece {
         let mut pools = pools();
         let pool = pools.entry(self.device).or_default();
         pool.usage.live -= self.bytes;
-        match pool.homes.get_mut(&self.home) {
+        match pool.graph_pools.get_mut(&self.graph_pool) {
             Some((free, _)) => free.entry(self.bytes).or_default().push(self.address),
             None => pool.take_back(self.device, self.bytes, self.address),
         }

@@ -33,8 +33,8 @@ pub use constants::constant;
 pub use graph::Graph;
 pub use late::{Late, later};
 pub use product::set_tf32;
+pub(crate) use state::run;
 pub use state::{fail, finish, waits};
-pub(crate) use state::{is_sound, run};
 
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -46,20 +46,19 @@ pub const SOURCES: &[&Source] = &[
     &columns::SOURCE,
     &ops::activation::cuda::SOURCE,
     &ops::cast::cuda::SOURCE,
-    &ops::layernorm::cuda::SOURCE,
+    &ops::dropout::cuda::SOURCE,
+    &ops::strided::cuda::SOURCE,
     &ops::relative_error::cuda::SOURCE,
     &ops::residual::cuda::SOURCE,
-    &ops::rmsnorm::cuda::SOURCE,
-    &ops::softmax::cuda::SOURCE,
-    &ops::spectral_energy::cuda::SOURCE,
+    &ops::normalization::SOURCE,
     &ops::squared_error::cuda::SOURCE,
     &ops::weighted_sum::cuda::SOURCE,
-    &updates::adamw::cuda::SOURCE,
-    &updates::decision::cuda::SOURCE,
-    &updates::ema::cuda::SOURCE,
-    &updates::norm::cuda::SOURCE,
-    &updates::sgd::cuda::SOURCE,
-    &updates::sum::cuda::SOURCE,
+    &updates::adamw::SOURCE,
+    &updates::decision::SOURCE,
+    &updates::ema::SOURCE,
+    &updates::norm::SOURCE,
+    &updates::sgd::SOURCE,
+    &updates::sum::SOURCE,
     &ops::attention::cuda::FORWARD,
     &ops::attention::cuda::QUERY_GRADIENT,
     &ops::attention::cuda::KEY_GRADIENT,
@@ -77,8 +76,8 @@ pub const SOURCES: &[&Source] = &[
     &crate::ops::interpolate::SOURCE,
     &crate::ops::linear::cuda::SOURCE,
     &crate::ops::pool::SOURCE,
-    &crate::ops::spectrum::cuda::SOURCE,
     &crate::ops::swiglu::SOURCE,
+    &crate::ops::vector_norm::SOURCE,
 ];
 
 /// The element types of a source that works on any.

@@ -6,7 +6,7 @@
 use super::Grid;
 
 /// Threads of a block whose warps have a row each.
-pub(crate) const THREADS: usize = 256;
+const THREADS: usize = 256;
 /// Most threads that share a row.
 const MOST_THREADS: usize = 512;
 /// Columns that a thread holds at most: of one or two rows, and of two rows with their sums.
@@ -36,21 +36,12 @@ pub(crate) fn forward_grid(rows: usize, width: usize) -> (usize, Grid) {
     (kind, Grid::new(blocks, threads))
 }
 
-/// The most blocks of so many threads that sum over rows.
-pub(crate) fn most_blocks(threads: usize) -> usize {
-    BACKWARD_THREADS / threads
-}
-
-/// The parts that `rows` rows are split into, at most `most` (or one): a part is a block, whose teams
-/// have several rows each to sum over.
-pub(crate) fn parts(rows: usize, teams: usize, most: usize) -> usize {
-    rows.div_ceil(teams * ROWS_PER_TEAM).clamp(1, most.max(1))
-}
-
-/// Kernel, grid and [`parts`] of a pass over each of `groups` groups of rows that sums over rows.
+/// Kernel and grid of a pass over each of `groups` groups of rows that sums over rows, and the parts that a group
+/// is split into: a part is a block, whose teams have several rows each to sum over.
 pub(crate) fn backward_grid(groups: usize, rows: usize, width: usize) -> (usize, Grid, usize) {
     let (kind, threads) = team(width, BACKWARD_COLUMNS);
     let teams = if kind == 0 { threads / 32 } else { 1 };
-    let parts = parts(rows, teams, most_blocks(threads) / groups.max(1));
+    let most = BACKWARD_THREADS / threads / groups.max(1);
+    let parts = rows.div_ceil(teams * ROWS_PER_TEAM).clamp(1, most.max(1));
     (kind, Grid::new(groups * parts, threads), parts)
 }

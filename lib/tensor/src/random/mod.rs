@@ -215,14 +215,6 @@ fn normals(words: [u32; 4]) -> [f32; 4] {
 mod tests {
     use super::*;
 
-    pub(super) fn fresh_seed() -> u64 {
-        let seed = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(1, |t| t.as_nanos() as u64);
-        eprintln!("seed {seed}");
-        seed
-    }
-
     /// What a chi-square of so many degrees of freedom exceeds once in a thousand million draws, and what it stays
     /// below as seldom, or less (Laurent and Massart 2000, lemma 1).
     pub(super) fn chi_square_bounds(freedom: f64) -> [f64; 2] {
@@ -249,7 +241,7 @@ mod tests {
 
     #[test]
     fn fills_are_the_single_draws() {
-        let philox = Philox::new(fresh_seed(), Purpose::Test).at_update(3);
+        let philox = Philox::new(test_support::seed(), Purpose::Test).at_update(3);
         let (mut uniform, mut normal) = ([0.0; 103], [0.0; 103]);
         philox.fill_uniform(7, &mut uniform);
         philox.fill_normal(7, &mut normal);
@@ -283,7 +275,7 @@ mod tests {
     /// Chi-square over 256 bins and the first moments, within seven standard deviations.
     #[test]
     fn uniform_is_uniform_and_normal_is_normal() {
-        let philox = Philox::new(fresh_seed(), Purpose::Test);
+        let philox = Philox::new(test_support::seed(), Purpose::Test);
         let n = 1 << 18;
         let mut x = vec![0.0f32; n];
         philox.fill_uniform(0, &mut x);
@@ -308,7 +300,7 @@ mod tests {
 
     #[test]
     fn uniform64_and_below_fill_their_range() {
-        let philox = Philox::new(fresh_seed(), Purpose::Test);
+        let philox = Philox::new(test_support::seed(), Purpose::Test);
         let mut counts = [0usize; 7];
         let mut mean = 0.0;
         for i in 0..70_000 {

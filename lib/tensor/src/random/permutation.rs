@@ -89,12 +89,12 @@ impl Permutation {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{chi_square_bounds, fresh_seed};
+    use super::super::tests::chi_square_bounds;
     use super::*;
 
     #[test]
     fn permutation_is_a_bijection() {
-        let seed = fresh_seed();
+        let seed = test_support::seed();
         for n in (1..70).chain([255, 256, 257, 1000, 4096, 65_537]) {
             let permutation = Permutation::new(seed, n, n);
             let mut seen = vec![false; n as usize];
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn many_are_found_as_one_by_one() {
-        let seed = fresh_seed();
+        let seed = test_support::seed();
         for (n, first, count) in
             [(1, 0, 1), (16, 0, 16), (100, 3, 40), (4097, 4000, 97), (70_000, 9, 333)]
         {
@@ -132,7 +132,7 @@ mod tests {
     /// Over many epochs every element reaches every place equally often.
     #[test]
     fn permutations_of_epochs_are_spread() {
-        let seed = fresh_seed();
+        let seed = test_support::seed();
         for n in [2u64, 3, 5, 10, 17] {
             let epochs = 4000;
             let mut counts = vec![0f64; (n * n) as usize];

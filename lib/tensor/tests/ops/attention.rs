@@ -4,6 +4,8 @@
 use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::ops::attention::{Attention, Layout, Mask};
+use tensor::ops::dropout::Dropout;
+use tensor::ops::permute::Permute;
 use tensor::{Tape, Tensor, constant};
 
 const CAUSAL: Mask = Mask { causal: true, padding: false };
@@ -86,6 +88,29 @@ fn heads_of_queries_share_those_of_keys() {
     let plain = Attention::new(4, Layout::Separate);
     let out = apply(Attention { kv_heads: 2, ..plain }, &[&q, &k, &v]);
     assert_close(&out, &apply(plain, &[&q, &twice(&k), &twice(&v)]));
+}
+
+/// With the identity for values the output is the probabilities.
+#[test]
+fn dropout_of_probabilities_is_that_of_a_tensor() {
+    let (batch, heads, queries, keys) = (3, 2, 5, 8);
+    let q = draw(&[batch, queries, heads * keys], &Draw::Normal, 7, 0);
+    let k = draw(&[batch, keys, heads * keys], &Draw::Normal, 7, 1);
+    let one = |i: usize| f64::from(i / (heads * keys) % keys == i % keys);
+    let v: Vec<f64> = (0..batch * keys * heads * keys).map(one).collect();
+    let v = Tensor::of(&v, k.shape());
+    let counter = Tensor::of(&[1, -2, 3, 40], &[4]);
+    let dropout = Dropout { p: 0.4, site: 5, samples: batch };
+    let plain = Attention::new(heads, Layout::Separate);
+    let out = apply(Attention { dropout: Some(dropout), ..plain }, &[&q, &k, &v, &counter]);
+
+    let tape = Tape::without_gradients();
+    let p = Tensor::of(&apply(plain, &[&q, &k, &v]), &[batch, queries, heads, keys]);
+    let p = tape.apply(Permute(vec![0, 2, 1, 3]), &[&constant(p)]).unwrap();
+    let p = tape.apply(dropout, &[&p, &constant(counter)]).unwrap();
+    let p = tape.apply(Permute(vec![0, 2, 1, 3]), &[&p]).unwrap();
+    assert!(out.contains(&0.0) && out.iter().any(|p| *p > 0.0));
+    assert_close(&out, &p.value().to_f64());
 }
 
 #[test]

@@ -30,6 +30,24 @@ pub(super) fn join(path: &str, key: impl std::fmt::Display) -> String {
     if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
 }
 
+/// Calls `each` with a value and all that is in it, each with its path; what it replaces is looked into as well.
+pub(super) fn visit(value: &mut Value, path: &str, each: &mut impl FnMut(&mut Value, &str)) {
+    each(value, path);
+    match value {
+        Value::Array(list) => {
+            for (at, item) in list.iter_mut().enumerate() {
+                visit(item, &join(path, at), each);
+            }
+        }
+        Value::Object(map) => {
+            for (key, item) in map {
+                visit(item, &join(path, key), each);
+            }
+        }
+        _ => {}
+    }
+}
+
 impl Walk<'_> {
     fn violation(&mut self, path: impl Into<String>, message: impl Into<String>) {
         self.violations.push((path.into(), message.into()));

@@ -6,7 +6,7 @@
 use crate::secrets::Secrets;
 use serde_json::Value;
 
-use super::check::join;
+use super::check::visit;
 use super::variables::Secret;
 
 /// Shorter values are hidden only in the keys that use them.
@@ -16,7 +16,14 @@ const SEARCHED: usize = 6;
 /// that the result can be loaded again. It replaces only secrets that the configuration uses: the result
 /// must not depend on what else is in the environment.
 pub(super) fn hide(resolved: &mut Value, used: &[Secret]) {
-    walk(resolved, "", used, &values(used, SEARCHED));
+    let values = values(used, SEARCHED);
+    visit(resolved, "", &mut |value, path| {
+        if let Some(secret) = used.iter().find(|secret| secret.key == path) {
+            *value = Value::String(secret.written.clone());
+        } else if let Value::String(text) = value {
+            *text = values.redact(&text.replace("${", "$${")).into_owned();
+        }
+    });
 }
 
 /// A message about `key` without the values of secrets; short ones are only looked for if the key, or one
@@ -35,25 +42,4 @@ fn values<'a>(used: impl IntoIterator<Item = &'a Secret>, shortest: usize) -> Se
         }
     }
     values
-}
-
-fn walk(value: &mut Value, path: &str, used: &[Secret], values: &Secrets) {
-    if let Some(secret) = used.iter().find(|secret| secret.key == path) {
-        *value = Value::String(secret.written.clone());
-        return;
-    }
-    match value {
-        Value::String(text) => *text = values.redact(&text.replace("${", "$${")).into_owned(),
-        Value::Array(list) => {
-            for (at, item) in list.iter_mut().enumerate() {
-                walk(item, &join(path, at), used, values);
-            }
-        }
-        Value::Object(map) => {
-            for (key, item) in map {
-                walk(item, &join(path, key), used, values);
-            }
-        }
-        _ => {}
-    }
 }

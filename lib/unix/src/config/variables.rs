@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::{Error, Result, secrets, text};
 use serde_json::Value;
 
-use super::check::join;
+use super::check::visit;
 use super::yaml::MAX_BYTES;
 
 /// A piece of text with a secret in it.
@@ -34,17 +34,7 @@ pub(super) fn substitute(
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Substituted {
     let mut done = Substituted::default();
-    walk(value, "", lookup, &mut done);
-    done
-}
-
-fn walk(
-    value: &mut Value,
-    path: &str,
-    lookup: &dyn Fn(&str) -> Option<String>,
-    done: &mut Substituted,
-) {
-    match value {
+    visit(value, "", &mut |value, path| match value {
         Value::String(text) if text.contains("${") => match expand(text, lookup) {
             Ok((expanded, variables)) => {
                 let written = std::mem::replace(text, expanded);
@@ -54,18 +44,9 @@ fn walk(
             }
             Err(message) => done.violations.push((path.into(), message)),
         },
-        Value::Array(list) => {
-            for (at, item) in list.iter_mut().enumerate() {
-                walk(item, &join(path, at), lookup, done);
-            }
-        }
-        Value::Object(map) => {
-            for (key, item) in map {
-                walk(item, &join(path, key), lookup, done);
-            }
-        }
         _ => {}
-    }
+    });
+    done
 }
 
 /// The text with its variables, and those of them that are secret.

@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::fmt;
 
+use super::describe::found;
 use crate::text::quote;
 use serde::de::{self, DeserializeSeed, EnumAccess, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 /// Largest file, in bytes.
 pub(super) const MAX_BYTES: u64 = 1 << 20;
-/// Most values in one file, after aliases are followed.
+/// Most values and keys in one file, after aliases are followed.
 const MAX_VALUES: usize = 100_000;
 
 /// Reads one document. The error says what and where; an empty document is null.
@@ -105,7 +106,8 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        while let Some(key) = entries.next_key_seed(Key)? {
+        while let Some(key) = entries.next_key_seed(self)? {
+            let key = key_of(key)?;
             let value = entries.next_value_seed(self)?;
             if map.contains_key(&key) {
                 return Err(de::Error::custom(format!(
@@ -119,36 +121,12 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 }
 
-/// Reads a key: text, or a number or truth value as it is printed.
-struct Key;
-
-impl<'de> DeserializeSeed<'de> for Key {
-    type Value = String;
-    fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<String, D::Error> {
-        reader.deserialize_any(self)
-    }
-}
-
-impl Visitor<'_> for Key {
-    type Value = String;
-
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("a key")
-    }
-    fn visit_bool<E>(self, value: bool) -> Result<String, E> {
-        Ok(value.to_string())
-    }
-    fn visit_i64<E>(self, value: i64) -> Result<String, E> {
-        Ok(value.to_string())
-    }
-    fn visit_u64<E>(self, value: u64) -> Result<String, E> {
-        Ok(value.to_string())
-    }
-    fn visit_f64<E>(self, value: f64) -> Result<String, E> {
-        Ok(value.to_string())
-    }
-    fn visit_str<E>(self, value: &str) -> Result<String, E> {
-        Ok(value.into())
+/// A key is text, or a number or truth value as it is printed.
+fn key_of<E: de::Error>(key: Value) -> Result<String, E> {
+    match key {
+        Value::String(text) => Ok(text),
+        Value::Number(_) | Value::Bool(_) => Ok(key.to_string()),
+        other => Err(E::custom(format!("a key is text, not {}", found(&other)))),
     }
 }
 

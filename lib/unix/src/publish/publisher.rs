@@ -87,12 +87,10 @@ impl<'d> Publisher<'d> {
 
     /// [`super::publish_folder`]
     pub fn folder<T>(&self, path: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-        self.absent(path, |temporary| {
+        self.new_file(path, |temporary| {
             let made = self.disk.make_folder(temporary);
             made.map_err(|cause| Error::create(path, cause))?;
-            let value = fill(temporary)?;
-            self.disk.sync_all(temporary).map_err(|cause| write_error(path, cause))?;
-            Ok(value)
+            fill(temporary)
         })
     }
 

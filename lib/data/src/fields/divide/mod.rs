@@ -7,50 +7,17 @@
 
 mod units;
 
+pub use crate::split::Share;
+
 use crate::fields::content::group_keys;
 use crate::fields::field::{Field, Shape};
 use crate::fields::split::{By, GroupBy, Source, Split, folder_of};
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
-use std::str::FromStr;
 use units::Request;
 use unix::publish::hash_file;
 use unix::text::quote;
 use unix::{Error, Result};
-
-/// How much of every regime goes into a split.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Share {
-    /// A part of the regime's trajectories, 0 to 1.
-    Fraction(f64),
-    /// So many trajectories of every regime.
-    Count(usize),
-}
-
-impl Share {
-    /// Whether nothing is asked for.
-    pub fn is_zero(self) -> bool {
-        matches!(self, Self::Count(0) | Self::Fraction(0.0))
-    }
-}
-
-impl FromStr for Share {
-    type Err = String;
-    /// `80%`, or a count.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is neither a percentage (80%) nor a count (200)");
-        match text.strip_suffix('%') {
-            Some(number) => {
-                let percent: f64 = number.trim().parse().map_err(|_| wrong())?;
-                let valid = (0.0..=100.0).contains(&percent);
-                valid.then_some(Self::Fraction(percent / 100.0)).ok_or_else(wrong)
-            }
-            None => text.parse().map(Self::Count).map_err(|_| wrong()),
-        }
-    }
-}
 
 /// Divides the trajectories of `files` for a manifest that will be at `manifest`, trajectory by trajectory.
 /// `shares` are those of train, validation and test. Errors: see [`divide_by`].
@@ -172,9 +139,10 @@ fn source(field: &Field, manifest: &Path) -> Result<Source> {
     if field.trajectories() == 0 {
         return Err(Error::data(format!("{}: no trajectories", path.display())));
     }
-    if path.is_dir() {
+    let ending = path.extension().unwrap_or_default();
+    if ["csv", "zarr"].iter().any(|other| ending.eq_ignore_ascii_case(other)) {
         return Err(Error::data(format!(
-            "{}: it is a folder; `ds-prep import` makes it a file",
+            "{}: training does not read this format; `ds-prep import` makes one of it that it reads",
             path.display()
         )));
     }

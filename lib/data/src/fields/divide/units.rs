@@ -1,12 +1,10 @@
 //! Which trajectories, regimes or files go into which split.
 
-use super::Share;
 use crate::fields::parameter::Parameter;
 use crate::fields::split::{GroupBy, Part, Source, SplitName};
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeMap, HashMap};
+use crate::split::{Divider, Group, Share, grouped, quotas, shuffled};
+use std::cmp::Ordering;
 use std::path::PathBuf;
-use tensor::random::{Permutation, Philox, Purpose};
 use unix::{Error, Result};
 
 /// What the user asks for.
@@ -21,9 +19,6 @@ pub(super) struct Request<'a> {
     pub in_common: &'static str,
 }
 
-/// The chosen samples of each file, for each split.
-type Chosen = [BTreeMap<usize, Vec<usize>>; 3];
-
 impl Request<'_> {
     /// Divides the trajectories of every regime in the same proportion. Trajectories with equal `keys` share a
     /// split, across files and regimes.
@@ -37,8 +32,7 @@ impl Request<'_> {
         let count = |files: &Vec<usize>| files.iter().map(|f| sources[*f].trajectories).sum();
         let mut regimes = regimes(sources);
         regimes.sort_by_key(|files| -> usize { count(files) });
-        let mut chosen = Chosen::default();
-        let mut splits: HashMap<blake3::Hash, usize> = HashMap::new();
+        let mut divider = Divider::new(self.shares, self.seed);
         for files in &regimes {
             let regime = Regime::new(files, &sources[files[0]].parameter, keys);
             let quotas = quotas(self.shares, regime.trajectories).map_err(|what| {
@@ -50,62 +44,10 @@ impl Request<'_> {
                     if count == 1 { "y" } else { "ies" }
                 ))
             })?;
-            let placed = self.place(&regime, quotas, &mut splits, &mut chosen);
+            let placed = divider.stratum(&regime.groups, quotas);
             self.require(&regime, quotas, placed, files)?;
         }
-        Ok(parts(chosen))
-    }
-
-    /// Assigns the groups of a regime to splits, and counts its trajectories in each.
-    ///
-    /// A group of an earlier regime keeps its split. The others are taken in random order, large ones first,
-    /// into the first split that has room. The last and smallest ones are reserved for splits that would stay
-    /// empty although they have a share.
-    fn place(
-        &self,
-        regime: &Regime,
-        quotas: [usize; 3],
-        splits: &mut HashMap<blake3::Hash, usize>,
-        chosen: &mut Chosen,
-    ) -> [usize; 3] {
-        let (known, new): (Vec<&Group>, Vec<&Group>) =
-            regime.groups.iter().partition(|group| splits.contains_key(&group.key));
-        let random = keyed(self.seed, new.len());
-        let mut new: Vec<&Group> = (0..new.len()).map(|i| new[random(i)]).collect();
-        new.sort_by_key(|group| Reverse(group.members.len()));
-        let everything = quotas.iter().sum::<usize>() == regime.trajectories;
-        let mut placed = [0; 3];
-        let left = (1..=new.len()).rev();
-        let known = known.into_iter().map(|group| (group, usize::MAX));
-        for (group, left) in known.chain(new.into_iter().zip(left)) {
-            let size = group.members.len();
-            let has_room = |split: &usize| placed[*split] + size <= quotas[*split];
-            let counted = |split: &usize| matches!(self.shares[*split], Share::Count(_));
-            let split = match splits.get(&group.key) {
-                Some(split) => Some(*split).filter(|split| has_room(split) || !counted(split)),
-                None => {
-                    let is_empty = |split: &usize| {
-                        placed[*split] == 0 && quotas[*split] > 0 && !counted(split)
-                    };
-                    let empty: Vec<usize> = (0..3).filter(is_empty).collect();
-                    let reserved = empty.len() >= left;
-                    let open = if reserved { empty } else { vec![0, 1, 2] };
-                    open.iter().copied().find(has_room).or_else(|| {
-                        let room = |split: &usize| quotas[*split].saturating_sub(placed[*split]);
-                        let uncounted = open.into_iter().rev().filter(|split| !counted(split));
-                        let roomiest = uncounted.max_by_key(|s| (room(s), quotas[*s]));
-                        roomiest.filter(|_| everything || reserved)
-                    })
-                }
-            };
-            let Some(split) = split else { continue };
-            splits.insert(group.key, split);
-            placed[split] += size;
-            for (file, sample) in &group.members {
-                chosen[split].entry(*file).or_default().push(*sample);
-            }
-        }
-        placed
+        Ok(parts(divider.chosen))
     }
 
     /// Refuses (65) a split that gets nothing, or another number than was asked for, because of groups.
@@ -126,7 +68,7 @@ impl Request<'_> {
         let reason = match groups.len() {
             1 => format!("all {trajectories} trajectories of {parameter} share {in_common}"),
             count => {
-                let largest = groups.iter().map(|group| group.members.len()).max().unwrap_or(0);
+                let largest = groups.iter().map(|group| group.records.len()).max().unwrap_or(0);
                 format!(
                     "the {trajectories} trajectories of {parameter} form {count} groups that share \
                      {in_common} (the largest has {largest})"
@@ -169,7 +111,7 @@ impl Request<'_> {
 
     /// Divides whole files, at random.
     pub fn files(&self, sources: &[Source]) -> Result<[Vec<Part>; 3]> {
-        let random = keyed(self.seed, sources.len());
+        let random = shuffled(self.seed, sources.len());
         self.whole(sources, (0..sources.len()).map(|i| vec![random(i)]).collect(), "file")
     }
 
@@ -185,51 +127,32 @@ impl Request<'_> {
             Error::usage(format!("{} {unit}{plural}, {what}; lower the shares", units.len()))
         })?;
         let mut units = units.into_iter();
-        let mut chosen = Chosen::default();
+        let mut chosen: [Vec<(usize, usize)>; 3] = Default::default();
         for (split, quota) in chosen.iter_mut().zip(quotas) {
             let files = units.by_ref().take(quota).flatten();
-            split.extend(files.map(|file| (file, (0..sources[file].trajectories).collect())));
+            split.extend(
+                files.flat_map(|file| (0..sources[file].trajectories).map(move |i| (file, i))),
+            );
         }
         Ok(parts(chosen))
     }
 }
 
-/// Trajectories with the same parameters.
+/// Trajectories, as (file, sample), with the same parameters.
 struct Regime<'a> {
     parameter: &'a Parameter,
     trajectories: usize,
-    groups: Vec<Group>,
-}
-
-/// Trajectories of a regime that share a split, as (file, sample).
-struct Group {
-    key: blake3::Hash,
-    members: Vec<(usize, usize)>,
+    groups: Vec<Group<(usize, usize)>>,
 }
 
 impl<'a> Regime<'a> {
     fn new(files: &[usize], parameter: &'a Parameter, keys: &[Vec<blake3::Hash>]) -> Self {
-        let mut groups: Vec<Group> = Vec::new();
-        let mut numbers: HashMap<blake3::Hash, usize> = HashMap::new();
-        let mut trajectories = 0;
-        for &file in files {
-            trajectories += keys[file].len();
-            for (sample, &key) in keys[file].iter().enumerate() {
-                let number = *numbers.entry(key).or_insert_with(|| {
-                    groups.push(Group { key, members: Vec::new() });
-                    groups.len() - 1
-                });
-                groups[number].members.push((file, sample));
-            }
-        }
-        Self { parameter, trajectories, groups }
+        let of_file = |&file: &usize| {
+            keys[file].iter().enumerate().map(move |(sample, key)| ((file, sample), *key))
+        };
+        let trajectories = files.iter().map(|file| keys[*file].len()).sum();
+        Self { parameter, trajectories, groups: grouped(files.iter().flat_map(of_file)) }
     }
-}
-
-/// A random order of `count` units.
-fn keyed(seed: u64, count: usize) -> impl Fn(usize) -> usize {
-    let permutation = Permutation::keyed(Philox::new(seed, Purpose::Split), count as u64);
-    move |place| permutation.get(place as u64) as usize
 }
 
 /// The files of each regime, in the order in which regimes appear.
@@ -244,41 +167,13 @@ fn regimes(sources: &[Source]) -> Vec<Vec<usize>> {
     regimes.into_iter().map(|(_, files)| files).collect()
 }
 
-fn parts(chosen: Chosen) -> [Vec<Part>; 3] {
-    chosen.map(|split| {
-        let part = |(file, mut samples): (usize, Vec<usize>)| {
-            samples.sort_unstable();
-            Part { file, samples }
+fn parts(chosen: [Vec<(usize, usize)>; 3]) -> [Vec<Part>; 3] {
+    chosen.map(|mut split| {
+        split.sort_unstable();
+        let of_file = |of_file: &[(usize, usize)]| Part {
+            file: of_file[0].0,
+            samples: of_file.iter().map(|(_, sample)| *sample).collect(),
         };
-        split.into_iter().map(part).collect()
+        split.chunk_by(|a, b| a.0 == b.0).map(of_file).collect()
     })
-}
-
-/// How many of `total` units each split gets. Fractions are rounded at their ends, so they always add up.
-/// Errors say which request cannot be met.
-fn quotas(shares: [Share; 3], total: usize) -> Result<[usize; 3], String> {
-    let mut counts = [0; 3];
-    let (mut fraction, mut rounded) = (0.0, 0);
-    for (count, share) in counts.iter_mut().zip(shares) {
-        *count = match share {
-            Share::Count(count) => count,
-            Share::Fraction(part) => {
-                fraction += part;
-                let end = (fraction * total as f64).round() as usize;
-                let count = end - rounded;
-                rounded = end;
-                count
-            }
-        };
-    }
-    let wanted = counts.iter().fold(0usize, |sum, count| sum.saturating_add(*count));
-    if wanted > total {
-        return Err(format!("{wanted} are requested"));
-    }
-    for ((count, share), name) in counts.iter().zip(shares).zip(SplitName::ALL) {
-        if *count == 0 && !share.is_zero() {
-            return Err(format!("too few for {name}"));
-        }
-    }
-    Ok(counts)
 }

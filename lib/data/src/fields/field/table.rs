@@ -45,7 +45,9 @@ impl Table {
     pub fn open(path: &Path) -> Result<Self> {
         small::require_file(path)?;
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-        let (names, numbers) = read(path)?;
+        let mut reader = reader(path)?;
+        let named = reader.headers().map_err(|cause| bad(cause.to_string()))?;
+        let names: Vec<String> = named.iter().map(|name| name.trim().to_string()).collect();
         let meanings: Vec<Option<Axis>> = names.iter().map(|name| meaning(name)).collect();
         if !meanings.contains(&Some(Axis::X)) {
             let all = names.join(",");
@@ -59,6 +61,7 @@ impl Table {
                 },
             ));
         }
+        let numbers = numbers(path, reader)?;
         let column = |i: usize| numbers.iter().skip(i).step_by(names.len()).copied();
         let mut axes: Vec<(Axis, Vec<f64>)> = Vec::new();
         let mut places = Vec::new();
@@ -183,17 +186,14 @@ fn meaning(name: &str) -> Option<Axis> {
     }
 }
 
-/// The names of the columns, and all numbers, row by row.
-fn read(path: &Path) -> Result<(Vec<String>, Vec<f64>)> {
+/// All numbers, row by row.
+fn numbers(path: &Path, mut reader: Reader<Rows>) -> Result<Vec<f64>> {
     let bad = |cause: String| Error::data(format!("{}: {cause}", path.display()));
     let bytes = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
     unix::memory::ensure(
         &format_args!("{}: the table", path.display()),
         bytes.checked_mul(PARSED),
     )?;
-    let mut reader = reader(path)?;
-    let named = reader.headers().map_err(|cause| bad(cause.to_string()))?;
-    let names: Vec<String> = named.iter().map(|name| name.trim().to_string()).collect();
     let (mut record, mut numbers) = (ByteRecord::new(), Vec::new());
     while reader.read_byte_record(&mut record).map_err(|cause| bad(cause.to_string()))? {
         for (column, field) in record.iter().enumerate() {
@@ -205,7 +205,7 @@ fn read(path: &Path) -> Result<(Vec<String>, Vec<f64>)> {
             })?);
         }
     }
-    Ok((names, numbers))
+    Ok(numbers)
 }
 
 fn reader(path: &Path) -> Result<Reader<Rows>> {

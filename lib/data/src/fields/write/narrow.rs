@@ -11,33 +11,18 @@ pub(super) fn narrowed<'a>(
     room: &'a mut Vec<u8>,
 ) -> Result<&'a [u8], usize> {
     room.clear();
-    match dtype {
-        Dtype::F16 => into(values, room, |value| {
-            let narrow = f16::from_f32(value);
-            (narrow.to_le_bytes(), narrow.is_finite())
-        })?,
-        Dtype::Bf16 => into(values, room, |value| {
-            let narrow = bf16::from_f32(value);
-            (narrow.to_le_bytes(), narrow.is_finite())
-        })?,
-        Dtype::F32 | Dtype::F64 | Dtype::I32 => return Ok(bytemuck::cast_slice(values)),
-    }
-    Ok(room)
-}
-
-fn into(
-    values: &[f32],
-    room: &mut Vec<u8>,
-    narrow: impl Fn(f32) -> ([u8; 2], bool),
-) -> Result<(), usize> {
     for (at, &value) in values.iter().enumerate() {
-        let (bytes, finite) = narrow(value);
-        if value.is_finite() && !finite {
+        let (bytes, is_finite) = match dtype {
+            Dtype::F16 => (f16::from_f32(value).to_le_bytes(), f16::from_f32(value).is_finite()),
+            Dtype::Bf16 => (bf16::from_f32(value).to_le_bytes(), bf16::from_f32(value).is_finite()),
+            Dtype::F32 | Dtype::F64 | Dtype::I32 => return Ok(bytemuck::cast_slice(values)),
+        };
+        if value.is_finite() && !is_finite {
             return Err(at);
         }
         room.extend(bytes);
     }
-    Ok(())
+    Ok(room)
 }
 
 #[cfg(test)]

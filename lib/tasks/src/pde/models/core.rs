@@ -2,14 +2,14 @@
 
 use super::pdet_stack::{PdetStack, Stack};
 use super::pdet_unet::{PdetUnet, Unet};
-use learn::nn::{Condition, Linear, Mixing, map_tokens};
+use learn::nn::{Condition, Linear, Mixing};
 use learn::params::{Builder, Init, ParamId};
 use learn::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tensor::Var;
+use tensor::ops::binary::Binary;
 use tensor::ops::depthwise_conv::Padding;
-use tensor::ops::residual::Residual;
-use tensor::{Tensor, Var};
 use unix::Result;
 
 /// The network between the tokens.
@@ -166,10 +166,7 @@ impl Input {
         let x = self.linear.forward(pass, x)?;
         match &self.positions {
             None => Ok(x),
-            Some(positions) => {
-                let everywhere = positions.forward(pass, x.shape()[0])?;
-                pass.apply(Residual::Plain, &[&x, &everywhere])
-            }
+            Some(positions) => positions.add_to(pass, &x),
         }
     }
 }
@@ -179,39 +176,23 @@ impl Input {
 struct Positions {
     /// [rows, hidden] and [columns, hidden].
     vectors: [ParamId; 2],
-    /// From rows and from columns to tokens, [T, rows] and [T, columns].
-    maps: [Tensor; 2],
-    hidden: usize,
 }
 
 impl Positions {
     fn new(b: &mut Builder, grid: [usize; 2], hidden: usize) -> Self {
-        let tokens = grid[0] * grid[1];
-        let map = |axis: usize| {
-            let place = |token: usize| [token / grid[1], token % grid[1]][axis];
-            let one = |n: usize| f32::from(place(n / grid[axis]) == n % grid[axis]);
-            let values: Vec<f32> = (0..tokens * grid[axis]).map(one).collect();
-            Tensor::of(&values, &[tokens, grid[axis]])
-        };
         let start = Init::Uniform(0.1);
         let vectors = b.scope("positions", |b| {
             ["rows", "columns"]
                 .map(|name| b.param(name, &[grid[usize::from(name == "columns")], hidden], start))
         });
-        Self { vectors, maps: [map(0), map(1)], hidden }
+        Self { vectors }
     }
 
-    /// [batch, T, hidden], the same for every sample.
-    fn forward(&self, pass: &Pass, batch: usize) -> Result<Var> {
-        let of = |axis: usize| {
-            let vectors = pass.get(self.vectors[axis]);
-            let rows = vectors.shape()[0];
-            map_tokens(pass, &self.maps[axis], &vectors.reshape(&[1, rows, self.hidden]))
-        };
-        let one = pass.apply(Residual::Plain, &[&of(0)?, &of(1)?])?;
-        let tokens = one.shape()[1];
-        let ones = Tensor::of(&vec![1.0_f32; batch], &[batch, 1]);
-        let all = map_tokens(pass, &ones, &one.reshape(&[1, 1, tokens * self.hidden]))?;
-        Ok(all.reshape(&[batch, tokens, self.hidden]))
+    /// x [B, T, hidden] plus the vectors of each token's row and column.
+    fn add_to(&self, pass: &Pass, x: &Var) -> Result<Var> {
+        let [rows, columns] = self.vectors.map(|vectors| pass.get(vectors));
+        let [r, c, hidden] = [rows.shape()[0], columns.shape()[0], rows.shape()[1]];
+        let all = pass.apply(Binary::Add, &[&rows.reshape(&[r, 1, hidden]), columns])?;
+        pass.apply(Binary::Add, &[x, &all.reshape(&[r * c, hidden])])
     }
 }

@@ -9,9 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
 use tensor::ops::activation::Activation;
+use tensor::ops::binary::Binary;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::residual::Residual;
-use tensor::ops::token_map::TokenMap;
 use unix::Result;
 
 /// Which core, and how it is embedded.
@@ -121,11 +121,9 @@ impl Operator {
         let (input, condition) = match &self.added {
             None => (z.clone(), Some(&condition)),
             Some(linear) => {
-                let [batch, tokens, dim] = [0, 1, 2].map(|i| z.shape()[i]);
-                let vector = linear.forward(pass, &condition)?.reshape(&[batch, 1, dim]);
-                let ones = pass.narrow(&pass.full(&[tokens, 1], 1.0)?)?;
-                let everywhere = pass.apply(TokenMap, &[&ones, &vector])?;
-                (pass.apply(Residual::Plain, &[z, &everywhere])?, None)
+                let vector = linear.forward(pass, &condition)?;
+                let vector = vector.reshape(&[z.shape()[0], 1, z.shape()[2]]);
+                (pass.apply(Binary::Add, &[z, &vector])?, None)
             }
         };
         let change = self.core.forward(pass, &input, condition)?;

@@ -9,6 +9,7 @@
 //! features, the relative error.
 
 mod config;
+mod spectra;
 mod stores;
 
 pub use config::{LatentData, LatentSource, OperatorConfig, OperatorLoss};
@@ -23,8 +24,6 @@ use learn::pass::Pass;
 use learn::score::Scores;
 use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Hashes, Loss, Spec, Task};
 use tensor::ops::relative_error::RelativeError;
-use tensor::ops::spectral_energy::SpectralEnergy;
-use tensor::ops::spectrum::Spectrum;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::random::{Philox, Purpose};
@@ -238,12 +237,11 @@ impl Task for OperatorTask {
             };
             let sum = |mean: &Var| pass.apply(WeightedSum(vec![samples as f64]), &[mean]);
             if self.loss.spectral_energy > 0.0 {
-                let term = sum(&pass.apply(SpectralEnergy, &[&z, &target])?)?;
+                let term = sum(&spectra::energy_error(pass, &z, &target)?)?;
                 add("spectral_energy", term, self.loss.spectral_energy);
             }
             if self.loss.spectrum > 0.0 {
-                let op = Spectrum { epsilon: 1e-6 };
-                let (a, b) = (pass.apply(op, &[&z])?, pass.apply(op, &[&target])?);
+                let (a, b) = (spectra::magnitudes(pass, &z)?, spectra::magnitudes(pass, &target)?);
                 let width = a.value().width();
                 let ones = pass.full(&[width], 1.0)?;
                 let equal = pass.full(&[samples], 1.0)?;
@@ -251,7 +249,7 @@ impl Task for OperatorTask {
                 add("spectrum", term, self.loss.spectrum);
             }
             if self.loss.relative > 0.0 {
-                let op = RelativeError { per_sample: true, root: true, epsilon: 1e-12 };
+                let op = RelativeError { epsilon: 1e-12 };
                 let term = sum(&pass.apply(op, &[&z, &target])?)?;
                 add("relative", term, self.loss.relative);
             }

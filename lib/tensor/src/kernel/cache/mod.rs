@@ -116,8 +116,8 @@ fn users() -> Result<&'static Folder> {
     let opened = FOLDER.get_or_init(|| {
         let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let path = set("LONGHAUL_KERNEL_CACHE")
-            .or_else(|| set("XDG_CACHE_HOME").map(|home| home.join("longhaul/kernels")))
-            .or_else(|| set("HOME").map(|home| home.join(".cache/longhaul/kernels")));
+            .or_else(|| set("XDG_CACHE_HOME").map(|graph_pool| graph_pool.join("longhaul/kernels")))
+            .or_else(|| set("HOME").map(|graph_pool| graph_pool.join(".cache/longhaul/kernels")));
         let none =
             || Error::new(Exit::CannotCreate, "kernel cache: LONGHAUL_KERNEL_CACHE is not set");
         Folder::open(&path.ok_or_else(none)?, BOUND)

@@ -36,7 +36,7 @@ impl Pinned {
 pub(super) fn event() -> Result<CUevent> {
     let mut event = ptr::null_mut();
     let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-    // SAFETY: a context is current; the event is kept until the process ends.
+    // SAFETY: a context is current; it writes to the handle.
     check(unsafe { sys::cuEventCreate(&mut event, flags) }, || "making an event".into())?;
     Ok(event)
 }
@@ -48,7 +48,7 @@ pub(super) fn record(event: CUevent, stream: CUstream) -> Result<()> {
 }
 
 /// Lets what is given to a stream from now on wait for `event`; one never recorded is over.
-fn wait(stream: CUstream, event: CUevent) -> Result<()> {
+pub(super) fn wait(stream: CUstream, event: CUevent) -> Result<()> {
     // SAFETY: an event and a stream of ours.
     check(unsafe { sys::cuStreamWaitEvent(stream, event, 0) }, || "ordering streams".into())
 }

@@ -4,19 +4,20 @@
 //! from and to the host run beside it (`copy`), ordered by events. Handles live as long as the process.
 //! None of this may be used after `fork`.
 
-mod beside;
+mod async_copy;
 mod copy;
 mod driver;
 mod graph;
 mod launch;
+mod side_stream;
 #[cfg(test)]
 mod tests;
-mod travelling;
 
-pub use beside::{Beside, Mark};
+pub(crate) use async_copy::AsyncCopy;
 pub use graph::Graph;
-pub(crate) use travelling::Travelling;
+pub use side_stream::{Event, SideStream};
 
+use async_copy::Slot;
 use copy::{Download, Upload};
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUstream};
 use driver::check;
@@ -25,7 +26,6 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use travelling::Slot;
 use unix::{Error, Exit, Result};
 
 /// More than any machine has.

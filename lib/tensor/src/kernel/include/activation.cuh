@@ -4,7 +4,7 @@
 #include "element.cuh"
 
 // As kernel/product numbers them for a launch.
-enum Activation { IDENTITY, GELU, GELU_TANH, SILU };
+enum Activation { IDENTITY, GELU, GELU_TANH, SILU, TANH, SIGMOID };
 
 struct Activated {
     float value;
@@ -28,6 +28,18 @@ DEVICE Activated gelu_tanh(float z) {
     return {z * cdf, fmaf(0.5f * z * fmaf(-t, t, 1.0f), fminf(slope, 1e30f), cdf)};
 }
 
+// tanh z, and 1 - tanh² z.
+DEVICE Activated tanh_of(float z) {
+    const float t = tanhf(z);
+    return {t, fmaf(-t, t, 1.0f)};
+}
+
+// σ(z), and σ(z) (1 - σ(z)).
+DEVICE Activated sigmoid_of(float z) {
+    const float sigmoid = 1.0f / (1.0f + expf(-z));
+    return {sigmoid, sigmoid * (1.0f - sigmoid)};
+}
+
 // z σ(z), and σ(z) (1 + z (1 - σ(z))).
 DEVICE Activated silu(float z) {
     const float sigmoid = 1.0f / (1.0f + expf(-z));
@@ -39,6 +51,8 @@ DEVICE Activated activate(int activation, float z) {
         case GELU: return gelu(z);
         case GELU_TANH: return gelu_tanh(z);
         case SILU: return silu(z);
+        case TANH: return tanh_of(z);
+        case SIGMOID: return sigmoid_of(z);
         default: return {z, 1.0f};
     }
 }

@@ -6,6 +6,7 @@
 // what padding hides costs nothing. Queries are counted as they lie.
 #pragma once
 
+#include "dropout.cuh"
 #include "element.cuh"
 #include "warp.cuh"
 
@@ -36,6 +37,39 @@ struct Call {
             heads, group, dim, q_stride, q_start, k_stride, k_start, v_stride, v_start, causal,    \
             aligned, scale                                                                         \
     }
+
+// Without dropout of probabilities.
+struct KeepAll {
+    static constexpr bool DROPS = false;
+};
+
+// Dropout of probabilities, as ops/dropout applies it to a tensor [B, heads, queries, keys] whose keys are a
+// multiple of 4.
+struct DropSome {
+    static constexpr bool DROPS = true;
+    DropoutMask mask;
+    float scale;  // 1/(1 - p)
+    int queries;
+    int blocks;  // of four keys
+
+    // Whether the four keys around `key` are kept: bits 0 to 3.
+    DEVICE unsigned keeps(int sample, int head, int query, int key) const {
+        const unsigned row = static_cast<unsigned>(head) * queries + query;
+        const uint4 words = mask.words(sample, row * blocks + key / 4);
+        return mask.keeps(words.x) | mask.keeps(words.y) << 1 | mask.keeps(words.z) << 2 |
+               mask.keeps(words.w) << 3;
+    }
+
+    // What a probability is multiplied by.
+    DEVICE float factor(int sample, int head, int query, int key) const {
+        return keeps(sample, head, query, key) >> key % 4 & 1 ? scale : 0.0f;
+    }
+};
+
+#define DROPOUT_PARAMETERS \
+    const int *__restrict__ counter, unsigned site, unsigned threshold, float keep_scale
+#define DROPOUT \
+    DropSome{dropout_mask(counter, site, threshold), keep_scale, queries, (keys + 3) / 4}
 
 // Rows of a sample and head: row r is at (r < split ? first : second) + r * stride.
 template <class T>

@@ -176,6 +176,27 @@ DEVICE void hide(float (&s)[M][N][4], const Call& c, const Keys& keys, int query
     }
 }
 
+// Dropout of row `i` of 8 of a query: keys from `key`, a multiple of 8, on. Neighbouring lanes have the same
+// four keys: each looks up those of every other number n.
+template <class Drop, int N>
+DEVICE void drop_row(const Drop& drop, float (&s)[N][4], int i, const Place& place, int query,
+                     int key) {
+    const int odd = lane_id() % 2;
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        const unsigned own = drop.keeps(place.sample, place.head, query,
+                                        key + (n + odd) * 8 + lane_id() % 4 * 2);
+        const unsigned other = __shfl_xor_sync(ALL_LANES, own, 1);
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            const unsigned kept = (k == odd ? own : other) >> 2 * odd;
+            float &low = s[n + k][2 * i], &high = s[n + k][2 * i + 1];
+            low = kept & 1 ? low * drop.scale : 0.0f;
+            high = kept & 2 ? high * drop.scale : 0.0f;
+        }
+    }
+}
+
 template <int M, int N>
 DEVICE void clear(float (&x)[M][N][4]) {
 #pragma unroll

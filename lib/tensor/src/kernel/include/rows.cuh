@@ -23,11 +23,9 @@ DEVICE int teams() { return BLOCK ? 1 : (int)blockDim.x / WARP; }
 template <bool BLOCK>
 DEVICE int team_id() { return BLOCK ? 0 : warp_id(); }
 
-// The sum and the maximum over a team, in every thread; scratch of 32 shared floats for a block.
+// The sum over a team, in every thread; scratch of 32 shared floats for a block.
 template <bool BLOCK>
 DEVICE float team_sum(float x, float* scratch) { return BLOCK ? block_sum(x, scratch) : warp_sum(x); }
-template <bool BLOCK>
-DEVICE float team_max(float x, float* scratch) { return BLOCK ? block_max(x, scratch) : warp_max(x); }
 
 // The first column of this thread's j-th vector of V.
 template <bool BLOCK, int V>

@@ -204,11 +204,6 @@ impl<'a> Product<'a> {
         self.launch(self.choose(false), Target::Elements(out, epilogue));
     }
 
-    /// Writes the whole of `out` [batch, m, n], which is f32, unrounded.
-    pub(crate) fn write_f32(self, out: &mut Tensor) {
-        self.launch(self.choose(false), Target::Sums(out));
-    }
-
     fn unit(&self) -> Unit {
         match self.lhs.tensor.dtype() {
             Dtype::F32 if self.tf32 => Unit::Tf32,
@@ -320,6 +315,8 @@ pub(crate) fn code(activation: Activation) -> i32 {
         Activation::Gelu => 1,
         Activation::GeluTanh => 2,
         Activation::Silu => 3,
+        Activation::Tanh => 4,
+        Activation::Sigmoid => 5,
     }
 }
 

@@ -54,6 +54,8 @@ fn value<T: Float>(activation: Activation, x: &[T], out: &mut [T]) {
         Activation::Gelu => map(out, x, |_, x| gelu(x)),
         Activation::GeluTanh => map(out, x, |_, x| gelu_tanh(x)),
         Activation::Silu => map(out, x, |_, x| x * sigmoid(x)),
+        Activation::Tanh => map(out, x, |_, x| x.tanh()),
+        Activation::Sigmoid => map(out, x, |_, x| sigmoid(x)),
     }
 }
 
@@ -76,6 +78,14 @@ pub(crate) fn value_and_derivative<T: Float>(activation: Activation, z: &mut [T]
             let s = sigmoid(x);
             (x * s, s * x.mul_add(T::ONE - s, T::ONE))
         }),
+        Activation::Tanh => both(z, out, |x| {
+            let t = x.tanh();
+            (t, T::ONE - t * t)
+        }),
+        Activation::Sigmoid => both(z, out, |x| {
+            let s = sigmoid(x);
+            (s, s * (T::ONE - s))
+        }),
     }
 }
 
@@ -97,6 +107,14 @@ fn derivative_times<T: Float>(activation: Activation, x: &[T], dy: &mut [T]) {
         Activation::Silu => map(dy, x, |dy, x| {
             let s = sigmoid(x);
             dy * s * x.mul_add(T::ONE - s, T::ONE)
+        }),
+        Activation::Tanh => map(dy, x, |dy, x| {
+            let t = x.tanh();
+            dy * (T::ONE - t * t)
+        }),
+        Activation::Sigmoid => map(dy, x, |dy, x| {
+            let s = sigmoid(x);
+            dy * s * (T::ONE - s)
         }),
     }
 }

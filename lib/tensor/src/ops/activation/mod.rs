@@ -23,6 +23,10 @@ pub enum Activation {
     GeluTanh,
     /// x·σ(x).
     Silu,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// σ(x) = 1/(1 + exp(-x)).
+    Sigmoid,
 }
 
 impl Op for Activation {
@@ -50,9 +54,9 @@ impl Op for Activation {
 
 /// Odd sizes, and one large enough to be limited by memory.
 pub fn cases() -> Vec<Case> {
-    use Activation::{Gelu, GeluTanh, Identity, Silu};
+    use Activation::{Gelu, GeluTanh, Identity, Sigmoid, Silu, Tanh};
     let mut cases = vec![Case::new(Identity, &[&[5]])];
-    for activation in [Gelu, GeluTanh, Silu] {
+    for activation in [Gelu, GeluTanh, Silu, Tanh, Sigmoid] {
         for shape in [&[1][..], &[3, 37], &[1000, 257]] {
             cases.push(Case::new(activation, &[shape]));
         }

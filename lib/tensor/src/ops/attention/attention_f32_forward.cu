@@ -4,8 +4,8 @@
 
 #include "attention_f32.cuh"
 
-template <int D>
-DEVICE void forward(const Call& c, float* out, float* lse) {
+template <int D, class Drop>
+DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
     DYNAMIC_SHARED(memory);
     float* scores = reinterpret_cast<float*>(memory);
     float* q_tile = scores + TILE * SCORES;
@@ -68,6 +68,10 @@ DEVICE void forward(const Call& c, float* out, float* lse) {
             for (int j = 0; j < 4; ++j) {
                 s[i][j] = power_of_two(fmaf(s[i][j], to_base_2, -base));
                 sum[i] += s[i][j];
+                if constexpr (Drop::DROPS) {
+                    s[i][j] *= drop.factor(place.sample, place.head, first + thread_row() + i,
+                                           start + thread_column() + j * 16);
+                }
             }
 #pragma unroll
             for (int n = 0; n < D / 16; ++n) {
@@ -101,10 +105,21 @@ DEVICE void forward(const Call& c, float* out, float* lse) {
 #define FORWARD(D)                                                                                 \
     KERNEL(attention_f32_forward_##D, THREADS, 1)                                                  \
     (CALL_PARAMETERS, float* __restrict__ out, float* __restrict__ lse) {                          \
-        forward<D>(CALL, out, lse);                                                                \
+        forward<D>(CALL, KeepAll{}, out, lse);                                                                \
+    }
+
+#define FORWARD_DROPOUT(D)                                                                         \
+    KERNEL(attention_f32_forward_dropout_##D, THREADS, 1)                                          \
+    (CALL_PARAMETERS, float* __restrict__ out, float* __restrict__ lse, DROPOUT_PARAMETERS) {      \
+        forward<D>(CALL, DROPOUT, out, lse);                                                       \
     }
 
 FORWARD(16)
 FORWARD(32)
 FORWARD(64)
 FORWARD(128)
+
+FORWARD_DROPOUT(16)
+FORWARD_DROPOUT(32)
+FORWARD_DROPOUT(64)
+FORWARD_DROPOUT(128)

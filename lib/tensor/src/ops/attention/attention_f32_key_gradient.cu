@@ -5,9 +5,9 @@
 
 #include "attention_f32.cuh"
 
-template <int D>
-DEVICE void key_gradient(const Call& c, const float* dout, const float* lse, const float* delta,
-                         const Target& dk, const Target& dv) {
+template <int D, class Drop>
+DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, const float* lse,
+                         const float* delta, const Target& dk, const Target& dv) {
     DYNAMIC_SHARED(memory);
     float* scores = reinterpret_cast<float*>(memory);
     float* k_tile = scores + TILE * SCORES;
@@ -53,7 +53,14 @@ DEVICE void key_gradient(const Call& c, const float* dout, const float* lse, con
                 const bool seen = query < c.queries && first + thread_row() + i <= last;
                 const float power = power_of_two(fmaf(p[i][j], to_base_2, -log_sum));
                 p[i][j] = seen ? power : 0.0f;
-                ds[i][j] = p[i][j] * (ds[i][j] - dot);
+                if constexpr (Drop::DROPS) {
+                    const float factor =
+                        drop.factor(place.sample, head, query, first + thread_row() + i);
+                    ds[i][j] = p[i][j] * fmaf(ds[i][j], factor, -dot);
+                    p[i][j] *= factor;
+                } else {
+                    ds[i][j] = p[i][j] * (ds[i][j] - dot);
+                }
             }
         }
         store_scores(scores, p);
@@ -84,7 +91,18 @@ DEVICE void key_gradient(const Call& c, const float* dout, const float* lse, con
     (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
      const float* __restrict__ delta, float* dk, float* dk_second, float* dv, float* dv_second,    \
      int k_add, int k_add_second, int v_add, int v_add_second) {                                   \
-        key_gradient<D>(CALL, dout, lse, delta, Target{dk, dk_second, k_add, k_add_second},        \
+        key_gradient<D>(CALL, KeepAll{}, dout, lse, delta,                                         \
+                        Target{dk, dk_second, k_add, k_add_second},                                \
+                        Target{dv, dv_second, v_add, v_add_second});                               \
+    }
+
+#define KEY_GRADIENT_DROPOUT(D)                                                                    \
+    KERNEL(attention_f32_key_gradient_dropout_##D, THREADS, 1)                                     \
+    (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
+     const float* __restrict__ delta, float* dk, float* dk_second, float* dv, float* dv_second,    \
+     int k_add, int k_add_second, int v_add, int v_add_second, DROPOUT_PARAMETERS) {               \
+        key_gradient<D>(CALL, DROPOUT, dout, lse, delta,                                           \
+                        Target{dk, dk_second, k_add, k_add_second},                                \
                         Target{dv, dv_second, v_add, v_add_second});                               \
     }
 
@@ -92,3 +110,8 @@ KEY_GRADIENT(16)
 KEY_GRADIENT(32)
 KEY_GRADIENT(64)
 KEY_GRADIENT(128)
+
+KEY_GRADIENT_DROPOUT(16)
+KEY_GRADIENT_DROPOUT(32)
+KEY_GRADIENT_DROPOUT(64)
+KEY_GRADIENT_DROPOUT(128)

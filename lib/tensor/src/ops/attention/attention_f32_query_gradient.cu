@@ -4,9 +4,9 @@
 
 #include "attention_f32.cuh"
 
-template <int D>
-DEVICE void query_gradient(const Call& c, const float* dout, const float* lse, const float* delta,
-                           const Target& dq) {
+template <int D, class Drop>
+DEVICE void query_gradient(const Call& c, const Drop& drop, const float* dout, const float* lse,
+                           const float* delta, const Target& dq) {
     DYNAMIC_SHARED(memory);
     float* scores = reinterpret_cast<float*>(memory);
     float* q_tile = scores + TILE * SCORES;
@@ -46,6 +46,10 @@ DEVICE void query_gradient(const Call& c, const float* dout, const float* lse, c
             const float dot = delta[row + min(query, c.queries - 1)];
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
+                if constexpr (Drop::DROPS) {
+                    ds[i][j] *= drop.factor(place.sample, place.head, query,
+                                            start + thread_column() + j * 16);
+                }
                 const float p = power_of_two(fmaf(s[i][j], to_base_2, -log_sum));
                 s[i][j] = j * 16 < limit ? p * (ds[i][j] - dot) : 0.0f;
             }
@@ -70,10 +74,25 @@ DEVICE void query_gradient(const Call& c, const float* dout, const float* lse, c
     KERNEL(attention_f32_query_gradient_##D, THREADS, 1)                                           \
     (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
      const float* __restrict__ delta, float* dq, float* dq_second, int add, int add_second) {      \
-        query_gradient<D>(CALL, dout, lse, delta, Target{dq, dq_second, add, add_second});         \
+        query_gradient<D>(CALL, KeepAll{}, dout, lse, delta,                                       \
+                          Target{dq, dq_second, add, add_second});                                 \
+    }
+
+#define QUERY_GRADIENT_DROPOUT(D)                                                                  \
+    KERNEL(attention_f32_query_gradient_dropout_##D, THREADS, 1)                                   \
+    (CALL_PARAMETERS, const float* __restrict__ dout, const float* __restrict__ lse,               \
+     const float* __restrict__ delta, float* dq, float* dq_second, int add, int add_second,        \
+     DROPOUT_PARAMETERS) {                                                                         \
+        query_gradient<D>(CALL, DROPOUT, dout, lse, delta,                                         \
+                          Target{dq, dq_second, add, add_second});                                 \
     }
 
 QUERY_GRADIENT(16)
 QUERY_GRADIENT(32)
 QUERY_GRADIENT(64)
 QUERY_GRADIENT(128)
+
+QUERY_GRADIENT_DROPOUT(16)
+QUERY_GRADIENT_DROPOUT(32)
+QUERY_GRADIENT_DROPOUT(64)
+QUERY_GRADIENT_DROPOUT(128)

@@ -5,8 +5,8 @@
 
 #include "attention_half.cuh"
 
-template <int D, int M, int WARPS, int KEYS>
-DEVICE void forward(const Call& c, element* out, float* lse) {
+template <int D, int M, int WARPS, int KEYS, class Drop>
+DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
     constexpr int QUERIES = WARPS * M * 16;
     constexpr bool KEPT = M * D <= 128;
     DYNAMIC_SHARED(memory);
@@ -84,6 +84,9 @@ DEVICE void forward(const Call& c, element* out, float* lse) {
                     part += s[m][n][2 * i] + s[m][n][2 * i + 1];
                 }
                 sum[m][i] = fmaf(sum[m][i], correction, part);
+                if constexpr (Drop::DROPS) {
+                    drop_row(drop, s[m], i, place, first + warp_row + m * 16 + i * 8 + lane / 4, start);
+                }
 #pragma unroll
                 for (int n = 0; n < D / 8; ++n) {
                     o[m][n][2 * i] *= correction;
@@ -121,10 +124,21 @@ DEVICE void forward(const Call& c, element* out, float* lse) {
 #define FORWARD(D, M, WARPS, N)                                                                    \
     KERNEL(attention_forward_##D, 32 * WARPS, 1)                                                   \
     (CALL_PARAMETERS, element* __restrict__ out, float* __restrict__ lse) {                        \
-        forward<D, M, WARPS, N>(CALL, out, lse);                                                   \
+        forward<D, M, WARPS, N>(CALL, KeepAll{}, out, lse);                                                   \
+    }
+
+#define FORWARD_DROPOUT(D, WARPS, N)                                                               \
+    KERNEL(attention_forward_dropout_##D, 32 * WARPS, 1)                                           \
+    (CALL_PARAMETERS, element* __restrict__ out, float* __restrict__ lse, DROPOUT_PARAMETERS) {    \
+        forward<D, 1, WARPS, N>(CALL, DROPOUT, out, lse);                                          \
     }
 
 FORWARD(16, 1, 4, 64)
 FORWARD(32, 1, 4, 64)
 FORWARD(64, 2, 4, 64)
 FORWARD(128, 1, 8, 64)
+
+FORWARD_DROPOUT(16, 4, 64)
+FORWARD_DROPOUT(32, 4, 64)
+FORWARD_DROPOUT(64, 4, 64)
+FORWARD_DROPOUT(128, 8, 32)

@@ -23,9 +23,9 @@ DEVICE void hide_from(float (&s)[M][N][4], int last) {
     }
 }
 
-template <int D, int M, int WARPS, int QUERIES>
-DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, const float* delta,
-                         const Target& dk, const Target& dv) {
+template <int D, int M, int WARPS, int QUERIES, class Drop>
+DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, const float* lse,
+                         const float* delta, const Target& dk, const Target& dv) {
     constexpr int KEYS = WARPS * M * 16;
     constexpr bool KEPT = M * D <= 32;
     DYNAMIC_SHARED(memory);
@@ -87,7 +87,7 @@ DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, c
     for (int step = 0; step < steps; ++step) {
         wait_async<0>();
         __syncthreads();
-        const int start = next;
+        const int start = next, current = head;
         next += QUERIES;
         if (next >= c.queries) {
             next = from;
@@ -117,11 +117,26 @@ DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, c
             const auto dot = load_vector<2>(row_statistics + QUERIES + n * 8);
 #pragma unroll
             for (int m = 0; m < M; ++m) {
+                // Four lanes have the same four keys: each looks up those of one of its four numbers.
+                unsigned kept = 0;
+                const int own = lane / 4 % 4;
+                if constexpr (Drop::DROPS) {
+                    kept = drop.keeps(place.sample, current, start + n * 8 + lane % 4 * 2 + own % 2,
+                                      first + warp_row + m * 16 + own / 2 * 8 + lane / 4);
+                }
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     float& score = p[m][n][i];
                     score = power_of_two(fmaf(score, to_base_2, -log_sum.at[i % 2]));
-                    ds[m][n][i] = score * (ds[m][n][i] - dot.at[i % 2]);
+                    if constexpr (Drop::DROPS) {
+                        const unsigned four =
+                            __shfl_sync(ALL_LANES, kept, lane % 4 + lane / 16 * 16 + i * 4);
+                        const float factor = four >> own & 1 ? drop.scale : 0.0f;
+                        ds[m][n][i] = score * fmaf(ds[m][n][i], factor, -dot.at[i % 2]);
+                        score *= factor;
+                    } else {
+                        ds[m][n][i] = score * (ds[m][n][i] - dot.at[i % 2]);
+                    }
                 }
             }
         }
@@ -156,7 +171,18 @@ DEVICE void key_gradient(const Call& c, const element* dout, const float* lse, c
     (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
      const float* __restrict__ delta, element* dk, element* dk_second, element* dv,                \
      element* dv_second, int k_add, int k_add_second, int v_add, int v_add_second) {               \
-        key_gradient<D, M, WARPS, N>(CALL, dout, lse, delta,                                       \
+        key_gradient<D, M, WARPS, N>(CALL, KeepAll{}, dout, lse, delta,                            \
+                                     Target{dk, dk_second, k_add, k_add_second},                   \
+                                     Target{dv, dv_second, v_add, v_add_second});                  \
+    }
+
+#define KEY_GRADIENT_DROPOUT(D, WARPS, N)                                                          \
+    KERNEL(attention_key_gradient_dropout_##D, 32 * WARPS, 1)                                      \
+    (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
+     const float* __restrict__ delta, element* dk, element* dk_second, element* dv,                \
+     element* dv_second, int k_add, int k_add_second, int v_add, int v_add_second,                 \
+     DROPOUT_PARAMETERS) {                                                                         \
+        key_gradient<D, 1, WARPS, N>(CALL, DROPOUT, dout, lse, delta,                              \
                                      Target{dk, dk_second, k_add, k_add_second},                   \
                                      Target{dv, dv_second, v_add, v_add_second});                  \
     }
@@ -165,3 +191,8 @@ KEY_GRADIENT(16, 1, 4, 64)
 KEY_GRADIENT(32, 1, 4, 64)
 KEY_GRADIENT(64, 1, 8, 64)
 KEY_GRADIENT(128, 1, 8, 64)
+
+KEY_GRADIENT_DROPOUT(16, 4, 64)
+KEY_GRADIENT_DROPOUT(32, 4, 64)
+KEY_GRADIENT_DROPOUT(64, 8, 32)
+KEY_GRADIENT_DROPOUT(128, 8, 32)

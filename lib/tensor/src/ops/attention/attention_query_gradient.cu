@@ -6,9 +6,9 @@
 
 #include "attention_half.cuh"
 
-template <int D, int M, int WARPS, int KEYS>
-DEVICE void query_gradient(const Call& c, const element* dout, const float* lse, const float* delta,
-                           const Target& dq) {
+template <int D, int M, int WARPS, int KEYS, class Drop>
+DEVICE void query_gradient(const Call& c, const Drop& drop, const element* dout, const float* lse,
+                           const float* delta, const Target& dq) {
     constexpr int QUERIES = WARPS * M * 16;
     constexpr bool KEPT = M * D <= 64;
     DYNAMIC_SHARED(memory);
@@ -80,6 +80,9 @@ DEVICE void query_gradient(const Call& c, const element* dout, const float* lse,
         for (int m = 0; m < M; ++m) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
+                if constexpr (Drop::DROPS) {
+                    drop_row(drop, ds[m], i, place, first + warp_row + m * 16 + i * 8 + lane / 4, start);
+                }
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; ++n) {
 #pragma unroll
@@ -114,7 +117,16 @@ DEVICE void query_gradient(const Call& c, const element* dout, const float* lse,
     KERNEL(attention_query_gradient_##D, 32 * WARPS, 1)                                            \
     (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
      const float* __restrict__ delta, element* dq, element* dq_second, int add, int add_second) {  \
-        query_gradient<D, M, WARPS, N>(CALL, dout, lse, delta,                                     \
+        query_gradient<D, M, WARPS, N>(CALL, KeepAll{}, dout, lse, delta,                          \
+                                       Target{dq, dq_second, add, add_second});                    \
+    }
+
+#define QUERY_GRADIENT_DROPOUT(D, WARPS, N)                                                        \
+    KERNEL(attention_query_gradient_dropout_##D, 32 * WARPS, 1)                                    \
+    (CALL_PARAMETERS, const element* __restrict__ dout, const float* __restrict__ lse,             \
+     const float* __restrict__ delta, element* dq, element* dq_second, int add, int add_second,    \
+     DROPOUT_PARAMETERS) {                                                                         \
+        query_gradient<D, 1, WARPS, N>(CALL, DROPOUT, dout, lse, delta,                            \
                                        Target{dq, dq_second, add, add_second});                    \
     }
 
@@ -122,3 +134,8 @@ QUERY_GRADIENT(16, 1, 4, 64)
 QUERY_GRADIENT(32, 1, 4, 64)
 QUERY_GRADIENT(64, 2, 4, 32)
 QUERY_GRADIENT(128, 1, 8, 64)
+
+QUERY_GRADIENT_DROPOUT(16, 4, 64)
+QUERY_GRADIENT_DROPOUT(32, 4, 64)
+QUERY_GRADIENT_DROPOUT(64, 4, 32)
+QUERY_GRADIENT_DROPOUT(128, 8, 32)

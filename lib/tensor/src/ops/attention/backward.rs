@@ -1,11 +1,11 @@
 //! Gradients on the host. Scores are computed again, a block of queries at a time.
 
-use super::cpu::{Rows, grain, query_blocks, scale, visible};
+use super::cpu::{Dropped, Rows, grain, query_blocks, scale, visible};
 use super::layout::{Part, Segment, Sizes, seen, segments};
 use super::{Attention, Layout};
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::ops::rmsnorm;
+use crate::ops::normalization::{input_gradient, statistics};
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
 use crate::simd::sum;
@@ -43,6 +43,7 @@ pub(super) fn backward<T: Float>(
         stats: inputs[inputs.len() - 1].read(),
         dy,
         targets,
+        dropped: Dropped::new(op, s, inputs),
         dense: [op.weights() > 0, op.weights() > 0, false]
             .map(|n| n || op.layout == Layout::Joined),
     };
@@ -81,6 +82,7 @@ struct Call<'a, T> {
     stats: &'a [T],
     dy: &'a [T],
     targets: Targets<'a, T>,
+    dropped: Option<Dropped>,
     /// Which of the three have their gradients collected before they are written.
     dense: [bool; 3],
 }
@@ -143,6 +145,9 @@ impl<T: Float> Call<'_, T> {
                 let (p, ds) = (&mut work.p[..t * n], &mut work.ds[..t * n]);
                 product(p, n, false, scale(s), qv, kv.transposed());
                 product(ds, n, false, T::ONE, dov, v.view(d, 0..n).transposed());
+                if let Some(dropped) = &self.dropped {
+                    dropped.apply(ds, n, [sample, head], block.clone());
+                }
                 vectorize!({
                     for (row, stats) in stats.chunks_exact(2).enumerate() {
                         let n_row = visible(op, s, keys, block.start + row);
@@ -159,6 +164,9 @@ impl<T: Float> Call<'_, T> {
                         hidden_ds.fill(T::ZERO);
                     }
                 });
+                if let Some(dropped) = &self.dropped {
+                    dropped.apply(p, n, [sample, head], block.clone());
+                }
                 let (pv, dsv) = (View::new(p, t, n, n), View::new(ds, t, n, n));
                 let dense = &mut work.dense;
                 let (first, query) = ([sample, head], block.start);
@@ -241,12 +249,13 @@ impl<T: Float> Call<'_, T> {
                         }
                         continue;
                     };
-                    let r = rmsnorm::rstd(x, epsilon);
+                    let stats = statistics(x, false, epsilon);
                     if let Some((add, dx)) = dx {
-                        rmsnorm::input_gradient(x, r, w, dn, dx, add);
+                        let plain = (T::ZERO, w);
+                        input_gradient(x, (stats, false), plain, dn, dx, add);
                     }
                     for ((dw, dn), x) in dweights[which..][..d].iter_mut().zip(dn).zip(x) {
-                        *dw = (*dn * r).mul_add(*x, *dw);
+                        *dw = (*dn * stats.1).mul_add(*x, *dw);
                     }
                 }
             });

@@ -3,6 +3,7 @@
 
 use super::{Attention, Layout, Mask};
 use crate::op::{Case, Draw};
+use crate::ops::dropout::Dropout;
 
 const NONE: Mask = Mask { causal: false, padding: false };
 const CAUSAL: Mask = Mask { causal: true, padding: false };
@@ -12,6 +13,7 @@ const BOTH: Mask = Mask { causal: true, padding: true };
 /// Heads of queries; of keys and values; size of a head.
 type Heads = [usize; 3];
 
+/// Without dropout.
 fn case(
     layout: Layout,
     mask: Mask,
@@ -20,8 +22,23 @@ fn case(
     tokens: [usize; 2],
     heads: Heads,
 ) -> Case {
+    build(None, layout, mask, norm, b, tokens, heads)
+}
+
+/// With dropout of a share of the probabilities, if any.
+fn build(
+    dropped: Option<f64>,
+    layout: Layout,
+    mask: Mask,
+    norm: bool,
+    b: usize,
+    tokens: [usize; 2],
+    heads: Heads,
+) -> Case {
     let [heads, kv_heads, d] = heads;
-    let op = Attention { heads, kv_heads, layout, mask, qk_norm: norm.then_some(1e-6) };
+    let dropout = dropped.map(|p| Dropout { p, site: 1, samples: b });
+    let qk_norm = norm.then_some(1e-6);
+    let op = Attention { heads, kv_heads, layout, mask, qk_norm, dropout };
     let packed = (heads + 2 * kv_heads) * d;
     let mut shapes: Vec<Vec<usize>> = match layout {
         Layout::Packed => vec![vec![b, tokens[0], packed]],
@@ -41,9 +58,16 @@ fn case(
     if mask.padding {
         shapes.push(lengths);
     }
+    if dropped.is_some() {
+        shapes.push(vec![4]);
+    }
+    let counter = shapes.len() - 1;
     let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-    let case = Case::new(op, &shapes).operations(4 * b * heads * queries * keys * d);
-    if mask.padding { case.draw(last, Draw::Below(keys as u64 + 1)) } else { case }
+    let mut case = Case::new(op, &shapes).operations(4 * b * heads * queries * keys * d);
+    if mask.padding {
+        case = case.draw(last, Draw::Below(keys as u64 + 1));
+    }
+    if dropped.is_some() { case.draw(counter, Draw::Below(1 << 31)) } else { case }
 }
 
 /// One token, odd sizes, every layout and mask, several blocks of queries and keys.
@@ -86,5 +110,12 @@ pub fn cases() -> Vec<Case> {
         case(Packed, NONE, false, 2, [1, 1], [1, 1, 100]),
         case(Packed, CAUSAL, false, 1, [300, 300], [4, 2, 64]),
         case(Packed, NONE, false, 1, [260, 260], [2, 2, 128]),
+        // Dropout, of nothing too; every size of a head.
+        build(Some(0.0), Packed, NONE, false, 2, [5, 5], [3, 3, 7]),
+        build(Some(0.2), Packed, NONE, false, 2, [17, 17], [2, 2, 8]),
+        build(Some(0.5), Packed, BOTH, true, 3, [70, 70], [4, 2, 16]),
+        build(Some(0.1), Joined, PADDED, false, 2, [5, 66], [1, 1, 32]),
+        build(Some(0.1), Separate, NONE, false, 1, [130, 70], [1, 1, 64]),
+        build(Some(0.1), Packed, CAUSAL, false, 1, [134, 134], [1, 1, 100]),
     ]
 }

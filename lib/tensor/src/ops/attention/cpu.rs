@@ -4,7 +4,8 @@
 use super::layout::{Part, Segment, Sizes, seen, segments};
 use super::{Attention, Layout};
 use crate::dtype::Float;
-use crate::ops::rmsnorm;
+use crate::ops::dropout::Mask;
+use crate::ops::normalization::statistics;
 use crate::parallel::{Shared, blocks};
 use crate::product::{View, product, product_into};
 use crate::simd::{max, sum};
@@ -51,7 +52,7 @@ impl<'a, T: Float> Rows<'a, T> {
                     vectorize!({
                         for (t, y) in out.chunks_exact_mut(d).enumerate() {
                             let x = &x[t * segment.stride..][..d];
-                            let r = rmsnorm::rstd(x, T::of(epsilon));
+                            let (_, r) = statistics(x, false, T::of(epsilon));
                             for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
                                 *y = *x * r * *w;
                             }
@@ -95,6 +96,41 @@ pub(super) fn query_blocks(op: &Attention, s: Sizes) -> impl Iterator<Item = Ran
     (0..s.queries).step_by(size).map(move |start| start..(start + size).min(s.queries))
 }
 
+/// Dropout of probabilities.
+#[derive(Clone, Copy)]
+pub(super) struct Dropped {
+    mask: Mask,
+    scale: f64,
+    s: Sizes,
+}
+
+impl Dropped {
+    /// None where nothing is dropped.
+    pub(super) fn new(op: &Attention, s: Sizes, inputs: &[&Tensor]) -> Option<Self> {
+        let (dropout, counter) = op.dropped(inputs)?;
+        Some(Self { mask: Mask::new(&dropout, counter.read()), scale: dropout.scale(), s })
+    }
+
+    /// Multiplies rows of `n` keys, one for each of `queries`, by 0 or 1/(1 - p).
+    pub(super) fn apply<T: Float>(
+        &self,
+        rows: &mut [T],
+        n: usize,
+        [sample, head]: [usize; 2],
+        queries: Range<usize>,
+    ) {
+        for (query, row) in queries.zip(rows.chunks_exact_mut(n)) {
+            let first = (head * self.s.queries + query) * self.s.keys.div_ceil(4);
+            for (block, four) in row.chunks_mut(4).enumerate() {
+                let keeps = self.mask.keeps(sample, first + block);
+                for (x, keep) in four.iter_mut().zip(keeps) {
+                    *x = if keep { *x * T::of(self.scale) } else { T::ZERO };
+                }
+            }
+        }
+    }
+}
+
 /// How many of `keys` keys a query sees.
 pub(super) fn visible(op: &Attention, s: Sizes, keys: usize, query: usize) -> usize {
     if op.mask.causal { s.causal_end(query).min(keys) } else { keys }
@@ -111,6 +147,7 @@ pub(super) fn forward<T: Float>(
     let all = [parts[0][0].rows, parts[0].get(1).map_or(0, |x| x.rows)];
     let (t, d, width) = (s.queries, s.dim, s.heads * s.dim);
     let (stats, out) = (Shared::new(stats), Shared::new(out));
+    let dropped = Dropped::new(op, s, inputs);
     blocks(s.batch * s.kv_heads, grain(s), |range| {
         let tallest = query_blocks(op, s).next().map_or(0, |block| block.len());
         let mut scores = Scratch::<T>::arbitrary(tallest * s.keys);
@@ -142,6 +179,9 @@ pub(super) fn forward<T: Float>(
                                 softmax(row, visible(op, s, keys, query), stats);
                             }
                         });
+                        if let Some(dropped) = &dropped {
+                            dropped.apply(scores, n, [sample, head], block.clone());
+                        }
                         let weights = View::new(scores, block.len(), n, n);
                         // SAFETY: every (sample, head) writes its own columns of its own rows.
                         unsafe {

@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel::{Arg, Grid, ONLY_F32, Source, fail};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
+use crate::ops::dropout::Dropout;
 use crate::tensor::Tensor;
 use unix::Error;
 
@@ -57,18 +58,18 @@ struct Kernels {
 
 /// The numbers are those at the end of the sources; in f32 all tiles have 64 rows.
 macro_rules! kernels {
-    ($size:literal, $forward:expr, $query:expr, $key:expr) => {
+    ($kind:literal, $size:literal, $forward:expr, $query:expr, $key:expr) => {
         Kernels {
             size: $size,
             half: [
-                tile(concat!("attention_forward_", $size), $forward),
-                tile(concat!("attention_query_gradient_", $size), $query),
-                tile(concat!("attention_key_gradient_", $size), $key),
+                tile(concat!("attention_forward", $kind, $size), $forward),
+                tile(concat!("attention_query_gradient", $kind, $size), $query),
+                tile(concat!("attention_key_gradient", $kind, $size), $key),
             ],
             single: [
-                tile(concat!("attention_f32_forward_", $size), [8, 64, 64]),
-                tile(concat!("attention_f32_query_gradient_", $size), [8, 64, 64]),
-                tile(concat!("attention_f32_key_gradient_", $size), [8, 64, 64]),
+                tile(concat!("attention_f32_forward", $kind, $size), [8, 64, 64]),
+                tile(concat!("attention_f32_query_gradient", $kind, $size), [8, 64, 64]),
+                tile(concat!("attention_f32_key_gradient", $kind, $size), [8, 64, 64]),
             ],
         }
     };
@@ -78,12 +79,20 @@ const fn tile(name: &'static str, [warps, rows, others]: [usize; 3]) -> Tile {
     (name, warps, rows, others)
 }
 
-/// By size of a head.
-const KERNELS: [Kernels; 4] = [
-    kernels!(16, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
-    kernels!(32, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
-    kernels!(64, [4, 128, 64], [4, 128, 32], [8, 128, 64]),
-    kernels!(128, [8, 128, 64], [8, 128, 64], [8, 128, 64]),
+/// By size of a head: without and with dropout, which has smaller tiles where registers ask for them.
+const KERNELS: [[Kernels; 4]; 2] = [
+    [
+        kernels!("_", 16, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
+        kernels!("_", 32, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
+        kernels!("_", 64, [4, 128, 64], [4, 128, 32], [8, 128, 64]),
+        kernels!("_", 128, [8, 128, 64], [8, 128, 64], [8, 128, 64]),
+    ],
+    [
+        kernels!("_dropout_", 16, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
+        kernels!("_dropout_", 32, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
+        kernels!("_dropout_", 64, [4, 64, 64], [4, 64, 32], [8, 128, 32]),
+        kernels!("_dropout_", 128, [8, 128, 32], [8, 128, 32], [8, 128, 32]),
+    ],
 ];
 
 /// Which of a row of [`KERNELS`].
@@ -111,6 +120,7 @@ struct Call<'a> {
     /// Rows of a sample in the first tensor of queries, of keys.
     splits: [usize; 2],
     lengths: Option<&'a Tensor>,
+    dropped: Option<(Dropout, &'a Tensor)>,
 }
 
 const PARTS: [Part; 3] = [Part::Queries, Part::Keys, Part::Values];
@@ -141,6 +151,7 @@ impl<'a> Call<'a> {
             splits: [Part::Queries, Part::Keys].map(|p| segments(op, s, p, inputs)[0].rows),
             operands,
             lengths: op.mask.padding.then(|| inputs[op.differentiated()]),
+            dropped: op.dropped(inputs),
         }
     }
 
@@ -148,7 +159,8 @@ impl<'a> Call<'a> {
     fn launch(&self, pass: Pass, rest: &[Arg]) {
         let s = self.s;
         let half = self.element != Dtype::F32;
-        let kernels = &KERNELS[KERNELS.iter().filter(|k| s.dim > k.size).count()];
+        let kernels = &KERNELS[usize::from(self.dropped.is_some())];
+        let kernels = &kernels[kernels.iter().filter(|k| s.dim > k.size).count()];
         let tiles = if half { &kernels.half } else { &kernels.single };
         let (name, warps, rows, others) = tiles[pass as usize];
         let shared = shared_bytes(pass, self.element, kernels.size, rows, others);
@@ -185,6 +197,9 @@ impl<'a> Call<'a> {
         ]
         .to_vec();
         args.extend_from_slice(rest);
+        if let Some((op, counter)) = self.dropped {
+            args.extend_from_slice(args![counter, op.site, op.threshold(), op.scale() as f32]);
+        }
         let source = SOURCES[pass as usize][usize::from(!half)];
         let blocks = length.div_ceil(rows) * heads * s.batch;
         source.launch(self.element, name, Grid::new(blocks, 32 * warps).shared(shared), &args);

@@ -1,6 +1,7 @@
 //! Where queries, keys and values lie in the inputs of a call, and which keys are seen.
 
 use super::{Attention, Layout};
+use crate::op::Op;
 use crate::tensor::Tensor;
 
 /// Sizes of one call.
@@ -88,7 +89,8 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
         let weights = [", two weights [D]", ", four weights [D]"];
         let weights = if op.weights() == 0 { "" } else { weights[op.weights() / 4] };
         let lengths = if op.mask.padding { ", lengths [B] (of two sequences [B, 2])" } else { "" };
-        format!("takes {operands}{weights}{lengths}")
+        let counter = if op.dropout.is_some() { ", a counter [4]" } else { "" };
+        format!("takes {operands}{weights}{lengths}{counter}")
     };
     if op.kv_heads == 0 || op.heads == 0 || !op.heads.is_multiple_of(op.kv_heads) {
         return Err(format!("{} heads share {} of keys and values", op.heads, op.kv_heads));
@@ -96,7 +98,7 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
     if op.mask.causal && op.layout == Layout::Joined {
         return Err("joined sequences have no common order for a causal mask".to_string());
     }
-    if inputs.len() != op.differentiated() + usize::from(op.mask.padding)
+    if inputs.len() != op.differentiated() + op.integers()
         || inputs[..operands].iter().any(|x| x.len() != 3 || x[1] == 0)
     {
         return Err(wrong());
@@ -119,9 +121,19 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
     let lengths: &[usize] = if op.layout == Layout::Joined { &[s.batch, 2] } else { &[s.batch] };
     if !fits
         || weights.iter().any(|w| **w != [s.dim])
-        || inputs[op.differentiated()..].iter().any(|l| *l != lengths)
+        || op.mask.padding && inputs[op.differentiated()] != lengths
     {
         return Err(wrong());
+    }
+    if let Some(dropout) = op.dropout {
+        let probabilities = [s.batch, s.heads, s.queries, s.keys];
+        dropout.shape(&[&probabilities, inputs[inputs.len() - 1]])?;
+        if dropout.samples != s.batch {
+            return Err(format!(
+                "dropout of {} samples in a batch of {}",
+                dropout.samples, s.batch
+            ));
+        }
     }
     Ok(s)
 }

@@ -5,14 +5,16 @@
 //! - queries, keys and values as [`Layout`] says;
 //! - with `qk_norm`, weights [D] that queries and keys are normalised with, by root mean square in each
 //!   head (Henry et al. 2020): one for queries and one for keys, for joined sequences a pair each;
-//! - with `mask.padding`, how many keys of each sequence are seen: I32 [B], for joined sequences [B, 2].
+//! - with `mask.padding`, how many keys of each sequence are seen: I32 [B], for joined sequences [B, 2];
+//! - with `dropout`, the counter of [`Dropout`]: I32 [4].
 //!
 //! Output [B, queries, heads·D]. With `kv_heads` fewer than `heads`, query head h goes with head
 //! h / (heads/kv_heads) of keys and values (Ainslie et al. 2023). A query that sees no key gives zero.
 //!
 //! Only O and the row maxima and sums of the softmax are kept; the backward pass computes the scores
 //! again. With P the softmax and dP = dO Vᵀ: dV = Pᵀ dO, dS = P ∘ (dP - rowsum(P ∘ dP)),
-//! dQ = dS K/√D, dK = dSᵀ Q/√D, where rowsum(P ∘ dP) = rowsum(O ∘ dO) (Dao et al. 2022, §B.2). Costs
+//! dQ = dS K/√D, dK = dSᵀ Q/√D, where rowsum(P ∘ dP) = rowsum(O ∘ dO) (Dao et al. 2022, §B.2). With dropout
+//! Z ∘ P takes the place of P in O and dV, and Z ∘ dP that of dP; Z is made again from the counter. Costs
 //! 4·B·heads·queries·keys·D operations forward, 10 backward.
 
 mod backward;
@@ -26,6 +28,7 @@ pub use cases::cases;
 
 use crate::dtype::Dtype;
 use crate::op::{Grads, Op, Saved};
+use crate::ops::dropout::Dropout;
 use crate::tensor::Tensor;
 use crate::with_float;
 use layout::Sizes;
@@ -46,6 +49,9 @@ pub struct Attention {
     pub mask: Mask,
     /// ε of the normalisation of queries and keys, where there is one.
     pub qk_norm: Option<f64>,
+    /// Dropout of the probabilities: the same as [`Dropout`] of a tensor [B, heads, queries, keys] whose keys are
+    /// a multiple of 4. Its samples are the batch. Keys that padding hides are not counted.
+    pub dropout: Option<Dropout>,
 }
 
 /// Which tensors hold queries, keys and values. Packed features are heads·D of queries, then
@@ -77,7 +83,7 @@ pub struct Mask {
 impl Attention {
     /// With as many heads of keys and values as of queries, no mask and no normalisation.
     pub fn new(heads: usize, layout: Layout) -> Self {
-        Self { heads, kv_heads: heads, layout, mask: Mask::default(), qk_norm: None }
+        Self { heads, kv_heads: heads, layout, mask: Mask::default(), qk_norm: None, dropout: None }
     }
 
     /// Number of tensors that hold queries, keys and values.
@@ -96,6 +102,17 @@ impl Attention {
             (Some(_), Layout::Joined) => 4,
             (Some(_), _) => 2,
         }
+    }
+
+    /// Number of inputs of integers, which come last.
+    fn integers(&self) -> usize {
+        usize::from(self.mask.padding) + usize::from(self.dropout.is_some())
+    }
+
+    /// The dropout, where it drops something, and its counter.
+    fn dropped<'a>(&self, inputs: &[&'a Tensor]) -> Option<(Dropout, &'a Tensor)> {
+        let dropout = self.dropout.filter(|dropout| dropout.p > 0.0)?;
+        Some((dropout, inputs[self.differentiated() + usize::from(self.mask.padding)]))
     }
 
     /// Number of inputs that are differentiated.
@@ -117,11 +134,11 @@ impl Op for Attention {
     fn constants(&self) -> &'static [usize] {
         const ONLY: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
         let last = self.differentiated();
-        if self.mask.padding { &ONLY[last..=last] } else { &[] }
+        &ONLY[last..last + self.integers()]
     }
 
     fn input_dtype(&self, i: usize, compute: Dtype) -> Dtype {
-        if i == self.differentiated() { Dtype::I32 } else { compute }
+        if i >= self.differentiated() { Dtype::I32 } else { compute }
     }
 
     fn operations(&self, inputs: &[&[usize]]) -> usize {

@@ -165,39 +165,3 @@ INPUT(conv_input_odd, Small<false COMMA false>, 128, 4, true)
 FILTER(conv_filter_small, Small<true COMMA false>, 128, 4, false)
 FILTER(conv_filter_medium, Medium<true COMMA false>, 128, MEDIUM_BLOCKS, false)
 FILTER(conv_filter_odd, Small<true COMMA false>, 128, 4, true)
-
-template <int N>
-DEVICE void bias(
-        const element* __restrict__ dy, float* __restrict__ partials, int cells, int chunk_cells,
-        int chunks, int filters) {
-    int id = blockIdx.x * blockDim.x + threadIdx.x;
-    int chunk = id / (filters / N), column = id % (filters / N) * N;
-    if (chunk >= chunks) {
-        return;
-    }
-    int end = min((chunk + 1) * chunk_cells, cells);
-    float sum[N] = {};
-#pragma unroll 4
-    for (int cell = chunk * chunk_cells; cell < end; cell++) {
-        Vector<element, N> d = load_vector<N>(dy + (long long)cell * filters + column);
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            sum[i] += to_float(d.at[i]);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        partials[(long long)chunk * filters + column + i] = sum[i];
-    }
-}
-
-// partials [chunks, filters]: the sums of dy [cells, filters] over chunks of cells.
-KERNEL(conv_bias)
-(const element* __restrict__ dy, float* __restrict__ partials, int cells, int chunk_cells,
- int chunks, int filters) {
-    if (filters % WIDTH == 0) {
-        bias<WIDTH>(dy, partials, cells, chunk_cells, chunks, filters);
-    } else {
-        bias<1>(dy, partials, cells, chunk_cells, chunks, filters);
-    }
-}

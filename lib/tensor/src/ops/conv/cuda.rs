@@ -1,8 +1,9 @@
 use super::{Conv, Geometry};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_ELEMENTS, Arg, Grid, Source, columns, units};
+use crate::kernel::{ALL_ELEMENTS, Arg, Grid, Source, columns};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
+use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -107,18 +108,7 @@ impl Launch for Conv {
             let tile = Tile::pick(element, [g.filters, g.taps() * g.channels], most, &both);
             filter(g, tile, x, &dy, grad);
         }
-        if let Some(grad) = grads.buffer(2) {
-            let (cells, filters) = (g.cells()[1], g.filters);
-            let (chunks, chunk_cells) = units::chunks(cells, filters);
-            let mut partials = Tensor::arbitrary_on(dy.device(), &[chunks, filters], Dtype::F32);
-            SOURCE.launch(
-                element,
-                "conv_bias",
-                units::grid(element, chunks, filters),
-                args![&dy, &mut partials, cells, chunk_cells, chunks, filters],
-            );
-            columns::sum_rows(&partials, grad);
-        }
+        multiply_and_sum(&dy, None, None, grads.buffer(2));
     }
 }
 

@@ -1,5 +1,4 @@
 use crate::dtype::Float;
-use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::tensor::Tensor;
 use crate::vectorize;
@@ -9,7 +8,14 @@ fn row(index: i32, rows: usize) -> Option<usize> {
     usize::try_from(index).ok().filter(|i| *i < rows)
 }
 
-pub(super) fn forward<T: Float>(table: &Tensor, index: &[i32], out: &mut [T]) {
+/// out (+)= the rows of `table` that `index` names; `outside` for an index that names none.
+pub(crate) fn gather<T: Float>(
+    table: &Tensor,
+    index: &[i32],
+    out: &mut [T],
+    outside: T,
+    accumulate: bool,
+) {
     let (v, h, table) = (table.shape()[0], table.width(), table.read::<T>());
     let out = Shared::new(out);
     blocks(index.len(), rows_per_block(h), |range| {
@@ -17,9 +23,11 @@ pub(super) fn forward<T: Float>(table: &Tensor, index: &[i32], out: &mut [T]) {
         let out = unsafe { out.slice(range.start * h..range.end * h) };
         for (position, index) in index[range].iter().enumerate() {
             let out = &mut out[position * h..][..h];
-            match row(*index, v) {
-                Some(row) => out.copy_from_slice(&table[row * h..][..h]),
-                None => out.fill(T::of(f64::NAN)),
+            match row(*index, v).map(|row| &table[row * h..][..h]) {
+                Some(row) if accumulate => out.iter_mut().zip(row).for_each(|(y, x)| *y += *x),
+                Some(row) => out.copy_from_slice(row),
+                None if accumulate => out.iter_mut().for_each(|y| *y += outside),
+                None => out.fill(outside),
             }
         }
     });
@@ -46,23 +54,24 @@ fn sorted(index: &[i32], rows: usize) -> (Vec<usize>, Vec<usize>) {
     (positions, begin)
 }
 
-pub(super) fn backward<T: Float>(index: &[i32], dy: &[T], grad: &mut GradBuffer) {
-    let (v, h, add) = (grad.tensor.shape()[0], grad.tensor.width(), grad.accumulate);
+/// table (+)= the sums of the rows of `x` by `index`, each in the order of its positions.
+pub(crate) fn scatter_add<T: Float>(index: &[i32], x: &[T], table: &mut Tensor, accumulate: bool) {
+    let (v, h) = (table.shape()[0], table.width());
     let (positions, begin) = sorted(index, v);
-    let table = Shared::new(grad.tensor.write::<T>());
+    let table = Shared::new(table.write::<T>());
     blocks(v, rows_per_block(h), |range| {
         // SAFETY: blocks are disjoint.
         let table = unsafe { table.slice(range.start * h..range.end * h) };
-        if !add {
+        if !accumulate {
             table.fill(T::ZERO);
         }
         vectorize!({
             for (r, row) in range.enumerate() {
                 let sum = &mut table[r * h..][..h];
                 for position in &positions[begin[row]..begin[row + 1]] {
-                    let dy = &dy[position * h..][..h];
+                    let x = &x[position * h..][..h];
                     for i in 0..h {
-                        sum[i] += dy[i];
+                        sum[i] += x[i];
                     }
                 }
             }

@@ -17,27 +17,40 @@ const TILE: usize = 1024;
 impl Launch for Embedding {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [table, index] = [inputs[0], inputs[1]];
-        let (element, n, rows, h) = (out.dtype(), index.len(), table.shape()[0], table.width());
-        let grid = units::grid(element, n, h);
-        SOURCE.launch(element, "embedding_forward", grid, args![table, index, out, n, rows, h]);
+        gather(table, index, out, f32::NAN, false);
         vec![index.clone()]
     }
 
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let Some(GradBuffer { tensor: dtable, accumulate }) = grads.buffer(0) else { return };
-        let (index, element) = (&saved[0], dy.dtype());
-        let (n, rows, h) = (index.len(), dtable.shape()[0], dtable.width());
-        let mut bounds = Tensor::zeros_on(dy.device(), &[rows, 2], Dtype::I32);
-        let (keys, positions) = sorted(index, rows, element);
-        let grid = Grid::new(n.div_ceil(DIGITS), DIGITS);
-        SOURCE.launch(element, "embedding_bounds", grid, args![&keys, &mut bounds, n, rows]);
-        SOURCE.launch(
-            element,
-            "embedding_sum",
-            units::grid(element, rows, h),
-            args![&dy, &positions, &bounds, dtable, rows, h, *accumulate],
-        );
+        if let Some(GradBuffer { tensor: dtable, accumulate }) = grads.buffer(0) {
+            scatter_add(&saved[0], &dy, dtable, *accumulate);
+        }
     }
+}
+
+/// out (+)= the rows of `table` that `index` names; `outside` for an index that names none.
+pub(crate) fn gather(
+    table: &Tensor,
+    index: &Tensor,
+    out: &mut Tensor,
+    outside: f32,
+    accumulate: bool,
+) {
+    let (element, n, rows, h) = (out.dtype(), index.len(), table.shape()[0], table.width());
+    let args = args![table, index, out, n, rows, h, outside, accumulate];
+    SOURCE.launch(element, "embedding_gather", units::grid(element, n, h), args);
+}
+
+/// table (+)= the sums of the rows of `x` by `index`, each in the order of its positions.
+pub(crate) fn scatter_add(index: &Tensor, x: &Tensor, table: &mut Tensor, accumulate: bool) {
+    let element = x.dtype();
+    let (n, rows, h) = (index.len(), table.shape()[0], table.width());
+    let mut bounds = Tensor::zeros_on(x.device(), &[rows, 2], Dtype::I32);
+    let (keys, positions) = sorted(index, rows, element);
+    let grid = Grid::new(n.div_ceil(DIGITS), DIGITS);
+    SOURCE.launch(element, "embedding_bounds", grid, args![&keys, &mut bounds, n, rows]);
+    let args = args![x, &positions, &bounds, table, rows, h, accumulate];
+    SOURCE.launch(element, "embedding_sum", units::grid(element, rows, h), args);
 }
 
 /// Indices in ascending order, those outside 0..`rows` at the end, and the position of each; equal ones

@@ -3,7 +3,7 @@
 // sorted by index, stably, 8 bits a pass (histogram, scan, scatter); then every row of the table adds
 // up its positions in order. No atomics: ranks come from votes.
 
-#include "warp.cuh"
+#include "rows.cuh"
 
 constexpr int DIGITS = 256;
 constexpr int WARPS = 8;
@@ -145,23 +145,27 @@ KERNEL(embedding_bounds)
 template <int N>
 DEVICE void gather(
     const element* __restrict__ table, const int* __restrict__ index, element* __restrict__ y,
-    int n, int rows, int h) {
+    int n, int rows, int h, float outside, int add) {
   int unit = blockIdx.x * blockDim.x + threadIdx.x;
   int position = unit / (h / N), column = unit % (h / N) * N;
   if (position >= n) {
     return;
   }
   int row = key_of(index[position], rows);
-  Vector<element, N> out;
+  float values[N];
   if (row < rows) {
-    out = load_vector<N>(table + (long long)row * h + column);
+    Vector<element, N> from = load_vector<N>(table + (long long)row * h + column);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      values[i] = to_float(from.at[i]);
+    }
   } else {
 #pragma unroll
     for (int i = 0; i < N; i++) {
-      out.at[i] = from_float<element>(__uint_as_float(0x7fc00000u));
+      values[i] = outside;
     }
   }
-  store_vector(y + (long long)position * h + column, out);
+  put_vector<N>(y + (long long)position * h + column, values, add);
 }
 
 // N columns of a row of the table.
@@ -199,14 +203,15 @@ DEVICE void sum(
   store_vector(to, out);
 }
 
-// y [n, h]: rows of table [rows, h], NaN for an index outside it. A thread moves 16 bytes where h allows.
-KERNEL(embedding_forward)
+// y [n, h] (+)= rows of table [rows, h], `outside` for an index that names none. A thread moves 16 bytes where h
+// allows.
+KERNEL(embedding_gather)
 (const element* __restrict__ table, const int* __restrict__ index, element* __restrict__ y, int n,
- int rows, int h) {
+ int rows, int h, float outside, int add) {
   if (h % WIDTH == 0) {
-    gather<WIDTH>(table, index, y, n, rows, h);
+    gather<WIDTH>(table, index, y, n, rows, h, outside, add);
   } else {
-    gather<1>(table, index, y, n, rows, h);
+    gather<1>(table, index, y, n, rows, h, outside, add);
   }
 }
 

@@ -5,12 +5,12 @@
 //! its bits are the same on every run. An index is data and cannot be refused by its shape: one outside
 //! 0..V gives a row of NaN, which the loss shows, and no gradient.
 
-mod cpu;
-mod cuda;
+pub(super) mod cpu;
+pub(super) mod cuda;
 
 pub use cuda::SOURCE;
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, Element};
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
@@ -37,7 +37,9 @@ impl Op for Embedding {
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [table, index] = [inputs[0], inputs[1]];
-        with_float!(out.dtype(), T => cpu::forward::<T>(table, index.read(), out.write()));
+        with_float!(out.dtype(), T => {
+            cpu::gather::<T>(table, index.read(), out.write(), T::of(f64::NAN), false);
+        });
         vec![index.clone()]
     }
 
@@ -47,7 +49,10 @@ impl Op for Embedding {
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         if let Some(grad) = grads.buffer(0) {
-            with_float!(dy.dtype(), T => cpu::backward::<T>(saved[0].read(), dy.read(), grad));
+            let (dtable, index) = (&mut grad.tensor, saved[0].read());
+            with_float!(dy.dtype(), T => {
+                cpu::scatter_add::<T>(index, dy.read(), dtable, grad.accumulate);
+            });
         }
     }
 }

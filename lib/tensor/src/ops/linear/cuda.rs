@@ -41,8 +41,10 @@ impl Launch for Linear {
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         let (x, w) = (&saved[0], &saved[1]);
         let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
-        let dz = slope_and_bias(dy, saved.get(2), grads.buffer(2), rows, n);
-        let dz = Matrix::new(&dz, rows, n);
+        let slope = saved.get(2);
+        let mut dz = slope.map(|_| Tensor::arbitrary_on(dy.device(), dy.shape(), dy.dtype()));
+        multiply_and_sum(&dy, slope, dz.as_mut(), grads.buffer(2));
+        let dz = Matrix::new(dz.as_ref().unwrap_or(&dy), rows, n);
         if let Some(grad) = grads.buffer(0) {
             Product::new(dz, Matrix::new(w, n, k)).put(grad);
         }
@@ -52,33 +54,31 @@ impl Launch for Linear {
     }
 }
 
-/// dz = dy ∘ slope, and its sum over rows.
-fn slope_and_bias(
-    dy: Tensor,
+/// dz = dy ∘ slope, where wanted, and its sum over rows, where wanted. Without a slope that of dy.
+pub(crate) fn multiply_and_sum(
+    dy: &Tensor,
     slope: Option<&Tensor>,
-    db: Option<&mut GradBuffer>,
-    rows: usize,
-    n: usize,
-) -> Tensor {
-    if slope.is_none() && db.is_none() {
-        return dy;
+    dz: Option<&mut Tensor>,
+    sum: Option<&mut GradBuffer>,
+) {
+    if dz.is_none() && sum.is_none() {
+        return;
     }
-    let (device, element) = (dy.device(), dy.dtype());
-    let mut dz = slope.map(|_| Tensor::arbitrary_on(device, dy.shape(), element));
+    let (dtype, rows, n) = (dy.dtype(), dy.rows(), dy.width());
     let height = rows.div_ceil(BLOCKS).max(ROWS);
     let blocks = rows.div_ceil(height);
-    let mut partials = db.as_ref().map(|_| Tensor::arbitrary_on(device, &[blocks, n], Dtype::F32));
-    let width = 16 / element.bytes();
+    let partials = |_: &_| Tensor::arbitrary_on(dy.device(), &[blocks, n], Dtype::F32);
+    let mut partials = sum.as_ref().map(partials);
+    let width = 16 / dtype.bytes();
     let whole = n.is_multiple_of(width);
     let across = 32 * if whole { width } else { 1 };
     SOURCE.launch(
-        element,
+        dtype,
         "linear_slope",
         Grid::new(blocks * n.div_ceil(across), THREADS),
-        args![&dy, slope, dz.as_mut(), partials.as_mut(), rows, n, height, whole],
+        args![dy, slope, dz, partials.as_mut(), rows, n, height, whole],
     );
-    if let (Some(grad), Some(partials)) = (db, &partials) {
+    if let (Some(grad), Some(partials)) = (sum, &partials) {
         columns::sum_rows(partials, grad);
     }
-    dz.unwrap_or(dy)
 }

@@ -6,8 +6,8 @@
 
 constexpr int WARPS = 8;
 
-// dz = dy slope, and the sums of dz over the rows from `first` to `last`. A lane has V neighbours of
-// each WARPS-th row.
+// dz = dy slope, and its sums over the rows from `first` to `last`: of what was written or, without dz,
+// unrounded. A lane has V neighbours of each WARPS-th row.
 template <int V>
 DEVICE void sum_part(const element* dy, const element* slope, element* dz, float* partials,
                      int first, int last, int n) {
@@ -20,17 +20,29 @@ DEVICE void sum_part(const element* dy, const element* slope, element* dz, float
         for (int row = first + warp_id(); row < last; row += WARPS) {
             const long long at = static_cast<long long>(row) * n + column;
             Vector<element, V> x = load_vector<V>(dy + at);
+            float d[V];
+#pragma unroll
+            for (int e = 0; e < V; e++) {
+                d[e] = to_float(x.at[e]);
+            }
             if (slope) {
                 const Vector<element, V> factor = load_vector<V>(slope + at);
 #pragma unroll
                 for (int e = 0; e < V; e++) {
-                    x.at[e] = from_float<element>(to_float(x.at[e]) * to_float(factor.at[e]));
+                    d[e] *= to_float(factor.at[e]);
+                }
+            }
+            if (dz) {
+#pragma unroll
+                for (int e = 0; e < V; e++) {
+                    x.at[e] = from_float<element>(d[e]);
+                    d[e] = to_float(x.at[e]);
                 }
                 store_vector(dz + at, x);
             }
 #pragma unroll
             for (int e = 0; e < V; e++) {
-                sum[e] += to_float(x.at[e]);
+                sum[e] += d[e];
             }
         }
     }
@@ -55,7 +67,7 @@ DEVICE void sum_part(const element* dy, const element* slope, element* dz, float
     }
 }
 
-// dz = dy slope, all [rows, n], or only reads dz = dy where there is no slope; and, if `partials`
+// dz = dy slope, all [rows, n]; slope may be null (1), and so may dz (not written); and, if `partials`
 // [blocks of rows, n] is given, sums of dz over `height` rows each. `whole` says that n is a multiple of
 // WIDTH. Blocks: blocks of rows x blocks of 32 columns or, if whole, 32 WIDTH columns.
 KERNEL(linear_slope, WARPS * WARP)(const element* __restrict__ dy,

@@ -6,6 +6,8 @@
 mod cpu;
 pub(crate) mod cuda;
 
+pub(crate) use cuda::multiply_and_sum;
+
 use super::activation::Activation;
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
@@ -72,7 +74,7 @@ impl Op for Linear {
 /// columns, sums over one element and over many, several tiles of a kernel each way, and the shapes of a
 /// transformer.
 pub fn cases() -> Vec<Case> {
-    use Activation::{Gelu, GeluTanh, Identity, Silu};
+    use Activation::{Gelu, GeluTanh, Identity, Sigmoid, Silu, Tanh};
     let case = |bias, activation, rows: &[usize], n: usize, k: usize| {
         let x = [rows, &[k]].concat();
         let shapes: &[&[usize]] = if bias { &[&x, &[n, k], &[n]] } else { &[&x, &[n, k]] };
@@ -89,6 +91,8 @@ pub fn cases() -> Vec<Case> {
         case(true, Gelu, &[2, 3], 5, 4),
         case(true, GeluTanh, &[7], 3, 9),
         case(false, Silu, &[1], 65, 31),
+        case(true, Tanh, &[5], 9, 6),
+        case(false, Sigmoid, &[3], 5, 33),
         case(true, Gelu, &[1029], 33, 17),
         case(true, Identity, &[64], 600, 48),
         case(true, Silu, &[130], 70, 1),

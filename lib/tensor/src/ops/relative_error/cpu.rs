@@ -1,63 +1,42 @@
-use super::RelativeError;
 use crate::dtype::Float;
 use crate::op::GradBuffer;
 use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::sum;
 use crate::vectorize;
 
-/// Of each group: q or its root, and D.
-pub(super) fn terms<T: Float>(op: &RelativeError, p: &[T], t: &[T], terms: &mut [T]) {
-    let groups = terms.len() / 2;
-    let n = p.len() / groups;
+/// Of each sample: e and D.
+pub(super) fn terms<T: Float>(epsilon: f64, p: &[T], t: &[T], terms: &mut [T]) {
+    let samples = terms.len() / 2;
+    let n = p.len() / samples;
     let terms = Shared::new(terms);
-    blocks(groups, rows_per_block(n), |range| {
-        for g in range {
-            let (p, t) = (&p[g * n..][..n], &t[g * n..][..n]);
+    blocks(samples, rows_per_block(n), |range| {
+        for b in range {
+            let (p, t) = (&p[b * n..][..n], &t[b * n..][..n]);
             let error = vectorize!(sum([p, t], |[p, t]| (p - t) * (p - t)));
-            let size = vectorize!(sum([t], |[t]| t * t));
-            let d = size + T::of(op.epsilon);
-            let q = error / d;
-            // SAFETY: every group has its own elements.
-            let terms = unsafe { terms.slice(2 * g..2 * g + 2) };
-            terms.copy_from_slice(&[if op.root { q.sqrt() } else { q }, d]);
+            let d = vectorize!(sum([t], |[t]| t * t)) + T::of(epsilon);
+            // SAFETY: every sample has its own elements.
+            let terms = unsafe { terms.slice(2 * b..2 * b + 2) };
+            terms.copy_from_slice(&[(error / d).sqrt(), d]);
         }
     });
 }
 
-/// Gradient of the prediction or of the target.
-pub(super) fn backward<T: Float>(
-    op: &RelativeError,
-    dy: T,
-    p: &[T],
-    t: &[T],
-    terms: &[T],
-    target: bool,
-    grad: &mut GradBuffer,
-) {
-    let groups = terms.len() / 2;
-    let n = p.len() / groups;
+pub(super) fn backward<T: Float>(dy: T, p: &[T], t: &[T], terms: &[T], grad: &mut GradBuffer) {
+    let samples = terms.len() / 2;
+    let n = p.len() / samples;
     let add = grad.accumulate;
-    let out = Shared::new(grad.tensor.write::<T>());
-    blocks(groups, rows_per_block(n), |range| {
-        for g in range {
-            let (p, t) = (&p[g * n..][..n], &t[g * n..][..n]);
-            let (value, d) = (terms[2 * g], terms[2 * g + 1]);
-            let q = if op.root { value * value } else { value };
-            // d√q = dq/(2√q); the derivative at a perfect prediction is taken as zero.
-            let outer = match (op.root, value > T::ZERO) {
-                (false, _) => T::ONE,
-                (true, true) => T::of(0.5) / value,
-                (true, false) => T::ZERO,
-            };
-            let factor = T::of(2.0) * dy * outer / (d * T::of(groups as f64));
-            let (on_error, on_target) =
-                if target { (-factor, -factor * q) } else { (factor, T::ZERO) };
-            // SAFETY: groups are disjoint.
-            let out = unsafe { out.slice(g * n..(g + 1) * n) };
+    let dp = Shared::new(grad.tensor.write::<T>());
+    blocks(samples, rows_per_block(n), |range| {
+        for b in range {
+            let (p, t) = (&p[b * n..][..n], &t[b * n..][..n]);
+            let (e, d) = (terms[2 * b], terms[2 * b + 1]);
+            let factor = if e > T::ZERO { dy / (e * d * T::of(samples as f64)) } else { T::ZERO };
+            // SAFETY: samples are disjoint.
+            let dp = unsafe { dp.slice(b * n..(b + 1) * n) };
             vectorize!({
                 for i in 0..n {
-                    let v = on_error.mul_add(p[i] - t[i], on_target * t[i]);
-                    out[i] = if add { out[i] + v } else { v };
+                    let v = factor * (p[i] - t[i]);
+                    dp[i] = if add { dp[i] + v } else { v };
                 }
             });
         }

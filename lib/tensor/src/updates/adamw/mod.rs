@@ -2,13 +2,21 @@
 //! θ ← θ·(1 - η·λ); m ← β₁m + (1-β₁)g; v ← β₂v + (1-β₂)g²;
 //! θ ← θ - η/(1-β₁ᵗ)·m/(√v/√(1-β₂ᵗ) + ε), t being 1 at the first step. Moves 7 elements an element.
 
-mod cpu;
-pub(crate) mod cuda;
-
 use super::Parameter;
 use super::decision::{Decided, Decision};
+use crate::args;
 use crate::device::Device;
+use crate::dtype::{Dtype, Float};
+use crate::kernel::table::{Entry, Table};
+use crate::kernel::{ONLY_F32, Source};
+use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::tensor::Tensor;
+use crate::vectorize;
 use crate::with_float;
+
+/// The kernel.
+pub(crate) static SOURCE: Source =
+    Source { name: "adamw", text: include_str!("adamw.cu"), elements: ONLY_F32 };
 
 /// The constants of one step.
 #[derive(Clone, Copy, Debug)]
@@ -24,11 +32,7 @@ pub struct AdamW {
 impl AdamW {
     /// One step of one parameter on the host, with the scale, rate and root of a decision.
     pub fn apply(&self, decision: &Decision, parameter: Parameter<2>) {
-        let Parameter { rate, weight_decay, gradient, value, moments: [m, v] } = parameter;
-        let numbers = cpu::Numbers { op: self, decision, rate, weight_decay };
-        with_float!(value.dtype(), T => {
-            numbers.apply::<T>(gradient.read(), value.write(), m.write(), v.write());
-        });
+        with_float!(parameter.value.dtype(), T => self.on_cpu::<T>(decision, parameter));
     }
 
     /// One step of all parameters, which keep m and v, wherever they are, if the update is applied.
@@ -45,7 +49,48 @@ impl AdamW {
                 let applied = parameters.take_while(|_| decision.applied);
                 applied.for_each(|parameter| self.apply(&decision, parameter));
             }
-            Some(device) => cuda::apply_all(self, device, decided.tensor(), parameters),
+            Some(device) => {
+                let entries = parameters.map(|p| {
+                    let [m, v] = p.moments.map(Tensor::address_mut);
+                    Entry {
+                        len: p.value.len(),
+                        addresses: [p.gradient.address(), p.value.address_mut(), m, v],
+                        numbers: [p.weight_decay, p.rate].map(|x| x as f32),
+                    }
+                });
+                // The same numbers as on the host, each rounded once.
+                let ([b1, b2], rate) = (self.betas, self.learning_rate as f32);
+                let [b1, c1, b2, c2] = [b1, 1.0 - b1, b2, 1.0 - b2].map(|x| x as f32);
+                let args = args![decided.tensor(), rate, b1, c1, b2, c2, self.epsilon as f32];
+                Table::new(device, entries).launch(&SOURCE, Dtype::F32, "adamw_step", args);
+            }
         }
+    }
+
+    fn on_cpu<T: Float>(&self, decision: &Decision, parameter: Parameter<2>) {
+        let Parameter { rate, weight_decay, gradient, value, moments: [m, v] } = parameter;
+        let (g, p): (&[T], &mut [T]) = (gradient.read(), value.write());
+        let (m, v): (&mut [T], &mut [T]) = (m.write(), v.write());
+        let [b1, b2] = self.betas;
+        let (step, root) = (T::of(-(decision.rate * rate)), T::of(decision.root));
+        let keep = T::of(1.0 - self.learning_rate * rate * weight_decay);
+        let (scale, epsilon) = (T::of(decision.scale), T::of(self.epsilon));
+        let ([b1, b2], [c1, c2]) = ([T::of(b1), T::of(b2)], [T::of(1.0 - b1), T::of(1.0 - b2)]);
+        let (p, m, v) = (Shared::new(p), Shared::new(m), Shared::new(v));
+        blocks(g.len(), BLOCK_ELEMENTS, |range| {
+            let g = &g[range.clone()];
+            // SAFETY: blocks are disjoint.
+            let (p, m, v) =
+                unsafe { (p.slice(range.clone()), m.slice(range.clone()), v.slice(range)) };
+            vectorize!({
+                for i in 0..g.len() {
+                    let g = scale * g[i];
+                    m[i] = b1.mul_add(m[i], c1 * g);
+                    v[i] = b2.mul_add(v[i], c2 * g * g);
+                    let denominator = v[i].sqrt().mul_add(root, epsilon);
+                    p[i] = step.mul_add(m[i] / denominator, keep * p[i]);
+                }
+            });
+        });
     }
 }

@@ -8,17 +8,22 @@
 //! decay = min(d, (1 + t)/(10 + t)) with warm-up, else d. Where the loss is scaled, s follows
 //! the gradients ([`LossScale`]): they overflow when l is finite and n is not, and s > 1.
 
-pub(crate) mod cuda;
 mod loss_scale;
 
 pub use loss_scale::LossScale;
 
 use super::norm;
+use crate::args;
 use crate::device::Device;
 use crate::dtype::Dtype;
-use crate::kernel::{self, Late};
+use crate::kernel::table::{Entry, THREADS, Table};
+use crate::kernel::{self, Grid, Late, ONLY_F32, Source};
 use crate::tensor::Tensor;
 use unix::Result;
+
+/// The kernel.
+pub(crate) static SOURCE: Source =
+    Source { name: "decision", text: include_str!("decision.cu"), elements: ONLY_F32 };
 
 /// What a decision follows, the same for all updates of a run.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +141,34 @@ impl Rule {
                     decided.loss_scale.write()[0] = (made.loss_scale.scale * self.unit) as f32;
                 }
             }
-            _ => cuda::decide(self, decided, [losses, weights], gradients, learning_rate),
+            device => {
+                let before = &decided.numbers;
+                let (sums, pieces) = norm::squares_of_pieces(device, gradients);
+                let number =
+                    |x: &Tensor| Entry { len: 1, addresses: [x.address()], numbers: [0.0; 2] };
+                let table = Table::new(device, losses.iter().chain(weights).map(number));
+                let mut made = Tensor::arbitrary_on(device, before.shape(), Dtype::F64);
+                let [beta1, beta2] = self.betas;
+                let args = args![
+                    &table.entries,
+                    losses.len(),
+                    &sums,
+                    pieces,
+                    before,
+                    &mut made,
+                    &mut decided.loss_scale,
+                    learning_rate,
+                    self.clip,
+                    beta1,
+                    beta2,
+                    self.decay,
+                    self.warmup,
+                    self.unit,
+                    if self.scaled { LossScale::PATIENCE } else { 0 },
+                ];
+                SOURCE.launch(Dtype::F32, "decision_make", Grid::new(1, THREADS), args);
+                decided.numbers = made;
+            }
         }
     }
 }

@@ -1,14 +1,19 @@
 //! Exponential moving average: a ← d·a + (1-d)·θ.
 
-pub(crate) mod cuda;
-
+use crate::args;
 use crate::device::Device;
-use crate::dtype::Float;
+use crate::dtype::{Dtype, Float};
+use crate::kernel::table::{Entry, Table};
+use crate::kernel::{ONLY_F32, Source};
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::tensor::Tensor;
 use crate::updates::decision::{Decided, Decision};
 use crate::vectorize;
 use crate::with_float;
+
+/// The kernel.
+pub(crate) static SOURCE: Source =
+    Source { name: "ema", text: include_str!("ema.cu"), elements: ONLY_F32 };
 
 /// One step of the average of one parameter on the host.
 pub fn apply(decay: f64, parameter: &Tensor, average: &mut Tensor) {
@@ -30,7 +35,15 @@ pub fn apply_all<'a>(
                 pairs.for_each(|(parameter, average)| apply(decay, parameter, average));
             }
         }
-        Some(device) => cuda::apply_all(device, decided.tensor(), pairs),
+        Some(device) => {
+            let entries = pairs.map(|(parameter, average)| Entry {
+                len: parameter.len(),
+                addresses: [parameter.address(), average.address_mut()],
+                numbers: [0.0; 2],
+            });
+            let table = Table::new(device, entries);
+            table.launch(&SOURCE, Dtype::F32, "ema_step", args![decided.tensor()]);
+        }
     }
 }
 

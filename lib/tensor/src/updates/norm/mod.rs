@@ -1,9 +1,10 @@
 //! Global norm of gradients, for clipping and for the check that an update is finite.
 
-pub(crate) mod cuda;
-
+use crate::args;
 use crate::device::Device;
-use crate::dtype::Float;
+use crate::dtype::{Dtype, Float};
+use crate::kernel::table::{Entry, THREADS, Table};
+use crate::kernel::{Grid, ONLY_F32, Source};
 use crate::parallel::{BLOCK_ELEMENTS, reduce};
 use crate::simd::{LANES, fold};
 use crate::tensor::Tensor;
@@ -11,14 +12,36 @@ use crate::vectorize;
 use crate::with_float;
 use unix::Result;
 
+/// The kernels.
+pub(crate) static SOURCE: Source =
+    Source { name: "norm", text: include_str!("norm.cu"), elements: ONLY_F32 };
+
 /// √Σ x² over all elements of all tensors, summed in f64; not finite when any element is not. Errors:
 /// what has gone wrong on the device where the tensors are, which is waited for.
 pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
     let mut tensors = tensors.into_iter().peekable();
     match tensors.peek().map(|x| x.device()) {
         None | Some(Device::Cpu) => Ok(on_host(tensors)),
-        Some(device) => Ok(cuda::squares(device, tensors).to_host()?.item().sqrt()),
+        Some(device) => {
+            let (sums, pieces) = squares_of_pieces(device, tensors);
+            let mut total = Tensor::arbitrary_on(device, &[1], Dtype::F64);
+            let args = args![&sums, &mut total, pieces];
+            SOURCE.launch(Dtype::F32, "norm_total", Grid::new(1, THREADS), args);
+            Ok(total.to_host()?.item().sqrt())
+        }
     }
+}
+
+/// Σ x² over each of the pieces of all tensors on a device, f64, and the number of pieces.
+pub(super) fn squares_of_pieces<'a>(
+    device: Device,
+    tensors: impl IntoIterator<Item = &'a Tensor>,
+) -> (Tensor, usize) {
+    let entry = |x: &Tensor| Entry { len: x.len(), addresses: [x.address()], numbers: [0.0; 2] };
+    let table = Table::new(device, tensors.into_iter().map(entry));
+    let mut sums = Tensor::arbitrary_on(device, &[table.blocks], Dtype::F64);
+    table.launch(&SOURCE, Dtype::F32, "norm_squares", args![&mut sums]);
+    (sums, table.blocks)
 }
 
 /// [`global_norm`] of tensors on the host.

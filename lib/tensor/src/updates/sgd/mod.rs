@@ -1,14 +1,21 @@
 //! Stochastic gradient descent with momentum, in PyTorch's form: g ← g + λθ; b ← μb + g (b = g at
 //! the first step); θ ← θ - η·b.
 
-mod cpu;
-pub(crate) mod cuda;
-
 use super::Parameter;
 use super::decision::{Decided, Decision};
+use crate::args;
 use crate::device::Device;
-use crate::dtype::Element;
+use crate::dtype::{Dtype, Float};
+use crate::kernel::table::{Entry, Table};
+use crate::kernel::{ONLY_F32, Source};
+use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
+use crate::tensor::Tensor;
+use crate::vectorize;
 use crate::with_float;
+
+/// The kernel.
+pub(crate) static SOURCE: Source =
+    Source { name: "sgd", text: include_str!("sgd.cu"), elements: ONLY_F32 };
 
 /// The constants of one step.
 #[derive(Clone, Copy, Debug)]
@@ -23,11 +30,7 @@ impl Sgd {
     /// One step of one parameter on the host; the gradient is multiplied with `scale` first (clipping, the mean of
     /// several passes). A zero momentum buffer makes the first step the same as the later ones.
     pub fn apply(&self, scale: f64, parameter: Parameter<1>) {
-        let Parameter { rate, weight_decay, gradient, value, moments: [b] } = parameter;
-        let numbers = [-(self.learning_rate * rate), self.momentum, weight_decay, scale];
-        with_float!(value.dtype(), T => {
-            cpu::apply::<T>(numbers.map(T::of), gradient.read(), value.write(), b.write());
-        });
+        with_float!(parameter.value.dtype(), T => self.on_cpu::<T>(scale, parameter));
     }
 
     /// One step of all parameters, which keep b, wherever they are, if the update is applied.
@@ -43,7 +46,39 @@ impl Sgd {
                 let Decision { applied, scale, .. } = decided.on_host();
                 parameters.take_while(|_| applied).for_each(|p| self.apply(scale, p));
             }
-            Some(device) => cuda::apply_all(self, device, decided.tensor(), parameters),
+            Some(device) => {
+                let entries = parameters.map(|p| {
+                    let [b] = p.moments.map(Tensor::address_mut);
+                    Entry {
+                        len: p.value.len(),
+                        addresses: [p.gradient.address(), p.value.address_mut(), b],
+                        numbers: [p.weight_decay, p.rate].map(|x| x as f32),
+                    }
+                });
+                let [step, momentum] = [-self.learning_rate, self.momentum].map(|x| x as f32);
+                let args = args![decided.tensor(), step, momentum];
+                Table::new(device, entries).launch(&SOURCE, Dtype::F32, "sgd_step", args);
+            }
         }
+    }
+
+    fn on_cpu<T: Float>(&self, scale: f64, parameter: Parameter<1>) {
+        let Parameter { rate, weight_decay, gradient, value, moments: [b] } = parameter;
+        let (g, p, b): (&[T], &mut [T], &mut [T]) = (gradient.read(), value.write(), b.write());
+        let [step, momentum, decay, scale] =
+            [-(self.learning_rate * rate), self.momentum, weight_decay, scale].map(T::of);
+        let (p, b) = (Shared::new(p), Shared::new(b));
+        blocks(g.len(), BLOCK_ELEMENTS, |range| {
+            let g = &g[range.clone()];
+            // SAFETY: blocks are disjoint.
+            let (p, b) = unsafe { (p.slice(range.clone()), b.slice(range)) };
+            vectorize!({
+                for i in 0..g.len() {
+                    let g = decay.mul_add(p[i], scale * g[i]);
+                    b[i] = momentum.mul_add(b[i], g);
+                    p[i] = step.mul_add(b[i], p[i]);
+                }
+            });
+        });
     }
 }

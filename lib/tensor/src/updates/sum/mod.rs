@@ -1,19 +1,27 @@
 //! a += b: where gradients from several places meet.
 
-pub(crate) mod cuda;
-
+use crate::args;
 use crate::device::Device;
 use crate::dtype::Float;
+use crate::kernel::table::{Entry, Table};
+use crate::kernel::{ALL_ELEMENTS, Source, flat};
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
 
+/// The kernels.
+pub(crate) static SOURCE: Source =
+    Source { name: "sum", text: include_str!("sum.cu"), elements: ALL_ELEMENTS };
+
 /// a += b, of the same shape and on the same device; memory that `a` shares is copied first.
 pub fn add(a: &mut Tensor, b: &Tensor) {
     match a.device() {
         Device::Cpu => with_float!(a.dtype(), T => on_cpu::<T>(a.write(), b.read())),
-        _ => cuda::add(a, b),
+        _ => {
+            let (len, dtype) = (a.len(), a.dtype());
+            SOURCE.launch(dtype, "sum_add", flat::grid(len, dtype), args![a, b, len as i64]);
+        }
     }
 }
 
@@ -23,7 +31,14 @@ pub fn add_all<'a>(pairs: impl IntoIterator<Item = (&'a mut Tensor, &'a Tensor)>
     match pairs.peek().map(|(a, _)| (a.device(), a.dtype())) {
         None => {}
         Some((Device::Cpu, _)) => pairs.for_each(|(a, b)| add(a, b)),
-        Some((device, dtype)) => cuda::add_all(device, dtype, pairs),
+        Some((device, dtype)) => {
+            let entries = pairs.map(|(a, b)| Entry {
+                len: a.len(),
+                addresses: [b.address(), a.address_mut()],
+                numbers: [0.0; 2],
+            });
+            Table::new(device, entries).launch(&SOURCE, dtype, "sum_add_all", &[]);
+        }
     }
 }
 

@@ -1,0 +1,201 @@
+//! Dividing records among training, validation and test, whatever the records are.
+//!
+//! Records come in strata, each of which is divided in the same proportion, and in groups, which stay together.
+//! The choice is a function of the seed and of what there is to choose from.
+
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use tensor::random::{Permutation, Philox, Purpose};
+
+/// Name of a split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SplitName {
+    /// For the optimiser and the statistics.
+    Train,
+    /// For choosing among models.
+    Validation,
+    /// For the final number.
+    Test,
+}
+
+impl SplitName {
+    /// All splits.
+    pub const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
+}
+
+impl fmt::Display for SplitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Train => "train",
+            Self::Validation => "validation",
+            Self::Test => "test",
+        })
+    }
+}
+
+impl FromStr for SplitName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|name| name.to_string() == text);
+        known.ok_or_else(|| format!("no split `{text}`; there are train, validation, test"))
+    }
+}
+
+/// How much of every stratum goes into a split.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Share {
+    /// A part of its records, 0 to 1.
+    Fraction(f64),
+    /// So many records of every stratum.
+    Count(usize),
+}
+
+impl Share {
+    /// Whether nothing is asked for.
+    pub fn is_zero(self) -> bool {
+        matches!(self, Self::Count(0) | Self::Fraction(0.0))
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+    /// `80%`, or a count.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is neither a percentage (80%) nor a count (200)");
+        match text.strip_suffix('%') {
+            Some(number) => {
+                let percent: f64 = number.trim().parse().map_err(|_| wrong())?;
+                let valid = (0.0..=100.0).contains(&percent);
+                valid.then_some(Self::Fraction(percent / 100.0)).ok_or_else(wrong)
+            }
+            None => text.parse().map(Self::Count).map_err(|_| wrong()),
+        }
+    }
+}
+
+/// Records of a stratum that share a split.
+#[derive(Clone, Debug)]
+pub struct Group<R> {
+    /// What they have in common; a group of another stratum with the same key gets the same split.
+    pub key: blake3::Hash,
+    /// The records.
+    pub records: Vec<R>,
+}
+
+/// Records with their keys as groups, in the order in which the keys appear.
+pub fn grouped<R>(records: impl IntoIterator<Item = (R, blake3::Hash)>) -> Vec<Group<R>> {
+    let mut groups: Vec<Group<R>> = Vec::new();
+    let mut numbers: HashMap<blake3::Hash, usize> = HashMap::new();
+    for (record, key) in records {
+        let number = *numbers.entry(key).or_insert_with(|| {
+            groups.push(Group { key, records: Vec::new() });
+            groups.len() - 1
+        });
+        groups[number].records.push(record);
+    }
+    groups
+}
+
+/// Divides strata one after another.
+#[derive(Clone, Debug)]
+pub struct Divider<R> {
+    shares: [Share; 3],
+    seed: u64,
+    /// The split of each group, by its key.
+    splits: HashMap<blake3::Hash, usize>,
+    /// The records of train, validation and test.
+    pub chosen: [Vec<R>; 3],
+}
+
+impl<R: Clone> Divider<R> {
+    /// `shares` are those of train, validation and test.
+    pub fn new(shares: [Share; 3], seed: u64) -> Self {
+        Self { shares, seed, splits: HashMap::new(), chosen: Default::default() }
+    }
+
+    /// Assigns the groups of a stratum to splits, of which each should get its quota (see [`quotas`]), and counts
+    /// the records in each.
+    ///
+    /// A group of an earlier stratum keeps its split. The others are taken in random order, large ones first,
+    /// into the first split that has room. The last and smallest ones are reserved for splits that would stay
+    /// empty although they have a share.
+    pub fn stratum(&mut self, groups: &[Group<R>], quotas: [usize; 3]) -> [usize; 3] {
+        let (known, new): (Vec<&Group<R>>, Vec<&Group<R>>) =
+            groups.iter().partition(|group| self.splits.contains_key(&group.key));
+        let random = shuffled(self.seed, new.len());
+        let mut new: Vec<&Group<R>> = (0..new.len()).map(|i| new[random(i)]).collect();
+        new.sort_by_key(|group| Reverse(group.records.len()));
+        let all: usize = groups.iter().map(|group| group.records.len()).sum();
+        let everything = quotas.iter().sum::<usize>() == all;
+        let (shares, mut placed) = (self.shares, [0; 3]);
+        let left = (1..=new.len()).rev();
+        let known = known.into_iter().map(|group| (group, usize::MAX));
+        for (group, left) in known.chain(new.into_iter().zip(left)) {
+            let size = group.records.len();
+            let has_room = |split: &usize| placed[*split] + size <= quotas[*split];
+            let counted = |split: &usize| matches!(shares[*split], Share::Count(_));
+            let split = match self.splits.get(&group.key) {
+                Some(split) => Some(*split).filter(|split| has_room(split) || !counted(split)),
+                None => {
+                    let is_empty = |split: &usize| {
+                        placed[*split] == 0 && quotas[*split] > 0 && !counted(split)
+                    };
+                    let empty: Vec<usize> = (0..3).filter(is_empty).collect();
+                    let reserved = empty.len() >= left;
+                    let open = if reserved { empty } else { vec![0, 1, 2] };
+                    open.iter().copied().find(has_room).or_else(|| {
+                        let room = |split: &usize| quotas[*split].saturating_sub(placed[*split]);
+                        let uncounted = open.into_iter().rev().filter(|split| !counted(split));
+                        let roomiest = uncounted.max_by_key(|s| (room(s), quotas[*s]));
+                        roomiest.filter(|_| everything || reserved)
+                    })
+                }
+            };
+            let Some(split) = split else { continue };
+            self.splits.insert(group.key, split);
+            placed[split] += size;
+            self.chosen[split].extend(group.records.iter().cloned());
+        }
+        placed
+    }
+}
+
+/// A random order of `count` units: the unit at each place.
+pub fn shuffled(seed: u64, count: usize) -> impl Fn(usize) -> usize {
+    let permutation = Permutation::keyed(Philox::new(seed, Purpose::Split), count as u64);
+    move |place| permutation.get(place as u64) as usize
+}
+
+/// How many of `total` units each split gets. Fractions are rounded at their ends, so they always add up.
+/// Errors say which request cannot be met.
+pub fn quotas(shares: [Share; 3], total: usize) -> Result<[usize; 3], String> {
+    let mut counts = [0; 3];
+    let (mut fraction, mut rounded) = (0.0, 0);
+    for (count, share) in counts.iter_mut().zip(shares) {
+        *count = match share {
+            Share::Count(count) => count,
+            Share::Fraction(part) => {
+                fraction += part;
+                let end = (fraction * total as f64).round() as usize;
+                let count = end - rounded;
+                rounded = end;
+                count
+            }
+        };
+    }
+    let wanted = counts.iter().fold(0usize, |sum, count| sum.saturating_add(*count));
+    if wanted > total {
+        return Err(format!("{wanted} are requested"));
+    }
+    for ((count, share), name) in counts.iter().zip(shares).zip(SplitName::ALL) {
+        if *count == 0 && !share.is_zero() {
+            return Err(format!("too few for {name}"));
+        }
+    }
+    Ok(counts)
+}

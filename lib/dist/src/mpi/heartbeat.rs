@@ -1,0 +1,149 @@
+//! Heartbeats between ranks that share no memory. The leader of each window sends rank 0 those of its ranks,
+//! and rank 0 sends back those of its own: rank 0 sees all ranks, and all see rank 0.
+
+use super::place::Place;
+use super::window::HEARTBEAT;
+use super::world::{Communicator, c_rank};
+use mpi::ffi;
+use std::ffi::c_int;
+
+/// Turns between two messages.
+const EVERY: u64 = 5;
+
+/// What a rank tells the others of itself, in this order in a heartbeat.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Heartbeat {
+    /// Grows as long as the process runs.
+    pub count: u64,
+    /// Calls of the training loop, and of sums beside it.
+    pub calls: [u64; 2],
+    /// Turns that others should wait for it; 0 for no longer than usual.
+    pub patience: u64,
+}
+
+impl Heartbeat {
+    pub fn write(self) -> [u64; HEARTBEAT] {
+        [self.count, self.calls[0], self.calls[1], self.patience, 0]
+    }
+
+    pub fn read(numbers: [u64; HEARTBEAT]) -> Self {
+        let [count, main, side, patience, _] = numbers;
+        Self { count, calls: [main, side], patience }
+    }
+}
+
+/// The messages of a leader.
+pub struct Heartbeats {
+    communicator: Communicator,
+    others: Vec<Other>,
+    turns: u64,
+}
+
+/// Another leader. The buffers stay where they are while the library reads or writes them: the watchdog
+/// never ends before the process.
+struct Other {
+    leader: c_int,
+    /// Whose heartbeats it tells, and whose it is told.
+    theirs: Vec<usize>,
+    ours: Vec<usize>,
+    received: Vec<[u64; HEARTBEAT]>,
+    sent: Vec<[u64; HEARTBEAT]>,
+    receive: Option<ffi::MPI_Request>,
+    send: Option<ffi::MPI_Request>,
+}
+
+// SAFETY: handles and memory that one thread uses after another, and only with the right to call MPI.
+unsafe impl Send for Heartbeats {}
+
+impl Heartbeats {
+    /// Those of this rank, if it is a leader and not the only one.
+    pub fn between(place: &Place, communicator: Communicator) -> Option<Self> {
+        let led = |leader: usize| -> Vec<usize> {
+            (0..place.ranks.len()).filter(|rank| place.ranks[*rank].leader == leader).collect()
+        };
+        let mut leaders: Vec<usize> = place.ranks.iter().map(|rank| rank.leader).collect();
+        leaders.sort_unstable();
+        leaders.dedup();
+        leaders.retain(|leader| *leader != place.rank && (place.rank == 0 || *leader == 0));
+        if place.ranks[place.rank].leader != place.rank || leaders.is_empty() {
+            return None;
+        }
+        let others = leaders.into_iter().filter_map(|leader| {
+            let (theirs, ours) = (led(leader), led(place.rank));
+            Some(Other {
+                leader: c_rank(leader).ok()?,
+                received: vec![[0; HEARTBEAT]; theirs.len()],
+                sent: vec![[0; HEARTBEAT]; ours.len()],
+                theirs,
+                ours,
+                receive: None,
+                send: None,
+            })
+        });
+        Some(Self { communicator, others: others.collect(), turns: 0 })
+    }
+
+    /// Whether heartbeats of this rank come.
+    pub fn tell_of(&self, rank: usize) -> bool {
+        self.others.iter().any(|other| other.theirs.contains(&rank))
+    }
+
+    /// Sends what is on the board, and puts there what has come. The caller has the right to call MPI.
+    /// A message that fails is one heartbeat less.
+    pub fn turn(&mut self, board: &mut [[u64; HEARTBEAT]]) {
+        let due = self.turns.is_multiple_of(EVERY);
+        self.turns += 1;
+        for other in &mut self.others {
+            if complete(&mut other.receive) {
+                for (rank, heartbeat) in other.theirs.iter().zip(&other.received) {
+                    board[*rank] = *heartbeat;
+                }
+                other.receive = None;
+            }
+            if other.receive.is_none() {
+                other.receive = begin(|request| {
+                    let (to, count) = (other.received.as_mut_ptr().cast(), count(&other.received));
+                    // SAFETY: the buffer is not touched before the request is complete.
+                    unsafe {
+                        let kind = ffi::RSMPI_UINT64_T;
+                        let comm = self.communicator.0;
+                        ffi::MPI_Irecv(to, count, kind, other.leader, 0, comm, request)
+                    }
+                });
+            }
+            if due && (other.send.is_none() || complete(&mut other.send)) {
+                for (heartbeat, rank) in other.sent.iter_mut().zip(&other.ours) {
+                    *heartbeat = board[*rank];
+                }
+                other.send = begin(|request| {
+                    let (from, count) = (other.sent.as_ptr().cast(), count(&other.sent));
+                    // SAFETY: as above.
+                    unsafe {
+                        let kind = ffi::RSMPI_UINT64_T;
+                        let comm = self.communicator.0;
+                        ffi::MPI_Isend(from, count, kind, other.leader, 0, comm, request)
+                    }
+                });
+            }
+        }
+    }
+}
+
+fn count(heartbeats: &[[u64; HEARTBEAT]]) -> c_int {
+    c_int::try_from(heartbeats.len() * HEARTBEAT).unwrap_or(c_int::MAX)
+}
+
+fn begin(call: impl FnOnce(&mut ffi::MPI_Request) -> c_int) -> Option<ffi::MPI_Request> {
+    // SAFETY: a constant of the library.
+    let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+    (call(&mut request) == 0).then_some(request)
+}
+
+/// Whether there is a request and it is complete.
+fn complete(request: &mut Option<ffi::MPI_Request>) -> bool {
+    let Some(request) = request else { return false };
+    let mut done = 0;
+    // SAFETY: a request that was begun and not yet found complete.
+    let status = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
+    status == 0 && done != 0
+}

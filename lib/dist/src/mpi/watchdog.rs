@@ -1,0 +1,371 @@
+//! The watchdog: a thread of each rank that publishes heartbeats, and ends the job when another rank has died,
+//! is suspended, or does not come to a collective.
+//!
+//! It counts its own ticks instead of wall-clock time, so that a process that was itself suspended, or a
+//! machine that slept, does not report its peers as dead.
+
+use super::calls::CallCounter;
+use super::heartbeat::{Heartbeat, Heartbeats};
+use super::peer::Peer;
+use super::place::Place;
+use super::window::{HEARTBEAT, Window};
+use super::world::{self, Communicator};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use unix::{Error, Exit, Result};
+
+/// What a process ends with when a rank is lost.
+pub type Lost = Arc<dyn Fn() -> Exit + Send + Sync>;
+
+/// One turn.
+pub const TURN: Duration = Duration::from_millis(200);
+/// Turns that may pass between two messages with heartbeats.
+const BETWEEN_HEARTBEATS: u64 = 15;
+/// Turns without a heartbeat after which a rank is not running.
+const SILENT: u64 = 75;
+/// Turns that a rank may come later than another to a collective, at the least and before
+/// [`crate::Collective::watch`].
+const LATE: (u64, u64) = (125, 3000);
+/// As many times the longest time between two collectives of our own.
+const SLOWER: u64 = 20;
+/// Turns that the regular end may take.
+const CLOSING: u64 = 100;
+
+/// `time` in turns, rounded up.
+pub fn ticks(time: Duration) -> u64 {
+    u64::try_from(time.as_millis().div_ceil(TURN.as_millis())).unwrap_or(u64::MAX)
+}
+
+/// What the thread and the calls have in common.
+struct Shared {
+    counters: [Arc<CallCounter>; 2],
+    patience: AtomicU64,
+    strict: AtomicBool,
+    closing: AtomicBool,
+    leaving: AtomicBool,
+    lost: Lost,
+}
+
+/// The watchdog of this rank.
+pub struct Watchdog(Arc<Shared>);
+
+impl Watchdog {
+    /// Begins to show life and to look for that of others; by all ranks.
+    pub fn begin(
+        place: &Place,
+        window: Option<Arc<Window>>,
+        side: Communicator,
+        counter: Arc<CallCounter>,
+        lost: Lost,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            counters: [counter, Arc::new(CallCounter::new(false))],
+            patience: AtomicU64::new(0),
+            strict: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            lost,
+        });
+        let board = vec![[0; HEARTBEAT]; place.ranks.len()];
+        let peers = place.ranks.iter().enumerate().filter(|(number, _)| *number != place.rank);
+        let own = &place.ranks[place.rank];
+        let near: Vec<usize> =
+            (0..place.ranks.len()).filter(|n| place.ranks[*n].leader == own.leader).collect();
+        let heartbeats = Heartbeats::between(place, side);
+        let is_told = |number: &usize| {
+            window.is_some() && near.contains(number)
+                || heartbeats.as_ref().is_some_and(|heartbeats| heartbeats.tell_of(*number))
+        };
+        let peers = peers.map(|(number, rank)| Peer::new(number, rank, own, is_told(&number)));
+        let mut thread = Thread {
+            shared: shared.clone(),
+            rank: place.rank,
+            peers: peers.collect(),
+            near,
+            heartbeats,
+            window,
+            board,
+            own: Own::default(),
+        };
+        let begun = std::thread::Builder::new().name("watchdog".into()).spawn(move || thread.run());
+        begun.map_err(|why| Error::new(Exit::Failure, format!("cannot start a thread: {why}")))?;
+        Ok(Self(shared))
+    }
+
+    /// See [`crate::Collective::watch`].
+    pub fn closely(&self) {
+        self.0.strict.store(true, Ordering::Relaxed);
+    }
+
+    /// The calls that are made beside the training loop.
+    pub fn side(&self) -> Arc<CallCounter> {
+        self.0.counters[1].clone()
+    }
+
+    /// Turns that the others wait for this rank.
+    pub fn patience(&self) -> &AtomicU64 {
+        &self.0.patience
+    }
+
+    /// All ranks have finished: when they end is no alarm, and MPI is not called any more.
+    pub fn close(&self) {
+        let _turn = world::turn();
+        self.0.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// This process is about to end by itself.
+    pub fn leave(&self) {
+        self.0.leaving.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What this rank does, turn by turn.
+#[derive(Default)]
+struct Own {
+    calls: [u64; 2],
+    /// Turns since the training loop last made a call or waited in one, and the most there were.
+    gap: u64,
+    longest: u64,
+    /// Turns without a message, for each counter, while waiting for one.
+    stalled: [u64; 2],
+    progress: [u64; 2],
+    closing: u64,
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    rank: usize,
+    peers: Vec<Peer>,
+    /// Ranks that share the window, by their number in it.
+    near: Vec<usize>,
+    window: Option<Arc<Window>>,
+    heartbeats: Option<Heartbeats>,
+    /// The heartbeats of all ranks, as far as they are known here.
+    board: Vec<[u64; HEARTBEAT]>,
+    own: Own,
+}
+
+impl Thread {
+    fn run(&mut self) {
+        let mut count = 0;
+        loop {
+            let gone = self.pause();
+            if self.shared.leaving.load(Ordering::Relaxed) {
+                return;
+            }
+            let closing = self.shared.closing.load(Ordering::Relaxed);
+            if closing {
+                // Windows and communicators are on their way out.
+                self.own.closing += 1;
+                if self.own.closing > CLOSING {
+                    self.fault("MPI does not end, though all ranks have finished");
+                }
+                continue;
+            }
+            count += 1;
+            let calls = [0, 1].map(|counter| self.shared.counters[counter].calls());
+            let patience = self.shared.patience.load(Ordering::Relaxed);
+            self.board[self.rank] = Heartbeat { count, calls, patience }.write();
+            self.spread();
+            self.remember(calls);
+            let fault = match gone {
+                Some(peer) => Some(format!("{} is gone", self.peers[peer].name)),
+                None => self.silent().or_else(|| self.late()).or_else(|| self.stalled()),
+            };
+            if let Some(fault) = fault {
+                self.fault(&fault);
+            }
+        }
+    }
+
+    /// Waits for a turn, or until a process has ended: which peer's.
+    fn pause(&self) -> Option<usize> {
+        let with =
+            self.peers.iter().enumerate().filter_map(|(i, p)| Some((i, p.process.as_ref()?)));
+        let (who, mut fds): (Vec<usize>, Vec<PollFd>) =
+            with.map(|(i, fd)| (i, PollFd::new(fd, PollFlags::IN))).unzip();
+        if fds.is_empty() || self.shared.closing.load(Ordering::Relaxed) {
+            std::thread::sleep(TURN);
+            return None;
+        }
+        let turn = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(TURN.subsec_nanos()) };
+        match poll(&mut fds, Some(&turn)) {
+            Ok(0) => None,
+            Ok(_) => fds.iter().position(|fd| !fd.revents().is_empty()).map(|i| who[i]),
+            Err(_) => {
+                std::thread::sleep(TURN);
+                None
+            }
+        }
+    }
+
+    /// Tells the others of this rank, and learns what they tell.
+    fn spread(&mut self) {
+        if let Some(window) = &self.window {
+            for (i, number) in self.board[self.rank].iter().enumerate() {
+                window.heartbeat(window.me(), i).store(*number, Ordering::Relaxed);
+            }
+            for (part, rank) in self.near.iter().enumerate() {
+                let number = |i| window.heartbeat(part, i).load(Ordering::Relaxed);
+                self.board[*rank] = std::array::from_fn(number);
+            }
+        }
+        if let Some(heartbeats) = &mut self.heartbeats
+            && let Some(_turn) = world::turn_soon()
+            && !self.shared.closing.load(Ordering::Relaxed)
+        {
+            heartbeats.turn(&mut self.board);
+        }
+    }
+
+    /// How long this rank has been computing, and waiting.
+    fn remember(&mut self, calls: [u64; 2]) {
+        let own = &mut self.own;
+        let counters = &self.shared.counters;
+        let computing = calls == own.calls && !counters[0].waiting();
+        own.gap = if computing { own.gap + 1 } else { 0 };
+        if self.shared.strict.load(Ordering::Relaxed) {
+            own.longest = own.longest.max(own.gap);
+        }
+        for (i, counter) in counters.iter().enumerate() {
+            let same = counter.waiting() && counter.progress() == own.progress[i];
+            own.stalled[i] = if same { own.stalled[i] + 1 } else { 0 };
+            own.progress[i] = counter.progress();
+        }
+        own.calls = calls;
+    }
+
+    /// Turns that this rank waits for one that shows life.
+    fn limit(&self) -> u64 {
+        match self.shared.strict.load(Ordering::Relaxed) {
+            true => LATE.0.max(SLOWER * self.own.longest),
+            false => LATE.1,
+        }
+    }
+
+    /// A rank that does not run.
+    fn silent(&mut self) -> Option<String> {
+        for peer in &mut self.peers {
+            let count = Heartbeat::read(self.board[peer.number]).count;
+            peer.silent = if count == peer.count { peer.silent + 1 } else { 0 };
+            peer.count = count;
+        }
+        // Of whom nothing comes because its teller is silent, nothing is known.
+        let speaks = |number| {
+            self.peers.iter().all(|peer| peer.number != number || peer.silent <= BETWEEN_HEARTBEATS)
+        };
+        let silent = self
+            .peers
+            .iter()
+            .find(|peer| peer.is_told && peer.silent > SILENT && peer.teller.is_none_or(speaks))?;
+        let seconds = SILENT * TURN.as_millis() as u64 / 1000;
+        Some(format!(
+            "{} has not run for {seconds} s: it is stopped, or its host is gone",
+            silent.name
+        ))
+    }
+
+    /// A rank that runs, and does not come to the call in which this one waits.
+    fn late(&mut self) -> Option<String> {
+        let limit = self.limit();
+        for peer in self.peers.iter_mut().filter(|peer| peer.is_told) {
+            let heartbeat = Heartbeat::read(self.board[peer.number]);
+            let behind = [0, 1].map(|counter| {
+                self.own.stalled[counter] > 0 && heartbeat.calls[counter] < self.own.calls[counter]
+            });
+            let busy = heartbeat.patience > 0 && behind != [false; 2];
+            peer.busy = if busy { peer.busy + 1 } else { 0 };
+            for (late, behind) in peer.late.iter_mut().zip(behind) {
+                *late = if behind { *late + u64::from(!busy) } else { 0 };
+            }
+            let late = peer.late[0].max(peer.late[1]);
+            if late > limit || peer.busy > heartbeat.patience.max(limit) {
+                let waited = late.max(peer.busy) * TURN.as_millis() as u64 / 1000;
+                return Some(format!(
+                    "{} runs, but has not come for {waited} s to the call in which rank {} waits",
+                    peer.name, self.rank
+                ));
+            }
+        }
+        None
+    }
+
+    /// A call to which all have come, and in which no message arrives any more.
+    fn stalled(&self) -> Option<String> {
+        let stalled = self.own.stalled[0].max(self.own.stalled[1]);
+        let known = self.peers.iter().all(|peer| peer.is_told && peer.late == [0; 2]);
+        (known && stalled > 2 * self.limit()).then(|| {
+            let seconds = stalled * TURN.as_millis() as u64 / 1000;
+            format!(
+                "no message has come for {seconds} s, though all ranks are here: the network fails"
+            )
+        })
+    }
+
+    /// Says what is wrong, and ends all ranks.
+    fn fault(&self, what: &str) -> ! {
+        // One of those who see it says it. If that one does not, the next does.
+        let first = (0..self.board.len()).find(|rank| {
+            let peer = self.peers.iter().find(|peer| peer.number == *rank);
+            peer.is_none_or(|peer| peer.silent == 0 && !what.contains(&peer.name))
+        });
+        if first != Some(self.rank) {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        let exit = (self.shared.lost)();
+        unix::diagnostics::say(format_args!("{what}; ending all ranks with status {}", exit as u8));
+        super::end(exit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::place::Rank;
+    use super::*;
+
+    fn rank(number: usize, leader: usize) -> Rank {
+        Rank { host: format!("n{number}"), machine: String::new(), pid: 1, leader }
+    }
+
+    #[test]
+    fn who_stops_before_its_first_beat_is_missed() {
+        let own = rank(0, 0);
+        let peer =
+            |number, leader, is_told| Peer::new(number, &rank(number, leader), &own, is_told);
+        let mut thread = Thread {
+            shared: Arc::new(Shared {
+                counters: [true, false].map(|hurry| Arc::new(CallCounter::new(hurry))),
+                patience: AtomicU64::new(0),
+                strict: AtomicBool::new(false),
+                closing: AtomicBool::new(false),
+                leaving: AtomicBool::new(false),
+                lost: Arc::new(|| Exit::Again),
+            }),
+            rank: 0,
+            peers: vec![peer(1, 1, true), peer(2, 2, false), peer(3, 4, true), peer(4, 4, true)],
+            near: Vec::new(),
+            window: None,
+            heartbeats: None,
+            board: vec![[0; HEARTBEAT]; 5],
+            own: Own::default(),
+        };
+        // Rank 4 is stopped after a first heartbeat that knew nothing yet of rank 3, whose heartbeats it tells.
+        let heartbeat = |turn| Heartbeat { count: turn, calls: [0; 2], patience: 0 }.write();
+        for turn in 1..=SILENT + 1 {
+            thread.board[1] = heartbeat(turn);
+            thread.board[4] = heartbeat(1);
+            assert_eq!(thread.silent(), None, "turn {turn}");
+        }
+        let told = thread.silent().unwrap_or_default();
+        assert!(
+            told.starts_with("rank 4 on n4") && told.contains("has not run for 15 s"),
+            "{told}"
+        );
+        // Rank 4 runs, and rank 3 never did.
+        thread.board[4] = heartbeat(2);
+        let told = thread.silent().unwrap_or_default();
+        assert!(told.starts_with("rank 3 on n3"), "{told}");
+    }
+}

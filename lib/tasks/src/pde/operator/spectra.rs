@@ -1,0 +1,98 @@
+//! Real Fourier transforms of latent states, as products with a matrix: their axes are short.
+
+use learn::pass::Pass;
+use std::f64::consts::TAU;
+use tensor::ops::activation::Activation;
+use tensor::ops::linear::Linear;
+use tensor::ops::relative_error::RelativeError;
+use tensor::ops::token_map::TokenMap;
+use tensor::ops::vector_norm::VectorNorm;
+use tensor::{Tensor, Var};
+use unix::Result;
+
+/// F [2·(⌊n/2⌋ + 1), n], for each frequency a row of cosines and one of negative sines: F x holds the real and
+/// imaginary parts of the transform of x, side by side.
+fn fourier(n: usize) -> Tensor {
+    let table: Vec<_> = (0..n).map(|i| (TAU * i as f64 / n as f64).sin_cos()).collect();
+    let frequencies = n / 2 + 1;
+    let mut rows = Vec::with_capacity(2 * frequencies * n);
+    for k in 0..frequencies {
+        rows.extend((0..n).map(|i| table[k * i % n].1));
+        rows.extend((0..n).map(|i| -table[k * i % n].0));
+    }
+    Tensor::of(&rows, &[2 * frequencies, n])
+}
+
+/// Σ over frequencies and features of |rFFT over tokens|² of each sample: [B, T, D] to [B, 1].
+fn energies(pass: &Pass, x: &Var) -> Result<Var> {
+    let samples = x.shape()[0];
+    let parts = pass.apply(TokenMap, &[&pass.constant(&fourier(x.shape()[1]))?, x])?;
+    let rows = parts.reshape(&[samples, parts.value().len() / samples]);
+    Ok(pass.apply(VectorNorm::Squared, &[&rows])?.reshape(&[samples, 1]))
+}
+
+/// Mean over samples of |E(z) - E(target)|/E(target), where E is the energy of the spectrum over tokens. z and
+/// target [B, T, D]; a scalar.
+pub(super) fn energy_error(pass: &Pass, z: &Var, target: &Var) -> Result<Var> {
+    let [z, target] = [energies(pass, z)?, energies(pass, target)?];
+    pass.apply(RelativeError { epsilon: 1e-16 }, &[&z, &target])
+}
+
+/// √(|rFFT|² + ε²) over features, ε = 1e-6: [B, T, D] to [B, T, ⌊D/2⌋ + 1].
+pub(super) fn magnitudes(pass: &Pass, x: &Var) -> Result<Var> {
+    let [samples, tokens, width] = [0, 1, 2].map(|axis| x.shape()[axis]);
+    let op = Linear { bias: false, activation: Activation::Identity };
+    let parts = pass.apply(op, &[x, &pass.constant(&fourier(width))?])?;
+    let parts = parts.reshape(&[samples, tokens, width / 2 + 1, 2]);
+    pass.apply(VectorNorm::Root { epsilon: 1e-6 }, &[&parts])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use learn::params::Builder;
+    use realfft::RealFftPlanner;
+    use tensor::check::draw;
+    use tensor::op::Draw;
+    use tensor::{Dtype, Tape, constant};
+
+    /// |rFFT|² of a row.
+    fn squares(mut x: Vec<f64>) -> Vec<f64> {
+        let plan = RealFftPlanner::new().plan_fft_forward(x.len());
+        let mut waves = plan.make_output_vec();
+        plan.process(&mut x, &mut waves).unwrap();
+        waves.iter().map(|wave| wave.norm_sqr()).collect()
+    }
+
+    #[test]
+    fn energies_and_magnitudes_are_those_of_a_fast_transform() {
+        for (tokens, width) in [(8, 5), (9, 6), (1, 1)] {
+            let shape = [3, tokens, width];
+            let [p, t] = [1, 2].map(|seed| draw(&shape, &Draw::Normal, seed, 0));
+            let energies = |x: &Tensor| -> Vec<f64> {
+                let x = x.to_f64();
+                let columns = (0..3 * width).map(|column| {
+                    let start = column / width * tokens * width + column % width;
+                    let own = x[start..].iter().step_by(width).take(tokens);
+                    squares(own.copied().collect()).iter().sum::<f64>()
+                });
+                columns.collect::<Vec<_>>().chunks(width).map(|c| c.iter().sum()).collect()
+            };
+            let pairs = energies(&p).into_iter().zip(energies(&t));
+            let expected = pairs.map(|(p, t)| (p - t).abs() / t).sum::<f64>() / 3.0;
+            let tape = Tape::without_gradients();
+            let params = Builder::new(0).finish();
+            let pass = Pass::frozen(&tape, &params);
+            let [p, t] = [p, t].map(|x| x.to_dtype(Dtype::F32));
+            let rows = p.to_f64();
+            let [p, t] = [p, t].map(constant);
+            let found = energy_error(&pass, &p, &t).unwrap().value().item();
+            assert!((found - expected).abs() < 1e-5 * (1.0 + expected), "{found} {expected}");
+            let found = magnitudes(&pass, &p).unwrap().value().to_f64();
+            let expected = rows.chunks(width).flat_map(|row| squares(row.to_vec()));
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found - expected.sqrt()).abs() < 1e-5, "{found} {expected}");
+            }
+        }
+    }
+}

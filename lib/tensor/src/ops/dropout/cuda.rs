@@ -1,0 +1,43 @@
+//! How the kernel is launched.
+
+use super::Dropout;
+use crate::args;
+use crate::kernel::{ALL_ELEMENTS, Grid, Source};
+use crate::op::{Grads, Launch, Saved};
+use crate::tensor::Tensor;
+
+/// The kernel.
+pub static SOURCE: Source =
+    Source { name: "dropout", text: include_str!("dropout.cu"), elements: ALL_ELEMENTS };
+
+/// Threads of a block.
+const THREADS: usize = 256;
+
+fn apply(op: &Dropout, counter: &Tensor, x: &Tensor, out: &mut Tensor, add: bool) {
+    let (element, size) = (x.dtype(), x.len() / op.samples);
+    let vectors = op.samples * size.div_ceil(16 / element.bytes());
+    let (site, threshold, scale) = (op.site, op.threshold(), op.scale() as f32);
+    let args = args![x, counter, out, op.samples, size, site, threshold, scale, add];
+    let grid = Grid::new(vectors.div_ceil(THREADS), THREADS);
+    SOURCE.launch(element, "dropout_apply", grid, args);
+}
+
+impl Launch for Dropout {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, counter] = [inputs[0], inputs[1]];
+        if self.p == 0.0 {
+            *out = x.clone();
+            return vec![];
+        }
+        apply(self, counter, x, out, false);
+        vec![counter.clone()]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if self.p == 0.0 {
+            grads.accumulate(0, dy);
+        } else if let Some(grad) = grads.buffer(0) {
+            apply(self, &saved[0], &dy, &mut grad.tensor, grad.accumulate);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Dropout with inverted scaling (Srivastava et al. 2014): y = x/(1 - p) where an element is kept, else 0.
+//!
+//! The mask is a function of what the element is, never stored, and the same in the backward pass, in a pass
+//! that is computed again, on any device and for any division of the samples over ranks and micro-batches: word
+//! `i % 4` of the Philox block with the key (seed low, seed high) and the counter (⌊i/4⌋, sample, micro-batch,
+//! site) decides about element i of a sample. It is kept when that word is at least p·2³².
+
+mod cpu;
+pub(crate) mod cuda;
+
+use crate::dtype::Dtype;
+use crate::op::{Case, Draw, Grads, Op, Saved};
+use crate::random::Philox;
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// Zeroes elements with probability `p`; inputs x, counter.
+///
+/// The counter [4] (I32) holds the two words of the key, as [`Philox::key`] of [`crate::random::Purpose::Dropout`]
+/// gives them, the number of the micro-batch, and the index of the first sample of x among all samples. It is on
+/// the device, so that a recorded graph replays with other masks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dropout {
+    /// Probability that an element is zeroed, in [0, 1). 0 is the identity.
+    pub p: f64,
+    /// Which dropout of the model this is: each has masks of its own.
+    pub site: u32,
+    /// Samples that x is divided into, along its first axes.
+    pub samples: usize,
+}
+
+impl Dropout {
+    /// Least word of an element that is kept.
+    pub(crate) fn threshold(&self) -> u32 {
+        (self.p * 2.0_f64.powi(32)) as u32
+    }
+
+    /// What elements that are kept are multiplied by.
+    pub(crate) fn scale(&self) -> f64 {
+        1.0 / (1.0 - self.p)
+    }
+}
+
+/// Which elements are kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mask {
+    philox: Philox,
+    micro_batch: u32,
+    first: u32,
+    site: u32,
+    threshold: u32,
+}
+
+impl Mask {
+    /// By the content of a counter.
+    pub(crate) fn new(op: &Dropout, counter: &[i32]) -> Self {
+        let [low, high, micro_batch, first] = [0, 1, 2, 3].map(|i| counter[i] as u32);
+        let philox = Philox::from_key([low, high]);
+        Self { philox, micro_batch, first, site: op.site, threshold: op.threshold() }
+    }
+
+    /// Whether elements 4·block to 4·block + 3 of a sample are kept.
+    pub(crate) fn keeps(&self, sample: usize, block: usize) -> [bool; 4] {
+        let sample = self.first.wrapping_add(sample as u32);
+        let words = self.philox.block([block as u32, sample, self.micro_batch, self.site]);
+        words.map(|word| word >= self.threshold)
+    }
+}
+
+impl Op for Dropout {
+    fn name(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let [x, [4]] = inputs else { return Err("takes x and a counter [4]".into()) };
+        if !(0.0..1.0).contains(&self.p) {
+            return Err(format!("a probability of {} is not in [0, 1)", self.p));
+        }
+        if self.samples == 0 || !x.iter().product::<usize>().is_multiple_of(self.samples) {
+            return Err(format!("x cannot be divided into {} samples", self.samples));
+        }
+        Ok(x.to_vec())
+    }
+
+    fn constants(&self) -> &'static [usize] {
+        &[1]
+    }
+
+    fn input_dtype(&self, i: usize, compute: Dtype) -> Dtype {
+        if i == 1 { Dtype::I32 } else { compute }
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, counter] = [inputs[0], inputs[1]];
+        if self.p == 0.0 {
+            *out = x.clone();
+            return vec![];
+        }
+        with_float!(out.dtype(), T => {
+            cpu::apply::<T>(self, counter.read(), x.read(), out.write(), false);
+        });
+        vec![counter.clone()]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if self.p == 0.0 {
+            grads.accumulate(0, dy);
+        } else if let Some(grad) = grads.buffer(0) {
+            with_float!(dy.dtype(), T => {
+                let (dx, add) = (grad.tensor.write::<T>(), grad.accumulate);
+                cpu::apply::<T>(self, saved[0].read(), dy.read(), dx, add);
+            });
+        }
+    }
+}
+
+/// One element, samples that are no multiple of a vector or of a block, one sample, many; no dropout.
+pub fn cases() -> Vec<Case> {
+    let case = |p: f64, samples: usize, shape: &[usize]| {
+        let op = Dropout { p, site: 3, samples };
+        Case::new(op, &[shape, &[4]]).draw(1, Draw::Below(1 << 31))
+    };
+    vec![
+        case(0.5, 1, &[1]),
+        case(0.1, 3, &[3, 37]),
+        case(0.0, 3, &[3, 37]),
+        case(0.25, 6, &[6, 5, 8]),
+        case(0.9, 2, &[2, 7, 36]),
+        case(0.1, 64, &[64, 128, 512]),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use super::{Affine, Kind, Normalization};
+use crate::dtype::Float;
+use crate::op::GradBuffer;
+use crate::parallel::{Shared, blocks, reduce, rows_per_block};
+use crate::simd::sum;
+use crate::vectorize;
+use crate::{Scratch, Tensor};
+use std::ops::Range;
+
+/// μ and r of a row; μ is 0 unless it is centred.
+#[inline(always)]
+pub(crate) fn statistics<T: Float>(x: &[T], centred: bool, epsilon: T) -> (T, T) {
+    let n = T::ONE / T::of(x.len() as f64);
+    let mean = if centred { sum([x], |[x]| x) * n } else { T::ZERO };
+    let variance = n * sum([x], |[x]| (x - mean) * (x - mean));
+    (mean, T::ONE / (variance + epsilon).sqrt())
+}
+
+/// n = (x - μ)·r.
+#[inline(always)]
+fn normalized<T: Float>(x: T, (mean, rstd): (T, T)) -> T {
+    (x - mean) * rstd
+}
+
+/// dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) of one row, where g = (offset + w) ∘ dy is the gradient of n; without
+/// mean(g) unless centred.
+#[inline(always)]
+pub(crate) fn input_gradient<T: Float>(
+    x: &[T],
+    (stats, centred): ((T, T), bool),
+    (offset, w): (T, &[T]),
+    dy: &[T],
+    dx: &mut [T],
+    add: bool,
+) {
+    let n = T::ONE / T::of(x.len() as f64);
+    let g = |w: T, dy: T| (offset + w) * dy;
+    let sum_g = if centred { sum([w, dy], |[w, dy]| g(w, dy)) } else { T::ZERO };
+    let sum_gn = sum([x, w, dy], |[x, w, dy]| g(w, dy) * normalized(x, stats));
+    let (mean_g, mean_gn) = (n * sum_g, n * sum_gn);
+    for (((dx, x), w), dy) in dx.iter_mut().zip(x).zip(w).zip(dy) {
+        let d = stats.1 * (g(*w, *dy) - mean_g - normalized(*x, stats) * mean_gn);
+        *dx = if add { *dx + d } else { d };
+    }
+}
+
+pub(super) fn forward<T: Float>(
+    op: &Normalization,
+    x: &Tensor,
+    affine: &Affine,
+    stats: &mut [T],
+    out: &mut [T],
+) {
+    let (rows, h, x) = (x.rows(), x.width(), x.read::<T>());
+    let (w, b, offset) =
+        (affine.w.read::<T>(), affine.b.map(|b| b.read::<T>()), T::of(affine.offset));
+    let group = (rows / affine.groups.max(1)).max(1);
+    let (stats, out) = (Shared::new(stats), Shared::new(out));
+    blocks(rows, rows_per_block(h), |range| {
+        // SAFETY: blocks are disjoint.
+        let out = unsafe { out.slice(range.start * h..range.end * h) };
+        // SAFETY: blocks are disjoint.
+        let stats = unsafe { stats.slice(range.start * 2..range.end * 2) };
+        vectorize!({
+            for (r, row) in range.enumerate() {
+                let start = row / group * affine.stride;
+                let (x, y) = (&x[row * h..][..h], &mut out[r * h..][..h]);
+                let w = &w[start + affine.w_start..][..h];
+                let s = statistics(x, op.is_centred(), T::of(op.epsilon));
+                (stats[2 * r], stats[2 * r + 1]) = s;
+                if let Some(b) = b {
+                    let b = &b[start + affine.b_start..][..h];
+                    for i in 0..h {
+                        y[i] = normalized(x[i], s).mul_add(offset + w[i], b[i]);
+                    }
+                } else {
+                    for i in 0..h {
+                        y[i] = normalized(x[i], s) * (offset + w[i]);
+                    }
+                }
+            }
+        });
+    });
+}
+
+pub(super) fn backward<T: Float>(
+    op: &Normalization,
+    x: &Tensor,
+    affine: &Affine,
+    stats: &[T],
+    dy: &[T],
+    [dx, dw, db]: [Option<&mut GradBuffer>; 3],
+) {
+    let (rows, h, x) = (x.rows(), x.width(), x.read::<T>());
+    let (w, offset) = (affine.w.read::<T>(), T::of(affine.offset));
+    let (groups, stride) = (affine.groups, affine.stride);
+    let group = (rows / groups.max(1)).max(1);
+    let dx = dx.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>())));
+    let with_sums = dw.is_some() || db.is_some();
+    // dx of some rows, and their sums of dw and db [2, H].
+    let pass = |range: Range<usize>, sums: &mut [T]| {
+        let (dw, db) = sums.split_at_mut(h);
+        // Lengths in sight: no bound is checked in the loop.
+        let (dw, db) = (&mut dw[..h], &mut db[..h]);
+        vectorize!({
+            for row in range {
+                let (x, dy) = (&x[row * h..][..h], &dy[row * h..][..h]);
+                let s = (stats[2 * row], stats[2 * row + 1]);
+                if let Some((add, dx)) = &dx {
+                    let w = &w[row / group * stride + affine.w_start..][..h];
+                    // SAFETY: no row is passed twice.
+                    let dx = unsafe { dx.slice(row * h..(row + 1) * h) };
+                    input_gradient(x, (s, op.is_centred()), (offset, w), dy, dx, *add);
+                }
+                if with_sums {
+                    for i in 0..h {
+                        dw[i] = dy[i].mul_add(normalized(x[i], s), dw[i]);
+                        db[i] += dy[i];
+                    }
+                }
+            }
+        });
+    };
+    let Kind::Adaptive { shift, scale } = op.kind else {
+        let mut sums = Scratch::<T>::zeroed(2 * h);
+        reduce(rows, rows_per_block(h), &mut sums, pass);
+        for (grad, sum) in [(dw, &sums[..h]), (db, &sums[h..])] {
+            if let Some(grad) = grad {
+                grad.add(sum);
+            }
+        }
+        return;
+    };
+    let dm = dw.map(|grad| Shared::new(grad.zeroed::<T>()));
+    blocks(groups, rows_per_block(h * group), |range| {
+        for g in range {
+            let mut sums = Scratch::<T>::zeroed(2 * h);
+            pass(g * group..(g + 1) * group, &mut sums);
+            let Some(dm) = &dm else { continue };
+            // SAFETY: groups are disjoint.
+            let dm = unsafe { dm.slice(g * stride..(g + 1) * stride) };
+            for (vector, sum) in [scale, shift].into_iter().zip(sums.chunks_exact(h)) {
+                dm[vector * h..][..h].iter_mut().zip(sum).for_each(|(d, s)| *d += *s);
+            }
+        }
+    });
+}

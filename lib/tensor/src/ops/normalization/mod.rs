@@ -1,0 +1,182 @@
+//! Normalisation over the last axis: y = w ∘ n + b with n = (x - μ)·r, x [.., H].
+//!
+//! - Layer normalisation (Ba et al. 2016): μ the mean, r = 1/√(variance + ε); inputs x, w [H], b [H].
+//! - RMS normalisation (Zhang & Sennrich 2019): μ = 0, r = 1/√(mean(x²) + ε), no b; inputs x, w [H].
+//! - Adaptive layer normalisation (Peebles & Xie 2023): w = 1 + γ_g and b = β_g depend on a condition; inputs
+//!   x [G.., H], whose leading axes split into G groups of equal size (a sample each), and m [G, S·H], S
+//!   vectors per group, of which γ is the `scale`-th and β the `shift`-th. Zero m is plain normalisation.
+//!
+//! With g = w ∘ dy: dx = r·(g - mean(g) - n·mean(g ∘ n)), without mean(g) where μ = 0; dw = Σ dy ∘ n, db = Σ dy
+//! over the rows, or those of a group. Moves 2 elements an element forward, 3 backward.
+
+mod cpu;
+mod cuda;
+
+pub(crate) use cpu::{input_gradient, statistics};
+
+pub use cuda::SOURCE;
+
+use crate::op::{Case, Draw, Grads, Op, Saved};
+use crate::tensor::Tensor;
+use crate::with_float;
+
+/// Normalisation over the last axis.
+#[derive(Clone, Copy, Debug)]
+pub struct Normalization {
+    /// Which one.
+    pub kind: Kind,
+    /// ε, added to the variance or mean square.
+    pub epsilon: f64,
+}
+
+/// Kinds of normalisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Layer normalisation with weight and bias.
+    Layer,
+    /// RMS normalisation with a weight.
+    Rms,
+    /// Layer normalisation with scale and shift from a condition.
+    Adaptive {
+        /// Which vector of m is β.
+        shift: usize,
+        /// Which vector of m is γ.
+        scale: usize,
+    },
+}
+
+impl Normalization {
+    /// Whether the mean is subtracted.
+    fn is_centred(&self) -> bool {
+        self.kind != Kind::Rms
+    }
+}
+
+/// The vectors a row is multiplied with and moved by: one pair for each group of rows.
+struct Affine<'a> {
+    /// The weight is `offset` plus what is stored here, from element `w_start` on.
+    w: &'a Tensor,
+    w_start: usize,
+    offset: f64,
+    /// The bias, from element `b_start` on.
+    b: Option<&'a Tensor>,
+    b_start: usize,
+    /// Groups, and elements between the vectors of two.
+    groups: usize,
+    stride: usize,
+}
+
+impl<'a> Affine<'a> {
+    /// `inputs` are those of the op, x first; a bias that is missing is not needed.
+    fn new(op: &Normalization, inputs: &[&'a Tensor]) -> Self {
+        let (w, b, h) = (inputs[1], inputs.get(2).copied(), inputs[0].width());
+        match op.kind {
+            Kind::Layer | Kind::Rms => {
+                Affine { w, w_start: 0, offset: 0.0, b, b_start: 0, groups: 1, stride: 0 }
+            }
+            Kind::Adaptive { shift, scale } => {
+                let (w_start, b_start) = (scale * h, shift * h);
+                let (groups, stride) = (w.rows(), w.width());
+                Affine { w, w_start, offset: 1.0, b: Some(w), b_start, groups, stride }
+            }
+        }
+    }
+}
+
+impl Op for Normalization {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Layer => "layernorm",
+            Kind::Rms => "rmsnorm",
+            Kind::Adaptive { .. } => "adaln",
+        }
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        let fits = match (self.kind, inputs) {
+            (Kind::Layer, [[.., h], w, b]) => **w == [*h] && **b == [*h],
+            (Kind::Rms, [[.., h], w]) => **w == [*h],
+            (Kind::Adaptive { shift, scale }, [[g, .., h], [groups, m]]) => {
+                g % groups == 0 && m % h == 0 && shift.max(scale) < m / h
+            }
+            _ => false,
+        };
+        let takes = match self.kind {
+            Kind::Layer => "x [.., H], w [H], b [H]",
+            Kind::Rms => "x [.., H] and w [H]",
+            Kind::Adaptive { .. } => {
+                "x [G.., H] and m [G, S·H], which holds shift and scale for groups that divide x's first axis"
+            }
+        };
+        if fits { Ok(inputs[0].to_vec()) } else { Err(format!("takes {takes}")) }
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, affine) = (inputs[0], Affine::new(self, inputs));
+        let mut stats = Tensor::arbitrary(&[x.rows(), 2], x.dtype());
+        with_float!(x.dtype(), T => cpu::forward::<T>(self, x, &affine, stats.write(), out.write()));
+        vec![x.clone(), inputs[1].clone(), stats]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let (x, affine) = (&saved[0], Affine::new(self, &[&saved[0], &saved[1]]));
+        with_float!(dy.dtype(), T => {
+            let buffers = grads.buffers([0, 1, 2]);
+            cpu::backward::<T>(self, x, &affine, saved[2].read(), dy.read(), buffers);
+        });
+    }
+}
+
+/// Odd widths, one column block, a mean far from zero, many rows, and rows for each of the kernels: shared by
+/// a warp, by a block, beyond its registers.
+pub fn layernorm_cases() -> Vec<Case> {
+    let op = Normalization { kind: Kind::Layer, epsilon: 1e-5 };
+    let shapes: [&[usize]; 11] = [
+        &[3],
+        &[5, 7],
+        &[2, 3, 17],
+        &[129, 96],
+        &[35, 256],
+        &[3, 385],
+        &[19, 1024],
+        &[5, 1001],
+        &[9, 8200],
+        &[2, 8193],
+        &[64, 128, 256],
+    ];
+    let mut cases: Vec<Case> = shapes
+        .iter()
+        .map(|shape| {
+            let h = &shape[shape.len() - 1..];
+            Case::new(op, &[shape, h, h])
+        })
+        .collect();
+    cases.push(Case::new(op, &[&[33, 64], &[64], &[64]]).draw(0, Draw::Uniform(20.0, 22.0)));
+    cases
+}
+
+/// Odd widths, many rows, and rows for each of the kernels.
+pub fn rmsnorm_cases() -> Vec<Case> {
+    let op = Normalization { kind: Kind::Rms, epsilon: 1e-6 };
+    let long: [&[usize]; 4] = [&[19, 1024], &[5, 1001], &[9, 8200], &[2, 8193]];
+    [&[3][..], &[5, 7], &[2, 9, 8], &[129, 33], &[64, 128, 256]]
+        .iter()
+        .chain(&long)
+        .map(|shape| Case::new(op, &[shape, &shape[shape.len() - 1..]]))
+        .collect()
+}
+
+/// One group, several, a group of one row, unused vectors in m, groups and rows that several blocks share.
+pub fn adaln_cases() -> Vec<Case> {
+    let op = |shift, scale| Normalization { kind: Kind::Adaptive { shift, scale }, epsilon: 1e-5 };
+    vec![
+        Case::new(op(0, 1), &[&[1, 5], &[1, 10]]),
+        Case::new(op(1, 0), &[&[3, 7, 5], &[3, 10]]),
+        Case::new(op(2, 4), &[&[4, 17], &[2, 17 * 6]]),
+        Case::new(op(3, 5), &[&[5, 3, 4, 33], &[5, 33 * 6]]),
+        Case::new(op(1, 2), &[&[2, 70, 24], &[2, 24 * 3]]),
+        Case::new(op(0, 1), &[&[2, 9, 600], &[2, 1200]]),
+        Case::new(op(1, 0), &[&[2, 5, 8200], &[2, 16400]]),
+        Case::new(op(0, 1), &[&[64, 128, 256], &[64, 512]]),
+    ]
+}

@@ -1,0 +1,361 @@
+// elements: f32 bf16 f16
+// Normalisation of rows, forward and backward: y = (offset + w) ∘ n + b with n = (x - μ)·r. Centred (layernorm):
+// μ the mean, r = 1/√(variance + ε); else (rmsnorm): μ = 0, r = 1/√(mean square + ε).
+//
+// x [groups, group_rows, width]; the vectors of a group begin at w + w_start and b + b_start, `stride` elements
+// from the last group's. μ and r are kept as f32 [rows, 2].
+
+#include "rows.cuh"
+
+// What all kernels of a norm are given.
+struct Norm {
+  const element* x;
+  const element* w;
+  const element* b;  // null: none
+  float* stats;
+  int group_rows;
+  int width;
+  long long stride;
+  float offset;
+  bool centred;
+};
+
+// One row, of which a team's threads hold their share.
+template <bool BLOCK, int V, int COUNT>
+DEVICE void norm_forward(Norm norm, element* out, int rows, float epsilon, float* scratch) {
+  int row = blockIdx.x * teams<BLOCK>() + team_id<BLOCK>();
+  if (row >= rows) {
+    return;
+  }
+  int width = norm.width;
+  long long start = (long long)row * width;
+  long long group = row / norm.group_rows * norm.stride;
+  Vector<element, V> x[COUNT];
+  load_row<BLOCK, V, COUNT>(x, norm.x + start, width);
+
+  float mean = 0.0f;
+  if (norm.centred) {
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+#pragma unroll
+      for (int v = 0; v < V; v++) {
+        mean += to_float(x[j].at[v]);
+      }
+    }
+    mean = team_sum<BLOCK>(mean, scratch) / width;
+  }
+  float variance = 0.0f;
+#pragma unroll
+  for (int j = 0; j < COUNT; j++) {
+    if (column_of<BLOCK, V>(j) < width) {
+#pragma unroll
+      for (int v = 0; v < V; v++) {
+        float d = to_float(x[j].at[v]) - mean;
+        variance += d * d;
+      }
+    }
+  }
+  variance = team_sum<BLOCK>(variance, scratch) / width;
+  float rstd = 1.0f / sqrtf(variance + epsilon);
+  if (team_rank<BLOCK>() == 0) {
+    norm.stats[2 * (long long)row] = mean;
+    norm.stats[2 * (long long)row + 1] = rstd;
+  }
+
+#pragma unroll
+  for (int j = 0; j < COUNT; j++) {
+    int column = column_of<BLOCK, V>(j);
+    if (column < width) {
+      Vector<element, V> w = load_vector<V>(norm.w + group + column);
+      float y[V];
+#pragma unroll
+      for (int v = 0; v < V; v++) {
+        y[v] = (to_float(x[j].at[v]) - mean) * rstd * (norm.offset + to_float(w.at[v]));
+      }
+      if (norm.b != nullptr) {
+        Vector<element, V> b = load_vector<V>(norm.b + group + column);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+          y[v] += to_float(b.at[v]);
+        }
+      }
+      put_vector<V>(out + start + column, y, 0);
+    }
+  }
+}
+
+// A row of any width, read anew in each pass, by a block.
+template <int V>
+DEVICE void norm_forward_wide(Norm norm, element* out, float epsilon, float* scratch) {
+  int row = blockIdx.x, width = norm.width, step = blockDim.x * V;
+  const element* x = norm.x + (long long)row * width;
+  long long group = row / norm.group_rows * norm.stride;
+
+  float mean = 0.0f;
+  if (norm.centred) {
+    for (int column = threadIdx.x * V; column < width; column += step) {
+      Vector<element, V> part = load_vector<V>(x + column);
+#pragma unroll
+      for (int v = 0; v < V; v++) {
+        mean += to_float(part.at[v]);
+      }
+    }
+    mean = block_sum(mean, scratch) / width;
+  }
+  float variance = 0.0f;
+  for (int column = threadIdx.x * V; column < width; column += step) {
+    Vector<element, V> part = load_vector<V>(x + column);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      float d = to_float(part.at[v]) - mean;
+      variance += d * d;
+    }
+  }
+  variance = block_sum(variance, scratch) / width;
+  float rstd = 1.0f / sqrtf(variance + epsilon);
+  if (threadIdx.x == 0) {
+    norm.stats[2 * (long long)row] = mean;
+    norm.stats[2 * (long long)row + 1] = rstd;
+  }
+
+  for (int column = threadIdx.x * V; column < width; column += step) {
+    Vector<element, V> part = load_vector<V>(x + column);
+    Vector<element, V> w = load_vector<V>(norm.w + group + column);
+    float y[V];
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+      y[v] = (to_float(part.at[v]) - mean) * rstd * (norm.offset + to_float(w.at[v]));
+      y[v] += norm.b != nullptr ? to_float(norm.b[group + column + v]) : 0.0f;
+    }
+    put_vector<V>(out + (long long)row * width + column, y, 0);
+  }
+}
+
+// What backward is given beside: dx may be null, and so may the partial sums of dw and db,
+// f32 [groups, parts, 2, width].
+struct NormGradient {
+  const element* dy;
+  element* dx;
+  int add;
+  float* partials;
+  int parts;
+};
+
+// dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) with g = (offset + w) ∘ dy, and this block's share of
+// dw = Σ dy ∘ n, db = Σ dy: one pass over every parts-th row (or set of rows, one a warp) of a group.
+// `sums` holds 2 · COUNT · V · 32 floats where teams are warps.
+template <bool BLOCK, int V, int COUNT>
+DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, float* sums) {
+  int group = blockIdx.x / gradient.parts, part = blockIdx.x % gradient.parts;
+  int width = norm.width;
+  Vector<element, V> w[COUNT];
+  load_row<BLOCK, V, COUNT>(w, norm.w + group * norm.stride, width);
+  float total[2][COUNT][V] = {};
+
+  for (int i = part * teams<BLOCK>() + team_id<BLOCK>(); i < norm.group_rows;
+       i += gradient.parts * teams<BLOCK>()) {
+    long long row = (long long)group * norm.group_rows + i;
+    Vector<element, V> x[COUNT], dy[COUNT];
+    load_row<BLOCK, V, COUNT>(x, norm.x + row * width, width);
+    load_row<BLOCK, V, COUNT>(dy, gradient.dy + row * width, width);
+    float mean = norm.stats[2 * row], rstd = norm.stats[2 * row + 1];
+    float sum_g = 0.0f, sum_gn = 0.0f;
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+#pragma unroll
+      for (int v = 0; v < V; v++) {
+        // Beyond the end of the row dy is zero, and with it all that is summed.
+        float d = to_float(dy[j].at[v]);
+        float n = (to_float(x[j].at[v]) - mean) * rstd;
+        float g = (norm.offset + to_float(w[j].at[v])) * d;
+        sum_g += g;
+        sum_gn += g * n;
+        total[0][j][v] += d * n;
+        total[1][j][v] += d;
+      }
+    }
+    if (gradient.dx == nullptr) {
+      continue;
+    }
+    float mean_g = norm.centred ? team_sum<BLOCK>(sum_g, scratch) / width : 0.0f;
+    float mean_gn = team_sum<BLOCK>(sum_gn, scratch) / width;
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) {
+      int column = column_of<BLOCK, V>(j);
+      if (column < width) {
+        float d[V];
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+          float n = (to_float(x[j].at[v]) - mean) * rstd;
+          float g = (norm.offset + to_float(w[j].at[v])) * to_float(dy[j].at[v]);
+          d[v] = rstd * (g - mean_g - n * mean_gn);
+        }
+        put_vector<V>(gradient.dx + row * width + column, d, gradient.add);
+      }
+    }
+  }
+  if (gradient.partials == nullptr) {
+    return;
+  }
+
+  // Each warp adds the sums of the warps before it to its own; the last one has all.
+  for (int team = 0; team < teams<BLOCK>(); team++) {
+    if (teams<BLOCK>() > 1 && team_id<BLOCK>() == team) {
+#pragma unroll
+      for (int i = 0; i < 2 * COUNT * V; i++) {
+        float& own = total[i / (COUNT * V)][i / V % COUNT][i % V];
+        own += team > 0 ? sums[i * WARP + lane_id()] : 0.0f;
+        sums[i * WARP + lane_id()] = own;
+      }
+    }
+    __syncthreads();
+  }
+  if (team_id<BLOCK>() == teams<BLOCK>() - 1) {
+#pragma unroll
+    for (int vector = 0; vector < 2; vector++) {
+      float* to = gradient.partials + ((long long)blockIdx.x * 2 + vector) * width;
+#pragma unroll
+      for (int j = 0; j < COUNT; j++) {
+        int column = column_of<BLOCK, V>(j);
+        if (column < width) {
+          store_floats<V>(to + column, total[vector][j]);
+        }
+      }
+    }
+  }
+}
+
+// The same for rows of any width: the sums of dw and db stay in memory, where a thread has its own
+// columns.
+template <int V>
+DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch) {
+  int group = blockIdx.x / gradient.parts, part = blockIdx.x % gradient.parts;
+  int width = norm.width, step = blockDim.x * V;
+  const element* w = norm.w + group * norm.stride;
+  float* dw = gradient.partials;
+  if (dw != nullptr) {
+    dw += (long long)blockIdx.x * 2 * width;
+    for (int column = threadIdx.x * V; column < width; column += step) {
+#pragma unroll
+      for (int v = 0; v < 2 * V; v++) {
+        dw[v / V * width + column + v % V] = 0.0f;
+      }
+    }
+  }
+  for (int i = part; i < norm.group_rows; i += gradient.parts) {
+    long long row = (long long)group * norm.group_rows + i;
+    const element* x = norm.x + row * width;
+    const element* dy = gradient.dy + row * width;
+    float mean = norm.stats[2 * row], rstd = norm.stats[2 * row + 1];
+    float sum_g = 0.0f, sum_gn = 0.0f;
+    for (int column = threadIdx.x * V; column < width; column += step) {
+      Vector<element, V> xs = load_vector<V>(x + column), ds = load_vector<V>(dy + column);
+      Vector<element, V> ws = load_vector<V>(w + column);
+#pragma unroll
+      for (int v = 0; v < V; v++) {
+        float d = to_float(ds.at[v]);
+        float n = (to_float(xs.at[v]) - mean) * rstd;
+        float g = (norm.offset + to_float(ws.at[v])) * d;
+        sum_g += g;
+        sum_gn += g * n;
+        if (dw != nullptr) {
+          dw[column + v] += d * n;
+          dw[width + column + v] += d;
+        }
+      }
+    }
+    if (gradient.dx == nullptr) {
+      continue;
+    }
+    float mean_g = norm.centred ? block_sum(sum_g, scratch) / width : 0.0f;
+    float mean_gn = block_sum(sum_gn, scratch) / width;
+    for (int column = threadIdx.x * V; column < width; column += step) {
+      Vector<element, V> xs = load_vector<V>(x + column), ds = load_vector<V>(dy + column);
+      Vector<element, V> ws = load_vector<V>(w + column);
+      float d[V];
+#pragma unroll
+      for (int v = 0; v < V; v++) {
+        float n = (to_float(xs.at[v]) - mean) * rstd;
+        float g = (norm.offset + to_float(ws.at[v])) * to_float(ds.at[v]);
+        d[v] = rstd * (g - mean_g - n * mean_gn);
+      }
+      put_vector<V>(gradient.dx + row * width + column, d, gradient.add);
+    }
+  }
+}
+
+// Rows of up to 512 columns by a warp each, of up to COLUMNS columns a thread by a block each (`by_block`).
+KERNEL(normalization_forward, 512, 1)(
+    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
+    const element* __restrict__ b, long long b_start, float* __restrict__ stats,
+    element* __restrict__ out, int rows, int group_rows, int width, long long stride, float offset,
+    float epsilon, int centred, int by_block) {
+  SHARED(float, scratch, [WARP]);
+  const element* bias = b != nullptr ? b + b_start : nullptr;
+  Norm norm = {x, w + w_start, bias, stats, group_rows, width, stride, offset, centred != 0};
+  bool whole = width % WIDTH == 0;
+  if (by_block && whole) {
+    norm_forward<true, WIDTH, COLUMNS / WIDTH>(norm, out, rows, epsilon, scratch);
+  } else if (by_block) {
+    norm_forward<true, 1, COLUMNS>(norm, out, rows, epsilon, scratch);
+  } else if (whole) {
+    norm_forward<false, WIDTH, COLUMNS / WIDTH>(norm, out, rows, epsilon, scratch);
+  } else {
+    norm_forward<false, 1, COLUMNS>(norm, out, rows, epsilon, scratch);
+  }
+}
+
+// Rows of any width, a block each.
+KERNEL(normalization_forward_wide, 512, 1)(
+    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
+    const element* __restrict__ b, long long b_start, float* __restrict__ stats,
+    element* __restrict__ out, int rows, int group_rows, int width, long long stride, float offset,
+    float epsilon, int centred, int by_block) {
+  SHARED(float, scratch, [WARP]);
+  const element* bias = b != nullptr ? b + b_start : nullptr;
+  Norm norm = {x, w + w_start, bias, stats, group_rows, width, stride, offset, centred != 0};
+  if (width % WIDTH == 0) {
+    norm_forward_wide<WIDTH>(norm, out, epsilon, scratch);
+  } else {
+    norm_forward_wide<1>(norm, out, epsilon, scratch);
+  }
+}
+
+// Rows of up to 256 columns by a warp each, of up to COLUMNS / 2 columns a thread by a block each
+// (`by_block`). Blocks: groups × parts.
+KERNEL(normalization_backward, 512, 1)(
+    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
+    float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,
+    float* __restrict__ partials, int group_rows, int width, long long stride, float offset,
+    int parts, int centred, int by_block) {
+  constexpr int COUNT = COLUMNS / 2;
+  SHARED(float, shared, [2 * COUNT * WARP]);
+  Norm norm = {x, w + w_start, nullptr, stats, group_rows, width, stride, offset, centred != 0};
+  NormGradient gradient = {dy, dx, add, partials, parts};
+  bool whole = width % WIDTH == 0;
+  if (by_block && whole) {
+    norm_backward<true, WIDTH, COUNT / WIDTH>(norm, gradient, shared, nullptr);
+  } else if (by_block) {
+    norm_backward<true, 1, COUNT>(norm, gradient, shared, nullptr);
+  } else if (whole) {
+    norm_backward<false, WIDTH, COUNT / WIDTH>(norm, gradient, nullptr, shared);
+  } else {
+    norm_backward<false, 1, COUNT>(norm, gradient, nullptr, shared);
+  }
+}
+
+// Rows of any width, a block each.
+KERNEL(normalization_backward_wide, 512, 1)(
+    const element* __restrict__ x, const element* __restrict__ w, long long w_start,
+    float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,
+    float* __restrict__ partials, int group_rows, int width, long long stride, float offset,
+    int parts, int centred, int by_block) {
+  SHARED(float, scratch, [WARP]);
+  Norm norm = {x, w + w_start, nullptr, stats, group_rows, width, stride, offset, centred != 0};
+  NormGradient gradient = {dy, dx, add, partials, parts};
+  if (width % WIDTH == 0) {
+    norm_backward_wide<WIDTH>(norm, gradient, scratch);
+  } else {
+    norm_backward_wide<1>(norm, gradient, scratch);
+  }
+}

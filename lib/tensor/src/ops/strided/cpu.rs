@@ -1,0 +1,166 @@
+use super::{AXES, Function, HALF, Space, Sum};
+use crate::Scratch;
+use crate::dtype::Float;
+use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks, reduce, rows_per_block};
+use crate::simd;
+use crate::vectorize;
+
+const LAST: usize = AXES - 1;
+
+/// Calls `row` for every index of all axes but the last, with the positions of its first element.
+fn rows<const N: usize>(space: &Space<N>, row: impl Fn([usize; N]) + Send + Sync) {
+    let width = space.sizes[LAST];
+    blocks(space.len() / width.max(1), rows_per_block(width), |range| {
+        range.for_each(|n| row(space.positions(0..LAST, n)));
+    });
+}
+
+/// out (+)= f(i) for `n` elements from `to` on that are `stride` apart.
+///
+/// # Safety
+/// No other thread touches these elements.
+#[inline(always)]
+unsafe fn write<T: Float>(
+    out: &Shared<T>,
+    (to, stride, n): (usize, usize, usize),
+    add: bool,
+    f: impl Fn(usize) -> T,
+) {
+    let one = |y: &mut T, i: usize| *y = if add { *y + f(i) } else { f(i) };
+    if stride == 1 {
+        // SAFETY: the caller's promise.
+        let out = unsafe { out.slice(to..to + n) };
+        vectorize!(out.iter_mut().enumerate().for_each(|(i, y)| one(y, i)));
+    } else {
+        for i in 0..n {
+            let at = to + i * stride;
+            // SAFETY: the caller's promise.
+            one(&mut unsafe { out.slice(at..at + 1) }[0], i);
+        }
+    }
+}
+
+/// From the first to the last of `n` elements that are `stride` apart.
+fn extent<T>(x: &[T], start: usize, n: usize, stride: usize) -> &[T] {
+    &x[start..start + if n == 0 { 0 } else { (n - 1) * stride + 1 }]
+}
+
+pub(super) fn copy<T: Float>(space: &Space<2>, x: &[T], out: &mut [T], scale: f64, add: bool) {
+    let (n, scale) = (space.sizes[LAST], T::of(scale));
+    let [dx, dy] = space.strides.map(|strides| strides[LAST]);
+    let out = Shared::new(out);
+    rows(space, |[from, to]| {
+        let x = extent(x, from, n, dx);
+        // SAFETY: the view of `out` has an element of its own for each index.
+        unsafe {
+            match dx {
+                1 => write(&out, (to, dy, n), add, |i| scale * x[i]),
+                _ => write(&out, (to, dy, n), add, |i| scale * x[i * dx]),
+            }
+        }
+    });
+}
+
+pub(super) fn binary<T: Float>(
+    space: &Space<3>,
+    function: Function,
+    inputs: [&[T]; 2],
+    out: &mut [T],
+    add: bool,
+) {
+    match function {
+        Function::Add => map(space, inputs, out, add, |a, b| a + b),
+        Function::Multiply => map(space, inputs, out, add, |a, b| a * b),
+    }
+}
+
+fn map<T: Float>(
+    space: &Space<3>,
+    [a, b]: [&[T]; 2],
+    out: &mut [T],
+    add: bool,
+    f: impl Fn(T, T) -> T + Send + Sync,
+) {
+    let n = space.sizes[LAST];
+    let [da, db, dy] = space.strides.map(|strides| strides[LAST]);
+    let out = Shared::new(out);
+    rows(space, |[at_a, at_b, to]| {
+        let (a, b) = (extent(a, at_a, n, da), extent(b, at_b, n, db));
+        // SAFETY: the view of `out` has an element of its own for each index.
+        unsafe {
+            match (da, db) {
+                (1, 1) => write(&out, (to, dy, n), add, |i| f(a[i], b[i])),
+                (1, 0) => write(&out, (to, dy, n), add, |i| f(a[i], b[0])),
+                _ => write(&out, (to, dy, n), add, |i| f(a[i * da], b[i * db])),
+            }
+        }
+    });
+}
+
+pub(super) fn sum<T: Float>(
+    sum: &Sum,
+    x: &[T],
+    factor: Option<&[T]>,
+    out: &mut [T],
+    scale: f64,
+    add: bool,
+) {
+    let (space, scale) = (&sum.space, T::of(scale));
+    // Of each step, how many neighbours are summed side by side, and how many to one sum.
+    let (width, inner, kept_axes, reduced_axes) = match sum.rows {
+        true => (1, space.sizes[LAST], 0..HALF, HALF..LAST),
+        false => (space.sizes[HALF - 1], 1, 0..HALF - 1, HALF..AXES),
+    };
+    let stride = space.strides[1][if sum.rows { LAST } else { HALF - 1 }];
+    let steps = sum.reduced / inner.max(1);
+    let out = Shared::new(out);
+    blocks(sum.kept / width.max(1), BLOCK_ELEMENTS / (sum.reduced * width).max(1), |range| {
+        let mut totals = Scratch::<T>::zeroed(width);
+        for row in range {
+            totals.fill(T::ZERO);
+            let first = space.positions(kept_axes.clone(), row);
+            reduce(steps, BLOCK_ELEMENTS / (width * inner).max(1), &mut totals, |range, totals| {
+                for step in range {
+                    let at = space.positions(reduced_axes.clone(), step);
+                    let [at, at_factor] = [0, 1].map(|i| first[i] + at[i] - space.starts[i]);
+                    let x = &x[at..at + width * inner];
+                    let factor = factor.map(|factor| &factor[at_factor..]);
+                    if sum.rows {
+                        totals[0] += dot(x, factor, stride);
+                    } else {
+                        accumulate(totals, x, factor, stride);
+                    }
+                }
+            });
+            // SAFETY: every row is one thread's.
+            unsafe { write(&out, (row * width, 1, width), add, |i| scale * totals[i]) };
+        }
+    });
+}
+
+/// Σ x, or Σ x·factor with elements of the factor that are `stride` (0 or 1) apart.
+fn dot<T: Float>(x: &[T], factor: Option<&[T]>, stride: usize) -> T {
+    match factor {
+        Some(factor) if stride == 1 => {
+            vectorize!(simd::sum([x, &factor[..x.len()]], |[x, factor]| x * factor))
+        }
+        factor => {
+            let sum = vectorize!(simd::sum([x], |[x]| x));
+            factor.map_or(sum, |factor| sum * factor[0])
+        }
+    }
+}
+
+/// totals += x, or x·factor with elements of the factor that are `stride` apart.
+fn accumulate<T: Float>(totals: &mut [T], x: &[T], factor: Option<&[T]>, stride: usize) {
+    let each = totals.iter_mut().zip(x);
+    match factor {
+        None => vectorize!(each.for_each(|(total, x)| *total += *x)),
+        Some(factor) if stride == 1 => {
+            vectorize!(each.zip(factor).for_each(|((total, x), factor)| *total += *x * *factor));
+        }
+        Some(factor) => {
+            each.enumerate().for_each(|(i, (total, x))| *total += *x * factor[i * stride]);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! How the kernels are launched.
+
+use super::{AXES, Function, HALF, Space, Sum};
+use crate::args;
+use crate::dtype::Dtype;
+use crate::kernel::columns::{self, Target};
+use crate::kernel::{ALL_ELEMENTS, Arg, Grid, Source};
+use crate::tensor::Tensor;
+
+/// The kernels.
+pub static SOURCE: Source =
+    Source { name: "strided", text: include_str!("strided.cu"), elements: ALL_ELEMENTS };
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Threads that occupy a large card; sums are split into chunks until there are as many.
+const MOST_THREADS: usize = 2048 * 128;
+/// Most chunks of a sum.
+const MOST_CHUNKS: usize = 1024;
+/// Least units that a thread sums.
+const LEAST: usize = 32;
+
+impl<const N: usize> Space<N> {
+    /// How many neighbours along `axis` a thread moves at once: 16 bytes of them when all groups of views that
+    /// are contiguous along it are aligned, and the others repeat one element; else 1.
+    fn vector(&self, dtype: Dtype, axis: usize) -> usize {
+        let vector = 16 / dtype.bytes();
+        let is_aligned = |i: usize| match self.strides[i][axis] {
+            0 => true,
+            1 => {
+                let others = (0..AXES).filter(|other| *other != axis);
+                self.starts[i].is_multiple_of(vector)
+                    && others.fold(true, |all, a| all && self.strides[i][a].is_multiple_of(vector))
+            }
+            _ => false,
+        };
+        let whole = self.sizes[axis].is_multiple_of(vector) && (0..N).all(is_aligned);
+        if whole { vector } else { 1 }
+    }
+
+    /// `args`, followed by the sizes and strides.
+    fn append<'a>(&self, args: &[Arg<'a>]) -> Vec<Arg<'a>> {
+        let numbers = self.sizes.iter().chain(self.strides.iter().flatten());
+        args.iter().copied().chain(numbers.map(|n| Arg::from(*n))).collect()
+    }
+}
+
+/// One thread for each of `units`.
+fn grid(units: usize) -> Grid {
+    Grid::new(units.div_ceil(THREADS), THREADS)
+}
+
+pub(super) fn copy(space: &Space<2>, x: &Tensor, out: &mut Tensor, scale: f64, add: bool) {
+    let element = out.dtype();
+    let vector = space.vector(element, AXES - 1);
+    let units = space.len() / vector;
+    let [x_start, out_start] = space.starts.map(|start| start as i64);
+    let args = args![x, out, x_start, out_start, units, vector > 1, scale as f32, add];
+    SOURCE.launch(element, "strided_copy", grid(units), &space.append(args));
+}
+
+pub(super) fn binary(
+    space: &Space<3>,
+    function: Function,
+    [a, b]: [&Tensor; 2],
+    out: &mut Tensor,
+    add: bool,
+) {
+    let element = out.dtype();
+    let vector = space.vector(element, AXES - 1);
+    let units = space.len() / vector;
+    let args = args![a, b, out, units, vector > 1, add];
+    let kernel = match function {
+        Function::Add => "strided_add",
+        Function::Multiply => "strided_multiply",
+    };
+    SOURCE.launch(element, kernel, grid(units), &space.append(args));
+}
+
+pub(super) fn sum(
+    sum: &Sum,
+    x: &Tensor,
+    factor: Option<&Tensor>,
+    out: &mut Tensor,
+    scale: f64,
+    add: bool,
+) {
+    let (element, kept) = (x.dtype(), sum.kept);
+    // Short rows are summed by a thread each.
+    let by_warp = sum.rows && sum.reduced >= 32;
+    let vector = match (sum.rows, by_warp) {
+        (true, true) => sum.space.vector(element, AXES - 1),
+        (true, false) => 1,
+        _ => sum.space.vector(element, HALF - 1),
+    };
+    let (reduced, teams, team) =
+        if by_warp { (sum.reduced / vector, kept, 32) } else { (sum.reduced, kept / vector, 1) };
+    let most = (MOST_THREADS / (teams * team).max(1)).clamp(1, MOST_CHUNKS);
+    let chunk = reduced.div_ceil(most).max(LEAST * team);
+    let chunks = reduced.div_ceil(chunk).max(1);
+    let mut partials =
+        (chunks > 1).then(|| Tensor::arbitrary_on(x.device(), &[chunks, kept], Dtype::F32));
+    let args = args![
+        x,
+        factor,
+        &mut *out,
+        partials.as_mut(),
+        kept,
+        sum.reduced,
+        chunk,
+        chunks,
+        vector > 1,
+        scale as f32,
+        add,
+    ];
+    let kernel = if by_warp { "strided_sum_rows" } else { "strided_sum_columns" };
+    SOURCE.launch(element, kernel, grid(chunks * teams * team), &sum.space.append(args));
+    if let Some(partials) = partials {
+        let partials = partials.reshape(&[1, chunks, 1, kept]);
+        let target = Target { out: Arg::from(out), start: 0, add };
+        columns::sum(&partials, element, kept, [Some(target), None]);
+    }
+}

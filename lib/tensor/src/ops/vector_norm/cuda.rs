@@ -1,0 +1,31 @@
+use super::VectorNorm;
+use crate::args;
+use crate::dtype::Dtype;
+use crate::kernel::{Grid, ONLY_F32, Source};
+use crate::op::{GradBuffer, Grads, Launch, Saved};
+use crate::tensor::Tensor;
+
+/// The kernels.
+pub static SOURCE: Source =
+    Source { name: "vector_norm", text: include_str!("vector_norm.cu"), elements: ONLY_F32 };
+
+/// A block for each row.
+fn grid(x: &Tensor) -> Grid {
+    Grid::new(x.rows(), if x.width() > 1024 { 256 } else { 32 })
+}
+
+impl Launch for VectorNorm {
+    fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, squared) = (inputs[0], *self == VectorNorm::Squared);
+        let args = args![x, &mut *out, x.width(), self.floor() as f32, squared];
+        SOURCE.launch(Dtype::F32, "vector_norm_forward", grid(x), args);
+        vec![x.clone(), out.clone()]
+    }
+
+    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        let Some(GradBuffer { tensor: dx, accumulate }) = grads.buffer(0) else { return };
+        let (x, y, squared) = (&saved[0], &saved[1], *self == VectorNorm::Squared);
+        let args = args![x, y, &dy, dx, x.width(), squared, *accumulate];
+        SOURCE.launch(Dtype::F32, "vector_norm_backward", grid(x), args);
+    }
+}

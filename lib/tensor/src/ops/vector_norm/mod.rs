@@ -1,0 +1,117 @@
+//! Norm over the last axis: y = Σ x² or y = √(Σ x² + ε²). x [.., N], y [..].
+//!
+//! dx = 2·dy·x or dx = dy·x/y, which ε keeps finite where x is zero.
+
+mod cuda;
+
+pub use cuda::SOURCE;
+
+use crate::dtype::{Dtype, Float};
+use crate::kernel::ONLY_F32;
+use crate::op::{Case, GradBuffer, Grads, Op, Saved};
+use crate::parallel::{Shared, blocks, rows_per_block};
+use crate::simd::sum;
+use crate::tensor::Tensor;
+use crate::{vectorize, with_float};
+
+/// Norm over the last axis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum VectorNorm {
+    /// Σ x².
+    Squared,
+    /// √(Σ x² + ε²).
+    Root {
+        /// ε.
+        epsilon: f64,
+    },
+}
+
+impl VectorNorm {
+    /// What is added below the root.
+    fn floor(&self) -> f64 {
+        match self {
+            VectorNorm::Squared => 0.0,
+            VectorNorm::Root { epsilon } => epsilon * epsilon,
+        }
+    }
+
+    fn forward<T: Float>(&self, n: usize, x: &[T], out: &mut [T]) {
+        let (rows, out) = (out.len(), Shared::new(out));
+        blocks(rows, rows_per_block(n), |range| {
+            // SAFETY: blocks are disjoint.
+            let out = unsafe { out.slice(range.clone()) };
+            vectorize!({
+                for (y, row) in out.iter_mut().zip(range) {
+                    let squares = sum([&x[row * n..][..n]], |[x]| x * x);
+                    *y = match self {
+                        VectorNorm::Squared => squares,
+                        VectorNorm::Root { .. } => (squares + T::of(self.floor())).sqrt(),
+                    };
+                }
+            });
+        });
+    }
+
+    fn backward<T: Float>(&self, n: usize, [x, y, dy]: [&[T]; 3], grad: &mut GradBuffer) {
+        let add = grad.accumulate;
+        let dx = Shared::new(grad.tensor.write::<T>());
+        blocks(y.len(), rows_per_block(n), |range| {
+            // SAFETY: blocks are disjoint.
+            let dx = unsafe { dx.slice(range.start * n..range.end * n) };
+            vectorize!({
+                for (r, row) in range.enumerate() {
+                    let factor = match self {
+                        VectorNorm::Squared => T::of(2.0) * dy[row],
+                        VectorNorm::Root { .. } => dy[row] / y[row],
+                    };
+                    for (dx, x) in dx[r * n..][..n].iter_mut().zip(&x[row * n..][..n]) {
+                        *dx = if add { *dx + factor * *x } else { factor * *x };
+                    }
+                }
+            });
+        });
+    }
+}
+
+impl Op for VectorNorm {
+    fn name(&self) -> &'static str {
+        "vector_norm"
+    }
+
+    fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
+        match inputs {
+            [[rows @ .., _]] if !rows.is_empty() => Ok(rows.to_vec()),
+            _ => Err("takes x [.., N] of two axes or more".into()),
+        }
+    }
+
+    fn dtypes(&self) -> &'static [Dtype] {
+        ONLY_F32
+    }
+
+    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let x = inputs[0];
+        with_float!(x.dtype(), T => self.forward::<T>(x.width(), x.read(), out.write()));
+        vec![x.clone(), out.clone()]
+    }
+
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
+        if let Some(grad) = grads.buffer(0) {
+            let (x, y) = (&saved[0], &saved[1]);
+            with_float!(dy.dtype(), T => {
+                self.backward::<T>(x.width(), [x.read(), y.read(), dy.read()], grad);
+            });
+        }
+    }
+}
+
+/// One element, odd widths, rows that a warp and that several warps sum.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for op in [VectorNorm::Squared, VectorNorm::Root { epsilon: 0.5 }] {
+        for shape in [&[1, 1][..], &[3, 7], &[2, 5, 2], &[129, 33], &[3, 1500], &[64, 4100]] {
+            cases.push(Case::new(op, &[shape]));
+        }
+    }
+    cases
+}
