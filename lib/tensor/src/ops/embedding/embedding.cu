@@ -3,7 +3,7 @@
 // sorted by index, stably, 8 bits a pass (histogram, scan, scatter); then every row of the table adds
 // up its positions in order. No atomics: ranks come from votes.
 
-#include "warp.cuh"
+#include "rows.cuh"
 
 constexpr int DIGITS = 256;
 constexpr int WARPS = 8;
@@ -187,16 +187,7 @@ DEVICE void sum(
       total[j] += to_float(d.at[j]);
     }
   }
-  element* to = table + (long long)row * h + column;
-  Vector<element, N> out;
-  if (add) {
-    out = load_vector<N>(to);
-  }
-#pragma unroll
-  for (int j = 0; j < N; j++) {
-    put(&out.at[j], total[j], add);
-  }
-  store_vector(to, out);
+  put_vector<N>(table + (long long)row * h + column, total, add);
 }
 
 // y [n, h]: rows of table [rows, h], NaN for an index outside it. A thread moves 16 bytes where h allows.
