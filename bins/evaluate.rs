@@ -195,7 +195,7 @@ EXAMPLES
   Rollouts of 20 steps from the first frames of a file:
     $ ds-prep gen burgers --parameter 0.01 --samples 3 --grid 64 --frames 2 --seed 9 -o new
     $ evaluate predict operator --inputs new/*.hdf5 --steps 20 -o predicted.hdf5
-    $ ds-prep info predicted.hdf5
+    $ ds-prep show predicted.hdf5
   A steady problem, from rock to pressure:
     $ ds-prep gen darcy --parameter 1 --samples 20 --grid 16 --seed 1 -o rock
     $ ds-prep split rock/*.hdf5 --seed 1 -o rock/split.json

@@ -23,8 +23,8 @@ mod model;
 /// Encode a data set once, with a trained model that has an encoder
 ///
 /// Writes the latents of each split to memory-mapped shards, which are valid only for the exact codec,
-/// normalisation and data that made them. Run again it goes on where it stopped: shards that are whole
-/// are kept, damaged and stale ones are made again.
+/// normalisation and data that made them. When it is run again it resumes: complete shards are
+/// kept, damaged and stale ones are made again.
 #[derive(Parser)]
 #[command(name = "latent-cache", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -132,7 +132,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
     let sets = args.split.iter().map(open).collect::<Result<Vec<_>>>()?;
     let inputs = sets.iter().flat_map(TrajectorySet::input_files).collect();
     let mut verifier = Verifier::start(inputs, None)?;
-    let go_on = || signals.go_on(|| "run the same command again to go on".into());
+    let go_on = || signals.go_on(|| "run the same command again to resume".into());
     for set in &sets {
         codec.require_fields_of(set.shape(), set.inputs())?;
         let layout = Layout {

@@ -5,13 +5,13 @@
 //! fields that have decayed count as much as fresh ones. It is the inverse loss of the encoder
 //! (UPT, Alkin et al. 2024, §3.3); that of the decoder, ‖encode(û) - z‖², may be added.
 
-use super::sources::{FieldSource, Fields, Sources, joined, one, weight_faults};
+use super::sources::{
+    FieldSource, Fields, Sources, joined, normalisation, not_negative, one, positive, weight_faults,
+};
 use crate::pde::models::codec::Border;
 use crate::pde::models::{Codec, CodecModel};
-use crate::pde::normalisation::Normalisation;
 use crate::pde::tokens::FieldTokens;
 use data::fields::split_set::TrajectorySet;
-use data::fields::stats::Stats;
 use data::inputs::InputFile;
 use learn::config::Config;
 use learn::params::{Builder, Params};
@@ -36,7 +36,7 @@ pub struct FieldData {
     pub split: PathBuf,
     /// The statistics that `ds-prep stats` wrote for it.
     pub stats: PathBuf,
-    /// How much of what is read is of this data set, beside the weights of the others.
+    /// Share of the samples that are drawn from this data set, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
     /// More data sets of fields of the same kind, read in proportion to their weights.
@@ -127,21 +127,15 @@ impl Define for CodecTask {
         if config.data.shift && config.model.border != Border::Periodic {
             faults.push(("data.shift".into(), "is a symmetry of periodic domains only".into()));
         }
-        if config.loss.floor.is_nan() || config.loss.floor <= 0.0 {
-            faults.push(("loss.floor".into(), "must be a positive number".into()));
-        }
-        if config.loss.reencoding.is_nan() || config.loss.reencoding < 0.0 {
-            faults.push(("loss.reencoding".into(), "must not be negative".into()));
-        }
+        faults.extend(positive("loss.floor", config.loss.floor));
+        faults.extend(not_negative("loss.reencoding", config.loss.reencoding));
         faults
     }
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
         let FieldData { split, stats, weight, others, .. } = &config.data;
         let fields = Fields::open(split, stats, *weight, others)?;
-        let channels = |stats: &Stats| stats.channels.iter().map(|c| (c.mean, c.std)).collect();
-        let moments: Vec<_> =
-            fields.stats.iter().map(|(s, weight)| (channels(s), *weight)).collect();
+        let normalisation = normalisation(&fields.stats, 0..usize::MAX);
         let frames = |set: &TrajectorySet| (set.len() * set.shape().frames) as u64;
         let sources = Sources::new(fields.train, frames);
         let train = sources.first();
@@ -160,7 +154,7 @@ impl Define for CodecTask {
         let codec = Codec::new(&mut builder, &config.model, &patches);
         let task = Self {
             codec,
-            tokens: FieldTokens { patches, normalisation: Normalisation::mixed(&moments) },
+            tokens: FieldTokens { patches, normalisation },
             data: config.data.clone(),
             loss: config.loss.clone(),
             train: sources,

@@ -1,4 +1,4 @@
-//! What a latent operator needs to know of latents besides their values: their scale, the condition (parameter of the
+//! What a latent operator needs of latents in addition to their values: their scale, the condition (parameter of the
 //! equation and Δt) as features, and the codec that made them.
 
 use super::normalisation::Normalisation;
@@ -12,7 +12,7 @@ use tensor::Tensor;
 use unix::publish::publish_bytes;
 use unix::{Error, Result, small};
 
-/// Name of the file beside an index of latents that says where the codec was.
+/// Name of the file next to an index of latents that records the path of the codec.
 const SOURCE: &str = "source.json";
 /// Largest such file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;

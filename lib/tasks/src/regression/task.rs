@@ -6,12 +6,12 @@
 use super::model::{Regression, RegressionModel};
 use crate::pde::latents::Condition;
 use crate::pde::models::Patches;
-use crate::pde::normalisation::Normalisation;
-use crate::pde::sources::{FieldSource, Fields, Sources, joined, one, weight_faults};
+use crate::pde::sources::{
+    FieldSource, Fields, Sources, joined, normalisation, one, positive, weight_faults,
+};
 use crate::pde::tokens::FieldTokens;
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
-use data::fields::stats::Stats;
 use data::inputs::InputFile;
 use learn::config::Config;
 use learn::params::{Builder, Params};
@@ -20,7 +20,6 @@ use learn::score::Scores;
 use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Predictions, Spec, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 use std::path::PathBuf;
 use tensor::Tensor;
 use tensor::ops::squared_error::SquaredError;
@@ -36,7 +35,7 @@ pub struct RegressionData {
     pub split: PathBuf,
     /// The statistics that `ds-prep stats` wrote for it.
     pub stats: PathBuf,
-    /// How much of what is read is of this data set, beside the weights of the others.
+    /// Share of the samples that are drawn from this data set, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
     /// More data sets of fields of the same kind, read in proportion to their weights.
@@ -67,7 +66,7 @@ pub type RegressionConfig = Config<RegressionData, RegressionModel, RegressionLo
 /// Error of the solutions of a regime.
 const METRIC: &str = "nrmse";
 
-/// How fields of a steady problem become what its model reads, and back.
+/// Converts fields of a steady problem to the tensors of its model, and back.
 #[derive(Clone, Debug)]
 pub struct Preparation {
     /// Of the input and of the solution.
@@ -153,9 +152,7 @@ impl Define for RegressionTask {
         let mut faults: Faults = within("model", config.model.core.faults()).collect();
         let weights = config.data.others.iter().map(|o| o.weight);
         faults.extend(weight_faults(config.data.weight, weights));
-        if config.loss.floor.is_nan() || config.loss.floor <= 0.0 {
-            faults.push(("loss.floor".into(), "must be a positive number".into()));
-        }
+        faults.extend(positive("loss.floor", config.loss.floor));
         faults
     }
 
@@ -168,8 +165,8 @@ impl Define for RegressionTask {
         let (shape, inputs) = (train.shape(), train.inputs());
         if shape.frames != 1 || inputs == 0 || inputs == shape.channels {
             return Err(Error::data(format!(
-                "{}: {} frames of {} channels, {inputs} of them inputs, are no steady problem; wanted are \
-                 1 frame with inputs and states",
+                "{}: {} frames of {} channels, {inputs} of them inputs; a steady problem has 1 frame \
+                 with inputs and states",
                 config.data.split.display(),
                 shape.frames,
                 shape.channels
@@ -181,14 +178,6 @@ impl Define for RegressionTask {
             })
         };
         let patches = [cut(inputs)?, cut(shape.channels - inputs)?];
-        let moments = |part: Range<usize>| {
-            let of = |stats: &Stats| -> Vec<(f64, f64)> {
-                let own = stats.channels.iter().skip(part.start).take(part.len());
-                own.map(|c| (c.mean, c.std)).collect()
-            };
-            let all: Vec<_> = fields.stats.iter().map(|(s, weight)| (of(s), *weight)).collect();
-            Normalisation::mixed(&all)
-        };
         let of_set = |set: &TrajectorySet| -> Vec<f64> {
             (0..set.len()).map(|i| set.entry(i).parameter.value).collect()
         };
@@ -197,8 +186,10 @@ impl Define for RegressionTask {
         let mut builder = Builder::new(config.seed);
         let model = Regression::new(&mut builder, &config.model, [&input, &output]);
         let tokens = [(input, 0..inputs), (output, inputs..shape.channels)];
-        let tokens =
-            tokens.map(|(patches, part)| FieldTokens { patches, normalisation: moments(part) });
+        let tokens = tokens.map(|(patches, part)| FieldTokens {
+            patches,
+            normalisation: normalisation(&fields.stats, part),
+        });
         let preparation = Preparation { tokens, condition: Condition::new(&parameters, 1.0) };
         let task = Self {
             model,

@@ -118,7 +118,7 @@ impl Evaluator<'_> {
 }
 
 /// Continues an evaluation, or starts one from the default, to the end of its plan. `done` is called with the result
-/// so far after each batch of rollouts, and its error ends the evaluation: it can go on from there.
+/// so far after each batch of rollouts, and its error ends the evaluation, which a later call can continue.
 pub fn evaluate(
     evaluator: &Evaluator,
     mut result: Evaluation,
