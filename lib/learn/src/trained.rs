@@ -1,13 +1,15 @@
 //! Trained models, read from a checkpoint.
 
 use crate::checkpoint::{self, Loaded};
-use crate::task::{Buffers, Define, Hashes};
+use crate::params::{Builder, Params};
+use crate::pass::Pass;
+use crate::task::{Buffers, Dependencies};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use tensor::Tensor;
+use tensor::{Device, Tape, Tensor};
 use unix::{Error, Result, warn};
 
 /// Which weights of a checkpoint are used.
@@ -55,13 +57,15 @@ pub struct Origin {
     pub update: u64,
     /// Which of its weights.
     pub weights: Weights,
+    /// BLAKE3 of the hashes of its files.
+    pub blake3: String,
     /// Hash of the data it was trained on: of fields that of the split manifest, or of several, with `+`
     /// between them.
     pub data: String,
 }
 
 impl Origin {
-    /// Whether it was trained on the data of the split manifest with this hash, among others perhaps.
+    /// Whether its training data included that of the split manifest with this hash.
     pub fn was_trained_on(&self, manifest_hash: &str) -> bool {
         self.data.split('+').any(|hash| hash == manifest_hash)
     }
@@ -73,9 +77,11 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What a trained model is made of.
+/// The content of a checkpoint from which a trained model is restored.
 #[derive(Clone, Debug)]
 pub struct Parts {
+    /// Name of the task.
+    pub task: String,
     /// Where it came from.
     pub origin: Origin,
     /// The resolved configuration of its training.
@@ -84,25 +90,22 @@ pub struct Parts {
     pub weights: Vec<(String, Tensor)>,
     /// Tensors that were not trained.
     pub buffers: Buffers,
-    /// Hashes by name.
-    pub hashes: Hashes,
+    /// The trained models it needs.
+    pub dependencies: Dependencies,
 }
 
 impl Parts {
-    /// Reads a checkpoint of task `T`; of a run the best one, or the newest good one where that is
+    /// Reads a checkpoint. Of a run directory reads the best checkpoint, or the newest good one where that is
     /// damaged or there is none.
     ///
-    /// Errors: 66 when there is none, 65 when it is damaged or of another task.
-    pub fn read<T: Define>(path: &Path, weights: Weights) -> Result<Self> {
+    /// Errors: 66 when there is none, 65 when it is damaged.
+    pub fn read(path: &Path, weights: Weights) -> Result<Self> {
         let found = find(path)?;
-        let (file, task) = (found.path().to_path_buf(), &found.manifest.stage);
-        let bad = |what: String| Error::data(format!("{}: {what}", file.display()));
-        let wanted = T::SPEC.name;
-        if task != wanted {
-            return Err(bad(format!("a checkpoint of stage {task}; wanted is one of {wanted}")));
-        }
+        let file = found.path().to_path_buf();
+        let hashes: Vec<&str> = found.manifest.files.iter().map(|f| f.blake3.as_str()).collect();
         let need = |name: &str| {
-            found.tensors(name).ok_or_else(|| bad(format!("there is no {name}.safetensors")))
+            let missing = || Error::data(format!("{} has no {name}.safetensors", file.display()));
+            found.tensors(name).ok_or_else(missing)
         };
         let average = match weights {
             Weights::Average => found.tensors("ema"),
@@ -113,11 +116,13 @@ impl Parts {
             weights: average.map_or_else(|| need("model"), Ok)?,
             buffers: need("buffers")?,
             config: found.manifest.config.clone(),
-            hashes: found.manifest.hashes.clone(),
+            dependencies: found.manifest.dependencies.clone(),
+            task: found.manifest.stage.clone(),
             origin: Origin {
                 checkpoint: file,
                 update: found.manifest.update,
                 weights: used,
+                blake3: blake3::hash(hashes.concat().as_bytes()).to_hex().to_string(),
                 data: found.manifest.data_hash.clone(),
             },
         })
@@ -128,9 +133,49 @@ impl Parts {
         serde_json::from_value(self.config[name].clone())
             .map_err(|cause| Error::data(format!("its configuration, {name}: {cause}")))
     }
+
+    /// The values of a buffer. Errors: 65 when there is none of that name.
+    pub fn buffer(&self, name: &str) -> Result<Vec<f64>> {
+        let found = self.buffers.iter().find(|(own, _)| own == name);
+        let (_, values) =
+            found.ok_or_else(|| Error::data(format!("the checkpoint has no buffer {name}")))?;
+        Ok(values.to_f64())
+    }
+
+    /// The model that `build` makes, with these weights on `device`. Errors: 65 when they do not fit each other.
+    pub fn restore<M>(
+        &self,
+        device: Device,
+        build: impl FnOnce(&mut Builder) -> Result<M>,
+    ) -> Result<Trained<M>> {
+        let mut builder = Builder::new(0);
+        let model = build(&mut builder)?;
+        let mut params = builder.finish();
+        params.assign(&self.weights)?;
+        Ok(Trained { origin: self.origin.clone(), model, params: params.to_device(device)? })
+    }
 }
 
-/// The checkpoint that `path` means.
+/// A model and its trained parameters.
+#[derive(Clone, Debug)]
+pub struct Trained<M> {
+    /// Where the parameters came from.
+    pub origin: Origin,
+    /// The model.
+    pub model: M,
+    /// The parameters.
+    pub params: Params,
+}
+
+impl<M> Trained<M> {
+    /// Runs `body` in a forward pass without gradients.
+    pub fn run<R>(&self, body: impl FnOnce(&Pass, &M) -> Result<R>) -> Result<R> {
+        let tape = Tape::without_gradients();
+        body(&Pass::frozen(&tape, &self.params), &self.model)
+    }
+}
+
+/// The checkpoint that `path` is or, of a run directory, contains.
 fn find(path: &Path) -> Result<Loaded> {
     let checkpoints = path.join("ckpt");
     if !checkpoints.is_dir() {

@@ -195,7 +195,7 @@ fn begin(job: &Job, signals: Signals, run: &RunDir, lease: Lease, budget: Budget
         direction: job.task.spec.direction,
         config_hash: unix::config::hash(&identity(&job.task.resolved)),
         data_hash: opened.task.data_hash(),
-        hashes: opened.task.hashes(),
+        dependencies: opened.task.dependencies(),
         fence: Some(lease.fence().clone()),
         ..State::default()
     };

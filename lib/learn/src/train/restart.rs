@@ -19,7 +19,7 @@ use super::origin::{Origin, continues};
 use super::progress::Progress;
 use super::{attempts, machine};
 use crate::checkpoint::{self, Entry, Loaded};
-use crate::task::{Buffers, Task};
+use crate::task::{Buffers, Dependency, Task};
 use serde_json::{Value, json};
 use unix::lease::Lease;
 use unix::log::Log;
@@ -164,8 +164,9 @@ pub(super) fn changes(job: &Job, found: &Loaded, task: Option<&dyn Task>) -> Res
         if *was != is {
             changes.push(format!("data: hash was {was}, now {is}"));
         }
-        for (name, is) in task.hashes() {
-            let was = found.manifest.hashes.get(&name).map_or("missing", String::as_str);
+        for (name, Dependency { hash: is, .. }) in task.dependencies() {
+            let was = found.manifest.dependencies.get(&name);
+            let was = was.map_or("missing", |dependency| &dependency.hash);
             if was != is {
                 changes.push(format!("data: {name} was {was}, now {is}"));
             }

@@ -35,7 +35,7 @@ pub struct PdetStack {
     /// Start of the learned scale of each branch.
     #[serde(default = "tenth")]
     pub branch_scale: f64,
-    /// Whether tokens are told where they are, by a learned vector for each row and each column.
+    /// Whether learned position embeddings, one for each row and each column, are added to the tokens.
     // Not written when it is not asked for: configurations from before it was there stay the same.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]

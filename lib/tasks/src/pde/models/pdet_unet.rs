@@ -29,7 +29,7 @@ pub struct PdetUnet {
     #[serde(default = "two")]
     #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
-    /// Whether tokens are told where they are, by a learned vector for each row and each column.
+    /// Whether learned position embeddings, one for each row and each column, are added to the tokens.
     // Not written when it is not asked for: configurations from before it was there stay the same.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
