@@ -1,21 +1,21 @@
-//! What trained models do on data that they have not seen, beside the simplest of predictions.
+//! Scores of trained models on data they were not trained on, and their predictions.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::slice::from_ref;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::inputs::Verifier;
 use learn::task::load_config;
-use learn::trained::Weights;
+use model::ModelArgs;
 use serde_json::Value;
-use tasks::pde::evaluate::{self, Models, Plan, Protocol, pictures};
+use tasks::pde::evaluate::{
+    self, Evaluation, Evaluator, Partial, Plan, Protocol, Request, pictures,
+};
 use tasks::pde::operator::OperatorTask;
-use tasks::pde::{TrainedCodec, TrainedOperator};
-use tasks::regression::{TrainedSteady, evaluate_steady};
-use tensor::{Device, Wanted};
+use tasks::predict_file;
 use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
@@ -24,64 +24,76 @@ use unix::signal::Signals;
 use unix::work::{self, Task, Work};
 use unix::{Context, Error, Exit, Result, note, warn};
 
-/// Measure trained models on unseen data, with baselines beside every number
+mod model;
+
+/// Score trained models on unseen data next to simple baselines, and predict with them
 ///
-/// From start frames spread over every trajectory the operator is rolled out in the latents of its codec
-/// and decoded; errors are told in physical units and in the latents, by step and by parameter value.
-/// Beside it stand persistence, the mean of the training data, and the codec alone. Without an operator
-/// the codec is measured. Of a steady problem the model is measured, beside the mean of the training
-/// solutions and the solution of the nearest training sample.
+/// RUN is the run directory or a checkpoint of any task; the models it needs, such as the codec of an operator, are
+/// found by the paths its checkpoint records. An operator is rolled out in the latents of its codec from start frames
+/// spread over every trajectory, and decoded; the baselines are persistence, the mean of the training data and the
+/// codec alone. The model of a steady problem is compared with the mean of the training solutions and with the
+/// solution of the nearest training sample. Errors are in physical units and in the latents, by step and by
+/// parameter value.
 #[derive(Parser)]
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
-    /// Run directory or checkpoint of the codec
-    #[arg(long, value_name = "PATH", required_unless_present_any = ["steady", "check"])]
-    codec: Option<PathBuf>,
-    /// Run directory or checkpoint of the operator, trained on latents of just that codec
-    #[arg(long, value_name = "PATH")]
-    operator: Option<PathBuf>,
-    /// Run directory or checkpoint of a model of a steady problem, instead of codec and operator
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["codec", "operator"])]
-    steady: Option<PathBuf>,
-    /// Split manifest, from ds-prep split
-    #[arg(long, value_name = "MANIFEST")]
-    data: PathBuf,
-    /// Split to measure on
-    #[arg(long, value_name = "NAME", default_value_t = SplitName::Test)]
-    split: SplitName,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Compute the errors of a model and of the baselines on a split
+    Score(Score),
+    /// Write the predictions of a model for the trajectories of a file
+    ///
+    /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
+    /// solution for every input; for a codec, the reconstruction of every frame.
+    Predict(Predict),
+    /// Check that the rollouts fit into the trajectories of a split; needs no models
+    Check(Check),
+}
+
+#[derive(clap::Args)]
+struct Rollouts {
     /// Steps of a rollout
     #[arg(long, value_name = "N", default_value_t = 16)]
     steps: usize,
-    /// Frames from one state to the next; when not given, the longest that the operator was trained with
+    /// Frames from one state to the next [default: the longest that the operator was trained with]
     #[arg(long, value_name = "N")]
     stride: Option<usize>,
+}
+
+#[derive(clap::Args)]
+struct Data {
+    /// Split manifest, from ds-prep split
+    #[arg(long, value_name = "MANIFEST")]
+    data: PathBuf,
+    /// Split of the manifest
+    #[arg(long, value_name = "NAME", default_value_t = SplitName::Test)]
+    split: SplitName,
     /// Start frames of each trajectory, spread evenly; 0 for all from which a rollout fits
     #[arg(long, value_name = "N", default_value_t = 8)]
     starts: usize,
-    /// At most so many trajectories of each parameter value
+    /// Largest number of trajectories of each parameter value
     #[arg(long, value_name = "N")]
     max_trajectories: Option<usize>,
-    /// Weights of the models: ema, their average where there is one, or raw
-    #[arg(long, value_name = "WHICH", default_value_t)]
-    weights: Weights,
-    /// Where to compute: auto (a GPU where there is one, else the CPU), cpu, cuda, cuda:N, emu
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: Wanted,
-    /// Number of threads, at most 1024; one for each processor by default
-    #[arg(long, value_parser = unix::cli::threads, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    rollouts: Rollouts,
+}
+
+#[derive(clap::Args)]
+struct Score {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    data: Data,
     /// Folder for metrics.json, metrics.csv and pictures/
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
     /// Write the errors of whole rollouts by parameter value to a JSON file as well
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
-    /// Check that the rollouts fit into the trajectories of the split; needs no models and measures nothing
-    #[arg(long)]
-    check: bool,
-    /// With --check: configuration of an operator that is yet to be trained; its rollouts must fit, too
-    #[arg(long, value_name = "FILE", requires = "check")]
-    operator_config: Option<PathBuf>,
     /// Replace an earlier result
     #[arg(long)]
     force: bool,
@@ -89,39 +101,71 @@ struct Args {
     output: Output,
 }
 
+#[derive(clap::Args)]
+struct Predict {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Field file with the initial states, the inputs or the fields; see ds-prep(1) for formats
+    #[arg(long, value_name = "FILE")]
+    inputs: PathBuf,
+    /// Field file to write, NAME.hdf5 or NAME.safetensors
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    to: PathBuf,
+    /// Replace an earlier file
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    rollouts: Rollouts,
+}
+
+#[derive(clap::Args)]
+struct Check {
+    #[command(flatten)]
+    data: Data,
+    /// Configuration of an operator yet to be trained: the rollouts of its training and validation must fit as well
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
 const MANUAL: &str = "\
 FILES
   DIR/metrics.json  Protocol, definitions, every quantity of every model by step and over the rollout.
   DIR/metrics.csv   The same numbers, one a line: regime, space, quantity, model, step, value.
   DIR/pictures      NAME-VALUE.png of each parameter value, and summary.png.
-  DIR/status.json, DIR/lease  How it stands, for timekeep status and cron.
+  DIR/partial.json  What an interrupted evaluation has computed; removed when it is complete.
+  DIR/status.json, DIR/lease  State and progress, for timekeep status and cron.
+  FILE of predict   [trajectories, frames, grid, channels] in the layout of ds-prep gen; its attributes name the
+                    models and the inputs. Of an operator, frame 0 is the initial state through the codec.
 
 QUANTITIES
-  The table tells NRMSE of the decoded fields: sqrt(sum of squared errors / sum of squared targets) over
-  all points, steps from 1 on and trajectories of a regime, for each start frame, averaged over those.
+  The table contains the NRMSE of the decoded fields, sqrt(sum of squared errors / sum of squared targets) over
+  all points, steps from 1 on and trajectories of a parameter value. It is computed for each start frame, then
+  averaged over start frames.
   operator     The rollout; one_step is its first step alone.
-  persistence  The start stays as it is.
+  persistence  The initial state at every step.
   mean         The mean of the training data.
-  codec        decode(encode(target)): the floor of every method on these latents.
-  ratio        operator / persistence: below 1 the operator is the better one.
+  codec        decode(encode(target)): a lower bound for every operator on these latents.
+  ratio        operator / persistence; below 1 the operator is better.
   Of a steady problem:
-  steady       The model.
+  regression   The model.
   mean         The mean of the training solutions of the parameter value, point by point.
-  nearest      The solution of the training sample of the parameter value whose input is nearest.
+  nearest      The solution of the training sample of the parameter value with the nearest input.
 
   metrics.json defines all others: PDEBench's nRMSE, RMSE, MAE, largest error, errors of the mean, of the
   boundary and of bands of wave numbers, and errors in the latents.
 
 EXIT STATUS
-  0   Measured.
-  1   Stopped or killed in three attempts in a row: nothing is kept of one, so it needs a longer time limit.
-      Run again, it counts from 0.
+  0   Complete.
+  1   Three attempts in a row were stopped or killed before they had stored anything: the job needs a longer time
+      limit. When it is run again, it counts from 0.
   2   The command line is wrong, or no rollout fits into the trajectories.
-  65  A checkpoint is bad, a data file is not what the split manifest recorded, or the operator belongs to
-      another codec. Data files are hashed while rollouts are computed, before any result is written.
+  65  A checkpoint is bad, a data file is not what the split manifest recorded, or the codec is not the one that the
+      operator was trained with. Data files are hashed concurrently with the rollouts, and compared before any result is
+      written.
   66  A checkpoint or the data is missing.
   73  The result cannot be written, or there is one already.
-  75  Stopped by TERM, INT, HUP or USR1 before there was a result; the same command begins anew.
+  75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last batch of rollouts or trajectories
+      that was stored.
 
 EXAMPLES
   A data set, a codec and an operator on its latents:
@@ -133,18 +177,25 @@ EXAMPLES
     >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
     $ train-stage codec -c codec.yaml --run codec
-    $ latent-cache make --codec codec --data data/split.json -o latents
+    $ latent-cache make codec --data data/split.json -o latents
     $ printf '%s\\n' 'data: {train: latents/train, validation: latents/validation}' \\
     >   'model: {core: {kind: pdet_stack, hidden: 16, depth: 2, filter: 5}}' \\
     >   'loss: {horizons: [2], validation_steps: 4}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > operator.yaml
     $ train-stage operator -c operator.yaml --run operator
-  What they are worth on the test split:
-    $ evaluate --codec codec --operator operator --data data/split.json --steps 8 -o result
+  Their errors on the test split:
+    $ evaluate score operator --data data/split.json --steps 8 -o result
+  The same with a codec that has been moved:
+    $ cp -r codec moved
+    $ evaluate score operator --with codec=moved --data data/split.json --steps 8 -o moved-result
   Whether those 8 steps fit, before anything is trained:
-    $ evaluate --check --operator-config operator.yaml --data data/split.json --steps 8 -o result
+    $ evaluate check -c operator.yaml --data data/split.json --steps 8
   The codec alone:
-    $ evaluate --codec codec --data data/split.json --steps 8 -o codec-result --json
+    $ evaluate score codec --data data/split.json --steps 8 -o codec-result --json
+  Rollouts of 20 steps from the first frames of a file:
+    $ ds-prep gen burgers --parameter 0.01 --samples 3 --grid 64 --frames 2 --seed 9 -o new
+    $ evaluate predict operator --inputs new/*.hdf5 --steps 20 -o predicted.hdf5
+    $ ds-prep show predicted.hdf5
   A steady problem, from rock to pressure:
     $ ds-prep gen darcy --parameter 1 --samples 20 --grid 16 --seed 1 -o rock
     $ ds-prep split rock/*.hdf5 --seed 1 -o rock/split.json
@@ -152,161 +203,147 @@ EXAMPLES
     $ printf '%s\\n' 'data: {split: rock/split.json, stats: rock/stats.json, turn: true}' \\
     >   'model: {patch: 2, core: {kind: pdet_unet, hidden: 16, depths: [1, 1], filter: 3}}' \\
     >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
-    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > steady.yaml
-    $ train-stage steady -c steady.yaml --run steady
-    $ evaluate --steady steady --data rock/split.json -o rock-result
+    >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > darcy.yaml
+    $ train-stage regression -c darcy.yaml --run darcy
+    $ evaluate score darcy --data rock/split.json -o rock-result
 
 SEE ALSO
   longhaul(7), train-stage(1), latent-cache(1), ds-prep(1), ckpt(1), timekeep(1)
 ";
 
 fn main() -> ExitCode {
-    data::fields::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(run))
+    data::fields::field::serve_if_asked().unwrap_or_else(|| {
+        unix::cli::main::<Args>(|args| match args.verb {
+            Verb::Score(args) => score(&args),
+            Verb::Predict(args) => predict(&args),
+            Verb::Check(args) => check(&args),
+        })
+    })
 }
 
-/// What to do when it is interrupted each time.
-const ADVICE: &str = "an evaluation cannot resume: give its job a longer time limit (sbatch --time), or \
-                      measure less (--starts, --max-trajectories), then run it again";
+/// What to do when every attempt is interrupted before anything is stored.
+const ADVICE: &str =
+    "give its job a longer time limit (sbatch --time), or choose fewer --steps, then run it again";
 
-/// What a signal leaves behind: files are written when everything was measured.
-fn nothing() -> String {
-    "nothing was written; run the same command again".into()
+fn again() -> String {
+    "run the same command again to resume".into()
 }
 
-fn run(args: Args) -> Result<Exit> {
-    if args.check {
-        return check(&args);
+impl Data {
+    fn request(&self) -> Request {
+        let Rollouts { steps, stride } = self.rollouts;
+        let (starts, max_trajectories) = (self.starts, self.max_trajectories);
+        Request { steps, stride, starts, max_trajectories }
     }
+
+    fn open(&self, split: SplitName) -> Result<TrajectorySet> {
+        TrajectorySet::open(&self.data, split, Verify::Sizes)
+    }
+}
+
+/// Whether the rollouts of the evaluation, and of the operator's training and validation, fit into the
+/// trajectories. Errors: 2 where they do not, 78 for a bad configuration, 65, 66.
+fn check(args: &Check) -> Result<Exit> {
+    let request = args.data.request();
+    let (mut stride, mut needed) = (1, Vec::new());
+    if let Some(file) = &args.config {
+        let environment = |name: &str| std::env::var(name).ok();
+        let config = load_config::<OperatorTask>(from_ref(file), &[], &environment)?.config;
+        let longest = |numbers: &[usize]| numbers.iter().copied().max().unwrap_or(1);
+        stride = longest(&config.data.strides);
+        let trained = |steps| Request { steps, stride: Some(stride), ..request };
+        needed.push((SplitName::Train, trained(longest(&config.loss.horizons))));
+        needed.push((SplitName::Validation, trained(config.loss.validation_steps)));
+    }
+    needed.push((args.data.split, request));
+    for (split, request) in needed {
+        Plan::of_rollouts(&args.data.open(split)?, &request, stride)
+            .context(|| format!("{}, {split}", args.data.data.display()))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn predict(args: &Predict) -> Result<Exit> {
     let signals = Signals::install()?;
-    refuse_earlier_result(&args)?;
+    refuse_earlier([&args.to], args.force)?;
+    let model = args.model.open()?;
+    let Rollouts { steps, stride } = args.rollouts;
+    let request = Request { steps, stride, starts: 1, max_trajectories: None };
+    let mut progress = Progress::new("trajectories", 0);
+    predict_file(&*model, &args.inputs, &args.to, args.force, &request, |done, all| {
+        if all != 0 && done == 0 {
+            progress = Progress::new("trajectories", all as u64);
+        }
+        progress.set(done as u64);
+        signals.go_on(again)
+    })?;
+    Ok(Exit::Done)
+}
+
+fn score(args: &Score) -> Result<Exit> {
+    let signals = Signals::install()?;
+    refuse_earlier([&metrics(&args.to)].into_iter().chain(&args.summary), args.force)?;
     let task = Task { folder: &args.to, stage: "evaluation", advice: ADVICE };
-    let rows = work::tell(task, signals, |work| measure(&args, signals, work))?;
+    let rows = work::tell(task, signals, |work| measure(args, signals, work))?;
     let mut out = Out::stdout(args.output);
     rows.iter().try_for_each(|row| out.row(row))?;
     out.finish()?;
     Ok(Exit::Done)
 }
 
-/// Whether the rollouts of the evaluation, and of the operator's training and validation, fit into the
-/// trajectories. Errors: 2 where they do not, 78 for a bad configuration, 65, 66.
-fn check(args: &Args) -> Result<Exit> {
-    let (mut stride, mut needed) = (1, Vec::new());
-    if let Some(file) = &args.operator_config {
-        let environment = |name: &str| std::env::var(name).ok();
-        let config = load_config::<OperatorTask>(from_ref(file), &[], &environment)?;
-        let config = config.config;
-        let longest = |numbers: &[usize]| numbers.iter().copied().max().unwrap_or(1);
-        stride = longest(&config.data.strides);
-        needed.push((SplitName::Train, longest(&config.loss.horizons), stride));
-        needed.push((SplitName::Validation, config.loss.validation_steps, stride));
-    }
-    needed.push((args.split, args.steps, args.stride.unwrap_or(stride)));
-    for (split, steps, stride) in needed {
-        let set = TrajectorySet::open(&args.data, split, Verify::Sizes)?;
-        Plan::new(&set, steps, stride, args.starts, args.max_trajectories)
-            .context(|| format!("{}, {split}", args.data.display()))?;
-    }
-    Ok(Exit::Done)
-}
-
-/// Measures, and writes all files; the rows of the table.
-fn measure(args: &Args, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
-    tensor::parallel::start_threads(args.threads)?;
-    let device = args.device.open()?.0;
-    let set = TrajectorySet::open(&args.data, args.split, Verify::Sizes)?;
-    let Some(codec) = &args.codec else { return measure_steady(args, &set, device, signals, work) };
-    let mut verifier = Verifier::start(set.input_files(), None)?;
-    let codec = TrainedCodec::open(codec, args.weights)?.on(device)?;
-    let open = |path: &PathBuf| TrainedOperator::open(path, args.weights, &codec)?.on(device);
-    let operator = args.operator.as_ref().map(open).transpose()?;
-    let models = Models { codec: &codec, operator: operator.as_ref() };
-    if !codec.origin().was_trained_on(set.manifest_hash()) {
-        warn!(
-            "the codec was trained with another split than {}: what is measured may be what it was \
-             trained on",
-            args.data.display()
-        );
-    }
-    let stride = stride(args, operator.as_ref());
-    let plan = Plan::new(&set, args.steps, stride, args.starts, args.max_trajectories)?;
-    let protocol = Protocol::of(&args.data, &set, &plan, models);
-    note!("{protocol}");
-    let mut progress = Progress::new("rollouts", plan.len() as u64);
-    let mut rollouts = 0;
-    work.progress(0, Some(plan.len() as u64))?;
-    let result = evaluate::evaluate(models, &set, &plan, |done| {
-        progress.advance(done as u64);
-        rollouts += done as u64;
-        work.progress(rollouts, Some(plan.len() as u64))?;
-        signals.go_on(nothing)
-    })?;
-    drop(progress);
-    let go_on = || signals.go_on(nothing);
-    let drawn = pictures::draw(&result, models, &set, &plan, &protocol, go_on)?;
-    verifier.finish(go_on)?;
-    let summary = evaluate::summary(&result);
-    let csv = evaluate::metrics_csv(&result);
-    write(args, summary, &csv, &evaluate::metrics_json(&result, &protocol), drawn)?;
-    let rows = evaluate::rows(&result);
-    rows.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(Error::bug)
-}
-
-fn measure_steady(
-    args: &Args,
-    set: &TrajectorySet,
-    device: Device,
-    signals: Signals,
-    work: &mut Work,
-) -> Result<Vec<Value>> {
-    let Some(path) = &args.steady else {
-        return Err(Error::usage("--codec or --steady is wanted"));
-    };
-    let model = TrainedSteady::open(path, args.weights)?.on(device)?;
-    if !model.origin().was_trained_on(set.manifest_hash()) {
-        warn!(
-            "the model was trained with another split than {}: what is measured may be what it was \
-             trained on",
-            args.data.display()
-        );
-    }
-    let train = TrajectorySet::open(&args.data, SplitName::Train, Verify::Sizes)?;
-    let mut verifier = Verifier::start([set.input_files(), train.input_files()].concat(), None)?;
-    let go_on = || signals.go_on(nothing);
-    work.progress(0, None)?;
-    let result = evaluate_steady(&model, set, &train, args.max_trajectories, go_on)?;
-    let summary = serde_json::to_value(result.rows()).map_err(Error::bug)?;
-    let json = result.json(&args.data, set, &model);
-    let pictures = result.pictures()?;
-    verifier.finish(go_on)?;
-    write(args, summary, &result.csv(), &json, pictures)?;
-    let rows = result.rows();
-    rows.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(Error::bug)
-}
-
-/// The stride asked for, else the one the operator knows.
-fn stride(args: &Args, operator: Option<&TrainedOperator>) -> usize {
-    let trained = operator.map_or(&[][..], |operator| operator.strides());
-    let longest = trained.iter().copied().max().unwrap_or(1);
-    match args.stride {
-        None => longest,
-        Some(stride) => {
-            if !trained.is_empty() && !trained.contains(&stride) {
-                warn!(
-                    "the operator was trained with strides {trained:?}, it is measured with {stride}"
-                );
-            }
-            stride
+/// Evaluates, and writes all files; the rows of the table.
+fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
+    let data = &args.data;
+    let model = args.model.open()?;
+    let set = data.open(data.split)?;
+    let train = model.needs_training_data().then(|| data.open(SplitName::Train)).transpose()?;
+    let files = [&set].into_iter().chain(&train).flat_map(TrajectorySet::input_files).collect();
+    let mut verifier = Verifier::start(files, None)?;
+    let plan = model.plan(&set, &data.request())?;
+    for (task, origin, _) in model.models() {
+        // The data of an operator are latents, which its codec accounts for.
+        if model.latent().is_none_or(|_| task == "codec")
+            && !origin.was_trained_on(set.manifest_hash())
+        {
+            warn!(
+                "the {task} was trained on a different split than {}; the test data may overlap its training data",
+                data.data.display()
+            );
         }
     }
+    let protocol = Protocol::of(&data.data, &set, &plan, &*model);
+    note!("{protocol}");
+    let all = Some(plan.count() as u64);
+    let mut progress = Progress::new("rollouts", plan.count() as u64);
+    let evaluator = Evaluator { model: &*model, set: &set, train: train.as_ref(), plan: &plan };
+    work.progress(0, all)?;
+    signals.go_on(again)?;
+    let partial = Partial::new(args.to.join("partial.json"), &protocol)?;
+    let begun = partial.load();
+    let result = evaluate::evaluate(&evaluator, begun, |result| {
+        partial.save(result)?;
+        work.stored();
+        unix::fail::point("save.after_shard").map_err(|cause| Error::io(&args.to, cause))?;
+        let done = result.rollouts() as u64;
+        progress.set(done);
+        work.progress(done, all)?;
+        signals.go_on(again)
+    })?;
+    drop(progress);
+    let go_on = || signals.go_on(again);
+    let drawn = pictures::draw(&result, &evaluator, &protocol, go_on)?;
+    verifier.finish(go_on)?;
+    write(args, &result, &protocol, drawn)?;
+    partial.remove();
+    Ok(evaluate::rows(&result))
 }
 
 fn metrics(folder: &Path) -> PathBuf {
     folder.join("metrics.json")
 }
 
-fn refuse_earlier_result(args: &Args) -> Result<()> {
-    let earlier = |path: &&PathBuf| !args.force && path.exists();
-    match [Some(metrics(&args.to)), args.summary.clone()].iter().flatten().find(earlier) {
+fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool) -> Result<()> {
+    match paths.into_iter().find(|path| !force && path.exists()) {
         None => Ok(()),
         Some(path) => Err(Error::create(
             path,
@@ -317,10 +354,9 @@ fn refuse_earlier_result(args: &Args) -> Result<()> {
 
 /// Writes all files; metrics.json, by which a result is known, last.
 fn write(
-    args: &Args,
-    summary: Value,
-    csv: &str,
-    metrics_json: &Value,
+    args: &Score,
+    result: &Evaluation,
+    protocol: &Protocol,
     drawn: Vec<pictures::Picture>,
 ) -> Result<()> {
     let pictures = args.to.join("pictures");
@@ -328,14 +364,13 @@ fn write(
     for (name, png) in drawn {
         publish_bytes(&pictures.join(name), &png)?;
     }
-    publish_bytes(&args.to.join("metrics.csv"), csv.as_bytes())?;
+    publish_bytes(&args.to.join("metrics.csv"), evaluate::metrics_csv(result).as_bytes())?;
     let publish = |path: &Path, value: &Value| {
-        let mut text = serde_json::to_string_pretty(value).map_err(Error::bug)?;
-        text.push('\n');
-        publish_bytes(path, text.as_bytes())
+        let text = serde_json::to_string_pretty(value).map_err(Error::bug)?;
+        publish_bytes(path, format!("{text}\n").as_bytes())
     };
     if let Some(path) = &args.summary {
-        publish(path, &summary)?;
+        publish(path, &evaluate::summary(result))?;
     }
-    publish(&metrics(&args.to), metrics_json)
+    publish(&metrics(&args.to), &evaluate::metrics_json(result, protocol))
 }

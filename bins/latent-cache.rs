@@ -1,4 +1,4 @@
-//! Latents of a data set, made once by a trained codec.
+//! Latents of a data set, made once by a trained model.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,10 +8,9 @@ use data::fields::latents::{LatentStore, Layout, write_latents};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::inputs::Verifier;
-use learn::trained::Weights;
+use model::ModelArgs;
 use serde_json::json;
-use tasks::pde::TrainedCodec;
-use tensor::Wanted;
+use tasks::pde::latents::record_codec;
 use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
@@ -19,11 +18,13 @@ use unix::signal::Signals;
 use unix::work::{self, Task, Work};
 use unix::{Error, Exit, Result};
 
-/// Encode a data set with a trained codec, once
+mod model;
+
+/// Encode a data set once, with a trained model that has an encoder
 ///
 /// Writes the latents of each split to memory-mapped shards, which are valid only for the exact codec,
-/// normalisation and data that made them. Run again it goes on where it stopped: shards that are whole
-/// are kept, damaged and stale ones are made again.
+/// normalisation and data that made them. When it is run again it resumes: complete shards are
+/// kept, damaged and stale ones are made again.
 #[derive(Parser)]
 #[command(name = "latent-cache", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -47,9 +48,8 @@ enum Verb {
 
 #[derive(clap::Args)]
 struct Make {
-    /// Run directory or checkpoint of the codec
-    #[arg(long, value_name = "PATH")]
-    codec: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Split manifest, from ds-prep split
     #[arg(long, value_name = "MANIFEST")]
     data: PathBuf,
@@ -59,15 +59,6 @@ struct Make {
     /// Trajectories of a shard
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     shard: u32,
-    /// Where to compute: auto (a GPU where there is one, else the CPU), cpu, cuda, cuda:N, emu
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: Wanted,
-    /// Number of threads, at most 1024; one for each processor by default
-    #[arg(long, value_parser = unix::cli::threads, value_name = "N")]
-    threads: Option<usize>,
-    /// Weights of the codec: ema, their average where there is one, or raw
-    #[arg(long, default_value_t)]
-    weights: Weights,
     /// Folder to write to; each split gets its own below
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
@@ -78,6 +69,7 @@ struct Make {
 const MANUAL: &str = "\
 FILES
   DIR/SPLIT/index.json           Hashes of codec, normalisation and data; shapes; statistics.
+  DIR/SPLIT/source.json          Where the codec was; operators trained on the latents record it.
   DIR/SPLIT/shard-N.safetensors  Latents [trajectories, frames, tokens, features] in f32.
   DIR/status.json, DIR/lease     How it stands, for timekeep status and cron; its updates are trajectories.
 
@@ -102,7 +94,7 @@ EXAMPLES
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
     $ train-stage codec -c codec.yaml --run codec
   Its latents, and whether they are whole:
-    $ latent-cache make --codec codec --data data/split.json -o latents
+    $ latent-cache make codec --data data/split.json -o latents
     $ latent-cache verify latents/train latents/validation
 
 SEE ALSO
@@ -129,17 +121,20 @@ fn make(args: &Make) -> Result<Exit> {
 }
 
 fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
-    tensor::parallel::start_threads(args.threads)?;
-    let codec = TrainedCodec::open(&args.codec, args.weights)?.on(args.device.open()?.0)?;
+    let model = args.model.open()?;
+    let Some(codec) = model.encoder() else {
+        let (task, origin, _) = &model.models()[0];
+        return Err(Error::data(format!("{origin}: the task {task} has no encoder")));
+    };
     let mut out = Out::stdout(args.output);
     let mut before = 0;
     let open = |name: &SplitName| TrajectorySet::open(&args.data, *name, Verify::Sizes);
     let sets = args.split.iter().map(open).collect::<Result<Vec<_>>>()?;
     let inputs = sets.iter().flat_map(TrajectorySet::input_files).collect();
     let mut verifier = Verifier::start(inputs, None)?;
-    let go_on = || signals.go_on(|| "run the same command again to go on".into());
+    let go_on = || signals.go_on(|| "run the same command again to resume".into());
     for set in &sets {
-        codec.require_fields_of(set)?;
+        codec.require_fields_of(set.shape(), set.inputs())?;
         let layout = Layout {
             frames: set.shape().frames,
             tokens: codec.tokens(),
@@ -166,6 +161,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
             }
             Ok(codec.encode(batch.values)?.read::<f32>().to_vec())
         })?;
+        record_codec(&folder, args.model.run())?;
         before += set.len() as u64;
         if made.made > 0 {
             work.stored();

@@ -1,4 +1,4 @@
-//! One training stage: configuration and data to checkpoints and a log.
+//! Trains one task: configuration and data to checkpoints and a log.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,8 +23,8 @@ use unix::{Error, Exit, Result};
 /// Train one task, from where it was left to its end
 ///
 /// Reads a configuration, the data it names and, when the run directory has them, its own checkpoints;
-/// writes checkpoints and a log. Stopped by a signal or the end of its time it saves and ends with 75:
-/// the same command goes on, and the result has the same bits as that of a run never stopped.
+/// writes checkpoints and a log. When a signal or the end of its time stops it, it saves a checkpoint and exits with 75:
+/// the same command resumes, and the result has the same bits as that of a run that was never stopped.
 #[derive(Parser)]
 #[command(name = "train-stage", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -46,7 +46,7 @@ struct Args {
     /// checkpoint. The same command given again resumes what it started
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     resume: String,
-    /// Go on although configuration or data are not those of the checkpoint; log and manifest tell
+    /// Resume although configuration or data differ from those of the checkpoint; log and manifest record it
     #[arg(long)]
     accept_config_change: bool,
     /// Try again what diverged, or made no new update in several starts
@@ -58,7 +58,7 @@ struct Args {
     /// Check configuration, content of all input files, space and memory; report every problem; train nothing
     #[arg(long, conflicts_with = "dry_run")]
     check: bool,
-    /// Measure a few updates and tell memory, time and cost of the run; train nothing
+    /// Measure a few updates and report memory, time and cost of the run; train nothing
     #[arg(long)]
     dry_run: bool,
     /// Print a small configuration of the task to start from

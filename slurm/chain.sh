@@ -79,8 +79,7 @@ if [ ! -e "$folder/codec" ]; then
     train-stage codec -c "$codec" --run "$folder/codec" --check >&2
 fi
 # shellcheck disable=SC2086 # several words
-evaluate --check --operator-config "$operator" --data "$split" ${EVALUATE_OPTIONS:---steps 16} \
-    -o "$folder/evaluation"
+evaluate check --config "$operator" --data "$split" ${EVALUATE_OPTIONS:---steps 16}
 mkdir -p "$folder"
 
 # submit NAME JOB-BEFORE COMMAND...: the id of the job that NAME is; nothing for what is finished.
@@ -97,14 +96,14 @@ first=$(submit codec "" train-stage codec -c "$codec" --run "$folder/codec")
 # Latents of a codec that is trained on are not finished.
 [ -z "$first" ] || rm -f "$folder/latents/status.json"
 second=$(submit latents "$first" \
-    latent-cache make --codec "$folder/codec" --data "$split" -o "$folder/latents")
+    latent-cache make "$folder/codec" --data "$split" -o "$folder/latents")
 third=$(submit operator "$second" train-stage operator -c "$operator" --run "$folder/operator" \
     -s data.train="$folder/latents/train" -s data.validation="$folder/latents/validation")
 if [ -e "$folder/evaluation/metrics.json" ]; then
     last=
 else
     # shellcheck disable=SC2086 # several words
-    last=$(submit evaluation "$third" evaluate --codec "$folder/codec" --operator "$folder/operator" \
+    last=$(submit evaluation "$third" evaluate score "$folder/operator" \
         --data "$split" ${EVALUATE_OPTIONS:---steps 16} -o "$folder/evaluation" --force)
 fi
 echo "${first:-done} ${second:-done} ${third:-done} ${last:-done}"

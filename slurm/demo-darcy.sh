@@ -15,8 +15,8 @@ ds-prep split demo-darcy/data/*.hdf5 --train 1000 --validation 100 --test 100 --
 ds-prep stats demo-darcy/data/split.json
 
 say "model: from rock to pressure"
-train-stage steady -c configs/darcy.yaml --run demo-darcy/steady
+train-stage regression -c configs/darcy.yaml --run demo-darcy/model
 
-say "judged on rocks it has never seen, against the mean and the nearest training sample"
-evaluate --steady demo-darcy/steady --data demo-darcy/data/split.json -o demo-darcy/evaluation
+say "errors on rocks it was not trained on, next to the mean and the nearest training sample"
+evaluate score demo-darcy/model --data demo-darcy/data/split.json -o demo-darcy/evaluation
 printf '\npictures in demo-darcy/evaluation/pictures\n'

@@ -20,12 +20,12 @@ say "codec: fields to a grid of latent tokens and back"
 train-stage codec -c configs/ns2d-codec.yaml --run demo-ns2d/codec
 
 say "latents of the training and validation splits"
-latent-cache make --codec demo-ns2d/codec --data demo-ns2d/data/split.json -o demo-ns2d/latents
+latent-cache make demo-ns2d/codec --data demo-ns2d/data/split.json -o demo-ns2d/latents
 
 say "operator: from state to state"
 train-stage operator -c configs/ns2d-small.yaml --run demo-ns2d/operator
 
-say "judged on trajectories it has never seen, against doing nothing"
-evaluate --codec demo-ns2d/codec --operator demo-ns2d/operator --data demo-ns2d/data/split.json \
+say "errors on trajectories it was not trained on, next to persistence"
+evaluate score demo-ns2d/operator --data demo-ns2d/data/split.json \
     --steps 8 -o demo-ns2d/evaluation --summary demo-ns2d/summary.json
 printf '\npictures in demo-ns2d/evaluation/pictures, numbers in demo-ns2d/summary.json\n'

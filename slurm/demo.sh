@@ -19,7 +19,7 @@ say "codec: fields to latent tokens and back"
 train-stage codec -c configs/burgers-codec.yaml --run demo/codec
 
 say "latents of the training and validation splits"
-latent-cache make --codec demo/codec --data demo/data/split.json -o demo/latents
+latent-cache make demo/codec --data demo/data/split.json -o demo/latents
 
 say "operator: stopped by SIGTERM in the middle"
 train-stage operator -c configs/burgers-operator.yaml --run demo/operator &
@@ -38,7 +38,6 @@ say "operator: the same command goes on"
 train-stage operator -c configs/burgers-operator.yaml --run demo/operator
 ckpt verify demo/operator
 
-say "judged on trajectories it has never seen, against doing nothing"
-evaluate --codec demo/codec --operator demo/operator --data demo/data/split.json \
-    --steps 16 --stride 2 -o demo/evaluation --summary demo/summary.json
+say "errors on trajectories it was not trained on, next to persistence"
+evaluate score demo/operator --data demo/data/split.json --steps 16 --stride 2 -o demo/evaluation --summary demo/summary.json
 printf '\npictures in demo/evaluation/pictures, numbers in demo/summary.json\n'

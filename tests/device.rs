@@ -46,7 +46,7 @@ checkpoint: {every: 5, keep_last: 9}
          ds-prep split data/*.hdf5 --seed 5 -o split.json
          ds-prep stats split.json -o stats.json
          train-stage codec -c codec.yaml --run codec --device cpu
-         latent-cache make --codec codec --data split.json --output latents",
+         latent-cache make codec --data split.json --output latents",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     folder

@@ -45,7 +45,7 @@ const OPERATOR: &str = "train-stage operator -c operator.yaml --run new";
 const FILE: &str = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
 /// What the commands that plant may use.
 const VARIABLES: &str = "file=raw/1D_Burgers_Sols_Nu0.1.hdf5
-    make_latents='latent-cache make --codec run --data split.json -o latents'";
+    make_latents='latent-cache make run --data split.json -o latents'";
 /// Writes a NaN into the middle of the file.
 const NAN: &str = "printf '\\000\\000\\300\\177' |
     dd of=$file bs=4 seek=$(($(stat -c %s $file) / 8)) conv=notrunc status=none";
@@ -110,9 +110,9 @@ const CASES: &[Case] = &[
     case("a changed number, found by --check", FLIP,
         "train-stage codec -c codec.yaml --run new --check", 65, 1, &[FILE, "split.json"]),
     case("a changed number, evaluated", FLIP,
-        "evaluate --codec run --data split.json --steps 2 -o result", 65, 2, &[FILE, "split.json"]),
+        "evaluate score run --data split.json --steps 2 -o result", 65, 2, &[FILE, "split.json"]),
     case("a changed number, encoded", FLIP,
-        "latent-cache make --codec run --data split.json -o latents", 65, 1, &[FILE, "split.json"]),
+        "latent-cache make run --data split.json -o latents", 65, 1, &[FILE, "split.json"]),
     case("edited statistics", "sed -i '0,/\"std\":/s//\"std\":1/' stats.json", NEW, 65, 1,
         &["stats.json: seal", "ds-prep stats"]),
     case("a missing split manifest", "rm split.json", NEW, 66, 1, &["split.json", "No such file"]),
@@ -152,13 +152,13 @@ const CASES: &[Case] = &[
     case("a damaged checkpoint, verified", CHANGED, "ckpt verify run", 65, 1,
         &["step-00000004", "model.safetensors", "changed", "1 of 2 checkpoints"]),
     case("a damaged codec", CHANGED,
-        "latent-cache make --codec run/ckpt/step-00000004 --data split.json -o latents", 65, 1,
+        "latent-cache make run/ckpt/step-00000004 --data split.json -o latents", 65, 1,
         &["run/ckpt/step-00000004", "model.safetensors", "changed"]),
-    case("no codec", "", "latent-cache make --codec nowhere --data split.json -o latents",
+    case("no codec", "", "latent-cache make nowhere --data split.json -o latents",
         66, 1, &["nowhere"]),
     case("no checkpoints", "", "ckpt ls nowhere", 66, 1, &["nowhere"]),
     case("a rollout longer than the data", "",
-        "evaluate --codec run --data split.json --steps 9 -o result", 2, 2, &["9"]),
+        "evaluate score run --data split.json --steps 9 -o result", 2, 2, &["9"]),
     // Latents.
     case("no latents", "", OPERATOR, 66, 1, &["latents/train"]),
     case("a shard cut short", "$make_latents; truncate -s -64 latents/train/*.safetensors",
@@ -187,7 +187,7 @@ const CASES: &[Case] = &[
          --run new", 78, 1, &["data.others[0].split", "both contain trajectory"]),
     case("latents of trajectories that another source is trained on",
         "$make_latents; ds-prep split raw/* --seed 2 -o b.json
-        latent-cache make --codec run --data b.json -o b",
+        latent-cache make run --data b.json -o b",
         "train-stage operator -c operator.yaml \
          -s 'data.others=[{train: b/train, validation: b/validation}]' --run new", 78, 1,
         &["data.others[0]", "both contain trajectory"]),
@@ -209,7 +209,7 @@ const ON_A_DISK: &[(&str, Case)] = &[
         "train-stage codec -c codec.yaml --run disk/run", 73, 1,
         &["disk/run", "Read-only file system"])),
     ("ro", case("a read-only folder for latents", "",
-        "latent-cache make --codec run --data split.json -o disk/latents", 73, 1,
+        "latent-cache make run --data split.json -o disk/latents", 73, 1,
         &["disk/latents", "Read-only file system"])),
     ("size=40k", case("no space for checkpoints", "",
         "train-stage codec -c codec.yaml --run disk/run", 73, 2,

@@ -3,6 +3,8 @@
 mod common;
 #[path = "evaluate/interrupted.rs"]
 mod interrupted;
+#[path = "evaluate/predictions.rs"]
+mod predictions;
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +32,7 @@ optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 END
 train-stage codec -c codec.yaml --run codec
 train-stage codec -c codec.yaml -s seed=5 --run other-codec
-latent-cache make --codec codec --data data/split.json -o latents
+latent-cache make codec --data data/split.json -o latents
 cat > operator.yaml <<'END'
 data: {train: latents/train, validation: latents/validation, strides: [1, 2]}
 model: {core: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
@@ -54,7 +56,7 @@ fn world() -> &'static Path {
 
 /// `evaluate` on that data.
 fn evaluate(words: &str) -> Seen {
-    shell(world(), &format!("evaluate --data data/split.json {words}"))
+    shell(world(), &format!("evaluate score {words} --data data/split.json"))
 }
 
 fn json(file: &str) -> Value {
@@ -93,7 +95,7 @@ fn persistence(value: f64) -> [f64; 2] {
 
 #[test]
 fn the_numbers_are_those_of_the_fields() {
-    let words = "--codec codec --operator operator --steps 4 --starts 3 -o numbers --json \
+    let words = "operator --steps 4 --starts 3 -o numbers --json \
                  --summary numbers.json";
     let seen = evaluate(words);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
@@ -107,7 +109,7 @@ fn the_numbers_are_those_of_the_fields() {
     assert_eq!((protocol["stride"].as_u64(), protocol["rollouts"].as_u64()), (Some(2), Some(12)));
     assert_eq!(protocol["start_frames"], serde_json::json!([0, 6, 12]));
     assert_eq!(protocol["codec"]["weights"], "ema");
-    assert!(protocol["codec"]["checkpoint"].as_str().unwrap().starts_with("codec/ckpt/step-"));
+    assert!(protocol["codec"]["checkpoint"].as_str().unwrap().contains("/codec/ckpt/step-"));
     for (regime, value) in metrics["regimes"].as_array().unwrap().iter().zip([0.01, 0.1]) {
         let [expected, of_starts] = persistence(value);
         let found = regime["nrmse_of_starts"]["persistence"]["mean"].as_f64().unwrap();
@@ -140,7 +142,7 @@ fn the_numbers_are_those_of_the_fields() {
 
 #[test]
 fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
-    let seen = evaluate("--codec codec --operator operator --steps 3 --starts 2 -o files");
+    let seen = evaluate("operator --steps 3 --starts 2 -o files");
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert!(seen.stdout.starts_with("regime "), "{}", seen.stdout);
     let metrics = json("files/metrics.json");
@@ -180,7 +182,7 @@ fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
 #[test]
 fn threads_change_nothing() {
     for threads in [1, 3] {
-        let words = format!("--codec codec --operator operator --steps 4 --threads {threads}");
+        let words = format!("operator --steps 4 --threads {threads}");
         let seen = evaluate(&format!("{words} -o threads-{threads}"));
         assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     }
@@ -191,9 +193,8 @@ fn threads_change_nothing() {
 }
 
 #[test]
-fn a_codec_alone_is_measured_beside_persistence() {
-    let seen =
-        evaluate("--codec codec --steps 2 --weights raw --max-trajectories 1 -o alone --json");
+fn a_codec_alone_is_compared_with_persistence() {
+    let seen = evaluate("codec --steps 2 --weights raw --max-trajectories 1 -o alone --json");
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let row: Value = serde_json::from_str(seen.stdout.lines().next().unwrap()).unwrap();
     assert!(row["operator"].is_null() && row["ratio"].is_null());
@@ -209,12 +210,12 @@ fn a_split_that_was_not_the_codecs_is_warned_of() {
     let again =
         "ds-prep split data/*.hdf5 --seed 2 --train 2 --validation 2 --test 6 -o data/again.json";
     assert_eq!(shell(world(), again).status, Some(0));
-    let words = "evaluate --codec codec --operator operator --steps 2 --starts 1";
+    let words = "evaluate score operator --steps 2 --starts 1";
     for (split, warned) in [("split", false), ("again", true)] {
         let seen = shell(world(), &format!("{words} --data data/{split}.json -o of-{split}"));
         assert_eq!(seen.status, Some(0), "{}", seen.stderr);
         assert_eq!(
-            seen.stderr.contains("warning: the codec was trained with another split"),
+            seen.stderr.contains("warning: the codec was trained on a different split"),
             warned
         );
     }
@@ -222,7 +223,7 @@ fn a_split_that_was_not_the_codecs_is_warned_of() {
 
 #[test]
 fn an_earlier_result_is_not_replaced_unasked() {
-    let words = "--codec codec --steps 1 --starts 1 -o earlier";
+    let words = "codec --steps 1 --starts 1 -o earlier";
     assert_eq!(evaluate(words).status, Some(0));
     let before = fs::read(world().join("earlier/metrics.json")).unwrap();
     let seen = evaluate(&format!("{words} --stride 3"));
@@ -237,8 +238,8 @@ fn an_earlier_result_is_not_replaced_unasked() {
 #[test]
 fn timekeep_knows_what_is_done_and_what_has_failed() {
     fs::create_dir(world().join("failed")).unwrap();
-    assert_eq!(evaluate("--codec nowhere -o failed").status, Some(66));
-    assert_eq!(evaluate("--codec codec --steps 4 -o done").status, Some(0));
+    assert_eq!(evaluate("nowhere -o failed").status, Some(66));
+    assert_eq!(evaluate("codec --steps 4 -o done").status, Some(0));
     let told = Command::new(env!("CARGO_BIN_EXE_timekeep"))
         .args(["status", "--json", "latents", "done", "failed"])
         .current_dir(world())
@@ -255,7 +256,7 @@ fn timekeep_knows_what_is_done_and_what_has_failed() {
     assert!(runs[..2].iter().all(|run| run["update"] == run["updates"]), "{text}");
     assert!(runs[2]["reason"].as_str().unwrap().contains("nowhere"), "{text}");
     // Mended, it is done in the same folder.
-    assert_eq!(evaluate("--codec codec --steps 4 -o failed").status, Some(0));
+    assert_eq!(evaluate("codec --steps 4 -o failed").status, Some(0));
 }
 
 /// Whatever SLURM, a terminal or a user sends: it ends soon, with nothing written, and may be started again.
@@ -270,7 +271,7 @@ fn a_signal_ends_it_with_75_and_leaves_nothing() {
     assert_eq!(made.status, Some(0), "{}", made.stderr);
     let stopped = |signal: &str, to: &str| {
         let mut evaluate = Command::new(env!("CARGO_BIN_EXE_evaluate"));
-        evaluate.args(["--codec", "codec", "--operator", "operator", "--data", "many/split.json"]);
+        evaluate.args(["score", "operator", "--data", "many/split.json"]);
         evaluate.args(["--steps", "4", "--starts", "0", "-o", to]).current_dir(world());
         let mut evaluate = run::spawn(world(), evaluate);
         evaluate.wait_for_handlers();
@@ -288,10 +289,13 @@ fn a_signal_ends_it_with_75_and_leaves_nothing() {
             (status == Some(75)).then_some((to, talk))
         });
         let (to, talk) = told.expect("it was always faster than the signal");
-        assert!(talk.contains(&format!("stopped by SIG{signal}; nothing was written")), "{talk}");
+        assert!(
+            talk.contains(&format!("stopped by SIG{signal}; run the same command again to resume")),
+            "{talk}"
+        );
         assert!(!world().join(&to).join("metrics.json").exists(), "{signal}");
         if signal == "USR1" {
-            let words = "--codec codec --operator operator --steps 4 --starts 0";
+            let words = "operator --steps 4 --starts 0";
             assert_eq!(evaluate(&format!("{words} -o {to}")).status, Some(0));
         }
     }
@@ -301,7 +305,7 @@ fn a_signal_ends_it_with_75_and_leaves_nothing() {
 fn rollouts_that_do_not_fit_are_known_before_there_are_models() {
     // 21 frames, strides 1 and 2, 4 steps of a validation.
     let check = |words: &str| {
-        evaluate(&format!("--check --operator-config operator.yaml -o unmade {words}"))
+        shell(world(), &format!("evaluate check -c operator.yaml --data data/split.json {words}"))
     };
     let seen = check("--steps 10");
     assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
@@ -318,23 +322,24 @@ fn rollouts_that_do_not_fit_are_known_before_there_are_models() {
         let file = format!("{split}.yaml");
         let text = fs::read_to_string(world().join("operator.yaml")).unwrap();
         fs::write(world().join(&file), text.replace("validation_steps: 4", key)).unwrap();
-        let seen = evaluate(&format!("--check --operator-config {file} --steps 1 -o unmade"));
+        let words = format!("evaluate check -c {file} --data data/split.json --steps 1");
+        let seen = shell(world(), &words);
         let expected = format!("split.json, {split}: ");
         assert!(seen.status == Some(2) && seen.stderr.contains(&expected), "{}", seen.stderr);
     }
-    assert!(!world().join("unmade").exists());
 }
 
 #[test]
-fn what_does_not_belong_together_is_refused() {
+fn models_that_do_not_belong_together_are_refused() {
     for (words, status, says) in [
-        ("--codec other-codec --operator operator", 65, "another codec"),
-        ("--codec operator", 65, "stage operator"),
-        ("--codec codec --operator codec", 65, "stage codec"),
-        ("--codec nowhere", 66, "nowhere"),
-        ("--codec codec --steps 20 --stride 2", 2, "do not fit"),
-        ("--codec codec --steps 0", 2, "do not fit"),
-        ("--codec codec --split tests", 2, "validation"),
+        ("operator --with codec=other-codec", 65, "trained with another codec"),
+        ("operator --with codec=operator", 65, "task operator, not codec"),
+        ("operator --with codec=nowhere", 66, "--with codec=RUN"),
+        ("codec --with codec=codec", 2, "does not need a codec"),
+        ("nowhere", 66, "nowhere"),
+        ("codec --steps 20 --stride 2", 2, "do not fit"),
+        ("codec --steps 0", 2, "do not fit"),
+        ("codec --split tests", 2, "validation"),
     ] {
         let seen = evaluate(&format!("{words} -o refused"));
         assert_eq!(seen.status, Some(status), "{words}: {}", seen.stderr);
@@ -354,14 +359,36 @@ echo "$best"
     let made = shell(world(), damage);
     assert_eq!(made.status, Some(0), "{}", made.stderr);
     let best = Path::new(made.stdout.trim());
-    let seen = evaluate("--codec damaged --steps 1 -o passed-over");
+    let seen = evaluate("damaged --steps 1 -o passed-over");
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert!(seen.stderr.contains("ema.safetensors"), "{}", seen.stderr);
     let used = json("passed-over/metrics.json")["protocol"]["codec"]["checkpoint"].clone();
     assert!(used != best.to_str().unwrap(), "{used}");
     // With no other left there is nothing to evaluate.
     fs::remove_dir_all(world().join(used.as_str().unwrap())).unwrap();
-    let seen = evaluate("--codec damaged --steps 1 -o nothing");
+    let seen = evaluate("damaged --steps 1 -o nothing");
     assert_eq!(seen.status, Some(65), "{}", seen.stderr);
     assert!(seen.stderr.contains("ema.safetensors"), "{}", seen.stderr);
+}
+
+/// The codec is found where it was when the latents were made; once it is moved, `--with` says where it is.
+#[test]
+fn a_moved_codec_is_named_by_with() {
+    // In a world of its own, with a codec that was trained and moved there.
+    let moved = r#"
+mkdir apart
+cp -r codec apart/codec
+latent-cache make apart/codec --data data/split.json -o apart/latents
+train-stage operator -c operator.yaml -s data.train=apart/latents/train \
+    -s data.validation=apart/latents/validation --run apart/operator
+mv apart/codec apart/moved
+"#;
+    assert_eq!(shell(world(), moved).status, Some(0));
+    let missing = evaluate("apart/operator --steps 2 -o of-moved");
+    let found = evaluate("apart/operator --steps 2 -o of-moved --with codec=apart/moved");
+    assert_eq!(missing.status, Some(66), "{}", missing.stderr);
+    assert!(missing.stderr.contains("--with codec=RUN"), "{}", missing.stderr);
+    assert_eq!(found.status, Some(0), "{}", found.stderr);
+    let used = json("of-moved/metrics.json")["protocol"]["codec"]["checkpoint"].clone();
+    assert!(used.as_str().unwrap().starts_with("apart/moved/ckpt"), "{used}");
 }

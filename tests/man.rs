@@ -13,7 +13,7 @@ use serde_json::Value;
 use tasks::TASKS;
 use tasks::pde::codec::{CodecConfig, CodecTask};
 use tasks::pde::operator::{OperatorConfig, OperatorTask};
-use tasks::regression::{SteadyConfig, SteadyTask};
+use tasks::regression::{RegressionConfig, RegressionTask};
 use unix::config::{Key, keys};
 
 const PROGRAMS: [&str; 6] =
@@ -149,7 +149,7 @@ fn the_tour_in_the_readme_runs() {
 /// The example of a stage as it is printed, and with it every key that must be given.
 #[test]
 fn the_examples_of_the_stages_load() {
-    for stage in ["codec", "operator", "steady"] {
+    for stage in ["codec", "operator", "regression"] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("example.yaml");
         fs::write(&file, said(&format!("train-stage {stage} --example"))).unwrap();
@@ -244,7 +244,7 @@ fn longhaul_config_5_has_every_key_with_type_and_default() {
     let stages = [
         ("CODEC", keys::<CodecConfig>()),
         ("OPERATOR", keys::<OperatorConfig>()),
-        ("STEADY", keys::<SteadyConfig>()),
+        ("REGRESSION", keys::<RegressionConfig>()),
     ];
     let mut faults = Vec::new();
     for (stage, keys) in &stages {
@@ -287,7 +287,7 @@ fn the_configurations_in_longhaul_config_5_load() {
     };
     let codec = load_config::<CodecTask>(&write("codec.yaml", codec), &[], &|_| None);
     let operator = load_config::<OperatorTask>(&write("operator.yaml", operator), &[], &|_| None);
-    let steady = load_config::<SteadyTask>(&write("steady.yaml", steady), &[], &|_| None);
+    let steady = load_config::<RegressionTask>(&write("steady.yaml", steady), &[], &|_| None);
     let faults: Vec<String> = [codec.err(), operator.err(), steady.err()]
         .iter()
         .flatten()

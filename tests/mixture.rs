@@ -122,14 +122,14 @@ fn several_data_sets_are_read_as_one() {
     let seen = shell(
         folder,
         "for set in a b; do
-           latent-cache make --codec whole --data $set.json -o latents-$set
+           latent-cache make whole --data $set.json -o latents-$set
          done
          train-stage operator -c operator.yaml --run operator
-         evaluate --codec whole --operator operator --data b.json --split validation --steps 2 -o report",
+         evaluate score operator --data b.json --split validation --steps 2 -o report",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert!(!seen.stderr.contains("another split"), "{}", seen.stderr);
-    let seen = shell(folder, "evaluate --codec whole --data c.json --split validation -o other");
+    let seen = shell(folder, "evaluate score whole --data c.json --split validation -o other");
     assert_ne!(seen.status, Some(0), "a set of another grid");
 }
 

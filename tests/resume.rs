@@ -42,7 +42,7 @@ fn prepare(folder: &Path) {
          checkpoint: {every: 10}
 END
          train-stage codec -c codec.yaml --run codec
-         latent-cache make --codec codec --data split.json -o latents",
+         latent-cache make codec --data split.json -o latents",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
 }

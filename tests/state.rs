@@ -40,7 +40,7 @@ fn state_of(checkpoint: &Path) -> State {
         config: m.config.clone(),
         config_hash: m.config_hash.clone(),
         data_hash: m.data_hash.clone(),
-        hashes: m.hashes.clone(),
+        dependencies: m.dependencies.clone(),
         fence: None,
         condition: None,
     }

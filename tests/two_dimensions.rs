@@ -36,7 +36,7 @@ training: {updates: 100, batch_size: 8}
 optimizer: {method: {kind: adamw}, learning_rate: 2e-3}
 END
 train-stage codec -c codec.yaml --run codec
-latent-cache make --codec codec --data split.json -o latents
+latent-cache make codec --data split.json -o latents
 cat > operator.yaml <<'END'
 data: {train: latents/train, validation: latents/validation, roll: true}
 model: {core: {kind: pdet_unet, hidden: 16, depths: [1, 1], filter: 3}}
@@ -57,7 +57,7 @@ fn a_flow_goes_through_codec_latents_operator_and_evaluation() {
             .unwrap();
     let layout = &index["description"]["layout"];
     assert_eq!((&layout["tokens"], &layout["rows"]), (&16.into(), &4.into()));
-    let judged = "evaluate --codec codec --operator operator --data split.json --steps 4 --json";
+    let judged = "evaluate score operator --data split.json --steps 4 --json";
     let seen = done(folder, &format!("{judged} -o result"));
     let all = rows(&seen).pop().unwrap();
     let value = |name: &str| all[name].as_f64().unwrap();
@@ -74,7 +74,7 @@ fn a_flow_goes_through_codec_latents_operator_and_evaluation() {
         folder,
         "ds-prep gen burgers --parameter 0.1 --samples 10 --grid 16 --frames 7 -o line
          ds-prep split line/*.hdf5 -o line.json
-         evaluate --codec codec --data line.json --steps 4 -o other",
+         evaluate score codec --data line.json --steps 4 -o other",
     );
     assert_eq!(other.status, Some(65), "{}", other.stderr);
     assert!(other.stderr.contains("[16, 16]"), "{}", other.stderr);
@@ -97,7 +97,7 @@ training: {updates: 60, batch_size: 8}
 optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 END
 train-stage codec -c codec.yaml --run codec
-evaluate --codec codec --data split.json --steps 3 --stride 1 --json -o result";
+evaluate score codec --data split.json --steps 3 --stride 1 --json -o result";
     let all = rows(&done(folder, made)).pop().unwrap();
     assert!(all["codec"].as_f64().unwrap() < 0.7, "{all}");
     let shifted = shell(folder, "train-stage codec -c codec.yaml -s data.shift=true --run x");
@@ -119,17 +119,17 @@ END
 ";
 
 #[test]
-fn a_steady_problem_is_learned_and_judged_beside_its_baselines() {
+fn a_steady_problem_is_learned_and_compared_with_its_baselines() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     done(folder, ROCK);
-    done(folder, "train-stage steady -c steady.yaml --run steady");
-    let seen = done(folder, "evaluate --steady steady --data split.json --json -o result");
+    done(folder, "train-stage regression -c steady.yaml --run steady");
+    let seen = done(folder, "evaluate score steady --data split.json --json -o result");
     let rows = rows(&seen);
     assert_eq!(rows.len(), 3);
     for row in &rows {
         let value = |name: &str| row[name].as_f64().unwrap();
-        assert!(value("steady") < 0.8 * value("mean").min(value("nearest")), "{row}");
+        assert!(value("regression") < 0.8 * value("mean").min(value("nearest")), "{row}");
     }
     let [mean, nearest] = baselines(&folder.join("split.json"), 2.0);
     let row = rows.iter().find(|row| row["regime"] == "beta=2").unwrap();
@@ -138,11 +138,11 @@ fn a_steady_problem_is_learned_and_judged_beside_its_baselines() {
         assert!((found / expected - 1.0).abs() < 1e-5, "{name}: {found}, not {expected}");
     }
     assert!(folder.join("result/pictures/beta-2.png").is_file());
-    let again = shell(folder, "evaluate --steady steady --data split.json -o result");
+    let again = shell(folder, "evaluate score steady --data split.json -o result");
     assert_eq!(again.status, Some(73), "{}", again.stderr);
-    // Neither a codec nor a set without inputs will do.
-    let wrong = shell(folder, "evaluate --codec steady --data split.json -o other");
+    let wrong = shell(folder, "latent-cache make steady --data split.json -o other");
     assert_eq!(wrong.status, Some(65), "{}", wrong.stderr);
+    assert!(wrong.stderr.contains("regression has no encoder"), "{}", wrong.stderr);
     let wrong = shell(folder, "train-stage codec -c steady.yaml --run other");
     assert_eq!(wrong.status, Some(78), "{}", wrong.stderr);
 }
@@ -188,7 +188,8 @@ fn a_steady_run_goes_on_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     done(folder, ROCK);
-    let train = "train-stage steady -c steady.yaml -s training.updates=12 -s checkpoint.every=3";
+    let train =
+        "train-stage regression -c steady.yaml -s training.updates=12 -s checkpoint.every=3";
     done(folder, &format!("{train} --run whole"));
     let weights = |run: &str, step: usize| {
         let path = folder.join(run).join(format!("ckpt/step-{step:08}/model.safetensors"));

@@ -28,7 +28,7 @@ pub struct Prune {
     /// Rank by this metric, smallest first, instead of the one that the run monitors
     #[arg(long, value_name = "NAME")]
     metric: Option<String>,
-    /// Only tell what would be removed
+    /// Only report what would be removed
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

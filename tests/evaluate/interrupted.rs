@@ -24,11 +24,10 @@ fn what_a_limit_stops_each_time_fails_in_the_end() {
     let programs = Path::new(env!("CARGO_BIN_EXE_evaluate")).parent().unwrap();
     let program = |name: &str| programs.join(name).display().to_string();
     let (evaluate, latent_cache) = (program("evaluate"), program("latent-cache"));
-    let evaluation = [&evaluate, "--codec", "codec", "--data", "data/split.json", "-o", "short"];
-    let latents =
-        [&latent_cache, "make", "--codec", "codec", "--data", "data/split.json", "-o", "never"];
+    let evaluation = [&evaluate, "score", "codec", "--data", "data/split.json", "-o", "short"];
+    let latents = [&latent_cache, "make", "codec", "--data", "data/split.json", "-o", "never"];
     for (words, folder, advice) in
-        [(&evaluation[..], "short", "--starts"), (&latents[..], "never", "--shard")]
+        [(&evaluation[..], "short", "--steps"), (&latents[..], "never", "--shard")]
     {
         for _ in 0..2 {
             assert_eq!(stopped_at_once(words).0, Some(75));
@@ -46,7 +45,7 @@ fn what_a_limit_stops_each_time_fails_in_the_end() {
 #[test]
 fn latents_that_get_further_each_time_are_killed_as_often_as_it_takes() {
     // Each attempt stores a shard or two and dies; 16 shards in all.
-    let make = "FAIL=publish.renamed:6=kill latent-cache make --codec codec --data data/split.json \
+    let make = "FAIL=publish.renamed:6=kill latent-cache make codec --data data/split.json \
                 --shard 1 -o killed";
     let mut attempts = 0;
     loop {

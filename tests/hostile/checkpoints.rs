@@ -55,7 +55,7 @@ fn links_that_are_missing_dangling_or_lead_outside_do_not_matter() {
         assert_eq!(seen.status, Some(0), "{target:?}: {}", seen.stderr);
         assert!(seen.stderr.contains("update 4 of 6"), "{target:?}: {}", seen.stderr);
         assert_eq!(tame(copy.path(), "ckpt verify run/ckpt/latest").status, Some(0));
-        let make = "latent-cache make --codec run --data split.json -o again";
+        let make = "latent-cache make run --data split.json -o again";
         assert_eq!(tame(copy.path(), make).status, Some(0), "{target:?}");
     }
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1, "nothing was written outside");
@@ -119,8 +119,8 @@ fn made_checkpoints_serve_latent_cache_and_evaluate() {
         ckpt import weights.safetensors --like run -o imported
         ckpt verify mean imported
         for made in mean imported; do
-            latent-cache make --codec $made --data split.json -o latents-$made
-            evaluate --codec $made --data split.json --steps 2 -o report-$made
+            latent-cache make $made --data split.json -o latents-$made
+            evaluate score $made --data split.json --steps 2 -o report-$made
         done";
     let seen = shell(copy.path(), script);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);

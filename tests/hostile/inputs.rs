@@ -82,7 +82,7 @@ fn names_with_newlines_and_files_that_may_not_be_read() {
         format!("ckpt verify {quoted}"),
         format!("ckpt ls --json {quoted}"),
         format!("ckpt diff {quoted} {quoted}/ckpt/best"),
-        format!("latent-cache make --codec {quoted} --data \"$(ls -d split*.json)\" -o out"),
+        format!("latent-cache make {quoted} --data \"$(ls -d split*.json)\" -o out"),
     ] {
         let seen = shell(folder, &command);
         assert!(matches!(seen.status, Some(0 | 1)), "{command}: {}", seen.stderr);

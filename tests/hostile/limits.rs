@@ -21,8 +21,8 @@ fn sizes_that_do_not_fit_into_memory_are_refused_before_it_is_taken() {
             "memory",
         ),
         ("ds-prep gen burgers --parameter 1 --samples 1 --threads 100000 -o out", "from 1 to 1024"),
-        ("latent-cache make --codec run --data split.json --threads 1025 -o out", "from 1 to 1024"),
-        ("evaluate --codec run --data split.json --threads 0 -o out", "from 1 to 1024"),
+        ("latent-cache make run --data split.json --threads 1025 -o out", "from 1 to 1024"),
+        ("evaluate score run --data split.json --threads 0 -o out", "from 1 to 1024"),
     ] {
         let seen = tame(copy.path(), command);
         assert_eq!(seen.status, Some(2), "{command}: {}", seen.stderr);

@@ -48,7 +48,7 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
         ds-prep split raw/* --seed 1 -o split.json
         ds-prep stats split.json -o stats.json
         train-stage codec -c codec.yaml --run run
-        latent-cache make --codec run --data split.json -o latents
+        latent-cache make run --data split.json -o latents
         ckpt export run -o weights.safetensors";
     let seen = shell(folder.path(), script);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);

@@ -57,8 +57,8 @@ fn errors_name_the_limit_on_threads() {
         "train-stage codec -c codec.yaml --run new",
         "ds-prep gen burgers --parameter 0.01 --samples 2 --grid 64 --frames 3 -o made",
         "ds-prep show raw/1D_Burgers_Sols_Nu0.1.hdf5",
-        "latent-cache make --codec run --data split.json -o made-latents",
-        "evaluate --codec run --operator run --data split.json -o report",
+        "latent-cache make run --data split.json -o made-latents",
+        "evaluate score run --data split.json -o report",
         "timekeep run -- true",
     ] {
         let mut words = words.split(' ');

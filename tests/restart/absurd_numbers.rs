@@ -80,7 +80,7 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     let seen = shell(
         folder,
         "train-stage codec -c codec.yaml -s training.updates=2 --run codec
-         latent-cache make --codec codec --data split.json -o latents",
+         latent-cache make codec --data split.json -o latents",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     for (refused, checked) in ["codec", "operator"].map(|name| check(folder, name)) {

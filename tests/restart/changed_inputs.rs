@@ -204,7 +204,7 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     let seen = shell(
         folder,
         "train-stage codec -c codec.yaml -s training.updates=4 --run codec
-         latent-cache make --codec codec --data split.json --shard 3 -o latents",
+         latent-cache make codec --data split.json --shard 3 -o latents",
     );
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let files: Vec<PathBuf> = ["train", "validation"]

@@ -93,10 +93,10 @@ checkpoint: {every: 4}
 
     // The same by hand, in another folder, undisturbed.
     equals_undisturbed(cluster, folder, "chain/codec", 20);
-    let plain = "latent-cache make --codec undisturbed --data split.json -o latents >&2
+    let plain = "latent-cache make undisturbed --data split.json -o latents >&2
         train-stage operator -c operator.yaml --run plain >&2 \
             -s data.train=latents/train -s data.validation=latents/validation
-        evaluate --codec undisturbed --operator plain --data split.json --steps 4 --starts 2 -o evaluation >&2";
+        evaluate score plain --data split.json --steps 4 --starts 2 -o evaluation >&2";
     cluster.said(folder, plain);
     assert_eq!(digests(&operator, 30), digests(&folder.join("plain"), 30));
     let numbers = |evaluation: &str| {

@@ -117,7 +117,7 @@ fn a_chain_gives_the_operator_its_own_latents() {
     let checked = fs::read_to_string(folder.path().join("checked")).unwrap();
     let checks: Vec<&str> = checked.lines().collect();
     assert!(checks[0].starts_with("train-stage codec -c c.yaml") && checks[0].ends_with("--check"));
-    assert!(checks[1].starts_with("evaluate --check --operator-config o.yaml"), "{checked}");
+    assert!(checks[1].starts_with("evaluate check --config o.yaml"), "{checked}");
     // Nothing is submitted where no step could work.
     for (options, variables) in [
         (&["--time=5"][..], &[][..]),

@@ -5,9 +5,7 @@
 use dist::Solo;
 use learn::checkpoint::{best, load, load_newest};
 use learn::params::{Builder, ParamSet};
-use learn::task::{Batch, ConfigOf, Configured, Define, Direction, Empty, Loss, Spec, Task};
-use learn::train::{Job, train};
-use learn::{forward::Forward, nn::Linear, score::Scores};
+use learn::{forward::Forward, nn::Linear, score::Scores, task::*, train::Job, train::train};
 use rustix::process::{Signal, getpid, kill_process};
 use std::{path::PathBuf, process::Command};
 use tensor::random::{Philox, Purpose};
@@ -89,13 +87,18 @@ impl Task for Classes {
     }
 
     fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
-        let samples: Vec<u64> = samples.iter().map(|sample| SAMPLES + sample).collect();
-        let (inputs, classes) = self.read(&samples);
-        let found = self.layer.forward(forward, &forward.data(&inputs)?)?.value().to_host()?;
-        for (class, row) in classes.iter().zip(found.read::<f32>().chunks_exact(CLASSES)) {
-            scores.mean("accuracy", f64::from(u8::from(largest(row) == *class)), 1.0);
+        let (inputs, classes) = self.read(&samples.iter().map(|s| SAMPLES + s).collect::<Vec<_>>());
+        let batch = Batch::new(1.0).with("inputs", inputs).to_device(forward.device())?;
+        for (class, row) in classes.iter().zip(self.predict(forward, &batch)?.rows("scores")?) {
+            scores.confusion("", *class, largest(row));
         }
         Ok(())
+    }
+
+    fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
+        let found =
+            self.layer.forward(forward, &batch.input(forward, "inputs")?)?.value().to_host()?;
+        Ok(Predictions::default().with("scores", CLASSES, found.read::<f32>().to_vec()))
     }
 }
 
@@ -106,9 +109,8 @@ fn main() -> Result<()> {
         return train(&Job::new(task, folder, Device::Cpu, &Solo)).map(drop);
     }
     for (name, kill_at) in [("whole", "never"), ("killed", "101"), ("killed", "never")] {
-        let program = std::env::current_exe().map_err(Error::bug)?;
-        let status = Command::new(program).arg(folder.join(name)).env("KILL_AT", kill_at).status();
-        status.map_err(Error::bug)?;
+        let mut run = Command::new(std::env::current_exe().map_err(Error::bug)?);
+        run.arg(folder.join(name)).env("KILL_AT", kill_at).status().map_err(Error::bug)?;
     }
     let files = |name: &str| -> Result<_> {
         Ok(load_newest(&folder.join(name).join("ckpt"))?.map(|newest| newest.manifest.files))

@@ -8,6 +8,9 @@ use tensor::{Device, Dtype, Tensor};
 use unix::space::human_bytes;
 use unix::{Error, Result};
 
+/// Name of the frozen parameters among the dependencies of a checkpoint.
+pub(crate) const FROZEN: &str = "frozen parameters";
+
 /// A parameter of a [`ParamSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamId {
@@ -81,6 +84,11 @@ pub struct ParamSet {
 }
 
 impl ParamSet {
+    /// Number of elements, trained and frozen.
+    pub fn count(&self) -> usize {
+        self.trained.count() + self.frozen.count()
+    }
+
     /// The same parameters on `device`.
     pub fn to_device(&self, device: Device) -> Result<Self> {
         let (trained, frozen) = (self.trained.to_device(device)?, self.frozen.to_device(device)?);
@@ -207,9 +215,8 @@ impl Builder {
     }
 
     /// Freezes all parameters registered from now on whose name one of `patterns` matches (`encoder.*`).
-    pub fn freeze(mut self, patterns: &[String]) -> Self {
+    pub fn freeze(&mut self, patterns: &[String]) {
         self.frozen.extend_from_slice(patterns);
-        self
     }
 
     /// Errors (78): the parameters do not fit into memory; those beyond it were left empty.
@@ -298,7 +305,8 @@ mod tests {
     #[test]
     fn frozen_parameters_are_registered_apart_with_the_values_they_would_have_had() {
         let build = |patterns: &[String]| {
-            let mut builder = Builder::new(7).freeze(patterns);
+            let mut builder = Builder::new(7);
+            builder.freeze(patterns);
             let id = builder.scope("encoder", |b| b.param("weight", &[3, 2], Init::Normal(1.0)));
             builder.param("head", &[2], Init::linear(2));
             (id, builder.finish())

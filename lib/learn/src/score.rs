@@ -1,4 +1,4 @@
-//! Scores of a model: accumulators by name and group, which merge over batches and ranks.
+//! Scores of a model: accumulators by name and group, and values by record, which merge over batches and ranks.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -43,21 +43,95 @@ impl Sums {
     }
 }
 
-/// Numbers by their bits: JSON knows no infinity.
-mod bits {
+/// `#[serde(with = "bits")]`: an f64 by its bits, since JSON has neither infinity nor NaN.
+pub mod bits {
     use serde::{Deserialize, Deserializer, Serializer};
 
+    /// Writes the bits as an integer.
     pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(value.to_bits())
     }
 
+    /// Reads what [`serialize`] wrote.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         u64::deserialize(deserializer).map(f64::from_bits)
     }
 }
 
+/// A number that is stored by its bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bits(#[serde(with = "bits")] pub f64);
+
+/// Counts of the predictions of a classifier.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Confusion {
+    /// [classes, classes], the true class first.
+    counts: Vec<Vec<u64>>,
+}
+
+impl Confusion {
+    /// Counts a record of class `truth` for which `prediction` was predicted.
+    pub fn add(&mut self, truth: usize, prediction: usize) {
+        self.add_counts(truth, prediction, 1);
+    }
+
+    fn add_counts(&mut self, truth: usize, prediction: usize, count: u64) {
+        let classes = self.counts.len().max(truth + 1).max(prediction + 1);
+        self.counts.resize_with(classes, Vec::new);
+        self.counts.iter_mut().for_each(|row| row.resize(classes, 0));
+        self.counts[truth][prediction] += count;
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (truth, row) in other.counts.iter().enumerate() {
+            (0..).zip(row).for_each(|(prediction, n)| self.add_counts(truth, prediction, *n));
+        }
+    }
+
+    /// `accuracy`, and the means over classes of precision tp/(tp + fp), recall tp/(tp + fn) and
+    /// F1 = 2·tp/(2·tp + fp + fn), 0 where the divisor is; scikit-learn's `average="macro"`, for the classes that
+    /// occur as a truth or as a prediction.
+    pub fn metrics(&self) -> [(&'static str, f64); 4] {
+        let (mut sums, mut classes, mut right, mut all) = ([0.0; 3], 0.0, 0, 0);
+        for (class, row) in self.counts.iter().enumerate() {
+            let truths: u64 = row.iter().sum();
+            let predicted: u64 = self.counts.iter().map(|row| row[class]).sum();
+            right += row[class];
+            all += truths;
+            if truths + predicted == 0 {
+                continue;
+            }
+            classes += 1.0;
+            let hits = row[class] as f64;
+            let divisors = [predicted as f64, truths as f64, (truths + predicted) as f64 / 2.0];
+            for (sum, divisor) in sums.iter_mut().zip(divisors) {
+                *sum += if divisor == 0.0 { 0.0 } else { hits / divisor };
+            }
+        }
+        let [precision, recall, f1] = sums.map(|sum| sum / classes);
+        let accuracy = right as f64 / all as f64;
+        [("accuracy", accuracy), ("precision", precision), ("recall", recall), ("macro_f1", f1)]
+    }
+}
+
+/// Levenshtein distance: the least number of insertions, deletions and substitutions that make `reference` of
+/// `prediction`. Of characters it is the numerator of the character error rate, of words that of the word error
+/// rate.
+pub fn edit_distance<T: PartialEq>(prediction: &[T], reference: &[T]) -> u64 {
+    let mut row: Vec<u64> = (0..=reference.len() as u64).collect();
+    for (i, p) in (1..).zip(prediction) {
+        let mut diagonal = std::mem::replace(&mut row[0], i);
+        for (j, r) in reference.iter().enumerate() {
+            let substituted = diagonal + u64::from(p != r);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[reference.len()]
+}
+
 /// How the values of one metric are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Accumulator {
     /// Σ weight·value over Σ weight.
     Mean {
@@ -68,13 +142,19 @@ enum Accumulator {
     },
     /// [`Sums::nrmse`].
     Nrmse(Sums),
+    /// [`Confusion::metrics`].
+    Confusion(Confusion),
 }
 
 impl Accumulator {
-    fn value(&self) -> f64 {
+    /// The metrics that follow, each with its name.
+    fn metrics(&self, name: &str) -> Vec<(String, f64)> {
         match self {
-            Self::Mean { sum, weight } => sum / weight,
-            Self::Nrmse(sums) => sums.nrmse(),
+            Self::Mean { sum, weight } => vec![(name.into(), sum / weight)],
+            Self::Nrmse(sums) => vec![(name.into(), sums.nrmse())],
+            Self::Confusion(confusion) => {
+                confusion.metrics().map(|(metric, value)| (format!("{name}{metric}"), value)).into()
+            }
         }
     }
 
@@ -85,16 +165,19 @@ impl Accumulator {
                 *weight += w;
             }
             (Self::Nrmse(sums), Self::Nrmse(other)) => sums.merge(other),
+            (Self::Confusion(counts), Self::Confusion(other)) => counts.merge(other),
             // A metric is of one kind wherever a task adds to it.
             _ => {}
         }
     }
 }
 
-/// Accumulators by the name of their metric and, for metrics that are averaged over groups, the group's.
+/// Accumulators by the name of their metric and, for metrics that are averaged over groups, the group's; and values
+/// by the name of what they are and the id of their record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     entries: Vec<(String, Option<String>, Accumulator)>,
+    records: BTreeMap<String, BTreeMap<u64, Bits>>,
 }
 
 impl Scores {
@@ -110,11 +193,35 @@ impl Scores {
         self.add(name, Some(group), &Accumulator::Nrmse(sums));
     }
 
+    /// Counts the prediction of a class. The metrics are those of [`Confusion::metrics`], their names after `prefix`.
+    pub fn confusion(&mut self, prefix: &str, truth: usize, prediction: usize) {
+        let mut counts = Confusion::default();
+        counts.add(truth, prediction);
+        self.add(prefix, None, &Accumulator::Confusion(counts));
+    }
+
+    /// Adds [`edit_distance`] over the length of the reference to the error rate `name`.
+    pub fn error_rate<T: PartialEq>(&mut self, name: &str, prediction: &[T], reference: &[T]) {
+        let (sum, weight) = (edit_distance(prediction, reference) as f64, reference.len() as f64);
+        self.add(name, None, &Accumulator::Mean { sum, weight });
+    }
+
+    /// Keeps the value `name` of one record, for metrics that are not sums: quantiles, ranks, the worst records.
+    pub fn record(&mut self, name: &str, id: u64, value: f64) {
+        self.records.entry(name.into()).or_default().insert(id, Bits(value));
+    }
+
+    /// The values `name` of all records with their ids, ids ascending.
+    pub fn records(&self, name: &str) -> Vec<(u64, f64)> {
+        let values = self.records.get(name).into_iter().flatten();
+        values.map(|(id, value)| (*id, value.0)).collect()
+    }
+
     fn add(&mut self, name: &str, group: Option<&str>, value: &Accumulator) {
         let found = self.entries.iter_mut().find(|(n, g, _)| n == name && g.as_deref() == group);
         match found {
             Some((_, _, accumulator)) => accumulator.merge(value),
-            None => self.entries.push((name.into(), group.map(Into::into), *value)),
+            None => self.entries.push((name.into(), group.map(Into::into), value.clone())),
         }
     }
 
@@ -123,24 +230,28 @@ impl Scores {
         for (name, group, accumulator) in &other.entries {
             self.add(name, group.as_deref(), accumulator);
         }
+        for (name, values) in &other.records {
+            self.records.entry(name.clone()).or_default().extend(values);
+        }
     }
 
     /// Every metric by its name. Of one with groups that of each as `NAME[GROUP]`, and their mean as `NAME`.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new();
-        let mut groups: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for (name, group, accumulator) in &self.entries {
-            let value = accumulator.value();
-            match group {
-                None => drop(metrics.insert(name.clone(), value)),
-                Some(group) => {
-                    metrics.insert(format!("{name}[{group}]"), value);
-                    groups.entry(name).or_default().push(value);
+            for (name, value) in accumulator.metrics(name) {
+                match group {
+                    None => drop(metrics.insert(name, value)),
+                    Some(group) => {
+                        metrics.insert(format!("{name}[{group}]"), value);
+                        groups.entry(name).or_default().push(value);
+                    }
                 }
             }
         }
         for (name, values) in groups {
-            metrics.insert(name.into(), values.iter().sum::<f64>() / values.len() as f64);
+            metrics.insert(name, values.iter().sum::<f64>() / values.len() as f64);
         }
         metrics
     }
@@ -153,15 +264,20 @@ mod tests {
     #[test]
     fn merged_scores_are_those_of_all_samples() {
         let mut all = Scores::default();
-        let parts =
-            [("a", 0.5, 2.0), ("b", 0.25, 1.0), ("a", 1.0, 6.0)].map(|(group, x, weight)| {
-                let mut part = Scores::default();
-                for scores in [&mut part, &mut all] {
-                    scores.mean("accuracy", x, weight);
-                    scores.nrmse("error", group, &[x as f32, 0.0], &[0.0, 1.0]);
-                }
-                part
-            });
+        let samples = [("a", 0.5, 2.0), ("b", 0.25, 1.0), ("a", 1.0, 6.0)];
+        let mut id = 3;
+        let parts = samples.map(|(group, x, weight)| {
+            let mut part = Scores::default();
+            id -= 1;
+            for scores in [&mut part, &mut all] {
+                scores.mean("quality", x, weight);
+                scores.nrmse("error", group, &[x as f32, 0.0], &[0.0, 1.0]);
+                scores.confusion("", id as usize, usize::from(id == 1));
+                scores.error_rate("cer", b"abc", b"bcde");
+                scores.record("loss", id, if id == 0 { f64::INFINITY } else { x });
+            }
+            part
+        });
         let mut merged = Scores::default();
         for part in &parts {
             // As ranks send them to each other.
@@ -172,11 +288,46 @@ mod tests {
         let metrics = merged.metrics();
         let [of_a, of_b] = [3.25_f64 / 2.0, 1.0625].map(f64::sqrt);
         let expected = [
-            ("accuracy", 7.25 / 9.0),
+            ("accuracy", 2.0 / 3.0),
+            ("cer", 0.75),
             ("error", (of_a + of_b) / 2.0),
             ("error[a]", of_a),
             ("error[b]", of_b),
+            // Of class 0 one of two predictions is right, class 2 is never predicted.
+            ("macro_f1", (2.0 / 3.0 + 1.0) / 3.0),
+            ("precision", (0.5 + 1.0) / 3.0),
+            ("quality", 7.25 / 9.0),
+            ("recall", 2.0 / 3.0),
         ];
+        assert_eq!(merged.records("loss"), [(0, f64::INFINITY), (1, 0.25), (2, 0.5)]);
         assert_eq!(metrics.iter().map(|(n, v)| (n.as_str(), *v)).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn edit_distances_are_those_of_the_definition() {
+        let distance = |a: &str, b: &str| edit_distance(a.as_bytes(), b.as_bytes());
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!((distance("", "abc"), distance("abc", ""), distance("abc", "abc")), (3, 3, 0));
+        // An insertion at one end and a deletion at the other, not five substitutions.
+        assert_eq!(distance("abcde", "bcdef"), 2);
+        let words = |text: &'static str| text.split(' ').collect::<Vec<_>>();
+        assert_eq!(edit_distance(&words("the cat sat"), &words("the bat sat down")), 2);
+    }
+
+    /// Counts [[5, 1, 0], [2, 3, 1], [0, 0, 4]], and a class that does not occur.
+    #[test]
+    fn metrics_of_a_confusion_matrix_are_those_of_its_counts() {
+        let mut confusion = Confusion::default();
+        let counts = [(0, 0, 5), (0, 1, 1), (1, 0, 2), (1, 1, 3), (1, 2, 1), (2, 2, 4), (4, 4, 0)];
+        counts.into_iter().for_each(|(truth, found, n)| confusion.add_counts(truth, found, n));
+        let expected = [
+            12.0 / 16.0,
+            (5.0 / 7.0 + 3.0 / 4.0 + 4.0 / 5.0) / 3.0,
+            (5.0 / 6.0 + 3.0 / 6.0 + 1.0) / 3.0,
+            (10.0 / 13.0 + 6.0 / 10.0 + 8.0 / 9.0) / 3.0,
+        ];
+        for ((name, found), expected) in confusion.metrics().into_iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-15, "{name}: {found}, not {expected}");
+        }
     }
 }

@@ -1,14 +1,17 @@
 //! Trained models, read from a checkpoint.
 
 use crate::checkpoint::{self, Loaded};
-use crate::task::{Buffers, Define, Hashes};
+use crate::forward::Forward;
+use crate::init::InitFrom;
+use crate::params::{Builder, FROZEN, ParamSet};
+use crate::task::{Buffers, Dependencies};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use tensor::Tensor;
+use tensor::{Device, Tape, Tensor};
 use unix::{Error, Result, warn};
 
 /// Which weights of a checkpoint are used.
@@ -52,13 +55,15 @@ pub struct Origin {
     pub update: u64,
     /// Which of its weights.
     pub weights: Weights,
+    /// BLAKE3 of the hashes of its files.
+    pub blake3: String,
     /// Hash of the data it was trained on: of fields that of the split manifest, or of several, with `+`
     /// between them.
     pub data: String,
 }
 
 impl Origin {
-    /// Whether it was trained on the data of the split manifest with this hash, among others perhaps.
+    /// Whether its training data included that of the split manifest with this hash.
     pub fn was_trained_on(&self, manifest_hash: &str) -> bool {
         self.data.split('+').any(|hash| hash == manifest_hash)
     }
@@ -70,36 +75,37 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What a trained model is made of.
+/// The content of a checkpoint from which a trained model is restored.
 #[derive(Clone, Debug)]
 pub struct Parts {
+    /// Name of the task.
+    pub task: String,
     /// Where it came from.
     pub origin: Origin,
     /// The resolved configuration of its training.
     pub config: serde_json::Value,
-    /// Its parameters by name.
+    /// Its trained parameters by name.
     pub weights: Vec<(String, Tensor)>,
+    /// Its frozen parameters, if the checkpoint holds them.
+    pub frozen: Option<Vec<(String, Tensor)>>,
     /// Tensors that were not trained.
     pub buffers: Buffers,
-    /// Hashes by name.
-    pub hashes: Hashes,
+    /// The trained models it needs.
+    pub dependencies: Dependencies,
 }
 
 impl Parts {
-    /// Reads a checkpoint of task `T`; of a run the best one, or the newest good one where that is
+    /// Reads a checkpoint. Of a run directory reads the best checkpoint, or the newest good one where that is
     /// damaged or there is none.
     ///
-    /// Errors: 66 when there is none, 65 when it is damaged or of another task.
-    pub fn read<T: Define>(path: &Path, weights: Weights) -> Result<Self> {
+    /// Errors: 66 when there is none, 65 when it is damaged.
+    pub fn read(path: &Path, weights: Weights) -> Result<Self> {
         let found = find(path)?;
-        let (file, task) = (found.path().to_path_buf(), &found.manifest.stage);
-        let bad = |what: String| Error::data(format!("{}: {what}", file.display()));
-        let wanted = T::SPEC.name;
-        if task != wanted {
-            return Err(bad(format!("a checkpoint of stage {task}; wanted is one of {wanted}")));
-        }
+        let file = found.path().to_path_buf();
+        let hashes: Vec<&str> = found.manifest.files.iter().map(|f| f.blake3.as_str()).collect();
         let need = |name: &str| {
-            found.tensors(name).ok_or_else(|| bad(format!("there is no {name}.safetensors")))
+            let missing = || Error::data(format!("{} has no {name}.safetensors", file.display()));
+            found.tensors(name).ok_or_else(missing)
         };
         let average = match weights {
             Weights::Average => found.tensors("ema"),
@@ -108,13 +114,16 @@ impl Parts {
         let used = if average.is_some() { Weights::Average } else { Weights::Raw };
         Ok(Self {
             weights: average.map_or_else(|| need("model"), Ok)?,
+            frozen: found.tensors("frozen"),
             buffers: need("buffers")?,
             config: found.manifest.config.clone(),
-            hashes: found.manifest.hashes.clone(),
+            dependencies: found.manifest.dependencies.clone(),
+            task: found.manifest.stage.clone(),
             origin: Origin {
                 checkpoint: file,
                 update: found.manifest.update,
                 weights: used,
+                blake3: blake3::hash(hashes.concat().as_bytes()).to_hex().to_string(),
                 data: found.manifest.data_hash.clone(),
             },
         })
@@ -125,20 +134,78 @@ impl Parts {
         serde_json::from_value(self.config[name].clone())
             .map_err(|cause| Error::data(format!("its configuration, {name}: {cause}")))
     }
+
+    /// The values of a buffer. Errors: 65 when there is none of that name.
+    pub fn buffer(&self, name: &str) -> Result<Vec<f64>> {
+        let found = self.buffers.iter().find(|(own, _)| own == name);
+        let (_, values) =
+            found.ok_or_else(|| Error::data(format!("the checkpoint has no buffer {name}")))?;
+        Ok(values.to_f64())
+    }
+
+    /// Assigns the frozen parameters: those of the checkpoint or, where it only refers to them, of the file of `init`.
+    fn assign_frozen(&self, params: &mut ParamSet) -> Result<()> {
+        if params.frozen.entries().is_empty() {
+            return Ok(());
+        }
+        if let Some(frozen) = &self.frozen {
+            return params.frozen.assign(frozen);
+        }
+        let init: Option<InitFrom> = self.section("init")?;
+        init.iter().try_for_each(|init| init.apply(params, true))?;
+        let (is, was) = (params.frozen.hash()?, self.dependencies.get(FROZEN));
+        if was.is_none_or(|was| was.hash != is) {
+            return Err(Error::config(format!(
+                "{}: its frozen parameters are not those of init.from any more: hash {is}, was {}",
+                self.origin.checkpoint.display(),
+                was.map_or("missing", |was| &was.hash)
+            )));
+        }
+        Ok(())
+    }
+
+    /// The model that `build` makes, with these weights on `device`. Errors: 65 when they do not fit each other.
+    pub fn restore<M>(
+        &self,
+        device: Device,
+        build: impl FnOnce(&mut Builder) -> Result<M>,
+    ) -> Result<Trained<M>> {
+        let mut builder = Builder::new(0);
+        let model = build(&mut builder)?;
+        let mut params = builder.finish();
+        params.trained.assign(&self.weights)?;
+        self.assign_frozen(&mut params)?;
+        Ok(Trained { origin: self.origin.clone(), model, params: params.to_device(device)? })
+    }
+}
+
+/// A model and its trained parameters.
+#[derive(Clone, Debug)]
+pub struct Trained<M> {
+    /// Where the parameters came from.
+    pub origin: Origin,
+    /// The model.
+    pub model: M,
+    /// The parameters.
+    pub params: ParamSet,
+}
+
+impl<M> Trained<M> {
+    /// Runs `body` in a forward pass without gradients.
+    pub fn run<R>(&self, body: impl FnOnce(&Forward, &M) -> Result<R>) -> Result<R> {
+        let tape = Tape::without_gradients();
+        body(&Forward::evaluation(&tape, &self.params), &self.model)
+    }
 }
 
 /// All parameters of a checkpoint, trained and frozen as far as it holds them; of a run those of the best checkpoint.
 /// Errors: 66 when there is none, 65 when it is damaged.
 pub fn weights(path: &Path, weights: Weights) -> Result<Vec<(String, Tensor)>> {
-    let found = find(path)?;
-    let average = found.tensors("ema").filter(|_| weights == Weights::Average);
-    let trained = average.or_else(|| found.tensors("model")).ok_or_else(|| {
-        Error::data(format!("{}: there is no model.safetensors", found.path().display()))
-    })?;
-    Ok(trained.into_iter().chain(found.tensors("frozen").unwrap_or_default()).collect())
+    let Parts { weights, frozen, .. } = Parts::read(path, weights)?;
+    Ok(weights.into_iter().chain(frozen.unwrap_or_default()).collect())
 }
 
-/// The checkpoint that `path` means.
+/// The checkpoint that `path` is or, of a run directory, contains.
 fn find(path: &Path) -> Result<Loaded> {
     let checkpoints = path.join("ckpt");
     if !checkpoints.is_dir() {

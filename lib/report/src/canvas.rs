@@ -95,6 +95,13 @@ impl Canvas<'_> {
         .map_err(fault)
     }
 
+    /// The outline of a rectangle.
+    pub fn frame(&self, Area { x, y, width, height }: Area, pen: Pen) -> Result<()> {
+        let (right, bottom) = (x + width, y + height);
+        let corners = [(x, y), (right, y), (right, bottom), (x, bottom), (x, y)];
+        corners.windows(2).try_for_each(|side| self.line(side, pen))
+    }
+
     /// A filled circle.
     pub fn dot(&self, at: (f64, f64), radius: f64, colour: Colour) -> Result<()> {
         let centre = (drawn(at.0), drawn(at.1));

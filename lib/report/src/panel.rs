@@ -123,32 +123,23 @@ impl<'a, 'b> Panel<'a, 'b> {
     /// Frame, marks and labels.
     fn frame(&self) -> Result<()> {
         let Area { x, y, width, height } = self.plot;
-        let (right, bottom) = (x + width, y + height);
+        let bottom = y + height;
         let pen = Pen { colour: GREY, width: 1.0, dash: None };
-        let corners = [(x, y), (right, y), (right, bottom), (x, bottom), (x, y)];
-        corners.windows(2).try_for_each(|side| self.canvas.line(side, pen))?;
+        self.canvas.frame(self.plot, pen)?;
         let centred = Letters { horizontal: HPos::Center, vertical: VPos::Top, ..SMALL };
-        for (value, _) in self.x.marks() {
+        for (value, length) in ticks(&self.x) {
             let at = self.at(value, f64::NAN).0;
-            self.canvas.line(&[(at, bottom), (at, bottom + 5.0)], pen)?;
+            self.canvas.line(&[(at, bottom), (at, bottom + length)], pen)?;
         }
         for (text, area) in self.x_labels()? {
             self.canvas.text(&text, (area.x + area.width / 2.0, area.y), centred)?;
         }
-        for (value, _) in self.y.marks() {
+        for (value, length) in ticks(&self.y) {
             let at = self.at(f64::NAN, value).1;
-            self.canvas.line(&[(x - 5.0, at), (x, at)], pen)?;
+            self.canvas.line(&[(x - length, at), (x, at)], pen)?;
         }
         for (text, area) in self.y_labels()? {
             self.canvas.text(&text, (area.x, area.y + area.height / 2.0), SMALL)?;
-        }
-        for value in self.x.small_marks() {
-            let at = self.at(value, f64::NAN).0;
-            self.canvas.line(&[(at, bottom), (at, bottom + 3.0)], pen)?;
-        }
-        for value in self.y.small_marks() {
-            let at = self.at(f64::NAN, value).1;
-            self.canvas.line(&[(x - 3.0, at), (x, at)], pen)?;
         }
         self.canvas.text(self.x.label(), (x + width / 2.0, bottom + 30.0), centred)?;
         let upwards =
@@ -200,15 +191,25 @@ impl<'a, 'b> Panel<'a, 'b> {
     }
 }
 
-/// A bar that tells which colour is which value, right of `plot`.
+/// The values of an axis with a tick, and its length.
+fn ticks(axis: &Axis) -> impl Iterator<Item = (f64, f64)> {
+    let large = axis.marks().into_iter().map(|(value, _)| (value, 5.0));
+    large.chain(axis.small_marks().into_iter().map(|value| (value, 3.0)))
+}
+
+/// Title and explanation of a picture, in its first two lines.
+pub fn heading(canvas: &Canvas, title: &str, text: &str) -> Result<()> {
+    canvas.text(title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
+    canvas.text(text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })
+}
+
+/// The colour scale of an image, right of `plot`.
 pub fn colour_bar(canvas: &Canvas, plot: Area, map: &Map, axis: &Axis) -> Result<()> {
     let bar = Area { x: plot.x + plot.width + 10.0, width: 14.0, ..plot };
     canvas.image(bar, |_, y| map.at(y))?;
     let pen = Pen { colour: GREY, width: 1.0, dash: None };
     let (right, bottom) = (bar.x + bar.width, bar.y + bar.height);
-    let corners =
-        [(bar.x, bar.y), (right, bar.y), (right, bottom), (bar.x, bottom), (bar.x, bar.y)];
-    corners.windows(2).try_for_each(|side| canvas.line(side, pen))?;
+    canvas.frame(bar, pen)?;
     for (value, text) in axis.marks() {
         let y = bottom - bar.height * axis.place(value);
         canvas.line(&[(right, y), (right + 4.0, y)], pen)?;

@@ -7,9 +7,9 @@
 //! squared error, backward, clipping, AdamW), and the peaks of resident memory and of a device's tensors
 //! in bytes.
 
+use learn::forward::Forward;
 use learn::optim::{Method, Optimizer, OptimizerState};
 use learn::params::Builder;
-use learn::pass::Pass;
 use std::time::Instant;
 use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
 use tasks::pde::models::{Operator, OperatorModel, PdetStack};
@@ -78,9 +78,10 @@ fn measure() -> unix::Result<()> {
         method: Method::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
         learning_rate: 1e-3,
         weight_decay: 0.01,
+        groups: Vec::new(),
         shard: false,
     };
-    let mut memory = OptimizerState::new(&optimizer, &params, |_| true);
+    let mut memory = OptimizerState::new(&optimizer, &params.trained, |_| true);
     let rule = Rule {
         clip: 1.0,
         betas: optimizer.corrected(),
@@ -103,25 +104,25 @@ fn measure() -> unix::Result<()> {
     for _ in 0..repeats + 2 {
         let start = Instant::now();
         let tape = Tape::new();
-        let pass = Pass::training(&tape, &params).computing_in(dtype)?;
+        let forward = Forward::training(&tape, &params).computing_in(dtype)?;
         let [features, weights, channels, target] =
             [&features, &weights, &channels, &target].map(|t| constant(t.clone()));
         let (mut state, mut terms) = (constant(z.clone()), Vec::new());
         for _ in 0..horizon {
-            state = operator.forward(&pass, &state, &features)?;
-            terms.push(pass.apply(SquaredError, &[&state, &target, &weights, &channels])?);
+            state = operator.forward(&forward, &state, &features)?;
+            terms.push(forward.apply(SquaredError, &[&state, &target, &weights, &channels])?);
         }
         let share = WeightedSum(vec![1.0 / horizon as f64; horizon]);
-        let loss = pass.apply(share, &terms.iter().collect::<Vec<_>>())?;
-        let variables = pass.variables().to_vec();
-        drop((pass, state, terms));
+        let loss = forward.apply(share, &terms.iter().collect::<Vec<_>>())?;
+        let variables = forward.variables().to_vec();
+        drop((forward, state, terms));
         let mut found = tape.backward(&loss)?;
         let gradients: Vec<Tensor> = variables.iter().filter_map(|v| found.take(v)).collect();
         drop(variables);
         let rate = optimizer.learning_rate;
         let loss = [loss.value().clone()];
         rule.decide_there(&mut decided, &loss, &weight, &gradients, rate);
-        memory.step(&optimizer, 1.0, &decided, &mut params, &gradients);
+        memory.step(&optimizer, 1.0, &decided, &mut params.trained, &gradients);
         if device != Device::Cpu {
             kernel::finish(device)?;
         }

@@ -5,9 +5,9 @@
 #![cfg(feature = "emu")]
 
 use dist::Solo;
-use learn::optim::{Method, Optimizer, Schedule};
-use learn::params::{Builder, Params};
-use learn::pass::Pass;
+use learn::config::Config;
+use learn::forward::Forward;
+use learn::params::{Builder, ParamSet};
 use learn::train::Learner;
 use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
 use tasks::pde::models::{Codec, CodecModel, Operator, OperatorModel, PdetStack, PdetUnet};
@@ -38,30 +38,30 @@ enum Model {
 
 impl Model {
     /// Mean squared distance of what the model makes of a fixed input from something fixed.
-    fn loss(&self, pass: &Pass) -> Var {
+    fn loss(&self, forward: &Forward) -> Var {
         let value = |shape: &[usize], seed| {
-            pass.constant(&draw(shape, &Draw::Normal, seed, 0).to_dtype(Dtype::F32)).unwrap()
+            forward.constant(&draw(shape, &Draw::Normal, seed, 0).to_dtype(Dtype::F32)).unwrap()
         };
         let (made, target) = match self {
             Model::Codec(codec) => {
                 let u = value(&[BATCH, TOKENS * PATCH], 1);
-                let z = codec.encode(pass, &u).unwrap();
-                (codec.decode(pass, &z).unwrap(), u)
+                let z = codec.encode(forward, &u).unwrap();
+                (codec.decode(forward, &z).unwrap(), u)
             }
             Model::Operator(operator) => {
                 let (z, features) = (value(&[BATCH, TOKENS, DIM], 1), value(&[BATCH, FEATURES], 2));
-                let next = operator.forward(pass, &z, &features).unwrap();
+                let next = operator.forward(forward, &z, &features).unwrap();
                 (next, value(&[BATCH, TOKENS, DIM], 3))
             }
         };
         let (width, elements) = (made.value().width(), made.value().len());
-        let weights = pass.full(&[made.shape()[0]], 1.0).unwrap();
-        let channels = pass.full(&[width], width as f64 / elements as f64).unwrap();
-        pass.apply(SquaredError, &[&made, &target, &weights, &channels]).unwrap()
+        let weights = forward.full(&[made.shape()[0]], 1.0).unwrap();
+        let channels = forward.full(&[width], width as f64 / elements as f64).unwrap();
+        forward.apply(SquaredError, &[&made, &target, &weights, &channels]).unwrap()
     }
 }
 
-fn operator(core: Core, condition: ConditionPath, output: Output) -> (Model, Params) {
+fn operator(core: Core, condition: ConditionPath, output: Output) -> (Model, ParamSet) {
     let model = OperatorModel { core, condition, condition_width: 5, output };
     assert_eq!(model.violations(), []);
     let mut b = Builder::new(1);
@@ -92,7 +92,7 @@ fn unet(filter: usize) -> Core {
     Core::PdetUnet(PdetUnet { hidden: 18, depths, attention, filter, mlp_ratio: 1, positions })
 }
 
-fn codec() -> (Model, Params) {
+fn codec() -> (Model, ParamSet) {
     let model = CodecModel {
         patch: PATCH,
         latent: 2,
@@ -110,7 +110,7 @@ fn codec() -> (Model, Params) {
 }
 
 /// Every kind of model, its parameters moved from their neutral start.
-fn models() -> Vec<(&'static str, Model, Params)> {
+fn models() -> Vec<(&'static str, Model, ParamSet)> {
     use ConditionPath::{Adaptive, Added};
     let heads = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
     [
@@ -123,7 +123,7 @@ fn models() -> Vec<(&'static str, Model, Params)> {
     ]
     .into_iter()
     .map(|(name, (model, mut params))| {
-        for (i, t) in (0..).zip(params.tensors_mut()) {
+        for (i, t) in (0..).zip(params.trained.tensors_mut()) {
             let noise = draw(t.shape(), &Draw::Uniform(-0.3, 0.3), 5, i).to_dtype(Dtype::F32);
             sum::add(t, &noise);
         }
@@ -133,15 +133,15 @@ fn models() -> Vec<(&'static str, Model, Params)> {
 }
 
 /// The loss and the gradients of all parameters, on the host, computed in `dtype`.
-fn gradients(model: &Model, params: &Params, dtype: Dtype) -> (f64, Vec<Tensor>) {
+fn gradients(model: &Model, params: &ParamSet, dtype: Dtype) -> (f64, Vec<Tensor>) {
     // A power of two: it changes no digit, and keeps small gradients in the range of f16.
     let scale: f64 = if dtype == Dtype::F16 { 1024.0 } else { 1.0 };
     let tape = Tape::new();
-    let pass = Pass::training(&tape, params).computing_in(dtype).unwrap();
-    let loss = model.loss(&pass);
-    let variables = pass.variables().to_vec();
-    let seed = Tensor::full(&[1], scale, pass.dtype()).to_device(pass.device()).unwrap();
-    drop(pass);
+    let forward = Forward::training(&tape, params).computing_in(dtype).unwrap();
+    let loss = model.loss(&forward);
+    let variables = forward.variables().to_vec();
+    let seed = Tensor::full(&[1], scale, forward.dtype()).to_device(forward.device()).unwrap();
+    drop(forward);
     let mut found = tape.backward_scaled(&loss, &seed).unwrap();
     let gradient = |v: &Var| {
         let g = found.take(v).unwrap().to_host().unwrap().to_dtype(Dtype::F64);
@@ -170,7 +170,8 @@ const GRADIENT_TOLERANCE: f64 = 64.0;
 fn losses_and_gradients_agree_with_the_cpu() {
     let mut wrong = Vec::new();
     for (what, model, params) in models() {
-        let (loss, exact) = gradients(&model, &params.to_dtype(Dtype::F64), Dtype::F64);
+        let (loss, exact) =
+            gradients(&model, &ParamSet::from(params.trained.to_dtype(Dtype::F64)), Dtype::F64);
         let exact: Vec<Vec<f64>> = exact.iter().map(Tensor::to_f64).collect();
         let sizes: Vec<f64> = exact.iter().map(|g| root_mean_square(g)).collect();
         // A gradient that is a small difference of large terms is as exact as the terms.
@@ -187,7 +188,7 @@ fn losses_and_gradients_agree_with_the_cpu() {
                 error
             };
             judge("loss", (ours - loss).abs() / loss, LOSS_TOLERANCE);
-            for (i, (name, _)) in params.entries().iter().enumerate() {
+            for (i, (name, _)) in params.trained.entries().iter().enumerate() {
                 let apart: Vec<f64> =
                     found[i].to_f64().iter().zip(&exact[i]).map(|(a, b)| a - b).collect();
                 let error = root_mean_square(&apart) / sizes[i].max(least);
@@ -203,20 +204,22 @@ fn losses_and_gradients_agree_with_the_cpu() {
 /// Two updates with clipping and a moving average, from the same gradients on the device and on the CPU.
 #[test]
 fn updates_agree_with_the_cpu() {
-    let training = serde_json::json!({ "updates": 2, "batch_size": 1, "clip": 0.01, "ema": 0.9 });
-    let training = serde_json::from_value(training).unwrap();
-    let adamw = Method::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
-    for method in [adamw, Method::Sgd { momentum: 0.9 }] {
-        let optimizer = Optimizer { method, learning_rate: 0.1, weight_decay: 0.1, shard: false };
+    let adamw = serde_json::json!({"kind": "adamw"});
+    let sgd = serde_json::json!({"kind": "sgd", "momentum": 0.9});
+    for method in [adamw, sgd] {
+        let config = serde_json::json!({
+            "data": null, "model": null, "loss": null,
+            "training": {"updates": 2, "batch_size": 1, "clip": 0.01, "ema": 0.9},
+            "optimizer": {"method": method, "learning_rate": 0.1, "weight_decay": 0.1},
+        });
+        let config: Config<(), (), ()> = serde_json::from_value(config).unwrap();
         for (what, model, params) in models() {
             let (loss, gradients) = gradients(&model, &params, Dtype::F32);
             let after = |device: Device| {
                 let to = |t: &Tensor| t.to_dtype(Dtype::F32).to_device(device).unwrap();
                 let gradients: Vec<Tensor> = gradients.iter().map(to).collect();
                 let params = params.to_device(device).unwrap();
-                let schedule = Schedule::new(&[], 2).unwrap();
-                let mut learner =
-                    Learner::new(params, &optimizer, schedule, &training, &Solo).unwrap();
+                let mut learner = Learner::new(params, &config, &Solo).unwrap();
                 let losses = [vec![loss as f32, 2.0]
                     .into_iter()
                     .map(|x| Tensor::scalar(x).to_device(device).unwrap())

@@ -1,7 +1,7 @@
 //! After its first updates training takes no memory from the system.
 
+use learn::forward::Forward;
 use learn::params::Builder;
-use learn::pass::Pass;
 use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
 use tasks::pde::models::{Operator, OperatorModel, PdetStack};
 use tensor::ops::depthwise_conv::Padding;
@@ -33,13 +33,13 @@ fn later_updates_take_nothing_from_the_system() {
     let full = |shape: &[usize], value| constant(Tensor::full(shape, value, Dtype::F32));
     let update = || {
         let tape = Tape::new();
-        let pass = Pass::training(&tape, &params);
+        let forward = Forward::training(&tape, &params);
         let z = full(&[5, 33, 4], 0.5);
-        let next = operator.forward(&pass, &z, &full(&[5, 2], 0.1)).unwrap();
+        let next = operator.forward(&forward, &z, &full(&[5, 2], 0.1)).unwrap();
         let target = full(&[5, 33, 4], 0.0);
         let (weights, channels) = (full(&[5], 0.2), full(&[4], 1.0));
-        let loss = pass.apply(SquaredError, &[&next, &target, &weights, &channels]).unwrap();
-        drop(pass);
+        let loss = forward.apply(SquaredError, &[&next, &target, &weights, &channels]).unwrap();
+        drop(forward);
         tape.backward(&loss).unwrap();
     };
     // One thread: how many pieces of working memory live at once does not depend on timing.

@@ -1,7 +1,7 @@
 //! Whole models: the original's sizes, gradients of every parameter, the start as "no change".
 
-use learn::params::{Builder, Params};
-use learn::pass::Pass;
+use learn::forward::Forward;
+use learn::params::{Builder, ParamSet};
 use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
 use tasks::pde::models::{Codec, CodecModel, Operator, OperatorModel, PdetStack, PdetUnet};
 use tensor::check::draw;
@@ -45,7 +45,12 @@ fn stack(filter: usize, attention: Attention) -> OperatorModel {
     }
 }
 
-fn build(model: &OperatorModel, dim: usize, tokens: usize, features: usize) -> (Operator, Params) {
+fn build(
+    model: &OperatorModel,
+    dim: usize,
+    tokens: usize,
+    features: usize,
+) -> (Operator, ParamSet) {
     on_grid(model, dim, [1, tokens], features)
 }
 
@@ -54,7 +59,7 @@ fn on_grid(
     dim: usize,
     grid: [usize; 2],
     features: usize,
-) -> (Operator, Params) {
+) -> (Operator, ParamSet) {
     assert_eq!(model.violations(), []);
     let mut b = Builder::new(1);
     let operator = Operator::new(&mut b, model, dim, grid, Padding::Periodic, features);
@@ -70,9 +75,9 @@ fn the_originals_have_their_sizes() {
 }
 
 /// Every parameter made random, so that no gradient is zero because of a neutral start.
-fn shaken(params: &Params, seed: u64) -> Params {
-    let mut shaken = params.to_dtype(Dtype::F64);
-    for (i, t) in (0..).zip(shaken.tensors_mut()) {
+fn shaken(params: &ParamSet, seed: u64) -> ParamSet {
+    let mut shaken = ParamSet::from(params.trained.to_dtype(Dtype::F64));
+    for (i, t) in (0..).zip(shaken.trained.tensors_mut()) {
         let noise = draw(t.shape(), &Draw::Uniform(-0.3, 0.3), seed, i);
         tensor::updates::sum::add(t, &noise);
     }
@@ -82,19 +87,20 @@ fn shaken(params: &Params, seed: u64) -> Params {
 /// Compares the gradient of all parameters with central differences along one random direction, and
 /// sees that it reaches each of them. The error is relative to the norm of the gradient, the deviation of such a
 /// product over directions: itself it is now and then near zero by chance.
-fn check(what: &str, params: &Params, loss: impl Fn(&Pass) -> Var) {
+fn check(what: &str, params: &ParamSet, loss: impl Fn(&Forward) -> Var) {
     let seed = seed();
     let params = shaken(params, seed);
     let tape = Tape::new();
-    let pass = Pass::training(&tape, &params);
-    let value = loss(&pass);
-    let variables = pass.variables().to_vec();
-    drop(pass);
+    let forward = Forward::training(&tape, &params);
+    let value = loss(&forward);
+    let variables = forward.variables().to_vec();
+    drop(forward);
     let mut gradients = tape.backward(&value).unwrap();
     let (mut analytic, mut norm) = (0.0, 0.0);
     let mut direction = params.clone();
-    for ((i, (name, _)), (v, d)) in
-        (0..).zip(params.entries()).zip(variables.iter().zip(direction.tensors_mut()))
+    for ((i, (name, _)), (v, d)) in (0..)
+        .zip(params.trained.entries())
+        .zip(variables.iter().zip(direction.trained.tensors_mut()))
     {
         let g = gradients.take(v).unwrap_or_else(|| panic!("{what}: no gradient for {name}"));
         assert!(g.to_f64().iter().any(|x| *x != 0.0), "{what}: zero gradient for {name}");
@@ -105,13 +111,13 @@ fn check(what: &str, params: &Params, loss: impl Fn(&Pass) -> Var) {
     let norm = norm.sqrt();
     let along = |step: f64| {
         let mut moved = params.clone();
-        for (p, d) in moved.tensors_mut().zip(direction.tensors()) {
+        for (p, d) in moved.trained.tensors_mut().zip(direction.trained.tensors()) {
             let values: Vec<f64> =
                 p.to_f64().iter().zip(d.to_f64()).map(|(p, d)| p + step * d).collect();
             *p = Tensor::of(&values, d.shape());
         }
         let tape = Tape::without_gradients();
-        loss(&Pass::frozen(&tape, &moved)).value().item()
+        loss(&Forward::evaluation(&tape, &moved)).value().item()
     };
     // Where a normalisation meets features that are nearly equal the loss bends sharply, and a large
     // step sees that; a wrong gradient is wrong at every step.
@@ -124,12 +130,12 @@ fn check(what: &str, params: &Params, loss: impl Fn(&Pass) -> Var) {
     assert!(least < 1e-6, "{what}: {error:?}, seed {seed}");
 }
 
-fn distance(pass: &Pass, a: &Var, b: &Tensor) -> Var {
+fn distance(forward: &Forward, a: &Var, b: &Tensor) -> Var {
     let width = a.value().width();
     let samples = a.shape()[0];
     let weights = constant(Tensor::full(&[samples], 1.0, Dtype::F64));
     let channels = constant(Tensor::full(&[width], 1.0, Dtype::F64));
-    pass.apply(SquaredError, &[a, &constant(b.clone()), &weights, &channels]).unwrap()
+    forward.apply(SquaredError, &[a, &constant(b.clone()), &weights, &channels]).unwrap()
 }
 
 #[test]
@@ -156,11 +162,11 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
         let z = draw(&[batch, tokens, dim], &Draw::Normal, 1, 0);
         let features = draw(&[batch, 2], &Draw::Normal, 2, 0);
         let target = draw(&[batch, tokens, dim], &Draw::Normal, 3, 0);
-        check(what, &params, |pass| {
+        check(what, &params, |forward| {
             let features = constant(features.clone());
-            let first = operator.forward(pass, &constant(z.clone()), &features).unwrap();
-            let second = operator.forward(pass, &first, &features).unwrap();
-            distance(pass, &second, &target)
+            let first = operator.forward(forward, &constant(z.clone()), &features).unwrap();
+            let second = operator.forward(forward, &first, &features).unwrap();
+            distance(forward, &second, &target)
         });
     }
     let model = CodecModel {
@@ -176,9 +182,9 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
     let mut b = Builder::new(1);
     let codec = Codec::new(&mut b, &model, &model.patches(&[20], 1).unwrap());
     let u = draw(&[3, 20], &Draw::Normal, 4, 0);
-    check("codec", &b.finish(), |pass| {
-        let z = codec.encode(pass, &constant(u.clone())).unwrap();
-        distance(pass, &codec.decode(pass, &z).unwrap(), &u)
+    check("codec", &b.finish(), |forward| {
+        let z = codec.encode(forward, &constant(u.clone())).unwrap();
+        distance(forward, &codec.decode(forward, &z).unwrap(), &u)
     });
 }
 
@@ -187,10 +193,10 @@ fn a_new_operator_changes_nothing_whatever_the_condition() {
     let (operator, params) =
         build(&stack(5, Attention::MultiHead { heads: 3, qk_norm: true }), 3, 7, 2);
     let tape = Tape::without_gradients();
-    let pass = Pass::frozen(&tape, &params);
+    let forward = Forward::evaluation(&tape, &params);
     let z = draw(&[2, 7, 3], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
     let features = draw(&[2, 2], &Draw::Normal, seed(), 1).to_dtype(Dtype::F32);
-    let next = operator.forward(&pass, &constant(z.clone()), &constant(features)).unwrap();
+    let next = operator.forward(&forward, &constant(z.clone()), &constant(features)).unwrap();
     assert_eq!(next.value().read::<f32>(), z.read::<f32>());
 }
 
@@ -211,11 +217,11 @@ fn the_codec_moves_with_the_field() {
     let codec = Codec::new(&mut b, &model, &model.patches(&[28], 1).unwrap());
     let params = b.finish();
     let tape = Tape::without_gradients();
-    let pass = Pass::frozen(&tape, &params);
+    let forward = Forward::evaluation(&tape, &params);
     let u = draw(&[1, 28], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
     let mut moved = u.clone();
     moved.write::<f32>().rotate_left(4);
-    let encode = |u: Tensor| codec.encode(&pass, &constant(u)).unwrap().value().clone();
+    let encode = |u: Tensor| codec.encode(&forward, &constant(u)).unwrap().value().clone();
     let mut z = encode(u);
     z.write::<f32>().rotate_left(3);
     assert_eq!(z.read::<f32>(), encode(moved).read::<f32>());
@@ -247,10 +253,10 @@ fn models_on_a_grid_have_a_gradient_for_every_parameter() {
     let attending = stack(3, Attention::MultiHead { heads: 3, qk_norm: true });
     for (what, model) in [("U on a grid", placed_unet()), ("stack on a grid", attending)] {
         let (operator, params) = on_grid(&model, 2, grid, 2);
-        check(what, &params, |pass| {
+        check(what, &params, |forward| {
             let features = constant(features.clone());
-            let next = operator.forward(pass, &constant(z.clone()), &features).unwrap();
-            distance(pass, &next, &target)
+            let next = operator.forward(forward, &constant(z.clone()), &features).unwrap();
+            distance(forward, &next, &target)
         });
     }
     let model = CodecModel {
@@ -267,10 +273,10 @@ fn models_on_a_grid_have_a_gradient_for_every_parameter() {
     let mut b = Builder::new(1);
     let codec = Codec::new(&mut b, &model, &patches);
     let u = draw(&[2, patches.field_len()], &Draw::Normal, 4, 0);
-    check("codec on a grid", &b.finish(), |pass| {
-        let z = codec.encode(pass, &constant(u.clone())).unwrap();
+    check("codec on a grid", &b.finish(), |forward| {
+        let z = codec.encode(forward, &constant(u.clone())).unwrap();
         assert_eq!(z.shape(), [2, 6, 3]);
-        distance(pass, &codec.decode(pass, &z).unwrap(), &u)
+        distance(forward, &codec.decode(forward, &z).unwrap(), &u)
     });
 }
 
@@ -302,12 +308,12 @@ fn models_on_a_periodic_grid_know_no_place_but_the_one_they_are_told() {
         (placed_unet(), [1, 2], true),
     ] {
         let (operator, params) = on_grid(&model, dim, grid, 2);
-        let params = shaken(&params, seed()).to_dtype(Dtype::F32);
+        let params = ParamSet::from(shaken(&params, seed()).trained.to_dtype(Dtype::F32));
         let next = |z: &[f32]| {
             let tape = Tape::without_gradients();
-            let pass = Pass::frozen(&tape, &params);
+            let forward = Forward::evaluation(&tape, &params);
             let z = constant(Tensor::of(z, &[1, 32, dim]));
-            let next = operator.forward(&pass, &z, &constant(features.clone())).unwrap();
+            let next = operator.forward(&forward, &z, &constant(features.clone())).unwrap();
             next.value().read::<f32>().to_vec()
         };
         let (a, b) = (next(&moved(z.read(), grid, dim, by)), moved(&next(z.read()), grid, dim, by));
@@ -321,12 +327,12 @@ fn models_on_a_periodic_grid_know_no_place_but_the_one_they_are_told() {
 fn a_stack_on_a_grid_is_local_along_both_axes() {
     let (grid, dim) = ([9, 11], 2);
     let (operator, params) = on_grid(&stack(3, Attention::None), dim, grid, 2);
-    let params = shaken(&params, seed()).to_dtype(Dtype::F32);
+    let params = ParamSet::from(shaken(&params, seed()).trained.to_dtype(Dtype::F32));
     let features = Tensor::of(&[0.3_f32, -0.2], &[1, 2]);
     let next = |z: &Tensor| {
         let tape = Tape::without_gradients();
-        let pass = Pass::frozen(&tape, &params);
-        let next = operator.forward(&pass, &constant(z.clone()), &constant(features.clone()));
+        let forward = Forward::evaluation(&tape, &params);
+        let next = operator.forward(&forward, &constant(z.clone()), &constant(features.clone()));
         next.unwrap().value().read::<f32>().to_vec()
     };
     let z = draw(&[1, 99, dim], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);

@@ -1,8 +1,8 @@
 //! Memory against computing (`training.mem_budget`): the same bits whatever is computed again, less
 //! memory the smaller the budget.
 
-use learn::params::{Builder, Params};
-use learn::pass::Pass;
+use learn::forward::Forward;
+use learn::params::{Builder, ParamSet};
 use learn::recompute::Recompute;
 use std::rc::Rc;
 use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
@@ -44,9 +44,9 @@ fn models() -> [OperatorModel; 2] {
     ]
 }
 
-fn shaken(params: &Params) -> Params {
+fn shaken(params: &ParamSet) -> ParamSet {
     let mut shaken = params.clone();
-    for (i, t) in (0..).zip(shaken.tensors_mut()) {
+    for (i, t) in (0..).zip(shaken.trained.tensors_mut()) {
         let noise = draw(t.shape(), &Draw::Uniform(-0.3, 0.3), 5, i).to_dtype(Dtype::F32);
         tensor::updates::sum::add(t, &noise);
     }
@@ -55,24 +55,25 @@ fn shaken(params: &Params) -> Params {
 
 /// Gradients of a rollout of two steps, in which every parameter is used twice; and the largest memory
 /// in tensors on the way, beyond what there was before.
-fn gradients(operator: &Operator, params: &Params, plan: &Rc<Recompute>) -> (Vec<Tensor>, usize) {
+fn gradients(operator: &Operator, params: &ParamSet, plan: &Rc<Recompute>) -> (Vec<Tensor>, usize) {
     let value = |shape: &[usize], seed| draw(shape, &Draw::Normal, seed, 0).to_dtype(Dtype::F32);
     let before = tensor::memory::usage().live;
     tensor::memory::reset_peak();
     let tape = Tape::new();
-    let pass = Pass::training(&tape, params).recomputing(Rc::clone(plan));
-    let features = pass.constant(&value(&[3, 2], 1)).unwrap();
-    let target = pass.constant(&value(&[3, TOKENS, DIM], 2)).unwrap();
-    let mut z = pass.constant(&value(&[3, TOKENS, DIM], 3)).unwrap();
-    let (weights, channels) = (pass.full(&[3], 0.3).unwrap(), pass.full(&[DIM], 1.0).unwrap());
+    let forward = Forward::training(&tape, params).recomputing(Rc::clone(plan));
+    let features = forward.constant(&value(&[3, 2], 1)).unwrap();
+    let target = forward.constant(&value(&[3, TOKENS, DIM], 2)).unwrap();
+    let mut z = forward.constant(&value(&[3, TOKENS, DIM], 3)).unwrap();
+    let (weights, channels) =
+        (forward.full(&[3], 0.3).unwrap(), forward.full(&[DIM], 1.0).unwrap());
     let mut terms = Vec::new();
     for _ in 0..2 {
-        z = operator.forward(&pass, &z, &features).unwrap();
-        terms.push(pass.apply(SquaredError, &[&z, &target, &weights, &channels]).unwrap());
+        z = operator.forward(&forward, &z, &features).unwrap();
+        terms.push(forward.apply(SquaredError, &[&z, &target, &weights, &channels]).unwrap());
     }
-    let loss = pass.apply(WeightedSum(vec![0.5; 2]), &[&terms[0], &terms[1]]).unwrap();
-    let variables = pass.variables().to_vec();
-    drop(pass);
+    let loss = forward.apply(WeightedSum(vec![0.5; 2]), &[&terms[0], &terms[1]]).unwrap();
+    let variables = forward.variables().to_vec();
+    drop(forward);
     plan.end_pass();
     let mut found = tape.backward(&loss).unwrap();
     let peak = tensor::memory::usage().peak - before;
@@ -94,7 +95,7 @@ fn less_memory_for_the_same_bits() {
             for pass in 0..3 {
                 let (found, peak) = gradients(&operator, &params, &plan);
                 for ((name, _), (found, expected)) in
-                    params.entries().iter().zip(found.iter().zip(&expected))
+                    params.trained.entries().iter().zip(found.iter().zip(&expected))
                 {
                     assert!(found.as_bytes() == expected.as_bytes(), "{name} at {budget}, {pass}");
                 }

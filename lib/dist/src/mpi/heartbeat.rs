@@ -2,11 +2,12 @@
 //! and rank 0 sends back those of its own: rank 0 sees all ranks, and all see rank 0.
 
 use super::place::Place;
-use super::window::HEARTBEAT;
 use super::world::{Communicator, c_rank};
 use mpi::ffi;
 use std::ffi::c_int;
 
+/// Numbers of a heartbeat; in a window each is a counter.
+pub const HEARTBEAT: usize = 4;
 /// Turns between two messages.
 const EVERY: u64 = 5;
 
@@ -23,11 +24,11 @@ pub struct Heartbeat {
 
 impl Heartbeat {
     pub fn write(self) -> [u64; HEARTBEAT] {
-        [self.count, self.calls[0], self.calls[1], self.patience, 0]
+        [self.count, self.calls[0], self.calls[1], self.patience]
     }
 
     pub fn read(numbers: [u64; HEARTBEAT]) -> Self {
-        let [count, main, side, patience, _] = numbers;
+        let [count, main, side, patience] = numbers;
         Self { count, calls: [main, side], patience }
     }
 }

@@ -1,7 +1,8 @@
 //! Where the ranks are: their hosts, and which of them share memory.
 
 use super::calls::CallCounter;
-use super::window::{HEARTBEAT, Window};
+use super::heartbeat::HEARTBEAT;
+use super::window::{LINE, Window};
 use super::wire::Wire;
 use super::world::Communicator;
 use std::path::Path;
@@ -72,7 +73,7 @@ impl Place {
             );
         }
         let mut place = Self { rank, ranks, local, shared };
-        let window = place.window(wire, HEARTBEAT * size_of::<u64>())?;
+        let window = place.window(wire, HEARTBEAT * LINE)?;
         if window.is_none() {
             place.shared = None;
             place.ranks.iter_mut().enumerate().for_each(|(number, rank)| rank.leader = number);

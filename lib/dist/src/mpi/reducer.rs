@@ -1,7 +1,7 @@
 //! Sums of gradients on a thread of its own, beside the backward pass.
 
 use super::calls::CallCounter;
-use super::window::{Window, sum_slice};
+use super::window::{LINE, Window, sum_slice};
 use super::wire::Wire;
 use crate::{Reducer, Times};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,10 +95,10 @@ const LINES: usize = 3;
 
 /// Where each bucket is in a part, and the bytes of all.
 fn layout(buckets: &[usize]) -> (Vec<Bucket>, usize) {
-    let mut end = buckets.len() * LINES * 64;
+    let mut end = buckets.len() * LINES * LINE;
     let place = |&elements: &usize| {
         let at = end;
-        end += (elements * size_of::<f32>()).next_multiple_of(64);
+        end += (elements * size_of::<f32>()).next_multiple_of(LINE);
         Bucket { elements, at, claimed: AtomicU64::new(0) }
     };
     (buckets.iter().map(place).collect(), end)

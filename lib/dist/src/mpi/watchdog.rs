@@ -5,10 +5,10 @@
 //! machine that slept, does not report its peers as dead.
 
 use super::calls::CallCounter;
-use super::heartbeat::{Heartbeat, Heartbeats};
+use super::heartbeat::{HEARTBEAT, Heartbeat, Heartbeats};
 use super::peer::Peer;
 use super::place::Place;
-use super::window::{HEARTBEAT, Window};
+use super::window::Window;
 use super::world::{self, Communicator};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::sync::Arc;
@@ -205,10 +205,10 @@ impl Thread {
     fn spread(&mut self) {
         if let Some(window) = &self.window {
             for (i, number) in self.board[self.rank].iter().enumerate() {
-                window.heartbeat(window.me(), i).store(*number, Ordering::Relaxed);
+                window.counter(window.me(), i).store(*number, Ordering::Relaxed);
             }
             for (part, rank) in self.near.iter().enumerate() {
-                let number = |i| window.heartbeat(part, i).load(Ordering::Relaxed);
+                let number = |i| window.counter(part, i).load(Ordering::Relaxed);
                 self.board[*rank] = std::array::from_fn(number);
             }
         }

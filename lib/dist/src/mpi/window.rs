@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use unix::Result;
 
 /// A counter for itself in a line of the cache.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
 
 /// A window, seen from one of its ranks.
 #[derive(Debug)]
@@ -21,9 +21,6 @@ pub struct Window {
     /// Which of them this is.
     me: usize,
 }
-
-/// Numbers of a heartbeat, which the watchdog publishes at the start of a part ([`Window::heartbeat`]).
-pub const HEARTBEAT: usize = 5;
 
 impl Window {
     /// `bytes` for each rank of a communicator of one host; by all of them.
@@ -45,16 +42,6 @@ impl Window {
         let start = self.memory.at(rank, line * LINE, LINE);
         // SAFETY: inside the part (checked), aligned and initialised; what counts is only ever used as an atomic.
         unsafe { &*start.cast() }
-    }
-
-    /// Number `i` of the heartbeat of a rank.
-    ///
-    /// # Panics
-    /// When a heartbeat has fewer numbers.
-    pub fn heartbeat(&self, rank: usize, i: usize) -> &AtomicU64 {
-        assert!(i < HEARTBEAT);
-        // SAFETY: as in `counter`.
-        unsafe { &*self.memory.at(rank, 8 * i, 8).cast() }
     }
 
     /// Start of `len` floats of a rank's part, from byte `at` on.
@@ -137,7 +124,6 @@ mod tests {
         assert!(refused(&|w| _ = w.counter(0, 4)));
         assert!(refused(&|w| _ = w.counter(1, 0)));
         assert!(refused(&|w| _ = w.counter(0, usize::MAX / LINE)));
-        assert!(refused(&|w| _ = w.heartbeat(0, HEARTBEAT)));
         assert!(refused(&|w| _ = w.floats(0, 2 * LINE, 2 * LINE / 4 + 1)));
         assert!(refused(&|w| _ = w.floats(0, 5, 1)));
         assert!(refused(&|w| _ = w.floats(0, 4, usize::MAX)));

@@ -29,29 +29,6 @@ pub struct Wire {
     calls: AtomicU64,
 }
 
-/// What goes before the bytes of a value: which call they belong to, and how many there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Head {
-    call: u64,
-    kind: u64,
-    bytes: u64,
-}
-
-impl Head {
-    fn write(self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        for (to, value) in bytes.chunks_exact_mut(8).zip([self.call, self.kind, self.bytes]) {
-            to.copy_from_slice(&value.to_le_bytes());
-        }
-        bytes
-    }
-
-    fn read(bytes: [u8; 24]) -> Self {
-        let at = |i: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[8 * i + k]));
-        Self { call: at(0), kind: at(1), bytes: at(2) }
-    }
-}
-
 /// What is done, told to the others to find out when they do something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
@@ -127,25 +104,21 @@ impl Wire {
     /// Tells the others of a step what comes; returns the length of what they send. Errors: they are in
     /// another call.
     fn heads(&self, kind: Kind, bytes: usize, step: &Step) -> Result<usize> {
-        let ours = Head {
-            call: self.calls.load(Ordering::Relaxed),
-            kind: kind as u64,
-            bytes: bytes as u64,
-        };
-        let head = ours.write();
-        let mut theirs = [0; 24];
-        let sends: Vec<(usize, &[u8])> = step.to.iter().map(|to| (*to, &head[..])).collect();
-        self.exchange(&sends, step.from, &mut theirs)?;
-        let theirs = Head::read(theirs);
-        if (theirs.call, theirs.kind) != (ours.call, ours.kind)
-            || (kind == Kind::AllReduce && theirs.bytes != ours.bytes)
-        {
+        let ours = [self.calls.load(Ordering::Relaxed), kind as u64, bytes as u64];
+        let head = ours.map(u64::to_le_bytes);
+        let mut theirs = [[0; 8]; 3];
+        let sends: Vec<(usize, &[u8])> =
+            step.to.iter().map(|to| (*to, head.as_flattened())).collect();
+        self.exchange(&sends, step.from, theirs.as_flattened_mut())?;
+        let theirs = theirs.map(u64::from_le_bytes);
+        let alike = if kind == Kind::AllReduce { 3 } else { 2 };
+        if theirs[..alike] != ours[..alike] {
             return Err(Error::bug(format!(
-                "ranks {} and {} are not in the same call: {ours:?} and {theirs:?}",
+                "ranks {} and {} are not in the same call: {ours:?} and {theirs:?} (number, kind, bytes)",
                 self.members[self.me], self.members[step.from]
             )));
         }
-        usize::try_from(theirs.bytes).map_err(Error::bug)
+        usize::try_from(theirs[2]).map_err(Error::bug)
     }
 
     /// `values` of all ranks become their sum by the tree, with the same bits on all.

@@ -14,7 +14,7 @@ const AVERAGED: [&str; 2] = ["model", "ema"];
 
 /// Writes the mean of `paths` with `weights` (which are divided by their sum) as the checkpoint `out`:
 /// the model, and the moving average where all have one, in f64 and then in the type of the first.
-/// Constants, configuration and hashes are those of the first. It has no state of the optimizer, so
+/// Constants, configuration and dependencies are those of the first. It has no state of the optimizer, so
 /// that no training goes on from it; its progress tells what it was made from.
 ///
 /// Errors: 2 when there are not two checkpoints or the weights do not fit them; 65 when one is damaged,
@@ -148,7 +148,8 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
         };
         loaded.tensors("buffers").map(|all| all.into_iter().map(of).collect::<Vec<_>>())
     };
-    if buffers(base) != buffers(other) || base.manifest.hashes != other.manifest.hashes {
+    if buffers(base) != buffers(other) || base.manifest.dependencies != other.manifest.dependencies
+    {
         faults.push("other buffers: it was trained on other data or latents".into());
     }
     if faults.is_empty() {

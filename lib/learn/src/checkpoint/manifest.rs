@@ -4,7 +4,6 @@
 //! checkpoint is found: in a file by the manifest, in the manifest by itself. That line stays as it
 //! is in all versions of the format.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use serde_json::Value;
 use unix::{Error, Result, small};
 
 use super::problem::Problem;
-use crate::task::Direction;
+use crate::task::{Dependencies, Direction};
 
 /// Version of the format that is written, and the newest that is read.
 pub(super) const FORMAT: u64 = 1;
@@ -49,8 +48,9 @@ pub struct Manifest {
     pub config_hash: String,
     /// Hash of the data.
     pub data_hash: String,
-    /// Hashes that a user of the model must compare, by name: `latent.codec` of an operator.
-    pub hashes: BTreeMap<String, String>,
+    /// The trained models that a user of the model needs as well, by name: the `codec` of an operator.
+    #[serde(default)]
+    pub dependencies: Dependencies,
     /// Results of the last validation by name.
     pub metrics: Value,
     /// The one of them that tells which checkpoint of a run is the best; empty for none.
@@ -204,7 +204,7 @@ mod tests {
             seed: u64::MAX,
             config_hash: "c".into(),
             data_hash: "d".into(),
-            hashes: [("latent.codec".to_string(), "e".to_string())].into(),
+            dependencies: Dependencies::new(),
             metrics: json!({"a": 0.1 + 0.2, "b": null}),
             monitor: "a".into(),
             direction: Direction::Maximize,

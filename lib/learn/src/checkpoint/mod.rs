@@ -59,7 +59,7 @@ pub use write::write;
 
 use std::collections::BTreeMap;
 
-use crate::task::Direction;
+use crate::task::{Dependencies, Direction};
 use serde_json::Value;
 use tensor::Tensor;
 use unix::Result;
@@ -100,8 +100,8 @@ pub struct State {
     pub config_hash: String,
     /// Hash of the data.
     pub data_hash: String,
-    /// Hashes that a user of the model must compare, by name.
-    pub hashes: BTreeMap<String, String>,
+    /// The trained models that a user of the model needs as well, by name.
+    pub dependencies: Dependencies,
     /// What forbids to write it, should another process have taken the run over.
     pub fence: Option<Fence>,
     /// What must hold before it gets its name.
@@ -123,7 +123,7 @@ impl State {
             config: manifest.config.clone(),
             config_hash: manifest.config_hash.clone(),
             data_hash: manifest.data_hash.clone(),
-            hashes: manifest.hashes.clone(),
+            dependencies: manifest.dependencies.clone(),
             ..Self::default()
         }
     }

@@ -179,7 +179,7 @@ fn fill(
         seed: state.seed,
         config_hash: state.config_hash.clone(),
         data_hash: state.data_hash.clone(),
-        hashes: state.hashes.clone(),
+        dependencies: state.dependencies.clone(),
         metrics: state.metrics.clone(),
         monitor: state.monitor.clone(),
         direction: state.direction,

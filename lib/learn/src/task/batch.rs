@@ -1,4 +1,4 @@
-//! One micro-batch: named tensors and what they weigh.
+//! One micro-batch, its named tensors and their weight, and what a model predicts for it.
 
 use crate::forward::Forward;
 use tensor::random::{Philox, Purpose};
@@ -65,5 +65,27 @@ impl Batch {
         let tensors = self.tensors.into_iter().map(moved).collect::<Result<_>>()?;
         let (weight, counter) = (self.weight.to_device(device)?, self.counter.to_device(device)?);
         Ok(Self { tensors, weight, counter })
+    }
+}
+
+/// What a model predicts for a batch: named arrays, f32 on the host, with a row for each record.
+#[derive(Clone, Debug, Default)]
+pub struct Predictions {
+    arrays: Vec<(&'static str, usize, Vec<f32>)>,
+}
+
+impl Predictions {
+    /// The same predictions with one array more, [records, `width`].
+    #[must_use]
+    pub fn with(mut self, name: &'static str, width: usize, values: Vec<f32>) -> Self {
+        self.arrays.push((name, width, values));
+        self
+    }
+
+    /// The rows of an array, one for each record. Errors: there is none of that name, a bug of the task.
+    pub fn rows(&self, name: &str) -> Result<std::slice::ChunksExact<'_, f32>> {
+        let found = self.arrays.iter().find(|(own, ..)| *own == name);
+        let missing = || Error::bug(format!("no `{name}` among the predictions"));
+        found.map(|(_, width, values)| values.chunks_exact(*width)).ok_or_else(missing)
     }
 }

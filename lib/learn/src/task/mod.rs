@@ -6,7 +6,7 @@
 
 mod batch;
 
-pub use batch::Batch;
+pub use batch::{Batch, Predictions};
 
 use crate::config::Config;
 use crate::forward::Forward;
@@ -26,8 +26,17 @@ use unix::{Error, Result};
 /// Tensors that belong to a model and are not trained: normalisation, above all.
 pub type Buffers = Vec<(String, Tensor)>;
 
-/// Hashes that belong to a model, by name: of the codec whose latents it reads.
-pub type Hashes = BTreeMap<String, String>;
+/// The trained models that a model depends on, by name: the `codec` whose latents it reads.
+pub type Dependencies = BTreeMap<String, Dependency>;
+
+/// A trained model that another one depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dependency {
+    /// Its run directory or checkpoint when it was used; absent where that is not known.
+    pub path: Option<PathBuf>,
+    /// Hash of its configuration, weights and buffers: what it is replaced by must have the same.
+    pub hash: String,
+}
 
 /// Whether a larger or a smaller value of a metric is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,14 +127,18 @@ pub trait Task: Send + Sync {
     /// Adds these samples of the validation split to `scores`; `forward` records no gradients.
     fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()>;
 
+    /// What the model predicts from the inputs of a batch, which may lack the targets. `pass` records no gradients;
+    /// the batch is on its device.
+    fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions>;
+
     /// What a user of the model needs beside its parameters.
     fn buffers(&self) -> Buffers {
         Buffers::new()
     }
 
-    /// Hashes that a user of the model must compare; they go into the manifest of a checkpoint.
-    fn hashes(&self) -> Hashes {
-        Hashes::new()
+    /// The trained models that a user of the model needs as well; the manifest of a checkpoint records them.
+    fn dependencies(&self) -> Dependencies {
+        Dependencies::new()
     }
 }
 

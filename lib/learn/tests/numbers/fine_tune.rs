@@ -6,7 +6,9 @@ use learn::forward::Forward;
 use learn::nn::Linear;
 use learn::params::{Builder, ParamSet};
 use learn::score::Scores;
-use learn::task::{Batch, ConfigOf, Configured, Define, Direction, Empty, Loss, Spec, Task};
+use learn::task::{
+    Batch, ConfigOf, Configured, Define, Direction, Empty, Loss, Predictions, Spec, Task,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Tensor;
@@ -55,7 +57,8 @@ impl Define for Layers {
     type Loss = Empty;
 
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
-        let mut b = Builder::new(config.seed).freeze(&config.data.freeze);
+        let mut b = Builder::new(config.seed);
+        b.freeze(&config.data.freeze);
         let body = Linear::new(&mut b, "body", WIDTH, WIDTH);
         let head = Linear::new(&mut b, "head", WIDTH, WIDTH);
         let numbers = Philox::new(9, Purpose::Test);
@@ -95,6 +98,11 @@ impl Task for Layers {
 
     fn validation_samples(&self) -> u64 {
         10
+    }
+
+    fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
+        let found = self.run(forward, &batch.input(forward, "inputs")?)?.value().to_host()?;
+        Ok(Predictions::default().with("outputs", WIDTH, found.read::<f32>().to_vec()))
     }
 
     fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
@@ -168,7 +176,7 @@ fn frozen_parameters_come_from_another_run_and_stay_as_they_are() {
         } else {
             assert!(body.is_empty());
         }
-        assert!(newest(&whole).manifest.hashes.contains_key("frozen parameters"));
+        assert!(newest(&whole).manifest.dependencies.contains_key("frozen parameters"));
     }
     // The other run trains on: its parameters are no longer those that the checkpoints refer to.
     train(&run("base"), 40, |_| {}).unwrap();
@@ -194,7 +202,7 @@ fn frozen_parameters_come_from_another_run_and_stay_as_they_are() {
     train(&run("base"), 60, |_| {}).unwrap();
     let error = short(12).unwrap_err();
     assert_eq!(error.exit, Exit::Config);
-    assert!(error.to_string().contains("model: frozen parameters was"), "{error}");
+    assert!(error.to_string().contains("frozen parameters: hash was"), "{error}");
     std::fs::rename(run("base"), run("moved")).unwrap();
     let error = short(12).unwrap_err();
     assert_eq!(error.exit, Exit::NoInput, "{error}");

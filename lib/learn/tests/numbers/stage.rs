@@ -6,7 +6,7 @@ use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, Init, ParamId, ParamSet};
 use learn::score::Scores;
-use learn::task::{Batch, Buffers, Define, Direction, Empty, Loss, Spec, Task};
+use learn::task::{Batch, Buffers, Define, Direction, Empty, Loss, Predictions, Spec, Task};
 use rustix::process::{Signal, getpid, kill_process};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -183,6 +183,11 @@ impl Task for Mean {
         let values = forward.get(self.mean).value().to_host()?;
         scores.nrmse("error", "mean=5", values.read(), &vec![5.0; values.len()]);
         Ok(())
+    }
+
+    fn predict(&self, forward: &Forward, _: &Batch) -> Result<Predictions> {
+        let values = forward.get(self.mean).value().to_host()?;
+        Ok(Predictions::default().with("mean", values.len(), values.read::<f32>().to_vec()))
     }
 
     fn buffers(&self) -> Buffers {

@@ -1,22 +1,24 @@
-//! Stage `codec`: fields to latent tokens and back, trained on single frames.
+//! Task `codec`: fields to latent tokens and back, trained on single frames.
 //!
 //! The loss is that of the physical field: L = mean over samples of
 //! ‖û - u‖²/(‖u‖² + floor·σ²·n), û = decode(encode(u)), relative to each sample's own energy so that
 //! fields that have decayed count as much as fresh ones. It is the inverse loss of the encoder
 //! (UPT, Alkin et al. 2024, §3.3); that of the decoder, ‖encode(û) - z‖², may be added.
 
-use super::sources::{FieldSource, Fields, Sources, joined, one, weight_violations};
+use super::sources::{
+    FieldSource, Fields, Sources, joined, normalisation, not_negative, one, positive,
+    weight_violations,
+};
 use crate::pde::models::codec::Border;
-use crate::pde::models::{Codec, CodecModel, Patches};
-use crate::pde::normalisation::Normalisation;
+use crate::pde::models::{Codec, CodecModel};
+use crate::pde::tokens::FieldTokens;
 use data::fields::split_set::TrajectorySet;
-use data::fields::stats::Stats;
 use data::inputs::InputFile;
 use learn::config::Config;
-use learn::params::{Builder, Params};
-use learn::pass::Pass;
+use learn::forward::Forward;
+use learn::params::{Builder, ParamSet};
 use learn::score::Scores;
-use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Spec, Task};
+use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Predictions, Spec, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -35,7 +37,7 @@ pub struct FieldData {
     pub split: PathBuf,
     /// The statistics that `ds-prep stats` wrote for it.
     pub stats: PathBuf,
-    /// How much of what is read is of this data set, beside the weights of the others.
+    /// Share of the samples that are drawn from this data set, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
     /// More data sets of fields of the same kind, read in proportion to their weights.
@@ -75,8 +77,7 @@ const METRIC: &str = "nrmse";
 /// The task.
 pub struct CodecTask {
     codec: Codec,
-    patches: Patches,
-    normalisation: Normalisation,
+    tokens: FieldTokens,
     data: FieldData,
     loss: CodecLoss,
     train: Sources<TrajectorySet>,
@@ -93,9 +94,9 @@ impl CodecTask {
         set.read_frames(trajectory, frame..frame + 1, u)
     }
 
-    fn augment(&self, pass: u64, place: u64, u: &mut [f32]) {
-        let random = self.augmentation.at_update(pass);
-        let grid = self.patches.grid();
+    fn augment(&self, micro_batch: u64, place: u64, u: &mut [f32]) {
+        let random = self.augmentation.at_update(micro_batch);
+        let grid = self.tokens.patches.grid();
         let row = u.len() / grid[0];
         if self.data.shift {
             u.rotate_left(row * random.below(place, 0, grid[0] as u64) as usize);
@@ -127,21 +128,15 @@ impl Define for CodecTask {
         if config.data.shift && config.model.border != Border::Periodic {
             violations.push(("data.shift".into(), "is a symmetry of periodic domains only".into()));
         }
-        if config.loss.floor.is_nan() || config.loss.floor <= 0.0 {
-            violations.push(("loss.floor".into(), "must be a positive number".into()));
-        }
-        if config.loss.reencoding.is_nan() || config.loss.reencoding < 0.0 {
-            violations.push(("loss.reencoding".into(), "must not be negative".into()));
-        }
+        violations.extend(positive("loss.floor", config.loss.floor));
+        violations.extend(not_negative("loss.reencoding", config.loss.reencoding));
         violations
     }
 
-    fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
+    fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
         let FieldData { split, stats, weight, others, .. } = &config.data;
         let fields = Fields::open(split, stats, *weight, others)?;
-        let channels = |stats: &Stats| stats.channels.iter().map(|c| (c.mean, c.std)).collect();
-        let moments: Vec<_> =
-            fields.stats.iter().map(|(s, weight)| (channels(s), *weight)).collect();
+        let normalisation = normalisation(&fields.stats, 0..usize::MAX);
         let frames = |set: &TrajectorySet| (set.len() * set.shape().frames) as u64;
         let sources = Sources::new(fields.train, frames);
         let train = sources.first();
@@ -160,8 +155,7 @@ impl Define for CodecTask {
         let codec = Codec::new(&mut builder, &config.model, &patches);
         let task = Self {
             codec,
-            patches,
-            normalisation: Normalisation::mixed(&moments),
+            tokens: FieldTokens { patches, normalisation },
             data: config.data.clone(),
             loss: config.loss.clone(),
             train: sources,
@@ -187,44 +181,43 @@ impl Task for CodecTask {
         self.input_files.clone()
     }
 
-    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Batch> {
-        let points = self.patches.field_len();
+    fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
+        let points = self.tokens.field_len();
         let mut fields = Tensor::arbitrary(&[samples.len(), points], Dtype::F32);
-        let [mut u, mut normalised] = [(); 2].map(|()| vec![0.0; points]);
+        let mut u = vec![0.0; points];
         let mut weights = vec![0.0_f32; samples.len()];
         for (place, (sample, out)) in
             samples.iter().zip(fields.write::<f32>().chunks_exact_mut(points)).enumerate()
         {
             let (set, sample) = self.train.find(*sample);
             Self::read(set, sample, &mut u)?;
-            self.augment(pass, first + place as u64, &mut u);
-            let relative = self.normalisation.energy(&u);
+            self.augment(micro_batch, first + place as u64, &mut u);
+            let relative = self.tokens.normalisation.energy(&u);
             weights[place] = (1.0 / (relative + self.loss.floor)) as f32;
-            self.normalisation.apply(&u, &mut normalised);
-            self.patches.cut(&normalised, out);
+            self.tokens.cut(&u, out);
         }
         let weights = Tensor::of(&weights, &[samples.len()]);
         Ok(Batch::new(samples.len() as f64).with("fields", fields).with("weights", weights))
     }
 
-    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
-        let ones = |n: usize| pass.full(&[n], 1.0);
-        let [u, weights] = [batch.input(pass, "fields")?, batch.input(pass, "weights")?];
-        let z = self.codec.encode(pass, &u)?;
-        let reconstruction = self.codec.decode(pass, &z)?;
+    fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
+        let ones = |n: usize| forward.full(&[n], 1.0);
+        let [u, weights] = [batch.input(forward, "fields")?, batch.input(forward, "weights")?];
+        let z = self.codec.encode(forward, &u)?;
+        let reconstruction = self.codec.decode(forward, &z)?;
         let points = ones(u.shape()[1])?;
-        let error = pass.apply(SquaredError, &[&reconstruction, &u, &weights, &points])?;
+        let error = forward.apply(SquaredError, &[&reconstruction, &u, &weights, &points])?;
         if self.loss.reencoding == 0.0 {
             return Ok(error.into());
         }
-        let again = self.codec.encode(pass, &reconstruction)?;
+        let again = self.codec.encode(forward, &reconstruction)?;
         let (samples, dim) = (z.shape()[0], z.shape()[2]);
-        let equal = pass.full(&[samples], 1.0)?;
-        let inverse = pass.apply(SquaredError, &[&again, &z.detached(), &equal, &ones(dim)?])?;
+        let equal = forward.full(&[samples], 1.0)?;
+        let inverse = forward.apply(SquaredError, &[&again, &z.detached(), &equal, &ones(dim)?])?;
         let factors = WeightedSum(vec![1.0, self.loss.reencoding]);
         let terms = [("reconstruction", &error), ("reencoding", &inverse)];
         Ok(Loss {
-            sum: pass.apply(factors, &[&error, &inverse])?,
+            sum: forward.apply(factors, &[&error, &inverse])?,
             terms: terms.map(|(name, term)| (name, term.value().clone())).to_vec(),
         })
     }
@@ -233,38 +226,33 @@ impl Task for CodecTask {
         self.validation.samples()
     }
 
-    fn evaluate(&self, pass: &Pass, samples: &[u64], scores: &mut Scores) -> Result<()> {
-        let points = self.patches.field_len();
-        let mut fields = vec![vec![0.0; points]; samples.len()];
-        for (sample, u) in samples.iter().zip(&mut fields) {
+    fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
+        let points = self.tokens.field_len();
+        let mut fields = vec![0.0; samples.len() * points];
+        for (sample, u) in samples.iter().zip(fields.chunks_exact_mut(points)) {
             let (set, sample) = self.validation.find(*sample);
             Self::read(set, sample, u)?;
         }
-        let mut normalised = vec![0.0; points];
-        let mut input = Tensor::arbitrary(&[samples.len(), points], Dtype::F32);
-        for (u, out) in fields.iter().zip(input.write::<f32>().chunks_exact_mut(points)) {
-            self.normalisation.apply(u, &mut normalised);
-            self.patches.cut(&normalised, out);
-        }
-        let z = self.codec.encode(pass, &pass.data(&input)?)?;
-        let output = self.codec.decode(pass, &z)?.value().to_host()?;
-        for ((sample, u), v) in
-            samples.iter().zip(&fields).zip(output.read::<f32>().chunks_exact(points))
-        {
-            let (mut joined, mut restored) = (vec![0.0; points], vec![0.0; points]);
-            self.patches.join(v, &mut joined);
-            self.normalisation.invert(&joined, &mut restored);
+        let batch = Batch::new(samples.len() as f64).with("fields", self.tokens.cut_all(&fields));
+        let predictions = self.predict(forward, &batch.to_device(forward.device())?)?;
+        let found = predictions.rows("fields")?.zip(fields.chunks_exact(points));
+        for (sample, (found, truth)) in samples.iter().zip(found) {
             let (set, sample) = self.validation.find(*sample);
             let entry = set.entry(sample as usize / set.shape().frames);
-            scores.nrmse(METRIC, &entry.parameter.to_string(), &restored, u);
+            scores.nrmse(METRIC, &entry.parameter.to_string(), found, truth);
         }
         Ok(())
     }
 
+    /// `fields`: the reconstructions in physical units, [grid.., channels].
+    fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
+        let z = self.codec.encode(forward, &batch.input(forward, "fields")?)?;
+        let found = self.codec.decode(forward, &z)?.value().to_host()?;
+        let fields = self.tokens.join_all(&found);
+        Ok(Predictions::default().with("fields", self.tokens.field_len(), fields))
+    }
+
     fn buffers(&self) -> Buffers {
-        let grid: Vec<f64> = self.patches.grid().iter().map(|n| *n as f64).collect();
-        let mut buffers = self.normalisation.buffers("field");
-        buffers.push(("field.grid".into(), Tensor::of(&grid, &[grid.len()])));
-        buffers
+        self.tokens.buffers("field")
     }
 }

@@ -35,7 +35,7 @@ mod tests {
     fn params(value: f64) -> Params {
         let mut builder = Builder::new(0);
         builder.param("w", &[2, 3], Init::Constant(value));
-        builder.finish()
+        builder.finish().trained
     }
 
     #[test]
@@ -47,6 +47,6 @@ mod tests {
         assert_ne!(base, hash("a", &params(1.0 + f64::from(f32::EPSILON))));
         let mut other = Builder::new(0);
         other.param("w", &[3, 2], Init::Constant(1.0));
-        assert_ne!(base, hash("a", &other.finish()));
+        assert_ne!(base, hash("a", &other.finish().trained));
     }
 }

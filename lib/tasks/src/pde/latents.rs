@@ -1,99 +1,59 @@
-//! What a latent operator needs to know of latents beside their values: the scale of each channel,
-//! and the condition (parameter of the equation and Δt) as features.
+//! What a latent operator needs of latents in addition to their values: their scale, the condition (parameter of the
+//! equation and Δt) as features, and the codec that made them.
 
-use crate::pde::normalisation::Normalisation;
+use super::normalisation::Normalisation;
 use data::fields::latents::LatentStore;
 use data::fields::parameter::Parameter;
-use data::fields::stats::Statistics;
-use learn::task::Buffers;
+use learn::task::{Buffers, Dependency};
+use learn::trained::Parts;
+use serde_json::json;
+use std::path::{Path, PathBuf};
 use tensor::Tensor;
-use unix::{Error, Result};
+use unix::publish::publish_bytes;
+use unix::{Error, Result, small};
 
-/// A constant of a checkpoint, as f64.
-fn constant(buffers: &Buffers, key: &str) -> Result<Vec<f64>> {
-    match buffers.iter().find(|(name, _)| name == key) {
-        Some((_, tensor)) => Ok(tensor.to_f64()),
-        None => Err(Error::data(format!("the checkpoint has no constant {key}"))),
+/// Name of the file next to an index of latents that records the path of the codec.
+const SOURCE: &str = "source.json";
+/// Largest such file, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Records in the folder of a latent store which checkpoint or run made it. That is no part of the identity of the
+/// latents, which is in the index.
+pub fn record_codec(folder: &Path, codec: &Path) -> Result<()> {
+    let path = codec.canonicalize().map_err(|cause| Error::open(codec, cause))?;
+    let (file, text) = (folder.join(SOURCE), format!("{}\n", json!({ "codec": path })));
+    match small::read(&file, MAX_BYTES) {
+        Ok(found) if found == text.as_bytes() => Ok(()),
+        _ => publish_bytes(&file, text.as_bytes()),
     }
 }
 
-/// Mean and deviation of each channel of the latents.
-#[derive(Clone, Debug)]
-pub struct LatentScale {
-    mean: Vec<f64>,
-    std: Vec<f64>,
+/// The codec of a latent store: where it was when the latents were made, if that is recorded, and its hash.
+pub fn codec_of(store: &LatentStore) -> Dependency {
+    let source = small::read(&store.folder().join(SOURCE), MAX_BYTES);
+    let source: Option<serde_json::Value> =
+        source.ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let path = source.and_then(|source| Some(PathBuf::from(source["codec"].as_str()?)));
+    Dependency { path, hash: codec_hash(&store.key().codec, &store.key().normalisation) }
 }
 
-impl LatentScale {
-    /// From the statistics of stores, each with the weight that it has in their mixture; a constant channel
-    /// has deviation 1.
-    pub fn of(stores: &[(&[Statistics], f64)]) -> Self {
-        let of_store = |(channels, weight): &(&[Statistics], f64)| {
-            (channels.iter().map(|c| (c.mean, c.std)).collect(), *weight)
-        };
-        let sources: Vec<_> = stores.iter().map(of_store).collect();
-        let Normalisation { mean, std } = Normalisation::mixed(&sources);
-        Self { mean, std }
-    }
+/// Hash of a codec, from that of its weights and that of its normalisation.
+pub fn codec_hash(weights: &str, normalisation: &str) -> String {
+    format!("{weights}+{normalisation}")
+}
 
-    /// Number of channels.
-    pub fn dim(&self) -> usize {
-        self.mean.len()
-    }
+/// Mean square of normalised latents before their normalisation, over tokens and channels.
+pub fn mean_square(scale: &Normalisation) -> f64 {
+    let squares = scale.mean.iter().zip(&scale.std).map(|(m, s)| m * m + s * s);
+    squares.sum::<f64>() / scale.channels() as f64
+}
 
-    /// Each channel to mean 0 and deviation 1.
-    pub fn normalise(&self, raw: &[f32], out: &mut [f32]) {
-        let c = self.mean.len();
-        for (x, y) in raw.chunks_exact(c).zip(out.chunks_exact_mut(c)) {
-            for i in 0..c {
-                y[i] = (x[i] - self.mean[i] as f32) / self.std[i] as f32;
-            }
-        }
-    }
-
-    /// Back to the codec's own scale.
-    pub fn restore(&self, z: &[f32], out: &mut [f32]) {
-        let c = self.mean.len();
-        for (x, y) in z.chunks_exact(c).zip(out.chunks_exact_mut(c)) {
-            for i in 0..c {
-                y[i] = x[i].mul_add(self.std[i] as f32, self.mean[i] as f32);
-            }
-        }
-    }
-
-    /// Mean of z² over tokens and channels, relative to that of all latents.
-    pub fn energy(&self, raw: &[f32]) -> f64 {
-        let squares: f64 = raw.iter().map(|x| f64::from(*x).powi(2)).sum();
-        squares / raw.len() as f64 / self.mean_square()
-    }
-
-    /// Weight of the squared error of each normalised channel, as it weighs in the raw latents;
-    /// relative to their mean square.
-    pub fn weights(&self) -> Tensor {
-        let total = self.mean_square();
-        let weights: Vec<f32> = self.std.iter().map(|s| (s * s / total) as f32).collect();
-        Tensor::of(&weights, &[weights.len()])
-    }
-
-    fn mean_square(&self) -> f64 {
-        let squares = self.mean.iter().zip(&self.std).map(|(m, s)| m * m + s * s);
-        squares.sum::<f64>() / self.mean.len() as f64
-    }
-
-    /// Named tensors, for a checkpoint.
-    pub fn buffers(&self) -> Buffers {
-        let n = [self.mean.len()];
-        vec![
-            ("latent.mean".into(), Tensor::of(&self.mean, &n)),
-            ("latent.std".into(), Tensor::of(&self.std, &n)),
-        ]
-    }
-
-    /// What [`LatentScale::buffers`] gave.
-    pub fn from_buffers(buffers: &Buffers) -> Result<Self> {
-        let mean = constant(buffers, "latent.mean")?;
-        Ok(Self { mean, std: constant(buffers, "latent.std")? })
-    }
+/// Weight of the squared error of each normalised channel: its variance over the mean square of all latents, so that
+/// errors count as they do before normalisation.
+pub fn channel_weights(scale: &Normalisation) -> Tensor {
+    let total = mean_square(scale);
+    let weights: Vec<f32> = scale.std.iter().map(|s| (s * s / total) as f32).collect();
+    Tensor::of(&weights, &[weights.len()])
 }
 
 /// How the condition becomes features: logarithms, the parameter's to mean 0 and deviation 1 over
@@ -140,12 +100,19 @@ impl Condition {
         vec![("condition".into(), Tensor::of(&values, &[3]))]
     }
 
-    /// What [`Condition::buffers`] gave.
-    pub fn from_buffers(buffers: &Buffers) -> Result<Self> {
-        match constant(buffers, "condition")?[..] {
+    /// What [`Condition::buffers`] stored.
+    pub fn restore(parts: &Parts) -> Result<Self> {
+        match parts.buffer("condition")?[..] {
             [mean, std, frame_interval] => Ok(Self { mean, std, frame_interval }),
-            _ => Err(Error::data("the checkpoint's constant `condition` has not three numbers")),
+            _ => {
+                Err(Error::data("the checkpoint's buffer `condition` does not have three numbers"))
+            }
         }
+    }
+
+    /// Time from frame to frame of the training data.
+    pub fn frame_interval(&self) -> f64 {
+        self.frame_interval
     }
 }
 

@@ -8,8 +8,8 @@ pub mod models;
 pub mod normalisation;
 pub mod operator;
 pub(crate) mod sources;
+pub(crate) mod tokens;
 mod trained;
 
 pub use sources::{FieldSource, Sources};
-pub(crate) use trained::grid_of;
 pub use trained::{TrainedCodec, TrainedOperator};

@@ -1,7 +1,8 @@
-//! Numbers to mean 0 and deviation 1 by channel, and back; stored with every model that relies on it.
+//! Normalisation to mean 0 and standard deviation 1 by channel, and back. Every model that uses one stores it as
+//! buffers.
 
-use data::fields::stats::Statistics;
 use learn::task::Buffers;
+use learn::trained::Parts;
 use tensor::Tensor;
 use unix::{Error, Result};
 
@@ -15,11 +16,6 @@ pub struct Normalisation {
 }
 
 impl Normalisation {
-    /// That of measured statistics, one of each channel.
-    pub fn of(channels: &[Statistics]) -> Self {
-        Self::mixed(&[(channels.iter().map(|c| (c.mean, c.std)).collect(), 1.0)])
-    }
-
     /// That of a mixture of sources, given by mean and deviation of each channel and by their weights.
     pub fn mixed(sources: &[(Vec<(f64, f64)>, f64)]) -> Self {
         let (mean, std): (Vec<f64>, Vec<f64>) = moments_of_mixture(sources).into_iter().unzip();
@@ -75,16 +71,10 @@ impl Normalisation {
         ]
     }
 
-    /// What [`Normalisation::buffers`] gave.
-    pub fn from_buffers(name: &str, buffers: &Buffers) -> Result<Self> {
-        let values = |part: &str| {
-            let key = format!("{name}.{part}");
-            match buffers.iter().find(|(n, _)| *n == key) {
-                Some((_, tensor)) => Ok(tensor.to_f64()),
-                None => Err(Error::data(format!("the checkpoint has no constant {key}"))),
-            }
-        };
-        let (mean, std) = (values("mean")?, values("std")?);
+    /// What [`Normalisation::buffers`] stored. Errors: 65 when it is missing or makes no sense.
+    pub fn restore(name: &str, parts: &Parts) -> Result<Self> {
+        let [mean, std] =
+            [parts.buffer(&format!("{name}.mean"))?, parts.buffer(&format!("{name}.std"))?];
         if mean.is_empty() || mean.len() != std.len() {
             return Err(Error::data(format!(
                 "the checkpoint's {name}.mean and {name}.std have {} and {} channels",

@@ -1,5 +1,6 @@
-//! Several data sets that a stage reads as one, each in its proportion.
+//! Mixtures: several data sets that a task reads as one, each with its weight.
 
+use super::normalisation::Normalisation;
 use data::fields::provenance::{Provenance, shared};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
@@ -7,11 +8,12 @@ use data::fields::stats::Stats;
 use data::inputs::InputFile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::config::Violations;
 use unix::{Error, Result};
 
-/// A data set that is read beside the first.
+/// A further data set of a mixture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FieldSource {
@@ -69,8 +71,7 @@ pub struct Sources<T> {
 }
 
 impl<T> Sources<T> {
-    /// Of sets with their weights, the first of which is the one that counts for shapes; `samples` tells
-    /// how many samples each has.
+    /// Sets with their weights; the first determines shapes, and `samples` counts the samples of one.
     pub fn new(sets: Vec<(T, f64)>, samples: impl Fn(&T) -> u64) -> Self {
         let mut firsts = vec![0];
         for (set, _) in &sets {
@@ -107,7 +108,7 @@ impl<T> Sources<T> {
     }
 }
 
-/// The data sets of a stage that reads fields.
+/// The data sets of a task that reads fields.
 pub(crate) struct Fields {
     pub train: Vec<(TrajectorySet, f64)>,
     pub validation: Vec<(TrajectorySet, f64)>,
@@ -118,7 +119,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Opens them all. Errors: 66, 65 for what is missing or bad; 65 for one whose fields are not like the
+    /// Opens them all. Errors: 66, 65 for what is missing or bad; 65 for fields of another kind than the
     /// first's; 78 when a trajectory is in the training split of one and the validation split of another.
     pub fn open(split: &Path, stats: &Path, weight: f64, others: &[FieldSource]) -> Result<Self> {
         let first = FieldSource { split: split.into(), stats: stats.into(), weight };
@@ -155,15 +156,20 @@ impl Fields {
             all.validation.push((validation, weight));
             all.stats.push((stats, weight));
         }
-        let trajectories = |sets: &[(TrajectorySet, f64)]| -> Vec<(String, Vec<Provenance>)> {
-            let named = |(i, (set, _)): (usize, &(TrajectorySet, f64))| {
-                (format!("{} of {}", set.name(), source_key(i, "split")), set.provenance())
-            };
-            sets.iter().enumerate().map(named).collect()
-        };
-        refuse_overlap(&trajectories(&all.train), &trajectories(&all.validation))?;
+        refuse_overlap([&all.train, &all.validation], |set, number| {
+            (format!("{} of {}", set.name(), source_key(number, "split")), set.provenance())
+        })?;
         Ok(all)
     }
+}
+
+/// The normalisation of some channels of a mixture.
+pub(crate) fn normalisation(mixture: &[(Stats, f64)], channels: Range<usize>) -> Normalisation {
+    let moments = |(stats, weight): &(Stats, f64)| {
+        let own = stats.channels.iter().skip(channels.start).take(channels.len());
+        (own.map(|c| (c.mean, c.std)).collect(), *weight)
+    };
+    Normalisation::mixed(&mixture.iter().map(moments).collect::<Vec<_>>())
 }
 
 /// The configuration key of a source: those after the first are in `data.others`.
@@ -174,13 +180,18 @@ pub(crate) fn source_key(source: usize, key: &str) -> String {
     }
 }
 
-/// Errors (78): training and validation data, by name, have a trajectory in common.
-pub(crate) fn refuse_overlap(
-    train: &[(String, Vec<Provenance>)],
-    validation: &[(String, Vec<Provenance>)],
+/// Errors (78): training and validation data have a trajectory in common. `named` tells how messages name a source,
+/// from its number, and its trajectories.
+pub(crate) fn refuse_overlap<T>(
+    sources: [&[(T, f64)]; 2],
+    named: impl Fn(&T, usize) -> (String, Vec<Provenance>),
 ) -> Result<()> {
-    for (trained, ours) in train {
-        for (validated, theirs) in validation {
+    let all = |sources: &[(T, f64)]| -> Vec<_> {
+        (0..).zip(sources).map(|(number, (source, _))| named(source, number)).collect()
+    };
+    let [train, validation] = sources.map(all);
+    for (trained, ours) in &train {
+        for (validated, theirs) in &validation {
             if let Some((file, sample)) = shared(ours, theirs) {
                 return Err(Error::config(format!(
                     "{trained} and {validated} both contain trajectory {sample} of the data file with BLAKE3 \
@@ -192,7 +203,17 @@ pub(crate) fn refuse_overlap(
     Ok(())
 }
 
-/// What a run was trained on, by the hashes of all it read.
+/// The fault of a value that must be positive, and of one that must not be negative.
+pub(crate) fn positive(key: &str, value: f64) -> Option<(String, String)> {
+    (value.is_nan() || value <= 0.0).then(|| (key.into(), "must be a positive number".into()))
+}
+
+/// See [`positive`].
+pub(crate) fn not_negative(key: &str, value: f64) -> Option<(String, String)> {
+    (value.is_nan() || value < 0.0).then(|| (key.into(), "must not be negative".into()))
+}
+
+/// Hash of the training data, from the hashes of its sources.
 pub(crate) fn joined<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
     hashes.collect::<Vec<_>>().join("+")
 }

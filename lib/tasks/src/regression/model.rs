@@ -3,12 +3,13 @@
 //! Patches of the input are the tokens of the grid on which the core works; each of its outputs is the
 //! patch of the solution at the same place. There is no bottleneck: tokens are as wide as patches.
 
+use crate::pde::latents;
 use crate::pde::models::Patches;
 use crate::pde::models::codec::Border;
 use crate::pde::models::core::{Core, CoreShape, Layers};
+use learn::forward::Forward;
 use learn::nn::{Condition, Linear};
 use learn::params::Builder;
-use learn::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
@@ -18,7 +19,7 @@ use unix::Result;
 /// Sizes of a model of a steady problem.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SteadyModel {
+pub struct RegressionModel {
     /// Grid points of a patch along each axis; each patch becomes a token.
     #[schemars(range(min = 1, max = 65536))]
     pub patch: usize,
@@ -43,22 +44,16 @@ fn zero() -> Border {
 
 /// The layers.
 #[derive(Clone, Debug)]
-pub struct Steady {
+pub struct Regression {
     embed: [Linear; 2],
     core: Layers,
     /// Numbers of a patch of the input, and of one of the solution.
     patch_len: [usize; 2],
 }
 
-impl Steady {
-    /// For inputs and solutions cut as these say, on the same grid of tokens, and a condition of
-    /// `features` numbers.
-    pub fn new(
-        b: &mut Builder,
-        config: &SteadyModel,
-        [input, output]: [&Patches; 2],
-        features: usize,
-    ) -> Self {
+impl Regression {
+    /// For inputs and solutions in these patches, on the same grid of tokens.
+    pub fn new(b: &mut Builder, config: &RegressionModel, [input, output]: [&Patches; 2]) -> Self {
         let width = config.condition_width;
         let shape = CoreShape {
             dim: input.patch_len(),
@@ -69,7 +64,8 @@ impl Steady {
         };
         Self {
             embed: [
-                Linear::new(b, "condition.0", features, width).then(Activation::Silu),
+                Linear::new(b, "condition.0", latents::Condition::FEATURES, width)
+                    .then(Activation::Silu),
                 Linear::new(b, "condition.1", width, width).then(Activation::Silu),
             ],
             core: b.scope("core", |b| Layers::new(b, &config.core, &shape)),
@@ -78,12 +74,12 @@ impl Steady {
     }
 
     /// x [B, tokens·patch] and features [B, F] -> the solution [B, tokens·patch], all patch by patch.
-    pub fn forward(&self, pass: &Pass, x: &Var, features: &Var) -> Result<Var> {
+    pub fn forward(&self, forward: &Forward, x: &Var, features: &Var) -> Result<Var> {
         let (batch, tokens) = (x.shape()[0], x.shape()[1] / self.patch_len[0]);
-        let x = pass.narrow(x)?.reshape(&[batch, tokens, self.patch_len[0]]);
-        let condition = self.embed[0].forward(pass, &pass.narrow(features)?)?;
-        let condition = self.embed[1].forward(pass, &condition)?;
-        let u = pass.widen(&self.core.forward(pass, &x, Some(&condition))?)?;
+        let x = forward.to_compute_dtype(x)?.reshape(&[batch, tokens, self.patch_len[0]]);
+        let condition = self.embed[0].forward(forward, &forward.to_compute_dtype(features)?)?;
+        let condition = self.embed[1].forward(forward, &condition)?;
+        let u = forward.to_param_dtype(&self.core.forward(forward, &x, Some(&condition))?)?;
         Ok(u.reshape(&[batch, tokens * self.patch_len[1]]))
     }
 }

@@ -1,41 +1,41 @@
-//! Stage `steady`: from the inputs of a steady problem to its solution, e.g. from the coefficient of
+//! Task `regression`: from the inputs of a steady problem to its solution, e.g. from the coefficient of
 //! Darcy flow to the pressure.
 //!
 //! L = mean over samples of ‖û - u‖²/(‖u‖² + floor·σ²·n), relative to each solution's own energy.
 
-use super::model::{Steady, SteadyModel};
+use super::model::{Regression, RegressionModel};
 use crate::pde::latents::Condition;
 use crate::pde::models::Patches;
-use crate::pde::normalisation::Normalisation;
-use crate::pde::sources::{FieldSource, Fields, Sources, joined, one, weight_violations};
+use crate::pde::sources::{
+    FieldSource, Fields, Sources, joined, normalisation, one, positive, weight_violations,
+};
+use crate::pde::tokens::FieldTokens;
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
-use data::fields::stats::Stats;
 use data::inputs::InputFile;
 use learn::config::Config;
-use learn::params::{Builder, Params};
-use learn::pass::Pass;
+use learn::forward::Forward;
+use learn::params::{Builder, ParamSet};
 use learn::score::Scores;
-use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Spec, Task};
+use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Loss, Predictions, Spec, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
 use std::path::PathBuf;
+use tensor::Tensor;
 use tensor::ops::squared_error::SquaredError;
 use tensor::random::{Philox, Purpose};
-use tensor::{Dtype, Tensor};
 use unix::config::{Violations, within};
 use unix::{Error, Result};
 
 /// What the model is trained on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SteadyData {
+pub struct RegressionData {
     /// The split manifest that `ds-prep split` wrote.
     pub split: PathBuf,
     /// The statistics that `ds-prep stats` wrote for it.
     pub stats: PathBuf,
-    /// How much of what is read is of this data set, beside the weights of the others.
+    /// Share of the samples that are drawn from this data set, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
     /// More data sets of fields of the same kind, read in proportion to their weights.
@@ -50,86 +50,76 @@ pub struct SteadyData {
 /// What is minimised.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct SteadyLoss {
+pub struct RegressionLoss {
     /// Added to the relative energy of a solution, in units of the variance of the data.
     pub floor: f64,
 }
 
-impl Default for SteadyLoss {
+impl Default for RegressionLoss {
     fn default() -> Self {
         Self { floor: 0.1 }
     }
 }
 
 /// The configuration of the task.
-pub type SteadyConfig = Config<SteadyData, SteadyModel, SteadyLoss>;
+pub type RegressionConfig = Config<RegressionData, RegressionModel, RegressionLoss>;
 
 /// Error of the solutions of a regime.
 const METRIC: &str = "nrmse";
 
-/// How fields of a steady problem become what its model reads, and back.
+/// Converts fields of a steady problem to the tensors of its model, and back.
 #[derive(Clone, Debug)]
 pub struct Preparation {
     /// Of the input and of the solution.
-    pub patches: [Patches; 2],
-    /// Of the input and of the solution.
-    pub normalisation: [Normalisation; 2],
+    pub tokens: [FieldTokens; 2],
     /// How the parameter enters.
     pub condition: Condition,
 }
 
 impl Preparation {
-    /// Splits the channels of a field [x.., inputs and states]: the inputs, or the states.
+    /// The inputs, or the states, of a field [x.., inputs and states].
     pub fn part(&self, field: &[f32], part: usize) -> Vec<f32> {
-        let [inputs, states] = [0, 1].map(|i| self.patches[i].channels());
+        let [inputs, states] = [0, 1].map(|i| self.tokens[i].patches.channels());
         let own = if part == 0 { 0..inputs } else { inputs..inputs + states };
         field.chunks_exact(inputs + states).flat_map(|point| &point[own.clone()]).copied().collect()
     }
 
-    /// A part of a field, normalised and patch by patch.
-    pub fn prepare(&self, values: &[f32], part: usize, out: &mut [f32]) {
-        let mut normalised = vec![0.0; values.len()];
-        self.normalisation[part].apply(values, &mut normalised);
-        self.patches[part].cut(&normalised, out);
+    /// The tensors of inputs [n, x.., inputs] in physical units and of their parameters.
+    pub fn batch(&self, inputs: &[f32], parameters: &[&Parameter]) -> Batch {
+        let features: Vec<f32> =
+            parameters.iter().flat_map(|p| self.condition.features(p, 1.0)).collect();
+        let shape = [parameters.len(), Condition::FEATURES];
+        Batch::new(parameters.len() as f64)
+            .with("inputs", self.tokens[0].cut_all(inputs))
+            .with("features", Tensor::of(&features, &shape))
     }
 
-    /// The solution that a model's output means.
-    pub fn solution(&self, patches: &[f32]) -> Vec<f32> {
-        let (mut joined, mut out) = (vec![0.0; patches.len()], vec![0.0; patches.len()]);
-        self.patches[1].join(patches, &mut joined);
-        self.normalisation[1].invert(&joined, &mut out);
-        out
-    }
-
-    /// The condition of a sample.
-    pub fn features(&self, parameter: &Parameter) -> [f32; Condition::FEATURES] {
-        self.condition.features(parameter, 1.0)
-    }
-
-    /// Named tensors, for a checkpoint.
-    fn buffers(&self) -> Buffers {
-        let mut buffers = self.normalisation[0].buffers("input");
-        buffers.extend(self.normalisation[1].buffers("field"));
-        let grid: Vec<f64> = self.patches[0].grid().iter().map(|n| *n as f64).collect();
-        buffers.push(("field.grid".into(), Tensor::of(&grid, &[grid.len()])));
-        buffers.extend(self.condition.buffers());
-        buffers
+    /// The solutions [n, x.., states] in physical units that `model` predicts for a batch on the device of `pass`.
+    pub fn predict(
+        &self,
+        model: &Regression,
+        forward: &Forward,
+        batch: &Batch,
+    ) -> Result<Vec<f32>> {
+        let (x, features) = (batch.input(forward, "inputs")?, batch.input(forward, "features")?);
+        let found = model.forward(forward, &x, &features)?.value().to_host()?;
+        Ok(self.tokens[1].join_all(&found))
     }
 }
 
 /// The task.
-pub struct SteadyTask {
-    model: Steady,
+pub struct RegressionTask {
+    model: Regression,
     preparation: Preparation,
-    data: SteadyData,
-    loss: SteadyLoss,
+    data: RegressionData,
+    loss: RegressionLoss,
     train: Sources<TrajectorySet>,
     validation: Sources<TrajectorySet>,
     augmentation: Philox,
     input_files: Vec<InputFile>,
 }
 
-impl SteadyTask {
+impl RegressionTask {
     /// The field of a sample, and its parameter.
     fn read(set: &Sources<TrajectorySet>, sample: u64) -> Result<(Vec<f32>, &Parameter)> {
         let (set, sample) = set.find(sample);
@@ -139,12 +129,12 @@ impl SteadyTask {
     }
 
     /// One of the eight symmetries of the square.
-    fn augment(&self, pass: u64, place: u64, field: &mut [f32]) {
-        let &[side, other] = self.preparation.patches[0].grid() else { return };
+    fn augment(&self, micro_batch: u64, place: u64, field: &mut [f32]) {
+        let &[side, other] = self.preparation.tokens[0].patches.grid() else { return };
         if !self.data.turn || side != other {
             return;
         }
-        let symmetry = self.augmentation.at_update(pass).below(place, 0, 8);
+        let symmetry = self.augmentation.at_update(micro_batch).below(place, 0, 8);
         let channels = field.len() / (side * side);
         let old = field.to_vec();
         for (at, point) in field.chunks_exact_mut(channels).enumerate() {
@@ -157,25 +147,23 @@ impl SteadyTask {
     }
 }
 
-impl Define for SteadyTask {
+impl Define for RegressionTask {
     const SPEC: Spec =
-        Spec::new("steady", METRIC, Direction::Minimize, include_str!("steady.yaml"));
-    type Data = SteadyData;
-    type Model = SteadyModel;
-    type Loss = SteadyLoss;
+        Spec::new("regression", METRIC, Direction::Minimize, include_str!("regression.yaml"));
+    type Data = RegressionData;
+    type Model = RegressionModel;
+    type Loss = RegressionLoss;
 
-    fn violations(config: &SteadyConfig) -> Violations {
+    fn violations(config: &RegressionConfig) -> Violations {
         let mut violations: Violations = within("model", config.model.core.violations()).collect();
         let weights = config.data.others.iter().map(|o| o.weight);
         violations.extend(weight_violations(config.data.weight, weights));
-        if config.loss.floor.is_nan() || config.loss.floor <= 0.0 {
-            violations.push(("loss.floor".into(), "must be a positive number".into()));
-        }
+        violations.extend(positive("loss.floor", config.loss.floor));
         violations
     }
 
-    fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
-        let SteadyData { split, stats, weight, others, .. } = &config.data;
+    fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
+        let RegressionData { split, stats, weight, others, .. } = &config.data;
         let fields = Fields::open(split, stats, *weight, others)?;
         let count = |set: &TrajectorySet| set.len() as u64;
         let sources = Sources::new(fields.train, count);
@@ -183,8 +171,8 @@ impl Define for SteadyTask {
         let (shape, inputs) = (train.shape(), train.inputs());
         if shape.frames != 1 || inputs == 0 || inputs == shape.channels {
             return Err(Error::data(format!(
-                "{}: {} frames of {} channels, {inputs} of them inputs, are no steady problem; wanted are \
-                 1 frame with inputs and states",
+                "{}: {} frames of {} channels, {inputs} of them inputs; a steady problem has 1 frame \
+                 with inputs and states",
                 config.data.split.display(),
                 shape.frames,
                 shape.channels
@@ -196,26 +184,19 @@ impl Define for SteadyTask {
             })
         };
         let patches = [cut(inputs)?, cut(shape.channels - inputs)?];
-        let moments = |part: Range<usize>| {
-            let of = |stats: &Stats| -> Vec<(f64, f64)> {
-                let own = stats.channels.iter().skip(part.start).take(part.len());
-                own.map(|c| (c.mean, c.std)).collect()
-            };
-            let all: Vec<_> = fields.stats.iter().map(|(s, weight)| (of(s), *weight)).collect();
-            Normalisation::mixed(&all)
-        };
         let of_set = |set: &TrajectorySet| -> Vec<f64> {
             (0..set.len()).map(|i| set.entry(i).parameter.value).collect()
         };
         let parameters: Vec<f64> = sources.iter().flat_map(of_set).collect();
-        let preparation = Preparation {
-            patches,
-            normalisation: [moments(0..inputs), moments(inputs..shape.channels)],
-            condition: Condition::new(&parameters, 1.0),
-        };
+        let [input, output] = patches;
         let mut builder = Builder::new(config.seed);
-        let [input, output] = &preparation.patches;
-        let model = Steady::new(&mut builder, &config.model, [input, output], Condition::FEATURES);
+        let model = Regression::new(&mut builder, &config.model, [&input, &output]);
+        let tokens = [(input, 0..inputs), (output, inputs..shape.channels)];
+        let tokens = tokens.map(|(patches, part)| FieldTokens {
+            patches,
+            normalisation: normalisation(&fields.stats, part),
+        });
+        let preparation = Preparation { tokens, condition: Condition::new(&parameters, 1.0) };
         let task = Self {
             model,
             preparation,
@@ -231,7 +212,7 @@ impl Define for SteadyTask {
     }
 }
 
-impl Task for SteadyTask {
+impl Task for RegressionTask {
     fn sources(&self) -> Vec<(u64, f64)> {
         self.train.shares()
     }
@@ -244,81 +225,67 @@ impl Task for SteadyTask {
         self.input_files.clone()
     }
 
-    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Batch> {
-        let lengths = [0, 1].map(|part| self.preparation.patches[part].field_len());
-        let [mut inputs, mut solutions] =
-            lengths.map(|length| Tensor::arbitrary(&[samples.len(), length], Dtype::F32));
-        let (mut features, mut weights) = (Vec::new(), Vec::new());
-        let rows = inputs
-            .write::<f32>()
-            .chunks_exact_mut(lengths[0])
-            .zip(solutions.write::<f32>().chunks_exact_mut(lengths[1]));
-        for ((place, sample), (input, solution)) in (first..).zip(samples).zip(rows) {
+    fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
+        let (mut inputs, mut solutions) = (Vec::new(), Vec::new());
+        let (mut parameters, mut weights) = (Vec::new(), Vec::new());
+        for (place, sample) in (first..).zip(samples) {
             let (mut field, parameter) = Self::read(&self.train, *sample)?;
-            self.augment(pass, place, &mut field);
-            let [given, u] = [0, 1].map(|part| self.preparation.part(&field, part));
-            let relative = self.preparation.normalisation[1].energy(&u);
+            self.augment(micro_batch, place, &mut field);
+            let u = self.preparation.part(&field, 1);
+            let relative = self.preparation.tokens[1].normalisation.energy(&u);
             weights.push((1.0 / (relative + self.loss.floor)) as f32);
-            self.preparation.prepare(&given, 0, input);
-            self.preparation.prepare(&u, 1, solution);
-            features.extend(self.preparation.features(parameter));
+            inputs.extend(self.preparation.part(&field, 0));
+            solutions.extend(u);
+            parameters.push(parameter);
         }
-        let features = Tensor::of(&features, &[samples.len(), Condition::FEATURES]);
-        Ok(Batch::new(samples.len() as f64)
-            .with("inputs", inputs)
-            .with("solutions", solutions)
-            .with("features", features)
+        let batch = self.preparation.batch(&inputs, &parameters);
+        Ok(batch
+            .with("solutions", self.preparation.tokens[1].cut_all(&solutions))
             .with("weights", Tensor::of(&weights, &[samples.len()])))
     }
 
-    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
-        let input = |name: &str| batch.input(pass, name);
+    fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
+        let input = |name: &str| batch.input(forward, name);
         let (x, features) = (input("inputs")?, input("features")?);
         let (u, weights) = (input("solutions")?, input("weights")?);
-        let found = self.model.forward(pass, &x, &features)?;
-        let points = pass.full(&[u.shape()[1]], 1.0)?;
-        Ok(pass.apply(SquaredError, &[&found, &u, &weights, &points])?.into())
+        let found = self.model.forward(forward, &x, &features)?;
+        let points = forward.full(&[u.shape()[1]], 1.0)?;
+        Ok(forward.apply(SquaredError, &[&found, &u, &weights, &points])?.into())
     }
 
     fn validation_samples(&self) -> u64 {
         self.validation.samples()
     }
 
-    fn evaluate(&self, pass: &Pass, samples: &[u64], scores: &mut Scores) -> Result<()> {
-        let read = |sample: &u64| Self::read(&self.validation, *sample);
-        let fields: Vec<(Vec<f32>, &Parameter)> =
-            samples.iter().map(read).collect::<Result<_>>()?;
-        let given: Vec<Vec<f32>> =
-            fields.iter().map(|(f, _)| self.preparation.part(f, 0)).collect();
-        let parameters: Vec<&Parameter> = fields.iter().map(|(_, parameter)| *parameter).collect();
-        let found = predict(&self.model, pass, &self.preparation, &given, &parameters)?;
-        for ((field, parameter), found) in fields.iter().zip(&found) {
-            let solution = self.preparation.part(field, 1);
-            scores.nrmse(METRIC, &parameter.to_string(), found, &solution);
+    fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
+        let (mut inputs, mut solutions, mut parameters) = (Vec::new(), Vec::new(), Vec::new());
+        for sample in samples {
+            let (field, parameter) = Self::read(&self.validation, *sample)?;
+            inputs.extend(self.preparation.part(&field, 0));
+            solutions.push(self.preparation.part(&field, 1));
+            parameters.push(parameter);
+        }
+        let batch = self.preparation.batch(&inputs, &parameters).to_device(forward.device())?;
+        let predictions = self.predict(forward, &batch)?;
+        let found = predictions.rows("solutions")?;
+        for ((solution, parameter), found) in solutions.iter().zip(parameters).zip(found) {
+            scores.nrmse(METRIC, &parameter.to_string(), found, solution);
         }
         Ok(())
     }
 
-    fn buffers(&self) -> Buffers {
-        self.preparation.buffers()
+    /// `solutions`: in physical units, [x.., states].
+    fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
+        let solutions = self.preparation.predict(&self.model, forward, batch)?;
+        let length = self.preparation.tokens[1].field_len();
+        Ok(Predictions::default().with("solutions", length, solutions))
     }
-}
 
-/// The solutions [x.., states] for inputs [x.., inputs] in physical units.
-pub(crate) fn predict(
-    model: &Steady,
-    pass: &Pass,
-    preparation: &Preparation,
-    inputs: &[Vec<f32>],
-    parameters: &[&Parameter],
-) -> Result<Vec<Vec<f32>>> {
-    let [given, solved] = [0, 1].map(|part| preparation.patches[part].field_len());
-    let mut x = Tensor::arbitrary(&[inputs.len(), given], Dtype::F32);
-    for (input, out) in inputs.iter().zip(x.write::<f32>().chunks_exact_mut(given)) {
-        preparation.prepare(input, 0, out);
+    fn buffers(&self) -> Buffers {
+        let [input, solution] = &self.preparation.tokens;
+        let mut buffers = input.normalisation.buffers("input");
+        buffers.extend(solution.buffers("field"));
+        buffers.extend(self.preparation.condition.buffers());
+        buffers
     }
-    let features: Vec<f32> = parameters.iter().flat_map(|p| preparation.features(p)).collect();
-    let features = Tensor::of(&features, &[inputs.len(), Condition::FEATURES]);
-    let found = model.forward(pass, &pass.data(&x)?, &pass.data(&features)?)?.value().to_host()?;
-    Ok(found.read::<f32>().chunks_exact(solved).map(|u| preparation.solution(u)).collect())
 }

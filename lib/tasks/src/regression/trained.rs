@@ -1,113 +1,191 @@
 //! A trained model of a steady problem: inputs in physical units to solutions.
+//!
+//! Its baselines need no model: the mean of the training solutions, point by point, and the solution of the training
+//! sample with the nearest input. Both are of the same parameter value where training has it, else of all of training.
 
-use super::model::{Steady, SteadyModel};
-use crate::pde::grid_of;
+use super::model::{Regression, RegressionModel};
+use super::task::{Preparation, RegressionTask};
+use crate::pde::evaluate::{Batch, Frames, Model, Plan, Request, Space, Start};
 use crate::pde::latents::Condition;
 use crate::pde::models::Patches;
 use crate::pde::normalisation::Normalisation;
-use crate::regression::task::{Preparation, SteadyTask, predict};
+use crate::pde::tokens::FieldTokens;
+use crate::trained::{Opener, TrainedModel, require_fields};
+use data::fields::field::{Field, Shape};
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
-use learn::params::{Builder, Params};
-use learn::pass::Pass;
-use learn::trained::{Origin, Parts, Weights};
-use std::path::Path;
-use tensor::{Device, Tape};
-use unix::{Context, Error, Result};
+use data::fields::write::Header;
+use learn::task::Define;
+use learn::trained::{Origin, Parts, Trained};
+use rayon::prelude::*;
+use std::ops::Range;
+use unix::{Error, Result};
 
 /// Inputs that go through the model at once.
 const BATCH: usize = 64;
 
 /// A model with its weights and normalisations.
 #[derive(Clone, Debug)]
-pub struct TrainedSteady {
-    origin: Origin,
-    model: Steady,
-    params: Params,
+pub struct TrainedRegression {
+    trained: Trained<Regression>,
     preparation: Preparation,
 }
 
-impl TrainedSteady {
-    /// Opens a checkpoint, or a run directory, of which the best checkpoint is taken.
-    ///
-    /// Errors: 66 when there is none, 65 when it is damaged or of another stage.
-    pub fn open(path: &Path, weights: Weights) -> Result<Self> {
-        let parts = Parts::read::<SteadyTask>(path, weights)?;
-        Self::new(&parts).context(|| parts.origin.checkpoint.display().to_string())
+impl TrainedRegression {
+    /// From its checkpoint. Errors: 65 when its parts do not fit each other.
+    pub fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
+        let config: RegressionModel = parts.section("model")?;
+        let cut = |grid: &[usize], channels: usize| Patches::new(grid, channels, config.patch);
+        let output = FieldTokens::restore("field", parts, cut)?;
+        let normalisation = Normalisation::restore("input", parts)?;
+        let patches = cut(output.patches.grid(), normalisation.channels()).map_err(Error::data)?;
+        let tokens = [FieldTokens { patches, normalisation }, output];
+        let patches = tokens.each_ref().map(|tokens| &tokens.patches);
+        let trained = parts.restore(opener.device, |b| Ok(Regression::new(b, &config, patches)))?;
+        let condition = Condition::restore(parts)?;
+        Ok(Self { trained, preparation: Preparation { tokens, condition } })
     }
 
-    /// From its parts. Errors: 65 when they do not fit each other.
-    pub fn new(parts: &Parts) -> Result<Self> {
-        let config: SteadyModel = parts.section("model")?;
-        let normalisation = [
-            Normalisation::from_buffers("input", &parts.buffers)?,
-            Normalisation::from_buffers("field", &parts.buffers)?,
-        ];
-        let grid = grid_of("field.grid", &parts.buffers)?;
-        let cut = |part: usize| {
-            Patches::new(&grid, normalisation[part].channels(), config.patch).map_err(Error::data)
-        };
-        let patches = [cut(0)?, cut(1)?];
-        let mut builder = Builder::new(0);
-        let [input, output] = &patches;
-        let model = Steady::new(&mut builder, &config, [input, output], Condition::FEATURES);
-        let mut params = builder.finish();
-        params.assign(&parts.weights)?;
-        let condition = Condition::from_buffers(&parts.buffers)?;
-        let preparation = Preparation { patches, normalisation, condition };
-        Ok(Self { origin: parts.origin.clone(), model, params, preparation })
-    }
-
-    /// The same, computing on `device`.
-    pub fn on(mut self, device: Device) -> Result<Self> {
-        self.params = self.params.to_device(device)?;
-        Ok(self)
-    }
-
-    /// Where it came from.
-    pub fn origin(&self) -> &Origin {
-        &self.origin
-    }
-
-    /// Numbers in the model.
-    pub fn parameters(&self) -> usize {
-        self.params.count()
-    }
-
-    /// How fields become what it reads.
-    pub fn preparation(&self) -> &Preparation {
-        &self.preparation
-    }
-
-    /// Refuses (65) a data set whose fields it cannot read.
-    pub fn require_fields_of(&self, set: &TrajectorySet) -> Result<()> {
-        let [input, output] = &self.preparation.patches;
-        let shape = set.shape();
-        let sizes = (set.inputs(), shape.channels, shape.frames);
-        if shape.grid == input.grid()
-            && sizes == (input.channels(), input.channels() + output.channels(), 1)
-        {
-            return Ok(());
-        }
-        Err(Error::data(format!(
-            "the data has {} channels, {} of them inputs, on a grid of {:?}; the model reads {} inputs on \
-             {:?}: it was trained on other data",
-            shape.channels,
-            set.inputs(),
-            shape.grid,
-            input.channels(),
-            input.grid()
-        )))
-    }
-
-    /// Solutions [x.., states] for inputs [x.., inputs] in physical units.
-    pub fn solve(&self, inputs: &[Vec<f32>], parameters: &[&Parameter]) -> Result<Vec<Vec<f32>>> {
-        let tape = Tape::without_gradients();
-        let pass = Pass::frozen(&tape, &self.params);
-        let mut found = Vec::with_capacity(inputs.len());
-        for (inputs, parameters) in inputs.chunks(BATCH).zip(parameters.chunks(BATCH)) {
-            found.extend(predict(&self.model, &pass, &self.preparation, inputs, parameters)?);
+    /// Solutions [n, x.., states] for inputs [n, x.., inputs] in physical units.
+    pub fn solve(&self, inputs: &[f32], parameters: &[&Parameter]) -> Result<Vec<f32>> {
+        let length = self.preparation.tokens[0].field_len();
+        let mut found = Vec::new();
+        for (inputs, parameters) in inputs.chunks(BATCH * length).zip(parameters.chunks(BATCH)) {
+            let batch = self.preparation.batch(inputs, parameters);
+            found.extend(self.trained.run(|forward, model| {
+                self.preparation.predict(model, forward, &batch.to_device(forward.device())?)
+            })?);
         }
         Ok(found)
+    }
+
+    fn require_fields_of(&self, shape: &Shape, inputs: usize) -> Result<()> {
+        let [input, output] = self.preparation.tokens.each_ref().map(|tokens| &tokens.patches);
+        let found = (&shape.grid[..], inputs, shape.channels - inputs);
+        require_fields(found, (input.grid(), input.channels(), output.channels()))?;
+        match shape.frames {
+            1 => Ok(()),
+            frames => {
+                Err(Error::data(format!("the data has {frames} frames, steady problems have 1")))
+            }
+        }
+    }
+
+    /// Input and solution of a sample.
+    fn read(&self, set: &TrajectorySet, sample: usize) -> Result<[Vec<f32>; 2]> {
+        let mut field = vec![0.0; set.shape().frame_len()];
+        set.read(sample, &mut field)?;
+        Ok([0, 1].map(|part| self.preparation.part(&field, part)))
+    }
+
+    /// The mean of the training solutions of a regime, and the solutions of the training samples with the inputs
+    /// nearest to `inputs`. Reads the training split once, one sample at a time.
+    fn baselines(
+        &self,
+        inputs: &[Vec<f32>],
+        parameter: &Parameter,
+        train: &TrajectorySet,
+    ) -> Result<(Vec<f32>, Vec<f32>)> {
+        let same = |i: &usize| train.entry(*i).parameter.is_same_regime(parameter);
+        let mut members: Vec<usize> = (0..train.len()).filter(same).collect();
+        if members.is_empty() {
+            members = (0..train.len()).collect();
+        }
+        let mut mean = vec![0.0; self.preparation.tokens[1].field_len()];
+        let mut nearest = vec![(f64::INFINITY, Vec::new()); inputs.len()];
+        for &member in &members {
+            let [own, solution] = self.read(train, member)?;
+            let count = members.len() as f64;
+            mean.iter_mut().zip(&solution).for_each(|(m, u)| *m += f64::from(*u) / count);
+            nearest.par_iter_mut().zip(inputs).for_each(|(nearest, input)| {
+                let pairs = input.iter().zip(&own);
+                let distance = pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum();
+                if distance < nearest.0 {
+                    *nearest = (distance, solution.clone());
+                }
+            });
+        }
+        let nearest = nearest.into_iter().flat_map(|(_, solution)| solution).collect();
+        Ok((mean.into_iter().map(|m| m as f32).collect(), nearest))
+    }
+}
+
+impl TrainedModel for TrainedRegression {
+    fn models(&self) -> Vec<(&'static str, Origin, usize)> {
+        let Trained { origin, params, .. } = &self.trained;
+        vec![(RegressionTask::SPEC.name, origin.clone(), params.count())]
+    }
+
+    fn shape(&self) -> (&[usize], usize) {
+        let output = &self.preparation.tokens[1].patches;
+        (output.grid(), output.channels())
+    }
+
+    fn needs_training_data(&self) -> bool {
+        true
+    }
+
+    fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
+        self.require_fields_of(set.shape(), set.inputs())?;
+        Plan::of_frames(set, request)
+    }
+
+    fn rollouts(
+        &self,
+        set: &TrajectorySet,
+        train: Option<&TrajectorySet>,
+        _: &Plan,
+        starts: &[Start],
+    ) -> Result<Batch> {
+        let Some(train) = train.filter(|train| !train.is_empty()) else {
+            return Err(Error::data("the training split is empty; the baselines need it"));
+        };
+        self.require_fields_of(train.shape(), train.inputs())?;
+        let (mut inputs, mut truth, mut parameters) = (Vec::new(), Vec::new(), Vec::new());
+        for start in starts {
+            let [input, solution] = self.read(set, start.trajectory)?;
+            inputs.push(input);
+            truth.extend(solution);
+            parameters.push(set.entry(start.trajectory).parameter);
+        }
+        let found = self.solve(&inputs.concat(), &parameters)?;
+        let (mean, nearest) = self.baselines(&inputs, parameters[0], train)?;
+        let frames = |values: Vec<f32>| Frames::new(values, 1, mean.len());
+        let (found, nearest, truth) = (frames(found), frames(nearest), frames(truth));
+        let models = vec![
+            (Model::Regression, found),
+            (Model::Mean, Frames::constant(mean)),
+            (Model::Nearest, nearest),
+        ];
+        Ok(Batch { spaces: vec![Space { name: "field", truth, models }] })
+    }
+
+    /// The solution of every trajectory, of which the file may hold the inputs alone, or inputs and solutions.
+    fn output(&self, inputs: &Field, _: &Request) -> Result<Header> {
+        let shape = inputs.shape();
+        let (_, states) = self.shape();
+        if (inputs.inputs(), shape.channels) == (0, self.preparation.tokens[0].patches.channels()) {
+            let whole = Shape { channels: shape.channels + states, ..shape.clone() };
+            self.require_fields_of(&whole, shape.channels)?;
+        } else {
+            self.require_fields_of(shape, inputs.inputs())?;
+        }
+        let shape = Shape { channels: states, ..shape.clone() };
+        Ok(Header::tensor(shape, inputs.coordinates().to_vec(), inputs.t().to_vec()))
+    }
+
+    fn predict(&self, inputs: &Field, which: Range<usize>, _: &Request) -> Result<Vec<f32>> {
+        let parameter = inputs.only_regime()?;
+        let parameters = vec![&parameter; which.len()];
+        let mut given = Vec::new();
+        let mut field = vec![0.0; inputs.shape().frame_len()];
+        for trajectory in which {
+            inputs.read(trajectory, &mut field)?;
+            match inputs.inputs() {
+                0 => given.extend_from_slice(&field),
+                _ => given.extend(self.preparation.part(&field, 0)),
+            }
+        }
+        self.solve(&given, &parameters)
     }
 }

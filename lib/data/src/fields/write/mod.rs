@@ -9,7 +9,8 @@ mod narrow;
 mod partial;
 mod safetensors_file;
 
-pub(crate) use partial::{Partial, tidy};
+pub use partial::Partial;
+pub(crate) use partial::tidy;
 
 use crate::fields::field::{Layout, OF_TRAJECTORIES, Shape, VARIABLES};
 use narrow::narrowed;

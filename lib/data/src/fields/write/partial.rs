@@ -20,7 +20,7 @@ use unix::{Error, Exit, Result};
 const MAX_RECORD: u64 = 256 << 20;
 
 /// The file while it is being made.
-pub(crate) struct Partial {
+pub struct Partial {
     path: PathBuf,
     data: PathBuf,
     record: File,

@@ -186,8 +186,8 @@ fn resume_or_init<'a>(
     write_config(run, &job.task.resolved)?;
     let parameters = params.trained.count();
     let reporter = Reporter::start(job, run, &lease, &progress, &accepted, &budget, parameters)?;
-    let mut hashes = task.hashes();
-    hashes.extend(resume::frozen_hash(&params)?);
+    let mut dependencies = task.dependencies();
+    dependencies.extend(resume::frozen_parameters(job, &params)?);
     let frame = State {
         seed: job.task.config.seed,
         world: job.ranks.size() as u64,
@@ -197,7 +197,7 @@ fn resume_or_init<'a>(
         direction: job.task.spec.direction,
         config_hash: unix::config::hash(&identity(&job.task.resolved)),
         data_hash: task.data_hash(),
-        hashes,
+        dependencies,
         fence: Some(lease.fence().clone()),
         ..State::default()
     };

@@ -18,8 +18,8 @@ use super::machine;
 use super::origin::{Origin, continues};
 use super::restart_count;
 use crate::checkpoint::{self, Entry, Loaded};
-use crate::params::ParamSet;
-use crate::task::{Buffers, Hashes, Task};
+use crate::params::{FROZEN, ParamSet};
+use crate::task::{Buffers, Dependencies, Dependency, Task};
 use crate::train::Progress;
 use crate::train::job::{Job, Resume, identity};
 use serde_json::{Value, json};
@@ -170,17 +170,16 @@ pub(in crate::train) fn changes(
         if *was != is {
             changes.push(format!("data: hash was {was}, now {is}"));
         }
-        // Those that the checkpoint holds cannot have changed.
+        // Frozen parameters that the checkpoint holds cannot have changed.
         let frozen = match found.tensors("frozen") {
-            Some(_) => Hashes::new(),
-            None => frozen_hash(params)?,
+            Some(_) => Dependencies::new(),
+            None => frozen_parameters(job, params)?,
         };
-        let frozen = frozen.into_iter().map(|(name, hash)| (name, hash, "model"));
-        let hashes = task.hashes().into_iter().map(|(name, hash)| (name, hash, "data"));
-        for (name, is, of) in hashes.chain(frozen) {
-            let was = found.manifest.hashes.get(&name).map_or("missing", String::as_str);
+        for (name, Dependency { hash: is, .. }) in task.dependencies().into_iter().chain(frozen) {
+            let was = found.manifest.dependencies.get(&name);
+            let was = was.map_or("missing", |dependency| &dependency.hash);
             if was != is {
-                changes.push(format!("{of}: {name} was {was}, now {is}"));
+                changes.push(format!("{name}: hash was {was}, now {is}"));
             }
         }
         let saved = found.tensors("buffers").unwrap_or_default();
@@ -197,13 +196,14 @@ pub(in crate::train) fn changes(
     Err(Error::list(Exit::Config, first, &changes))
 }
 
-/// The hash of the frozen parameters, which a checkpoint refers to instead of storing them; none if there are none.
-pub(in crate::train) fn frozen_hash(params: &ParamSet) -> Result<Hashes> {
-    let frozen = &params.frozen;
-    match frozen.entries().is_empty() {
-        true => Ok(Hashes::new()),
-        false => Ok(Hashes::from([("frozen parameters".into(), frozen.hash()?)])),
+/// The frozen parameters as a dependency, to which a checkpoint refers instead of storing them; none if there are none.
+pub(in crate::train) fn frozen_parameters(job: &Job, params: &ParamSet) -> Result<Dependencies> {
+    if params.frozen.entries().is_empty() {
+        return Ok(Dependencies::new());
     }
+    let path = job.task.config.init.as_ref().map(|init| init.from.clone());
+    let dependency = Dependency { path, hash: params.frozen.hash()? };
+    Ok(Dependencies::from([(FROZEN.into(), dependency)]))
 }
 
 /// Buffers whose values differ. Errors: 65 when the checkpoint lacks one.

@@ -1,112 +1,74 @@
-//! Some rollouts at once: what was, what the codec makes of it, what the operator foretells.
+//! A batch of rollouts: ground truth and what each model predicts, in the space of fields and in that of latents.
 
-use super::plan::{Plan, Start};
-use crate::pde::{TrainedCodec, TrainedOperator};
-use data::fields::split_set::TrajectorySet;
-use tensor::Tensor;
-use unix::Result;
+use super::scores::Model;
+use std::sync::Arc;
 
-/// The models that are judged.
-#[derive(Clone, Copy, Debug)]
-pub struct Models<'a> {
-    /// The codec.
-    pub codec: &'a TrainedCodec,
-    /// The operator on its latents, where there is one.
-    pub operator: Option<&'a TrainedOperator>,
+/// States by rollout and step, with strides: one array serves where all rollouts or all steps have the same state.
+#[derive(Clone, Debug)]
+pub struct Frames {
+    values: Arc<Vec<f32>>,
+    width: usize,
+    /// Numbers from one rollout to the next and from one step to the next.
+    strides: [usize; 2],
 }
 
-/// States of some rollouts, by rollout and step; step 0 is the start.
-#[derive(Debug)]
+impl Frames {
+    /// States [rollouts, states, width].
+    pub fn new(values: Vec<f32>, states: usize, width: usize) -> Self {
+        Self { values: Arc::new(values), width, strides: [states * width, width] }
+    }
+
+    /// One state for all rollouts and steps.
+    pub fn constant(state: Vec<f32>) -> Self {
+        Self { width: state.len(), values: Arc::new(state), strides: [0, 0] }
+    }
+
+    /// At every step the state of step 0.
+    pub fn persistence(&self) -> Self {
+        Self { strides: [self.strides[0], 0], ..self.clone() }
+    }
+
+    /// The same rollouts with every state replaced by what `convert` writes for it.
+    pub fn map(&self, convert: impl Fn(&[f32], &mut [f32])) -> Self {
+        let mut values = vec![0.0; self.values.len()];
+        let rows = self.values.chunks_exact(self.width).zip(values.chunks_exact_mut(self.width));
+        rows.for_each(|(state, out)| convert(state, out));
+        Self { values: Arc::new(values), ..self.clone() }
+    }
+
+    /// A state.
+    pub fn at(&self, rollout: usize, step: usize) -> &[f32] {
+        &self.values[rollout * self.strides[0] + step * self.strides[1]..][..self.width]
+    }
+}
+
+/// Ground truth and predictions in one space.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// `field`, in physical units; `latent`, as the codec encodes; `latent_weighted`, see
+    /// [`super::DEFINITIONS`].
+    pub name: &'static str,
+    /// Ground truth.
+    pub truth: Frames,
+    /// Predictions by what made them, the model that is evaluated first.
+    pub models: Vec<(Model, Frames)>,
+}
+
+/// A batch of rollouts; step 0 is the start.
+#[derive(Clone, Debug)]
 pub struct Batch {
-    points: usize,
-    states: usize,
-    width: usize,
-    /// [rollouts, steps + 1, points].
-    truth: Vec<f32>,
-    /// As `truth`, through the codec.
-    reconstructions: Vec<f32>,
-    /// [rollouts, steps + 1, tokens, dim] of `truth`.
-    latents: Tensor,
-    /// For each step from 1 on: fields [rollouts, points] and latents [rollouts, tokens, dim].
-    forecast: Vec<(Vec<f32>, Tensor)>,
+    /// The space of fields first.
+    pub spaces: Vec<Space>,
 }
 
 impl Batch {
-    /// Reads the states of rollouts and runs the models on them.
-    pub fn run(models: Models, set: &TrajectorySet, plan: &Plan, starts: &[Start]) -> Result<Self> {
-        let Models { codec, operator } = models;
-        let (points, states) = (codec.field_len(), plan.steps + 1);
-        let mut truth = vec![0.0; starts.len() * states * points];
-        for (start, rows) in starts.iter().zip(truth.chunks_exact_mut(states * points)) {
-            for (step, row) in rows.chunks_exact_mut(points).enumerate() {
-                let frame = plan.frame(*start, step);
-                set.read_frames(start.trajectory, frame..frame + 1, row)?;
-            }
-        }
-        let latents = codec.encode(&truth)?;
-        let reconstructions = codec.decode(&latents)?;
-        let width = codec.tokens() * codec.dim();
-        let mut forecast = Vec::new();
-        if let Some(operator) = operator {
-            let mut first = Vec::with_capacity(starts.len() * width);
-            for state in latents.read::<f32>().chunks_exact(width).step_by(states) {
-                first.extend_from_slice(state);
-            }
-            let first = Tensor::of(&first, &[starts.len(), codec.tokens(), codec.dim()]);
-            let parameters = starts.iter().map(|start| set.entry(start.trajectory).parameter);
-            let features = operator.features(parameters, plan.stride as f64 * set.frame_interval());
-            for state in operator.rollout(&first, &features, plan.steps)? {
-                forecast.push((codec.decode(&state)?, state));
-            }
-        }
-        Ok(Self { points, states, width, truth, reconstructions, latents, forecast })
+    /// The space of fields.
+    pub fn field(&self) -> &Space {
+        &self.spaces[0]
     }
 
-    /// Whether an operator was run.
-    pub fn has_forecast(&self) -> bool {
-        !self.forecast.is_empty()
+    /// Fields as the evaluated model predicts them.
+    pub fn prediction(&self) -> &Frames {
+        &self.field().models[0].1
     }
-
-    /// The field of a state as it was.
-    pub fn truth(&self, rollout: usize, step: usize) -> &[f32] {
-        row(&self.truth, rollout * self.states + step, self.points)
-    }
-
-    /// The same through the codec.
-    pub fn reconstruction(&self, rollout: usize, step: usize) -> &[f32] {
-        row(&self.reconstructions, rollout * self.states + step, self.points)
-    }
-
-    /// The field foretold from step 0; there the reconstruction. For a batch with a forecast.
-    pub fn forecast(&self, rollout: usize, step: usize) -> &[f32] {
-        match step {
-            0 => self.reconstruction(rollout, 0),
-            _ => row(&self.forecast[step - 1].0, rollout, self.points),
-        }
-    }
-
-    /// What is judged: the forecast, without an operator the reconstruction.
-    pub fn prediction(&self, rollout: usize, step: usize) -> &[f32] {
-        match self.has_forecast() {
-            true => self.forecast(rollout, step),
-            false => self.reconstruction(rollout, step),
-        }
-    }
-
-    /// The latents of a state.
-    pub fn latent(&self, rollout: usize, step: usize) -> &[f32] {
-        row(self.latents.read(), rollout * self.states + step, self.width)
-    }
-
-    /// The latents foretold from step 0. For a batch with a forecast.
-    pub fn latent_forecast(&self, rollout: usize, step: usize) -> &[f32] {
-        match step {
-            0 => self.latent(rollout, 0),
-            _ => row(self.forecast[step - 1].1.read(), rollout, self.width),
-        }
-    }
-}
-
-fn row(values: &[f32], row: usize, width: usize) -> &[f32] {
-    &values[row * width..][..width]
 }

@@ -1,54 +1,71 @@
-//! Error measures as sums over samples, in f64; sums of parts can be merged in any number, and give
-//! the same bits when merged in the same order. What each quantity is: [`super::DEFINITIONS`].
+//! Error measures as sums over samples, in f64. Sums of parts merge, and give the same bits when merged in the same
+//! order. What each quantity is: [`super::DEFINITIONS`].
 
 use super::spectrum::{BANDS, Spectrum, in_bands};
+use learn::score::{Bits, bits};
+use serde::{Deserialize, Serialize};
 
 /// Values by the name of the quantity.
 pub type Quantities = Vec<(&'static str, f64)>;
 
-/// Sums over samples that can be merged and told as quantities.
-pub trait Sums: Clone + Default {
-    /// Adds the sums of other samples.
-    fn merge(&mut self, other: &Self);
-    /// The quantities that follow.
-    fn quantities(&self) -> Quantities;
-}
-
 /// Sums over predictions and targets of any shape; one sample is one state of one trajectory.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Errors {
     samples: u64,
     elements: u64,
     /// Σ (p - t)², over all elements.
+    #[serde(with = "bits")]
     squared: f64,
     /// Σ |p - t|.
+    #[serde(with = "bits")]
     absolute: f64,
     /// max |p - t|.
+    #[serde(with = "bits")]
     largest: f64,
     /// Σ t².
+    #[serde(with = "bits")]
     target: f64,
     /// Σ over samples of √(Σ (p - t)²/Σ t²).
+    #[serde(with = "bits")]
     relative: f64,
+    /// What only a field on a grid has.
+    grid: Option<GridErrors>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct GridErrors {
+    /// Σ over samples of the mean over channels of (mean over the grid of p - t)².
+    #[serde(with = "bits")]
+    conserved: f64,
+    /// Σ over samples of the mean of (p - t)² at the cells of the border.
+    #[serde(with = "bits")]
+    boundary: f64,
+    /// Σ over samples of the mean square of p - t in each band of wave numbers.
+    bands: [Bits; 3],
 }
 
 impl Errors {
-    /// Adds one sample.
-    pub fn add(&mut self, prediction: &[f32], target: &[f32]) {
-        let (mut squared, mut energy) = (0.0, 0.0);
+    /// The errors of one sample; with a spectrum for a field of its size.
+    pub fn of(prediction: &[f32], target: &[f32], spectrum: Option<&Spectrum>) -> Self {
+        let mut errors = Self { samples: 1, elements: target.len() as u64, ..Self::default() };
         for (p, t) in prediction.iter().zip(target) {
             let (p, t) = (f64::from(*p), f64::from(*t));
             let error = (p - t).abs();
-            squared += error * error;
-            energy += t * t;
-            self.absolute += error;
-            self.largest = larger(self.largest, error);
+            errors.squared += error * error;
+            errors.target += t * t;
+            errors.absolute += error;
+            errors.largest = larger(errors.largest, error);
         }
-        self.samples += 1;
-        self.elements += target.len() as u64;
-        self.squared += squared;
-        self.target += energy;
         // A prediction without error is exact even of a target of zero.
-        self.relative += if squared == 0.0 { 0.0 } else { (squared / energy).sqrt() };
+        errors.relative = errors.nrmse();
+        errors.grid = spectrum.map(|spectrum| {
+            let pairs = prediction.iter().zip(target);
+            let error: Vec<f64> = pairs.map(|(p, t)| f64::from(*p) - f64::from(*t)).collect();
+            let boundary = at_border(&error, spectrum);
+            let energies = spectrum.energies(error);
+            GridErrors { conserved: energies[0], boundary, bands: in_bands(&energies).map(Bits) }
+        });
+        errors
     }
 
     /// √(Σ (p - t)²/Σ t²).
@@ -65,10 +82,9 @@ impl Errors {
     pub fn target_rms(&self) -> f64 {
         (self.target / self.elements as f64).sqrt()
     }
-}
 
-impl Sums for Errors {
-    fn merge(&mut self, other: &Self) {
+    /// Adds the sums of other samples.
+    pub fn merge(&mut self, other: &Self) {
         self.samples += other.samples;
         self.elements += other.elements;
         self.squared += other.squared;
@@ -76,52 +92,36 @@ impl Sums for Errors {
         self.largest = larger(self.largest, other.largest);
         self.target += other.target;
         self.relative += other.relative;
+        if let Some(other) = &other.grid {
+            let grid = self.grid.get_or_insert_default();
+            grid.conserved += other.conserved;
+            grid.boundary += other.boundary;
+            grid.bands.iter_mut().zip(other.bands).for_each(|(sum, band)| sum.0 += band.0);
+        }
     }
 
-    fn quantities(&self) -> Quantities {
-        vec![
+    /// The quantities that follow.
+    pub fn quantities(&self) -> Quantities {
+        let mut quantities = vec![
             ("nrmse", self.nrmse()),
             ("nrmse_pdebench", self.relative / self.samples as f64),
             ("rmse", self.rmse()),
             ("mae", self.absolute / self.elements as f64),
             ("max_error", self.largest),
-        ]
+        ];
+        if let Some(GridErrors { conserved, boundary, bands }) = &self.grid {
+            let root = |sum: f64| (sum / self.samples as f64).sqrt();
+            quantities.push(("conserved_rmse", root(*conserved)));
+            quantities.push(("boundary_rmse", root(*boundary)));
+            quantities.extend(BANDS.iter().zip(bands).map(|((name, _), sum)| (*name, root(sum.0))));
+        }
+        quantities
     }
 }
 
 /// The larger of two numbers; NaN where one is, unlike `f64::max`.
 fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
-}
-
-/// As [`Errors`], with what only a field on a grid has: mean, border, waves.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct FieldErrors {
-    errors: Errors,
-    /// Σ over samples of the mean over channels of (mean over the grid of p - t)².
-    conserved: f64,
-    /// Σ over samples of the mean of (p - t)² at the cells of the border.
-    boundary: f64,
-    /// Σ over samples of the mean square of p - t in each band of wave numbers.
-    bands: [f64; 3],
-}
-
-impl FieldErrors {
-    /// Adds one sample, a field of the size that `spectrum` is for.
-    pub fn add(&mut self, prediction: &[f32], target: &[f32], spectrum: &Spectrum) {
-        self.errors.add(prediction, target);
-        let pairs = prediction.iter().zip(target);
-        let error: Vec<f64> = pairs.map(|(p, t)| f64::from(*p) - f64::from(*t)).collect();
-        self.boundary += at_border(&error, spectrum);
-        let energies = spectrum.energies(error);
-        self.conserved += energies[0];
-        self.bands.iter_mut().zip(in_bands(&energies)).for_each(|(sum, band)| *sum += band);
-    }
-
-    /// The measures that need no grid.
-    pub fn errors(&self) -> &Errors {
-        &self.errors
-    }
 }
 
 /// Mean square at the cells of the border; on one axis the first and the last.
@@ -140,25 +140,6 @@ fn at_border(error: &[f64], spectrum: &Spectrum) -> f64 {
         }
     }
     sum / count as f64
-}
-
-impl Sums for FieldErrors {
-    fn merge(&mut self, other: &Self) {
-        self.errors.merge(&other.errors);
-        self.conserved += other.conserved;
-        self.boundary += other.boundary;
-        self.bands.iter_mut().zip(other.bands).for_each(|(sum, band)| *sum += band);
-    }
-
-    fn quantities(&self) -> Quantities {
-        let root = |sum: f64| (sum / self.errors.samples as f64).sqrt();
-        let mut quantities = self.errors.quantities();
-        quantities.push(("conserved_rmse", root(self.conserved)));
-        quantities.push(("boundary_rmse", root(self.boundary)));
-        let names = BANDS.map(|(name, _)| name);
-        quantities.extend(names.into_iter().zip(self.bands.map(root)));
-        quantities
-    }
 }
 
 #[cfg(test)]

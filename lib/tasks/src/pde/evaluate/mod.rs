@@ -1,13 +1,14 @@
-//! Evaluation: what trained models do on trajectories that they have not seen, and what they are
-//! worth beside the simplest of predictions.
+//! Evaluation: the errors of trained models on trajectories they were not trained on, next to those of simple
+//! baselines.
 //!
-//! From every start frame of every trajectory the operator is rolled out in the latents of the codec,
-//! without looking at the truth again, and every state is decoded and compared with the truth in
-//! physical units. Beside it stand persistence (the start stays), the mean of the training data, and
-//! the codec alone, the floor of every method on its latents.
+//! From every start frame of every trajectory the operator is rolled out in the latents of its codec, and every state
+//! is decoded and compared with the truth in physical units. The baselines are persistence, the mean of the training
+//! data, and the reconstruction of the codec. The model of a steady problem is compared with the mean of the training
+//! solutions and with the solution of the nearest training sample.
 
 mod batch;
 pub(crate) mod errors;
+mod partial;
 pub mod pictures;
 mod plan;
 pub(crate) mod protocol;
@@ -15,132 +16,165 @@ mod report;
 mod scores;
 pub(crate) mod spectrum;
 
-pub use batch::{Batch, Models};
-pub use errors::{Errors, FieldErrors, Quantities, Sums};
-pub use plan::{Plan, RegimePlan, Start};
+pub use batch::{Batch, Frames, Space};
+pub use errors::{Errors, Quantities};
+pub use partial::Partial;
+pub use plan::{Plan, RegimePlan, Request, Start};
 pub use protocol::{DEFINITIONS, Protocol, Trained};
-pub use report::{Row, metrics_csv, metrics_json, rows, summary};
-pub use scores::{AllScores, Model, Scores};
+pub use report::{metrics_csv, metrics_json, rows, summary};
+pub use scores::{Model, Scores};
 pub use spectrum::{BANDS, Spectrum, in_bands};
 
+use crate::TrainedModel;
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
+use learn::score::Bits;
 use rayon::prelude::*;
-use scores::Means;
+use serde::{Deserialize, Serialize};
 use unix::Result;
 
-/// Rollouts that are made at once.
-const BATCH: usize = 64;
+/// States of the rollouts that are made at once.
+const BATCH: usize = 1024;
 
 /// The result for one parameter value.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Regime {
     /// The regime.
     pub parameter: Parameter,
     /// Trajectories.
     pub trajectories: usize,
-    /// Rollouts.
-    pub rollouts: usize,
-    /// Errors of all rollouts together.
-    pub scores: AllScores,
     /// Errors of the rollouts from each start frame, in the order of the plan.
-    pub by_start: Vec<AllScores>,
-    /// Mean square of the states of the last step by wave number: of the truth, and of the forecast
-    /// (without an operator, of the reconstruction).
-    pub spectra: [Vec<f64>; 2],
-    /// The rollout whose error is the median.
-    pub typical: Start,
+    pub by_start: Vec<Scores>,
+    /// Sum over rollouts of the mean square of the state of the last step by wave number: of the truth, and of the
+    /// prediction.
+    pub spectra: [Vec<Bits>; 2],
+    /// NRMSE of each rollout by its number in the plan.
+    nrmse: Vec<Bits>,
+}
+
+impl Regime {
+    /// Rollouts.
+    pub fn rollouts(&self) -> usize {
+        self.nrmse.len()
+    }
+
+    /// Errors of all rollouts together.
+    pub fn scores(&self) -> Scores {
+        merged(self.by_start.iter())
+    }
+
+    /// The rollout, by its number, for which a share of all others are better: 0.5 for the median, 1 for the worst.
+    pub fn at_quantile(&self, quantile: f64) -> (usize, f64) {
+        let mut order: Vec<_> = self.nrmse.iter().map(|nrmse| nrmse.0).enumerate().collect();
+        order.sort_by(|a, b| a.1.total_cmp(&b.1));
+        order[((order.len() - 1) as f64 * quantile) as usize]
+    }
 }
 
 /// The result of an evaluation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Steps of a rollout.
     pub steps: usize,
     /// By parameter value, ascending.
     pub regimes: Vec<Regime>,
-    /// Errors over all rollouts.
-    pub overall: AllScores,
 }
 
-/// Makes the rollouts of a plan and measures them; `done` hears of rollouts as they are finished, and may
-/// end it.
-pub fn evaluate(
-    models: Models,
-    set: &TrajectorySet,
-    plan: &Plan,
-    mut done: impl FnMut(usize) -> Result<()>,
-) -> Result<Evaluation> {
-    models.codec.require_fields_of(set)?;
-    let mut overall = AllScores::new(plan.steps, models.operator.is_some());
-    let mut regimes = Vec::new();
-    for regime in &plan.regimes {
-        let starts = plan.rollouts(regime);
-        let mut rollouts = Vec::new();
-        for starts in starts.chunks(BATCH) {
-            let batch = Batch::run(models, set, plan, starts)?;
-            rollouts.extend(measure(models, &batch, starts.len(), plan.steps));
-            done(starts.len())?;
-        }
-        let empty = AllScores::new(plan.steps, models.operator.is_some());
-        let (mut scores, mut by_start) = (empty.clone(), vec![empty; plan.starts.len()]);
-        let waves = spectrum_of(models).wave_numbers();
-        let mut spectra = [vec![0.0; waves], vec![0.0; waves]];
-        for (start, rollout) in starts.iter().zip(&rollouts) {
-            scores.merge(&rollout.scores);
-            if let Some(at) = plan.starts.iter().position(|frame| *frame == start.frame) {
-                by_start[at].merge(&rollout.scores);
-            }
-            for (sum, one) in spectra.iter_mut().zip(&rollout.spectra) {
-                sum.iter_mut().zip(one).for_each(|(s, e)| *s += e / starts.len() as f64);
-            }
-        }
-        overall.merge(&scores);
-        regimes.push(Regime {
-            parameter: regime.parameter.clone(),
-            trajectories: regime.trajectories.len(),
-            rollouts: starts.len(),
-            typical: starts[median(&rollouts)],
-            scores,
-            by_start,
-            spectra,
-        });
+impl Evaluation {
+    /// Rollouts that are evaluated.
+    pub fn rollouts(&self) -> usize {
+        self.regimes.iter().map(Regime::rollouts).sum()
     }
-    Ok(Evaluation { steps: plan.steps, regimes, overall })
+
+    /// Errors over all rollouts.
+    pub fn overall(&self) -> Scores {
+        merged(self.regimes.iter().flat_map(|regime| &regime.by_start))
+    }
 }
 
-fn spectrum_of(models: Models) -> Spectrum {
-    Spectrum::new(models.codec.grid(), models.codec.channels())
+fn merged<'a>(all: impl Iterator<Item = &'a Scores>) -> Scores {
+    let mut sum = Scores::default();
+    all.for_each(|scores| sum.merge(scores));
+    sum
 }
 
-/// The measures of one rollout.
-struct Rollout {
-    scores: AllScores,
-    spectra: [Vec<f64>; 2],
+/// What is evaluated, and on which data.
+#[derive(Clone, Copy)]
+pub struct Evaluator<'a> {
+    /// The model.
+    pub model: &'a dyn TrainedModel,
+    /// The trajectories.
+    pub set: &'a TrajectorySet,
+    /// The training split, where a baseline needs it.
+    pub train: Option<&'a TrajectorySet>,
+    /// Which rollouts of the trajectories.
+    pub plan: &'a Plan,
 }
 
-/// Measures every rollout of a batch by itself, on all threads.
-fn measure(models: Models, batch: &Batch, rollouts: usize, steps: usize) -> Vec<Rollout> {
-    let (means, spectrum) = (Means::of(models), spectrum_of(models));
+impl Evaluator<'_> {
+    fn rollouts(&self, starts: &[Start]) -> Result<Batch> {
+        self.model.rollouts(self.set, self.train, self.plan, starts)
+    }
+}
+
+/// Continues an evaluation, or starts one from the default, to the end of its plan. `done` is called with the result
+/// so far after each batch of rollouts, and its error ends the evaluation, which a later call can continue.
+pub fn evaluate(
+    evaluator: &Evaluator,
+    mut result: Evaluation,
+    mut done: impl FnMut(&Evaluation) -> Result<()>,
+) -> Result<Evaluation> {
+    let plan = evaluator.plan;
+    result.steps = plan.steps;
+    let (grid, channels) = evaluator.model.shape();
+    let spectrum = Spectrum::new(grid, channels);
+    for (number, planned) in plan.regimes.iter().enumerate() {
+        if result.regimes.len() == number {
+            let waves = vec![Bits(0.0); spectrum.wave_numbers()];
+            result.regimes.push(Regime {
+                parameter: planned.parameter.clone(),
+                trajectories: planned.trajectories.len(),
+                by_start: vec![Scores::default(); plan.starts.len()],
+                spectra: [waves.clone(), waves],
+                nrmse: Vec::new(),
+            });
+        }
+        let starts = plan.rollouts(planned);
+        let from = result.regimes[number].rollouts();
+        for starts in starts[from..].chunks((BATCH / (plan.steps + 1)).max(1)) {
+            let batch = evaluator.rollouts(starts)?;
+            let regime = &mut result.regimes[number];
+            for (start, (scores, spectra)) in
+                starts.iter().zip(measure(&batch, starts.len(), plan, &spectrum))
+            {
+                let nrmse = scores.nrmse(batch.field().models[0].0).unwrap_or(f64::NAN);
+                regime.nrmse.push(Bits(nrmse));
+                for (sum, one) in regime.spectra.iter_mut().zip(spectra) {
+                    sum.iter_mut().zip(one).for_each(|(sum, energy)| sum.0 += energy);
+                }
+                if let Some(at) = plan.starts.iter().position(|frame| *frame == start.frame) {
+                    regime.by_start[at].merge(&scores);
+                }
+            }
+            done(&result)?;
+        }
+    }
+    Ok(result)
+}
+
+/// The errors of every rollout of a batch, and the spectra of truth and prediction at its last step; on all threads.
+fn measure(
+    batch: &Batch,
+    rollouts: usize,
+    plan: &Plan,
+    spectrum: &Spectrum,
+) -> Vec<(Scores, [Vec<f64>; 2])> {
     let one = |rollout: usize| {
-        let mut scores = AllScores::new(steps, batch.has_forecast());
-        scores.add(batch, rollout, &means, &spectrum);
-        let last = [batch.truth(rollout, steps), batch.prediction(rollout, steps)];
-        let spectra =
-            last.map(|field| spectrum.energies(field.iter().map(|u| f64::from(*u)).collect()));
-        Rollout { scores, spectra }
+        let last = [&batch.field().truth, batch.prediction()].map(|frames| {
+            let state = frames.at(rollout, plan.steps).iter().map(|u| f64::from(*u));
+            spectrum.energies(state.collect())
+        });
+        (Scores::of(batch, rollout, plan.steps, spectrum), last)
     };
     (0..rollouts).into_par_iter().map(one).collect()
-}
-
-/// The rollout with the median error: of the operator, else of the codec.
-fn median(rollouts: &[Rollout]) -> usize {
-    let error = |i: &usize| {
-        let field = &rollouts[*i].scores.field;
-        let sums = field.rollout(Model::Operator).or_else(|| field.rollout(Model::Codec));
-        sums.map_or(f64::NAN, |sums| sums.errors().nrmse())
-    };
-    let mut order: Vec<usize> = (0..rollouts.len()).collect();
-    order.sort_by(|a, b| error(a).total_cmp(&error(b)));
-    order[(order.len() - 1) / 2]
 }

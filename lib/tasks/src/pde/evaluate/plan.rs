@@ -22,6 +22,20 @@ pub struct RegimePlan {
     pub trajectories: Vec<usize>,
 }
 
+/// Which rollouts the user asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Steps of a rollout.
+    pub steps: usize,
+    /// Frames from one state to the next.
+    pub stride: Option<usize>,
+    /// Start frames of each trajectory, spread evenly from the first frame to the last from which a rollout fits;
+    /// 0 for all of them.
+    pub starts: usize,
+    /// Largest number of trajectories of each parameter value.
+    pub max_trajectories: Option<usize>,
+}
+
 /// Which rollouts an evaluation makes: from every start frame of every trajectory.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -36,17 +50,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// `starts` start frames spread evenly from the first frame to the last from which a rollout fits
-    /// (0: all of them), and at most `limit` trajectories of each parameter value.
+    /// The rollouts that `request` asks for, `stride` frames a step unless it says otherwise.
     ///
     /// Errors: 2 when no rollout fits, 65 for a set without trajectories.
-    pub fn new(
-        set: &TrajectorySet,
-        steps: usize,
-        stride: usize,
-        starts: usize,
-        limit: Option<usize>,
-    ) -> Result<Self> {
+    pub fn of_rollouts(set: &TrajectorySet, request: &Request, stride: usize) -> Result<Self> {
+        let (steps, stride) = (request.steps, request.stride.unwrap_or(stride));
         let frames = set.shape().frames;
         let span = steps.checked_mul(stride).filter(|span| *span > 0 && *span < frames);
         let Some(span) = span else {
@@ -55,6 +63,24 @@ impl Plan {
                  choose other --steps and --stride"
             )));
         };
+        let starts = spread(frames - span, request.starts);
+        Self::of(set, steps, stride, starts, request.max_trajectories)
+    }
+
+    /// The single frames of the trajectories of steady problems.
+    ///
+    /// Errors: 65 for a set without trajectories.
+    pub fn of_frames(set: &TrajectorySet, request: &Request) -> Result<Self> {
+        Self::of(set, 0, 1, vec![0], request.max_trajectories)
+    }
+
+    fn of(
+        set: &TrajectorySet,
+        steps: usize,
+        stride: usize,
+        starts: Vec<usize>,
+        limit: Option<usize>,
+    ) -> Result<Self> {
         let mut regimes: Vec<RegimePlan> = Vec::new();
         for trajectory in 0..set.len() {
             let parameter = set.entry(trajectory).parameter;
@@ -68,14 +94,15 @@ impl Plan {
                 regimes[at].trajectories.push(trajectory);
             }
         }
-        if regimes.iter().all(|regime| regime.trajectories.is_empty()) {
+        regimes.retain(|regime| !regime.trajectories.is_empty());
+        if regimes.is_empty() {
             return Err(Error::data(format!("the {} split has no trajectories", set.name())));
         }
         regimes.sort_by(|a, b| {
             let (a, b) = (&a.parameter, &b.parameter);
             a.name.cmp(&b.name).then(a.value.total_cmp(&b.value))
         });
-        Ok(Self { steps, stride, starts: spread(frames - span, starts), regimes })
+        Ok(Self { steps, stride, starts, regimes })
     }
 
     /// The rollouts of one regime, trajectory by trajectory.
@@ -91,13 +118,8 @@ impl Plan {
     }
 
     /// Number of all rollouts.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.regimes.iter().map(|r| r.trajectories.len() * self.starts.len()).sum()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

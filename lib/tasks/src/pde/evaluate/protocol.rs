@@ -1,15 +1,16 @@
-//! What was measured on what: without it the numbers mean nothing.
+//! The evaluation protocol: what was evaluated on which data.
 
-use super::batch::Models;
 use super::plan::Plan;
+use crate::TrainedModel;
 use data::fields::split_set::TrajectorySet;
 use learn::trained::Origin;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
 /// What the quantities are.
-pub const DEFINITIONS: [(&str, &str); 16] = [
+pub const DEFINITIONS: [(&str, &str); 17] = [
     (
         "nrmse",
         "sqrt(sum of squared errors / sum of squared targets), sums over all elements of all rollouts \
@@ -45,9 +46,17 @@ pub const DEFINITIONS: [(&str, &str); 16] = [
     ),
     ("fourier_rmse_middle", "the same for wave numbers 4 to 11"),
     ("fourier_rmse_high", "the same for wave numbers from 12 on"),
-    ("persistence", "the baseline that the start state stays as it is"),
-    ("mean", "the baseline of the mean of the training data, everywhere and always"),
-    ("codec", "decode(encode(target)): the floor of every method on these latents"),
+    ("persistence", "baseline: the initial state at every step"),
+    (
+        "mean",
+        "baseline: the mean of the training data; of steady problems, the mean of the training solutions of the \
+         regime, point by point",
+    ),
+    (
+        "nearest",
+        "baseline of steady problems: the solution of the training sample of the regime with the nearest input",
+    ),
+    ("codec", "decode(encode(target)): a lower bound for every operator on these latents"),
     (
         "latent_weighted",
         "latents normalised by channel, each channel weighted by its variance as in the operator's loss; \
@@ -61,13 +70,15 @@ pub struct Trained {
     /// Which checkpoint, and which weights of it.
     #[serde(flatten)]
     pub origin: Origin,
-    /// Numbers in the model.
+    /// Number of parameters.
     pub parameters: usize,
 }
 
-/// What was measured on what.
+/// What was evaluated on which data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Protocol {
+    /// The task of the model.
+    pub task: &'static str,
     /// The split manifest.
     pub split: String,
     /// BLAKE3 of it.
@@ -84,7 +95,7 @@ pub struct Protocol {
     pub stride: usize,
     /// Time from state to state.
     pub time_step: f64,
-    /// Steps of a rollout.
+    /// Steps of a rollout; 0 for a steady problem.
     pub steps: usize,
     /// Frames that rollouts start from.
     pub start_frames: Vec<usize>,
@@ -92,68 +103,62 @@ pub struct Protocol {
     pub trajectories: usize,
     /// Number of rollouts.
     pub rollouts: usize,
-    /// Numbers of a latent state: tokens, and features of each.
-    pub latent: [usize; 2],
-    /// The codec.
-    pub codec: Trained,
-    /// The operator.
-    pub operator: Option<Trained>,
+    /// Tokens and features of a latent state.
+    pub latent: Option<[usize; 2]>,
+    /// The model and those it needs, by task.
+    #[serde(flatten)]
+    pub models: BTreeMap<&'static str, Trained>,
 }
 
 impl Protocol {
-    /// Of an evaluation of `set`, opened from the manifest `split`.
-    pub fn of(split: &Path, set: &TrajectorySet, plan: &Plan, models: Models) -> Self {
-        let shape = set.shape();
+    /// Of an evaluation of `model` on `set`, opened from the manifest `split`.
+    pub fn of(split: &Path, set: &TrajectorySet, plan: &Plan, model: &dyn TrainedModel) -> Self {
+        let models = model.models();
         Self {
+            task: models[0].0,
             split: split.display().to_string(),
             split_hash: set.manifest_hash().to_string(),
             on: set.name().to_string(),
-            grid: models.codec.grid().to_vec(),
-            frames: shape.frames,
+            grid: model.shape().0.to_vec(),
+            frames: set.shape().frames,
             frame_interval: set.frame_interval(),
             stride: plan.stride,
             time_step: set.frame_interval() * plan.stride as f64,
             steps: plan.steps,
             start_frames: plan.starts.clone(),
             trajectories: plan.regimes.iter().map(|r| r.trajectories.len()).sum(),
-            rollouts: plan.len(),
-            latent: [models.codec.tokens(), models.codec.dim()],
-            codec: Trained {
-                origin: models.codec.origin().clone(),
-                parameters: models.codec.parameters(),
-            },
-            operator: models.operator.map(|operator| Trained {
-                origin: operator.origin().clone(),
-                parameters: operator.parameters(),
-            }),
+            rollouts: plan.count(),
+            latent: model.latent(),
+            models: (models.into_iter())
+                .map(|(task, origin, parameters)| (task, Trained { origin, parameters }))
+                .collect(),
         }
     }
-}
 
-impl Protocol {
-    /// The size of the grid, for people: `1024`, `64 x 64`.
+    /// The size of the grid as text: `1024`, `64 x 64`.
     pub fn points(&self) -> String {
         let sides: Vec<String> = self.grid.iter().map(ToString::to_string).collect();
         sides.join(" x ")
     }
 }
 
-/// In one line, for people.
+/// In one line.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { on, frames, steps, stride, time_step, .. } = self;
-        let (rollouts, trajectories, starts) =
-            (self.rollouts, self.trajectories, self.start_frames.len());
+        let Self { on, frames, steps, stride, time_step, rollouts, trajectories, .. } = self;
         write!(
             f,
-            "{on}: {rollouts} rollouts ({trajectories} trajectories of {frames} frames on {} points, \
-             {starts} start frames), {steps} steps of {stride} frames (dt = {}); ",
-            self.points(),
-            *time_step as f32, // as many digits as a person wants
+            "{on}: {trajectories} trajectories of {frames} frames on {} points",
+            self.points()
         )?;
-        if let Some(operator) = &self.operator {
-            write!(f, "operator {}, ", operator.origin)?;
+        if *steps > 0 {
+            let (starts, time_step) = (self.start_frames.len(), *time_step as f32);
+            write!(
+                f,
+                ", {starts} start frames each: {rollouts} rollouts of {steps} steps of {stride} frames (dt = \
+                 {time_step})"
+            )?;
         }
-        write!(f, "codec {}", self.codec.origin)
+        self.models.iter().try_for_each(|(task, model)| write!(f, "; {task} {}", model.origin))
     }
 }

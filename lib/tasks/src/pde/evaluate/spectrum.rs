@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The bands of wave numbers in which errors are told, each with the name of its quantity.
+/// The bands of wave numbers by which errors are reported, each with the name of its quantity.
 pub const BANDS: [(&str, Range<usize>); 3] = [
     ("fourier_rmse_low", 0..4),
     ("fourier_rmse_middle", 4..12),
@@ -52,7 +52,7 @@ impl Spectrum {
         &self.grid
     }
 
-    /// Wave numbers that are told apart.
+    /// Number of wave numbers.
     pub fn wave_numbers(&self) -> usize {
         let half = |n: usize| (n / 2) as f64;
         match self.grid[..] {

@@ -7,9 +7,9 @@
 //! the operator's training uses.
 
 use super::Patches;
+use learn::forward::Forward;
 use learn::nn::{Block, BlockConfig, Condition, Linear, Mixing};
 use learn::params::{Builder, Init};
-use learn::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::ops::depthwise_conv::Padding;
@@ -111,15 +111,15 @@ struct Side {
 }
 
 impl Side {
-    fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
-        let x = &pass.narrow(x)?;
-        let mut h = self.input.forward(pass, x)?;
+    fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        let x = &forward.to_compute_dtype(x)?;
+        let mut h = self.input.forward(forward, x)?;
         for block in &self.blocks {
-            h = block.forward(pass, &h, None)?;
+            h = block.forward(forward, &h, None)?;
         }
-        let direct = pass.widen(&self.direct.forward(pass, x)?)?;
-        let rest = pass.widen(&self.output.forward(pass, &h)?)?;
-        pass.apply(Residual::Plain, &[&direct, &rest])
+        let direct = forward.to_param_dtype(&self.direct.forward(forward, x)?)?;
+        let rest = forward.to_param_dtype(&self.output.forward(forward, &h)?)?;
+        forward.apply(Residual::Plain, &[&direct, &rest])
     }
 }
 
@@ -163,15 +163,15 @@ impl Codec {
     }
 
     /// u [B, tokens·patch], patch by patch -> latents [B, tokens, D].
-    pub fn encode(&self, pass: &Pass, u: &Var) -> Result<Var> {
+    pub fn encode(&self, forward: &Forward, u: &Var) -> Result<Var> {
         let [batch, points] = [0, 1].map(|i| u.shape()[i]);
         let shape = [batch, points / self.patch_len, self.patch_len];
-        self.encoder.forward(pass, &u.reshape(&shape))
+        self.encoder.forward(forward, &u.reshape(&shape))
     }
 
     /// z [B, tokens, D] -> field [B, tokens·patch], patch by patch.
-    pub fn decode(&self, pass: &Pass, z: &Var) -> Result<Var> {
-        let u = self.decoder.forward(pass, z)?;
+    pub fn decode(&self, forward: &Forward, z: &Var) -> Result<Var> {
+        let u = self.decoder.forward(forward, z)?;
         let [batch, tokens] = [0, 1].map(|i| u.shape()[i]);
         Ok(u.reshape(&[batch, tokens * self.patch_len]))
     }

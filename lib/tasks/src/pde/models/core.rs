@@ -2,9 +2,9 @@
 
 use super::pdet_stack::{PdetStack, Stack};
 use super::pdet_unet::{PdetUnet, Unet};
+use learn::forward::Forward;
 use learn::nn::{Condition, Linear, Mixing};
 use learn::params::{Builder, Init, ParamId};
-use learn::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
@@ -138,10 +138,10 @@ impl Layers {
     }
 
     /// x [B, T, dim] -> [B, T, output].
-    pub fn forward(&self, pass: &Pass, x: &Var, condition: Option<&Var>) -> Result<Var> {
+    pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         match self {
-            Self::Stack(core) => core.forward(pass, x, condition),
-            Self::Unet(core) => core.forward(pass, x, condition),
+            Self::Stack(core) => core.forward(forward, x, condition),
+            Self::Unet(core) => core.forward(forward, x, condition),
         }
     }
 }
@@ -162,11 +162,11 @@ impl Input {
     }
 
     /// x [B, T, dim] -> [B, T, hidden].
-    pub fn forward(&self, pass: &Pass, x: &Var) -> Result<Var> {
-        let x = self.linear.forward(pass, x)?;
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        let x = self.linear.forward(forward, x)?;
         match &self.positions {
             None => Ok(x),
-            Some(positions) => positions.add_to(pass, &x),
+            Some(positions) => positions.add_to(forward, &x),
         }
     }
 }
@@ -189,10 +189,10 @@ impl Positions {
     }
 
     /// x [B, T, hidden] plus the vectors of each token's row and column.
-    fn add_to(&self, pass: &Pass, x: &Var) -> Result<Var> {
-        let [rows, columns] = self.vectors.map(|vectors| pass.get(vectors));
+    fn add_to(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        let [rows, columns] = self.vectors.map(|vectors| forward.get(vectors));
         let [r, c, hidden] = [rows.shape()[0], columns.shape()[0], rows.shape()[1]];
-        let all = pass.apply(Binary::Add, &[&rows.reshape(&[r, 1, hidden]), columns])?;
-        pass.apply(Binary::Add, &[x, &all.reshape(&[r * c, hidden])])
+        let all = forward.apply(Binary::Add, &[&rows.reshape(&[r, 1, hidden]), columns])?;
+        forward.apply(Binary::Add, &[x, &all.reshape(&[r * c, hidden])])
     }
 }

@@ -2,9 +2,9 @@
 
 pub use super::core::{Attention, Core};
 use super::core::{CoreShape, Layers};
+use learn::forward::Forward;
 use learn::nn::{Condition, Linear, Norm};
 use learn::params::{Builder, Init, ParamId};
-use learn::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
@@ -113,29 +113,29 @@ impl Operator {
     }
 
     /// z [B, T, D], features [B, F] -> the next state [B, T, D].
-    pub fn forward(&self, pass: &Pass, z: &Var, features: &Var) -> Result<Var> {
-        let (state, features) = (z, pass.narrow(features)?);
-        let z = &pass.narrow(state)?;
-        let condition = self.embed[0].forward(pass, &features)?;
-        let condition = self.embed[1].forward(pass, &condition)?;
+    pub fn forward(&self, forward: &Forward, z: &Var, features: &Var) -> Result<Var> {
+        let (state, features) = (z, forward.to_compute_dtype(features)?);
+        let z = &forward.to_compute_dtype(state)?;
+        let condition = self.embed[0].forward(forward, &features)?;
+        let condition = self.embed[1].forward(forward, &condition)?;
         let (input, condition) = match &self.added {
             None => (z.clone(), Some(&condition)),
             Some(linear) => {
-                let vector = linear.forward(pass, &condition)?;
+                let vector = linear.forward(forward, &condition)?;
                 let vector = vector.reshape(&[z.shape()[0], 1, z.shape()[2]]);
-                (pass.apply(Binary::Add, &[z, &vector])?, None)
+                (forward.apply(Binary::Add, &[z, &vector])?, None)
             }
         };
-        let change = self.core.forward(pass, &input, condition)?;
+        let change = self.core.forward(forward, &input, condition)?;
         match &self.join {
             // The state keeps all its digits.
             Join::Scale(scale) => {
-                let change = pass.widen(&change)?;
-                pass.apply(Residual::Scaled, &[state, &change, pass.get_full(*scale)])
+                let change = forward.to_param_dtype(&change)?;
+                forward.apply(Residual::Scaled, &[state, &change, forward.get_stored(*scale)])
             }
             Join::LayerNorm(norm) => {
-                let change = pass.widen(&norm.forward(pass, &change, None)?)?;
-                pass.apply(Residual::Plain, &[state, &change])
+                let change = forward.to_param_dtype(&norm.forward(forward, &change, None)?)?;
+                forward.apply(Residual::Plain, &[state, &change])
             }
         }
     }

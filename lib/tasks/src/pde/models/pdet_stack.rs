@@ -1,7 +1,7 @@
 use super::core::{Attention, CoreShape, Input};
+use learn::forward::Forward;
 use learn::nn::{Block, BlockConfig, Linear, Norm};
 use learn::params::{Builder, Init};
-use learn::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
@@ -35,7 +35,7 @@ pub struct PdetStack {
     /// Start of the learned scale of each branch.
     #[serde(default = "tenth")]
     pub branch_scale: f64,
-    /// Whether tokens are told where they are, by a learned vector for each row and each column.
+    /// Whether learned position embeddings, one for each row and each column, are added to the tokens.
     // Not written when it is not asked for: configurations from before it was there stay the same.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
@@ -86,12 +86,17 @@ impl Stack {
         }
     }
 
-    pub(super) fn forward(&self, pass: &Pass, z: &Var, condition: Option<&Var>) -> Result<Var> {
-        let mut x = self.input.forward(pass, z)?;
+    pub(super) fn forward(
+        &self,
+        forward: &Forward,
+        z: &Var,
+        condition: Option<&Var>,
+    ) -> Result<Var> {
+        let mut x = self.input.forward(forward, z)?;
         for block in &self.blocks {
-            x = block.forward(pass, &x, condition)?;
+            x = block.forward(forward, &x, condition)?;
         }
-        let x = self.norm.forward(pass, &x, None)?;
-        self.output.forward(pass, &x)
+        let x = self.norm.forward(forward, &x, None)?;
+        self.output.forward(forward, &x)
     }
 }

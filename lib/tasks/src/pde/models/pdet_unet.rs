@@ -1,7 +1,7 @@
 use super::core::{Attention, CoreShape, Input};
+use learn::forward::Forward;
 use learn::nn::{Block, BlockConfig, Condition, Linear, Norm, interpolation, map_axes, pair_means};
 use learn::params::Builder;
-use learn::pass::Pass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::ops::residual::Residual;
@@ -29,7 +29,7 @@ pub struct PdetUnet {
     #[serde(default = "two")]
     #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
-    /// Whether tokens are told where they are, by a learned vector for each row and each column.
+    /// Whether learned position embeddings, one for each row and each column, are added to the tokens.
     // Not written when it is not asked for: configurations from before it was there stay the same.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
@@ -100,26 +100,32 @@ impl Unet {
         }
     }
 
-    pub(super) fn forward(&self, pass: &Pass, z: &Var, condition: Option<&Var>) -> Result<Var> {
+    pub(super) fn forward(
+        &self,
+        forward: &Forward,
+        z: &Var,
+        condition: Option<&Var>,
+    ) -> Result<Var> {
         let run = |blocks: &[Block], mut x: Var| -> Result<Var> {
             for block in blocks {
-                x = block.forward(pass, &x, condition)?;
+                x = block.forward(forward, &x, condition)?;
             }
             Ok(x)
         };
-        let mut x = self.input.forward(pass, z)?;
+        let mut x = self.input.forward(forward, z)?;
         let mut skips = Vec::new();
         for level in &self.levels {
             x = run(&level.down_blocks, x)?;
             skips.push(x.clone());
-            x = level.down.forward(pass, &map_axes(pass, &level.pool, &x)?)?;
+            x = level.down.forward(forward, &map_axes(forward, &level.pool, &x)?)?;
         }
         x = run(&self.bottom, x)?;
         for (level, skip) in self.levels.iter().zip(&skips).rev() {
-            let across = level.across.forward(pass, skip)?;
-            x = pass.apply(Residual::Plain, &[&map_axes(pass, &level.unpool, &x)?, &across])?;
+            let across = level.across.forward(forward, skip)?;
+            x = forward
+                .apply(Residual::Plain, &[&map_axes(forward, &level.unpool, &x)?, &across])?;
             x = run(&level.up_blocks, x)?;
         }
-        self.output.forward(pass, &self.norm.forward(pass, &x, None)?)
+        self.output.forward(forward, &self.norm.forward(forward, &x, None)?)
     }
 }

@@ -1,8 +1,8 @@
-//! The configuration of the stage.
+//! The configuration of the task.
 
 use crate::pde::models::OperatorModel;
 use crate::pde::models::codec::Border;
-use crate::pde::sources::{one, weight_violations};
+use crate::pde::sources::{not_negative, one, positive, weight_violations};
 use learn::config::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,14 +17,14 @@ pub struct LatentData {
     pub train: PathBuf,
     /// Latents of the validation split.
     pub validation: PathBuf,
-    /// How much of what is read is of these latents, beside the weights of the others.
+    /// Share of the samples that are drawn from these latents, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
     /// More latents of the same codec, read in proportion to their weights.
     #[serde(default)]
     pub others: Vec<LatentSource>,
-    /// Frames from one state to the next; with several, each sample draws one, and the model is told
-    /// by its Δt.
+    /// Frames from one state to the next; with several, each sample draws one, and Δt
+    /// tells the model which.
     #[serde(default = "strides")]
     pub strides: Vec<usize>,
     /// Move the tokens round by a random number along each axis, for periodic domains: an exact symmetry
@@ -43,7 +43,7 @@ pub struct LatentData {
     pub border: Border,
 }
 
-/// Latents that are read beside the first.
+/// Further latents of a mixture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LatentSource {
@@ -100,7 +100,7 @@ impl Default for OperatorLoss {
 /// Largest stride, and longest rollout.
 const MOST_STEPS: usize = 65536;
 
-/// The configuration of the stage.
+/// The configuration of the task.
 pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
 
 /// What is wrong beyond what the types say.
@@ -124,18 +124,10 @@ pub(super) fn violations(config: &OperatorConfig) -> Violations {
     if are_bad(&loss.horizons) {
         violation("loss.horizons", "needs horizons from 1 to 65536");
     }
-    for (key, value) in [
-        ("data.noise", data.noise),
-        ("loss.spectral_energy", loss.spectral_energy),
-        ("loss.spectrum", loss.spectrum),
-        ("loss.relative", loss.relative),
-    ] {
-        if value.is_nan() || value < 0.0 {
-            violation(key, "must not be negative");
-        }
-    }
-    if loss.floor.is_nan() || loss.floor <= 0.0 {
-        violation("loss.floor", "must be a positive number");
-    }
+    violations.extend(not_negative("data.noise", data.noise));
+    violations.extend(not_negative("loss.spectral_energy", loss.spectral_energy));
+    violations.extend(not_negative("loss.spectrum", loss.spectrum));
+    violations.extend(not_negative("loss.relative", loss.relative));
+    violations.extend(positive("loss.floor", loss.floor));
     violations
 }

@@ -1,4 +1,4 @@
-//! Stage `operator`: from the latent state of one frame to that of the next, trained through
+//! Task `operator`: from the latent state of one frame to that of the next, trained through
 //! rollouts of a few steps.
 //!
 //! With ẑ_k the k-th state of a rollout from z_0, L = mean over k = 1..=h and samples of
@@ -15,14 +15,18 @@ mod stores;
 pub use config::{LatentData, LatentSource, OperatorConfig, OperatorLoss};
 
 use super::sources::{Sources, joined};
-use crate::pde::latents::{Condition, LatentScale};
+use super::trained::rollout;
+use crate::pde::latents::{Condition, channel_weights, codec_of, mean_square};
 use crate::pde::models::{Operator, OperatorModel};
+use crate::pde::normalisation::Normalisation;
 use data::fields::latents::LatentStore;
 use data::inputs::InputFile;
-use learn::params::{Builder, Params};
-use learn::pass::Pass;
+use learn::forward::Forward;
+use learn::params::{Builder, ParamSet};
 use learn::score::Scores;
-use learn::task::{Batch, Buffers, ConfigOf, Define, Direction, Hashes, Loss, Spec, Task};
+use learn::task::{
+    Batch, Buffers, ConfigOf, Define, Dependencies, Direction, Loss, Predictions, Spec, Task,
+};
 use tensor::ops::relative_error::RelativeError;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
@@ -34,7 +38,7 @@ use unix::{Error, Result};
 /// The task.
 pub struct OperatorTask {
     operator: Operator,
-    scale: LatentScale,
+    scale: Normalisation,
     condition: Condition,
     data: LatentData,
     loss: OperatorLoss,
@@ -65,9 +69,10 @@ impl OperatorTask {
     }
 
     /// Steps of the rollouts of a forward pass.
-    fn horizon(&self, pass: u64) -> usize {
+    fn horizon(&self, micro_batch: u64) -> usize {
         let parts = self.loss.horizons.len();
-        let part = (u128::from(pass) * parts as u128 / u128::from(self.passes.max(1))) as usize;
+        let part =
+            (u128::from(micro_batch) * parts as u128 / u128::from(self.passes.max(1))) as usize;
         self.loss.horizons[part.min(parts - 1)]
     }
 
@@ -77,7 +82,10 @@ impl OperatorTask {
         ((way.powf(self.data.early) * starts as f64) as u64).min(starts - 1) as usize
     }
 
-    fn weigh(&self, energy: f64) -> f32 {
+    /// Weight of a rollout from the latents of a frame, by their mean square relative to that of all.
+    fn weight(&self, initial: &[f32]) -> f32 {
+        let squares: f64 = initial.iter().map(|x| f64::from(*x).powi(2)).sum();
+        let energy = squares / initial.len() as f64 / mean_square(&self.scale);
         (1.0 / (energy + self.loss.floor)) as f32
     }
 }
@@ -96,7 +104,7 @@ impl Define for OperatorTask {
         config::violations(config)
     }
 
-    fn open(config: &ConfigOf<Self>) -> Result<(Self, Params)> {
+    fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
         let [train, validation] = stores::open_all(&config.data)?;
         let longest = config.data.strides.iter().copied().max().unwrap_or(1);
         let horizon = config.loss.horizons.iter().copied().max().unwrap_or(1);
@@ -111,8 +119,10 @@ impl Define for OperatorTask {
                 }
             }
         }
-        let channels: Vec<_> = train.iter().map(|(s, weight)| (s.channels(), *weight)).collect();
-        let scale = LatentScale::of(&channels);
+        let moments =
+            |store: &LatentStore| store.channels().iter().map(|c| (c.mean, c.std)).collect();
+        let channels: Vec<_> = train.iter().map(|(s, weight)| (moments(s), *weight)).collect();
+        let scale = Normalisation::mixed(&channels);
         let condition = Condition::of(&train.iter().map(|(store, _)| store).collect::<Vec<_>>());
         let samples = |steps: usize| {
             move |store: &LatentStore| store.len() as u64 * Self::starts(store, steps, longest)
@@ -160,14 +170,15 @@ impl Task for OperatorTask {
         stores.flat_map(LatentStore::input_files).collect()
     }
 
-    fn batch(&self, pass: u64, first: u64, samples: &[u64]) -> Result<Batch> {
+    fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
         let layout = self.train.first().layout();
         let shape = [samples.len(), layout.tokens, layout.dim];
         let (horizon, longest) = (self.longest_horizon(), self.longest_stride());
-        let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(pass);
-        let noise = Philox::new(self.seed, Purpose::Noise).at_update(pass);
-        let mut states: Vec<Tensor> =
-            (0..=self.horizon(pass)).map(|_| Tensor::arbitrary(&shape, Dtype::F32)).collect();
+        let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(micro_batch);
+        let noise = Philox::new(self.seed, Purpose::Noise).at_update(micro_batch);
+        let mut states: Vec<Tensor> = (0..=self.horizon(micro_batch))
+            .map(|_| Tensor::arbitrary(&shape, Dtype::F32))
+            .collect();
         let mut features = Vec::new();
         let mut weights = Vec::new();
         let size = layout.frame_len();
@@ -186,7 +197,7 @@ impl Task for OperatorTask {
             };
             let (down, along) = (turn(2, rows), turn(1, columns));
             let initial = store.frames(trajectory, start..start + 1);
-            weights.push(self.weigh(self.scale.energy(initial)));
+            weights.push(self.weight(initial));
             features.extend(
                 self.condition
                     .features(&store.parameter(trajectory), stride as f64 * store.frame_interval()),
@@ -194,7 +205,7 @@ impl Task for OperatorTask {
             for (k, state) in states.iter_mut().enumerate() {
                 let frame = start + k * stride;
                 let out = &mut state.write::<f32>()[at * size..][..size];
-                self.scale.normalise(store.frames(trajectory, frame..frame + 1), out);
+                self.scale.apply(store.frames(trajectory, frame..frame + 1), out);
                 let row = columns * layout.dim;
                 out.rotate_left(down * row);
                 out.chunks_exact_mut(row).for_each(|row| row.rotate_left(along * layout.dim));
@@ -214,18 +225,18 @@ impl Task for OperatorTask {
         Ok(steps.fold(batch, |batch, (k, state)| batch.with(state_name(k), state)))
     }
 
-    fn loss(&self, pass: &Pass, batch: &Batch) -> Result<Loss> {
-        let input = |name: &str| batch.input(pass, name);
+    fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
+        let input = |name: &str| batch.input(forward, name);
         let (features, weights) = (input("features")?, input("weights")?);
-        let channels = pass.constant(&self.scale.weights())?;
+        let channels = forward.constant(&channel_weights(&self.scale))?;
         let mut z = input(&state_name(0))?;
         let samples = z.shape()[0];
         let steps = batch.tensors().count() - 3;
         let (mut vars, mut factors, mut terms) = (Vec::new(), Vec::new(), Vec::new());
         for k in 1..=steps {
             let target = input(&state_name(k))?;
-            z = self.operator.forward(pass, &z, &features)?;
-            vars.push(pass.apply(SquaredError, &[&z, &target, &weights, &channels])?);
+            z = self.operator.forward(forward, &z, &features)?;
+            vars.push(forward.apply(SquaredError, &[&z, &target, &weights, &channels])?);
             factors.push(1.0 / steps as f64);
             if k > 1 {
                 continue;
@@ -235,26 +246,27 @@ impl Task for OperatorTask {
                 vars.push(term);
                 factors.push(weight);
             };
-            let sum = |mean: &Var| pass.apply(WeightedSum(vec![samples as f64]), &[mean]);
+            let sum = |mean: &Var| forward.apply(WeightedSum(vec![samples as f64]), &[mean]);
             if self.loss.spectral_energy > 0.0 {
-                let term = sum(&spectra::energy_error(pass, &z, &target)?)?;
+                let term = sum(&spectra::energy_error(forward, &z, &target)?)?;
                 add("spectral_energy", term, self.loss.spectral_energy);
             }
             if self.loss.spectrum > 0.0 {
-                let (a, b) = (spectra::magnitudes(pass, &z)?, spectra::magnitudes(pass, &target)?);
+                let (a, b) =
+                    (spectra::magnitudes(forward, &z)?, spectra::magnitudes(forward, &target)?);
                 let width = a.value().width();
-                let ones = pass.full(&[width], 1.0)?;
-                let equal = pass.full(&[samples], 1.0)?;
-                let term = pass.apply(SquaredError, &[&a, &b, &equal, &ones])?;
+                let ones = forward.full(&[width], 1.0)?;
+                let equal = forward.full(&[samples], 1.0)?;
+                let term = forward.apply(SquaredError, &[&a, &b, &equal, &ones])?;
                 add("spectrum", term, self.loss.spectrum);
             }
             if self.loss.relative > 0.0 {
                 let op = RelativeError { epsilon: 1e-12 };
-                let term = sum(&pass.apply(op, &[&z, &target])?)?;
+                let term = sum(&forward.apply(op, &[&z, &target])?)?;
                 add("relative", term, self.loss.relative);
             }
         }
-        let sum = pass.apply(WeightedSum(factors), &vars.iter().collect::<Vec<_>>())?;
+        let sum = forward.apply(WeightedSum(factors), &vars.iter().collect::<Vec<_>>())?;
         Ok(Loss { sum, terms })
     }
 
@@ -262,7 +274,7 @@ impl Task for OperatorTask {
         self.validation.samples()
     }
 
-    fn evaluate(&self, pass: &Pass, samples: &[u64], scores: &mut Scores) -> Result<()> {
+    fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
         let (layout, steps) = (self.validation.first().layout(), self.loss.validation_steps);
         let stride = self.longest_stride();
         let size = layout.frame_len();
@@ -277,38 +289,43 @@ impl Task for OperatorTask {
         let mut features = Vec::new();
         for (sample, out) in samples.iter().zip(first.write::<f32>().chunks_exact_mut(size)) {
             let (store, trajectory, start) = at(sample);
-            self.scale.normalise(store.frames(trajectory, start..start + 1), out);
+            self.scale.apply(store.frames(trajectory, start..start + 1), out);
             let time = stride as f64 * store.frame_interval();
             features.extend(self.condition.features(&store.parameter(trajectory), time));
         }
-        let features = Tensor::of(&features, &[samples.len(), Condition::FEATURES]);
-        let features = pass.data(&features)?;
-        let mut z = pass.data(&first)?;
-        let mut raw = vec![0.0; size];
-        for k in 1..=steps {
-            z = self.operator.forward(pass, &z, &features)?;
-            let states = z.value().to_host()?;
-            for (sample, z) in samples.iter().zip(states.read::<f32>().chunks_exact(size)) {
-                let (store, trajectory, start) = at(sample);
+        let batch = Batch::new(samples.len() as f64)
+            .with("features", Tensor::of(&features, &[samples.len(), Condition::FEATURES]))
+            .with(state_name(0), first);
+        let predictions = self.predict(forward, &batch.to_device(forward.device())?)?;
+        for (sample, states) in samples.iter().zip(predictions.rows("states")?) {
+            let (store, trajectory, start) = at(sample);
+            let regime = store.parameter(trajectory).to_string();
+            for (k, state) in (1..).zip(states.chunks_exact(size)) {
                 let frame = start + k * stride;
-                self.scale.restore(z, &mut raw);
                 let target = store.frames(trajectory, frame..frame + 1);
-                let regime = store.parameter(trajectory).to_string();
-                scores.nrmse(METRIC, &regime, &raw, target);
+                scores.nrmse(METRIC, &regime, state, target);
             }
         }
         Ok(())
     }
 
+    /// `states`: the latents of the steps of a validation before normalisation, [steps, tokens, dim].
+    fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
+        let (z, features) =
+            (batch.input(forward, &state_name(0))?, batch.input(forward, "features")?);
+        let steps = self.loss.validation_steps;
+        let states = rollout(&self.operator, &self.scale, forward, z, &features, steps)?;
+        let width = steps * self.validation.first().layout().frame_len();
+        Ok(Predictions::default().with("states", width, states))
+    }
+
     fn buffers(&self) -> Buffers {
-        let mut buffers = self.scale.buffers();
+        let mut buffers = self.scale.buffers("latent");
         buffers.extend(self.condition.buffers());
         buffers
     }
 
-    fn hashes(&self) -> Hashes {
-        let key = self.train.first().key();
-        let named = [("latent.codec", &key.codec), ("latent.normalisation", &key.normalisation)];
-        named.map(|(name, hash)| (name.to_string(), hash.clone())).into()
+    fn dependencies(&self) -> Dependencies {
+        [("codec".to_string(), codec_of(self.train.first()))].into()
     }
 }

@@ -1,6 +1,6 @@
 //! Real Fourier transforms of latent states, as products with a matrix: their axes are short.
 
-use learn::pass::Pass;
+use learn::forward::Forward;
 use std::f64::consts::TAU;
 use tensor::ops::activation::Activation;
 use tensor::ops::linear::Linear;
@@ -24,27 +24,27 @@ fn fourier(n: usize) -> Tensor {
 }
 
 /// Σ over frequencies and features of |rFFT over tokens|² of each sample: [B, T, D] to [B, 1].
-fn energies(pass: &Pass, x: &Var) -> Result<Var> {
+fn energies(forward: &Forward, x: &Var) -> Result<Var> {
     let samples = x.shape()[0];
-    let parts = pass.apply(TokenMap, &[&pass.constant(&fourier(x.shape()[1]))?, x])?;
+    let parts = forward.apply(TokenMap, &[&forward.constant(&fourier(x.shape()[1]))?, x])?;
     let rows = parts.reshape(&[samples, parts.value().len() / samples]);
-    Ok(pass.apply(VectorNorm::Squared, &[&rows])?.reshape(&[samples, 1]))
+    Ok(forward.apply(VectorNorm::Squared, &[&rows])?.reshape(&[samples, 1]))
 }
 
 /// Mean over samples of |E(z) - E(target)|/E(target), where E is the energy of the spectrum over tokens. z and
 /// target [B, T, D]; a scalar.
-pub(super) fn energy_error(pass: &Pass, z: &Var, target: &Var) -> Result<Var> {
-    let [z, target] = [energies(pass, z)?, energies(pass, target)?];
-    pass.apply(RelativeError { epsilon: 1e-16 }, &[&z, &target])
+pub(super) fn energy_error(forward: &Forward, z: &Var, target: &Var) -> Result<Var> {
+    let [z, target] = [energies(forward, z)?, energies(forward, target)?];
+    forward.apply(RelativeError { epsilon: 1e-16 }, &[&z, &target])
 }
 
 /// √(|rFFT|² + ε²) over features, ε = 1e-6: [B, T, D] to [B, T, ⌊D/2⌋ + 1].
-pub(super) fn magnitudes(pass: &Pass, x: &Var) -> Result<Var> {
+pub(super) fn magnitudes(forward: &Forward, x: &Var) -> Result<Var> {
     let [samples, tokens, width] = [0, 1, 2].map(|axis| x.shape()[axis]);
     let op = Linear { bias: false, activation: Activation::Identity };
-    let parts = pass.apply(op, &[x, &pass.constant(&fourier(width))?])?;
+    let parts = forward.apply(op, &[x, &forward.constant(&fourier(width))?])?;
     let parts = parts.reshape(&[samples, tokens, width / 2 + 1, 2]);
-    pass.apply(VectorNorm::Root { epsilon: 1e-6 }, &[&parts])
+    forward.apply(VectorNorm::Root { epsilon: 1e-6 }, &[&parts])
 }
 
 #[cfg(test)]
@@ -82,13 +82,13 @@ mod tests {
             let expected = pairs.map(|(p, t)| (p - t).abs() / t).sum::<f64>() / 3.0;
             let tape = Tape::without_gradients();
             let params = Builder::new(0).finish();
-            let pass = Pass::frozen(&tape, &params);
+            let forward = Forward::evaluation(&tape, &params);
             let [p, t] = [p, t].map(|x| x.to_dtype(Dtype::F32));
             let rows = p.to_f64();
             let [p, t] = [p, t].map(constant);
-            let found = energy_error(&pass, &p, &t).unwrap().value().item();
+            let found = energy_error(&forward, &p, &t).unwrap().value().item();
             assert!((found - expected).abs() < 1e-5 * (1.0 + expected), "{found} {expected}");
-            let found = magnitudes(&pass, &p).unwrap().value().to_f64();
+            let found = magnitudes(&forward, &p).unwrap().value().to_f64();
             let expected = rows.chunks(width).flat_map(|row| squares(row.to_vec()));
             for (found, expected) in found.iter().zip(expected) {
                 assert!((found - expected.sqrt()).abs() < 1e-5, "{found} {expected}");

@@ -1,9 +1,8 @@
-//! The latents that the stage reads.
+//! Opens the latents that the task reads.
 
 use super::{LatentData, LatentSource};
 use crate::pde::sources::{refuse_overlap, source_key};
 use data::fields::latents::LatentStore;
-use data::fields::provenance::Provenance;
 use data::fields::split::SplitName;
 use unix::{Error, Result};
 
@@ -45,15 +44,10 @@ pub(super) fn open_all(data: &LatentData) -> Result<[Vec<(LatentStore, f64)>; 2]
         training.push((train, *weight));
         validating.push((validation, *weight));
     }
-    let trajectories =
-        |stores: &[(LatentStore, f64)], key: &str| -> Vec<(String, Vec<Provenance>)> {
-            let named = |(i, (store, _)): (usize, &(LatentStore, f64))| {
-                let key = format!("{} ({})", source_key(i, key), store.folder().display());
-                (key, store.provenance().to_vec())
-            };
-            stores.iter().enumerate().map(named).collect()
-        };
-    refuse_overlap(&trajectories(&training, "train"), &trajectories(&validating, "validation"))?;
+    refuse_overlap([&training, &validating], |store, number| {
+        let key = source_key(number, &store.key().split_name.to_string());
+        (format!("{key} ({})", store.folder().display()), store.provenance().to_vec())
+    })?;
     Ok([training, validating])
 }
 

@@ -1,8 +1,8 @@
-//! Trained codecs and operators, opened from a checkpoint and applied to plain numbers.
+//! Trained codecs and operators, restored from checkpoints.
 
 mod codec;
 mod operator;
 
 pub use codec::TrainedCodec;
-pub(crate) use codec::grid_of;
 pub use operator::TrainedOperator;
+pub(crate) use operator::rollout;

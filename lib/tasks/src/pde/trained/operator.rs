@@ -1,159 +1,220 @@
-//! A trained latent operator: from state to state, and along a rollout.
+//! A trained latent operator and its codec: rollouts of fields.
 
 use super::TrainedCodec;
-use crate::pde::latents::{Condition, LatentScale};
+use crate::pde::evaluate::{Batch, Frames, Model, Plan, Request, Space, Start};
+use crate::pde::latents::{Condition, channel_weights};
 use crate::pde::models::{Operator, OperatorModel};
+use crate::pde::normalisation::Normalisation;
 use crate::pde::operator::{LatentData, OperatorTask};
+use crate::trained::{Opener, TrainedModel};
+use data::fields::field::{Field, Shape};
 use data::fields::parameter::Parameter;
-use learn::params::{Builder, Params};
-use learn::pass::Pass;
-use learn::task::Hashes;
-use learn::trained::{Origin, Parts, Weights};
-use std::path::Path;
-use tensor::{Device, Dtype, Tape, Tensor};
-use unix::{Context, Error, Result};
+use data::fields::split_set::TrajectorySet;
+use data::fields::write::Header;
+use learn::forward::Forward;
+use learn::task::Define;
+use learn::trained::{Origin, Parts, Trained};
+use std::ops::Range;
+use tensor::{Tensor, Var};
+use unix::{Error, Result, warn};
 
 /// States that go through the model at once: enough for all threads, few enough for the caches.
 const BATCH: usize = 64;
 
-/// An operator with its weights, the scale of its latents and its condition.
+/// An operator with its weights, the scale of its latents, its condition and the codec of the latents.
 #[derive(Clone, Debug)]
 pub struct TrainedOperator {
-    origin: Origin,
-    operator: Operator,
-    params: Params,
-    scale: LatentScale,
+    trained: Trained<Operator>,
+    codec: TrainedCodec,
+    scale: Normalisation,
     condition: Condition,
+    /// Frames from state to state that it was trained with.
     strides: Vec<usize>,
 }
 
 impl TrainedOperator {
-    /// Opens an operator on the latents of `codec`: a checkpoint, or a run directory, of which the best
-    /// checkpoint is taken.
+    /// From its checkpoint and that of its codec.
     ///
-    /// Errors: 66 when there is none; 65 when it is damaged, no operator's, or was trained on latents of
-    /// another codec.
-    pub fn open(path: &Path, weights: Weights, codec: &TrainedCodec) -> Result<Self> {
-        let parts = Parts::read::<OperatorTask>(path, weights)?;
-        Self::new(&parts, codec).context(|| parts.origin.checkpoint.display().to_string())
-    }
-
-    /// From its parts. Errors: 65 when they do not fit each other or the codec.
-    pub fn new(parts: &Parts, codec: &TrainedCodec) -> Result<Self> {
+    /// Errors: 65 when their parts do not fit each other, or the codec is another one; 66 when it cannot be found.
+    pub fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         let (model, data): (OperatorModel, LatentData) =
             (parts.section("model")?, parts.section("data")?);
-        let buffers = &parts.buffers;
-        require_codec(&parts.hashes, codec)?;
-        let scale = LatentScale::from_buffers(buffers)?;
-        if scale.dim() != codec.dim() {
-            return Err(Error::data(format!(
-                "the operator's latents have {} features, the codec's {}",
-                scale.dim(),
-                codec.dim()
-            )));
+        let codec = opener.dependency(parts, "codec", |parts, opener| {
+            let codec = TrainedCodec::restore(parts, opener)?;
+            let hash = codec.hash();
+            Ok((codec, hash))
+        })?;
+        let scale = Normalisation::restore("latent", parts)?;
+        if scale.channels() != codec.dim() {
+            let (own, other) = (scale.channels(), codec.dim());
+            let text = format!("latents of {own} features a token, its codec makes {other}");
+            return Err(Error::data(text));
         }
-        let mut builder = Builder::new(0);
-        let operator = Operator::new(
-            &mut builder,
-            &model,
-            codec.dim(),
-            codec.token_grid(),
-            data.border.into(),
-            Condition::FEATURES,
-        );
-        let mut params = builder.finish();
-        params.assign(&parts.weights)?;
-        let condition = Condition::from_buffers(buffers)?;
-        let (origin, strides) = (parts.origin.clone(), data.strides);
-        Ok(Self { origin, operator, params, scale, condition, strides })
+        let (dim, grid, border) = (codec.dim(), codec.token_grid(), data.border.into());
+        let trained = parts.restore(opener.device, |b| {
+            Ok(Operator::new(b, &model, dim, grid, border, Condition::FEATURES))
+        })?;
+        let (condition, strides) = (Condition::restore(parts)?, data.strides);
+        Ok(Self { trained, codec, scale, condition, strides })
     }
 
-    /// The same, computing on `device`.
-    pub fn on(mut self, device: Device) -> Result<Self> {
-        self.params = self.params.to_device(device)?;
-        Ok(self)
+    /// The stride asked for, else the longest that it was trained with.
+    fn stride(&self, request: &Request) -> usize {
+        request.stride.unwrap_or(self.strides.iter().copied().max().unwrap_or(1))
     }
 
-    /// Where it came from.
-    pub fn origin(&self) -> &Origin {
-        &self.origin
+    fn warn_of_stride(&self, request: &Request) {
+        if let Some(stride) = request.stride.filter(|stride| !self.strides.contains(stride)) {
+            warn!("the operator was trained with strides {:?}, not {stride}", self.strides);
+        }
     }
 
-    /// Numbers in the model.
-    pub fn parameters(&self) -> usize {
-        self.params.count()
-    }
-
-    /// Scale of its latents.
-    pub fn scale(&self) -> &LatentScale {
-        &self.scale
-    }
-
-    /// Frames from state to state that it was trained with.
-    pub fn strides(&self) -> &[usize] {
-        &self.strides
-    }
-
-    /// The condition [n, features] of states with these parameters and this time from state to state.
-    pub fn features<'a>(
+    /// Latents [n, tokens, dim] before normalisation -> [n, steps + 1, tokens, dim], the first of them as they are.
+    /// `parameters` are those of each, and `time` is that from state to state.
+    pub fn rollout(
         &self,
-        parameters: impl IntoIterator<Item = &'a Parameter>,
+        first: &[f32],
+        parameters: &[&Parameter],
         time: f64,
-    ) -> Tensor {
-        let parameters = parameters.into_iter();
-        let features: Vec<f32> =
-            parameters.flat_map(|p| self.condition.features(p, time)).collect();
-        Tensor::of(&features, &[features.len() / Condition::FEATURES, Condition::FEATURES])
-    }
-
-    /// Normalised states [n, tokens, dim] -> the next ones.
-    pub fn step(&self, z: &Tensor, features: &Tensor) -> Result<Tensor> {
-        let tape = Tape::without_gradients();
-        let pass = Pass::frozen(&tape, &self.params);
-        let (z, features) = (pass.data(z)?, pass.data(features)?);
-        self.operator.forward(&pass, &z, &features)?.value().to_host()
-    }
-
-    /// Latents [n, tokens, dim] in the codec's own scale -> those after each of `steps` steps.
-    pub fn rollout(&self, first: &Tensor, features: &Tensor, steps: usize) -> Result<Vec<Tensor>> {
-        let [count, tokens, dim] = [0, 1, 2].map(|axis| first.shape()[axis]);
-        let width = tokens * dim;
-        let empty = || Tensor::arbitrary(first.shape(), Dtype::F32);
-        let mut states: Vec<Tensor> = (0..steps).map(|_| empty()).collect();
-        for start in (0..count).step_by(BATCH) {
-            let end = count.min(start + BATCH);
-            let rows = start * width..end * width;
-            let shape = [end - start, tokens, dim];
-            let mut z = Tensor::arbitrary(&shape, Dtype::F32);
-            self.scale.normalise(&first.read::<f32>()[rows.clone()], z.write());
-            let f = Condition::FEATURES;
-            let own = Tensor::of(&features.read::<f32>()[start * f..end * f], &[end - start, f]);
-            for state in &mut states {
-                z = self.step(&z, &own)?;
-                self.scale.restore(z.read(), &mut state.write::<f32>()[rows.clone()]);
-            }
+        steps: usize,
+    ) -> Result<Vec<f32>> {
+        let (tokens, dim) = (self.codec.tokens(), self.codec.dim());
+        let mut states = Vec::with_capacity(first.len() * (steps + 1));
+        for (first, parameters) in first.chunks(BATCH * tokens * dim).zip(parameters.chunks(BATCH))
+        {
+            let features: Vec<f32> =
+                parameters.iter().flat_map(|p| self.condition.features(p, time)).collect();
+            let features = Tensor::of(&features, &[parameters.len(), Condition::FEATURES]);
+            let mut z = vec![0.0; first.len()];
+            self.scale.apply(first, &mut z);
+            let z = Tensor::of(&z, &[parameters.len(), tokens, dim]);
+            let predicted = self.trained.run(|forward, operator| {
+                let (z, features) = (forward.data(&z)?, forward.data(&features)?);
+                rollout(operator, &self.scale, forward, z, &features, steps)
+            })?;
+            let width = tokens * dim;
+            let rows = first.chunks_exact(width).zip(predicted.chunks_exact(steps * width));
+            rows.for_each(|(first, rest)| states.extend(first.iter().chain(rest)));
         }
         Ok(states)
     }
 }
 
-/// Refuses a codec other than the one whose latents the operator was trained on.
-fn require_codec(hashes: &Hashes, codec: &TrainedCodec) -> Result<()> {
-    let given =
-        [("codec", codec.hash().to_string()), ("normalisation", codec.normalisation_hash())];
-    for (what, given) in given {
-        let name = format!("latent.{what}");
-        let Some(own) = hashes.get(&name) else {
-            return Err(Error::data(format!("the manifest of the checkpoint has no hash {name}")));
-        };
-        if *own != given {
-            return Err(Error::data(format!(
-                "the operator was trained on latents of another {what} ({own}) than that of {} \
-                 ({given}); give the codec that latent-cache used, or train the operator on latents of \
-                 this one",
-                codec.origin()
-            )));
+/// Normalised latents [n, tokens, dim] -> the states of `steps` steps before normalisation, [n, steps, tokens, dim].
+pub(crate) fn rollout(
+    operator: &Operator,
+    scale: &Normalisation,
+    forward: &Forward,
+    mut z: Var,
+    features: &Var,
+    steps: usize,
+) -> Result<Vec<f32>> {
+    let width: usize = z.shape()[1..].iter().product();
+    let mut states = vec![0.0; z.value().len() * steps];
+    for step in 0..steps {
+        z = operator.forward(forward, &z, features)?;
+        let host = z.value().to_host()?;
+        let rows = states.chunks_exact_mut(steps * width);
+        for (z, out) in host.read::<f32>().chunks_exact(width).zip(rows) {
+            scale.invert(z, &mut out[step * width..][..width]);
         }
     }
-    Ok(())
+    Ok(states)
+}
+
+impl TrainedModel for TrainedOperator {
+    fn models(&self) -> Vec<(&'static str, Origin, usize)> {
+        let Trained { origin, params, .. } = &self.trained;
+        let own = (OperatorTask::SPEC.name, origin.clone(), params.count());
+        std::iter::once(own).chain(self.codec.models()).collect()
+    }
+
+    fn shape(&self) -> (&[usize], usize) {
+        self.codec.shape()
+    }
+
+    fn latent(&self) -> Option<[usize; 2]> {
+        self.codec.latent()
+    }
+
+    fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan> {
+        self.codec.require_fields_of(set.shape(), set.inputs())?;
+        self.warn_of_stride(request);
+        Plan::of_rollouts(set, request, self.stride(request))
+    }
+
+    fn rollouts(
+        &self,
+        set: &TrajectorySet,
+        _: Option<&TrajectorySet>,
+        plan: &Plan,
+        starts: &[Start],
+    ) -> Result<Batch> {
+        use Model::{Codec, Mean, Operator, Persistence};
+        let ([truth, latents, codec], mean) = self.codec.truth(set, plan, starts)?;
+        let states = plan.steps + 1;
+        let width = self.codec.tokens() * self.codec.dim();
+        let first: Vec<f32> =
+            (0..starts.len()).flat_map(|rollout| latents.at(rollout, 0)).copied().collect();
+        let parameters: Vec<_> = starts.iter().map(|s| set.entry(s.trajectory).parameter).collect();
+        let time = plan.stride as f64 * set.frame_interval();
+        let predicted = self.rollout(&first, &parameters, time, plan.steps)?;
+        let decoded = Frames::new(self.codec.decode(&predicted)?, states, truth.at(0, 0).len());
+        let mut at_zero = vec![0.0; width];
+        self.scale.invert(&vec![0.0; width], &mut at_zero);
+        let latent = Space {
+            name: "latent",
+            models: vec![
+                (Operator, Frames::new(predicted, states, width)),
+                (Persistence, latents.persistence()),
+                (Mean, Frames::constant(at_zero)),
+            ],
+            truth: latents,
+        };
+        let weights = channel_weights(&self.scale);
+        let roots: Vec<f32> = weights.read::<f32>().iter().map(|w| w.sqrt()).collect();
+        let weigh = |frames: &Frames| {
+            frames.map(|z, out| {
+                self.scale.apply(z, out);
+                out.iter_mut().zip(roots.iter().cycle()).for_each(|(z, weight)| *z *= weight);
+            })
+        };
+        let weighted = Space {
+            name: "latent_weighted",
+            truth: weigh(&latent.truth),
+            models: latent.models.iter().map(|(model, frames)| (*model, weigh(frames))).collect(),
+        };
+        let models = vec![
+            (Operator, decoded),
+            (Persistence, truth.persistence()),
+            (Mean, mean),
+            (Codec, codec),
+        ];
+        let field = Space { name: "field", truth, models };
+        Ok(Batch { spaces: vec![field, latent, weighted] })
+    }
+
+    /// The rollout from the first frame of every trajectory, that frame through the codec as its first.
+    fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
+        self.codec.require_fields_of(inputs.shape(), inputs.inputs())?;
+        self.warn_of_stride(request);
+        let shape = Shape { frames: request.steps + 1, ..inputs.shape().clone() };
+        let time = self.stride(request) as f64 * self.condition.frame_interval();
+        let start = inputs.t().first().copied().unwrap_or(0.0);
+        let t = (0..=request.steps).map(|step| start + step as f64 * time).collect();
+        Ok(Header::tensor(shape, inputs.coordinates().to_vec(), t))
+    }
+
+    fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>> {
+        let length = inputs.shape().frame_len();
+        let parameter = inputs.only_regime()?;
+        let parameters = vec![&parameter; which.len()];
+        let mut fields = vec![0.0; which.len() * length];
+        for (trajectory, out) in which.zip(fields.chunks_exact_mut(length)) {
+            inputs.read_frames(trajectory, 0..1, out)?;
+        }
+        let time = self.stride(request) as f64 * self.condition.frame_interval();
+        let first = self.codec.encode(&fields)?;
+        self.codec.decode(&self.rollout(first.read(), &parameters, time, request.steps)?)
+    }
 }

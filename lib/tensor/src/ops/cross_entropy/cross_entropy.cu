@@ -3,7 +3,7 @@
 // once, for a running maximum and sum, and backward once more, writing the gradient as it goes. Rows of
 // any width begin anywhere: what comes before and after the 16-byte part is read one by one.
 
-#include "warp.cuh"
+#include "rows.cuh"
 
 // The part of a row whose addresses are multiples of 16: [begin, end) in elements.
 struct Aligned {
@@ -126,15 +126,12 @@ KERNEL(cross_entropy_backward)
   }
   for (int i = part.begin + threadIdx.x * WIDTH; i < part.end; i += blockDim.x * WIDTH) {
     Vector<element, WIDTH> v = load_vector<WIDTH>(from + i);
-    Vector<element, WIDTH> out;
-    if (add) {
-      out = load_vector<WIDTH>(to + i);
-    }
+    float out[WIDTH];
 #pragma unroll
     for (int j = 0; j < WIDTH; j++) {
-      put(&out.at[j], gradient(v.at[j], i + j), add);
+      out[j] = gradient(v.at[j], i + j);
     }
-    store_vector(to + i, out);
+    put_vector<WIDTH>(to + i, out, add);
   }
   for (int i = part.end + threadIdx.x; i < classes; i += blockDim.x) {
     put(to + i, gradient(from[i], i), add);

@@ -1,8 +1,9 @@
 use super::{DepthwiseConv, Padding};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_ELEMENTS, Arg, Source, columns, units};
+use crate::kernel::{ALL_ELEMENTS, Source, columns, units};
 use crate::op::{Grads, Launch, Saved};
+use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -57,28 +58,22 @@ impl Launch for DepthwiseConv {
         if let Some(grad) = dx {
             apply(self, [&dy, w], None, (&mut grad.tensor, grad.accumulate), -1);
         }
-        if dw.is_none() && db.is_none() {
-            return;
-        }
-        // Partial sums of w and of the bias over chunks of tokens.
-        let (element, tokens, c) = (dy.dtype(), dy.rows(), dy.width());
+        multiply_and_sum(&dy, None, None, db);
+        let Some(grad) = dw else { return };
+        // Partial sums over chunks of tokens.
+        let (dtype, tokens, c) = (dy.dtype(), dy.rows(), dy.width());
         let taps = self.filter[0] * self.filter[1];
-        let (chunks, chunk_tokens) = units::chunks(tokens, (taps + 1) * c);
-        let partials = |wanted: bool, width: usize| {
-            wanted.then(|| Tensor::arbitrary_on(dy.device(), &[chunks, width], Dtype::F32))
-        };
-        let mut sums = [partials(dw.is_some(), taps * c), partials(db.is_some(), c)];
-        let [w_sums, b_sums] = sums.each_mut().map(|sum| Arg::from(sum.as_mut()));
+        let (chunks, chunk_tokens) = units::chunks(tokens, taps * c);
+        let mut partials = Tensor::arbitrary_on(dy.device(), &[chunks, taps * c], Dtype::F32);
         let ([rows, columns], [filter_rows, filter_columns]) = (self.grid, self.filter);
         SOURCE.launch(
-            element,
+            dtype,
             "depthwise_conv_filter",
-            units::grid(element, chunks * (taps + 1), c),
+            units::grid(dtype, chunks * taps, c),
             args![
                 x,
                 &dy,
-                w_sums,
-                b_sums,
+                &mut partials,
                 tokens,
                 chunk_tokens,
                 chunks,
@@ -90,10 +85,6 @@ impl Launch for DepthwiseConv {
                 self.padding == Padding::Periodic,
             ],
         );
-        for (grad, sum) in [dw, db].into_iter().zip(sums) {
-            if let (Some(grad), Some(sum)) = (grad, sum) {
-                columns::sum_rows(&sum, grad);
-            }
-        }
+        columns::sum_rows(&partials, grad);
     }
 }

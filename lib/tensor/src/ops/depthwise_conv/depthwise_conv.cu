@@ -3,7 +3,7 @@
 // channels where their number allows, else one channel. Taps of a token's neighbours are read through
 // the first-level cache.
 
-#include "element.cuh"
+#include "rows.cuh"
 
 // The grid and the filter; the same parameters for every kernel.
 struct Grid {
@@ -68,25 +68,16 @@ DEVICE void apply(
       sum[i] = fmaf(to_float(f.at[i]), to_float(a.at[i]), sum[i]);
     }
   }
-  element* to = y + (long long)token * g.channels + channel;
-  Vector<element, N> out;
-  if (add) {
-    out = load_vector<N>(to);
-  }
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    put(&out.at[i], sum[i], add);
-  }
-  store_vector(to, out);
+  put_vector<N>(y + (long long)token * g.channels + channel, sum, add);
 }
 
-// N channels of a tap over a chunk of tokens: Σ dy·x[neighbour]; the tap after the last is the bias.
+// N channels of a tap over a chunk of tokens: Σ dy·x[neighbour].
 template <int N>
 DEVICE void filter(
-    const element* __restrict__ x, const element* __restrict__ dy, float* __restrict__ dw,
-    float* __restrict__ db, int tokens, int chunk_tokens, int chunks, Grid g) {
+    const element* __restrict__ x, const element* __restrict__ dy, float* __restrict__ dw, int tokens,
+    int chunk_tokens, int chunks, Grid g) {
   int taps = g.filter_rows * g.filter_columns;
-  int units = (taps + 1) * (g.channels / N);
+  int units = taps * (g.channels / N);
   int id = blockIdx.x * blockDim.x + threadIdx.x;
   int chunk = id / units;
   if (chunk >= chunks) {
@@ -99,21 +90,14 @@ DEVICE void filter(
   int row = (begin - sample) / g.columns, column = (begin - sample) % g.columns;
   float sum[N] = {};
   for (int token = begin; token < end; token++) {
-    int from = tap == taps ? 0 : source(g, row, column, tap, 1);
+    int from = source(g, row, column, tap, 1);
     if (from >= 0) {
       Vector<element, N> d = load_vector<N>(dy + (long long)token * g.channels + channel);
-      if (tap == taps) {
+      const element* seen = x + (long long)(sample + from) * g.channels + channel;
+      Vector<element, N> a = load_vector<N>(seen);
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-          sum[i] += to_float(d.at[i]);
-        }
-      } else {
-        const element* seen = x + (long long)(sample + from) * g.channels + channel;
-        Vector<element, N> a = load_vector<N>(seen);
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-          sum[i] = fmaf(to_float(d.at[i]), to_float(a.at[i]), sum[i]);
-        }
+      for (int i = 0; i < N; i++) {
+        sum[i] = fmaf(to_float(d.at[i]), to_float(a.at[i]), sum[i]);
       }
     }
     column++;
@@ -126,15 +110,7 @@ DEVICE void filter(
       sample += cells;
     }
   }
-  float* to = tap == taps ? db : dw;
-  if (to == nullptr) {
-    return;
-  }
-  to += tap == taps ? (long long)chunk * g.channels : ((long long)chunk * taps + tap) * g.channels;
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    to[channel + i] = sum[i];
-  }
+  store_floats<N>(dw + ((long long)chunk * taps + tap) * g.channels + channel, sum);
 }
 
 // y [tokens, channels] (+)= the filter w [taps, channels] over x, plus `bias` unless null. With `sign`
@@ -151,15 +127,15 @@ KERNEL(depthwise_conv_apply)
   }
 }
 
-// Sums over chunks of tokens: dw [chunks, taps, channels], db [chunks, channels]; either may be null.
+// Sums over chunks of tokens: dw [chunks, taps, channels].
 KERNEL(depthwise_conv_filter)
-(const element* __restrict__ x, const element* __restrict__ dy, float* __restrict__ dw,
- float* __restrict__ db, int tokens, int chunk_tokens, int chunks, int rows, int columns,
- int filter_rows, int filter_columns, int channels, int periodic) {
+(const element* __restrict__ x, const element* __restrict__ dy, float* __restrict__ dw, int tokens,
+ int chunk_tokens, int chunks, int rows, int columns, int filter_rows, int filter_columns, int channels,
+ int periodic) {
   Grid g{rows, columns, filter_rows, filter_columns, channels, periodic};
   if (channels % WIDTH == 0) {
-    filter<WIDTH>(x, dy, dw, db, tokens, chunk_tokens, chunks, g);
+    filter<WIDTH>(x, dy, dw, tokens, chunk_tokens, chunks, g);
   } else {
-    filter<1>(x, dy, dw, db, tokens, chunk_tokens, chunks, g);
+    filter<1>(x, dy, dw, tokens, chunk_tokens, chunks, g);
   }
 }

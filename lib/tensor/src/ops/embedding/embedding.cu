@@ -191,16 +191,7 @@ DEVICE void sum(
       total[j] += to_float(d.at[j]);
     }
   }
-  element* to = table + (long long)row * h + column;
-  Vector<element, N> out;
-  if (add) {
-    out = load_vector<N>(to);
-  }
-#pragma unroll
-  for (int j = 0; j < N; j++) {
-    put(&out.at[j], total[j], add);
-  }
-  store_vector(to, out);
+  put_vector<N>(table + (long long)row * h + column, total, add);
 }
 
 // y [n, h] (+)= rows of table [rows, h], `outside` for an index that names none. A thread moves 16 bytes where h

@@ -2,7 +2,7 @@
 // Interpolation of a grid to another, channels last (interpolate/mod.rs). A thread makes 16 bytes of
 // channels of a cell where their number allows, else one channel.
 
-#include "element.cuh"
+#include "rows.cuh"
 
 // Quotient and remainder; 64 bits only where they are needed, because they cost five times as much.
 struct Division {
@@ -95,12 +95,7 @@ DEVICE void forward(
       add_weighted(sum, weight, from + at * channels);
     }
   }
-  Vector<element, N> out;
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    out.at[i] = from_float<element>(sum[i]);
-  }
-  store_vector(y + (long long)cell * channels + channel, out);
+  put_vector<N>(y + (long long)cell * channels + channel, sum, 0);
 }
 
 // N channels of an old cell: what comes back from the new cells that it went into, in their order.
@@ -130,16 +125,7 @@ DEVICE void backward(
       }
     }
   }
-  element* to = dx + (long long)cell * channels + channel;
-  Vector<element, N> out;
-  if (add) {
-    out = load_vector<N>(to);
-  }
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    put(&out.at[i], sum[i], add);
-  }
-  store_vector(to, out);
+  put_vector<N>(dx + (long long)cell * channels + channel, sum, add);
 }
 
 // `cells` cells of y [B, to_rows, to_columns, channels] from x [B, rows, columns, channels].

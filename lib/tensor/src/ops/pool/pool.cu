@@ -2,7 +2,7 @@
 // Pooling over windows of a grid, channels last (pool/mod.rs). A thread makes 16 bytes of channels of a
 // cell where their number allows, else one channel.
 
-#include "element.cuh"
+#include "rows.cuh"
 
 // Sample, row and column of a cell of a grid.
 struct Cell {
@@ -26,13 +26,8 @@ DEVICE void forward(
   }
   int channel = unit % (channels / N) * N;
   Cell to = split(cell, to_rows, to_columns);
-  float value[N];
-  int which[N];
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    value[i] = 0.0f;
-    which[i] = 0;
-  }
+  float value[N] = {};
+  int which[N] = {};
   for (int p = 0; p < window_rows; p++) {
     for (int q = 0; q < window_columns; q++) {
       int row = to.row * row_stride + p, column = to.column * column_stride + q;
@@ -53,12 +48,11 @@ DEVICE void forward(
   }
   float share = chosen == nullptr ? 1.0f / (float)(window_rows * window_columns) : 1.0f;
   long long at = (long long)cell * channels + channel;
-  Vector<element, N> out;
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    out.at[i] = from_float<element>(value[i] * share);
+    value[i] *= share;
   }
-  store_vector(y + at, out);
+  put_vector<N>(y + at, value, 0);
   if (chosen != nullptr) {
     constexpr int INTS = N < 4 ? N : 4;
 #pragma unroll
@@ -86,11 +80,7 @@ DEVICE void backward(
   }
   int channel = unit % (channels / N) * N;
   Cell at = split(cell, rows, columns);
-  float sum[N];
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    sum[i] = 0.0f;
-  }
+  float sum[N] = {};
   int row_begin = max(at.row - window_rows + row_stride, 0) / row_stride;
   int column_begin = max(at.column - window_columns + column_stride, 0) / column_stride;
   int row_end = min(at.row / row_stride + 1, to_rows);
@@ -109,16 +99,11 @@ DEVICE void backward(
     }
   }
   float share = chosen == nullptr ? 1.0f / (float)(window_rows * window_columns) : 1.0f;
-  element* to = dx + (long long)cell * channels + channel;
-  Vector<element, N> out;
-  if (add) {
-    out = load_vector<N>(to);
-  }
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    put(&out.at[i], sum[i] * share, add);
+    sum[i] *= share;
   }
-  store_vector(to, out);
+  put_vector<N>(dx + (long long)cell * channels + channel, sum, add);
 }
 
 // `cells` cells of y [B, to_rows, to_columns, channels] from x [B, rows, columns, channels]: maxima

@@ -4,7 +4,7 @@ use super::SquaredError;
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::{Grid, ONLY_F32, Source, flat};
-use crate::op::{Grads, Launch, Saved};
+use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
@@ -29,17 +29,14 @@ impl Launch for SquaredError {
         let [p, t, w, v] = [0, 1, 2, 3].map(|i| &saved[i]);
         let (samples, n, channels) = (w.len(), p.len() / w.len().max(1), v.len());
         let (chunk, chunks) = flat::chunks(n);
-        let [dp, dt] = grads.buffers([0, 1]);
-        if dp.is_none() && dt.is_none() {
-            return;
+        for (i, sign) in [(0, 1.0_f32), (1, -1.0)] {
+            let Some(GradBuffer { tensor: dx, accumulate }) = grads.buffer(i) else { continue };
+            SOURCE.launch(
+                Dtype::F32,
+                "squared_error_backward",
+                Grid::new(samples * chunks, flat::THREADS),
+                args![p, t, w, v, &dy, dx, *accumulate, sign, n as i64, channels, chunk, chunks],
+            );
         }
-        let adds = [&dp, &dt].map(|grad| grad.as_ref().is_some_and(|grad| grad.accumulate));
-        let [dp, dt] = [dp, dt].map(|grad| grad.map(|grad| &mut grad.tensor));
-        SOURCE.launch(
-            Dtype::F32,
-            "squared_error_backward",
-            Grid::new(samples * chunks, flat::THREADS),
-            args![p, t, w, v, &dy, dp, adds[0], dt, adds[1], n as i64, channels, chunk, chunks],
-        );
     }
 }

@@ -1,6 +1,7 @@
 // elements: f32
 // Weighted mean squared error. A sample has n elements, of which C beside each other are channels.
 
+#include "rows.cuh"
 #include "total.cuh"
 
 // partials[b, c] = Σ over the c-th of `chunks` pieces of sample b of v ∘ (p - t)², chunk elements long.
@@ -52,57 +53,31 @@ KERNEL(squared_error_total, 256)(
   }
 }
 
-// dp (+)= 2·dy·w_b·v ∘ (p - t)/n, dt (+)= the opposite; either may be null. Blocks as for the partial sums.
+// dx (+)= sign·2·dy·w_b·v ∘ (p - t)/n. Blocks as for the partial sums.
 KERNEL(squared_error_backward, 256)(
     const float* __restrict__ p, const float* __restrict__ t, const float* __restrict__ w,
-    const float* __restrict__ v, const float* __restrict__ dy, float* dp, int add_p, float* dt,
-    int add_t, long long n, int channels, int chunk, int chunks) {
+    const float* __restrict__ v, const float* __restrict__ dy, float* __restrict__ dx, int add,
+    float sign, long long n, int channels, int chunk, int chunks) {
   long long sample = blockIdx.x / chunks, first = (long long)(blockIdx.x % chunks) * chunk;
   int count = (int)min((long long)chunk, n - first);
   long long start = sample * n + first;
-  float scale = 2.0f * *dy * w[sample] / (float)n;
+  float scale = sign * 2.0f * *dy * w[sample] / (float)n;
   if (n % 4 == 0) {
     for (int i = threadIdx.x * 4; i < count; i += blockDim.x * 4) {
       Vector<float, 4> ps = load_vector<4>(p + start + i), ts = load_vector<4>(t + start + i);
-      Vector<float, 4> d;
+      float d[4];
       int channel = (int)((first + i) % channels);
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        d.at[j] = scale * v[channel] * (ps.at[j] - ts.at[j]);
+        d[j] = scale * v[channel] * (ps.at[j] - ts.at[j]);
         channel = channel + 1 == channels ? 0 : channel + 1;
       }
-      if (dp != nullptr) {
-        Vector<float, 4> old = {};
-        if (add_p) {
-          old = load_vector<4>(dp + start + i);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-          old.at[j] += d.at[j];
-        }
-        store_vector(dp + start + i, old);
-      }
-      if (dt != nullptr) {
-        Vector<float, 4> old = {};
-        if (add_t) {
-          old = load_vector<4>(dt + start + i);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-          old.at[j] -= d.at[j];
-        }
-        store_vector(dt + start + i, old);
-      }
+      put_vector<4>(dx + start + i, d, add);
     }
   } else {
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
       float d = scale * v[(first + i) % channels] * (p[start + i] - t[start + i]);
-      if (dp != nullptr) {
-        put(dp + start + i, d, add_p);
-      }
-      if (dt != nullptr) {
-        put(dt + start + i, -d, add_t);
-      }
+      put(dx + start + i, d, add);
     }
   }
 }

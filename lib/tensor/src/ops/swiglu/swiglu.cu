@@ -2,7 +2,7 @@
 // SwiGLU: y = silu(a) ∘ b, with x [rows, 2h] = a beside b (swiglu/mod.rs). A thread makes 16 bytes of y
 // where h allows, else one element; forward reads 2 and writes 1 element an output, backward 3 and 2.
 
-#include "element.cuh"
+#include "rows.cuh"
 
 template <int N>
 DEVICE void forward(const element* __restrict__ x, element* __restrict__ y, int rows, int h) {
@@ -15,13 +15,13 @@ DEVICE void forward(const element* __restrict__ x, element* __restrict__ y, int 
   const element* from = x + (long long)row * 2 * h + column;
   Vector<element, N> a = load_vector<N>(from);
   Vector<element, N> b = load_vector<N>(from + h);
-  Vector<element, N> out;
+  float out[N];
 #pragma unroll
   for (int i = 0; i < N; i++) {
     float gate = to_float(a.at[i]);
-    out.at[i] = from_float<element>(gate / (1.0f + expf(-gate)) * to_float(b.at[i]));
+    out[i] = gate / (1.0f + expf(-gate)) * to_float(b.at[i]);
   }
-  store_vector(y + (long long)row * h + column, out);
+  put_vector<N>(y + (long long)row * h + column, out, 0);
 }
 
 template <int N>
@@ -38,20 +38,16 @@ DEVICE void backward(
   Vector<element, N> a = load_vector<N>(x + at);
   Vector<element, N> b = load_vector<N>(x + at + h);
   Vector<element, N> d = load_vector<N>(dy + (long long)row * h + column);
-  Vector<element, N> da, db;
-  if (add) {
-    da = load_vector<N>(dx + at);
-    db = load_vector<N>(dx + at + h);
-  }
+  float da[N], db[N];
 #pragma unroll
   for (int i = 0; i < N; i++) {
     float gate = to_float(a.at[i]), gradient = to_float(d.at[i]);
     float s = 1.0f / (1.0f + expf(-gate));
-    put(&da.at[i], gradient * to_float(b.at[i]) * s * (1.0f + gate * (1.0f - s)), add);
-    put(&db.at[i], gradient * gate * s, add);
+    da[i] = gradient * to_float(b.at[i]) * s * (1.0f + gate * (1.0f - s));
+    db[i] = gradient * gate * s;
   }
-  store_vector(dx + at, da);
-  store_vector(dx + at + h, db);
+  put_vector<N>(dx + at, da, add);
+  put_vector<N>(dx + at + h, db, add);
 }
 
 // x [rows, 2h], y [rows, h].

@@ -3,9 +3,13 @@ use crate::pde::evaluate::spectrum::BANDS;
 use std::f64::consts::TAU;
 use tensor::random::{Philox, Purpose};
 
-fn get(sums: &impl Sums, name: &str) -> f64 {
+fn get(sums: &Errors, name: &str) -> f64 {
     let quantities = sums.quantities();
     quantities.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no {name}")).1
+}
+
+fn add(sums: &mut Errors, prediction: &[f32], target: &[f32], spectrum: &Spectrum) {
+    sums.merge(&Errors::of(prediction, target, Some(spectrum)));
 }
 
 fn near(a: f64, b: f64) {
@@ -15,10 +19,10 @@ fn near(a: f64, b: f64) {
 #[test]
 fn by_hand() {
     let spectrum = Spectrum::new(&[4], 1);
-    let mut sums = FieldErrors::default();
+    let mut sums = Errors::default();
     // Errors 1 1 1 1 of a field 2 2 2 2, then 0 -2 0 2 of 3 0 0 4.
-    sums.add(&[3.0, 3.0, 3.0, 3.0], &[2.0, 2.0, 2.0, 2.0], &spectrum);
-    sums.add(&[3.0, -2.0, 0.0, 6.0], &[3.0, 0.0, 0.0, 4.0], &spectrum);
+    add(&mut sums, &[3.0, 3.0, 3.0, 3.0], &[2.0, 2.0, 2.0, 2.0], &spectrum);
+    add(&mut sums, &[3.0, -2.0, 0.0, 6.0], &[3.0, 0.0, 0.0, 4.0], &spectrum);
     near(get(&sums, "nrmse"), (12.0_f64 / 41.0).sqrt());
     near(get(&sums, "nrmse_pdebench"), (0.5 + 8.0_f64.sqrt() / 5.0) / 2.0);
     near(get(&sums, "rmse"), 1.5_f64.sqrt());
@@ -38,9 +42,9 @@ fn as_numpy() {
     let n = 30;
     let p: Vec<f32> = (0..n).map(|i| (f64::from(i) / 3.0).sin() as f32).collect();
     let t: Vec<f32> = (0..n).map(|i| (f64::from(i * i) / 7.0).cos() as f32).collect();
-    let (mut sums, spectrum) = (FieldErrors::default(), Spectrum::new(&[10], 1));
+    let (mut sums, spectrum) = (Errors::default(), Spectrum::new(&[10], 1));
     for (p, t) in p.chunks(10).zip(t.chunks(10)) {
-        sums.add(p, t, &spectrum);
+        add(&mut sums, p, t, &spectrum);
     }
     for (name, expected) in NUMPY {
         let found = get(&sums, name);
@@ -66,14 +70,14 @@ fn as_the_formulas_say_for_any_numbers() {
     println!("seed {seed}");
     let random = Philox::new(seed, Purpose::Noise);
     for (samples, n) in [(1, 1), (3, 2), (5, 37), (4, 64)] {
-        let (mut sums, spectrum) = (FieldErrors::default(), Spectrum::new(&[n], 1));
+        let (mut sums, spectrum) = (Errors::default(), Spectrum::new(&[n], 1));
         let value =
             |kind: u64, s: usize, i: usize| random.at_update(kind).normal(s as u64, i as u64);
         let field = |kind, s| (0..n).map(|i| value(kind, s, i)).collect::<Vec<f32>>();
         let (mut bands, mut pdebench) = ([0.0; 3], 0.0);
         for s in 0..samples {
             let (p, t) = (field(0, s), field(1, s));
-            sums.add(&p, &t, &spectrum);
+            add(&mut sums, &p, &t, &spectrum);
             let e: Vec<f64> =
                 p.iter().zip(&t).map(|(p, t)| f64::from(*p) - f64::from(*t)).collect();
             let squares = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>();
@@ -104,8 +108,8 @@ fn merging_is_adding() {
     let spectrum = Spectrum::new(&[3], 1);
     let fields: Vec<[f32; 3]> = (0..7).map(|i| [i as f32, 1.0, -(i as f32) / 3.0]).collect();
     let sum = |pairs: &[[f32; 3]]| {
-        let mut sums = FieldErrors::default();
-        pairs.windows(2).for_each(|w| sums.add(&w[0], &w[1], &spectrum));
+        let mut sums = Errors::default();
+        pairs.windows(2).for_each(|w| add(&mut sums, &w[0], &w[1], &spectrum));
         sums
     };
     let mut merged = sum(&fields[..4]);
@@ -118,13 +122,13 @@ fn merging_is_adding() {
 #[test]
 fn an_exact_prediction_has_no_error_and_a_broken_one_is_not_hidden() {
     let spectrum = Spectrum::new(&[2], 1);
-    let mut exact = FieldErrors::default();
-    exact.add(&[0.0, 0.0], &[0.0, 0.0], &spectrum);
-    exact.add(&[3.0, -1.0], &[3.0, -1.0], &spectrum);
+    let mut exact = Errors::default();
+    add(&mut exact, &[0.0, 0.0], &[0.0, 0.0], &spectrum);
+    add(&mut exact, &[3.0, -1.0], &[3.0, -1.0], &spectrum);
     assert!(exact.quantities().iter().all(|(_, value)| *value == 0.0));
-    let mut broken = FieldErrors::default();
-    broken.add(&[f32::NAN, 0.0], &[1.0, 1.0], &spectrum);
-    broken.add(&[1.0, 1.0], &[1.0, 1.0], &spectrum);
+    let mut broken = Errors::default();
+    add(&mut broken, &[f32::NAN, 0.0], &[1.0, 1.0], &spectrum);
+    add(&mut broken, &[1.0, 1.0], &[1.0, 1.0], &spectrum);
     assert!(broken.quantities().iter().all(|(name, v)| v.is_nan() || name.starts_with("fou")));
     assert!(get(&broken, "max_error").is_nan() && get(&broken, "nrmse").is_nan());
 }

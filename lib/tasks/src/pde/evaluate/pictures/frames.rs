@@ -1,4 +1,5 @@
-//! Fields in two dimensions: truth, prediction and their difference as images, a row for each time.
+//! Truth, prediction and their difference as images: a row for each state of a field in two dimensions, or one of
+//! space and time.
 
 use report::axis::{Axis, plain};
 use report::canvas::{Area, Canvas};
@@ -9,20 +10,20 @@ use unix::Result;
 /// Height of a row.
 pub const ROW: f64 = 452.0;
 
-/// What one row shows; fields [x, y] of the example's grid.
+/// What one row shows, arrays [x, y].
 pub struct Row<'a> {
     /// For the titles.
     pub name: &'a str,
     /// Time of the state.
     pub time: Option<f64>,
-    /// As it was.
+    /// Ground truth.
     pub truth: &'a [f32],
-    /// As it was foretold.
+    /// What the model predicts.
     pub prediction: &'a [f32],
 }
 
-/// Draws rows from `top` down, all truths and predictions in the same colours.
-pub fn draw(canvas: &Canvas, top: f64, [nx, ny]: [usize; 2], rows: &[Row]) -> Result<()> {
+/// Draws rows from `top` down with this vertical axis, all truths and predictions in the same colours.
+pub fn draw(canvas: &Canvas, top: f64, [nx, ny]: [usize; 2], y: Axis, rows: &[Row]) -> Result<()> {
     let all = || rows.iter().flat_map(|row| row.truth).copied().map(f64::from);
     let (low, high) = all().fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
     let wrong = |row: &Row, at: usize| f64::from(row.prediction[at]) - f64::from(row.truth[at]);
@@ -37,8 +38,7 @@ pub fn draw(canvas: &Canvas, top: f64, [nx, ny]: [usize; 2], rows: &[Row]) -> Re
     for (number, row) in rows.iter().enumerate() {
         let panel = |x: f64, first: bool| {
             let area = Area { x, y: top + ROW * number as f64, width: 444.0, height: ROW };
-            let y = Axis::linear("y / L", 0.0, 1.0);
-            let y = if first { y } else { y.quiet() };
+            let y = if first { y.clone() } else { y.clone().quiet() };
             Panel::new(canvas, area, Axis::linear("x / L", 0.0, 1.0), y)
         };
         let when = row.time.map_or(String::new(), |time| format!(", t = {}", plain(time)));

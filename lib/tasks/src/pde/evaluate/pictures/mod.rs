@@ -1,24 +1,22 @@
-//! Pictures of an evaluation: one of each regime, and one of all; and of a trajectory of a file.
+//! Pictures of an evaluation, one of each regime and one of all, and of a trajectory of a file.
 
 mod frames;
 mod regime;
 mod summary;
 pub mod trajectory;
 
-use super::batch::{Batch, Models};
-use super::plan::Plan;
 use super::protocol::Protocol;
 use super::report::mean_of_starts;
-use super::scores::{AllScores, Model};
-use super::{Errors, Evaluation, Regime};
-use data::fields::split_set::TrajectorySet;
+use super::scores::{Model, Scores};
+use super::{Evaluation, Evaluator, Frames, Regime};
+use report::axis::Axis;
 use report::colours::{Colour, distinct};
 use report::{canvas, panel};
 use unix::Result;
 
 /// A rollout as it is shown.
 struct Example {
-    /// What was judged: `operator` or `codec`.
+    /// The model that is evaluated.
     name: &'static str,
     /// Times of the states.
     times: Vec<f64>,
@@ -35,8 +33,8 @@ struct Example {
 /// The colour of a model.
 fn of_model(model: Model) -> Colour {
     match model {
-        Model::Operator => distinct(0),
-        Model::Persistence => distinct(1),
+        Model::Operator | Model::Regression => distinct(0),
+        Model::Persistence | Model::Nearest => distinct(1),
         Model::Codec => distinct(2),
         Model::Mean => [0x99, 0x99, 0x99],
     }
@@ -45,64 +43,73 @@ fn of_model(model: Model) -> Colour {
 /// A picture: its file name and its content as PNG.
 pub type Picture = (String, Vec<u8>);
 
-/// Draws all pictures of an evaluation of `set`; `done` is asked before each regime, and may end it.
+/// Draws all pictures of an evaluation; `done` is called before each regime, and its error ends the drawing.
 pub fn draw(
     result: &Evaluation,
-    models: Models,
-    set: &TrajectorySet,
-    plan: &Plan,
+    evaluator: &Evaluator,
     protocol: &Protocol,
     done: impl Fn() -> Result<()>,
 ) -> Result<Vec<Picture>> {
-    let mut pictures = vec![("summary.png".to_string(), summary::draw(result, protocol)?)];
-    for regime in &result.regimes {
+    let mut pictures = Vec::new();
+    if result.steps > 0 {
+        pictures.push(("summary.png".to_string(), summary::draw(result, protocol)?));
+    }
+    for (number, regime) in result.regimes.iter().enumerate() {
         done()?;
-        let example = Example::of(regime, models, set, plan)?;
+        let example = |quantile: f64| Example::of(regime, number, quantile, evaluator);
+        let png = match protocol.grid[..] {
+            _ if result.steps > 0 => regime::draw(result, regime, &example(0.5)?, protocol)?,
+            [x, y] => draw_solutions(regime, [x, y], &[example(0.5)?, example(1.0)?])?,
+            _ => continue,
+        };
         let name = format!("{}-{}.png", regime.parameter.name, regime.parameter.value);
-        pictures.push((name, regime::draw(result, regime, &example, protocol)?));
+        pictures.push((name, png));
     }
     Ok(pictures)
 }
 
-/// Draws fields [x, y] on two axes, a row for each: what it is, truth, prediction.
-pub(crate) fn draw_fields(
-    title: &str,
-    grid: [usize; 2],
-    shown: &[(String, Vec<f32>, Vec<f32>)],
-) -> Result<Vec<u8>> {
+/// Draws solutions of steady problems on [x, y], those of the median and of the largest error, a row for each.
+fn draw_solutions(regime: &Regime, grid: [usize; 2], examples: &[Example; 2]) -> Result<Vec<u8>> {
+    let names = ["median", "largest"];
+    let name = |(example, which): (&Example, &str)| {
+        format!("{}, {which} error {:.3}", example.name, example.nrmse)
+    };
+    let names: Vec<String> = examples.iter().zip(names).map(name).collect();
     let mut rows = Vec::new();
-    for (name, truth, prediction) in shown {
+    for (Example { truth, prediction, .. }, name) in examples.iter().zip(&names) {
+        let (truth, prediction) = (&truth[0][..], &prediction[0][..]);
         rows.push(frames::Row { name, time: None, truth, prediction });
     }
     canvas::png(1400, (50.0 + frames::ROW * rows.len() as f64) as u32, |canvas| {
-        let letters = canvas::Letters { size: 24.0, ..panel::TITLE };
-        canvas.text(title, (28.0, 24.0), letters)?;
-        frames::draw(canvas, 44.0, grid, &rows)
+        panel::heading(canvas, &regime.parameter.to_string(), "")?;
+        frames::draw(canvas, 44.0, grid, Axis::linear("y / L", 0.0, 1.0), &rows)
     })
 }
 
 impl Example {
-    /// Makes the typical rollout of a regime again.
-    fn of(regime: &Regime, models: Models, set: &TrajectorySet, plan: &Plan) -> Result<Self> {
-        let start = regime.typical;
-        let batch = Batch::run(models, set, plan, &[start])?;
-        let (mut truth, mut prediction, mut times) = (Vec::new(), Vec::new(), Vec::new());
-        let mut errors = Errors::default();
-        for step in 0..=plan.steps {
-            let (t, p) = (batch.truth(0, step), batch.prediction(0, step));
-            if step > 0 {
-                errors.add(p, t);
-            }
-            let first = |u: &[f32]| u.iter().step_by(models.codec.channels()).copied().collect();
-            truth.push(first(t));
-            prediction.push(first(p));
+    /// Computes again the rollout of a regime, its number in the plan, with an error at this quantile.
+    fn of(regime: &Regime, number: usize, quantile: f64, evaluator: &Evaluator) -> Result<Self> {
+        let Evaluator { model, set, plan, .. } = evaluator;
+        let (at, nrmse) = regime.at_quantile(quantile);
+        let start = plan.rollouts(&plan.regimes[number])[at];
+        let batch = evaluator.rollouts(&[start])?;
+        let (grid, channels) = model.shape();
+        let states = |frames: &Frames| -> Vec<Vec<f32>> {
+            let first = |step| frames.at(0, step).iter().step_by(channels).copied().collect();
+            (0..=plan.steps).map(first).collect()
+        };
+        let time = |step| {
             let frame = plan.frame(start, step);
-            let measured = set.t().get(frame).copied();
-            times.push(measured.unwrap_or(frame as f64 * set.frame_interval()));
-        }
-        let name = if batch.has_forecast() { Model::Operator } else { Model::Codec }.name();
-        let grid = models.codec.grid().to_vec();
-        Ok(Self { name, grid, times, truth, prediction, nrmse: errors.nrmse() })
+            set.t().get(frame).copied().unwrap_or(frame as f64 * set.frame_interval())
+        };
+        Ok(Self {
+            name: batch.field().models[0].0.name(),
+            times: (0..=plan.steps).map(time).collect(),
+            grid: grid.to_vec(),
+            truth: states(&batch.field().truth),
+            prediction: states(batch.prediction()),
+            nrmse,
+        })
     }
 
     /// The states in the middle and at the end, of a field on two axes.
@@ -144,11 +151,11 @@ impl Example {
 /// where it is exact.
 fn errors_by_time(regime: &Regime, model: Model, time_step: f64) -> Vec<(f64, f64)> {
     let error = |step: usize| {
-        let at = |scores: &AllScores| Some(scores.field.at(model, step)?.errors().nrmse());
+        let at = |scores: &Scores| Some(scores.field(model)?.get(step)?.nrmse());
         mean_of_starts(regime, at).filter(|error| *error > 0.0)
     };
-    let steps = 0..=regime.scores.field.steps();
-    steps.filter_map(|step| Some((step as f64 * time_step, error(step)?))).collect()
+    let steps = regime.by_start[0].field(model).map_or(0, <[_]>::len);
+    (0..steps).filter_map(|step| Some((step as f64 * time_step, error(step)?))).collect()
 }
 
 /// The letter of a parameter.

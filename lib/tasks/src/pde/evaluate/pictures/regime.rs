@@ -1,15 +1,16 @@
 //! The picture of one regime: a typical rollout in space and time, and the errors of all rollouts.
 
-use super::frames::{self, ROW};
+use super::frames::{self, ROW, Row};
 use super::{Example, errors_by_time, of_model, symbol};
 use crate::pde::evaluate::protocol::Protocol;
 use crate::pde::evaluate::report::of_starts;
 use crate::pde::evaluate::scores::Model;
 use crate::pde::evaluate::{Evaluation, Regime};
+use learn::score::Bits;
 use report::axis::{Axis, plain, short};
-use report::canvas::{Area, Canvas, Letters, png};
-use report::colours::{GREY, INK, Map, distinct};
-use report::panel::{Curve, Panel, SMALL, TITLE, colour_bar};
+use report::canvas::{Area, Canvas, png};
+use report::colours::{INK, distinct};
+use report::panel::{Curve, Panel, heading};
 use unix::Result;
 
 const WIDTH: u32 = 1400;
@@ -33,7 +34,9 @@ pub fn draw(
     png(WIDTH, HEIGHT + more as u32, |canvas| {
         head(canvas, result, regime, example, protocol)?;
         match example.grid[..] {
-            [x, y] => frames::draw(canvas, TOP, [x, y], &frames)?,
+            [x, y] => {
+                frames::draw(canvas, TOP, [x, y], Axis::linear("y / L", 0.0, 1.0), &frames)?;
+            }
             _ => space_and_time(canvas, example)?,
         }
         let third = f64::from(WIDTH) / 3.0 - 8.0;
@@ -56,68 +59,36 @@ fn head(
     example: &Example,
     protocol: &Protocol,
 ) -> Result<()> {
-    let error = |model: Model| of_starts(regime, model).map(|nrmse| (model, short(nrmse)));
-    let models = [Model::Operator, Model::Persistence, Model::Mean, Model::Codec];
-    let errors: Vec<String> = models
-        .into_iter()
-        .filter_map(error)
-        .map(|(model, value)| format!("{} {value}", model.name()))
-        .collect();
+    let error =
+        |model: Model| Some(format!("{} {}", model.name(), short(of_starts(regime, model)?)));
+    let errors: Vec<String> = regime.by_start[0].models().into_iter().filter_map(error).collect();
     let parameter = &regime.parameter;
     let title =
         format!("{} = {}   NRMSE: {}", symbol(&parameter.name), parameter.value, errors.join(", "));
-    canvas.text(&title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
     let text = format!(
         "{} steps of Δt = {}, {} rollouts from {} trajectories of the {} split, {} grid points; in space \
          and time: the rollout of median error, {}",
         result.steps,
         plain(protocol.time_step),
-        regime.rollouts,
+        regime.rollouts(),
         regime.trajectories,
         protocol.on,
         protocol.points(),
         short(example.nrmse),
     );
-    canvas.text(&text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })
+    heading(canvas, &title, &text)
 }
 
-/// Truth, prediction and their difference.
+/// A rollout in one dimension as one row of images, time upwards.
 fn space_and_time(canvas: &Canvas, example: &Example) -> Result<()> {
-    let all = || example.truth.iter().flatten().copied().map(f64::from);
-    let (low, high) = all().fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));
-    let field = Axis::linear("u", low, high);
-    let differences: Vec<Vec<f64>> =
-        example.truth.iter().zip(&example.prediction).map(difference).collect();
-    let largest = differences.iter().flatten().fold(0.0, |m: f64, d| m.max(d.abs()));
-    let error = Axis::linear("error", -largest, largest);
-    let (sequential, diverging) = (Map::sequential(), Map::diverging());
-    let (first, last) = example.span();
-    let time = Axis::linear("time t", first, last);
-    let panel = |x: f64, time: Axis| {
-        let area = Area { x, y: TOP, width: 444.0, height: ROW };
-        Panel::new(canvas, area, Axis::linear("x / L", 0.0, 1.0), time)
+    let (points, states) = (example.truth[0].len(), example.truth.len());
+    let by_point = |states: &[Vec<f32>]| -> Vec<f32> {
+        (0..points).flat_map(|x| states.iter().map(move |state| state[x])).collect()
     };
-    let value = |rows: &[Vec<f32>], x: f64, y: f64| f64::from(*at(rows, x, y));
-    let left = panel(8.0, time.clone());
-    left.image("truth", |x, y| sequential.at(field.place(value(&example.truth, x, y))))?;
-    let middle = panel(405.0, time.clone().quiet());
-    let foretold = |x, y| sequential.at(field.place(value(&example.prediction, x, y)));
-    middle.image(example.name, foretold)?;
-    colour_bar(canvas, middle.plot(), &sequential, &field)?;
-    let right = panel(872.0, time.quiet());
-    let wrong = |x, y| diverging.at(error.place(*at(&differences, x, y)));
-    right.image(&format!("{} − truth", example.name), wrong)?;
-    colour_bar(canvas, right.plot(), &diverging, &error)
-}
-
-fn difference((truth, prediction): (&Vec<f32>, &Vec<f32>)) -> Vec<f64> {
-    prediction.iter().zip(truth).map(|(p, t)| f64::from(*p) - f64::from(*t)).collect()
-}
-
-/// The element of rows at x and y from 0 to 1.
-fn at<T>(rows: &[Vec<T>], x: f64, y: f64) -> &T {
-    let row = &rows[((y * rows.len() as f64) as usize).min(rows.len() - 1)];
-    &row[((x * row.len() as f64) as usize).min(row.len() - 1)]
+    let (truth, prediction) = (by_point(&example.truth), by_point(&example.prediction));
+    let row = Row { name: example.name, time: None, truth: &truth, prediction: &prediction };
+    let (first, last) = example.span();
+    frames::draw(canvas, TOP, [points, states], Axis::linear("time t", first, last), &[row])
 }
 
 fn error_over_time(
@@ -126,12 +97,10 @@ fn error_over_time(
     regime: &Regime,
     protocol: &Protocol,
 ) -> Result<()> {
-    let curves: Vec<Curve> = regime
-        .scores
-        .field
+    let curves: Vec<Curve> = regime.by_start[0]
         .models()
-        .iter()
-        .map(|&model| {
+        .into_iter()
+        .map(|model| {
             let points = errors_by_time(regime, model, protocol.time_step);
             let curve = Curve::new(model.name(), of_model(model), 2.2, points);
             match model {
@@ -175,11 +144,15 @@ fn last_state(canvas: &Canvas, area: Area, example: &Example) -> Result<()> {
 fn spectrum(canvas: &Canvas, area: Area, regime: &Regime, example: &Example) -> Result<()> {
     let curve =
         |name: &str, colour, energies: &[f64]| Curve::new(name, colour, 2.0, in_bins(energies));
-    let [truth, prediction] = &regime.spectra;
-    let curves =
-        [curve(example.name, distinct(0), prediction).dashed(7.0, 4.0), curve("truth", INK, truth)];
+    let rollouts = regime.rollouts() as f64;
+    let mean = |sums: &Vec<Bits>| sums.iter().map(|sum| sum.0 / rollouts).collect::<Vec<_>>();
+    let [truth, prediction] = regime.spectra.each_ref().map(mean);
+    let curves = [
+        curve(example.name, distinct(0), &prediction).dashed(7.0, 4.0),
+        curve("truth", INK, &truth),
+    ];
     let largest = truth.iter().skip(1).fold(0.0, |m: f64, e| m.max(*e));
-    let values = truth.iter().chain(prediction).skip(1).copied();
+    let values = truth.iter().chain(&prediction).skip(1).copied();
     // Below that f32 has only noise.
     let y = Axis::logarithmic("mean square of u", values).from(largest * 1e-14);
     let x = Axis::logarithmic("wave number k", [1.0, truth.len() as f64]);

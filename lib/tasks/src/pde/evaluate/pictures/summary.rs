@@ -8,8 +8,8 @@ use crate::pde::evaluate::{Evaluation, Regime};
 use report::axis::{Axis, plain, short};
 use report::canvas::HPos;
 use report::canvas::{Area, Canvas, Letters, Pen, png};
-use report::colours::{FAINT, GREY, Map};
-use report::panel::{Curve, Panel, SMALL, TITLE};
+use report::colours::{FAINT, Map};
+use report::panel::{Curve, Panel, SMALL, TITLE, heading};
 use unix::Result;
 
 const WIDTH: u32 = 1400;
@@ -26,22 +26,19 @@ pub fn draw(result: &Evaluation, protocol: &Protocol) -> Result<Vec<u8>> {
 
 fn head(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
     let title = format!("NRMSE of {} steps of Δt = {}", result.steps, plain(protocol.time_step));
-    canvas.text(&title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
-    let parameters = match &protocol.operator {
-        Some(operator) => format!("operator of {} and ", operator.parameters),
-        None => String::new(),
-    };
+    let parameters: Vec<String> = (protocol.models.iter())
+        .map(|(task, model)| format!("{task} of {} parameters", model.parameters))
+        .collect();
     let text = format!(
-        "{} rollouts from {} trajectories of the {} split, {} grid points; {parameters}codec of {} \
-         parameters, {} numbers a state",
+        "{} rollouts from {} trajectories of the {} split, {} grid points; {}, {} latent features a state",
         protocol.rollouts,
         protocol.trajectories,
         protocol.on,
         protocol.points(),
-        protocol.codec.parameters,
-        protocol.latent[0] * protocol.latent[1],
+        parameters.join(", "),
+        protocol.latent.map_or(0, |[tokens, dim]| tokens * dim),
     );
-    canvas.text(&text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })
+    heading(canvas, &title, &text)
 }
 
 fn name(regime: &Regime) -> String {
@@ -59,8 +56,7 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
             let points = errors_by_time(regime, model, protocol.time_step);
             Curve::new(name, colour, width, points)
         };
-        let models = regime.scores.field.models();
-        match models.contains(&Model::Operator) {
+        match has_operator(result) {
             true => {
                 curves.push(curve(&name(regime), Model::Operator, 2.4));
                 curves.push(curve("", Model::Codec, 1.6).dashed(2.0, 3.0));
@@ -73,20 +69,21 @@ fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Resul
     let y = Axis::logarithmic("NRMSE", values);
     let x = Axis::linear("time since the start", 0.0, protocol.time_step * protocol.steps as f64);
     let area = Area { x: 8.0, y: 80.0, width: 760.0, height: 550.0 };
-    let title = match protocol.operator {
-        Some(_) => "Over time: operator (line), persistence (dashes), codec (dots)",
-        None => "Over time: codec (line), persistence (dashes)",
+    let title = match has_operator(result) {
+        true => "Over time: operator (line), persistence (dashes), codec (dots)",
+        false => "Over time: codec (line), persistence (dashes)",
     };
     Panel::new(canvas, area, x, y).curves(title, &curves)
+}
+
+fn has_operator(result: &Evaluation) -> bool {
+    result.regimes.iter().any(|regime| regime.by_start[0].models().contains(&Model::Operator))
 }
 
 /// A row for each regime, a dot for each model.
 fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     let nrmse = |regime: &Regime, model: Model| of_starts(regime, model).unwrap_or(f64::NAN);
-    let models: Vec<Model> = [Model::Codec, Model::Operator, Model::Persistence, Model::Mean]
-        .into_iter()
-        .filter(|model| result.overall.field.models().contains(model))
-        .collect();
+    let models = result.overall().models();
     let values = result.regimes.iter().flat_map(|r| models.iter().map(|m| nrmse(r, *m)));
     let axis = Axis::logarithmic("NRMSE", values.collect::<Vec<_>>());
     let plot = Area { x: 890.0, y: 134.0, width: 480.0, height: 442.0 };
@@ -114,8 +111,8 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
                 canvas.dot((x, y), 6.0, of_model(*model))?;
                 // Where models come close to each other their numbers must not.
                 let down = match model {
-                    Model::Operator => -18.0,
-                    Model::Codec | Model::Persistence => 18.0,
+                    Model::Operator | Model::Regression => -18.0,
+                    Model::Codec | Model::Persistence | Model::Nearest => 18.0,
                     Model::Mean => 36.0,
                 };
                 let letters = Letters { colour: of_model(*model), ..centred };

@@ -1,7 +1,9 @@
 use super::*;
 use crate::pde::evaluate::Trained;
-use crate::pde::evaluate::plan::Start;
+use crate::pde::evaluate::batch::{Batch, Space};
+use crate::pde::evaluate::spectrum::Spectrum;
 use data::fields::parameter::Parameter;
+use learn::score::Bits;
 use learn::trained::{Origin, Weights};
 
 fn protocol() -> Protocol {
@@ -9,9 +11,11 @@ fn protocol() -> Protocol {
         checkpoint: "run/ckpt/step-00000001".into(),
         update: 1,
         weights: Weights::Raw,
+        blake3: String::new(),
         data: String::new(),
     };
     Protocol {
+        task: "operator",
         split: "split.json".into(),
         split_hash: String::new(),
         on: "test".into(),
@@ -24,24 +28,24 @@ fn protocol() -> Protocol {
         start_frames: vec![0],
         trajectories: 1,
         rollouts: 1,
-        latent: [2, 2],
-        codec: Trained { origin, parameters: 1 },
-        operator: None,
+        latent: Some([2, 2]),
+        models: [("codec", Trained { origin, parameters: 1 })].into(),
     }
 }
 
 /// A result of which nothing is known, and a rollout of the given states.
 fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
+    let unknown = Frames::constant(vec![f32::NAN; 8]);
+    let models = [Model::Operator, Model::Persistence, Model::Mean, Model::Codec];
+    let models = models.map(|model| (model, unknown.clone())).to_vec();
+    let batch = Batch { spaces: vec![Space { name: "field", truth: unknown, models }] };
     let regime = Regime {
         parameter: Parameter::new("nu", 0.1),
         trajectories: 1,
-        rollouts: 1,
-        scores: AllScores::new(2, true),
-        by_start: vec![AllScores::new(2, true)],
-        spectra: [vec![f64::NAN; 5], vec![0.0; 5]],
-        typical: Start { trajectory: 0, frame: 0 },
+        by_start: vec![Scores::of(&batch, 0, 2, &Spectrum::new(&[8], 1))],
+        spectra: [vec![Bits(f64::NAN); 5], vec![Bits(0.0); 5]],
+        nrmse: vec![Bits(f64::NAN)],
     };
-    let overall = regime.scores.clone();
     let example = Example {
         name: "operator",
         grid: vec![8],
@@ -50,7 +54,7 @@ fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
         prediction: states.to_vec(),
         nrmse: f64::NAN,
     };
-    (Evaluation { steps: 2, regimes: vec![regime], overall }, example)
+    (Evaluation { steps: 2, regimes: vec![regime] }, example)
 }
 
 #[test]

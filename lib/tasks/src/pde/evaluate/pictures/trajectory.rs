@@ -7,9 +7,9 @@
 
 use data::fields::field::{Field, Shape};
 use report::axis::{Axis, plain};
-use report::canvas::{Area, Canvas, Letters, png};
-use report::colours::{Colour, GREY, Map};
-use report::panel::{Panel, SMALL, TITLE, colour_bar};
+use report::canvas::{Area, Canvas, png};
+use report::colours::{Colour, Map};
+use report::panel::{Panel, colour_bar, heading};
 use std::ops::RangeInclusive;
 use unix::{Error, Result};
 
@@ -162,11 +162,10 @@ impl<'a> Sheet<'a> {
             let name = field.path().file_name().unwrap_or_default().to_string_lossy();
             let channel = &field.channels()[self.view.channel];
             let title = format!("{channel} of trajectory {}", self.view.sample);
-            canvas.text(&title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
             let of_file = field.parameter().map(|parameter| format!(", {parameter}"));
             let middle = if field.shape().grid.len() == 3 { ", at the middle z" } else { "" };
             let text = format!("{name}{}{middle}", of_file.unwrap_or_default());
-            canvas.text(&text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })?;
+            heading(canvas, &title, &text)?;
             draw(canvas)
         })
     }

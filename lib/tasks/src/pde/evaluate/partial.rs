@@ -1,0 +1,58 @@
+//! What an interrupted evaluation has computed, in a file from which the next attempt continues.
+
+use super::{Evaluation, Protocol};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use unix::publish::publish_bytes;
+use unix::{Error, Result, note, small};
+
+/// Largest file that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// The file of one evaluation.
+#[derive(Clone, Debug)]
+pub struct Partial {
+    path: PathBuf,
+    protocol: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored<E> {
+    /// Hash of the protocol.
+    protocol: String,
+    result: E,
+}
+
+impl Partial {
+    /// The file `path` of an evaluation with this protocol.
+    pub fn new(path: PathBuf, protocol: &Protocol) -> Result<Self> {
+        let value = serde_json::to_value(protocol).map_err(Error::bug)?;
+        Ok(Self { path, protocol: unix::config::hash(&value) })
+    }
+
+    /// What an earlier attempt of the same evaluation stored, else the default. A damaged file and that of another
+    /// evaluation are ignored, and replaced by [`Partial::save`].
+    pub fn load(&self) -> Evaluation {
+        let text = small::read(&self.path, MAX_BYTES).ok();
+        let stored: Option<Stored<Evaluation>> =
+            text.and_then(|text| serde_json::from_slice(&text).ok());
+        match stored.filter(|stored| stored.protocol == self.protocol) {
+            None => Evaluation::default(),
+            Some(Stored { result, .. }) => {
+                note!("resuming after {} rollouts", result.rollouts());
+                result
+            }
+        }
+    }
+
+    /// Stores the result so far, atomically. Errors: 73, 74.
+    pub fn save(&self, result: &Evaluation) -> Result<()> {
+        let stored = Stored { protocol: self.protocol.clone(), result };
+        publish_bytes(&self.path, &serde_json::to_vec(&stored).map_err(Error::bug)?)
+    }
+
+    /// Removes the file of a complete evaluation. One that stays is replaced by the next evaluation.
+    pub fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,107 @@
+//! `evaluate predict`: fields as the same model's scores have them, and the same file after any interruption.
+
+use std::fs;
+
+use super::common::shell;
+use super::{evaluate, json, world};
+use data::fields::field::Field;
+
+fn read(file: &str, trajectory: usize) -> Vec<f32> {
+    let field = Field::open(&world().join(file)).unwrap();
+    let mut values = vec![0.0; field.shape().trajectory_len()];
+    field.read(trajectory, &mut values).unwrap();
+    values
+}
+
+fn done(script: &str) {
+    let seen = shell(world(), script);
+    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+}
+
+#[test]
+fn a_rollout_starts_from_the_first_frame_and_a_reconstruction_is_near_its_frame() {
+    done(
+        "ds-prep gen burgers --parameter 0.1 --samples 3 --grid 72 --frames 5 --seed 7 -o initial",
+    );
+    let file = fs::read_dir(world().join("initial")).unwrap().next().unwrap().unwrap().path();
+    let file = file.strip_prefix(world()).unwrap().to_str().unwrap().to_string();
+    done(&format!("evaluate predict codec --inputs {file} -o reconstructed.hdf5"));
+    done(&format!("evaluate predict operator --inputs {file} --steps 6 -o rollouts.hdf5"));
+    let rollouts = Field::open(&world().join("rollouts.hdf5")).unwrap();
+    let reconstructed = Field::open(&world().join("reconstructed.hdf5")).unwrap();
+    let frames = |field: &Field| (field.shape().trajectories, field.shape().frames);
+    assert_eq!((frames(&rollouts), frames(&reconstructed)), ((3, 7), (3, 5)));
+    assert_eq!(rollouts.parameter().unwrap().value, 0.1);
+    for trajectory in 0..3 {
+        let [truth, codec] =
+            [file.as_str(), "reconstructed.hdf5"].map(|file| read(file, trajectory));
+        let squares = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x * x)).sum::<f64>();
+        let error = squares(&mut truth.iter().zip(&codec).map(|(a, b)| a - b));
+        assert!(error < 0.25 * squares(&mut truth.iter().copied()), "{error}");
+        // An operator that is still the identity stays at the first frame through the codec.
+        let rollout = read("rollouts.hdf5", trajectory);
+        for frame in rollout.chunks_exact(72) {
+            let far =
+                frame.iter().zip(&codec[..72]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(far < 1e-4, "{far}");
+        }
+    }
+    let again = format!("evaluate predict operator --inputs {file} --steps 2 -o rollouts.hdf5");
+    let refused = shell(world(), &again);
+    assert_eq!(refused.status, Some(73), "{}", refused.stderr);
+    assert!(refused.stderr.contains("--force"), "{}", refused.stderr);
+    done(&format!("{again} --force"));
+    assert_eq!(Field::open(&world().join("rollouts.hdf5")).unwrap().shape().frames, 3);
+}
+
+/// Killed after every batch of trajectories, it ends with the same bytes.
+#[test]
+fn predictions_that_are_killed_continue_after_the_last_batch() {
+    done(
+        "ds-prep gen burgers --parameter 0.1 --samples 70 --grid 72 --frames 2 --seed 8 -o many-inputs",
+    );
+    let predict = "evaluate predict operator --inputs many-inputs/*.hdf5 --steps 3";
+    done(&format!("{predict} -o whole.hdf5"));
+    let mut kills = 0;
+    loop {
+        let seen = shell(
+            world(),
+            &format!("FAIL=save.after_shard:2=kill {predict} -o killed.hdf5 || exit $?"),
+        );
+        match seen.status {
+            Some(0) => break,
+            status => assert_eq!(status, Some(137), "{}", seen.stderr),
+        }
+        kills += 1;
+        assert!(kills < 10, "{}", seen.stderr);
+    }
+    // Five batches of at most 16 trajectories; each attempt is killed after its second.
+    assert_eq!(kills, 2);
+    let [whole, killed] = ["whole", "killed"].map(|n| fs::read(world().join(format!("{n}.hdf5"))));
+    assert!(whole.unwrap() == killed.unwrap(), "other bytes after an interruption");
+}
+
+/// Scores too: what is computed is kept, and the result has the same bits.
+#[test]
+fn an_evaluation_that_is_killed_continues_after_the_last_batch() {
+    let words = "operator --steps 4 --starts 0";
+    assert_eq!(evaluate(&format!("{words} -o whole-scores")).status, Some(0));
+    let mut kills = 0;
+    loop {
+        let command = format!(
+            "FAIL=save.after_shard:1=kill evaluate score {words} --data data/split.json -o killed-scores \
+             || exit $?"
+        );
+        let seen = shell(world(), &command);
+        assert_eq!(kills > 0, seen.stderr.contains("resuming after"), "{}", seen.stderr);
+        match seen.status {
+            Some(0) => break,
+            status => assert_eq!(status, Some(137), "{}", seen.stderr),
+        }
+        kills += 1;
+        assert!(kills < 10, "{}", seen.stderr);
+    }
+    assert_eq!(kills, 2, "a batch for each parameter value");
+    assert_eq!(json("killed-scores/metrics.json"), json("whole-scores/metrics.json"));
+    assert!(!world().join("killed-scores/partial.json").exists());
+}
