@@ -50,7 +50,7 @@ fn check(folder: &Path, name: &str) -> (usize, usize) {
                 checked += 1;
                 let run = folder.join("run");
                 let report = learn::train::check(&loaded, tensor::Device::Cpu, &run);
-                let bug = report.faults.iter().find(|fault| fault.exit == Exit::Bug);
+                let bug = report.problems.iter().find(|fault| fault.exit == Exit::Bug);
                 assert!(bug.is_none(), "{given}: {bug:?}");
             }
             Err(error) => {
