@@ -120,8 +120,7 @@ fn a_read_only_disk_ends_the_run_with_73() {
     let ckpt = place.path().join("run/ckpt");
     std::fs::create_dir_all(&ckpt).unwrap();
     let mount = format!("mount -t tmpfs -o size=64m tmpfs '{}' 2>&1", ckpt.display());
-    if shell(place.path(), &mount).status != Some(0) {
-        test_support::skip("a tmpfs cannot be mounted here (requires root)");
+    if !test_support::require_mount(shell(place.path(), &mount).status == Some(0)) {
         return;
     }
     // It cannot be remounted while a file is open for writing.
@@ -161,8 +160,7 @@ fn disk_filled_during_a_save_costs_warnings_and_nothing_else() {
     let small = place.path().join("run");
     std::fs::create_dir(&small).unwrap();
     let mount = format!("mount -t tmpfs -o size=400k tmpfs '{}' 2>&1", small.display());
-    if shell(place.path(), &mount).status != Some(0) {
-        test_support::skip("a tmpfs cannot be mounted here (requires root)");
+    if !test_support::require_mount(shell(place.path(), &mount).status == Some(0)) {
         return;
     }
     let seen = std::thread::scope(|scope| {

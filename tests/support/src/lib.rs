@@ -31,6 +31,21 @@ pub fn require_program(program: &str, words: &[&str]) -> bool {
     require(command.status().is_ok_and(|status| status.success()), program)
 }
 
+/// [`require`] of a file system that a test has tried to mount. Who may mount (CAP_SYS_ADMIN) must succeed: a mistake
+/// in the words of mount(8) is no reason to skip. Others skip.
+pub fn require_mount(mounted: bool) -> bool {
+    const CAP_SYS_ADMIN: u64 = 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let may_mount = effective.is_some_and(|mask| mask & 1 << CAP_SYS_ADMIN != 0);
+    assert!(mounted || !may_mount, "mount failed although this process may mount");
+    if !mounted {
+        skip("mounting a file system requires CAP_SYS_ADMIN");
+    }
+    mounted
+}
+
 /// Prints that a test, or a part of it, was skipped, and why. `make test` counts the lines in `LONGHAUL_SKIPS`.
 pub fn skip(why: &str) {
     let test = std::thread::current();

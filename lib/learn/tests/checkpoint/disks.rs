@@ -19,11 +19,8 @@ impl Mount {
             .arg(folder.path())
             .stderr(Stdio::null())
             .status();
-        if !mount.is_ok_and(|status| status.success()) {
-            test_support::skip("a tmpfs cannot be mounted here (requires root)");
-            return None;
-        }
-        Some(Self(folder))
+        let mounted = mount.is_ok_and(|status| status.success());
+        test_support::require_mount(mounted).then_some(Self(folder))
     }
     fn remount(&self, options: &str) {
         let mut mount = Command::new("mount");
