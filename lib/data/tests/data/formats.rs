@@ -108,7 +108,7 @@ fn what_cannot_be_read_is_told() {
     fs::write(&description, text.replace("        5,\n", "        1000000,\n")).unwrap();
     refused("large.zarr", &["cannot hold", "1000000"]);
     fs::write(&description, more("        5,\n", "        1,\n")).unwrap();
-    refused("large.zarr", &["0.1.0.0.0", "the first 4 of 60", "--fill-missing"]);
+    refused("large.zarr", &["0.1.0.0.0", "12 of 60", "--fill-missing"]);
     copy("damaged.zarr");
     put("damaged.zarr/tensor/0.0.0.0.0", b"not zlib");
     let field = Field::open(&folder.path().join("damaged.zarr")).unwrap();

@@ -9,6 +9,9 @@ use std::path::PathBuf;
 use tensor::FileDtype;
 use unix::{Error, Result, small};
 
+/// Chunks that are counted when some are missing.
+const MAX_COUNTED: usize = 1 << 20;
+
 /// The chunks of an array.
 #[derive(Debug)]
 pub struct Chunks {
@@ -94,24 +97,28 @@ impl Chunks {
         if self.fill_missing || counts.iter().any(Range::is_empty) {
             return Ok(());
         }
-        // It ends at the first that is missing, however many the shape asks for.
-        let (mut found, mut bytes) = (0usize, 0u64);
-        let missing = |path: PathBuf, found: usize| {
-            let expected = counts.iter().try_fold(1usize, |n, range| n.checked_mul(range.end));
-            format!(
-                "chunk {} is not there, the first {found} of {} are; if it was never written it holds the fill \
-                 value, and --fill-missing says so",
+        let expected = counts.iter().try_fold(1usize, |n, range| n.checked_mul(range.end));
+        let countable = expected.is_some_and(|expected| expected <= MAX_COUNTED);
+        let (mut found, mut bytes, mut missing) = (0usize, 0u64, None);
+        let _ = for_each_index(&counts, &mut |index| {
+            let path = self.path_of(index);
+            match fs::metadata(&path) {
+                Ok(of_chunk) => {
+                    (found, bytes) = (found + 1, bytes.saturating_add(of_chunk.len()));
+                    return Ok(());
+                }
+                Err(_) => missing.get_or_insert(path),
+            };
+            if countable { Ok(()) } else { Err(Error::data("too many to count")) }
+        });
+        if let Some(path) = missing {
+            return Err(format!(
+                "chunk {} is not there, {found} of {} are; if they were never written they hold the fill value, \
+                 and --fill-missing says so",
                 path.strip_prefix(&self.folder).unwrap_or(&path).display(),
                 expected.map_or("very many".into(), |n| n.to_string())
-            )
-        };
-        for_each_index(&counts, &mut |index| {
-            let path = self.path_of(index);
-            let size = fs::metadata(&path).map_err(|_| Error::data(missing(path, found)))?.len();
-            (found, bytes) = (found + 1, bytes.saturating_add(size));
-            Ok(())
-        })
-        .map_err(|error| error.to_string())?;
+            ));
+        }
         let numbers = shape.iter().try_fold(self.dtype.bytes(), |n, dim| n.checked_mul(*dim));
         let room = bytes.saturating_mul(self.compressor.most());
         match numbers {
