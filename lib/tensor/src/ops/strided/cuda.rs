@@ -28,9 +28,9 @@ impl<const N: usize> Space<N> {
         let is_aligned = |i: usize| match self.strides[i][axis] {
             0 => true,
             1 => {
-                let others = (0..AXES).filter(|other| *other != axis);
+                let mut others = (0..AXES).filter(|other| *other != axis);
                 self.starts[i].is_multiple_of(vector)
-                    && others.fold(true, |all, a| all && self.strides[i][a].is_multiple_of(vector))
+                    && others.all(|other| self.strides[i][other].is_multiple_of(vector))
             }
             _ => false,
         };

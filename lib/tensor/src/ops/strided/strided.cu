@@ -97,7 +97,8 @@ template <int V, int VR, bool FACTOR>
 DEVICE void sum_units(float (&sum)[V], const element* x, const element* factor,
                       const long long (&start)[2], int first, int last, int step, int stride,
                       const Axes& sizes, const Axes (&strides)[2]) {
-#pragma unroll 4
+    // Not unrolled: uniform registers would not suffice, and there are enough threads to hide loads.
+#pragma unroll 1
     for (int r = first; r < last; r += step) {
         long long at[2] = {start[0], start[1]};
         locate<AXES / 2, AXES - 1, VR>(at, r, sizes, strides);
