@@ -287,10 +287,10 @@ fn run_on(
     let device = || args.device.of_rank(ranks.local_rank()).open();
     let own = loaded.and_then(|loaded| Ok((loaded, device()?))).inspect_err(|error| {
         if !alone && ranks.rank() == 0 {
-            train::failed_start(folder, name, error);
+            train::startup_failed(folder, name, error);
         }
     });
-    let (task, (device, why)) = match train::all_or_none(ranks, own)? {
+    let (task, (device, why)) = match train::all_ok(ranks, own)? {
         Ok(own) => own,
         Err(error) => {
             ranks.close()?;
@@ -339,7 +339,7 @@ fn check(args: &Args, task: &Configured, device: Device, folder: &Path) -> Resul
     if let Some(estimate) = &report.estimate {
         tell(args, estimate)?;
     }
-    Error::all(&report.faults).map(|()| Exit::Done)
+    Error::all(&report.problems).map(|()| Exit::Done)
 }
 
 /// Blocks that are computed again, and what that saves and costs.
@@ -360,7 +360,7 @@ fn tell(args: &Args, e: &Estimate) -> Result<()> {
         "stage       {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
          memory      {}\n{}checkpoint  {}\nupdate      {:.1} ms\nvalidation  {:.2} s\n\
          in all      {} (cost {:.2})",
-        e.stage,
+        e.task,
         e.parameters,
         e.updates,
         e.epochs,

@@ -11,7 +11,7 @@ mod updates;
 use tensor::check::{device_error, draw, inputs, run};
 use tensor::op::{Case, Draw};
 use tensor::ops::ALL;
-use tensor::{Device, Dtype, Tensor, Wanted};
+use tensor::{Device, Tensor, Wanted};
 use test_support::seed;
 
 /// What an emulator is asked to do at most, in elements touched and operations: the cases beyond are

@@ -92,8 +92,14 @@ fn step<const N: usize>(
 fn adamw_follows_the_cpu() {
     for t in [1, 1000] {
         let op = AdamW { learning_rate: 3e-2, betas: [0.9, 0.999], epsilon: 1e-8 };
-        let rule =
-            Rule { clip: f64::INFINITY, betas, decay: 0.0, warmup: true, scaled: false, unit: 1.0 };
+        let rule = Rule {
+            clip: f64::INFINITY,
+            betas: op.betas,
+            decay: 0.0,
+            warmup: true,
+            scaled: false,
+            unit: 1.0,
+        };
         let before = Decision { steps: t - 1, ..Decision::default() };
         let decision = rule.decide(&before, [0.5, 2.0], 0.7, op.learning_rate);
         // Before the first step the moments are zero.
