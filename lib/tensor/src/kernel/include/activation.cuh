@@ -46,13 +46,19 @@ DEVICE Activated silu(float z) {
     return {z * sigmoid, sigmoid * fmaf(z, 1.0f - sigmoid, 1.0f)};
 }
 
+// Of any activation. Those with one function of the library in common share its code: registers of the product
+// in f32 are scarce.
 DEVICE Activated activate(int activation, float z) {
     switch (activation) {
         case GELU: return gelu(z);
         case GELU_TANH: return gelu_tanh(z);
-        case SILU: return silu(z);
+        case SILU:
+        case SIGMOID: {
+            const Activated s = sigmoid_of(z);
+            const Activated linear = {z * s.value, s.value * fmaf(z, 1.0f - s.value, 1.0f)};
+            return activation == SILU ? linear : s;
+        }
         case TANH: return tanh_of(z);
-        case SIGMOID: return sigmoid_of(z);
         default: return {z, 1.0f};
     }
 }
