@@ -10,7 +10,7 @@ use data::fields::split_set::{TrajectorySet, Verify};
 use data::inputs::Verifier;
 use learn::task::load_config;
 use model::ModelArgs;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tasks::pde::evaluate::{
     self, Evaluation, Evaluator, Partial, Plan, Protocol, Request, pictures,
 };
@@ -116,6 +116,8 @@ struct Predict {
     force: bool,
     #[command(flatten)]
     rollouts: Rollouts,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(clap::Args)]
@@ -125,6 +127,8 @@ struct Check {
     /// Configuration of an operator yet to be trained: the rollouts of its training and validation must fit as well
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
 const MANUAL: &str = "\
@@ -256,10 +260,13 @@ fn check(args: &Check) -> Result<Exit> {
         needed.push((SplitName::Validation, trained(config.loss.validation_steps)));
     }
     needed.push((args.data.split, request));
+    let mut out = Out::stdout(args.output);
     for (split, request) in needed {
-        Plan::of_rollouts(&args.data.open(split)?, &request, stride)
+        let plan = Plan::of_rollouts(&args.data.open(split)?, &request, stride)
             .context(|| format!("{}, {split}", args.data.data.display()))?;
+        out.row(&json!({"split": split.to_string(), "rollouts": plan.count()}))?;
     }
+    out.finish()?;
     Ok(Exit::Done)
 }
 
@@ -269,14 +276,19 @@ fn predict(args: &Predict) -> Result<Exit> {
     let model = args.model.open()?;
     let Rollouts { steps, stride } = args.rollouts;
     let request = Request { steps, stride, starts: 1, max_trajectories: None };
-    let mut progress = Progress::new("trajectories", 0);
+    let (mut progress, mut trajectories) = (Progress::new("trajectories", 0), 0);
     predict_file(&*model, &args.inputs, &args.to, args.force, &request, |done, all| {
+        trajectories = all;
         if all != 0 && done == 0 {
             progress = Progress::new("trajectories", all as u64);
         }
         progress.set(done as u64);
         signals.go_on(again)
     })?;
+    drop(progress);
+    let file = args.to.display().to_string();
+    let text = format!("{file}: {trajectories} trajectories");
+    Out::stdout(args.output).item(&json!({"file": file, "trajectories": trajectories}), text)?;
     Ok(Exit::Done)
 }
 

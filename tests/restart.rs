@@ -89,7 +89,7 @@ fn other_data_are_refused_unless_accepted_and_other_machines_warned_of() {
     );
     let (exit, said) = train(folder, "run", SHORT);
     assert_eq!(exit, Some(78), "{said}");
-    for part in ["data: hash was", "data: the constant"] {
+    for part in ["data: hash was", "data: the buffer"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert!(!run.join("ckpt/step-00000020").exists());

@@ -49,7 +49,6 @@ pub struct Manifest {
     /// Hash of the data.
     pub data_hash: String,
     /// The trained models that a user of the model needs as well, by name: the `codec` of an operator.
-    #[serde(default)]
     pub dependencies: Dependencies,
     /// Results of the last validation by name.
     pub metrics: Value,

@@ -306,7 +306,8 @@ mod tests {
         let mut params = builder.finish().trained;
         optimizer.check_groups(&params).unwrap();
         let mut state = OptimizerState::new(&optimizer, &params, |_| true);
-        let decided = Decided::of(&Decision { applied: true, ..Decision::default() }, 1.0);
+        let decided =
+            Decided::of(&Decision { applied: true, scale: 1.0, ..Decision::default() }, 1.0);
         let gradients =
             [&[1, 1][..], &[1], &[1, 1]].map(|shape| Tensor::full(shape, 0.25, Dtype::F32));
         state.step(&optimizer, 1.0, &decided, &mut params, &gradients);

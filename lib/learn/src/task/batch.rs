@@ -43,6 +43,11 @@ impl Batch {
         forward.constant(tensor)
     }
 
+    /// Names of its tensors, in the order in which they were added.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.iter().map(|(name, _)| name.as_str())
+    }
+
     /// Sum of the weights of its samples, f32 [1].
     pub fn weight(&self) -> &Tensor {
         &self.weight

@@ -190,21 +190,19 @@ fn frozen_parameters_come_from_another_run_and_stay_as_they_are() {
     };
     // Finished runs are not read again.
     assert_eq!(again("stored halves", true), Ok(Exit::Done));
-    let (whole, frozen) = (run("short"), false);
-    let short = |updates| {
-        train(&whole, 10, |config| {
-            tuned(config, frozen);
-            config["training"]["updates"] = json!(updates);
-            config["training"]["patience"] = json!(if updates == 10 { 1000 } else { 2000 });
+    let short = |budget: Value| {
+        train(&run("short"), 20, |config| {
+            tuned(config, false);
+            config["cost"] = json!({"rate_per_hour": 1, "budget": budget, "stop_at_budget": true});
         })
     };
-    assert_eq!(short(10).unwrap(), Exit::Done);
+    assert_eq!(short(json!(1e-12)).unwrap(), Exit::Again);
     train(&run("base"), 60, |_| {}).unwrap();
-    let error = short(12).unwrap_err();
+    let error = short(Value::Null).unwrap_err();
     assert_eq!(error.exit, Exit::Config);
     assert!(error.to_string().contains("frozen parameters: hash was"), "{error}");
     std::fs::rename(run("base"), run("moved")).unwrap();
-    let error = short(12).unwrap_err();
+    let error = short(Value::Null).unwrap_err();
     assert_eq!(error.exit, Exit::NoInput, "{error}");
 }
 

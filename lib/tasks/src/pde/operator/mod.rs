@@ -231,7 +231,7 @@ impl Task for OperatorTask {
         let channels = forward.constant(&channel_weights(&self.scale))?;
         let mut z = input(&state_name(0))?;
         let samples = z.shape()[0];
-        let steps = batch.tensors().count() - 3;
+        let steps = batch.names().filter(|name| name.starts_with("states.")).count() - 1;
         let (mut vars, mut factors, mut terms) = (Vec::new(), Vec::new(), Vec::new());
         for k in 1..=steps {
             let target = input(&state_name(k))?;
