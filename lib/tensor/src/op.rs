@@ -186,10 +186,16 @@ impl Grads<'_> {
         let Input { variable, shape, dtype } = self.inputs.get(i)?;
         let slot = &mut self.buffers[i];
         if slot.is_none() {
-            *slot = Some(self.all[(*variable)?].take().unwrap_or_else(|| GradBuffer {
-                tensor: Tensor::arbitrary_on(self.device, shape, *dtype),
-                accumulate: false,
-            }));
+            *slot = Some(match self.all[(*variable)?].take() {
+                // Another op may have seen the same variable in another shape.
+                Some(GradBuffer { tensor, accumulate }) => {
+                    GradBuffer { tensor: tensor.reshape(shape), accumulate }
+                }
+                None => GradBuffer {
+                    tensor: Tensor::arbitrary_on(self.device, shape, *dtype),
+                    accumulate: false,
+                },
+            });
         }
         slot.as_mut()
     }

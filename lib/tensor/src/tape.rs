@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel;
 use crate::op::{self, GradBuffer, Input, Op, Saved};
-use crate::tensor::Tensor;
+use crate::tensor::{Shape, Tensor};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +25,8 @@ struct Node {
     kind: Kind,
     inputs: Vec<Input>,
     output: usize,
+    /// Of the output; ops that read it may see it in another.
+    shape: Shape,
 }
 
 #[derive(Default)]
@@ -154,7 +156,8 @@ impl Tape {
         let output = record.variables;
         record.variables += 1;
         let inputs = inputs.iter().map(|v| v.input()).collect();
-        record.nodes.push(Node { kind: kind(), inputs, output });
+        let shape = value.shape().into();
+        record.nodes.push(Node { kind: kind(), inputs, output, shape });
         Var { value, id: Some(output), tape: self.number }
     }
 
@@ -252,9 +255,13 @@ impl Tape {
             }
         }
         self.walk(loss, seed, &mut all, |number, all| {
-            waiting[number].iter().for_each(|(id, place)| whole(*place, take(all, *id)));
+            for (id, place) in &waiting[number] {
+                whole(*place, take(all, *id, leaves[*place].shape()));
+            }
         })?;
-        unused.iter().for_each(|(id, place)| whole(*place, id.and_then(|id| take(&mut all, id))));
+        for (id, place) in unused {
+            whole(place, id.and_then(|id| take(&mut all, id, leaves[place].shape())));
+        }
         Ok(())
     }
 
@@ -281,7 +288,7 @@ impl Tape {
             op::accumulate(&mut all[id], dy);
         }
         for (number, node) in record.nodes.into_iter().enumerate().rev() {
-            if let Some(dy) = take(all, node.output) {
+            if let Some(dy) = take(all, node.output, &node.shape) {
                 match node.kind {
                     Kind::Op(op, saved) => op::backward(&*op, &saved, dy, &node.inputs, all),
                     Kind::Recomputed(body, values) => again(&body, values, &node.inputs, dy, all)?,
@@ -293,9 +300,9 @@ impl Tape {
     }
 }
 
-/// Takes the gradient of a variable out.
-fn take(all: &mut [Option<GradBuffer>], id: usize) -> Option<Tensor> {
-    all.get_mut(id)?.take()?.gradient()
+/// Takes the gradient of a variable out, in the shape of its value.
+fn take(all: &mut [Option<GradBuffer>], id: usize, shape: &[usize]) -> Option<Tensor> {
+    Some(all.get_mut(id)?.take()?.gradient()?.reshape(shape))
 }
 
 /// Where a walk from `scale` times the scalar `loss` begins.
@@ -363,6 +370,6 @@ impl Gradients {
     pub fn take(&mut self, leaf: &Var) -> Option<Tensor> {
         let id = leaf.id?;
         assert_eq!(leaf.tape, self.tape, "a leaf of another tape has no gradient here");
-        take(&mut self.all, id)
+        take(&mut self.all, id, leaf.shape())
     }
 }

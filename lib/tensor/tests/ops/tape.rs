@@ -3,6 +3,7 @@
 use tensor::check::draw;
 use tensor::op::Draw;
 use tensor::ops::activation::Activation;
+use tensor::ops::binary::Binary;
 use tensor::ops::linear::Linear;
 use tensor::ops::residual::Residual;
 use tensor::ops::squared_error::SquaredError;
@@ -170,5 +171,26 @@ fn a_variable_that_is_two_inputs_of_an_op_gets_both_gradients() {
             let expected = 2.0 / 5.0 * (n * x + x * x) * (n + 2.0 * x);
             assert!((dx - expected).abs() < 1e-5 * (1.0 + expected.abs()), "{dx} {expected}");
         }
+    }
+}
+
+/// Ops may see one variable in several shapes, of which each gets the gradient in its own.
+#[test]
+fn a_variable_in_two_shapes_has_one_gradient() {
+    let tape = Tape::new();
+    let values = [0.5, -1.0, 2.0, 3.0, 0.25, -0.75];
+    let x = tape.leaf(Tensor::of(&values, &[2, 3]));
+    // y[i, j, k] = x[i, k] + x[j, k]
+    let y = tape.apply(Binary::Add, &[&x.reshape(&[2, 1, 3]), &x]).unwrap();
+    let constant = |shape: &[usize], value| constant(Tensor::full(shape, value, Dtype::F64));
+    let (zeros, ones) = (constant(&[2, 2, 3], 0.0), [2, 3].map(|n| constant(&[n], 1.0)));
+    let loss = tape.apply(SquaredError, &[&y, &zeros, &ones[0], &ones[1]]).unwrap();
+    let mut found = tape.backward_scaled(&loss, &Tensor::scalar(1.0_f64)).unwrap();
+    let gradient = found.take(&x).unwrap();
+    assert_eq!(gradient.shape(), [2, 3]);
+    for (i, found) in gradient.to_f64().iter().enumerate() {
+        let (row, k) = (i / 3, i % 3);
+        let expected: f64 = (0..2).map(|j| values[3 * row + k] + values[3 * j + k]).sum();
+        assert!((found - 2.0 / 3.0 * expected).abs() < 1e-12, "{i}: {found}");
     }
 }
