@@ -2,11 +2,12 @@
 
 use crate::params::{ParamId, ParamSet, Params};
 use crate::recompute::{self, Choice, Recompute};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use tensor::op::Op;
 use tensor::ops::cast::Cast;
+use tensor::ops::dropout::Dropout;
 use tensor::{Device, Dtype, Tape, Tensor, Var, constant, kernel};
 use unix::{Error, Result};
 
@@ -96,6 +97,8 @@ pub struct Forward<'a> {
     recompute: Option<Rc<Recompute>>,
     /// Parameters that a recomputed block asked for, in its own context.
     used: Option<RefCell<BTreeSet<Use>>>,
+    /// Dropouts so far: each has masks of its own.
+    dropouts: Cell<u32>,
 }
 
 impl<'a> Forward<'a> {
@@ -123,7 +126,8 @@ impl<'a> Forward<'a> {
     }
 
     fn on(tape: &'a Tape, context: Context) -> Self {
-        Self { tape, context, average: None, recompute: None, used: None }
+        let (average, recompute, used) = (None, None, None);
+        Self { tape, context, average, recompute, used, dropouts: Cell::new(0) }
     }
 
     /// The same forward run, in training mode: dropout follows `counter` ([`crate::task::Batch::counter`]).
@@ -195,6 +199,24 @@ impl<'a> Forward<'a> {
     /// Whether this is a training run, in which dropout drops.
     pub fn is_training(&self) -> bool {
         self.context.counter.is_some()
+    }
+
+    /// Zeroes elements of x [samples, ..] with probability `p` and divides the others by 1 - p, in training; the identity in
+    /// evaluation. Masks follow from (seed, micro-batch, sample, number of the dropout in the model), so they depend
+    /// neither on ranks nor on what is recomputed, and a run that resumes draws the same ones.
+    pub fn dropout(&self, x: &Var, p: f64) -> Result<Var> {
+        match self.next_dropout(p, x.shape()[0]) {
+            Some((op, counter)) => self.apply(op, &[x, &counter]),
+            None => Ok(x.clone()),
+        }
+    }
+
+    /// The next dropout of the model over `samples` samples, for ops that have it built in, and its counter; None where
+    /// nothing is dropped.
+    pub fn next_dropout(&self, p: f64, samples: usize) -> Option<(Dropout, Var)> {
+        let site = self.dropouts.replace(self.dropouts.get() + 1);
+        let counter = self.context.counter.as_ref().filter(|_| p > 0.0)?;
+        Some((Dropout { p, site, samples }, constant(counter.clone())))
     }
 
     /// Dtype of the trained parameters, and of inputs and outputs of a model.
@@ -269,9 +291,12 @@ impl<'a> Forward<'a> {
         let leaf = |v: &Var| tape.leaf(v.value().clone());
         let trained = self.context.trained.each(leaf);
         let inner = Forward::on(&tape, Context { trained, ..self.context.clone() });
-        let inner = Forward { used: Some(RefCell::default()), ..inner };
+        let first = self.dropouts.get();
+        let inner =
+            Forward { used: Some(RefCell::default()), dropouts: Cell::new(first), ..inner };
         let leaves: Vec<Var> = inputs.iter().map(leaf).collect();
         let value = body(&inner, &leaves)?.value().clone();
+        self.dropouts.set(inner.dropouts.get());
         let used: Vec<Use> = inner.used.iter().flat_map(RefCell::take).collect();
         if let Some(recompute) = recompute.filter(|_| measured) {
             let Context { trained, frozen, .. } = &inner.context;
@@ -290,7 +315,9 @@ impl<'a> Forward<'a> {
             for (which, var) in in_block.iter().zip(&vars[count..]) {
                 *context.trained.of_use_mut(*which) = var.clone();
             }
-            body(&Forward::on(tape, context), &vars[..count])
+            let forward = Forward::on(tape, context);
+            forward.dropouts.set(first);
+            body(&forward, &vars[..count])
         };
         self.tape.recomputed(value, &needed, Box::new(again))
     }

@@ -1,5 +1,5 @@
 //! Training from the weights of another run: initial values from its checkpoint, frozen parameters, a learning rate that
-//! falls on a plateau, a loss that reads the moving average.
+//! falls on a plateau, a loss that reads the moving average, dropout.
 
 use super::*;
 use learn::forward::Forward;
@@ -34,6 +34,8 @@ struct Data {
     distill: bool,
     /// Whether validation never improves.
     stuck: bool,
+    /// Dropout before and after the body.
+    dropout: f64,
 }
 
 impl Layers {
@@ -46,7 +48,12 @@ impl Layers {
     }
 
     fn run(&self, forward: &Forward, x: &tensor::Var) -> Result<tensor::Var> {
-        self.head.forward(forward, &self.body.forward(forward, x)?)
+        let x = forward.dropout(x, self.data.dropout)?;
+        let (body, p) = (self.body.clone(), self.data.dropout);
+        let h = forward.block(&[&x], move |forward, x| {
+            forward.dropout(&body.forward(forward, &x[0])?, p)
+        })?;
+        self.head.forward(forward, &h)
     }
 }
 
@@ -119,7 +126,7 @@ impl Task for Layers {
 
 /// Trains `updates` in RUN with changes to a configuration.
 fn train(run: &Path, updates: u64, change: impl Fn(&mut Value)) -> Result<Exit> {
-    let mut config = json!({"seed": 4, "data": {"freeze": [], "distill": false, "stuck": false},
+    let mut config = json!({"seed": 4, "data": {"freeze": [], "distill": false, "stuck": false, "dropout": 0.0},
         "model": {}, "loss": {},
         "training": {"updates": updates, "batch_size": 8, "validate_every": 5, "log_every": 1},
         "optimizer": {"method": {"kind": "adamw"}, "learning_rate": 0.05},
@@ -265,4 +272,33 @@ fn a_loss_may_read_the_moving_average() {
     let error = train("without", Value::Null).unwrap_err();
     assert_eq!(error.exit, Exit::Config);
     assert!(error.to_string().contains("training.ema"), "{error}");
+}
+
+#[test]
+fn masks_of_dropout_depend_neither_on_attempts_nor_on_what_is_recomputed_or_divided() {
+    let temporary = tempfile::tempdir().unwrap();
+    let trained = |name: &str, attempts: &[u64], keys: Value| {
+        let run = temporary.path().join(name);
+        for updates in attempts {
+            train(&run, *updates, |config| {
+                config["data"]["dropout"] = json!(if name == "none" { 0.0 } else { 0.3 });
+                config["training"] = with(config["training"].clone(), keys.clone());
+            })
+            .unwrap();
+        }
+        let tensors: Vec<f64> = values(&run, "model").into_iter().flat_map(|(_, x)| x).collect();
+        let error = newest(&run).manifest.metrics["error"].as_f64().unwrap();
+        (tensors, error)
+    };
+    let whole = trained("whole", &[40], json!({}));
+    assert_eq!(trained("halves", &[20, 40], json!({})), whole);
+    assert_eq!(trained("recomputed", &[40], json!({"mem_budget": 0.0})), whole);
+    // Slices of one sample each, summed in a tree: the same terms in another order.
+    let (sliced, _) = trained("sliced", &[40], json!({"deterministic": true}));
+    for (a, b) in sliced.iter().zip(&whole.0) {
+        assert!((a - b).abs() < 1e-4, "{a} {b}");
+    }
+    let (none, _) = trained("none", &[40], json!({}));
+    let far = none.iter().zip(&whole.0).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(far > 1e-2, "dropout changes nothing: {far:e}");
 }
