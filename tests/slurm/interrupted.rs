@@ -158,7 +158,7 @@ pub fn ranks(cluster: &Cluster, folder: &Path) {
     let starts = starts(&folder.join("run"));
     assert!(starts.len() == 3 && starts[1] >= 6 && starts[2] >= 8, "{starts:?}");
     let said = output(folder, &job);
-    assert!(!said.contains("is being worked on by"), "one run of two ranks: {said}");
+    assert!(!said.contains("is in use by"), "one run of two ranks: {said}");
     equals_undisturbed_with(cluster, folder, "run", 30, deterministic);
 }
 

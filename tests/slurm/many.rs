@@ -112,7 +112,7 @@ pub fn two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
     // The one that is first waits in the middle of its run until the other was refused.
     let hold = Hold::new(folder);
     let jobs = [cluster.said(folder, command), cluster.said(folder, command)];
-    let is_refused = |job: &String| output(folder, job).contains("is being worked on by");
+    let is_refused = |job: &String| output(folder, job).contains("is in use by");
     wait_until(|| jobs.iter().any(is_refused));
     drop(hold);
     jobs.iter().for_each(|job| cluster.wait_for_success(job, folder));
