@@ -160,7 +160,7 @@ fn a_rank_that_never_starts_mpi_is_not_waited_for_for_ever() {
     let seen = Job::start_with(2, limit("soon"), &["who"]).unwrap().end();
     assert_eq!(seen.status, Some(2), "{}", seen.stderr);
     assert!(
-        seen.stderr.contains("LONGHAUL_START_LIMIT: \"soon\" is no duration"),
+        seen.stderr.contains("LONGHAUL_START_LIMIT: \"soon\" is not a duration"),
         "{}",
         seen.stderr
     );
