@@ -108,7 +108,7 @@ fn who_does_not_come_is_named_and_who_is_slow_is_waited_for() {
     }
     for job in stuck.map(Option::unwrap) {
         let seen = job.end();
-        let named = format!("(pid {}) runs, but has not come for 25 s", seen.pids[&1]);
+        let named = format!("(pid {}) is running but 25 s late", seen.pids[&1]);
         assert!(seen.stderr.contains(&named), "{}", seen.stderr);
         assert_eq!(seen.status, Some(75), "{}", seen.stderr);
     }
