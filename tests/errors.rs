@@ -77,7 +77,7 @@ const CASES: &[Case] = &[
         NEW, 78, 1, &["codec.yaml: ", "put a value with ${…} in quotes"]),
     case("several faults at once",
         "sed -i 's/hidden: 8/hiden: 8/; s/adamw/adam/; s/size: 4/size: 4.5/' codec.yaml",
-        NEW, 78, 5, &["4 faults", "model.hiden: unknown key; did you mean hidden?",
+        NEW, 78, 5, &["4 problems", "model.hiden: unknown key; did you mean hidden?",
         "model.hidden: missing", "training.batch_size: expected", "did you mean adamw?"]),
     case("no YAML", "echo '{a: [' > codec.yaml", NEW, 78, 2, &["codec.yaml"]),
     case("a missing configuration", "rm codec.yaml", NEW, 66, 1, &["codec.yaml"]),
