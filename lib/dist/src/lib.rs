@@ -57,10 +57,10 @@ pub trait Collective: Send + Sync {
     /// GPU.
     fn reducer(&self, device: Device, buckets: &[usize]) -> Result<Box<dyn Reducer>>;
 
-    /// Starts to watch the other ranks closely. When a rank is gone, suspended, or 25 s late for a collective (and 20
-    /// times the longest time between two collectives of this rank, so that slow work raises no alarm), this process
-    /// reports which rank and host, and ends the job with the status that was given to [`open`]. Before this call, only
-    /// ranks that are gone, suspended or ten minutes late do so.
+    /// Starts to watch the other ranks closely. When a rank is gone, suspended or late for a collective, this process
+    /// reports which rank and host, and ends the job with the status that was given to [`open`]. Late means 25 s, or
+    /// 20 times the longest time between two collectives of this rank if that is more, so that slow work raises no
+    /// alarm. Before this call, a rank is late after ten minutes.
     fn watch(&self);
 
     /// While the returned value lives, the other ranks wait up to `at_most` for this rank: for work that not all ranks

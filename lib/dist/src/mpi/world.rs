@@ -186,7 +186,7 @@ impl Memory {
     pub fn take(host: Communicator, bytes: usize) -> Result<Self> {
         let (size, rank) = (host.size()?, host.rank()?);
         let _turn = turn();
-        // Whole pages plus one cache line: each rank aligns its own part, at the same offset on all ranks.
+        // Whole pages plus one, because each rank aligns the start of its own part.
         let taken = bytes.next_multiple_of(4096) + 4096;
         let length = ffi::MPI_Aint::try_from(taken).map_err(|_| Error::bug("size of a window"))?;
         let mut parts = Vec::with_capacity(size);
