@@ -1,4 +1,4 @@
-//! A command under a time limit: warned in time, waited for, and ended if it stays.
+//! Runs a command under a time limit: warns it in time, waits for it, and ends it if it does not exit.
 //!
 //! ```text
 //! start ......... limit - margin ............ limit ... limit + grace ... limit + 2 grace
@@ -92,7 +92,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = match self.cause {
             Cause::Itself => "ended by itself",
-            Cause::Signalled => "ended after a signal that was passed on",
+            Cause::Signalled => "ended after a forwarded signal",
             Cause::Warned => "ended after the warning",
             Cause::Terminated => "ended after the limit, by TERM",
             Cause::Killed => "ended after the limit, by KILL",
