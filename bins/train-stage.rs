@@ -1,4 +1,4 @@
-//! Trains one task: configuration and data to checkpoints and a log.
+//! Trains one task: reads configuration and data, writes checkpoints and a log.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -76,7 +76,7 @@ struct Args {
     output: Output,
 }
 
-/// The names of all tasks, each with a line about it.
+/// The names of all tasks, each with a one-line description.
 fn names() -> PossibleValuesParser {
     TASKS.iter().map(|task| PossibleValue::new(task.spec.name).help(task.about)).into()
 }
@@ -249,7 +249,7 @@ fn body(args: Args) -> Result<Exit> {
     }
 }
 
-/// Compiles kernels ahead.
+/// Compiles kernels in advance.
 fn warm(args: &Args) -> Result<Exit> {
     let all = cache::units(&args.warm_kernels).len();
     let progress = Mutex::new(Progress::new("kernel files", all as u64));
@@ -265,7 +265,7 @@ fn warm(args: &Args) -> Result<Exit> {
 
 fn run(args: &Args, task: &Entry, folder: &Path) -> Result<Exit> {
     if !args.check && !args.dry_run {
-        // A signal that comes while files are read asks for an orderly stop, too.
+        // A signal that arrives while files are read also requests an orderly stop.
         unix::signal::Signals::install()?;
     }
     let environment = |name: &str| std::env::var(name).ok();
@@ -333,7 +333,7 @@ fn open_ranks(folder: &Path) -> Result<Box<dyn Collective>> {
     dist::open(move || train::lost_a_rank(&folder))
 }
 
-/// Prints every fault; the exit status is that of the first.
+/// Prints every problem; the exit status is that of the first.
 fn check(args: &Args, task: &Configured, device: Device, folder: &Path) -> Result<Exit> {
     let report = train::check(task, device, folder);
     if let Some(estimate) = &report.estimate {
@@ -342,7 +342,7 @@ fn check(args: &Args, task: &Configured, device: Device, folder: &Path) -> Resul
     Error::all(&report.problems).map(|()| Exit::Done)
 }
 
-/// Blocks that are computed again, and what that saves and costs.
+/// Describes the recomputed blocks, and the memory saved and time spent by recomputing them.
 fn recomputed(plan: &Plan) -> String {
     let again = plan.keep.iter().filter(|keep| !**keep).count();
     let ((kept, all), (repeated, operations)) = (plan.bytes(), plan.operations());

@@ -1,20 +1,20 @@
 #!/bin/sh
-# The chain codec -> latents -> operator -> evaluation as four jobs, each of which starts itself again until
-# it is done and then lets the next one go: longhaul-slurm(7).
+# The chain codec -> latents -> operator -> evaluation as four jobs. Each is requeued until it is finished; then the
+# next one starts: longhaul-slurm(7).
 #   chain.sh [--site FILE] CODEC.yaml OPERATOR.yaml SPLIT FOLDER [OPTIONS OF sbatch]
-# Makes FOLDER/{codec,latents,operator,evaluation}, with the output of each job in it. SPLIT is what ds-prep
-# split wrote. The operator learns from FOLDER/latents, whatever OPERATOR.yaml says of data.train and
-# data.validation. Paths are relative to the current folder.
+# Creates FOLDER/{codec,latents,operator,evaluation}, with the output of each job in it. SPLIT is the file written by
+# ds-prep split. The operator is trained on FOLDER/latents, regardless of data.train and data.validation in
+# OPERATOR.yaml. Paths are relative to the current directory.
 #
-# Before anything is submitted, chain.sh checks the configurations, the data, that all rollouts fit into the
-# trajectories, and that the time limit leaves more than the margin.
+# Before anything is submitted, chain.sh checks the configurations and the data, that all rollouts fit into the
+# trajectories, and that the time limit is longer than the margin.
 #
-# A step that fails is held in the queue, and the steps after it keep waiting: fix the cause, then
-# `scontrol release JOB`. Given again, chain.sh submits what is neither finished nor in the queue, and replaces
-# jobs that wait for one that failed or was cancelled.
+# A failed step is held in the queue, and the steps after it keep waiting: fix the cause, then run `scontrol release
+# JOB`. Run again, chain.sh submits every step that is neither finished nor in the queue, and replaces jobs that wait
+# for one that failed or was cancelled.
 #
-#   LONGHAUL_SLURM     the folder of train.sbatch; that of this file
-#   EVALUATE_OPTIONS   words for evaluate; "--steps 16", which needs 1 + 16 * stride frames
+#   LONGHAUL_SLURM     directory of train.sbatch; default: that of this file
+#   EVALUATE_OPTIONS   options for evaluate; default "--steps 16", which needs 1 + 16 * stride frames
 set -eu
 site=
 if [ "${1-}" = --site ] && [ $# -gt 2 ]; then
@@ -29,7 +29,7 @@ codec=$1 operator=$2 split=$3 folder=${4%/}
 shift 4
 case $folder in
 *%* | *\\*)
-    echo "chain.sh: FOLDER is $folder: SLURM would write the output elsewhere, for it replaces % and \\" >&2
+    echo "chain.sh: FOLDER is $folder: SLURM replaces % and \\ in output paths; choose another name" >&2
     exit 2
     ;;
 esac
@@ -42,7 +42,7 @@ done
 slurm=${LONGHAUL_SLURM:-$(cd "$(dirname "$0")" && pwd)}
 options=$*
 
-# of NAME DEFAULT: a variable as the jobs will see it, without blanks around it.
+# of NAME DEFAULT: the value of a variable in the jobs, without surrounding blanks.
 of() {
     value=
     [ -z "$site" ] || value=$(sed -n "s/^ *$1 *= *//p" "$site" | tail -n 1)
@@ -72,7 +72,7 @@ case $limit in
 *) limit=${limit}m ;; # minutes, for sbatch
 esac
 if ! said=$(timekeep run --limit "$limit" --margin "$(of LONGHAUL_MARGIN 5m)" true 2>&1); then
-    echo "chain.sh: no step can work in this time limit: $said" >&2
+    echo "chain.sh: the time limit is too short for any step: $said" >&2
     exit 2
 fi
 if [ ! -e "$folder/codec" ]; then
@@ -82,7 +82,7 @@ fi
 evaluate check --config "$operator" --data "$split" ${EVALUATE_OPTIONS:---steps 16}
 mkdir -p "$folder"
 
-# submit NAME JOB-BEFORE COMMAND...: the id of the job that NAME is; nothing for what is finished.
+# submit NAME JOB-BEFORE COMMAND...: prints the job id of NAME, or nothing if it is finished.
 submit() {
     name=$1 before=$2
     shift 2
@@ -93,7 +93,7 @@ submit() {
 }
 
 first=$(submit codec "" train-stage codec -c "$codec" --run "$folder/codec")
-# Latents of a codec that is trained on are not finished.
+# The latents must be made again if the codec is trained further.
 [ -z "$first" ] || rm -f "$folder/latents/status.json"
 second=$(submit latents "$first" \
     latent-cache make "$folder/codec" --data "$split" -o "$folder/latents")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A steady problem, in a few minutes: the pressure of Darcy flow from the rock it flows through.
+# A steady problem, in a few minutes: Darcy flow, from the permeability of the rock to the pressure.
 #   slurm/demo-darcy.sh [FOLDER OF THE PROGRAMS]
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole chain in two dimensions, in a few minutes: decaying flows from a solver to a decoded rollout.
+# The whole pipeline in two dimensions, in a few minutes: decaying flow, from the solver to decoded rollouts.
 #   slurm/demo-ns2d.sh [FOLDER OF THE PROGRAMS]
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The whole chain on one machine, in a few minutes: Burgers' equation from a solver to a decoded
-# rollout. The operator's training is stopped in the middle by SIGTERM and goes on.
+# The whole pipeline on one machine, in a few minutes: Burgers' equation, from the solver to decoded rollouts. The
+# training of the operator is stopped half-way by SIGTERM and resumed.
 #   slurm/demo.sh [FOLDER OF THE PROGRAMS]
 set -eu
 cd "$(dirname "$0")/.."
@@ -34,7 +34,7 @@ wait "$training" || status=$?
 test "$status" -eq 75
 ckpt ls demo/operator
 
-say "operator: the same command goes on"
+say "operator: the same command resumes"
 train-stage operator -c configs/burgers-operator.yaml --run demo/operator
 ckpt verify demo/operator
 

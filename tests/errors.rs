@@ -74,10 +74,10 @@ const CASES: &[Case] = &[
     case("a missing variable", "sed -i 's#split: .*#split: ${NO_SUCH}/split.json#' codec.yaml",
         NEW, 78, 1, &["codec.yaml: data.split: the environment variable NO_SUCH is not set"]),
     case("a variable that YAML takes for a mapping", "sed -i 's#split: .*#split: {a: ${NO_SUCH}/b}#' codec.yaml",
-        NEW, 78, 1, &["codec.yaml: ", "put a value with ${…} into quotes"]),
+        NEW, 78, 1, &["codec.yaml: ", "put a value with ${…} in quotes"]),
     case("several faults at once",
         "sed -i 's/hidden: 8/hiden: 8/; s/adamw/adam/; s/size: 4/size: 4.5/' codec.yaml",
-        NEW, 78, 5, &["4 faults", "model.hiden: unknown key; did you mean hidden?",
+        NEW, 78, 5, &["4 problems", "model.hiden: unknown key; did you mean hidden?",
         "model.hidden: missing", "training.batch_size: expected", "did you mean adamw?"]),
     case("no YAML", "echo '{a: [' > codec.yaml", NEW, 78, 2, &["codec.yaml"]),
     case("a missing configuration", "rm codec.yaml", NEW, 66, 1, &["codec.yaml"]),
@@ -285,7 +285,7 @@ fn faults(case: &Case, seen: &Seen) -> Vec<String> {
     {
         fault(format!("does not say {words:?}"));
     }
-    for word in ["panicked", "RUST_BACKTRACE", "internal fault"] {
+    for word in ["panicked", "RUST_BACKTRACE", "internal error"] {
         if stderr.contains(word) {
             fault(format!("says {word:?}"));
         }

@@ -38,7 +38,7 @@ fn at_work_killed_finished_and_made_longer() {
     let (exit, said) = train(folder, name, &[]);
     assert_eq!(exit, Some(75), "{said}");
     let pid = format!("process {}", first.child.id());
-    for part in ["attempt 1", "job 4711", &pid, &unix::host::name(), "last sign of life"] {
+    for part in ["attempt 1", "job 4711", &pid, &unix::host::name(), "last heartbeat"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     first.signal("KILL");
@@ -296,7 +296,7 @@ fn an_owner_that_stood_still_is_taken_over_and_fenced() {
         older.signal("CONT");
         let (exit, said) = older.end();
         assert_eq!(exit, Some(75), "seed {seed}: {said}");
-        assert!(said.contains("attempt 2") && said.contains("took the run over"), "{said}");
+        assert!(said.contains("attempt 2") && said.contains("took over the run"), "{said}");
         newer.signal("TERM");
         let (exit, said) = newer.end();
         assert_eq!(exit, Some(75), "seed {seed}: {said}");

@@ -1,4 +1,4 @@
-//! The commands that remove, name or make checkpoints.
+//! The subcommands that remove, rename or create checkpoints.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Checkpoints: looked at here, changed and made in `change.rs`.
+//! Checkpoints: the subcommands that only read them; `change.rs` has those that modify or create them.
 
 mod change;
 
@@ -193,12 +193,12 @@ fn show(path: &Path, wanted: impl Fn(&str) -> bool, output: Output) -> Result<Ex
     }
     out.finish()?;
     if shown == 0 && manifest.files.iter().any(|file| !file.tensors.is_empty()) {
-        return Err(Error::usage(format!("{}: no tensor of that name", path.display())));
+        return Err(Error::usage(format!("{}: no tensor matches the name", path.display())));
     }
     Ok(Exit::Done)
 }
 
-/// The manifest without the tables of tensors, which follow as rows.
+/// The manifest without its tensor tables, which follow as rows.
 fn head(path: &Path, manifest: &Manifest) -> Map<String, Value> {
     let mut head = Map::from_iter([("path".to_string(), json!(path))]);
     if let Ok(Value::Object(fields)) = serde_json::to_value(manifest) {
@@ -210,7 +210,7 @@ fn head(path: &Path, manifest: &Manifest) -> Map<String, Value> {
     head
 }
 
-/// A line for each field, nested ones by their path; the configuration has a file of its own.
+/// One line per field, nested ones with their path; the configuration is omitted, because it has its own file.
 fn lines(head: &Map<String, Value>) -> String {
     let mut lines = Vec::new();
     for (name, value) in head.iter().filter(|(name, _)| *name != "config") {
@@ -235,7 +235,7 @@ fn verify(paths: &[PathBuf], output: Output) -> Result<Exit> {
     let (mut checked, mut damaged, mut missing) = (0, 0, None);
     for path in paths {
         let found = checkpoint::all_in(path).and_then(|all| match all.is_empty() {
-            true => Err(Error::open(path, "there is no checkpoint in it")),
+            true => Err(Error::open(path, "it contains no checkpoint")),
             false => Ok(all),
         });
         for checkpoint in found.unwrap_or_else(|error| {
@@ -257,7 +257,7 @@ fn verify(paths: &[PathBuf], output: Output) -> Result<Exit> {
     Ok(missing.unwrap_or(Exit::Done))
 }
 
-/// The report as a JSON line, or a row for each fault.
+/// Prints the report as a JSON line, or one row per problem.
 fn tell(out: &mut Out, report: &Report) -> Result<()> {
     if out.is_json() {
         return out.row(report);
@@ -273,7 +273,7 @@ fn tell(out: &mut Out, report: &Report) -> Result<()> {
     })
 }
 
-/// What became of a field; of a long list of the same length, how many elements differ and the first.
+/// Describes the change of a field; for long lists of equal length, the number of differing elements and the first one.
 fn change(a: &Value, b: &Value) -> String {
     if let (Value::Array(a), Value::Array(b)) = (a, b)
         && a.len() == b.len()
@@ -289,7 +289,7 @@ fn change(a: &Value, b: &Value) -> String {
     format!("{} -> {}", summary(a), summary(b))
 }
 
-/// A line for each field that differs, then a row for each tensor.
+/// Prints one line per differing field, then one row per tensor.
 fn diff(a: &Path, b: &Path, output: Output) -> Result<Exit> {
     let found = checkpoint::diff(&checkpoint::one_in(a)?, &checkpoint::one_in(b)?)?;
     let mut out = Out::stdout(output);

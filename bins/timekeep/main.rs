@@ -1,4 +1,4 @@
-//! The time of a job and what follows its end are looked after here, runs in `runs.rs`.
+//! `timekeep`: the command line, the manual and the time-limit commands; `runs.rs` has the commands for runs.
 
 mod runs;
 
@@ -111,7 +111,7 @@ enum Verb {
     Guard(GuardArgs),
 }
 
-/// The words of the guard, which timekeep starts by itself.
+/// The arguments of the guard, which timekeep starts itself.
 #[derive(clap::Args)]
 struct GuardArgs {
     group: i32,
@@ -137,7 +137,7 @@ enum OnFailure {
     Hold,
 }
 
-/// clap takes a bare `Option` for "may be absent", so the limit has a name.
+/// clap interprets a bare `Option` as an optional argument, hence the newtype.
 #[derive(Clone, Copy)]
 struct Limit(Option<Duration>);
 

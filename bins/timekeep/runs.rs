@@ -1,4 +1,4 @@
-//! What `timekeep` tells of runs, and how it submits them.
+//! The commands of `timekeep` that report on runs and submit them.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use unix::timekeep::submit::{self, LEFT};
 use unix::timekeep::{interval, runs};
 use unix::{Error, Exit, Result, diagnostics, inputs, note, slurm, warn};
 
-/// The words of `timekeep interval`.
+/// The arguments of `timekeep interval`.
 #[derive(clap::Args)]
 pub struct IntervalArgs {
     /// Run directory whose log tells what checkpoints and updates cost
@@ -30,8 +30,8 @@ pub struct IntervalArgs {
     output: Output,
 }
 
-/// A line for each run; returns the first failure's exit status, after all runs. SLURM is asked at most once,
-/// where a job may be waiting.
+/// Prints one line per run; returns the exit status of the first failure, after all runs. Asks SLURM at most once, and
+/// only if a job may be pending.
 pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     let mut out = Out::stdout(output);
     let queue = OnceCell::new();
@@ -40,7 +40,7 @@ pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
         if run.may_wait() {
             run.look_into(queue.get_or_init(|| {
                 slurm::queue().unwrap_or_else(|why| {
-                    note!("the queue is unknown: {why}");
+                    note!("cannot read the queue: {why}");
                     Vec::new()
                 })
             }));
@@ -51,7 +51,7 @@ pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     Ok(exit)
 }
 
-/// Submits what stopped; the worst exit status, after all were looked at.
+/// Resubmits stopped runs; returns the exit status of the first failure, after all runs.
 pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     let queue = submit::queue()?;
     let mut out = Out::stdout(output);
@@ -60,7 +60,7 @@ pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     Ok(exit)
 }
 
-/// Submits one run; prints the job that it then has.
+/// Submits one run; prints the id of its job.
 pub fn submit(path: &Path, command: &[String], site: Option<&Path>, output: Output) -> Result<u8> {
     let done = submit::submit(path, command, site)?;
     if done.done == LEFT {
@@ -75,20 +75,20 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>, output: Outp
     Ok(0)
 }
 
-/// Tells cron to leave a run alone.
+/// Makes cron ignore a run.
 pub fn forget(path: &Path, output: Output) -> Result<u8> {
     let done = submit::forget(path)?;
     Out::stdout(output).item(&done, format!("{}: {}", done.run, done.why))?;
     Ok(0)
 }
 
-/// Does the same for every run. What fails for one is told, and the others come all the same.
+/// Calls `what` for every run. A failure is reported and does not prevent the other calls.
 fn each(given: &[PathBuf], mut what: impl FnMut(&Path) -> Result<()>) -> Result<u8> {
     let mut exit = Exit::Done;
     for path in inputs::files(given)? {
         match what(&path) {
             Ok(()) => {}
-            // The reader of stdout is gone.
+            // The reader of stdout has closed the pipe.
             Err(error) if error.exit == Exit::Done => return Err(error),
             Err(error) => {
                 diagnostics::say_error(&error);
@@ -99,7 +99,7 @@ fn each(given: &[PathBuf], mut what: impl FnMut(&Path) -> Result<()>) -> Result<
     Ok(exit as u8)
 }
 
-/// The best time between two checkpoints.
+/// Prints the optimal checkpoint interval.
 pub fn interval(args: &IntervalArgs) -> Result<u8> {
     let mut measured = match &args.run {
         Some(run) => interval::measured(run)?,
@@ -109,7 +109,7 @@ pub fn interval(args: &IntervalArgs) -> Result<u8> {
     let best = interval::best(&measured, args.mtbf, args.nodes)?;
     if best.lost_share > 0.5 {
         warn!(
-            "the job fails every {} and a checkpoint takes {}: most of the time is lost, however often it saves",
+            "the job fails every {} and a checkpoint takes {}: most of the time is lost at any interval",
             time(best.mtbf)?,
             time(best.cost)?
         );
@@ -129,7 +129,7 @@ pub fn interval(args: &IntervalArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// `0.14 s`, or `92 s (00:01:32)`: the same time twice.
+/// `0.14 s`, or `92 s (00:01:32)`, which shows the same time in two formats.
 fn time(seconds: f64) -> Result<String> {
     if seconds < 10.0 {
         return Ok(format!("{seconds:.2} s"));

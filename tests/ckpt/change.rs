@@ -51,7 +51,7 @@ fn prune_removes_nothing_when_the_newest_is_damaged_or_the_run_is_at_work() {
     for verb in [&["prune", "--keep-last", "1"][..], &["adopt"]] {
         let seen = ckpt(verb, &[&run]);
         assert_eq!(seen.status, Some(75), "{}", seen.stderr);
-        assert!(seen.stderr.contains("being worked on by"), "{}", seen.stderr);
+        assert!(seen.stderr.contains("in use by"), "{}", seen.stderr);
     }
     let seen = ckpt(&["prune", "--keep-last", "1", "--dry-run"], &[&run]);
     assert_eq!(seen.status, Some(0), "looking disturbs nobody: {}", seen.stderr);

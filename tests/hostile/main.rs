@@ -68,7 +68,7 @@ fn copy() -> TempDir {
 fn tame(folder: &Path, command: &str) -> Seen {
     let seen = shell(folder, &format!("ulimit -v 3145728; exec timeout -s KILL 120 {command}"));
     assert!(seen.status.is_some_and(|status| status != 124 && status != 137), "{command}: no end");
-    for word in ["panicked", "internal fault", "memory allocation"] {
+    for word in ["panicked", "internal error", "memory allocation"] {
         assert!(!seen.stderr.contains(word), "{command}: {}", seen.stderr);
     }
     seen

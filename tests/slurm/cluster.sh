@@ -1,13 +1,13 @@
 #!/bin/sh
-# A real SLURM on this machine, for as long as somebody holds the other end of stdin.
-#   cluster.sh FOLDER     FOLDER is empty or absent, and holds everything: configuration, state, logs
-# Says "ready" when jobs can be submitted, with SLURM_CONF=FOLDER/slurm.conf. At the end of stdin, which
-# comes too when the holder is killed, the daemons and whatever the jobs left are ended.
+# Runs a real SLURM on this machine until stdin is closed.
+#   cluster.sh FOLDER     FOLDER is empty or absent; configuration, state and logs are written there
+# Prints "ready" when jobs can be submitted, with SLURM_CONF=FOLDER/slurm.conf. At the end of stdin, which also comes
+# when the parent process is killed, the daemons and all processes of jobs are killed.
 #
-# Five nodes of 16 processors, n1 to n5, are five slurmd on this machine. Partition `main` is for
-# everything, `low` yields to `high`, and nodes of `frail` may be killed. Jobs are
-# not confined and there is no authentication, so nothing is needed but Debian's slurm-wlm; as a user other
-# than root, jobs are of that user. Each cluster looks for ports that are free, so that many run at a time.
+# Five nodes with 16 CPUs each, n1 to n5, are five slurmd on this machine. Partition `main` is for general use, `low` is
+# preempted by `high`, and nodes of `frail` may be killed. Jobs are not confined and there is no authentication, so
+# Debian's slurm-wlm is all that is needed; when not run as root, jobs run as the calling user. Each cluster picks free
+# ports, so that several can run at a time.
 set -u
 mkdir -p "$1" || exit 73
 folder=$(cd "$1" && pwd)
@@ -22,7 +22,7 @@ taken() {
     grep -qsi "^ *[0-9]*: [0-9A-F]*:$(printf '%04X' "$1") [0-9A-F:]* 0A" /proc/net/tcp /proc/net/tcp6
 }
 
-# Six ports in a row that are free, below those that the system hands out.
+# Six consecutive free ports, below the ephemeral range.
 free_ports() {
     try=$$
     while :; do
@@ -36,10 +36,10 @@ free_ports() {
     done
 }
 
-# cred_expire is also the time that a requeued job waits. Times that something waits for are far below what a site
-# would choose; times within which something must happen (MessageTimeout, KillWait, SlurmdTimeout, GraceTime) leave
-# room for a machine under load, and nothing waits for them to pass but the scenario of the dead node.
-# Numbers of jobs differ between clusters: PMIx names folders in /tmp by them.
+# cred_expire is also the delay before a requeued job starts. Times that scenarios wait for are far below what a site
+# would choose; timeouts (MessageTimeout, KillWait, SlurmdTimeout, GraceTime) leave room for a machine under load, and
+# only the scenario of the dead node waits for one to expire. Job ids differ between clusters, because PMIx uses them in
+# the names of directories in /tmp.
 configure() {
     base=$1
     cat >"$conf" <<END
@@ -85,15 +85,15 @@ PartitionName=frail Nodes=n[4-5] PriorityTier=1 PreemptMode=OFF
 PartitionName=low Nodes=n3 PriorityTier=1 GraceTime=60 PreemptMode=REQUEUE
 PartitionName=high Nodes=n3 PriorityTier=2 PreemptMode=OFF
 END
-    # Later versions want control groups even where nothing uses them, and 22.05 cannot be told not to.
+    # Later versions require cgroups even if nothing uses them; 22.05 does not know this setting.
     case $(slurmd -V) in
     *" 22."*) ;;
     *) echo "CgroupPlugin=disabled" >"$folder/cgroup.conf" ;;
     esac
 }
 
-# Everything that was started with this configuration carries it in its environment, except the daemons of
-# steps from 23.11 on, which carry the number of the job in their name.
+# Every process started with this configuration has it in its environment, except the daemons of steps from 23.11 on,
+# which have the job id in their name.
 marked() {
     for environment in /proc/[0-9]*/environ; do
         process=${environment#/proc/}
@@ -109,7 +109,7 @@ marked() {
 tear_down() {
     trap '' EXIT HUP INT TERM
     for attempt in 1 2 3; do
-        # shellcheck disable=SC2046 # a word for each process
+        # shellcheck disable=SC2046 # one word per process
         kill -KILL $(marked) 2>/dev/null
         sleep "0.$attempt"
     done

@@ -58,9 +58,9 @@ fn left_asks_squeue_once_and_about_this_task_only() {
     for (text, hint) in [
         ("echo INVALID", "INVALID"),
         ("echo 'slurm_load_jobs error' >&2; exit 1", "failed"),
-        ("head -c 1000 /dev/zero", "no time"),
+        ("head -c 1000 /dev/zero", "not a time"),
         ("cat /dev/zero", "failed"),
-        (":", "no time"),
+        (":", "not a time"),
     ] {
         script(&squeue, text);
         let seen = see(&mut left());

@@ -357,5 +357,5 @@ fn an_id_that_is_none_reaches_no_command() {
     let mut command = job(folder.path(), &[], "exit 75");
     let seen = see(command.env("SLURM_JOB_ID", "12; reboot"));
     assert_eq!((seen.status, calls(folder.path()).as_str()), (Some(75), ""));
-    assert!(seen.stderr.contains("is no job id"), "{}", seen.stderr);
+    assert!(seen.stderr.contains("is not a job id"), "{}", seen.stderr);
 }

@@ -37,7 +37,7 @@ fn what_is_no_run_is_told_and_the_others_are_shown() {
     let seen = place.see(&["status", "absent", "damaged", "empty", "sbatch", "a"]);
     assert_eq!(seen.status, Some(66));
     assert_eq!(seen.stdout.lines().count(), 2, "{}", seen.stdout);
-    for part in ["absent: no such run", "damaged/status.json", "empty: a folder, but no run"] {
+    for part in ["absent: no such run", "damaged/status.json", "empty: it is not a run directory"] {
         assert!(seen.stderr.contains(part), "{part}: {}", seen.stderr);
     }
     assert_eq!(place.see(&["status", "damaged"]).status, Some(65));

@@ -22,7 +22,7 @@ fn submitted_once_and_again_only_when_it_stopped() {
     let seen = place.see(&["submit", "a", "--", "sbatch", "other"]);
     assert_eq!((seen.status, seen.stdout.as_str()), (Some(0), "101\n"), "{}", seen.stderr);
     assert!(seen.stderr.contains("in the queue: PENDING (Priority)"), "{}", seen.stderr);
-    assert!(seen.stderr.contains("its command stays"), "{}", seen.stderr);
+    assert!(seen.stderr.contains("the earlier command is kept"), "{}", seen.stderr);
     fs::write(place.path("bad"), b"A=\xff\n").unwrap();
     let seen = place.see(&["submit", "--site", "bad", "a", "--", "sbatch"]);
     assert_eq!(seen.status, Some(78), "{}", seen.stderr);
@@ -53,8 +53,8 @@ fn jobs_that_do_nothing_come_to_an_end() {
     }
     assert_eq!(place.submissions().len(), 3);
     let (done, why) = place.cron();
-    assert!(done == "left" && why.starts_with("3 jobs did nothing"), "{why}");
-    assert!(why.contains("of job 103"), "{why}");
+    assert!(done == "left" && why.starts_with("3 jobs made no progress"), "{why}");
+    assert!(why.contains("newest: job 103"), "{why}");
     // Told to, it tries again; and further on it goes on.
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "104\n");
     place.status("a", "stopped", 1);

@@ -46,7 +46,7 @@ fn a_setup_file_may_be_careless() {
     let seen = run(folder.path(), &words, &[("LONGHAUL_SETUP", setup)]);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert_eq!(seen.stdout, "0\n--kill-on-bad-exit=1\n--mpi=none\nckpt\na b\nmade=here\n");
-    assert!(seen.stderr.contains("ended with 1; going on"), "{}", seen.stderr);
+    assert!(seen.stderr.contains("ended with 1; continuing"), "{}", seen.stderr);
     let variables =
         [("LONGHAUL_SETUP", setup), ("SLURM_ARRAY_TASK_ID", "2"), ("SLURM_NTASKS", "4")];
     let seen = run(folder.path(), &["bash", array.to_str().unwrap(), "list"], &variables);

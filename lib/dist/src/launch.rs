@@ -1,4 +1,4 @@
-//! Whether a launcher started this process as one of several, told by its environment: starting MPI to
+//! Detects from the environment whether a launcher started this process as one of several tasks: initialising MPI to
 //! find out would cost 0.3 s.
 
 use unix::{Error, Exit};
@@ -6,25 +6,25 @@ use unix::{Error, Exit};
 /// How this process was started.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Started {
-    /// As one process, or by something that knows nothing of ranks.
+    /// As a single process, or by something that does not provide ranks.
     Alone,
-    /// By a launcher, with so many tasks where it says so.
+    /// By a launcher, with the number of tasks if known.
     Tasks(Option<usize>),
 }
 
-/// As the environment has it.
+/// Reads the environment.
 pub fn started() -> Started {
     read(|name| std::env::var(name).ok())
 }
 
 fn read(variable: impl Fn(&str) -> Option<String>) -> Started {
     let number = |name| variable(name).and_then(|text| text.trim().parse::<usize>().ok());
-    // A batch script has SLURM_NTASKS too, and is no step.
+    // A batch script also has SLURM_NTASKS, but is not a step.
     let step = || {
         number("SLURM_STEP_ID")
             .and_then(|_| number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS")))
     };
-    // Open MPI's mpirun first: it may itself run in a step of one task a host.
+    // Check Open MPI's mpirun first: it may itself run in a step of one task per host.
     match number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE")).or_else(step) {
         Some(0 | 1) => Started::Alone,
         Some(tasks) => Started::Tasks(Some(tasks)),
@@ -33,34 +33,34 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Started {
     }
 }
 
-/// The number of this process as the launcher tells it, before MPI can.
+/// The rank of this process according to the launcher, available before MPI is.
 #[cfg(feature = "mpi")]
 pub fn rank() -> Option<usize> {
     let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"];
     names.iter().find_map(|name| std::env::var(name).ok()?.trim().parse().ok())
 }
 
-/// Several tasks, and MPI that sees one.
+/// Several tasks were started, but MPI sees only one.
 #[cfg(feature = "mpi")]
 pub fn not_connected(tasks: usize) -> Error {
     Error::new(
         Exit::Usage,
         format!(
-            "started as one of {tasks} tasks, but MPI knows of one only, and {tasks} runs would overwrite \
-             each other: start it by `srun --mpi=pmix` (`srun --mpi=list` names what there is), or by the \
+            "started as one of {tasks} tasks, but MPI sees only one, and {tasks} runs would overwrite \
+             each other: start it with `srun --mpi=pmix` (`srun --mpi=list` shows what is available) or the \
              mpirun of the MPI it was built with"
         ),
     )
 }
 
-/// Several tasks, and a program without MPI.
+/// Several tasks were started, but the program has no MPI.
 #[cfg(not(feature = "mpi"))]
 pub fn without_mpi(tasks: Option<usize>) -> Error {
     let tasks = tasks.map_or("several".to_string(), |tasks| tasks.to_string());
     Error::new(
         Exit::Usage,
         format!(
-            "started as one of {tasks} tasks, but this program was built without MPI and runs as one: start \
+            "started as one of {tasks} tasks, but this program was built without MPI: start \
              one task, or build it with the feature `mpi`"
         ),
     )
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(seen(&[("OMPI_COMM_WORLD_SIZE", "1")]), Started::Alone);
         assert_eq!(seen(&[("PMI_SIZE", "3"), ("PMI_RANK", "0")]), Started::Tasks(Some(3)));
         assert_eq!(seen(&[("PMIX_RANK", "0")]), Started::Tasks(None));
-        // The batch script of a job of many tasks is one process; a step is not.
+        // The batch script of a job with many tasks is a single process; a step is not.
         assert_eq!(seen(&[("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "7")]), Started::Alone);
         let step = [("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")];
         assert_eq!(seen(&step), Started::Tasks(Some(2)));

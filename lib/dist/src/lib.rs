@@ -1,12 +1,11 @@
-//! Collectives: what the ranks of one training run say to each other.
+//! Collective communication between the ranks of one training run.
 //!
-//! The loop is written against [`Collective`] alone. Whatever could differ from rank to rank (to
-//! stop, to skip an update, to save) is decided on rank 0 and broadcast. Sums over ranks are taken in
-//! one fixed tree (`sum`), so that they have the same bits on every rank, in every run, and however
-//! the ranks are spread over hosts.
+//! The training loop uses only [`Collective`]. Everything that could differ between ranks (stopping, skipping an
+//! update, saving) is decided on rank 0 and broadcast. Sums over ranks follow one fixed tree (`sum`), so that they have
+//! the same bits on every rank, in every run, and however the ranks are distributed over hosts.
 //!
-//! A rank that dies, is stopped or never comes ends the job with a line that names it: no method here
-//! waits for ever ([`Collective::watch`]).
+//! A rank that dies, is suspended or never arrives ends the job with a message that names it: no method here blocks
+//! forever ([`Collective::watch`]).
 
 mod launch;
 #[cfg(feature = "mpi")]
@@ -24,87 +23,88 @@ use std::time::Duration;
 use tensor::{Device, Tensor};
 use unix::{Error, Exit, Result};
 
-/// The ranks of a run, seen from one of them. Every rank calls the same methods in the same order.
+/// The ranks of a run, as seen from one of them. Every rank calls the same methods in the same order.
 ///
-/// Errors: the ranks did not make the same call, or the network failed. A rank that is gone is no
-/// error of a call: it ends the process ([`Collective::watch`]).
+/// Errors: the ranks did not make the same call, or the network failed. The loss of a rank is not an error of a call:
+/// it ends the process ([`Collective::watch`]).
 pub trait Collective: Send + Sync {
-    /// Number of this rank, from 0.
+    /// This rank, from 0.
     fn rank(&self) -> usize;
 
     /// Number of ranks.
     fn size(&self) -> usize;
 
-    /// Number of this rank among those of its host: which GPU is its own.
+    /// Index of this rank among those on its host, which selects its GPU.
     fn local_rank(&self) -> usize;
 
     /// Name of the host of a rank, for messages.
     fn host(&self, rank: usize) -> String;
 
-    /// All ranks get the bytes of rank 0; those of the others are not looked at.
+    /// Sends the bytes of rank 0 to all ranks; the arguments of the other ranks are ignored.
     fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>>;
 
-    /// All ranks get the bytes of all, by rank; they may differ in length.
+    /// All-gather: every rank gets the bytes of all ranks, in rank order. Their lengths may differ.
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
 
-    /// Each tensor becomes that of the rank named with it. The list is the same on all ranks.
+    /// Replaces each tensor by that of the rank listed with it. The list is the same on all ranks.
     fn share(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()>;
 
-    /// Whether [`Collective::reducer`] sums tensors on `device` in the fixed tree; NCCL has an order of
-    /// its own.
+    /// Whether [`Collective::reducer`] sums tensors on `device` in the fixed tree; NCCL uses its own order.
     fn sums_in_tree(&self, device: Device) -> bool;
 
-    /// What sums gradients beside the backward pass: for tensors on `device`, in buckets of so many
-    /// elements (f32). Made once a run, by all ranks. Errors: no NCCL for tensors on a GPU.
+    /// Creates the reducer that sums gradients concurrently with the backward pass, for tensors on `device`, in buckets
+    /// of the given numbers of f32 elements. Called once per run by all ranks. Errors: NCCL is missing for tensors on a
+    /// GPU.
     fn reducer(&self, device: Device, buckets: &[usize]) -> Result<Box<dyn Reducer>>;
 
-    /// Begins to watch the other ranks closely. When one is gone, stopped, or has not come to a
-    /// collective for 25 s (and 20 times the longest time between two of ours, so that slow work is
-    /// no alarm), this process says which and where, and ends the job with the status that was given to
-    /// [`open`]. Before this call, only ranks that are gone or stopped, or come ten minutes late, do so.
+    /// Starts to watch the other ranks closely. When a rank is gone, suspended or late for a collective, this process
+    /// reports which rank and host, and ends the job with the status that was given to [`open`]. Late means 25 s, or
+    /// 20 times the longest time between two collectives of this rank if that is more, so that slow work raises no
+    /// alarm. Before this call, a rank is late after ten minutes.
     fn watch(&self);
 
-    /// For as long as the value lives, the others wait this long for this rank: for work that not all
-    /// ranks do, such as writing a checkpoint.
+    /// While the returned value lives, the other ranks wait up to `at_most` for this rank: for work that not all ranks
+    /// do, such as writing a checkpoint.
     fn busy(&self, at_most: Duration) -> Busy<'_>;
 
-    /// The regular end, by all ranks together; nothing else may be called afterwards. A process that
-    /// ends without it (with an error) takes the job down.
+    /// The regular end, called by all ranks together; nothing else may be called afterwards. A process that exits
+    /// without it (with an error) ends the job.
     fn close(&self) -> Result<()>;
 
-    /// The end after an error of this rank alone: prints it and ends all ranks with its exit status, so that
-    /// the others do not report a lost rank instead. With one rank it returns the error.
+    /// The end after an error of this rank only: prints the error and ends all ranks with its exit status, so that the
+    /// others do not report a lost rank instead. With a single rank it returns the error.
     fn abort(&self, error: Error) -> Error;
 }
 
-/// Sums gradients over ranks beside the backward pass: on a thread of its own (host), or a stream of its
-/// own (GPU). The order of buckets is the same on all ranks.
+/// Sums gradients over ranks concurrently with the backward pass: on a separate thread (host) or a separate stream
+/// (GPU). The order of buckets is the same on all ranks.
 pub trait Reducer: Send {
-    /// Tensors of these shapes, of arbitrary content, in the memory in which a bucket is summed, where there is
-    /// such memory: gradients that are made there need no copy. Each is given with the bucket or dropped before.
-    /// Waits until no rank reads the sum of the round before. Errors: a room or a sum of the bucket is still held.
+    /// Returns uninitialised tensors of these shapes in the memory in which a bucket is summed, if there is such
+    /// memory: gradients written there need no copy. Each tensor must be submitted with the bucket or dropped before
+    /// that. Waits until no rank reads the sum of the previous round. Errors: a buffer or a sum of the bucket is still
+    /// held.
     fn rooms(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
         Ok(None)
     }
 
-    /// Begins to sum a bucket: its tensors (f32), whose elements together are those of the bucket. Errors: a
-    /// room that is not among them, or a sum of the bucket, is still held.
+    /// Starts to sum a bucket. Its tensors (f32) must have as many elements in total as the bucket. Errors: a buffer of
+    /// the bucket that is not among them, or a sum of the bucket, is still held.
     fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()>;
 
-    /// Waits for a bucket that was given: its sum, in tensors of the shapes that were given. All ranks may read
-    /// one memory: they are to be dropped before rooms of the bucket are asked for, or it is given again.
+    /// Waits for a submitted bucket and returns its sum, in tensors of the submitted shapes. All ranks may read the
+    /// same memory: drop the tensors before requesting buffers of the bucket or submitting it again.
     fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>>;
 
-    /// What it took since the last call.
+    /// The times since the last call.
     fn times(&mut self) -> Times;
 }
 
-/// Time for sums over ranks.
+/// Time spent on sums over ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
-    /// Communication in all, from the moment when every rank has given.
+    /// Total time of communication, from the moment when every rank has submitted its gradients.
     pub busy: Duration,
-    /// How long [`Reducer::take`] waited: what was not hidden behind the backward pass.
+    /// Time blocked in [`Reducer::take`]: communication that the backward pass did not hide.
     pub waited: Duration,
 }
 
@@ -121,14 +121,14 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// The ranks that the launcher (`srun`, `mpirun`) started together with this process; without a
-/// launcher [`Solo`], and MPI is not touched. Handlers of signals that are set before stand afterwards.
+/// Connects to the ranks that the launcher (`srun`, `mpirun`) started together with this process; without a launcher it
+/// returns [`Solo`] and does not touch MPI. Signal handlers installed before the call remain in place.
 ///
-/// When a rank is lost, or the ranks do not find each other within LONGHAUL_START_LIMIT, the job ends with
-/// the status that `lost` then gives: `Again` when a checkpoint stands.
+/// When a rank is lost, or the ranks do not find each other within LONGHAUL_START_LIMIT, the job ends with the status
+/// that `lost` then returns: `Again` if there is a checkpoint.
 ///
-/// Errors: this program was built without MPI; or the launcher started several tasks and MPI knows of
-/// one only, which would be as many runs that overwrite each other.
+/// Errors: this program was built without MPI; or the launcher started several tasks but MPI sees only one, so that
+/// several independent runs would overwrite each other.
 pub fn open(lost: impl Fn() -> Exit + Send + Sync + 'static) -> Result<Box<dyn Collective>> {
     match launch::started() {
         launch::Started::Alone => Ok(Box::new(Solo)),

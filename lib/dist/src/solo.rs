@@ -1,11 +1,11 @@
-//! One rank.
+//! The collectives of a single rank.
 
 use crate::{Busy, Collective, Reducer, Times};
 use std::time::Duration;
 use tensor::{Device, Tensor};
 use unix::{Error, Result};
 
-/// One process by itself: sums are what they are, and it agrees with itself.
+/// A single process: every collective is the identity.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Solo;
 
@@ -61,7 +61,7 @@ impl Collective for Solo {
     }
 }
 
-/// The sum of one: what was given, handed back without a copy.
+/// The sum over one rank: returns the submitted gradients without a copy.
 struct Own {
     given: Vec<Vec<Tensor>>,
 }

@@ -1,26 +1,26 @@
-//! The tree in which sums over ranks are taken: neighbours first, (r0 + r1) + (r2 + r3); a rank without
-//! a neighbour waits for the next level, ((r0 + r1) + (r2 + r3)) + r4.
+//! The tree in which sums over ranks are computed: neighbours first, (r0 + r1) + (r2 + r3); a rank without a neighbour
+//! joins at the next level, ((r0 + r1) + (r2 + r3)) + r4.
 //!
-//! It depends on the number of ranks only. A power of two of leaves that are summed on each rank in the
-//! same way gives the same bits for 1, 2, 4 .. ranks.
+//! The tree depends only on the number of ranks. If each rank sums its own power-of-two number of leaves in the same
+//! way, the result has the same bits for 1, 2, 4 .. ranks.
 
 use tensor::vectorize;
 
-/// Elements that are summed at a time: their partial sums stay in the innermost cache.
+/// Number of elements summed at a time: the partial sums of a block stay in the L1 cache.
 const BLOCK: usize = 1024;
 
-/// `own += other`. Addition of two does not depend on their order, to the bit; of two NaN, which one
-/// remains does.
+/// `own += other`. Addition is commutative to the bit, except for which of two NaN payloads is kept.
 pub fn add(own: &mut [f32], other: &[f32]) {
     vectorize!(own.iter_mut().zip(other).for_each(|(a, b)| *a += *b));
 }
 
-/// `first` becomes the sum of `ranks` vectors by the tree; `other` gives those after it, each as long.
+/// Replaces `first` by the sum of `ranks` vectors, following the tree; `other` returns the vector of each rank from 1
+/// on, all of the same length.
 pub fn tree<'a>(first: &mut [f32], ranks: usize, other: impl Fn(usize) -> &'a [f32]) {
     if ranks == 2 {
         return add(first, other(1));
     }
-    // Level k holds the sum of a whole block of 2^k ranks, while `filled` has bit k.
+    // Level k holds the sum of a complete block of 2^k ranks while bit k of the rank count is set.
     let mut levels = vec![[0.0_f32; BLOCK]; ranks.ilog2() as usize + 1];
     for start in (0..first.len()).step_by(BLOCK) {
         let end = first.len().min(start + BLOCK);
@@ -44,26 +44,26 @@ pub fn tree<'a>(first: &mut [f32], ranks: usize, other: impl Fn(usize) -> &'a [f
     }
 }
 
-/// One exchange of a rank on its way up the tree: two neighbouring blocks of ranks, each of which holds
-/// its sum on all its ranks, become one.
+/// One exchange of a rank on its way up the tree: merges two neighbouring blocks of ranks, where every rank of a block
+/// holds the sum of that block.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Whether the block of this rank is the one with the lower numbers.
+    /// Whether this rank is in the block with the lower numbers.
     pub lower: bool,
-    /// Where the sum of the other block comes from.
+    /// The rank that sends the sum of the other block.
     pub from: usize,
-    /// Who wants that of this one.
+    /// The ranks that receive the sum of this block from this rank.
     pub to: Vec<usize>,
 }
 
-/// The steps of a rank, after which it holds the sum of all by the tree.
+/// The steps of a rank, after which it holds the sum over all ranks.
 pub fn steps(rank: usize, ranks: usize) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut width = 1;
     while width < ranks {
         let start = rank / (2 * width) * (2 * width);
         let middle = start + width;
-        // The upper block may be shorter, or missing.
+        // The upper block may be shorter or missing.
         let upper = ranks.saturating_sub(middle).min(width);
         if upper > 0 {
             let lower = rank < middle;
@@ -86,7 +86,7 @@ pub fn steps(rank: usize, ranks: usize) -> Vec<Step> {
 mod tests {
     use super::*;
 
-    /// The tree as its definition has it.
+    /// The tree, directly from its definition.
     fn reference(values: &[f32]) -> f32 {
         let mut values = values.to_vec();
         while values.len() > 1 {
@@ -124,7 +124,7 @@ mod tests {
         for ranks in 1..=33 {
             let values: Vec<f32> = vectors(ranks, 1).into_iter().map(|v| v[0]).collect();
             let steps: Vec<Vec<Step>> = (0..ranks).map(|rank| super::steps(rank, ranks)).collect();
-            // Ranks without a neighbour skip a level, so each advances when its partner is as far.
+            // Ranks without a neighbour skip a level, so each rank keeps its own position in its list of steps.
             let mut sums = values.clone();
             let mut width = 1;
             let mut at = vec![0; ranks];

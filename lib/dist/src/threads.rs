@@ -1,13 +1,13 @@
-//! How many threads a rank should compute with.
+//! The number of compute threads of a rank.
 
 use crate::Collective;
 use unix::{Result, host};
 
-/// The processors that this rank may use, divided among the ranks of its host that may use the same ones:
-/// a launcher that gives each rank its own leaves all of them to it. At least one.
+/// The number of CPUs that this rank may use, divided by the number of ranks on its host with the same CPU mask; if the
+/// launcher binds each rank to its own CPUs, the rank uses all of them. At least one.
 pub fn threads(ranks: &dyn Collective) -> Result<usize> {
     let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    // As the kernel lists them, `0-3,8`.
+    // The CPU list as the kernel prints it, `0-3,8`.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let listed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     let own = format!("{} {}", host::name(), listed.unwrap_or_default().trim());

@@ -1,7 +1,7 @@
-//! The time that is left: the smallest of the configured limit, SLURM's end of the job and
-//! `timekeep`'s word, and when to stop because of it.
+//! The time budget of a job: the earliest of the configured limit, the end of the SLURM job and the end handed down by
+//! `timekeep run`; and whether training must stop because of it.
 //!
-//! Make it once, on rank 0, and broadcast what it decides: it may ask `squeue` or `scontrol`.
+//! Construct it once, on rank 0, and broadcast the decisions: it may call `squeue` or `scontrol`.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,30 +9,30 @@ use std::time::{Duration, Instant};
 use crate::slurm::{QUESTION_TIMEOUT, Slurm};
 use crate::time::{format_duration, process_start, unix_seconds};
 
-/// Variable in which `timekeep run` hands the end of its limit to the command: seconds since 1970.
+/// Environment variable in which `timekeep run` passes the end of its limit to the command: seconds since 1970.
 pub const END_TIME_VARIABLE: &str = "LONGHAUL_END_TIME";
 
-/// SLURM checks its limits twice a minute, so that its signals may come this much early.
+/// SLURM checks its limits twice a minute, so its signals may arrive up to this much early.
 pub const DEFAULT_MARGIN: Duration = Duration::from_secs(60);
 
-/// One moment at which the time is over, and who says so.
+/// When time runs out, and according to which limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// `time_limit`, `SLURM_JOB_END_TIME`, `squeue`, `scontrol` or `LONGHAUL_END_TIME`.
     pub source: &'static str,
-    /// The moment, on the monotonic clock: a corrected wall clock changes nothing.
+    /// A point on the monotonic clock, so that corrections of the wall clock have no effect.
     pub at: Instant,
 }
 
-/// All ends that are known.
+/// All known time limits.
 #[derive(Clone, Debug)]
 pub struct Budget {
     ends: Vec<End>,
-    /// Whether there is a job and nobody tells when it ends.
+    /// Whether this is a SLURM job whose end could not be determined.
     pub is_unknown: bool,
-    /// What could not be found out, for the user.
+    /// Messages for the user about limits that could not be determined.
     pub notes: Vec<String>,
-    /// Kept free beside the longest update and checkpoint.
+    /// Reserve on top of the longest update and checkpoint.
     pub margin: Duration,
 }
 
@@ -42,8 +42,8 @@ impl Budget {
         Self { ends: Vec::new(), is_unknown: false, notes: Vec::new(), margin: DEFAULT_MARGIN }
     }
 
-    /// The limit of the configuration (counted from the start of the process) and what the
-    /// environment says. In a job that has neither variable `squeue`, else `scontrol`, is asked once.
+    /// Combines the configured limit (counted from the start of the process) with the environment. In a SLURM job with
+    /// neither variable set, asks `squeue` once, then `scontrol` if that fails.
     pub fn from_environment(time_limit: Option<Duration>) -> Self {
         let slurm = Slurm::from_environment();
         Self::from_facts(time_limit, std::env::var(END_TIME_VARIABLE).ok(), slurm.as_ref())
@@ -58,7 +58,7 @@ impl Budget {
         match (&from_timekeep, &word) {
             (Some(Ok(end)), _) => budget.add_unix(END_TIME_VARIABLE, *end),
             (Some(Err(_)), Some(word)) => {
-                budget.notes.push(format!("{END_TIME_VARIABLE}={word:?} is no number, ignored"));
+                budget.notes.push(format!("{END_TIME_VARIABLE}={word:?} is not a number; ignored"));
             }
             _ => {}
         }
@@ -67,7 +67,7 @@ impl Budget {
         if let Some(end) = slurm.end_time {
             budget.add_unix("SLURM_JOB_END_TIME", end);
         } else if !matches!(from_timekeep, Some(Ok(_))) {
-            // timekeep has asked already; inside a container there would be no squeue to ask
+            // timekeep has already asked, and squeue may be missing inside a container
             match slurm.ask_time_left(QUESTION_TIMEOUT) {
                 Ok((Some(left), source)) => budget.add(source, Instant::now().checked_add(left)),
                 Ok((None, _)) => {}
@@ -80,19 +80,19 @@ impl Budget {
         budget
     }
 
-    /// Adds an end; one too far away for the clock is none.
+    /// Adds an end. `None`, or a time beyond the range of the clock, adds no limit.
     pub fn add(&mut self, source: &'static str, at: Option<Instant>) {
         self.ends.extend(at.map(|at| End { source, at }));
     }
 
-    /// Adds an end in seconds since 1970; one in the past leaves no time.
+    /// Adds an end in seconds since 1970. An end in the past leaves no time.
     pub fn add_unix(&mut self, source: &'static str, end: u64) {
         let left = Duration::from_secs(end.saturating_sub(unix_seconds()));
         self.add(source, Instant::now().checked_add(left));
     }
 
-    /// Asks SLURM again when it is its limit that counts, which may have been changed since; what it does
-    /// not answer leaves all as it was. Seconds matter to nobody: two answers may differ by one.
+    /// Asks SLURM again if its limit is the earliest, because an administrator may have changed it. If SLURM does not
+    /// answer, the old limit stays. Two answers may differ by a second.
     pub fn ask_again(&mut self) {
         const SLURMS: [&str; 3] = ["SLURM_JOB_END_TIME", "squeue", "scontrol"];
         let counts = self.end().is_some_and(|end| SLURMS.contains(&end.source));
@@ -103,25 +103,25 @@ impl Budget {
         }
     }
 
-    /// The end that comes first; nothing when there is no limit.
+    /// The earliest end; `None` without a limit.
     pub fn end(&self) -> Option<End> {
         self.ends.iter().copied().min_by_key(|end| end.at)
     }
 
-    /// Time until the first end, 0 when it has passed; nothing when there is no limit.
+    /// Time until the earliest end, 0 if it has passed; `None` without a limit.
     pub fn left(&self) -> Option<Duration> {
         self.end().map(|end| end.at.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether the next update might not end in time for a checkpoint:
-    /// left < longest update + longest checkpoint + margin.
+    /// Whether the next update might not leave time for a checkpoint: left < longest update + longest checkpoint +
+    /// margin.
     pub fn must_stop(&self, longest_update: Duration, longest_checkpoint: Duration) -> bool {
         let needed = longest_update.saturating_add(longest_checkpoint).saturating_add(self.margin);
         self.left().is_some_and(|left| left < needed)
     }
 }
 
-/// To the nearest second, so that a limit of an hour reads so.
+/// Rounds to the nearest second, so that a limit of one hour is shown as one hour.
 pub(crate) fn round(duration: Duration) -> Duration {
     Duration::from_secs(duration.saturating_add(Duration::from_millis(500)).as_secs())
 }

@@ -1,10 +1,9 @@
-//! The frame of every program: parse, run the body, end with the right status.
+//! The `main` function of every program: parses the command line, runs the body and maps its result to an exit status.
 //!
-//! A program is `fn main() -> ExitCode { unix::cli::main::<Args>(body) }`, where `Args` derives
-//! [`clap::Parser`] with `version = env!("LONGHAUL_VERSION")`. It gets: usage errors with status 2,
-//! errors as one line on stderr, a quiet end when the reader of stdout goes away, panics of any
-//! thread as one line and status 70, and the hidden `--generate` (see `generate.rs`).
-//! Colour of help and NO_COLOR are clap's business.
+//! A program is `fn main() -> ExitCode { unix::cli::main::<Args>(body) }`, where `Args` derives [`clap::Parser`] with
+//! `version = env!("LONGHAUL_VERSION")`. This provides: usage errors with status 2, errors as one line on stderr, a
+//! silent exit when the reader of stdout closes the pipe, panics of any thread as one line and status 70, and the
+//! hidden `--generate` (see `generate.rs`). clap handles coloured help and NO_COLOR.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -16,7 +15,7 @@ use clap::error::{ContextValue, ErrorKind};
 
 use crate::{Exit, Result, diagnostics, generate, limits, secrets, text, time};
 
-/// The shared option for the form of the results; `#[command(flatten)]` it into `Args`.
+/// The shared option for the output format; use `#[command(flatten)]` to include it in `Args`.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub struct Output {
     /// Write JSON lines instead of a table
@@ -24,7 +23,8 @@ pub struct Output {
     pub json: bool,
 }
 
-/// Most threads of a program: more than any machine has. Far more would take minutes to start and to stop.
+/// Upper limit for `--threads`, above any machine's core count. Far larger numbers would take minutes to start and
+/// stop.
 pub const MAX_THREADS: usize = 1024;
 
 /// Parses the value of `--threads`.
@@ -35,7 +35,7 @@ pub fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Who is running: for messages and for `env.json`.
+/// The running program, for messages and `env.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Name of the program, e.g. `train-stage`.
@@ -48,7 +48,7 @@ pub struct Program {
 
 static PROGRAM: Mutex<Option<Program>> = Mutex::new(None);
 
-/// The running program; outside of [`main`] (tests, examples) a nameless `longhaul`.
+/// The running program; outside of [`main`] (tests, examples) a placeholder named `longhaul`.
 pub fn program() -> Program {
     let known = PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
     known.unwrap_or_else(|| Program {
@@ -58,12 +58,12 @@ pub fn program() -> Program {
     })
 }
 
-/// Runs a program whose end is one of our own statuses.
+/// Runs a program that exits with one of the statuses of [`Exit`].
 pub fn main<A: Parser>(body: fn(A) -> Result<Exit>) -> ExitCode {
     main_with_status(body)
 }
 
-/// Runs a program that may also hand on the status of a child (`timekeep run`).
+/// Runs a program that may also exit with the status of a child process (`timekeep run`).
 pub fn main_with_status<A: Parser, S: Into<ExitCode>>(body: fn(A) -> Result<S>) -> ExitCode {
     time::mark_process_start();
     let command = A::command();
@@ -75,7 +75,7 @@ pub fn main_with_status<A: Parser, S: Into<ExitCode>>(body: fn(A) -> Result<S>) 
     if let Some(done) = generate::asked(command, &words) {
         return end(done);
     }
-    // Help would show the values of variables.
+    // Otherwise help would print the values of environment variables.
     let parsed = without_values(A::command()).try_get_matches_from(&words);
     match parsed.and_then(|found| A::from_arg_matches(&found)) {
         Ok(args) => end(body(args)),
@@ -97,7 +97,7 @@ fn set_program(command: &clap::Command) {
     });
 }
 
-/// Prints the error, if any; "done" as an error is the broken pipe of [`crate::out`]: no words.
+/// Prints the error, if any. An error with [`Exit::Done`] is the broken pipe of [`crate::out`] and is not printed.
 fn end<S: Into<ExitCode>>(outcome: Result<S>) -> ExitCode {
     match outcome {
         Ok(status) => status.into(),
@@ -110,7 +110,7 @@ fn end<S: Into<ExitCode>>(outcome: Result<S>) -> ExitCode {
     }
 }
 
-/// Help and version are data (stdout, 0); anything else is a usage error (stderr, 2).
+/// Help and version go to stdout with status 0; anything else is a usage error (stderr, 2).
 fn end_of_parsing(mut error: clap::Error) -> ExitCode {
     let status = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Done,
@@ -135,9 +135,9 @@ fn end_of_parsing(mut error: clap::Error) -> ExitCode {
     }
 }
 
-/// Turns a panic of any thread into one line and status 70, at once: the other threads may be
-/// waiting for the one that just died. Files are safe, since they are renamed when whole.
-/// With RUST_BACKTRACE set the backtrace follows.
+/// Prints a panic of any thread as one line and exits with status 70 at once, because other threads may be waiting for
+/// the one that panicked. Files are safe, since they are renamed only once complete. If RUST_BACKTRACE is set, the
+/// backtrace follows.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {
         let what = info.payload_as_str().unwrap_or("unknown cause");
@@ -145,7 +145,7 @@ fn end_on_panic() {
             Some(at) => format!(" at {}:{}", at.file(), at.line()),
             None => String::new(),
         };
-        diagnostics::say(format_args!("internal fault: {what}{place} (please report)"));
+        diagnostics::say(format_args!("internal error: {what}{place} (please report)"));
         let trace = std::backtrace::Backtrace::capture();
         if trace.status() == std::backtrace::BacktraceStatus::Captured {
             let _ = writeln!(std::io::stderr(), "{trace}");

@@ -1,9 +1,9 @@
-//! 64-bit integers as decimal text in JSON, for `#[serde(with = "unix::decimal")]`: readers that keep numbers as
-//! f64, such as jq and JavaScript, round those above 2^53.
+//! 64-bit integers as decimal strings in JSON, for `#[serde(with = "unix::decimal")]`: readers that store numbers as
+//! f64, such as jq and JavaScript, round integers above 2^53.
 
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-/// Writes the number as text.
+/// Writes the number as a string.
 pub fn serialize<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(number)
 }

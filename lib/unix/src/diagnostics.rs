@@ -1,4 +1,4 @@
-//! Talk to the user on stderr: one line each, with the program's name (and rank) in front.
+//! Messages to the user on stderr: one line each, prefixed with the program's name (and rank).
 
 use std::fmt;
 use std::io::Write;
@@ -8,9 +8,9 @@ use crate::{Error, cli, progress, text};
 
 static RANK: OnceLock<(usize, usize)> = OnceLock::new();
 
-/// From now on every line names the rank: `train-stage[3/64]: …`. With one rank nothing changes.
+/// Makes every following line name the rank: `train-stage[3/64]: …`. Has no effect with a single rank.
 pub fn set_rank(rank: usize, world: usize) {
-    let _ = RANK.set((rank, world)); // said twice: the first stays
+    let _ = RANK.set((rank, world)); // only the first call counts
 }
 
 /// `train-stage`, or `train-stage[3/64]` in a job of many ranks.
@@ -27,13 +27,13 @@ pub fn say(message: impl fmt::Display) {
     write(&text::line(&message.to_string()));
 }
 
-/// The same of an error, whose message may be a list.
+/// Writes an error, whose message may have several lines.
 pub fn say_error(error: &Error) {
     write(&text::lines(&error.to_string()));
 }
 
-/// Writes `NAME: message` to stderr in a single write, so that lines of many ranks stay whole.
-/// A closed stderr is no reason to stop working and is ignored.
+/// Writes `NAME: message` to stderr in a single write, so that lines of different ranks do not interleave. Write errors
+/// are ignored: a closed stderr is no reason to stop.
 pub(crate) fn write(message: &str) {
     let line = format!("{}: {message}\n", speaker());
     progress::without_bar(|| {
@@ -41,13 +41,13 @@ pub(crate) fn write(message: &str) {
     });
 }
 
-/// Tells the user something worth knowing: `note!("resumed at update {update}")`.
+/// Prints a note to the user: `note!("resumed at update {update}")`.
 #[macro_export]
 macro_rules! note {
     ($($arg:tt)*) => { $crate::diagnostics::say(::core::format_args!($($arg)*)) };
 }
 
-/// Tells the user of something that may be wrong while the work goes on.
+/// Prints a warning to the user: something may be wrong, but the program continues.
 #[macro_export]
 macro_rules! warn {
     ($($arg:tt)*) => {

@@ -1,8 +1,7 @@
-//! The few operations that change a disk, as a trait.
+//! The operations that modify the file system, as a trait.
 //!
-//! Everything that must survive a crash is written through it ([`crate::publish`]), so that a test can
-//! record what was done in which order and build every state that a power cut may leave. Reading is
-//! not part of it: a read loses nothing.
+//! Everything that must survive a crash is written through it ([`crate::publish`]), so that a test can record the order
+//! of operations and reconstruct every state that a power failure may leave. Reads are not part of it.
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
@@ -14,29 +13,29 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::stream::Stream;
 
-/// What a rename does when the new name is taken.
+/// What a rename does if the new name exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rename {
-    /// It replaces the file or link.
+    /// Replaces the existing file or link.
     Replace,
-    /// It fails with `EEXIST`.
+    /// Fails with `EEXIST`.
     New,
-    /// The two change places. `EINVAL` or `ENOSYS` where the file system cannot.
+    /// Swaps the two names. `EINVAL` or `ENOSYS` if the file system does not support it.
     Exchange,
 }
 
 /// A file being written. It is closed when dropped.
 pub trait DiskFile: Write + Send {
-    /// Makes what was written durable. A file for which this failed is lost: the system may have
-    /// marked its pages clean, so that another try proves nothing.
+    /// Makes the written data durable. After an error the file must be discarded: the kernel may have marked its pages
+    /// clean, so that a second sync succeeds without writing them.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The operations that change a disk. A name is durable only after [`Disk::sync_folder`] of the folder
-/// that holds it, content only after a sync of its file.
+/// The operations that modify the file system. A name is durable only after [`Disk::sync_folder`] of its parent
+/// directory, content only after a sync of the file.
 pub trait Disk: Debug + Send + Sync {
-    /// Whether this process may change the disk now; asked before each operation that makes, changes or removes a
-    /// name.
+    /// Whether this process may modify the file system now; called before each operation that creates, changes or
+    /// removes a name.
     fn permit(&self) -> io::Result<()> {
         Ok(())
     }
@@ -47,7 +46,7 @@ pub trait Disk: Debug + Send + Sync {
         Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
     }
 
-    /// Creates a file that must not exist yet, for so many bytes.
+    /// Creates a file that must not exist yet and will hold `bytes` bytes.
     fn create_sized(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn DiskFile>> {
         if bytes < LARGE {
             return self.create(path);
@@ -56,7 +55,7 @@ pub trait Disk: Debug + Send + Sync {
         Ok(Box::new(Stream::create(path, bytes)?))
     }
 
-    /// Makes a folder that must not exist yet, in one that does.
+    /// Creates a directory that must not exist yet; its parent must exist.
     fn make_folder(&self, path: &Path) -> io::Result<()> {
         self.permit()?;
         fs::create_dir(path)
@@ -68,7 +67,7 @@ pub trait Disk: Debug + Send + Sync {
         std::os::unix::fs::symlink(target, link)
     }
 
-    /// Renames within a file system, in one step.
+    /// Renames atomically within one file system.
     fn rename(&self, from: &Path, to: &Path, how: Rename) -> io::Result<()> {
         self.permit()?;
         let flags = match how {
@@ -85,24 +84,24 @@ pub trait Disk: Debug + Send + Sync {
         fs::remove_file(path)
     }
 
-    /// Removes an empty folder.
+    /// Removes an empty directory.
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
         self.permit()?;
         fs::remove_dir(path)
     }
 
-    /// Makes the content of a file durable that somebody else wrote and closed.
+    /// Makes the content of a file durable that another process wrote and closed.
     fn sync_file(&self, path: &Path) -> io::Result<()> {
-        // A pipe that took its name is not waited for.
+        // Does not block if the name now belongs to a pipe.
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?.sync_all()
     }
 
-    /// Makes the names in a folder durable.
+    /// Makes the names in a directory durable.
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
     }
 
-    /// Removes a file or a folder with all that is in it.
+    /// Removes a file, or a directory with its contents.
     fn remove_all(&self, path: &Path) -> io::Result<()> {
         if !fs::symlink_metadata(path)?.is_dir() {
             return self.remove_file(path);
@@ -113,7 +112,7 @@ pub trait Disk: Debug + Send + Sync {
         self.remove_folder(path)
     }
 
-    /// Makes a file, or a folder with all that is in it, durable; the folders after their content.
+    /// Makes a file, or a directory with its contents, durable; each directory after its contents.
     fn sync_all(&self, path: &Path) -> io::Result<()> {
         if !fs::symlink_metadata(path)?.is_dir() {
             return self.sync_file(path);
@@ -129,7 +128,7 @@ pub trait Disk: Debug + Send + Sync {
     }
 }
 
-/// Whether `path` still names the open `file`. A disk that does not answer is no reason to think otherwise.
+/// Whether `path` still names the open `file`. Returns true if the file system does not answer.
 pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
@@ -138,10 +137,10 @@ pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// From here on a file is written past the page cache.
+/// Files of at least this many bytes are written with direct I/O, bypassing the page cache.
 const LARGE: u64 = 16 << 20;
 
-/// The disk of this machine.
+/// The file system of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealDisk;
 

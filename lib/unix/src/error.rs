@@ -1,31 +1,31 @@
-//! One error type for the whole toolkit: a sentence for the user and the exit status it leads to.
+//! One error type for the whole toolkit: a message for the user and the exit status of the program.
 //!
-//! The status is chosen where the fault is found, because only that place knows whether a file was
-//! missing (66), damaged (65) or not writable (73). Context added on the way up keeps it.
+//! The status is chosen where the problem is detected, because only that place knows whether a file was missing (66),
+//! damaged (65) or not writable (73). Context added on the way up does not change it.
 
 use std::fmt;
 use std::path::Path;
 
 use crate::text;
 
-/// Lines of a longer list that are kept.
+/// Longer lists are cut to this many lines.
 const LISTED: usize = 100;
 
 /// Exit status of every program (`longhaul(7)`, EXIT STATUS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// The work is finished.
+    /// The work is complete.
     Done = 0,
-    /// Any failure without a status of its own.
+    /// Any failure without its own status.
     Failure = 1,
     /// The command line is wrong.
     Usage = 2,
-    /// The data is there and bad.
+    /// The input data is invalid.
     Data = 65,
     /// An input file or folder is missing or unreadable.
     NoInput = 66,
-    /// A fault of ours.
+    /// A bug in longhaul.
     Bug = 70,
     /// An output cannot be created.
     CannotCreate = 73,
@@ -51,16 +51,16 @@ pub struct Error {
     message: String,
 }
 
-/// `Result` with our [`Error`].
+/// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error with the given exit status. Its message is one line: see [`text::line`] for what becomes
-    /// of secrets, control characters and long names in it.
+    /// An error with the given exit status. The message is reduced to one line; [`text::line`] describes how it treats
+    /// secrets, control characters and long names.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
         Self { exit, message: text::line(&message.to_string()) }
     }
-    /// An error with a list below its first line.
+    /// An error with a list below its first line, one item per line.
     pub fn list<T: fmt::Display>(exit: Exit, first: impl fmt::Display, items: &[T]) -> Self {
         let mut error = Self::new(exit, first);
         for item in items.iter().take(LISTED) {
@@ -71,7 +71,7 @@ impl Error {
         }
         error
     }
-    /// All errors as one, a line or more for each, with the exit status of the first.
+    /// Combines all errors into one, with the exit status of the first.
     pub fn all(errors: &[Self]) -> Result<()> {
         let Some(first) = errors.first() else { return Ok(()) };
         let messages: Vec<&str> = errors.iter().map(|error| error.message.as_str()).collect();
@@ -81,11 +81,11 @@ impl Error {
     pub fn usage(message: impl fmt::Display) -> Self {
         Self::new(Exit::Usage, message)
     }
-    /// The data is bad (65).
+    /// The data is invalid (65).
     pub fn data(message: impl fmt::Display) -> Self {
         Self::new(Exit::Data, message)
     }
-    /// A fault of ours (70).
+    /// A bug in longhaul (70).
     pub fn bug(message: impl fmt::Display) -> Self {
         Self::new(Exit::Bug, message)
     }
@@ -105,7 +105,7 @@ impl Error {
     pub fn io(path: &Path, cause: impl fmt::Display) -> Self {
         Self::new(Exit::Io, format!("{}: {cause}", path.display()))
     }
-    /// The same error with `what` said before it.
+    /// The same error with `what` as a prefix.
     pub fn context(mut self, what: impl fmt::Display) -> Self {
         self.message = format!("{}: {}", text::line(&what.to_string()), self.message);
         self
@@ -120,9 +120,9 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Adds what was being done to an error on its way up; the exit status stays.
+/// Adds what was being done to an error on its way up; the exit status is kept.
 pub trait Context<T> {
-    /// `what` is only built when there is an error.
+    /// `what` is only evaluated if there is an error.
     fn context<D: fmt::Display>(self, what: impl FnOnce() -> D) -> Result<T>;
 }
 

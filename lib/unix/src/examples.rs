@@ -1,7 +1,7 @@
-//! The commands shown under EXAMPLES, as a script that a test can run.
+//! Extracts the commands shown under EXAMPLES as a script that a test can run.
 //!
-//! In the `after_long_help` of a program or a subcommand, a line `    $ COMMAND` is a command and
-//! lines `    > REST` continue it (as a shell prompts); everything else is prose.
+//! In the `after_long_help` of a program or a subcommand, a line `    $ COMMAND` is a command and lines `    > REST`
+//! continue it, like a shell prompt; everything else is prose.
 
 use clap::Command;
 

@@ -1,16 +1,16 @@
-//! Points at which a test lets a program fail.
+//! Failpoints: places where a test can make a program fail.
 //!
-//! With the feature `failpoints`, `FAIL=POINT:N=ACTION` hits the N-th time that POINT is reached, and
-//! `N+` every time from then on; more are given with commas. Actions: `kill` the process, `sleep` for a
-//! second, `hold` as long as the current folder has a file [`HOLD`], or return the error `eio` or `enospc` as
-//! the disk would. At a point of [`FLIPS`] the one action is `flip`: a bit of what is in memory there. Without
-//! the feature a point is nothing at all; a release build with it is refused.
+//! With the feature `failpoints`, `FAIL=POINT:N=ACTION` triggers the N-th time that POINT is reached; `N+` triggers
+//! every time from then on. Several specifications are separated by commas. Actions: `kill` the process, `sleep` for a
+//! second, `hold` while the current directory contains a file [`HOLD`], or return the error `eio` or `enospc` as the
+//! disk would. The points in [`FLIPS`] accept only `flip`, which flips a bit of the data in memory. Without the feature
+//! a point compiles to nothing; release builds with the feature are rejected.
 
 #[cfg(all(feature = "failpoints", not(debug_assertions)))]
-compile_error!("the feature `failpoints` is for tests: it does not belong into a release build");
+compile_error!("the feature `failpoints` is for tests: it must not be enabled in a release build");
 
-/// The points, in the order in which a save meets them. Those of `publish` are met by every file, folder
-/// and link that is published.
+/// The failpoints, in the order in which a save reaches them. Every published file, directory and link passes those of
+/// `publish`.
 pub const POINTS: [&str; 18] = [
     "status.write",
     "log.write",
@@ -32,23 +32,23 @@ pub const POINTS: [&str; 18] = [
     "save.end",
 ];
 
-/// The file in the current folder that holds a program at a point with the action `hold`.
+/// The program waits at a point with the action `hold` while this file exists in the current directory.
 pub const HOLD: &str = "hold";
 
-/// Points at which a file is only read, and a fault costs the run nothing: before an input file is hashed.
+/// Points before a read whose failure does not end the run: before an input file is hashed.
 pub const READS: [&str; 1] = ["inputs.hash"];
 
-/// Points at which memory can err: the parameters after an update.
+/// Points at which memory can be corrupted: the parameters after an update.
 pub const FLIPS: [&str; 1] = ["update.parameters"];
 
-/// A step of the program, at which it may be made to fail.
+/// A failpoint: does nothing without the feature.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn point(_name: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a bit is to be flipped at this point.
+/// Whether to flip a bit at this point.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn flips(_name: &str) -> bool {
@@ -84,27 +84,27 @@ mod on {
         Error(rustix::io::Errno),
     }
 
-    /// A step of the program, at which it may be made to fail.
+    /// A failpoint. Errors: the one that `FAIL` asks for.
     pub fn point(name: &str) -> io::Result<()> {
         let is_known = POINTS.contains(&name) || READS.contains(&name);
         debug_assert!(is_known, "{name} is in no list of points");
         due(name).into_iter().try_for_each(act)
     }
 
-    /// Whether a bit is to be flipped at this point.
+    /// Whether to flip a bit at this point.
     pub fn flips(name: &str) -> bool {
         debug_assert!(FLIPS.contains(&name), "{name} is not in the list of flips");
         !due(name).is_empty()
     }
 
-    /// What is to be done at this point, which is reached once more.
+    /// Counts one more pass through this point and returns the actions that are due.
     fn due(name: &str) -> Vec<Action> {
         static HITS: OnceLock<Vec<Hit>> = OnceLock::new();
         let hits = HITS.get_or_init(|| {
             let text = std::env::var("FAIL").unwrap_or_default();
             parse(&text).unwrap_or_else(|| {
                 eprintln!(
-                    "FAIL={text}: want POINT:N=kill|eio|enospc|sleep|hold, or {}:N=flip",
+                    "FAIL={text}: expected POINT:N=kill|eio|enospc|sleep|hold, or {}:N=flip",
                     FLIPS[0]
                 );
                 std::process::exit(crate::Exit::Usage as i32)
@@ -126,7 +126,7 @@ mod on {
             Action::Kill => {
                 let own = rustix::process::getpid();
                 rustix::process::kill_process(own, rustix::process::Signal::KILL)?;
-                // Until the signal arrives.
+                // Wait until the signal arrives.
                 loop {
                     std::thread::sleep(Duration::from_secs(1));
                 }
@@ -137,7 +137,7 @@ mod on {
                     std::thread::sleep(Duration::from_millis(2));
                 }
             }
-            Action::Flip => {} // by whoever asked
+            Action::Flip => {} // the caller does it
             Action::Error(errno) => return Err(errno.into()),
         }
         Ok(())

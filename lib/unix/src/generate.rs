@@ -1,7 +1,7 @@
 //! The hidden first option `--generate man|bash|zsh|fish|examples` of every program.
 //!
-//! It writes the manual page, a shell completion, or the commands of the EXAMPLES as a shell
-//! script, all from the clap definition, so that words are said once.
+//! It writes the man page, a shell completion, or the commands under EXAMPLES as a shell script, all generated from the
+//! clap definition.
 
 use std::ffi::OsString;
 
@@ -12,7 +12,7 @@ use crate::cli::Output;
 use crate::out::Out;
 use crate::{Error, Exit, Result, examples, man};
 
-/// Answers `PROGRAM --generate WHAT`; nothing for any other command line.
+/// Handles `PROGRAM --generate WHAT`; `None` for any other command line.
 pub fn asked(command: Command, words: &[OsString]) -> Option<Result<Exit>> {
     if words.get(1)?.to_str()? != "--generate" {
         return None;
@@ -30,7 +30,7 @@ fn generate(mut command: Command, what: &str) -> Result<Exit> {
         "zsh" => clap_complete::generate(Shell::Zsh, &mut command, name, &mut text),
         "fish" => clap_complete::generate(Shell::Fish, &mut command, name, &mut text),
         "examples" => text = examples::script(&command).into_bytes(),
-        _ => return Err(Error::usage("--generate wants one of man, bash, zsh, fish, examples")),
+        _ => return Err(Error::usage("--generate takes one of man, bash, zsh, fish, examples")),
     }
     Out::stdout(Output::default()).raw(&text)?;
     Ok(Exit::Done)

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::{Error, Exit, Result};
 
-/// Longest name of a file on stdin, with its end of line; Linux has no longer paths.
+/// Maximum length in bytes of a file name read from stdin, newline included (PATH_MAX on Linux).
 const MAX_NAME: usize = 4096;
 
-/// The files as given, with `-` replaced by the names on stdin, one a line; empty lines are skipped.
-/// Errors: 2 when `-` is given twice or nothing is left, 74 when stdin cannot be read.
+/// The given files, with `-` replaced by the names on stdin, one per line; empty lines are skipped. Errors: 2 when `-`
+/// is given twice or the list is empty, 74 when stdin cannot be read.
 pub fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut stdin = Some(io::stdin());

@@ -1,6 +1,5 @@
-//! What makes the programs of longhaul behave as Unix programs: exit status, signals, time, files
-//! that are whole or absent, logs, progress, the shared parts of the command line.
-//! Nothing here knows of tensors, data sets or models.
+//! What makes longhaul's programs behave like Unix programs: exit statuses, signals, time limits, atomic file writes,
+//! logs, progress, and the shared parts of the command line. Nothing here depends on tensors, data sets or models.
 
 pub mod budget;
 pub mod cli;

@@ -1,4 +1,4 @@
-//! Resource limits of the process (`ulimit`, SLURM), named where one of them made something fail.
+//! Resource limits of the process (`ulimit`, SLURM), named in the message when one of them causes a failure.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::borrow::Cow;
@@ -16,14 +16,14 @@ use signal_hook::low_level;
 use crate::space::human_bytes;
 use crate::{Exit, diagnostics};
 
-/// A limit, the errors that it leads to, and how a shell names it.
+/// A limit, the errors it causes, and its name in a shell.
 struct Limit {
     resource: Resource,
     errors: &'static [Errno],
     what: &'static str,
     name: &'static str,
     option: &'static str,
-    /// Whether it is a number of things, not of bytes.
+    /// Whether it counts items rather than bytes.
     counts: bool,
 }
 
@@ -71,7 +71,7 @@ const LIMITS: [Limit; 5] = [
 ];
 
 impl Limit {
-    /// The limit in words, with how to raise it; none when there is no limit.
+    /// Describes the limit and how to raise it; `None` if there is no limit.
     fn in_words(&self) -> Option<String> {
         let found = getrlimit(self.resource);
         let shown = |bound: u64| if self.counts { bound.to_string() } else { human_bytes(bound) };
@@ -91,7 +91,7 @@ impl Limit {
     }
 }
 
-/// The limits behind an error, in words; none when nothing is limited.
+/// Describes the limits behind an error; `None` if none is set.
 fn reason(errno: Errno) -> Option<String> {
     let words: Vec<String> = LIMITS
         .iter()
@@ -101,18 +101,18 @@ fn reason(errno: Errno) -> Option<String> {
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-/// Puts the limit and its value in place of the error number of a limit.
+/// Replaces the error number of a limit with the limit and its value.
 ///
-/// It looks at the text because causes come from std, rustix, HDF5 and MPI, and many reach a message only
-/// as words. All of them name the number: `(os error 27)`, `errno = 27`.
-/// Every message passes here, so an allocation that failed before is known not to have ended the thread.
+/// It works on text because errors come from std, rustix, HDF5 and MPI, and many reach a message only as text. All of
+/// them contain the number: `(os error 27)`, `errno = 27`. Every message passes through here, so an earlier failed
+/// allocation evidently did not end the thread.
 pub(crate) fn explain(text: Cow<'_, str>) -> Cow<'_, str> {
     FAILED.set(0);
     if !text.contains("os error ") && !text.contains("errno = ") {
         return text;
     }
     let mut text = text.into_owned();
-    // EAGAIN has many causes; a thread or process that cannot be started lacks memory for its stack, or an id.
+    // EAGAIN has many causes; if a thread or process cannot be started, memory for its stack or an id is missing.
     let is_start = text.contains("thread") || text.contains("start a process");
     let of_start = is_start.then_some(Errno::AGAIN);
     for errno in [Errno::FBIG, Errno::NOMEM, Errno::MFILE].into_iter().chain(of_start) {
@@ -130,7 +130,7 @@ pub(crate) fn explain(text: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Ends the program because memory for `what` cannot be had; in place of an abort.
+/// Exits because memory for `what` cannot be allocated; used instead of an abort.
 pub fn out_of_memory(bytes: usize, what: &str) -> ! {
     let reason =
         reason(Errno::NOMEM).unwrap_or_else(|| "the machine or its job has no more".into());
@@ -142,14 +142,14 @@ pub fn out_of_memory(bytes: usize, what: &str) -> ! {
 }
 
 thread_local! {
-    /// Size of the last allocation of this thread that failed; 0 once there was a message, for then the thread
-    /// has survived it.
+    /// Size of the last failed allocation of this thread; reset to 0 by every message, because then the thread has
+    /// survived the failure.
     static FAILED: Cell<usize> = const { Cell::new(0) };
 }
-/// The words for an abort after a failed allocation: nothing can be allocated then.
+/// The prepared message for an abort after a failed allocation, when nothing more can be allocated.
 static WORDS: OnceLock<(String, String)> = OnceLock::new();
 
-/// The system's allocator, which remembers what it could not give.
+/// The system allocator, which also records the size of a failed allocation.
 struct Remembering;
 
 fn remembered(start: *mut u8, bytes: usize) -> *mut u8 {
@@ -159,10 +159,10 @@ fn remembered(start: *mut u8, bytes: usize) -> *mut u8 {
     start
 }
 
-// SAFETY: everything is handed to the system's allocator as it came.
+// SAFETY: every call is forwarded to the system allocator unchanged.
 unsafe impl GlobalAlloc for Remembering {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are those of `System`.
+        // SAFETY: the caller upholds the contract of `System`.
         remembered(unsafe { System.alloc(layout) }, layout.size())
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -182,20 +182,21 @@ unsafe impl GlobalAlloc for Remembering {
 #[global_allocator]
 static ALLOCATOR: Remembering = Remembering;
 
-/// A file that grows beyond its limit gives EFBIG instead of ending the process, and an allocation that
-/// fails ends it with a message instead of an abort.
+/// Makes writing a file beyond its size limit fail with EFBIG instead of ending the process, and makes a failed
+/// allocation exit with a message instead of an abort.
 pub(crate) fn install() {
-    // A handler of our own and not SIG_IGN, which children would inherit. Without it the process ends as before.
+    // A handler instead of SIG_IGN, which children would inherit. If it cannot be installed, the process ends as
+    // before.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
     let reason =
         reason(Errno::NOMEM).unwrap_or_else(|| "the machine or its job has no more".into());
     let _ = WORDS.set((format!("{}: cannot allocate ", diagnostics::speaker()), reason));
-    // SAFETY: the handler formats a number on its stack, writes and ends the process by `_exit`: it allocates
-    // nothing, takes no lock and does not panic.
+    // SAFETY: the handler formats a number on its stack, writes, and ends the process with `_exit`: it does not
+    // allocate, lock or panic.
     let _ = unsafe { low_level::register(SIGABRT, aborted) };
 }
 
-/// Rust aborts when an allocation failed that its caller could not do without. Any other abort takes its course.
+/// Rust aborts after a failed allocation that the caller cannot handle. Any other abort proceeds as usual.
 fn aborted() {
     let bytes = FAILED.get();
     let Some((before, reason)) = WORDS.get().filter(|_| bytes > 0) else {
@@ -204,7 +205,7 @@ fn aborted() {
     };
     let mut line = [0_u8; 1024];
     let mut rest = &mut line[..];
-    let _ = writeln!(rest, "{before}{bytes} bytes: {reason}"); // cut where it is longer
+    let _ = writeln!(rest, "{before}{bytes} bytes: {reason}"); // truncated to the buffer
     let left = rest.len();
     let _ = rustix::io::write(std::io::stderr(), &line[..line.len() - left]);
     low_level::exit(Exit::Failure as i32);
@@ -214,7 +215,7 @@ fn aborted() {
 mod tests {
     use super::*;
 
-    /// What the child of the next test does: it ends by SIGABRT, or with a message.
+    /// The child process of the next test: it ends by SIGABRT, or with a message.
     #[test]
     #[ignore = "run by the next test"]
     fn aborts() {

@@ -1,9 +1,9 @@
-//! `log.jsonl`: one JSON object a line, only ever appended to; the source of truth of a run.
+//! `log.jsonl`: one JSON object per line, append-only; the source of truth of a run.
 //!
-//! Every record carries `time`, `attempt`, `kind` and a checksum; readers skip damaged lines. A kill or a full
-//! disk may leave a torn last line, which is no record: the next write or start cuts it off. After a resume,
-//! records of older attempts beyond the update that was resumed from are superseded; readers drop them. So are
-//! records of the same attempt behind a `rewind`.
+//! Every record carries `time`, `attempt`, `kind` and a checksum; readers skip damaged lines. A kill or a full disk may
+//! leave an incomplete last line, which is not a record: the next write or attempt truncates it. After a resume,
+//! records of older attempts beyond the update resumed from are superseded, and readers drop them; likewise records of
+//! the same attempt after the target of a `rewind`.
 
 mod line;
 mod read;
@@ -21,16 +21,16 @@ use crate::time::now_utc;
 use crate::{Error, Result, fail, text, warn};
 pub use read::{Damaged, Records, each, read};
 
-/// Longest line that is read, in bytes; records have a few hundred.
+/// Maximum length of a line in bytes; records have a few hundred.
 const MAX_LINE: u64 = 1 << 20;
 
-/// The writing end of a log. One process writes a log; see the run directory's lease.
+/// The writer of a log. Only one process writes a log; the lease of the run directory ensures it.
 #[derive(Debug)]
 pub struct Log {
     path: PathBuf,
     file: File,
     attempt: u64,
-    /// The last write failed, and may have left a part of its line.
+    /// The last write failed and may have left an incomplete line.
     is_torn: bool,
     fence: Option<Fence>,
 }
@@ -45,22 +45,21 @@ struct Record<'a, T> {
 }
 
 impl Log {
-    /// Opens a log to append to, creating it if absent, and cuts off a torn last line. Errors: 73, also when
-    /// it is a pipe or a device; 74.
+    /// Opens a log for appending, creating it if absent, and truncates an incomplete last line. Errors: 73, also for a
+    /// pipe or a device; 74.
     pub fn open(path: &Path, attempt: u64) -> Result<Self> {
         let file = append_to(path)?;
         Ok(Self { path: path.to_path_buf(), file, attempt, is_torn: false, fence: None })
     }
 
-    /// From now on a record is written only while the lease is ours.
+    /// Makes every write check first that this process still holds the lease.
     pub fn fenced(mut self, fence: Fence) -> Self {
         self.fence = Some(fence);
         self
     }
 
-    /// Appends a record in one write. `fields` is a struct or map; a field `update` is what
-    /// readers order and supersede by. Numbers that are not finite become `null`. What a failed write
-    /// left of its line spoils that record alone, not the next one.
+    /// Appends a record in a single write. `fields` is a struct or map; readers order and supersede records by the
+    /// field `update`. Non-finite numbers become `null`. A failed write damages only its own record, not the next one.
     /// Errors: 73, 74; 75 when the lease was lost.
     pub fn write(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
         self.fence.as_ref().map_or(Ok(()), Fence::check)?;
@@ -70,9 +69,9 @@ impl Log {
         self.append(kind, fields)
     }
 
-    /// Continues at the path of a log that was moved, removed or replaced.
+    /// Continues at the same path after the log was moved, removed or replaced.
     fn reopen(&mut self) -> Result<()> {
-        // If the whole run directory was replaced, the path leads to a file of others.
+        // If the whole run directory was replaced, the path leads to another run's file.
         self.fence.as_ref().map_or(Ok(()), Fence::look)?;
         self.file = append_to(&self.path)?;
         self.is_torn = false;
@@ -92,13 +91,13 @@ impl Log {
         written.map_err(|cause| Error::io(&self.path, cause))
     }
 
-    /// Makes what was written durable: before a checkpoint is published and at the end.
+    /// Makes the records durable; called before a checkpoint is published and at the end.
     pub fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|cause| Error::io(&self.path, cause))
     }
 }
 
-/// Opens a regular file to append lines to; a pipe is refused, not waited for.
+/// Opens a regular file for appending; refuses a pipe instead of blocking on it.
 fn append_to(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(true).custom_flags(libc::O_NONBLOCK);
@@ -111,8 +110,8 @@ fn append_to(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Cuts off a torn last line, or ends it where it is whole but for that, so that the next record begins
-/// on a line of its own.
+/// Truncates an incomplete last line, or adds the newline if only that is missing, so that the next record starts on
+/// its own line.
 fn mend(file: &mut File) -> std::io::Result<()> {
     let size = file.seek(SeekFrom::End(0))?;
     let from = file.seek(SeekFrom::Start(size.saturating_sub(MAX_LINE)))?;
@@ -121,7 +120,7 @@ fn mend(file: &mut File) -> std::io::Result<()> {
     let line = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     match &tail[line..] {
         [] => Ok(()),
-        // Longer than any record of ours: not to be thrown away unseen.
+        // Longer than any record: do not discard it silently.
         _ if line == 0 && from > 0 => file.write_all(b"\n"),
         last if line::open(last).is_some() => file.write_all(b"\n"),
         _ => file.set_len(from + line as u64),
@@ -153,7 +152,7 @@ mod tests {
             log.sync().unwrap();
             let found = read(&path).unwrap();
             assert_eq!(found.bad_lines, 0, "cut at {cut}");
-            // Cut just before the newline, the record is whole, and there twice.
+            // Cut just before the newline, the record is complete and exists twice.
             let kept = 2 + usize::from(cut == whole.len() - 1);
             assert_eq!(updates(&found).len(), kept, "cut at {cut}");
             assert_eq!(*updates(&found).last().unwrap(), (2, 2));
@@ -166,7 +165,7 @@ mod tests {
         let path = folder.path().join("log.jsonl");
         let mut log = Log::open(&path, 1).unwrap();
         log.write("update", &json!({"update": 1})).unwrap();
-        // As the kernel leaves it when the disk is full after some bytes.
+        // As the kernel leaves it when the disk fills up in the middle of a write.
         log.file.write_all(b"{\"time\":\"2026-01-01T00:00:00Z\",\"waited\":0.").unwrap();
         log.is_torn = true;
         log.write("update", &json!({"update": 2})).unwrap();
@@ -204,7 +203,7 @@ mod tests {
     fn records_behind_a_resume_are_superseded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.jsonl");
-        // attempt 1 does 1..=5, 2 resumes at 3 and does 4, 5, 6; 3 resumes at 5 and dies at once.
+        // Attempt 1 does 1..=5, 2 resumes at 3 and does 4, 5, 6; 3 resumes at 5 and dies at once.
         for (attempt, resumed, last) in [(1, 0, 5), (2, 3, 6), (3, 5, 5)] {
             let mut log = Log::open(&path, attempt).unwrap();
             log.write("start", &json!({"update": resumed})).unwrap();
@@ -265,7 +264,7 @@ mod tests {
         let starts: Vec<usize> =
             lines.scan(0, |at, len| Some(std::mem::replace(at, *at + len))).collect();
         bytes[starts[2] + 5] ^= 1;
-        bytes[starts[7] - 2] ^= 1; // the brace of the one before
+        bytes[starts[7] - 2] ^= 1; // the closing brace of the line before
         bytes.extend(b"[1]\n\n{\"update\":1}\n\xff\n\0\0");
         std::fs::write(&path, bytes).unwrap();
         let mut seen = Vec::new();
@@ -294,7 +293,7 @@ mod tests {
         write().unwrap();
         assert_eq!(read(&path).unwrap().records.len(), 2);
         assert_eq!(read(&folder.path().join("old")).unwrap().records.len(), 1);
-        // A pipe in its place is not waited for.
+        // A pipe in its place must not block.
         std::fs::remove_file(&path).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let error = write().unwrap_err();

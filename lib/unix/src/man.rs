@@ -1,14 +1,14 @@
-//! The manual page of a program, section 1, from its clap definition.
+//! Generates the man page (section 1) of a program from its clap definition.
 //!
-//! clap_mangen writes name, description and options; here come the synopsis, a subsection for
-//! every subcommand and the sections that the program tells in its `after_long_help`:
+//! clap_mangen writes name, description and options; this module adds the synopsis, a subsection for every subcommand,
+//! and the sections in `after_long_help`:
 //!
 //! ```text
 //! EXAMPLES                      a line in capitals at the left edge starts a section
 //!   How long is left:           two blanks: text; an empty line starts a paragraph
-//!     $ timekeep left           four blanks: as it stands (commands and what they print)
+//!     $ timekeep left           four blanks: verbatim (commands and their output)
 //!   75   run me again           two blanks, a term, two or more blanks: a list
-//!        and what I mean        six blanks and more in a list: the item goes on
+//!        and what I mean        six or more blanks in a list: continues the item
 //! ```
 
 use clap::Command;
@@ -16,7 +16,7 @@ use clap_mangen::Man;
 
 use crate::{Error, Result};
 
-/// Date in the foot of the pages: the release's, so that a page is the same wherever it is made.
+/// Date in the page footer: that of the release, so that the page does not depend on the build machine.
 const DATE: &str = "2026-11-20";
 
 const EXIT_STATUS: &str = "
@@ -33,7 +33,7 @@ EXIT STATUS
   1   Any other failure.
 ";
 
-/// The page as roff text; EXIT STATUS and SEE ALSO are added where the program has none of its own.
+/// The page as roff text; EXIT STATUS and SEE ALSO are added if the program has none of its own.
 pub fn page(command: &Command) -> Result<String> {
     let mut command = command.clone().disable_help_subcommand(true);
     command.build();
@@ -65,7 +65,7 @@ pub fn page(command: &Command) -> Result<String> {
     Ok(tidy(&page))
 }
 
-/// `.SS` with the synopsis, the description and the options of one subcommand.
+/// A `.SS` subsection with the synopsis, description and options of one subcommand.
 fn subsection(command: &Command) -> Result<String> {
     let man = Man::new(with_own_description(command));
     let heading = command.get_bin_name().unwrap_or(command.get_name());
@@ -88,7 +88,7 @@ fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set())
 }
 
-/// The usage line; for a command of commands, the lines of all of them.
+/// The usage line; for a command with subcommands, the usage lines of all of them.
 fn synopsis(command: &Command) -> String {
     let lines: Vec<String> = shown(command).map(synopsis).collect();
     if !lines.is_empty() {
@@ -100,7 +100,7 @@ fn synopsis(command: &Command) -> String {
     format!("\\fB{}\\fR{}\n", escape(name), escape(usage.strip_prefix(name).unwrap_or(usage)))
 }
 
-/// Without the first paragraph of the long description, which NAME or the heading tell already.
+/// Removes the first paragraph of the long description, which NAME or the heading already contains.
 fn with_own_description(command: &Command) -> Command {
     let short = command.get_about().map(|text| text.to_string()).unwrap_or_default();
     let long = command.get_long_about().map(|text| text.to_string()).unwrap_or_default();
@@ -132,7 +132,7 @@ fn has_section(text: &str, heading: &str) -> bool {
     text.lines().any(|line| line == heading)
 }
 
-/// The sections of an `after_long_help` in roff.
+/// Converts the sections of an `after_long_help` to roff.
 fn sections(text: &str) -> String {
     let mut roff = String::new();
     let (mut literal, mut in_item) = (false, false);
@@ -166,14 +166,14 @@ fn sections(text: &str) -> String {
     roff
 }
 
-/// Text that roff takes as it stands: no escapes, minus signs that can be copied, no control line.
+/// Escapes text for roff: backslashes, minus signs that can be copied, leading dots.
 fn escape(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
     if text.starts_with('.') { format!("\\&{text}") } else { text }
 }
 
-/// Removes paragraph marks that stand before a heading, after one, or twice, and a second line break:
-/// mandoc objects.
+/// Removes paragraph marks before or after a heading, duplicate ones, and a second line break, all of which mandoc
+/// warns about.
 fn tidy(page: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in page.lines().filter(|line| !line.trim().is_empty()) {

@@ -1,7 +1,7 @@
-//! Asking whether memory suffices before a large allocation.
+//! Checks whether enough memory is available before a large allocation.
 //!
-//! A failed allocation ends a Rust program by an abort, and an overcommitted one by the kernel's OOM killer.
-//! So sizes that follow from an input file or a command line are compared with what is available first.
+//! A failed allocation aborts a Rust program, and an overcommitted one invokes the kernel's OOM killer. Sizes that
+//! depend on an input file or the command line are therefore compared with the available memory first.
 
 use std::fs;
 
@@ -10,11 +10,11 @@ use rustix::process::{Resource, getrlimit};
 use crate::space::human_bytes;
 use crate::{Error, Result};
 
-/// Smaller requests are not checked: the kernel's figures take some ten microseconds to read.
+/// Smaller requests are not checked: reading the kernel's figures takes about ten microseconds.
 const SMALL: u64 = 16 << 20;
 
-/// Bytes that this process can still allocate: what the kernel says is available without swapping, or less
-/// where its address space is limited (`ulimit -v`). `None` when nothing says.
+/// Bytes that this process can still allocate: what the kernel reports as available without swapping, or less if its
+/// address space is limited (`ulimit -v`). `None` if unknown.
 pub fn available() -> Option<u64> {
     let addresses = getrlimit(Resource::As)
         .current
@@ -22,20 +22,20 @@ pub fn available() -> Option<u64> {
     [addresses, kilobytes("/proc/meminfo", "MemAvailable:")].into_iter().flatten().min()
 }
 
-/// Bytes of addresses that this process has.
+/// Size of the address space of this process in bytes.
 pub fn held() -> Option<u64> {
     kilobytes("/proc/self/status", "VmSize:")
 }
 
-/// A figure of the kernel in bytes.
+/// A figure reported by the kernel in KiB, converted to bytes.
 fn kilobytes(path: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let figure = text.lines().find_map(|line| line.strip_prefix(name))?;
     figure.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Refuses (65) an input that needs more bytes of memory than are available; `None` stands for a size that
-/// does not even fit a number. `what` names the input.
+/// Refuses (65) an input that needs more bytes of memory than are available; `None` stands for a size that overflows.
+/// `what` names the input.
 pub fn ensure(what: &dyn std::fmt::Display, bytes: Option<u64>) -> Result<()> {
     if bytes.is_some_and(|bytes| bytes < SMALL) {
         return Ok(());

@@ -1,9 +1,8 @@
 //! Results on stdout: JSON lines with `--json`, otherwise an aligned table.
 //!
-//! All of stdout goes through here, so that a reader that goes away (`ckpt list | head -1`) ends
-//! the program quietly: the write then returns an error without words, which
-//! [`cli::main`](crate::cli::main) turns into status 0.
-//! Numbers that are not finite become `null` in JSON and `-` in a table.
+//! All output to stdout goes through here, so that a reader that closes the pipe (`ckpt list | head -1`) ends the
+//! program silently: the write returns an error without a message, which [`cli::main`](crate::cli::main) turns into
+//! status 0. Non-finite numbers become `null` in JSON and `-` in a table.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -23,25 +22,25 @@ pub struct Out<W: Write = io::Stdout> {
 }
 
 impl Out {
-    /// Results to stdout in the form asked for on the command line.
+    /// Writes results to stdout in the format chosen on the command line.
     pub fn stdout(output: Output) -> Self {
         Self::new(output, io::stdout())
     }
 }
 
 impl<W: Write> Out<W> {
-    /// Results to any writer.
+    /// Writes results to any writer.
     pub fn new(output: Output, sink: W) -> Self {
         Self { json: output.json, sink, table: Table::default() }
     }
 
-    /// Whether JSON lines are wanted.
+    /// Whether the output is JSON lines.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// One record of many: a JSON line at once, or a row of the table that [`finish`](Self::finish)
-    /// writes. The columns are the record's fields.
+    /// One record of several: written at once as a JSON line, or collected as a row of the table that
+    /// [`finish`](Self::finish) writes. The columns are the record's fields.
     pub fn row(&mut self, record: &impl Serialize) -> Result<()> {
         let fields = fields(record)?;
         if self.json {
@@ -51,7 +50,7 @@ impl<W: Write> Out<W> {
         Ok(())
     }
 
-    /// A single result: the record as a JSON line, or `text` for people, with its line breaks.
+    /// A single result: the record as a JSON line, or `shown` as text, with its line breaks.
     pub fn item(&mut self, record: &impl Serialize, shown: impl Display) -> Result<()> {
         if self.json {
             let value = Value::Object(fields(record)?);
@@ -60,7 +59,7 @@ impl<W: Write> Out<W> {
         self.raw((text::lines(&shown.to_string()) + "\n").as_bytes())
     }
 
-    /// Bytes as they are, whatever the form (an exported file, a configuration).
+    /// Bytes without any conversion (an exported file, a configuration).
     pub fn raw(&mut self, bytes: &[u8]) -> Result<()> {
         let written = self.sink.write_all(bytes).and_then(|()| self.sink.flush());
         written.map_err(stdout_error)
@@ -80,7 +79,7 @@ impl<W: Write> Out<W> {
 fn fields(record: &impl Serialize) -> Result<Map<String, Value>> {
     match serde_json::to_value(record) {
         Ok(Value::Object(fields)) => Ok(fields),
-        Ok(other) => Err(Error::bug(format!("a result is not a record of fields: {other}"))),
+        Ok(other) => Err(Error::bug(format!("a result is not a JSON object: {other}"))),
         Err(cause) => Err(Error::bug(format!("a result cannot be written as JSON: {cause}"))),
     }
 }

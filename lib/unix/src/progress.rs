@@ -1,4 +1,4 @@
-//! How far the work is: a bar with the time left on a terminal, else a line a minute; on stderr.
+//! Progress on stderr: a bar with the estimated time left on a terminal, otherwise one line per minute.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
@@ -9,14 +9,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::diagnostics::say;
 use crate::time::format_duration;
 
-/// The bar on the screen, so that messages can be written above it.
+/// The bar on the screen, so that messages can be printed above it.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Progress of one piece of work with a known number of steps.
+/// Progress of a task with a known number of steps.
 pub struct Progress {
     what: String,
     total: u64,
-    /// Done before this process began; says nothing about its speed.
+    /// Steps done before this process started; excluded from the speed.
     before: u64,
     done: u64,
     bar: Option<ProgressBar>,
@@ -26,13 +26,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Work named `what` (`"updates"`, `"files"`) of `total` steps.
+    /// Progress of `total` steps of `what` (`"updates"`, `"files"`).
     pub fn new(what: &str, total: u64) -> Self {
         let interval = Duration::from_secs(60);
         Self::with(what, total, std::io::stderr().is_terminal(), interval)
     }
 
-    /// As [`new`](Self::new), with the choice of a bar and the time between lines given.
+    /// As [`new`](Self::new), with an explicit choice of bar and time between lines.
     pub fn with(what: &str, total: u64, on_terminal: bool, interval: Duration) -> Self {
         let bar = on_terminal.then(|| bar(what, total));
         *BAR.lock().unwrap_or_else(PoisonError::into_inner) = bar.clone();
@@ -49,7 +49,7 @@ impl Progress {
         }
     }
 
-    /// So many steps were done by an earlier process; call it first, after a resume.
+    /// Sets the number of steps done by earlier processes; call it first after a resume.
     pub fn resume_at(&mut self, done: u64) {
         (self.before, self.done) = (done, done);
         if let Some(bar) = &self.bar {
@@ -58,12 +58,12 @@ impl Progress {
         }
     }
 
-    /// So many more steps are done.
+    /// Adds `steps` completed steps.
     pub fn advance(&mut self, steps: u64) {
         self.set(self.done.saturating_add(steps));
     }
 
-    /// So many steps are done in all.
+    /// Sets the total number of completed steps.
     pub fn set(&mut self, done: u64) {
         self.done = done;
         if let Some(bar) = &self.bar {
@@ -74,7 +74,7 @@ impl Progress {
         }
     }
 
-    /// A word beside the bar, e.g. the loss; nothing without a terminal, where the log has it.
+    /// Text next to the bar, e.g. the loss. Ignored without a terminal: the log has it.
     pub fn message(&self, text: impl Into<String>) {
         if let Some(bar) = &self.bar {
             bar.set_message(text.into());
@@ -116,8 +116,8 @@ fn bar(what: &str, total: u64) -> ProgressBar {
     ProgressBar::new(total).with_style(style).with_prefix(what.to_string())
 }
 
-/// Runs `write` while the bar is off the screen. Never waits for the bar: the writer may be a
-/// panic in a thread that holds it.
+/// Runs `write` while the bar is hidden. Never waits for the lock of the bar: the caller may be a panic in a thread
+/// that holds it.
 pub(crate) fn without_bar(write: impl FnOnce()) {
     let bar = BAR.try_lock().ok().and_then(|bar| bar.clone());
     match bar {

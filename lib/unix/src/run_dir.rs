@@ -1,4 +1,4 @@
-//! The folder of one run: where its files are, and a record of every start.
+//! The directory of a run: paths of its files, and a record of every attempt.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::publish::{create_folder, publish_bytes};
 use crate::slurm::Slurm;
 use crate::{Error, Result, cli, host, small, text, time, warn};
 
-/// Largest record of starts, in bytes.
+/// Maximum size of `env.json` in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// A run directory.
@@ -34,7 +34,7 @@ impl RunDir {
         Ok(Self { root: root.to_path_buf() })
     }
 
-    /// The folder itself.
+    /// The directory itself.
     pub fn path(&self) -> &Path {
         &self.root
     }
@@ -42,31 +42,31 @@ impl RunDir {
     pub fn config(&self) -> PathBuf {
         self.root.join("config.yaml")
     }
-    /// One entry for each start: versions, host, devices, SLURM ids.
+    /// One entry per attempt: versions, host, devices, SLURM ids.
     pub fn env(&self) -> PathBuf {
         self.root.join("env.json")
     }
-    /// How the run stands ([`crate::status`]).
+    /// The current state of the run ([`crate::status`]).
     pub fn status(&self) -> PathBuf {
         self.root.join("status.json")
     }
-    /// What happened ([`crate::log`]).
+    /// The event log ([`crate::log`]).
     pub fn log(&self) -> PathBuf {
         self.root.join("log.jsonl")
     }
-    /// Who works on the run ([`crate::lease`]).
+    /// The process that holds the run ([`crate::lease`]).
     pub fn lease(&self) -> PathBuf {
         self.root.join("lease")
     }
-    /// How it is submitted to SLURM ([`crate::timekeep::submit`]).
+    /// How the run is submitted to SLURM ([`crate::timekeep::submit`]).
     pub fn submission(&self) -> PathBuf {
         self.root.join("submit.json")
     }
-    /// Who submits it at present.
+    /// The lease of the process that is submitting it.
     pub fn submitting(&self) -> PathBuf {
         self.root.join("submit.lease")
     }
-    /// Hashes of the input files that were verified, with their metadata.
+    /// Hashes of the verified input files, with their metadata.
     pub fn inputs(&self) -> PathBuf {
         self.root.join("inputs.json")
     }
@@ -75,17 +75,17 @@ impl RunDir {
         self.root.join("ckpt")
     }
 
-    /// The newest attempt that `env.json` tells of; 0 for none.
+    /// The newest attempt in `env.json`; 0 if there is none.
     pub fn last_attempt(&self) -> Result<u64> {
         let entries = self.starts()?;
         let number = |entry: &Value| entry.get("attempt").and_then(Value::as_u64);
         Ok(entries.iter().filter_map(number).max().unwrap_or(entries.len() as u64))
     }
 
-    /// Adds an entry for this attempt to `env.json`. Only for the one writer of the run.
+    /// Adds an entry for this attempt to `env.json`. Only the holder of the run's lease may call it.
     ///
-    /// `facts` are fields of the caller (devices, libraries). Of the environment only the SLURM
-    /// facts are kept: the rest may hold secrets. A damaged file is moved aside, not overwritten.
+    /// `facts` are additional fields of the caller (devices, libraries). Of the environment only the SLURM variables
+    /// are recorded: others may contain secrets. A damaged file is moved aside, not overwritten.
     pub fn record_start(&self, attempt: u64, facts: &impl Serialize) -> Result<()> {
         let mut entries = self.starts()?;
         let program = cli::program();
@@ -106,7 +106,7 @@ impl RunDir {
         match serde_json::to_value(facts).map_err(Error::bug)? {
             Value::Object(fields) => entry.extend(fields),
             Value::Null => {}
-            other => return Err(Error::bug(format!("env.json: {other} is no record of fields"))),
+            other => return Err(Error::bug(format!("env.json: {other} is not a JSON object"))),
         }
         entries.push(Value::Object(entry));
         publish_bytes(&self.env(), text::json_pretty(&entries)?.as_bytes())

@@ -1,9 +1,9 @@
-//! Values that must not be shown: those of variables whose names say so.
+//! Hides secret values: those of variables whose name marks them as secret.
 //!
-//! Every program registers the secrets of its environment when it starts, and those of `.env`, site files
-//! and commands when it reads them. [`crate::text`] replaces them by `${NAME}` in all messages, tables,
-//! logs and records. Files that need a value to work (a manifest with a path in it) keep it and are
-//! readable by their owner only ([`crate::publish`]).
+//! Every program registers the secrets of its environment when it starts, and those of `.env`, site files and commands
+//! when it reads them. [`crate::text`] replaces them with `${NAME}` in all messages, tables, logs and records. Files
+//! that need the actual value (a manifest that contains a path) keep it and are readable only by their owner
+//! ([`crate::publish`]).
 
 use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use crate::text;
 
-/// Parts of names whose values are secret.
+/// A variable is secret if its name contains one of these.
 const NAMES: [&str; 8] =
     ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "JWT"];
-/// Shorter values occur in ordinary text, so they are not replaced everywhere. The configuration still
-/// hides them in the keys that use them.
+/// Shorter values occur in ordinary text, so they are not replaced everywhere. The configuration still hides them in
+/// the keys that use them.
 const SHORTEST: usize = 6;
-/// Fields of our records that hold words of our own, versions or times; readers depend on them.
+/// Fields of our records that contain fixed words, versions or times; readers depend on them.
 const OWN_FIELDS: [&str; 11] = [
     "kind", "state", "stage", "done", "change", "cause", "metric", "time", "program", "version",
     "commit",
@@ -26,15 +26,15 @@ const OWN_FIELDS: [&str; 11] = [
 
 static KNOWN: RwLock<Secrets> = RwLock::new(Secrets { needles: Vec::new() });
 
-/// Secret values, each with the text that replaces it.
+/// Secret values, each with its replacement.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
     needles: Vec<(String, String)>,
 }
 
 impl Secrets {
-    /// Adds the value of a variable in all forms in which a message may show it: as it is, escaped for
-    /// Rust, JSON and URLs, and line by line.
+    /// Adds the value of a variable in every form in which a message may contain it: verbatim, escaped for Rust, JSON
+    /// and URLs, and line by line.
     pub fn add(&mut self, name: &str, value: &str) {
         let whole = value.trim();
         let lines = whole.lines().map(str::trim).filter(|line| line.chars().count() >= SHORTEST);
@@ -47,8 +47,8 @@ impl Secrets {
         }
     }
 
-    /// The text with `${NAME}` in place of every value. Values that overlap are replaced together, by the
-    /// name of the longest.
+    /// Replaces every value in the text with `${NAME}`. Overlapping values are replaced together, with the name of the
+    /// longest.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut hits: Vec<(usize, usize, &str)> = Vec::new();
         for (needle, shown) in &self.needles {
@@ -87,9 +87,8 @@ impl Secrets {
         Cow::Owned(redacted)
     }
 
-    /// Redacts every text in a record that may come from outside: keys that could not be ours, and all texts
-    /// but the words in [`OWN_FIELDS`]. A variable that happens to have the value `finished` must not make
-    /// records unreadable.
+    /// Redacts all strings in a record that may come from outside: keys not of our form, and all values except fixed
+    /// words in [`OWN_FIELDS`]. A variable whose value happens to be `finished` must not make records unreadable.
     pub fn redact_value(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
@@ -115,19 +114,19 @@ impl Secrets {
     }
 }
 
-/// Whether a key has the form of those in our records.
+/// Whether a key has the form of the keys in our records.
 pub(crate) fn is_own_key(key: &str) -> bool {
     key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Whether the value of a field is a word of our own. A sentence is not: it may quote anything.
+/// Whether the value of a field is one of our fixed words. A sentence is not, because it may quote anything.
 pub(crate) fn is_own_word(field: &str, value: &Value) -> bool {
     let is_word =
         |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.:".contains(&b));
     OWN_FIELDS.contains(&field) && value.as_str().is_some_and(is_word)
 }
 
-/// The forms of a value that a message may contain.
+/// The forms in which a message may contain a value.
 fn forms(value: &str) -> Vec<String> {
     let inside = |quoted: String| {
         quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_string()
@@ -154,13 +153,13 @@ fn forms(value: &str) -> Vec<String> {
     ]
 }
 
-/// Whether values of a variable of this name are secret.
+/// Whether a variable of this name is secret.
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     NAMES.iter().any(|part| name.contains(part))
 }
 
-/// From now on the value is not shown, if the name says that it is secret.
+/// Hides the value from now on if the name marks it as secret.
 pub fn register(name: &str, value: &str) {
     let value = value.trim();
     if is_secret(name) && value.chars().count() >= SHORTEST {
@@ -168,15 +167,15 @@ pub fn register(name: &str, value: &str) {
     }
 }
 
-/// Registers the secrets of the environment.
+/// Registers the secrets in the environment.
 pub fn register_environment() {
     for (name, value) in std::env::vars_os() {
         register(&name.to_string_lossy(), &value.to_string_lossy());
     }
 }
 
-/// Registers what a command line gives as `NAME=VALUE`, also in a list (`--export=ALL,NAME=VALUE`), as
-/// `--name=VALUE` and as `--name VALUE`.
+/// Registers the secrets on a command line given as `NAME=VALUE`, also in a list (`--export=ALL,NAME=VALUE`), as
+/// `--name=VALUE` or as `--name VALUE`.
 pub fn register_words<S: AsRef<str>>(words: &[S]) {
     let is_name = |name: &str| {
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
@@ -190,7 +189,7 @@ pub fn register_words<S: AsRef<str>>(words: &[S]) {
         let name = word.trim_start_matches('-');
         option = (word.starts_with('-') && is_name(name)).then_some(name);
         for part in word.split(|c: char| c == ',' || c.is_whitespace()) {
-            // The last `=` but one of `--export=NAME=VALUE` ends the name of an option.
+            // In `--export=NAME=VALUE` the first name is an option, so continue with the rest.
             let mut rest = part;
             while let Some((name, value)) = rest.split_once('=') {
                 let name = name.trim_start_matches('-');
@@ -208,7 +207,7 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     KNOWN.read().unwrap_or_else(PoisonError::into_inner).redact(text)
 }
 
-/// Replaces all registered values in the texts of a value; false when there are none to look for.
+/// Replaces all registered values in the strings of a value; `None` if no value is registered.
 pub(crate) fn redact_value(value: impl FnOnce() -> Option<Value>) -> Option<Value> {
     let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
     if known.needles.is_empty() {
@@ -219,7 +218,7 @@ pub(crate) fn redact_value(value: impl FnOnce() -> Option<Value>) -> Option<Valu
     Some(value)
 }
 
-/// Whether a file with this content has a registered value in it.
+/// Whether the content of a file contains a registered value.
 pub fn occur_in(content: &[u8]) -> bool {
     let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
     !known.needles.is_empty()
@@ -303,7 +302,7 @@ mod tests {
         assert_eq!(value, serde_json::json!({"reason": "connection ${A_KEY}"}));
     }
 
-    // One test: the registry belongs to the whole process.
+    // A single test: the registry is global to the process.
     #[test]
     fn what_is_registered() {
         register("PATH_OF_X", "registered-0");

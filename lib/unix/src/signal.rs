@@ -1,14 +1,14 @@
-//! Signals as wishes: a handler only sets a flag, the program looks at it at a safe place.
+//! Signals as requests: a handler only sets a flag, which the program checks at a safe point.
 //!
-//! | signal | wish |
+//! | signal | request |
 //! |---|---|
 //! | TERM, INT, HUP, USR1 | stop: finish the update, save a checkpoint, exit 75 |
-//! | a second TERM or INT, 0.1 s later or more | leave at once with 128+n; the last checkpoint is whole |
-//! | USR2 | save a checkpoint and go on |
-//! | CONT | nothing (SLURM sends it before every other signal) |
+//! | a second TERM or INT, at least 0.1 s later | exit at once with 128+n; the last checkpoint is intact |
+//! | USR2 | save a checkpoint and continue |
+//! | CONT | none (SLURM sends it before every other signal) |
 //!
-//! INT and HUP that are ignored when the program starts (`nohup`, `&` in a script) stay ignored.
-//! MPI and NCCL set handlers of their own when they start: call [`Signals::reinstall`] after them.
+//! INT and HUP that are ignored when the program starts (`nohup`, `&` in a script) stay ignored. MPI and NCCL install
+//! handlers of their own when they start: call [`Signals::reinstall`] after them.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -20,27 +20,27 @@ use signal_hook::low_level;
 
 use crate::{Error, Exit, Result};
 
-/// First signal that asked to stop; 0 for none.
+/// The first signal that requested a stop; 0 for none.
 static STOP: AtomicI32 = AtomicI32::new(0);
-/// When the first TERM or INT came, in milliseconds of the monotonic clock; 0 for never.
+/// When the first TERM or INT arrived, in milliseconds of the monotonic clock; 0 for never.
 static FIRST_KILL: AtomicI64 = AtomicI64::new(0);
 static CHECKPOINT: AtomicBool = AtomicBool::new(false);
-/// Our handlers as the system knows them, or why there are none.
+/// Our handlers as sigaction(2) reports them, or why they could not be installed.
 static INSTALLED: OnceLock<Result<Vec<Action>, String>> = OnceLock::new();
 
 type Action = (c_int, libc::sigaction);
 
-/// One request reaches a rank twice when both the scheduler (or the terminal) and `mpirun` deliver it.
+/// A request reaches a rank twice if both the scheduler (or the terminal) and `mpirun` deliver it.
 const ONE_REQUEST_MS: i64 = 100;
 
-/// Proof that the handlers stand; cheap to copy and to ask.
+/// Proof that the handlers are installed; cheap to copy and to query.
 #[derive(Clone, Copy, Debug)]
 pub struct Signals {
     actions: &'static [Action],
 }
 
 impl Signals {
-    /// Sets the handlers; a second call gives the same ones.
+    /// Installs the handlers; a second call returns the same ones.
     pub fn install() -> Result<Self> {
         match INSTALLED.get_or_init(|| register().map_err(|error| error.to_string())) {
             Ok(actions) => Ok(Self { actions }),
@@ -48,13 +48,13 @@ impl Signals {
         }
     }
 
-    /// The handlers, if this program has set them.
+    /// The handlers, if this program has installed them.
     pub fn installed() -> Option<Self> {
         let actions = INSTALLED.get()?.as_ref().ok()?;
         Some(Self { actions })
     }
 
-    /// Name of the signal that asked to stop, if one did.
+    /// Name of the signal that requested a stop, if any.
     pub fn stop_requested(&self) -> Option<&'static str> {
         match STOP.load(Ordering::Relaxed) {
             0 => None,
@@ -62,14 +62,14 @@ impl Signals {
         }
     }
 
-    /// Whether whoever asked to stop may send KILL within seconds: after TERM, INT or HUP, not after USR1, the
-    /// warning before a time limit.
+    /// Whether KILL may follow within seconds: after TERM, INT or HUP, but not after USR1, the warning before a time
+    /// limit.
     pub fn is_urgent(&self) -> bool {
         FIRST_KILL.load(Ordering::Relaxed) != 0 || STOP.load(Ordering::Relaxed) == SIGHUP
     }
 
-    /// For work that can stop between two pieces of it. Errors: 75 when a signal asked to stop, with what
-    /// that `leaves`.
+    /// For work that can stop between two steps. Errors: 75 when a signal requested a stop; the message ends with
+    /// `leaves`, which describes what is left behind.
     pub fn go_on(&self, leaves: impl FnOnce() -> String) -> Result<()> {
         match self.stop_requested() {
             None => Ok(()),
@@ -79,12 +79,12 @@ impl Signals {
         }
     }
 
-    /// Whether a checkpoint was asked for since the last call.
+    /// Whether a checkpoint was requested since the last call.
     pub fn take_checkpoint_request(&self) -> bool {
         CHECKPOINT.swap(false, Ordering::Relaxed)
     }
 
-    /// Puts the handlers back that a library has replaced; returns the names of those signals.
+    /// Restores handlers that a library has replaced; returns the names of those signals.
     pub fn reinstall(&self) -> Result<Vec<&'static str>> {
         let mut replaced = Vec::new();
         for (signal, ours) in self.actions {
@@ -97,7 +97,7 @@ impl Signals {
     }
 }
 
-/// Whether the signal is ignored at present; what is ignored at the start should stay so.
+/// Whether the signal is ignored at present; signals ignored at the start should stay ignored.
 pub fn is_ignored(signal: c_int) -> bool {
     set_action(signal, None).is_ok_and(|action| action.sa_sigaction == libc::SIG_IGN)
 }
@@ -106,13 +106,13 @@ fn register() -> Result<Vec<Action>> {
     let mut signals = vec![SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2];
     signals.retain(|signal| !(matches!(*signal, SIGINT | SIGHUP) && is_ignored(*signal)));
     for &signal in &signals {
-        // SAFETY: the handler touches atomics, the clock and `_exit` only; all are
-        // async-signal-safe, and it cannot panic.
+        // SAFETY: the handler only touches atomics, the clock and `_exit`; all are async-signal-safe, and it cannot
+        // panic.
         let registered = unsafe { low_level::register(signal, move || handle(signal)) };
         registered.map_err(|cause| refused(signal, cause))?;
     }
-    // The handler of signal-hook is remembered as the system knows it, because signal-hook itself
-    // sets it only once and would not notice that it was replaced.
+    // Record the action as the system reports it: signal-hook installs its handler only once and would not notice that
+    // it was replaced.
     signals.into_iter().map(|signal| Ok((signal, set_action(signal, None)?))).collect()
 }
 
@@ -136,12 +136,12 @@ fn monotonic_ms() -> i64 {
     (now.tv_sec * 1000 + now.tv_nsec / 1_000_000).max(1)
 }
 
-/// Sets an action, if given, and returns the one before.
+/// Sets an action, if given, and returns the previous one.
 fn set_action(signal: c_int, action: Option<&libc::sigaction>) -> Result<libc::sigaction> {
     let new = action.map_or(std::ptr::null(), std::ptr::from_ref);
     let mut before = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: `new` is null or a valid action that the system gave us before; `before` is writable
-    // memory of the right type, and all zeros is a valid value of it.
+    // SAFETY: `new` is null or a valid action that the system returned earlier; `before` is writable memory of the
+    // right type, for which all zeros is a valid value.
     let (status, before) = unsafe {
         let status = libc::sigaction(signal, new, before.as_mut_ptr());
         (status, before.assume_init())
@@ -161,8 +161,7 @@ fn refused(signal: c_int, cause: std::io::Error) -> Error {
 mod tests {
     use super::*;
 
-    // One test: the flags belong to the whole process. The second TERM is tested in
-    // tests/signals.rs, in a process of its own.
+    // A single test: the flags are global to the process. tests/signals.rs tests the second TERM in a separate process.
     #[test]
     fn signals_set_flags_and_survive_a_library_that_takes_them() {
         let signals = Signals::install().unwrap();
@@ -175,7 +174,7 @@ mod tests {
         assert!(!signals.take_checkpoint_request());
         assert_eq!(signals.stop_requested(), None);
 
-        // What an MPI start does: handlers that are not ours.
+        // Simulates MPI_Init, which installs its own handlers.
         // SAFETY: ignoring a signal is a valid action.
         unsafe { libc::signal(SIGUSR1, libc::SIG_IGN) };
         low_level::raise(SIGUSR1).unwrap();

@@ -1,7 +1,7 @@
-//! Small input files, whole: a manifest, an index, a record of a run.
+//! Reads small input files in full: a manifest, an index, a record of a run.
 //!
-//! A path may lead to anything: a pipe would be waited for, a folder has poor words, and a file of
-//! gigabytes under the name of a small one would fill the memory. None of them is opened.
+//! A path may name anything: opening a pipe would block, the error for a directory is unhelpful, and a file of
+//! gigabytes in place of a small one would fill the memory. All of these are refused without reading them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -12,19 +12,21 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::{Error, Result, memory};
 
-/// Memory for each byte of a file that is parsed: `[0,0,0]` has a number of 8 bytes in each 2, in a list that
-/// may double.
+/// Memory per byte of a parsed file: in `[0,0,0]` every 2 bytes hold a number of 8 bytes, in a list that may double its
+/// capacity.
 const PARSED: u64 = 16;
 
 /// Reads a regular file of at most `limit` bytes.
 ///
-/// Errors: 66 when it is missing, unreadable or no regular file, 65 when it is larger or does not fit into
-/// memory when parsed, 74.
+/// Errors: 66 when it is missing, unreadable or not a regular file; 65 when it is larger, or does not fit into memory
+/// when parsed; 74.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let bytes = require_file(path)?;
     let large = |bytes: u64| {
         let path = path.display();
-        Error::data(format!("{path}: {bytes} bytes, more than {limit}: not such a file"))
+        Error::data(format!(
+            "{path}: {bytes} bytes is more than the limit of {limit} for such a file"
+        ))
     };
     if bytes > limit {
         return Err(large(bytes));
@@ -32,30 +34,30 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     memory::ensure(&format_args!("reading {}", path.display()), bytes.checked_mul(PARSED))?;
     let file = open(path)?;
     let mut content = Vec::with_capacity(bytes as usize);
-    // It may grow while it is read.
+    // The file may grow while it is read.
     let read = file.take(limit.saturating_add(1)).read_to_end(&mut content);
     read.map_err(|cause| Error::io(path, cause))?;
     if content.len() as u64 > limit { Err(large(content.len() as u64)) } else { Ok(content) }
 }
 
-/// Opens a regular file to read, without waiting for the other end of a pipe. Errors: 66.
+/// Opens a regular file for reading, without blocking on a pipe. Errors: 66.
 pub fn open(path: &Path) -> Result<File> {
     require_file(path)?;
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     opened.map_err(|cause| Error::open(path, cause))
 }
 
-/// The size of a regular file; opening anything else might never end. Errors: 66.
+/// The size of a regular file. Opening anything else might block forever. Errors: 66.
 pub fn require_file(path: &Path) -> Result<u64> {
     let found = fs::metadata(path).map_err(|cause| Error::open(path, cause))?;
     match found.is_file() {
         true => Ok(found.len()),
-        false if found.is_dir() => Err(Error::open(path, "it is a folder; a file is wanted")),
-        false => Err(Error::open(path, "no regular file")),
+        false if found.is_dir() => Err(Error::open(path, "it is a directory; expected a file")),
+        false => Err(Error::open(path, "not a regular file")),
     }
 }
 
-/// Opens a file or a pipe without waiting for a pipe's writer: a pipe that has none reads as empty.
+/// Opens a file or a pipe without waiting for a writer: a pipe without one reads as empty.
 ///
 /// Errors: 66.
 pub fn open_pipe(path: &Path) -> Result<File> {
@@ -63,14 +65,14 @@ pub fn open_pipe(path: &Path) -> Result<File> {
     let mut options = File::options();
     let opened = options.read(true).custom_flags(nonblocking.bits() as i32).open(path);
     let file = opened.map_err(|cause| Error::open(path, cause))?;
-    // From a writer that has the pipe open everything is read, however slow it is.
+    // Once a writer has the pipe open, read everything, however slow it is.
     let flags = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags - nonblocking));
     flags.map_err(|cause| Error::open(path, cause))?;
     Ok(file)
 }
 
-/// The file of a name that was read from a file, in the folder of that file: none for a name that
-/// leads anywhere else. Every such name goes through here.
+/// The path of a file in `folder` whose name was read from another file; `None` if the name leads outside the
+/// directory. Every such name goes through here.
 pub fn inside(folder: &Path, name: &str) -> Option<PathBuf> {
     let mut parts = Path::new(name).components();
     let plain = matches!(parts.next(), Some(Component::Normal(part)) if part == name);

@@ -1,4 +1,4 @@
-//! What a file system has room for before a large file is written, and whether it takes files at all.
+//! Checks free disk space and inodes before a large file is written, and whether a file system is writable.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use crate::{Error, Exit, Result};
 
-/// Refuses (73) when the file system of `path` has less than 1.2 times `bytes` free for us.
-/// A file system that cannot tell is trusted; quotas are only found when writing.
+/// Refuses (73) if the file system of `path` has less than 1.2 times `bytes` free for this user. A file system that
+/// does not report its size is trusted; quotas only show when writing.
 pub fn ensure_space(path: &Path, bytes: u64) -> Result<()> {
     let Ok(found) = rustix::fs::statvfs(nearest(path)) else { return Ok(()) };
     let free = found.f_bavail.saturating_mul(found.f_frsize);
@@ -26,7 +26,7 @@ pub fn ensure_space(path: &Path, bytes: u64) -> Result<()> {
     Err(Error::new(Exit::CannotCreate, message))
 }
 
-/// Refuses (73) when the file system of `path` has room for fewer than 1.2 times `files` more files.
+/// Refuses (73) if the file system of `path` has fewer than 1.2 times `files` free inodes.
 pub fn ensure_files(path: &Path, files: u64) -> Result<()> {
     let Ok(found) = rustix::fs::statvfs(nearest(path)) else { return Ok(()) };
     let wanted = files.saturating_add(files.div_ceil(5));
@@ -41,13 +41,12 @@ pub fn ensure_files(path: &Path, files: u64) -> Result<()> {
     Err(Error::new(Exit::CannotCreate, message))
 }
 
-/// Whether no file can be created in `folder` for lack of permission, or because its file system is
-/// mounted read-only.
+/// Whether files cannot be created in `folder`, for lack of permission or because its file system is mounted read-only.
 pub fn is_read_only(folder: &Path) -> bool {
     matches!(access(folder, Access::WRITE_OK), Err(Errno::ROFS | Errno::ACCESS | Errno::PERM))
 }
 
-/// The nearest folder above `path` that exists; those below it will be made on its file system.
+/// The nearest existing ancestor of `path`; missing directories will be created on its file system.
 fn nearest(path: &Path) -> &Path {
     let mut folder = parent(path);
     while !folder.exists() && folder != parent(folder) {
@@ -56,7 +55,7 @@ fn nearest(path: &Path) -> &Path {
     folder
 }
 
-/// The folder that holds `path`: `.` for a bare name.
+/// The directory that contains `path`: `.` for a bare name.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -65,7 +64,7 @@ pub(crate) fn parent(path: &Path) -> &Path {
     }
 }
 
-/// A size for people: `3.4 GiB`.
+/// A human-readable size: `3.4 GiB`.
 pub fn human_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
@@ -89,7 +88,7 @@ mod tests {
         let error = ensure_space(&path, u64::MAX / 2).unwrap_err();
         assert_eq!(error.exit, Exit::CannotCreate);
         assert!(error.to_string().contains("large"), "{error}");
-        // The folders above need not be there yet.
+        // The parent directories need not exist yet.
         assert_eq!(nearest(&folder.path().join("a/b/c")), folder.path());
         assert_eq!(nearest(Path::new("no-such/a")), Path::new("."));
         assert!(ensure_space(&folder.path().join("a/b/c"), u64::MAX / 2).is_err());

@@ -1,4 +1,4 @@
-//! `status.json`: how a run stands, for people, `ckpt`, and the next start.
+//! `status.json`: the current state of a run, for people, `ckpt` and the next attempt.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,28 +10,28 @@ use crate::publish::{Publisher, publish_bytes};
 use crate::time::now_utc;
 use crate::{Error, Result, small, text};
 
-/// Largest status, in bytes.
+/// Maximum size of a status file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Files on shared disks are replaced no more often than this while the state stays the same.
+/// Minimum time between two writes while the state stays the same, to spare shared file systems.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a run is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// At work, or killed without a word: then the time of the file is old.
+    /// Running, or killed without a chance to write: then the mtime of the file is old.
     #[default]
     Running,
-    /// Stopped early with a checkpoint; to be started again.
+    /// Stopped early with a checkpoint; run it again.
     Stopped,
-    /// Everything is done; another start ends at once.
+    /// Complete; another attempt ends at once.
     Finished,
-    /// Ended with an error, see `reason` and `held`.
+    /// Ended with an error; see `reason` and `held`.
     Failed,
 }
 
-/// The best value of the metric that is watched.
+/// The best value of the monitored metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
     /// Name of the metric.
@@ -42,10 +42,10 @@ pub struct Best {
     pub update: u64,
 }
 
-/// What the run took so far, all attempts together.
+/// The cost of the run so far, over all attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// Hours by the clock.
+    /// Wall-clock hours.
     pub hours: f64,
     /// Hours times devices.
     pub device_hours: f64,
@@ -58,9 +58,9 @@ pub struct Status {
     pub stage: String,
     /// What the run is doing.
     pub state: State,
-    /// Updates done.
+    /// Number of completed updates.
     pub update: u64,
-    /// Updates to do in all, when known.
+    /// Total number of updates, if known.
     #[serde(default)]
     pub updates: Option<u64>,
     /// Best metric so far.
@@ -69,25 +69,26 @@ pub struct Status {
     /// Cost so far.
     #[serde(default)]
     pub cost: Cost,
-    /// Which start of the run wrote this, from 1.
+    /// The attempt that wrote this, from 1.
     #[serde(default)]
     pub attempt: u64,
     /// Why it stopped or failed.
     #[serde(default)]
     pub reason: Option<String>,
-    /// Failed in a way that another start would repeat: it ends at once until it is told otherwise.
+    /// The run failed in a way that another attempt would repeat; further attempts end at once until the user
+    /// intervenes.
     #[serde(default)]
     pub held: bool,
-    /// Of work that is not training ([`crate::work`]): the last attempts in a row, this one included, that
+    /// For work other than training ([`crate::work`]): the number of consecutive attempts, including this one, that
     /// stored nothing a later attempt can use.
     #[serde(default)]
     pub in_vain: u64,
-    /// When this was written, UTC; set by the writer.
+    /// When this was written, UTC; set by [`StatusWriter`].
     #[serde(default)]
     pub time: String,
 }
 
-/// Reads a status; nothing when there is none yet. Errors: 65 for a damaged one, 66, 74.
+/// Reads a status; `None` if there is none yet. Errors: 65 for a damaged one, 66, 74.
 pub fn read(path: &Path) -> Result<Option<Status>> {
     if std::fs::symlink_metadata(path).is_err() {
         return Ok(None);
@@ -95,7 +96,10 @@ pub fn read(path: &Path) -> Result<Option<Status>> {
     let text = small::read(path, MAX_BYTES)?;
     let status = serde_json::from_slice(&text);
     status.map(Some).map_err(|cause| {
-        Error::data(format!("{}: {cause}; move the file away to go on without it", path.display()))
+        Error::data(format!(
+            "{}: {cause}; move the file away to continue without it",
+            path.display()
+        ))
     })
 }
 
@@ -113,13 +117,13 @@ impl StatusWriter {
         Self { path, last: None, fence: None }
     }
 
-    /// From now on a status is written only while the lease is ours.
+    /// Makes every write check first that this process still holds the lease.
     pub fn fenced(mut self, fence: Fence) -> Self {
         self.fence = Some(fence);
         self
     }
 
-    /// Writes the status if its state is new or the last one is five seconds old.
+    /// Writes the status if its state changed or the last write was at least five seconds ago.
     pub fn update(&mut self, status: &Status) -> Result<()> {
         let due =
             self.last.is_none_or(|(state, at)| state != status.state || at.elapsed() >= INTERVAL);
@@ -171,7 +175,7 @@ mod tests {
         let path = folder.path().join("status.json");
         assert_eq!(read(&path).unwrap(), None);
         let mut writer = StatusWriter::new(path.clone());
-        // Of two within the interval the first; this machine may be held up between them.
+        // Only the first of two updates within the interval is written; retry in case this machine is slow.
         let in_time = (0..20).any(|_| {
             let began = Instant::now();
             writer = StatusWriter::new(path.clone());

@@ -1,9 +1,9 @@
-//! Large files written past the page cache.
+//! Writes large files with direct I/O, bypassing the page cache.
 //!
-//! Through the page cache every byte is copied once more and then waits for writeback, at a fraction
-//! of what the disk can do. A [`Stream`] writes with O_DIRECT, straight from where the bytes lie, what is
-//! aligned both in memory and in the file. From the first bytes on that are not, and where the file
-//! system does not take such writes, they go through the page cache as usual.
+//! The page cache copies every byte once more and then waits for writeback, at a fraction of the disk's bandwidth. A
+//! [`Stream`] writes with O_DIRECT, straight from the caller's buffer, as long as the data is aligned both in memory
+//! and in the file. From the first unaligned write on, and on file systems that do not support O_DIRECT, it writes
+//! through the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,12 +15,12 @@ use rustix::io::Errno;
 
 use crate::disk::DiskFile;
 
-/// Alignment of addresses, offsets and lengths: no disk or file system asks for more.
+/// Alignment of addresses, offsets and lengths; no disk or file system requires more.
 const ALIGN: usize = 4096;
-/// Most bytes of a write: the disk has enough to do, and a process that is killed need not be waited for.
+/// Maximum size of a write: large enough to keep the disk busy, small enough that a killed process ends quickly.
 const PIECE: usize = 16 << 20;
 
-/// A new file that is written from its start to its end.
+/// A new file that is written sequentially.
 #[derive(Debug)]
 pub struct Stream {
     file: File,
@@ -35,14 +35,13 @@ impl DiskFile for Stream {
 }
 
 impl Stream {
-    /// Creates `path`, which must not exist, for `size` bytes; the disk space is taken at once where
-    /// the file system can do that.
+    /// Creates `path`, which must not exist, for `size` bytes; preallocates the space if the file system supports it.
     pub fn create(path: &Path, size: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         let direct = options.clone().custom_flags(OFlags::DIRECT.bits() as i32).open(path);
         let (file, direct) = match direct {
-            // Refused by the file system, possibly after the file was made.
+            // The file system refused O_DIRECT, possibly after the file was created.
             Err(error) if is_refused(&error) => match std::fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => (options.open(path)?, false),
@@ -50,14 +49,14 @@ impl Stream {
             other => (other?, true),
         };
         let taken = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, size.max(1));
-        // Any other error: the space is not taken in advance, and writing will tell.
+        // Ignore other errors: the space is not preallocated, and a lack of it shows when writing.
         if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = taken {
             return Err(error.into());
         }
         Ok(Self { file, at: 0, direct })
     }
 
-    /// From here on this file is written like any other.
+    /// Switches this file to buffered writes.
     fn through_the_cache(&mut self) -> io::Result<()> {
         let flags = fcntl_getfl(&self.file)?;
         fcntl_setfl(&self.file, flags - OFlags::DIRECT)?;
@@ -91,13 +90,13 @@ impl Write for Stream {
         Ok(count)
     }
 
-    /// Does nothing: bytes are on the disk after [`DiskFile::sync`], and not before.
+    /// Does nothing: only [`DiskFile::sync`] makes the data durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Whether the file system does not take such a file, or such a write.
+/// Whether the file system does not support O_DIRECT for this file or this write.
 fn is_refused(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
@@ -106,7 +105,7 @@ fn is_refused(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Bytes, none like its neighbours, and where they begin: so far from an aligned address.
+    /// Pseudo-random bytes, and their start `offset` bytes after an aligned address.
     fn content(size: usize, offset: usize) -> (Vec<u8>, usize) {
         let mut memory = vec![0; size + 2 * ALIGN];
         let start = memory.as_ptr().align_offset(ALIGN) + offset;
@@ -146,7 +145,7 @@ mod tests {
         let error = Stream::create(&path, 10).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), b"kept");
-        // More than any disk has, asked before anything is written.
+        // More than any disk has; refused before anything is written.
         let error = Stream::create(&folder.path().join("b"), 1 << 60).unwrap_err();
         let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::FileTooLarge];
         assert!(kinds.contains(&error.kind()), "{error}");

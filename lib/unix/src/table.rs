@@ -1,10 +1,10 @@
-//! Records as an aligned table: a column per field, numbers to the right.
+//! Formats records as an aligned table: one column per field, numbers right-aligned.
 
 use serde_json::{Map, Value};
 
 use crate::{secrets, text};
 
-/// Rows in the order they came; columns in the order in which fields were first seen.
+/// Rows in insertion order; columns in the order in which fields first occurred.
 #[derive(Debug, Default)]
 pub struct Table {
     columns: Vec<String>,
@@ -22,8 +22,7 @@ impl Table {
         self.rows.push(record);
     }
 
-    /// The text with a head line, two spaces between columns and no blanks at the ends of lines;
-    /// empty without rows.
+    /// The text with a header line, two spaces between columns and no trailing blanks; empty without rows.
     pub fn render(&self) -> String {
         if self.rows.is_empty() {
             return String::new();
@@ -38,7 +37,7 @@ impl Table {
         text
     }
 
-    /// Head and cells of one column, padded to the same width.
+    /// Header and cells of one column, padded to the same width.
     fn column(&self, name: &str) -> Vec<String> {
         let values: Vec<&Value> =
             self.rows.iter().map(|row| row.get(name).unwrap_or(&Value::Null)).collect();
@@ -65,7 +64,7 @@ fn cell(name: &str, value: &Value) -> String {
     }
 }
 
-/// Six significant digits, as `%g` of printf: enough to compare, short enough to read.
+/// Six significant digits, like `%g` of printf.
 fn float(x: f64) -> String {
     if x == 0.0 {
         return "0".into();

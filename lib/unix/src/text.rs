@@ -1,7 +1,7 @@
-//! Text for terminals, logs and records: secrets replaced, control characters escaped, length bounded.
+//! Sanitises text for terminals, logs and records: secrets replaced, control characters escaped, length bounded.
 //!
 //! All messages ([`crate::Error`], [`crate::diagnostics`]), tables and JSON ([`crate::out`], [`crate::log`],
-//! [`crate::status`]) pass through here, so names from files and clusters need no care where they are quoted.
+//! [`crate::status`]) pass through here, so names from files and clusters can be quoted without further care.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -12,30 +12,30 @@ use serde_json::Value;
 use crate::space::human_bytes;
 use crate::{Error, Result, limits, secrets};
 
-/// Characters of a longer line that are kept from its beginning and from its end.
+/// Number of characters kept from the beginning and the end of an overlong line.
 const LINE: (usize, usize) = (1200, 600);
-/// Characters of a longer quoted text that are kept.
+/// Number of characters kept of an overlong quoted text.
 const QUOTE: usize = 200;
-/// Lists with more elements are summarised.
+/// Longer lists are summarised.
 const LISTED: usize = 8;
 
-/// One line of any text: a line break in it is shown as `\n`.
+/// Any text as one line: line breaks are shown as `\n`.
 pub fn line(text: &str) -> String {
     let text = limits::explain(secrets::redact(text));
     escape(&shorten(&text, LINE)).into_owned()
 }
 
-/// Text whose line breaks are our own: each line as by [`line`].
+/// Text whose line breaks are intended: each line as by [`line`].
 pub fn lines(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A value or name from outside, within a message: at most 200 characters of it.
+/// A value or name from outside, for use within a message: at most 200 characters of it.
 pub fn quote(text: &str) -> String {
     escape(&shorten(&secrets::redact(text), (QUOTE, 0))).into_owned()
 }
 
-/// A JSON value for people: texts bare, long lists as their first elements, length and range.
+/// A human-readable JSON value: strings without quotes, long lists as first elements, length and range.
 pub fn summary(value: &Value) -> String {
     match value {
         Value::String(text) => line(text),
@@ -58,19 +58,19 @@ pub fn summary(value: &Value) -> String {
     }
 }
 
-/// A record as one line of JSON. Control characters that JSON allows unescaped are escaped too.
+/// A record as one line of JSON. Also escapes control characters that JSON allows unescaped.
 pub fn json(record: &impl Serialize) -> Result<String> {
     to_json(record, serde_json::Value::to_string, serde_json::to_string)
 }
 
-/// A record as indented JSON with a line break at its end.
+/// A record as indented JSON with a trailing line break.
 pub fn json_pretty(record: &impl Serialize) -> Result<String> {
     to_json(record, |value| format!("{value:#}"), serde_json::to_string_pretty)
         .map(|text| text + "\n")
 }
 
-/// `serialized` keeps the digits of f32, which a [`Value`] would show as f64: the value with redacted
-/// texts is read back from it.
+/// `serialized` preserves the digits of f32, which a [`Value`] would print as f64; the redacted value is therefore
+/// parsed from its output.
 fn to_json<T: Serialize>(
     record: &T,
     shown: impl Fn(&Value) -> String,
@@ -84,20 +84,20 @@ fn to_json<T: Serialize>(
         |c| c != '\n' && is_unsafe(c),
         |c, out| {
             for unit in c.encode_utf16(&mut [0; 2]) {
-                let _ = write!(out, "\\u{unit:04x}"); // a String takes everything
+                let _ = write!(out, "\\u{unit:04x}"); // writing to a String cannot fail
             }
         },
     )
     .into_owned())
 }
 
-/// The text with its control characters as Rust writes them: `\n`, `\u{1b}`.
+/// Escapes control characters in Rust notation: `\n`, `\u{1b}`.
 pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     escape_by(text, is_unsafe, |c, out| out.extend(c.escape_default()))
 }
 
-/// Control characters, and those that change the direction or break of a line. Everything else that
-/// UTF-8 can hold stays as it is.
+/// Control characters, and characters that change the direction of text or break a line. All other Unicode characters
+/// stay as they are.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,4 +1,5 @@
-//! Durations as people and SLURM write them, UTC time, and when this process began.
+//! Parses and formats durations in SLURM's and other notations, formats UTC times, and records when the process
+//! started.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,18 +12,17 @@ pub(crate) fn mark_process_start() {
     process_start();
 }
 
-/// When the process began, as [`cli::main`](crate::cli::main) saw it; time limits count from here.
+/// When the process started, as recorded by [`cli::main`](crate::cli::main); time limits count from here.
 pub fn process_start() -> Instant {
     *START.get_or_init(Instant::now)
 }
 
-/// Reads a duration: seconds (`300`), units (`90s`, `5m`, `1h30m`, `2d`), or SLURM's forms
-/// `minutes:seconds`, `hours:minutes:seconds` and `days-hours[:minutes[:seconds]]`.
-/// Errors: 2, with the forms that are understood.
+/// Parses a duration: seconds (`300`), units (`90s`, `5m`, `1h30m`, `2d`), or SLURM's forms `minutes:seconds`,
+/// `hours:minutes:seconds` and `days-hours[:minutes[:seconds]]`. Errors: 2, with examples of valid forms.
 pub fn parse_duration(text: &str) -> Result<Duration> {
     let seconds = if text.contains([':', '-']) { clock(text) } else { units(text) };
     seconds.map(Duration::from_secs).ok_or_else(|| {
-        Error::usage(format!("{text:?} is no duration: write 24:00:00, 1-02:03:04, 90m or 300"))
+        Error::usage(format!("{text:?} is not a duration; write 24:00:00, 1-02:03:04, 90m or 300"))
     })
 }
 
@@ -75,12 +75,12 @@ fn units(text: &str) -> Option<u64> {
     (!text.is_empty()).then_some(total)
 }
 
-/// Digits only: `u64::from_str` would also take a sign.
+/// Digits only: `u64::from_str` would also accept a sign.
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// SLURM's form, rounded down to seconds: `00:05:00`, `1-02:03:04`.
+/// Formats in SLURM's notation, rounded down to seconds: `00:05:00`, `1-02:03:04`.
 pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);
@@ -88,17 +88,17 @@ pub fn format_duration(duration: Duration) -> String {
     if days > 0 { format!("{days}-{clock}") } else { clock }
 }
 
-/// Now in whole seconds since 1970, UTC.
+/// The current time in whole seconds since 1970, UTC.
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Now as `2026-11-20T21:53:37.123Z`.
+/// The current time as `2026-11-20T21:53:37.123Z`.
 pub fn now_utc() -> String {
     format_utc(SystemTime::now())
 }
 
-/// A time as RFC 3339 in UTC with milliseconds; times before 1970 count as 1970.
+/// Formats a time as RFC 3339 in UTC with milliseconds; times before 1970 are shown as 1970.
 pub fn format_utc(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
@@ -108,9 +108,9 @@ pub fn format_utc(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Days since 1970-01-01 to year, month, day (H. Hinnant, "chrono-Compatible Low-Level Date
-/// Algorithms", civil_from_days; for days from 1970 on). Years begin in March, so that the leap
-/// day is the last of its year.
+/// Converts days since 1970-01-01 to year, month, day (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms",
+/// civil_from_days; only for days from 1970 on). Years begin in March, so that the leap day is the last day of its
+/// year.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let (era, day_of_era) = (z / 146_097, z % 146_097);

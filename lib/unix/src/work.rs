@@ -1,12 +1,12 @@
-//! Work other than training that reports in its folder as runs do: `status.json` and a lease, by which
+//! Lets work other than training report its state in a directory as runs do, with `status.json` and a lease, by which
 //! `timekeep` knows whether it is running, finished or failed.
 //!
-//! The folder is made once the inputs are known to be good: a command that fails for a misspelt name leaves
-//! none behind. Where another process reports in the same folder, this one is silent.
+//! The directory is created only once the inputs are known to be valid: a command that fails because of a misspelt name
+//! leaves none behind. If another process already reports in the same directory, this one does not.
 //!
-//! Work that is interrupted each time before it has stored anything would be started again for ever. After
-//! [`MAX_IN_VAIN`] such attempts in a row, stopped or killed, it has failed (status 1 instead of 75). Whoever
-//! starts it once more has changed something: the count begins anew.
+//! Work that is interrupted every time before it has stored anything would be restarted forever. After [`MAX_IN_VAIN`]
+//! such attempts in a row, stopped or killed, it fails (status 1 instead of 75). The count then restarts, because a
+//! user who starts it again has presumably changed something.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -18,17 +18,17 @@ use crate::signal::Signals;
 use crate::status::{self, Cost, State, Status, StatusWriter};
 use crate::{Error, Exit, Result, warn};
 
-/// Attempts in a row that may be interrupted before they store anything.
+/// Maximum number of consecutive attempts that are interrupted before they store anything.
 pub const MAX_IN_VAIN: u64 = 3;
 
-/// A piece of work and where it reports.
+/// A task and where it reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
-    /// Its folder.
+    /// Its directory.
     pub folder: &'a Path,
-    /// The kind of work.
+    /// The kind of work, for the field `stage` of the status.
     pub stage: &'static str,
-    /// What to do when it is interrupted each time before it has stored anything.
+    /// Advice to the user if every attempt is interrupted before it has stored anything.
     pub advice: &'static str,
 }
 
@@ -39,17 +39,17 @@ pub struct Work {
     advice: &'static str,
     signals: Signals,
     status: Status,
-    /// What earlier attempts took.
+    /// The cost of earlier attempts.
     before: Cost,
     began: Instant,
     writer: StatusWriter,
-    /// `None` while there is no folder.
+    /// `None` until the directory exists.
     lease: Option<Lease>,
     is_told_by_another: bool,
 }
 
-/// Runs `body` and reports how it stands and how it ended.
-/// Errors: those of `body`; 1 after [`MAX_IN_VAIN`] attempts in vain; 75 when a signal came before it began, 73.
+/// Runs `body` and reports its progress and outcome. Errors: those of `body`; 1 after [`MAX_IN_VAIN`] attempts that
+/// stored nothing; 75 when a signal arrived before it began, 73.
 pub fn tell<T>(
     task: Task,
     signals: Signals,
@@ -80,7 +80,7 @@ impl Work {
         Ok(work)
     }
 
-    /// Takes the lease of the folder and continues the count of earlier attempts.
+    /// Takes the lease of the directory and continues the count of earlier attempts.
     fn enter(&mut self) -> Result<()> {
         let (run, signals) = (RunDir::open(&self.folder)?, self.signals);
         let stop = || signals.stop_requested().is_some();
@@ -91,13 +91,13 @@ impl Work {
             }
             lease => lease?,
         };
-        // A damaged status is replaced by a good one.
+        // A damaged status is replaced.
         let before = status::read(&run.status()).ok().flatten().unwrap_or_default();
         self.before = before.cost;
         self.status.attempt = lease.attempt();
         self.writer = StatusWriter::new(run.status()).fenced(lease.fence().clone());
         self.lease = Some(lease);
-        // Killed without a word it still says that it is running.
+        // An attempt that was killed still has the state "running".
         if matches!(before.state, State::Stopped | State::Running) {
             self.status.in_vain = before.in_vain + 1;
         }
@@ -108,8 +108,8 @@ impl Work {
         Ok(())
     }
 
-    /// So much is done, of all, where that is known. The first call says that the inputs are good, and makes
-    /// the folder. Errors: 73, 75.
+    /// Reports `done` of `all` steps, if the total is known. The first call means that the inputs are valid and creates
+    /// the directory. Errors: 73, 75.
     pub fn progress(&mut self, done: u64, all: Option<u64>) -> Result<()> {
         if self.lease.is_none() && !self.is_told_by_another {
             create_folder(&self.folder)?;
@@ -121,10 +121,10 @@ impl Work {
         Ok(())
     }
 
-    /// Something is stored that a later attempt need not do again: this one is not in vain.
+    /// Reports that something was stored that a later attempt need not repeat, so this attempt counts as progress.
     pub fn stored(&mut self) {
         if std::mem::take(&mut self.status.in_vain) > 0 {
-            // On disk at once: this attempt may be killed.
+            // Write it at once: this attempt may be killed.
             self.write_with(StatusWriter::write);
         }
     }
@@ -158,7 +158,7 @@ impl Work {
         outcome
     }
 
-    /// Writes the status if its state is new or the last one is some seconds old.
+    /// Writes the status if its state changed or the last write is some seconds old.
     fn write(&mut self) {
         self.write_with(StatusWriter::update);
     }
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(status.state, State::Failed);
         let reason = status.reason.unwrap();
         assert!(reason.contains("3 attempts in a row") && reason.contains("raise the limit"));
-        // Started once more, it counts anew. Two that are killed write nothing at their end.
+        // After another start the count restarts. Two attempts that are killed write nothing at their end.
         assert_eq!(stopped(false).exit, Exit::Again);
         for in_vain in [2, 3] {
             let killed = Work::begin(task(&path), signals).unwrap();

@@ -1,18 +1,18 @@
-//! Waiting for other ranks: how a thread spends the time, and what the watchdog sees of it.
+//! Waiting for other ranks: how a thread waits, and what the watchdog sees of it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Counts the calls that one thread makes, in the same order on all ranks: the others wait for the rank with
-/// the fewest.
+/// Counts the calls of one thread, which all ranks make in the same order: the rank with the lowest count is the one
+/// that the others wait for.
 #[derive(Debug, Default)]
 pub struct CallCounter {
     calls: AtomicU64,
-    /// Grows with every message and barrier inside a call.
+    /// Increases with every message and barrier inside a call.
     progress: AtomicU64,
-    /// Threads that wait: the one of the calls, and who waits for it.
+    /// Number of waiting threads: the calling thread, and those that wait for its result.
     waiting: AtomicUsize,
-    /// Whether the thread has nothing better to do with its processor than to wait.
+    /// Whether the thread may spin, because it has no other use for its CPU.
     hurry: bool,
 }
 
@@ -21,7 +21,7 @@ impl CallCounter {
         Self { hurry, ..Self::default() }
     }
 
-    /// A call begins.
+    /// Records the start of a call.
     pub fn enter(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
@@ -38,14 +38,14 @@ impl CallCounter {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Waiting for others, until the value is dropped.
+    /// Marks the thread as waiting until the value is dropped.
     pub fn wait(&self) -> Waiting<'_> {
         self.progress.fetch_add(1, Ordering::Relaxed);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
     }
 
-    /// Waits until `done`; with `hurry` the thread has nothing better to do with its processor.
+    /// Waits until `done`; `hurry` means that the thread has no other use for its CPU and may spin.
     pub fn until(&self, hurry: bool, done: impl Fn() -> bool) {
         if done() {
             return;
@@ -57,7 +57,7 @@ impl CallCounter {
         }
     }
 
-    /// The pauses of the thread of this counter.
+    /// The pauses for the thread of this counter.
     pub fn pauses(&self) -> Wait {
         Wait::new(self.hurry)
     }
@@ -72,8 +72,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Pauses that grow: a microsecond of spinning, then the processor is lent, then sleep. There may be
-/// more ranks than processors, and training beside.
+/// Increasing pauses: first spinning for about a microsecond, then yielding, then sleeping. There may be more ranks
+/// than CPUs, and training threads besides.
 #[derive(Debug)]
 pub struct Wait {
     turns: u32,

@@ -1,24 +1,24 @@
-//! Heartbeats between ranks that share no memory. The leader of each window sends rank 0 those of its ranks,
-//! and rank 0 sends back those of its own: rank 0 sees all ranks, and all see rank 0.
+//! Heartbeats between ranks that share no memory. The leader of each window sends the heartbeats of its ranks to rank
+//! 0, and rank 0 sends back those of its own window: rank 0 sees all ranks, and every rank sees rank 0.
 
 use super::place::Place;
 use super::world::{Communicator, c_rank};
 use mpi::ffi;
 use std::ffi::c_int;
 
-/// Numbers of a heartbeat; in a window each is a counter.
+/// Numbers in a heartbeat; in a window each of them is a counter.
 pub const HEARTBEAT: usize = 4;
-/// Turns between two messages.
+/// Ticks between two messages.
 const EVERY: u64 = 5;
 
-/// What a rank tells the others of itself, in this order in a heartbeat.
+/// The state that a rank publishes, in the order of its numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heartbeat {
-    /// Grows as long as the process runs.
+    /// Increases while the process runs.
     pub count: u64,
-    /// Calls of the training loop, and of sums beside it.
+    /// Number of calls of the training loop, and of the reducer.
     pub calls: [u64; 2],
-    /// Turns that others should wait for it; 0 for no longer than usual.
+    /// Ticks that the others should wait for this rank; 0 for the usual limit.
     pub patience: u64,
 }
 
@@ -33,18 +33,18 @@ impl Heartbeat {
     }
 }
 
-/// The messages of a leader.
+/// The heartbeat messages of a leader.
 pub struct Heartbeats {
     communicator: Communicator,
     others: Vec<Other>,
     turns: u64,
 }
 
-/// Another leader. The buffers stay where they are while the library reads or writes them: the watchdog
-/// never ends before the process.
+/// Another leader. The buffers stay valid while the library reads or writes them: the watchdog thread runs until the
+/// process ends.
 struct Other {
     leader: c_int,
-    /// Whose heartbeats it tells, and whose it is told.
+    /// The ranks whose heartbeats this leader sends, and those whose heartbeats it receives.
     theirs: Vec<usize>,
     ours: Vec<usize>,
     received: Vec<[u64; HEARTBEAT]>,
@@ -53,11 +53,11 @@ struct Other {
     send: Option<ffi::MPI_Request>,
 }
 
-// SAFETY: handles and memory that one thread uses after another, and only with the right to call MPI.
+// SAFETY: handles and memory that one thread at a time uses, and only while it holds the right to call MPI.
 unsafe impl Send for Heartbeats {}
 
 impl Heartbeats {
-    /// Those of this rank, if it is a leader and not the only one.
+    /// The messages of this rank, if it is a leader and not the only one.
     pub fn between(place: &Place, communicator: Communicator) -> Option<Self> {
         let led = |leader: usize| -> Vec<usize> {
             (0..place.ranks.len()).filter(|rank| place.ranks[*rank].leader == leader).collect()
@@ -84,13 +84,13 @@ impl Heartbeats {
         Some(Self { communicator, others: others.collect(), turns: 0 })
     }
 
-    /// Whether heartbeats of this rank come.
+    /// Whether heartbeats of `rank` arrive here.
     pub fn tell_of(&self, rank: usize) -> bool {
         self.others.iter().any(|other| other.theirs.contains(&rank))
     }
 
-    /// Sends what is on the board, and puts there what has come. The caller has the right to call MPI.
-    /// A message that fails is one heartbeat less.
+    /// Sends the heartbeats on the board and stores the received ones there. The caller holds the right to call MPI. A
+    /// failed message is one missing heartbeat.
     pub fn turn(&mut self, board: &mut [[u64; HEARTBEAT]]) {
         let due = self.turns.is_multiple_of(EVERY);
         self.turns += 1;
@@ -104,7 +104,7 @@ impl Heartbeats {
             if other.receive.is_none() {
                 other.receive = begin(|request| {
                     let (to, count) = (other.received.as_mut_ptr().cast(), count(&other.received));
-                    // SAFETY: the buffer is not touched before the request is complete.
+                    // SAFETY: the buffer is not accessed before the request completes.
                     unsafe {
                         let kind = ffi::RSMPI_UINT64_T;
                         let comm = self.communicator.0;
@@ -140,11 +140,11 @@ fn begin(call: impl FnOnce(&mut ffi::MPI_Request) -> c_int) -> Option<ffi::MPI_R
     (call(&mut request) == 0).then_some(request)
 }
 
-/// Whether there is a request and it is complete.
+/// Whether there is a request and it has completed.
 fn complete(request: &mut Option<ffi::MPI_Request>) -> bool {
     let Some(request) = request else { return false };
     let mut done = 0;
-    // SAFETY: a request that was begun and not yet found complete.
+    // SAFETY: a request that was started and has not completed yet.
     let status = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
     status == 0 && done != 0
 }

@@ -1,4 +1,4 @@
-//! Ranks connected by MPI: messages, and between ranks of one host a window of shared memory.
+//! Ranks connected by MPI: messages, and a window of shared memory between ranks of one host.
 
 mod calls;
 mod heartbeat;
@@ -27,7 +27,7 @@ use window::Window;
 use wire::Wire;
 use world::Communicator;
 
-/// This rank among those that MPI connects.
+/// This rank among those connected by MPI.
 pub struct Ranks {
     place: Place,
     counter: Arc<CallCounter>,
@@ -38,11 +38,11 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Starts MPI; by all ranks. Errors: see [`crate::open`].
+    /// Initialises MPI; called by all ranks. Errors: see [`crate::open`].
     pub fn open(tasks: Option<usize>, lost: Lost) -> Result<Self> {
         let start = Start::begin(&lost)?;
         let world = world::start()?;
-        // The library has replaced handlers with its own.
+        // The library has replaced our signal handlers.
         if let Some(signals) = unix::signal::Signals::installed() {
             signals.reinstall()?;
         }
@@ -61,7 +61,7 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have arrived.
     fn barrier(&self) -> Result<()> {
         self.counter.enter();
         self.wire.barrier()
@@ -97,7 +97,10 @@ impl Collective for Ranks {
 
     fn share(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
         if let Some((owner, _)) = owned.iter().find(|(owner, _)| *owner >= self.size()) {
-            return Err(Error::bug(format!("a tensor of rank {owner}, of {}", self.size())));
+            return Err(Error::bug(format!(
+                "a tensor belongs to rank {owner}, but there are {} ranks",
+                self.size()
+            )));
         }
         let mut mine = Vec::new();
         for (_, tensor) in owned.iter().filter(|(owner, _)| *owner == self.rank()) {
@@ -126,7 +129,7 @@ impl Collective for Ranks {
     }
 
     fn reducer(&self, device: Device, buckets: &[usize]) -> Result<Box<dyn Reducer>> {
-        // What follows waits inside of MPI, where nobody sees who is late.
+        // The calls below block inside MPI, where the watchdog cannot see which rank is late.
         self.barrier()?;
         let counters =
             reducer::CallCounters { main: self.counter.clone(), side: self.watch.side() };
@@ -141,7 +144,7 @@ impl Collective for Ranks {
         };
         let (window, column) = match shared {
             Some(window) => (window, self.place.column(side, &counters.side)),
-            // Alone in its window, a rank meets all others by messages.
+            // A rank that is alone in its window communicates with all others by messages.
             None => {
                 let all = (0..self.size()).collect();
                 let column = Wire::new(side, all, self.rank(), counters.side.clone());
@@ -179,18 +182,18 @@ impl Collective for Ranks {
 
 impl Drop for Ranks {
     fn drop(&mut self) {
-        // With an error, unless `close` came before: the process is about to say it and to end, which
-        // the other ranks notice. From here on it is no business of ours when they end too.
+        // Without a preceding `close` this is an error: the process is about to report it and exit, which the other
+        // ranks notice. From here on this rank ignores that they end too.
         self.watch.leave();
     }
 }
 
-/// Ends this process, and with it the job: the message is out.
+/// Ends this process, and thereby the job; the message has already been printed.
 fn end(exit: Exit) -> ! {
     let status = i32::from(exit as u8);
-    // The library may be stuck: it is given a moment, then the launcher sees this process end.
+    // The library may be stuck: it gets two seconds, then the launcher sees this process exit.
     let _ = std::thread::Builder::new().spawn(move || world::abort(status));
     std::thread::sleep(Duration::from_secs(2));
-    // SAFETY: ends the process without handlers of libraries, which may wait for other ranks.
+    // SAFETY: ends the process without the exit handlers of libraries, which may wait for other ranks.
     unsafe { libc::_exit(status) }
 }

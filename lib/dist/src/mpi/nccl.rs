@@ -1,7 +1,7 @@
-//! Sums of tensors on GPUs by NCCL, on a stream beside that of kernels.
+//! Sums of GPU tensors with NCCL, on a separate stream from that of the kernels.
 //!
-//! The library is opened at run time. Its sums have the same bits on all ranks; their order is NCCL's own
-//! and not the tree of [`crate::sum`].
+//! The library is loaded at run time. Its sums have the same bits on all ranks, but are computed in NCCL's own order,
+//! not along the tree of [`crate::sum`].
 
 use super::Ranks;
 use super::calls::CallCounter;
@@ -17,15 +17,15 @@ use tensor::kernel::cuda::{Event, Gpu, SideStream};
 use tensor::{Device, Tensor};
 use unix::{Context, Error, Exit, Result};
 
-/// `0`: GPUs are summed over the host, in the order of the tree; for ranks that share a GPU.
+/// `0` sums GPU tensors on the host, in the order of the tree; for ranks that share a GPU.
 const NCCL: &str = "LONGHAUL_NCCL";
 
-/// Whether NCCL is to be used.
+/// Whether to use NCCL.
 pub fn wanted() -> bool {
     std::env::var_os(NCCL).is_none_or(|value| value != "0")
 }
 
-/// The configuration of NCCL 2.17: newer ones know it by its size.
+/// The configuration struct of NCCL 2.17: newer versions recognise it by its size.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -46,21 +46,22 @@ pub struct Nccl {
     beside: SideStream,
     counters: CallCounters,
     buckets: Vec<Bucket>,
-    /// Sums that a thread waits for: it takes the times, and the watchdog knows of waiting on the GPU.
+    /// Sums in flight, sent to a thread that waits for them: it measures times and tells the watchdog about waiting for
+    /// the GPU.
     under_way: Sender<Sum>,
     clock: Clock,
 }
 
-/// A sum that was given to the GPU.
+/// A sum submitted to the GPU.
 #[derive(Clone)]
 struct Sum {
     begin: Event,
     end: Event,
-    /// When kernels could go on but for it, once it is asked for.
+    /// Set when the sum is requested: the point at which kernels could continue if it were ready.
     asked: Arc<OnceLock<Event>>,
 }
 
-/// A bucket: what was given is kept, for as long as it is read, with its sums.
+/// A bucket: its gradients are kept as long as NCCL reads them, together with their sums.
 #[derive(Default)]
 struct Bucket {
     elements: usize,
@@ -73,20 +74,20 @@ struct Bucket {
 #[derive(Clone, Copy)]
 struct Communicator(ncclComm_t);
 
-// SAFETY: a handle; calls are made by the one thread that has the reducer, and questions for errors,
-// which the library allows at any time, by the thread that waits.
+// SAFETY: a handle; the thread that owns the reducer makes the calls, and the waiting thread only queries errors, which
+// the library allows at any time.
 unsafe impl Send for Communicator {}
 
 impl Nccl {
-    /// Connects the GPUs of all ranks. Errors: no NCCL, or it cannot connect them.
+    /// Connects the GPUs of all ranks. Errors: NCCL is missing, or cannot connect them.
     pub fn open(
         gpu: u32,
         ranks: &Ranks,
         counters: CallCounters,
         buckets: &[usize],
     ) -> Result<Self> {
-        // All ranks learn of it when one has no library: none waits for it.
-        // SAFETY: what runs on opening it is the library's own. Without it every function panics.
+        // All ranks learn if one of them lacks the library, so that none waits for it.
+        // SAFETY: loading runs only initialisers of the library. Without the library every function of `sys` panics.
         let here = unsafe { sys::is_culib_present() };
         if !ranks.wire.all(here)? {
             let host = unix::host::name();
@@ -94,13 +95,13 @@ impl Nccl {
             return Err(Error::new(
                 Exit::Failure,
                 format!(
-                    "{which} has no NCCL (libnccl.so.2), by which GPUs are summed over ranks: install it or \
-                     name its folder in LD_LIBRARY_PATH; {NCCL}=0 sums over the host, slowly"
+                    "{which} has no NCCL (libnccl.so.2), which sums GPU tensors over ranks: install it or \
+                     add its directory to LD_LIBRARY_PATH; {NCCL}=0 sums over the host, slowly"
                 ),
             ));
         }
         let beside = Gpu::open(gpu)?.beside()?;
-        beside.stream()?; // makes the GPU this thread's
+        beside.stream()?; // makes the GPU current for this thread
         let communicator = connect(ranks).context(|| format!("cuda:{gpu}"))?;
         let (under_way, receiver) = channel::<Sum>();
         let (side, clock) = (counters.side.clone(), Clock::default());
@@ -115,8 +116,8 @@ impl Nccl {
 }
 
 impl Sum {
-    /// Waits until it is done, and adds its times to the clock. An error ends the job: a sum that has
-    /// failed on one rank never ends on the others.
+    /// Waits until the sum is complete and adds its times to the clock. An error ends the job: a sum that failed on one
+    /// rank never completes on the others.
     fn wait(&self, communicator: Communicator, counter: &CallCounter, clock: &Clock) {
         let past = |mark: &Event| match communicator.progress().and_then(|_| mark.is_past()) {
             Ok(past) => past,
@@ -140,11 +141,11 @@ impl Sum {
     }
 }
 
-/// Makes the communicator: rank 0 names it, MPI carries the name.
+/// Creates the communicator: rank 0 creates its id, which MPI broadcasts.
 fn connect(ranks: &Ranks) -> Result<Communicator> {
     let mut name = sys::ncclUniqueId { internal: [0; 128] };
     if ranks.rank() == 0 {
-        // SAFETY: the library is there; it writes to the name.
+        // SAFETY: the library is loaded; it writes to the id.
         check(unsafe { sys::ncclGetUniqueId(&mut name) }, "ncclGetUniqueId")?;
     }
     let bytes = ranks.broadcast(name.internal.iter().map(|c| c.cast_unsigned()).collect())?;
@@ -165,7 +166,7 @@ fn connect(ranks: &Ranks) -> Result<Communicator> {
     let number = |n: usize| c_int::try_from(n).map_err(Error::bug);
     let (rank, size) = (number(ranks.rank())?, number(ranks.size())?);
     let mut made: ncclComm_t = std::ptr::null_mut();
-    // SAFETY: the library is there; the configuration begins with its size; it writes to the handle.
+    // SAFETY: the library is loaded; the configuration starts with its size; the library writes the handle.
     let result = unsafe {
         let config = std::ptr::from_mut(&mut config).cast();
         sys::ncclCommInitRankConfig(&mut made, size, name, rank, config)
@@ -177,10 +178,10 @@ fn connect(ranks: &Ranks) -> Result<Communicator> {
 }
 
 impl Communicator {
-    /// Whether what was begun by the host is under way on the GPU. Errors: the communicator failed.
+    /// Whether the operations started by the host have been enqueued on the GPU. Errors: the communicator failed.
     fn progress(self) -> Result<bool> {
         let mut state = ncclResult_t::ncclSuccess;
-        // SAFETY: a handle of the library; it writes to the state.
+        // SAFETY: a handle of the library, which writes the state.
         check(unsafe { sys::ncclCommGetAsyncError(self.0, &mut state) }, "NCCL")?;
         check(state, "NCCL")?;
         Ok(state != ncclResult_t::ncclInProgress)
@@ -197,24 +198,26 @@ impl Communicator {
     }
 }
 
-/// The error of a call, in the words of the library; work in progress is none.
+/// Turns the result of a call into an error with the library's message; work in progress is not an error.
 fn check(result: ncclResult_t, what: &str) -> Result<()> {
     if matches!(result, ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress) {
         return Ok(());
     }
-    // SAFETY: the library is there; texts are constants of it, or null.
+    // SAFETY: the library is loaded; the texts are constants of it, or null.
     let text = |pointer: *const std::ffi::c_char| match pointer.is_null() {
         true => String::new(),
-        // SAFETY: ends with 0.
+        // SAFETY: the text is null-terminated.
         false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned(),
     };
-    // SAFETY: as above; the last error may be asked for without a communicator.
+    // SAFETY: as above; the last error may be queried without a communicator.
     let (error, last) = unsafe {
         (text(sys::ncclGetErrorString(result)), text(sys::ncclGetLastError(std::ptr::null_mut())))
     };
     Err(Error::new(
         Exit::Failure,
-        format!("{what}: {error} {last} (NCCL_DEBUG=WARN tells more; {NCCL}=0 sums over the host)"),
+        format!(
+            "{what}: {error} {last} (NCCL_DEBUG=WARN prints more; {NCCL}=0 sums over the host)"
+        ),
     ))
 }
 
@@ -231,12 +234,12 @@ impl Reducer for Nccl {
         let sums: Vec<Tensor> =
             gradients.iter().map(|t| Tensor::arbitrary_on(gpu, t.shape(), t.dtype())).collect();
         self.counters.side.enter();
-        // Also for the memory of the sums: kernels given before may still use it.
+        // Also protects the memory of the sums: kernels submitted earlier may still use it.
         self.beside.follow_kernels()?;
         let begin = self.beside.mark()?;
         let stream = self.beside.stream()?.cast();
-        // SAFETY: the library is there, the handles are ours, the tensors have these lengths and are kept
-        // until kernels have waited for the sum.
+        // SAFETY: the library is loaded, the handles are ours, the tensors have these lengths and are kept until
+        // kernels have waited for the sum.
         unsafe {
             check(sys::ncclGroupStart(), "ncclGroupStart")?;
             for (from, to) in gradients.iter().zip(&sums) {
@@ -255,7 +258,7 @@ impl Reducer for Nccl {
             }
             check(sys::ncclGroupEnd(), "ncclGroupEnd")?;
         }
-        // The end is marked when the sums are in the stream.
+        // Record the end only when the sums are in the stream.
         let _waiting = self.counters.main.wait();
         let mut pauses = self.counters.main.pauses();
         while !self.communicator.progress()? {
@@ -272,11 +275,11 @@ impl Reducer for Nccl {
     fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
         let bucket = &mut self.buckets[bucket];
         let Some(sum) = bucket.sum.take() else {
-            return Err(Error::bug("a bucket is taken that was not given"));
+            return Err(Error::bug("a bucket that was not submitted is waited for"));
         };
-        let _ = sum.asked.set(self.beside.kernels()?); // once: the sum was just taken
+        let _ = sum.asked.set(self.beside.kernels()?); // set once, because the sum was just taken
         self.beside.kernels_follow(&sum.end)?;
-        // From here on the memory is used again in the order of kernels, after the sum.
+        // From here on the memory is reused in kernel order, after the sum.
         bucket.given.clear();
         Ok(std::mem::take(&mut bucket.sums))
     }

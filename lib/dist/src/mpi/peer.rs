@@ -1,4 +1,4 @@
-//! What the watchdog of a rank knows of another rank.
+//! What the watchdog of a rank knows about another rank.
 
 use super::place::Rank;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -9,15 +9,15 @@ pub struct Peer {
     pub number: usize,
     /// `rank 2 on n7 (pid 4711)`.
     pub name: String,
-    /// Readable when it has ended; for those whose process this one sees.
+    /// A pidfd, readable when the process has exited; only for processes visible from here.
     pub process: Option<OwnedFd>,
-    /// Whether heartbeats of it are to come here: who stops before its first one is missed as well.
+    /// Whether its heartbeats should arrive here: a rank that stops before its first one is then missed as well.
     pub is_told: bool,
-    /// The rank whose messages bring its heartbeats, if not itself.
+    /// The rank that forwards its heartbeats, if not itself.
     pub teller: Option<usize>,
     pub count: u64,
     pub silent: u64,
-    /// Turns that this rank has waited for it, by counter; those in which it was busy apart.
+    /// Ticks that this rank has waited for it, per counter, excluding those in which it was busy.
     pub late: [u64; 2],
     pub busy: u64,
 }

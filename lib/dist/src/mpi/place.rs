@@ -1,4 +1,4 @@
-//! Where the ranks are: their hosts, and which of them share memory.
+//! The topology of the ranks: their hosts, and which of them share memory.
 
 use super::calls::CallCounter;
 use super::heartbeat::HEARTBEAT;
@@ -9,17 +9,17 @@ use std::path::Path;
 use std::sync::Arc;
 use unix::{Error, Result};
 
-/// Ranks that may share a window; 0 for none. For sites with little shared memory, and for tests.
+/// Maximum number of ranks that share a window; 0 for none. For sites with little shared memory, and for tests.
 const SHARED_MEMORY: &str = "LONGHAUL_SHARED_MEMORY";
 
-/// A rank, as the others know it.
+/// A rank, as known to the others.
 #[derive(Clone, Debug)]
 pub struct Rank {
     pub host: String,
     pub pid: u32,
-    /// The same for ranks that see each other's process ids.
+    /// Equal for ranks in the same PID namespace of the same machine.
     pub machine: String,
-    /// The lowest rank of those that share its window; itself without one.
+    /// The lowest rank of those that share its window; the rank itself without a window.
     pub leader: usize,
 }
 
@@ -28,14 +28,14 @@ pub struct Rank {
 pub struct Place {
     pub rank: usize,
     pub ranks: Vec<Rank>,
-    /// Number among the ranks of this host.
+    /// Index among the ranks of this host.
     pub local: usize,
     /// Ranks that share a window with this one, if there are windows.
     shared: Option<Communicator>,
 }
 
 impl Place {
-    /// Finds the places of all ranks, and shares memory with those near by; by all ranks.
+    /// Determines the topology and creates a shared window for each group of ranks; called by all ranks.
     pub fn find(
         world: Communicator,
         wire: &Wire,
@@ -48,7 +48,7 @@ impl Place {
             0 => None,
             most => Some(host.split(local / most)?),
         };
-        // Whoever shares memory has the lowest of them as leader.
+        // Among ranks that share memory the lowest is the leader.
         let leader = match shared {
             None => rank,
             Some(shared) => {
@@ -69,7 +69,9 @@ impl Place {
             let text = String::from_utf8_lossy(&text);
             let rank = read(&text);
             ranks.push(
-                rank.ok_or_else(|| Error::bug(format!("rank {number} says it is {text:?}")))?,
+                rank.ok_or_else(|| {
+                    Error::bug(format!("rank {number} sent {text:?} as its place"))
+                })?,
             );
         }
         let mut place = Self { rank, ranks, local, shared };
@@ -80,21 +82,21 @@ impl Place {
         } else if rank == 0 && !place.sums_in_window() && place.ranks.iter().any(|r| r.leader != 0)
         {
             unix::note!(
-                "ranks are spread unevenly over hosts: gradients are summed by messages, not in shared memory \
+                "ranks are distributed unevenly over hosts: gradients are summed by messages, not in shared memory \
                  (the same power of two of ranks on each host, numbered host by host, would be faster)"
             );
         }
         Ok((place, window))
     }
 
-    /// A window of `bytes` for each rank, where all ranks get one.
+    /// A window of `bytes` for each rank, if all ranks get one.
     pub fn window(&self, wire: &Wire, bytes: usize) -> Result<Option<Arc<Window>>> {
         let Some(shared) = self.shared else { return Ok(None) };
         let ranks = shared.size()?;
         let room = room(bytes.saturating_mul(ranks));
         if !wire.all(room.is_ok())? {
             if let Err(why) = room {
-                unix::note!("{why}: summing by messages, which is slower");
+                unix::note!("{why}: summing by messages instead of shared memory, which is slower");
             }
             return Ok(None);
         }
@@ -105,15 +107,15 @@ impl Place {
             Ok(_) => Ok(None),
             Err(why) => {
                 unix::note!(
-                    "no memory to share between ranks ({why}): summing by messages, which is slower"
+                    "no shared memory between ranks ({why}): summing by messages, which is slower"
                 );
                 Ok(None)
             }
         }
     }
 
-    /// Whether sums over windows, then over those at the same place in other windows, are those of the
-    /// tree: one window, or blocks of the same power of two of ranks.
+    /// Whether summing within each window, then over the ranks at the same position in all windows, follows the tree:
+    /// there is one window, or all are blocks of the same power of two of ranks.
     pub fn sums_in_window(&self) -> bool {
         let block = self.ranks.iter().filter(|rank| rank.leader == 0).count();
         let alone = block == self.ranks.len();
@@ -126,7 +128,7 @@ impl Place {
         block > 1 && (alone || regular())
     }
 
-    /// The ranks at the same place in other windows; none when there is one window.
+    /// The ranks at the same position in the other windows; `None` with a single window.
     pub fn column(&self, communicator: Communicator, counter: &Arc<CallCounter>) -> Option<Wire> {
         let block = self.ranks.iter().filter(|rank| rank.leader == 0).count();
         let members: Vec<usize> = (self.rank % block..self.ranks.len()).step_by(block).collect();
@@ -135,7 +137,7 @@ impl Place {
     }
 }
 
-/// What rank 0 reads in the environment. Errors: no number, on all ranks.
+/// The value that rank 0 reads from the environment. Errors: not a number, on all ranks.
 fn agreed_share(wire: &Wire) -> Result<usize> {
     let text = std::env::var(SHARED_MEMORY).unwrap_or_default();
     let text = wire.broadcast(text.into_bytes())?;
@@ -144,30 +146,30 @@ fn agreed_share(wire: &Wire) -> Result<usize> {
         return Ok(usize::MAX);
     }
     text.parse().map_err(|_| {
-        let message = "it is how many ranks may share memory; 0 for none";
+        let message = "expected the number of ranks that may share memory, 0 for none";
         Error::usage(format!("{SHARED_MEMORY}={text}: {message}"))
     })
 }
 
-/// Whether so many bytes can be shared here: a window that outgrows its file system kills who touches it.
+/// Whether `bytes` can be shared here: touching a window that exceeds its file system kills the process (SIGBUS).
 fn room(bytes: usize) -> Result<()> {
     let path = Path::new("/dev/shm");
     match rustix::fs::statvfs(path) {
         Ok(system) if (system.f_bavail.saturating_mul(system.f_frsize)) < bytes as u64 => {
             let has = system.f_bavail.saturating_mul(system.f_frsize) >> 20;
             let message = format!(
-                "{} has {has} MiB left, {} wanted",
+                "{} has {has} MiB left, {} MiB needed",
                 path.display(),
                 bytes.div_ceil(1 << 20)
             );
             Err(Error::new(unix::Exit::Failure, message))
         }
-        // Elsewhere MPI knows better than we where such memory comes from.
+        // Elsewhere only the MPI library knows where such memory comes from.
         _ => Ok(()),
     }
 }
 
-/// What makes process ids comparable: the running system, and the namespace of the ids.
+/// Identifies where process ids are comparable: the boot id and the PID namespace.
 fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();

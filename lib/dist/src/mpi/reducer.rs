@@ -1,4 +1,4 @@
-//! Sums of gradients on a thread of its own, beside the backward pass.
+//! Sums gradients on a separate thread, concurrently with the backward pass.
 
 use super::calls::CallCounter;
 use super::window::{LINE, Window, sum_slice};
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use tensor::{Access, Device, Dtype, Tensor};
 use unix::{Error, Exit, Result};
 
-/// Who waits: the training loop, or the sums beside it.
+/// The counters of the training loop and of the reducer.
 #[derive(Clone)]
 pub struct CallCounters {
     pub main: Arc<CallCounter>,
     pub side: Arc<CallCounter>,
 }
 
-/// Times that the thread and its user add to.
+/// Times to which both the thread and its user add.
 pub type Clock = Arc<Mutex<Times>>;
 
 fn add(clock: &Clock, to: impl FnOnce(&mut Times) -> &mut Duration, since: Instant) {
@@ -29,9 +29,9 @@ pub fn times(clock: &Clock) -> Times {
     std::mem::take(&mut clock.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Sums in a window: each rank writes its part, and sums a slice of all parts into the first, then over the
-/// ranks at the same place in other windows. What the thread has not begun when the sum is wanted is done by
-/// whoever wants it. On the host tensors live in the window; those of a device are copied there and back.
+/// Sums in a window: each rank writes its part, and sums one slice of all parts into the first part, then over the
+/// ranks at the same position in other windows. If the thread has not started a sum when it is needed, the waiting
+/// thread computes it. On the host the tensors live in the window; those on a device are copied there and back.
 pub struct HostReducer {
     inside: Arc<Inside>,
     device: Device,
@@ -39,22 +39,22 @@ pub struct HostReducer {
     sender: Sender<(usize, u64)>,
 }
 
-/// What this rank's training loop does with a bucket.
+/// The state of a bucket in the training loop of this rank.
 #[derive(Clone, Default)]
 struct Uses {
-    /// The shapes of what was given and is not yet taken.
+    /// The shapes that were submitted but not yet taken.
     given: Option<Vec<Vec<usize>>>,
-    /// How often it was begun.
+    /// How often it was submitted.
     begun: u64,
-    /// Alive while tensors are in our part, and in the sum.
+    /// Alive while tensors refer to our part, or to the sum.
     writing: Weak<Writing>,
     reading: Weak<Reading>,
 }
 
-/// Our part of a bucket that tensors are in; keeps the window.
+/// Owner of tensors in our part of a bucket; keeps the window alive.
 struct Writing(#[expect(dead_code)] Arc<Inside>);
 
-/// A sum that tensors are in; releases it when the last of them goes.
+/// Owner of tensors in a sum; releases the sum when the last tensor is dropped.
 struct Reading {
     inside: Arc<Inside>,
     bucket: usize,
@@ -76,13 +76,13 @@ struct Inside {
 
 struct Bucket {
     elements: usize,
-    /// The byte of a part where it begins.
+    /// Offset of the bucket in a part, in bytes.
     at: usize,
-    /// How often its sum was begun, by the thread or who wanted it.
+    /// How often its sum was started, by the thread or the waiting caller.
     claimed: AtomicU64,
 }
 
-/// What a rank has done with a bucket, counted in its part of the window.
+/// The progress of a rank with a bucket, counted in its part of the window.
 #[derive(Clone, Copy)]
 enum Done {
     Given,
@@ -90,10 +90,10 @@ enum Done {
     Released,
 }
 
-/// Lines of the cache that the counters of a bucket have.
+/// Number of cache lines for the counters of a bucket.
 const LINES: usize = 3;
 
-/// Where each bucket is in a part, and the bytes of all.
+/// The position of each bucket in a part, and the total number of bytes.
 fn layout(buckets: &[usize]) -> (Vec<Bucket>, usize) {
     let mut end = buckets.len() * LINES * LINE;
     let place = |&elements: &usize| {
@@ -105,7 +105,7 @@ fn layout(buckets: &[usize]) -> (Vec<Bucket>, usize) {
 }
 
 impl HostReducer {
-    /// Bytes of a part.
+    /// Number of bytes of a part.
     pub fn bytes(buckets: &[usize]) -> usize {
         layout(buckets).1
     }
@@ -136,7 +136,7 @@ impl Inside {
         self.window.counter(rank, bucket * LINES + what as usize)
     }
 
-    /// Waits until all ranks have done that with a bucket `count` times; in a hurry, or beside other work.
+    /// Waits until all ranks have done `what` with a bucket `count` times; `hurry` allows spinning.
     fn all(&self, bucket: usize, what: Done, count: u64, hurry: bool) {
         for rank in 0..self.window.ranks() {
             self.counters
@@ -159,7 +159,7 @@ impl Inside {
         self.all(number, Done::Given, round, hurry);
         let since = Instant::now();
         let vector = |rank| self.window.floats(rank, bucket.at, bucket.elements);
-        // SAFETY: all have given and none reads the sum: this slice of all parts is ours.
+        // SAFETY: all ranks have submitted and none reads the sum: this slice of all parts is ours.
         let slice =
             unsafe { sum_slice(vector, bucket.elements, self.window.me(), self.window.ranks()) };
         if let Some(Err(error)) = self.column.as_ref().map(|column| column.all_reduce(slice)) {
@@ -180,7 +180,7 @@ impl Reducer for HostReducer {
         let start = self.free(bucket)?;
         let owner = Arc::new(Writing(self.inside.clone()));
         self.buckets[bucket].writing = Arc::downgrade(&owner);
-        // SAFETY: our own part, which nobody reads or writes before it is given; `give` looks at the owner.
+        // SAFETY: our own part, which no one reads or writes before it is submitted; `give` checks the owner.
         Ok(Some(unsafe { tensors_from_raw_parts(start, shapes, Access::Write, owner) }))
     }
 
@@ -188,11 +188,13 @@ impl Reducer for HostReducer {
         let shapes: Vec<Vec<usize>> = gradients.iter().map(|t| t.shape().to_vec()).collect();
         self.accepts(bucket, &shapes)?;
         if let Some(other) = gradients.iter().find(|t| t.dtype() != Dtype::F32) {
-            return Err(Error::bug(format!("{other:?} is summed over ranks, which is for f32")));
+            return Err(Error::bug(format!(
+                "{other:?} cannot be summed over ranks: only f32 is supported"
+            )));
         }
         let Bucket { at, elements, .. } = self.inside.buckets[bucket];
         let start = self.inside.window.floats(self.inside.window.me(), at, elements);
-        // Those that are where they belong are dropped before anything else is written there.
+        // Tensors that are already in place are dropped before anything else is written there.
         let (mut at, mut elsewhere) = (0, Vec::new());
         for tensor in gradients {
             let (tensor, len) = (tensor.to_host()?, tensor.len());
@@ -202,7 +204,7 @@ impl Reducer for HostReducer {
             at += len;
         }
         self.free(bucket)?;
-        // SAFETY: our own part; nobody reads it before it is given.
+        // SAFETY: our own part; no one reads it before it is submitted.
         let area = unsafe { std::slice::from_raw_parts_mut(start, elements) };
         for (at, tensor) in elsewhere {
             area[at..at + tensor.len()].copy_from_slice(tensor.read());
@@ -212,21 +214,21 @@ impl Reducer for HostReducer {
         uses.begun += 1;
         uses.given = Some(shapes);
         self.inside.done(bucket, Done::Given);
-        let ended = |_| Error::bug("the thread of the sums has ended");
+        let ended = |_| Error::bug("the reducer thread has ended");
         self.sender.send((bucket, uses.begun)).map_err(ended)
     }
 
     fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
         let given = self.buckets.get_mut(bucket).and_then(|bucket| bucket.given.take());
         let Some(shapes) = given else {
-            return Err(Error::bug(format!("bucket {bucket} is taken, and was not given")));
+            return Err(Error::bug(format!("bucket {bucket} was not submitted")));
         };
         let start = self.summed(bucket);
         let owner = Arc::new(Reading { inside: self.inside.clone(), bucket });
         self.buckets[bucket].reading = Arc::downgrade(&owner);
-        // SAFETY: summed by all, and not written before the owner has released it.
+        // SAFETY: summed by all ranks, and not written before the owner has released it.
         let sums = unsafe { tensors_from_raw_parts(start, &shapes, Access::Read, owner) };
-        // On the host they are the sums themselves.
+        // On the host this returns the same tensors.
         sums.iter().map(|sum| sum.to_device(self.device)).collect()
     }
 
@@ -236,7 +238,7 @@ impl Reducer for HostReducer {
 }
 
 impl HostReducer {
-    /// Errors: the bucket does not have tensors of these shapes, or its sum was not yet taken.
+    /// Errors: the shapes do not match the bucket, or its sum was not yet taken.
     fn accepts(&self, number: usize, shapes: &[Vec<usize>]) -> Result<()> {
         let elements: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let own = self.inside.buckets.get(number).map(|bucket| bucket.elements);
@@ -245,11 +247,11 @@ impl HostReducer {
             Some(_) if own == Some(elements) => return Ok(()),
             _ => format!("as {elements} elements, not {own:?}"),
         };
-        Err(Error::bug(format!("bucket {number} is given or asked for {what}")))
+        Err(Error::bug(format!("bucket {number} was submitted or requested {what}")))
     }
 
-    /// Our part of a bucket, as soon as no rank reads the sum of the round before. Errors: tensors are still in
-    /// one of the two.
+    /// Our part of a bucket, once no rank reads the sum of the previous round. Errors: tensors still refer to one of
+    /// the two.
     fn free(&mut self, bucket: usize) -> Result<*mut f32> {
         self.nobody_writes(bucket)?;
         if self.buckets[bucket].reading.strong_count() > 0 {
@@ -262,12 +264,12 @@ impl HostReducer {
         Ok(inside.window.floats(inside.window.me(), at, elements))
     }
 
-    /// The sum of a bucket over all ranks, as soon as it is there.
+    /// Waits for the sum of a bucket over all ranks.
     fn summed(&self, bucket: usize) -> *mut f32 {
         let (inside, begun) = (&self.inside, self.buckets[bucket].begun);
         let _waiting = inside.counters.main.wait();
         let since = Instant::now();
-        // Messages of a column keep the order in which buckets were given.
+        // Messages between windows must keep the order in which buckets were submitted, so only the thread may sum.
         if inside.column.is_none() && begun > 0 {
             inside.sum(bucket, begun, true);
         }
@@ -276,7 +278,7 @@ impl HostReducer {
         inside.window.floats(0, inside.buckets[bucket].at, inside.buckets[bucket].elements)
     }
 
-    /// Errors: tensors are still in our part of a bucket.
+    /// Errors: tensors still refer to our part of a bucket.
     fn nobody_writes(&self, bucket: usize) -> Result<()> {
         match self.buckets[bucket].writing.strong_count() {
             0 => Ok(()),
@@ -285,10 +287,10 @@ impl HostReducer {
     }
 }
 
-/// Tensors of these shapes, one after the other.
+/// Consecutive tensors of these shapes.
 ///
 /// # Safety
-/// As [`Tensor::from_raw_parts`], for all of them.
+/// As for [`Tensor::from_raw_parts`], for all of them.
 unsafe fn tensors_from_raw_parts<K: Send + Sync + 'static>(
     mut start: *mut f32,
     shapes: &[Vec<usize>],
@@ -296,7 +298,7 @@ unsafe fn tensors_from_raw_parts<K: Send + Sync + 'static>(
     owner: Arc<K>,
 ) -> Vec<Tensor> {
     let next = |shape: &Vec<usize>| {
-        // SAFETY: by the contract; one after the other they do not overlap.
+        // SAFETY: by the contract; consecutive tensors do not overlap.
         let tensor = unsafe { Tensor::from_raw_parts(start, shape, access, owner.clone()) };
         start = start.wrapping_add(tensor.len());
         tensor

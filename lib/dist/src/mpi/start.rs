@@ -1,5 +1,5 @@
-//! The start has an end: MPI waits inside its own calls for ranks that may never come to them, and says
-//! nothing. Until all are connected, a thread minds the time.
+//! A time limit for the start: MPI blocks inside its own calls for ranks that may never arrive, without a message. A
+//! thread measures the time until all ranks are connected.
 
 use super::watchdog::{Lost, TURN, ticks};
 use crate::launch;
@@ -7,16 +7,16 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use unix::{Context, Error, Exit, Result, time};
 
-/// How long the ranks may take until all are connected, or `none`.
+/// The time limit until all ranks are connected, or `none`.
 const LIMIT: &str = "LONGHAUL_START_LIMIT";
-/// Unless it is given: as NCCL waits by default.
+/// The default: the same as that of NCCL.
 const USUAL: Duration = Duration::from_secs(600);
 
-/// Ends this process when it is not dropped in time.
+/// Ends this process unless it is dropped in time.
 pub struct Start(#[expect(dead_code, reason = "the thread sees that it is dropped")] Sender<()>);
 
 impl Start {
-    /// Begins to count. Errors: 2 when the environment has no duration.
+    /// Starts the time limit. Errors: 2 when the variable is not a duration.
     pub fn begin(lost: &Lost) -> Result<Option<Self>> {
         let text = std::env::var(LIMIT).unwrap_or_default();
         let limit = match &*text {
@@ -27,7 +27,7 @@ impl Start {
         let (sender, over) = channel::<()>();
         let lost = lost.clone();
         let count = move || {
-            // In turns, not by the clock: a machine that slept has missed nothing.
+            // Count ticks instead of wall-clock time: a suspended machine does not reach the limit.
             for _ in 0..ticks(limit) {
                 if over.recv_timeout(TURN) != Err(RecvTimeoutError::Timeout) {
                     return;
@@ -41,7 +41,7 @@ impl Start {
     }
 }
 
-/// Says who waits, and ends this process; the launcher then ends the others.
+/// Reports that this rank is waiting and ends the process; the launcher then ends the others.
 fn end(limit: Duration, exit: Exit) -> ! {
     let who = launch::rank().map_or("a rank".into(), |rank| format!("rank {rank}"));
     unix::diagnostics::say(format_args!(
@@ -52,7 +52,7 @@ fn end(limit: Duration, exit: Exit) -> ! {
         time::format_duration(limit),
         exit as u8
     ));
-    // SAFETY: ends the process without handlers of libraries. MPI is stuck or not there yet: not even
-    // its own way to end may be called.
+    // SAFETY: ends the process without the exit handlers of libraries. MPI is stuck or not initialised, so not even
+    // MPI_Abort may be called.
     unsafe { libc::_exit(i32::from(exit as u8)) }
 }

@@ -16,29 +16,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use unix::{Error, Exit, Result};
 
-/// What a process ends with when a rank is lost.
+/// Returns the exit status for a lost rank.
 pub type Lost = Arc<dyn Fn() -> Exit + Send + Sync>;
 
-/// One turn.
+/// The length of a tick.
 pub const TURN: Duration = Duration::from_millis(200);
-/// Turns that may pass between two messages with heartbeats.
+/// Maximum number of ticks between two messages with heartbeats.
 const BETWEEN_HEARTBEATS: u64 = 15;
-/// Turns without a heartbeat after which a rank is not running.
+/// Number of ticks without a heartbeat after which a rank counts as not running.
 const SILENT: u64 = 75;
-/// Turns that a rank may come later than another to a collective, at the least and before
+/// Number of ticks that a rank may be late for a collective: the minimum, and the limit before
 /// [`crate::Collective::watch`].
 const LATE: (u64, u64) = (125, 3000);
-/// As many times the longest time between two collectives of our own.
+/// A rank may be late by this multiple of our own longest time between two collectives.
 const SLOWER: u64 = 20;
-/// Turns that the regular end may take.
+/// Maximum number of ticks for the regular end.
 const CLOSING: u64 = 100;
 
-/// `time` in turns, rounded up.
+/// `time` in ticks, rounded up.
 pub fn ticks(time: Duration) -> u64 {
     u64::try_from(time.as_millis().div_ceil(TURN.as_millis())).unwrap_or(u64::MAX)
 }
 
-/// What the thread and the calls have in common.
+/// The state shared by the thread and the calls.
 struct Shared {
     counters: [Arc<CallCounter>; 2],
     patience: AtomicU64,
@@ -52,7 +52,7 @@ struct Shared {
 pub struct Watchdog(Arc<Shared>);
 
 impl Watchdog {
-    /// Begins to show life and to look for that of others; by all ranks.
+    /// Starts to send heartbeats and to watch those of the other ranks; called by all ranks.
     pub fn begin(
         place: &Place,
         window: Option<Arc<Window>>,
@@ -99,36 +99,36 @@ impl Watchdog {
         self.0.strict.store(true, Ordering::Relaxed);
     }
 
-    /// The calls that are made beside the training loop.
+    /// The counter of calls made concurrently with the training loop.
     pub fn side(&self) -> Arc<CallCounter> {
         self.0.counters[1].clone()
     }
 
-    /// Turns that the others wait for this rank.
+    /// Ticks that the others should wait for this rank.
     pub fn patience(&self) -> &AtomicU64 {
         &self.0.patience
     }
 
-    /// All ranks have finished: when they end is no alarm, and MPI is not called any more.
+    /// All ranks have finished: their end is no longer an alarm, and the watchdog stops calling MPI.
     pub fn close(&self) {
         let _turn = world::turn();
         self.0.closing.store(true, Ordering::Relaxed);
     }
 
-    /// This process is about to end by itself.
+    /// This process is about to exit by itself.
     pub fn leave(&self) {
         self.0.leaving.store(true, Ordering::Relaxed);
     }
 }
 
-/// What this rank does, turn by turn.
+/// The progress of this rank, updated every tick.
 #[derive(Default)]
 struct Own {
     calls: [u64; 2],
-    /// Turns since the training loop last made a call or waited in one, and the most there were.
+    /// Ticks since the training loop last made a call or waited in one, and their maximum.
     gap: u64,
     longest: u64,
-    /// Turns without a message, for each counter, while waiting for one.
+    /// Ticks without a message while waiting for one, per counter.
     stalled: [u64; 2],
     progress: [u64; 2],
     closing: u64,
@@ -138,11 +138,11 @@ struct Thread {
     shared: Arc<Shared>,
     rank: usize,
     peers: Vec<Peer>,
-    /// Ranks that share the window, by their number in it.
+    /// Ranks that share the window, by their index in it.
     near: Vec<usize>,
     window: Option<Arc<Window>>,
     heartbeats: Option<Heartbeats>,
-    /// The heartbeats of all ranks, as far as they are known here.
+    /// The heartbeats of all ranks, as far as known here.
     board: Vec<[u64; HEARTBEAT]>,
     own: Own,
 }
@@ -157,10 +157,10 @@ impl Thread {
             }
             let closing = self.shared.closing.load(Ordering::Relaxed);
             if closing {
-                // Windows and communicators are on their way out.
+                // Windows and communicators are being freed.
                 self.own.closing += 1;
                 if self.own.closing > CLOSING {
-                    self.fault("MPI does not end, though all ranks have finished");
+                    self.fault("MPI_Finalize does not return although all ranks have finished");
                 }
                 continue;
             }
@@ -180,7 +180,7 @@ impl Thread {
         }
     }
 
-    /// Waits for a turn, or until a process has ended: which peer's.
+    /// Waits for a tick, or until the process of a peer has exited; returns the index of that peer.
     fn pause(&self) -> Option<usize> {
         let with =
             self.peers.iter().enumerate().filter_map(|(i, p)| Some((i, p.process.as_ref()?)));
@@ -201,7 +201,7 @@ impl Thread {
         }
     }
 
-    /// Tells the others of this rank, and learns what they tell.
+    /// Publishes the heartbeat of this rank and reads those of the others.
     fn spread(&mut self) {
         if let Some(window) = &self.window {
             for (i, number) in self.board[self.rank].iter().enumerate() {
@@ -220,7 +220,7 @@ impl Thread {
         }
     }
 
-    /// How long this rank has been computing, and waiting.
+    /// Updates how long this rank has been computing and waiting.
     fn remember(&mut self, calls: [u64; 2]) {
         let own = &mut self.own;
         let counters = &self.shared.counters;
@@ -237,7 +237,7 @@ impl Thread {
         own.calls = calls;
     }
 
-    /// Turns that this rank waits for one that shows life.
+    /// Number of ticks that this rank waits for a running one.
     fn limit(&self) -> u64 {
         match self.shared.strict.load(Ordering::Relaxed) {
             true => LATE.0.max(SLOWER * self.own.longest),
@@ -245,14 +245,14 @@ impl Thread {
         }
     }
 
-    /// A rank that does not run.
+    /// Finds a rank that is not running.
     fn silent(&mut self) -> Option<String> {
         for peer in &mut self.peers {
             let count = Heartbeat::read(self.board[peer.number]).count;
             peer.silent = if count == peer.count { peer.silent + 1 } else { 0 };
             peer.count = count;
         }
-        // Of whom nothing comes because its teller is silent, nothing is known.
+        // Nothing is known about a rank whose forwarding rank is silent.
         let speaks = |number| {
             self.peers.iter().all(|peer| peer.number != number || peer.silent <= BETWEEN_HEARTBEATS)
         };
@@ -262,12 +262,12 @@ impl Thread {
             .find(|peer| peer.is_told && peer.silent > SILENT && peer.teller.is_none_or(speaks))?;
         let seconds = SILENT * TURN.as_millis() as u64 / 1000;
         Some(format!(
-            "{} has not run for {seconds} s: it is stopped, or its host is gone",
+            "{} has not run for {seconds} s: it is suspended, or its host is down",
             silent.name
         ))
     }
 
-    /// A rank that runs, and does not come to the call in which this one waits.
+    /// Finds a rank that is running but has not reached the call in which this one waits.
     fn late(&mut self) -> Option<String> {
         let limit = self.limit();
         for peer in self.peers.iter_mut().filter(|peer| peer.is_told) {
@@ -284,7 +284,7 @@ impl Thread {
             if late > limit || peer.busy > heartbeat.patience.max(limit) {
                 let waited = late.max(peer.busy) * TURN.as_millis() as u64 / 1000;
                 return Some(format!(
-                    "{} runs, but has not come for {waited} s to the call in which rank {} waits",
+                    "{} is running but {waited} s late for the collective in which rank {} waits",
                     peer.name, self.rank
                 ));
             }
@@ -292,21 +292,21 @@ impl Thread {
         None
     }
 
-    /// A call to which all have come, and in which no message arrives any more.
+    /// Detects a call that all ranks have reached but in which messages no longer arrive.
     fn stalled(&self) -> Option<String> {
         let stalled = self.own.stalled[0].max(self.own.stalled[1]);
         let known = self.peers.iter().all(|peer| peer.is_told && peer.late == [0; 2]);
         (known && stalled > 2 * self.limit()).then(|| {
             let seconds = stalled * TURN.as_millis() as u64 / 1000;
             format!(
-                "no message has come for {seconds} s, though all ranks are here: the network fails"
+                "no message has arrived for {seconds} s although all ranks are in the same call: the network has failed"
             )
         })
     }
 
-    /// Says what is wrong, and ends all ranks.
+    /// Reports the problem and ends all ranks.
     fn fault(&self, what: &str) -> ! {
-        // One of those who see it says it. If that one does not, the next does.
+        // Only the lowest healthy rank reports it at once; the others do so a second later, if they still run.
         let first = (0..self.board.len()).find(|rank| {
             let peer = self.peers.iter().find(|peer| peer.number == *rank);
             peer.is_none_or(|peer| peer.silent == 0 && !what.contains(&peer.name))
@@ -351,7 +351,7 @@ mod tests {
             board: vec![[0; HEARTBEAT]; 5],
             own: Own::default(),
         };
-        // Rank 4 is stopped after a first heartbeat that knew nothing yet of rank 3, whose heartbeats it tells.
+        // Rank 4 stops after a first heartbeat that contained nothing yet of rank 3, whose heartbeats it forwards.
         let heartbeat = |turn| Heartbeat { count: turn, calls: [0; 2], patience: 0 }.write();
         for turn in 1..=SILENT + 1 {
             thread.board[1] = heartbeat(turn);
@@ -363,7 +363,7 @@ mod tests {
             told.starts_with("rank 4 on n4") && told.contains("has not run for 15 s"),
             "{told}"
         );
-        // Rank 4 runs, and rank 3 never did.
+        // Rank 4 runs, but rank 3 never did.
         thread.board[4] = heartbeat(2);
         let told = thread.silent().unwrap_or_default();
         assert!(told.starts_with("rank 3 on n3"), "{told}");

@@ -1,7 +1,7 @@
-//! Memory that the ranks of one host share, and sums in it: each rank sums a slice for all.
+//! Memory shared by the ranks of one host, and sums in it: each rank sums one slice for all.
 //!
-//! Every part of the memory has one writer at a time. Counters in the window say whose turn it is; they
-//! are stored with release and read with acquire order.
+//! Each part of the memory has one writer at a time. Counters in the window determine whose turn it is; they are stored
+//! with release and loaded with acquire ordering.
 
 use super::world::{Communicator, Memory};
 use crate::sum;
@@ -9,27 +9,27 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use unix::Result;
 
-/// A counter for itself in a line of the cache.
+/// Each counter has its own cache line.
 pub const LINE: usize = 64;
 
-/// A window, seen from one of its ranks.
+/// A window, as seen from one of its ranks.
 #[derive(Debug)]
 pub struct Window {
     memory: Memory,
-    /// Ranks that share it.
+    /// Number of ranks that share it.
     ranks: usize,
-    /// Which of them this is.
+    /// The index of this rank among them.
     me: usize,
 }
 
 impl Window {
-    /// `bytes` for each rank of a communicator of one host; by all of them.
+    /// A window with `bytes` for each rank of a communicator of one host; called by all of them.
     pub fn take(host: Communicator, bytes: usize) -> Result<Self> {
         let memory = Memory::take(host, bytes)?;
         Ok(Self { memory, ranks: host.size()?, me: host.rank()? })
     }
 
-    /// Memory of this rank alone: a window that it shares with nobody.
+    /// Memory of this rank only: a window with a single rank.
     pub fn private(bytes: usize) -> Result<Self> {
         Ok(Self { memory: Memory::private(bytes)?, ranks: 1, me: 0 })
     }
@@ -37,17 +37,17 @@ impl Window {
     /// A counter in a rank's part.
     ///
     /// # Panics
-    /// When the part has no such line.
+    /// If the line is outside the part.
     pub fn counter(&self, rank: usize, line: usize) -> &AtomicU64 {
         let start = self.memory.at(rank, line * LINE, LINE);
-        // SAFETY: inside the part (checked), aligned and initialised; what counts is only ever used as an atomic.
+        // SAFETY: inside the part (checked), aligned and initialised; counters are only accessed as atomics.
         unsafe { &*start.cast() }
     }
 
-    /// Start of `len` floats of a rank's part, from byte `at` on.
+    /// Pointer to `len` floats of a rank's part, from byte `at` on.
     ///
     /// # Panics
-    /// When they are not inside the part, or not aligned.
+    /// If they are not inside the part, or not aligned.
     pub fn floats(&self, rank: usize, at: usize, len: usize) -> *mut f32 {
         assert!(at.is_multiple_of(size_of::<f32>()), "floats at byte {at} of a window");
         self.memory.at(rank, at, len.saturating_mul(size_of::<f32>())).cast()
@@ -62,17 +62,17 @@ impl Window {
     }
 }
 
-/// The slice of `len` elements that a rank sums: whole lines of the cache.
+/// The slice of `len` elements that a rank sums, in whole cache lines.
 fn part(len: usize, rank: usize, ranks: usize) -> Range<usize> {
     let each = len.div_ceil(ranks).next_multiple_of(LINE / size_of::<f32>());
     (rank * each).min(len)..((rank + 1) * each).min(len)
 }
 
-/// Sums the slice of rank `me` over vectors of `len` elements, into that of rank 0: so all slices
-/// together are the sum, in one piece.
+/// Sums slice `me` of all vectors of `len` elements into the vector of rank 0, so that the slices of all ranks together
+/// form the complete sum.
 ///
 /// # Safety
-/// The vectors have that length, and nobody else uses the slice of any of them.
+/// The vectors have that length, and no one else accesses this slice of any of them.
 pub unsafe fn sum_slice<'a>(
     vector: impl Fn(usize) -> *mut f32,
     len: usize,
@@ -111,7 +111,7 @@ mod tests {
             }
         }
     }
-    /// Offsets into shared memory are checked where they are made, also in release builds.
+    /// Offsets into shared memory are checked where they are computed, also in release builds.
     #[test]
     fn nothing_outside_of_a_part_is_handed_out() {
         let window = Window::private(4 * LINE).unwrap();

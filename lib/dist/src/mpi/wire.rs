@@ -1,5 +1,5 @@
-//! Messages between ranks, and what is made of them: values of all ranks combined along the tree of
-//! [`crate::sum`], which covers broadcast, gather, barrier and sums.
+//! Messages between ranks, and the collectives built on them: values of all ranks combined along the tree of
+//! [`crate::sum`], which gives broadcast, gather, barrier and sums.
 
 use super::calls::CallCounter;
 use super::world::{Communicator, c_rank, check, turn};
@@ -11,25 +11,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tensor::Scratch;
 use unix::{Error, Exit, Result};
 
-/// More is cut into several messages: lengths are 31 bits.
+/// Longer data is split into several messages, because lengths are C integers.
 const LONGEST: usize = 1 << 30;
-/// From here on each rank of a power of two sums a part (recursive halving), not all (doubling).
+/// From this number of elements on, a power of two of ranks uses recursive halving, where each rank sums a part,
+/// instead of recursive doubling.
 const HALVE: usize = 16 << 10;
 
-/// Ranks that talk over a communicator of their own, one thread of each.
+/// Ranks that communicate over their own communicator, with one thread each.
 #[derive(Debug)]
 pub struct Wire {
     communicator: Communicator,
-    /// Who belongs to it, by rank of the communicator.
+    /// Its members, indexed by their rank in the communicator.
     members: Vec<usize>,
-    /// Which of them this rank is.
+    /// The index of this rank among them.
     me: usize,
     counter: Arc<CallCounter>,
-    /// Calls so far: the same on all ranks.
+    /// Number of calls so far: the same on all ranks.
     calls: AtomicU64,
 }
 
-/// What is done, told to the others to find out when they do something else.
+/// The kind of a call, sent along to detect ranks that make different calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 enum Kind {
@@ -48,19 +49,19 @@ impl Wire {
         Self { communicator, members, me, counter, calls: AtomicU64::new(0) }
     }
 
-    /// The bytes of the first rank; those of the others are not looked at.
+    /// Returns the bytes of the first member; the arguments of the others are ignored.
     pub fn broadcast(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
         let mine = if self.me == 0 { bytes } else { Vec::new() };
         self.combine(Kind::Broadcast, mine, |low, _| low)
     }
 
-    /// The bytes of all ranks, in order.
+    /// The bytes of all members, in order.
     pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        // Values one after the other, each behind its length.
+        // The values one after the other, each preceded by its length.
         let mut mine = (bytes.len() as u64).to_le_bytes().to_vec();
         mine.extend_from_slice(bytes);
         let all = self.combine(Kind::Gather, mine, |low, high| [low, high].concat())?;
-        let broken = || Error::new(Exit::Bug, "what the ranks gathered is cut off");
+        let broken = || Error::new(Exit::Bug, "gathered data is truncated");
         let (mut packed, mut values) = (&*all, Vec::new());
         while !packed.is_empty() {
             let (length, rest) = packed.split_first_chunk().ok_or_else(broken)?;
@@ -72,17 +73,17 @@ impl Wire {
         Ok(values)
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all members have arrived.
     pub fn barrier(&self) -> Result<()> {
         self.gather(&[]).map(|_| ())
     }
 
-    /// Whether it holds on all ranks.
+    /// Whether the condition holds on all ranks.
     pub fn all(&self, here: bool) -> Result<bool> {
         Ok(self.gather(&[u8::from(here)])?.iter().all(|there| *there == [1]))
     }
 
-    /// The values of all ranks, made one along the tree; `combine` gets that of the lower ranks first.
+    /// Combines the values of all ranks along the tree; `combine` gets the value of the lower ranks first.
     fn combine(
         &self,
         kind: Kind,
@@ -101,8 +102,8 @@ impl Wire {
         Ok(value)
     }
 
-    /// Tells the others of a step what comes; returns the length of what they send. Errors: they are in
-    /// another call.
+    /// Exchanges the headers of a step; returns the length of the data to receive. Errors: the other rank is in another
+    /// call.
     fn heads(&self, kind: Kind, bytes: usize, step: &Step) -> Result<usize> {
         let ours = [self.calls.load(Ordering::Relaxed), kind as u64, bytes as u64];
         let head = ours.map(u64::to_le_bytes);
@@ -121,7 +122,7 @@ impl Wire {
         usize::try_from(theirs[2]).map_err(Error::bug)
     }
 
-    /// `values` of all ranks become their sum by the tree, with the same bits on all.
+    /// Replaces `values` on all ranks by their sum along the tree, with the same bits everywhere.
     pub fn all_reduce(&self, values: &mut [f32]) -> Result<()> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let ranks = self.members.len();
@@ -136,7 +137,8 @@ impl Wire {
             }
             return Ok(());
         }
-        // Down: of what two neighbouring blocks of ranks hold, each sums a half. Up: they exchange them.
+        // Reduce-scatter: of the values of two neighbouring blocks of ranks, each sums one half. All-gather: they
+        // exchange the halves.
         let mut parts = Vec::new();
         parts.push(0..values.len());
         for step in sum::steps(self.me, ranks) {
@@ -162,14 +164,14 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends to some ranks and receives from one; all lengths are known.
+    /// Sends to several ranks and receives from one; all lengths are known.
     fn exchange(&self, sends: &[(usize, &[u8])], from: usize, received: &mut [u8]) -> Result<()> {
         let pieces = sends.len() * (sends.first().map_or(0, |s| s.1.len()) / LONGEST + 1);
         let mut requests = Vec::with_capacity(pieces + received.len() / LONGEST + 1);
         let _waiting = self.counter.wait();
         let peer = |rank: usize| c_rank(self.members[rank]);
         let turn = turn();
-        // SAFETY: both buffers outlive the requests: this function returns when all are complete.
+        // SAFETY: both buffers outlive the requests: this function returns only when all have completed.
         unsafe {
             let (comm, kind) = (self.communicator.0, ffi::RSMPI_UINT8_T);
             for piece in received.chunks_mut(LONGEST) {
@@ -196,7 +198,7 @@ impl Wire {
         loop {
             let turn = super::world::turn();
             let mut done = 0;
-            // SAFETY: requests made above; the library sets those that are complete to null.
+            // SAFETY: requests made above; the library sets those that have completed to null.
             let status = unsafe {
                 let none = ffi::RSMPI_STATUSES_IGNORE;
                 ffi::MPI_Testall(count, requests.as_mut_ptr(), &mut done, none)
@@ -211,7 +213,7 @@ impl Wire {
     }
 }
 
-/// A message that was begun and failed may still be written to: nothing can go on from there.
+/// After a failed call the library may still write to a buffer of a started message, so the process must end.
 fn or_end(outcome: Result<()>) {
     if let Err(error) = outcome {
         unix::diagnostics::say_error(&error);
@@ -225,6 +227,6 @@ fn bytes(values: &[f32]) -> &[u8] {
 }
 
 fn bytes_mut(values: &mut [f32]) -> &mut [u8] {
-    // SAFETY: as above; any bytes are values.
+    // SAFETY: as above; any bytes are valid values.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
 }

@@ -1,7 +1,7 @@
-//! The MPI library: started once, called by one thread at a time, ended or aborted.
+//! The MPI library: initialised once, called by one thread at a time, finalised or aborted.
 //!
-//! Only calls that return at once are made while ranks may be gone (`MPI_Isend`, `MPI_Testall`); those
-//! that wait inside the library (a communicator, a window) are made at the start, and watched.
+//! While ranks may be lost, only nonblocking calls are made (`MPI_Isend`, `MPI_Testall`); calls that block inside the
+//! library (creating a communicator or a window) are made at the start, under supervision.
 
 use mpi::ffi;
 use std::alloc::{Layout, alloc_zeroed};
@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use unix::{Error, Exit, Result};
 
-/// MPI is asked for `MPI_THREAD_SERIALIZED`: whoever calls it holds this.
+/// MPI is initialised with `MPI_THREAD_SERIALIZED`: a thread must hold this lock to call it.
 static MPI: Mutex<()> = Mutex::new(());
 
 /// The right to call MPI.
@@ -21,8 +21,8 @@ pub fn turn() -> Turn {
     MPI.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The right to call MPI, unless another thread keeps it for long. On a machine with more work than
-/// processors, the thread that has it may have to wait for one.
+/// The right to call MPI, unless another thread holds it for longer than 50 ms. On an oversubscribed machine, the
+/// thread that holds it may have to wait for a CPU.
 pub fn turn_soon() -> Option<Turn> {
     for _ in 0..50 {
         match MPI.try_lock() {
@@ -34,27 +34,27 @@ pub fn turn_soon() -> Option<Turn> {
     None
 }
 
-/// A communicator: messages of one never meet those of another.
+/// A communicator: messages of different communicators never match.
 #[derive(Clone, Copy, Debug)]
 pub struct Communicator(pub ffi::MPI_Comm);
 
-// SAFETY: a handle, a number or an address that the library looks up; used under `MPI`.
+// SAFETY: a handle (an integer or an address) that the library looks up; used while holding `MPI`.
 unsafe impl Send for Communicator {}
 // SAFETY: as above.
 unsafe impl Sync for Communicator {}
 
-/// Starts MPI. Errors: it runs already, or cannot be called from more than one thread.
+/// Initialises MPI. Errors: it is already initialised, or does not support calls from several threads.
 pub fn start() -> Result<Communicator> {
     let _turn = turn();
     let mut begun = 0;
     // SAFETY: may be called at any time; writes to the integer.
     check(unsafe { ffi::MPI_Initialized(&mut begun) }, "MPI_Initialized")?;
     if begun != 0 {
-        return Err(Error::bug("the ranks are opened twice in one process"));
+        return Err(Error::bug("MPI is initialised twice in one process"));
     }
     // SAFETY: constants of the library.
     let (wanted, mut given) = unsafe { (ffi::RSMPI_THREAD_SERIALIZED, 0) };
-    // SAFETY: no arguments are handed in, which is allowed; writes to the integer.
+    // SAFETY: passing no arguments is allowed; writes to the integer.
     let status = unsafe {
         ffi::MPI_Init_thread(std::ptr::null_mut(), std::ptr::null_mut(), wanted, &mut given)
     };
@@ -62,11 +62,11 @@ pub fn start() -> Result<Communicator> {
     if given < wanted {
         return Err(Error::new(
             Exit::Failure,
-            "this MPI library cannot be called by more than one thread (MPI_THREAD_SERIALIZED): \
-             gradients are summed beside the backward pass; use one built with threads",
+            "this MPI library does not support calls from several threads (MPI_THREAD_SERIALIZED): \
+             gradients are summed concurrently with the backward pass; use a library built with threads",
         ));
     }
-    // SAFETY: constants of the library, which runs. Errors come back to us from now on.
+    // SAFETY: constants of the library, which is initialised. From now on errors are returned to us.
     unsafe {
         let world = ffi::RSMPI_COMM_WORLD;
         check(ffi::MPI_Comm_set_errhandler(world, ffi::RSMPI_ERRORS_RETURN), "MPI errors")?;
@@ -74,17 +74,17 @@ pub fn start() -> Result<Communicator> {
     }
 }
 
-/// Ends MPI; by all ranks.
+/// Finalises MPI; called by all ranks.
 pub fn finish() -> Result<()> {
     let _turn = turn();
-    // SAFETY: it runs, and nobody calls it afterwards.
+    // SAFETY: MPI is initialised, and not called afterwards.
     check(unsafe { ffi::MPI_Finalize() }, "MPI_Finalize")
 }
 
-/// Ends all ranks with `status`, whatever other threads do in MPI; returns when the library fails to.
+/// Ends all ranks with `status`, whatever other threads do in MPI; returns if the library fails to.
 pub fn abort(status: c_int) {
-    // SAFETY: the handle of all ranks. The library may be in use by a thread that will never leave it,
-    // so nobody is waited for; the process ends either way.
+    // SAFETY: the handle of all ranks. Does not take the lock, because another thread may be stuck in the library; the
+    // process ends in any case.
     unsafe { ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, status) };
 }
 
@@ -105,13 +105,13 @@ impl Communicator {
         usize::try_from(size).map_err(|_| Error::bug("MPI gives a negative size"))
     }
 
-    /// One of its own with the same ranks; by all of them.
+    /// A duplicate with the same ranks; called by all of them.
     pub fn copy(self) -> Result<Self> {
         // SAFETY: valid handles; the new one is written.
         Self::made("MPI_Comm_dup", |copy| unsafe { ffi::MPI_Comm_dup(self.0, copy) })
     }
 
-    /// The ranks that can share memory with this one, in order; by all ranks.
+    /// The ranks that can share memory with this one, in rank order; called by all ranks.
     pub fn host(self) -> Result<Self> {
         let key = c_rank(self.rank()?)?;
         // SAFETY: as above, and constants of the library.
@@ -121,7 +121,7 @@ impl Communicator {
         })
     }
 
-    /// The ranks that name the same color, in order; by all ranks.
+    /// The ranks that pass the same color, in rank order; called by all ranks.
     pub fn split(self, color: usize) -> Result<Self> {
         let (color, key) = (c_rank(color)?, c_rank(self.rank()?)?);
         // SAFETY: as above.
@@ -130,10 +130,10 @@ impl Communicator {
         })
     }
 
-    /// What `call` writes; its errors come back to us.
+    /// The communicator that `call` writes; its errors are returned to us.
     fn made(what: &str, call: impl FnOnce(&mut ffi::MPI_Comm) -> c_int) -> Result<Self> {
         let _turn = turn();
-        // SAFETY: constants of the library, and the handle that it made.
+        // SAFETY: constants of the library, and the handle that it created.
         unsafe {
             let mut made = ffi::RSMPI_COMM_NULL;
             check(call(&mut made), what)?;
@@ -143,30 +143,30 @@ impl Communicator {
     }
 }
 
-/// A rank as MPI takes it.
+/// A rank as a C integer.
 pub fn c_rank(rank: usize) -> Result<c_int> {
     c_int::try_from(rank).map_err(|_| Error::bug(format!("rank {rank}")))
 }
 
-/// The error of a call, in the words of the library.
+/// Turns the error code of a call into an error with the library's message.
 pub fn check(status: c_int, what: &str) -> Result<()> {
     if status == 0 {
         return Ok(());
     }
-    let mut text = [0_u8; 4096]; // MPI_MAX_ERROR_STRING is at most some hundreds
+    let mut text = [0_u8; 4096]; // MPI_MAX_ERROR_STRING is a few hundred
     let mut len = 0;
-    // SAFETY: may be called with any code; the text is longer than any message.
+    // SAFETY: may be called with any code; the buffer is longer than any message.
     let told = unsafe { ffi::MPI_Error_string(status, text.as_mut_ptr().cast(), &mut len) };
     let len = if told == 0 { usize::try_from(len).unwrap_or(0).min(text.len()) } else { 0 };
     let text = String::from_utf8_lossy(&text[..len]);
     Err(Error::new(Exit::Failure, format!("{what}: {text} (MPI error {status})")))
 }
 
-/// What the parts of memory are aligned to.
+/// Alignment of each rank's part of the memory.
 const ALIGN: usize = 64;
 
-/// Memory that a window of MPI shares between ranks of one host; kept until the process ends, because
-/// threads and tensors may be in it, and giving it back would be one more wait for all ranks.
+/// Memory of an MPI window shared by ranks of one host. It is kept until the process ends, because threads and tensors
+/// may still use it, and freeing it would be another collective call.
 #[derive(Debug)]
 pub struct Memory {
     /// Start of each rank's part.
@@ -175,22 +175,22 @@ pub struct Memory {
     bytes: usize,
 }
 
-// SAFETY: memory of the whole process. Who may touch which byte when is the business of `window`.
+// SAFETY: memory of the whole process. `window` regulates which rank accesses which bytes when.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// `bytes` for each rank of a communicator of one host, zeroed; by all of them. Errors: there is no
-    /// such memory, on any of them.
+    /// Allocates `bytes` zeroed bytes for each rank of a communicator of one host; called by all of them. Errors: the
+    /// allocation failed on any of them.
     pub fn take(host: Communicator, bytes: usize) -> Result<Self> {
         let (size, rank) = (host.size()?, host.rank()?);
         let _turn = turn();
-        // Whole pages and a line more: each rank aligns its own part, in the same place for all.
+        // Whole pages plus one, because each rank aligns the start of its own part.
         let taken = bytes.next_multiple_of(4096) + 4096;
         let length = ffi::MPI_Aint::try_from(taken).map_err(|_| Error::bug("size of a window"))?;
         let mut parts = Vec::with_capacity(size);
-        // SAFETY: valid handles of the library; pointers are written by it.
+        // SAFETY: valid handles of the library, which writes the pointers.
         unsafe {
             let mut base: *mut c_void = std::ptr::null_mut();
             let mut window = ffi::RSMPI_WIN_NULL;
@@ -212,30 +212,30 @@ impl Memory {
                 parts.push(base.add(base.align_offset(ALIGN)));
             }
         }
-        // SAFETY: our own part, that many bytes; nobody else touches it before the barrier that follows
-        // the making of every window. It takes the pages, on this rank's side of the machine.
+        // SAFETY: our own part, of that many bytes; no other rank accesses it before the barrier that follows the
+        // creation of every window. Writing it allocates the pages on this rank's NUMA node.
         unsafe { parts[rank].write_bytes(0, bytes) };
         Ok(Self { parts, bytes })
     }
 
-    /// Zeroed memory of this process alone. Errors: there is none.
+    /// Zeroed memory of this process only. Errors: the allocation failed.
     pub fn private(bytes: usize) -> Result<Self> {
         let layout = Layout::from_size_align(bytes.max(1), ALIGN).map_err(Error::bug)?;
-        // SAFETY: of a size that is not zero.
+        // SAFETY: the size is not zero.
         let part = unsafe { alloc_zeroed(layout) };
         if part.is_null() {
             return Err(Error::new(
                 Exit::Failure,
-                format!("no memory for {bytes} bytes of gradients"),
+                format!("cannot allocate {bytes} bytes for gradients"),
             ));
         }
         Ok(Self { parts: vec![part], bytes })
     }
 
-    /// Where byte `at` of the part of a rank is, with `bytes` from there on.
+    /// Pointer to byte `at` of the part of a rank, valid for `bytes` bytes.
     ///
     /// # Panics
-    /// When they are not all inside the part.
+    /// If they are not all inside the part.
     pub fn at(&self, rank: usize, at: usize, bytes: usize) -> *mut u8 {
         let end = at.checked_add(bytes);
         assert!(end.is_some_and(|end| end <= self.bytes), "bytes {at}+{bytes} of {}", self.bytes);

@@ -108,7 +108,7 @@ fn who_does_not_come_is_named_and_who_is_slow_is_waited_for() {
     }
     for job in stuck.map(Option::unwrap) {
         let seen = job.end();
-        let named = format!("(pid {}) runs, but has not come for 25 s", seen.pids[&1]);
+        let named = format!("(pid {}) is running but 25 s late", seen.pids[&1]);
         assert!(seen.stderr.contains(&named), "{}", seen.stderr);
         assert_eq!(seen.status, Some(75), "{}", seen.stderr);
     }
@@ -160,7 +160,7 @@ fn a_rank_that_never_starts_mpi_is_not_waited_for_for_ever() {
     let seen = Job::start_with(2, limit("soon"), &["who"]).unwrap().end();
     assert_eq!(seen.status, Some(2), "{}", seen.stderr);
     assert!(
-        seen.stderr.contains("LONGHAUL_START_LIMIT: \"soon\" is no duration"),
+        seen.stderr.contains("LONGHAUL_START_LIMIT: \"soon\" is not a duration"),
         "{}",
         seen.stderr
     );

@@ -1,7 +1,7 @@
-//! A value against its schema: every violation, and the repairs that are safe.
+//! Checks a value against its schema and collects every violation.
 //!
-//! Scalars are brought to the type that is wanted ([`super::scalar`]), unknown keys are reported and
-//! taken out, so that what remains can still be checked further.
+//! Scalars are converted to the expected type ([`super::scalar`]); unknown keys are reported and removed, so that the
+//! rest can still be checked.
 
 use serde_json::{Map, Value};
 
@@ -10,10 +10,10 @@ use super::scalar;
 use super::schema::{Bounds, Record, Schema, Shape};
 use super::suggest::nearest;
 
-/// Path of the key, and what is wrong.
+/// Pairs of key path and message.
 pub(super) type Found = Vec<(String, String)>;
 
-/// Checks `value`, the whole configuration; `known` are all its keys ([`super::keys`]), for hints.
+/// Checks `value`, the whole configuration; `known` lists all keys of the schema ([`super::keys`]), for hints.
 pub(super) fn check(value: &mut Value, schema: &Schema, known: &[String]) -> Found {
     let mut walk = Walk { known, violations: Found::new() };
     walk.value(value, schema, "");
@@ -25,12 +25,13 @@ struct Walk<'a> {
     violations: Found,
 }
 
-/// `key` below `path`.
+/// The path of `key` inside `path`.
 pub(super) fn join(path: &str, key: impl std::fmt::Display) -> String {
     if path.is_empty() { key.to_string() } else { format!("{path}.{key}") }
 }
 
-/// Calls `each` with a value and all that is in it, each with its path; what it replaces is looked into as well.
+/// Calls `each` with a value and every value nested in it, each with its path. A value that `each` replaces is
+/// descended into as well.
 pub(super) fn visit(value: &mut Value, path: &str, each: &mut impl FnMut(&mut Value, &str)) {
     each(value, path);
     match value {
@@ -163,7 +164,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The nearest key of this mapping that is not given yet, else a key of that name elsewhere.
+    /// Suggests the nearest key of this mapping that is not given yet, else a key of the same name elsewhere.
     fn hint(&self, key: &str, record: &Record, map: &Map<String, Value>) -> String {
         let names = || record.fields.iter().map(|(name, ..)| name.as_str());
         if let Some(near) = nearest(key, names().filter(|name| !map.contains_key(*name))) {
@@ -198,8 +199,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the first alternative without a violation. Without one, the violations of the only alternative
-    /// of that kind (a mapping, a list) say more than "none of them".
+    /// Takes the first alternative without a violation. If there is none but only one alternative is of the right kind
+    /// (mapping, list), its violations are reported, because they are more helpful than "none of them".
     fn either(&mut self, value: &mut Value, schema: &Schema, several: &[Schema], path: &str) {
         let mut tried: Vec<Found> = Vec::new();
         for one in several {

@@ -1,10 +1,10 @@
-//! JSON schema, as `schemars` derives it from a type, to our [`Schema`].
+//! Converts the JSON Schema that `schemars` derives from a type to our [`Schema`].
 
 use serde_json::{Map, Value};
 
 use super::schema::{Bounds, Record, Schema, Shape};
 
-/// Types that contain themselves are followed this deep.
+/// Recursive types are followed to this depth.
 const MAX_DEPTH: usize = 24;
 
 /// The schema of a whole document.
@@ -33,13 +33,13 @@ impl Reader<'_> {
         schema
     }
 
-    /// Everything but doc and default.
+    /// Everything except doc and default.
     fn bare(&self, json: &Map<String, Value>, depth: usize) -> Schema {
         if let Some(name) = json.get("$ref").and_then(Value::as_str) {
             let name = name.trim_start_matches("#/$defs/").replace("~1", "/").replace("~0", "~");
             let named =
                 self.named.get(&name).map_or_else(Schema::any, |s| self.schema(s, depth + 1));
-            // Beside the name stand the keys that a tagged enum adds to a struct.
+            // The keys next to `$ref` are those that a tagged enum adds to a struct.
             return if json.contains_key("properties") {
                 together(named, self.object(json, depth))
             } else {
@@ -117,7 +117,7 @@ impl Reader<'_> {
     }
 }
 
-/// A record with further keys in front.
+/// A record with additional keys in front.
 fn together(mut named: Schema, more: Shape) -> Schema {
     if let (Shape::Record(record), Shape::Record(mut more)) = (&mut named.shape, more) {
         more.fields.append(&mut record.fields);
@@ -126,9 +126,9 @@ fn together(mut named: Schema, more: Shape) -> Schema {
     named
 }
 
-/// Several alternatives as the simplest shape that takes them all.
+/// Combines alternatives into the simplest shape that accepts all of them.
 fn either(mut several: Vec<Schema>) -> Schema {
-    // Both "null" alone and "anything" are read as Any; the first is what Option adds.
+    // Both "null" alone and "anything" are read as Any; the former is what Option adds.
     let null = |s: &Schema| s.nullable && s.shape == Shape::Any;
     let nullable = several.iter().any(|s| s.nullable);
     if several.len() > 1 {
@@ -143,7 +143,7 @@ fn either(mut several: Vec<Schema>) -> Schema {
     Schema { nullable, shape, ..Schema::any() }
 }
 
-/// Words only.
+/// A choice, if all alternatives are choices.
 fn choice(several: &[Schema]) -> Option<Shape> {
     let mut words = Vec::new();
     for one in several {
@@ -153,7 +153,7 @@ fn choice(several: &[Schema]) -> Option<Shape> {
     Some(Shape::Choice(words))
 }
 
-/// Records that all have one required key with a single word, each another one.
+/// A tagged union, if all alternatives are records that share a required key with a single, distinct value.
 fn tagged(several: &[Schema]) -> Option<Shape> {
     let word = |record: &Record, tag: &str| match record.fields.iter().find(|f| f.0 == tag) {
         Some((_, Schema { shape: Shape::Choice(words), .. }, true)) if words.len() == 1 => {
@@ -181,7 +181,7 @@ fn tagged(several: &[Schema]) -> Option<Shape> {
     None
 }
 
-/// Bounds of an integer: those of its Rust type, narrowed by what the type's author wrote.
+/// Bounds of an integer: the range of its Rust type, narrowed by the bounds in the schema.
 fn integer(json: &Map<String, Value>) -> Shape {
     let format = json.get("format").and_then(Value::as_str).unwrap_or("int64");
     let bits = match format.trim_start_matches("uint").trim_start_matches("int") {
@@ -204,7 +204,7 @@ fn integer(json: &Map<String, Value>) -> Shape {
     )
 }
 
-/// The first paragraph on one line.
+/// The first paragraph, joined into one line.
 fn first_paragraph(doc: &str) -> String {
     let lines = doc.lines().map(str::trim).skip_while(|line| line.is_empty());
     lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")

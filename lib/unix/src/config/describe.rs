@@ -1,4 +1,4 @@
-//! Schemas and values in words, for messages and for the list of keys.
+//! Describes schemas and values in words, for messages and for the list of keys.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::schema::{Bounds, Schema, Shape};
 
-/// What a schema takes: `integer ≥ 1`, `one of gelu, relu`, `list of number, or null`.
+/// What a schema accepts: `integer ≥ 1`, `one of gelu, relu`, `list of number, or null`.
 impl fmt::Display for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shape.fmt(f)?;
@@ -44,7 +44,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The bounds of wide types are not worth a word, but for "not negative".
+/// Bounds of 32-bit and 64-bit types are not printed, except the 0 of unsigned types.
 fn integer(low: i128, high: i128, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let widest = |bound: i128| {
         [31, 32, 63, 64].iter().any(|bits| bound == (1 << bits) - 1 || bound == -(1 << bits))
@@ -69,7 +69,7 @@ impl fmt::Display for Bounds {
     }
 }
 
-/// What was found, short: `text "abc"`, `the number 3`, `a list`, `nothing`.
+/// A short description of a value: `the text "abc"`, `the number 3`, `a list`, `nothing`.
 pub(super) fn found(value: &Value) -> String {
     match value {
         Value::Null => "nothing".into(),

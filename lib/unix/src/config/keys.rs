@@ -1,4 +1,4 @@
-//! Every key that a configuration may hold, for the manual and for hints.
+//! Lists every key that a configuration may contain, for the man page and for hints.
 
 use serde_json::Value;
 
@@ -8,21 +8,20 @@ use super::schema::{Record, Schema, Shape};
 /// One key of a configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// Where it stands: `model.core[pdet_stack].hidden` is a key of `model.core` when that one's tag is
-    /// `pdet_stack`, `schedule[].kind` one of every element of `schedule`.
+    /// Path of the key: `model.core[pdet_stack].hidden` is a key of `model.core` if its tag is `pdet_stack`,
+    /// `schedule[].kind` a key of every element of `schedule`.
     pub path: String,
-    /// What it takes, in words: `integer ≥ 1`.
+    /// What it accepts, in words: `integer ≥ 1`.
     pub takes: String,
-    /// What its absence stands for; none when it must be given, or is null when absent.
+    /// The value used if the key is absent; `None` if the key is required, or null if absent.
     pub default: Option<Value>,
-    /// Whether it must be given.
+    /// Whether the key is required.
     pub required: bool,
     /// First paragraph of its doc comment.
     pub doc: String,
 }
 
-/// All keys of `T`, in the order of the struct. Mappings are not listed themselves, only what is in
-/// them, unless they may be null.
+/// All keys of `T`, in the order of the struct. A mapping itself is not listed, only its keys, unless it may be null.
 pub fn keys<T: schemars::JsonSchema>() -> Vec<Key> {
     of_schema(&Schema::of::<T>())
 }
@@ -80,7 +79,7 @@ mod tests {
 
     #[derive(Default, serde::Serialize, schemars::JsonSchema)]
     #[serde(tag = "kind", rename_all = "snake_case")]
-    #[allow(dead_code)] // only its schema is looked at
+    #[allow(dead_code)] // only its schema is used
     enum Attention {
         #[default]
         None,
@@ -97,7 +96,7 @@ mod tests {
         other: Attention,
     }
 
-    /// The kind need not be given where the whole section need not.
+    /// The tag of an optional section is optional too.
     #[test]
     fn the_tag_of_an_optional_section_has_a_default() {
         let keys = keys::<Model>();

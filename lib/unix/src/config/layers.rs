@@ -1,4 +1,4 @@
-//! Files and overrides laid over each other, with the memory of where each value came from.
+//! Merges files and overrides, and remembers which of them each value came from.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::check::join;
 use super::describe::found;
 use super::schema::Schema;
 
-/// What has been laid so far.
+/// The layers merged so far.
 pub(super) struct Layers<'a> {
     /// The merged value, a mapping.
     pub value: Value,
@@ -17,14 +17,14 @@ pub(super) struct Layers<'a> {
 }
 
 impl<'a> Layers<'a> {
-    /// Nothing yet, for a configuration of the given schema.
+    /// No layers yet, for a configuration of the given schema.
     pub fn new(schema: &'a Schema) -> Self {
         Self { value: Value::Object(Map::new()), schema, sources: BTreeMap::new() }
     }
 
-    /// Lays a file on top: mappings are merged key by key, everything else is replaced.
+    /// Merges a file on top: mappings are merged key by key, everything else is replaced.
     ///
-    /// A mapping whose tag (`kind`) changes is replaced too: the keys of another kind mean nothing.
+    /// A mapping whose tag (`kind`) changes is replaced as well, because the keys of another kind do not apply.
     pub fn merge(&mut self, later: Value, source: &str) {
         self.sources.entry(String::new()).or_insert_with(|| source.into());
         let mut value = std::mem::take(&mut self.value);
@@ -32,8 +32,7 @@ impl<'a> Layers<'a> {
         self.value = value;
     }
 
-    /// Lays `value` at `path` (`model.core.hidden`, `schedule.0.kind`). The error says what stands in
-    /// the way.
+    /// Sets `value` at `path` (`model.core.hidden`, `schedule.0.kind`). Errors: a message why the path does not exist.
     pub fn set(&mut self, path: &str, value: Value, source: &str) -> Result<(), String> {
         let keys: Vec<&str> = path.split('.').collect();
         if keys.iter().any(|key| key.is_empty()) {
@@ -45,7 +44,7 @@ impl<'a> Layers<'a> {
         done
     }
 
-    /// Where the value at `path`, or the nearest mapping around it, came from.
+    /// The source of the value at `path`, or of the nearest enclosing mapping.
     pub fn source(&self, path: &str) -> String {
         let mut path = path;
         loop {
@@ -130,7 +129,7 @@ impl<'a> Layers<'a> {
             return Err(format!("{path} is {}, it has no keys", found(at)));
         }
         if rest.is_empty() {
-            // As a file of one key: the rules of merging hold.
+            // Treated as a file with one key, so that the merge rules apply.
             let one = Value::Object(Map::from_iter([(key.to_string(), value)]));
             self.lay(at, one, schema, path, source);
             return Ok(());
@@ -145,7 +144,7 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// Everything at and below `path` now comes from `source`.
+    /// Records that everything at and below `path` now comes from `source`.
     fn note(&mut self, path: &str, source: &str) {
         let below = format!("{path}.");
         self.sources.retain(|known, _| path.is_empty() || !known.starts_with(&below));

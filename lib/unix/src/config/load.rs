@@ -1,4 +1,4 @@
-//! Loading a configuration: files, overrides and variables in, a checked value of a Rust type out.
+//! Loads a configuration: reads files, overrides and variables, returns a checked value of a Rust type.
 
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
@@ -20,25 +20,23 @@ use super::variables::{read_env_file, substitute};
 use super::violation::{Violation, report};
 use super::yaml;
 
-/// A configuration that was found good.
+/// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Loaded<T> {
     /// The values.
     pub config: T,
-    /// The same, complete: defaults filled in, in the order of the structs. Secrets stand in it as
-    /// the `${VAR}` they came from, so that it may be written to files and logs, and loaded again.
+    /// The same as JSON, with defaults filled in, in the order of the structs. Secrets are replaced by the `${VAR}`
+    /// they came from, so that it can be written to files and logs, and loaded again.
     pub resolved: Value,
 }
 
 /// Loads a configuration.
 ///
-/// `files` are YAML, laid over each other, later ones win; then come `overrides` as `a.b=c`, then
-/// `${VAR}` and `${VAR:-default}` are filled in from `environment` or, where that has nothing, from
-/// the file `.env` beside the first file. `validate` finds what is wrong beyond what the types say, each violation
-/// with the path of its key.
+/// `files` are YAML files, merged in order, so that later ones win; then `overrides` of the form `a.b=c` are applied;
+/// then `${VAR}` and `${VAR:-default}` are substituted from `environment` or, if unset there, from the file `.env` next
+/// to the first file. `validate` finds violations beyond what the types express, each with the path of its key.
 ///
-/// Errors: 66 when a file cannot be read; 78 with every violation at once, one a line as
-/// `FILE: KEY: what is wrong`.
+/// Errors: 66 when a file cannot be read; 78 with all violations, one per line, as `FILE: KEY: what is wrong`.
 pub fn load<T>(
     files: &[PathBuf],
     overrides: &[String],
@@ -61,9 +59,9 @@ where
     let known: Vec<String> = keys::of_schema(&schema).into_iter().map(|key| key.path).collect();
     let unset: Vec<String> = violations.iter().map(|(key, _)| key.clone()).collect();
     let found = check(&mut value, &schema, &known);
-    // A key whose variable is not set has one violation, not two.
+    // Report one violation, not two, for a key whose variable is unset.
     violations.extend(found.into_iter().filter(|(key, _)| !unset.contains(key)));
-    // The schema knows all that serde asks for; what serde still finds is worth a line of its own.
+    // The schema covers nearly everything that serde checks; report what serde still finds.
     let config = match serde_json::from_value::<T>(value) {
         Ok(config) => {
             violations.extend(validate(&config));
@@ -131,8 +129,8 @@ fn lay_all(layers: &mut Layers, files: &[PathBuf], overrides: &[String]) -> Resu
     if violations.is_empty() { Ok(()) } else { Err(report(&violations)) }
 }
 
-/// The value of an override: a list or mapping in brackets, a quoted text, or a plain scalar, which
-/// may contain anything: `-s note=a: b`.
+/// The value of an override: a list or mapping in brackets, a quoted string, or a plain scalar, which may contain
+/// anything: `-s note=a: b`.
 fn override_value(text: &str) -> Result<Value, String> {
     let text = text.trim();
     if text.starts_with(['[', '{', '"', '\'']) {
@@ -151,12 +149,12 @@ fn read(file: &Path) -> Result<String> {
     }
     if found.len() > yaml::MAX_BYTES {
         return Err(Error::config(format!(
-            "{}: larger than {} bytes: this is no configuration",
+            "{}: larger than {} bytes: this is not a configuration file",
             file.display(),
             yaml::MAX_BYTES
         )));
     }
-    // A pipe (`-c <(...)`) has no size beforehand; what is too long, the parser says.
+    // A pipe (`-c <(...)`) has no size in advance; the parser reports input that is too long.
     let mut bytes = Vec::new();
     let read = small::open_pipe(file)?.take(yaml::MAX_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|cause| Error::open(file, cause))?;

@@ -1,5 +1,5 @@
-//! Typed configuration: YAML files, overrides and variables in, a checked value of a Rust type out. Violations, hints and the
-//! list of keys follow from the type's JSON Schema; nothing here knows what is configured.
+//! Typed configuration: reads YAML files, overrides and variables, returns a checked value of a Rust type. Violations,
+//! hints and the list of keys are derived from the type's JSON Schema; this module does not know what it configures.
 
 mod check;
 mod derive;
@@ -18,10 +18,10 @@ mod yaml;
 pub use keys::{Key, keys};
 pub use load::{Loaded, hash, load, to_yaml};
 
-/// Violations of a section, each with the key it is about, relative to the section.
+/// Violations of a section, each with its key relative to the section.
 pub type Violations = Vec<(String, String)>;
 
-/// Puts `section.` before the key of every violation.
+/// Prefixes the key of every violation with `section.`.
 pub fn within(section: &str, violations: Violations) -> impl Iterator<Item = (String, String)> {
     violations.into_iter().map(move |(key, text)| (format!("{section}.{key}"), text))
 }

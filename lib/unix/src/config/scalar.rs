@@ -1,8 +1,8 @@
-//! Scalars read as the schema wants them: YAML 1.1 spellings, and text that came out of `${VAR}`.
+//! Converts scalars to the type that the schema expects: YAML 1.1 spellings, and strings that came from `${VAR}`.
 
 use serde_json::{Number, Value};
 
-/// Integers that f64 holds exactly end here.
+/// 2^53: f64 represents every integer below it exactly.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// An integer: `12`, `600e3`, `1_000`, "12"; not 1.5.
@@ -18,7 +18,7 @@ pub(super) fn integer(value: &Value) -> Option<Number> {
             if let Ok(large) = text.parse::<u64>() {
                 return Some(large.into());
             }
-            // Too large for both, or a spelling such as 6e5.
+            // Out of range for both, or a spelling such as 6e5.
             whole(text.parse().ok().filter(|_| text.contains(['e', 'E', '.']))?)
         }
         _ => None,
@@ -34,7 +34,7 @@ pub(super) fn number(value: &Value) -> Option<Number> {
     }
 }
 
-/// `true`, and what YAML 1.1 also took for a truth value.
+/// A boolean, including the other spellings of YAML 1.1.
 pub(super) fn flag(value: &Value) -> Option<bool> {
     match value {
         Value::Bool(flag) => Some(*flag),
@@ -51,8 +51,8 @@ fn whole(value: f64) -> Option<Number> {
     (value.fract() == 0.0 && value.abs() < EXACT).then(|| (value as i64).into())
 }
 
-/// The text of a number without the underscores between its digits. Numbers with a leading zero are
-/// none: YAML 1.1 reads them as octal and everybody else as decimal.
+/// The text of a number without the underscores between its digits. Rejects leading zeros, which YAML 1.1 reads as
+/// octal and everyone else as decimal.
 fn spelling(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let digit = |at: Option<usize>| at.and_then(|i| bytes.get(i)).is_some_and(u8::is_ascii_digit);

@@ -1,23 +1,23 @@
-//! What a configuration type takes: a small tree made from the JSON schema that `schemars` derives.
+//! What a configuration type accepts: a small tree built from the JSON Schema that `schemars` derives.
 
 use serde_json::Value;
 
 use super::derive;
 
-/// One value.
+/// The schema of one value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Schema {
     /// First paragraph of the doc comment.
     pub doc: String,
-    /// What an absent key stands for.
+    /// The value used if the key is absent.
     pub default: Option<Value>,
-    /// Whether null is taken.
+    /// Whether null is accepted.
     pub nullable: bool,
-    /// What is taken otherwise.
+    /// What is accepted otherwise.
     pub shape: Shape,
 }
 
-/// What a value may look like.
+/// The values that are accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Shape {
     /// Anything.
@@ -26,25 +26,25 @@ pub(super) enum Shape {
     Text,
     /// True or false.
     Flag,
-    /// An integer between two bounds, both included.
+    /// An integer between two inclusive bounds.
     Integer(i128, i128),
     /// A finite number.
     Number(Bounds),
-    /// One of some words.
+    /// One of several words.
     Choice(Vec<String>),
-    /// A list, with the smallest and largest length.
+    /// A list, with its minimum and maximum length.
     List(Box<Schema>, usize, usize),
-    /// Free keys.
+    /// A mapping with arbitrary keys.
     Map(Box<Schema>),
-    /// Known keys.
+    /// A mapping with fixed keys.
     Record(Record),
-    /// Known keys that depend on the word under the key `tag`.
+    /// A mapping whose keys depend on the value of the key `tag`.
     Tagged { tag: String, variants: Vec<(String, Record)> },
-    /// Any of several.
+    /// Any of several alternatives.
     Either(Vec<Schema>),
 }
 
-/// Bounds of a number; none: unbounded.
+/// Bounds of a number; `None` means unbounded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Bounds {
     pub minimum: Option<f64>,
@@ -56,22 +56,22 @@ pub(super) struct Bounds {
 /// The keys of a mapping.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Record {
-    /// Name, schema, and whether it must be given.
+    /// Name, schema, and whether the key is required.
     pub fields: Vec<(String, Schema, bool)>,
 }
 
 impl Schema {
-    /// The tree of a type.
+    /// The schema of a type.
     pub fn of<T: schemars::JsonSchema>() -> Self {
         derive::schema(&schemars::schema_for!(T).to_value())
     }
 
-    /// Takes everything.
+    /// Accepts everything.
     pub fn any() -> Self {
         Self { doc: String::new(), default: None, nullable: true, shape: Shape::Any }
     }
 
-    /// The schema of what `value` has under `key`, as far as it is known.
+    /// The schema of the value under `key` in `value`, if known.
     pub fn child(&self, value: &Value, key: &str) -> Option<&Schema> {
         match &self.shape {
             Shape::Record(record) => record.field(key),
@@ -84,7 +84,7 @@ impl Schema {
         }
     }
 
-    /// The key whose word decides about the other keys.
+    /// The key that selects the variant.
     pub fn tag(&self) -> Option<&str> {
         match &self.shape {
             Shape::Tagged { tag, .. } => Some(tag),

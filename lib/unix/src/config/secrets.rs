@@ -1,7 +1,7 @@
-//! Puts `${VAR}` back where a configuration used a secret.
+//! Restores `${VAR}` where a configuration used a secret.
 //!
-//! The rest of the program only hides values that are long enough to be recognised ([`crate::secrets`]);
-//! here a value of any length is hidden, since its place is known.
+//! Elsewhere the program hides only values long enough to be recognised ([`crate::secrets`]); here values of any length
+//! are hidden, because their position is known.
 
 use crate::secrets::Secrets;
 use serde_json::Value;
@@ -12,9 +12,9 @@ use super::variables::Secret;
 /// Shorter values are hidden only in the keys that use them.
 const SEARCHED: usize = 6;
 
-/// Puts the `${VAR}` back for every secret in a resolved configuration, and escapes every other `${`, so
-/// that the result can be loaded again. It replaces only secrets that the configuration uses: the result
-/// must not depend on what else is in the environment.
+/// Restores `${VAR}` for every secret in a resolved configuration and escapes every other `${`, so that the result can
+/// be loaded again. Replaces only secrets that the configuration uses: the result must not depend on the rest of the
+/// environment.
 pub(super) fn hide(resolved: &mut Value, used: &[Secret]) {
     let values = values(used, SEARCHED);
     visit(resolved, "", &mut |value, path| {
@@ -26,8 +26,8 @@ pub(super) fn hide(resolved: &mut Value, used: &[Secret]) {
     });
 }
 
-/// A message about `key` without the values of secrets; short ones are only looked for if the key, or one
-/// below it, uses them.
+/// A message about `key` with the values of secrets removed. Short values are removed only if the key, or one below it,
+/// uses them.
 pub(super) fn hidden(message: &str, key: &str, used: &[Secret]) -> String {
     let here = used.iter().filter(|secret| secret.key.starts_with(key));
     let message = values(used, SEARCHED).redact(message).into_owned();

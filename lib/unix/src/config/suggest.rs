@@ -1,6 +1,6 @@
-//! The nearest known word to a misspelt one.
+//! Finds the known word nearest to a misspelt one.
 
-/// The candidate that `word` most likely stands for; none when all are too far away.
+/// The candidate that `word` most likely stands for; `None` if all are too different.
 pub(super) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -10,7 +10,7 @@ pub(super) fn nearest<'a>(
         let known = plain(candidate);
         let distance = strsim::damerau_levenshtein(&word, &known);
         let close = distance <= word.chars().count().max(known.chars().count()).div_ceil(3);
-        // `hidden` for `hidden_size`.
+        // A prefix: `hidden` for `hidden_size`.
         let part = word.len() >= 3
             && known.len() >= 3
             && (word.starts_with(&known) || known.starts_with(&word));

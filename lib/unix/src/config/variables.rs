@@ -1,4 +1,4 @@
-//! `${VAR}` and `${VAR:-default}` in text, out of the environment and a `.env` file.
+//! Substitutes `${VAR}` and `${VAR:-default}` from the environment and a `.env` file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,22 +9,22 @@ use serde_json::Value;
 use super::check::visit;
 use super::yaml::MAX_BYTES;
 
-/// A piece of text with a secret in it.
+/// A string that contains a secret.
 pub(super) struct Secret {
-    /// Path of the key it stands under.
+    /// Path of its key.
     pub key: String,
-    /// As written, with `${VAR}`.
+    /// The string as written, with `${VAR}`.
     pub written: String,
-    /// Name of the variable and its value.
+    /// Names and values of the secret variables.
     pub variables: Vec<(String, String)>,
 }
 
-/// What a substitution found.
+/// The result of a substitution.
 #[derive(Default)]
 pub(super) struct Substituted {
-    /// Secrets that are now in the value.
+    /// Secrets that the value now contains.
     pub secrets: Vec<Secret>,
-    /// Path of the key, and what is wrong.
+    /// Pairs of key path and message.
     pub violations: Vec<(String, String)>,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn substitute(
     done
 }
 
-/// The text with its variables, and those of them that are secret.
+/// The text with its variables substituted, and the secret ones among them.
 fn expand(
     text: &str,
     lookup: &dyn Fn(&str) -> Option<String>,
@@ -74,12 +74,12 @@ fn expand(
         };
         if !is_name(name) {
             return Err(format!(
-                "${{{}}} is no variable: write ${{NAME}} or ${{NAME:-default}}, \
+                "${{{}}} is not a variable: write ${{NAME}} or ${{NAME:-default}}, \
                  and $${{ for a literal ${{",
                 text::quote(inside)
             ));
         }
-        // As in a shell, `:-` also stands in for an empty value.
+        // As in a shell, `:-` also replaces an empty value.
         let found = lookup(name).filter(|value| !value.is_empty() || default.is_none());
         let Some(value) = found.or(default.map(String::from)) else {
             return Err(format!(
@@ -103,12 +103,15 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Reads `NAME=VALUE` lines; comments, empty lines, `export` and quotes are allowed. An absent file
-/// is empty. Secrets among the values are registered.
+/// Reads `NAME=VALUE` lines; comments, empty lines, `export` and quotes are allowed. A missing file counts as empty.
+/// Secret values are registered.
 pub(super) fn read_env_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = match std::fs::metadata(path) {
         Ok(found) if found.len() > MAX_BYTES || !found.is_file() => {
-            return Err(Error::config(format!("{}: no file of variables", path.display())));
+            return Err(Error::config(format!(
+                "{}: not a regular file, or too large for a file of variables",
+                path.display()
+            )));
         }
         Ok(_) => std::fs::read_to_string(path).map_err(|cause| Error::open(path, cause))?,
         Err(_) => return Ok(BTreeMap::new()),
@@ -163,7 +166,7 @@ mod tests {
             assert_eq!(expanded(text).as_deref(), Ok(expected), "{text}");
         }
         for (text, word) in
-            [("${B}", "B is not set"), ("${A", "without"), ("${A B}", "no variable")]
+            [("${B}", "B is not set"), ("${A", "without"), ("${A B}", "not a variable")]
         {
             assert!(expanded(text).unwrap_err().contains(word), "{text}");
         }

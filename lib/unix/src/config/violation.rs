@@ -1,17 +1,17 @@
-//! Violations of a configuration, all of them reported at once.
+//! Violations of a configuration, which are all reported at once.
 
 use std::fmt;
 
 use crate::{Error, Exit, text};
 
-/// One violation: where it was written, which key it is about, what is wrong.
+/// One violation: where the value was given, its key, and what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Violation {
-    /// File, or `-s KEY=VALUE`, that the value came from; empty when nothing was given.
+    /// The file or `-s KEY=VALUE` that the value came from; empty if no value was given.
     pub source: String,
     /// Path of the key, e.g. `model.core.hidden`; empty for the whole file.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// What is wrong and what is expected.
     pub message: String,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// One error (78) out of all violations, a line each.
+/// Combines all violations into one error (78), one per line.
 pub(super) fn report(violations: &[Violation]) -> Error {
     match violations {
         [only] => Error::config(only),

@@ -1,4 +1,4 @@
-//! YAML text to a plain value, within limits: no tags, bounded size, depth and number of values.
+//! Parses YAML into a plain value within limits: no tags, bounded size, depth and number of values.
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,27 +8,27 @@ use crate::text::quote;
 use serde::de::{self, DeserializeSeed, EnumAccess, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Largest file, in bytes.
+/// Maximum file size in bytes.
 pub(super) const MAX_BYTES: u64 = 1 << 20;
-/// Most values and keys in one file, after aliases are followed.
+/// Maximum number of values and keys in one file, after aliases are expanded.
 const MAX_VALUES: usize = 100_000;
 
-/// Reads one document. The error says what and where; an empty document is null.
+/// Parses one document. The error says what is wrong and where; an empty document is null.
 ///
-/// Keys are text (`1: x` has the key "1"); a key given twice is an error. Numbers that JSON cannot
-/// hold (`.nan`, `.inf`) stay as text and are refused where a number is wanted.
+/// Keys are strings (`1: x` has the key "1"); a duplicate key is an error. Numbers that JSON cannot represent (`.nan`,
+/// `.inf`) remain strings and are rejected where a number is expected.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     if text.len() as u64 > MAX_BYTES {
-        return Err(format!("larger than {MAX_BYTES} bytes: this is no configuration"));
+        return Err(format!("larger than {MAX_BYTES} bytes: this is not a configuration file"));
     }
     let left = Cell::new(MAX_VALUES);
     let reader = serde_yaml::Deserializer::from_str(text);
     Node { left: &left }.deserialize(reader).map_err(|error| {
         let line = error.location().and_then(|at| text.lines().nth(at.line().saturating_sub(1)));
-        // YAML takes the brace of a variable for one of its own.
+        // YAML parses the brace of a variable as the start of a mapping.
         let hint = match line {
             Some(line) if line.contains("${") => {
-                "; within {…} and […] put a value with ${…} into quotes"
+                "; inside {…} and […], put a value with ${…} in quotes"
             }
             _ => "",
         };
@@ -36,7 +36,7 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
     })
 }
 
-/// Reads any value while counting down what is left of the limit.
+/// Reads any value and counts it against the limit.
 #[derive(Clone, Copy)]
 struct Node<'a> {
     left: &'a Cell<usize>,
@@ -95,7 +95,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         reader.deserialize_any(self)
     }
     fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
-        Err(de::Error::custom("YAML tags (!name) are not understood"))
+        Err(de::Error::custom("YAML tags (!name) are not supported"))
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
@@ -121,12 +121,12 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 }
 
-/// A key is text, or a number or truth value as it is printed.
+/// A key is a string, or a number or boolean as printed.
 fn key_of<E: de::Error>(key: Value) -> Result<String, E> {
     match key {
         Value::String(text) => Ok(text),
         Value::Number(_) | Value::Bool(_) => Ok(key.to_string()),
-        other => Err(E::custom(format!("a key is text, not {}", found(&other)))),
+        other => Err(E::custom(format!("a key must be text, not {}", found(&other)))),
     }
 }
 

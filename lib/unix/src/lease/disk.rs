@@ -1,17 +1,17 @@
-//! A disk that only the owner of a run changes.
+//! A disk that only the owner of a run may modify.
 
 use std::io;
 
 use super::Fence;
 use crate::disk::Disk;
 
-/// The disk of this machine; before each change of a name it checks that the lease is still held. A process
-/// that was suspended in the middle of a save changes nothing in a run that another one has taken over.
+/// The file system of this machine; checks before each change of a name that the lease is still held. A process that
+/// was suspended in the middle of a save therefore modifies nothing in a run that another process has taken over.
 #[derive(Clone, Debug)]
 pub struct FencedDisk(Fence);
 
 impl FencedDisk {
-    /// A disk for the owner of `fence`.
+    /// A disk for the holder of `fence`.
     pub fn new(fence: Fence) -> Self {
         Self(fence)
     }

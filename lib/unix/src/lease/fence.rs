@@ -1,4 +1,4 @@
-//! What keeps an owner that lost its lease from writing.
+//! Prevents an owner that lost its lease from writing.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::files::{look, numbers, path_of};
 use crate::disk::is_still_at;
 use crate::{Error, Exit, Result};
 
-/// Asked before every write. Cheap to copy.
+/// Checked before every write. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Fence(Arc<Inner>);
 
@@ -17,10 +17,10 @@ pub struct Fence(Arc<Inner>);
 struct Inner {
     folder: PathBuf,
     number: u64,
-    /// How long a look is trusted: far less than it takes until another process may take over.
+    /// How long the result of a check is trusted: far less than the time until another process may take over.
     trust: Duration,
     looked: Mutex<Instant>,
-    /// The folder itself. While it is open, no other one has its inode.
+    /// The lease directory, held open so that no other directory can get its inode.
     opened: File,
     lost: OnceLock<Loss>,
 }
@@ -29,7 +29,7 @@ struct Inner {
 #[derive(Debug)]
 struct Loss {
     why: String,
-    /// Nobody took the run over: its directory was moved, removed or replaced.
+    /// No process took over the run: its directory was moved, removed or replaced.
     is_gone: bool,
 }
 
@@ -45,10 +45,10 @@ impl Fence {
         self.0.number
     }
 
-    /// Whether the lease is still ours, as far as a look within the last second tells; for records of
-    /// a log. Errors: 75, with who has it now.
+    /// Whether this process still holds the lease, according to a check within the last second; used for log records.
+    /// Errors: 75, naming the new owner.
     pub fn check(&self) -> Result<()> {
-        // A process that was stopped and goes on finds its last look long ago.
+        // After a suspended process resumes, its last check is too old to be trusted.
         let looked = *self.0.looked.lock().unwrap_or_else(PoisonError::into_inner);
         if self.0.lost.get().is_none() && looked.elapsed() < self.0.trust {
             return Ok(());
@@ -56,14 +56,14 @@ impl Fence {
         self.look()
     }
 
-    /// Whether the lease is ours at this moment; before a file is published. Errors: 75, with who
-    /// has it now.
+    /// Whether this process holds the lease right now; used before a file is published. Errors: 75, naming the new
+    /// owner.
     pub fn look(&self) -> Result<()> {
         let inner = &*self.0;
         if inner.lost.get().is_none() {
             let started = Instant::now();
             if let Some(why) = self.loss() {
-                let _ = inner.lost.set(why); // set by another thread: the same
+                let _ = inner.lost.set(why); // another thread may have set the same
             }
             *inner.looked.lock().unwrap_or_else(PoisonError::into_inner) = started;
         }
@@ -76,13 +76,13 @@ impl Fence {
         }
     }
 
-    /// Whether the run was found to be gone from its path, and not taken over: a start would meet something
-    /// else there.
+    /// Whether the run disappeared from its path without being taken over: another attempt would find something else
+    /// there.
     pub fn is_gone(&self) -> bool {
         self.0.lost.get().is_some_and(|loss| loss.is_gone)
     }
 
-    /// Why the lease is not ours any more. A disk that does not answer is no reason.
+    /// Why the lease was lost. A file system that does not respond does not count as a loss.
     fn loss(&self) -> Option<Loss> {
         let path = path_of(&self.0.folder, self.0.number);
         let removed = || Loss {
@@ -103,7 +103,7 @@ impl Fence {
             let owner = look(&path_of(&self.0.folder, newest)).ok().flatten();
             let who =
                 owner.and_then(|look| look.owner).map_or(String::new(), |o| format!(" ({o})"));
-            let why = format!("attempt {newest}{who} took the run over");
+            let why = format!("attempt {newest}{who} took over the run");
             return Some(Loss { why, is_gone: false });
         }
         (!found.contains(&self.0.number) || !is_still_at(&self.0.opened, &self.0.folder))

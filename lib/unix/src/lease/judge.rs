@@ -1,9 +1,9 @@
-//! Whether the lease of another process still counts.
+//! Decides whether the lease of another process is still valid.
 //!
-//! Clocks are not trusted alone. The age of a heartbeat is the difference of two times of the same
-//! file system, so hosts need not agree; and because that clock may jump, an old heartbeat only leads
-//! to a wait, by the monotonic clock of this process, in which a living owner would show itself. Time in which
-//! this process did not run is no part of it: what stood still here may have stood still there.
+//! Clocks alone are not trusted. The age of a heartbeat is the difference of two times of the same file system, so the
+//! clocks of hosts need not agree. Because that clock may jump, an old heartbeat only starts a waiting period, measured
+//! by the monotonic clock of this process, in which a live owner would send another heartbeat. Time during which this
+//! process was suspended does not count, because the owner may have been suspended at the same time.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,23 +12,23 @@ use super::files::{Candidate, Look, RELEASED, look};
 use super::{Holder, Owner};
 use crate::{Error, Exit, Result, note};
 
-/// Heartbeats after which a lease is looked at as stale: 3, and 60 s for the caches of network file
-/// systems when there is one every 10 s.
+/// Number of missed heartbeats after which a lease looks stale: 3, plus 60 s for the caches of network file systems at
+/// the default interval of 10 s.
 pub(super) const STALE: u32 = 9;
-/// Heartbeats that are then waited for.
+/// Number of heartbeat intervals to wait after that.
 const WATCH: u32 = 3;
 
-/// What was found.
+/// The state of a lease.
 pub(super) enum Verdict {
-    /// It may be taken, because of this.
+    /// It may be taken over, for this reason.
     Free(String),
-    /// It counts.
+    /// It is valid.
     Held(Box<Holder>),
-    /// The file is gone: others were faster.
+    /// The file is gone: another candidate was faster.
     Vanished,
 }
 
-/// Judges the lease `number` at `path`. Errors: 75 when `stop` becomes true while waiting; 66.
+/// Checks the lease `number` at `path`. Errors: 75 when `stop` returns true while waiting; 66.
 pub(super) fn judge(
     path: &Path,
     number: u64,
@@ -49,14 +49,14 @@ pub(super) fn judge(
     let wait = match &age {
         _ if first.owner.as_ref().is_some_and(|o| o.is_earlier_start_of(me)) => WATCH * beat,
         Ok(age) if *age > STALE * beat => WATCH * beat,
-        // Beaten in the future: a clock went back, and its word is worth nothing.
+        // A heartbeat in the future: a clock was set back, so the age means nothing.
         Err(ahead) if ahead.duration() > beat => STALE * beat,
         _ => return held(first.owner, age.unwrap_or_default()),
     };
     let age = age.unwrap_or_default();
     let who = first.owner.as_ref().map_or("an unknown process".into(), ToString::to_string);
     note!(
-        "attempt {number} ({who}) gave its last sign of life {:.0} s ago: watching for {:.0} s",
+        "attempt {number} ({who}) sent its last heartbeat {:.0} s ago; watching for {:.0} s",
         age.as_secs_f64(),
         wait.as_secs_f64()
     );
@@ -79,12 +79,12 @@ pub(super) fn judge(
         }
     }
     Ok(Verdict::Free(format!(
-        "{who} gave no sign of life for {:.0} s",
+        "{who} sent no heartbeat for {:.0} s",
         (age + began.elapsed()).as_secs_f64()
     )))
 }
 
-/// Free without a wait.
+/// Whether the lease is free without waiting.
 fn plainly_free(look: &Look, me: &Owner) -> Option<Verdict> {
     let released = |owner: &Owner| owner.released.is_some();
     if look.beaten == RELEASED || look.owner.as_ref().is_some_and(released) {

@@ -1,14 +1,14 @@
-//! One writer for a run: a lease with a heartbeat, and a number that fences older owners off.
+//! A lease that gives a run a single writer, with a heartbeat, and a number that fences off older owners.
 //!
-//! `RUN/lease/attempt-00000003.json` says who the third start is. The file appears whole under a name
-//! that only one process can get (link(2), atomic also over NFS), so a number has one owner; the
-//! highest number is the writer. Its owner sets the file's time every ten seconds. Who finds that it
-//! has stopped doing so ([`judge`]) takes the next number, and the older owner, should it live after
-//! all, sees that before its next write ([`Fence`]). No lock is trusted: correctness rests on unique
-//! names, rename and the number that every record and manifest carries.
+//! `RUN/lease/attempt-00000003.json` describes the owner of the third attempt. The file appears complete under a name
+//! that only one process can get (link(2) is atomic, also over NFS), so each number has one owner; the highest number
+//! is the writer. Its owner sets the mtime of the file every ten seconds. A process that finds the heartbeat missing
+//! ([`judge`]) takes the next number, and the older owner, if it is still alive, notices before its next write
+//! ([`Fence`]). No file lock is trusted: correctness depends on unique names, rename and the attempt number in every
+//! record and manifest.
 //!
-//! The file with the highest number is never removed, also not when the lease is given back. So a
-//! candidate that was slow either does not get its number, or sees a higher one right after.
+//! The file with the highest number is never removed, not even when the lease is released. A slow candidate therefore
+//! either fails to get its number or sees a higher one right afterwards.
 
 mod disk;
 mod fence;
@@ -42,14 +42,14 @@ pub struct Lease {
     heart: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-/// Another process that is at work on the run.
+/// Another process that holds the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holder {
-    /// Its attempt.
+    /// Its attempt number.
     pub attempt: u64,
-    /// Who it is, if its file can be read.
+    /// The process, if its lease file can be read.
     pub owner: Option<Owner>,
-    /// Since its last heartbeat.
+    /// Time since its last heartbeat.
     pub age: Duration,
 }
 
@@ -59,20 +59,19 @@ impl fmt::Display for Holder {
         match &self.owner {
             Some(owner) => write!(
                 f,
-                "attempt {}, {owner}, since {}, last sign of life {age:.0} s ago",
+                "attempt {}, {owner}, since {}, last heartbeat {age:.0} s ago",
                 self.attempt, owner.since
             ),
-            None => write!(f, "attempt {}, last sign of life {age:.0} s ago", self.attempt),
+            None => write!(f, "attempt {}, last heartbeat {age:.0} s ago", self.attempt),
         }
     }
 }
 
 impl Lease {
-    /// Takes the lease kept in `folder` (RUN/lease). `first` gives the number for a run that never
-    /// had a lease; it is asked before the folder is looked at. `stop` tells that waiting for a stale
-    /// owner must end.
+    /// Takes the lease in `folder` (RUN/lease). `first` returns the number for a run without a lease; it is called
+    /// before the directory is read. When `stop` returns true, waiting for a stale owner ends.
     ///
-    /// Errors: 75 when another process is at work, with its name, or when `stop` became true; 73.
+    /// Errors: 75 when another process holds the run (its name is in the message) or `stop` returned true; 73.
     pub fn take(
         folder: &Path,
         first: impl FnOnce() -> Result<u64>,
@@ -88,8 +87,8 @@ impl Lease {
         stop: &dyn Fn() -> bool,
     ) -> Result<Self> {
         create_folder(folder)?;
-        // In this order: where there is no lease yet, nobody has changed what `first` is made of, and
-        // all candidates want the same number.
+        // The order matters: as long as there is no lease, nobody changes what `first` reads, so all candidates compute
+        // the same number.
         let first = first()?;
         let candidate = Candidate::new(folder, &owner)?;
         loop {
@@ -105,12 +104,12 @@ impl Lease {
             };
             let path = path_of(folder, number);
             if !candidate.take(&path)? {
-                continue; // another candidate was faster: see who
+                continue; // another candidate was faster; see which
             }
             if newest(folder)? != Some(number) {
-                // The number was free because its owner has been and gone. A link under a number
-                // below the highest means nothing.
-                let _ = std::fs::remove_file(&path); // else the owner does it
+                // The number was free because its owner has already come and gone. A link below the highest number has
+                // no meaning.
+                let _ = std::fs::remove_file(&path); // otherwise the owner removes it
                 continue;
             }
             if !why.is_empty() {
@@ -145,7 +144,7 @@ impl Lease {
         Ok(Self { fence, owner, path, heart: Some((stop, heart)) })
     }
 
-    /// What every write has to ask.
+    /// The fence to check before every write.
     pub fn fence(&self) -> &Fence {
         &self.fence
     }
@@ -156,12 +155,12 @@ impl Lease {
     }
 }
 
-/// Gives the lease back, if it is still ours: the next start need not wait.
+/// Releases the lease if this process still holds it, so that the next attempt need not wait.
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some((stop, heart)) = self.heart.take() {
             drop(stop);
-            let _ = heart.join(); // a heart that died has said why
+            let _ = heart.join(); // if it panicked, the message is already printed
         }
         if self.fence.look().is_err() {
             return;
@@ -169,10 +168,10 @@ impl Drop for Lease {
         self.owner.released = Some(time::now_utc());
         let text = serde_json::to_vec_pretty(&self.owner).map_err(Error::bug);
         if text.and_then(|text| publish_bytes(&self.path, &text)).is_err() {
-            // On a full disk a time can still be set.
+            // Even on a full disk the mtime can be set.
             mark_released(&self.path).unwrap_or_else(|cause| {
                 let path = self.path.display();
-                warn!("{path}: {cause}: not given back, the next start may have to wait");
+                warn!("{path}: {cause}: lease not released, the next attempt may have to wait");
             });
         }
     }
@@ -183,12 +182,12 @@ fn newest(folder: &Path) -> Result<Option<u64>> {
     Ok(found.into_iter().max())
 }
 
-/// The number after `held`. Errors: 65 when there is none.
+/// The number after `held`. Errors: 65 when `held` is the largest possible one.
 fn next(folder: &Path, held: u64) -> Result<u64> {
     held.checked_add(1).ok_or_else(|| {
         let path = path_of(folder, held);
         Error::data(format!(
-            "{}: no attempt can have a higher number; remove the file if no process works on the run",
+            "{}: no attempt can have a higher number; remove the file if no process is using the run",
             path.display()
         ))
     })
@@ -196,7 +195,7 @@ fn next(folder: &Path, held: u64) -> Result<u64> {
 
 fn refused(folder: &Path, holder: &Holder) -> Error {
     let run = folder.parent().unwrap_or(folder).display();
-    Error::new(Exit::Again, format!("{run} is being worked on by {holder}; nothing was done"))
+    Error::new(Exit::Again, format!("{run} is in use by {holder}; nothing was done"))
 }
 
 #[cfg(test)]

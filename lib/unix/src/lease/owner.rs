@@ -1,4 +1,4 @@
-//! Who holds a lease, and whether that process still lives.
+//! The process that holds a lease, and whether it is still alive.
 
 use std::fmt;
 use std::fs;
@@ -11,34 +11,34 @@ use serde::{Deserialize, Serialize};
 use crate::slurm::Slurm;
 use crate::{cli, host, time};
 
-/// Time between two heartbeats unless the variable [`HEARTBEAT_VARIABLE`] says otherwise.
+/// Interval between heartbeats unless the variable [`HEARTBEAT_VARIABLE`] sets another.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// Environment variable with the seconds between two heartbeats.
+/// Environment variable with the interval between heartbeats in seconds.
 pub const HEARTBEAT_VARIABLE: &str = "LONGHAUL_HEARTBEAT";
 
-/// The process that holds a lease, as it wrote itself down.
+/// The process that holds a lease, as stored in its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Owner {
     /// Name of the program.
     pub program: String,
-    /// Name of its host.
+    /// Host name.
     pub host: String,
-    /// Its process id there.
+    /// Process id on that host.
     pub pid: u32,
-    /// When the process began, in clock ticks since the boot: a process id is used again, this is not.
+    /// Start time of the process in clock ticks since boot: unlike a process id, it is not reused.
     pub started: Option<u64>,
-    /// The boot of the kernel and the namespace of process ids in which `pid` means something. Host
-    /// names are not enough: containers of one host share them, and their ids are not each other's.
+    /// Boot id and PID namespace in which `pid` is valid. A host name is not enough: containers on one host share it
+    /// but have separate process ids.
     pub machine: Option<String>,
-    /// SLURM's job, `120_4` for a task of an array.
+    /// SLURM job id, `120_4` for an array task.
     pub job: Option<String>,
-    /// How often SLURM has started that job before.
+    /// How often SLURM has restarted the job.
     pub restarts: u32,
     /// When the lease was taken, UTC.
     pub since: String,
-    /// Seconds between two heartbeats.
+    /// Interval between heartbeats in seconds.
     pub heartbeat: f64,
-    /// When it was given back, UTC.
+    /// When the lease was released, UTC.
     pub released: Option<String>,
 }
 
@@ -61,18 +61,18 @@ impl Owner {
         }
     }
 
-    /// Time between two of its heartbeats.
+    /// Its interval between heartbeats.
     pub fn beat(&self) -> Duration {
         Duration::try_from_secs_f64(self.heartbeat).unwrap_or(HEARTBEAT).max(MINIMUM)
     }
 
-    /// Whether it ran where `me` runs and is surely gone.
+    /// Whether it ran on the same machine as `me` and certainly no longer exists.
     pub fn is_gone(&self, me: &Owner) -> bool {
         self.machine.is_some() && self.machine == me.machine && !lives(self.pid, self.started)
     }
 
-    /// Whether it is an earlier start of the very job that `me` is: SLURM starts a job again only
-    /// after it has ended the one before, or lost its node.
+    /// Whether it is an earlier attempt of the same job as `me`: SLURM restarts a job only after the previous attempt
+    /// has ended or its node was lost.
     pub fn is_earlier_start_of(&self, me: &Owner) -> bool {
         self.job.is_some() && self.job == me.job && self.restarts < me.restarts
     }
@@ -87,7 +87,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Faster than this nothing is gained, even in tests.
+/// Lower limit of the interval, also in tests.
 const MINIMUM: Duration = Duration::from_millis(20);
 
 fn heartbeat() -> Duration {
@@ -96,7 +96,7 @@ fn heartbeat() -> Duration {
     wanted.unwrap_or(HEARTBEAT).max(MINIMUM)
 }
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 struct Stat {
     state: char,
     threads: u64,
@@ -105,7 +105,7 @@ struct Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything. proc(5) counts fields from 1; state is the third.
+    // The name, in parentheses, may contain any character. proc(5) counts fields from 1; state is the third.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse().ok();
     Some(Stat {
@@ -115,10 +115,10 @@ fn stat(pid: u32) -> Option<Stat> {
     })
 }
 
-/// False only when the process is surely gone.
+/// Returns false only if the process certainly no longer exists.
 fn lives(pid: u32, started: Option<u64>) -> bool {
     let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
-    // Processes of other users may be hidden from /proc, but not from this.
+    // /proc may hide processes of other users, but kill(2) does not.
     if test_kill_process(id) == Err(Errno::SRCH) {
         return false;
     }

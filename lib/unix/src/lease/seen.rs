@@ -1,6 +1,7 @@
-//! A look at a lease from outside: for reports, and before a job is submitted that would only be refused.
+//! Inspects a lease from outside: for reports, and before submitting a job that would only be refused.
 //!
-//! It decides nothing. Ages are told by this host's clock, and a wrong answer costs a start that finds out.
+//! The result is advisory: ages are measured with this host's clock. A wrong answer costs one attempt, which then takes
+//! the lease properly.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -10,26 +11,26 @@ use super::judge::STALE;
 use super::{Owner, newest};
 use crate::Result;
 
-/// The newest attempt of a run, as its lease tells.
+/// The newest attempt of a run according to its lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// Its number.
+    /// Its attempt number.
     pub attempt: u64,
-    /// Who it is, if its file can be read.
+    /// The process, if its lease file can be read.
     pub owner: Option<Owner>,
-    /// Since its last sign of life; none if the time of its file was set to say that it gave the lease back.
+    /// Time since its last heartbeat; `None` if the mtime marks the lease as released.
     pub age: Option<Duration>,
-    /// Whether it is at work, as far as is known: it did not give the lease back, did not end on this
-    /// machine, and was not silent for too long.
+    /// Whether it appears to be running: it did not release the lease, did not exit on this machine, and its last
+    /// heartbeat is recent.
     pub is_at_work: bool,
 }
 
-/// Looks at the lease in `folder` (RUN/lease); nothing where there was never one. Errors: 66.
+/// Reads the lease in `folder` (RUN/lease); `None` if the run never had one. Errors: 66.
 pub fn see(folder: &Path) -> Result<Option<Seen>> {
     if !folder.is_dir() {
         return Ok(None);
     }
-    // The file may go while we look, when another attempt takes over.
+    // The file may disappear meanwhile, when another attempt takes over.
     for _ in 0..3 {
         let Some(attempt) = newest(folder)? else { return Ok(None) };
         let Some(found) = look(&path_of(folder, attempt))? else { continue };
@@ -72,7 +73,7 @@ mod tests {
         file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
         let seen = see(folder.path()).unwrap().unwrap();
         assert!(!seen.is_at_work && seen.age > Some(Duration::from_secs(3500)), "{seen:?}");
-        // Given back on a full disk: no time of a heartbeat, and no age.
+        // Released on a full disk: the mtime is no heartbeat, so there is no age.
         file.set_modified(RELEASED).unwrap();
         let seen = see(folder.path()).unwrap().unwrap();
         assert!(!seen.is_at_work && seen.age.is_none(), "{seen:?}");

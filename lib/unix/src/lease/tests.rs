@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 const BEAT: Duration = Duration::from_millis(100);
-/// Of an owner that must not be taken for dead while this machine holds the test up.
+/// Heartbeat interval of an owner that must not look dead while this machine delays the test.
 const SLOW: f64 = 30.0;
 
-/// A process of another machine, of which nothing is known but its heartbeat.
+/// A process on another machine, known only by its heartbeat.
 fn stranger(n: u32) -> Owner {
     Owner {
         pid: n,
@@ -24,7 +24,7 @@ fn take(owner: Owner, folder: &Path) -> Result<Lease> {
     Lease::take_as(owner, folder, || Ok(1), &|| false)
 }
 
-/// An owner that died without a word.
+/// An owner that was killed without releasing its lease.
 fn kill(mut lease: Lease) {
     let (stop, heart) = lease.heart.take().unwrap();
     drop(stop);
@@ -32,7 +32,7 @@ fn kill(mut lease: Lease) {
     std::mem::forget(lease);
 }
 
-/// The same with a heartbeat that is fresh for minutes.
+/// The same with a heartbeat that stays fresh for minutes.
 fn slow(n: u32) -> Owner {
     Owner { heartbeat: SLOW, ..stranger(n) }
 }
@@ -41,7 +41,7 @@ fn set_time(path: &Path, time: SystemTime) {
     File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }
 
-/// Makes a lease one whose last heartbeat was an hour ago, and was to come every [`BEAT`].
+/// Ages a lease: its last heartbeat was an hour ago, at an interval of [`BEAT`].
 fn grow_old(path: &Path) {
     let owner = files::look(path).unwrap().unwrap().owner;
     if let Some(owner) = owner {
@@ -59,7 +59,7 @@ fn a_fresh_lease_names_its_owner() {
     assert_eq!(first.attempt(), 7);
     let error = take(stranger(2), folder.path()).unwrap_err();
     assert_eq!(error.exit, Exit::Again);
-    for part in ["attempt 7", "job 120_4", "node1", "process 1", "last sign of life"] {
+    for part in ["attempt 7", "job 120_4", "node1", "process 1", "last heartbeat"] {
         assert!(error.to_string().contains(part), "{error}");
     }
     first.fence().look().unwrap();
@@ -77,11 +77,11 @@ fn a_process_of_this_machine_that_is_gone_is_followed_at_once() {
     let gone = Owner { pid: child.id(), ..Owner::this_process() };
     child.wait().unwrap();
     kill(take(gone, folder.path()).unwrap());
-    // Its heartbeat is fresh: nothing else would let another one in.
+    // Its heartbeat is fresh: nothing else would admit another process.
     assert_eq!(take(Owner::this_process(), folder.path()).unwrap().attempt(), 2);
 }
 
-/// The older owner is only slow; it writes nothing once it is followed.
+/// The older owner is only slow; it writes nothing once it has been superseded.
 #[test]
 fn an_owner_that_stands_still_is_followed_and_fenced() {
     let folder = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ fn an_owner_that_stands_still_is_followed_and_fenced() {
     slow.fence().look().unwrap();
     let next = take(stranger(2), folder.path()).unwrap();
     assert_eq!(next.attempt(), 2);
-    std::thread::sleep(Duration::from_millis(1100)); // a look is trusted for a second
+    std::thread::sleep(Duration::from_millis(1100)); // a check is trusted for a second
     let error = slow.fence().check().unwrap_err();
     assert_eq!(error.exit, Exit::Again);
     for part in ["attempt 1 stops", "attempt 2", "node2"] {
@@ -118,20 +118,20 @@ fn log_and_status_of_an_older_owner_stay_as_they_are() {
     state.write(&now).unwrap();
     let before = text();
     std::fs::write(path_of(&folder.path().join("lease"), 2), "").unwrap();
-    std::thread::sleep(BEAT); // a look is trusted for a tenth of it
+    std::thread::sleep(BEAT); // a check is trusted for a tenth of it
     let record = writer.write("update", &serde_json::json!({"update": 2}));
     assert_eq!(record.unwrap_err().exit, Exit::Again);
     assert_eq!(state.write(&now).unwrap_err().exit, Exit::Again);
     assert_eq!(text(), before);
 }
 
-/// The clock of the file system jumps: an owner that lives keeps its lease, one that is dead loses it.
+/// The clock of the file system jumps: a live owner keeps its lease, a dead one loses it.
 #[test]
 fn clocks_that_jump_mislead_nobody() {
     let hour = Duration::from_secs(3600);
     for time in [SystemTime::now() - hour, SystemTime::now() + hour] {
         let folder = tempfile::tempdir().unwrap();
-        // One beat a second; the other waits for three, or for nine.
+        // One heartbeat per second; the other process waits for three, or for nine.
         let alive = take(Owner { heartbeat: 1.0, ..stranger(1) }, folder.path()).unwrap();
         set_time(&alive.path, time);
         let error = take(stranger(2), folder.path()).unwrap_err();
@@ -145,7 +145,7 @@ fn clocks_that_jump_mislead_nobody() {
     }
 }
 
-/// Fifty at once, after an owner of another machine that is dead, and with none before.
+/// Fifty at once, with a dead owner on another machine, and without any owner.
 #[test]
 fn of_fifty_starts_at_once_one_has_the_lease() {
     for with_dead in [false, true] {
@@ -190,7 +190,7 @@ fn of_fifty_starts_at_once_one_has_the_lease() {
     }
 }
 
-/// At the very moment at which all want the same number.
+/// All candidates try to get the same number at the same moment.
 #[test]
 fn a_number_has_one_owner() {
     let folder = tempfile::tempdir().unwrap();
@@ -218,12 +218,12 @@ fn a_number_has_one_owner() {
     }
 }
 
-/// A name below the highest number is free again when its owner has been removed; it is worth nothing.
+/// A name below the highest number is free again once its owner was removed; it must have no effect.
 #[test]
 fn a_slow_candidate_does_not_take_an_old_number() {
     let folder = tempfile::tempdir().unwrap();
     let holder = Lease::take_as(stranger(1), folder.path(), || Ok(5), &|| false).unwrap();
-    // What a candidate that looked before the holder came would do.
+    // Simulates a candidate that read the directory before the holder arrived.
     let slow = Candidate::new(folder.path(), &stranger(2)).unwrap();
     assert!(slow.take(&path_of(folder.path(), 4)).unwrap());
     assert_eq!(newest(folder.path()).unwrap(), Some(5), "so it sees that it came too late");
@@ -236,7 +236,7 @@ fn a_damaged_lease_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(path_of(folder.path(), 3), "").unwrap();
     let error = take(slow(2), folder.path()).unwrap_err();
-    assert!(error.to_string().contains("attempt 3, last sign of life"), "{error}");
+    assert!(error.to_string().contains("attempt 3, last heartbeat"), "{error}");
     grow_old(&path_of(folder.path(), 3));
     assert_eq!(take(stranger(2), folder.path()).unwrap().attempt(), 4);
 }
@@ -260,7 +260,7 @@ fn on_a_full_disk_it_is_given_back_by_its_time() {
     mark_released(&path).unwrap();
     let second = take(stranger(2), folder.path()).unwrap();
     assert_eq!(second.attempt(), 2);
-    // Nor does it matter that the disk had no room for the owner's name.
+    // It also works if the disk had no room for the owner's data.
     let path = second.path.clone();
     kill(second);
     std::fs::write(&path, "").unwrap();
@@ -291,7 +291,7 @@ fn a_pipe_or_a_folder_in_place_of_a_lease_is_refused() {
     assert_eq!(take(stranger(2), folder.path()).unwrap_err().exit, Exit::NoInput);
 }
 
-/// A copy has the same files with the same content; only their inodes tell that it is another run.
+/// A copy has the same files with the same content; only the inodes show that it is another run.
 #[test]
 fn a_run_whose_directory_was_replaced_by_a_copy_is_lost() {
     let folder = tempfile::tempdir().unwrap();

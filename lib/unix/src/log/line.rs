@@ -1,18 +1,18 @@
 //! A line of the log: a JSON object whose last field is the checksum of the bytes before it.
 //!
-//! `{"time":"…","update":3,"crc":"0f3a9c21"}`: CRC-32 as in zlib and gzip, over everything before `,"crc"`,
-//! in hexadecimal.
+//! `{"time":"…","update":3,"crc":"0f3a9c21"}`: the CRC-32 of zlib and gzip over everything before `,"crc"`, in
+//! hexadecimal.
 
 use serde_json::{Map, Value};
 
 const KEY: &[u8] = b",\"crc\":\"";
 const END: &[u8] = b"\"}";
-/// Bytes of the checksum and what surrounds it.
+/// Length of the checksum field in bytes.
 const TAIL: usize = KEY.len() + 8 + END.len();
 
-/// Adds the checksum, and the newline, to a JSON object that is not empty.
+/// Appends the checksum and the newline to a non-empty JSON object.
 pub(super) fn seal(mut object: Vec<u8>) -> Vec<u8> {
-    object.pop(); // its brace
+    object.pop(); // the closing brace
     let crc = crc32fast::hash(&object);
     object.extend(KEY);
     object.extend(format!("{crc:08x}").into_bytes());
@@ -21,7 +21,7 @@ pub(super) fn seal(mut object: Vec<u8>) -> Vec<u8> {
     object
 }
 
-/// The record of a line, without its checksum; none if the line is damaged.
+/// Parses a line into its record, without the checksum; `None` if the line is damaged.
 pub(super) fn open(line: &[u8]) -> Option<Map<String, Value>> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let (object, tail) = line.split_at_checked(line.len().checked_sub(TAIL)?)?;

@@ -1,4 +1,4 @@
-//! The reading end of a log: which of its lines are records, and which of those stand.
+//! The reader of a log: finds its valid records and drops the superseded ones.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -9,23 +9,23 @@ use serde_json::{Map, Value};
 use super::{MAX_LINE, line};
 use crate::{Error, Result, small, warn};
 
-/// What a log says at present.
+/// The current content of a log.
 #[derive(Debug, Default)]
 pub struct Records {
-    /// The records that stand, in the order of the file.
+    /// The records that are not superseded, in file order.
     pub records: Vec<Map<String, Value>>,
-    /// Lines that are damaged.
+    /// Number of damaged lines.
     pub bad_lines: usize,
-    /// Records of earlier attempts that a resume has gone back behind.
+    /// Number of superseded records: undone by a later resume or rewind.
     pub superseded: usize,
 }
 
-/// Lines of a log that were skipped: damaged, or not ours.
+/// Lines of a log that were skipped: damaged, or not written by longhaul.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Damaged {
     /// How many.
     pub count: usize,
-    /// Numbers of the first few, from 1.
+    /// Line numbers of the first few, from 1.
     pub first: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Damaged {
         }
     }
 
-    /// Warns of them, if there are any.
+    /// Prints a warning about them, if there are any.
     pub fn tell(&self, path: &Path) {
         if self.count > 0 {
             let first: Vec<String> = self.first.iter().map(u64::to_string).collect();
@@ -48,7 +48,7 @@ impl Damaged {
     }
 }
 
-/// Reads a log. Errors: 66 when it cannot be opened or is no regular file, 74; damaged lines are only counted.
+/// Reads a log. Errors: 66 when it cannot be opened or is not a regular file, 74; damaged lines are only counted.
 pub fn read(path: &Path) -> Result<Records> {
     let mut found = Records::default();
     found.bad_lines = each(path, |record| found.records.push(record))?.count;
@@ -56,8 +56,8 @@ pub fn read(path: &Path) -> Result<Records> {
     Ok(found)
 }
 
-/// Hands over every record of a log in the order of the file, superseded ones included. A last line that is
-/// torn or being written is no record and not damaged. Errors: those of [`read`].
+/// Calls `what` with every record of a log in file order, superseded ones included. An incomplete last line, which may
+/// still be being written, is neither a record nor damaged. Errors: those of [`read`].
 pub fn each(path: &Path, mut what: impl FnMut(Map<String, Value>)) -> Result<Damaged> {
     let mut reader = BufReader::new(small::open(path)?);
     let (mut damaged, mut line) = (Damaged::default(), Vec::new());
@@ -83,12 +83,12 @@ pub fn each(path: &Path, mut what: impl FnMut(Map<String, Value>)) -> Result<Dam
     Ok(damaged)
 }
 
-/// Drops records with an update that a later attempt did again, or will: a `start` record tells
-/// the update resumed from, so that what comes after it is void even before it is done again. A
-/// `rewind` record does the same for what the attempt itself did before it.
+/// Drops records of updates that a later attempt repeated, or will repeat: a `start` record contains the update resumed
+/// from, so every earlier record beyond it is superseded even before it is repeated. A `rewind` record does the same to
+/// the records of its own attempt.
 fn drop_superseded(found: &mut Records) {
     let number = |record: &Map<String, Value>, key: &str| record.get(key).and_then(Value::as_u64);
-    // (attempt, rewinds in it so far) of each record that has an attempt.
+    // (attempt, number of rewinds so far) of each record that has an attempt.
     let mut rewinds: BTreeMap<u64, u64> = BTreeMap::new();
     let parts: Vec<Option<(u64, u64)>> = found
         .records
@@ -103,7 +103,7 @@ fn drop_superseded(found: &mut Records) {
     let mut first_of: BTreeMap<(u64, u64), u64> = BTreeMap::new(); // part -> first update it does
     for (record, part) in found.records.iter().zip(&parts) {
         if let (Some(part), Some(update)) = (*part, number(record, "update")) {
-            // A stop or a checkpoint right after the start tells of an update that an earlier attempt did.
+            // A stop or checkpoint right after the start refers to an update of an earlier attempt.
             let first = first_of.entry(part).or_insert(u64::MAX);
             match record.get("kind").and_then(Value::as_str) {
                 Some("start" | "rewind") => *first = (*first).min(update.saturating_add(1)),
@@ -112,7 +112,7 @@ fn drop_superseded(found: &mut Records) {
             }
         }
     }
-    // In place of each part's own first update, the smallest of all later parts.
+    // Replace each part's own first update with the smallest of all later parts.
     let mut void_from = u64::MAX;
     for first in first_of.values_mut().rev() {
         let own = std::mem::replace(first, void_from);
@@ -122,7 +122,7 @@ fn drop_superseded(found: &mut Records) {
     let mut parts = parts.into_iter();
     found.records.retain(|record| {
         let limit = parts.next().flatten().and_then(|part| first_of.get(&part));
-        // Without a limit it tells of no update.
+        // Parts without a limit are not superseded.
         let limit = limit.copied().unwrap_or(u64::MAX);
         number(record, "update").is_none_or(|update| update < limit)
     });

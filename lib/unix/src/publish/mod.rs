@@ -1,13 +1,13 @@
-//! Files and folders that are whole or absent.
+//! Writes files and directories atomically: they are complete or absent.
 //!
-//! Written under a temporary name beside the target, fsynced, renamed, and the parent folder
-//! fsynced: whoever looks, at any moment and after any crash, sees the old content or the new.
-//! Both fsyncs are needed, in this order: without the first the final name may hold 0 bytes after
-//! a power cut, without the second the whole data may sit under the temporary name.
+//! Data is written under a temporary name next to the target, fsynced, renamed, and the parent directory is fsynced: at
+//! any moment and after any crash, readers see either the old content or the new. Both fsyncs are needed, in this
+//! order: without the first, the final name may refer to 0 bytes after a power failure; without the second, the data
+//! may still be under the temporary name.
 //!
-//! The functions here publish on the disk of this machine, a [`Publisher`] on any [`Disk`]. When an
-//! fsync fails, what was written is given up and its temporary name removed; nothing is synced twice
-//! in the hope of a better answer.
+//! The functions here publish on the file system of this machine, a [`Publisher`] on any [`Disk`]. If an fsync fails,
+//! the data is discarded and its temporary name removed; an fsync is never retried, because a second one may succeed
+//! without the data being on disk.
 
 mod publisher;
 mod temporary;
@@ -25,26 +25,26 @@ use crate::{Error, Result, small};
 #[cfg(doc)]
 use crate::{disk::Disk, space::ensure_space};
 
-/// What a writing closure of [`publish_file`] writes to.
+/// The writer passed to the closure of [`publish_file`].
 pub type FileWriter = BufWriter<Box<dyn DiskFile>>;
 
 const REAL: Publisher = Publisher::new(&RealDisk);
 
-/// Publishes `bytes` as `path`, replacing what was there. Only its owner may read a file with a known
-/// secret in it ([`crate::secrets`]).
-/// Errors: 73 when it cannot be created (or space is short), 74 when writing fails.
+/// Publishes `bytes` as `path`, replacing an existing file. A file that contains a registered secret
+/// ([`crate::secrets`]) is readable only by its owner. Errors: 73 when it cannot be created (or space is short), 74
+/// when writing fails.
 pub fn publish_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     REAL.bytes(path, bytes)
 }
 
-/// The same for a file that only its owner may read.
+/// The same, always readable only by its owner.
 pub fn publish_private(path: &Path, bytes: &[u8]) -> Result<()> {
     REAL.private_bytes(path, bytes)
 }
 
-/// Publishes what `write` writes as `path`, replacing what was there, and returns its result.
-/// When the size is known, call [`ensure_space`] first.
-/// An error of ours travels through `write` as `io::Error::other(error)` and keeps its exit status.
+/// Publishes the output of `write` as `path`, replacing an existing file, and returns the result of `write`. If the
+/// size is known, call [`ensure_space`] first. To return a [`crate::Error`] from `write`, wrap it as
+/// `io::Error::other(error)`; its exit status is kept.
 pub fn publish_file<T>(
     path: &Path,
     write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
@@ -52,34 +52,34 @@ pub fn publish_file<T>(
     REAL.file(path, write)
 }
 
-/// Publishes a folder that `fill` fills; `path` must not exist yet.
+/// Publishes a directory that `fill` populates; `path` must not exist yet.
 pub fn publish_folder<T>(path: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     REAL.folder(path, fill)
 }
 
-/// Publishes a file that `make` makes under the name it is given, for libraries that open files
-/// themselves; `path` must not exist yet.
+/// Publishes a file that `make` creates under the given temporary name, for libraries that open files themselves;
+/// `path` must not exist yet.
 pub fn publish_new_file<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     REAL.new_file(path, make)
 }
 
-/// Makes `link` a symbolic link to `target`, replacing an older one in a single step.
+/// Makes `link` a symbolic link to `target`, atomically replacing an older one.
 pub fn publish_link(link: &Path, target: &Path) -> Result<()> {
     REAL.link(link, target)
 }
 
-/// Creates a folder with its parents, all of them durable.
+/// Creates a directory and its parents durably.
 pub fn create_folder(path: &Path) -> Result<()> {
     REAL.create_folder(path)
 }
 
-/// BLAKE3 of a regular file's content, in hexadecimal.
+/// BLAKE3 hash of a regular file, in hexadecimal.
 pub fn hash_file(path: &Path) -> Result<String> {
     hash_file_while(path, &|| true)
 }
 
-/// As [`hash_file`]; when `go_on`, which is asked after every MiB, returns false, the hash is that of what was
-/// read so far. Tells the kernel not to keep the pages, which other processes may need more.
+/// As [`hash_file`]. `go_on` is called for every MiB; when it returns false, the result is the hash of the bytes read
+/// so far. Tells the kernel not to keep the pages, whose memory other processes may need.
 pub fn hash_file_while(path: &Path, go_on: &dyn Fn() -> bool) -> Result<String> {
     small::require_file(path)?;
     let mut file = File::open(path).map_err(|cause| Error::open(path, cause))?;

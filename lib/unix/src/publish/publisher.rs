@@ -1,4 +1,4 @@
-//! Publishing on a disk.
+//! Publishing on a [`Disk`].
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -63,8 +63,8 @@ impl<'d> Publisher<'d> {
         Ok(value)
     }
 
-    /// Writes a new file of about `bytes` bytes inside a folder that is not published yet. Its content is
-    /// durable after [`Written::sync`], its name with the folder. Errors: 73, 74, naming `path`.
+    /// Writes a new file of about `bytes` bytes inside a directory that is not published yet. Its content is durable
+    /// after [`Written::sync`], its name once the directory is synced. Errors: 73, 74, naming `path`.
     pub fn inner_file(
         &self,
         path: &Path,
@@ -76,7 +76,7 @@ impl<'d> Publisher<'d> {
         written(file, path, write).map(|(written, ())| written)
     }
 
-    /// The same of a file with this content, which only its owner may read if it holds a known secret.
+    /// Writes a new file with this content; it is readable only by its owner if it contains a registered secret.
     pub fn inner_bytes(&self, path: &Path, bytes: &[u8]) -> Result<Written> {
         let written = self.inner_file(path, bytes.len() as u64, |file| file.write_all(bytes))?;
         if secrets::occur_in(bytes) {
@@ -94,8 +94,8 @@ impl<'d> Publisher<'d> {
         })
     }
 
-    /// As [`Publisher::folder`], for a `fill` that makes only files, each by [`Publisher::inner_file`], and
-    /// syncs them: their folder remains.
+    /// As [`Publisher::folder`], for a `fill` that creates only files, each with [`Publisher::inner_file`], and syncs
+    /// them; only the directory itself remains to be synced.
     pub fn folder_of_files<T>(
         &self,
         path: &Path,
@@ -124,7 +124,7 @@ impl<'d> Publisher<'d> {
         })
     }
 
-    /// Publishes what `make` makes and syncs; `path` must not exist.
+    /// Publishes what `make` creates and syncs; `path` must not exist.
     fn absent<T>(&self, path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         refuse_existing(path)?;
         let temporary = Temporary::beside(self.disk, path)?;
@@ -153,11 +153,10 @@ impl<'d> Publisher<'d> {
             }
             self.names(space::parent(folder))?;
         }
-        if path.is_dir() { Ok(()) } else { Err(Error::create(path, "it is no folder")) }
+        if path.is_dir() { Ok(()) } else { Err(Error::create(path, "it is not a directory")) }
     }
 
-    /// Puts `new` in the place of `old`, durably; whether the file system can do that, `old` then being
-    /// where `new` was. Errors: 73, 74.
+    /// Swaps `new` and `old` durably. Returns false if the file system does not support it. Errors: 73, 74.
     pub fn exchange(&self, new: &Path, old: &Path) -> Result<bool> {
         match self.rename_surely(new, old, Rename::Exchange) {
             Err(cause) if is_unknown(&cause) => return Ok(false),
@@ -167,11 +166,10 @@ impl<'d> Publisher<'d> {
         Ok(true)
     }
 
-    /// Renames within a folder, durably. `New` also where the file system has no such rename.
-    /// Errors: 73, 74.
+    /// Renames within a directory, durably. Emulates `New` on file systems without it. Errors: 73, 74.
     pub fn rename(&self, from: &Path, to: &Path, how: Rename) -> Result<()> {
         match self.rename_surely(from, to, how) {
-            // Some network file systems know no such rename: look, then rename.
+            // Some network file systems lack RENAME_NOREPLACE: check, then rename.
             Err(cause) if how == Rename::New && is_unknown(&cause) => {
                 refuse_existing(to)?;
                 return self.rename(from, to, Rename::Replace);
@@ -183,8 +181,7 @@ impl<'d> Publisher<'d> {
         self.names(space::parent(to))
     }
 
-    /// Renames, and looks before believing an error: over NFS the answer to a rename that was done
-    /// can get lost.
+    /// Renames, and checks the target before reporting an error: over NFS the reply to a successful rename may be lost.
     fn rename_surely(&self, from: &Path, to: &Path, how: Rename) -> io::Result<()> {
         let before = fs::symlink_metadata(from)?;
         self.disk.rename(from, to, how).or_else(|cause| match fs::symlink_metadata(to) {
@@ -194,7 +191,7 @@ impl<'d> Publisher<'d> {
     }
 }
 
-/// A file that is written, but not durable yet.
+/// A file that is written but not yet durable.
 #[must_use]
 pub struct Written {
     file: Box<dyn DiskFile>,
@@ -202,19 +199,19 @@ pub struct Written {
 }
 
 impl Written {
-    /// Makes it durable. Errors: 74, and the file is lost.
+    /// Makes it durable. Errors: 74; the file must then be discarded.
     pub fn sync(mut self) -> Result<()> {
         let synced = self.file.sync().and_then(|()| point("publish.synced"));
         synced.map_err(|cause| write_error(&self.path, cause))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Writes `file`, which will be `path`.
+/// Writes the content of `file`, which has or will have the name `path`.
 fn written<T>(
     file: Box<dyn DiskFile>,
     path: &Path,
@@ -247,10 +244,10 @@ fn refuse_existing(path: &Path) -> Result<()> {
 }
 
 fn exists(path: &Path) -> Error {
-    Error::create(path, "it exists already; move it away or choose another name")
+    Error::create(path, "it already exists; move it away or choose another name")
 }
 
-/// The error of ours that travelled inside, or 74 with a word about full disks.
+/// The [`Error`] wrapped in `cause`, or 74, with advice if the disk is full.
 fn write_error(path: &Path, cause: io::Error) -> Error {
     match cause.downcast::<Error>() {
         Ok(ours) => ours,

@@ -1,4 +1,4 @@
-//! Names for what is not published yet.
+//! Temporary names for files that are not published yet.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,22 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::disk::Disk;
 use crate::{Error, Result};
 
-/// Prefix of temporary names; readers of folders skip names that start with it.
+/// Prefix of temporary names; readers of directories skip names that start with it.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
 
-/// A name that nobody else uses; what is still there when this is dropped was not published and
-/// is removed.
+/// A unique temporary name; if it still exists on drop, it was not published and is removed.
 pub(super) struct Temporary<'d> {
     pub path: PathBuf,
     disk: &'d dyn Disk,
 }
 
 impl<'d> Temporary<'d> {
-    /// In the folder of `target`, for a rename does not leave its file system.
+    /// In the directory of `target`, because a rename cannot cross file systems.
     pub fn beside(disk: &'d dyn Disk, target: &Path) -> Result<Self> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let Some(name) = target.file_name() else {
-            return Err(Error::create(target, "the path names no file"));
+            return Err(Error::create(target, "the path has no file name"));
         };
         let mut temporary = OsString::from(TEMPORARY_PREFIX);
         temporary.push(name);
@@ -34,7 +33,7 @@ impl<'d> Temporary<'d> {
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        // Absent when it was published, or never made; what cannot be removed the next start removes.
+        // Absent if it was published or never created; the next attempt removes what cannot be removed here.
         let _ = self.disk.remove_all(&self.path);
     }
 }

@@ -1,6 +1,6 @@
-//! Site files: what a cluster wants to be told, as data. `NAME=VALUE` a line, for the environment of
-//! `sbatch` and of the job; empty lines and lines that begin with `#` are passed over. Nothing is expanded
-//! and nothing is run. A name that nobody reads is a fault: the job would run elsewhere, or otherwise.
+//! Site files: cluster-specific settings, one `NAME=VALUE` per line, for the environment of `sbatch` and of the job.
+//! Empty lines and lines that begin with `#` are skipped. Nothing is expanded or executed. A name that neither sbatch
+//! nor longhaul reads but probably is a typo is an error, because the job would run elsewhere or with other settings.
 
 mod names;
 
@@ -8,11 +8,11 @@ use std::path::Path;
 
 use crate::{Error, Result, secrets, small};
 
-/// Largest site file, in bytes.
+/// Maximum size of a site file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads a site file. Errors: 66; 78 with file and line for one that is no `NAME=VALUE`, for a name that is
-/// misspelt and a value that the job could not use.
+/// Reads a site file. Errors: 66; 78 with file and line for a line that is not `NAME=VALUE`, a misspelt name, or a
+/// value that the job could not use.
 pub fn read(path: &Path) -> Result<Vec<(String, String)>> {
     let text = small::read(path, MAX_BYTES)?;
     let text = String::from_utf8(text)
@@ -29,7 +29,7 @@ pub fn read(path: &Path) -> Result<Vec<(String, String)>> {
         let Some((name, value)) =
             variable.filter(|(name, value)| is_name(name) && !value.contains('\0'))
         else {
-            // The line itself may hold a secret.
+            // Do not show the line, which may contain a secret.
             let what = "expected NAME=VALUE, without export or quotes around it";
             return Err(Error::config(format!("{}: {what}", place())));
         };
@@ -42,8 +42,8 @@ pub fn read(path: &Path) -> Result<Vec<(String, String)>> {
     Ok(variables)
 }
 
-/// The variables of this process that a site file could have set for sbatch or longhaul, for a later submission
-/// from a bare environment. Others are not looked at: they may hold secrets.
+/// The variables of this process that a site file could have set for sbatch or longhaul, for a later submission from a
+/// bare environment. Other variables are not read: they may contain secrets.
 pub fn exported() -> Vec<(String, String)> {
     let value = |name: String| std::env::var(&name).ok().map(|value| (name, value));
     names::known().filter_map(value).collect()

@@ -1,10 +1,10 @@
-//! The variables that a site file may set, and what they may hold.
+//! The variables that a site file may set, and their valid values.
 
 use std::path::Path;
 
 use crate::time::parse_duration;
 
-/// What follows `SBATCH_` in the variables that sbatch(1) reads, of 22.05 and newer.
+/// Suffixes of the `SBATCH_` variables that sbatch(1) reads, from SLURM 22.05 on.
 const OF_SBATCH: &str = "\
     ACCOUNT ACCTG_FREQ ARRAY_INX BATCH BURST_BUFFER CLUSTERS CLUSTER_CONSTRAINT CONSTRAINT CONTAINER \
     CONTAINER_ID CORE_SPEC CPUS_PER_GPU CPU_FREQ_REQ DEBUG DELAY_BOOT DISTRIBUTION ERROR EXCLUSIVE EXPORT \
@@ -14,10 +14,10 @@ const OF_SBATCH: &str = "\
     SEGMENT_SIZE SIGNAL SPREAD_JOB STEPMGR THREADS_PER_CORE THREAD_SPEC TIMELIMIT TRES_BIND TRES_PER_TASK \
     USE_MIN_NODES WAIT WAIT4SWITCH WAIT_ALL_NODES WCKEY";
 
-/// What is wrong with a value, if anything, without the value.
+/// Returns what is wrong with a value, if anything, without quoting the value.
 type Check = fn(&str) -> Option<String>;
 
-/// What longhaul reads in a job, with what is looked at before it is submitted.
+/// The variables that longhaul reads in a job, with the checks before submission.
 const OF_LONGHAUL: [(&str, Check); 13] = [
     ("LONGHAUL_SETUP", setup),
     ("LONGHAUL_INSIDE", anything),
@@ -46,7 +46,7 @@ fn anything(_: &str) -> Option<String> {
     None
 }
 
-/// The file is read where the job runs, and is looked for here: both are to see it.
+/// The job reads the file where it runs; it is checked here because it must be visible on both machines.
 fn setup(text: &str) -> Option<String> {
     let path = Path::new(text);
     if !path.is_absolute() {
@@ -61,8 +61,8 @@ pub(super) fn known() -> impl Iterator<Item = String> {
     OF_LONGHAUL.iter().map(|(name, _)| (*name).to_string()).chain(of_sbatch)
 }
 
-/// What is wrong with a variable, if anything. Only longhaul's and sbatch's own names are known: any other
-/// is for the programs of the job, unless it is nearly one of these.
+/// What is wrong with a variable, if anything. Only names that sbatch and longhaul read are known; any other is meant
+/// for the programs of the job, unless it nearly matches one of these.
 pub(super) fn fault(name: &str, value: &str) -> Option<String> {
     if let Some((_, check)) = OF_LONGHAUL.iter().find(|(known, _)| *known == name) {
         return check(value).map(|why| format!("{name}: {why}"));
@@ -74,10 +74,10 @@ pub(super) fn fault(name: &str, value: &str) -> Option<String> {
     let nearest = known().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
     let who = ["SBATCH_", "LONGHAUL_"].into_iter().find(|prefix| name.starts_with(prefix));
     match who {
-        Some("SBATCH_") => Some(format!("sbatch reads no {name}; the nearest is {nearest}")),
-        Some(_) => Some(format!("longhaul reads no {name}; the nearest is {nearest}")),
+        Some("SBATCH_") => Some(format!("sbatch does not read {name}; did you mean {nearest}?")),
+        Some(_) => Some(format!("longhaul does not read {name}; did you mean {nearest}?")),
         None if strsim::damerau_levenshtein(&nearest, name) <= 2 => {
-            Some(format!("{name}: is {nearest} meant?"))
+            Some(format!("{name}: did you mean {nearest}?"))
         }
         None => None,
     }
@@ -93,7 +93,7 @@ mod tests {
             ("SBATCH_PARTITON", "main", "SBATCH_PARTITION"),
             ("SBATCH_TIME", "10", "SBATCH_TIMELIMIT"),
             ("LONGHAUL_MARGN", "10m", "LONGHAUL_MARGIN"),
-            ("SBTACH_ACCOUNT", "us", "is SBATCH_ACCOUNT meant"),
+            ("SBTACH_ACCOUNT", "us", "did you mean SBATCH_ACCOUNT"),
             ("LONGHAUL_MARGIN", "ten", "LONGHAUL_MARGIN: expected a duration"),
             ("LONGHAUL_ON_FAILURE", "holds", "end or hold"),
             ("LONGHAUL_MAX_RESTARTS", "-1", "whole number"),

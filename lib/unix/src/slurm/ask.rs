@@ -1,4 +1,4 @@
-//! A command of SLURM, asked with patience and not for ever.
+//! Runs SLURM commands with a timeout.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::text::line;
 
-/// Most bytes of an answer that are read.
+/// Maximum number of bytes read from each output stream.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What a command said, whatever its exit status.
+/// The output of a command, whatever its exit status.
 pub(super) struct Answer {
     program: String,
     status: ExitStatus,
@@ -29,27 +29,27 @@ impl Answer {
         self.status.success()
     }
 
-    /// Its stdout, if it succeeded; else all that it complained about, in one line.
+    /// Its stdout if it succeeded, otherwise its stderr as one line.
     pub fn success(self) -> Result<String, String> {
         if self.is_success() {
             return Ok(self.said);
         }
         let lines = self.complained.lines().map(str::trim).filter(|line| !line.is_empty());
-        // What is wrong stands in the first lines, where to read on in the last.
+        // The first lines of stderr say what is wrong, the last ones where to read more.
         let complaint = line(&lines.collect::<Vec<_>>().join("; "));
         let colon = if complaint.is_empty() { "" } else { ": " };
         Err(format!("{} failed ({}){colon}{complaint}", self.program, self.status))
     }
 }
 
-/// Runs a short command; it and its children are killed when they are late.
+/// Runs a short command; on timeout it and its children are killed.
 pub(super) fn ask(program: &str, words: &[&str], timeout: Duration) -> Result<Answer, String> {
     let mut command = Command::new(program);
     command.args(words);
     answer(program, command, timeout)
 }
 
-/// The same of a command made ready by the caller; `program` is its name in messages.
+/// The same for a command prepared by the caller; `program` is its name in messages.
 pub(super) fn answer(
     program: &str,
     mut command: Command,
@@ -75,7 +75,7 @@ pub(super) fn answer(
     }
 }
 
-/// Reads a pipe in a thread of its own: a command that fills one pipe must not wait for the other.
+/// Reads a pipe in a separate thread, so that a command that fills one pipe does not block on the other.
 fn read_beside(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || {
@@ -83,7 +83,7 @@ fn read_beside(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
         if let Some(pipe) = pipe {
             let _ = pipe.take(MAX_BYTES).read_to_end(&mut text);
         }
-        let _ = send.send(String::from_utf8_lossy(&text).into_owned()); // nobody waits any more
+        let _ = send.send(String::from_utf8_lossy(&text).into_owned()); // the receiver may have timed out
     });
     receive
 }

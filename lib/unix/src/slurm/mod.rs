@@ -1,7 +1,7 @@
-//! What SLURM tells a job, and what a job asks of SLURM: here its environment, in `ask` its commands, in
-//! `queue` the jobs of a user, in `requeue` how a job has itself started again.
+//! The interface to SLURM: the environment of a job here, running its commands in `ask`, the jobs of a user in `queue`,
+//! and requeueing the own job in `requeue`.
 //!
-//! Whatever is absent or garbage is survived; [`Slurm::notes`] says what was passed over.
+//! Missing or invalid values are not errors; [`Slurm::notes`] lists what was ignored.
 
 mod ask;
 mod queue;
@@ -17,10 +17,10 @@ use ask::{Answer, ask};
 pub use queue::{Queued, cancel, queue, submit, was_cancelled};
 pub use requeue::{Asked, Asking, requeue};
 
-/// How long a question may take; a busy controller answers in seconds or not at all.
+/// Timeout of a query; a busy controller answers within seconds or not at all.
 pub const QUESTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The facts of the job around this process.
+/// The SLURM job that this process belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Slurm {
     /// SLURM_JOB_ID.
@@ -35,28 +35,28 @@ pub struct Slurm {
     pub node_list: Option<String>,
     /// SLURM_JOB_PARTITION.
     pub partition: Option<String>,
-    /// SLURM_PROCID: rank of this task in its step.
+    /// SLURM_PROCID: rank of this task in its job step.
     pub rank: Option<u32>,
-    /// SLURM_NTASKS: tasks of the step.
+    /// SLURM_NTASKS: number of tasks in the step.
     pub tasks: Option<u32>,
     /// SLURM_JOB_END_TIME, seconds since 1970 (SLURM 23.02 and newer).
     pub end_time: Option<u64>,
-    /// Whether this is the script of a batch job: not a step of it, nor a shell that `salloc` opened.
-    /// Only there SLURM starts the job again when it is asked to.
+    /// Whether this is the script of a batch job, rather than a step of it or a shell opened by `salloc`. SLURM
+    /// restarts the job on request only from there.
     #[serde(skip)]
     pub is_batch_script: bool,
-    /// What was wrong with a variable and is left out.
+    /// Notes on invalid variables that were ignored.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
 
 impl Slurm {
-    /// The facts from the environment; nothing outside a job.
+    /// Reads the environment; `None` outside a job.
     pub fn from_environment() -> Option<Self> {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The facts from any source of variables.
+    /// Reads the variables from any source.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let job_id = variable("SLURM_JOB_ID").filter(|id| !id.is_empty())?;
         let mut notes = Vec::new();
@@ -64,7 +64,7 @@ impl Slurm {
             let text = variable(name).filter(|text| !text.is_empty())?;
             let value = text.trim().parse().ok();
             if value.is_none() {
-                notes.push(format!("{name}={text:?} is no number, ignored"));
+                notes.push(format!("{name}={text:?} is not a number; ignored"));
             }
             value
         };
@@ -85,8 +85,8 @@ impl Slurm {
         })
     }
 
-    /// The id that `scontrol` and `squeue` understand: `123`, or `120_4` for a task of an array
-    /// (the bare array id would mean the whole array).
+    /// The id that `scontrol` and `squeue` understand: `123`, or `120_4` for an array task (the bare array id would
+    /// mean the whole array).
     pub fn id(&self) -> String {
         match (&self.array_job_id, &self.array_task_id) {
             (Some(job), Some(task)) => format!("{job}_{task}"),
@@ -94,16 +94,15 @@ impl Slurm {
         }
     }
 
-    /// Time left, and who said so: `squeue`, and where that fails `scontrol`, are asked once. No value
-    /// means that the job has no limit.
-    /// Never call it in a loop, nor on every rank: each call loads the cluster's controller.
+    /// The time left and the command that reported it: asks `squeue` once, then `scontrol` if that fails. `None` means
+    /// that the job has no limit. Never call it in a loop or on every rank: each call loads the cluster's controller.
     pub fn ask_time_left(
         &self,
         timeout: Duration,
     ) -> Result<(Option<Duration>, &'static str), String> {
         let id = self.id();
         if !is_job_id(&id) {
-            return Err(format!("SLURM_JOB_ID={id:?} is no job id"));
+            return Err(format!("SLURM_JOB_ID={id:?} is not a job id"));
         }
         let by_squeue = ask("squeue", &["-h", "-j", &id, "-o", "%L"], timeout)
             .and_then(Answer::success)
@@ -122,17 +121,17 @@ impl Slurm {
     }
 }
 
-/// What `squeue -o %L` answered: no value when the job has no limit.
+/// Parses the answer of `squeue -o %L`; `None` if the job has no limit.
 pub fn time_left_of(answer: &str) -> Result<Option<Duration>, String> {
-    // A heterogeneous job has a line for each component: the first to end counts.
+    // A heterogeneous job has one line per component: the earliest end counts.
     let lines = answer.split_whitespace().map(parse_limit).collect::<Result<Vec<_>, _>>();
     match lines {
         Ok(lines) if !lines.is_empty() => Ok(lines.into_iter().flatten().min()),
-        _ => Err(format!("squeue answered \"{}\", which is no time", quote(answer.trim()))),
+        _ => Err(format!("squeue answered \"{}\", which is not a time", quote(answer.trim()))),
     }
 }
 
-/// The same of `scontrol show job -o`, which gives no time left but the limit and how long the job has run.
+/// The same for `scontrol show job -o`, which reports the limit and the run time instead of the time left.
 fn time_left_of_job(answer: &str) -> Result<Option<Duration>, String> {
     let (Some(limit), Some(run)) = (word_of(answer, "TimeLimit"), word_of(answer, "RunTime"))
     else {
@@ -141,16 +140,16 @@ fn time_left_of_job(answer: &str) -> Result<Option<Duration>, String> {
     match (parse_limit(limit), parse_limit(run)) {
         (Ok(None), _) => Ok(None),
         (Ok(Some(limit)), Ok(Some(run))) => Ok(Some(limit.saturating_sub(run))),
-        _ => Err(format!("scontrol answered TimeLimit={limit} RunTime={run}, which are no times")),
+        _ => Err(format!("scontrol answered TimeLimit={limit} RunTime={run}, which are not times")),
     }
 }
 
-/// The value of `KEY=` in what `scontrol show job -o` answered.
+/// The value of `KEY=` in the output of `scontrol show job -o`.
 fn word_of<'a>(answer: &'a str, key: &str) -> Option<&'a str> {
     words_of(answer, key).next()
 }
 
-/// The same of several jobs.
+/// The same for several jobs.
 fn words_of<'a>(answer: &'a str, key: &str) -> impl Iterator<Item = &'a str> {
     let words = answer.split_ascii_whitespace();
     words.filter_map(move |word| word.strip_prefix(key)?.strip_prefix('='))
@@ -189,7 +188,7 @@ mod tests {
     fn garbage_is_ignored_and_told() {
         let facts = job(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_END_TIME", "soon")]).unwrap();
         assert_eq!((facts.end_time, facts.restart_count), (None, 0));
-        assert_eq!(facts.notes, ["SLURM_JOB_END_TIME=\"soon\" is no number, ignored"]);
+        assert_eq!(facts.notes, ["SLURM_JOB_END_TIME=\"soon\" is not a number; ignored"]);
     }
 
     #[test]
@@ -201,7 +200,7 @@ mod tests {
             assert!(!is_job_id(id), "{id}");
         }
         let error = job(&[("SLURM_JOB_ID", "--all")]).unwrap().ask_time_left(QUESTION_TIMEOUT);
-        assert!(error.unwrap_err().contains("no job id"));
+        assert!(error.unwrap_err().contains("not a job id"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The jobs of this user that SLURM knows, and new ones.
+//! Lists, submits and cancels the SLURM jobs of this user.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,32 +8,32 @@ use super::ask::{answer, ask};
 use super::{Answer, QUESTION_TIMEOUT, is_job_id, words_of};
 use crate::text::quote;
 
-/// How long a submission may take: a controller at work on thousands of jobs is slow.
+/// Timeout of a submission: a controller with thousands of jobs is slow.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A job in the queue, or at work.
+/// A job that is pending or running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
-    /// `123`, or `120_4` for a task of an array.
+    /// `123`, or `120_4` for an array task.
     pub id: String,
-    /// As `squeue` names it: PENDING, RUNNING, COMPLETING and others.
+    /// State as named by `squeue`: PENDING, RUNNING, COMPLETING and others.
     pub state: String,
-    /// Why it waits: Priority, Dependency, JobHeldUser and others; None for one at work.
+    /// Why it is pending: Priority, Dependency, JobHeldUser and others; None for a running job.
     pub reason: String,
 }
 
 impl Queued {
-    /// Whether somebody must release it: its user or an administrator held it, or SLURM did after a failure.
+    /// Whether the job is held, by its user, an administrator, or SLURM after a failure, and must be released.
     pub fn is_held(&self) -> bool {
         self.state == "PENDING" && self.reason.to_ascii_lowercase().contains("held")
     }
 
-    /// Whether it waits for a job that has not succeeded, that is for ever.
+    /// Whether it waits for a job that did not succeed, and will therefore never start.
     pub fn never_starts(&self) -> bool {
         self.state == "PENDING" && self.reason == "DependencyNeverSatisfied"
     }
 
-    /// How it stands, and what to do where it is held.
+    /// Describes the state, and what to do if the job is held.
     pub fn describe(&self) -> String {
         let Self { id, state, reason } = self;
         match reason.as_str() {
@@ -51,7 +51,7 @@ pub fn cancel(id: &str) -> Result<(), String> {
     ask("scancel", &[id], QUESTION_TIMEOUT).and_then(Answer::success).map(drop)
 }
 
-/// All jobs of this user that have not ended, by one question.
+/// All unfinished jobs of this user, from a single query.
 pub fn queue() -> Result<Vec<Queued>, String> {
     let user = rustix::process::getuid().as_raw().to_string();
     let words = ["-h", "-r", "-u", &user, "-o", "%i|%T|%r"];
@@ -62,16 +62,16 @@ pub fn queue() -> Result<Vec<Queued>, String> {
 fn queued(line: &str) -> Result<Queued, String> {
     let parts: Vec<&str> = line.trim().splitn(3, '|').collect();
     match parts.as_slice() {
-        // `120_[5-9%2]` is a part of an array that waits; squeue -r still writes some so
+        // `120_[5-9%2]` is the pending part of an array; even squeue -r prints some in this form
         [id, state, reason] if !state.is_empty() && id.bytes().next().is_some_and(is_digit) => {
             Ok(Queued { id: (*id).into(), state: (*state).into(), reason: (*reason).into() })
         }
-        _ => Err(format!("squeue answered \"{}\", which is no job", quote(line))),
+        _ => Err(format!("squeue answered \"{}\", which is not a job", quote(line))),
     }
 }
 
-/// Whether a job that is in the queue no more was cancelled, as far as SLURM still knows: `scontrol` does for
-/// minutes, the accounting, where there is one, for ever.
+/// Whether a job that has left the queue was cancelled, as far as SLURM still knows: `scontrol` remembers jobs for
+/// minutes, the accounting, if there is one, permanently.
 pub fn was_cancelled(id: &str) -> bool {
     if !is_job_id(id) {
         return false;
@@ -84,7 +84,7 @@ pub fn was_cancelled(id: &str) -> bool {
     if !states.is_empty() {
         return all_cancelled(&states);
     }
-    // `CANCELLED by 1000`, a line for each task of an array
+    // `CANCELLED by 1000`, one line per array task
     let by_accounting = said("sacct", &["-n", "-X", "-P", "-j", id, "-o", "State"]);
     all_cancelled(&by_accounting.lines().collect::<Vec<_>>())
 }
@@ -97,9 +97,8 @@ fn is_digit(byte: u8) -> bool {
     byte.is_ascii_digit()
 }
 
-/// Runs `sbatch` (or what stands for it) with its words in `folder`; gives the id of the job. `variables`
-/// are set for it beside what this process has. What it answers is that of `sbatch --parsable`, or of
-/// `sbatch` alone.
+/// Runs `sbatch` (or a substitute) with its arguments in `folder` and returns the job id. `variables` are added to the
+/// environment of this process. Understands the output of `sbatch --parsable` and of plain `sbatch`.
 pub fn submit(
     words: &[String],
     folder: &Path,
@@ -110,7 +109,7 @@ pub fn submit(
     };
     let mut command = Command::new(program);
     command.args(words).current_dir(folder).envs(variables.iter().map(|(k, v)| (k, v)));
-    // What SLURM told this process of its own job is not for another one.
+    // The variables of this process's own job do not apply to the new one.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("SLURM_") && name != "SLURM_CONF"
@@ -125,7 +124,9 @@ pub fn submit(
     let id = last.split(';').next().unwrap_or_default().split_ascii_whitespace().last();
     match id {
         Some(id) if is_job_id(id) => Ok(id.into()),
-        _ => Err(format!("{program} answered \"{}\", which names no job", quote(text.trim()))),
+        _ => {
+            Err(format!("{program} answered \"{}\", which contains no job id", quote(text.trim())))
+        }
     }
 }
 
@@ -144,7 +145,7 @@ mod tests {
         let held = queued(" 120_4|PENDING|job requeued in held state ").unwrap();
         assert_eq!(held, job("120_4", "PENDING", "job requeued in held state"));
         for line in ["", "slurm_load_jobs error: x|y|z", "7", "7|RUNNING", "7||None"] {
-            assert!(queued(line).unwrap_err().contains("no job"), "{line}");
+            assert!(queued(line).unwrap_err().contains("not a job"), "{line}");
         }
     }
 

@@ -1,43 +1,43 @@
-//! A job asks SLURM to start it again.
+//! Lets a job ask SLURM to requeue it.
 //!
-//! SLURM starts a job again only on request (`scontrol requeue`): a batch script that ends is done, whatever
-//! its status, and before SLURM 24.05 so is one that saves and leaves within the grace of a preemption.
-//! Asking twice, or when SLURM requeues the job by itself too, is harmless.
+//! SLURM restarts a job only on request (`scontrol requeue`): a batch script that exits is finished, whatever its
+//! status, and before SLURM 24.05 so is one that saves and exits within the grace time of a preemption. Repeating the
+//! request is harmless, also if SLURM requeues the job by itself.
 //!
-//! `requeue incomplete` skips a job that SLURM is ending, and still succeeds: otherwise a job that its user
-//! cancelled would come back. Whether a request took effect is read from the job's count of restarts. A job
-//! that its time limit ends is the exception: it is requeued without that word.
+//! `requeue incomplete` skips a job that SLURM is already ending, and still reports success; this keeps a job that its
+//! user cancelled from coming back. Whether a request took effect is therefore read from the restart count of the job.
+//! The exception is a job that reached its time limit: it is requeued without `incomplete`.
 //!
-//! The controller may be away for longer than the job has time left. Nothing ends the job meanwhile, so the
-//! request is repeated until the controller answers or SLURM kills this process.
+//! The controller may be down for longer than the job has time left. Nothing ends the job meanwhile, so the request is
+//! repeated until the controller answers or SLURM kills this process.
 
 use std::time::Duration;
 
 use super::ask::ask;
 use super::{Answer, Slurm, is_job_id, word_of};
 
-/// Time limit of one call of scontrol; by itself it gives up after several of the controller's timeouts.
+/// Timeout of one call of scontrol, which gives up by itself only after several times the controller's timeout.
 const TRY: Duration = Duration::from_secs(120);
-/// First and longest pause between two requests.
+/// Initial and maximum pause between two requests.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// What is asked for.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// To start the job again.
+    /// Requeue the job.
     Again,
-    /// To keep it in the queue, and start it when its user releases it.
+    /// Requeue the job in held state: it starts when its user releases it.
     Held,
 }
 
-/// A request and how it is repeated.
+/// A request and how to repeat it.
 pub struct Asking<'a> {
-    /// What for.
+    /// The kind of request.
     pub asked: Asked,
-    /// Whether SLURM is ending the job at present: it sent TERM.
+    /// Whether SLURM is ending the job: it has sent TERM.
     pub is_ending: bool,
-    /// Called before each repetition with what went wrong and the pause to make; returns whether SLURM has
-    /// begun to end the job.
+    /// Called before each repetition with the problem and the pause to make; returns whether SLURM has begun to end the
+    /// job.
     pub wait: &'a mut dyn FnMut(&str, Duration) -> bool,
 }
 
@@ -46,16 +46,16 @@ pub struct Asking<'a> {
 enum Refusal {
     /// A repetition may succeed.
     Later(String),
-    /// It never will.
+    /// A repetition cannot succeed.
     Final(String),
 }
 
-/// Asks SLURM to start the job of this process again, until it answers. On success SLURM is about to end the
-/// job: stay until then. Errors: why it will not be started again, for its user.
+/// Asks SLURM to requeue the job of this process, until it answers. On success SLURM is about to end the job: wait for
+/// that. Errors: why the job will not be requeued, as a message for its user.
 pub fn requeue(job: &Slurm, asking: Asking) -> Result<(), String> {
     let id = job.id();
     if !is_job_id(&id) {
-        return Err(format!("SLURM_JOB_ID={id:?} is no job id"));
+        return Err(format!("SLURM_JOB_ID={id:?} is not a job id"));
     }
     let (mut is_ending, mut pause) = (asking.is_ending, PAUSE.0);
     loop {
@@ -68,7 +68,7 @@ pub fn requeue(job: &Slurm, asking: Asking) -> Result<(), String> {
     }
 }
 
-/// One request, and whether it took effect.
+/// Makes one request and checks whether it took effect.
 fn request(job: &Slurm, id: &str, asked: Asked, is_ending: bool) -> Result<(), Refusal> {
     let is_over_time = is_ending && word_of(&show(id)?, "Reason") == Some("TimeLimit");
     let ended = || Refusal::Final("SLURM is ending it for another reason, such as scancel".into());
@@ -88,7 +88,7 @@ fn request(job: &Slurm, id: &str, asked: Asked, is_ending: bool) -> Result<(), R
             None => Err(Refusal::Later(answer.success().err().unwrap_or_default())),
         };
     }
-    // A controller that does not tell is taken at its word.
+    // If the controller does not report the count, trust its answer.
     let restarts = show(id).ok().and_then(|text| word_of(&text, "Restarts")?.parse::<u32>().ok());
     match restarts {
         Some(restarts) if restarts <= job.restart_count && is_ending => Err(ended()),
@@ -99,7 +99,7 @@ fn request(job: &Slurm, id: &str, asked: Asked, is_ending: bool) -> Result<(), R
     }
 }
 
-/// What the controller knows of a job.
+/// The controller's record of a job.
 fn show(id: &str) -> Result<String, Refusal> {
     scontrol(&["show", "job", "-o", id])?.success().map_err(Refusal::Later)
 }
@@ -112,8 +112,8 @@ fn scontrol(words: &[&str]) -> Result<Answer, Refusal> {
 }
 
 impl Slurm {
-    /// Delays the next start of this job, which was requeued just now. Its processes are sent TERM meanwhile;
-    /// scontrol is to survive that.
+    /// Delays the next start of this job, which has just been requeued. Its processes receive TERM meanwhile, which
+    /// scontrol must survive.
     pub fn start_later(&self, delay: Duration) -> Result<(), String> {
         let (job, start) =
             (format!("JobId={}", self.id()), format!("StartTime=now+{}", delay.as_secs()));
@@ -121,7 +121,7 @@ impl Slurm {
         ask("sh", &["-c", script, "sh", &job, &start], TRY)?.success().map(drop)
     }
 
-    /// Whether the controller answers a question about this job.
+    /// Whether the controller answers a query about this job.
     pub fn controller_answers(&self) -> bool {
         is_job_id(&self.id()) && show(&self.id()).is_ok()
     }
@@ -129,14 +129,14 @@ impl Slurm {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Meaning {
-    /// The job was requeued before, by us or by SLURM.
+    /// The job was already requeued, by us or by SLURM.
     Requeued,
-    /// The job will never be requeued.
+    /// The job can never be requeued.
     Never(&'static str),
 }
 
-/// What scontrol's stderr means; `None` where the next request may succeed. The words are those of
-/// slurm_strerror (SLURM 22.05); after any other the request is repeated.
+/// Interprets the stderr of scontrol; `None` if the next request may succeed. The strings are those of slurm_strerror
+/// (SLURM 22.05); any other message leads to a repetition.
 fn meaning(complained: &str) -> Option<Meaning> {
     let known = [
         ("pending execution", Meaning::Requeued),
@@ -144,10 +144,10 @@ fn meaning(complained: &str) -> Option<Meaning> {
             "presently disabled",
             Meaning::Never("SLURM does not start this job again (--no-requeue, or JobRequeue=0)"),
         ),
-        ("Only batch jobs", Meaning::Never("it is no batch job")),
+        ("Only batch jobs", Meaning::Never("it is not a batch job")),
         ("Invalid job id", Meaning::Never("SLURM does not know the job any more")),
         ("permission denied", Meaning::Never("the job belongs to another user")),
-        ("already finished", Meaning::Never("the job has ended for SLURM")),
+        ("already finished", Meaning::Never("SLURM considers the job finished")),
     ];
     known.into_iter().find_map(|(words, meaning)| complained.contains(words).then_some(meaning))
 }

@@ -1,21 +1,22 @@
-//! What happens to a batch job when its command has ended.
+//! What happens to a batch job when its command has exited.
 //!
 //! | status | action |
 //! |---|---|
-//! | 0 | none: the job is done, and `afterok` dependents start |
-//! | 75 | ask SLURM to start the job again; stay until it ends us, so that no later line of the script runs |
-//! | 143 | the same: TERM ended a program without a handler, as in the grace of a preemption |
-//! | 137 | the same: somebody, or the kernel for want of memory, killed it. Not if we did, after the limit |
+//! | 0 | none: the job is complete, and `afterok` dependents start |
+//! | 75 | requeue the job; wait until SLURM ends it, so that no later line of the script runs |
+//! | 143 | the same: TERM ended a program without a handler, as in the grace time of a preemption |
+//! | 137 | the same: someone, or the kernel's OOM killer, killed it. Not if timekeep did, after the limit |
 //! | 254 of srun | srun could not start a step: run it again, then requeue the job, or hold it ([`NO_STEP`]) |
 //! | 254 of srun after a signal to stop | as 75 |
 //! | 75, 143 or 137, restarted too often | as for a failure |
 //! | any other | the job ends with it or, with [`OnFailure::Hold`], stays in the queue: dependents keep waiting |
 //!
-//! A program that gets no further each time must end with another status: those of longhaul do. Where an
-//! attempt ends with 75 at once by itself, as when another job has the run, the next one starts later.
+//! A program that makes no progress in any attempt must exit with another status; longhaul's programs do. If an attempt
+//! exits with 75 immediately and without having been asked to, for example because another job holds the run, the next
+//! attempt is delayed.
 //!
-//! SLURM can be asked only where its commands are installed: not in a container. There the status is left to
-//! whoever started the container.
+//! Requeueing requires SLURM's commands, which are missing in a container. There the status is returned to whoever
+//! started the container.
 
 use std::os::unix::process::parent_id;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -30,53 +31,53 @@ use super::{Cause, Ended};
 use crate::slurm::{Asked, Asking, Slurm, requeue};
 use crate::{Exit, note, warn};
 
-/// When the command ends with 75.
+/// What to do when the command exits with 75.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requeue {
-    /// The job is started again, if this is the script of a batch job.
+    /// Requeue the job, if this is the script of a batch job.
     Auto,
-    /// The status is handed on, and that is all.
+    /// Only exit with the same status.
     Never,
 }
 
-/// When the command fails.
+/// What to do when the command fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
     /// The job ends; jobs that depend on it never start.
     End,
-    /// The job is held in the queue, until its user releases or cancels it.
+    /// The job is held in the queue until its user releases or cancels it.
     Hold,
 }
 
-/// What follows when the command has ended.
+/// What to do when the command has exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Then {
-    /// After 75.
+    /// After status 75.
     pub requeue: Requeue,
     /// After a failure.
     pub on_failure: OnFailure,
-    /// A job that SLURM has started again this often is not started again.
+    /// A job that SLURM has restarted this often is not requeued again.
     pub max_restarts: u32,
 }
 
-/// Status of a command that TERM ended.
+/// Status of a command that was ended by TERM.
 const ENDED_BY_TERM: u8 = 128 + SIGTERM as u8;
-/// Status of a command that KILL ended.
+/// Status of a command that was ended by KILL.
 const ENDED_BY_KILL: u8 = 128 + SIGKILL as u8;
 
-/// An attempt that ends by itself within this time has found nothing to do yet.
+/// An attempt that exits by itself within this many seconds presumably could not start its work yet.
 const AT_ONCE: f64 = 10.0;
-/// How long the next attempt then waits, doubled with each restart, and at most.
+/// Initial and maximum delay of the next attempt after that; it doubles with each restart.
 const DELAY: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
-/// How often srun is run again after it could not start a step although the controller answers.
+/// How often srun is run in total if it cannot start a step although the controller answers.
 const STEP_TRIES: u32 = 3;
 
-/// How a command ended, for its job.
+/// The outcome of a command, from the point of view of its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
-    /// It is to run again.
+    /// It should run again.
     Again,
     /// srun could not start a step.
     NoStep,
@@ -97,8 +98,8 @@ impl Outcome {
     }
 }
 
-/// Whether to run srun again now, after its `tries`th end: it could not start a step although the controller
-/// answers, and no signal tells it to stop, before or during the pause made here.
+/// Whether to run srun again now, after `tries` runs: it could not start a step although the controller answers, and no
+/// signal requested a stop, before or during the pause made here.
 pub(super) fn runs_again(outcome: Outcome, tries: u32, monitor: &mut ChildMonitor) -> bool {
     let job = Slurm::from_environment().filter(|_| outcome == Outcome::NoStep);
     if tries >= STEP_TRIES || !job.is_some_and(|job| job.controller_answers()) {
@@ -109,7 +110,7 @@ pub(super) fn runs_again(outcome: Outcome, tries: u32, monitor: &mut ChildMonito
     !monitor.is_told_to_stop(pause)
 }
 
-/// Whether TERM comes within this time.
+/// Whether TERM arrives within this time.
 fn got_term_within(time: Duration, events: &Receiver<i32>) -> bool {
     let end = Instant::now() + time;
     loop {
@@ -118,13 +119,14 @@ fn got_term_within(time: Duration, events: &Receiver<i32>) -> bool {
             Ok(SIGTERM) => return true,
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout) => return false,
-            // The thread cannot end while we hold its receiver.
+            // Cannot happen: the sending thread runs as long as we hold its receiver.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(left),
         }
     }
 }
 
-/// Asks SLURM for what follows, until it answers. Returns whether SLURM is about to end the job for it.
+/// Makes the request to SLURM that follows from `outcome`, until SLURM answers. Returns whether SLURM is about to end
+/// the job because of it.
 pub(super) fn follow(
     then: &Then,
     mut outcome: Outcome,
@@ -164,7 +166,7 @@ pub(super) fn follow(
             true
         }
         Err(why) => {
-            warn!("job {id} is not put back into the queue: {why}");
+            warn!("job {id} was not requeued: {why}");
             if outcome == Outcome::Again {
                 note!("submit the same job again to resume");
             }
@@ -173,14 +175,14 @@ pub(super) fn follow(
     }
 }
 
-/// How long the next attempt is to wait, where this one ended with 75 at once and unasked.
+/// How long to delay the next attempt if this one exited with 75 immediately and by itself.
 fn delay(ended: &Ended, restarts: u32) -> Option<Duration> {
     let is_unasked = ended.cause == Cause::Itself && ended.status == Exit::Again as u8;
     let doubled = DELAY.0 * 2u32.pow(restarts.min(10));
     (is_unasked && ended.seconds < AT_ONCE).then(|| doubled.min(DELAY.1))
 }
 
-/// What to ask of SLURM, if anything.
+/// The request to make to SLURM, if any.
 fn wanted_of(then: &Then, outcome: Outcome, job: &Slurm) -> Option<Asked> {
     if then.requeue == Requeue::Never && outcome != Outcome::Failed {
         return None;
@@ -189,23 +191,23 @@ fn wanted_of(then: &Then, outcome: Outcome, job: &Slurm) -> Option<Asked> {
         Outcome::Done => return None,
         Outcome::Again if job.restart_count < then.max_restarts => return Some(Asked::Again),
         Outcome::Again => warn!(
-            "SLURM has restarted job {} {} times; it is not started again (--max-restarts)",
+            "SLURM has restarted job {} {} times; it is not requeued again (--max-restarts)",
             job.id(),
             job.restart_count
         ),
-        // As SLURM does with a batch script that it cannot launch.
+        // SLURM does the same with a batch script that it cannot launch.
         Outcome::NoStep => return Some(Asked::Held),
         Outcome::Failed => {}
     }
     (then.on_failure == OnFailure::Hold).then_some(Asked::Held)
 }
 
-/// The status to end with: at once or, when SLURM is about to end the job, only when it did.
+/// Returns the exit status: at once or, if SLURM is about to end the job, only when it does.
 ///
-/// The shell of a batch script dies of the TERM that SLURM begins with, and we with the shell. One that
-/// has a trap for TERM would go on to its next line: we stay until the KILL. Without a shell, after
-/// `exec timekeep`, there is no next line, and nothing to stay for after TERM. `shell` is the parent that
-/// we were started by; nobody tells of its death if it died before we asked to be told.
+/// The shell of a batch script dies of the TERM that SLURM sends first, and timekeep exits with it. A shell with a trap
+/// for TERM would continue with its next line, so timekeep stays until the KILL. Without a shell, after `exec
+/// timekeep`, there is no next line and no reason to stay after TERM. `shell` is the original parent process; if it
+/// died before prctl was called, no signal reports its death.
 pub(super) fn end(
     is_ended_by_slurm: bool,
     ended: &Ended,
@@ -213,13 +215,14 @@ pub(super) fn end(
     shell: u32,
 ) -> u8 {
     if is_ended_by_slurm {
-        let _ = set_parent_process_death_signal(Some(Signal::KILL)); // else SLURM's KILL comes for us
+        let _ = set_parent_process_death_signal(Some(Signal::KILL)); // if this fails, SLURM's KILL ends us
         let under_a_shell = name_of(shell).is_none_or(|name| !name.starts_with("slurmstepd"));
         while parent_id() == shell {
             match events.recv() {
                 Ok(SIGTERM) if !under_a_shell => break,
                 Ok(_) => {}
-                // The thread cannot end while we hold its receiver; if it did, only KILL ends us.
+                // Cannot happen: the sending thread runs as long as we hold its receiver. If it did, only KILL would
+                // end us.
                 Err(_) => std::thread::sleep(Duration::from_secs(1)),
             }
         }

@@ -1,4 +1,4 @@
-//! A command and everything it starts, as a process group.
+//! A command and all its descendants, as a process group.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
@@ -15,40 +15,40 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::{Error, Exit, Result};
 
-/// Signals that the command gets when timekeep gets them.
+/// Signals that timekeep forwards to the command.
 pub const PASSED_ON: [i32; 6] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
 
-/// Whether this signal asks the command to end.
+/// Whether this signal asks the command to exit.
 pub fn asks_to_end(number: i32) -> bool {
     [SIGTERM, SIGINT, SIGHUP, SIGUSR1].contains(&number)
 }
 
-/// Programs that answer TERM, INT and HUP by killing their tasks, at once or soon after, and hand USR1 and
-/// USR2 on to them. They never get the former passed on.
+/// Programs that react to TERM, INT and HUP by killing their tasks, immediately or soon after, but forward USR1 and
+/// USR2 to them. The former three are therefore not forwarded; the warning signal is sent instead.
 const LAUNCHERS: [&str; 7] =
     ["srun", "mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.openmpi", "mpiexec.hydra", "orterun"];
 
-/// Exit status of an srun that could not start a step, as when the controller is away. By itself it is 1, as
-/// of a program that failed.
+/// Exit status of an srun that could not start a step, for example because the controller is down. By default it would
+/// be 1, like that of a failed program.
 pub const NO_STEP: u8 = 254;
-/// Sets that status: srun(1).
+/// The variable that sets this status: srun(1).
 const SRUN_ERROR_VARIABLE: &str = "SLURM_EXIT_ERROR";
 
-/// The running group.
+/// A running process group.
 pub struct Group {
-    /// The command itself, whose number the group has.
+    /// The command itself; its process id is the group id.
     pub leader: Pid,
     /// Whether the command is srun.
     pub is_srun: bool,
-    /// Whether it starts the tasks of a step and stands before them ([`LAUNCHERS`]).
+    /// Whether it launches the tasks of a step and forwards signals to them ([`LAUNCHERS`]).
     pub is_launcher: bool,
 }
 
 impl Group {
-    /// Starts the command. A terminal is not its stdin: in a group of its own it would be stopped
-    /// when reading from there.
+    /// Starts the command. If stdin is a terminal, it is replaced by /dev/null: a background process group would be
+    /// stopped when reading from it.
     pub fn start(words: &[OsString], variable: Option<(&str, String)>) -> io::Result<Self> {
-        // Orphans of the command become our children, so that we can wait for them.
+        // Orphaned descendants of the command become our children, so that we can wait for them.
         set_child_subreaper(Some(getpid()))?;
         let name = Path::new(&words[0]).file_name();
         let is_srun = name == Some(OsStr::new("srun"));
@@ -60,19 +60,19 @@ impl Group {
         if io::stdin().is_terminal() {
             command.stdin(Stdio::null());
         }
-        let child = command.spawn()?; // reaped by `reap`, with all the others
+        let child = command.spawn()?; // `reap` waits for it
         let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let leader = id.ok_or_else(|| io::Error::other("a process without an id"))?;
         let is_launcher = LAUNCHERS.iter().any(|launcher| name == Some(OsStr::new(launcher)));
         Ok(Self { leader, is_srun, is_launcher })
     }
 
-    /// Sends a signal to all of the group; one that is gone needs none.
+    /// Sends a signal to the whole group; ignores a group that no longer exists.
     pub fn send(&self, signal: Signal) {
         let _ = kill_process_group(self.leader, signal);
     }
 
-    /// Passes a signal on; returns which was sent.
+    /// Forwards a signal; returns the signal that was sent.
     pub fn pass_on(&self, number: i32, warn_signal: Signal) -> Option<Signal> {
         let mut signal = Signal::from_named_raw(number)?;
         if self.is_launcher && [Signal::TERM, Signal::INT, Signal::HUP].contains(&signal) {
@@ -82,8 +82,8 @@ impl Group {
         Some(signal)
     }
 
-    /// Buries all children that have ended; gives the end of the command itself if it is among
-    /// them: its exit status, or 128+n and the name of the signal n.
+    /// Reaps all children that have exited. If the command itself is among them, returns its exit status, or 128+n and
+    /// the name of the signal n.
     pub fn reap(&self) -> Result<Option<(u8, Option<String>)>> {
         let mut ended = None;
         loop {
@@ -102,14 +102,14 @@ impl Group {
         }
     }
 
-    /// Whether any process of the group is left.
+    /// Whether any process of the group still exists.
     pub fn is_alive(&self) -> Result<bool> {
         self.reap()?;
         Ok(test_kill_process_group(self.leader).is_ok())
     }
 }
 
-/// `SIGUSR1`.
+/// The name of a signal, for example `SIGUSR1`.
 pub fn name(signal: Signal) -> String {
     raw_name(signal.as_raw())
 }
@@ -121,7 +121,7 @@ fn raw_name(signal: i32) -> String {
     }
 }
 
-/// Reads `USR1`, `SIGUSR1` or `usr1`: the signals that can be a warning.
+/// Parses `USR1`, `SIGUSR1` or `usr1`; only signals that can serve as a warning.
 pub fn parse_warn_signal(text: &str) -> Result<Signal> {
     let upper = text.to_ascii_uppercase();
     match upper.strip_prefix("SIG").unwrap_or(&upper) {
@@ -130,6 +130,6 @@ pub fn parse_warn_signal(text: &str) -> Result<Signal> {
         "TERM" => Ok(Signal::TERM),
         "INT" => Ok(Signal::INT),
         "HUP" => Ok(Signal::HUP),
-        _ => Err(Error::usage("a warning is one of USR1, USR2, TERM, INT, HUP")),
+        _ => Err(Error::usage("the warning signal must be one of USR1, USR2, TERM, INT, HUP")),
     }
 }

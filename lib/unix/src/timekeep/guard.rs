@@ -1,9 +1,9 @@
-//! Keeps the limit of a command when timekeep itself is killed and can no longer do so.
+//! Enforces the time limit of a command if timekeep itself is killed.
 //!
-//! The guard is a second process of timekeep, which does nothing while the first lives: it reads the limit from
-//! a pipe, whose end tells that the first is gone. If the command is still there, the guard sends it the
-//! warning, TERM and KILL at the same times as timekeep would have. `PR_SET_PDEATHSIG` would reach the command
-//! itself, but nothing that it has started.
+//! The guard is a second timekeep process, which is idle while the first one lives: it reads the limit from a pipe, and
+//! end-of-file tells it that the first process is gone. If the command is still running, the guard sends the warning,
+//! TERM and KILL at the times at which timekeep would have. `PR_SET_PDEATHSIG` would reach only the command itself, not
+//! its descendants.
 
 use std::ffi::OsString;
 use std::io::{Write, stdin};
@@ -18,23 +18,23 @@ use super::monitor::{Step, steps};
 use crate::time::{format_duration, unix_seconds};
 use crate::{Error, Result, note, warn};
 
-/// The verb of timekeep that runs [`run`].
+/// The hidden subcommand of timekeep that calls [`run`].
 pub const VERB: &str = "guard";
-/// How often the guard looks whether the command has ended.
+/// How often the guard checks whether the command has exited.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What the guard keeps. Its limit comes by the pipe.
+/// The schedule that the guard enforces. The limit itself arrives through the pipe.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
-    /// The command is warned this long before its limit.
+    /// The command is warned this long before the limit.
     pub margin: Duration,
-    /// Time after the limit before TERM, and again before KILL.
+    /// Time from the limit to TERM, and again from TERM to KILL.
     pub grace: Duration,
-    /// The signal of the warning.
+    /// The warning signal.
     pub warn_signal: Signal,
 }
 
-/// The guard of a command; it ends when this is dropped and the command is gone.
+/// The guard of a command; it exits once this is dropped and the command is gone.
 pub(super) struct Guard {
     pipe: Option<ChildStdin>,
 }
@@ -46,29 +46,29 @@ impl Guard {
         let mut words = vec![OsString::from(VERB), leader.as_raw_nonzero().to_string().into()];
         words.extend([margin, grace].map(|time| time.as_secs().to_string().into()));
         words.push(group::name(warn_signal).into());
-        // Not by its name: the file may have been replaced since.
+        // Not by its path: the file may have been replaced since.
         let mut command = Command::new("/proc/self/exe");
         command.args(words).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
         match command.spawn() {
-            // Its end is reaped with those of all other children.
+            // It is reaped together with all other children.
             Ok(mut child) => Self { pipe: child.stdin.take() },
             Err(cause) => {
-                warn!("nobody keeps the time if timekeep is killed: {cause}");
+                warn!("the time limit is not enforced if timekeep is killed: {cause}");
                 Self { pipe: None }
             }
         }
     }
 
-    /// Says when the limit is.
+    /// Sends the limit to the guard.
     pub fn tell(&mut self, limit: Option<Instant>) {
         let left = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
         let end = left.map_or(u64::MAX, |left| unix_seconds().saturating_add(left.as_secs()));
-        // A guard that is gone guards nothing; the command goes on all the same.
+        // If the guard has died, the command continues without it.
         let _ = self.pipe.as_mut().map(|pipe| writeln!(pipe, "{end}"));
     }
 }
 
-/// What the guard does. Errors: 2 for a number that is no process.
+/// The main function of the guard. Errors: 2 for a number that is not a process id.
 pub fn run(leader: i32, schedule: Schedule) -> Result<()> {
     let leader = Pid::from_raw(leader).ok_or_else(|| Error::usage("no such process group"))?;
     let lines = stdin().lines().map_while(std::io::Result::ok);
@@ -80,7 +80,7 @@ pub fn run(leader: i32, schedule: Schedule) -> Result<()> {
     let Some(limit) = Instant::now().checked_add(left).filter(|_| is_alive()) else {
         return Ok(());
     };
-    note!("timekeep is gone; its command still has {}", format_duration(left));
+    note!("timekeep was killed; its command has {} left", format_duration(left));
     for Step { at, signal, .. } in steps(limit, schedule) {
         while Instant::now() < at {
             if !is_alive() {
@@ -88,8 +88,8 @@ pub fn run(leader: i32, schedule: Schedule) -> Result<()> {
             }
             std::thread::sleep(LOOK.min(at.saturating_duration_since(Instant::now())));
         }
-        note!("sending {} to what timekeep left behind", group::name(signal));
-        let _ = kill_process_group(leader, signal); // gone meanwhile
+        note!("sending {} to the command that timekeep left behind", group::name(signal));
+        let _ = kill_process_group(leader, signal); // the group may be gone
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! How far apart checkpoints should be: what saving costs against what a failure loses.
+//! The optimal checkpoint interval: balances the cost of saving against the work lost in a failure.
 //!
-//! With c the time that a checkpoint keeps training from going on and M the mean time between failures,
-//! Young (1974) finds sqrt(2 c M), and Daly (2006, equation 37) with its next terms
-//! sqrt(2 c M) (1 + sqrt(c / 2M) / 3 + c / 18M) - c for c < 2M, else M. With a checkpoint after every t of
-//! work that takes M (exp((t + c) / M) - 1) of time in the same model, restarts left out; the rest is lost. The
-//! end of a job is no failure: it is known, and saved for.
+//! Let c be the time for which a checkpoint blocks training and M the mean time between failures. Young (1974) finds
+//! the interval sqrt(2 c M), and Daly (2006, equation 37), with the next terms, sqrt(2 c M) (1 + sqrt(c / 2M) / 3 + c /
+//! 18M) - c for c < 2M, else M. In the same model, with a checkpoint after every t of work, that work takes M (exp((t +
+//! c) / M) - 1) of time, not counting restarts; the difference to t is lost. The end of a job is not a failure: it is
+//! known in advance, and a checkpoint is saved before it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,34 +18,34 @@ use crate::{Error, Result, log};
 /// What a run measured of its checkpoints, in seconds; means over its log.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// How long a checkpoint kept training from going on.
+    /// How long a checkpoint blocked training.
     pub cost: Option<f64>,
-    /// How long it took until it was on the disk.
+    /// Time until a checkpoint was on disk.
     pub saved_after: Option<f64>,
-    /// How long an update takes.
+    /// Duration of an update.
     pub update: Option<f64>,
 }
 
-/// The answer: the record of `timekeep interval --json`. Times in seconds.
+/// The result, and the record of `timekeep interval --json`. Times in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Interval {
-    /// Between two checkpoints.
+    /// Time between two checkpoints.
     pub seconds: f64,
-    /// The same in updates: `checkpoint.every`.
+    /// The same in updates: the value for `checkpoint.every`.
     pub updates: Option<u64>,
-    /// The share of the time that saving and failures cost then.
+    /// Fraction of time lost to saving and failures at this interval.
     pub lost_share: f64,
-    /// Young's first order.
+    /// Young's first-order interval.
     pub young: f64,
-    /// Daly's.
+    /// Daly's interval.
     pub daly: f64,
-    /// What a checkpoint costs.
+    /// The cost of a checkpoint.
     pub cost: f64,
     /// Mean time between failures of the whole job.
     pub mtbf: f64,
 }
 
-/// Reads what the log of a run tells. Errors: 66, 74.
+/// Reads the measurements from the log of a run. Errors: 66, 74.
 pub fn measured(run: &Path) -> Result<Measured> {
     let records = log::read(&RunDir::open(run)?.log())?.records;
     let mean = |kind: &str, field: &str| {
@@ -62,8 +62,8 @@ pub fn measured(run: &Path) -> Result<Measured> {
     })
 }
 
-/// The best interval for a job on `nodes` nodes, each of which fails once in `node_mtbf`.
-/// Errors: 2 without a cost, with a time that is 0, or where a checkpoint costs nothing at all.
+/// The optimal interval for a job on `nodes` nodes, each with mean time between failures `node_mtbf`. Errors: 2 if the
+/// cost is unknown, a time is 0, or a checkpoint costs nothing at all.
 pub fn best(measured: &Measured, node_mtbf: Duration, nodes: u32) -> Result<Interval> {
     let cost = measured.cost.ok_or_else(|| {
         Error::usage("no checkpoint was measured: name a run that has saved one, or give --cost")
@@ -78,7 +78,7 @@ pub fn best(measured: &Measured, node_mtbf: Duration, nodes: u32) -> Result<Inte
     } else {
         mtbf
     };
-    // One at a time is saved, beside training: a shorter interval would only make it wait.
+    // Checkpoints are written one at a time, concurrently with training: a shorter interval would only make it wait.
     let update = measured.update.filter(|seconds| *seconds > 0.0);
     let floor = measured.saved_after.unwrap_or(0.0).max(update.unwrap_or(0.0));
     let seconds = daly.max(floor);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn young_and_daly() {
-        // 50 s in 10 000 s: sqrt(2 * 50 * 10000) = 1000; 1000 (1 + 0.05 / 3 + 0.0025 / 9) - 50.
+        // c = 50 s, M = 10 000 s: sqrt(2 * 50 * 10000) = 1000; 1000 (1 + 0.05 / 3 + 0.0025 / 9) - 50.
         let found = of(50.0, 10_000, 1);
         assert!((found.young - 1000.0).abs() < 1e-9);
         assert!((found.daly - (1000.0 * (1.0 + 0.05 / 3.0 + 0.0025 / 9.0) - 50.0)).abs() < 1e-9);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn daly_is_the_minimum_of_the_exact_waste() {
-        // Daly's model: time for work t and a checkpoint under failures at rate 1/M, per t of work.
+        // Daly's model: time per t of work, for work t and a checkpoint under failures at rate 1/M.
         let waste = |t: f64, cost: f64, mtbf: f64| mtbf * (((t + cost) / mtbf).exp() - 1.0) / t;
         for (cost, mtbf) in [(1.0, 3600.0), (60.0, 7200.0), (300.0, 86_400.0)] {
             let at = of(cost, mtbf as u64, 1).daly;

@@ -1,17 +1,16 @@
-//! A command under a time limit: warned in time, waited for, and ended if it stays.
+//! Runs a command under a time limit: warns it in time, waits for it, and ends it if it does not exit.
 //!
 //! ```text
 //! start ......... limit - margin ............ limit ... limit + grace ... limit + 2 grace
 //!                 warn signal (USR1)                    TERM              KILL
 //! ```
 //!
-//! A second process ([`guard`]) keeps the same times should this one be killed.
-//! A command that begins within its margin is warned after ten seconds, when it listens.
-//! The command runs in a process group of its own; signals go to the whole group, so that a shell
-//! around a program does not keep them to itself. What the command leaves running behind in its
-//! group gets the grace to end. In a batch job, 75 then leads to another start ([`again`]).
+//! A second process ([`guard`]) enforces the same times if this one is killed. A command that starts within its margin
+//! is warned after ten seconds, when it has installed its handlers. The command runs in its own process group; signals
+//! go to the whole group, so that a wrapping shell does not swallow them. Processes that the command leaves behind in
+//! its group get the grace time to exit. In a batch job, status 75 then requeues the job ([`again`]).
 //!
-//! Beside it, what stands in run directories: [`runs`], [`record`], [`submit`], [`interval`].
+//! The submodules [`runs`], [`record`], [`submit`] and [`interval`] work on run directories.
 
 pub mod again;
 mod group;
@@ -43,47 +42,47 @@ pub use group::parse_warn_signal;
 use guard::Schedule;
 use monitor::ChildMonitor;
 
-/// What `timekeep run` is asked to do.
+/// The task of `timekeep run`.
 #[derive(Clone, Debug)]
 pub struct CommandPlan {
-    /// Limit from now; SLURM's and an outer timekeep's limits count beside it.
+    /// Limit from now on; the limits of SLURM and of an outer timekeep also apply.
     pub limit: Option<Duration>,
-    /// What comes before and after the limit.
+    /// The signals before and after the limit.
     pub schedule: Schedule,
     /// Program and arguments.
     pub command: Vec<OsString>,
-    /// What follows when it has ended.
+    /// What to do when the command has exited.
     pub then: Then,
 }
 
-/// What made the command end.
+/// Why the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cause {
-    /// It ended without having been told to.
+    /// It exited by itself.
     Itself,
-    /// It ended after a signal that we passed on.
+    /// It ended after a signal that timekeep forwarded.
     Signalled,
     /// It ended after the warning.
     Warned,
-    /// It had to be sent TERM after the limit.
+    /// It was sent TERM after the limit.
     Terminated,
     /// It ignored TERM and was killed.
     Killed,
 }
 
-/// How the command ended: the record of `timekeep run --json`.
+/// The end of the command: the record of `timekeep run --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ended {
-    /// What made it end.
+    /// Why it ended.
     pub cause: Cause,
     /// Its exit status, or 128+n for signal n; timekeep exits with it.
     pub status: u8,
     /// Name of the signal that ended it, if one did.
     pub signal: Option<String>,
-    /// How long it ran, in seconds.
+    /// Run time in seconds.
     pub seconds: f64,
-    /// Who set the limit that counted, if there was one.
+    /// Source of the limit that applied, if any.
     pub limit_source: Option<&'static str>,
     /// The command.
     pub command: Vec<String>,
@@ -93,7 +92,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = match self.cause {
             Cause::Itself => "ended by itself",
-            Cause::Signalled => "ended after a signal that was passed on",
+            Cause::Signalled => "ended after a forwarded signal",
             Cause::Warned => "ended after the warning",
             Cause::Terminated => "ended after the limit, by TERM",
             Cause::Killed => "ended after the limit, by KILL",
@@ -106,10 +105,9 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Runs the command to its end and the end of all it started in its group, tells `report` how it ended,
-/// and does what follows; gives the status to end with.
-/// Errors: 2 for a margin that is not shorter than the limit; 126 and 127, as in a shell, are
-/// no errors but the status of a command that cannot be run.
+/// Runs the command until it and all processes in its group have ended, passes the result to `report`, and requeues the
+/// job if necessary; returns the status to exit with. Errors: 2 for a margin that is not shorter than the limit. A
+/// command that cannot be run is not an error: the status is then 126 or 127, as in a shell.
 pub fn run(plan: &CommandPlan, report: impl FnOnce(&Ended) -> Result<()>) -> Result<u8> {
     let shell = parent_id();
     let words: Vec<_> = plan.command.iter().map(|word| word.to_string_lossy()).collect();
@@ -157,14 +155,14 @@ pub fn run(plan: &CommandPlan, report: impl FnOnce(&Ended) -> Result<()>) -> Res
         monitor.again(group.map_err(|cause| Error::new(Exit::Failure, format!("srun: {cause}")))?);
     };
     report(&ended)?;
-    // Counts the signals that came since the command ended.
+    // Take signals into account that arrived after the command ended.
     monitor.is_told_to_stop(Duration::ZERO);
     let outcome = Outcome::of(status, monitor.cause, monitor.group.is_srun);
     let follow = again::follow(&plan.then, outcome, &ended, monitor.got_term, &monitor.events);
     Ok(again::end(follow, &ended, &monitor.events, shell))
 }
 
-/// All limits, told to the user.
+/// Collects all limits and prints them.
 fn plan_budget(plan: &CommandPlan) -> Result<Budget> {
     if plan.command.is_empty() {
         return Err(Error::usage("no command to run"));
@@ -193,8 +191,8 @@ fn plan_budget(plan: &CommandPlan) -> Result<Budget> {
         let first = first.unwrap_or(monitor::BEFORE_LISTENING.min(left));
         if plan.limit.is_none() && first <= monitor::BEFORE_LISTENING {
             warn!(
-                "{} left, and a warning {} before the end: the command is told to stop {} after its start, \
-                 and does little or nothing; it wants more time (sbatch --time) or a shorter \
+                "{} left, with a margin of {}: the command is told to stop {} after its start \
+                 and does little or nothing; request more time (sbatch --time) or reduce \
                  LONGHAUL_MARGIN (--margin)",
                 format_duration(round(left)),
                 format_duration(margin),
@@ -205,7 +203,7 @@ fn plan_budget(plan: &CommandPlan) -> Result<Budget> {
     Ok(budget)
 }
 
-/// Signals as messages, from a thread that does nothing else; CHLD tells that a child ended.
+/// Delivers signals as messages from a dedicated thread; CHLD means that a child has exited.
 fn receive_signals() -> Result<Receiver<i32>> {
     let mut wanted = group::PASSED_ON.to_vec();
     wanted.retain(|s| !(matches!(*s, SIGINT | SIGHUP) && signal::is_ignored(*s)));

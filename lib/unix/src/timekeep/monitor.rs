@@ -1,4 +1,4 @@
-//! A command at work: signals passed on, the time kept, and what it leaves behind.
+//! Watches a running command: forwards signals, enforces the time limit, and cleans up remaining processes.
 
 use std::iter::Peekable;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -14,34 +14,34 @@ use crate::budget::{Budget, round};
 use crate::time::format_duration;
 use crate::{Result, note};
 
-/// A command that begins within its margin is warned after this time, and the tasks of srun or
-/// mpirun get no USR1 or USR2 before it: those signals end a program that does not listen to them yet.
+/// A command that starts within its margin is warned after this time, and the tasks of srun or mpirun receive no USR1
+/// or USR2 before it: these signals end a program that has not installed its handlers yet.
 pub(super) const BEFORE_LISTENING: Duration = Duration::from_secs(10);
-/// How often the rest of a group is looked at.
+/// How often the remaining processes of a group are checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// A limit that is later by more than this is another: two questions differ by seconds.
+/// A limit counts as extended if it is later by more than this: two queries may differ by seconds.
 const LATER: Duration = Duration::from_secs(20);
-/// How long a killed process may take to go.
+/// How long to wait for a killed process to disappear.
 const AFTER_KILL: Duration = Duration::from_secs(5);
 
-/// One thing to do when its time comes.
+/// One signal to send at a given time.
 pub(super) struct Step {
     pub at: Instant,
     pub signal: Signal,
     cause: Cause,
 }
 
-/// What a limit leads to, in the order of time.
+/// The signals for a limit, in chronological order.
 pub(super) fn steps(limit: Instant, schedule: Schedule) -> Vec<Step> {
     let Schedule { margin, grace, warn_signal } = schedule;
     let now = Instant::now();
     let mut warning = limit.checked_sub(margin).unwrap_or(now);
     if warning <= now {
-        // A signal that comes before the command listens would end it.
+        // A signal that arrives before the command has installed its handler would end it.
         warning = limit.min(now + BEFORE_LISTENING);
     }
     let mut steps = vec![Step { at: warning, signal: warn_signal, cause: Cause::Warned }];
-    // A grace beyond what the clock can tell is for ever.
+    // A grace beyond the range of the clock never ends.
     let after = |grace| limit.checked_add(grace);
     let last = [
         (after(grace), Signal::TERM, Cause::Terminated),
@@ -52,22 +52,22 @@ pub(super) fn steps(limit: Instant, schedule: Schedule) -> Vec<Step> {
     steps
 }
 
-/// The command at work.
+/// A running command.
 pub(super) struct ChildMonitor<'a> {
     plan: &'a CommandPlan,
     pub group: Group,
-    /// Signals that came.
+    /// Signals received.
     pub events: Receiver<i32>,
-    /// The limits as they are known.
+    /// The limits, as currently known.
     budget: Budget,
     /// Why the command ends.
     pub cause: Cause,
     began: Instant,
-    /// Signals that wait until it listens.
+    /// Signals held back until the command has installed its handlers.
     early: Vec<i32>,
-    /// Where there is a limit.
+    /// Present if there is a limit.
     guard: Option<Guard>,
-    /// Whether we were sent TERM: in a batch job by SLURM, which is ending it.
+    /// Whether we received TERM: in a batch job from SLURM, which is ending it.
     pub got_term: bool,
 }
 
@@ -87,13 +87,13 @@ impl<'a> ChildMonitor<'a> {
         }
     }
 
-    /// The same command once more.
+    /// Continues with another run of the same command.
     pub fn again(&mut self, group: Group) {
         (self.group, self.began, self.guard) = (group, Instant::now(), None);
         self.early.clear();
     }
 
-    /// Passes signals on and keeps the time until the command itself has ended.
+    /// Forwards signals and enforces the time limit until the command itself has ended.
     pub fn until_child_ended(&mut self) -> Result<(u8, Option<String>)> {
         let mut steps = self.steps();
         loop {
@@ -120,8 +120,8 @@ impl<'a> ChildMonitor<'a> {
         }
     }
 
-    /// Whether SLURM's limit is later than it was, as far as it says so. It is asked when the command is
-    /// about to be warned, that is once, unless the answer moves that moment.
+    /// Whether SLURM reports a later limit than before. Called when the command is about to be warned, so only once,
+    /// unless the answer postpones that moment.
     fn has_more_time(&mut self) -> bool {
         let was = self.limit();
         self.budget.ask_again();
@@ -139,7 +139,7 @@ impl<'a> ChildMonitor<'a> {
         self.budget.end().map(|end| end.at)
     }
 
-    /// What is to be done; nothing without a limit.
+    /// The signals to send; none without a limit.
     fn steps(&mut self) -> Peekable<IntoIter<Step>> {
         let (limit, schedule) = (self.limit(), self.plan.schedule);
         if limit.is_some() {
@@ -151,34 +151,34 @@ impl<'a> ChildMonitor<'a> {
         limit.map_or(Vec::new(), |limit| steps(limit, schedule)).into_iter().peekable()
     }
 
-    /// Waits for the processes the command left behind: one grace for them to end, one more after
-    /// TERM, and a moment after KILL.
+    /// Waits for the processes that the command left behind: one grace for them to exit, another after TERM, and a few
+    /// seconds after KILL.
     pub fn until_group_gone(&mut self) -> Result<()> {
         let grace = self.plan.schedule.grace;
         if self.group.is_alive()? {
-            note!("waiting up to {} for what it left running", format_duration(grace));
+            note!("waiting up to {} for processes that it left running", format_duration(grace));
         }
         let patience =
             [(grace, None), (grace, Some(Signal::TERM)), (AFTER_KILL, Some(Signal::KILL))];
         for (time, signal) in patience {
             if let Some(signal) = signal.filter(|_| self.group.is_alive().unwrap_or(false)) {
-                note!("sending {} to what is left", group::name(signal));
+                note!("sending {} to the remaining processes", group::name(signal));
                 self.group.send(signal);
             }
             let start = Instant::now();
             while self.group.is_alive()? && start.elapsed() < time {
-                // A process whose parent lives gives no CHLD to us: look now and then.
+                // We receive no CHLD for a process whose parent is alive, so check periodically.
                 self.wait(Instant::now().checked_add(LOOK));
             }
         }
         if self.group.is_alive()? {
-            note!("some processes cannot be killed (waiting for a disk?), leaving them");
+            note!("some processes cannot be killed (blocked on I/O?); leaving them");
         }
         Ok(())
     }
 
-    /// Whether the command was told to stop, or is within `time`; returns as soon as that is known. For a
-    /// command that has ended: signals are counted and not passed on.
+    /// Whether the command was asked to stop, or is within `time`; returns as soon as it is. For a command that has
+    /// already ended: signals are recorded but not forwarded.
     pub fn is_told_to_stop(&mut self, time: Duration) -> bool {
         let end = Instant::now() + time;
         std::mem::take(&mut self.early).into_iter().for_each(|number| self.count(number));
@@ -195,7 +195,7 @@ impl<'a> ChildMonitor<'a> {
         }
     }
 
-    /// Waits for a signal until `due` and passes it on, or keeps it for later.
+    /// Waits for a signal until `due` and forwards it, or holds it back.
     fn wait(&mut self, due: Option<Instant>) {
         let received = match due {
             Some(due) => self.events.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -212,19 +212,19 @@ impl<'a> ChildMonitor<'a> {
                     self.pass_on(number);
                 }
             }
-            // The thread cannot end while we hold its receiver; if it did, poll.
+            // Cannot happen: the sending thread runs as long as we hold its receiver. If it did, poll.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
         }
     }
 
-    /// Whether the tasks of a launcher have had the time to set their handlers.
+    /// Whether the tasks of a launcher have had time to install their handlers.
     fn listens(&self) -> bool {
         self.began.elapsed() >= BEFORE_LISTENING
     }
 
     fn pass_on(&mut self, number: i32) {
         if let Some(signal) = self.group.pass_on(number, self.plan.schedule.warn_signal) {
-            note!("passing {} on", group::name(signal));
+            note!("forwarding {}", group::name(signal));
             self.count(number);
         }
     }

@@ -1,4 +1,4 @@
-//! `RUN/submit.json`: how a run is submitted, and the jobs that this gave.
+//! `RUN/submit.json`: how a run is submitted, and the resulting jobs.
 
 use std::path::PathBuf;
 
@@ -9,44 +9,44 @@ use crate::publish::publish_private;
 use crate::run_dir::RunDir;
 use crate::{Error, Result, secrets, small};
 
-/// Largest record, in bytes.
+/// Maximum size of the record in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Content of `submit.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Submission {
-    /// Program and arguments, never given to a shell: `sbatch` and its words.
+    /// Program and arguments, never passed to a shell: `sbatch` and its arguments.
     pub command: Vec<String>,
-    /// The folder to submit from.
+    /// The directory to submit from.
     pub folder: PathBuf,
-    /// A file with variables for the command ([`crate::site`]), read each time.
+    /// A file with variables for the command ([`crate::site`]), read at each submission.
     pub site: Option<PathBuf>,
-    /// What sbatch and longhaul read of the environment at the time, for a cron that has none; the site file
-    /// overrides it.
+    /// The variables for sbatch and longhaul at the time of submission, because cron has an empty environment; the site
+    /// file overrides them.
     #[serde(default)]
     pub variables: Vec<(String, String)>,
-    /// The jobs it gave, the newest last.
+    /// The submitted jobs, newest last.
     pub jobs: Vec<Job>,
-    /// Whether `timekeep cron` is to leave the run alone.
+    /// Whether `timekeep cron` should ignore the run.
     #[serde(default)]
     pub forgotten: bool,
 }
 
-/// A job of a run.
+/// A submitted job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// Its id.
     pub id: String,
     /// When it was submitted, UTC.
     pub time: String,
-    /// Updates done at that time.
+    /// Number of completed updates at that time.
     pub update: u64,
-    /// Whether it was cancelled: by timekeep, or SLURM said so, which soon forgets.
+    /// Whether it was cancelled, by timekeep or according to SLURM, which soon forgets it.
     #[serde(default)]
     pub cancelled: bool,
 }
 
-/// Reads the record of a run; nothing where it was never submitted. Errors: 65, 66, 74.
+/// Reads the record of a run; `None` if it was never submitted. Errors: 65, 66, 74.
 pub fn read(run: &RunDir) -> Result<Option<Submission>> {
     let path = run.submission();
     if std::fs::symlink_metadata(&path).is_err() {
@@ -61,7 +61,8 @@ pub fn read(run: &RunDir) -> Result<Option<Submission>> {
     Ok(Some(found))
 }
 
-/// Replaces the record, which only its owner may read: commands may hold secrets. Errors: 73, 74; 75 when another process submits the run by now.
+/// Replaces the record. Only its owner may read it, because commands may contain secrets. Errors: 73, 74; 75 when
+/// another process has started to submit the run.
 pub fn write(run: &RunDir, submission: &Submission, lease: &Lease) -> Result<()> {
     lease.fence().look()?;
     let mut text = serde_json::to_vec_pretty(submission).map_err(Error::bug)?;

@@ -1,5 +1,5 @@
-//! How runs stand, from the files in their directories: `status.json`, the lease and `submit.json`; and from
-//! SLURM's queue, for jobs that wait.
+//! The state of runs, from the files in their directories: `status.json`, the lease and `submit.json`; and from SLURM's
+//! queue, for pending jobs.
 
 use std::path::Path;
 
@@ -14,23 +14,23 @@ use crate::status::{self, Status};
 use crate::time::format_duration;
 use crate::{Error, Result};
 
-/// How a run stands.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
     /// Nothing was done yet.
     New,
-    /// A process is at work on it.
+    /// A process is working on it.
     Running,
-    /// It was at work and gave no sign of life for too long: killed without a word.
+    /// It was running, but has sent no heartbeat for too long: it was killed.
     Lost,
-    /// Stopped with a checkpoint; to be started again.
+    /// Stopped with a checkpoint; run it again.
     Stopped,
-    /// Everything is done.
+    /// Complete.
     Finished,
     /// Ended with an error.
     Failed,
-    /// Failed in a way that another start would repeat.
+    /// Failed in a way that another attempt would repeat.
     Held,
 }
 
@@ -41,51 +41,51 @@ pub struct Run {
     pub run: String,
     /// Kind of its stage.
     pub stage: Option<String>,
-    /// How it stands.
+    /// Its state.
     pub state: Standing,
-    /// Updates done.
+    /// Number of completed updates.
     pub update: u64,
-    /// Updates to do in all.
+    /// Total number of updates.
     pub updates: Option<u64>,
-    /// Seconds that are left at the pace so far.
+    /// Estimated seconds left at the average pace so far.
     pub eta: Option<f64>,
-    /// Hours by the clock so far, all attempts together.
+    /// Wall-clock hours so far, over all attempts.
     pub hours: f64,
     /// Hours times devices.
     pub device_hours: f64,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: u64,
-    /// Job that is at work, else the one submitted last, else that of the newest attempt.
+    /// The running job, else the one submitted last, else that of the newest attempt.
     pub job: Option<String>,
     /// Host of the newest attempt.
     pub host: Option<String>,
-    /// Seconds since the last sign of life of what is, or was, at work; none if it ended in order.
+    /// Seconds since the last heartbeat of the current or lost process; `None` if it ended cleanly.
     pub silent: Option<f64>,
     /// The best metric so far.
     pub best: Option<Value>,
     /// Why it stopped or failed.
     pub reason: Option<String>,
-    /// How its job stands in SLURM's queue.
+    /// The state of its job in SLURM's queue.
     pub queue: Option<String>,
-    /// Whether that job must be released.
+    /// Whether that job is held and must be released.
     #[serde(skip)]
     is_held: bool,
 }
 
 impl Run {
-    /// Whether SLURM's queue may tell more about it.
+    /// Whether SLURM's queue may contain a job of this run.
     pub fn may_wait(&self) -> bool {
         self.job.is_some() && !matches!(self.state, Standing::Running | Standing::Finished)
     }
 
-    /// Looks for its job in SLURM's queue.
+    /// Looks up its job in SLURM's queue.
     pub fn look_into(&mut self, queue: &[Queued]) {
         let queued = self.job.as_deref().and_then(|id| submit::find(queue, id));
         self.is_held = queued.is_some_and(Queued::is_held);
         self.queue = queued.map(Queued::describe);
     }
 
-    /// The fields that fit on a line, for people.
+    /// The fields of the one-line table.
     pub fn line(&self) -> Value {
         let time = |seconds: f64| {
             std::time::Duration::try_from_secs_f64(seconds).map_or("-".into(), format_duration)
@@ -101,14 +101,15 @@ impl Run {
             _ if self.is_held => self.queue.clone(),
             (Standing::Lost, Some(silent)) => {
                 let from = self.host.as_ref().map_or(String::new(), |host| format!(" from {host}"));
-                Some(format!("no sign of life{from} for {}", time(silent)))
+                Some(format!("no heartbeat{from} for {}", time(silent)))
             }
             (Standing::Lost, None) => {
                 Some("ended without writing its state; is its disk full or read-only?".into())
             }
             (Standing::New, _) if self.queue.is_some() => self.queue.clone(),
-            (Standing::New, _) => (self.job.as_ref())
-                .map(|job| format!("no start yet: `squeue -j {job}`, or the output of the job")),
+            (Standing::New, _) => (self.job.as_ref()).map(|job| {
+                format!("not started yet: see `squeue -j {job}`, or the output of the job")
+            }),
             _ => self.reason.clone(),
         };
         json!({
@@ -125,16 +126,16 @@ impl Run {
     }
 }
 
-/// Looks at a run directory. Errors: 66 where there is none, 65 for a damaged status or submission.
+/// Reads the state of a run. Errors: 66 if there is no run, 65 for a damaged status or submission.
 pub fn look(path: &Path) -> Result<Run> {
     let run = RunDir::open(path)?;
     if !is_run(path) {
-        return Err(Error::open(path, "a folder, but no run directory"));
+        return Err(Error::open(path, "it is not a run directory"));
     }
     look_at(&run)
 }
 
-/// Whether a folder has any file of a run.
+/// Whether a directory contains any file of a run.
 pub(super) fn is_run(path: &Path) -> bool {
     RunDir::open(path).is_ok_and(|run| {
         let files = [run.lease(), run.status(), run.submission(), run.checkpoints()];
@@ -142,7 +143,7 @@ pub(super) fn is_run(path: &Path) -> bool {
     })
 }
 
-/// The same of a folder that may become a run.
+/// The same for a directory that may become a run.
 pub(super) fn look_at(run: &RunDir) -> Result<Run> {
     let seen = lease::see(&run.lease())?;
     let status = status::read(&run.status())?;
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(line["left"], "01:30:00");
         assert_eq!(line["note"], "signal SIGUSR1");
         let lost = stand("a".into(), Some(status(State::Running)), Some(seen(false)), None);
-        assert_eq!(lost.line()["note"], "no sign of life for 00:03:20");
+        assert_eq!(lost.line()["note"], "no heartbeat for 00:03:20");
         let given_back = Seen { age: None, ..seen(false) };
         let ended = stand("a".into(), Some(status(State::Running)), Some(given_back), None);
         assert_eq!(ended.silent, None);

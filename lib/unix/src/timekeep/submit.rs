@@ -1,10 +1,10 @@
-//! Runs that are submitted to SLURM, and again when they have stopped.
+//! Submits runs to SLURM, and resubmits them when they have stopped.
 //!
-//! `RUN/submit.json` ([`super::record`]) holds the command and the jobs it gave; a command takes the place of
-//! another when it has given a job. One process at a time submits for a run: it holds a lease
-//! (`RUN/submit.lease`), so `timekeep cron` may run twice at once, also on two hosts. Should one die between a
-//! submission and its record, a second job of the run comes to be: it finds the first at work and tries again
-//! later, or finds the run finished.
+//! `RUN/submit.json` ([`super::record`]) holds the command and its jobs; a new command replaces the old one once its
+//! job was submitted. Only one process at a time submits jobs for a run: it holds a lease (`RUN/submit.lease`), so two
+//! instances of `timekeep cron` may run at once, even on different hosts. If one is killed between a submission and its
+//! record, the run gets a second job, which finds the first one running and tries again later, or finds the run
+//! finished.
 
 use std::path::Path;
 
@@ -19,43 +19,42 @@ use crate::run_dir::RunDir;
 use crate::slurm::{self, Queued};
 use crate::{Context, Error, Exit, Result, note, secrets, site, time, warn};
 
-/// Jobs that may pass without one new update.
+/// Maximum number of jobs in a row without a new update.
 const IN_VAIN: usize = 3;
-/// Jobs that are remembered.
+/// Number of jobs that are remembered.
 const REMEMBERED: usize = 20;
 
 /// A job was submitted.
 pub const SUBMITTED: &str = "submitted";
-/// None was needed, or none would have helped.
+/// No job was needed, or none would have helped.
 pub const LEFT: &str = "left";
-/// Why cron leaves a run alone that it was told to.
+/// Why cron ignores a run that was removed with --forget.
 const FORGOTTEN: &str =
-    "left alone by cron from timekeep submit --forget until it is submitted again";
+    "ignored by cron since timekeep submit --forget, until it is submitted again";
 
-/// What was done for a run: the record of `timekeep submit` and `timekeep cron`.
+/// The action for a run: the record of `timekeep submit` and `timekeep cron`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Done {
     /// Its directory.
     pub run: String,
-    /// [`SUBMITTED`], or [`LEFT`] alone.
+    /// [`SUBMITTED`] or [`LEFT`].
     pub done: &'static str,
-    /// The new job, or the one that it has.
+    /// The new job, or the existing one.
     pub job: Option<String>,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// Submits a run unless that is needless, and writes down how. The folder is made.
-/// Errors: 75 when another process is submitting it or SLURM cannot be asked, 78 for a bad site file, 73, 66,
-/// 65, 2, 1.
+/// Submits a run if necessary and records how. Creates the directory. Errors: 75 when another process is submitting it
+/// or SLURM does not answer, 78 for an invalid site file, 73, 66, 65, 2, 1.
 pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Done> {
     secrets::register_words(command);
     let site = site.map(|site| site.canonicalize().map_err(|cause| Error::open(site, cause)));
     let site = site.transpose()?;
-    // What is wrong with it is to be known now, also if nothing is submitted.
+    // Report errors in the site file now, even if nothing is submitted.
     site.as_deref().map(site::read).transpose()?;
     if let Some(other) = other_run(path, command) {
-        warn!("the command names --run {other}: how {} stands will not show it", path.display());
+        warn!("the command uses --run {other}, so its state does not appear in {}", path.display());
     }
     create_folder(path)?;
     let run = RunDir::open(path)?;
@@ -70,7 +69,7 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Do
         cancel_obsolete(&run, before, &mut queue, dependency(command), &lease)?;
     }
     let found = runs::look_at(&run)?;
-    // A job that has left the queue does not count: a new one was asked for.
+    // A job that has left the queue does not count: the user asked for a new one.
     let jobs = before.iter().flat_map(|before| before.jobs.clone());
     let jobs: Vec<Job> = jobs.filter(|job| find(&queue, &job.id).is_some()).collect();
     if let Some((job, why)) = needless(&found, &jobs, &queue) {
@@ -78,7 +77,7 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Do
         if let Some(before) = before.filter(|before| before.forgotten) {
             write(&run, &Submission { forgotten: false, ..before }, &lease)?;
         }
-        let stays = if same { "" } else { "; its command stays the one before" };
+        let stays = if same { "" } else { "; the earlier command is kept" };
         return Ok(done(path, LEFT, job, &format!("{why}{stays}")));
     }
     let (command, variables) = (command.to_vec(), site::exported());
@@ -86,9 +85,9 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Do
     now(path, &run, submission, &found, &lease)
 }
 
-/// Cancels jobs of the run that wait in vain for another one: it has failed, or was itself submitted anew, so
-/// that the command names a new one to wait for. Takes them out of `queue` and records that they are cancelled:
-/// the new submission may fail. Errors: 1, naming the job; those of [`write`].
+/// Cancels jobs of the run that wait for a job that will not succeed: that job failed, or was itself resubmitted, so
+/// that the new command depends on another one. Removes them from `queue` and records the cancellation, because the new
+/// submission may fail. Errors: 1, naming the job; those of [`write`].
 fn cancel_obsolete(
     run: &RunDir,
     submission: &mut Submission,
@@ -103,7 +102,7 @@ fn cancel_obsolete(
     let path = run.path().display();
     for at in 0..submission.jobs.len() {
         let id = submission.jobs[at].id.clone();
-        // An array has a line for each task; one that is at work keeps all of them.
+        // An array has one line per task; a running task keeps the whole array.
         if find(queue, &id).is_none()
             || !queue.iter().all(|job| !is_of(job, &id) || is_obsolete(job))
         {
@@ -126,36 +125,39 @@ fn cancel_obsolete(
     Ok(())
 }
 
-/// The value of `--dependency` in a command of sbatch.
+/// The value of `--dependency` in an sbatch command.
 fn dependency(command: &[String]) -> Option<&str> {
     command.iter().find_map(|word| word.strip_prefix("--dependency="))
 }
 
-/// Takes a run out of the care of `timekeep cron`, until it is submitted again. Its jobs stay as they are.
-/// Errors: 66 for one that was never submitted, 75, 73, 65.
+/// Makes `timekeep cron` ignore a run until it is submitted again. Its jobs are not changed. Errors: 66 for a run that
+/// was never submitted, 75, 73, 65.
 pub fn forget(path: &Path) -> Result<Done> {
     let run = RunDir::open(path)?;
     let lease = hold(&run)?;
     let Some(submission) = read(&run)? else {
-        return Err(Error::open(&run.submission(), "timekeep submit was never given this run"));
+        return Err(Error::open(
+            &run.submission(),
+            "this run was never submitted with timekeep submit",
+        ));
     };
     write(&run, &Submission { forgotten: true, ..submission }, &lease)?;
     Ok(done(path, LEFT, None, FORGOTTEN))
 }
 
-/// Submits the run again if it stopped: what `timekeep cron` does for one of its runs. `queue` is a look
-/// at all jobs, for the many runs that need nothing; before a submission there is another, and a look at what
-/// became of the last job. Errors: as of [`submit`].
+/// Resubmits the run if it stopped: what `timekeep cron` does for each of its runs. `queue` is a list of all jobs,
+/// shared by the many runs that need nothing; before a submission the queue and the state of the last job are queried
+/// again. Errors: those of [`submit`].
 pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
     let left = |job, why: &str| Ok(done(path, LEFT, job, why));
     if path.exists() && !runs::is_run(path) {
-        // `cron runs/*` meets whatever else is there.
+        // `cron runs/*` also matches other files.
         return left(None, "not a run directory");
     }
     let run = RunDir::open(path)?;
     let found = runs::look(path)?;
     if matches!(found.state, Standing::Failed | Standing::Held) {
-        let reason = found.reason.as_deref().unwrap_or("it says no more");
+        let reason = found.reason.as_deref().unwrap_or("no reason given");
         let held = found.job.as_deref().and_then(|id| find(queue, id)).filter(|job| job.is_held());
         let held = held.map_or(String::new(), |job| format!("; {}", job.describe()));
         return left(found.job.clone(), &format!("failed: {reason}{held}"));
@@ -175,7 +177,7 @@ pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
         }
         other => other?,
     };
-    // Another process may have submitted it, or a job have begun, since we looked.
+    // Since the first check, another process may have submitted it, or a job may have started.
     let Some(mut submission) = read(&run)? else {
         return left(None, "its submit.json was removed just now");
     };
@@ -189,14 +191,14 @@ pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
     }
 }
 
-/// Asks SLURM whether a job that it did not call cancelled before was. One that SLURM has forgotten was not.
+/// Asks SLURM whether a job has been cancelled in the meantime. A job that SLURM has forgotten counts as not cancelled.
 fn is_cancelled_now(job: &mut Job) -> bool {
     let news = !job.cancelled && slurm::was_cancelled(&job.id);
     job.cancelled |= news;
     news
 }
 
-/// The jobs of this user. Errors: 75, since nothing may be submitted without knowing.
+/// The jobs of this user. Errors: 75, because nothing may be submitted without knowing them.
 pub fn queue() -> Result<Vec<Queued>> {
     slurm::queue().map_err(|why| Error::new(Exit::Again, format!("{why}; nothing was submitted")))
 }
@@ -205,7 +207,7 @@ fn hold(run: &RunDir) -> Result<Lease> {
     Lease::take(&run.submitting(), || Ok(1), &|| false)
 }
 
-/// Submits, and writes that down. The caller holds the lease.
+/// Submits a job and records it. The caller holds the lease.
 fn now(
     path: &Path,
     run: &RunDir,
@@ -223,7 +225,7 @@ fn now(
     let old = submission.jobs.len().saturating_sub(REMEMBERED);
     submission.jobs.drain(..old);
     write(run, &submission, lease)
-        .context(|| format!("job {id} was submitted, but that could not be written down"))?;
+        .context(|| format!("job {id} was submitted but could not be recorded"))?;
     let why = match found.state {
         Standing::New => "new".into(),
         _ => format!("stopped at update {}", found.update),
@@ -231,7 +233,7 @@ fn now(
     Ok(done(path, SUBMITTED, Some(id), &why))
 }
 
-/// The same as [`needless`], with what only cron respects.
+/// As [`needless`], plus the reasons that apply only to cron.
 fn unwanted(
     found: &Run,
     submission: &Submission,
@@ -244,14 +246,14 @@ fn unwanted(
             (true, _) => Some((None, FORGOTTEN.into())),
             (false, None) => None,
             (false, Some(id)) => {
-                let why = format!("job {id} was cancelled: timekeep submit goes on with the run");
+                let why = format!("job {id} was cancelled: resume the run with timekeep submit");
                 Some((Some(id), why))
             }
         }
     })
 }
 
-/// The run that a command names, where it is another than `path`.
+/// The run that a command names, if it is not `path`.
 fn other_run<'a>(path: &Path, command: &'a [String]) -> Option<&'a str> {
     let named = command.iter().enumerate().rev().find_map(|(at, word)| match word.as_str() {
         "--run" => command.get(at + 1).map(String::as_str),
@@ -261,12 +263,12 @@ fn other_run<'a>(path: &Path, command: &'a [String]) -> Option<&'a str> {
     (!is_same && !Path::new(named).components().eq(path.components())).then_some(named)
 }
 
-/// The job that the run has, and why no other is to be submitted, if so.
+/// The existing job of the run, and why no other should be submitted, if so.
 fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<String>, String)> {
     if found.state == Standing::Finished {
         return Some((None, "finished".into()));
     }
-    // A job that timekeep did not submit is known by the run's newest attempt.
+    // A job not submitted by timekeep is known from the run's newest attempt.
     let ids = jobs.iter().rev().map(|job| &job.id).chain(&found.job);
     if let Some((id, queued)) = ids.into_iter().find_map(|id| Some((id, find(queue, id)?))) {
         return Some((Some(id.clone()), queued.describe()));
@@ -274,25 +276,26 @@ fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<Strin
     if found.state == Standing::Running {
         return Some((found.job.clone(), "running".into()));
     }
-    // A start is nothing yet: it may fail each time.
+    // A started job is not yet progress: it may fail every time.
     let in_vain = jobs.iter().rev().take_while(|job| job.update == found.update).count();
     let last = jobs.last().map(|job| job.id.clone()).filter(|_| in_vain >= IN_VAIN)?;
     let why = format!(
-        "{in_vain} jobs did nothing: read their output (of job {last} the newest), then timekeep submit it again"
+        "{in_vain} jobs made no progress: read their output (newest: job {last}), then submit it again \
+         with timekeep submit"
     );
     Some((Some(last), why))
 }
 
-/// The job in the queue: itself, or a part of the array that it is.
+/// The queue entry of a job: the job itself, or a part of its array.
 pub(super) fn find<'a>(queue: &'a [Queued], id: &str) -> Option<&'a Queued> {
     queue.iter().find(|queued| is_of(queued, id))
 }
 
-/// Whether a line of the queue is this job, or a part of it: `120_4` is a task of the array 120, `120+1` a
-/// component of a heterogeneous job.
+/// Whether an entry of the queue is this job or a part of it: `120_4` is a task of the array 120, `120+1` a component
+/// of a heterogeneous job.
 fn is_of(queued: &Queued, id: &str) -> bool {
     let base = queued.id.split(['_', '+']).next().unwrap_or_default();
-    // A part of an array that waits may be written `120_[5-9]`: it may be any of them.
+    // The pending part of an array may be listed as `120_[5-9]`, which may include any task.
     queued.id == id || base == id || queued.id.contains('[') && id.split('_').next() == Some(base)
 }
 
@@ -305,7 +308,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A run that made `update` updates in its first start and stands so.
+    /// A run that completed `update` updates in its first attempt and has this state.
     fn run(folder: &Path, state: &str, update: u64) -> Run {
         let status = json!({"stage": "codec", "state": state, "update": update, "attempt": 1});
         std::fs::write(folder.join("status.json"), status.to_string()).unwrap();
@@ -340,7 +343,7 @@ mod tests {
         assert_eq!(needless(&stopped, &jobs[..3], &[]), None);
         let (id, why) = needless(&stopped, &jobs, &[]).unwrap();
         assert_eq!(id.as_deref(), Some("4"));
-        assert!(why.starts_with("3 jobs did nothing"), "{why}");
+        assert!(why.starts_with("3 jobs made no progress"), "{why}");
         assert_eq!(needless(&run(folder.path(), "stopped", 6), &jobs, &[]), None);
     }
 

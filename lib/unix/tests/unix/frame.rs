@@ -39,7 +39,7 @@ fn panics_of_any_thread_are_one_line_and_seventy() {
         let output = frame().args(words).env_remove("RUST_BACKTRACE").output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(70));
-        assert!(stderr.starts_with(&format!("frame: internal fault: {what} at ")), "{stderr}");
+        assert!(stderr.starts_with(&format!("frame: internal error: {what} at ")), "{stderr}");
         assert!(stderr.ends_with("(please report)\n") && stderr.lines().count() == 1, "{stderr}");
     }
     assert!(start.elapsed() < Duration::from_secs(50), "a dead worker must not be waited for");
