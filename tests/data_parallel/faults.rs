@@ -214,7 +214,7 @@ fn checkpoints_that_vanish_are_told_of_and_the_run_ends_well() {
     drop(hold);
     let (status, talk) = job.end();
     assert_eq!(status, Some(0), "{talk}");
-    assert_eq!(talk.matches("with all checkpoints in it").count(), 1, "{talk}");
+    assert_eq!(talk.matches("and all checkpoints in it").count(), 1, "{talk}");
     same(&outcome(&run, LONG), &ground.whole, "checkpoints vanished");
     run::is_sound(ground.path(), "run");
 }

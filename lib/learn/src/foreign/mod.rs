@@ -66,11 +66,9 @@ pub fn open(path: &Path) -> Result<WeightFile> {
     file.read_exact(&mut first).map_err(|cause| Error::io(path, cause))?;
     let tensors = match first {
         [b'P', b'K', 3, 4, ..] => torch::tensors(&file),
-        [0x80, 2..=5, ..] => {
-            Err("a bare pickle as written by PyTorch before 1.6: load it there \
+        [0x80, 2..=5, ..] => Err("a bare pickle as written by PyTorch before 1.6: load it there \
                                 and save it with a newer version"
-                .into())
-        }
+            .into()),
         _ => safetensors(&file),
     };
     let tensors = tensors.map_err(bad)?;
@@ -117,9 +115,7 @@ impl WeightFile {
         let rank = tensor.shape.len();
         let bad_name = tensor.name.len() > MAX_NAME || tensor.name.contains('\0');
         if bad_name || rank > MAX_RANK || tensor.strides.len() != rank {
-            return Err(format!(
-                "tensor \"{name}\" of rank {rank}: name or rank is not supported"
-            ));
+            return Err(format!("tensor \"{name}\" of rank {rank}: name or rank is not supported"));
         }
         let count = tensor.shape.iter().try_fold(1u128, |n, axis| n.checked_mul(*axis as u128));
         let last = tensor.shape.iter().zip(&tensor.strides).try_fold(0u128, |last, (n, stride)| {

@@ -91,7 +91,9 @@ impl Walk<'_> {
             Value::Tensor(view) => {
                 self.names += name.len();
                 if self.found.len() == MAX_TENSORS || self.names > MAX_NAMES {
-                    return Err(format!("more than {MAX_TENSORS} tensors, or their names are too long"));
+                    return Err(format!(
+                        "more than {MAX_TENSORS} tensors, or their names are too long"
+                    ));
                 }
                 let stored = self.stored(*view, name)?;
                 self.found.push(stored);

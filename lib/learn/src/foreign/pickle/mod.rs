@@ -200,8 +200,8 @@ impl<'a> Machine<'a> {
 
     fn push_text(&mut self, length: usize) -> Result<(), String> {
         let length = self.number(length)? as usize;
-        let text =
-            std::str::from_utf8(self.take(length)?).map_err(|_| "its pickle has a string that is not UTF-8")?;
+        let text = std::str::from_utf8(self.take(length)?)
+            .map_err(|_| "its pickle has a string that is not UTF-8")?;
         self.contents.texts.push(text.into());
         self.push(Value::Text(self.contents.texts.len() - 1))
     }
@@ -287,7 +287,8 @@ impl<'a> Machine<'a> {
 
     fn recall(&mut self, length: usize) -> Result<(), String> {
         let at = self.number(length)? as usize;
-        let value = *self.memo.get(at).ok_or("its pickle reads a memo entry that does not exist")?;
+        let value =
+            *self.memo.get(at).ok_or("its pickle reads a memo entry that does not exist")?;
         self.push(value)
     }
 
@@ -340,7 +341,10 @@ mod tests {
         assert!(refused(stacked).contains("os.system"));
         // INST, OBJ, NEWOBJ, EXT1, PERSID, BINSTRING, INT
         for opcode in [b'i', b'o', 0x81, 0x82, b'P', b'T', b'I'] {
-            assert!(refused(&[b'N', opcode, 0, 0, 0, 0]).contains("is not supported"), "{opcode:x}");
+            assert!(
+                refused(&[b'N', opcode, 0, 0, 0, 0]).contains("is not supported"),
+                "{opcode:x}"
+            );
         }
         assert!(refused(b"K\x01}b").contains("attributes"));
     }
