@@ -33,7 +33,7 @@ pub struct Training {
     /// Record a training pass as a CUDA graph once its shapes are known, and replay it afterwards.
     pub compile: bool,
     /// Activation checkpointing: fraction (0 to 1) of the memory for block activations that may be kept for the
-    /// backward pass. Of the rest, the blocks that are cheapest to recompute are recomputed.
+    /// backward pass. The blocks that are cheapest to recompute are recomputed until the rest fits. 1: keep everything.
     pub mem_budget: f64,
     /// Clip the global gradient norm to this value. Null: no clipping.
     pub clip: Option<f64>,
