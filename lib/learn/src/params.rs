@@ -226,7 +226,7 @@ impl Builder {
         }
         let bytes = |elements: u64| human_bytes(elements.saturating_mul(4));
         Err(Error::config(format!(
-            "model: its parameters need {} of memory and {} is available: lower its hidden, depth, mlp_ratio or \
+            "model: the parameters need {} of memory, but {} is available: lower hidden, depth, mlp_ratio or \
              filter",
             bytes(self.elements),
             bytes(self.most)

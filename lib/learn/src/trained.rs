@@ -32,7 +32,7 @@ impl FromStr for Weights {
         match text {
             "ema" => Ok(Self::Average),
             "raw" => Ok(Self::Raw),
-            _ => Err(format!("no weights `{text}`; there are ema and raw")),
+            _ => Err(format!("unknown weights `{text}`; use ema or raw")),
         }
     }
 }
@@ -156,7 +156,7 @@ impl Parts {
         let (is, was) = (params.frozen.hash()?, self.dependencies.get(FROZEN));
         if was.is_none_or(|was| was.hash != is) {
             return Err(Error::config(format!(
-                "{}: its frozen parameters are not those of init.from any more: hash {is}, was {}",
+                "{}: the frozen parameters from init.from have changed: hash {is}, was {}",
                 self.origin.checkpoint.display(),
                 was.map_or("missing", |was| &was.hash)
             )));

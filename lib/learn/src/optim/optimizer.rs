@@ -249,7 +249,7 @@ impl OptimizerState {
                     None => {
                         return Err(Error::data(format!(
                             "the checkpoint has no optimizer state {key} of shape {:?}: \
-                             was it made by another method?",
+                             was it saved with a different optimizer.method?",
                             tensor.shape()
                         )));
                     }

@@ -42,14 +42,16 @@ impl Schedule {
         let fixed = phases.iter().filter_map(|p| p.updates).fold(0, u64::saturating_add);
         let open = phases.iter().filter(|p| p.updates.is_none()).count();
         if open > 1 {
-            return Err(format!("{open} phases without updates: only one can take what is left"));
+            return Err(format!(
+                "{open} phases have no updates: only one may take the remaining updates"
+            ));
         }
         if phases.iter().any(|p| p.updates == Some(0)) {
             return Err("a phase needs at least one update".into());
         }
         if !phases.is_empty() && (fixed > total || (fixed == total) == (open == 1)) {
             return Err(format!(
-                "the phases have {fixed} updates{}, training.updates is {total}",
+                "the phases have {fixed} updates{}, but training.updates is {total}",
                 if open == 1 { " and an open one needs at least 1" } else { "" }
             ));
         }

@@ -10,7 +10,7 @@
 //! | `step` | one update: batches, gradients, optimizer; no files |
 //! | `sync` | what the ranks agree on |
 //! | `start` | how an attempt begins: what is in the run directory, and where it resumes |
-//! | `guard` | spikes, rewinds, wrong hardware, changed inputs, failed saves |
+//! | `guard` | spikes, rewinds, faulty hardware, changed inputs, failed saves |
 //! | `report` | log, status, terminal; estimates for `--check` and `--dry-run` |
 
 mod end;

@@ -144,7 +144,7 @@ impl Define for CodecTask {
         let shape = train.shape();
         if train.inputs() > 0 {
             return Err(Error::data(format!(
-                "{}: a problem with inputs; a codec reads states alone",
+                "{}: the data set has inputs, but a codec only reads states",
                 split.display()
             )));
         }

@@ -97,7 +97,9 @@ impl Attention {
                 || !hidden.is_multiple_of(group)
                 || !group.is_multiple_of(heads))
             .then(|| {
-                format!("{heads} heads must divide group = {group}, and that hidden = {hidden}")
+                format!(
+                    "{heads} heads must divide group = {group}, which must divide hidden = {hidden}"
+                )
             }),
         }
     }

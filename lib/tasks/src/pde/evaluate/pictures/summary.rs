@@ -27,10 +27,10 @@ pub fn draw(result: &Evaluation, protocol: &Protocol) -> Result<Vec<u8>> {
 fn head(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
     let title = format!("NRMSE of {} steps of Δt = {}", result.steps, plain(protocol.time_step));
     let parameters: Vec<String> = (protocol.models.iter())
-        .map(|(task, model)| format!("{task} of {} parameters", model.parameters))
+        .map(|(task, model)| format!("{task} with {} parameters", model.parameters))
         .collect();
     let text = format!(
-        "{} rollouts from {} trajectories of the {} split, {} grid points; {}, {} latent features a state",
+        "{} rollouts from {} trajectories of the {} split, {} grid points; {}, {} latent features per state",
         protocol.rollouts,
         protocol.trajectories,
         protocol.on,
