@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use unix::{Error, Exit, Result};
 
 /// How long a run that was told to stop by TERM, INT or HUP waits for its inputs to be verified before it stops without
-/// a checkpoint: schedulers send KILL 30 s after the signal. Before a time limit it waits at least as long, and at most
-/// until this long, or the duration of the longest save, is left.
+/// a checkpoint: schedulers send KILL 30 s after the signal. Before a time limit it waits at least as long; after
+/// that it stops waiting once only this time, or that of the longest save, is left.
 const WHEN_STOPPING: Duration = Duration::from_secs(10);
 /// How long the other ranks wait for rank 0, which may have to read a whole data set.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
