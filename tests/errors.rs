@@ -145,7 +145,7 @@ const CASES: &[Case] = &[
     case("a damaged checkpoint: the one before is taken",
         "truncate -s -9 run/ckpt/step-00000004/model.safetensors",
         "train-stage codec -c codec.yaml --run run", 0, 3,
-        &["passed over: run/ckpt/step-00000004: model.safetensors", "update 2 of 4"]),
+        &["skipping checkpoint: run/ckpt/step-00000004: model.safetensors", "update 2 of 4"]),
     case("nothing but damaged checkpoints", "truncate -s -9 run/ckpt/step-*/model.safetensors",
         "train-stage codec -c codec.yaml --run run", 65, 3,
         &["none of the 2 checkpoints in run/ckpt is good"]),

@@ -139,7 +139,7 @@ fn what_cannot_be_read_together_is_refused() {
     let folder = folder.path();
     prepare(folder);
     for (others, status, words) in [
-        ("[{split: c.json, stats: c.stats.json}]", 65, "only fields of one kind"),
+        ("[{split: c.json, stats: c.stats.json}]", 65, "all data sets must have the same"),
         ("[{split: b.json, stats: a.stats.json}]", 65, "a.stats.json"),
         ("[{split: d.json, stats: a.stats.json}]", 66, "d.json"),
         ("[{split: b.json, stats: b.stats.json, weight: -1}]", 78, "data.others[0].weight"),

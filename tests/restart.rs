@@ -337,7 +337,7 @@ fn fewer_updates_than_are_done_are_refused() {
     let fewer = ["-s", "training.updates=10", "--accept-config-change"];
     let (exit, said) = train(folder, "run", &fewer);
     assert_eq!(exit, Some(78), "{said}");
-    assert!(said.contains("training.updates is 10, and 20 of them are done"), "{said}");
+    assert!(said.contains("training.updates (10) is below the 20 already completed"), "{said}");
 }
 
 #[test]

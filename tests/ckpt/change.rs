@@ -106,7 +106,7 @@ fn adopt_names_whole_saves_and_leaves_the_rest() {
     assert_eq!(rows.len(), 4);
     assert_eq!(why("00000040"), "adopted");
     assert!(why("00000050").contains("tensor core.weight"), "{}", why("00000050"));
-    assert!(why("00000020").contains("there already"));
+    assert!(why("00000020").contains("already exists"));
     assert!(why("00000060").contains("manifest.json is missing"));
     assert_eq!(load(&folder.join("step-00000040")).unwrap().manifest.update, 40);
     assert_eq!(ckpt(&["verify"], &[&folder.join("step-00000020")]).status, Some(0));
@@ -225,10 +225,10 @@ fn average_of_other_models_names_what_differs() {
     assert_eq!(seen.status, Some(65));
     for words in [
         "stage operator, not codec",
-        "model: w is F32 [1], not F32 [2]",
-        "other buffers",
+        "model: w is F32 [1], expected F32 [2]",
+        "different buffers",
         "ema: no tensor w [2]",
-        "ema: v [1] is more",
+        "ema: unexpected tensor v [1]",
     ] {
         assert!(seen.stderr.contains(words), "{words}: {}", seen.stderr);
     }

@@ -214,7 +214,7 @@ fn checkpoints_that_vanish_are_told_of_and_the_run_ends_well() {
     drop(hold);
     let (status, talk) = job.end();
     assert_eq!(status, Some(0), "{talk}");
-    assert_eq!(talk.matches("with all checkpoints in it").count(), 1, "{talk}");
+    assert_eq!(talk.matches("and all checkpoints in it").count(), 1, "{talk}");
     same(&outcome(&run, LONG), &ground.whole, "checkpoints vanished");
     run::is_sound(ground.path(), "run");
 }
@@ -234,7 +234,7 @@ fn a_bit_that_differs_on_one_rank_is_found_and_in_no_checkpoint() {
         let job = start_each(ground.path(), &["RANK=0", &fail], &name, &[]);
         let (exit, talk) = job.end();
         assert_eq!(exit, Some(75), "{talk}");
-        let told = talk.lines().filter(|line| line.contains("has other parameters"));
+        let told = talk.lines().filter(|line| line.contains("has different parameters"));
         let told: Vec<&str> = told.collect();
         let words = format!("after update {found} rank 1 on {}", unix::host::name());
         assert!(!told.is_empty() && told[0].contains(&words), "{talk}");

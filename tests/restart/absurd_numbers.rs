@@ -92,5 +92,5 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
         "train-stage codec -c codec.yaml -s model.hidden=65536 -s model.mlp_ratio=256 --run new --check",
     );
     assert_eq!(seen.status, Some(78), "{}", seen.stderr);
-    assert!(seen.stderr.contains("model: its parameters need"), "{}", seen.stderr);
+    assert!(seen.stderr.contains("model: the parameters need"), "{}", seen.stderr);
 }

@@ -1,4 +1,4 @@
-//! The context of one forward run of a model: the tape, the parameters as its variables, and what dropout follows.
+//! The context of one forward run of a model: the tape, the parameters as its variables, and the dropout counter.
 
 use crate::params::{ParamId, ParamSet, Params};
 use crate::recompute::{self, Choice, Recompute};
@@ -11,11 +11,11 @@ use tensor::ops::dropout::Dropout;
 use tensor::{Device, Dtype, Tape, Tensor, Var, constant, kernel};
 use unix::{Error, Result};
 
-/// Parameters in the dtype in which they are stored and in that of the computation.
+/// The parameters as variables, in the dtype in which they are stored and in the compute dtype.
 #[derive(Clone)]
 struct Typed {
     stored: Vec<Var>,
-    /// None where both are the same.
+    /// None when both dtypes are the same.
     compute: Option<Vec<Var>>,
 }
 
@@ -24,7 +24,7 @@ impl Typed {
         Self { stored: params.tensors().map(variable).collect(), compute: None }
     }
 
-    /// The same parameters, with casts of those that have another floating-point dtype than `dtype`.
+    /// Adds casts of the variables whose floating-point dtype differs from `dtype`.
     fn computing_in(mut self, tape: &Tape, dtype: Dtype) -> Result<Self> {
         let is_cast = |v: &Var| v.value().dtype() != Dtype::I32 && v.value().dtype() != dtype;
         if self.stored.iter().any(is_cast) {
@@ -37,7 +37,7 @@ impl Typed {
         Ok(self)
     }
 
-    /// The same values, each made a variable by `variable`.
+    /// Maps every value to a variable with `variable`.
     fn each(&self, variable: impl Fn(&Var) -> Var) -> Self {
         let all = |vars: &Vec<Var>| vars.iter().map(&variable).collect();
         Self { stored: all(&self.stored), compute: self.compute.as_ref().map(all) }
@@ -48,7 +48,7 @@ impl Typed {
         self.stored.iter().chain(self.compute.iter().flatten())
     }
 
-    /// The variable of a use; where both dtypes are the same, both uses have the same variable.
+    /// The variable for one use; when both dtypes are the same, both uses share one variable.
     fn of_use(&self, which: Use) -> &Var {
         match (which, &self.compute) {
             (Use::Compute(i), Some(compute)) => &compute[i],
@@ -56,7 +56,7 @@ impl Typed {
         }
     }
 
-    /// The same, to be replaced.
+    /// Mutable access to the variable for one use.
     fn of_use_mut(&mut self, which: Use) -> &mut Var {
         match (which, &mut self.compute) {
             (Use::Compute(i), Some(compute)) => &mut compute[i],
@@ -65,14 +65,14 @@ impl Typed {
     }
 }
 
-/// A trained parameter in one of its dtypes.
+/// Identifies a trained parameter in one of its two dtypes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
     Stored(usize),
     Compute(usize),
 }
 
-/// Parameters and modes of a forward run; what a recomputed block needs of it.
+/// The parameters and mode of a forward run: all that a recomputed block needs of it.
 #[derive(Clone)]
 struct Context {
     trained: Typed,
@@ -80,22 +80,22 @@ struct Context {
     dtype: Dtype,
     compute_dtype: Dtype,
     device: Device,
-    /// What dropout follows, i32 [4] ([`crate::task::Batch::counter`]); None in evaluation, where nothing is dropped.
+    /// The dropout counter, i32 [4] ([`crate::task::Batch::counter`]); None in evaluation mode, where dropout is off.
     counter: Option<Tensor>,
 }
 
 /// One forward run of a model.
 ///
-/// Inputs and outputs of a model have the dtype of the trained parameters; inside, a model computes in the compute
-/// dtype, which has fewer bits in mixed precision.
+/// Inputs and outputs of a model have the dtype of the trained parameters. Inside, the model computes in the compute
+/// dtype, which is narrower in mixed precision.
 pub struct Forward<'a> {
     tape: &'a Tape,
     context: Context,
-    /// The moving average of the trained parameters, for losses that read it.
+    /// The moving average of the trained parameters, for losses that need it.
     average: Option<&'a Params>,
-    /// Which blocks are recomputed in the backward pass; none where there is no plan.
+    /// Which blocks are recomputed in the backward pass; None: no block.
     recompute: Option<Rc<Recompute>>,
-    /// Parameters that a recomputed block asked for, in its own context.
+    /// Parameters that a recomputed block requested, recorded in its own context.
     used: Option<RefCell<BTreeSet<Use>>>,
     /// Dropouts so far: each has masks of its own.
     dropouts: Cell<u32>,
@@ -107,7 +107,7 @@ impl<'a> Forward<'a> {
         Self::of(tape, params, |t| tape.leaf(t.clone()))
     }
 
-    /// A forward run with all parameters as constants.
+    /// A forward run in which all parameters are constants.
     pub fn evaluation(tape: &'a Tape, params: &ParamSet) -> Self {
         Self::of(tape, params, |t| constant(t.clone()))
     }
@@ -130,20 +130,19 @@ impl<'a> Forward<'a> {
         Self { tape, context, average, recompute, used, dropouts: Cell::new(0) }
     }
 
-    /// The same forward run, in training mode: dropout follows `counter` ([`crate::task::Batch::counter`]).
+    /// Switches to training mode: dropout draws its masks from `counter` ([`crate::task::Batch::counter`]).
     pub fn with_counter(mut self, counter: &Tensor) -> Self {
         self.context.counter = Some(counter.clone());
         self
     }
 
-    /// The same forward run, whose loss may read a moving average of the parameters.
+    /// Makes a moving average of the parameters available to the loss.
     pub fn with_average(mut self, average: Option<&'a Params>) -> Self {
         self.average = average;
         self
     }
 
-    /// The same forward run, computing in `dtype`: each parameter is cast once, and gradients come back in the dtype of
-    /// the parameters.
+    /// Computes in `dtype`: each parameter is cast once, and gradients are returned in the dtype of the parameter.
     pub fn computing_in(mut self, dtype: Dtype) -> Result<Self> {
         self.context.trained = self.context.trained.computing_in(self.tape, dtype)?;
         self.context.frozen = self.context.frozen.computing_in(self.tape, dtype)?;
@@ -151,14 +150,14 @@ impl<'a> Forward<'a> {
         Ok(self)
     }
 
-    /// The same forward run, with some of its blocks recomputed in the backward pass.
+    /// Recomputes some of the model's blocks in the backward pass.
     pub fn recomputing(mut self, recompute: Rc<Recompute>) -> Self {
         self.recompute = Some(recompute);
         self
     }
 
-    /// The same model with the moving average of its parameters, as constants and in evaluation mode: the target of
-    /// self-distillation losses. Errors (78): `training.ema` is not set.
+    /// The same model with the moving average of its parameters, as constants and in evaluation mode: the teacher of a
+    /// self-distillation loss. Errors (78): `training.ema` is not set.
     pub fn averaged(&self) -> Result<Forward<'a>> {
         let average = self.average.ok_or_else(|| {
             Error::config(
@@ -181,7 +180,7 @@ impl<'a> Forward<'a> {
         }
     }
 
-    /// A parameter in the dtype in which it is stored, for what is computed outside a model's backbone.
+    /// A parameter in its stored dtype, for computations outside the model's backbone.
     pub fn get_stored(&self, id: ParamId) -> &Var {
         match id {
             ParamId::Trained(i) => self.trained(Use::Stored(i)),
@@ -196,7 +195,7 @@ impl<'a> Forward<'a> {
         self.context.trained.of_use(which)
     }
 
-    /// Whether this is a training run, in which dropout drops.
+    /// Whether this run is in training mode, where dropout is active.
     pub fn is_training(&self) -> bool {
         self.context.counter.is_some()
     }
@@ -219,18 +218,18 @@ impl<'a> Forward<'a> {
         Some((Dropout { p, site, samples }, constant(counter.clone())))
     }
 
-    /// Dtype of the trained parameters, and of inputs and outputs of a model.
+    /// The dtype of the trained parameters, and of the inputs and outputs of a model.
     pub fn dtype(&self) -> Dtype {
         self.context.dtype
     }
 
-    /// The device of the parameters.
+    /// The device that holds the parameters.
     pub fn device(&self) -> Device {
         self.context.device
     }
 
-    /// A tensor in the dtype of the parameters on their device, not differentiated. Host tensors are cached there, so
-    /// data that change from batch to batch go through [`Forward::data`].
+    /// A tensor in the dtype and on the device of the parameters, without gradient. Copies of host tensors are cached
+    /// on the device, so use [`Forward::data`] for tensors that change with every batch.
     pub fn constant(&self, tensor: &Tensor) -> Result<Var> {
         let tensor = match tensor.device() {
             Device::Cpu => kernel::constant(&tensor.to_dtype(self.dtype()), self.device())?,
@@ -239,22 +238,22 @@ impl<'a> Forward<'a> {
         Ok(constant(tensor))
     }
 
-    /// Data on the device of the parameters, not differentiated.
+    /// Data on the device of the parameters, without gradient.
     pub fn data(&self, tensor: &Tensor) -> Result<Var> {
         Ok(constant(tensor.to_device(self.device())?))
     }
 
-    /// [`Forward::constant`] with every element `value`.
+    /// A [`Forward::constant`] filled with `value`.
     pub fn full(&self, shape: &[usize], value: f64) -> Result<Var> {
         self.constant(&Tensor::full(shape, value, self.dtype()))
     }
 
-    /// `x` in the compute dtype.
+    /// Casts `x` to the compute dtype.
     pub fn to_compute_dtype(&self, x: &Var) -> Result<Var> {
         self.cast(x, self.context.compute_dtype)
     }
 
-    /// `x` in the dtype of the parameters.
+    /// Casts `x` to the dtype of the parameters.
     pub fn to_param_dtype(&self, x: &Var) -> Result<Var> {
         self.cast(x, self.dtype())
     }
@@ -263,7 +262,7 @@ impl<'a> Forward<'a> {
         if x.value().dtype() == dtype { Ok(x.clone()) } else { self.apply(Cast(dtype), &[x]) }
     }
 
-    /// The variables of the trained parameters, in their order and stored dtype.
+    /// The variables of the trained parameters, in order and in their stored dtype.
     pub fn variables(&self) -> &[Var] {
         &self.context.trained.stored
     }
@@ -273,8 +272,8 @@ impl<'a> Forward<'a> {
         self.tape.apply(op, inputs)
     }
 
-    /// Runs a part of a model that may be recomputed in the backward pass instead of keeping what that needs. It must
-    /// be a function of its inputs and of the parameters it asks for, and of nothing else.
+    /// Runs a block of a model that may be recomputed in the backward pass instead of keeping its activations. It must
+    /// be a pure function of its inputs and of the parameters that it requests.
     pub fn block(
         &self,
         inputs: &[&Var],

@@ -1,4 +1,4 @@
-//! Initial values of parameters from a file (section `init`): fine-tuning, and training again from the weights of
+//! Initial parameter values from a file (config section `init`): for fine-tuning, or for retraining from the weights of
 //! another run with a fresh optimizer.
 
 use crate::foreign::{self, NameMap, Named, WeightFile};
@@ -10,31 +10,33 @@ use std::path::PathBuf;
 use tensor::Tensor;
 use unix::Result;
 
-/// Where initial values come from.
+/// Where the initial parameter values come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InitFrom {
-    /// A file of weights (safetensors or PyTorch), a checkpoint, or a run, of which the best checkpoint is used.
+    /// Source of the weights: a safetensors or PyTorch file, a checkpoint directory, or a run directory, whose best
+    /// checkpoint is used.
     pub from: PathBuf,
-    /// Of a checkpoint: its moving average (ema), if it has one, or the trained parameters themselves (raw).
+    /// Which weights of a checkpoint to use: `ema`, the moving average if the checkpoint has one, or `raw`, the trained
+    /// parameters.
     #[serde(default)]
     pub weights: Weights,
-    /// Names in the file and in the model.
+    /// How names in the file map to parameter names of the model.
     #[serde(default)]
     pub names: NameMap,
 }
 
-/// The tensors that initial values are taken from.
+/// The tensors that the initial values are read from.
 enum Source {
     File(WeightFile),
     Checkpoint(Vec<(String, Tensor)>),
 }
 
 impl InitFrom {
-    /// Assigns initial values to `params`; with `only_frozen` to the frozen ones alone, because the trained ones are in
-    /// the checkpoint that is resumed. Values are converted to the dtype of the parameter.
+    /// Assigns initial values to `params`, converted to the dtype of each parameter. With `only_frozen` only the frozen
+    /// parameters are assigned, because the trained ones come from the checkpoint being resumed.
     ///
-    /// Errors: 66 when the file is missing; 65 when it is damaged or its tensors are not those of the model.
+    /// Errors: 66 when the file is missing; 65 when it is damaged or its tensors do not match the model.
     pub fn apply(&self, params: &mut ParamSet, only_frozen: bool) -> Result<()> {
         if only_frozen && params.frozen.entries().is_empty() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! The training engine: configuration, parameters, layers, the training loop, checkpoints, scores. It names no task.
+//! The training engine: configuration, parameters, layers, the training loop, checkpoints and scores. It does not
+//! depend on any particular task.
 
 #![forbid(unsafe_code)]
 

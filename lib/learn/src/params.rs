@@ -1,6 +1,6 @@
-//! The parameters of a model: named tensors in a fixed order, trained ones and frozen ones. A model holds [`ParamId`]s
-//! and is plain data; the values come in with each [`Forward`](crate::forward::Forward), so that trained weights, their
-//! average and a copy in f64 run through the same code.
+//! The parameters of a model: named tensors in a fixed order, trained or frozen. A model is plain data and holds only
+//! [`ParamId`]s; each [`Forward`](crate::forward::Forward) supplies the values, so the same code runs with the trained
+//! weights, their moving average or an f64 copy.
 
 use crate::checkpoint::matches;
 use tensor::random::{Philox, Purpose};
@@ -8,40 +8,40 @@ use tensor::{Device, Dtype, Tensor};
 use unix::space::human_bytes;
 use unix::{Error, Result};
 
-/// Name of the frozen parameters among the dependencies of a checkpoint.
+/// Name under which a checkpoint's dependencies list the frozen parameters.
 pub(crate) const FROZEN: &str = "frozen parameters";
 
-/// A parameter of a [`ParamSet`].
+/// Identifies a parameter of a [`ParamSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamId {
-    /// Index among the trained parameters.
+    /// Index into the trained parameters.
     Trained(usize),
-    /// Index among the frozen parameters.
+    /// Index into the frozen parameters.
     Frozen(usize),
 }
 
-/// Initial values of a parameter.
+/// How a parameter is initialised.
 #[derive(Clone, Copy, Debug)]
 pub enum Init {
-    /// Every element this value.
+    /// Every element set to this value.
     Constant(f64),
-    /// Uniform in ±bound.
+    /// Uniform in [-bound, bound].
     Uniform(f64),
     /// Normal with mean 0 and this standard deviation.
     Normal(f64),
-    /// Normal with mean 0 and this standard deviation, values beyond two deviations drawn again (BERT and timm's
+    /// Normal with mean 0 and this standard deviation σ, truncated at ±2σ by redrawing (as BERT and timm's
     /// `trunc_normal_` with a = -2σ, b = 2σ).
     TruncatedNormal(f64),
 }
 
 impl Init {
-    /// PyTorch's default for linear and convolution layers with `fan_in` inputs, weights and biases alike: uniform in
-    /// ±1/√fan_in (`kaiming_uniform_` with a = √5).
+    /// PyTorch's default for linear and convolution layers with `fan_in` inputs, for weights and biases alike: uniform
+    /// in ±1/√fan_in (`kaiming_uniform_` with a = √5).
     pub fn linear(fan_in: usize) -> Self {
         Self::Uniform(1.0 / (fan_in as f64).sqrt())
     }
 
-    /// Values for parameter number `id`.
+    /// Initial values of parameter number `id`.
     fn values(self, random: &Philox, id: u64, shape: &[usize]) -> Tensor {
         let count = shape.iter().product();
         let mut values = vec![0.0; count];
@@ -59,7 +59,7 @@ impl Init {
             Self::TruncatedNormal(deviation) => {
                 random.fill_normal(id, &mut values);
                 for (i, value) in values.iter_mut().enumerate() {
-                    // Draws that lie outside are repeated at positions beyond those of all elements.
+                    // Redraws use counter positions beyond those of all elements.
                     let mut again = (i + count) as u64;
                     while value.abs() > 2.0 {
                         *value = random.normal(id, again);
@@ -73,13 +73,13 @@ impl Init {
     }
 }
 
-/// The parameters of a model. Frozen ones have no gradient, moments or moving average, and keep the dtype in which they
-/// were given. A checkpoint has their hash, and their values only with `checkpoint.frozen`.
+/// The parameters of a model. Frozen ones have no gradient, optimizer state or moving average, and keep the dtype in
+/// which they were given. A checkpoint stores only their hash, unless `checkpoint.frozen` is set.
 #[derive(Clone, Debug, Default)]
 pub struct ParamSet {
-    /// Trained parameters, f32.
+    /// Trained parameters, in f32.
     pub trained: Params,
-    /// Frozen parameters, of any dtype.
+    /// Frozen parameters, in any dtype.
     pub frozen: Params,
 }
 
@@ -102,24 +102,24 @@ impl From<Params> for ParamSet {
     }
 }
 
-/// Names and values, in the order of registration.
+/// Named tensors in order of registration.
 #[derive(Clone, Debug, Default)]
 pub struct Params {
     entries: Vec<(String, Tensor)>,
 }
 
 impl Params {
-    /// Names and values.
+    /// Names and values, in order.
     pub fn entries(&self) -> &[(String, Tensor)] {
         &self.entries
     }
 
-    /// Values alone.
+    /// The values, in order.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.entries.iter().map(|(_, t)| t)
     }
 
-    /// Values, to be changed.
+    /// The values, mutable.
     pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
         self.entries.iter_mut().map(|(_, t)| t)
     }
@@ -129,19 +129,19 @@ impl Params {
         self.tensors().map(Tensor::len).sum()
     }
 
-    /// Bytes of all values.
+    /// Total size of all values in bytes.
     pub fn bytes(&self) -> usize {
         self.tensors().map(Tensor::bytes).sum()
     }
 
-    /// The same parameters in another dtype.
+    /// The same parameters converted to another dtype.
     pub fn to_dtype(&self, dtype: Dtype) -> Params {
         Params {
             entries: self.entries.iter().map(|(n, t)| (n.clone(), t.to_dtype(dtype))).collect(),
         }
     }
 
-    /// The device of the parameters.
+    /// The device that holds the parameters.
     pub fn device(&self) -> Device {
         self.tensors().next().map_or(Device::Cpu, Tensor::device)
     }
@@ -151,14 +151,14 @@ impl Params {
         Ok(Params { entries: moved(&self.entries, device)? })
     }
 
-    /// The first 64 bits, in hexadecimal, of a hash of all values.
+    /// The first 64 bits, in hexadecimal, of a hash over all values.
     pub fn hash(&self) -> Result<String> {
         let of = |tensor: &Tensor| Ok(blake3::hash(tensor.to_host()?.as_bytes()).to_hex());
         let hashes = self.tensors().map(of).collect::<Result<Vec<_>>>()?;
         Ok(crate::train::hash_of(hashes.iter().map(|hash| hash.as_str())))
     }
 
-    /// Assigns `values`, which must have the same names and shapes in any order.
+    /// Assigns `values`, which must have the same names and shapes, in any order.
     pub fn assign(&mut self, values: &[(String, Tensor)]) -> Result<()> {
         for (name, tensor) in &mut self.entries {
             let Some((_, value)) = values.iter().find(|(n, _)| n == name) else {
@@ -188,20 +188,20 @@ pub fn moved(tensors: &[(String, Tensor)], device: Device) -> Result<Vec<(String
     tensors.iter().map(|(name, t)| Ok((name.clone(), t.to_device(device)?))).collect()
 }
 
-/// Registers the parameters of a model while it is built.
+/// Registers the parameters of a model while the model is being built.
 pub struct Builder {
     random: Philox,
     prefix: String,
     params: ParamSet,
-    /// Parameters that are frozen, as patterns of names.
+    /// Name patterns of the parameters to freeze.
     frozen: Vec<String>,
-    /// Elements of all parameters, and how many fit into memory.
+    /// Number of elements registered so far, and how many fit into memory.
     elements: u64,
     most: u64,
 }
 
 impl Builder {
-    /// A builder whose random values follow from `seed` and the position of each parameter.
+    /// A builder whose random values depend only on `seed` and the position of each parameter.
     pub fn new(seed: u64) -> Self {
         let most = unix::memory::available().map_or(u64::MAX, |bytes| bytes / 4);
         Self {
@@ -214,26 +214,26 @@ impl Builder {
         }
     }
 
-    /// Freezes all parameters registered from now on whose name one of `patterns` matches (`encoder.*`).
+    /// Freezes every parameter registered from now on whose name matches one of `patterns`, e.g. `encoder.*`.
     pub fn freeze(&mut self, patterns: &[String]) {
         self.frozen.extend_from_slice(patterns);
     }
 
-    /// Errors (78): the parameters do not fit into memory; those beyond it were left empty.
+    /// Errors (78): the parameters do not fit into memory. Those beyond the limit were registered empty.
     pub fn check(&self) -> Result<()> {
         if self.elements <= self.most {
             return Ok(());
         }
         let bytes = |elements: u64| human_bytes(elements.saturating_mul(4));
         Err(Error::config(format!(
-            "model: its parameters need {} of memory and {} is available: lower its hidden, depth, mlp_ratio or \
+            "model: the parameters need {} of memory, but {} is available: lower hidden, depth, mlp_ratio or \
              filter",
             bytes(self.elements),
             bytes(self.most)
         )))
     }
 
-    /// A parameter of the given shape.
+    /// Registers a parameter of the given shape.
     pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
         let id = self.params.trained.entries.len() + self.params.frozen.entries.len();
         let elements = shape.iter().fold(1, |all: u64, n| all.saturating_mul(*n as u64));
@@ -242,7 +242,7 @@ impl Builder {
         self.value(name, init.values(&self.random, id as u64, shape))
     }
 
-    /// A parameter with given values.
+    /// Registers a parameter with the given values.
     pub fn value(&mut self, name: &str, tensor: Tensor) -> ParamId {
         let name = format!("{}{name}", self.prefix);
         let (params, id): (_, fn(usize) -> ParamId) =
@@ -254,7 +254,7 @@ impl Builder {
         id(params.entries.len() - 1)
     }
 
-    /// Builds a part whose names start with `name.`.
+    /// Builds a submodule whose parameter names start with `name.`.
     pub fn scope<R>(
         &mut self,
         name: impl std::fmt::Display,
@@ -267,7 +267,7 @@ impl Builder {
         part
     }
 
-    /// All registered parameters.
+    /// Returns all registered parameters.
     pub fn finish(self) -> ParamSet {
         self.params
     }
@@ -277,11 +277,12 @@ impl Builder {
 mod tests {
     use super::*;
 
-    /// Mean and standard deviation of n values have standard errors σ/√n and σ/√(2n): 5 of them.
+    /// The mean and standard deviation of n samples have standard errors of σ/√n and σ/√(2n); the tolerance is 5 of
+    /// them.
     #[test]
     fn initial_values_have_the_moments_of_their_distribution() {
         let n = 100_000;
-        // The standard deviation of a normal cut at ±2: √(1 - 4φ(2)/(2Φ(2) - 1)).
+        // Standard deviation of a normal distribution truncated at ±2: √(1 - 4φ(2)/(2Φ(2) - 1)).
         let cut = 0.879_625_662_f64;
         for (init, bound, deviation) in [
             (Init::linear(16), 0.25, 0.25 / 3f64.sqrt()),

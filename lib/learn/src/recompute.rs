@@ -1,47 +1,47 @@
-//! Which blocks of a model keep what their backward pass needs, and which are computed again
-//! (`training.mem_budget`).
+//! Activation checkpointing: decides which blocks keep the activations that their backward pass needs and which are
+//! recomputed (`training.mem_budget`).
 //!
-//! In the first pass every block is computed again, and measured: the bytes it would keep, and the
-//! operations of doing it twice. Then a share of all bytes is spent on the blocks that cost most to do
-//! again: a 0-1 knapsack. Results have the same bits whatever is chosen ([`tensor::Tape::recomputed`]).
+//! The first forward pass recomputes every block and measures how many bytes the block would keep and how many
+//! operations recomputing it costs. A 0-1 knapsack then spends the memory budget on the blocks that are most expensive
+//! to recompute. The result has the same bits for every choice ([`tensor::Tape::recomputed`]).
 
 use serde::Serialize;
 use std::cell::RefCell;
 
-/// Steps of the capacity: the budget is met to a part in this many, never exceeded.
+/// Resolution of the knapsack capacity: the budget is used to within one step and never exceeded.
 const STEPS: usize = 4096;
 
-/// What a block is to the plan.
+/// Cost of one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Block {
-    /// Bytes it keeps for its backward pass.
+    /// Bytes that it keeps for its backward pass.
     pub bytes: usize,
-    /// Floating-point operations of computing it again.
+    /// Floating-point operations to recompute it.
     pub operations: usize,
 }
 
-/// What to do with the next block.
+/// What to do with a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Keep what it saves.
+    /// Keep its activations.
     Keep,
-    /// Keep its inputs.
+    /// Keep only its inputs and recompute.
     Again,
-    /// Keep its inputs, and measure it.
+    /// Keep only its inputs, recompute, and measure its cost.
     Measure,
 }
 
-/// Blocks that keep and blocks that are computed again.
+/// Which blocks keep their activations and which are recomputed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Plan {
-    /// Every block of a pass, in the order of execution.
+    /// Every block of a forward pass, in order of execution.
     pub blocks: Vec<Block>,
-    /// Whether it keeps.
+    /// Whether each block keeps its activations.
     pub keep: Vec<bool>,
 }
 
 impl Plan {
-    /// The plan that keeps at most `budget` (0 to 1) of all bytes and repeats the fewest operations.
+    /// The plan that keeps at most the fraction `budget` (0 to 1) of all bytes and recomputes the fewest operations.
     pub fn new(blocks: Vec<Block>, budget: f64) -> Self {
         let total: usize = blocks.iter().map(|b| b.bytes).sum();
         if budget >= 1.0 || total == 0 {
@@ -49,7 +49,7 @@ impl Plan {
         }
         let step = total.div_ceil(STEPS).max(1);
         let capacity = (budget * total as f64) as usize / step;
-        // most[i][c]: operations that need not be repeated among the first i blocks, with c steps.
+        // most[i][c]: most operations saved from recomputation among the first i blocks with a capacity of c steps.
         let mut most = vec![vec![0; capacity + 1]];
         for block in &blocks {
             let size = block.bytes.div_ceil(step);
@@ -71,13 +71,13 @@ impl Plan {
         Self { blocks, keep }
     }
 
-    /// Bytes kept, and bytes of all blocks.
+    /// Bytes kept, and total bytes of all blocks.
     pub fn bytes(&self) -> (usize, usize) {
         let kept = self.blocks.iter().zip(&self.keep).filter(|(_, keep)| **keep);
         (kept.map(|(b, _)| b.bytes).sum(), self.blocks.iter().map(|b| b.bytes).sum())
     }
 
-    /// Operations repeated, and operations of all blocks.
+    /// Operations recomputed, and total operations of all blocks.
     pub fn operations(&self) -> (usize, usize) {
         let again = self.blocks.iter().zip(&self.keep).filter(|(_, keep)| !**keep);
         let all = self.blocks.iter().map(|b| b.operations).sum();
@@ -89,11 +89,11 @@ impl Plan {
 struct State {
     plan: Option<Plan>,
     measured: Vec<Block>,
-    /// Blocks met in this pass.
+    /// Blocks seen so far in this forward pass.
     met: usize,
 }
 
-/// The choices of one run.
+/// The recomputation choices of one run.
 #[derive(Debug)]
 pub struct Recompute {
     budget: f64,
@@ -101,12 +101,12 @@ pub struct Recompute {
 }
 
 impl Recompute {
-    /// With a budget from 0, every block is computed again, to 1, none is.
+    /// With a budget of 0 every block is recomputed, with 1 none.
     pub fn new(budget: f64) -> Self {
         Self { budget, state: RefCell::default() }
     }
 
-    /// The choice for the next block of this pass.
+    /// The choice for the next block of this forward pass.
     pub(crate) fn choose(&self) -> Choice {
         if self.budget >= 1.0 {
             return Choice::Keep;
@@ -120,13 +120,12 @@ impl Recompute {
         }
     }
 
-    /// What a block was found to be.
+    /// Records the measured cost of a block.
     pub(crate) fn note(&self, block: Block) {
         self.state.borrow_mut().measured.push(block);
     }
 
-    /// The end of a pass: the plan is made, or given up when the pass had another number of blocks (a
-    /// longer rollout).
+    /// Ends a forward pass: makes the plan, or discards it when the number of blocks has changed (a longer rollout).
     pub fn end_pass(&self) {
         let mut state = self.state.borrow_mut();
         let met = std::mem::take(&mut state.met);
@@ -138,7 +137,7 @@ impl Recompute {
         }
     }
 
-    /// The plan, once there is one.
+    /// The plan, once it has been made.
     pub fn plan(&self) -> Option<Plan> {
         self.state.borrow().plan.clone()
     }
@@ -148,7 +147,7 @@ impl Recompute {
 mod tests {
     use super::*;
 
-    /// The best choice, by trying all.
+    /// The optimum by exhaustive search.
     fn best(blocks: &[Block], capacity: usize) -> usize {
         let sum = |of: fn(&Block) -> usize, set: usize| -> usize {
             let chosen = blocks.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1);
@@ -162,7 +161,7 @@ mod tests {
     fn the_plan_is_the_best_there_is_and_never_beyond_the_budget() {
         let random = tensor::random::Philox::new(7, tensor::random::Purpose::Test);
         for trial in 0..50 {
-            // Sizes in whole steps, so that the plan can be as good as the best.
+            // Sizes are whole steps, so the plan can reach the optimum.
             let blocks: Vec<Block> = (0..10)
                 .map(|i| Block {
                     bytes: 1 + random.below(trial, 2 * i, 99) as usize,

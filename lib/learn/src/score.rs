@@ -1,12 +1,12 @@
-//! Scores of a model: accumulators by name and group, and values by record, which merge over batches and ranks.
+//! Scores of a model: accumulators by metric and group, and values per sample. Scores merge across batches and ranks.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Measured values by name.
+/// Metric values by name.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// Sums of squared errors and squared targets, in f64.
+/// Sums of squared errors and squared targets, accumulated in f64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sums {
     /// Σ (p - t)².
@@ -30,47 +30,47 @@ impl Sums {
         self.count += target.len() as u64;
     }
 
-    /// Adds the sums of other elements.
+    /// Adds the sums over other elements.
     fn merge(&mut self, other: &Self) {
         self.error += other.error;
         self.target += other.target;
         self.count += other.count;
     }
 
-    /// √(Σ (p - t)²/Σ t²): root mean square of the error over that of the target.
+    /// √(Σ (p - t)²/Σ t²), the normalised root mean square error.
     pub fn nrmse(&self) -> f64 {
         (self.error / self.target).sqrt()
     }
 }
 
-/// `#[serde(with = "bits")]`: an f64 by its bits, since JSON has neither infinity nor NaN.
+/// For `#[serde(with = "bits")]`: stores an f64 as its bit pattern, because JSON has neither infinity nor NaN.
 pub mod bits {
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// Writes the bits as an integer.
+    /// Writes the bit pattern as an integer.
     pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(value.to_bits())
     }
 
-    /// Reads what [`serialize`] wrote.
+    /// Reads the output of [`serialize`].
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         u64::deserialize(deserializer).map(f64::from_bits)
     }
 }
 
-/// A number that is stored by its bits.
+/// An f64 that is serialised as its bit pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bits(#[serde(with = "bits")] pub f64);
 
-/// Counts of the predictions of a classifier.
+/// The confusion matrix of a classifier.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Confusion {
-    /// [classes, classes], the true class first.
+    /// [classes, classes], indexed by true class, then by predicted class.
     counts: Vec<Vec<u64>>,
 }
 
 impl Confusion {
-    /// Counts a record of class `truth` for which `prediction` was predicted.
+    /// Counts one sample of class `truth` that was predicted as `prediction`.
     pub fn add(&mut self, truth: usize, prediction: usize) {
         self.add_counts(truth, prediction, 1);
     }
@@ -88,9 +88,9 @@ impl Confusion {
         }
     }
 
-    /// `accuracy`, and the means over classes of precision tp/(tp + fp), recall tp/(tp + fn) and
-    /// F1 = 2·tp/(2·tp + fp + fn), 0 where the divisor is; scikit-learn's `average="macro"`, for the classes that
-    /// occur as a truth or as a prediction.
+    /// `accuracy`, and the macro averages of precision tp/(tp + fp), recall tp/(tp + fn) and F1 = 2·tp/(2·tp + fp +
+    /// fn), where 0/0 counts as 0. As scikit-learn's `average="macro"`, the average is over the classes that occur as a
+    /// true or a predicted class.
     pub fn metrics(&self) -> [(&'static str, f64); 4] {
         let (mut sums, mut classes, mut right, mut all) = ([0.0; 3], 0.0, 0, 0);
         for (class, row) in self.counts.iter().enumerate() {
@@ -114,9 +114,9 @@ impl Confusion {
     }
 }
 
-/// Levenshtein distance: the least number of insertions, deletions and substitutions that make `reference` of
-/// `prediction`. Of characters it is the numerator of the character error rate, of words that of the word error
-/// rate.
+/// Levenshtein distance: the least number of insertions, deletions and substitutions that turn `prediction` into
+/// `reference`. It is the numerator of the character error rate (over characters) and of the word error rate (over
+/// words).
 pub fn edit_distance<T: PartialEq>(prediction: &[T], reference: &[T]) -> u64 {
     let mut row: Vec<u64> = (0..=reference.len() as u64).collect();
     for (i, p) in (1..).zip(prediction) {
@@ -130,10 +130,10 @@ pub fn edit_distance<T: PartialEq>(prediction: &[T], reference: &[T]) -> u64 {
     row[reference.len()]
 }
 
-/// How the values of one metric are combined.
+/// How the values of one metric are accumulated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Accumulator {
-    /// Σ weight·value over Σ weight.
+    /// Weighted mean: Σ weight·value / Σ weight.
     Mean {
         #[serde(with = "bits")]
         sum: f64,
@@ -147,7 +147,7 @@ enum Accumulator {
 }
 
 impl Accumulator {
-    /// The metrics that follow, each with its name.
+    /// The resulting metrics with their names.
     fn metrics(&self, name: &str) -> Vec<(String, f64)> {
         match self {
             Self::Mean { sum, weight } => vec![(name.into(), sum / weight)],
@@ -166,14 +166,13 @@ impl Accumulator {
             }
             (Self::Nrmse(sums), Self::Nrmse(other)) => sums.merge(other),
             (Self::Confusion(counts), Self::Confusion(other)) => counts.merge(other),
-            // A metric is of one kind wherever a task adds to it.
+            // A metric has the same kind everywhere a task adds to it.
             _ => {}
         }
     }
 }
 
-/// Accumulators by the name of their metric and, for metrics that are averaged over groups, the group's; and values
-/// by the name of what they are and the id of their record.
+/// Accumulators by metric name and, for metrics averaged over groups, by group name; and values by name and sample id.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     entries: Vec<(String, Option<String>, Accumulator)>,
@@ -181,7 +180,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Adds `value` to the weighted mean `name`.
+    /// Adds `value` to the weighted mean called `name`.
     pub fn mean(&mut self, name: &str, value: f64, weight: f64) {
         self.add(name, None, &Accumulator::Mean { sum: value * weight, weight });
     }
@@ -193,25 +192,26 @@ impl Scores {
         self.add(name, Some(group), &Accumulator::Nrmse(sums));
     }
 
-    /// Counts the prediction of a class. The metrics are those of [`Confusion::metrics`], their names after `prefix`.
+    /// Counts the prediction of a class. The metrics are those of [`Confusion::metrics`], with `prefix` before their
+    /// names.
     pub fn confusion(&mut self, prefix: &str, truth: usize, prediction: usize) {
         let mut counts = Confusion::default();
         counts.add(truth, prediction);
         self.add(prefix, None, &Accumulator::Confusion(counts));
     }
 
-    /// Adds [`edit_distance`] over the length of the reference to the error rate `name`.
+    /// Adds [`edit_distance`] divided by the length of the reference to the error rate `name`.
     pub fn error_rate<T: PartialEq>(&mut self, name: &str, prediction: &[T], reference: &[T]) {
         let (sum, weight) = (edit_distance(prediction, reference) as f64, reference.len() as f64);
         self.add(name, None, &Accumulator::Mean { sum, weight });
     }
 
-    /// Keeps the value `name` of one record, for metrics that are not sums: quantiles, ranks, the worst records.
+    /// Keeps the value `name` of one sample, for metrics that are not sums: quantiles, ranks, the worst samples.
     pub fn record(&mut self, name: &str, id: u64, value: f64) {
         self.records.entry(name.into()).or_default().insert(id, Bits(value));
     }
 
-    /// The values `name` of all records with their ids, ids ascending.
+    /// The values called `name` of all samples, ascending by sample id.
     pub fn records(&self, name: &str) -> Vec<(u64, f64)> {
         let values = self.records.get(name).into_iter().flatten();
         values.map(|(id, value)| (*id, value.0)).collect()
@@ -225,7 +225,7 @@ impl Scores {
         }
     }
 
-    /// Adds the scores of other samples.
+    /// Merges the scores of other samples.
     pub fn merge(&mut self, other: &Self) {
         for (name, group, accumulator) in &other.entries {
             self.add(name, group.as_deref(), accumulator);
@@ -235,7 +235,7 @@ impl Scores {
         }
     }
 
-    /// Every metric by its name. Of one with groups that of each as `NAME[GROUP]`, and their mean as `NAME`.
+    /// All metrics by name. A metric with groups has one entry `NAME[GROUP]` for each group, and their mean as `NAME`.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new();
         let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
@@ -280,7 +280,7 @@ mod tests {
         });
         let mut merged = Scores::default();
         for part in &parts {
-            // As ranks send them to each other.
+            // Serialised, as ranks send them to each other.
             let told = serde_json::to_vec(part).unwrap();
             merged.merge(&serde_json::from_slice(&told).unwrap());
         }
@@ -308,13 +308,13 @@ mod tests {
         let distance = |a: &str, b: &str| edit_distance(a.as_bytes(), b.as_bytes());
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!((distance("", "abc"), distance("abc", ""), distance("abc", "abc")), (3, 3, 0));
-        // An insertion at one end and a deletion at the other, not five substitutions.
+        // One insertion at one end and one deletion at the other, not five substitutions.
         assert_eq!(distance("abcde", "bcdef"), 2);
         let words = |text: &'static str| text.split(' ').collect::<Vec<_>>();
         assert_eq!(edit_distance(&words("the cat sat"), &words("the bat sat down")), 2);
     }
 
-    /// Counts [[5, 1, 0], [2, 3, 1], [0, 0, 4]], and a class that does not occur.
+    /// Confusion matrix [[5, 1, 0], [2, 3, 1], [0, 0, 4]], plus a class that does not occur.
     #[test]
     fn metrics_of_a_confusion_matrix_are_those_of_its_counts() {
         let mut confusion = Confusion::default();

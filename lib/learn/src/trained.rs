@@ -1,4 +1,4 @@
-//! Trained models, read from a checkpoint.
+//! Trained models, restored from a checkpoint.
 
 use crate::checkpoint::{self, Loaded};
 use crate::forward::Forward;
@@ -14,14 +14,14 @@ use std::str::FromStr;
 use tensor::{Device, Tape, Tensor};
 use unix::{Error, Result, warn};
 
-/// Which weights of a checkpoint are used.
+/// Which weights of a checkpoint to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Weights {
-    /// Their moving average, where the checkpoint has one.
+    /// The moving average if the checkpoint has one, else the trained parameters.
     #[default]
     #[serde(rename = "ema")]
     Average,
-    /// As the optimizer left them.
+    /// The trained parameters.
     #[serde(rename = "raw")]
     Raw,
 }
@@ -32,7 +32,7 @@ impl FromStr for Weights {
         match text {
             "ema" => Ok(Self::Average),
             "raw" => Ok(Self::Raw),
-            _ => Err(format!("no weights `{text}`; there are ema and raw")),
+            _ => Err(format!("unknown weights `{text}`; use ema or raw")),
         }
     }
 }
@@ -46,24 +46,23 @@ impl fmt::Display for Weights {
     }
 }
 
-/// Where the weights of a model came from.
+/// Where the weights of a model come from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Origin {
     /// The checkpoint.
     pub checkpoint: PathBuf,
-    /// Updates done when it was saved.
+    /// Updates completed when it was saved.
     pub update: u64,
-    /// Which of its weights.
+    /// Which of its weights were used.
     pub weights: Weights,
-    /// BLAKE3 of the hashes of its files.
+    /// BLAKE3 over the hashes of its files.
     pub blake3: String,
-    /// Hash of the data it was trained on: of fields that of the split manifest, or of several, with `+`
-    /// between them.
+    /// Hash of its training data. For fields it is the hash of the split manifest; several hashes are joined with `+`.
     pub data: String,
 }
 
 impl Origin {
-    /// Whether its training data included that of the split manifest with this hash.
+    /// Whether its training data included the split manifest with this hash.
     pub fn was_trained_on(&self, manifest_hash: &str) -> bool {
         self.data.split('+').any(|hash| hash == manifest_hash)
     }
@@ -75,30 +74,30 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The content of a checkpoint from which a trained model is restored.
+/// The contents of a checkpoint, from which a trained model is restored.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// Name of the task.
     pub task: String,
-    /// Where it came from.
+    /// Where the checkpoint came from.
     pub origin: Origin,
-    /// The resolved configuration of its training.
+    /// The resolved configuration of the training run.
     pub config: serde_json::Value,
-    /// Its trained parameters by name.
+    /// The trained parameters by name.
     pub weights: Vec<(String, Tensor)>,
-    /// Its frozen parameters, if the checkpoint holds them.
+    /// The frozen parameters, if the checkpoint stores them.
     pub frozen: Option<Vec<(String, Tensor)>>,
-    /// Tensors that were not trained.
+    /// The buffers.
     pub buffers: Buffers,
-    /// The trained models it needs.
+    /// The trained models that it depends on.
     pub dependencies: Dependencies,
 }
 
 impl Parts {
-    /// Reads a checkpoint. Of a run directory reads the best checkpoint, or the newest good one where that is
-    /// damaged or there is none.
+    /// Reads a checkpoint. For a run directory it reads the best checkpoint, or the newest good one if there is no best
+    /// one or it is damaged.
     ///
-    /// Errors: 66 when there is none, 65 when it is damaged.
+    /// Errors: 66 when there is no checkpoint, 65 when it is damaged.
     pub fn read(path: &Path, weights: Weights) -> Result<Self> {
         let found = find(path)?;
         let file = found.path().to_path_buf();
@@ -129,13 +128,13 @@ impl Parts {
         })
     }
 
-    /// A section of the configuration.
+    /// Deserialises one section of the configuration. Errors: 65.
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         serde_json::from_value(self.config[name].clone())
             .map_err(|cause| Error::data(format!("its configuration, {name}: {cause}")))
     }
 
-    /// The values of a buffer. Errors: 65 when there is none of that name.
+    /// The values of a buffer. Errors: 65 when there is no buffer of that name.
     pub fn buffer(&self, name: &str) -> Result<Vec<f64>> {
         let found = self.buffers.iter().find(|(own, _)| own == name);
         let (_, values) =
@@ -143,7 +142,8 @@ impl Parts {
         Ok(values.to_f64())
     }
 
-    /// Assigns the frozen parameters: those of the checkpoint or, where it only refers to them, of the file of `init`.
+    /// Assigns the frozen parameters: from the checkpoint, or from the file of `init` when the checkpoint stores only
+    /// their hash.
     fn assign_frozen(&self, params: &mut ParamSet) -> Result<()> {
         if params.frozen.entries().is_empty() {
             return Ok(());
@@ -156,7 +156,7 @@ impl Parts {
         let (is, was) = (params.frozen.hash()?, self.dependencies.get(FROZEN));
         if was.is_none_or(|was| was.hash != is) {
             return Err(Error::config(format!(
-                "{}: its frozen parameters are not those of init.from any more: hash {is}, was {}",
+                "{}: the frozen parameters from init.from have changed: hash {is}, was {}",
                 self.origin.checkpoint.display(),
                 was.map_or("missing", |was| &was.hash)
             )));
@@ -164,7 +164,8 @@ impl Parts {
         Ok(())
     }
 
-    /// The model that `build` makes, with these weights on `device`. Errors: 65 when they do not fit each other.
+    /// Builds the model with `build` and loads these weights onto `device`. Errors: 65 when model and weights do not
+    /// match.
     pub fn restore<M>(
         &self,
         device: Device,
@@ -179,10 +180,10 @@ impl Parts {
     }
 }
 
-/// A model and its trained parameters.
+/// A model with its trained parameters.
 #[derive(Clone, Debug)]
 pub struct Trained<M> {
-    /// Where the parameters came from.
+    /// Where the weights came from.
     pub origin: Origin,
     /// The model.
     pub model: M,
@@ -191,27 +192,27 @@ pub struct Trained<M> {
 }
 
 impl<M> Trained<M> {
-    /// Runs `body` in a forward pass without gradients.
+    /// Runs `body` in a forward run without gradients.
     pub fn run<R>(&self, body: impl FnOnce(&Forward, &M) -> Result<R>) -> Result<R> {
         let tape = Tape::without_gradients();
         body(&Forward::evaluation(&tape, &self.params), &self.model)
     }
 }
 
-/// All parameters of a checkpoint, trained and frozen as far as it holds them; of a run those of the best checkpoint.
-/// Errors: 66 when there is none, 65 when it is damaged.
+/// All parameters of a checkpoint: the trained ones, and the frozen ones if it stores them. For a run directory, those
+/// of the best checkpoint. Errors: 66 when there is no checkpoint, 65 when it is damaged.
 pub fn weights(path: &Path, weights: Weights) -> Result<Vec<(String, Tensor)>> {
     let Parts { weights, frozen, .. } = Parts::read(path, weights)?;
     Ok(weights.into_iter().chain(frozen.unwrap_or_default()).collect())
 }
 
-/// The checkpoint that `path` is or, of a run directory, contains.
+/// Resolves `path`: a checkpoint itself, or the best checkpoint of a run directory.
 fn find(path: &Path) -> Result<Loaded> {
     let checkpoints = path.join("ckpt");
     if !checkpoints.is_dir() {
         return checkpoint::load(path);
     }
-    // Not by the link `best`, which may be missing in a copy or point elsewhere.
+    // The link `best` is not used: it may be missing from a copy, or point elsewhere.
     if let Some(best) = checkpoint::best(&checkpoints)? {
         match checkpoint::load(&best) {
             Ok(found) => return Ok(found),

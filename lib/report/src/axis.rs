@@ -1,6 +1,6 @@
-//! An axis: from a value to a place, and the marks on the way.
+//! An axis: maps values to positions and chooses the tick marks.
 
-/// An axis with its marks.
+/// An axis with its ticks.
 #[derive(Clone, Debug)]
 pub struct Axis {
     label: String,
@@ -11,14 +11,14 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// An even axis over at least `start..=end`.
+    /// A linear axis over at least `start..=end`.
     pub fn linear(label: &str, start: f64, end: f64) -> Self {
         let ordered = start.is_finite() && end.is_finite() && start < end;
         let (start, end) = if ordered { (start, end) } else { (0.0, 1.0) };
         Self { label: label.into(), start, end, logarithmic: false, quiet: false }
     }
 
-    /// A logarithmic axis with room for all `values` that are positive, and some to spare.
+    /// A logarithmic axis that covers all positive `values` with a margin.
     pub fn logarithmic(label: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let positive = values.into_iter().filter(|v| *v > 0.0 && v.is_finite());
         let (low, high) =
@@ -29,30 +29,30 @@ impl Axis {
         Self { label: label.into(), start, end, logarithmic: true, quiet: false }
     }
 
-    /// The same, not reaching below `low`.
+    /// Limits the axis to values from `low` on.
     pub fn from(mut self, low: f64) -> Self {
         self.start = self.start.max(low);
         self
     }
 
-    /// The same without words: for a panel beside one with the same axis.
+    /// Removes label and tick labels, for a panel next to one with the same axis.
     pub fn quiet(mut self) -> Self {
         self.label.clear();
         self.quiet = true;
         self
     }
 
-    /// What it is about.
+    /// The label.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// Whether a value is on the axis; never a NaN.
+    /// Whether a value is within the axis; false for NaN.
     pub fn holds(&self, value: f64) -> bool {
         (self.start..=self.end).contains(&value)
     }
 
-    /// Where a value lies: 0 at the start, 1 at the end; clamped, NaN where it has no place.
+    /// Position of a value: 0 at the start, 1 at the end, clamped in between; NaN if it has no position.
     pub fn place(&self, value: f64) -> f64 {
         let place = match self.logarithmic {
             true => (value / self.start).ln() / (self.end / self.start).ln(),
@@ -61,7 +61,7 @@ impl Axis {
         place.clamp(-0.0, 1.0)
     }
 
-    /// Values with a mark and a number.
+    /// Ticks with a label: value and text.
     pub fn marks(&self) -> Vec<(f64, String)> {
         let mut marks =
             if self.logarithmic { self.logarithmic_marks() } else { self.linear_marks() };
@@ -71,7 +71,7 @@ impl Axis {
         marks
     }
 
-    /// Values with a mark alone.
+    /// Minor ticks, without a label.
     pub fn small_marks(&self) -> Vec<f64> {
         if !self.logarithmic {
             return Vec::new();
@@ -88,7 +88,7 @@ impl Axis {
         let digits = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
         let (first, last) = ((self.start / step - 1e-9).ceil(), (self.end / step + 1e-9).floor());
         let count = (last - first).max(0.0) as usize;
-        // Numbers of many digits would reach into the label of the axis.
+        // Long numbers would overlap the label of the axis.
         let long = digits > 5 || self.start.abs().max(self.end.abs()) >= 1e6;
         let mark = |i: usize| {
             let value = (first + i as f64) * step;
@@ -122,11 +122,11 @@ impl Axis {
 }
 
 fn power(exponent: i32) -> f64 {
-    // A decimal literal is the nearest number; powi is not always.
+    // Parsing a decimal literal rounds to the nearest f64; powi does not always.
     format!("1e{exponent}").parse().unwrap_or(f64::NAN)
 }
 
-/// A number with a true minus sign.
+/// A number with a typographic minus sign.
 pub fn number(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
     match text.strip_prefix('-') {
@@ -136,7 +136,7 @@ pub fn number(value: f64, digits: usize) -> String {
     }
 }
 
-/// Up to four significant digits, no more than needed.
+/// Up to four significant digits, without trailing zeros.
 pub fn plain(value: f64) -> String {
     if !(1e-4..1e4).contains(&value.abs()) {
         return short(value);

@@ -1,5 +1,5 @@
-//! A sheet to draw on, in pixels of the picture; drawn larger and averaged down, so that lines and
-//! letters have soft edges.
+//! A canvas in pixels of the final picture. It is drawn at a higher resolution and averaged down, for antialiased lines
+//! and text.
 
 use crate::colours::Colour;
 use plotters::coord::Shift;
@@ -14,7 +14,7 @@ use std::fmt::Display;
 use std::sync::OnceLock;
 use unix::{Error, Result};
 
-/// Drawn pixels along each side of a pixel of the picture.
+/// Supersampling factor along each axis.
 const SCALE: u32 = 3;
 
 const FAMILY: &str = "longhaul";
@@ -32,35 +32,35 @@ pub struct Area {
     pub height: f64,
 }
 
-/// How a line looks.
+/// Line style.
 #[derive(Clone, Copy, Debug)]
 pub struct Pen {
     /// Colour.
     pub colour: Colour,
     /// Width.
     pub width: f64,
-    /// Length of dashes and of the gaps between them; a whole line for none.
+    /// Length of dashes and of the gaps between them; None for a solid line.
     pub dash: Option<(f64, f64)>,
 }
 
-/// How letters look, and which point of a text is given.
+/// Text style and anchor.
 #[derive(Clone, Copy)]
 pub struct Letters {
-    /// Height of a line.
+    /// Line height.
     pub size: f64,
     /// Bold.
     pub bold: bool,
     /// Colour.
     pub colour: Colour,
-    /// The point: left, centre or right.
+    /// Horizontal anchor: left, centre or right.
     pub horizontal: HPos,
-    /// The point: top, centre or bottom.
+    /// Vertical anchor: top, centre or bottom.
     pub vertical: VPos,
-    /// Turned to read upwards.
+    /// Rotated to read upwards.
     pub upwards: bool,
 }
 
-/// The sheet.
+/// A canvas to draw on.
 pub struct Canvas<'a> {
     area: DrawingArea<BitMapBackend<'a>, Shift>,
 }
@@ -80,7 +80,7 @@ pub fn png(width: u32, height: u32, draw: impl FnOnce(&Canvas) -> Result<()>) ->
 }
 
 impl Canvas<'_> {
-    /// A line through points.
+    /// A polyline.
     pub fn line(&self, points: &[(f64, f64)], pen: Pen) -> Result<()> {
         let width = (pen.width * f64::from(SCALE)).round().max(1.0) as u32;
         let style = rgb(pen.colour).stroke_width(width);
@@ -108,14 +108,14 @@ impl Canvas<'_> {
         self.area.draw(&Circle::new(centre, drawn(radius), rgb(colour).filled())).map_err(fault)
     }
 
-    /// A text.
+    /// Text.
     pub fn text(&self, text: &str, at: (f64, f64), letters: Letters) -> Result<()> {
         let colour = rgb(letters.colour);
         let style = font(letters)
             .into_text_style(&self.area)
             .color(&colour)
             .pos(Pos::new(letters.horizontal, letters.vertical));
-        // Centred are the letters' boxes, and most letters sit in the lower part of theirs.
+        // Boxes are centred, but most letters sit in the lower part of theirs.
         let down = match letters.vertical {
             VPos::Center if !letters.upwards => 0.1 * letters.size,
             _ => 0.0,
@@ -129,7 +129,7 @@ impl Canvas<'_> {
         Ok(f64::from(width) / f64::from(SCALE))
     }
 
-    /// Fills a rectangle with `colour(x, y)`, x and y from 0 to 1, y upwards.
+    /// Fills a rectangle with `colour(x, y)`; x and y run from 0 to 1, y upwards.
     pub fn image(&self, area: Area, colour: impl Fn(f64, f64) -> Colour) -> Result<()> {
         let (width, height) = (drawn(area.width), drawn(area.height));
         let mut pixels = Vec::with_capacity(3 * (width * height) as usize);
@@ -155,7 +155,7 @@ fn font(letters: Letters) -> FontDesc<'static> {
     FontDesc::new(FontFamily::Name(FAMILY), letters.size * f64::from(SCALE), style).transform(turn)
 }
 
-/// Drawn pixels.
+/// Converts to supersampled pixels.
 fn drawn(x: f64) -> i32 {
     (x * f64::from(SCALE)).round() as i32
 }
@@ -168,7 +168,7 @@ fn fault(cause: impl Display) -> Error {
     Error::bug(format!("picture: {cause}"))
 }
 
-/// Makes our own letters known, so that a machine without fonts draws the same picture.
+/// Registers the embedded fonts, so that a machine without fonts draws the same picture.
 fn register_fonts() -> Result<()> {
     static DONE: OnceLock<bool> = OnceLock::new();
     let fonts: [(FontStyle, &'static [u8]); 2] = [
@@ -176,10 +176,10 @@ fn register_fonts() -> Result<()> {
         (FontStyle::Bold, include_bytes!("font/bold.ttf")),
     ];
     let register = || fonts.into_iter().all(|(s, font)| register_font(FAMILY, s, font).is_ok());
-    if *DONE.get_or_init(register) { Ok(()) } else { Err(fault("the letters are damaged")) }
+    if *DONE.get_or_init(register) { Ok(()) } else { Err(fault("the embedded fonts are damaged")) }
 }
 
-/// The mean of every SCALE × SCALE drawn pixels.
+/// Averages each block of SCALE × SCALE pixels.
 fn average(drawn: &[u8], width: u32, height: u32) -> Vec<u8> {
     let (width, scale) = (width as usize, SCALE as usize);
     let row = 3 * width * scale;

@@ -1,20 +1,20 @@
-//! Colours of curves, and colour maps that are even to the eye: equal steps of the value are about
-//! equal steps of perceived colour, since the maps run straight in OkLab (Ottosson 2020).
+//! Colours of curves, and perceptually uniform colour maps: equal steps in value are about equal steps in perceived
+//! colour, because the maps interpolate linearly in OkLab (Ottosson 2020).
 
-/// Red, green, blue, of sRGB.
+/// An sRGB colour: red, green, blue.
 pub type Colour = [u8; 3];
 
-/// Of the truth, of frames and letters.
+/// For ground truth, frames and text.
 pub const INK: Colour = [0x22, 0x22, 0x22];
-/// Of what stands back.
+/// For secondary elements.
 pub const GREY: Colour = [0x77, 0x77, 0x77];
-/// Of the lines behind curves.
+/// For grid lines behind curves.
 pub const FAINT: Colour = [0xe3, 0xe3, 0xe3];
 
-/// Distinct colours for people with any eyes (Okabe and Ito 2008).
+/// Colours that are distinct for colour-blind readers (Okabe and Ito 2008).
 const DISTINCT: [u32; 7] = [0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x000000];
 
-/// The colour of number `i` of some curves.
+/// The colour of curve number `i`.
 pub fn distinct(i: usize) -> Colour {
     split(DISTINCT[i % DISTINCT.len()])
 }
@@ -22,13 +22,12 @@ pub fn distinct(i: usize) -> Colour {
 /// A colour map over 0..=1.
 #[derive(Clone, Debug)]
 pub struct Map {
-    /// Colours in OkLab at equal distances.
+    /// Evenly spaced colours in OkLab.
     anchors: Vec<[f64; 3]>,
 }
 
 impl Map {
-    /// From dark to light, for values without a middle: viridis (Smith and van der Walt 2015, CC0), at
-    /// nine places.
+    /// Sequential, from dark to light: viridis (Smith and van der Walt 2015, CC0), sampled at nine points.
     pub fn sequential() -> Self {
         Self::through(&[
             0x440154, 0x472d7b, 0x3b528b, 0x2c728e, 0x21918c, 0x28ae80, 0x5ec962, 0xaddc30,
@@ -36,7 +35,7 @@ impl Map {
         ])
     }
 
-    /// From blue over white to red, for values about zero.
+    /// Diverging, from blue over white to red, for values around zero.
     pub fn diverging() -> Self {
         Self::through(&[0x0b3c7d, 0x4f8fc9, 0xf7f7f5, 0xd9694f, 0x7d0b1e])
     }
@@ -45,7 +44,7 @@ impl Map {
         Self { anchors: colours.iter().map(|c| to_oklab(split(*c))).collect() }
     }
 
-    /// The colour at `x`; beyond 0..=1 that of the end, grey for a NaN.
+    /// The colour at `x`, clamped to 0..=1; grey for NaN.
     pub fn at(&self, x: f64) -> Colour {
         if x.is_nan() {
             return GREY;

@@ -1,4 +1,4 @@
-//! Charts as PNG: axes, curves and fields on a canvas. It knows no tensors and no models.
+//! Charts as PNG: axes, curves and fields on a canvas. This crate does not depend on tensors or models.
 
 #![forbid(unsafe_code)]
 

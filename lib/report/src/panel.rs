@@ -1,4 +1,4 @@
-//! A panel of a picture: a plot with its axes, title and legend.
+//! A panel of a picture: a plot with axes, title and legend.
 
 use crate::axis::Axis;
 use crate::canvas::{Area, Canvas, Letters, Pen};
@@ -6,7 +6,7 @@ use crate::colours::{Colour, FAINT, GREY, INK, Map};
 use plotters::style::text_anchor::{HPos, VPos};
 use unix::Result;
 
-/// Letters of marks and labels, first of all.
+/// Text style of ticks and labels.
 pub const SMALL: Letters = Letters {
     size: 16.0,
     bold: false,
@@ -15,32 +15,32 @@ pub const SMALL: Letters = Letters {
     vertical: VPos::Center,
     upwards: false,
 };
-/// Letters of titles of panels.
+/// Text style of panel titles.
 pub const TITLE: Letters = Letters { size: 18.0, bold: true, ..SMALL };
 
-/// Room about the plot for marks and labels, and above it for title and legend.
+/// Margins around the plot for ticks and labels, and above it for title and legend.
 const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 54.0;
 const TOP: f64 = 54.0;
 const RIGHT: f64 = 12.0;
-/// How far labels may reach beyond their plot.
+/// How far tick labels may extend beyond the plot.
 const OUTSIDE: f64 = 9.0;
-/// Between two labels, at least.
+/// Minimum gap between two tick labels.
 const SPACE: f64 = 6.0;
 
 /// A curve with its name.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// For the legend; none of its own when empty.
+    /// Name in the legend; an empty one is not listed.
     pub name: String,
-    /// How it is drawn.
+    /// Line style.
     pub pen: Pen,
-    /// Its points, in values of the axes.
+    /// Its points, in axis values.
     pub points: Vec<(f64, f64)>,
 }
 
 impl Curve {
-    /// A curve drawn with a line of the given width.
+    /// A solid curve with the given line width.
     pub fn new(
         name: &str,
         colour: Colour,
@@ -51,7 +51,7 @@ impl Curve {
         Self { name: name.into(), pen, points: points.into_iter().collect() }
     }
 
-    /// The same, dashed.
+    /// Makes the curve dashed.
     pub fn dashed(mut self, on: f64, off: f64) -> Self {
         self.pen.dash = Some((on, off));
         self
@@ -78,12 +78,12 @@ impl<'a, 'b> Panel<'a, 'b> {
         Self { canvas, plot, x, y }
     }
 
-    /// The plot without axes and title.
+    /// The plot area without axes and title.
     pub fn plot(&self) -> Area {
         self.plot
     }
 
-    /// Draws curves over faint lines, the first one on top, and their legend.
+    /// Draws curves over grid lines, the first one on top, and their legend.
     pub fn curves(&self, title: &str, curves: &[Curve]) -> Result<()> {
         let Area { x, y, width, height } = self.plot;
         self.canvas.text(title, (x, y - 42.0), TITLE)?;
@@ -97,7 +97,7 @@ impl<'a, 'b> Panel<'a, 'b> {
             self.canvas.line(&[(x, at), (x + width, at)], faint)?;
         }
         for curve in curves.iter().rev() {
-            // What is not on the axes interrupts the curve.
+            // Points outside the axes interrupt the curve.
             let is_off = |(a, b): &(f64, f64)| !(self.x.holds(*a) && self.y.holds(*b));
             for piece in curve.points.split(is_off).filter(|piece| piece.len() > 1) {
                 let places: Vec<_> = piece.iter().map(|(a, b)| self.at(*a, *b)).collect();
@@ -108,7 +108,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         self.frame()
     }
 
-    /// Fills the plot with `colour(x, y)`, x and y from 0 to 1, y upwards.
+    /// Fills the plot with `colour(x, y)`; x and y run from 0 to 1, y upwards.
     pub fn image(&self, title: &str, colour: impl Fn(f64, f64) -> Colour) -> Result<()> {
         self.canvas.text(title, (self.plot.x, self.plot.y - 16.0), TITLE)?;
         self.canvas.image(self.plot, colour)?;
@@ -120,7 +120,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         (left + width * self.x.place(x), top + height * (1.0 - self.y.place(y)))
     }
 
-    /// Frame, marks and labels.
+    /// Draws frame, ticks and labels.
     fn frame(&self) -> Result<()> {
         let Area { x, y, width, height } = self.plot;
         let bottom = y + height;
@@ -147,8 +147,8 @@ impl<'a, 'b> Panel<'a, 'b> {
         self.canvas.text(self.y.label(), (x - LEFT + 4.0, y + height / 2.0), upwards)
     }
 
-    /// The numbers below the plot and where they are drawn. A number keeps clear of the panels to both sides; one
-    /// that would touch the number before it is left out.
+    /// The tick labels below the plot and their boxes. Labels stay clear of the neighbouring panels; one that would
+    /// touch the previous label is omitted.
     fn x_labels(&self) -> Result<Vec<(String, Area)>> {
         let Area { x, y, width, height } = self.plot;
         let mut labels: Vec<(String, Area)> = Vec::new();
@@ -165,7 +165,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         Ok(labels)
     }
 
-    /// The numbers left of the plot and where they are drawn. One that would touch the number below it is left out.
+    /// The tick labels left of the plot and their boxes. One that would touch the label below it is omitted.
     fn y_labels(&self) -> Result<Vec<(String, Area)>> {
         let height = SMALL.size;
         let mut labels: Vec<(String, Area)> = Vec::new();
@@ -179,7 +179,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         Ok(labels)
     }
 
-    /// The names of the curves in one line above the plot.
+    /// Draws the names of the curves in one line above the plot.
     fn legend(&self, curves: &[Curve]) -> Result<()> {
         let (mut x, y) = (self.plot.x, self.plot.y - 16.0);
         for curve in curves.iter().filter(|curve| !curve.name.is_empty()) {
@@ -191,19 +191,19 @@ impl<'a, 'b> Panel<'a, 'b> {
     }
 }
 
-/// The values of an axis with a tick, and its length.
+/// All ticks of an axis: value and length in pixels.
 fn ticks(axis: &Axis) -> impl Iterator<Item = (f64, f64)> {
     let large = axis.marks().into_iter().map(|(value, _)| (value, 5.0));
     large.chain(axis.small_marks().into_iter().map(|value| (value, 3.0)))
 }
 
-/// Title and explanation of a picture, in its first two lines.
+/// Draws the title and the description of a picture in its first two lines.
 pub fn heading(canvas: &Canvas, title: &str, text: &str) -> Result<()> {
     canvas.text(title, (28.0, 24.0), Letters { size: 24.0, ..TITLE })?;
     canvas.text(text, (28.0, 52.0), Letters { colour: GREY, ..SMALL })
 }
 
-/// The colour scale of an image, right of `plot`.
+/// Draws the colour bar of an image, right of `plot`.
 pub fn colour_bar(canvas: &Canvas, plot: Area, map: &Map, axis: &Axis) -> Result<()> {
     let bar = Area { x: plot.x + plot.width + 10.0, width: 14.0, ..plot };
     canvas.image(bar, |_, y| map.at(y))?;
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use crate::canvas::png;
 
-    /// The numbers of a colour bar are spaced as those of the vertical axis.
+    /// The labels of a colour bar are spaced like those of the vertical axis.
     #[test]
     fn numbers_at_an_axis_do_not_overlap() {
         let sizes = [(340.0, 113.0), (340.0, 680.0), (560.0, 340.0)];

@@ -1,5 +1,5 @@
-//! The tasks, a folder for each family: what a sample is, what is minimised, how a model is scored, and what programs
-//! do with a trained one.
+//! The tasks, one directory per family: what a sample is, which loss is minimised, how a model is scored, and how
+//! programs use a trained model.
 
 #![forbid(unsafe_code)]
 
@@ -21,41 +21,39 @@ use std::path::PathBuf;
 use unix::Result;
 use unix::config::{Key, keys};
 
-/// A task that `train-stage` knows.
+/// A task registered with `train-stage`.
 pub struct Entry {
-    /// What is fixed about it.
+    /// Static properties of the task.
     pub spec: &'static Spec,
-    /// One line about it, for `train-stage --help`.
+    /// One-line description for `train-stage --help`.
     pub about: &'static str,
-    /// [`Configured::load`] of it.
+    /// [`Configured::load`] for this task.
     pub load: Load,
-    /// Every key of its configuration.
+    /// All keys of its configuration.
     pub keys: fn() -> Vec<Key>,
     /// The JSON Schema of its configuration.
     pub schema: fn() -> Schema,
-    /// A trained model of it, from a checkpoint.
+    /// Restores a trained model of this task from a checkpoint.
     pub restore: Restore,
 }
 
-/// Makes a trained model of its parts; see [`Opener::open`].
+/// Restores a trained model from the parts of a checkpoint; see [`Opener::open`].
 pub type Restore = fn(&Parts, &Opener) -> Result<Box<dyn TrainedModel>>;
 
-/// Loads a configuration from files, overrides and an environment.
+/// Loads a configuration from files, overrides and environment variables.
 pub type Load = fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<Configured>;
 
 /// All tasks, in the order in which programs list them.
 pub static TASKS: [Entry; 3] = [
-    entry::<CodecTask>("Fields to latent tokens and back", |parts, opener| {
+    entry::<CodecTask>("Autoencoder from fields to latent tokens", |parts, opener| {
         Ok(Box::new(TrainedCodec::restore(parts, opener)?))
     }),
-    entry::<OperatorTask>(
-        "From the latent state of one frame to that of the next",
-        |parts, opener| Ok(Box::new(TrainedOperator::restore(parts, opener)?)),
-    ),
-    entry::<RegressionTask>(
-        "From the inputs of a steady problem to its solution",
-        |parts, opener| Ok(Box::new(TrainedRegression::restore(parts, opener)?)),
-    ),
+    entry::<OperatorTask>("Time stepping in the latent space of a codec", |parts, opener| {
+        Ok(Box::new(TrainedOperator::restore(parts, opener)?))
+    }),
+    entry::<RegressionTask>("Solutions of steady problems from their inputs", |parts, opener| {
+        Ok(Box::new(TrainedRegression::restore(parts, opener)?))
+    }),
 ];
 
 const fn entry<T: Define>(about: &'static str, restore: Restore) -> Entry {

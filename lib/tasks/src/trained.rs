@@ -1,4 +1,4 @@
-//! Trained models as programs use them, whatever their task.
+//! Trained models behind one interface for all tasks, as programs use them.
 
 use crate::TASKS;
 use crate::pde::TrainedCodec;
@@ -14,33 +14,33 @@ use tensor::Device;
 use unix::publish::hash_file;
 use unix::{Context, Error, Result};
 
-/// Trajectories that are predicted at once.
+/// Trajectories per prediction batch.
 const BATCH: usize = 16;
 
-/// A model with its trained weights, and those of the models that it needs.
+/// A model with its trained weights, together with the models that it depends on.
 pub trait TrainedModel: Send + Sync {
-    /// The trained models that are used, this one first: task, origin, number of parameters.
+    /// Task, origin and number of parameters of every trained model in use, this one first.
     fn models(&self) -> Vec<(&'static str, Origin, usize)>;
 
-    /// Grid points along each axis of the fields that it predicts, and their channels.
+    /// Grid of the fields that it predicts, and their number of channels.
     fn shape(&self) -> (&[usize], usize);
 
-    /// Tokens and features of its latents, where it has any.
+    /// Tokens and features of its latent states, if it has any.
     fn latent(&self) -> Option<[usize; 2]> {
         None
     }
 
-    /// Whether the baselines that it is compared with need the training split.
+    /// Whether its baselines need the training split.
     fn needs_training_data(&self) -> bool {
         false
     }
 
-    /// Which predictions are scored. Errors: 2 when a rollout does not fit into the trajectories of `set`; 65 when the
+    /// Which predictions are scored. Errors: 2 when a rollout is longer than the trajectories of `set`; 65 when the
     /// model cannot read its fields.
     fn plan(&self, set: &TrajectorySet, request: &Request) -> Result<Plan>;
 
-    /// Ground truth, predictions and baselines for some rollouts of a plan, all of one regime; `train` is the
-    /// training split where [`TrainedModel::needs_training_data`].
+    /// Ground truth, predictions and baselines for some rollouts of a plan, all of one regime. `train` is the training
+    /// split; it is given if [`TrainedModel::needs_training_data`].
     fn rollouts(
         &self,
         set: &TrajectorySet,
@@ -49,34 +49,36 @@ pub trait TrainedModel: Send + Sync {
         starts: &[Start],
     ) -> Result<Batch>;
 
-    /// The file of predictions for the trajectories of `inputs`. Errors: 65 when the model cannot read its fields.
+    /// The header of the file of predictions for the trajectories of `inputs`. Errors: 65 when the model cannot read
+    /// its fields.
     fn output(&self, inputs: &Field, request: &Request) -> Result<Header>;
 
-    /// The predictions for some trajectories of `inputs`, one after another as [`TrainedModel::output`] says.
+    /// The predictions for the trajectories `which` of `inputs`, concatenated, in the layout of
+    /// [`TrainedModel::output`].
     fn predict(&self, inputs: &Field, which: Range<usize>, request: &Request) -> Result<Vec<f32>>;
 
-    /// The codec, where the model is one.
+    /// The codec, if the model is one.
     fn encoder(&self) -> Option<&TrainedCodec> {
         None
     }
 }
 
-/// How trained models are opened.
+/// How to open trained models.
 #[derive(Clone, Debug)]
 pub struct Opener {
-    /// Which weights of their checkpoints.
+    /// Which weights of the checkpoints to use.
     pub weights: Weights,
-    /// Where they compute.
+    /// The device to compute on.
     pub device: Device,
-    /// What replaces the models that they need: name, and run directory or checkpoint.
+    /// Replacements for the models that a model depends on: name, and run directory or checkpoint.
     pub with: Vec<(String, PathBuf)>,
 }
 
 impl Opener {
-    /// Opens a checkpoint of any task; of a run directory the best one.
+    /// Opens a checkpoint of any task; for a run directory, the best checkpoint.
     ///
-    /// Errors: 66 when there is none; 65 when it, or what it needs, is damaged or does not fit; 2 for a replacement
-    /// of something that it does not need.
+    /// Errors: 66 when there is no checkpoint; 65 when it or a dependency is damaged or they do not match; 2 for a
+    /// replacement of something that it does not depend on.
     pub fn open(&self, path: &Path) -> Result<Box<dyn TrainedModel>> {
         let parts = Parts::read(path, self.weights)?;
         let known = TASKS.iter().find(|entry| entry.spec.name == parts.task);
@@ -94,9 +96,10 @@ impl Opener {
         (entry.restore)(&parts, self).context(|| parts.origin.checkpoint.display().to_string())
     }
 
-    /// Opens the trained model `name` that `parts` depend on: the one recorded, or its replacement.
+    /// Opens the trained model `name` that `parts` depend on: the recorded one, or its replacement.
     ///
-    /// Errors: 66 when it cannot be found, 65 when it is another one than the model was trained with.
+    /// Errors: 66 when it cannot be found, 65 when it is not the one that the model was trained with, 2 when its path
+    /// is not recorded and no replacement is given.
     pub fn dependency<M>(
         &self,
         parts: &Parts,
@@ -110,14 +113,13 @@ impl Opener {
         let Some(path) = replaced.or(recorded.path.as_ref()) else {
             return Err(Error::usage(format!("needs a {name}: add --with {name}=RUN")));
         };
-        let hint = || {
-            format!("the {name} that it needs; another path of it is given by --with {name}=RUN")
-        };
+        let hint =
+            || format!("the {name} that it depends on; give its new path with --with {name}=RUN");
         let found = Parts::read(path, self.weights).context(hint)?;
         let (model, hash) = restore(&found, self)?;
         if hash != recorded.hash {
             return Err(Error::data(format!(
-                "trained with another {name} ({}) than {} ({hash}); add --with {name}=RUN with the run or \
+                "trained with a different {name} ({}) than {} ({hash}); add --with {name}=RUN with the run or \
                  checkpoint of that {name}",
                 recorded.hash, found.origin
             )));
@@ -126,12 +128,12 @@ impl Opener {
     }
 }
 
-/// Makes the file `output` of the predictions for all trajectories of the file `inputs`, or what is missing of it: an
-/// interrupted call is continued after the last trajectories that it stored. `done` is called with the number of
-/// trajectories that are stored, and of all.
+/// Writes the predictions for all trajectories of the file `inputs` to the file `output`. An interrupted call is
+/// continued after the last trajectories that it stored. `done` is called with the number of trajectories stored so far
+/// and the total.
 ///
-/// Errors: those of `done`, 65 when the model cannot read the inputs, 66, 73 when the output is there already and not to
-/// be replaced, 74; 75 when another process writes it.
+/// Errors: those of `done`; 65 when the model cannot read the inputs; 66; 73 when the output exists and `replace` is
+/// not set; 74; 75 when another process is writing it.
 pub fn predict_file(
     model: &dyn TrainedModel,
     inputs: &Path,
@@ -170,7 +172,7 @@ pub fn predict_file(
     partial.publish()
 }
 
-/// Refuses (65) fields on another grid, or with other numbers of inputs and states, than a model reads.
+/// Rejects (65) fields whose grid or numbers of inputs and states differ from what a model reads.
 pub(crate) fn require_fields(
     found: (&[usize], usize, usize),
     expected: (&[usize], usize, usize),

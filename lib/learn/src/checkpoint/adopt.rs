@@ -1,4 +1,4 @@
-//! Saves that were whole but not yet named when their process or machine died.
+//! Recovers checkpoints that were completely written but not yet renamed when their process or machine died.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,24 @@ use super::hold::hold_run_of;
 use super::list::folder_name;
 use super::verify::verify;
 
-/// What became of a temporary folder.
+/// Outcome for one temporary directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Adopted {
-    /// The temporary folder.
+    /// The temporary directory.
     pub path: PathBuf,
-    /// The checkpoint that it is now.
+    /// The checkpoint that it has become.
     pub checkpoint: Option<PathBuf>,
     /// Why it was left alone.
     pub why: Option<String>,
 }
 
-/// Gives every temporary folder of a run (or of its `ckpt`) that is a whole checkpoint its name. All
-/// others, and those whose name is taken, are left alone; training removes them at its next start.
+/// Renames every temporary directory of a run (or of its `ckpt`) that holds a complete checkpoint. All others, and
+/// those whose target name exists, are left alone; training removes them when it next starts.
 ///
-/// Errors: 66 when there is no such run, 75 while it is at work, 74.
+/// Errors: 66 when there is no such run, 75 while a process is training it, 74.
 pub fn adopt(run: &Path) -> Result<Vec<Adopted>> {
     if !run.is_dir() {
-        return Err(Error::open(run, "no such folder; a run or its ckpt is wanted"));
+        return Err(Error::open(run, "not a directory; expected a run directory or its ckpt"));
     }
     let folder = folder_of(run);
     let _lease = hold_run_of(&folder)?;
@@ -38,7 +38,7 @@ pub fn adopt(run: &Path) -> Result<Vec<Adopted>> {
     for item in fs::read_dir(&folder).map_err(|cause| Error::open(&folder, cause))? {
         let item = item.map_err(|cause| Error::open(&folder, cause))?;
         let ours = item.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX);
-        // Not through a link: what lies elsewhere is not ours to name.
+        // Symbolic links are ignored: their targets do not belong to this run.
         if ours && item.file_type().is_ok_and(|kind| kind.is_dir()) {
             paths.push(item.path());
         }
@@ -52,10 +52,10 @@ fn adopt_one(folder: &Path, path: PathBuf) -> Result<Adopted> {
         return Ok(Adopted { why: Some(damage.to_string()), path, checkpoint: None });
     }
     let target = folder.join(folder_name(manifest_of(&path)?.update));
-    // Its process may have died before all of it was on the disk.
+    // The process may have died before everything was on disk.
     RealDisk.sync_all(&path).map_err(|cause| Error::io(&path, cause))?;
     if fs::symlink_metadata(&target).is_ok() {
-        let why = format!("{} is there already", target.display());
+        let why = format!("{} already exists", target.display());
         return Ok(Adopted { path, checkpoint: None, why: Some(why) });
     }
     Publisher::new(&RealDisk).rename(&path, &target, Rename::New)?;

@@ -1,4 +1,4 @@
-//! The weighted mean of checkpoints of the same model.
+//! Weighted average of checkpoints of the same model.
 
 use std::path::{Path, PathBuf};
 
@@ -9,20 +9,20 @@ use unix::{Error, Exit, Result};
 use super::load::{Loaded, load};
 use super::{State, Tensors, write};
 
-/// Names of the files that are averaged; the first must be there.
+/// Stems of the files that are averaged; the first is required.
 const AVERAGED: [&str; 2] = ["model", "ema"];
 
-/// Writes the mean of `paths` with `weights` (which are divided by their sum) as the checkpoint `out`:
-/// the model, and the moving average where all have one, in f64 and then in the type of the first.
-/// Constants, configuration and dependencies are those of the first. It has no state of the optimizer, so
-/// that no training goes on from it; its progress tells what it was made from.
+/// Writes the weighted average of the checkpoints `paths` as the checkpoint `out`. The `weights` are normalised to sum
+/// to 1. The average covers the model, and the moving average if all checkpoints have one; it is computed in f64 and
+/// stored in the dtype of the first checkpoint. Buffers, configuration and dependencies are those of the first. There
+/// is no optimizer state, so training cannot resume from `out`; its progress records what was averaged.
 ///
-/// Errors: 2 when there are not two checkpoints or the weights do not fit them; 65 when one is damaged,
-/// or of another stage, model or constants, with the names; 73 when `out` exists.
+/// Errors: 2 when there are fewer than two checkpoints or the weights do not match them; 65 when a checkpoint is
+/// damaged or has another task, model or buffers (the message names the differences); 73 when `out` exists.
 pub fn average(paths: &[PathBuf], weights: &[f64], out: &Path) -> Result<()> {
     let weights = normalised(paths.len(), weights)?;
     let Some((first, rest)) = paths.split_first() else {
-        return Err(Error::usage("nothing to average"));
+        return Err(Error::usage("no checkpoints to average"));
     };
     let base = load(first)?;
     let mut sums = Sums::new(&base, weights[0]);
@@ -48,8 +48,8 @@ fn normalised(count: usize, weights: &[f64]) -> Result<Vec<f64>> {
     let good = weights.iter().all(|w| w.is_finite() && *w >= 0.0) && sum.is_finite() && sum > 0.0;
     if count < 2 || weights.len() != count || !good {
         return Err(Error::usage(format!(
-            "{count} checkpoints and weights {weights:?}: wanted are two checkpoints or more, and a \
-             weight of 0 or more for each"
+            "{count} checkpoints and weights {weights:?}: give at least two checkpoints and one \
+             non-negative weight for each"
         )));
     }
     Ok(weights.iter().map(|w| w / sum).collect())
@@ -65,7 +65,7 @@ fn origin(loaded: &Loaded, weight: f64) -> Value {
     })
 }
 
-/// Sums in f64 by file; a file that one checkpoint lacks is dropped.
+/// Running sums in f64 for each file; a file that one of the checkpoints lacks is dropped.
 struct Sums(Vec<(&'static str, Vec<Sum>)>);
 
 struct Sum {
@@ -104,7 +104,7 @@ impl Sums {
 
     fn means(self) -> Result<Tensors> {
         if self.0.first().is_none_or(|(stem, _)| *stem != AVERAGED[0]) {
-            return Err(Error::data("not all of the checkpoints have model.safetensors"));
+            return Err(Error::data("at least one checkpoint has no model.safetensors"));
         }
         let tensor = |sum: Sum| (sum.name, Tensor::of(&sum.values, &sum.shape).to_dtype(sum.dtype));
         let file = |(stem, sums): (&str, Vec<Sum>)| {
@@ -114,15 +114,15 @@ impl Sums {
     }
 }
 
-/// Refuses (65) a checkpoint that holds another model, and says where it differs.
+/// Rejects (65) a checkpoint of another model and lists the differences.
 fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
     let mut faults = Vec::new();
     let stages = (&base.manifest.stage, &other.manifest.stage);
     if stages.0 != stages.1 {
-        faults.push(format!("stage {}, not {}", stages.1, stages.0));
+        faults.push(format!("task {}, expected {}", stages.1, stages.0));
     }
     if base.manifest.config.get("model") != other.manifest.config.get("model") {
-        faults.push("another configuration of the model".into());
+        faults.push("a different model configuration".into());
     }
     let forms = |loaded: &Loaded, stem: &str| {
         let tensors = loaded.tensors(stem)?.into_iter();
@@ -134,13 +134,17 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
             match theirs.iter().find(|(n, _, _)| n == name) {
                 None => faults.push(format!("{stem}: no tensor {name} {shape:?}")),
                 Some((_, d, s)) if (d, s) != (dtype, shape) => {
-                    faults.push(format!("{stem}: {name} is {d:?} {s:?}, not {dtype:?} {shape:?}"));
+                    faults.push(format!(
+                        "{stem}: {name} is {d:?} {s:?}, expected {dtype:?} {shape:?}"
+                    ));
                 }
                 Some(_) => {}
             }
         }
         let more = theirs.iter().filter(|(name, _, _)| mine.iter().all(|(n, _, _)| n != name));
-        faults.extend(more.map(|(name, _, shape)| format!("{stem}: {name} {shape:?} is more")));
+        faults.extend(
+            more.map(|(name, _, shape)| format!("{stem}: unexpected tensor {name} {shape:?}")),
+        );
     }
     let buffers = |loaded: &Loaded| {
         let of = |(name, t): (String, Tensor)| {
@@ -150,11 +154,11 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
     };
     if buffers(base) != buffers(other) || base.manifest.dependencies != other.manifest.dependencies
     {
-        faults.push("other buffers: it was trained on other data or latents".into());
+        faults.push("different buffers: it was trained on different data or latents".into());
     }
     if faults.is_empty() {
         return Ok(());
     }
     let (base, other) = (base.path().display(), other.path().display());
-    Err(Error::list(Exit::Data, format!("{other} is not the model of {base}:"), &faults))
+    Err(Error::list(Exit::Data, format!("{other} and {base} are different models:"), &faults))
 }

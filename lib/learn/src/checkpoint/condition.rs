@@ -1,4 +1,4 @@
-//! What must hold of a checkpoint before it gets its name, as far as only the thread that writes it can know.
+//! A precondition for publishing a checkpoint that only the writing thread can check.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use unix::Result;
 
 use super::manifest::FileEntry;
 
-/// A condition on the files of a checkpoint, asked when all are written but the manifest. With an error
-/// there is no checkpoint.
+/// Checked after all files of a checkpoint except the manifest have been written. If it returns an error, no checkpoint
+/// is created.
 #[derive(Clone)]
 pub struct Condition(Arc<Holds>);
 
 type Holds = dyn Fn(&[FileEntry]) -> Result<()> + Send + Sync;
 
 impl Condition {
-    /// That `holds`; it may wait for what other threads tell it.
+    /// Wraps `holds`, which may block while it waits for other threads.
     pub fn new(holds: impl Fn(&[FileEntry]) -> Result<()> + Send + Sync + 'static) -> Self {
         Self(Arc::new(holds))
     }

@@ -1,4 +1,4 @@
-//! What two checkpoints differ in: tensors, and fields of their manifests.
+//! Differences between two checkpoints: tensors, and fields of their manifests.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,8 @@ use super::manifest::{FileEntry, Manifest, TensorEntry};
 use super::problem::Problem;
 use super::tensor_file::TensorFile;
 
-/// Fields that say when, by whom and how fast a checkpoint was made: shown, but no difference of what it is.
+/// Fields that record when, where and how fast a checkpoint was written. They are shown, but do not make two
+/// checkpoints different.
 const CIRCUMSTANCES: [&str; 8] = [
     "created",
     "version",
@@ -29,17 +30,17 @@ const CIRCUMSTANCES: [&str; 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// Other numbers.
+    /// Different values.
     Changed,
-    /// Only in the second checkpoint.
+    /// Present only in the second checkpoint.
     Added,
-    /// Only in the first.
+    /// Present only in the first checkpoint.
     Removed,
-    /// Another shape or element type.
+    /// Different shape or dtype.
     Reshaped,
 }
 
-/// A tensor that is not the same in both.
+/// A tensor that differs between the two.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TensorDifference {
     /// Stem of the file.
@@ -48,46 +49,47 @@ pub struct TensorDifference {
     pub tensor: String,
     /// How it differs.
     pub change: Change,
-    /// ‖a-b‖/‖a‖, the sums in f64; none when a is zero or something is not finite.
+    /// ‖a-b‖/‖a‖, summed in f64; None when a is zero or a value is not finite.
     pub relative: Option<f64>,
-    /// Largest |a-b|; none when something is not finite.
+    /// max |a-b|; None when a value is not finite.
     pub max_abs: Option<f64>,
-    /// Element type and shape in the first, `F32 [2, 3]`.
+    /// Dtype and shape in the first, e.g. `F32 [2, 3]`.
     pub a: Option<String>,
-    /// The same in the second.
+    /// Dtype and shape in the second.
     pub b: Option<String>,
 }
 
-/// A field of the manifests that differs, by its path (`config.seed`).
+/// A manifest field that differs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FieldDifference {
-    /// Where it is.
+    /// Path of the field, e.g. `config.seed`.
     pub field: String,
-    /// In the first; null when it is not there.
+    /// Value in the first; null when it is absent.
     pub a: Value,
-    /// In the second.
+    /// Value in the second; null when it is absent.
     pub b: Value,
-    /// Whether it tells only when, by whom and how fast the checkpoint was made.
+    /// Whether the field only records when, where and how fast the checkpoint was written.
     pub circumstance: bool,
 }
 
 /// All differences.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Difference {
-    /// Fields of the manifests, in their order.
+    /// Fields of the manifests, in manifest order.
     pub fields: Vec<FieldDifference>,
-    /// Tensors, those that changed most first.
+    /// Tensors, largest relative change first.
     pub tensors: Vec<TensorDifference>,
 }
 
 impl Difference {
-    /// Whether both are the same but for the circumstances of their writing.
+    /// Whether both are equal except for the circumstances of writing.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty() && self.fields.iter().all(|field| field.circumstance)
     }
 }
 
-/// Compares two checkpoints, a pair of tensors in memory at a time. Equal bits are equal, NaN too.
+/// Compares two checkpoints, holding one pair of tensors in memory at a time. Values are compared bitwise, so equal
+/// NaNs are equal.
 ///
 /// Errors: 66 when one is missing; 65 when one is damaged.
 pub fn diff(a: &Path, b: &Path) -> Result<Difference> {
@@ -103,13 +105,13 @@ pub fn diff(a: &Path, b: &Path) -> Result<Difference> {
         let sides = [Side::open(a, files[0])?, Side::open(b, files[1])?];
         compare(stem, &sides, &mut found.tensors)?;
     }
-    // Without a number: nothing is known to be smaller.
+    // Differences without a number sort first.
     let size = |d: &TensorDifference| d.relative.unwrap_or(f64::INFINITY);
     found.tensors.sort_by(|a, b| size(b).total_cmp(&size(a)));
     Ok(found)
 }
 
-/// The manifest without its files, whose tensors are compared by themselves.
+/// The manifest without its file list, because tensors are compared separately.
 fn described(manifest: &Manifest) -> Result<Value> {
     let mut value = serde_json::to_value(manifest).map_err(Error::bug)?;
     if let Value::Object(fields) = &mut value {
@@ -137,7 +139,7 @@ fn fields(path: &str, a: &Value, b: &Value, found: &mut Vec<FieldDifference>) {
     }
 }
 
-/// One file of one of the checkpoints, or its absence.
+/// A file of one of the two checkpoints; None if it has no such file.
 struct Side<'a> {
     folder: &'a Path,
     file: Option<(TensorFile, &'a FileEntry)>,
@@ -157,7 +159,7 @@ impl<'a> Side<'a> {
         self.file.as_ref().map_or(&[], |(_, entry)| &entry.tensors)
     }
 
-    /// Reads a tensor of the manifest and compares it with its hash.
+    /// Reads a tensor and verifies it against the hash in the manifest.
     fn read(&self, wanted: &TensorEntry) -> Result<Tensor> {
         let folder = self.folder;
         let told = |fault: Problem| fault.error().context(folder.display());
@@ -214,7 +216,7 @@ fn compare(stem: &str, sides: &[Side; 2], found: &mut Vec<TensorDifference>) -> 
     Ok(())
 }
 
-/// ‖a-b‖/‖a‖ and max |a-b| as far as they are finite; none when all bits are equal.
+/// ‖a-b‖/‖a‖ and max |a-b| where finite; None when all bits are equal.
 fn distance(a: &[f64], b: &[f64]) -> Option<(Option<f64>, Option<f64>)> {
     let (mut squares, mut norm, mut largest, mut same) = (0.0, 0.0, 0.0_f64, true);
     for (a, b) in a.iter().zip(b) {
@@ -240,7 +242,7 @@ mod tests {
         assert_eq!(distance(&[3.0, 4.0], &[3.0, 4.5]), Some((Some(0.1), Some(0.5))));
         assert_eq!(distance(&[0.0], &[2.0]), Some((None, Some(2.0))));
         assert_eq!(distance(&[1.0], &[f64::NAN]), Some((None, None)));
-        // Another zero is another number of bits.
+        // -0.0 and 0.0 have different bits.
         assert_eq!(distance(&[0.0, 1.0], &[-0.0, 1.0]), Some((Some(0.0), Some(0.0))));
     }
 }

@@ -1,4 +1,4 @@
-//! A part of a checkpoint as a safetensors file of its own, for other programs.
+//! Exports one file of a checkpoint as a safetensors file for other programs.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,11 +12,11 @@ use super::find::manifest_of;
 use super::problem::Problem;
 use super::tensor_file::{TensorFile, open_sized};
 
-/// Copies the file with the stem `what` (`model`, `ema`, `buffers`, …) of a checkpoint to `out`, which
-/// must not exist, comparing it with its hash on the way. Returns its bytes.
+/// Copies the file with the stem `what` (`model`, `ema`, `buffers`, …) of a checkpoint to `out`, which must not exist,
+/// and verifies its hash while copying. Returns its size in bytes.
 ///
-/// Errors: 66 when the checkpoint or the file is missing, with what there is; 65 when it is damaged; 73,
-/// 74.
+/// Errors: 66 when the checkpoint or the file is missing (the message lists the files that exist); 65 when it is
+/// damaged; 73, 74.
 pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
     let manifest = manifest_of(checkpoint)?;
     let told = |fault: Problem| fault.error().context(checkpoint.display());

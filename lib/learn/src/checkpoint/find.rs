@@ -1,4 +1,4 @@
-//! Paths as users give them, to checkpoints.
+//! Resolves user-supplied paths to checkpoints.
 
 use std::path::{Path, PathBuf};
 
@@ -7,35 +7,34 @@ use unix::{Error, Result};
 use super::list::list;
 use super::manifest::{self, Manifest};
 
-/// The one checkpoint that `path` means: itself, or the newest of a run directory or of its `ckpt`.
+/// Resolves `path` to one checkpoint: the path itself, or the newest checkpoint of a run directory or of its `ckpt`.
 /// Errors: 66 when there is none.
 pub fn one_in(path: &Path) -> Result<PathBuf> {
     let all = all_in(path)?;
-    all.last().cloned().ok_or_else(|| Error::open(path, "there is no checkpoint in it"))
+    all.last().cloned().ok_or_else(|| Error::open(path, "it contains no checkpoint"))
 }
 
-/// All checkpoints that `path` means, the newest last: itself, or all of a run directory or of its
-/// `ckpt`. Errors: 66 when `path` is nothing of that kind; a run without checkpoints has none.
+/// Resolves `path` to checkpoints, newest last: the path itself, or all checkpoints of a run directory or of its
+/// `ckpt`; empty for a run without checkpoints. Errors: 66 when `path` is neither.
 pub fn all_in(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
-        return Err(Error::open(path, "no such folder; a run or a checkpoint is wanted"));
+        return Err(Error::open(path, "not a directory; expected a run directory or a checkpoint"));
     }
     if path.join(manifest::NAME).exists() {
         return Ok(vec![path.to_path_buf()]);
     }
     let own = list(&folder_of(path))?.into_iter().map(|entry| entry.path).collect::<Vec<_>>();
-    // A checkpoint that lost its manifest is still meant as one.
+    // A checkpoint without a manifest still counts as one, so that its damage is reported.
     let named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-"));
     Ok(if own.is_empty() && named { vec![path.to_path_buf()] } else { own })
 }
 
-/// The manifest of a checkpoint. Errors: 66 when it is missing, 65 when it is damaged or of a newer
-/// format.
+/// The manifest of a checkpoint. Errors: 66 when it is missing, 65 when it is damaged or has a newer format.
 pub fn manifest_of(checkpoint: &Path) -> Result<Manifest> {
     Manifest::read(checkpoint).map_err(|fault| fault.error().context(checkpoint.display()))
 }
 
-/// The folder of checkpoints that `path` means: RUN/ckpt, or itself.
+/// The directory of checkpoints that `path` refers to: RUN/ckpt, or `path` itself.
 pub(super) fn folder_of(path: &Path) -> PathBuf {
     let inside = path.join("ckpt");
     if inside.is_dir() { inside } else { path.to_path_buf() }

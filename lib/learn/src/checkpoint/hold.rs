@@ -1,4 +1,4 @@
-//! The lease of a run, for whoever writes to its checkpoints.
+//! Takes the lease of a run before its checkpoints are modified.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use unix::{Error, Result};
 
 use super::list::list;
 
-/// Takes the lease of the run. Attempts are numbered on from what the run has of them. `stop` ends the
-/// waiting for an owner that gives no sign of life.
+/// Takes the lease of the run. The attempt number continues from the highest one recorded in the run. `stop` aborts the
+/// wait for an owner that has stopped sending heartbeats.
 ///
-/// Errors: 75 when another process is at work, 73.
+/// Errors: 75 when another process holds the lease, 73.
 pub(crate) fn hold(run: &RunDir, stop: &dyn Fn() -> bool) -> Result<Lease> {
     let first = || {
         let entries = list(&run.checkpoints())?;
@@ -20,17 +20,16 @@ pub(crate) fn hold(run: &RunDir, stop: &dyn Fn() -> bool) -> Result<Lease> {
         newest.checked_add(1).ok_or_else(|| {
             let path = run.path().display();
             Error::data(format!(
-                "{path}: no attempt can follow attempt {newest} of env.json or a checkpoint"
+                "{path}: attempt number {newest} in env.json or a checkpoint is too large"
             ))
         })
     };
     Lease::take(&run.lease(), first, stop)
 }
 
-/// The lease of the run whose checkpoints are in `folder`; none where that is a folder of checkpoints
-/// without a run.
+/// Takes the lease of the run whose checkpoints are in `folder`; None when the directory does not belong to a run.
 pub(super) fn hold_run_of(folder: &Path) -> Result<Option<Lease>> {
-    // As the run names it: `.` and a link to it are the same folder.
+    // Resolves `.` and links, so that the path ends in `ckpt` as in the run directory.
     let folder = folder.canonicalize().map_err(|cause| Error::open(folder, cause))?;
     let Some(root) = folder.parent().filter(|_| folder.ends_with("ckpt")) else { return Ok(None) };
     let run = RunDir::open(root)?;

@@ -1,5 +1,4 @@
-//! A file of a checkpoint in memory, byte for byte as it will be on the disk, so that it is written from
-//! where it is.
+//! A checkpoint file in memory, byte for byte as it will be on disk, so that it is written without another copy.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,34 +11,34 @@ use unix::{Context, Error, Result};
 
 use super::manifest::TensorEntry;
 
-/// Where everything goes in a file. Wider dtypes come first, so that every tensor is aligned.
+/// The layout of a file. Tensors with wider dtypes come first, so that every tensor is aligned.
 #[derive(Debug)]
 pub(super) struct ImagePlan {
     stem: String,
     header: Header,
-    /// For each entry of the header its number among the tensors that were given.
+    /// For each header entry, the index of its tensor in the list that was passed in.
     numbers: Vec<usize>,
 }
 
 impl ImagePlan {
-    /// The file `stem` with `tensors`. Errors: 70 when their names cannot be stored.
+    /// Lays out the file `stem` with `tensors`. Errors: 70 when a name cannot be stored.
     pub fn new(stem: &str, tensors: &[(String, Tensor)]) -> Result<Self> {
         let mut numbers: Vec<usize> = (0..tensors.len()).collect();
         numbers.sort_by_key(|&i| (Reverse(tensors[i].1.dtype().bytes()), tensors[i].0.as_str()));
         let planned = numbers.iter().map(|&i| &tensors[i]);
         let planned = planned.map(|(name, t)| (name.as_str(), t.dtype().into(), t.shape()));
-        // The word by which Hugging Face's loaders know the layout of weights.
+        // The metadata entry that Hugging Face's loaders require.
         let format = BTreeMap::from([("format".to_string(), "pt".to_string())]);
         let header = Header::plan(planned, format, 8).map_err(Error::bug).context(|| stem)?;
         Ok(Self { stem: stem.into(), header, numbers })
     }
 
-    /// The entries of the file, each with the number of its tensor.
+    /// The header entries, each with the index of its tensor.
     fn numbered(&self) -> impl Iterator<Item = (&Entry, usize)> {
         self.header.entries.iter().zip(self.numbers.iter().copied())
     }
 
-    /// Whether it is the plan for `tensors` too.
+    /// Whether the layout also fits `tensors`.
     fn fits(&self, stem: &str, tensors: &[(String, Tensor)]) -> bool {
         let fits = |(entry, number): (&Entry, usize)| {
             let (name, tensor) = &tensors[number];
@@ -50,17 +49,17 @@ impl ImagePlan {
     }
 }
 
-/// A file in memory.
+/// A checkpoint file in memory.
 #[derive(Debug)]
 pub(super) struct Image {
     plan: ImagePlan,
-    /// At the start of a page, as writing past the page cache wants it.
+    /// Page-aligned, as direct I/O requires.
     memory: MmapMut,
 }
 
 impl Image {
-    /// Takes the memory for a file, all of it touched: fresh memory is many times slower than a copy.
-    /// Its tensors have any content. Errors: 1 when there is not so much memory.
+    /// Allocates the memory for a file and touches every page, because writing to untouched memory is many times slower
+    /// than copying. The tensor contents are unspecified. Errors: 1 when there is not enough memory.
     pub fn new(plan: ImagePlan) -> Result<Self> {
         let taken = || -> io::Result<MmapMut> {
             let mut memory = MmapMut::map_anon(plan.header.file_bytes() as usize)?;
@@ -71,7 +70,7 @@ impl Image {
         };
         let memory = taken().map_err(|cause| {
             let text = format!(
-                "no memory for {} bytes of a checkpoint: {cause}",
+                "cannot allocate {} bytes for a checkpoint: {cause}",
                 plan.header.file_bytes()
             );
             Error::new(unix::Exit::Failure, text)
@@ -79,19 +78,19 @@ impl Image {
         Ok(Self { plan, memory })
     }
 
-    /// A file of `tensors`, for which it was planned. Errors: as [`Image::new`].
+    /// The file of `tensors`, for which `plan` was made. Errors: as [`Image::new`].
     pub fn of(plan: ImagePlan, tensors: &[(String, Tensor)]) -> Result<Self> {
         let mut image = Self::new(plan)?;
         image.pairs(tensors).for_each(|(from, to)| to.copy_from_slice(from));
         Ok(image)
     }
 
-    /// Whether it has the places for `tensors`.
+    /// Whether the layout fits `tensors`.
     pub fn fits(&self, stem: &str, tensors: &[(String, Tensor)]) -> bool {
         self.plan.fits(stem, tensors)
     }
 
-    /// Each of `tensors`, for which the image was planned, with its place.
+    /// Pairs each of `tensors`, for which the image was planned, with its bytes in the image.
     pub fn pairs<'a>(
         &'a mut self,
         tensors: &'a [(String, Tensor)],
@@ -105,22 +104,22 @@ impl Image {
         })
     }
 
-    /// The name of the file without `.safetensors`.
+    /// The file name without `.safetensors`.
     pub fn stem(&self) -> &str {
         &self.plan.stem
     }
 
-    /// The file.
+    /// The contents of the file.
     pub fn bytes(&self) -> &[u8] {
         &self.memory
     }
 
-    /// Bytes of the tensors.
+    /// Total size of the tensors in bytes.
     pub fn content(&self) -> u64 {
         (self.memory.len() - self.plan.header.bytes.len()) as u64
     }
 
-    /// Its tensors in the order in which they were given, with their hashes.
+    /// The manifest entries of its tensors, with hashes, in the order in which the tensors were passed in.
     pub fn entries(&self) -> Vec<TensorEntry> {
         let entry = |(entry, number): (&Entry, usize)| {
             let content = &self.memory[entry.start as usize..entry.end as usize];
@@ -156,7 +155,7 @@ mod tests {
         ];
         let image = Image::of(ImagePlan::new("model", &tensors).unwrap(), &tensors).unwrap();
         assert_eq!((image.stem(), image.content()), ("model", 8 + 8 + 4));
-        assert_eq!(image.bytes().as_ptr().addr() % 4096, 0, "written past the page cache");
+        assert_eq!(image.bytes().as_ptr().addr() % 4096, 0, "direct I/O");
         let entries = image.entries();
         for ((name, tensor), entry) in tensors.iter().zip(&entries) {
             let content = &image.bytes()[entry.start as usize..entry.end as usize];

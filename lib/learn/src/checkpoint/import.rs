@@ -1,4 +1,4 @@
-//! Weights that another program wrote, as a checkpoint of ours.
+//! Imports weights from another program as a checkpoint.
 
 use std::path::Path;
 
@@ -10,13 +10,12 @@ use super::load::load;
 use super::{State, write};
 use crate::foreign::{self, NameMap, Named};
 
-/// Writes the checkpoint `out` with the weights in `file` and everything else (names, shapes, constants,
-/// configuration, stage, hashes) of the checkpoint or run `like`. It has no state of the optimizer; its
-/// progress tells what it was made from. Returns how many tensors were taken.
+/// Writes the checkpoint `out` with the weights in `file` and everything else (names, shapes, buffers, configuration,
+/// task, hashes) from the checkpoint or run `like`. It has no optimizer state; its progress records its origin. Returns
+/// the number of tensors imported.
 ///
-/// Errors: 66 when a file is missing; 65 when it is no file of weights, or its tensors are not those of
-/// the model, with all that are missing, unexpected or of another shape; 2 for a mapping that is none; 73
-/// when `out` exists.
+/// Errors: 66 when a file is missing; 65 when it is not a weight file or its tensors do not match the model (the
+/// message lists all that are missing, unexpected or of another shape); 2 for an invalid mapping; 73 when `out` exists.
 pub fn import(file: &Path, like: &Path, names: &NameMap, out: &Path) -> Result<usize> {
     let like = one_in(like)?;
     manifest_of(&like)?;

@@ -1,4 +1,4 @@
-//! Which checkpoints stay, and the links `latest` and `best`.
+//! Checkpoint retention, and the links `latest` and `best`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,30 +13,30 @@ use super::trash;
 use super::write::step;
 use crate::task::Direction;
 
-/// Which checkpoints stay. The newest always does, and so does the one that `best` names.
+/// Which checkpoints to keep. The newest one and the target of `best` are always kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeepRules {
-    /// This many of the newest.
+    /// Keep this many of the newest.
     pub last: usize,
-    /// This many with the best value of `metric`.
+    /// Keep this many with the best value of `metric`.
     pub best: usize,
-    /// Those at multiples of this many updates; 0: none.
+    /// Keep those at multiples of this many updates; 0: none.
     pub every: u64,
-    /// The result of a validation that tells which is best.
+    /// The validation metric that decides which checkpoint is best.
     pub metric: String,
-    /// Whether a larger or a smaller value of it is better.
+    /// Whether that metric is minimised or maximised.
     pub direction: Direction,
 }
 
 impl KeepRules {
-    /// The checkpoints with the best values; of equal ones the oldest.
+    /// The checkpoints with the best values; ties keep the older one.
     fn best<'a>(&self, good: &[&'a Entry]) -> Vec<&'a Entry> {
         let mut ranked = ranked(good, &self.metric, self.direction);
         ranked.truncate(self.best);
         ranked
     }
 
-    /// Names of those that stay out of `good`, the newest last.
+    /// Names of the checkpoints among `good` that are kept.
     pub(super) fn kept<'a>(&self, good: &[&'a Entry]) -> BTreeSet<&'a str> {
         let last = good.iter().rev().take(self.last.max(1)).copied();
         let best = self.best(good);
@@ -46,7 +46,7 @@ impl KeepRules {
     }
 }
 
-/// The checkpoints that have a finite value of `metric`, the best first; of equal ones the oldest.
+/// The checkpoints with a finite value of `metric`, best first; ties put the older one first.
 fn ranked<'a>(good: &[&'a Entry], metric: &str, direction: Direction) -> Vec<&'a Entry> {
     let value = |entry: &Entry| entry.manifest().and_then(|m| m.metric(metric));
     let mut ranked: Vec<(f64, &Entry)> =
@@ -58,8 +58,8 @@ fn ranked<'a>(good: &[&'a Entry], metric: &str, direction: Direction) -> Vec<&'a
     ranked.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// The best checkpoint in `folder` (RUN/ckpt) by the metric that the newest of them monitors, damaged or not; none
-/// where no checkpoint has a value of it. Errors: 66 when the folder cannot be read.
+/// The best checkpoint in `folder` (RUN/ckpt) by the metric that the newest checkpoint monitors, whether damaged or
+/// not; None when no checkpoint has a value of it. Errors: 66 when the directory cannot be read.
 pub fn best(folder: &Path) -> Result<Option<PathBuf>> {
     let entries = list(folder)?;
     let all: Vec<&Entry> = entries.iter().collect();
@@ -68,9 +68,9 @@ pub fn best(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(order.and_then(|order| order.first().map(|entry| entry.path.clone())))
 }
 
-/// After `new` was written and verified: sets the links, removes what no rule keeps, and returns
-/// the names of the removed. Damaged checkpoints are left to be looked at, and count for nothing. The
-/// newest at a multiple of `anchor` updates stays in any case; 0: none.
+/// After `new` was written and verified: updates the links, removes the checkpoints that no rule keeps, and returns
+/// their names. Damaged checkpoints are kept for inspection and do not count towards the rules. The newest checkpoint
+/// at a multiple of `anchor` updates is always kept; 0: none.
 pub(super) fn tidy(
     disk: &dyn Disk,
     folder: &Path,
@@ -81,7 +81,7 @@ pub(super) fn tidy(
     let publisher = Publisher::new(disk);
     let entries = list(folder)?;
     let good: Vec<&Entry> = entries.iter().filter(|entry| entry.is_good()).collect();
-    // A link that cannot be set, as where a copy has made a folder of it, is worth a warning only.
+    // A link that cannot be set, e.g. because a copy turned it into a directory, only causes a warning.
     let link = |link: &str, name: &Path| {
         publisher.link(&folder.join(link), name).unwrap_or_else(|error| warn!("{error}"));
     };
@@ -102,7 +102,7 @@ pub(super) fn tidy(
     let mut removed = Vec::new();
     for entry in &good {
         let named = linked.iter().any(|target| target.file_name() == entry.path.file_name());
-        // A link to a folder elsewhere is somebody's own doing.
+        // Symbolic links to other directories were created by the user and are left alone.
         let ours = fs::symlink_metadata(&entry.path).is_ok_and(|found| found.is_dir());
         if kept.contains(entry.name()) || named || entry.path == new || !ours {
             continue;

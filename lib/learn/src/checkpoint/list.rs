@@ -1,4 +1,4 @@
-//! The checkpoints of a run.
+//! Lists the checkpoints of a run.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -9,41 +9,41 @@ use super::manifest::{self, Manifest};
 use super::problem::Problem;
 use super::tensor_file::check_size;
 
-/// A checkpoint as a look at its manifest and the sizes of its files shows it.
+/// A checkpoint, judged by its manifest and the sizes of its files only.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its folder.
+    /// Its directory.
     pub path: PathBuf,
-    /// The number in the folder's name.
+    /// The update number in the directory's name.
     pub step: u64,
-    /// When its manifest was last written.
+    /// Modification time of its manifest.
     pub modified: Option<SystemTime>,
     manifest: Option<Manifest>,
     fault: Option<Problem>,
 }
 
 impl Entry {
-    /// What it is; none when that cannot be read.
+    /// Its manifest; None when that cannot be read.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.manifest.as_ref()
     }
 
-    /// Why it cannot be used, as far as the look showed.
+    /// Why it cannot be used, if the quick check found a problem.
     pub fn fault(&self) -> Option<String> {
         self.fault.as_ref().map(Problem::to_string)
     }
 
-    /// Whether the look showed no fault.
+    /// Whether the quick check found no problem.
     pub fn is_good(&self) -> bool {
         self.fault.is_none()
     }
 
-    /// Whether it is whole, and only too new for this program.
+    /// Whether it is intact but has a newer format than this program can read.
     pub fn is_newer_format(&self) -> bool {
         matches!(self.fault, Some(Problem::Newer(_)))
     }
 
-    /// Its folder's name.
+    /// The name of its directory.
     pub fn name(&self) -> &str {
         self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
@@ -61,11 +61,10 @@ impl Entry {
     }
 }
 
-/// The checkpoints in `folder` (RUN/ckpt), the newest last; empty when there is no folder.
+/// The checkpoints in `folder` (RUN/ckpt), newest last; empty when the directory does not exist.
 ///
-/// Newer is what a later start of the run wrote, and within a start the later update: a run that went
-/// back to an earlier checkpoint goes on from there. Those whose manifest cannot be read come last.
-/// Errors: 66 when the folder cannot be read.
+/// Checkpoints are ordered by attempt, then by update, because a run that rewound continues from an earlier update.
+/// Those with an unreadable manifest come last. Errors: 66 when the directory cannot be read.
 pub fn list(folder: &Path) -> Result<Vec<Entry>> {
     let found = match std::fs::read_dir(folder) {
         Ok(found) => found,
@@ -86,12 +85,12 @@ pub fn list(folder: &Path) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The name of the folder of an update: `step-00001200`.
+/// The directory name of an update, e.g. `step-00001200`.
 pub(super) fn folder_name(update: u64) -> String {
     format!("step-{update:08}")
 }
 
-/// Another name for the same update beside `target`, one that nothing has: with more zeros.
+/// An unused name next to `target` for the same update, made by adding zeros.
 pub(super) fn free_name(target: &Path) -> PathBuf {
     let mut path = target.to_path_buf();
     while path.symlink_metadata().is_ok() {

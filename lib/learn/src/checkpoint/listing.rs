@@ -1,4 +1,4 @@
-//! The checkpoints of a run as a list for people and programs.
+//! The checkpoints of a run as table rows and JSON records.
 
 use std::path::{Path, PathBuf};
 
@@ -14,34 +14,34 @@ use super::list::{Entry, list};
 /// One checkpoint.
 #[derive(Clone, Debug, Serialize)]
 pub struct Listing {
-    /// Its folder.
+    /// Its directory.
     pub path: PathBuf,
-    /// The number in the folder's name.
+    /// The update number in the directory's name.
     pub step: u64,
-    /// Updates done; this and the next are unknown when the manifest cannot be read.
+    /// Updates completed; like `attempt`, None when the manifest cannot be read.
     pub update: Option<u64>,
-    /// Start of the run that wrote it.
+    /// The attempt that wrote it.
     pub attempt: Option<u64>,
     /// Seconds since it was written.
     pub age: Option<u64>,
-    /// Bytes of its files.
+    /// Total size of its files in bytes.
     pub bytes: Option<u64>,
-    /// Results of the last validation.
+    /// Metrics of the last validation.
     pub metrics: Value,
-    /// Whether the link `best` names it.
+    /// Whether the link `best` points to it.
     pub best: bool,
-    /// Whether the link `latest` names it.
+    /// Whether the link `latest` points to it.
     pub latest: bool,
-    /// Whether manifest and sizes are right.
+    /// Whether its manifest and file sizes are correct.
     pub good: bool,
     /// What is wrong.
     pub fault: Option<String>,
 }
 
-/// The checkpoints of a run directory or of its `ckpt`, the newest last. Errors: 66.
+/// The checkpoints of a run directory or of its `ckpt`, newest last. Errors: 66.
 pub fn listing(path: &Path) -> Result<Vec<Listing>> {
     if !path.is_dir() {
-        return Err(Error::open(path, "no such folder; a run or its ckpt is wanted"));
+        return Err(Error::open(path, "not a directory; expected a run directory or its ckpt"));
     }
     let folder = folder_of(path);
     let target = |link: &str| std::fs::read_link(folder.join(link)).unwrap_or_default();
@@ -67,7 +67,7 @@ pub fn listing(path: &Path) -> Result<Vec<Listing>> {
 }
 
 impl Listing {
-    /// A row of a table: sizes and ages as people read them, a column for each metric.
+    /// A table row with human-readable size and age, and a column for each metric.
     pub fn row(&self) -> Map<String, Value> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let age = self.age.map(|age| format_duration(std::time::Duration::from_secs(age)));

@@ -1,4 +1,4 @@
-//! Loading: nothing is used before its hash is right.
+//! Loads checkpoints. No data is used before its hash has been verified.
 
 use std::path::{Path, PathBuf};
 
@@ -16,20 +16,20 @@ use super::verify::verify;
 /// A checkpoint in memory.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What it is.
+    /// Its manifest.
     pub manifest: Manifest,
     path: PathBuf,
     files: Vec<Vec<(String, Tensor)>>,
 }
 
 impl Loaded {
-    /// Its folder.
+    /// Its directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The tensors of the file with this stem (`model`, `ema`, …), in the order in which they were
-    /// saved; none when there is no such file.
+    /// The tensors of the file with this stem (`model`, `ema`, …), in the order in which they were saved; None when
+    /// there is no such file.
     pub fn tensors(&self, stem: &str) -> Option<Vec<(String, Tensor)>> {
         let files = self.manifest.files.iter().zip(&self.files);
         files
@@ -38,20 +38,20 @@ impl Loaded {
             .map(|(_, tensors)| tensors.clone())
     }
 
-    /// The state of the optimizer, from however many files; none when there is none, or not all of it.
+    /// The optimizer state, merged from all of its files; None when there is none or a file is missing.
     pub fn optimizer(&self) -> Option<Vec<(String, Tensor)>> {
         shards::union(self)
     }
 }
 
-/// Loads one checkpoint. Errors: 66 when it or a file of it is missing, 65 when it is damaged (with
-/// the file, and the tensor where that can be told) or of a newer format.
+/// Loads one checkpoint. Errors: 66 when the checkpoint or one of its files is missing; 65 when it is damaged (the
+/// message names the file and, if possible, the tensor) or has a newer format.
 pub fn load(path: &Path) -> Result<Loaded> {
     if !path.is_dir() {
         return Err(Error::open(path, "no such checkpoint"));
     }
     try_load(path).map_err(|fault| match fault {
-        // The exact place, now that time does not matter.
+        // Verify everything to find the exact location of the damage.
         Problem::Damaged(_) => {
             let damage = verify(path).ok().and_then(|report| report.damage.into_iter().next());
             let text = damage.map_or_else(|| fault.to_string(), |damage| damage.to_string());
@@ -61,11 +61,11 @@ pub fn load(path: &Path) -> Result<Loaded> {
     })
 }
 
-/// Loads the newest good checkpoint in `folder` (RUN/ckpt). Damaged ones are passed over with a
-/// warning that names the fault. None when there are no checkpoints at all.
+/// Loads the newest good checkpoint in `folder` (RUN/ckpt). Damaged checkpoints are skipped with a warning. None when
+/// there are no checkpoints.
 ///
-/// Errors: 65 when there are checkpoints and none is good, or the newest has a newer format (an older
-/// one would throw work away).
+/// Errors: 65 when there are checkpoints but none is good, or when the newest has a newer format (resuming from an
+/// older one would discard work).
 pub fn load_newest(folder: &Path) -> Result<Option<Loaded>> {
     let entries = list(folder)?;
     let mut faults = Vec::new();
@@ -77,7 +77,7 @@ pub fn load_newest(folder: &Path) -> Result<Option<Loaded>> {
         match load(&entry.path) {
             Ok(loaded) => return Ok(Some(loaded)),
             Err(error) => {
-                warn!("passed over: {error}");
+                warn!("skipping checkpoint: {error}");
                 faults.push(error.to_string());
             }
         }
@@ -86,8 +86,8 @@ pub fn load_newest(folder: &Path) -> Result<Option<Loaded>> {
         return Ok(None);
     }
     Err(Error::data(format!(
-        "none of the {} checkpoints in {} is good; `ckpt verify` tells all, restore one from a copy or \
-         start in another run directory",
+        "none of the {} checkpoints in {} is good; `ckpt verify` lists the damage. Restore one from a copy or \
+         start a new run in another directory",
         faults.len(),
         folder.display()
     )))
@@ -100,7 +100,7 @@ fn try_load(path: &Path) -> Result<Loaded, Problem> {
     Ok(Loaded { manifest, path: path.to_path_buf(), files })
 }
 
-/// The tensors of a file, in the order of the manifest.
+/// The tensors of a file, in manifest order.
 fn tensors(folder: &Path, entry: &FileEntry) -> Result<Vec<(String, Tensor)>, Problem> {
     let file = TensorFile::open(folder, entry)?;
     let mut hasher = blake3::Hasher::new();

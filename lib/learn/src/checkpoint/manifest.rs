@@ -1,8 +1,7 @@
-//! `manifest.json`: what a checkpoint is, and the mark that it is whole.
+//! `manifest.json`: describes a checkpoint, and marks it as complete.
 //!
-//! The last line holds the BLAKE3 of everything before it, so that a byte changed anywhere in a
-//! checkpoint is found: in a file by the manifest, in the manifest by itself. That line stays as it
-//! is in all versions of the format.
+//! Its last line holds the BLAKE3 of everything before it, so that a change to any byte of a checkpoint is detected: in
+//! other files by the manifest, in the manifest by this line. The line has the same form in all versions of the format.
 
 use std::path::Path;
 
@@ -13,17 +12,17 @@ use unix::{Error, Result, small};
 use super::problem::Problem;
 use crate::task::{Dependencies, Direction};
 
-/// Version of the format that is written, and the newest that is read.
+/// Format version that is written, and the newest that can be read.
 pub(super) const FORMAT: u64 = 1;
-/// Name of the file.
+/// File name of the manifest.
 pub(super) const NAME: &str = "manifest.json";
-/// Largest manifest, in bytes.
+/// Maximum size of a manifest in bytes.
 const MAX_BYTES: u64 = 100_000_000;
 
-/// What a checkpoint is.
+/// The manifest of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the format.
+    /// Format version.
     pub format: u64,
     /// When it was written, UTC.
     pub created: String,
@@ -33,13 +32,13 @@ pub struct Manifest {
     pub commit: String,
     /// Host on which it was written.
     pub host: String,
-    /// Start of the run that wrote it, from 1: of two checkpoints the one of the later start is newer.
+    /// The attempt that wrote it, from 1. Of two checkpoints the one of the later attempt is newer.
     pub attempt: u64,
-    /// Name of the training stage.
+    /// Name of the task.
     pub stage: String,
-    /// Updates done.
+    /// Updates completed.
     pub update: u64,
-    /// Ranks that wrote it.
+    /// Number of ranks that wrote it.
     pub world: u64,
     /// Seed of the run.
     #[serde(with = "unix::decimal")]
@@ -48,32 +47,32 @@ pub struct Manifest {
     pub config_hash: String,
     /// Hash of the data.
     pub data_hash: String,
-    /// The trained models that a user of the model needs as well, by name: the `codec` of an operator.
+    /// The trained models that a user of the model needs as well, by name, e.g. the `codec` of an operator.
     pub dependencies: Dependencies,
-    /// Results of the last validation by name.
+    /// Metrics of the last validation by name.
     pub metrics: Value,
-    /// The one of them that tells which checkpoint of a run is the best; empty for none.
+    /// The metric that selects the best checkpoint of a run; empty for none.
     pub monitor: String,
-    /// Whether a larger or a smaller value of it is better.
+    /// Whether that metric is minimised or maximised.
     pub direction: Direction,
-    /// Where training stands.
+    /// State of the training loop.
     pub progress: Value,
     /// The resolved configuration, without secrets.
     pub config: Value,
-    /// The files beside the manifest.
+    /// All files of the checkpoint except the manifest.
     pub files: Vec<FileEntry>,
 }
 
 /// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Its name in the folder, e.g. `model.safetensors`.
+    /// Its file name, e.g. `model.safetensors`.
     pub name: String,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Its BLAKE3 in hexadecimal.
     pub blake3: String,
-    /// Its tensors, in the order in which they were given.
+    /// Its tensors, in the order in which they were saved.
     pub tensors: Vec<TensorEntry>,
 }
 
@@ -84,38 +83,38 @@ pub struct TensorEntry {
     pub name: String,
     /// `F32` or `F64`.
     pub dtype: String,
-    /// Length of every axis.
+    /// Shape.
     pub shape: Vec<usize>,
-    /// Its first byte in the file.
+    /// Offset of its first byte in the file.
     pub start: u64,
-    /// The byte after its last.
+    /// Offset after its last byte.
     pub end: u64,
     /// BLAKE3 of its bytes in hexadecimal.
     pub blake3: String,
 }
 
 impl FileEntry {
-    /// The name without `.safetensors`.
+    /// The file name without `.safetensors`.
     pub fn stem(&self) -> &str {
         self.name.strip_suffix(".safetensors").unwrap_or(&self.name)
     }
 }
 
 impl Manifest {
-    /// Bytes of all files.
+    /// Total size of all files in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// A result of the last validation; none when there was none, or it was not finite.
+    /// A metric of the last validation; None when it is absent or not finite.
     pub fn metric(&self, name: &str) -> Option<f64> {
         self.metrics.get(name)?.as_f64().filter(|value| value.is_finite())
     }
 
-    /// The text of the file: a line for each field, the digest last.
+    /// Encodes the file: one line per field, the digest last.
     pub(super) fn encode(&self) -> Result<Vec<u8>> {
         let Value::Object(fields) = serde_json::to_value(self).map_err(Error::bug)? else {
-            return Err(Error::bug("a manifest is no record of fields"));
+            return Err(Error::bug("a manifest does not serialise to an object"));
         };
         let mut text = String::from("{\n");
         for (name, value) in fields {
@@ -126,7 +125,7 @@ impl Manifest {
         Ok(text.into_bytes())
     }
 
-    /// Reads the text of the file; nothing of it is believed before its digest is right.
+    /// Decodes the file. The digest is verified before anything else is used.
     pub(super) fn decode(text: &[u8]) -> Result<Self, Problem> {
         let damaged = |what: &str| Problem::Damaged(format!("{NAME} {what}"));
         let tail = DIGEST.len() + 64 + END.len();
@@ -141,15 +140,15 @@ impl Manifest {
             return Err(damaged("was changed after it was written"));
         }
         let value: Value = serde_json::from_slice(text)
-            .map_err(|cause| damaged(&format!("is no JSON: {cause}")))?;
+            .map_err(|cause| damaged(&format!("is not valid JSON: {cause}")))?;
         let format = value.get("format").and_then(Value::as_u64).unwrap_or(0);
         if format > FORMAT {
             return Err(Problem::Newer(format!(
-                "{NAME} has format {format}, this program reads up to {FORMAT}: use a newer version"
+                "{NAME} has format {format}, but this program reads only up to {FORMAT}: use a newer version"
             )));
         }
         let manifest: Self = serde_json::from_value(value)
-            .map_err(|cause| damaged(&format!("lacks a part: {cause}")))?;
+            .map_err(|cause| damaged(&format!("is incomplete: {cause}")))?;
         for file in &manifest.files {
             if !is_plain_name(&file.name) {
                 return Err(damaged(&format!("names a file outside its folder: {:?}", file.name)));
@@ -169,7 +168,7 @@ impl Manifest {
             Err(cause) => return Err(Problem::Damaged(format!("{NAME}: {cause}"))),
         };
         if !found.is_file() || found.len() > MAX_BYTES {
-            return Err(Problem::Damaged(format!("{NAME} is no file of ours")));
+            return Err(Problem::Damaged(format!("{NAME} is too large or not a regular file")));
         }
         let text = std::fs::read(&path);
         Self::decode(&text.map_err(|cause| Problem::Damaged(format!("{NAME}: {cause}")))?)
@@ -179,7 +178,7 @@ impl Manifest {
 const DIGEST: &str = "\"digest\": \"";
 const END: &str = "\"\n}\n";
 
-/// Whether a name stays in its folder: one component, none of the special ones.
+/// Whether a name is a plain file name: a single path component, not `.` or `..`.
 pub(super) fn is_plain_name(name: &str) -> bool {
     small::inside(Path::new(""), name).is_some() && name != NAME
 }
@@ -224,7 +223,7 @@ mod tests {
         assert_eq!(Manifest::decode(&text).unwrap(), manifest());
         let json: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(json["update"], 1200);
-        assert_eq!(json["seed"], "18446744073709551615", "no number: f64 would round it");
+        assert_eq!(json["seed"], "18446744073709551615", "not a number: f64 would round it");
         assert_eq!(manifest().metric("a"), Some(0.1 + 0.2));
         assert_eq!(manifest().metric("b"), None);
     }
@@ -254,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Fields of later versions of the same format are ignored, missing ones are not made up.
+    /// Fields added by later versions of the same format are ignored; missing fields are an error.
     #[test]
     fn unknown_fields_are_ignored_and_missing_ones_are_not() {
         let sealed = |value: &Value| {

@@ -1,12 +1,13 @@
-//! Checkpoints: folders that are whole, or are passed over.
+//! Crash-safe checkpoints: a checkpoint is either complete or ignored.
 //!
-//! `RUN/ckpt/step-00001200/` holds `manifest.json` and one safetensors file for each part of the
-//! state (`model`, `ema`, `optim-0-of-1`, …). A save writes a temporary folder beside it, hashing at
-//! the same time: every file fsynced, then the folder, the manifest last, the folder fsynced again, renamed,
-//! and its parent fsynced; then everything is read back before anything older goes. Interrupted at any
-//! instruction, a reader sees the old checkpoints or the new one. `latest` and `best` are links for people; loading lists the folders.
+//! `RUN/ckpt/step-00001200/` holds `manifest.json` and one safetensors file for each part of the state (`model`, `ema`,
+//! `optim-0-of-1`, …). A save writes a temporary directory next to it and hashes the files while writing. Every file is
+//! fsynced, then the directory, then the manifest, then the directory again; the directory is renamed and its parent
+//! fsynced. Everything is read back and verified before any older checkpoint is removed. After a crash at any point, a
+//! reader sees the old checkpoints or the new one. The links `latest` and `best` are for users only; loading lists the
+//! directory.
 //!
-//! [`Saver`] does it beside training; [`load_newest`] finds where to go on.
+//! [`Saver`] saves concurrently with training; [`load_newest`] finds the checkpoint to resume from.
 
 mod adopt;
 mod average;
@@ -65,34 +66,33 @@ use tensor::Tensor;
 use unix::Result;
 use unix::lease::Fence;
 
-/// Bytes that are copied or hashed at a time: large enough that calls do not count, small enough to stay in the cache
-/// between two hashes.
+/// Chunk size in bytes for copying and hashing: large enough to make the call overhead negligible, small enough to stay
+/// in cache between two hashes.
 const PIECE: usize = 1 << 20;
 
-/// The tensors of each file by the file's stem (`model`, `ema`, `optim-0-of-1`); names and order are
-/// kept.
+/// The tensors of each file by the file's stem (`model`, `ema`, `optim-0-of-1`). Names and order are preserved.
 pub type Tensors = BTreeMap<String, Vec<(String, Tensor)>>;
 
-/// What a checkpoint holds.
+/// The state that a checkpoint stores.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The tensors.
     pub tensors: Tensors,
-    /// Updates done.
+    /// Updates completed.
     pub update: u64,
-    /// Everything else that training needs to go on exactly.
+    /// State of the training loop that an exact resume requires.
     pub progress: Value,
-    /// Results of the last validation by name.
+    /// Metrics of the last validation by name.
     pub metrics: Value,
-    /// The one of them that tells which checkpoint is the best; empty for none.
+    /// The metric that selects the best checkpoint; empty for none.
     pub monitor: String,
-    /// Whether a larger or a smaller value of it is better.
+    /// Whether that metric is minimised or maximised.
     pub direction: Direction,
     /// Seed of the run.
     pub seed: u64,
-    /// Ranks that trained it; 0 for none.
+    /// Number of ranks that trained it; 0 for none.
     pub world: u64,
-    /// Name of the training stage.
+    /// Name of the task.
     pub stage: String,
     /// The resolved configuration, without secrets.
     pub config: Value,
@@ -102,15 +102,15 @@ pub struct State {
     pub data_hash: String,
     /// The trained models that a user of the model needs as well, by name.
     pub dependencies: Dependencies,
-    /// What forbids to write it, should another process have taken the run over.
+    /// Forbids the save once another process has taken over the run.
     pub fence: Option<Fence>,
-    /// What must hold before it gets its name.
+    /// Must hold before the checkpoint is published.
     pub condition: Option<Condition>,
 }
 
 impl State {
-    /// A state like the one that `manifest` tells of: same stage, configuration and data, without tensors
-    /// and results. What training would need to go on is not in it, and `progress` says why.
+    /// A state with the task, configuration and data of `manifest` but without tensors and metrics. Training cannot
+    /// resume from it; `progress` records its origin.
     fn like(manifest: &Manifest, update: u64, progress: Value) -> Self {
         Self {
             update,

@@ -1,12 +1,11 @@
-//! Names with `*` and `?`, as a shell has them.
+//! Name patterns with `*` and `?`, as in a shell.
 
-/// Whether `name` is what `pattern` describes: `*` stands for any characters, dots included, `?` for
-/// one.
+/// Whether `name` matches `pattern`: `*` matches any characters, dots included, `?` exactly one.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // Where to go on when the last `*` has to take one character more.
+    // Where to continue when the last `*` has to match one more character.
     let mut again: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {

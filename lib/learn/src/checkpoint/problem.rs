@@ -1,4 +1,4 @@
-//! Why a checkpoint, or a part of it, cannot be used.
+//! Why a checkpoint or one of its files cannot be used.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use unix::{Error, Exit};
 /// What is wrong with a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
-    /// Something is not there.
+    /// Something is missing.
     Missing(String),
-    /// Something is there and wrong.
+    /// Something is present but wrong.
     Damaged(String),
-    /// It is whole, and made by a later version of this program.
+    /// It is intact, but was written by a newer version of this program.
     Newer(String),
 }
 
 impl Problem {
-    /// The error for a user who asked for just this checkpoint.
+    /// The error when the user requested this particular checkpoint.
     pub fn error(&self) -> Error {
         match self {
             Problem::Missing(_) => Error::new(Exit::NoInput, self),

@@ -1,4 +1,4 @@
-//! Removing checkpoints by hand, by the rules that training itself keeps to.
+//! Removes checkpoints on request, by the same rules as training.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,39 +16,39 @@ use super::trash;
 use super::verify::verify;
 use crate::task::Direction;
 
-/// What became of a checkpoint.
+/// Outcome for one checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pruned {
-    /// Its folder.
+    /// Its directory.
     pub path: PathBuf,
-    /// The number in the folder's name.
+    /// The update number in the directory's name.
     pub step: u64,
-    /// Bytes of its files; unknown when its manifest cannot be read.
+    /// Total size of its files in bytes; None when its manifest cannot be read.
     pub bytes: Option<u64>,
-    /// Whether it was removed, or would be.
+    /// Whether it was removed, or would be in a dry run.
     pub removed: bool,
-    /// Why it stays.
+    /// Why it is kept.
     pub why: Option<String>,
 }
 
-/// Removes the checkpoints of a run, or of its `ckpt`, that no rule keeps; with `dry_run` it only
-/// tells. The newest is read and verified before anything is removed; it stays, and so do the one
-/// that `best` names, damaged ones, and links. Each is renamed to a trash name before it is removed,
-/// so that a kill leaves it whole or not a checkpoint.
+/// Removes the checkpoints of a run, or of its `ckpt`, that no rule keeps; with `dry_run` it only reports them. The
+/// newest checkpoint is read and verified before anything is removed. The newest, the target of `best`, damaged
+/// checkpoints and links are kept. Each checkpoint is renamed before it is removed, so that a kill leaves a complete
+/// checkpoint or none.
 ///
-/// Errors: 66 when there is nothing, 65 when the newest is damaged, 75 while a process trains the run:
-/// that one prunes.
+/// Errors: 66 when there is no checkpoint, 65 when the newest is damaged, 75 while a process trains the run, which
+/// prunes on its own.
 pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>> {
     if !run.is_dir() {
-        return Err(Error::open(run, "no such folder; a run or its ckpt is wanted"));
+        return Err(Error::open(run, "not a directory; expected a run directory or its ckpt"));
     }
     let folder = folder_of(run);
-    // Looking disturbs nobody.
+    // A dry run does not need the lease.
     let _lease = if dry_run { None } else { hold_run_of(&folder)? };
     let entries = list(&folder)?;
     let good: Vec<&Entry> = entries.iter().filter(|entry| entry.is_good()).collect();
     let Some(newest) = good.last() else {
-        return Err(Error::open(run, "there is no good checkpoint in it"));
+        return Err(Error::open(run, "it contains no good checkpoint"));
     };
     if let Some(damage) = verify(&newest.path)?.damage.first() {
         return Err(Error::data(format!(
@@ -84,7 +84,7 @@ pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>
     Ok(pruned)
 }
 
-/// The checkpoint to which a run that rewinds would go back: training keeps it too.
+/// The checkpoint that a rewind would go back to; training keeps it as well.
 fn anchor<'a>(good: &[&'a Entry]) -> Option<&'a str> {
     let config = &good.last()?.manifest()?.config;
     let every = config.pointer("/checkpoint/every")?.as_u64().filter(|every| *every > 0)?;
@@ -93,7 +93,7 @@ fn anchor<'a>(good: &[&'a Entry]) -> Option<&'a str> {
     places.next().map(|entry| entry.name())
 }
 
-/// What was, or would be, removed, for people.
+/// A one-line summary for users of what was, or would be, removed.
 pub fn summary(pruned: &[Pruned], dry_run: bool) -> String {
     let removed = pruned.iter().filter(|one| one.removed);
     let bytes: u64 = removed.clone().filter_map(|one| one.bytes).sum();
@@ -102,8 +102,8 @@ pub fn summary(pruned: &[Pruned], dry_run: bool) -> String {
     format!("{verb} {count} of {all} checkpoints, {}", human_bytes(bytes))
 }
 
-/// The metric that tells which checkpoint of a run is the best, and its direction: what its newest checkpoint
-/// says, or the only metric that it has. Errors: 2 when that is not clear.
+/// The metric that selects the best checkpoint of a run, and its direction: as recorded in the newest checkpoint, or
+/// the only metric that it has. Errors: 2 when this is ambiguous.
 pub fn monitor_of(run: &Path) -> Result<(String, Direction)> {
     let entries = list(&folder_of(run))?;
     let newest = entries.iter().rev().find_map(Entry::manifest);
@@ -115,7 +115,7 @@ pub fn monitor_of(run: &Path) -> Result<(String, Direction)> {
     match names.as_slice() {
         [one] => Ok(((*one).clone(), Direction::Minimize)),
         _ => Err(Error::usage(format!(
-            "{}: no checkpoint says which metric tells the best one; give it with --metric NAME; there are \
+            "{}: no checkpoint records which metric selects the best one; choose with --metric NAME from \
              {names:?}",
             run.display()
         ))),

@@ -1,4 +1,4 @@
-//! Saving beside training: a snapshot, then a thread that writes it.
+//! Asynchronous saves: training copies the state to a snapshot, and a thread writes it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,77 +16,77 @@ use super::trash::remove_leftovers;
 use super::write::{Files, ensure_room, step, write_on};
 use super::{State, Tensors, snapshot};
 
-/// Saves the checkpoints of a run, one at a time, while training goes on.
+/// Saves the checkpoints of a run, one at a time, concurrently with training.
 ///
-/// A save that fails leaves the older checkpoints as they were. Dropping the saver waits for the save
-/// that runs.
+/// A failed save leaves the older checkpoints unchanged. Dropping the saver waits for the save in progress.
 #[derive(Debug)]
 pub struct Saver {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) folder: PathBuf,
     pub(super) rules: KeepRules,
-    /// The newest checkpoint at a multiple of this many updates stays; 0: none.
+    /// The newest checkpoint at a multiple of this many updates is kept; 0: none.
     pub(super) anchor: u64,
     attempt: u64,
     log: Option<PathBuf>,
     running: Option<JoinHandle<Ended>>,
-    /// The last snapshot, for its memory.
+    /// The last snapshot, kept to reuse its memory.
     spare: Vec<Image>,
     waits: u64,
 }
 
-/// The memory of the snapshot, and how the save ended unless it only reserved.
+/// The memory of the snapshot, and the result of the save; None if the thread only reserved memory.
 type Ended = (Vec<Image>, Option<Result<Done>>);
 
-/// A save that was begun: what it cost training.
+/// A save that was started: what it cost the training loop.
 #[derive(Debug)]
 pub struct Saved {
-    /// Bytes of the tensors.
+    /// Total size of the tensors in bytes.
     pub bytes: u64,
-    /// How long the copy took.
+    /// Time to copy the snapshot.
     pub snapshot: Duration,
-    /// How long the save before it was waited for.
+    /// Time spent waiting for the previous save.
     pub waited: Duration,
-    /// How the save before it ended, unless [`Saver::poll`] told it already.
+    /// Result of the previous save, unless [`Saver::poll`] has already returned it.
     pub previous: Option<Result<Done>>,
 }
 
-/// A save that ended well.
+/// A successful save.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
     /// The checkpoint.
     pub path: PathBuf,
-    /// Updates done.
+    /// Updates completed.
     pub update: u64,
-    /// Bytes of the tensors.
+    /// Total size of the tensors in bytes.
     pub bytes: u64,
-    /// From the snapshot until it was on the disk under its name.
+    /// From the start of the write until the checkpoint was durable under its name.
     pub durable: Duration,
-    /// From the snapshot until it was on the disk, verified, and older ones removed.
+    /// From the start of the write until the checkpoint was verified and older ones were removed.
     pub took: Duration,
-    /// Names of checkpoints that were removed because no rule keeps them.
+    /// Names of the checkpoints that were removed because no rule keeps them.
     pub removed: Vec<String>,
 }
 
 impl Saver {
-    /// A saver of checkpoints into `folder` (RUN/ckpt), for start number `attempt` of the run. What
-    /// killed saves left there is removed: only the one writer of the run may make a saver.
+    /// Saves checkpoints into `folder` (RUN/ckpt) as attempt number `attempt` of the run. Removes the leftovers of
+    /// interrupted saves, so only the process that holds the run's lease may create a saver.
     ///
-    /// Errors: 73 when the folder cannot be made, 66 when it cannot be read, 65 when its attempts cannot be
-    /// counted on.
+    /// Errors: 73 when the directory cannot be created, 66 when it cannot be read, 65 when an attempt number in it is
+    /// too large.
     pub fn new(folder: &Path, rules: KeepRules, attempt: u64) -> Result<Self> {
         Self::on(Arc::new(RealDisk), folder, rules, attempt)
     }
 
-    /// As [`Saver::new`], writing through `disk`.
+    /// Like [`Saver::new`], but writes through `disk`.
     pub fn on(disk: Arc<dyn Disk>, folder: &Path, rules: KeepRules, attempt: u64) -> Result<Self> {
         Publisher::new(&*disk).create_folder(folder)?;
         remove_leftovers(&*disk, folder)?;
-        // Newer is what a later attempt wrote, even when the record of attempts was lost.
+        // A later attempt counts as newer, so the number must exceed all known ones even if the record of attempts was
+        // lost.
         let known = list(folder)?.iter().filter_map(|e| Some(e.manifest()?.attempt)).max();
         let attempt = match known {
             Some(known) if known > attempt => known.checked_add(1).ok_or_else(|| {
-                let text = "no attempt can follow that of the newest checkpoint";
+                let text = "the attempt number of a checkpoint is too large";
                 Error::data(format!("{}: {text}", folder.display()))
             })?,
             _ => attempt,
@@ -95,41 +95,40 @@ impl Saver {
         Ok(Self { disk, folder, rules, anchor: 0, attempt, log, running, spare, waits: 0 })
     }
 
-    /// Keeps the newest checkpoint at a multiple of `updates` whatever the rules say: where a rewind
-    /// will go.
+    /// Always keeps the newest checkpoint at a multiple of `updates`, which a rewind goes back to.
     pub fn anchored(mut self, updates: u64) -> Self {
         self.anchor = updates;
         self
     }
 
-    /// Makes the log of the run durable before each checkpoint, so that a power cut does not take what
-    /// was said of updates that are not done again.
+    /// Fsyncs the log of the run before each checkpoint, so that a power cut does not lose records of updates that will
+    /// not be repeated.
     pub fn with_log(mut self, log: PathBuf) -> Self {
         self.log = Some(log);
         self
     }
 
-    /// Lets a thread take the memory for snapshots of states like `state`, so that the first save need
-    /// not: fresh memory is many times slower than a copy. A save that comes earlier waits for it.
+    /// Allocates the memory for snapshots of states like `state` on a thread, so that the first save does not have to:
+    /// writing to fresh memory is many times slower than copying. A save that starts earlier waits for it.
     ///
-    /// Errors: 73 when there is no room for a checkpoint on the disk either, and 70.
+    /// Errors: 73 when there is not enough disk space for a checkpoint, and 70.
     pub fn reserve(&mut self, state: &State) -> Result<()> {
         let target = self.folder.join(folder_name(state.update));
         ensure_room(&target, Files::Tensors(&state.tensors))?;
         self.collect();
-        // Not the tensors themselves: holding them would make the next update copy them.
+        // The thread must not hold the tensors themselves: the next update would then have to copy them.
         let plans = snapshot::plans(&state.tensors)?;
-        self.spare = Vec::new(); // before as much is taken again
+        self.spare = Vec::new(); // free the old memory before allocating the new
         self.spawn(move || match plans.into_iter().map(Image::new).collect() {
             Ok(images) => (images, None),
             Err(error) => (Vec::new(), Some(Err(error))),
         })
     }
 
-    /// Begins a save of `state`: copies its tensors and lets a thread write them. When the save before
-    /// still runs, it is waited for.
+    /// Starts a save of `state`: copies its tensors and writes them on a thread. Waits first if the previous save is
+    /// still in progress.
     ///
-    /// Errors: when no thread can be started; how a save ended, also for want of memory, tell
+    /// Errors: when no thread can be started. The result of the save itself, including a lack of memory, is returned by
     /// [`Saver::poll`], [`Saved::previous`] and [`Saver::finish`].
     pub fn save(&mut self, mut state: State) -> Result<Saved> {
         let started = Instant::now();
@@ -139,7 +138,7 @@ impl Saver {
         let copied = Instant::now();
         let bytes = Files::Tensors(&state.tensors).bytes();
         let images = snapshot::take(&state.tensors, std::mem::take(&mut self.spare));
-        state.tensors = Tensors::new(); // training would have to copy what is shared
+        state.tensors = Tensors::new(); // shared tensors would force training to copy them
         let snapshot = copied.elapsed();
         let (disk, folder) = (Arc::clone(&self.disk), self.folder.clone());
         let (rules, anchor, attempt) = (self.rules.clone(), self.anchor, self.attempt);
@@ -150,7 +149,7 @@ impl Saver {
                 Err(error) => return (Vec::new(), Some(Err(error))),
             };
             if let Some(Err(cause)) = log.as_deref().map(|log| disk.sync_file(log)) {
-                warn!("the log may lose records in a power cut: {cause}");
+                warn!("cannot fsync the log, which may lose records in a power cut: {cause}");
             }
             let done = save_now(&*disk, &folder, &rules, anchor, attempt, &state, &images);
             (images, Some(done))
@@ -158,17 +157,17 @@ impl Saver {
         Ok(Saved { bytes, snapshot, waited, previous })
     }
 
-    /// How the last save ended, told once and without waiting; none while it runs.
+    /// The result of the last save, returned once and without waiting; None while it is in progress.
     pub fn poll(&mut self) -> Option<Result<Done>> {
         if self.running.as_ref()?.is_finished() { self.join() } else { None }
     }
 
-    /// Waits for the save that runs and tells how it ended; none when nothing ran.
+    /// Waits for the save in progress and returns its result; None when there is none.
     pub fn finish(&mut self) -> Result<Option<Done>> {
         self.join().transpose()
     }
 
-    /// How often a save had to wait for the one before it: they come too fast for this disk.
+    /// How often a save had to wait for the previous one; if this grows, saves are too frequent for the disk.
     pub fn waits(&self) -> u64 {
         self.waits
     }
@@ -179,8 +178,7 @@ impl Saver {
         Ok(())
     }
 
-    /// Waits; a save that failed is worth a warning here, where the caller looks at the next one. A lost lease
-    /// is reported where the run ends.
+    /// Waits for the thread. A failed save is logged here as a warning; a lost lease is reported where the run ends.
     fn collect(&mut self) -> Option<Result<Done>> {
         let ended = self.join();
         if let Some(Err(error)) = &ended
@@ -197,7 +195,7 @@ impl Saver {
                 self.spare = spare;
                 done
             }
-            Err(_) => Some(Err(Error::bug("the thread that writes checkpoints died"))),
+            Err(_) => Some(Err(Error::bug("the checkpoint thread panicked"))),
         }
     }
 }
@@ -220,17 +218,20 @@ fn save_now(
     let started = Instant::now();
     state.may_be_written()?;
     if !folder.exists() {
-        // Somebody's mistake: what is in memory need not be lost for it.
-        warn!("{} is gone, with all checkpoints in it; it is made again", folder.display());
+        // Probably removed by mistake; the state in memory can still be saved.
+        warn!(
+            "{} and all checkpoints in it have been removed; creating it again",
+            folder.display()
+        );
         Publisher::new(disk).create_folder(folder)?;
     }
     let files = Files::Images(images);
     let written = write_on(disk, folder, state, files, attempt);
-    state.may_be_written()?; // a lost run is the cause of other errors, and nothing of it may be removed
+    state.may_be_written()?; // a lost lease explains other errors; nothing may be removed then
     let (path, durable) = written?;
-    // The checkpoint is safe; links and the removal of old ones can be made up for at the next.
+    // The checkpoint is safe. Links and removals can be made up for at the next save.
     let removed = tidy(disk, folder, rules, anchor, &path).unwrap_or_else(|error| {
-        warn!("old checkpoints stay: {error}");
+        warn!("old checkpoints were not removed: {error}");
         Vec::new()
     });
     step("save.end", folder)?;

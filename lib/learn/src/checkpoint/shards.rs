@@ -1,6 +1,5 @@
-//! The optimizer's state in one file or several, `optim-R-of-N`: every file holds all that is kept of
-//! some parameters, in their order. Which file holds what matters to nobody who reads: any number of
-//! ranks goes on from any number of files.
+//! The optimizer state in one or more files `optim-R-of-N`. Each file holds the complete state of some parameters, in
+//! parameter order. Readers accept any distribution, so any number of ranks can resume from any number of files.
 
 use std::path::Path;
 
@@ -10,7 +9,7 @@ use unix::{Error, Result};
 use super::load::{Loaded, load};
 use super::{State, write};
 
-/// Most files.
+/// Maximum number of files.
 const MOST: usize = 1024;
 
 /// The stem of file `index` (from 0) of `count`.
@@ -18,20 +17,20 @@ pub(crate) fn stem(index: usize, count: usize) -> String {
     format!("optim-{index}-of-{count}")
 }
 
-/// The number of a file, and of how many, from its stem.
+/// The index of a file and the number of files, parsed from its stem.
 pub(super) fn place(stem: &str) -> Option<(usize, usize)> {
     let (index, count) = stem.strip_prefix("optim-")?.split_once("-of-")?;
     let (index, count) = (index.parse().ok()?, count.parse().ok()?);
     (index < count && count <= MOST).then_some((index, count))
 }
 
-/// The part, of `count`, to which each of a row of things belongs: parts follow one another, and the
-/// lengths in each add up to about the same.
+/// Divides items of the given lengths into `count` consecutive parts of about equal total length; returns the part of
+/// each item.
 pub(crate) fn parts(lengths: &[usize], count: usize) -> Vec<usize> {
     let total = lengths.iter().map(|length| *length as u128).sum::<u128>().max(1);
     let mut before = 0;
     let part = |length: &usize| {
-        // The part in which the middle of it lies; twice everything, for halves.
+        // The part that contains the middle of the item; everything is doubled to avoid halves.
         let middle = 2 * before + *length as u128;
         before += *length as u128;
         let part = middle * count as u128 / (2 * total);
@@ -40,7 +39,7 @@ pub(crate) fn parts(lengths: &[usize], count: usize) -> Vec<usize> {
     lengths.iter().map(part).collect()
 }
 
-/// The tensors of the optimizer, `PARAMETER.NAME`, in `count` files.
+/// Distributes the optimizer tensors, `PARAMETER.NAME`, over `count` files.
 pub(crate) fn split(
     tensors: Vec<(String, Tensor)>,
     count: usize,
@@ -65,18 +64,17 @@ pub(crate) fn split(
     files
 }
 
-/// Writes the checkpoint `from` as `out`, the optimizer's state in `count` files; everything else is as it
-/// was, and training goes on from either with the same bits.
+/// Writes the checkpoint `from` as `out` with the optimizer state in `count` files. Everything else is unchanged, and
+/// training resumes from either with the same bits.
 ///
-/// Errors: 2 when `count` is 0 or too large; 65 when `from` is damaged or has no state of an optimizer; 73
-/// when `out` exists.
+/// Errors: 2 when `count` is 0 or too large; 65 when `from` is damaged or has no optimizer state; 73 when `out` exists.
 pub fn reshard(from: &Path, count: usize, out: &Path) -> Result<()> {
     if count == 0 || count > MOST {
-        return Err(Error::usage(format!("{count} files: wanted are 1 to {MOST}")));
+        return Err(Error::usage(format!("{count} files: give a number from 1 to {MOST}")));
     }
     let loaded = load(from)?;
     let Some(optimizer) = loaded.optimizer() else {
-        return Err(Error::data(format!("{} has no state of an optimizer", from.display())));
+        return Err(Error::data(format!("{} has no optimizer state", from.display())));
     };
     let manifest = &loaded.manifest;
     let mut state = State::like(manifest, manifest.update, manifest.progress.clone());
@@ -90,7 +88,7 @@ pub fn reshard(from: &Path, count: usize, out: &Path) -> Result<()> {
     write::write_as(out, &state, manifest.attempt)
 }
 
-/// All files of the optimizer together, in their order; none when there is none, or one is missing.
+/// All optimizer tensors merged, in order; None when there are none or a file is missing.
 pub(super) fn union(loaded: &Loaded) -> Option<Vec<(String, Tensor)>> {
     let files = &loaded.manifest.files;
     let mut places: Vec<_> = files.iter().filter_map(|file| place(file.stem())).collect();

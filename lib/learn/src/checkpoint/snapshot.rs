@@ -1,4 +1,4 @@
-//! A copy of the state that training may go on without.
+//! A copy of the training state, so that training can continue while it is written.
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use unix::Result;
@@ -6,16 +6,16 @@ use unix::Result;
 use super::image::{Image, ImagePlan};
 use super::{PIECE, Tensors};
 
-/// Fewer bytes are copied by one thread; waking the others costs more.
+/// Below this many bytes a single thread copies; waking the others would cost more.
 const PARALLEL: u64 = 4 * PIECE as u64;
 
-/// Plans for the files of `tensors`, which keep none of their memory. Errors: 70.
+/// Layouts for the files of `tensors`; they do not keep the tensors alive. Errors: 70.
 pub(super) fn plans(tensors: &Tensors) -> Result<Vec<ImagePlan>> {
     tensors.iter().map(|(stem, tensors)| ImagePlan::new(stem, tensors)).collect()
 }
 
-/// Copies of `tensors`, in the memory of `spare` where that fits. Memory that is used again costs no page
-/// faults, which take longer than the copying.
+/// Copies `tensors`, reusing the memory of `spare` where the layout fits. Reused memory causes no page faults, which
+/// take longer than the copy.
 pub(super) fn take(tensors: &Tensors, mut spare: Vec<Image>) -> Result<Vec<Image>> {
     let own = tensors.iter().map(|(stem, tensors)| {
         let old = spare.iter().position(|image| image.fits(stem, tensors));
@@ -50,7 +50,7 @@ mod tests {
         [("model".to_string(), tensors)].into()
     }
 
-    /// The numbers after the header: of the wider type first.
+    /// The values after the header; the wider dtype comes first.
     fn values(image: &Image) -> (Vec<f64>, Vec<f32>) {
         let content = &image.bytes()[image.bytes().len() - image.content() as usize..];
         let (b, a) = content.split_at(24);

@@ -1,4 +1,4 @@
-//! What the tensors of a checkpoint look like.
+//! Statistics of the tensors of a checkpoint.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use unix::{Error, Result};
 use super::manifest::FileEntry;
 use super::tensor_file::TensorFile;
 
-/// Form and numbers of a tensor. Mean, deviation, bounds and norm are over the finite elements, and
-/// none without any.
+/// Dtype, shape and statistics of a tensor. Mean, deviation, bounds and norm are over the finite elements; None if
+/// there are none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Statistics {
     /// Stem of the file.
@@ -18,26 +18,26 @@ pub struct Statistics {
     pub tensor: String,
     /// `F32` or `F64`.
     pub dtype: String,
-    /// Length of every axis.
+    /// Shape.
     pub shape: Vec<usize>,
     /// Mean.
     pub mean: Option<f64>,
     /// Standard deviation.
     pub std: Option<f64>,
-    /// Smallest.
+    /// Minimum.
     pub min: Option<f64>,
-    /// Largest.
+    /// Maximum.
     pub max: Option<f64>,
-    /// Root of the sum of squares.
+    /// Euclidean norm.
     pub norm: Option<f64>,
-    /// Elements that are not a number.
+    /// Number of NaN elements.
     pub nan: u64,
-    /// Elements that are infinite.
+    /// Number of infinite elements.
     pub infinite: u64,
 }
 
-/// Statistics of the tensors of a file whose names `wanted` takes, in the order of the manifest, given
-/// to `tell` one after the other: only one tensor is in memory. Hashes are not checked.
+/// Computes statistics of the tensors of a file whose names `wanted` accepts, in manifest order, and passes them to
+/// `tell` one by one, with only one tensor in memory at a time. Hashes are not verified.
 ///
 /// Errors: 65 or 66 when the file cannot be read, and those of `tell`.
 pub fn statistics(

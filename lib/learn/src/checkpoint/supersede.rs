@@ -1,4 +1,4 @@
-//! Going back: where to, and what becomes of the checkpoints that are left behind.
+//! Support for rewinds: which checkpoint to go back to, and removal of the later ones.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,11 @@ use super::keep::tidy;
 use super::{Loaded, Saver, list, load, trash};
 
 impl Saver {
-    /// The newest good checkpoint at a multiple of the anchor ([`Saver::anchored`]) before update
-    /// `spike`; damaged ones are passed over with a warning. None when there is none.
+    /// The newest good checkpoint at a multiple of the anchor ([`Saver::anchored`]) before update `spike`; damaged ones
+    /// are skipped with a warning. None when there is none.
     ///
-    /// Others are no place to go back to: a stop or a wish for a checkpoint makes them at updates
-    /// that depend on the machine, and so would the result.
+    /// Other checkpoints are not used: they were saved by a stop or a request, at updates that vary between executions,
+    /// and the result of the run would vary with them.
     pub fn before(&self, spike: u64) -> Result<Option<Loaded>> {
         let is_place = |step: u64| self.anchor > 0 && step.is_multiple_of(self.anchor);
         let mut entries = list(&self.folder)?;
@@ -23,18 +23,17 @@ impl Saver {
         for entry in entries.iter().rev() {
             match load(&entry.path) {
                 Ok(loaded) => return Ok(Some(loaded)),
-                Err(error) => warn!("passed over: {error}"),
+                Err(error) => warn!("skipping checkpoint: {error}"),
             }
         }
         Ok(None)
     }
 
-    /// Takes all good checkpoints after `update` out of the way, for a run that goes on from there
-    /// with other samples, and sets the links; returns their names. The save that runs must have
-    /// ended.
+    /// Removes all good checkpoints after `update`, for a run that continues from there with other samples, updates the
+    /// links, and returns the removed names. No save may be in progress.
     ///
-    /// Killed in the middle, the next start goes on from one of those that are left, which leads to
-    /// the same spike and here again.
+    /// If the process is killed halfway, the next attempt resumes from one of the remaining checkpoints, comes to the
+    /// same spike and rewinds again.
     pub fn go_back(&self, update: u64) -> Result<Vec<String>> {
         let disk = &*self.disk;
         let mut removed = Vec::new();
@@ -55,7 +54,7 @@ impl Saver {
     }
 }
 
-/// Removes links that name nothing any more.
+/// Removes dangling links.
 fn unlink(disk: &dyn Disk, folder: &Path) -> Result<()> {
     for link in ["latest", "best"].map(|name| folder.join(name)) {
         if fs::symlink_metadata(&link).is_ok() && !link.exists() {

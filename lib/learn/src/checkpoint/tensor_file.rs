@@ -1,4 +1,4 @@
-//! Reading one safetensors file of a checkpoint, without believing it.
+//! Reads one safetensors file of a checkpoint, treating its contents as untrusted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,16 +11,16 @@ use super::PIECE;
 use super::manifest::{FileEntry, TensorEntry};
 use super::problem::Problem;
 
-/// A file whose size is right and whose header makes sense.
+/// An open file with the expected size and a valid header.
 pub(super) struct TensorFile {
     name: String,
     file: File,
-    /// What the file holds.
+    /// The parsed header.
     pub header: Header,
 }
 
 impl TensorFile {
-    /// Opens the file `entry` of the checkpoint in `folder`; its header must describe the tensors of the
+    /// Opens the file `entry` of the checkpoint in `folder` and checks that its header describes the tensors of the
     /// manifest.
     pub fn open(folder: &Path, entry: &FileEntry) -> Result<Self, Problem> {
         let damaged = |what: &str| Problem::Damaged(format!("{}: {what}", entry.name));
@@ -32,14 +32,14 @@ impl TensorFile {
         Ok(Self { name: entry.name.clone(), file, header })
     }
 
-    /// Reads the tensor of this name; `see` is shown its bytes on the way.
+    /// Reads the tensor `name` and passes its raw bytes to `see` on the way.
     pub fn tensor(&self, name: &str, mut see: impl FnMut(&[u8])) -> Result<Tensor, Problem> {
         let damaged = |what: String| Problem::Damaged(format!("{}: {what}", self.name));
         let entry = self.header.get(name).ok_or_else(|| damaged(format!("no tensor {name}")))?;
         let dtype = entry.dtype.dtype().ok_or_else(|| {
-            damaged(format!("tensor {name} is {}, which this version cannot hold", entry.dtype))
+            damaged(format!("tensor {name} has dtype {}, which is not supported", entry.dtype))
         })?;
-        // The header was checked: shape and bytes agree, and the bytes are in the file.
+        // The header was checked: shape and byte range agree, and the range lies within the file.
         let (mut tensor, mut at) = (Tensor::arbitrary(&entry.shape, dtype), entry.start);
         for piece in tensor.as_bytes_mut().chunks_mut(PIECE) {
             self.file.read_exact_at(piece, at).map_err(|cause| damaged(cause.to_string()))?;
@@ -50,14 +50,14 @@ impl TensorFile {
     }
 }
 
-/// Opens a regular file that has the size it should have.
+/// Opens a regular file and checks its size.
 pub(super) fn open_sized(folder: &Path, entry: &FileEntry) -> Result<File, Problem> {
     let path = folder.join(&entry.name);
     check_size(folder, entry)?;
     File::open(&path).map_err(|cause| Problem::Damaged(format!("{}: {cause}", entry.name)))
 }
 
-/// The cheap check: is it there, a file, and of the right size?
+/// Quick check: the file exists, is a regular file and has the right size.
 pub(super) fn check_size(folder: &Path, entry: &FileEntry) -> Result<(), Problem> {
     let name = &entry.name;
     let found = match std::fs::symlink_metadata(folder.join(name)) {
@@ -68,11 +68,11 @@ pub(super) fn check_size(folder: &Path, entry: &FileEntry) -> Result<(), Problem
         Err(cause) => return Err(Problem::Damaged(format!("{name}: {cause}"))),
     };
     if !found.is_file() {
-        return Err(Problem::Damaged(format!("{name} is no regular file")));
+        return Err(Problem::Damaged(format!("{name} is not a regular file")));
     }
     if found.len() != entry.bytes {
         return Err(Problem::Damaged(format!(
-            "{name} has {} bytes, it was written with {}",
+            "{name} has {} bytes, but was written with {}",
             found.len(),
             entry.bytes
         )));
@@ -80,7 +80,7 @@ pub(super) fn check_size(folder: &Path, entry: &FileEntry) -> Result<(), Problem
     Ok(())
 }
 
-/// Whether header and manifest name the same tensors at the same places.
+/// Whether header and manifest list the same tensors with the same layout.
 fn same(entries: &[Entry], listed: &[TensorEntry]) -> bool {
     let mut sorted: Vec<&TensorEntry> = listed.iter().collect();
     sorted.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));

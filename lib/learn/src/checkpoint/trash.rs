@@ -1,4 +1,4 @@
-//! Removing a checkpoint: under another name first, so that none is ever found half removed.
+//! Removes checkpoints. A checkpoint is renamed first, so that a partially removed one is never found.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use unix::{Error, Result, warn};
 
 use super::write::step;
 
-/// Prefix of folders that are being removed.
+/// Name prefix of directories that are being removed.
 const PREFIX: &str = ".trash-";
 
-/// A name beside `path` under which it is no checkpoint any more.
+/// A unique name next to `path` that is not recognised as a checkpoint.
 pub(super) fn name(path: &Path) -> PathBuf {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -22,8 +22,8 @@ pub(super) fn name(path: &Path) -> PathBuf {
     path.with_file_name(format!("{PREFIX}{name}-{host}-{pid}-{count}"))
 }
 
-/// Takes the checkpoint `path` away. The other name is durable before anything in it is unlinked: a
-/// crash leaves it whole, or not under its own name.
+/// Removes the checkpoint `path`. The rename is durable before anything in it is unlinked, so a crash leaves it
+/// complete or not under its own name.
 pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
     let trash = name(path);
     Publisher::new(disk).rename(path, &trash, Rename::New)?;
@@ -32,15 +32,14 @@ pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a folder that has a trash name; what cannot be removed now is tried again at the next
-/// start.
+/// Deletes a renamed directory. If this fails, the next attempt tries again.
 pub(super) fn discard(disk: &dyn Disk, trash: &Path) {
     if let Err(cause) = disk.remove_all(trash) {
         warn!("cannot remove {}: {cause}", trash.display());
     }
 }
 
-/// Removes what killed saves of this run left behind. Only for the one writer of the run.
+/// Deletes the leftovers of interrupted saves. Only the process that holds the run's lease may call this.
 pub(super) fn remove_leftovers(disk: &dyn Disk, folder: &Path) -> Result<()> {
     let found = fs::read_dir(folder).map_err(|cause| Error::open(folder, cause))?;
     for item in found {

@@ -1,4 +1,4 @@
-//! Every byte of a checkpoint against its manifest.
+//! Verifies every byte of a checkpoint against its manifest.
 
 use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
@@ -12,29 +12,29 @@ use super::manifest::{FileEntry, Manifest, TensorEntry};
 use super::problem::Problem;
 use super::tensor_file::{TensorFile, open_sized};
 
-/// What was found in a checkpoint.
+/// Result of verifying a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Its folder.
+    /// Its directory.
     pub path: PathBuf,
-    /// Updates done; none when the manifest cannot be read.
+    /// Updates completed; None when the manifest cannot be read.
     pub update: Option<u64>,
-    /// Files that the manifest names.
+    /// Number of files in the manifest.
     pub files: usize,
-    /// Tensors in them.
+    /// Number of tensors in them.
     pub tensors: usize,
-    /// Bytes of them.
+    /// Total size in bytes.
     pub bytes: u64,
-    /// Faults; empty when it is good.
+    /// Damage found; empty when the checkpoint is good.
     pub damage: Vec<Damage>,
 }
 
-/// One fault.
+/// One damaged file or tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Damage {
     /// The file.
     pub file: String,
-    /// The tensor, when the fault lies in one.
+    /// The tensor, if the damage is within one.
     pub tensor: Option<String>,
     /// What is wrong.
     pub fault: String,
@@ -49,7 +49,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Reads a checkpoint whole and reports what is wrong with it. Errors: 66 when there is none.
+/// Reads and verifies a whole checkpoint. Errors: 66 when it does not exist.
 pub fn verify(path: &Path) -> Result<Report> {
     let mut report = Report {
         path: path.to_path_buf(),
@@ -98,13 +98,13 @@ fn file_damage(folder: &Path, entry: &FileEntry, damage: &mut Vec<Damage>) {
                 fault,
             }));
         }
-        // A file that is missing has been told of.
+        // A missing file has already been reported.
         Err(_) if damage.len() > before => {}
         Err(cause) => {
             damage.push(whole(&entry.name, &Problem::Damaged(format!("{}: {cause}", entry.name))));
         }
     }
-    // Only for files made by others: a header with the right hash that makes no sense.
+    // Only possible in files written by other programs: an invalid header with a matching hash.
     if damage.len() == before
         && let Err(fault) = TensorFile::open(folder, entry)
     {
@@ -112,16 +112,16 @@ fn file_damage(folder: &Path, entry: &FileEntry, damage: &mut Vec<Damage>) {
     }
 }
 
-/// Whether the hash of the file is right, and the tensors whose hashes are not. Where tensors lie is
-/// taken from the manifest, so that a damaged header does not hide them.
+/// Whether the hash of the file matches, and the tensors whose hashes do not. Tensor positions are taken from the
+/// manifest, so that a damaged header does not hide damaged tensors.
 fn hash_parts<'a>(
     folder: &Path,
     entry: &'a FileEntry,
 ) -> std::io::Result<(bool, Vec<(&'a TensorEntry, String)>)> {
     let path = folder.join(&entry.name);
-    // A pipe in place of a file would be waited for.
+    // Opening a FIFO would block.
     if !std::fs::symlink_metadata(&path)?.is_file() {
-        return Err(std::io::Error::other("no regular file"));
+        return Err(std::io::Error::other("not a regular file"));
     }
     let mut file = std::fs::File::open(&path)?;
     let mut sorted: Vec<&TensorEntry> = entry.tensors.iter().collect();
@@ -140,12 +140,12 @@ fn hash_parts<'a>(
             changed.push((tensor, "was changed after it was written".into()));
         }
     }
-    // Not beyond: a file that is longer has been told of, however much longer it is.
+    // Not beyond the expected size: a longer file has already been reported.
     hash_range(&mut file, at, entry.bytes, &mut buffer, &mut all, None)?;
     Ok((all.finalize().to_hex().as_str() == entry.blake3, changed))
 }
 
-/// Hashes the bytes `at..end` as far as they exist; returns how many there were.
+/// Hashes the bytes `at..end` as far as they exist; returns their number.
 fn hash_range(
     file: &mut std::fs::File,
     at: u64,

@@ -1,4 +1,4 @@
-//! Writing a checkpoint: from where it is in memory, hashed beside, read back before it is relied on.
+//! Writes a checkpoint: straight from memory, hashed concurrently, and read back before it is relied on.
 
 use std::fs;
 use std::io::Write;
@@ -16,20 +16,20 @@ use super::manifest::{self, FORMAT, FileEntry, Manifest, is_plain_name};
 use super::verify::verify;
 use super::{State, Tensors, trash};
 
-/// Most files that are written and not yet durable: each is open.
+/// Maximum number of files that are written but not yet durable; each stays open.
 const UNSYNCED: usize = 16;
 
 /// The files of a checkpoint.
 #[derive(Clone, Copy)]
 pub(super) enum Files<'a> {
-    /// As they are in memory.
+    /// Laid out in memory.
     Images(&'a [Image]),
-    /// Made of tensors one after another, so that no more than one of them is in memory twice.
+    /// Built from tensors one file at a time, so that at most one file is duplicated in memory.
     Tensors(&'a Tensors),
 }
 
 impl Files<'_> {
-    /// Bytes of the tensors.
+    /// Total size of the tensors in bytes.
     pub fn bytes(self) -> u64 {
         match self {
             Self::Images(images) => images.iter().map(Image::content).sum(),
@@ -56,24 +56,24 @@ impl Files<'_> {
     }
 }
 
-/// Writes `state` as a checkpoint of the run's attempt `attempt` into `folder` (RUN/ckpt) and returns
-/// its path. It is there whole, or not at all; an older checkpoint of the same update is replaced.
+/// Writes `state` as a checkpoint of attempt `attempt` into `folder` (RUN/ckpt) and returns its path. The checkpoint
+/// appears atomically; an older checkpoint of the same update is replaced.
 ///
-/// Errors: 73 when space or inodes are short or the folder is not writable, 74 when writing fails; 70
-/// when the state has names that cannot be stored.
+/// Errors: 73 when disk space or inodes are short or the directory is not writable, 74 when writing fails; 70 when the
+/// state has names that cannot be stored.
 pub fn write(folder: &Path, state: &State, attempt: u64) -> Result<PathBuf> {
     let files = Files::Tensors(&state.tensors);
     write_on(&RealDisk, folder, state, files, attempt).map(|(path, _)| path)
 }
 
-/// Refuses (73) when space or inodes are short for the checkpoint `target`.
+/// Errors (73): disk space or inodes are short for the checkpoint `target`.
 pub(super) fn ensure_room(target: &Path, files: Files) -> Result<()> {
-    // The headers and the manifest are small beside the tensors.
+    // The headers and the manifest are small compared with the tensors.
     space::ensure_space(target, files.bytes() + (1 << 16))?;
     space::ensure_files(target, files.count() as u64 + 2)
 }
 
-/// [`write`] of `files`, whatever tensors `state` has; also how long it took until the checkpoint was
+/// Like [`write`], but writes `files` instead of the tensors of `state`. Also returns the time until the checkpoint was
 /// durable, before it was read back.
 pub(super) fn write_on(
     disk: &dyn Disk,
@@ -98,14 +98,13 @@ pub(super) fn write_on(
     let took = if fs::symlink_metadata(&target).is_err() {
         publish(&target)?
     } else {
-        // A run that went back to an earlier checkpoint arrives here again. The old one stays until
-        // the new one is whole.
+        // A run that rewound reaches this update again. The old checkpoint stays until the new one is complete.
         replace(disk, &target, publish)?
     };
     Ok((target, took))
 }
 
-/// Writes `state` as the checkpoint `path`, which must not exist; for checkpoints that belong to no run.
+/// Writes `state` as the checkpoint `path`, which must not exist; for checkpoints outside a run.
 pub(super) fn write_as(path: &Path, state: &State, attempt: u64) -> Result<()> {
     let files = Files::Tensors(&state.tensors);
     ensure_room(path, files)?;
@@ -114,17 +113,17 @@ pub(super) fn write_as(path: &Path, state: &State, attempt: u64) -> Result<()> {
     read_back(&RealDisk, path)
 }
 
-/// Every byte, as the disk gives it where the file was written past the page cache. What reads back wrong is taken away: loading would pass it
-/// over, and nothing older may be removed for it.
+/// Reads back and verifies every byte; files written with direct I/O come from the disk, not from the page cache. A
+/// damaged checkpoint is removed, because loading would skip it and no older checkpoint may be removed in its favour.
 fn read_back(disk: &dyn Disk, path: &Path) -> Result<()> {
     let report = verify(path)?;
     let Some(damage) = report.damage.first() else { return Ok(()) };
     trash::remove(disk, path)?;
-    Err(Error::new(unix::Exit::Io, format!("what was written reads back wrong: {damage}")))
+    Err(Error::new(unix::Exit::Io, format!("the checkpoint reads back damaged: {damage}")))
 }
 
-/// Puts what `publish` publishes in the place of the older `target`. At every moment one of the two
-/// has a name under which it is found.
+/// Publishes a checkpoint in place of the older `target`. At every moment at least one of the two has a name under
+/// which it is found.
 fn replace<T>(disk: &dyn Disk, target: &Path, publish: impl Fn(&Path) -> Result<T>) -> Result<T> {
     let publisher = Publisher::new(disk);
     let staged = trash::name(target);
@@ -133,8 +132,8 @@ fn replace<T>(disk: &dyn Disk, target: &Path, publish: impl Fn(&Path) -> Result<
         trash::discard(disk, &staged);
         return Ok(value);
     }
-    // Some network file systems know no exchange: the new one is found beside the old one, as the same
-    // update of a later attempt, before the old one goes.
+    // Some network file systems cannot exchange two names. Publish the new checkpoint next to the old one, as the same
+    // update of a later attempt, before removing the old one.
     let beside = free_name(target);
     publisher.rename(&staged, &beside, Rename::New)?;
     trash::remove(disk, target)?;
@@ -142,9 +141,9 @@ fn replace<T>(disk: &dyn Disk, target: &Path, publish: impl Fn(&Path) -> Result<
     Ok(value)
 }
 
-/// All files, their sizes as the disk tells them, and the manifest last.
+/// Writes all files and checks their sizes on disk, then writes the manifest.
 ///
-/// The disk is not left idle between two files: they are made durable after all are written.
+/// Files are fsynced in groups after they are written, which keeps the disk busy between files.
 fn fill(
     publisher: Publisher,
     folder: &Path,
@@ -188,27 +187,27 @@ fn fill(
         files,
     };
     let text = manifest.encode()?;
-    // So that no crash leaves a manifest without the files that it names, not even in a folder with a
-    // temporary name.
+    // Fsync the directory first, so that a crash never leaves a manifest without the files that it lists, not even in a
+    // temporary directory.
     publisher.names(folder)?;
     step("save.before_manifest", folder)?;
     let path = folder.join(manifest::NAME);
     publisher.inner_bytes(&path, &text)?.sync()?;
     step("save.after_manifest", folder)?;
-    state.may_be_written() // the last moment before it gets its name
+    state.may_be_written() // checked last, just before the rename
 }
 
-/// A step of a save, at which a test may let it fail.
+/// A named point at which tests can inject a failure.
 pub(super) fn step(point: &str, path: &Path) -> Result<()> {
     fail::point(point).map_err(|cause| Error::io(path, cause))
 }
 
-/// Writes a file while other threads hash it, as a whole and by tensors: one thread with both hashes is
-/// slower than a disk.
+/// Writes a file while two other threads compute the hashes of the file and of its tensors; a single thread computing
+/// both is slower than a disk.
 fn write_file(publisher: Publisher, folder: &Path, image: &Image) -> Result<(FileEntry, Written)> {
     let name = format!("{}.safetensors", image.stem());
     if !is_plain_name(&name) {
-        return Err(Error::bug(format!("{name:?} cannot be the name of a file")));
+        return Err(Error::bug(format!("{name:?} is not a valid file name")));
     }
     let bytes = image.bytes();
     std::thread::scope(|scope| {
@@ -218,13 +217,13 @@ fn write_file(publisher: Publisher, folder: &Path, image: &Image) -> Result<(Fil
         let written =
             publisher.inner_file(&path, bytes.len() as u64, |file| file.write_all(bytes))?;
         let (Ok(blake3), Ok(tensors)) = (whole.join(), tensors.join()) else {
-            return Err(Error::bug("a thread that hashes died"));
+            return Err(Error::bug("a hashing thread panicked"));
         };
         Ok((FileEntry { name, bytes: bytes.len() as u64, blake3, tensors }, written))
     })
 }
 
-/// Makes a file of so many bytes durable, and looks whether all of them arrived.
+/// Fsyncs a file and checks that its size is `bytes`.
 fn sync((file, bytes): (Written, u64)) -> Result<()> {
     let path = file.path().to_path_buf();
     file.sync()?;
@@ -232,5 +231,5 @@ fn sync((file, bytes): (Written, u64)) -> Result<()> {
     if size == bytes {
         return Ok(());
     }
-    Err(Error::io(&path, format!("{size} bytes arrived of {bytes}")))
+    Err(Error::io(&path, format!("only {size} of {bytes} bytes were written")))
 }

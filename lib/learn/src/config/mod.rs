@@ -1,5 +1,5 @@
-//! What the configuration of a run holds. One file is one run, complete in itself; sections that all tasks share are
-//! here, those of a task beside the task.
+//! The configuration of a training run. One file describes one run completely. The sections that all tasks share are
+//! defined here, those of a task next to the task.
 
 mod spikes;
 mod training;
@@ -13,42 +13,43 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unix::config::{Violations, within};
 
-/// The configuration of a run of one stage, with that stage's own sections for data, model and loss.
+/// The configuration of a run, generic over the task's own sections `data`, `model` and `loss`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config<D, M, L> {
-    /// Seed of everything random: initial weights, order of the data, noise.
+    /// Random seed for weight initialisation, data order, augmentation and noise.
     #[serde(default)]
     pub seed: u64,
-    /// What is learned from.
+    /// The training and validation data.
     pub data: D,
-    /// What is learned.
+    /// The architecture of the model.
     pub model: M,
-    /// What is minimised.
+    /// The loss function.
     pub loss: L,
-    /// How long, in which portions, and what is watched.
+    /// Training loop: number of updates, batch size, precision, validation, logging and failure handling.
     pub training: Training,
-    /// How parameters follow gradients.
+    /// Optimizer, learning rate and weight decay.
     pub optimizer: Optimizer,
-    /// Phases of the learning rate, one after the other; a constant rate when empty.
+    /// Learning-rate schedule: consecutive phases that multiply optimizer.learning_rate. Empty: a constant learning
+    /// rate.
     #[serde(default)]
     pub schedule: Vec<Phase>,
-    /// Reduction of the learning rate when validation stops improving. None: the schedule alone.
+    /// Reduce the learning rate when the validation metric stops improving. Null: off.
     #[serde(default)]
     pub plateau: Option<Plateau>,
-    /// Initial values of the parameters from a file. None: random ones.
+    /// Load initial parameter values from a file. Null: random initialisation.
     #[serde(default)]
     pub init: Option<InitFrom>,
-    /// When the state is saved and what is kept.
+    /// When checkpoints are saved and which are kept.
     #[serde(default)]
     pub checkpoint: Checkpoints,
-    /// What the run may cost.
+    /// Cost accounting and budget.
     #[serde(default)]
     pub cost: Cost,
 }
 
 impl<D, M, L> Config<D, M, L> {
-    /// The sections that all tasks share.
+    /// A copy with only the sections that all tasks share.
     pub fn shared(&self) -> Config<(), (), ()> {
         Config {
             seed: self.seed,
@@ -65,7 +66,7 @@ impl<D, M, L> Config<D, M, L> {
         }
     }
 
-    /// Violations of the sections that all stages share.
+    /// Violations in the sections that all tasks share.
     pub fn common_violations(&self) -> Violations {
         let mut violations: Violations = within("training", self.training.violations()).collect();
         violations.extend(within("optimizer", self.optimizer.violations()));

@@ -2,32 +2,32 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unix::config::Violations;
 
-/// What happens at a spike.
+/// What to do when the loss or gradient norm spikes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnSpike {
-    /// It is written to the log, and the update is done.
+    /// Log the spike and apply the update.
     #[default]
     Record,
-    /// The run goes back to a checkpoint and on with other samples.
+    /// Go back to an earlier checkpoint and continue with other samples.
     Rewind,
 }
 
-/// What a spike is, and how a run goes round it.
+/// Spike detection, and how to rewind past a spike.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spikes {
-    /// A loss or gradient norm is a spike when it lies above the median of the window by more than
-    /// this many times the median absolute deviation from it.
+    /// A loss or gradient norm is a spike when it exceeds the median of the window by more than this many times the
+    /// window's median absolute deviation.
     pub factor: f64,
-    /// Updates of the window; nothing is a spike before half of them are done.
+    /// Length of the window in updates. No spike is detected until it is half full.
     #[schemars(range(min = 8, max = 1_048_576))]
     pub window: u64,
-    /// With rewind: the samples of this many updates after the spike are passed over, beside those
-    /// since the checkpoint.
+    /// With on_spike: rewind, also skip the samples of this many updates after the spike, in addition to those between
+    /// the checkpoint and the spike.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub skip: u64,
-    /// Rewinds after which the next spike ends the run as failed.
+    /// Maximum number of rewinds; the next spike after them ends the run as failed.
     #[schemars(range(min = 0, max = 1_000_000_000))]
     pub rewinds: u64,
 }

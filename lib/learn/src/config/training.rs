@@ -4,99 +4,101 @@ use serde::{Deserialize, Serialize};
 use unix::cli::MAX_THREADS;
 use unix::config::{Violations, within};
 
-/// How long, in which portions, and what is watched.
+/// Training loop: number of updates, batch size, precision, validation, logging and failure handling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["updates", "batch_size"]))]
 pub struct Training {
-    /// Updates in all.
+    /// Total number of optimizer updates.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub updates: u64,
-    /// Samples of one forward and backward pass, those of all ranks together.
+    /// Samples per forward and backward pass, summed over all ranks.
     #[schemars(range(min = 1, max = 1_048_576))]
     pub batch_size: u64,
-    /// Passes whose gradients are averaged to one update.
+    /// Number of micro-batches whose gradients are averaged into one update.
     #[schemars(range(min = 1, max = 1024))]
     pub accumulation: u64,
-    /// Divide the samples of a pass into up to 8 portions that are computed apart and summed in a fixed
-    /// tree, so that 1, 2, 4 or 8 ranks, where that many share them, give the same bits. Smaller passes
-    /// are slower.
+    /// Make the result independent of the number of ranks: each batch is split into up to 8 slices whose gradients are
+    /// summed in a fixed tree, so 1, 2, 4 or 8 ranks (if that many divide the slices) give the same bits. Smaller
+    /// slices are slower.
     pub deterministic: bool,
-    /// Compute in fewer bits inside the model, on devices that gain by it; parameters, losses and updates
-    /// stay in f32.
+    /// Automatic mixed precision: compute in 16-bit floats inside the model, on devices where this is faster.
+    /// Parameters, losses and updates stay in f32.
     pub amp: bool,
-    /// With amp: which 16-bit floats. f16 comes with a loss scale that follows the gradients.
+    /// The 16-bit format for amp: bf16, or f16 with dynamic loss scaling.
     pub precision: Precision,
-    /// Let products of f32 matrices on a GPU round their operands to 11 bits (TF32): faster, and less precise.
+    /// Use TF32 for f32 matrix products on a GPU: operands are rounded to 11 significant bits, which is faster and less
+    /// precise.
     pub tf32: bool,
-    /// Record a pass on a device once its shapes are known, and launch it as a whole from then on.
+    /// Record a training pass as a CUDA graph once its shapes are known, and replay it afterwards.
     pub compile: bool,
-    /// Share of the memory of a model's blocks that may be kept for the backward pass, 0 to 1; of the
-    /// rest the least costly is computed again.
+    /// Activation checkpointing: fraction (0 to 1) of the memory for block activations that may be kept for the
+    /// backward pass. The blocks that are cheapest to recompute are recomputed until the rest fits. 1: keep everything.
     pub mem_budget: f64,
-    /// Largest global norm of the gradient; longer ones are shortened to it. None: no limit.
+    /// Clip the global gradient norm to this value. Null: no clipping.
     pub clip: Option<f64>,
-    /// Decay of the moving average of the parameters that validation and evaluation use. None: the
-    /// parameters themselves are used.
+    /// Decay of an exponential moving average (EMA) of the parameters, which validation and evaluation then use instead
+    /// of the parameters. Null: no average.
     pub ema: Option<f64>,
-    /// Let the decay of the moving average grow with the steps t as (1 + t)/(10 + t), up to ema, so that the
-    /// average soon forgets the initial parameters. False: the decay is ema from the first step.
+    /// Increase the EMA decay with the update t as (1 + t)/(10 + t), up to ema, so that the average quickly forgets the
+    /// initial parameters. False: the decay is ema from the first update.
     pub ema_warmup: bool,
     /// Updates between validations.
     #[schemars(range(min = 1))]
     pub validate_every: u64,
-    /// Samples of a validation, spread evenly over the split; 0 for all of it.
+    /// Number of validation samples, spread evenly over the split; 0 for all of them.
     #[schemars(range(min = 0, max = 1_000_000_000))]
     pub validation_samples: u64,
-    /// Samples that go through the model together in a validation.
+    /// Batch size of validation.
     #[schemars(range(min = 1, max = 1_048_576))]
     pub validation_batch_size: u64,
-    /// With amp: compute validations in 16-bit floats as well; otherwise they are computed in f32.
+    /// With amp, also run validation in 16-bit floats. False: validation runs in f32.
     pub validation_amp: bool,
-    /// Validations without improvement after which training ends early. None: never.
+    /// Early stopping: stop after this many consecutive validations without improvement. Null: never.
     pub patience: Option<u64>,
-    /// Updates with a loss or gradient that is not finite are skipped; this many in a row, or 10 of the
-    /// last 1000, end the run as diverged.
+    /// An update whose loss or gradient is not finite is skipped. After this many in a row, or 10 of the last 1000
+    /// updates, the run ends as diverged.
     #[schemars(range(min = 1))]
     pub non_finite_limit: u64,
-    /// The run is marked failed after this many consecutive attempts that resume at the same update and
-    /// get no further than the attempts before them.
+    /// The run is marked failed after this many consecutive attempts that resume at the same update and get no further
+    /// than the attempts before them.
     #[schemars(range(min = 1))]
     pub attempts_without_progress: u64,
-    /// What happens at a spike of loss or gradient norm: it is recorded, or the run goes back to the
-    /// newest regular checkpoint before it and on with other samples.
+    /// What to do when the loss or gradient norm spikes: only record it, or rewind to the newest regular checkpoint
+    /// before the spike and continue with other samples.
     pub on_spike: OnSpike,
-    /// What a spike is, and how a run goes round it.
+    /// Spike detection, and how to rewind past a spike.
     pub spike: Spikes,
-    /// Updates between checks of the hardware: gradients are computed twice and must have the same bits. 0: never.
+    /// Updates between hardware checks, in which the gradients are computed twice and must have the same bits. 0:
+    /// never.
     pub verify_every: u64,
-    /// Updates between hashes of all parameters in the log. 0: never.
+    /// Updates between log records of a hash over all parameters. 0: never.
     pub hash_every: u64,
-    /// Updates between records in the log.
+    /// Updates between log records.
     #[schemars(range(min = 1))]
     pub log_every: u64,
-    /// Batches prepared ahead of the training.
+    /// Number of batches prepared in advance.
     #[schemars(range(min = 1, max = 1024))]
     pub prefetch: usize,
-    /// Threads that prepare them; changes the speed and nothing else.
+    /// Threads that prepare batches. Affects only speed, not results.
     #[schemars(range(min = 1, max = 256))]
     pub workers: usize,
-    /// Threads; changes the speed and nothing else. None: one for each processor.
+    /// CPU threads for computation. Affects only speed, not results. Null: one per available processor.
     #[schemars(range(min = 1, max = 1024))]
     pub threads: Option<usize>,
-    /// Time limit of one start, as 24:00:00, 1-12:00:00, 90m or seconds. None: what SLURM or timekeep
-    /// say.
+    /// Time limit of one attempt: 24:00:00, 1-12:00:00, 90m or a number of seconds. Null: the limit that SLURM or
+    /// timekeep reports.
     pub time_limit: Option<String>,
 }
 
-/// 16-bit floats.
+/// A 16-bit floating-point format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
-    /// The range of f32, 8 bits of precision.
+    /// bfloat16: the range of f32, 8 significant bits.
     #[default]
     Bf16,
-    /// A range of 65504 to 6e-8, 11 bits of precision.
+    /// IEEE half precision: largest value 65504, smallest 6e-8, 11 significant bits.
     F16,
 }
 
@@ -137,7 +139,7 @@ impl Default for Training {
 }
 
 impl Training {
-    /// Samples of one update.
+    /// Samples per update, over all ranks and micro-batches.
     pub fn samples_per_update(&self) -> u64 {
         self.batch_size * self.accumulation
     }
@@ -165,27 +167,27 @@ impl Training {
     }
 }
 
-/// When the state is saved and what is kept.
+/// When checkpoints are saved and which are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checkpoints {
-    /// Updates between checkpoints. There is one at the end and at every stop in any case.
+    /// Updates between checkpoints. A checkpoint is also saved at the end of training and whenever the run is stopped.
     #[schemars(range(min = 1))]
     pub every: u64,
-    /// Newest checkpoints that are kept.
+    /// Number of newest checkpoints to keep.
     #[schemars(range(min = 1, max = 1_048_576))]
     pub keep_last: usize,
-    /// Checkpoints with the best validation that are kept; there is a checkpoint at every validation
-    /// that is the best so far.
+    /// Number of checkpoints with the best validation metric to keep. A checkpoint is saved at every validation that is
+    /// the best so far.
     #[schemars(range(min = 0, max = 1_048_576))]
     pub keep_best: usize,
-    /// Checkpoints at multiples of this many updates are kept for ever; 0 for none.
+    /// Keep every checkpoint whose update is a multiple of this; 0 for none.
     pub keep_every: u64,
-    /// Store frozen parameters in every checkpoint; otherwise a checkpoint has their hash, and init.from must still be
-    /// there to resume.
+    /// Store frozen parameters in every checkpoint. False: a checkpoint stores only their hash, and init.from must
+    /// still exist to resume.
     pub frozen: bool,
-    /// Consecutive failed saves after which the run stops. A single one stops it if the last good checkpoint
-    /// is more than an hour old.
+    /// Stop the run after this many consecutive failed saves. A single failure stops it if the last good checkpoint is
+    /// more than an hour old.
     #[schemars(range(min = 1))]
     pub failed_saves: u64,
 }
@@ -203,15 +205,15 @@ impl Default for Checkpoints {
     }
 }
 
-/// What the run may cost, over all its starts.
+/// Cost accounting and budget, over all attempts of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cost {
-    /// Price of an hour of the whole job, all its ranks together, in any currency.
+    /// Price per hour of the whole job (all ranks together), in any currency.
     pub rate_per_hour: f64,
-    /// What the run may cost; a warning comes at nine tenths of it. None: no limit.
+    /// Budget for the run, in the same currency; a warning is logged when 90 % of it is spent. Null: no limit.
     pub budget: Option<f64>,
-    /// Stop, with a checkpoint, when the budget is spent.
+    /// Save a checkpoint and stop when the budget is spent.
     pub stop_at_budget: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Weights in files that other programs wrote: safetensors, and PyTorch's `.pt` and `.bin`.
+//! Weight files written by other programs: safetensors, and PyTorch's `.pt` and `.bin`.
 //!
-//! Nothing in such a file is believed. [`open`] reads only what the tensors are called and where they
-//! lie; numbers are read one tensor at a time, when somebody asks, so that a file that claims much
-//! costs no memory. A pickle is read, never run: see `pickle`.
+//! The files are untrusted. [`open`] reads only names, shapes and positions of the tensors. Values are read one tensor
+//! at a time on request, so that a file with bogus sizes costs no memory. Pickles are parsed but never executed: see
+//! `pickle`.
 
 mod names;
 mod pickle;
@@ -20,25 +20,25 @@ use tensor::{Dtype, FileDtype, Tensor, with_element};
 use unix::text::quote;
 use unix::{Error, Result};
 
-/// Most tensors in a file.
+/// Maximum number of tensors in a file.
 const MAX_TENSORS: usize = 100_000;
 
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorEntry {
-    /// Its name; those of nested containers are joined by dots.
+    /// Its name; the keys of nested containers are joined with dots.
     pub name: String,
-    /// Type of its numbers in the file.
+    /// Dtype in the file.
     pub dtype: FileDtype,
-    /// Length of every axis.
+    /// Shape.
     pub shape: Vec<usize>,
-    /// Elements from one index of each axis to the next.
+    /// Stride of each axis, in elements.
     strides: Vec<usize>,
-    /// First byte of its first element.
+    /// Byte offset of its first element in the file.
     start: u64,
 }
 
-/// An open file of weights.
+/// An open weight file.
 #[derive(Debug)]
 pub struct WeightFile {
     path: PathBuf,
@@ -47,30 +47,28 @@ pub struct WeightFile {
     tensors: Vec<TensorEntry>,
 }
 
-/// Opens a file of weights and reads where its tensors are; what it is, its first bytes tell.
+/// Opens a weight file and reads its list of tensors. The format is detected from the first bytes.
 ///
-/// Errors: 66 when it cannot be opened; 65 when it is neither safetensors nor a PyTorch file, is damaged,
-/// or asks for anything but tensors and plain containers, with what that was.
+/// Errors: 66 when it cannot be opened; 65 when it is neither safetensors nor a PyTorch file, is damaged, or contains
+/// anything other than tensors and plain containers; the message names it.
 pub fn open(path: &Path) -> Result<WeightFile> {
     let found = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?;
     if !found.is_file() {
-        return Err(Error::open(path, "no regular file; a .safetensors or .pt file is wanted"));
+        return Err(Error::open(path, "not a regular file; expected a .safetensors or .pt file"));
     }
     let mut file = File::open(path).map_err(|cause| Error::open(path, cause))?;
     let bytes = found.len();
     let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
     let mut first = [0; 8];
     if bytes < 8 {
-        return Err(bad(format!("{bytes} bytes are no file of weights")));
+        return Err(bad(format!("not a weight file, it has only {bytes} bytes")));
     }
     file.read_exact(&mut first).map_err(|cause| Error::io(path, cause))?;
     let tensors = match first {
         [b'P', b'K', 3, 4, ..] => torch::tensors(&file),
-        [0x80, 2..=5, ..] => {
-            Err("a pickle without an archive, as PyTorch before 1.6 wrote it: load it \
-                                there and save it again"
-                .into())
-        }
+        [0x80, 2..=5, ..] => Err("a bare pickle as written by PyTorch before 1.6: load it there \
+                                and save it with a newer version"
+            .into()),
         _ => safetensors(&file),
     };
     let tensors = tensors.map_err(bad)?;
@@ -80,7 +78,7 @@ pub fn open(path: &Path) -> Result<WeightFile> {
 }
 
 impl WeightFile {
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -90,9 +88,8 @@ impl WeightFile {
         &self.tensors
     }
 
-    /// Reads a tensor of this file, row by row in the order of its axes, as numbers of type `dtype`.
-    /// Errors: 65 when it does not fit into memory, 74 when reading
-    /// fails.
+    /// Reads a tensor of this file in row-major order, converted to `dtype`. Errors: 65 when it does not fit into
+    /// memory, 74 when reading fails.
     pub fn read(&self, stored: &TensorEntry, dtype: Dtype) -> Result<Tensor> {
         self.check(stored).map_err(Error::data)?;
         let count: usize = stored.shape.iter().product();
@@ -111,16 +108,14 @@ impl WeightFile {
         Ok(tensor)
     }
 
-    /// Whether a tensor lies in the file and is no larger than twice its bytes: a stride of 0 makes any
-    /// number of elements out of one.
+    /// Checks that a tensor lies within the file and takes no more than twice the size of the file, because a stride of
+    /// 0 expands one element to any number.
     fn check(&self, tensor: &TensorEntry) -> Result<(), String> {
         let name = quote(&tensor.name);
         let rank = tensor.shape.len();
         let bad_name = tensor.name.len() > MAX_NAME || tensor.name.contains('\0');
         if bad_name || rank > MAX_RANK || tensor.strides.len() != rank {
-            return Err(format!(
-                "tensor \"{name}\" of rank {rank}: a name or rank that is not supported"
-            ));
+            return Err(format!("tensor \"{name}\" of rank {rank}: name or rank is not supported"));
         }
         let count = tensor.shape.iter().try_fold(1u128, |n, axis| n.checked_mul(*axis as u128));
         let last = tensor.shape.iter().zip(&tensor.strides).try_fold(0u128, |last, (n, stride)| {
@@ -137,7 +132,7 @@ impl WeightFile {
         };
         if end.is_none_or(|end| end > u128::from(self.bytes)) {
             return Err(format!(
-                "tensor {name} {:?} lies beyond the end of the file",
+                "tensor {name} {:?} extends beyond the end of the file",
                 tensor.shape
             ));
         }
@@ -152,7 +147,7 @@ impl WeightFile {
     }
 }
 
-/// The tensors of a safetensors file. The error says what is wrong with it.
+/// The tensors of a safetensors file. The error says what is wrong with the file.
 fn safetensors(file: &File) -> Result<Vec<TensorEntry>, String> {
     let header = Header::read(file)
         .map_err(|cause| format!("neither safetensors nor a PyTorch file: {cause}"))?;
@@ -169,7 +164,7 @@ fn safetensors(file: &File) -> Result<Vec<TensorEntry>, String> {
     Ok(header.entries.into_iter().map(entry).collect())
 }
 
-/// Elements from the first to the last of a tensor that was checked.
+/// Number of elements from the first to the last one of a tensor that was checked.
 fn span(stored: &TensorEntry) -> usize {
     let axes = stored.shape.iter().zip(&stored.strides);
     let empty = stored.shape.contains(&0);
@@ -180,7 +175,7 @@ fn fill<T>(out: &mut [T], offsets: impl Iterator<Item = usize>, value: impl Fn(u
     out.iter_mut().zip(offsets).for_each(|(out, at)| *out = value(at));
 }
 
-/// Places of the elements of a tensor, the last axis running fastest; for ever.
+/// Offsets of the elements of a tensor in row-major order; endless.
 struct Offsets<'a> {
     stored: &'a TensorEntry,
     index: Vec<usize>,

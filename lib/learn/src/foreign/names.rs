@@ -1,4 +1,4 @@
-//! Matching the names of a file of weights with those of a model.
+//! Maps the tensor names of a weight file to the parameter names of a model.
 
 use crate::checkpoint::matches;
 use schemars::JsonSchema;
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use unix::{Error, Exit, Result};
 
-/// How the names of a file become those of the model.
+/// How names in the file map to parameter names of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NameMap {
-    /// Renames, FROM=TO, of which the first that matches is used; one `*` in FROM stands for any characters, and for
-    /// the same characters in TO. Other names stay.
+    /// Rename rules FROM=TO; the first rule that matches a name applies. One `*` in FROM matches any characters and is
+    /// replaced by the same characters in TO. Names that no rule matches stay unchanged.
     pub map: Vec<String>,
-    /// Patterns of names in the file that are ignored.
+    /// Name patterns of tensors in the file to ignore.
     pub ignore: Vec<String>,
-    /// Patterns of names in the model that are not read: a new head.
+    /// Name patterns of parameters in the model to keep as initialised, e.g. a new head.
     pub keep: Vec<String>,
 }
 
@@ -23,10 +23,10 @@ pub struct NameMap {
 pub type Named<'a> = (&'a str, &'a [usize]);
 
 impl NameMap {
-    /// For each tensor of the model the index of its tensor in the file; None where the model keeps its own.
+    /// For each parameter of the model, the index of its tensor in the file; None where the model keeps its own values.
     ///
-    /// Errors: 65 when tensors of the file at `path` are missing, unexpected or of another shape, with all of them; 2
-    /// for a rename that is none.
+    /// Errors: 65 when tensors of the file at `path` are missing, unexpected or of another shape; the message lists all
+    /// of them. 2 for an invalid rename rule.
     pub fn pair(
         &self,
         path: &Path,
@@ -80,7 +80,7 @@ impl NameMap {
             return Ok(pairs);
         }
         let first = format!(
-            "{}: its tensors are not those of the model; rename with map (FROM=TO), leave out with ignore \
+            "{}: the tensors do not match the model; rename them with map (FROM=TO) or skip them with ignore \
              (PATTERN):",
             path.display()
         );
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(mapped(("a.*.w", "b.*"), "a.x.y.w").as_deref(), Some("b.x.y"));
         assert_eq!(mapped(("a", "b"), "a").as_deref(), Some("b"));
         assert_eq!(mapped(("a", "b"), "ab"), None);
-        // Head and tail may not share characters.
+        // Prefix and suffix of the pattern must not overlap.
         assert_eq!(mapped(("aa*aa", "*"), "aaa"), None);
         for bad in ["a", "=b", "*.*=*", "a=*"] {
             assert!(parse(bad).is_err(), "{bad}");

@@ -1,5 +1,5 @@
-//! Where the tensors of a PyTorch file lie: an archive with a pickle, `NAME/data.pkl`, and the numbers of
-//! each storage, `NAME/data/KEY`.
+//! Locates the tensors of a PyTorch file: a zip archive with a pickle, `NAME/data.pkl`, and the contents of each
+//! storage, `NAME/data/KEY`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,21 +11,21 @@ use tensor::safetensors::MAX_NAME;
 use unix::text::quote;
 use zip::{CompressionMethod, ZipArchive};
 
-/// Containers inside each other.
+/// Maximum nesting depth of containers.
 const MAX_DEPTH: usize = 32;
-/// Values that are looked at; one container may be in many others.
+/// Maximum number of values visited; one container may be referenced by many others.
 const MAX_VISITS: usize = 1 << 20;
-/// Bytes of all names together: what is nested repeats its names.
+/// Maximum total length of all names in bytes, because nested containers repeat the names of their parents.
 const MAX_NAMES: usize = 16 << 20;
 
-/// An entry of the archive: bytes of the file, stored and never compressed.
+/// An entry of the archive: a byte range of the file, always stored uncompressed.
 #[derive(Clone, Copy)]
 struct Entry {
     start: u64,
     size: u64,
 }
 
-/// The tensors of a file. The error says what is wrong with it.
+/// The tensors of a file. The error says what is wrong with the file.
 pub(super) fn tensors(file: &File) -> Result<Vec<TensorEntry>, String> {
     let damaged = |cause: zip::result::ZipError| format!("its archive is damaged: {cause}");
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(damaged)?;
@@ -33,7 +33,7 @@ pub(super) fn tensors(file: &File) -> Result<Vec<TensorEntry>, String> {
     for number in 0..archive.len() {
         let found = archive.by_index_raw(number).map_err(damaged)?;
         let (name, start) = (found.name().to_string(), found.data_start().unwrap_or(u64::MAX));
-        // What is stored cannot be larger than the file.
+        // A stored entry cannot be larger than the file.
         if found.compression() != CompressionMethod::Stored || found.encrypted() {
             let name = quote(&name);
             return Err(format!("{name} is compressed or encrypted, which PyTorch never does"));
@@ -41,7 +41,7 @@ pub(super) fn tensors(file: &File) -> Result<Vec<TensorEntry>, String> {
         entries.insert(name, Entry { start, size: found.size() });
     }
     let pickle = entries.keys().filter(|name| name.ends_with("/data.pkl")).min();
-    let pickle = pickle.ok_or("an archive, but none that torch.save wrote: no data.pkl in it")?;
+    let pickle = pickle.ok_or("not written by torch.save: the archive contains no data.pkl")?;
     let root = pickle.strip_suffix("data.pkl").unwrap_or_default();
     let mut contents = |name: &str| {
         if let Some(Entry { size, .. }) = entries.get(name).filter(|entry| entry.size > MAX_PICKLE)
@@ -77,7 +77,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Finds the tensors in a value; whatever else is in it is passed over.
+    /// Collects the tensors in a value and ignores everything else.
     fn value(&mut self, value: &Value, name: &str, depth: usize) -> Result<(), String> {
         self.visits += 1;
         if depth > MAX_DEPTH || self.visits > MAX_VISITS || name.len() > MAX_NAME {
@@ -91,7 +91,9 @@ impl Walk<'_> {
             Value::Tensor(view) => {
                 self.names += name.len();
                 if self.found.len() == MAX_TENSORS || self.names > MAX_NAMES {
-                    return Err(format!("more than {MAX_TENSORS} tensors, or too long names"));
+                    return Err(format!(
+                        "more than {MAX_TENSORS} tensors, or their names are too long"
+                    ));
                 }
                 let stored = self.stored(*view, name)?;
                 self.found.push(stored);
@@ -126,16 +128,16 @@ impl Walk<'_> {
         let storage = &self.contents.storages[view.storage];
         let key = self.contents.texts[storage.key].as_str();
         let Some(entry) = self.storages.get(key) else {
-            return Err(format!("tensor {}: there is no storage {}", quote(name), quote(key)));
+            return Err(format!("tensor {}: storage {} is missing", quote(name), quote(key)));
         };
         let width = storage.dtype.bytes() as u64;
         if storage.count.checked_mul(width) != Some(entry.size) {
             return Err(format!(
-                "tensor {name}: its storage has {} bytes, not {} {}",
+                "tensor {name}: its storage has {} bytes, expected {} {}",
                 entry.size, storage.count, storage.dtype
             ));
         }
-        // The last element, in numbers too large to overflow; an empty tensor has none.
+        // Index of the last element, in u128 so that it cannot overflow; an empty tensor has none.
         let axes = view.shape.iter().zip(&view.strides);
         let last = axes.fold(0u128, |last, (n, stride)| {
             last.saturating_add((*n as u128).saturating_sub(1).saturating_mul(*stride as u128))
@@ -144,7 +146,7 @@ impl Walk<'_> {
         let empty = view.shape.contains(&0);
         if view.shape.len() != view.strides.len() || (!empty && end > u128::from(storage.count)) {
             return Err(format!(
-                "tensor {name} {:?} with strides {:?} from {} is not in its storage of {}",
+                "tensor {name} {:?} with strides {:?} from offset {} exceeds its storage of {}",
                 view.shape, view.strides, view.offset, storage.count
             ));
         }

@@ -6,21 +6,21 @@ use tensor::ops::attention::{Attention, Layout};
 use tensor::ops::normalization::{Kind, Normalization};
 use unix::Result;
 
-/// ε of the normalisation of queries and keys.
+/// ε of the query and key normalisation.
 const EPSILON: f64 = 1e-6;
 
-/// Multi-head attention with one projection for queries, keys and values.
+/// Multi-head self-attention with a joint query, key and value projection.
 #[derive(Clone, Debug)]
 pub struct MultiHead {
     qkv: Linear,
     out: Linear,
     heads: usize,
-    /// Weights that normalise queries and keys.
+    /// Weights of the query and key normalisation.
     qk_norm: Option<[ParamId; 2]>,
 }
 
 impl MultiHead {
-    /// Over tokens of `width` features; `width` is a multiple of `heads`.
+    /// For tokens with `width` features, a multiple of `heads`.
     pub fn new(b: &mut Builder, name: &str, width: usize, heads: usize, qk_norm: bool) -> Self {
         b.scope(name, |b| Self {
             qkv: Linear::new(b, "qkv", width, 3 * width),
@@ -47,9 +47,8 @@ impl MultiHead {
     }
 }
 
-/// Attention with the features split into groups that share their projections: each group of
-/// `group` features has queries and keys from its normalised features, values from the plain ones,
-/// and `heads` heads.
+/// Self-attention over groups of features that share their projections. Each group of `group` features takes its
+/// queries and keys from its normalised features and its values from the unnormalised ones, and has `heads` heads.
 #[derive(Clone, Debug)]
 pub struct ChannelSeparated {
     q: Linear,
@@ -63,7 +62,7 @@ pub struct ChannelSeparated {
 }
 
 impl ChannelSeparated {
-    /// The features are a multiple of `group`, and `group` is one of `heads`.
+    /// The number of features must be a multiple of `group`, and `group` a multiple of `heads`.
     pub fn new(b: &mut Builder, name: &str, group: usize, heads: usize) -> Self {
         let norm = |b: &mut Builder, name: &str| {
             b.scope(name, |b| b.param("weight", &[group], Init::Constant(1.0)))

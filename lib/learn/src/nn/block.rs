@@ -7,43 +7,43 @@ use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::residual::Residual;
 use unix::Result;
 
-/// How tokens see all others.
+/// Global mixing: how a token attends to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mixing {
-    /// Not at all.
+    /// No attention.
     None,
     /// Multi-head attention.
     MultiHead {
         /// Number of heads.
         heads: usize,
-        /// Whether queries and keys are normalised.
+        /// Whether queries and keys are normalised (QK norm).
         qk_norm: bool,
     },
-    /// Attention in groups of features with shared projections.
+    /// Attention over groups of features with shared projections.
     ChannelSeparated {
-        /// Features of a group.
+        /// Features per group.
         group: usize,
-        /// Heads in a group.
+        /// Heads per group.
         heads: usize,
     },
 }
 
-/// What a block is made of.
+/// Configuration of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockConfig {
-    /// Features of a token.
+    /// Features per token.
     pub width: usize,
-    /// Hidden features of the feed-forward part, as a multiple of `width`.
+    /// Hidden width of the feed-forward part, as a multiple of `width`.
     pub mlp_ratio: usize,
     /// Global mixing of tokens.
     pub mixing: Mixing,
-    /// Local mixing of tokens: side of a depthwise filter before the feed-forward part.
+    /// Local mixing of tokens: side of the depthwise filter before the feed-forward part.
     pub filter: Option<(usize, Padding)>,
-    /// Rows and columns of tokens.
+    /// Rows and columns of the token grid.
     pub grid: [usize; 2],
-    /// What normalisations depend on.
+    /// What the normalisations are conditioned on.
     pub condition: Condition,
-    /// Start of the learned scale of each branch; none for plain sums.
+    /// Initial value of the learned scale of each residual branch (layer scale); None: no scale.
     pub branch_scale: Option<f64>,
 }
 
@@ -53,11 +53,11 @@ enum Attention {
     ChannelSeparated(ChannelSeparated),
 }
 
-/// A pre-normalised residual block on tokens [B, T, H]:
+/// A pre-norm residual block on tokens [B, T, H]:
 /// x += s₁ ∘ attention(norm(x)), then x += s₂ ∘ W₂ gelu(W₁ norm(conv(x))).
 ///
-/// Without attention it is the block of ConvNeXt (Liu et al. 2022), without the convolution that of
-/// a transformer. The scales (Touvron et al. 2021) may be absent, and so may each kind of mixing.
+/// Without attention it is the block of ConvNeXt (Liu et al. 2022), without the convolution a transformer block. The
+/// layer scales s (Touvron et al. 2021), the attention and the convolution are each optional.
 #[derive(Clone, Debug)]
 pub struct Block {
     attention: Option<(Norm, Attention, Option<ParamId>)>,
@@ -69,7 +69,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Registers the parameters under `name`.
+    /// Registers the parameters under the prefix `name`.
     pub fn new(b: &mut Builder, name: impl std::fmt::Display, c: &BlockConfig) -> Self {
         b.scope(name, |b| {
             let scale = |b: &mut Builder, name: &str| {
@@ -102,7 +102,7 @@ impl Block {
         })
     }
 
-    /// x [B, T, H] -> the same shape; `condition` [B, c] where normalisations are adaptive.
+    /// x [B, T, H] -> the same shape; `condition` [B, c] for adaptive normalisation.
     pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         let (block, inputs): (Self, Vec<&Var>) =
             (self.clone(), [x].into_iter().chain(condition).collect());

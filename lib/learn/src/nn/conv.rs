@@ -4,7 +4,7 @@ use tensor::Var;
 use tensor::ops::depthwise_conv::{self, Padding};
 use unix::Result;
 
-/// Depthwise convolution over a grid of tokens.
+/// Depthwise convolution over the token grid.
 #[derive(Clone, Debug)]
 pub struct DepthwiseConv {
     weight: ParamId,
@@ -13,7 +13,7 @@ pub struct DepthwiseConv {
 }
 
 impl DepthwiseConv {
-    /// A filter of `side` tokens along each axis that has more than one; weights start uniform in
+    /// A filter of `side` taps along each axis that has more than one token. Weights are initialised uniformly in
     /// ±1/√taps.
     pub fn new(
         b: &mut Builder,

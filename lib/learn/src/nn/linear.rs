@@ -5,7 +5,7 @@ use tensor::ops::activation::Activation;
 use tensor::ops::linear;
 use unix::Result;
 
-/// A dense layer, y = f(x Wᵀ + b).
+/// A linear layer with optional bias and activation, y = f(x Wᵀ + b).
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: ParamId,
@@ -14,18 +14,18 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// With bias; weights and bias start uniform in ±1/√inputs (PyTorch's default).
+    /// With bias. Weights and bias are initialised uniformly in ±1/√inputs (PyTorch's default).
     pub fn new(b: &mut Builder, name: &str, inputs: usize, outputs: usize) -> Self {
         let init = Init::Uniform(1.0 / (inputs as f64).sqrt());
         Self::with_init(b, name, inputs, outputs, init, init)
     }
 
-    /// With bias, both starting at zero: a part that is added and is not there yet.
+    /// With bias, both initialised to zero: for a residual branch that starts as zero.
     pub fn zeroed(b: &mut Builder, name: &str, inputs: usize, outputs: usize) -> Self {
         Self::with_init(b, name, inputs, outputs, Init::Constant(0.0), Init::Constant(0.0))
     }
 
-    /// With bias and chosen starts.
+    /// With bias and explicit initialisers.
     pub fn with_init(
         b: &mut Builder,
         name: &str,
@@ -41,7 +41,7 @@ impl Linear {
         })
     }
 
-    /// Without bias, from given weights [outputs, inputs].
+    /// Without bias, from the given weights [outputs, inputs].
     pub fn from_weight(b: &mut Builder, name: &str, weight: tensor::Tensor) -> Self {
         b.scope(name, |b| Self {
             weight: b.value("weight", weight),
@@ -50,7 +50,7 @@ impl Linear {
         })
     }
 
-    /// Followed by an activation.
+    /// Applies an activation after the layer.
     pub fn then(mut self, activation: Activation) -> Self {
         self.activation = activation;
         self

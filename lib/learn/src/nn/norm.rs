@@ -8,27 +8,27 @@ use unix::Result;
 /// PyTorch's default ε of layer normalisation.
 const EPSILON: f64 = 1e-5;
 
-/// What a normalisation depends on.
+/// What a normalisation is conditioned on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Nothing: weight and bias of its own.
+    /// Nothing: it has its own learned weight and bias.
     Fixed,
-    /// A condition vector of this width per sample, through a linear layer that starts at zero, so that
-    /// the normalisation starts exactly neutral.
+    /// A condition vector of this width per sample, mapped to shift and scale by a linear layer that is initialised to
+    /// zero, so that the normalisation starts as an unconditional one.
     Adaptive(usize),
 }
 
-/// Layer normalisation, plain or adaptive.
+/// Layer normalisation, unconditional or adaptive (conditioned).
 #[derive(Clone, Debug)]
 pub enum Norm {
     /// Weight and bias.
     Fixed(ParamId, ParamId),
-    /// Shift and scale from the condition.
+    /// Linear layer from the condition to shift and scale.
     Adaptive(Linear),
 }
 
 impl Norm {
-    /// Over the last axis of `width` elements.
+    /// Normalises the last axis, of `width` elements.
     pub fn new(b: &mut Builder, name: &str, width: usize, condition: Condition) -> Self {
         match condition {
             Condition::Fixed => b.scope(name, |b| {
@@ -39,7 +39,7 @@ impl Norm {
         }
     }
 
-    /// x [B, .., width]; `condition` [B, c] where the normalisation is adaptive.
+    /// x [B, .., width] -> the same shape; `condition` [B, c] for adaptive normalisation.
     pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         match (self, condition) {
             (Norm::Fixed(weight, bias), _) => {

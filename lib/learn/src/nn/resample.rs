@@ -1,18 +1,18 @@
-//! Constant maps along the axes of a grid of tokens.
+//! Fixed linear maps along the axes of a token grid: pooling and interpolation.
 
 use crate::forward::Forward;
 use tensor::ops::token_map::TokenMap;
 use tensor::{Tensor, Var};
 use unix::Result;
 
-/// M [S, T] on the tokens of x [B, T, C].
+/// Applies M [S, T] to the tokens of x [B, T, C].
 fn map_tokens(forward: &Forward, m: &Tensor, x: &Var) -> Result<Var> {
     let m = forward.to_compute_dtype(&forward.constant(m)?)?;
     forward.apply(TokenMap, &[&m, x])
 }
 
-/// Maps along rows [R', R] and columns [C', C] of the grid of tokens of x [B, R·C, F]; an axis of one
-/// token that stays one is left as it is.
+/// Applies maps along the rows [R', R] and columns [C', C] of the token grid of x [B, R·C, F]. An axis that has one
+/// token before and after is left as it is.
 pub fn map_axes(forward: &Forward, maps: &[Tensor; 2], x: &Var) -> Result<Var> {
     let [rows, columns] = [0, 1].map(|axis| [maps[axis].shape()[0], maps[axis].shape()[1]]);
     let [batch, width] = [0, 2].map(|i| x.shape()[i]);
@@ -27,7 +27,7 @@ pub fn map_axes(forward: &Forward, maps: &[Tensor; 2], x: &Var) -> Result<Var> {
     Ok(x.reshape(&[batch, rows[0] * columns[0], width]))
 }
 
-/// M [⌈T/2⌉, T]: means of neighbouring pairs; the last of an odd number stands for itself.
+/// M [⌈T/2⌉, T]: averages neighbouring pairs; the last token of an odd number is copied.
 pub fn pair_means(tokens: usize) -> Tensor {
     let out = tokens.div_ceil(2);
     let mut m = vec![0.0_f32; out * tokens];
@@ -38,8 +38,8 @@ pub fn pair_means(tokens: usize) -> Tensor {
     Tensor::of(&m, &[out, tokens])
 }
 
-/// M [to, from]: linear interpolation between token centres, constant beyond the outer ones (the
-/// half-pixel rule of PyTorch's `interpolate`).
+/// M [to, from]: linear interpolation between token centres, constant beyond the outermost ones (PyTorch's
+/// `interpolate` with `align_corners=False`).
 pub fn interpolation(from: usize, to: usize) -> Tensor {
     let mut m = vec![0.0_f32; to * from];
     for s in 0..to {

@@ -1,4 +1,4 @@
-//! How parameters follow gradients.
+//! Optimizers and learning-rate schedules.
 
 mod optimizer;
 mod plateau;

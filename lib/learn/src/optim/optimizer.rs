@@ -7,37 +7,39 @@ use tensor::updates::{Parameter, adamw, sgd};
 use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
 
-/// How parameters follow gradients.
+/// Optimizer, learning rate and weight decay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Optimizer {
-    /// The rule.
+    /// The update rule and its constants.
     pub method: Method,
-    /// Learning rate where the schedule's factor is 1.
+    /// Base learning rate, which the schedule multiplies.
     pub learning_rate: f64,
-    /// Weight decay of parameters with two axes or more; others (biases, scales, norms) have none, unless a group says
-    /// otherwise.
+    /// Weight decay of parameters with two or more axes. Parameters with fewer axes (biases, scales, norms) have none
+    /// unless a group sets it.
     #[serde(default)]
     pub weight_decay: f64,
-    /// Parameters with another learning rate or weight decay; the first group that matches a parameter is used.
+    /// Parameter groups with their own learning rate or weight decay. A parameter belongs to the first group that
+    /// matches it.
     #[serde(default)]
     pub groups: Vec<ParamGroup>,
-    /// Distribute the moments of the optimizer over the ranks (ZeRO stage 1, Rajbhandari et al. 2020): each rank updates
-    /// its part of the parameters and sends it to the others. Less memory, more communication, the same bits.
+    /// Shard the optimizer state across ranks (ZeRO stage 1, Rajbhandari et al. 2020): each rank updates its part of
+    /// the parameters and sends it to the others. Uses less memory and more communication; the result has the same
+    /// bits.
     #[serde(default)]
     pub shard: bool,
 }
 
-/// Parameters with another learning rate or weight decay.
+/// A group of parameters with its own learning rate or weight decay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ParamGroup {
-    /// Patterns of their names: `*` stands for any characters, `?` for one.
+    /// Name patterns of the parameters: `*` matches any characters, `?` exactly one.
     pub params: Vec<String>,
-    /// Factor of the learning rate.
+    /// Factor that multiplies the learning rate.
     #[serde(default = "one")]
     pub learning_rate: f64,
-    /// Weight decay. None: as for other parameters.
+    /// Weight decay. Null: the same as without a group.
     #[serde(default)]
     pub weight_decay: Option<f64>,
 }
@@ -46,22 +48,22 @@ fn one() -> f64 {
     1.0
 }
 
-/// The rule.
+/// The update rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Method {
-    /// Adam with decoupled weight decay.
+    /// AdamW: Adam with decoupled weight decay.
     AdamW {
-        /// Decay of the averages of the gradient and its square.
+        /// Decay rates of the running averages of the gradient and of its square, β₁ and β₂.
         #[serde(default = "betas")]
         betas: [f64; 2],
-        /// Added to the root of the second average.
+        /// Added to the denominator, ε.
         #[serde(default = "epsilon")]
         epsilon: f64,
     },
-    /// Gradient descent with momentum.
+    /// Stochastic gradient descent with momentum.
     Sgd {
-        /// Share of the last step that is kept.
+        /// Momentum factor, in [0, 1).
         #[serde(default)]
         momentum: f64,
     },
@@ -112,7 +114,7 @@ impl Optimizer {
         violations
     }
 
-    /// Factor of the learning rate, and weight decay, of a parameter.
+    /// Learning-rate factor and weight decay of a parameter.
     fn of_param(&self, name: &str, value: &Tensor) -> (f64, f64) {
         let usual = if value.shape().len() >= 2 { self.weight_decay } else { 0.0 };
         let matches = |group: &&ParamGroup| group.params.iter().any(|p| matches(p, name));
@@ -140,7 +142,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// The decays of averages whose bias is corrected; 0 where there are none.
+    /// Decay rates of the averages whose bias is corrected; 0 for rules without such averages.
     pub fn corrected(&self) -> [f64; 2] {
         match self.method {
             Method::AdamW { betas, .. } => betas,
@@ -148,7 +150,7 @@ impl Optimizer {
         }
     }
 
-    /// Names of the tensors kept for each parameter.
+    /// Names of the state tensors kept for each parameter.
     fn moments(&self) -> &'static [&'static str] {
         match self.method {
             Method::AdamW { .. } => &["m", "v"],
@@ -157,13 +159,13 @@ impl Optimizer {
     }
 }
 
-/// The moments of each parameter, with factor of its learning rate and weight decay.
+/// Optimizer state of each parameter, with its learning-rate factor and weight decay.
 pub struct OptimizerState {
     moments: Vec<Vec<Tensor>>,
     factors: Vec<(f64, f64)>,
 }
 
-/// A parameter as the updates take it.
+/// One parameter with the tensors that its update rule needs.
 fn parameter<'a, const N: usize>(
     (((value, gradient), moments), (rate, weight_decay)): Step<'a>,
 ) -> Parameter<'a, N> {
@@ -174,12 +176,12 @@ fn parameter<'a, const N: usize>(
     Parameter { rate, weight_decay, gradient, value, moments: moments.each_mut() }
 }
 
-/// Value, gradient, moments and factors of a parameter.
+/// Value, gradient, state and factors of one parameter.
 type Step<'a> = (((&'a mut Tensor, &'a Tensor), &'a mut Vec<Tensor>), &'a (f64, f64));
 
 impl OptimizerState {
-    /// The state before the first step, of those parameters that are ours by their place; the others are
-    /// left alone.
+    /// The state before the first step. Parameters whose index is not owned by this rank have no state and are left
+    /// unchanged.
     pub fn new(optimizer: &Optimizer, params: &Params, is_ours: impl Fn(usize) -> bool) -> Self {
         let zeros = |t: &Tensor| Tensor::zeros_on(t.device(), t.shape(), Dtype::F32);
         let of = |(i, t)| match is_ours(i) {
@@ -190,7 +192,7 @@ impl OptimizerState {
         Self { moments: params.tensors().enumerate().map(of).collect(), factors: factors.collect() }
     }
 
-    /// One step as it was decided, with gradients in the order of the parameters.
+    /// Applies one step as decided by the step policy; `gradients` are in the order of the parameters.
     pub fn step(
         &mut self,
         optimizer: &Optimizer,
@@ -215,13 +217,13 @@ impl OptimizerState {
         }
     }
 
-    /// Names and values, for a checkpoint.
+    /// State tensors with their names, for a checkpoint.
     pub fn entries(&self, optimizer: &Optimizer, params: &Params) -> Vec<(String, Tensor)> {
         let all = (0..params.entries().len()).map(|i| self.entry(optimizer, params, i));
         all.flatten().collect()
     }
 
-    /// Those of parameter number `i`; zeros when it is not ours.
+    /// State tensors of parameter number `i`; zeros when this rank does not own it.
     pub fn entry(&self, optimizer: &Optimizer, params: &Params, i: usize) -> Vec<(String, Tensor)> {
         let (name, value) = &params.entries()[i];
         let zeros = || Tensor::zeros_on(value.device(), value.shape(), Dtype::F32);
@@ -230,7 +232,7 @@ impl OptimizerState {
         optimizer.moments().iter().enumerate().map(entry).collect()
     }
 
-    /// Takes over what [`OptimizerState::entries`] gave.
+    /// Restores the output of [`OptimizerState::entries`].
     pub fn assign(
         &mut self,
         optimizer: &Optimizer,
@@ -247,7 +249,7 @@ impl OptimizerState {
                     None => {
                         return Err(Error::data(format!(
                             "the checkpoint has no optimizer state {key} of shape {:?}: \
-                             was it made by another method?",
+                             was it saved with a different optimizer.method?",
                             tensor.shape()
                         )));
                     }
@@ -264,7 +266,7 @@ mod tests {
     use crate::params::{Builder, Init};
     use tensor::updates::decision::Decision;
 
-    /// What a file holds is input: any type of number that checkpoints may have.
+    /// A checkpoint file is untrusted input: its state may have any dtype that checkpoints support.
     #[test]
     fn a_state_of_another_element_type_is_taken_over() {
         let method = Method::Sgd { momentum: 0.5 };

@@ -1,24 +1,24 @@
-//! Reduction of the learning rate when validation stops improving, as PyTorch's `ReduceLROnPlateau` (mode `rel`). Its
-//! state is part of every checkpoint.
+//! Reduces the learning rate when the validation metric stops improving, like PyTorch's `ReduceLROnPlateau` with
+//! `threshold_mode="rel"`. Its state is part of every checkpoint.
 
 use crate::task::Direction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unix::config::Violations;
 
-/// When and by how much the learning rate falls.
+/// Reduce the learning rate when the validation metric stops improving.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plateau {
-    /// The learning rate is multiplied by this.
+    /// Factor by which the learning rate is multiplied at each reduction.
     pub factor: f64,
-    /// Validations without improvement that are tolerated; the next one reduces the learning rate.
+    /// Number of validations without improvement that are tolerated; the next one reduces the learning rate.
     pub patience: u64,
-    /// Least relative improvement of the monitored metric that counts as one.
+    /// Minimum relative change of the monitored metric that counts as an improvement.
     pub threshold: f64,
-    /// Validations after a reduction in which none is counted.
+    /// Number of validations after a reduction in which bad validations are not counted.
     pub cooldown: u64,
-    /// Least factor, relative to the schedule.
+    /// Lower bound of the accumulated factor, relative to the scheduled learning rate.
     pub min_factor: f64,
 }
 
@@ -28,7 +28,7 @@ impl Default for Plateau {
     }
 }
 
-/// What has been seen so far.
+/// State of the plateau rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlateauState {
     /// Current factor of the learning rate.
@@ -45,7 +45,7 @@ impl Default for PlateauState {
 }
 
 impl PlateauState {
-    /// Takes the monitored metric of a validation.
+    /// Records the monitored metric of one validation.
     pub fn note(&mut self, rule: &Plateau, direction: Direction, value: f64) {
         let limit = |best: f64| match direction {
             Direction::Minimize => best * (1.0 - rule.threshold),
@@ -89,8 +89,8 @@ impl Plateau {
 mod tests {
     use super::*;
 
-    /// Learning rates of torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, patience=1, threshold=0.1,
-    /// cooldown=1, min_lr=0.2) after each of these metrics, from 1.
+    /// Learning rates of torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, patience=1, threshold=0.1, cooldown=1,
+    /// min_lr=0.2), starting from 1, after each of these metrics.
     #[test]
     fn factors_are_those_of_pytorch() {
         let rule =
@@ -100,10 +100,10 @@ mod tests {
         for (direction, sign) in [(Direction::Minimize, 1.0), (Direction::Maximize, -1.0)] {
             let mut state = PlateauState::default();
             let factors = metrics.map(|value: f64| {
-                // Powers of the metric turn the direction round and keep relative differences of 10 %.
+                // Powers of the metric reverse the direction and preserve relative differences of 10 %.
                 let value = if sign > 0.0 { value } else { 1.0 / value };
                 state.note(&rule, direction, value);
-                // A run that was stopped here goes on with the same state.
+                // An interrupted run resumes with the same state.
                 let text = serde_json::to_string(&state).unwrap();
                 assert_eq!(serde_json::from_str::<PlateauState>(&text).unwrap(), state);
                 state.factor

@@ -1,25 +1,25 @@
-//! The learning rate as a closed form of the update alone: nothing to save, nothing to restore.
+//! Learning-rate schedule as a closed form of the update number, so it has no state to save or restore.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One phase of the learning rate, as a factor of the optimizer's `learning_rate`.
+/// One phase of the learning-rate schedule; its factors multiply optimizer.learning_rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
-    /// Form of the way from start to end.
+    /// Shape of the curve from start to end.
     pub kind: PhaseKind,
-    /// Updates of the phase; null, in one phase at most, for what the others leave.
+    /// Length of the phase in updates. Null, in at most one phase: all updates that the other phases leave.
     #[serde(default)]
     pub updates: Option<u64>,
-    /// Factor at the first update. None: what the phase before has reached, or 1.
+    /// Factor at the first update of the phase. Null: the end of the previous phase, or 1 in the first phase.
     #[serde(default)]
     pub start_factor: Option<f64>,
-    /// Factor reached at the end.
+    /// Factor at the end of the phase.
     pub end_factor: f64,
 }
 
-/// Form of the way from start s to end e over N updates.
+/// Shape of the curve from start s to end e over N updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PhaseKind {
@@ -29,27 +29,29 @@ pub enum PhaseKind {
     Cosine,
 }
 
-/// Phases laid end to end.
+/// The phases of a schedule, in order.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// First update, number of updates, start and end factor.
+    /// First update, number of updates, start factor and end factor of each phase.
     phases: Vec<(u64, u64, f64, f64, PhaseKind)>,
 }
 
 impl Schedule {
-    /// Resolves the open phase and the open starts; an error says what does not add up.
+    /// Resolves null lengths and starts. The error says what is inconsistent.
     pub fn new(phases: &[Phase], total: u64) -> Result<Self, String> {
         let fixed = phases.iter().filter_map(|p| p.updates).fold(0, u64::saturating_add);
         let open = phases.iter().filter(|p| p.updates.is_none()).count();
         if open > 1 {
-            return Err(format!("{open} phases without updates: only one can take what is left"));
+            return Err(format!(
+                "{open} phases have no updates: only one may take the remaining updates"
+            ));
         }
         if phases.iter().any(|p| p.updates == Some(0)) {
             return Err("a phase needs at least one update".into());
         }
         if !phases.is_empty() && (fixed > total || (fixed == total) == (open == 1)) {
             return Err(format!(
-                "the phases have {fixed} updates{}, training.updates is {total}",
+                "the phases have {fixed} updates{}, but training.updates is {total}",
                 if open == 1 { " and an open one needs at least 1" } else { "" }
             ));
         }
@@ -68,7 +70,7 @@ impl Schedule {
         Ok(Self { phases: laid })
     }
 
-    /// Factor of the learning rate at an update, counted from 0.
+    /// Learning-rate factor at an update, counted from 0.
     pub fn factor(&self, update: u64) -> f64 {
         let Some((first, updates, s, e, kind)) =
             self.phases.iter().rev().find(|(first, ..)| *first <= update)
@@ -104,7 +106,7 @@ mod tests {
         assert!((schedule.factor(25) - 0.5005).abs() < 1e-12);
         assert_eq!(schedule.factor(50), 1.0);
         assert!((schedule.factor(320) - 0.505).abs() < 1e-12); // half of the cosine's 540 updates
-        // The last phase starts from what the cosine has reached, at 590 and not at 540.
+        // The last phase starts from the factor reached at update 590, not 540.
         assert!((schedule.factor(540) - 0.030_4).abs() < 1e-3);
         assert!((schedule.factor(590) - 0.01).abs() < 1e-12);
         assert!((schedule.factor(595) - 0.005).abs() < 1e-12);

@@ -1,12 +1,12 @@
-//! One micro-batch, its named tensors and their weight, and what a model predicts for it.
+//! A micro-batch of named tensors and its weight, and the predictions of a model for it.
 
 use crate::forward::Forward;
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Tensor, Var};
 use unix::{Error, Result};
 
-/// Input of one forward pass: named tensors, made on the host and used on a device, and the sum of the weights of
-/// their samples.
+/// Input of one forward pass: named tensors, created on the host and used on a device, and the sum of the sample
+/// weights.
 #[derive(Clone, Debug)]
 pub struct Batch {
     tensors: Vec<(String, Tensor)>,
@@ -15,13 +15,14 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A batch of samples whose weights add up to `weight`: their number, or that of their tokens.
+    /// A batch whose sample weights sum to `weight`: the number of samples, or of their tokens.
     pub fn new(weight: f64) -> Self {
         let (weight, counter) = (Tensor::of(&[weight as f32], &[1]), Tensor::of(&[0i32; 4], &[4]));
         Self { tensors: Vec::new(), weight, counter }
     }
 
-    /// The same batch as part of micro-batch `micro_batch` of a run with `seed`; its first sample has place `first` there.
+    /// Marks the batch as part of micro-batch `micro_batch` of a run with `seed`, in which its first sample has index
+    /// `first`.
     pub(crate) fn with_counter(mut self, seed: u64, micro_batch: u64, first: u64) -> Self {
         let key = Philox::new(seed, Purpose::Dropout).key();
         let counter = [key[0], key[1], micro_batch as u32, first as u32].map(u32::cast_signed);
@@ -29,14 +30,14 @@ impl Batch {
         self
     }
 
-    /// The same batch with one tensor more.
+    /// Adds a tensor.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, tensor: Tensor) -> Self {
         self.tensors.push((name.into(), tensor));
         self
     }
 
-    /// A tensor by its name, as a constant of `forward`. Errors: there is none, a bug of the task.
+    /// The tensor `name` as a constant of `forward`. Errors: there is no such tensor, a bug of the task.
     pub fn input(&self, forward: &Forward, name: &str) -> Result<Var> {
         let found = self.tensors.iter().find(|(own, _)| own == name);
         let (_, tensor) = found.ok_or_else(|| Error::bug(format!("no `{name}` in a batch")))?;
@@ -48,13 +49,13 @@ impl Batch {
         self.tensors.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Sum of the weights of its samples, f32 [1].
+    /// Sum of the sample weights, f32 [1].
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }
 
-    /// What dropout follows, i32 [4]: the two words of a Philox key, the number of the micro-batch and the place of the
-    /// first sample in it. A tensor, so that a recorded graph replays with new values.
+    /// The dropout counter, i32 [4]: the two words of the Philox key, the number of the micro-batch, and the index of
+    /// the first sample in it. It is a tensor so that a captured graph replays with new values.
     pub fn counter(&self) -> &Tensor {
         &self.counter
     }
@@ -73,21 +74,21 @@ impl Batch {
     }
 }
 
-/// What a model predicts for a batch: named arrays, f32 on the host, with a row for each record.
+/// The predictions of a model for a batch: named f32 arrays on the host, one row per sample.
 #[derive(Clone, Debug, Default)]
 pub struct Predictions {
     arrays: Vec<(&'static str, usize, Vec<f32>)>,
 }
 
 impl Predictions {
-    /// The same predictions with one array more, [records, `width`].
+    /// Adds an array [samples, `width`].
     #[must_use]
     pub fn with(mut self, name: &'static str, width: usize, values: Vec<f32>) -> Self {
         self.arrays.push((name, width, values));
         self
     }
 
-    /// The rows of an array, one for each record. Errors: there is none of that name, a bug of the task.
+    /// The rows of array `name`, one per sample. Errors: there is no such array, a bug of the task.
     pub fn rows(&self, name: &str) -> Result<std::slice::ChunksExact<'_, f32>> {
         let found = self.arrays.iter().find(|(own, ..)| *own == name);
         let missing = || Error::bug(format!("no `{name}` among the predictions"));

@@ -1,8 +1,8 @@
 //! The interface between the engine and a task.
 //!
-//! A task says what a sample is, what is minimised and how a model is scored; the engine ([`crate::train`]) does
-//! everything else and knows a task only as `dyn Task`. [`Define`] is the other half: the types of a task's
-//! configuration, from which [`Configured::load`] makes the object that the engine opens.
+//! A task defines what a sample is, which loss is minimised and how a model is scored. The engine ([`crate::train`])
+//! does everything else and sees a task only as `dyn Task`. [`Define`] adds the configuration types of a task;
+//! [`Configured::load`] uses them to create the object that the engine opens.
 
 mod batch;
 
@@ -23,22 +23,22 @@ use tensor::{Tensor, Var};
 use unix::config::{self, Violations};
 use unix::{Error, Result};
 
-/// Tensors that belong to a model and are not trained: normalisation, above all.
+/// Tensors that belong to a model but are not trained (PyTorch's buffers), e.g. normalisation statistics.
 pub type Buffers = Vec<(String, Tensor)>;
 
-/// The trained models that a model depends on, by name: the `codec` whose latents it reads.
+/// The trained models that a model depends on, by name, e.g. the `codec` whose latents it reads.
 pub type Dependencies = BTreeMap<String, Dependency>;
 
-/// A trained model that another one depends on.
+/// A trained model that another model depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dependency {
-    /// Its run directory or checkpoint when it was used; absent where that is not known.
+    /// Its run directory or checkpoint when it was used; None when that is unknown.
     pub path: Option<PathBuf>,
-    /// Hash of its configuration, weights and buffers: what it is replaced by must have the same.
+    /// Hash over its configuration, weights and buffers. A replacement must have the same hash.
     pub hash: String,
 }
 
-/// Whether a larger or a smaller value of a metric is better.
+/// Whether a metric is minimised or maximised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -59,21 +59,21 @@ impl Direction {
     }
 }
 
-/// What is fixed about a task.
+/// Static properties of a task.
 #[derive(Debug)]
 pub struct Spec {
-    /// Its name on the command line, in logs and in checkpoints.
+    /// Name on the command line, in logs and in checkpoints.
     pub name: &'static str,
-    /// The metric of [`Task::evaluate`] that tells which checkpoint is best.
+    /// The metric of [`Task::evaluate`] that selects the best checkpoint.
     pub metric: &'static str,
-    /// Whether larger or smaller values of it are better.
+    /// Whether that metric is minimised or maximised.
     pub direction: Direction,
-    /// A small configuration to start from, as `train-stage TASK --example` prints it.
+    /// A small example configuration, printed by `train-stage TASK --example`.
     pub example: &'static str,
 }
 
 impl Spec {
-    /// What is fixed about the task `name`.
+    /// The properties of the task `name`.
     pub const fn new(
         name: &'static str,
         metric: &'static str,
@@ -86,10 +86,10 @@ impl Spec {
 
 /// The loss of a micro-batch.
 pub struct Loss {
-    /// Sum over the samples, each times its weight, f32 [1]. The engine divides it by the sum of
-    /// [`Batch::weight`] over the micro-batches and ranks of the update.
+    /// Weighted sum over the samples, f32 [1]. The engine divides it by the sum of [`Batch::weight`] over all
+    /// micro-batches and ranks of the update.
     pub sum: Var,
-    /// Parts of it by name, for the log: sums as `sum` is, f32 [1]. The names are the same for every batch.
+    /// Terms of the loss by name, for the log: sums like `sum`, f32 [1]. Every batch must have the same names.
     pub terms: Vec<(&'static str, Tensor)>,
 }
 
@@ -99,39 +99,39 @@ impl From<Var> for Loss {
     }
 }
 
-/// What the engine asks of a task whose data is open.
+/// A task with its data opened, as the engine uses it.
 pub trait Task: Send + Sync {
-    /// Samples of each source, and its weight: one, or several that are mixed. Samples are numbered over
-    /// all sources, in this order.
+    /// Number of samples and weight of each source: one source, or several that are mixed. Samples are numbered
+    /// consecutively over all sources, in this order.
     fn sources(&self) -> Vec<(u64, f64)>;
 
-    /// Hash of everything that is learned from, by the hashes that [`Task::input_files`] are verified against:
-    /// a run only resumes with the same data.
+    /// Hash over all training data, made of the hashes that [`Task::input_files`] are verified against. A run only
+    /// resumes with the same data.
     fn data_hash(&self) -> String;
 
-    /// The files that training and validation read, each once.
+    /// The files that training and validation read, each listed once.
     fn input_files(&self) -> Vec<InputFile> {
         Vec::new()
     }
 
-    /// The batch of `samples`, of which the first has place `first` among the samples of micro-batch
-    /// `micro_batch`, those of all ranks together: a function of its arguments alone.
+    /// The batch of `samples`. Its first sample has index `first` in micro-batch `micro_batch`, counted over all ranks.
+    /// The result must depend only on the arguments.
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch>;
 
     /// The loss of a batch.
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss>;
 
-    /// Samples of the validation split.
+    /// Number of samples in the validation split.
     fn validation_samples(&self) -> u64;
 
-    /// Adds these samples of the validation split to `scores`; `forward` records no gradients.
+    /// Adds these validation samples to `scores`; `forward` records no gradients.
     fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()>;
 
-    /// What the model predicts from the inputs of a batch, which may lack the targets. `pass` records no gradients;
-    /// the batch is on its device.
+    /// Predicts from the inputs of a batch, which may lack the targets. `forward` records no gradients; the batch is
+    /// already on its device.
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions>;
 
-    /// What a user of the model needs beside its parameters.
+    /// The buffers that a user of the model needs in addition to its parameters.
     fn buffers(&self) -> Buffers {
         Buffers::new()
     }
@@ -142,23 +142,23 @@ pub trait Task: Send + Sync {
     }
 }
 
-/// Samples of all sources of a task: those of an epoch.
+/// Number of samples of all sources of a task, which is one epoch.
 pub fn samples(task: &dyn Task) -> u64 {
     task.sources().iter().map(|(samples, _)| samples).sum()
 }
 
-/// A task by its types: the sections of its configuration, and how it is opened.
+/// The types of a task: the sections of its configuration, and how it is opened.
 pub trait Define: Task + Sized + 'static {
-    /// What is fixed about it.
+    /// Static properties of the task.
     const SPEC: Spec;
     /// Section `data` of the configuration.
     type Data: Section;
-    /// Section `model`.
+    /// Section `model` of the configuration.
     type Model: Section;
-    /// Section `loss`.
+    /// Section `loss` of the configuration.
     type Loss: Section;
 
-    /// Violations of its sections beyond what their types say, each with the path of its key.
+    /// Violations in its sections that the schema does not express, each with the path of its key.
     fn violations(config: &ConfigOf<Self>) -> Violations {
         let _ = config;
         Violations::new()
@@ -168,7 +168,7 @@ pub trait Define: Task + Sized + 'static {
     fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)>;
 }
 
-/// What a section of a configuration must be able to do.
+/// The traits required of a configuration section.
 pub trait Section:
     Clone + Serialize + DeserializeOwned + JsonSchema + Send + Sync + 'static
 {
@@ -184,22 +184,22 @@ pub struct Empty {}
 /// The configuration of a task.
 pub type ConfigOf<T> = Config<<T as Define>::Data, <T as Define>::Model, <T as Define>::Loss>;
 
-/// A task opened: its data, its model and the initial parameters.
+/// An opened task: its data, its model and the initial parameters.
 pub type Opened = (Box<dyn Task>, ParamSet);
 
-/// A task with its checked configuration, its data not opened yet.
+/// A task with a validated configuration whose data is not open yet.
 pub struct Configured {
-    /// What is fixed about the task.
+    /// Static properties of the task.
     pub spec: &'static Spec,
     /// The sections of the configuration that all tasks share.
     pub config: Config<(), (), ()>,
-    /// The whole configuration as it is written to the run, secrets left out.
+    /// The complete resolved configuration as written to the run directory, without secrets.
     pub resolved: Value,
     open: Box<dyn Fn() -> Result<Opened> + Send + Sync>,
 }
 
 impl Configured {
-    /// Loads the configuration of task `T`, as [`config::load`] does.
+    /// Loads the configuration of task `T` with [`config::load`].
     pub fn load<T: Define>(
         files: &[PathBuf],
         overrides: &[String],
@@ -209,7 +209,7 @@ impl Configured {
         Ok(Self::of::<T>(loaded.config, loaded.resolved))
     }
 
-    /// Task `T` with a configuration that was made in code.
+    /// Creates task `T` from a configuration built in code.
     pub fn new<T: Define>(config: ConfigOf<T>) -> Result<Self> {
         let resolved = serde_json::to_value(&config).map_err(Error::bug)?;
         Ok(Self::of::<T>(config, resolved))
@@ -226,14 +226,15 @@ impl Configured {
         (self.open)()
     }
 
-    /// Assigns the initial values of section `init`; where a run `resumes`, only those that its checkpoints do not hold.
+    /// Assigns the initial values of section `init`. When a run `resumes`, only those that its checkpoints do not
+    /// store.
     pub fn init(&self, params: &mut ParamSet, resumes: bool) -> Result<()> {
         let needed = !resumes || !self.config.checkpoint.frozen;
         self.config.init.iter().filter(|_| needed).try_for_each(|init| init.apply(params, resumes))
     }
 }
 
-/// [`config::load`] of the configuration of task `T`.
+/// Calls [`config::load`] with the configuration type of task `T`.
 pub fn load_config<T: Define>(
     files: &[PathBuf],
     overrides: &[String],

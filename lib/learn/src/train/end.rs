@@ -14,11 +14,11 @@ pub(super) enum End {
     Stopped(String),
     /// Another attempt would fail in the same way.
     Failed(String),
-    /// The hardware computes wrong numbers.
+    /// The hardware computes wrong results.
     Machine(String),
     /// Checkpoints cannot be saved any more.
     Unsaved(String),
-    /// An input file is not what was recorded.
+    /// An input file does not match its record.
     Refused(Exit, String),
     /// The run must stop before its input files are verified.
     Unverified,
@@ -26,7 +26,7 @@ pub(super) enum End {
     Lost(Exit, String),
 }
 
-/// What leaves the loop early: its end, or an error.
+/// Why the loop was left early: an end of the run, or an error.
 pub(super) enum Halt {
     End(End),
     Error(Error),
@@ -87,7 +87,7 @@ impl Session<'_> {
         };
         let end = match end {
             Ok(end) | Err(Halt::End(end)) => end,
-            // As for `End::Lost`, found out in the middle of an update.
+            // Like `End::Lost`, but detected in the middle of an update.
             Err(Halt::Error(error)) if error.exit == Exit::Again => {
                 return Err(self.lost_run(error));
             }
@@ -101,7 +101,7 @@ impl Session<'_> {
         if ranks.size() == 1 {
             return exit;
         }
-        // The status of rank 0, which writes the files of the run, is that of all ranks.
+        // All ranks exit with the status of rank 0, which writes the files of the run.
         let own = exit.unwrap_or_else(|error| {
             unix::diagnostics::say_error(&error);
             error.exit
@@ -110,8 +110,8 @@ impl Session<'_> {
         Ok(status.first().map_or(own, |number| exit_of(*number)))
     }
 
-    /// The end after all: no checkpoint is written when parameters differ between ranks or an input file changed, and
-    /// a changed file may also be why a run diverged.
+    /// Revises the end: no checkpoint is written when parameters differ between ranks or an input file has changed. A
+    /// changed file may also be the reason why a run diverged.
     fn verified(&mut self, end: End) -> Result<End, Halt> {
         let (saves, stopping) = match &end {
             End::Finished(_) => (true, false),
@@ -142,14 +142,14 @@ impl Session<'_> {
                     if is_lost || !has_checkpoint(&self.job.run)? {
                         return Err(self.not_saved(error));
                     }
-                    // It can be resumed from an older checkpoint, which is what 75 promises.
+                    // The run can be resumed from an older checkpoint, as status 75 promises.
                     self.reporter.unsaved(&self.progress, &error);
                 }
                 self.reporter.stopped(&self.progress, &why);
                 Ok(Exit::Again)
             }
             End::Machine(why) => {
-                // Updates since the last checkpoint may be wrong; a scheduler that reads 75 can resume from it on
+                // Updates since the last checkpoint may be wrong. A scheduler that sees 75 can resume from it on
                 // another machine.
                 self.await_save()?;
                 self.reporter.say(&why);
@@ -188,7 +188,7 @@ impl Session<'_> {
             End::Lost(exit, _) if self.writer.is_none() => Ok(exit),
             End::Lost(exit, why) => Err(Error::new(exit, why)),
             End::Failed(why) => {
-                // The current state is not saved: the last checkpoint is better.
+                // The current state is not saved: the last checkpoint is more trustworthy.
                 self.await_save()?;
                 self.reporter.blocked(&self.progress, &why);
                 self.reporter.say(&why);

@@ -6,8 +6,8 @@ use serde_json::Value;
 use std::path::PathBuf;
 use tensor::Device;
 
-/// Where an attempt resumes. `Never` and `From` apply until the run has a checkpoint that descends from such an attempt;
-/// then they mean `Auto`.
+/// Where an attempt resumes. `Never` and `From` apply until the run has a checkpoint that descends from such an
+/// attempt; after that they mean `Auto`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// From the newest good checkpoint of the run, or at update 0 if there is none.
@@ -32,7 +32,7 @@ pub struct Job<'a> {
     pub retry: bool,
     /// The device.
     pub device: Device,
-    /// Why this device, for people.
+    /// Why this device was chosen, as text for users.
     pub why_device: String,
     /// The ranks of the run.
     pub ranks: &'a dyn Collective,
@@ -54,7 +54,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Keys that may change between attempts: they affect how the run is made, not its result.
+/// Keys that may change between attempts: they affect how the run is executed, not its result.
 const OPERATIONAL: [&str; 16] = [
     "optimizer.shard",
     "training.compile",

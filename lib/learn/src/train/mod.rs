@@ -1,15 +1,16 @@
-//! The training loop. It owns the order of things and nothing else: it names no task, no loss and no device.
+//! The training loop. It only determines the order of operations and does not depend on a particular task, loss or
+//! device.
 //!
 //! An update is a function of the state before it and of its number: samples, noise and learning rate follow from
-//! (seed, update). A run that was stopped or killed and resumes from any of its checkpoints therefore ends with the same
-//! bits as one that was never stopped.
+//! (seed, update). A run that was stopped or killed and resumes from any of its checkpoints therefore ends with the
+//! same bits as an uninterrupted run.
 //!
 //! | folder | holds |
 //! |---|---|
 //! | `step` | one update: batches, gradients, optimizer; no files |
 //! | `sync` | what the ranks agree on |
 //! | `start` | how an attempt begins: what is in the run directory, and where it resumes |
-//! | `guard` | spikes, rewinds, wrong hardware, changed inputs, failed saves |
+//! | `guard` | spikes, rewinds, faulty hardware, changed inputs, failed saves |
 //! | `report` | log, status, terminal; estimates for `--check` and `--dry-run` |
 
 mod end;
@@ -42,8 +43,8 @@ use std::time::Instant;
 use tensor::{Device, Dtype};
 use unix::{Exit, Result};
 
-/// Trains a task until it is finished or must stop. Returns 0 when finished, 75 when stopped with a checkpoint, also
-/// because of wrong hardware, 1 when it diverged or spiked too often. Errors, among others: 75 when another process
+/// Trains a task until it is finished or must stop. Returns 0 when finished; 75 when stopped with a checkpoint, also
+/// because of faulty hardware; 1 when it diverged or spiked too often. Errors, among others: 75 when another process
 /// holds the run, 73 or 74 when too many saves failed.
 pub fn train(job: &Job) -> Result<Exit> {
     tensor::parallel::inside(|| match start::start(job)? {
@@ -55,7 +56,7 @@ pub fn train(job: &Job) -> Result<Exit> {
     })
 }
 
-/// What follows after updates were retired.
+/// What to do after updates were retired.
 enum Next {
     Continue,
     /// The run was rewound to an earlier update.
@@ -63,7 +64,7 @@ enum Next {
 }
 
 impl Session<'_> {
-    /// Makes updates until something ends the run.
+    /// Runs updates until something ends the run.
     fn run(&mut self) -> Halt {
         loop {
             if let Err(halt) = self.update() {
@@ -72,8 +73,8 @@ impl Session<'_> {
         }
     }
 
-    /// One update. It is submitted to the device first; while the device computes, the result of the update before it
-    /// is read back. Only what depends on its own result waits for it.
+    /// Runs one update. The update is submitted to the device first; while the device computes, the result of the
+    /// previous update is read back. Only what depends on its own result waits for it.
     fn update(&mut self) -> Result<(), Halt> {
         let training = &self.job.task.config.training;
         self.poll_save();
@@ -116,7 +117,7 @@ impl Session<'_> {
         self.progress.update + self.in_flight.len() as u64
     }
 
-    /// Whether what follows the updates submitted so far depends on the result of the last one.
+    /// Whether the next step depends on the result of the last submitted update.
     fn needs_sync(&self) -> bool {
         let (training, done) = (&self.job.task.config.training, self.next_update());
         let due = |every: u64| every > 0 && done.is_multiple_of(every);
@@ -124,11 +125,11 @@ impl Session<'_> {
             || due(training.validate_every)
             || due(training.hash_every)
             || due(self.job.task.config.checkpoint.every)
-            // On the host an update is complete when it was submitted.
+            // On the host an update is complete once it is submitted.
             || self.job.device == Device::Cpu
     }
 
-    /// Reads back the results of updates in flight, oldest first, but for the newest `leave`.
+    /// Reads back the results of updates in flight, oldest first, except for the newest `leave`.
     fn retire(&mut self, leave: usize) -> Result<Next, Halt> {
         let training = &self.job.task.config.training;
         while self.in_flight.len() > leave {
@@ -182,7 +183,7 @@ impl Session<'_> {
         }
     }
 
-    /// Why the run has diverged: too many updates had a loss or gradient that is not finite.
+    /// Why the run has diverged: too many updates with a loss or gradient that is not finite.
     fn diverged(&self, training: &Training) -> Option<String> {
         let (progress, limit) = (&self.progress, training.non_finite_limit);
         let often = if progress.skipped_in_row >= limit {
@@ -197,7 +198,8 @@ impl Session<'_> {
         ))
     }
 
-    /// Hashes, validates and saves, where due after the last update, which began at `started`; `asked` for a save.
+    /// Hashes, validates and saves, if due after the last update, which began at `started`. `asked`: a save was
+    /// requested.
     fn validate_and_save(&mut self, asked: bool, started: Instant) -> Result<(), Halt> {
         let config = &self.job.task.config;
         let (training, done) = (&config.training, self.progress.update);
@@ -206,7 +208,7 @@ impl Session<'_> {
         let validates = done.is_multiple_of(training.validate_every) || done == training.updates;
         let metrics = validates.then(|| self.trainer.validate()).transpose()?;
         let took = validation.elapsed();
-        // Without the time to verify the inputs, which no later update repeats.
+        // Excludes the time to verify the inputs, which later updates do not repeat.
         self.longest_update = self.longest_update.max(started.elapsed());
         let saves = done.is_multiple_of(config.checkpoint.every) || asked;
         if validates || saves {

@@ -1,5 +1,5 @@
-//! The progress of a run, part of every checkpoint. What follows from the number of the update (order of the data,
-//! scheduled learning rate, noise) is not in it.
+//! The progress of a run, part of every checkpoint. It excludes what follows from the number of the update: order of
+//! the data, scheduled learning rate, noise.
 
 use super::guard::SpikeDetector;
 use super::start::Origin;
@@ -12,41 +12,41 @@ use unix::status::{Best, Cost};
 /// The progress of a run after an update.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Updates done, skipped ones included.
+    /// Updates completed, including skipped ones.
     pub update: u64,
-    /// Samples trained on. With those skipped: the position in the data.
+    /// Samples trained on. Together with the skipped ones, the position in the data.
     pub samples: u64,
-    /// Samples that rewinds have skipped.
+    /// Samples skipped by rewinds.
     pub skipped_samples: u64,
-    /// Times the run was rewound to before a spike.
+    /// Number of rewinds.
     pub rewinds: u64,
-    /// Steps of the optimizer.
+    /// Optimizer steps.
     pub steps: u64,
     /// Updates skipped because loss or gradient was not finite.
     pub skipped: u64,
     /// Consecutive skipped updates up to now.
     pub skipped_in_row: u64,
-    /// The scale of the next loss, with f16 only.
+    /// Loss scale of the next update; only with f16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
-    /// Losses and gradient norms of the last updates.
+    /// Losses and gradient norms of recent updates.
     pub spikes: Box<SpikeDetector>,
     /// State of `plateau`.
     #[serde(default)]
     pub plateau: PlateauState,
-    /// Best validation.
+    /// Best value of the monitored metric.
     #[serde(deserialize_with = "Option::deserialize")] // null may stand there, nothing may not
     pub best: Option<Best>,
-    /// Validations since then.
+    /// Validations since the best one.
     pub validations_since_best: u64,
-    /// Seconds of all attempts.
+    /// Wall-clock seconds over all attempts.
     pub seconds: f64,
-    /// Seconds times ranks of all attempts; None if there was always one rank.
+    /// Seconds times ranks over all attempts; None if there was always one rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_seconds: Option<f64>,
     /// Whether the run is finished.
     pub finished: bool,
-    /// Changes of configuration or data that were accepted, the oldest first.
+    /// Accepted changes of configuration or data, oldest first.
     pub accepted: Vec<String>,
     /// The `--resume` that this state descends from; None if every attempt used `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,14 +60,15 @@ impl Progress {
         Cost { hours, device_hours: self.device_seconds.map_or(hours, |s| s / 3600.0) }
     }
 
-    /// Records changes that attempt number `attempt` continues with; a finished run is then no longer finished.
+    /// Records the accepted changes with which attempt number `attempt` continues. A finished run is then no longer
+    /// finished.
     pub fn accept(&mut self, attempt: u64, changes: &[String]) {
         let at = format!("attempt {attempt}, update {}", self.update);
         self.accepted.extend(changes.iter().map(|change| format!("{at}: {change}")));
         self.finished = false;
     }
 
-    /// Takes the monitored metric of a validation; whether it is the best so far.
+    /// Records the monitored metric of a validation; returns whether it is the best so far.
     pub fn record_metric(&mut self, metric: &str, direction: Direction, value: f64) -> bool {
         let beats = |best: &Best| direction.is_better(value, best.value);
         let better = value.is_finite() && self.best.as_ref().is_none_or(beats);

@@ -24,7 +24,7 @@ pub(super) struct RunWriter {
     /// Verifies the input files concurrently with training.
     pub verifier: Verifier,
     pub budget: Budget,
-    /// What every checkpoint of this attempt holds beside tensors and progress.
+    /// The fields that all checkpoints of this attempt share: everything except tensors and progress.
     frame: State,
     pub longest_save: Duration,
     failures: SaveFailures,
@@ -69,12 +69,12 @@ impl RunWriter {
         self.lease.fence().check()
     }
 
-    /// Whether the run directory was found to be gone from its path.
+    /// Whether the run directory is known to have disappeared from its path.
     pub fn is_gone(&self) -> bool {
         self.lease.fence().is_gone()
     }
 
-    /// The error that ends the run because its checkpoints cannot be saved, if they cannot.
+    /// The error that ends the run if its checkpoints can no longer be saved.
     pub fn cannot_save(&self) -> Option<Error> {
         self.failures.error(&self.checkpoints)
     }
@@ -102,8 +102,8 @@ impl RunWriter {
         Ok(state)
     }
 
-    /// Starts writing a checkpoint. Errors: when it could not be started. [`RunWriter::poll`] and
-    /// [`RunWriter::finish`] report how it ended.
+    /// Starts writing a checkpoint. Errors: when it could not be started. [`RunWriter::poll`] and [`RunWriter::finish`]
+    /// report the result.
     pub fn save(&mut self, state: State, reporter: &mut Reporter) -> Result<Saved> {
         let started = self.saver.save(state);
         let saved = started.inspect_err(|error| self.failures.failed(error, Instant::now()))?;
@@ -111,7 +111,7 @@ impl RunWriter {
         Ok(saved)
     }
 
-    /// Reports how the save in progress ended, once it has.
+    /// Reports the result of the save in progress, once it has ended.
     pub fn poll(&mut self, progress: &Progress, reporter: &mut Reporter) {
         let ended = self.saver.poll();
         self.ended(reporter, ended.as_ref());

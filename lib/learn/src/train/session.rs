@@ -1,4 +1,4 @@
-//! One attempt at a run: what a rank holds while it trains.
+//! One attempt at a run: the state that a rank holds while it trains.
 
 use super::end::{End, Halt};
 use super::job::Job;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use unix::signal::Signals;
 use unix::{Error, Exit, Result};
 
-/// How long the other ranks wait for the disk of rank 0.
+/// How long the other ranks wait for rank 0 to finish disk operations.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// One attempt at a run, on one rank.
@@ -25,12 +25,12 @@ pub(super) struct Session<'a> {
     pub trainer: Trainer<'a>,
     pub progress: Progress,
     pub reporter: Reporter,
-    /// On rank 0.
+    /// Only on rank 0.
     pub writer: Option<RunWriter>,
     pub signals: Signals,
     /// The checkpoint that this attempt resumed from.
     pub resumed_from: Option<PathBuf>,
-    /// The update of the last validation and its metrics, which belong to no other checkpoint.
+    /// The update of the last validation, and its metrics; they are stored only in a checkpoint of that update.
     pub validated: (u64, Value),
     /// The update of the run's own checkpoint that holds exactly the current state.
     pub saved_at: Option<u64>,
@@ -38,9 +38,9 @@ pub(super) struct Session<'a> {
     pub in_flight: VecDeque<InFlight>,
     /// When the last update was retired.
     pub retired: Instant,
-    /// The longest update, its validation included.
+    /// Duration of the longest update, including its validation.
     pub longest_update: Duration,
-    /// Progress when this attempt began.
+    /// Progress at the start of this attempt.
     pub before: Progress,
     pub warned_of_cost: bool,
     pub comparison: Comparison,
@@ -52,8 +52,8 @@ impl Session<'_> {
         self.writer.as_ref().map_or(Ok(()), RunWriter::check_lease)
     }
 
-    /// The error that ends this process: `error`, unless the run directory is gone from its path. That exits
-    /// with 74, because a requeued job (75) would begin another run there.
+    /// The error that ends this process: `error`, unless the run directory has disappeared from its path. That exits
+    /// with 74, because a requeued job (75) would start another run there.
     pub fn lost_run(&self, error: Error) -> Error {
         match (&self.writer, self.check_lease()) {
             (Some(writer), Err(lost)) if writer.is_gone() => Error::new(Exit::Io, lost),
@@ -61,7 +61,7 @@ impl Session<'_> {
         }
     }
 
-    /// Requests of all ranks: whether to stop, and whether to save.
+    /// The combined requests of all ranks to stop or to save.
     pub fn requests(&mut self) -> Result<Request> {
         let stop = |cause| move |why| Stop { cause, why };
         let lost = self.check_lease().err().map(|error| self.lost_run(error));
@@ -95,7 +95,7 @@ impl Session<'_> {
             .then(|| format!("the budget of {budget} is spent (cost.stop_at_budget)"))
     }
 
-    /// Records the metrics of a validation; whether they are the best so far.
+    /// Records the metrics of a validation; returns whether they are the best so far.
     pub fn record_validation(&mut self, metrics: Metrics, took: Duration) -> Result<bool> {
         let spec = self.job.task.spec;
         let value = metrics.get(spec.metric).copied().unwrap_or(f64::NAN);
@@ -110,7 +110,7 @@ impl Session<'_> {
         Ok(best)
     }
 
-    /// Every `training.hash_every` updates, logs a hash of the parameters and compares it over ranks.
+    /// Every `training.hash_every` updates, logs a hash of the parameters and compares it across ranks.
     pub fn log_hash(&mut self) -> Result<(), Halt> {
         let (every, done) = (self.job.task.config.training.hash_every, self.progress.update);
         if every > 0 && done.is_multiple_of(every) {
@@ -120,8 +120,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Halts when a rank has other parameters than rank 0. Also called before every save, so that no checkpoint
-    /// holds what such a rank has added to the gradients.
+    /// Halts when the parameters of a rank differ from those of rank 0. Also called before every save, so that no
+    /// checkpoint contains gradients to which such a rank has contributed.
     pub fn compare_ranks(&self) -> Result<(), Halt> {
         if !sync::is_comparing(self.job) {
             return Ok(());
@@ -134,7 +134,7 @@ impl Session<'_> {
         }
     }
 
-    /// All tensors of a checkpoint, on rank 0, to which the other ranks send their parts.
+    /// All tensors of a checkpoint, on rank 0. The other ranks send their parts to it.
     fn files(&self) -> Result<Option<Files>> {
         let files = self.trainer.learner.files(self.job.ranks)?;
         Ok(files.map(|mut files| {
@@ -145,7 +145,7 @@ impl Session<'_> {
 
     /// Reserves the memory for snapshots.
     pub fn reserve(&mut self) -> Result<()> {
-        // Moments that are sharded come from all ranks, and not before all of them have started.
+        // Sharded optimizer state comes from all ranks, and is not available before all of them have started.
         if self.job.task.config.optimizer.shard && self.job.ranks.size() > 1 {
             return Ok(());
         }
@@ -171,8 +171,8 @@ impl Session<'_> {
         writer.save(state, &mut self.reporter).map(Some)
     }
 
-    /// A checkpoint during training: if it fails, the run continues with a warning. It is published once all ranks
-    /// are known to have the same parameters. Errors: those of the device and the ranks.
+    /// Saves a checkpoint during training; if this fails, the run continues with a warning. The checkpoint is published
+    /// once all ranks are known to have the same parameters. Errors: those of the device and the ranks.
     pub fn try_save(&mut self) -> Result<()> {
         let started = Instant::now();
         let files = self.files()?;
@@ -187,7 +187,7 @@ impl Session<'_> {
                 Some(_) => String::new(),
                 None => self.trainer.learner.hash()?,
             };
-            // Nobody receives this where no save was started.
+            // Where no save was started, nobody receives this.
             drop(tell.send(self.job.ranks.gather(own.as_bytes())?));
         }
         if let Some(saved) = saved {
@@ -196,7 +196,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Reports how the save in progress ended, once it has.
+    /// Reports the result of the save in progress, once it has ended.
     pub fn poll_save(&mut self) {
         if let Some(writer) = &mut self.writer {
             writer.poll(&self.progress, &mut self.reporter);
@@ -210,12 +210,12 @@ impl Session<'_> {
         writer.finish(&mut self.reporter)
     }
 
-    /// Whether a checkpoint of the run holds exactly the current state: no update was made in this attempt.
+    /// Whether a checkpoint of the run holds exactly the current state, i.e. no update was made in this attempt.
     pub fn is_saved(&self) -> bool {
         self.saved_at == Some(self.progress.update)
     }
 
-    /// Saves the current state, unless a checkpoint holds it, and waits until it is on the disk.
+    /// Saves the current state, unless a checkpoint already holds it, and waits until it is on disk.
     pub fn save_and_wait(&mut self) -> Result<()> {
         if !self.is_saved() || self.progress.finished {
             let started = Instant::now();

@@ -1,4 +1,4 @@
-//! Evaluation of a model on the validation split during training.
+//! Evaluates a model on the validation split during training.
 
 use super::step::numerics;
 use crate::config::Training;
@@ -10,8 +10,9 @@ use dist::Collective;
 use tensor::{Dtype, Tape};
 use unix::{Error, Result};
 
-/// Metrics of `params` on `training.validation_samples` samples of the validation split, spread evenly; on all of them
-/// for 0. Batches are distributed over the ranks and merged in their order: the same bits for any number of ranks.
+/// Metrics of `params` on `training.validation_samples` samples of the validation split, spread evenly, or on all of
+/// them for 0. Batches are distributed over the ranks and their scores merged in batch order, so any number of ranks
+/// gives the same bits.
 pub fn validate(
     task: &dyn Task,
     params: &ParamSet,
@@ -48,7 +49,7 @@ pub fn validate(
     Ok(all.metrics())
 }
 
-/// `count` of `total` numbers, spread evenly; all of them for 0.
+/// `count` of `total` indices, spread evenly; all of them for 0.
 fn spread(total: u64, count: u64) -> Vec<u64> {
     let count = if count == 0 { total } else { count.min(total) };
     (0..count).map(|i| i * total / count).collect()

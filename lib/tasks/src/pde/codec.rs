@@ -1,9 +1,9 @@
-//! Task `codec`: fields to latent tokens and back, trained on single frames.
+//! Task `codec`: an autoencoder from fields to latent tokens, trained on single frames.
 //!
-//! The loss is that of the physical field: L = mean over samples of
-//! ‖û - u‖²/(‖u‖² + floor·σ²·n), û = decode(encode(u)), relative to each sample's own energy so that
-//! fields that have decayed count as much as fresh ones. It is the inverse loss of the encoder
-//! (UPT, Alkin et al. 2024, §3.3); that of the decoder, ‖encode(û) - z‖², may be added.
+//! The loss is the error of the physical field: L = mean over samples of ‖û - u‖²/(‖u‖² + floor·σ²·n), û =
+//! decode(encode(u)). It is relative to the energy of each sample, so that decayed fields count as much as initial
+//! ones. This is the inverse loss of the encoder (UPT, Alkin et al. 2024, §3.3); the inverse loss of the decoder,
+//! ‖encode(û) - z‖², is optional.
 
 use super::sources::{
     FieldSource, Fields, Sources, joined, normalisation, not_negative, one, positive,
@@ -29,34 +29,35 @@ use tensor::{Dtype, Tensor};
 use unix::config::{Violations, within};
 use unix::{Error, Result};
 
-/// What the codec is trained on.
+/// The training and validation data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FieldData {
-    /// The split manifest that `ds-prep split` wrote.
+    /// Split manifest written by `ds-prep split`.
     pub split: PathBuf,
-    /// The statistics that `ds-prep stats` wrote for it.
+    /// Statistics of the training split, written by `ds-prep stats`.
     pub stats: PathBuf,
-    /// Share of the samples that are drawn from this data set, relative to the weights of the others.
+    /// Sampling weight of this data set, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
-    /// More data sets of fields of the same kind, read in proportion to their weights.
+    /// Additional data sets with the same grid and channels, sampled in proportion to their weights.
     #[serde(default)]
     pub others: Vec<FieldSource>,
-    /// Move each field round by a random number of grid points; for periodic domains.
+    /// Data augmentation: shift each field cyclically by a random number of grid points. Only for periodic domains.
     #[serde(default)]
     pub shift: bool,
-    /// Turn half of the fields round along their first axis, u(x) to -u(-x); for equations that allow it.
+    /// Data augmentation: replace u(x) by -u(-x) along the first axis for half of the samples. Only for equations with
+    /// this symmetry.
     #[serde(default)]
     pub reflect: bool,
 }
 
-/// What is minimised.
+/// The loss function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CodecLoss {
-    /// Added to the relative energy of a field, so that a field of zero does not count without limit;
-    /// in units of the variance of the data.
+    /// Added to the relative energy of a field, in units of the variance of the data; prevents division by very small
+    /// energies.
     pub floor: f64,
     /// Weight of the inverse loss of the decoder, ‖encode(decode(z)) - z‖² per element.
     pub reencoding: f64,
@@ -71,7 +72,7 @@ impl Default for CodecLoss {
 /// The configuration of the task.
 pub type CodecConfig = Config<FieldData, CodecModel, CodecLoss>;
 
-/// Error of the reconstruction, over all frames of a regime.
+/// Reconstruction error over all frames of each regime.
 const METRIC: &str = "nrmse";
 
 /// The task.
@@ -87,7 +88,7 @@ pub struct CodecTask {
 }
 
 impl CodecTask {
-    /// The frame of a sample, as it is in the file.
+    /// The frame of a sample as stored in the file.
     fn read(set: &TrajectorySet, sample: u64, u: &mut [f32]) -> Result<()> {
         let frames = set.shape().frames as u64;
         let (trajectory, frame) = ((sample / frames) as usize, (sample % frames) as usize);
@@ -143,7 +144,7 @@ impl Define for CodecTask {
         let shape = train.shape();
         if train.inputs() > 0 {
             return Err(Error::data(format!(
-                "{}: a problem with inputs; a codec reads states alone",
+                "{}: the data set has inputs, but a codec only reads states",
                 split.display()
             )));
         }
@@ -244,7 +245,7 @@ impl Task for CodecTask {
         Ok(())
     }
 
-    /// `fields`: the reconstructions in physical units, [grid.., channels].
+    /// Predicts `fields`, the reconstructions in physical units, [grid.., channels].
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
         let z = self.codec.encode(forward, &batch.input(forward, "fields")?)?;
         let found = self.codec.decode(forward, &z)?.value().to_host()?;

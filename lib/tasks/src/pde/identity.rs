@@ -1,12 +1,12 @@
-//! Which codec it was: a hash of its configuration and weights. Latents carry it, and so does an
-//! operator trained on them, which means nothing to any other codec.
+//! Identifies a codec by a hash over its configuration and weights. Latents record this hash, and so does an operator
+//! trained on them, because neither can be used with another codec.
 
 use learn::params::Params;
 use learn::task::Buffers;
 use serde::Serialize;
 use unix::{Error, Result};
 
-/// BLAKE3 of a model: its configuration, and name, shape and every bit of its parameters.
+/// BLAKE3 over a model: its configuration, and names, shapes and bits of its parameters.
 pub fn hash_of_model(config: &impl Serialize, params: &Params) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(serde_json::to_string(config).map_err(Error::bug)?.as_bytes());
@@ -17,7 +17,7 @@ pub fn hash_of_model(config: &impl Serialize, params: &Params) -> Result<String>
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// BLAKE3 of buffers, e.g. of a normalisation.
+/// BLAKE3 over buffers, e.g. of a normalisation.
 pub fn hash_of_buffers(buffers: &Buffers) -> String {
     let mut hasher = blake3::Hasher::new();
     for (name, tensor) in buffers {

@@ -1,5 +1,5 @@
-//! What a latent operator needs of latents in addition to their values: their scale, the condition (parameter of the
-//! equation and Δt) as features, and the codec that made them.
+//! What an operator needs besides the latent values: their scale, the condition (parameter of the equation and Δt) as
+//! features, and the codec that made them.
 
 use super::normalisation::Normalisation;
 use data::fields::latents::LatentStore;
@@ -12,13 +12,13 @@ use tensor::Tensor;
 use unix::publish::publish_bytes;
 use unix::{Error, Result, small};
 
-/// Name of the file next to an index of latents that records the path of the codec.
+/// File next to a latent index that records the path of the codec.
 const SOURCE: &str = "source.json";
-/// Largest such file, in bytes.
+/// Maximum size of that file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Records in the folder of a latent store which checkpoint or run made it. That is no part of the identity of the
-/// latents, which is in the index.
+/// Records in the directory of a latent store which checkpoint or run made it. The path is not part of the identity of
+/// the latents, which is in the index.
 pub fn record_codec(folder: &Path, codec: &Path) -> Result<()> {
     let path = codec.canonicalize().map_err(|cause| Error::open(codec, cause))?;
     let (file, text) = (folder.join(SOURCE), format!("{}\n", json!({ "codec": path })));
@@ -28,7 +28,7 @@ pub fn record_codec(folder: &Path, codec: &Path) -> Result<()> {
     }
 }
 
-/// The codec of a latent store: where it was when the latents were made, if that is recorded, and its hash.
+/// The codec of a latent store: its path when the latents were made, if recorded, and its hash.
 pub fn codec_of(store: &LatentStore) -> Dependency {
     let source = small::read(&store.folder().join(SOURCE), MAX_BYTES);
     let source: Option<serde_json::Value> =
@@ -37,27 +37,27 @@ pub fn codec_of(store: &LatentStore) -> Dependency {
     Dependency { path, hash: codec_hash(&store.key().codec, &store.key().normalisation) }
 }
 
-/// Hash of a codec, from that of its weights and that of its normalisation.
+/// Hash of a codec, combined from the hashes of its weights and of its normalisation.
 pub fn codec_hash(weights: &str, normalisation: &str) -> String {
     format!("{weights}+{normalisation}")
 }
 
-/// Mean square of normalised latents before their normalisation, over tokens and channels.
+/// Mean square of unnormalised latents over tokens and channels, computed from their normalisation.
 pub fn mean_square(scale: &Normalisation) -> f64 {
     let squares = scale.mean.iter().zip(&scale.std).map(|(m, s)| m * m + s * s);
     squares.sum::<f64>() / scale.channels() as f64
 }
 
-/// Weight of the squared error of each normalised channel: its variance over the mean square of all latents, so that
-/// errors count as they do before normalisation.
+/// Weight of the squared error of each normalised channel: its variance divided by the mean square of all latents, so
+/// that errors count as they do before normalisation.
 pub fn channel_weights(scale: &Normalisation) -> Tensor {
     let total = mean_square(scale);
     let weights: Vec<f32> = scale.std.iter().map(|s| (s * s / total) as f32).collect();
     Tensor::of(&weights, &[weights.len()])
 }
 
-/// How the condition becomes features: logarithms, the parameter's to mean 0 and deviation 1 over
-/// the training data, the time step's relative to one frame of it.
+/// Converts the condition to features: the logarithm of the parameter, standardised over the training data, and the
+/// logarithm of the time step in units of the frame interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Condition {
     mean: f64,
@@ -66,10 +66,10 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Numbers in a condition.
+    /// Number of features.
     pub const FEATURES: usize = 2;
 
-    /// From the parameters of stores, and the first one's time from frame to frame.
+    /// Fits the features to the parameters of the stores; the frame interval is that of the first store.
     pub fn of(stores: &[&LatentStore]) -> Self {
         let of_store = |store: &&LatentStore| -> Vec<f64> {
             (0..store.len()).map(|i| store.parameter(i).value).collect()
@@ -78,7 +78,7 @@ impl Condition {
         Self::new(&parameters, stores.first().map_or(1.0, |store| store.frame_interval()))
     }
 
-    /// From the parameter of every trajectory, and the time from one frame to the next.
+    /// Fits the features to the parameter values of all trajectories and the frame interval.
     pub fn new(parameters: &[f64], frame_interval: f64) -> Self {
         let n = parameters.len() as f64;
         let logs: Vec<f64> = parameters.iter().map(|value| log(*value)).collect();
@@ -88,19 +88,19 @@ impl Condition {
         Self { mean, std, frame_interval }
     }
 
-    /// Features of a sample with this parameter and this time from state to state.
+    /// Features of a sample with this parameter and this time between states.
     pub fn features(&self, parameter: &Parameter, time: f64) -> [f32; 2] {
         let parameter = (log(parameter.value) - self.mean) / self.std;
         [parameter as f32, log(time / self.frame_interval) as f32]
     }
 
-    /// Named tensors, for a checkpoint.
+    /// Buffers for a checkpoint.
     pub fn buffers(&self) -> Buffers {
         let values = [self.mean, self.std, self.frame_interval];
         vec![("condition".into(), Tensor::of(&values, &[3]))]
     }
 
-    /// What [`Condition::buffers`] stored.
+    /// Restores the buffers of [`Condition::buffers`].
     pub fn restore(parts: &Parts) -> Result<Self> {
         match parts.buffer("condition")?[..] {
             [mean, std, frame_interval] => Ok(Self { mean, std, frame_interval }),
@@ -110,13 +110,13 @@ impl Condition {
         }
     }
 
-    /// Time from frame to frame of the training data.
+    /// Frame interval of the training data.
     pub fn frame_interval(&self) -> f64 {
         self.frame_interval
     }
 }
 
-/// The natural logarithm, continued below the smallest parameter that occurs so that zero is finite.
+/// Natural logarithm of |x|, clamped at 1e-12 so that it is finite at zero.
 fn log(x: f64) -> f64 {
     x.abs().max(1e-12).ln()
 }

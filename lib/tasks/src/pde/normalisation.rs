@@ -1,12 +1,11 @@
-//! Normalisation to mean 0 and standard deviation 1 by channel, and back. Every model that uses one stores it as
-//! buffers.
+//! Normalisation of each channel to mean 0 and standard deviation 1, and its inverse. Models store it as buffers.
 
 use learn::task::Buffers;
 use learn::trained::Parts;
 use tensor::Tensor;
 use unix::{Error, Result};
 
-/// Mean and deviation of each channel.
+/// Mean and standard deviation of each channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalisation {
     /// Means.
@@ -16,7 +15,7 @@ pub struct Normalisation {
 }
 
 impl Normalisation {
-    /// That of a mixture of sources, given by mean and deviation of each channel and by their weights.
+    /// The normalisation of a mixture of sources, each given by the mean and deviation of its channels and its weight.
     pub fn mixed(sources: &[(Vec<(f64, f64)>, f64)]) -> Self {
         let (mean, std): (Vec<f64>, Vec<f64>) = moments_of_mixture(sources).into_iter().unzip();
         let std = std.into_iter().map(|std| if std > 1e-12 { std } else { 1.0 }).collect();
@@ -28,12 +27,12 @@ impl Normalisation {
         self.mean.len()
     }
 
-    /// out = (x - mean)/std; x [.., channels].
+    /// out = (x - mean)/std, for x [.., channels].
     pub fn apply(&self, x: &[f32], out: &mut [f32]) {
         self.each(x, out, |x, mean, std| (x - mean as f32) * (1.0 / std) as f32);
     }
 
-    /// out = x·std + mean; x [.., channels].
+    /// out = x·std + mean, for x [.., channels].
     pub fn invert(&self, x: &[f32], out: &mut [f32]) {
         self.each(x, out, |x, mean, std| x.mul_add(std as f32, mean as f32));
     }
@@ -47,8 +46,8 @@ impl Normalisation {
         }
     }
 
-    /// Σ x² of each channel over its variance, over the number of points: the energy of a field in units
-    /// of the variances.
+    /// Σ over channels and points of x²/σ², divided by the number of points: the energy of a field in units of the
+    /// channel variances.
     pub fn energy(&self, x: &[f32]) -> f64 {
         let channels = self.channels();
         let of = |(c, std): (usize, &f64)| {
@@ -59,7 +58,7 @@ impl Normalisation {
         self.std.iter().enumerate().map(of).sum()
     }
 
-    /// Named tensors, for a checkpoint.
+    /// Buffers for a checkpoint.
     pub fn buffers(&self, name: &str) -> Buffers {
         let tensor = |values: &[f64]| match values {
             [one] => Tensor::scalar(*one),
@@ -71,7 +70,7 @@ impl Normalisation {
         ]
     }
 
-    /// What [`Normalisation::buffers`] stored. Errors: 65 when it is missing or makes no sense.
+    /// Restores the buffers of [`Normalisation::buffers`]. Errors: 65 when they are missing or inconsistent.
     pub fn restore(name: &str, parts: &Parts) -> Result<Self> {
         let [mean, std] =
             [parts.buffer(&format!("{name}.mean"))?, parts.buffer(&format!("{name}.std"))?];
@@ -86,10 +85,10 @@ impl Normalisation {
     }
 }
 
-/// Mean and deviation of each channel of a mixture, m = Σ w_i m_i and σ² = Σ w_i (σ_i² + (m_i - m)²) with
-/// weights that add up to 1.
+/// Mean and standard deviation of each channel of a mixture: m = Σ w_i m_i and σ² = Σ w_i (σ_i² + (m_i - m)²), with
+/// weights that sum to 1.
 pub fn moments_of_mixture(sources: &[(Vec<(f64, f64)>, f64)]) -> Vec<(f64, f64)> {
-    // To the bit: training on one source must not depend on there being mixtures.
+    // A single source must be unchanged to the bit.
     if let [(only, _)] = sources {
         return only.clone();
     }
@@ -108,7 +107,7 @@ pub fn moments_of_mixture(sources: &[(Vec<(f64, f64)>, f64)]) -> Vec<(f64, f64)>
 mod tests {
     use super::*;
 
-    /// Against the moments of all numbers together, so many of each source as its weight says.
+    /// Compares with the moments of all values pooled, each source repeated according to its weight.
     #[test]
     fn moments_of_a_mixture_are_those_of_its_numbers() {
         let moments = |x: &[f64]| {
@@ -120,7 +119,7 @@ mod tests {
         let mixed = moments_of_mixture(&[(vec![moments(&a)], 1.0), (vec![moments(&b)], 3.0)]);
         let (mean, std) = moments(&[&a[..], &b, &b, &b].concat());
         assert!((mixed[0].0 - mean).abs() < 1e-12 && (mixed[0].1 - std).abs() < 1e-12, "{mixed:?}");
-        // Weight 0 counts for nothing.
+        // A source of weight 0 has no effect.
         let alone = moments_of_mixture(&[(vec![moments(&a)], 0.0), (vec![moments(&b)], 3.0)]);
         assert_eq!(alone, [moments(&b)]);
     }

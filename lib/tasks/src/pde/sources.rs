@@ -1,4 +1,4 @@
-//! Mixtures: several data sets that a task reads as one, each with its weight.
+//! Mixtures: several data sets that a task reads as one, each with a sampling weight.
 
 use super::normalisation::Normalisation;
 use data::fields::provenance::{Provenance, shared};
@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use unix::config::Violations;
 use unix::{Error, Result};
 
-/// A further data set of a mixture.
+/// An additional data set of a mixture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FieldSource {
-    /// Its split manifest.
+    /// Split manifest written by `ds-prep split`.
     pub split: PathBuf,
-    /// Its statistics.
+    /// Statistics of its training split, written by `ds-prep stats`.
     pub stats: PathBuf,
-    /// Its weight.
+    /// Sampling weight of this data set, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
 }
@@ -30,7 +30,7 @@ pub(crate) fn one() -> f64 {
     1.0
 }
 
-/// Violations of the weights of the first source and the others.
+/// Violations in the weights of the first source and of the others.
 pub(crate) fn weight_violations(first: f64, others: impl Iterator<Item = f64>) -> Violations {
     let keys = std::iter::once("data.weight".to_string())
         .chain((0..).map(|i| format!("data.others[{i}].weight")));
@@ -49,12 +49,12 @@ pub(crate) fn weight_violations(first: f64, others: impl Iterator<Item = f64>) -
     violations
 }
 
-/// Opens a split of a data set that must have trajectories, to be read in every epoch.
+/// Opens a split, which must have trajectories, for repeated reading.
 fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectorySet> {
     let set = TrajectorySet::open(manifest, name, Verify::Sizes)?;
     if set.is_empty() {
         return Err(unix::Error::data(format!(
-            "{}: the {name} split is empty; split again with a share for it",
+            "{}: the {name} split is empty; run ds-prep split again with a share for it",
             manifest.display()
         )));
     }
@@ -62,16 +62,16 @@ fn open_split(manifest: &Path, name: SplitName) -> Result<TrajectorySet> {
     Ok(set)
 }
 
-/// Data sets whose samples are numbered one after another.
+/// Data sets whose samples are numbered consecutively.
 #[derive(Debug)]
 pub struct Sources<T> {
     sets: Vec<(T, f64)>,
-    /// The number of the first sample of each; one more at the end.
+    /// Number of the first sample of each set, and the total number at the end.
     firsts: Vec<u64>,
 }
 
 impl<T> Sources<T> {
-    /// Sets with their weights; the first determines shapes, and `samples` counts the samples of one.
+    /// Combines sets with weights. The first one determines shapes; `samples` returns the number of samples of a set.
     pub fn new(sets: Vec<(T, f64)>, samples: impl Fn(&T) -> u64) -> Self {
         let mut firsts = vec![0];
         for (set, _) in &sets {
@@ -80,28 +80,28 @@ impl<T> Sources<T> {
         Self { sets, firsts }
     }
 
-    /// The first.
+    /// The first set.
     pub fn first(&self) -> &T {
         &self.sets[0].0
     }
 
-    /// All of them.
+    /// All sets.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.sets.iter().map(|(set, _)| set)
     }
 
-    /// Samples of all.
+    /// Total number of samples.
     pub fn samples(&self) -> u64 {
         self.firsts[self.sets.len()]
     }
 
-    /// Samples and weight of each, as [`data::loader::Mixture`] takes them.
+    /// Number of samples and weight of each set, for [`data::loader::Mixture`].
     pub fn shares(&self) -> Vec<(u64, f64)> {
         let counts = self.firsts.windows(2).map(|ends| ends[1] - ends[0]);
         counts.zip(&self.sets).map(|(count, (_, weight))| (count, *weight)).collect()
     }
 
-    /// The set that a sample is of, and its number there. Panics when there is no such sample.
+    /// The set that contains a sample, and the number of the sample within it. Panics when there is no such sample.
     pub fn find(&self, sample: u64) -> (&T, u64) {
         let number = self.firsts.partition_point(|first| *first <= sample) - 1;
         (&self.sets[number].0, sample - self.firsts[number])
@@ -112,15 +112,16 @@ impl<T> Sources<T> {
 pub(crate) struct Fields {
     pub train: Vec<(TrajectorySet, f64)>,
     pub validation: Vec<(TrajectorySet, f64)>,
-    /// The statistics of each.
+    /// Statistics of each data set, with its weight.
     pub stats: Vec<(Stats, f64)>,
-    /// Every file that they are read from.
+    /// All files that they are read from.
     pub input_files: Vec<InputFile>,
 }
 
 impl Fields {
-    /// Opens them all. Errors: 66, 65 for what is missing or bad; 65 for fields of another kind than the
-    /// first's; 78 when a trajectory is in the training split of one and the validation split of another.
+    /// Opens all data sets. Errors: 66 or 65 for missing or damaged files; 65 when grid, channels or inputs differ from
+    /// those of the first data set; 78 when a trajectory is in the training split of one data set and the validation
+    /// split of another.
     pub fn open(split: &Path, stats: &Path, weight: f64, others: &[FieldSource]) -> Result<Self> {
         let first = FieldSource { split: split.into(), stats: stats.into(), weight };
         let mut all = Self {
@@ -143,8 +144,8 @@ impl Fields {
                 };
                 if kind(first) != kind(&train) {
                     return Err(Error::data(format!(
-                        "{}: fields of {:?} (grid, channels, inputs), those of {} are of {:?}; only \
-                         fields of one kind are read together",
+                        "{}: fields have grid, channels and inputs {:?}, but those of {} have {:?}; \
+                         all data sets must have the same",
                         source.split.display(),
                         kind(&train),
                         split.display(),
@@ -163,7 +164,7 @@ impl Fields {
     }
 }
 
-/// The normalisation of some channels of a mixture.
+/// The normalisation of a range of channels of a mixture.
 pub(crate) fn normalisation(mixture: &[(Stats, f64)], channels: Range<usize>) -> Normalisation {
     let moments = |(stats, weight): &(Stats, f64)| {
         let own = stats.channels.iter().skip(channels.start).take(channels.len());
@@ -172,7 +173,7 @@ pub(crate) fn normalisation(mixture: &[(Stats, f64)], channels: Range<usize>) ->
     Normalisation::mixed(&mixture.iter().map(moments).collect::<Vec<_>>())
 }
 
-/// The configuration key of a source: those after the first are in `data.others`.
+/// The configuration key of a source; all but the first are in `data.others`.
 pub(crate) fn source_key(source: usize, key: &str) -> String {
     match source {
         0 => format!("data.{key}"),
@@ -180,8 +181,8 @@ pub(crate) fn source_key(source: usize, key: &str) -> String {
     }
 }
 
-/// Errors (78): training and validation data have a trajectory in common. `named` tells how messages name a source,
-/// from its number, and its trajectories.
+/// Errors (78): training and validation data share a trajectory. `named` returns the name of a source for messages,
+/// given its number, and its trajectories.
 pub(crate) fn refuse_overlap<T>(
     sources: [&[(T, f64)]; 2],
     named: impl Fn(&T, usize) -> (String, Vec<Provenance>),
@@ -203,17 +204,17 @@ pub(crate) fn refuse_overlap<T>(
     Ok(())
 }
 
-/// The fault of a value that must be positive, and of one that must not be negative.
+/// The violation if a value is not positive.
 pub(crate) fn positive(key: &str, value: f64) -> Option<(String, String)> {
     (value.is_nan() || value <= 0.0).then(|| (key.into(), "must be a positive number".into()))
 }
 
-/// See [`positive`].
+/// The violation if a value is negative.
 pub(crate) fn not_negative(key: &str, value: f64) -> Option<(String, String)> {
     (value.is_nan() || value < 0.0).then(|| (key.into(), "must not be negative".into()))
 }
 
-/// Hash of the training data, from the hashes of its sources.
+/// Hash of the training data, joined from the hashes of its sources.
 pub(crate) fn joined<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
     hashes.collect::<Vec<_>>().join("+")
 }

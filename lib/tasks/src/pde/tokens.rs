@@ -1,4 +1,4 @@
-//! Fields in physical units to the normalised patches that models read, and back.
+//! Converts fields in physical units to the normalised patches that models read, and back.
 
 use super::models::Patches;
 use super::normalisation::Normalisation;
@@ -10,14 +10,14 @@ use unix::{Error, Result};
 /// Normalisation and patches of fields of one size.
 #[derive(Clone, Debug)]
 pub struct FieldTokens {
-    /// How fields are cut.
+    /// How fields are cut into patches.
     pub patches: Patches,
-    /// How they are normalised before.
+    /// Normalisation, applied before cutting.
     pub normalisation: Normalisation,
 }
 
 impl FieldTokens {
-    /// Numbers of a field.
+    /// Numbers per field.
     pub fn field_len(&self) -> usize {
         self.patches.field_len()
     }
@@ -38,7 +38,7 @@ impl FieldTokens {
         tokens
     }
 
-    /// What [`FieldTokens::cut_all`] made, on the host, to fields.
+    /// Inverse of [`FieldTokens::cut_all`], on the host.
     pub fn join_all(&self, tokens: &Tensor) -> Vec<f32> {
         let length = self.field_len();
         let (mut fields, mut joined) = (vec![0.0; tokens.len()], vec![0.0; length]);
@@ -50,7 +50,7 @@ impl FieldTokens {
         fields
     }
 
-    /// Named tensors, for a checkpoint.
+    /// Buffers for a checkpoint.
     pub fn buffers(&self, name: &str) -> Buffers {
         let mut buffers = self.normalisation.buffers(name);
         let grid: Vec<f64> = self.patches.grid().iter().map(|n| *n as f64).collect();
@@ -58,9 +58,9 @@ impl FieldTokens {
         buffers
     }
 
-    /// What [`FieldTokens::buffers`] stored, in patches that `patches` makes of grid and channels.
+    /// Restores the buffers of [`FieldTokens::buffers`]; `patches` makes the patches from grid and number of channels.
     ///
-    /// Errors: 65 when something is missing or does not fit.
+    /// Errors: 65 when a buffer is missing or does not match.
     pub fn restore(
         name: &str,
         parts: &Parts,

@@ -1,4 +1,4 @@
-//! Regression on fields: from the inputs of a steady problem to its solution.
+//! Regression on fields: predicts the solution of a steady problem from its inputs.
 
 pub mod model;
 pub mod task;

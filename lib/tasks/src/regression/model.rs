@@ -1,7 +1,7 @@
-//! The model of a steady problem: from a field that is given (a coefficient, a source) to the solution.
+//! The regression model: maps a given field (a coefficient, a source) to the solution.
 //!
-//! Patches of the input are the tokens of the grid on which the core works; each of its outputs is the
-//! patch of the solution at the same place. There is no bottleneck: tokens are as wide as patches.
+//! Patches of the input are the tokens of the backbone; each of its output tokens is the patch of the solution at the
+//! same place. There is no bottleneck: tokens are as wide as patches.
 
 use crate::pde::latents;
 use crate::pde::models::Patches;
@@ -16,20 +16,20 @@ use tensor::Var;
 use tensor::ops::activation::Activation;
 use unix::Result;
 
-/// Sizes of a model of a steady problem.
+/// Architecture of the regression model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegressionModel {
-    /// Grid points of a patch along each axis; each patch becomes a token.
+    /// Patch size in grid points along each axis. Each patch becomes one token.
     #[schemars(range(min = 1, max = 65536))]
     pub patch: usize,
-    /// The network between the tokens.
+    /// The backbone that processes the tokens.
     pub core: Core,
-    /// Features of the condition vector, through which the parameter of the equation enters.
+    /// Width of the conditioning vector, which encodes the parameter of the equation.
     #[serde(default = "condition_width")]
     #[schemars(range(min = 1, max = 65536))]
     pub condition_width: usize,
-    /// What lies beyond the border of the domain.
+    /// Boundary condition: padding of the convolutions at the border of the domain.
     #[serde(default = "zero")]
     pub border: Border,
 }
@@ -42,17 +42,17 @@ fn zero() -> Border {
     Border::Zero
 }
 
-/// The layers.
+/// The layers of the regression model.
 #[derive(Clone, Debug)]
 pub struct Regression {
     embed: [Linear; 2],
     core: Layers,
-    /// Numbers of a patch of the input, and of one of the solution.
+    /// Numbers per patch of the input, and of the solution.
     patch_len: [usize; 2],
 }
 
 impl Regression {
-    /// For inputs and solutions in these patches, on the same grid of tokens.
+    /// For inputs and solutions with these patches, on the same token grid.
     pub fn new(b: &mut Builder, config: &RegressionModel, [input, output]: [&Patches; 2]) -> Self {
         let width = config.condition_width;
         let shape = CoreShape {
@@ -73,7 +73,7 @@ impl Regression {
         }
     }
 
-    /// x [B, tokens·patch] and features [B, F] -> the solution [B, tokens·patch], all patch by patch.
+    /// x [B, tokens·patch], features [B, F] -> the solution [B, tokens·patch], both patch by patch.
     pub fn forward(&self, forward: &Forward, x: &Var, features: &Var) -> Result<Var> {
         let (batch, tokens) = (x.shape()[0], x.shape()[1] / self.patch_len[0]);
         let x = forward.to_compute_dtype(x)?.reshape(&[batch, tokens, self.patch_len[0]]);

@@ -1,7 +1,7 @@
-//! Task `regression`: from the inputs of a steady problem to its solution, e.g. from the coefficient of
-//! Darcy flow to the pressure.
+//! Task `regression`: predicts the solution of a steady problem from its inputs, e.g. the pressure of Darcy flow from
+//! the coefficient.
 //!
-//! L = mean over samples of ‖û - u‖²/(‖u‖² + floor·σ²·n), relative to each solution's own energy.
+//! L = mean over samples of ‖û - u‖²/(‖u‖² + floor·σ²·n), relative to the energy of each solution.
 
 use super::model::{Regression, RegressionModel};
 use crate::pde::latents::Condition;
@@ -27,31 +27,32 @@ use tensor::random::{Philox, Purpose};
 use unix::config::{Violations, within};
 use unix::{Error, Result};
 
-/// What the model is trained on.
+/// The training and validation data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegressionData {
-    /// The split manifest that `ds-prep split` wrote.
+    /// Split manifest written by `ds-prep split`.
     pub split: PathBuf,
-    /// The statistics that `ds-prep stats` wrote for it.
+    /// Statistics of the training split, written by `ds-prep stats`.
     pub stats: PathBuf,
-    /// Share of the samples that are drawn from this data set, relative to the weights of the others.
+    /// Sampling weight of this data set, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
-    /// More data sets of fields of the same kind, read in proportion to their weights.
+    /// Additional data sets with the same grid and channels, sampled in proportion to their weights.
     #[serde(default)]
     pub others: Vec<FieldSource>,
-    /// Turn and mirror each square, input and solution alike, at random; for problems without a
-    /// direction of their own.
+    /// Data augmentation: apply a random rotation or reflection of the square to input and solution alike. Only for
+    /// problems without a preferred direction.
     #[serde(default)]
     pub turn: bool,
 }
 
-/// What is minimised.
+/// The loss function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RegressionLoss {
-    /// Added to the relative energy of a solution, in units of the variance of the data.
+    /// Added to the relative energy of a solution, in units of the variance of the data; prevents division by very
+    /// small energies.
     pub floor: f64,
 }
 
@@ -64,27 +65,27 @@ impl Default for RegressionLoss {
 /// The configuration of the task.
 pub type RegressionConfig = Config<RegressionData, RegressionModel, RegressionLoss>;
 
-/// Error of the solutions of a regime.
+/// Error of the solutions of each regime.
 const METRIC: &str = "nrmse";
 
-/// Converts fields of a steady problem to the tensors of its model, and back.
+/// Converts fields of a steady problem to the tensors of its model and back.
 #[derive(Clone, Debug)]
 pub struct Preparation {
-    /// Of the input and of the solution.
+    /// Patches and normalisation of the input and of the solution.
     pub tokens: [FieldTokens; 2],
-    /// How the parameter enters.
+    /// Features of the equation's parameter.
     pub condition: Condition,
 }
 
 impl Preparation {
-    /// The inputs, or the states, of a field [x.., inputs and states].
+    /// The inputs or the states of a field [x.., inputs and states].
     pub fn part(&self, field: &[f32], part: usize) -> Vec<f32> {
         let [inputs, states] = [0, 1].map(|i| self.tokens[i].patches.channels());
         let own = if part == 0 { 0..inputs } else { inputs..inputs + states };
         field.chunks_exact(inputs + states).flat_map(|point| &point[own.clone()]).copied().collect()
     }
 
-    /// The tensors of inputs [n, x.., inputs] in physical units and of their parameters.
+    /// The model inputs for fields [n, x.., inputs] in physical units and their parameters.
     pub fn batch(&self, inputs: &[f32], parameters: &[&Parameter]) -> Batch {
         let features: Vec<f32> =
             parameters.iter().flat_map(|p| self.condition.features(p, 1.0)).collect();
@@ -94,7 +95,7 @@ impl Preparation {
             .with("features", Tensor::of(&features, &shape))
     }
 
-    /// The solutions [n, x.., states] in physical units that `model` predicts for a batch on the device of `pass`.
+    /// Predicts the solutions [n, x.., states] in physical units for a batch on the device of `forward`.
     pub fn predict(
         &self,
         model: &Regression,
@@ -120,7 +121,7 @@ pub struct RegressionTask {
 }
 
 impl RegressionTask {
-    /// The field of a sample, and its parameter.
+    /// The field of a sample and its parameter.
     fn read(set: &Sources<TrajectorySet>, sample: u64) -> Result<(Vec<f32>, &Parameter)> {
         let (set, sample) = set.find(sample);
         let mut field = vec![0.0; set.shape().frame_len()];
@@ -128,7 +129,7 @@ impl RegressionTask {
         Ok((field, set.entry(sample as usize).parameter))
     }
 
-    /// One of the eight symmetries of the square.
+    /// One of the eight symmetries of the square, applied at random.
     fn augment(&self, micro_batch: u64, place: u64, field: &mut [f32]) {
         let &[side, other] = self.preparation.tokens[0].patches.grid() else { return };
         if !self.data.turn || side != other {
@@ -274,7 +275,7 @@ impl Task for RegressionTask {
         Ok(())
     }
 
-    /// `solutions`: in physical units, [x.., states].
+    /// Predicts `solutions`, in physical units, [x.., states].
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
         let solutions = self.preparation.predict(&self.model, forward, batch)?;
         let length = self.preparation.tokens[1].field_len();

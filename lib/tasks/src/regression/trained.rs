@@ -1,7 +1,8 @@
-//! A trained model of a steady problem: inputs in physical units to solutions.
+//! A trained regression model: maps inputs in physical units to solutions.
 //!
-//! Its baselines need no model: the mean of the training solutions, point by point, and the solution of the training
-//! sample with the nearest input. Both are of the same parameter value where training has it, else of all of training.
+//! Its baselines need no model: the pointwise mean of the training solutions, and the solution of the training sample
+//! with the nearest input. Both use the training samples with the same parameter value, or all of them if there are
+//! none.
 
 use super::model::{Regression, RegressionModel};
 use super::task::{Preparation, RegressionTask};
@@ -21,7 +22,7 @@ use rayon::prelude::*;
 use std::ops::Range;
 use unix::{Error, Result};
 
-/// Inputs that go through the model at once.
+/// Inputs per forward run.
 const BATCH: usize = 64;
 
 /// A model with its weights and normalisations.
@@ -32,7 +33,7 @@ pub struct TrainedRegression {
 }
 
 impl TrainedRegression {
-    /// From its checkpoint. Errors: 65 when its parts do not fit each other.
+    /// Restores the model from its checkpoint. Errors: 65 when its parts do not match.
     pub fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         let config: RegressionModel = parts.section("model")?;
         let cut = |grid: &[usize], channels: usize| Patches::new(grid, channels, config.patch);
@@ -46,7 +47,7 @@ impl TrainedRegression {
         Ok(Self { trained, preparation: Preparation { tokens, condition } })
     }
 
-    /// Solutions [n, x.., states] for inputs [n, x.., inputs] in physical units.
+    /// Predicts solutions [n, x.., states] from inputs [n, x.., inputs] in physical units.
     pub fn solve(&self, inputs: &[f32], parameters: &[&Parameter]) -> Result<Vec<f32>> {
         let length = self.preparation.tokens[0].field_len();
         let mut found = Vec::new();
@@ -65,9 +66,9 @@ impl TrainedRegression {
         require_fields(found, (input.grid(), input.channels(), output.channels()))?;
         match shape.frames {
             1 => Ok(()),
-            frames => {
-                Err(Error::data(format!("the data has {frames} frames, steady problems have 1")))
-            }
+            frames => Err(Error::data(format!(
+                "the data has {frames} frames, but steady problems have 1"
+            ))),
         }
     }
 
@@ -78,7 +79,7 @@ impl TrainedRegression {
         Ok([0, 1].map(|part| self.preparation.part(&field, part)))
     }
 
-    /// The mean of the training solutions of a regime, and the solutions of the training samples with the inputs
+    /// The mean of the training solutions of a regime, and the solutions of the training samples whose inputs are
     /// nearest to `inputs`. Reads the training split once, one sample at a time.
     fn baselines(
         &self,
@@ -160,7 +161,7 @@ impl TrainedModel for TrainedRegression {
         Ok(Batch { spaces: vec![Space { name: "field", truth, models }] })
     }
 
-    /// The solution of every trajectory, of which the file may hold the inputs alone, or inputs and solutions.
+    /// Predicts the solution of every trajectory. The file may hold inputs only, or inputs and solutions.
     fn output(&self, inputs: &Field, _: &Request) -> Result<Header> {
         let shape = inputs.shape();
         let (_, states) = self.shape();

@@ -1,15 +1,15 @@
-//! The constructions that a pickle may ask for; there is no other way to call anything.
+//! The calls that a pickle may make; all others are rejected.
 
 use super::names::Name;
 use super::{Machine, Storage, Value, View};
 use crate::foreign::MAX_TENSORS;
 use tensor::safetensors::MAX_RANK;
 
-/// Most arguments of a call; PyTorch's have up to 7.
+/// Maximum number of arguments of a call; PyTorch's calls have up to 7.
 const MAX_ARGUMENTS: usize = 8;
 
 impl Machine<'_> {
-    /// `('storage', type, key, place, elements)`: the numbers of an entry of the archive.
+    /// Handles the persistent id `('storage', type, key, location, elements)`, a storage in an entry of the archive.
     pub(super) fn persistent(&mut self) -> Result<(), String> {
         let id = self.pop()?;
         let (key, dtype, count) = match self.tuple(id)? {
@@ -18,14 +18,14 @@ impl Machine<'_> {
             {
                 (*key, *dtype, u64::try_from(*count))
             }
-            _ => return Err("a persistent id that is no storage".into()),
+            _ => return Err("a persistent id that is not a storage".into()),
         };
-        let count = count.map_err(|_| "a storage of fewer than no elements")?;
+        let count = count.map_err(|_| "a storage of negative length")?;
         self.contents.storages.push(Storage { key, dtype, count });
         self.push(Value::Storage(self.contents.storages.len() - 1))
     }
 
-    /// The constructions that there are.
+    /// Executes one of the supported calls.
     pub(super) fn call(&mut self) -> Result<(), String> {
         let (arguments, callee) = (self.pop()?, self.pop()?);
         let arguments = self.tuple(arguments)?;
@@ -45,14 +45,14 @@ impl Machine<'_> {
             ) => {
                 let view = View {
                     storage: *storage,
-                    offset: u64::try_from(*offset).map_err(|_| "an offset below 0")?,
+                    offset: u64::try_from(*offset).map_err(|_| "a negative offset")?,
                     shape: self.sizes(*shape)?,
                     strides: self.sizes(*strides)?,
                 };
                 self.contents.views.push(view);
                 self.push(Value::Tensor(self.contents.views.len() - 1))
             }
-            (callee, _) => Err(format!("a call of {callee:?} with arguments that are not taken")),
+            (callee, _) => Err(format!("a call of {callee:?} with unsupported arguments")),
         }
     }
 
@@ -63,9 +63,9 @@ impl Machine<'_> {
         }
         let size = |value: &Value| match value {
             Value::Int(n) => {
-                usize::try_from(*n).map_err(|_| "a size or stride below 0".to_string())
+                usize::try_from(*n).map_err(|_| "a negative size or stride".to_string())
             }
-            _ => Err("a size or stride that is no number".into()),
+            _ => Err("a size or stride that is not a number".into()),
         };
         sizes.iter().map(size).collect()
     }

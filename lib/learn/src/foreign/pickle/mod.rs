@@ -1,10 +1,9 @@
-//! A pickle as data: the few opcodes that make tensors and plain containers.
+//! Parses a pickle as data: only the opcodes that build tensors and plain containers.
 //!
-//! A pickle is a program for a small machine with a stack and a memo (CPython's `Lib/pickletools.py`
-//! describes every opcode). This machine knows no way to import or call anything: a name becomes one of
-//! [`Name`], a call one of the constructions written out in `construct.rs`, and everything else is an
-//! error that says what was met. Containers live in one table and refer to each other by number, so
-//! that neither cycles nor depth can do harm when they are dropped.
+//! A pickle is a program for a small stack machine with a memo (CPython's `Lib/pickletools.py` describes every opcode).
+//! This machine cannot import or call anything: a global becomes one of [`Name`], a call one of the constructions in
+//! `construct.rs`, and everything else is an error that names the opcode or global. Containers live in one table and
+//! refer to each other by index, so that dropping cyclic or deeply nested values is safe.
 
 mod construct;
 mod names;
@@ -12,15 +11,15 @@ mod names;
 use names::{Name, name_of};
 use tensor::FileDtype;
 
-/// Largest pickle, in bytes; the numbers of tensors are not in it.
+/// Largest pickle in bytes; it does not include the contents of the tensors.
 pub(super) const MAX_PICKLE: u64 = 32 << 20;
-/// Most values that it may make: what bounds the memory.
+/// Maximum number of values that it may create, which bounds the memory.
 const MAX_VALUES: usize = 1 << 20;
 
-/// A value; containers, texts and tensors by their number.
+/// A value; containers, strings and tensors are indices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Value {
-    /// `None`, a truth value, a float or a large integer: what no tensor needs.
+    /// `None`, a bool, a float or a large integer: values that no tensor needs.
     Other,
     Int(i64),
     Text(usize),
@@ -32,36 +31,36 @@ pub(super) enum Value {
     Tensor(usize),
 }
 
-/// Numbers in an entry of the archive.
+/// A storage: the contents of one archive entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Storage {
-    /// Number of the text that names it.
+    /// Index of the string with its key.
     pub key: usize,
     pub dtype: FileDtype,
     pub count: u64,
 }
 
-/// A view of a storage.
+/// A tensor as a view of a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct View {
-    /// Number of the storage.
+    /// Index of the storage.
     pub storage: usize,
     pub offset: u64,
     pub shape: Vec<usize>,
     pub strides: Vec<usize>,
 }
 
-/// What a pickle made.
+/// The values that a pickle created.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     pub texts: Vec<String>,
-    /// Items of lists and tuples; keys and values of dictionaries in turn.
+    /// Items of lists and tuples; alternating keys and values of dictionaries.
     pub containers: Vec<Vec<Value>>,
     pub storages: Vec<Storage>,
     pub views: Vec<View>,
 }
 
-/// Reads a pickle; the value is what it stands for. The error says what was met that is not taken.
+/// Parses a pickle; the returned value is its result. The error names what is not supported.
 pub(super) fn read(bytes: &[u8]) -> Result<(Contents, Value), String> {
     if bytes.len() as u64 > MAX_PICKLE {
         return Err(format!("its pickle has {} bytes, more than {MAX_PICKLE}", bytes.len()));
@@ -84,7 +83,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Contents, Value), String> {
 struct Machine<'a> {
     rest: &'a [u8],
     stack: Vec<Value>,
-    /// Heights of the stack at each mark.
+    /// Stack height at each mark.
     marks: Vec<usize>,
     memo: Vec<Value>,
     made: usize,
@@ -92,14 +91,14 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    /// Does one opcode; gives the result at STOP.
+    /// Executes one opcode; returns the result at STOP.
     fn step(&mut self) -> Result<Option<Value>, String> {
         match self.byte()? {
             0x80 => match self.byte()? {
                 2..=5 => {}
-                version => return Err(format!("pickle protocol {version}")),
+                version => return Err(format!("pickle protocol {version} is not supported")),
             },
-            // FRAME: a hint about lengths.
+            // FRAME: only a hint about lengths.
             0x95 => drop(self.take(8)?),
             b'.' => return self.pop().map(Some),
             b'(' => {
@@ -153,12 +152,12 @@ impl<'a> Machine<'a> {
             b'Q' => self.persistent()?,
             b'R' => self.call()?,
             b'b' => self.build()?,
-            other => return Err(format!("pickle opcode {:?} is not taken", char::from(other))),
+            other => return Err(format!("pickle opcode {:?} is not supported", char::from(other))),
         }
         Ok(None)
     }
 
-    /// Counts what is made, on the stack or in a container.
+    /// Counts a value that is created, on the stack or in a container.
     fn count(&mut self, more: usize) -> Result<(), String> {
         self.made += more;
         let full = self.made > MAX_VALUES;
@@ -175,7 +174,7 @@ impl<'a> Machine<'a> {
         self.take(1).map(|byte| byte[0])
     }
 
-    /// A little-endian number of up to 4 bytes.
+    /// A little-endian integer of up to 4 bytes.
     fn number(&mut self, length: usize) -> Result<u64, String> {
         let bytes = self.take(length)?;
         Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
@@ -183,7 +182,7 @@ impl<'a> Machine<'a> {
 
     fn line(&mut self) -> Result<String, String> {
         let end = self.rest.iter().take(256).position(|byte| *byte == b'\n');
-        let line = self.take(end.ok_or("a name without an end in its pickle")?)?;
+        let line = self.take(end.ok_or("its pickle has an unterminated name")?)?;
         self.take(1)?;
         Ok(String::from_utf8_lossy(line).into_owned())
     }
@@ -201,8 +200,8 @@ impl<'a> Machine<'a> {
 
     fn push_text(&mut self, length: usize) -> Result<(), String> {
         let length = self.number(length)? as usize;
-        let text =
-            std::str::from_utf8(self.take(length)?).map_err(|_| "a text that is no UTF-8")?;
+        let text = std::str::from_utf8(self.take(length)?)
+            .map_err(|_| "its pickle has a string that is not UTF-8")?;
         self.contents.texts.push(text.into());
         self.push(Value::Text(self.contents.texts.len() - 1))
     }
@@ -217,18 +216,18 @@ impl<'a> Machine<'a> {
     }
 
     fn pop(&mut self) -> Result<Value, String> {
-        // What lies below a mark is not for the taking.
+        // Values below a mark must not be popped.
         let floor = self.marks.last().copied().unwrap_or(0);
         let value = if self.stack.len() > floor { self.stack.pop() } else { None };
-        value.ok_or_else(|| "its pickle takes what is not there".into())
+        value.ok_or_else(|| "its pickle pops from an empty stack".into())
     }
 
     fn since_mark(&mut self) -> Result<Vec<Value>, String> {
         let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len());
-        Ok(self.stack.split_off(mark.ok_or("its pickle takes what is not there")?))
+        Ok(self.stack.split_off(mark.ok_or("its pickle pops from an empty stack")?))
     }
 
-    /// A tuple of the last `length` values, or of those since the mark.
+    /// Pushes a tuple of the last `length` values, or of those since the mark.
     fn collect(&mut self, length: Option<usize>) -> Result<(), String> {
         let items = match length {
             None => self.since_mark()?,
@@ -242,7 +241,7 @@ impl<'a> Machine<'a> {
         self.push_container(Value::Tuple, items)
     }
 
-    /// Adds `width` values to the list (1) or dictionary (2) below them.
+    /// Pops an item (`width` 1) or a key and a value (`width` 2) and appends them to the list or dictionary below.
     fn append(&mut self, width: usize) -> Result<(), String> {
         let mut items: Vec<Value> = (0..width).map(|_| self.pop()).collect::<Result<_, _>>()?;
         items.reverse();
@@ -258,7 +257,7 @@ impl<'a> Machine<'a> {
         let at = match (self.stack.last(), width) {
             (Some(Value::List(at)), 1) => *at,
             (Some(Value::Dict(at)), 2) if items.len().is_multiple_of(2) => *at,
-            _ => return Err("its pickle adds items to what is no container".into()),
+            _ => return Err("its pickle adds items to a value that is not a container".into()),
         };
         self.count(items.len())?;
         self.contents.containers[at].extend(items);
@@ -271,10 +270,10 @@ impl<'a> Machine<'a> {
     }
 
     fn remember(&mut self, at: usize) -> Result<(), String> {
-        let value = *self.stack.last().ok_or("its pickle takes what is not there")?;
-        // Python counts up; a far number would cost memory for nothing.
+        let value = *self.stack.last().ok_or("its pickle pops from an empty stack")?;
+        // Python numbers memo entries consecutively; a large number would only waste memory.
         if at > self.memo.len() {
-            return Err("its pickle remembers out of order".into());
+            return Err("its pickle fills the memo out of order".into());
         }
         match self.memo.get_mut(at) {
             Some(known) => *known = value,
@@ -288,35 +287,36 @@ impl<'a> Machine<'a> {
 
     fn recall(&mut self, length: usize) -> Result<(), String> {
         let at = self.number(length)? as usize;
-        let value = *self.memo.get(at).ok_or("its pickle recalls what it never made")?;
+        let value =
+            *self.memo.get(at).ok_or("its pickle reads a memo entry that does not exist")?;
         self.push(value)
     }
 
     fn text(&self, value: Value) -> Result<&str, String> {
         match value {
             Value::Text(at) => Ok(&self.contents.texts[at]),
-            _ => Err("its pickle has something else where a text should be".into()),
+            _ => Err("its pickle has another value where a string is expected".into()),
         }
     }
 
     fn tuple(&self, value: Value) -> Result<&[Value], String> {
         match value {
             Value::Tuple(at) => Ok(&self.contents.containers[at]),
-            _ => Err("its pickle has something else where a tuple should be".into()),
+            _ => Err("its pickle has another value where a tuple is expected".into()),
         }
     }
 
-    /// Attributes of an object: a state_dict has its versions in them, which nothing here needs.
+    /// Ignores the attributes of an object: a state_dict keeps version numbers there, which are not needed.
     fn build(&mut self) -> Result<(), String> {
         self.pop()?;
         match self.stack.last() {
             Some(Value::Dict(_)) => Ok(()),
-            other => Err(format!("attributes for {other:?} are not taken")),
+            other => Err(format!("attributes for {other:?} are not supported")),
         }
     }
 }
 
-/// A little-endian two's complement number; none when it is longer than 8 bytes.
+/// A little-endian two's complement integer; None when it is longer than 8 bytes.
 fn signed(bytes: &[u8]) -> Option<i64> {
     let negative = bytes.last().is_some_and(|byte| *byte >= 0x80);
     let mut wide = [if negative { 0xff } else { 0 }; 8];
@@ -328,7 +328,7 @@ fn signed(bytes: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
 
-    /// A pickle of protocol 2 with these opcodes, up to STOP.
+    /// The error of a pickle of protocol 2 with these opcodes, followed by STOP.
     fn refused(opcodes: &[u8]) -> String {
         read(&[b"\x80\x02", opcodes, b"."].concat()).map(|(_, value)| value).unwrap_err()
     }
@@ -341,7 +341,10 @@ mod tests {
         assert!(refused(stacked).contains("os.system"));
         // INST, OBJ, NEWOBJ, EXT1, PERSID, BINSTRING, INT
         for opcode in [b'i', b'o', 0x81, 0x82, b'P', b'T', b'I'] {
-            assert!(refused(&[b'N', opcode, 0, 0, 0, 0]).contains("is not taken"), "{opcode:x}");
+            assert!(
+                refused(&[b'N', opcode, 0, 0, 0, 0]).contains("is not supported"),
+                "{opcode:x}"
+            );
         }
         assert!(refused(b"K\x01}b").contains("attributes"));
     }

@@ -1,8 +1,8 @@
-//! The names that a pickle may use: constructors of tensors, and types of numbers.
+//! The globals that a pickle may use: tensor constructors and storage types.
 
 use tensor::FileDtype;
 
-/// Names that a pickle may use.
+/// A global that a pickle may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::foreign) enum Name {
     OrderedDict,
@@ -12,7 +12,7 @@ pub(in crate::foreign) enum Name {
     Storage(FileDtype),
 }
 
-/// A name on the list, or an error with the name.
+/// Looks up a global; the error names an unsupported one.
 pub(super) fn name_of(module: &str, name: &str) -> Result<Name, String> {
     Ok(match (module, name) {
         ("collections", "OrderedDict") => Name::OrderedDict,
@@ -31,8 +31,8 @@ pub(super) fn name_of(module: &str, name: &str) -> Result<Name, String> {
         ("torch", "BoolStorage") => Name::Storage(FileDtype::Bool),
         _ => {
             return Err(format!(
-                "its pickle asks for {:?}, which is not on the list of what is taken; nothing of it \
-                 was run. In PyTorch, save a state_dict: tensors in plain dictionaries",
+                "its pickle uses {:?}, which is not supported; nothing was \
+                 executed. In PyTorch, save a state_dict: tensors in plain dictionaries",
                 format!("{module}.{name}")
             ));
         }

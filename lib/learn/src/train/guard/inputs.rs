@@ -1,8 +1,8 @@
-//! Verification of the input files by rank 0, for all ranks.
+//! Verification of the input files, by rank 0 for all ranks.
 //!
-//! Hashing runs concurrently with the updates. Nothing that depends on the data is kept before they are known to be what
-//! their manifests recorded: a validation, a checkpoint and the end of a run wait for the verifier, which then compares
-//! the metadata of every file once more.
+//! Hashing runs concurrently with training. Nothing that depends on the data is kept until the files are known to match
+//! their manifests: a validation, a checkpoint and the end of a run wait for the verifier, which then compares the
+//! metadata of every file once more.
 
 use crate::train::end::{End, Halt, exit_of, has_checkpoint};
 use crate::train::run_writer::RunWriter;
@@ -11,25 +11,25 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use unix::{Error, Exit, Result};
 
-/// How long a run that was told to stop by TERM, INT or HUP waits for its inputs to be verified before it stops
-/// without a checkpoint: schedulers kill 30 s after the signal. Before a time limit it waits at least as long, and
-/// until this long, or the longest save, is left.
+/// How long a run that was told to stop by TERM, INT or HUP waits for its inputs to be verified before it stops without
+/// a checkpoint: schedulers send KILL 30 s after the signal. Before a time limit it waits at least as long; after
+/// that it stops waiting once only this time, or that of the longest save, is left.
 const WHEN_STOPPING: Duration = Duration::from_secs(10);
 /// How long the other ranks wait for rank 0, which may have to read a whole data set.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// What rank 0 knows of the input files.
+/// What rank 0 knows about the input files.
 #[derive(Serialize, Deserialize)]
 enum Verdict {
     Verified,
-    /// A file is not what was recorded: the exit status, and why.
+    /// A file does not match its record: the exit status and the reason.
     Changed(u8, String),
     /// The run has to stop before all files are verified.
     Unfinished,
 }
 
 impl Session<'_> {
-    /// Why the run must stop, if the background thread has found a changed file by now. Rank 0 only.
+    /// Why the run must stop, if the background thread has already found a changed file. Rank 0 only.
     pub fn changed_input(&mut self) -> Option<(u8, String)> {
         let verifier = &mut self.writer.as_mut()?.verifier;
         match verifier.poll() {
@@ -44,8 +44,8 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until all inputs are verified. Halts when one is not what was recorded, or when the run has to stop first.
-    /// `stopping`: whether it is about to stop anyway.
+    /// Waits until all inputs are verified. Halts when a file does not match, or when the run has to stop first.
+    /// `stopping`: whether the run is about to stop anyway.
     pub fn verify_inputs(&mut self, stopping: bool) -> Result<(), Halt> {
         let ranks = self.job.ranks;
         let own = {
@@ -66,7 +66,7 @@ impl Session<'_> {
         }
     }
 
-    /// What rank 0 finds; other ranks have nothing to add.
+    /// The state of the inputs on rank 0; other ranks have nothing to add.
     fn verdict(&mut self, stopping: bool) -> Verdict {
         let (signals, longest) = (self.signals, self.longest_update);
         let Some(writer) = &mut self.writer else { return Verdict::Verified };
@@ -108,8 +108,8 @@ impl Session<'_> {
         }
     }
 
-    /// Exit status and text for a changed input: 78 if the run has a checkpoint, which was trained on other data;
-    /// else that of the error.
+    /// Exit status and message for a changed input: 78 if the run has a checkpoint, which was trained on other data;
+    /// else the status of the error.
     fn refusal(&self, error: Error) -> (u8, String) {
         let run = &self.job.run;
         let depends = self.resumed_from.is_some() || has_checkpoint(run).unwrap_or(false);
@@ -118,8 +118,8 @@ impl Session<'_> {
     }
 }
 
-/// Whether a run keeps waiting for its inputs: `asked` is how long ago it was asked to stop, `urgent` how long ago by
-/// TERM, INT or HUP, `left` the time until its limit.
+/// Whether a run keeps waiting for its inputs. `asked`: time since it was asked to stop; `urgent`: time since TERM, INT
+/// or HUP; `left`: time until its limit.
 fn keeps_waiting(
     asked: Option<Duration>,
     urgent: Option<Duration>,
@@ -133,7 +133,7 @@ fn keeps_waiting(
     }
 }
 
-/// Bad data (65) of a run that has a checkpoint: they are not those of the checkpoint (78).
+/// Bad data (65) becomes 78 if the run has a checkpoint: the data are not those of the checkpoint.
 pub(in crate::train) fn not_of_checkpoint(run: &std::path::Path, error: Error) -> Error {
     match error.exit {
         Exit::Data => Error::config(format!(
@@ -153,7 +153,7 @@ mod tests {
         let [now, soon, long] = [0, 11, 3600].map(Duration::from_secs);
         let waits = |asked, urgent, left| keeps_waiting(asked, urgent, left, WHEN_STOPPING);
         assert!(waits(None, None, None) && waits(None, None, Some(now)));
-        // USR1, or the limit is near: at least as long as after TERM.
+        // USR1, or the limit is near: waits at least as long as after TERM.
         assert!(waits(Some(long), None, Some(soon)) && waits(Some(now), None, Some(now)));
         assert!(!waits(Some(soon), None, Some(now)));
         assert!(waits(Some(now), None, None) && !waits(Some(soon), None, None));

@@ -1,4 +1,4 @@
-//! What guards a run: against spikes, wrong hardware, changed inputs and disks that fail.
+//! Guards of a run: against spikes, faulty hardware, changed inputs and failing disks.
 
 mod inputs;
 mod rewind;

@@ -1,12 +1,12 @@
-//! Rewinding a run to before a spike, and training on with other samples.
+//! Rewinds a run to before a spike and continues with other samples.
 //!
-//! After a rewind the samples from the checkpoint to the spike, and those of `training.spike.skip` updates after it, are
+//! After a rewind, the samples from the checkpoint to the spike and those of `training.spike.skip` updates after it are
 //! skipped. Learning rate and noise still follow from the number of the update. The numbers of skipped samples and
 //! rewinds are part of [`Progress`] and hence of every checkpoint.
 //!
 //! A run rewinds to a regular checkpoint (a multiple of `checkpoint.every`) or to its beginning, never to a checkpoint
-//! that a stop has made, so that the result does not depend on stops. A run that is killed between a rewind and its next
-//! checkpoint comes to the same spike again, with the same bits, and rewinds to the same update.
+//! that was written because of a stop, so that the result does not depend on stops. A run that is killed between a
+//! rewind and its next checkpoint reaches the same spike again, with the same bits, and rewinds to the same update.
 
 use super::spikes::Spike;
 use crate::checkpoint::{self, Loaded};
@@ -21,7 +21,8 @@ use std::path::PathBuf;
 use unix::{Context, Error, Result};
 
 impl Session<'_> {
-    /// Rewinds to before the spike at update number `spike_at` (from 1). Halts when there is no way back.
+    /// Rewinds to before the spike at update number `spike_at` (from 1). Halts when there is no checkpoint to rewind to
+    /// or too many rewinds were made.
     pub fn rewind(&mut self, spike_at: u64, spike: &Spike) -> Result<(), Halt> {
         let config = &self.job.task.config;
         let rule = &config.training.spike;
@@ -73,7 +74,7 @@ impl Session<'_> {
 
     /// The checkpoint to rewind to, which rank 0 chooses; None for the beginning of the run.
     fn checkpoint_before(&mut self, spike_at: u64) -> Result<Option<Loaded>> {
-        // It may still be on its way to the disk.
+        // It may still be being written.
         if let Err(error) = self.finish_save() {
             self.reporter.unsaved(&self.progress, &error);
         }

@@ -1,11 +1,11 @@
-//! When failed saves end a run: training does not continue on a disk that has failed for good.
+//! When failed saves end a run: training must not continue on a disk that has failed for good.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 use unix::space::is_read_only;
 use unix::{Error, Exit};
 
-/// Largest age of the last good checkpoint when a save fails.
+/// Maximum age of the last good checkpoint when a save fails.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 
 /// Consecutive failed saves of this process.
@@ -25,12 +25,12 @@ impl SaveFailures {
         Self { limit, in_a_row: 0, good: now, verdict: None }
     }
 
-    /// A checkpoint is on the disk.
+    /// A checkpoint was saved.
     pub fn saved(&mut self, now: Instant) {
         *self = Self::new(self.limit, now);
     }
 
-    /// A save failed. A lost lease ends the run elsewhere.
+    /// Records a failed save. A lost lease ends the run elsewhere.
     pub fn failed(&mut self, error: &Error, now: Instant) {
         if error.exit == Exit::Again {
             return;
@@ -48,8 +48,8 @@ impl SaveFailures {
         self.verdict = Some(format!("{what}: {error}"));
     }
 
-    /// The error that ends the run now, if it must end; `folder` is that of its checkpoints. 73 if no file
-    /// can be created there, else 74.
+    /// The error that ends the run, if it must end now; `folder` is its directory of checkpoints. 73 if no file can be
+    /// created there, else 74.
     pub fn error(&self, folder: &Path) -> Option<Error> {
         let why = self.verdict.as_ref()?;
         let exit = if is_read_only(folder) { Exit::CannotCreate } else { Exit::Io };

@@ -1,5 +1,5 @@
-//! Detection of wrong hardware (`training.verify_every`): the same batch and parameters always give the same bits. If
-//! they do not, a processor or memory errs, not the data or the numerics.
+//! Detection of faulty hardware (`training.verify_every`): the same batch and parameters always give the same bits. If
+//! they do not, a processor or memory is faulty, not the data or the numerics.
 
 use crate::params::Params;
 use crate::train::end::{End, Halt};
@@ -14,18 +14,18 @@ type Computed = (Vec<Tensor>, Vec<Tensor>);
 /// Two computations of the same gradients that differ.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::train) struct Mismatch {
-    /// Where they differ: `loss`, or the parameter of the first gradient that does.
+    /// Where they differ: `loss`, or the parameter of the first gradient that differs.
     pub of: String,
-    /// Gradients that differ.
+    /// Number of gradients that differ.
     pub gradients: usize,
-    /// Which one was wrong, according to a third.
+    /// Which of the two was wrong, according to a third computation.
     pub verdict: String,
     /// The device that computed them.
     pub device: String,
 }
 
 impl Session<'_> {
-    /// Before every `training.verify_every`-th update, number `update` (from 0): computes the gradients of its first
+    /// Before every `training.verify_every`-th update, number `update` (from 0), computes the gradients of its first
     /// micro-batch twice. Halts when they differ on any rank.
     pub fn verify_machine(&mut self, update: u64) -> Result<(), Halt> {
         let every = self.job.task.config.training.verify_every;
@@ -72,7 +72,7 @@ impl Session<'_> {
     }
 }
 
-/// The name of the first difference, and how many gradients differ.
+/// The name of the first difference, and the number of gradients that differ.
 fn difference(params: &Params, a: &Computed, b: &Computed) -> Result<Option<(String, usize)>> {
     let mut names = Vec::new();
     for ((name, _), (a, b)) in params.entries().iter().zip(a.1.iter().zip(&b.1)) {
@@ -80,7 +80,7 @@ fn difference(params: &Params, a: &Computed, b: &Computed) -> Result<Option<(Str
             names.push(name);
         }
     }
-    // NaNs of the same bits are the same.
+    // NaNs with the same bits are equal.
     for (a, b) in a.0.iter().zip(&b.0) {
         if a.to_host()?.as_bytes() != b.to_host()?.as_bytes() {
             return Ok(Some(("loss".into(), names.len())));

@@ -1,4 +1,4 @@
-//! Checks before a run: data, disk space, memory. (The configuration was checked when it was loaded.)
+//! Checks before a run: data, disk space, memory. (The configuration was validated when it was loaded.)
 
 use super::estimate::{self, Estimate};
 use crate::checkpoint;
@@ -10,7 +10,7 @@ use tensor::Device;
 use unix::space::{ensure_space, human_bytes};
 use unix::{Error, Exit, Result};
 
-/// Every problem found, and an estimate of the run if it could be measured.
+/// All problems found, and an estimate of the run if it could be measured.
 pub struct Report {
     /// Problems, each with what to do.
     pub problems: Vec<Error>,
@@ -57,8 +57,8 @@ pub fn check(task: &Configured, device: Device, run: &Path) -> Report {
     Report { problems, estimate }
 }
 
-/// Reads and hashes every input file, and compares the data with that of the run's newest checkpoint. When the
-/// data cannot be opened, that is the only error.
+/// Reads and hashes every input file, and compares the data with that of the run's newest checkpoint. When the data
+/// cannot be opened, only that error is reported.
 fn bad_inputs(task: &Configured, run: &Path) -> Vec<Error> {
     let newest = checkpoint::list(&run.join("ckpt")).ok().and_then(|mut entries| entries.pop());
     let manifest = newest.as_ref().and_then(|entry| entry.manifest());
@@ -78,7 +78,7 @@ fn bad_inputs(task: &Configured, run: &Path) -> Vec<Error> {
     }
 }
 
-/// Most checkpoints on the disk at once, the one being written included.
+/// Maximum number of checkpoints on disk at once, including the one being written.
 fn checkpoints(task: &Configured) -> u64 {
     let rules = &task.config.checkpoint;
     let for_ever = match rules.keep_every {
@@ -88,7 +88,7 @@ fn checkpoints(task: &Configured) -> u64 {
     (rules.keep_last + rules.keep_best) as u64 + for_ever + 1
 }
 
-/// Whether the run directory, or the nearest folder above it that exists, can be written to.
+/// Whether the run directory, or its nearest existing parent, is writable.
 fn writable(run: &Path) -> Result<()> {
     let run = std::path::absolute(run).map_err(|cause| Error::create(run, cause))?;
     let folder = run.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));

@@ -1,4 +1,4 @@
-//! An estimate of what a run will need, measured on a few real updates that are then discarded.
+//! Estimates what a run will need from a few real updates, which are then discarded.
 
 use crate::recompute::Plan;
 use crate::task::{self, Configured};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tensor::Device;
 use unix::Result;
 
-/// Updates measured, after as many to warm up.
+/// Number of updates measured, after as many warm-up updates.
 const MEASURED: u64 = 4;
 
 /// What a run will need.
@@ -21,7 +21,7 @@ pub struct Estimate {
     pub parameters: usize,
     /// Elements of the frozen parameters.
     pub frozen_parameters: usize,
-    /// Samples of an epoch.
+    /// Samples per epoch.
     pub samples: u64,
     /// Updates of the run.
     pub updates: u64,
@@ -29,26 +29,26 @@ pub struct Estimate {
     pub epochs: f64,
     /// Peak memory of tensors during an update, in bytes.
     pub memory_bytes: usize,
-    /// Which blocks of the model are recomputed, with `training.mem_budget`.
+    /// Which blocks of the model are recomputed (`training.mem_budget`).
     pub plan: Option<Plan>,
-    /// Bytes of one checkpoint.
+    /// Size of one checkpoint in bytes.
     pub checkpoint_bytes: usize,
-    /// Seconds of one update, the median of a few.
+    /// Seconds per update, the median of a few.
     pub seconds_per_update: f64,
-    /// Seconds of one validation.
+    /// Seconds per validation.
     pub seconds_per_validation: f64,
-    /// Seconds of the run.
+    /// Seconds for the whole run.
     pub seconds: f64,
-    /// Cost of the run, by `cost.rate_per_hour`.
+    /// Cost of the run at `cost.rate_per_hour`.
     pub cost: f64,
 }
 
-/// Makes a few updates and a validation as a run does, and extrapolates.
+/// Runs a few updates and a validation like a real run, and extrapolates.
 pub fn dry_run(task: &Configured, device: Device) -> Result<Estimate> {
     measure(task, device, MEASURED)
 }
 
-/// Measures `updates` updates after as many to warm up.
+/// Measures `updates` updates after as many warm-up updates.
 pub(in crate::train) fn measure(
     task: &Configured,
     device: Device,
@@ -70,7 +70,7 @@ fn measure_inside(configured: &Configured, device: Device, updates: u64) -> Resu
         let (_, timing) = trainer.step(update, 0)?.wait(started)?;
         tensor::kernel::finish(device)?;
         if update >= updates {
-            // Batches are prepared concurrently; a run with a slow loader shows that in its log.
+            // Batches are prepared concurrently; a slow loader shows up in the log of a run.
             times.push(started.elapsed().saturating_sub(timing.data_wait));
         }
     }

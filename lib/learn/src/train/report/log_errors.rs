@@ -1,15 +1,15 @@
-//! Errors of the log and the status file: reported once, not at every update.
+//! Write errors of the log and the status file, reported once instead of at every update.
 
 use unix::{Exit, Result};
 
-/// Consecutive failed writes, as on a full disk.
+/// Consecutive failed writes, e.g. because the disk is full.
 #[derive(Debug, Default)]
 pub(in crate::train) struct LogErrors {
     failed: u64,
 }
 
 impl LogErrors {
-    /// Warns of the first failure, and notes when writing works again.
+    /// Warns about the first failure, and reports when writing works again.
     pub fn note(&mut self, result: &Result<()>) {
         match result {
             // A lost lease ends the run, which reports it.

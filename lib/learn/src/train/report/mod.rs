@@ -47,7 +47,7 @@ pub(super) struct Reporter {
     total: TotalTiming,
 }
 
-/// The fields of `of`, after `key`.
+/// The fields of `of`, preceded by `key`.
 fn with(key: &str, value: u64, of: &impl serde::Serialize) -> Value {
     let mut fields = serde_json::Map::from_iter([(key.to_string(), json!(value))]);
     if let Ok(Value::Object(more)) = serde_json::to_value(of) {
@@ -145,7 +145,7 @@ impl Reporter {
         }
     }
 
-    /// Writes a record; a log that cannot be written (a full disk) does not end the run.
+    /// Writes a record. A log that cannot be written, e.g. because the disk is full, does not end the run.
     fn record(&mut self, kind: &str, fields: &Value) {
         if let Some((log, _)) = &mut self.files {
             self.log_errors.note(&log.write(kind, fields));
@@ -163,7 +163,7 @@ impl Reporter {
         }
     }
 
-    /// An update was completed.
+    /// Reports a completed update.
     pub fn update(&mut self, progress: &Progress, step: &Step, timing: &Timing) {
         self.total.add(timing);
         if !self.first_update_seen {
@@ -208,7 +208,7 @@ impl Reporter {
         self.set_status(State::Running, progress, None);
     }
 
-    /// All input files are verified; recorded once.
+    /// Records, once, that all input files are verified.
     pub fn inputs(&mut self, progress: &Progress, summary: Summary) {
         if !self.inputs_recorded {
             self.inputs_recorded = true;
@@ -216,17 +216,17 @@ impl Reporter {
         }
     }
 
-    /// A hash of all parameters.
+    /// Records a hash of all parameters.
     pub fn hash(&mut self, progress: &Progress, hash: &str) {
         self.record("hash", &json!({"update": progress.update, "parameters": hash}));
     }
 
-    /// Update number `update` has a spike.
+    /// Records a spike at update number `update`.
     pub fn spike(&mut self, update: u64, spike: &Spike) {
         self.record("spike", &with("update", update, spike));
     }
 
-    /// The run was rewound. As after a start, earlier records of later updates are superseded.
+    /// Records a rewind. As after a start, it supersedes earlier records of later updates.
     pub fn rewind(
         &mut self,
         progress: &Progress,
@@ -256,7 +256,7 @@ impl Reporter {
         self.set_status(State::Running, progress, None);
     }
 
-    /// Two computations of update number `update` differ.
+    /// Reports that two computations of update number `update` differ.
     pub fn machine(&mut self, update: u64, rank: usize, host: &str, mismatch: &Mismatch) {
         let mut fields = with("update", update, mismatch);
         if let Some(map) = fields.as_object_mut() {
@@ -266,7 +266,7 @@ impl Reporter {
         self.record("machine", &fields);
     }
 
-    /// A validation was made in `took`.
+    /// Reports a validation that took `took`.
     pub fn validation(
         &mut self,
         progress: &Progress,
@@ -285,7 +285,7 @@ impl Reporter {
         self.record("validation", &fields);
     }
 
-    /// A save was started, and training was blocked for `blocked`.
+    /// Records that a save was started and blocked training for `blocked`.
     pub fn checkpoint(&mut self, progress: &Progress, saved: &Saved, blocked: Duration) {
         if let Some(Err(error)) = &saved.previous {
             // Already on stderr.
@@ -303,7 +303,7 @@ impl Reporter {
         );
     }
 
-    /// A checkpoint is on the disk and was read back.
+    /// Reports that a checkpoint was saved and verified.
     pub fn saved(&mut self, done: &Done) {
         self.record(
             "saved",
@@ -316,14 +316,14 @@ impl Reporter {
         );
     }
 
-    /// A save failed, and the run continues. A lost lease ends the run, which reports it.
+    /// Reports a failed save after which the run continues. A lost lease ends the run, which reports it.
     pub fn unsaved(&mut self, progress: &Progress, error: &Error) {
         if error.exit != Exit::Again {
             self.warn(progress.update, &format!("checkpoint not saved: {error}"));
         }
     }
 
-    /// A warning, printed and logged.
+    /// Prints and logs a warning.
     pub fn warn(&mut self, update: u64, text: &str) {
         self.say(text);
         self.record("warning", &json!({"update": update, "text": text}));
@@ -347,7 +347,7 @@ impl Reporter {
         self.set_status(state, progress, Some(reason));
     }
 
-    /// All updates are done, or early stopping ended the run.
+    /// Reports a finished run: all updates are done, or early stopping ended it.
     pub fn finished(&mut self, progress: &Progress, reason: &str) {
         self.end(State::Finished, progress, reason);
         let best = progress.best.as_ref().map_or(String::new(), |best| {
@@ -356,7 +356,7 @@ impl Reporter {
         self.note(&format!("finished at update {}: {reason}{best}", progress.update));
     }
 
-    /// Stopped with a checkpoint to resume from.
+    /// Reports a stop with a checkpoint to resume from.
     pub fn stopped(&mut self, progress: &Progress, reason: &str) {
         self.end(State::Stopped, progress, reason);
         self.note(&format!(
@@ -365,7 +365,8 @@ impl Reporter {
         ));
     }
 
-    /// Failed because an input file is not what was recorded; such attempts are not counted as attempts without progress.
+    /// Reports a failure because an input file does not match its record. Such attempts do not count as attempts
+    /// without progress.
     pub fn refused(&mut self, progress: &Progress, reason: &str) {
         self.record("refused", &json!({"update": progress.update}));
         self.failed(progress, reason);
@@ -374,13 +375,13 @@ impl Reporter {
         }
     }
 
-    /// Failed in a way that another attempt would repeat.
+    /// Reports a failure that another attempt would repeat.
     pub fn blocked(&mut self, progress: &Progress, reason: &str) {
         self.status.held = true;
         self.failed(progress, reason);
     }
 
-    /// Failed.
+    /// Reports a failure.
     pub fn failed(&mut self, progress: &Progress, reason: &str) {
         self.end(State::Failed, progress, reason);
     }

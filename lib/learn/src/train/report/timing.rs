@@ -1,4 +1,4 @@
-//! On what an attempt spends its time.
+//! What an attempt spends its time on.
 
 use crate::train::step::Timing;
 use dist::Times;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 impl Timing {
-    /// Adds the fields of the record of an update; those of communication only with several ranks.
+    /// Adds the fields of the record of an update; communication times only with several ranks.
     pub(in crate::train) fn record(&self, ranks: usize, fields: &mut Map<String, Value>) {
         fields.insert("seconds".into(), json!(self.took.as_secs_f64()));
         fields.insert("data_wait_s".into(), json!(self.data_wait.as_secs_f64()));
@@ -17,7 +17,7 @@ impl Timing {
     }
 }
 
-/// The time of all updates of an attempt.
+/// Accumulated times of all updates of an attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::train) struct TotalTiming {
     updates: u64,
@@ -35,7 +35,7 @@ impl TotalTiming {
         self.times.waited += timing.times.waited;
     }
 
-    /// Adds the fields of the record of the end.
+    /// Adds the fields of the record at the end of the attempt.
     pub fn record(&self, ranks: usize, samples_per_update: u64, fields: &mut Map<String, Value>) {
         let took = self.took.as_secs_f64().max(1e-9);
         let samples = (self.updates * samples_per_update) as f64;

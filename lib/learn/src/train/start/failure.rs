@@ -1,5 +1,5 @@
-//! An attempt that fails before training starts: `status.json` records why, so that people see it and `timekeep cron`
-//! does not start the run again.
+//! Attempts that fail before training starts: `status.json` records the reason, so that users see it and `timekeep
+//! cron` does not start the run again.
 
 use super::resume;
 use std::path::Path;
@@ -9,10 +9,10 @@ use unix::signal::Signals;
 use unix::status::{self, State, Status, StatusWriter};
 use unix::{Error, Exit};
 
-/// Records the error of an attempt of task `stage` that failed before [`super::super::train`], as when its configuration
-/// is wrong. Does nothing if there is no run directory, or another process holds the run.
+/// Records the error of an attempt of task `stage` that failed before [`super::super::train`], e.g. because its
+/// configuration is invalid. Does nothing if there is no run directory, or another process holds the run.
 pub fn startup_failed(folder: &Path, stage: &str, error: &Error) {
-    // No directory is created for a failure.
+    // A failure must not create a run directory.
     let Ok(run) = RunDir::open(folder) else { return };
     let Ok(signals) = Signals::install() else { return };
     if let Ok(lease) = resume::lease(&run, signals) {
@@ -20,8 +20,8 @@ pub fn startup_failed(folder: &Path, stage: &str, error: &Error) {
     }
 }
 
-/// Records that an attempt has failed; the status of a finished or blocked run stays. The program reports the error
-/// itself, so a status that cannot be written is ignored.
+/// Records that an attempt has failed. The status of a finished or blocked run is kept. The program reports the error
+/// itself, so a failure to write the status is ignored.
 pub(in crate::train) fn record(run: &RunDir, stage: &str, fence: &Fence, error: &Error) {
     let Ok(before) = status::read(&run.status()) else { return };
     let before = before.unwrap_or_default();

@@ -5,16 +5,16 @@ use serde_json::{Map, Value, json};
 use tensor::Device;
 use unix::{cli, host};
 
-/// Largest `env.json` that is read, in bytes.
+/// Maximum size of an `env.json` that is read, in bytes.
 const MAX_BYTES: u64 = 100_000_000;
 
-/// Facts that the last bit of results may depend on, for `env.json`.
+/// Facts for `env.json` that the last bits of a result may depend on.
 pub(in crate::train) fn facts(device: Device) -> Value {
     json!({"device": device.to_string(), "vectors": tensor::simd::level()})
 }
 
-/// What differs from the attempt that wrote the checkpoint, as "version 0.1.0, now 0.2.0"; None if nothing does. `facts`
-/// are those of this attempt.
+/// The differences from the attempt that wrote the checkpoint, e.g. "version 0.1.0, now 0.2.0"; None if there are none.
+/// `facts` are those of this attempt.
 pub(in crate::train) fn differences(found: &Loaded, facts: &Value) -> Option<String> {
     let (manifest, program) = (&found.manifest, cli::program());
     let mut pairs = vec![
@@ -40,7 +40,7 @@ pub(in crate::train) fn differences(found: &Loaded, facts: &Value) -> Option<Str
 
 /// The entry in `env.json` of the attempt that wrote the checkpoint; None if it cannot be read.
 fn entry_of(found: &Loaded) -> Option<Map<String, Value>> {
-    // RUN/ckpt/step-N
+    // The checkpoint is at RUN/ckpt/step-N.
     let path = found.path().parent()?.parent()?.join("env.json");
     let is_small = std::fs::metadata(&path).is_ok_and(|found| found.len() <= MAX_BYTES);
     let text = std::fs::read(path).ok().filter(|_| is_small)?;

@@ -33,15 +33,15 @@ use unix::run_dir::RunDir;
 use unix::signal::Signals;
 use unix::{Context, Error, Exit, Result};
 
-/// What an attempt does.
+/// What an attempt does after the start phase.
 pub(super) enum Start<'a> {
-    /// Exits: there is nothing to do, or nothing that may be done, which was reported.
+    /// Exit: there is nothing to do, or the run must not continue; the reason was reported.
     Leave(Exit),
-    /// Trains.
+    /// Train.
     Go(Box<Session<'a>>),
 }
 
-/// What rank 0 tells the other ranks.
+/// The decision that rank 0 broadcasts to the other ranks.
 #[derive(Serialize, Deserialize)]
 enum StartDecision {
     /// Exit with this status.
@@ -50,8 +50,8 @@ enum StartDecision {
     Go { checkpoint: Option<PathBuf>, saved_at: Option<u64> },
 }
 
-/// Starts an attempt. Errors: those of one rank alone, which end all ranks; what rank 0 refuses it reports itself, and
-/// all ranks leave.
+/// Starts an attempt. When rank 0 refuses to train, it reports why, and all ranks leave. Errors: those of a single
+/// rank, which end all ranks.
 pub(super) fn start<'a>(job: &'a Job) -> Result<Start<'a>> {
     let signals = Signals::install()?;
     let mut start = match job.ranks.rank() {
@@ -95,7 +95,7 @@ fn start_rank_0<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
 }
 
 fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
-    // An error here may also occur on rank 0, which then reports it for all.
+    // An error here may also occur on rank 0, which then reports it for all ranks.
     let opened = open(job);
     let decision = job.ranks.broadcast(Vec::new())?;
     let (path, saved_at) = match serde_json::from_slice(&decision).map_err(Error::bug)? {
@@ -105,7 +105,7 @@ fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
     let session = opened.and_then(|opened| {
         let found = path.as_deref().map(checkpoint::load).transpose().context(|| {
             format!(
-                "on {}, and there on {}: is the run on a file system of all hosts?",
+                "found on {}, but not readable on {}: is the run on a file system that all hosts share?",
                 job.ranks.host(0),
                 unix::host::name()
             )
@@ -125,7 +125,7 @@ fn start_worker<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
     })
 }
 
-/// What rank 0 inspects and writes before training.
+/// Rank 0: inspects the run directory, takes the lease, and decides.
 fn decide<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
     let limit = job.task.config.training.time_limit.as_deref().map(unix::time::parse_limit);
     let budget = Budget::from_environment(limit.transpose()?.flatten());
@@ -139,7 +139,7 @@ fn decide<'a>(job: &'a Job, signals: Signals) -> Result<Start<'a>> {
         .inspect_err(|error| failure::record(&run, job.task.spec.name, &fence, error))
 }
 
-/// The same, as the process that holds the lease.
+/// The part of [`decide`] that requires the lease.
 fn resume_or_init<'a>(
     job: &'a Job,
     signals: Signals,
@@ -168,14 +168,14 @@ fn resume_or_init<'a>(
         resume::report(job, found, &accepted, &facts);
         if progress.update > training.updates {
             return Err(Error::config(format!(
-                "training.updates is {}, and {} of them are done in {}: no run goes back",
+                "training.updates ({}) is below the {} already completed in {}; raise it or start a new run",
                 training.updates,
                 progress.update,
                 found.path().display()
             )));
         }
     }
-    // Without a checkpoint there is nothing to compare with, and the user's word counts.
+    // Without a checkpoint there is nothing to compare with; --accept-config-change then counts as a change.
     let changed = !accepted.is_empty() || found.is_none() && job.accept_changes;
     resume::refuse_blocked(job, run, &lease, &progress, changed)?;
     if !accepted.is_empty() {
@@ -216,18 +216,18 @@ fn nothing_to_do<'a>(progress: &Progress) -> Start<'a> {
     Start::Leave(Exit::Done)
 }
 
-/// The data, and the model with its initial parameters.
+/// Opens the data and builds the model with its initial parameters.
 fn open(job: &Job) -> Result<Opened> {
     if job.task.config.training.deterministic && !job.ranks.sums_in_tree(job.device) {
         return Err(Error::config(
-            "training.deterministic: NCCL sums in an order of its own; with LONGHAUL_NCCL=0 in the \
-             environment gradients are summed by MPI in the order that this key asks for",
+            "training.deterministic: NCCL does not sum in a fixed order; set LONGHAUL_NCCL=0 in the \
+             environment to sum gradients with MPI instead, in the order that this key requires",
         ));
     }
     job.task.open()
 }
 
-/// A session in the state of the checkpoint `found`.
+/// Creates a session in the state of the checkpoint `found`.
 fn session<'a>(
     job: &'a Job,
     signals: Signals,
@@ -263,7 +263,7 @@ fn session<'a>(
     Ok(session)
 }
 
-/// Records this attempt in `env.json`: where it resumes, and on which hosts.
+/// Records this attempt in `env.json`: where it resumes, and on which hosts it runs.
 fn record(
     job: &Job,
     run: &RunDir,
@@ -287,7 +287,7 @@ fn record(
     run.record_start(lease.attempt(), &entry)
 }
 
-/// Errors (78): a rank has another configuration, other data or other parameters than rank 0.
+/// Errors (78): configuration, data or parameters of a rank differ from those of rank 0.
 fn same_on_all_ranks(session: &Session) -> Result<()> {
     let job = session.job;
     if job.ranks.size() == 1 {
@@ -302,7 +302,7 @@ fn same_on_all_ranks(session: &Session) -> Result<()> {
         let first: [String; 3] = serde_json::from_slice(&all[0]).map_err(Error::bug)?;
         if let Some(at) = (0..what.len()).find(|at| theirs[*at] != first[*at]) {
             return Err(Error::config(format!(
-                "rank {rank} on {} begins with another {} than rank 0 on {}",
+                "rank {rank} on {} starts with a different {} than rank 0 on {}",
                 job.ranks.host(rank),
                 what[at],
                 job.ranks.host(0)
@@ -312,10 +312,10 @@ fn same_on_all_ranks(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// Largest configuration that is compared, in bytes.
+/// Maximum size of a configuration file that is compared, in bytes.
 const MAX_CONFIG: u64 = 64 << 20;
 
-/// Writes the resolved configuration; that of an earlier attempt is kept under a numbered name if it differs.
+/// Writes the resolved configuration. If an earlier attempt's differs, that one is kept under a numbered name.
 fn write_config(run: &RunDir, resolved: &Value) -> Result<()> {
     let text = unix::config::to_yaml(resolved)?;
     let path = run.config();

@@ -1,8 +1,8 @@
-//! Where the checkpoints of a run started from: makes `--resume PATH` and `--resume never` repeatable.
+//! Where the checkpoints of a run started from; this makes `--resume PATH` and `--resume never` repeatable.
 //!
 //! An attempt that applies either of them records it in the progress of every checkpoint that it and later attempts
-//! write. The same command given again, as after a requeue, finds that the newest checkpoint descends from it and
-//! resumes there, as `auto` does.
+//! write. When the same command is given again, e.g. after a requeue, the newest checkpoint descends from it, and the
+//! attempt resumes there, as with `auto`.
 
 use crate::checkpoint::Manifest;
 use crate::train::job::{Job, Resume, identity};
@@ -28,7 +28,7 @@ impl Origin {
             Resume::Never => Some(Self { resume: "never".into(), manifest: None }),
             Resume::From(path) => {
                 let full = absolute(path).unwrap_or_else(|_| path.clone());
-                // It may have been pruned since: then the path identifies it.
+                // It may have been pruned since; then only the path identifies it.
                 let file = path.join("manifest.json");
                 let manifest = require_file(&file).and_then(|_| hash_file(&file)).ok();
                 Some(Self { resume: full.display().to_string(), manifest })
@@ -36,7 +36,7 @@ impl Origin {
         }
     }
 
-    /// The same path, or the same checkpoint under another path.
+    /// Whether both name the same path, or the same checkpoint under different paths.
     fn is_same(&self, other: &Self) -> bool {
         Path::new(&self.resume) == Path::new(&other.resume)
             || self.manifest.is_some() && self.manifest == other.manifest

@@ -1,4 +1,4 @@
-//! How many of the last attempts of a run made no progress, from its log.
+//! Counts, from the log of a run, how many of its last attempts made no progress.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -6,21 +6,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use unix::Result;
 
-/// The fields of a record that are used.
+/// The fields that are read from a log record.
 #[derive(Deserialize)]
 struct Record {
     attempt: u64,
     kind: String,
     update: Option<u64>,
-    /// Of a start or a rewind: samples skipped by rewinds so far.
+    /// In a start or rewind record: samples skipped by rewinds so far.
     skipped_samples: Option<u64>,
-    /// Of a start: with `--retry`, or with an accepted change.
+    /// In a start record: started with `--retry` or an accepted change.
     #[serde(default)]
     restart: bool,
 }
 
-/// A position in training: samples skipped by rewinds, then the update. After a rewind updates are new although their
-/// numbers are not.
+/// A position in training: samples skipped by rewinds, then the update number. After a rewind, updates are new although
+/// their numbers repeat.
 pub(in crate::train) type Place = (u64, u64);
 
 /// One attempt.
@@ -28,17 +28,17 @@ pub(in crate::train) type Place = (u64, u64);
 struct Attempt {
     /// Where it resumed; None if it was refused.
     from: Option<Place>,
-    /// Its input files were not what was recorded, which says nothing about the run.
+    /// It was refused because of its input files, which says nothing about the run itself.
     refused: bool,
     restart: bool,
     skipped_samples: u64,
-    /// The last update that it completed.
+    /// The furthest position that it completed.
     furthest: Place,
 }
 
-/// Counts the attempts at the end of the log that resumed at `now`, as this attempt does, and got no further than the
-/// attempts before them that resumed there; at most those since the last restart (`--retry` or an accepted change).
-/// Attempts that resumed elsewhere are not counted: the run may have been restored from an older copy. 0 without a log.
+/// Counts the attempts at the end of the log that resumed at `now`, like this attempt, and got no further than earlier
+/// attempts that resumed there. Counting begins at the last restart (`--retry` or an accepted change). Attempts that
+/// resumed elsewhere are not counted, because the run may have been restored from an older copy. 0 without a log.
 /// Errors: 66, 74.
 pub(in crate::train) fn without_progress(log: &Path, now: Place) -> Result<u64> {
     if log.symlink_metadata().is_err() {
@@ -46,7 +46,7 @@ pub(in crate::train) fn without_progress(log: &Path, now: Place) -> Result<u64> 
     }
     let mut attempts = Attempts::default();
     let damaged = unix::log::each(log, |record| {
-        // A record of another shape is ignored.
+        // Records of another shape are ignored.
         if let Ok(record) = serde_json::from_value(Value::Object(record)) {
             attempts.note(&record);
         }
@@ -55,7 +55,7 @@ pub(in crate::train) fn without_progress(log: &Path, now: Place) -> Result<u64> 
     Ok(attempts.without_progress(now))
 }
 
-/// Attempts by their number.
+/// Attempts by number.
 #[derive(Default)]
 struct Attempts(BTreeMap<u64, Attempt>);
 
@@ -107,7 +107,7 @@ mod tests {
         attempts.without_progress(now)
     }
 
-    /// Before a start at `now`.
+    /// The count before an attempt that resumes at `now`.
     fn at(now: u64, records: &[(u64, &str, u64)]) -> u64 {
         count(&log(records), (0, now))
     }
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(at(0, &[]), 0);
         assert_eq!(at(0, &[(1, "start", 0)]), 1);
         assert_eq!(at(0, &[(1, "start", 0), (1, "update", 10)]), 0);
-        // The second dies where the first did; the third completes one update more.
+        // The second attempt dies where the first did; the third completes one more update.
         let two = [(1, "start", 0), (1, "update", 10), (2, "start", 0), (2, "update", 10)];
         assert_eq!(at(0, &two), 1);
         assert_eq!(at(0, &[&two[..], &[(3, "start", 0), (3, "update", 9)]].concat()), 2);
@@ -128,7 +128,7 @@ mod tests {
     fn a_start_further_on_is_progress_of_the_attempt_before() {
         let lost = [(1, "start", 0), (1, "saved", 100), (1, "update", 1000), (2, "start", 100)];
         assert_eq!(at(100, &lost), 1);
-        // Its checkpoint counts even if the log lost the record of it.
+        // A checkpoint counts even if its log record was lost.
         assert_eq!(at(101, &lost), 0);
         let again =
             [&lost[..], &[(2, "update", 310), (3, "start", 100), (3, "update", 310)]].concat();
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn progress_is_counted_from_where_an_attempt_resumed() {
-        // The log knows update 1000; a copy of update 100 was restored.
+        // The log knows update 1000, but a copy of update 100 was restored.
         let far = [(1, "start", 0), (1, "saved", 1000), (1, "update", 1000)];
         assert_eq!(at(100, &far), 0);
         let restored =
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!((at(100, &restored), at(130, &restored)), (0, 0));
         let third = [&restored[..], &[(3, "start", 130), (3, "update", 160)]].concat();
         assert_eq!((at(130, &third), at(160, &third)), (0, 0));
-        // Only one that repeats the same updates fails.
+        // Only an attempt that repeats the same updates counts.
         assert_eq!(at(130, &[&third[..], &[(4, "start", 130), (4, "update", 160)]].concat()), 1);
     }
 
@@ -154,7 +154,7 @@ mod tests {
         let before = [(1, "start", 0), (2, "start", 0), (3, "start", 0)];
         assert_eq!(at(0, &before), 3);
         assert_eq!(at(0, &[&before[..], &[(4, "start!", 0)]].concat()), 1);
-        // A start that was refused has only a stop.
+        // An attempt that was refused only has a stop record.
         assert_eq!(at(0, &[&before[..], &[(4, "stop", 0)]].concat()), 3);
     }
 
@@ -177,13 +177,13 @@ mod tests {
         after(1, "update", 30, None, start);
         after(1, "rewind", 20, Some(64), start);
         assert_eq!(after(1, "update", 22, None, start), 0);
-        // Again to the spike, back, and no further than before; then one update further.
+        // To the spike again, rewound, and no further than before; then one update further.
         after(2, "start", 20, Some(0), start);
         after(2, "update", 30, None, start);
         after(2, "rewind", 20, Some(64), start);
         assert_eq!(after(2, "update", 22, None, start), 1);
         assert_eq!(after(2, "update", 23, None, start), 0);
-        // With a checkpoint of that, the next one resumes elsewhere.
+        // With a checkpoint at that position, the next attempt resumes elsewhere.
         assert_eq!(after(3, "start", 22, Some(64), (64, 22)), 1);
         assert_eq!(after(3, "update", 23, None, (64, 22)), 0);
     }

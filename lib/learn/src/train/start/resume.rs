@@ -1,17 +1,17 @@
-//! What an attempt finds in its run directory, and whether it may resume there.
+//! What an attempt finds in its run directory, and whether it may resume.
 //!
-//! | found | done | exit |
+//! | found | action | exit |
 //! |---|---|---|
-//! | finished run | reported | 0 |
-//! | another process holds the lease | reported | 75 |
-//! | that process is gone, or has sent no heartbeat for too long | lease taken over as the next attempt | |
-//! | a good checkpoint | resumed | |
-//! | `--resume PATH` or `never`, and no checkpoint that descends from it | applied | |
-//! | the same, and the newest checkpoint descends from it | resumed from the newest | |
-//! | no checkpoint | started at update 0, with the same seed | |
-//! | no checkpoint, and a log that records some | refused, unless told to start again | 66 |
-//! | checkpoints, none good | refused | 65 |
-//! | another configuration or other data | refused, unless accepted | 78 |
+//! | finished run | reports it | 0 |
+//! | another process holds the lease | reports it | 75 |
+//! | that process is gone, or has sent no heartbeat for too long | takes over the lease as the next attempt | |
+//! | a good checkpoint | resumes | |
+//! | `--resume PATH` or `never`, and no checkpoint that descends from it | applies it | |
+//! | the same, and the newest checkpoint descends from it | resumes from the newest | |
+//! | no checkpoint | starts at update 0, with the same seed | |
+//! | no checkpoint, but the log records some | refuses, unless told to start again | 66 |
+//! | checkpoints, but none good | refuses | 65 |
+//! | different configuration or data | refuses, unless accepted | 78 |
 //! | several attempts without progress, or a divergence | blocked until told otherwise | 1 |
 
 use super::machine;
@@ -30,12 +30,12 @@ use unix::signal::Signals;
 use unix::status::{self, State, Status, StatusWriter};
 use unix::{Error, Exit, Result};
 
-/// Takes the lease of the run; a signal ends the wait for an owner without a heartbeat.
+/// Takes the lease of the run. A signal ends the wait for an owner that sends no heartbeats.
 pub(in crate::train) fn lease(run: &RunDir, signals: Signals) -> Result<Lease> {
     checkpoint::hold(run, &|| signals.stop_requested().is_some())
 }
 
-/// The progress of a finished run. Needs no lease.
+/// The progress of a finished run. Does not require the lease.
 pub(in crate::train) fn finished(job: &Job, run: &RunDir) -> Result<Option<Progress>> {
     let entries = checkpoint::list(&run.checkpoints())?;
     let Some(newest) = entries.last() else { return Ok(None) };
@@ -44,7 +44,7 @@ pub(in crate::train) fn finished(job: &Job, run: &RunDir) -> Result<Option<Progr
     if !newest.is_good() || says != Some(true) {
         return Ok(None);
     }
-    // A damaged one is reported when it is loaded again.
+    // A damaged checkpoint is reported when it is loaded again.
     let Ok(found) = checkpoint::load(&newest.path) else { return Ok(None) };
     ended(job, &found)
 }
@@ -107,7 +107,7 @@ fn descendant(job: &Job, entries: &[Entry]) -> Option<Loaded> {
     None
 }
 
-/// Errors (66): the run has no checkpoints, and its log records some.
+/// Errors (66): the run has no checkpoints although its log records some.
 fn refuse_emptied(run: &RunDir) -> Result<()> {
     if !run.log().exists() {
         return Ok(());
@@ -121,7 +121,7 @@ fn refuse_emptied(run: &RunDir) -> Result<()> {
     Err(Error::new(
         Exit::NoInput,
         format!(
-            "{} records a checkpoint at update {update}, and {} has none: restore it from a copy, or \
+            "{} records a checkpoint at update {update}, but {} has none: restore it from a copy, or \
              start again with --resume never",
             run.log().display(),
             run.checkpoints().display()
@@ -155,8 +155,8 @@ pub(in crate::train) fn progress_of(job: &Job, found: &Loaded) -> Result<Progres
     Ok(progress)
 }
 
-/// How the configuration, and the data and frozen parameters of an opened task, differ from those of the checkpoint.
-/// Errors: 78 when they differ and that was not accepted; 65 when a buffer is missing.
+/// The differences in configuration, data and frozen parameters between an opened task and the checkpoint. Errors: 78
+/// when there are differences that were not accepted; 65 when a buffer is missing.
 pub(in crate::train) fn changes(
     job: &Job,
     found: &Loaded,
@@ -170,7 +170,7 @@ pub(in crate::train) fn changes(
         if *was != is {
             changes.push(format!("data: hash was {was}, now {is}"));
         }
-        // Frozen parameters that the checkpoint holds cannot have changed.
+        // Frozen parameters that the checkpoint stores cannot have changed.
         let frozen = match found.tensors("frozen") {
             Some(_) => Dependencies::new(),
             None => frozen_parameters(job, params)?,
@@ -196,7 +196,7 @@ pub(in crate::train) fn changes(
     Err(Error::list(Exit::Config, first, &changes))
 }
 
-/// The frozen parameters as a dependency, to which a checkpoint refers instead of storing them; none if there are none.
+/// The frozen parameters as a dependency, which a checkpoint records instead of storing them; None if there are none.
 pub(in crate::train) fn frozen_parameters(job: &Job, params: &ParamSet) -> Result<Dependencies> {
     if params.frozen.entries().is_empty() {
         return Ok(Dependencies::new());
@@ -206,7 +206,7 @@ pub(in crate::train) fn frozen_parameters(job: &Job, params: &ParamSet) -> Resul
     Ok(Dependencies::from([(FROZEN.into(), dependency)]))
 }
 
-/// Buffers whose values differ. Errors: 65 when the checkpoint lacks one.
+/// Names of the buffers whose values differ. Errors: 65 when the checkpoint lacks one.
 fn changed_buffers(saved: &Buffers, ours: &Buffers, found: &Loaded) -> Result<Vec<String>> {
     let mut differ = Vec::new();
     for (name, is) in ours {
@@ -214,7 +214,7 @@ fn changed_buffers(saved: &Buffers, ours: &Buffers, found: &Loaded) -> Result<Ve
             return Err(Error::data(format!("{} has no buffer {name}", found.path().display())));
         };
         if was.shape() != is.shape() || was.to_f64() != is.to_f64() {
-            differ.push(format!("data: the buffer {name} has other values"));
+            differ.push(format!("data: the buffer {name} has different values"));
         }
     }
     Ok(differ)
@@ -250,8 +250,8 @@ pub(in crate::train) fn report(job: &Job, found: &Loaded, accepted: &[String], f
     }
 }
 
-/// Refuses a run that would only fail again: one that diverged, or made no progress in several attempts. `--retry` or an
-/// accepted change lets it try again. Errors: 1.
+/// Refuses a run that would only fail again: one that diverged, or made no progress in several attempts. `--retry` or
+/// an accepted change lets it try again. Errors: 1.
 pub(in crate::train) fn refuse_blocked(
     job: &Job,
     run: &RunDir,
@@ -291,7 +291,7 @@ pub(in crate::train) fn refuse_blocked(
 
 fn blocked_error(job: &Job, reason: &str) -> Error {
     let text = format!(
-        "{}: {reason}; nothing was done. Look into its log, fix the cause, then start it with --retry, \
+        "{}: {reason}; nothing was done. Check its log, fix the cause, then start it with --retry, \
          or with a changed configuration and --accept-config-change",
         job.run.display()
     );

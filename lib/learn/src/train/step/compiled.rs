@@ -8,25 +8,24 @@ use tensor::kernel::Graph;
 use tensor::{Device, Dtype, Tensor};
 use unix::Result;
 
-/// What must be unchanged for a recording to be valid.
+/// The properties that a captured graph depends on; it is valid only while they are unchanged.
 #[derive(Clone, Debug, PartialEq)]
 struct Key {
     inputs: Vec<(Vec<usize>, Dtype)>,
-    /// Identities of the parameters and of the loss scale: updates change them in place; after a rewind they are other
-    /// tensors.
+    /// Identities of the parameters and the loss scale. Updates change them in place, but a rewind creates new tensors.
     params: Vec<usize>,
     loss_scale: usize,
-    /// Which blocks are recomputed, once that is decided.
+    /// Which blocks are recomputed, once that has been decided.
     plan: Option<Vec<bool>>,
 }
 
 struct Recorded {
     graph: Graph,
-    /// How many of its outputs are numbers of the loss; the rest are gradients.
+    /// How many of its outputs belong to the loss; the rest are gradients.
     losses: usize,
 }
 
-/// The recording, when there is one.
+/// The captured graph, if there is one.
 pub struct Compiled {
     enabled: bool,
     key: Option<Key>,
@@ -34,17 +33,17 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Recordings are made where asked for, on devices that gain by it.
+    /// Graphs are captured if `enabled`, except on the CPU, where they have no benefit.
     pub fn new(enabled: bool, device: Device) -> Self {
         Self { enabled: enabled && device != Device::Cpu, key: None, recorded: None }
     }
 
-    /// Whether passes are recorded.
+    /// Whether graphs are captured.
     pub fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// [`Learner::gradients`]. Unless `keep`, the next call overwrites the results.
+    /// Like [`Learner::gradients`]. Unless `keep` is set, the next call overwrites the results.
     pub fn gradients(
         &mut self,
         task: &dyn Task,
@@ -63,7 +62,7 @@ impl Compiled {
             plan: numerics.recompute.plan().map(|plan| plan.keep),
         };
         if self.key.as_ref() != Some(&key) {
-            // The first pass is not recorded: it loads kernels, copies constants and measures blocks.
+            // The first pass is not captured: it loads kernels, copies constants and measures blocks.
             (self.key, self.recorded) = (Some(key), None);
             return learner.gradients(task, &batch, numerics);
         }

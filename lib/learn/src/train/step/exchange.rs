@@ -4,17 +4,18 @@ use dist::{Collective, Reducer, Times};
 use tensor::{Device, Tensor};
 use unix::{Error, Result};
 
-/// Elements at which a bucket is full: 4 MiB. Large enough for a sum to run at memory bandwidth, small enough for the
-/// first sum to start early.
+/// Elements per bucket: 4 MiB. Large enough for a sum to run at memory bandwidth, small enough for the first sum to
+/// start early.
 const BUCKET: usize = 1 << 20;
 
-/// Sums tensors over ranks in buckets; the sum of a bucket starts once all its tensors were submitted.
+/// Sums tensors over ranks in buckets (bucketed all-reduce). The sum of a bucket starts once all of its tensors have
+/// been submitted.
 pub struct Exchange {
     reducer: Box<dyn Reducer>,
     buckets: Vec<Bucket>,
-    /// The bucket of each tensor.
+    /// The bucket index of each tensor.
     bucket_of: Vec<usize>,
-    /// Tensors whose bucket is not complete, then the sums.
+    /// Tensors whose bucket is not complete yet; later, the sums.
     slots: Vec<Option<Tensor>>,
     /// Buckets submitted so far in this update.
     submitted: usize,
@@ -27,8 +28,8 @@ struct Bucket {
 }
 
 impl Exchange {
-    /// For tensors of these shapes, which will be submitted in about this `order`; that of rank 0 is used. All ranks
-    /// call it together.
+    /// Prepares buckets for tensors of these shapes, which are submitted in approximately this `order`; the order of
+    /// rank 0 applies. A collective call.
     pub fn new(
         ranks: &dyn Collective,
         device: Device,
@@ -70,8 +71,8 @@ impl Exchange {
         })
     }
 
-    /// Gradient buffers, by number of the tensor: what is computed there need not be copied to be summed. Empty where
-    /// there is no such memory. The sums of the previous update must have been dropped.
+    /// Gradient buffers by tensor index; gradients computed there need not be copied to be summed. Empty if the backend
+    /// has no such memory. The sums of the previous update must have been dropped.
     pub fn buffers(&mut self) -> Result<Vec<Tensor>> {
         let mut buffers = vec![None; self.slots.len()];
         for (number, bucket) in self.buckets.iter().enumerate() {
@@ -85,7 +86,7 @@ impl Exchange {
         Ok(buffers.into_iter().flatten().collect())
     }
 
-    /// Submits this rank's tensor number `tensor`. Buckets are summed in the same order on all ranks.
+    /// Submits tensor number `tensor` of this rank. All ranks sum the buckets in the same order.
     pub fn submit(&mut self, tensor: usize, value: Tensor) -> Result<()> {
         self.slots[tensor] = Some(value);
         self.buckets[self.bucket_of[tensor]].missing -= 1;
@@ -98,7 +99,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits for the sums over all ranks of all tensors; drop them before the next tensor is submitted.
+    /// Waits for the sums of all tensors over all ranks. Drop them before the next tensor is submitted.
     pub fn wait(&mut self) -> Result<Vec<Tensor>> {
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
             let sums = self.reducer.take(number)?;
@@ -112,7 +113,7 @@ impl Exchange {
         all.ok_or_else(|| Error::bug("a gradient was not submitted"))
     }
 
-    /// Time spent since the last call.
+    /// Communication times since the last call.
     pub fn times(&mut self) -> Times {
         self.reducer.times()
     }

@@ -1,4 +1,4 @@
-//! Gradients of an update, summed over its micro-batches and slices and over all ranks.
+//! The gradients of an update, summed over its micro-batches and slices and over all ranks.
 
 use super::Trainer;
 use super::exchange::Exchange;
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use tensor::{Device, Dtype, Tensor};
 use unix::Result;
 
-/// What the passes of an update give.
+/// Gradients and losses of an update.
 pub struct StepGradients {
-    /// Per pass of all ranks: sum of the loss, sum of the weights, and the terms of the loss, f32 [1] each.
+    /// For each pass of all ranks: sum of the loss, sum of the weights, and the terms of the loss, f32 [1] each.
     pub losses: Vec<Vec<Tensor>>,
-    /// Sums of the gradients, one for each trained parameter.
+    /// Summed gradients, one per trained parameter.
     pub gradients: Vec<Tensor>,
     /// Time spent waiting for batches.
     pub data_wait: Duration,
-    /// Time of the sums over ranks.
+    /// Communication times of the sums over ranks.
     pub times: Times,
 }
 
-/// The gradients of update number `update`. With several ranks, sums over ranks run concurrently with the last
+/// Computes the gradients of update number `update`. With several ranks, the sums over ranks overlap with the last
 /// backward pass.
 pub fn accumulate_gradients(
     trainer: &mut Trainer,
@@ -72,7 +72,7 @@ pub fn accumulate_gradients(
     sum_over_ranks(trainer, losses, complete, data_wait)
 }
 
-/// Adds what the other ranks have; `complete` are the gradients that were not submitted during the backward pass.
+/// Sums with the other ranks. `complete` are the gradients that were not submitted during the backward pass.
 fn sum_over_ranks(
     trainer: &mut Trainer,
     losses: Vec<Vec<Tensor>>,
@@ -107,7 +107,8 @@ fn sum_over_ranks(
     Ok(StepGradients { losses, gradients, data_wait, times: exchange.times() })
 }
 
-/// `own` from position `before` on, among `total` tensors; zeros elsewhere, to which the other ranks add theirs.
+/// Places `own` at index `before` among `total` tensors; the others are zeros, to which the other ranks add their
+/// values.
 fn zero_padded(own: Vec<Tensor>, before: usize, total: usize) -> Vec<Tensor> {
     let device = own.first().map_or(Device::Cpu, Tensor::device);
     let zeros = || Tensor::zeros_on(device, &[1], Dtype::F32);

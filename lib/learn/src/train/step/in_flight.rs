@@ -1,4 +1,4 @@
-//! An update that was submitted to the device and whose result is not known yet.
+//! Updates that were submitted to the device and whose results have not been read back.
 
 use super::learner::{Pending, Step};
 use dist::Times;
@@ -13,20 +13,20 @@ pub struct InFlight {
     pub(in crate::train) times: Times,
 }
 
-/// On what an update spent its time.
+/// Where the time of an update went.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// From the later of its submission and the end of the update before it.
+    /// Time since its submission or the end of the previous update, whichever is later.
     pub took: Duration,
-    /// Waiting for batches.
+    /// Time spent waiting for batches.
     pub data_wait: Duration,
-    /// Sums over ranks.
+    /// Communication times of the sums over ranks.
     pub times: Times,
 }
 
 impl InFlight {
-    /// Waits until the result is known. `previous`: when the update before it was retired; this one may have been
-    /// submitted earlier.
+    /// Waits for the result. `previous` is when the previous update was retired; this one may have been submitted
+    /// earlier.
     pub fn wait(self, previous: Instant) -> Result<(Step, Timing)> {
         let step = self.pending.wait()?;
         let took = self.submitted.max(previous).elapsed();

@@ -1,4 +1,4 @@
-//! The state that is trained (parameters, their moving average, the optimizer's moments) and its updates.
+//! The training state (parameters, their moving average, optimizer state) and its updates.
 
 use super::micro_batches::MicroBatches;
 use super::numerics::{self, Numerics};
@@ -19,7 +19,7 @@ use tensor::updates::ema;
 use tensor::{Device, Dtype, Tape, Tensor, Var};
 use unix::{Error, Result};
 
-/// A loss on its tape, ready to be differentiated.
+/// A loss with its tape, ready for the backward pass.
 pub struct ForwardLoss {
     tape: Tape,
     loss: Var,
@@ -28,41 +28,41 @@ pub struct ForwardLoss {
     variables: Vec<Var>,
 }
 
-/// The state that is trained.
+/// The training state.
 pub struct Learner {
     /// Trained and frozen parameters.
     pub params: ParamSet,
     /// Moving average of the trained parameters (`training.ema`).
     pub average: Option<Params>,
-    /// Factor of the learning rate by [`crate::optim::Plateau`].
+    /// Learning-rate factor of [`crate::optim::Plateau`].
     pub plateau_factor: f64,
     moments: OptimizerState,
     optimizer: Optimizer,
     schedule: Schedule,
     rule: Rule,
-    /// Whether checkpoints hold the frozen parameters (`checkpoint.frozen`).
+    /// Whether checkpoints store the frozen parameters (`checkpoint.frozen`).
     stores_frozen: bool,
-    /// With `optimizer.shard`, the rank that holds the moments of each parameter.
+    /// With `optimizer.shard`, the rank that owns the optimizer state of each parameter.
     owners: Option<Vec<usize>>,
-    /// Decision about the last update.
+    /// The decision about the last update, on the device.
     decided: Decided,
-    /// Updates between log records and in all: the terms of the loss are read back where they are logged.
+    /// Updates between log records, and in total: the terms of the loss are only read back when they are logged.
     log_every: u64,
     updates: u64,
-    /// Names of the terms of the loss, once a batch was seen.
+    /// Names of the terms of the loss, set by the first batch.
     terms: OnceCell<Vec<&'static str>>,
 }
 
-/// Tensors with their names.
+/// Named tensors.
 type Named = Vec<(String, Tensor)>;
 
-/// Tensors of a checkpoint by the stem of their file.
+/// Tensors of a checkpoint, by file stem.
 pub type Files = Vec<(String, Named)>;
 
 /// The result of one update.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Mean loss of its micro-batches, weighted.
+    /// Weighted mean loss over its micro-batches.
     pub loss: f64,
     /// Mean of each term of the loss.
     pub terms: BTreeMap<&'static str, f64>,
@@ -72,9 +72,9 @@ pub struct Step {
     pub applied: bool,
     /// Whether gradients overflowed the range of f16.
     pub overflow: bool,
-    /// The scale of the loss of the next update.
+    /// Loss scale of the next update.
     pub loss_scale: LossScale,
-    /// Steps of the optimizer so far.
+    /// Optimizer steps so far.
     pub steps: u64,
     /// Learning rate.
     pub learning_rate: f64,
@@ -91,7 +91,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Waits for this update, not for later ones. Errors: those of the device.
+    /// Waits for this update, but not for later ones. Errors: those of the device.
     pub fn wait(self) -> Result<Step> {
         let Decision { loss, norm, applied, overflow, loss_scale, steps, .. } =
             self.decision.wait()?;
@@ -131,8 +131,8 @@ fn start(rule: &Rule, progress: &Progress, device: Device) -> Result<Decided> {
     Decided::of(&decision, rule.unit).to_device(device)
 }
 
-/// The first 64 bits, in hexadecimal, of the BLAKE3 of the BLAKE3 (in hexadecimal) of each parameter, in their order.
-/// The manifest of a checkpoint has the hashes of the parameters.
+/// The first 64 bits, in hexadecimal, of a BLAKE3 over the hexadecimal BLAKE3 hashes of all parameters, in order. The
+/// manifest of a checkpoint contains the hashes of the parameters.
 pub fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
     let mut hasher = blake3::Hasher::new();
     parameters.for_each(|hash| {
@@ -142,7 +142,7 @@ pub fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
 }
 
 impl Learner {
-    /// The state before the first update. Errors: those of the device where the parameters are.
+    /// The state before the first update, on the device of the parameters. Errors: those of the device.
     pub fn new(
         params: ParamSet,
         config: &Config<(), (), ()>,
@@ -182,13 +182,13 @@ impl Learner {
         })
     }
 
-    /// The scale of the loss of the next update, f32 [1], on the device of the parameters.
+    /// The loss scale of the next update, f32 [1], on the device of the parameters.
     pub fn loss_scale(&self) -> &Tensor {
         self.decided.loss_scale()
     }
 
-    /// Of one batch: sum of the loss, sum of the weights and every term, f32 [1] each; and the gradients of the scaled
-    /// loss.
+    /// For one batch: the sum of the loss, the sum of the weights and every term, f32 [1] each; and the gradients of
+    /// the scaled loss.
     pub fn gradients(
         &self,
         task: &dyn Task,
@@ -201,7 +201,7 @@ impl Learner {
         Ok((loss, all.into_iter().flatten().collect()))
     }
 
-    /// The loss of one batch, ready to be differentiated.
+    /// The loss of one batch, ready for the backward pass.
     pub fn forward(
         &self,
         task: &dyn Task,
@@ -220,14 +220,15 @@ impl Learner {
         numerics.recompute.end_pass();
         let (names, terms): (Vec<_>, Vec<_>) = loss.terms.into_iter().unzip();
         if *self.terms.get_or_init(|| names.clone()) != names {
-            return Err(Error::bug("a loss whose terms change from batch to batch"));
+            return Err(Error::bug("the terms of the loss changed between batches"));
         }
         let numbers = std::iter::once(batch.weight().clone()).chain(terms).collect();
         Ok(ForwardLoss { tape, loss: loss.sum, numbers, variables })
     }
 
-    /// Differentiates a loss: calls `ready` with the index of each parameter and its gradient as soon as that is
-    /// known, and returns what [`Learner::gradients`] returns first. Gradients are computed in `buffers` where given.
+    /// Runs the backward pass of a loss: calls `ready` with the index and gradient of each parameter as soon as the
+    /// gradient is complete, and returns the first result of [`Learner::gradients`]. Gradients are computed in
+    /// `buffers` where given.
     pub fn backward(
         &self,
         forward: ForwardLoss,
@@ -243,8 +244,9 @@ impl Learner {
         Ok(std::iter::once(loss.value().clone()).chain(numbers).collect())
     }
 
-    /// Submits update number `update` (from 0): `losses` as [`Learner::gradients`] returns them for every pass, and the
-    /// sums of their gradients. Does not wait for the device, except to send sharded parameters to other ranks.
+    /// Submits update number `update` (from 0), given the `losses` of every pass, as returned by
+    /// [`Learner::gradients`], and the summed gradients. Does not wait for the device, except to send sharded
+    /// parameters to other ranks.
     pub fn update(
         &mut self,
         update: u64,
@@ -280,13 +282,13 @@ impl Learner {
         Ok(Pending { decision: decided.later(), learning_rate, terms, numbers })
     }
 
-    /// The parameters that are evaluated: the average where there is one.
+    /// The parameters to evaluate: the moving average if there is one.
     pub fn evaluation_params(&self) -> ParamSet {
         let trained = self.average.as_ref().unwrap_or(&self.params.trained);
         ParamSet { trained: trained.clone(), frozen: self.params.frozen.clone() }
     }
 
-    /// [`hash_of`] the trained parameters: the same on all ranks, and in runs of the same configuration.
+    /// [`hash_of`] the trained parameters; equal on all ranks, and in runs with the same configuration.
     pub fn hash(&self) -> Result<String> {
         self.params.trained.hash()
     }
@@ -314,7 +316,8 @@ impl Learner {
         Ok(Some(files))
     }
 
-    /// The moments of all ranks on rank 0; one parameter at a time, for the memory of the other ranks.
+    /// Gathers the optimizer state of all ranks on rank 0, one parameter at a time to limit the memory on the other
+    /// ranks.
     fn gather_moments(&self, owners: &[usize], ranks: &dyn Collective) -> Result<Named> {
         let mut all = Vec::new();
         for (i, owner) in owners.iter().enumerate() {
@@ -329,7 +332,7 @@ impl Learner {
         Ok(all)
     }
 
-    /// Restores the state of a checkpoint, which any number of ranks may have written.
+    /// Restores the state of a checkpoint, which may have been written by any number of ranks.
     pub fn assign(&mut self, progress: &Progress, found: &Loaded) -> Result<()> {
         let lacks = |what: &str| Error::data(format!("the checkpoint has no {what}.safetensors"));
         let need = |name: &str| found.tensors(name).ok_or_else(|| lacks(name));

@@ -1,33 +1,33 @@
-//! How the samples of a micro-batch are divided among ranks, and how the gradients of the slices become one sum.
+//! Divides the samples of a micro-batch among ranks, and sums the gradients of the slices.
 //!
-//! The samples of a micro-batch fall into slices of equal size, one after the other. A rank computes its slices one
-//! by one; the sum over slices is a binary tree, of which a rank computes a branch and [`dist`] the rest. With
-//! `training.deterministic` the number of slices does not depend on the number of ranks, so the tree and the bits
-//! are always the same; otherwise each rank has one slice.
+//! The samples of a micro-batch are split into consecutive slices of equal size. A rank computes its slices one by one.
+//! The sum over slices is a binary tree, of which each rank computes a branch and [`dist`] the rest. With
+//! `training.deterministic` the number of slices does not depend on the number of ranks, so the tree and the resulting
+//! bits are always the same; otherwise each rank has one slice.
 
 use super::learner;
 use crate::config::Training;
 use tensor::Tensor;
 use unix::{Error, Result};
 
-/// Most slices with `training.deterministic`, and so the most ranks that can share the work.
+/// Maximum number of slices with `training.deterministic`, and therefore of ranks that can share the work.
 const MOST: u64 = 8;
 
 /// The slices of every micro-batch that one rank computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MicroBatches {
-    /// Slices of all ranks.
+    /// Total number of slices, over all ranks.
     pub total: u64,
-    /// The first slice of this rank.
+    /// Index of this rank's first slice.
     pub first: u64,
-    /// Consecutive slices of this rank.
+    /// Number of consecutive slices of this rank.
     pub per_rank: u64,
-    /// Samples of a slice.
+    /// Samples per slice.
     pub samples: u64,
 }
 
 impl MicroBatches {
-    /// The slices of `rank` among `ranks`. Errors: 78 when the batch cannot be divided so.
+    /// The slices of rank `rank` of `ranks`. Errors: 78 when the batch cannot be divided evenly.
     pub fn new(training: &Training, rank: usize, ranks: usize) -> Result<Self> {
         let (batch, rank, ranks) = (training.batch_size, rank as u64, ranks as u64);
         let total = match training.deterministic {
@@ -51,14 +51,13 @@ impl MicroBatches {
         Ok(Self { total, first: rank * per_rank, per_rank, samples: batch / total })
     }
 
-    /// Forward and backward passes of this rank in an update.
+    /// Number of forward and backward passes of this rank per update.
     pub fn passes(&self, accumulation: u64) -> u64 {
         self.per_rank * accumulation
     }
 
-    /// What this rank computes as its `count`-th pass: the micro-batch, and the place of the first sample of the
-    /// slice among those of the micro-batch. All micro-batches of an update are computed for one slice before the
-    /// next.
+    /// What this rank computes in its `count`-th pass: the number of the micro-batch, and the index of the slice's
+    /// first sample within it. All micro-batches of an update are computed for one slice before the next slice begins.
     pub fn position(&self, count: u64, accumulation: u64) -> (u64, u64) {
         let (update, at) = (count / self.passes(accumulation), count % self.passes(accumulation));
         let (slice, micro_batch) = (at / accumulation, at % accumulation);
@@ -66,12 +65,12 @@ impl MicroBatches {
     }
 }
 
-/// The sum of a rank's gradients in an update: over micro-batches in order, over slices in a tree.
+/// Accumulates a rank's gradients in an update: over micro-batches in order, over slices in a tree.
 #[derive(Default)]
 pub struct Tree {
-    /// Sums of 2^level slices, in the order of falling levels.
+    /// Sums of 2^level slices, in descending order of level.
     branches: Vec<(u32, Vec<Tensor>)>,
-    /// The sum over the micro-batches so far of the current slice.
+    /// Sum over the micro-batches so far of the current slice.
     slice: Option<Vec<Tensor>>,
 }
 
@@ -84,7 +83,7 @@ impl Tree {
         }
     }
 
-    /// Ends the current slice.
+    /// Completes the current slice.
     pub fn close(&mut self) {
         let Some(mut sum) = self.slice.take() else { return };
         let mut level = 0;
@@ -95,8 +94,8 @@ impl Tree {
         self.branches.push((level, sum));
     }
 
-    /// Adds the gradient of one parameter in the last pass of the last slice, and removes the complete sum of that
-    /// parameter, in the memory of that gradient. Addition commutes, so the bits are those of [`Tree::whole`].
+    /// Adds the gradient of one parameter in the last pass of the last slice, and removes and returns the complete sum
+    /// for that parameter, in the memory of that gradient. Addition commutes, so the bits are those of [`Tree::whole`].
     pub fn finish(&mut self, parameter: usize, gradient: Tensor) -> Tensor {
         let mut sum = gradient;
         let earlier = self.slice.iter_mut().chain(self.branches.iter_mut().rev().map(|(_, b)| b));
@@ -108,7 +107,7 @@ impl Tree {
         sum
     }
 
-    /// The complete sum, after the last slice was closed.
+    /// The complete sums, after the last slice was closed.
     pub fn whole(mut self) -> Vec<Tensor> {
         self.branches.pop().map(|(_, sum)| sum).unwrap_or_default()
     }
@@ -174,7 +173,7 @@ mod tests {
         assert_eq!([0, 1, 5].map(|n| slices.position(n, 1)), [(0, 0), (1, 0), (5, 0)]);
     }
 
-    /// Numbers whose sum depends on the order of adding.
+    /// Values whose sum depends on the order of addition.
     fn term(slice: u32, micro_batch: u32) -> Tensor {
         let n = (slice * 7 + micro_batch * 3 + 1) as f32;
         Tensor::of(&[1.0 / n, 1e7 / (n + 0.3), -0.1 * n.powi(5)], &[3])

@@ -1,5 +1,5 @@
-//! One update: batches prepared ahead, gradients summed over micro-batches, slices and ranks, and the step of the
-//! optimizer. A run and `--dry-run` both make their updates here; nothing in this module touches the files of a run.
+//! One update: batches prepared in advance, gradients summed over micro-batches, slices and ranks, and the optimizer
+//! step. Both a run and `--dry-run` make their updates here; nothing in this module touches the files of a run.
 
 mod compiled;
 mod exchange;
@@ -28,7 +28,7 @@ use std::time::Instant;
 use tensor::Device;
 use unix::{Error, Result};
 
-/// Everything that makes updates: the task, the state that is trained, and what computes its gradients.
+/// Everything that an update needs: the task, the training state, and the machinery that computes gradients.
 pub struct Trainer<'a> {
     pub task: Arc<dyn Task>,
     pub learner: Learner,
@@ -37,16 +37,16 @@ pub struct Trainer<'a> {
     device: Device,
     micro_batches: MicroBatches,
     pub numerics: Numerics,
-    /// Sums over ranks; none before the first update, or with one rank.
+    /// Sums over ranks; None before the first update or with one rank.
     exchange: Option<Exchange>,
     compiled: Compiled,
-    /// Threads that prepare batches, once an update was asked for.
+    /// Threads that prepare batches; started when the first update needs one.
     batches: Option<Prefetch<Batch>>,
 }
 
 impl<'a> Trainer<'a> {
-    /// Before the first update, with initial parameters `params`. Errors: 78 when the batch cannot be divided among
-    /// the ranks as the configuration asks; those of the device.
+    /// The state before the first update, with initial parameters `params`. Errors: 78 when the batch cannot be divided
+    /// among the ranks as configured; those of the device.
     pub fn new(
         configured: &'a Configured,
         device: Device,
@@ -68,12 +68,12 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Makes the next [`Trainer::step`] start the threads that prepare batches again: after a rewind.
+    /// Discards the prepared batches, so that the next [`Trainer::step`] restarts their threads: after a rewind.
     pub fn restart_loader(&mut self) {
         self.batches = None;
     }
 
-    /// Submits update number `update` (from 0) to the device. `skipped` samples were skipped by rewinds before.
+    /// Submits update number `update` (from 0) to the device. Rewinds have skipped `skipped` samples before it.
     pub fn step(&mut self, update: u64, skipped: u64) -> Result<InFlight> {
         let submitted = Instant::now();
         let StepGradients { losses, gradients, data_wait, times } =
@@ -82,7 +82,7 @@ impl<'a> Trainer<'a> {
         Ok(InFlight { pending, submitted, data_wait, times })
     }
 
-    /// Metrics of the validation split.
+    /// Metrics on the validation split.
     pub fn validate(&self) -> Result<Metrics> {
         let params = self.learner.evaluation_params();
         super::validation::validate(&*self.task, &params, &self.config.training, self.ranks)
@@ -97,7 +97,7 @@ impl<'a> Trainer<'a> {
         update * self.micro_batches.passes(self.config.training.accumulation)
     }
 
-    /// The batch of the `count`-th pass of this rank, as a function of `count`.
+    /// Returns the function that maps `count` to the batch of this rank's `count`-th pass.
     fn batches_from(
         &self,
         skipped: u64,
@@ -106,7 +106,7 @@ impl<'a> Trainer<'a> {
         let order = Mixture::new(seed, &self.task.sources(), training.batch_size)?;
         let (task, device, slices) = (Arc::clone(&self.task), self.device, self.micro_batches);
         let accumulation = training.accumulation;
-        // A rewind moves the samples, but nothing that follows from the number of the update.
+        // A rewind shifts the samples, but nothing else that follows from the number of the update.
         let skipped = skipped / training.batch_size;
         Ok(move |count| {
             let (micro_batch, place) = slices.position(count, accumulation);
@@ -116,7 +116,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// The next batch, prepared ahead from the first pass of `update` on.
+    /// The next batch, prepared in advance starting with the first pass of `update`.
     fn next_batch(&mut self, update: u64, skipped: u64) -> Result<Batch> {
         if self.batches.is_none() {
             let training = &self.config.training;

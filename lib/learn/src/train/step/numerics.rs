@@ -1,4 +1,4 @@
-//! Numerics of a run: the dtype inside the model, and which blocks are recomputed.
+//! Numerics of a run: the compute dtype of the model, and which blocks are recomputed.
 
 use crate::config::{Precision, Training};
 use crate::recompute::Recompute;
@@ -8,14 +8,14 @@ use tensor::{Device, Dtype};
 /// Numerics of forward and backward passes.
 #[derive(Clone, Debug)]
 pub struct Numerics {
-    /// Dtype inside the model; trained parameters, losses and updates are always f32.
+    /// Compute dtype of the model; trained parameters, losses and updates are always f32.
     pub dtype: Dtype,
     /// Which blocks of the model are recomputed in the backward pass.
     pub recompute: Rc<Recompute>,
 }
 
 impl Numerics {
-    /// The numerics of `training` on `device`; prints a note where the device has no 16-bit floats.
+    /// The numerics of `training` on `device`; prints a note if the device does not support 16-bit floats.
     pub fn new(training: &Training, device: Device) -> Self {
         if training.amp && device == Device::Cpu {
             unix::note!("training.amp has no effect on the CPU, which computes in f32");
@@ -26,7 +26,7 @@ impl Numerics {
     }
 }
 
-/// The dtype inside the model; the CPU has f32 only.
+/// The compute dtype of the model; the CPU only supports f32.
 pub(in crate::train) fn dtype(training: &Training, device: Device) -> Dtype {
     match (training.amp && device != Device::Cpu, training.precision) {
         (false, _) => Dtype::F32,

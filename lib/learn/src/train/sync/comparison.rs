@@ -1,6 +1,6 @@
-//! Whether all ranks have the same parameters. For a checkpoint during training this is found out concurrently with
-//! training: while rank 0 copies its tensors, the others hash theirs; the hash of rank 0 comes from the thread that
-//! writes the checkpoint, which hashes everything it writes.
+//! Checks that all ranks have the same parameters. For a checkpoint during training this happens concurrently with
+//! training: while rank 0 copies its tensors, the other ranks hash theirs. The hash of rank 0 comes from the thread
+//! that writes the checkpoint, which hashes everything it writes.
 
 use crate::checkpoint::{Condition, FileEntry};
 use crate::train::Job;
@@ -10,11 +10,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use unix::{Error, Exit, Result};
 
-/// Which rank differs, as found by the thread that writes checkpoints.
+/// The message about a differing rank, set by the thread that writes checkpoints.
 #[derive(Default)]
 pub(in crate::train) struct Comparison(Arc<OnceLock<String>>);
 
-/// Sends the hashes of all ranks.
+/// Sends the hashes of all ranks to that thread.
 type Hashes = Sender<Vec<Vec<u8>>>;
 
 /// Whether ranks are compared.
@@ -22,12 +22,12 @@ pub(in crate::train) fn is_comparing(job: &Job) -> bool {
     job.ranks.size() > 1 && job.task.config.training.hash_every > 0
 }
 
-/// The hosts of all ranks.
+/// The host of each rank.
 pub(in crate::train) fn hosts(ranks: &dyn Collective) -> Vec<String> {
     (0..ranks.size()).map(|rank| ranks.host(rank)).collect()
 }
 
-/// The message about the first rank whose hash is not that of rank 0, if there is one.
+/// The message about the first rank whose hash differs from that of rank 0, if there is one.
 pub(in crate::train) fn differing_rank(
     hashes: &[Vec<u8>],
     hosts: &[String],
@@ -35,15 +35,15 @@ pub(in crate::train) fn differing_rank(
 ) -> Option<String> {
     let rank = hashes.iter().position(|theirs| *theirs != hashes[0])?;
     Some(format!(
-        "machine, not data: after update {update} rank {rank} on {} has other parameters than rank 0 on {}; \
+        "machine, not data: after update {update} rank {rank} on {} has different parameters from rank 0 on {}; \
          resume on other machines and have both tested",
         hosts[rank], hosts[0]
     ))
 }
 
 impl Comparison {
-    /// The condition on which a checkpoint after `update` is published, and the sender of what it waits for: the hashes
-    /// of all ranks, that of rank 0 empty. None where ranks are not compared.
+    /// The condition for publishing a checkpoint of update `update`, and the channel on which it receives the hashes of
+    /// all ranks; that of rank 0 is empty. None when ranks are not compared.
     pub fn condition(&self, job: &Job, update: u64) -> Option<(Hashes, Condition)> {
         if !is_comparing(job) {
             return None;
@@ -52,10 +52,11 @@ impl Comparison {
         let (hashes, hosts, found) = (Mutex::new(hashes), hosts(job.ranks), Arc::clone(&self.0));
         let condition = Condition::new(move |files| {
             let hashes = hashes.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let mut all = hashes.map_err(|_| Error::bug("ranks were not compared"))?;
+            let mut all = hashes
+                .map_err(|_| Error::bug("the hashes of the other ranks were not received"))?;
             all[0] = own(files)?.into_bytes();
             let Some(why) = differing_rank(&all, &hosts, update) else { return Ok(()) };
-            // The first finding counts.
+            // Only the first finding is kept.
             let _ = found.set(why.clone());
             Err(Error::new(Exit::Failure, why))
         });
@@ -68,9 +69,9 @@ impl Comparison {
     }
 }
 
-/// The hash of the parameters as they were written.
+/// The hash of the parameters as written.
 fn own(files: &[FileEntry]) -> Result<String> {
     let model = files.iter().find(|file| file.stem() == "model");
-    let model = model.ok_or_else(|| Error::bug("a checkpoint without parameters"))?;
+    let model = model.ok_or_else(|| Error::bug("the checkpoint has no parameters"))?;
     Ok(hash_of(model.tensors.iter().map(|tensor| tensor.blake3.as_str())))
 }

@@ -1,4 +1,4 @@
-//! What the ranks of a run agree on.
+//! Agreement between the ranks of a run: on stops, saves, and equal parameters.
 
 mod comparison;
 mod requests;

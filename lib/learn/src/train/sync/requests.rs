@@ -1,12 +1,13 @@
-//! Requests of ranks, reduced over all of them: whether all can start, and before each update whether to stop or save.
+//! Requests of the ranks, combined over all of them: whether all can start, and before each update whether to stop or
+//! save.
 
 use dist::Collective;
 use serde::{Deserialize, Serialize};
 use unix::{Error, Result};
 
-/// This rank's value if all ranks succeeded; else the error of the lowest rank that failed, with which all leave.
-/// Rank 0 prints its error; the others print theirs if it is a different one. Errors: those of the communication; with
-/// one rank, its own.
+/// This rank's value if all ranks succeeded; otherwise all ranks get the error of the lowest rank that failed. Rank 0
+/// prints its own error; the others print theirs only if it differs. Errors: those of the communication; with one rank,
+/// its own.
 pub fn all_ok<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T, Error>> {
     if ranks.size() == 1 {
         return own.map(Ok);
@@ -27,27 +28,27 @@ pub fn all_ok<T>(ranks: &dyn Collective, own: Result<T>) -> Result<Result<T, Err
     Ok(Err(error.context(format_args!("rank {rank} on {}", ranks.host(rank)))))
 }
 
-/// Why a run stops. If ranks have several causes, the largest one wins.
+/// Why a run stops. If ranks have different causes, the last in this order wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Cause {
-    /// A signal, the time or the budget.
+    /// A signal, the time limit or the cost budget.
     Asked,
-    /// Saves fail.
+    /// Saves keep failing.
     Unsaved,
-    /// Wrong hardware.
+    /// Faulty hardware.
     Machine,
-    /// An input file changed; the exit status.
+    /// An input file has changed; the exit status.
     Changed(u8),
-    /// Another process has the run, or its directory was moved, removed or replaced; the exit status.
+    /// Another process holds the run, or its directory was moved, removed or replaced; the exit status.
     Lost(u8),
 }
 
 /// A request to stop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stop {
-    /// The kind of stop.
+    /// The cause.
     pub cause: Cause,
-    /// Why, for people.
+    /// The reason as text for users.
     pub why: String,
 }
 
@@ -67,12 +68,12 @@ pub struct Request {
     pub save: bool,
 }
 
-/// The requests of all ranks as one: any rank can stop all.
+/// Combines the requests of all ranks: any rank can stop all of them.
 pub fn reduce_requests(ranks: &dyn Collective, own: Request) -> Result<Request> {
     if ranks.size() == 1 {
         return Ok(own);
     }
-    // Almost always nobody requests anything, which takes no bytes.
+    // Usually no rank has a request, which takes no bytes.
     let own = match own == Request::default() {
         true => Vec::new(),
         false => serde_json::to_vec(&own).map_err(Error::bug)?,

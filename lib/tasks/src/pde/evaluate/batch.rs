@@ -1,14 +1,14 @@
-//! A batch of rollouts: ground truth and what each model predicts, in the space of fields and in that of latents.
+//! A batch of rollouts: ground truth and the predictions of each model, as fields and as latents.
 
 use super::scores::Model;
 use std::sync::Arc;
 
-/// States by rollout and step, with strides: one array serves where all rollouts or all steps have the same state.
+/// States by rollout and step. With strides of 0 a single state serves all rollouts or all steps.
 #[derive(Clone, Debug)]
 pub struct Frames {
     values: Arc<Vec<f32>>,
     width: usize,
-    /// Numbers from one rollout to the next and from one step to the next.
+    /// Strides between rollouts and between steps, in numbers.
     strides: [usize; 2],
 }
 
@@ -18,17 +18,17 @@ impl Frames {
         Self { values: Arc::new(values), width, strides: [states * width, width] }
     }
 
-    /// One state for all rollouts and steps.
+    /// The same state for all rollouts and steps.
     pub fn constant(state: Vec<f32>) -> Self {
         Self { width: state.len(), values: Arc::new(state), strides: [0, 0] }
     }
 
-    /// At every step the state of step 0.
+    /// The state of step 0 at every step.
     pub fn persistence(&self) -> Self {
         Self { strides: [self.strides[0], 0], ..self.clone() }
     }
 
-    /// The same rollouts with every state replaced by what `convert` writes for it.
+    /// Applies `convert` to every state.
     pub fn map(&self, convert: impl Fn(&[f32], &mut [f32])) -> Self {
         let mut values = vec![0.0; self.values.len()];
         let rows = self.values.chunks_exact(self.width).zip(values.chunks_exact_mut(self.width));
@@ -36,7 +36,7 @@ impl Frames {
         Self { values: Arc::new(values), ..self.clone() }
     }
 
-    /// A state.
+    /// The state of a rollout at a step.
     pub fn at(&self, rollout: usize, step: usize) -> &[f32] {
         &self.values[rollout * self.strides[0] + step * self.strides[1]..][..self.width]
     }
@@ -45,19 +45,18 @@ impl Frames {
 /// Ground truth and predictions in one space.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// `field`, in physical units; `latent`, as the codec encodes; `latent_weighted`, see
-    /// [`super::DEFINITIONS`].
+    /// `field`, in physical units; `latent`, as encoded by the codec; `latent_weighted`, see [`super::DEFINITIONS`].
     pub name: &'static str,
     /// Ground truth.
     pub truth: Frames,
-    /// Predictions by what made them, the model that is evaluated first.
+    /// Predictions by model, the evaluated model first.
     pub models: Vec<(Model, Frames)>,
 }
 
-/// A batch of rollouts; step 0 is the start.
+/// A batch of rollouts; step 0 is the initial state.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The space of fields first.
+    /// The spaces, fields first.
     pub spaces: Vec<Space>,
 }
 
@@ -67,7 +66,7 @@ impl Batch {
         &self.spaces[0]
     }
 
-    /// Fields as the evaluated model predicts them.
+    /// The fields predicted by the evaluated model.
     pub fn prediction(&self) -> &Frames {
         &self.field().models[0].1
     }

@@ -1,14 +1,14 @@
-//! Error measures as sums over samples, in f64. Sums of parts merge, and give the same bits when merged in the same
-//! order. What each quantity is: [`super::DEFINITIONS`].
+//! Error measures as sums over samples, in f64. Sums can be merged and give the same bits when merged in the same
+//! order. [`super::DEFINITIONS`] defines each quantity.
 
 use super::spectrum::{BANDS, Spectrum, in_bands};
 use learn::score::{Bits, bits};
 use serde::{Deserialize, Serialize};
 
-/// Values by the name of the quantity.
+/// Values by name of the quantity.
 pub type Quantities = Vec<(&'static str, f64)>;
 
-/// Sums over predictions and targets of any shape; one sample is one state of one trajectory.
+/// Error sums over predictions and targets of any shape. One sample is one state of one trajectory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Errors {
     samples: u64,
@@ -28,7 +28,7 @@ pub struct Errors {
     /// Σ over samples of √(Σ (p - t)²/Σ t²).
     #[serde(with = "bits")]
     relative: f64,
-    /// What only a field on a grid has.
+    /// Sums that only exist for fields on a grid.
     grid: Option<GridErrors>,
 }
 
@@ -37,15 +37,15 @@ struct GridErrors {
     /// Σ over samples of the mean over channels of (mean over the grid of p - t)².
     #[serde(with = "bits")]
     conserved: f64,
-    /// Σ over samples of the mean of (p - t)² at the cells of the border.
+    /// Σ over samples of the mean of (p - t)² over the border cells.
     #[serde(with = "bits")]
     boundary: f64,
-    /// Σ over samples of the mean square of p - t in each band of wave numbers.
+    /// Σ over samples of the mean square of p - t in each wave number band.
     bands: [Bits; 3],
 }
 
 impl Errors {
-    /// The errors of one sample; with a spectrum for a field of its size.
+    /// The errors of one sample; `spectrum` is given for fields on its grid.
     pub fn of(prediction: &[f32], target: &[f32], spectrum: Option<&Spectrum>) -> Self {
         let mut errors = Self { samples: 1, elements: target.len() as u64, ..Self::default() };
         for (p, t) in prediction.iter().zip(target) {
@@ -56,7 +56,7 @@ impl Errors {
             errors.absolute += error;
             errors.largest = larger(errors.largest, error);
         }
-        // A prediction without error is exact even of a target of zero.
+        // A prediction without error has a relative error of 0 even if the target is zero.
         errors.relative = errors.nrmse();
         errors.grid = spectrum.map(|spectrum| {
             let pairs = prediction.iter().zip(target);
@@ -73,17 +73,17 @@ impl Errors {
         if self.squared == 0.0 { 0.0 } else { (self.squared / self.target).sqrt() }
     }
 
-    /// Root of the mean square of the error.
+    /// Root mean square error.
     pub fn rmse(&self) -> f64 {
         (self.squared / self.elements as f64).sqrt()
     }
 
-    /// Root of the mean square of the targets.
+    /// Root mean square of the targets.
     pub fn target_rms(&self) -> f64 {
         (self.target / self.elements as f64).sqrt()
     }
 
-    /// Adds the sums of other samples.
+    /// Adds the sums over other samples.
     pub fn merge(&mut self, other: &Self) {
         self.samples += other.samples;
         self.elements += other.elements;
@@ -100,7 +100,7 @@ impl Errors {
         }
     }
 
-    /// The quantities that follow.
+    /// The quantities computed from the sums.
     pub fn quantities(&self) -> Quantities {
         let mut quantities = vec![
             ("nrmse", self.nrmse()),
@@ -119,12 +119,12 @@ impl Errors {
     }
 }
 
-/// The larger of two numbers; NaN where one is, unlike `f64::max`.
+/// The larger of two numbers, or NaN if either is NaN, unlike `f64::max`.
 fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 
-/// Mean square at the cells of the border; on one axis the first and the last.
+/// Mean square over the border cells; on one axis, the first and the last.
 fn at_border(error: &[f64], spectrum: &Spectrum) -> f64 {
     let grid = spectrum.grid();
     let row = error.len() / grid[0];

@@ -1,9 +1,8 @@
-//! Evaluation: the errors of trained models on trajectories they were not trained on, next to those of simple
-//! baselines.
+//! Evaluation: the errors of trained models on trajectories that they were not trained on, next to simple baselines.
 //!
-//! From every start frame of every trajectory the operator is rolled out in the latents of its codec, and every state
-//! is decoded and compared with the truth in physical units. The baselines are persistence, the mean of the training
-//! data, and the reconstruction of the codec. The model of a steady problem is compared with the mean of the training
+//! From every start frame of every trajectory the operator is rolled out in the latent space of its codec, and every
+//! state is decoded and compared with the ground truth in physical units. The baselines are persistence, the mean of
+//! the training data, and the reconstruction by the codec. A regression model is compared with the mean of the training
 //! solutions and with the solution of the nearest training sample.
 
 mod batch;
@@ -33,37 +32,37 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use unix::Result;
 
-/// States of the rollouts that are made at once.
+/// States computed per batch of rollouts.
 const BATCH: usize = 1024;
 
-/// The result for one parameter value.
+/// The results for one parameter value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Regime {
-    /// The regime.
+    /// The parameter value.
     pub parameter: Parameter,
-    /// Trajectories.
+    /// Number of trajectories.
     pub trajectories: usize,
-    /// Errors of the rollouts from each start frame, in the order of the plan.
+    /// Errors of the rollouts by start frame, in the order of the plan.
     pub by_start: Vec<Scores>,
-    /// Sum over rollouts of the mean square of the state of the last step by wave number: of the truth, and of the
-    /// prediction.
+    /// Sum over rollouts of the spectrum (mean square by wave number) of the last state: of the ground truth, and of
+    /// the prediction.
     pub spectra: [Vec<Bits>; 2],
-    /// NRMSE of each rollout by its number in the plan.
+    /// NRMSE of each rollout, in the order of the plan.
     nrmse: Vec<Bits>,
 }
 
 impl Regime {
-    /// Rollouts.
+    /// Number of rollouts.
     pub fn rollouts(&self) -> usize {
         self.nrmse.len()
     }
 
-    /// Errors of all rollouts together.
+    /// Errors over all rollouts.
     pub fn scores(&self) -> Scores {
         merged(self.by_start.iter())
     }
 
-    /// The rollout, by its number, for which a share of all others are better: 0.5 for the median, 1 for the worst.
+    /// Number and NRMSE of the rollout at this quantile of the errors: 0.5 for the median, 1 for the worst.
     pub fn at_quantile(&self, quantile: f64) -> (usize, f64) {
         let mut order: Vec<_> = self.nrmse.iter().map(|nrmse| nrmse.0).enumerate().collect();
         order.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -74,14 +73,14 @@ impl Regime {
 /// The result of an evaluation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Steps of a rollout.
+    /// Steps per rollout.
     pub steps: usize,
-    /// By parameter value, ascending.
+    /// Results by parameter value, ascending.
     pub regimes: Vec<Regime>,
 }
 
 impl Evaluation {
-    /// Rollouts that are evaluated.
+    /// Number of evaluated rollouts.
     pub fn rollouts(&self) -> usize {
         self.regimes.iter().map(Regime::rollouts).sum()
     }
@@ -98,16 +97,16 @@ fn merged<'a>(all: impl Iterator<Item = &'a Scores>) -> Scores {
     sum
 }
 
-/// What is evaluated, and on which data.
+/// The model and the data of an evaluation.
 #[derive(Clone, Copy)]
 pub struct Evaluator<'a> {
-    /// The model.
+    /// The model to evaluate.
     pub model: &'a dyn TrainedModel,
-    /// The trajectories.
+    /// The test trajectories.
     pub set: &'a TrajectorySet,
-    /// The training split, where a baseline needs it.
+    /// The training split, if a baseline needs it.
     pub train: Option<&'a TrajectorySet>,
-    /// Which rollouts of the trajectories.
+    /// The rollouts to evaluate.
     pub plan: &'a Plan,
 }
 
@@ -117,8 +116,8 @@ impl Evaluator<'_> {
     }
 }
 
-/// Continues an evaluation, or starts one from the default, to the end of its plan. `done` is called with the result
-/// so far after each batch of rollouts, and its error ends the evaluation, which a later call can continue.
+/// Runs an evaluation to the end of its plan, continuing from `result`. `done` is called with the result so far after
+/// each batch of rollouts; if it returns an error, the evaluation stops and can be continued by a later call.
 pub fn evaluate(
     evaluator: &Evaluator,
     mut result: Evaluation,
@@ -162,7 +161,7 @@ pub fn evaluate(
     Ok(result)
 }
 
-/// The errors of every rollout of a batch, and the spectra of truth and prediction at its last step; on all threads.
+/// The errors of every rollout of a batch, and the spectra of truth and prediction at the last step. Uses all threads.
 fn measure(
     batch: &Batch,
     rollouts: usize,

@@ -1,4 +1,4 @@
-//! What an interrupted evaluation has computed, in a file from which the next attempt continues.
+//! The intermediate result of an interrupted evaluation, in a file from which the next attempt continues.
 
 use super::{Evaluation, Protocol};
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use unix::publish::publish_bytes;
 use unix::{Error, Result, note, small};
 
-/// Largest file that is read, in bytes.
+/// Maximum file size in bytes that is read.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The file of one evaluation.
+/// The intermediate file of one evaluation.
 #[derive(Clone, Debug)]
 pub struct Partial {
     path: PathBuf,
@@ -24,14 +24,14 @@ struct Stored<E> {
 }
 
 impl Partial {
-    /// The file `path` of an evaluation with this protocol.
+    /// The file `path` for an evaluation with this protocol.
     pub fn new(path: PathBuf, protocol: &Protocol) -> Result<Self> {
         let value = serde_json::to_value(protocol).map_err(Error::bug)?;
         Ok(Self { path, protocol: unix::config::hash(&value) })
     }
 
-    /// What an earlier attempt of the same evaluation stored, else the default. A damaged file and that of another
-    /// evaluation are ignored, and replaced by [`Partial::save`].
+    /// The stored result of an earlier attempt of the same evaluation, or the default. A file that is damaged or
+    /// belongs to another evaluation is ignored, and replaced by [`Partial::save`].
     pub fn load(&self) -> Evaluation {
         let text = small::read(&self.path, MAX_BYTES).ok();
         let stored: Option<Stored<Evaluation>> =
@@ -45,13 +45,13 @@ impl Partial {
         }
     }
 
-    /// Stores the result so far, atomically. Errors: 73, 74.
+    /// Stores the result so far atomically. Errors: 73, 74.
     pub fn save(&self, result: &Evaluation) -> Result<()> {
         let stored = Stored { protocol: self.protocol.clone(), result };
         publish_bytes(&self.path, &serde_json::to_vec(&stored).map_err(Error::bug)?)
     }
 
-    /// Removes the file of a complete evaluation. One that stays is replaced by the next evaluation.
+    /// Removes the file once the evaluation is complete. If this fails, the next evaluation replaces it.
     pub fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }

@@ -1,56 +1,56 @@
-//! Which rollouts an evaluation makes.
+//! Which rollouts an evaluation computes.
 
 use data::fields::parameter::Parameter;
 use data::fields::split_set::TrajectorySet;
 use unix::{Error, Result};
 
-/// One rollout: a trajectory of the set and the frame it starts from.
+/// One rollout: a trajectory and the frame it starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Number of the trajectory in its set.
+    /// Index of the trajectory in its set.
     pub trajectory: usize,
-    /// Frame of the first state.
+    /// Frame of the initial state.
     pub frame: usize,
 }
 
 /// The rollouts of one parameter value.
 #[derive(Clone, Debug)]
 pub struct RegimePlan {
-    /// The regime.
+    /// The parameter value.
     pub parameter: Parameter,
-    /// Trajectories, by number in the set.
+    /// Indices of the trajectories in the set.
     pub trajectories: Vec<usize>,
 }
 
-/// Which rollouts the user asks for.
+/// The rollouts that the user requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Steps of a rollout.
+    /// Steps per rollout.
     pub steps: usize,
-    /// Frames from one state to the next.
+    /// Frames per step.
     pub stride: Option<usize>,
-    /// Start frames of each trajectory, spread evenly from the first frame to the last from which a rollout fits;
-    /// 0 for all of them.
+    /// Number of start frames per trajectory, spread evenly from the first frame to the last one from which a rollout
+    /// fits; 0 for all of them.
     pub starts: usize,
-    /// Largest number of trajectories of each parameter value.
+    /// Maximum number of trajectories per parameter value.
     pub max_trajectories: Option<usize>,
 }
 
-/// Which rollouts an evaluation makes: from every start frame of every trajectory.
+/// The rollouts of an evaluation: from every start frame of every trajectory.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Steps of a rollout.
+    /// Steps per rollout.
     pub steps: usize,
-    /// Frames from one state to the next.
+    /// Frames per step.
     pub stride: usize,
     /// Start frames, ascending.
     pub starts: Vec<usize>,
-    /// The trajectories by parameter value, ascending.
+    /// Trajectories by parameter value, ascending.
     pub regimes: Vec<RegimePlan>,
 }
 
 impl Plan {
-    /// The rollouts that `request` asks for, `stride` frames a step unless it says otherwise.
+    /// The rollouts that `request` asks for, with `stride` frames per step unless the request overrides it.
     ///
     /// Errors: 2 when no rollout fits, 65 for a set without trajectories.
     pub fn of_rollouts(set: &TrajectorySet, request: &Request, stride: usize) -> Result<Self> {
@@ -117,13 +117,13 @@ impl Plan {
         start.frame + step * self.stride
     }
 
-    /// Number of all rollouts.
+    /// Total number of rollouts.
     pub fn count(&self) -> usize {
         self.regimes.iter().map(|r| r.trajectories.len() * self.starts.len()).sum()
     }
 }
 
-/// `count` of `total` numbers, the first and the last among them; all of them for 0.
+/// `count` of `total` indices, spread evenly and including the first and the last; all of them if `count` is 0.
 fn spread(total: usize, count: usize) -> Vec<usize> {
     match count.min(total) {
         0 => (0..total).collect(),

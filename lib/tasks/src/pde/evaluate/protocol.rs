@@ -1,4 +1,4 @@
-//! The evaluation protocol: what was evaluated on which data.
+//! The evaluation protocol: which model was evaluated on which data, and how.
 
 use super::plan::Plan;
 use crate::TrainedModel;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// What the quantities are.
+/// Definitions of the quantities, as written to the report.
 pub const DEFINITIONS: [(&str, &str); 17] = [
     (
         "nrmse",
@@ -64,10 +64,10 @@ pub const DEFINITIONS: [(&str, &str); 17] = [
     ),
 ];
 
-/// A trained model, as a report names it.
+/// A trained model as named in a report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trained {
-    /// Which checkpoint, and which weights of it.
+    /// The checkpoint, and which of its weights.
     #[serde(flatten)]
     pub origin: Origin,
     /// Number of parameters.
@@ -77,27 +77,27 @@ pub struct Trained {
 /// What was evaluated on which data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Protocol {
-    /// The task of the model.
+    /// Task of the model.
     pub task: &'static str,
-    /// The split manifest.
+    /// Path of the split manifest.
     pub split: String,
-    /// BLAKE3 of it.
+    /// BLAKE3 of the split manifest.
     pub split_hash: String,
-    /// Which split of it.
+    /// Name of the split.
     pub on: String,
-    /// Points along each axis.
+    /// Grid points along each axis.
     pub grid: Vec<usize>,
-    /// Frames of a trajectory.
+    /// Frames per trajectory.
     pub frames: usize,
-    /// Time from frame to frame.
+    /// Time between frames.
     pub frame_interval: f64,
-    /// Frames from state to state.
+    /// Frames per step.
     pub stride: usize,
-    /// Time from state to state.
+    /// Time per step.
     pub time_step: f64,
-    /// Steps of a rollout; 0 for a steady problem.
+    /// Steps per rollout; 0 for a steady problem.
     pub steps: usize,
-    /// Frames that rollouts start from.
+    /// Start frames of the rollouts.
     pub start_frames: Vec<usize>,
     /// Number of trajectories.
     pub trajectories: usize,
@@ -105,13 +105,13 @@ pub struct Protocol {
     pub rollouts: usize,
     /// Tokens and features of a latent state.
     pub latent: Option<[usize; 2]>,
-    /// The model and those it needs, by task.
+    /// The model and its dependencies, by task.
     #[serde(flatten)]
     pub models: BTreeMap<&'static str, Trained>,
 }
 
 impl Protocol {
-    /// Of an evaluation of `model` on `set`, opened from the manifest `split`.
+    /// The protocol of an evaluation of `model` on `set`, opened from the manifest `split`.
     pub fn of(split: &Path, set: &TrajectorySet, plan: &Plan, model: &dyn TrainedModel) -> Self {
         let models = model.models();
         Self {
@@ -135,14 +135,14 @@ impl Protocol {
         }
     }
 
-    /// The size of the grid as text: `1024`, `64 x 64`.
+    /// The grid as text: `1024`, `64 x 64`.
     pub fn points(&self) -> String {
         let sides: Vec<String> = self.grid.iter().map(ToString::to_string).collect();
         sides.join(" x ")
     }
 }
 
-/// In one line.
+/// A one-line summary.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { on, frames, steps, stride, time_step, rollouts, trajectories, .. } = self;

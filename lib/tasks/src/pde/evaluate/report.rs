@@ -1,4 +1,4 @@
-//! The result of an evaluation as files and rows.
+//! Writes the result of an evaluation as files and table rows.
 
 use super::errors::{Errors, Quantities};
 use super::protocol::{DEFINITIONS, Protocol};
@@ -7,9 +7,9 @@ use super::{Evaluation, Regime};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// The rows of the table, one for each regime and one for their mean: NRMSE of fields over whole rollouts by model.
-/// It is computed for each start frame and then averaged over start frames, so that quiet late states count as much
-/// as early ones. Of an operator also that of its first step, and its ratio to persistence.
+/// The rows of the table, one per regime and one for their mean: NRMSE of the fields over whole rollouts, by model. It
+/// is computed for each start frame and then averaged over start frames, so that decayed late states count as much as
+/// early ones. For an operator also the NRMSE of the first step, and the ratio to persistence.
 pub fn rows(result: &Evaluation) -> Vec<Value> {
     let row = |name: String, regimes: &[Regime]| {
         let mean = |value: &dyn Fn(&Scores) -> Option<f64>| -> Option<f64> {
@@ -45,7 +45,7 @@ pub fn rows(result: &Evaluation) -> Vec<Value> {
     rows
 }
 
-/// The mean over start frames of a value of the errors from each.
+/// Mean over start frames of a value computed from the errors of each.
 pub(super) fn mean_of_starts(
     regime: &Regime,
     value: impl Fn(&Scores) -> Option<f64>,
@@ -73,8 +73,8 @@ pub fn summary(result: &Evaluation) -> Value {
     Value::Object(summary)
 }
 
-/// `metrics.json`: protocol, definitions, and every quantity of every model over the rollout and by
-/// step, step 0 being the start.
+/// `metrics.json`: protocol, definitions, and every quantity of every model over the rollout and by step; step 0 is the
+/// initial state.
 pub fn metrics_json(result: &Evaluation, protocol: &Protocol) -> Value {
     let definitions: Map<String, Value> =
         DEFINITIONS.iter().map(|(name, text)| (name.to_string(), json!(text))).collect();
@@ -100,8 +100,8 @@ pub fn metrics_json(result: &Evaluation, protocol: &Protocol) -> Value {
     })
 }
 
-/// `metrics.csv`: the same numbers, one in a line: regime, space, quantity, model, step, value. The
-/// step is a number or `rollout`; a value that is not finite is left out.
+/// `metrics.csv`: the same numbers, one per line, with the columns regime, space, quantity, model, step, value. The
+/// step is a number or `rollout`; values that are not finite are omitted.
 pub fn metrics_csv(result: &Evaluation) -> String {
     let mut text = String::from("regime,space,quantity,model,step,value\n");
     let regimes = result.regimes.iter().map(|r| (r.parameter.to_string(), r.scores()));
@@ -109,7 +109,7 @@ pub fn metrics_csv(result: &Evaluation) -> String {
         for Table { space, model, rollout, by_step } in tables(&scores, scale(result)) {
             let mut line = |quantity: &str, step: &str, value: f64| {
                 let value = if value.is_finite() { value.to_string() } else { String::new() };
-                // Writing to a string does not fail.
+                // Writing to a String cannot fail.
                 let _ = writeln!(text, "{regime},{space},{quantity},{model},{step},{value}");
             };
             rollout.iter().for_each(|(quantity, value)| line(quantity, "rollout", *value));
@@ -157,13 +157,13 @@ fn nest(value: &mut Value, tables: Vec<Table>) {
     }
 }
 
-/// Root mean square of all targets: the one scale of a task.
+/// Root mean square of all targets: one common scale for the task.
 fn scale(result: &Evaluation) -> f64 {
-    // Every model has the same targets.
+    // All models have the same targets.
     result.overall().iter().next().map_or(f64::NAN, |(.., steps)| rollout(steps).target_rms())
 }
 
-/// NRMSE of whole rollouts by model: their mean over start frames, and that of each.
+/// NRMSE of whole rollouts by model: the mean over start frames, and the value of each start frame.
 fn of_all_starts(regime: &Regime) -> Map<String, Value> {
     let of_model = |model: Model| {
         let each: Vec<_> = regime.by_start.iter().map(|scores| scores.nrmse(model)).collect();

@@ -1,25 +1,25 @@
-//! The errors of every model at every step, in every space.
+//! Errors of every model at every step, in every space.
 
 use super::batch::Batch;
 use super::errors::Errors;
 use super::spectrum::Spectrum;
 use serde::{Deserialize, Serialize};
 
-/// What is compared with the truth.
+/// A model or baseline that is compared with the ground truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Model {
     /// The operator's rollout, decoded.
     Operator,
-    /// The model of a steady problem.
+    /// The regression model.
     Regression,
-    /// The initial state at all times.
+    /// The initial state at every step.
     Persistence,
     /// The mean of the training data.
     Mean,
     /// The solution of the nearest training sample.
     Nearest,
-    /// The truth through the codec: a lower bound for every operator on its latents.
+    /// The ground truth, encoded and decoded: a lower bound on the error of any operator on these latents.
     Codec,
 }
 
@@ -52,7 +52,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// The errors of one rollout of a batch at the steps 0..=`steps`.
+    /// The errors of one rollout of a batch at steps 0..=`steps`.
     pub fn of(batch: &Batch, rollout: usize, steps: usize, spectrum: &Spectrum) -> Self {
         let mut entries = Vec::new();
         for space in &batch.spaces {
@@ -84,26 +84,26 @@ impl Scores {
         self.entries.iter().map(|e| (e.space.as_str(), e.model, e.steps.as_slice()))
     }
 
-    /// The models that were evaluated, in the space of fields.
+    /// The evaluated models and baselines, in the space of fields.
     pub fn models(&self) -> Vec<Model> {
         let fields = self.iter().filter(|(space, ..)| *space == "field");
         fields.map(|(_, model, _)| model).collect()
     }
 
-    /// The errors of the fields by step; none when the model was not evaluated.
+    /// The errors of the fields by step; None when the model was not evaluated.
     pub fn field(&self, model: Model) -> Option<&[Errors]> {
         self.iter()
             .find(|(space, own, _)| (*space, *own) == ("field", model))
             .map(|(.., steps)| steps)
     }
 
-    /// NRMSE of the fields of whole rollouts.
+    /// NRMSE of the fields over whole rollouts.
     pub fn nrmse(&self, model: Model) -> Option<f64> {
         Some(rollout(self.field(model)?).nrmse())
     }
 }
 
-/// The errors of a whole rollout: of its steps from 1 on; of a steady problem, of its one state.
+/// The errors of a whole rollout: of steps 1 and later, or of the only state of a steady problem.
 pub fn rollout(steps: &[Errors]) -> Errors {
     let mut all = Errors::default();
     steps.iter().skip(usize::from(steps.len() > 1)).for_each(|errors| all.merge(errors));

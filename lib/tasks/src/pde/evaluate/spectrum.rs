@@ -1,4 +1,4 @@
-//! How the mean square of a field on a grid divides over wave numbers, the grid taken as periodic.
+//! Power spectrum: distributes the mean square of a field over wave numbers, treating the grid as periodic.
 
 use realfft::{RealFftPlanner, RealToComplex};
 use rustfft::{Fft, FftPlanner};
@@ -6,21 +6,21 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The bands of wave numbers by which errors are reported, each with the name of its quantity.
+/// Wave number bands in which errors are reported, each with the name of its quantity.
 pub const BANDS: [(&str, Range<usize>); 3] = [
     ("fourier_rmse_low", 0..4),
     ("fourier_rmse_middle", 4..12),
     ("fourier_rmse_high", 12..usize::MAX),
 ];
 
-/// The Fourier transform of fields of one size, [x.., channels] on one axis or two.
+/// Fourier transform of fields of one size, [x.., channels] with one or two axes.
 #[derive(Clone)]
 pub struct Spectrum {
     grid: Vec<usize>,
     channels: usize,
-    /// Along the last axis.
+    /// Plan for the last axis.
     lines: Arc<dyn RealToComplex<f64>>,
-    /// Along the first of two.
+    /// Plan for the first of two axes.
     columns: Arc<dyn Fft<f64>>,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Debug for Spectrum {
 }
 
 impl Spectrum {
-    /// For fields of some channels on `grid`, of one axis or two.
+    /// For fields with `channels` channels on `grid`, which has one or two axes.
     pub fn new(grid: &[usize], channels: usize) -> Self {
         let last = grid.last().copied().unwrap_or(1);
         Self {
@@ -42,17 +42,17 @@ impl Spectrum {
         }
     }
 
-    /// Numbers at a point.
+    /// Number of channels.
     pub fn channels(&self) -> usize {
         self.channels
     }
 
-    /// Points along each axis.
+    /// Grid points along each axis.
     pub fn grid(&self) -> &[usize] {
         &self.grid
     }
 
-    /// Number of wave numbers.
+    /// Number of wave numbers, including 0.
     pub fn wave_numbers(&self) -> usize {
         let half = |n: usize| (n / 2) as f64;
         match self.grid[..] {
@@ -61,13 +61,13 @@ impl Spectrum {
         }
     }
 
-    /// Share of each of [`wave_numbers`](Self::wave_numbers) in the mean square over points and channels.
-    /// On one axis of n points c_k·|Σ_j u_j exp(-2πi·jk/n)|²/n² with c = 1 for the mean and the shortest
-    /// wave of an even n, else 2; on two axes all waves of a length that rounds to k. Their sum is the
-    /// mean square (Parseval).
+    /// Contribution of each of the [`wave_numbers`](Self::wave_numbers) to the mean square over points and channels. On
+    /// one axis of n points it is c_k·|Σ_j u_j exp(-2πi·jk/n)|²/n², with c_k = 1 for k = 0 and k = n/2 and 2 otherwise.
+    /// On two axes, wave vectors are grouped by their length, rounded to an integer. The contributions sum to the mean
+    /// square (Parseval).
     ///
     /// # Panics
-    /// When `values` has another length than the fields this was made for.
+    /// If `values` does not have the length of such a field.
     pub fn energies(&self, values: Vec<f64>) -> Vec<f64> {
         let (points, channels) = (self.grid.iter().product::<usize>(), self.channels);
         assert_eq!(values.len(), points * channels, "a field of another size than {self:?}");
@@ -93,7 +93,7 @@ impl Spectrum {
         let pair = |k: usize| if k == 0 || 2 * k == n { 1.0 } else { 2.0 };
         let mut columns = vec![Default::default(); if rows > 1 { width * rows } else { 0 }];
         for (row, values) in values.chunks_exact_mut(n).enumerate() {
-            // The lengths are those the plan asked for: nothing can fail.
+            // The buffer lengths match the plan, so this cannot fail.
             let done = self.lines.process(values, &mut waves);
             debug_assert!(done.is_ok());
             match rows {
@@ -116,7 +116,7 @@ impl Spectrum {
     }
 }
 
-/// Sums the energies of each of [`BANDS`].
+/// Sums the energies within each of [`BANDS`].
 pub fn in_bands(energies: &[f64]) -> [f64; 3] {
     BANDS.map(|(_, band)| {
         let (start, end) = (band.start.min(energies.len()), band.end.min(energies.len()));

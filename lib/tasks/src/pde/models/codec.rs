@@ -1,10 +1,9 @@
-//! The codec: a field becomes a grid of latent tokens and back, locally in both directions.
+//! The codec: encodes a field to a grid of latent tokens and decodes it, locally in both directions.
 //!
-//! Patches of the field are the tokens. A linear map between patch and latent carries the smooth part
-//! (it starts as the discrete cosine transform along each axis, cut off after as many terms as the latent
-//! has), and a few convolutional blocks on each side add what is not smooth. All is periodic or zero at
-//! the border, so that moving a periodic field by whole patches moves the tokens: an exact symmetry that
-//! the operator's training uses.
+//! Patches of the field are the tokens. A linear map between patch and latent carries the smooth part; it is
+//! initialised to the discrete cosine transform along each axis, truncated to as many terms as the latent has. A few
+//! convolutional blocks on each side add what is not smooth. Padding is periodic or zero; with periodic padding,
+//! shifting a field by whole patches shifts the tokens, an exact symmetry that the training of the operator uses.
 
 use super::Patches;
 use learn::forward::Forward;
@@ -17,34 +16,34 @@ use tensor::ops::residual::Residual;
 use tensor::{Tensor, Var};
 use unix::Result;
 
-/// Sizes of a codec.
+/// Architecture of the codec.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CodecModel {
-    /// Grid points of a patch along each axis; each patch becomes a token.
+    /// Patch size in grid points along each axis. Each patch becomes one token.
     #[schemars(range(min = 1, max = 65536))]
     pub patch: usize,
-    /// Features of a latent token.
+    /// Features per latent token.
     #[schemars(range(min = 1, max = 65536))]
     pub latent: usize,
-    /// Features of a token inside the encoder and the decoder.
+    /// Width: features per token inside the encoder and the decoder.
     #[schemars(range(min = 1, max = 65536))]
     pub hidden: usize,
-    /// Blocks of the encoder.
+    /// Number of blocks in the encoder.
     #[schemars(range(min = 0, max = 1024))]
     pub encoder_depth: usize,
-    /// Blocks of the decoder.
+    /// Number of blocks in the decoder.
     #[schemars(range(min = 0, max = 1024))]
     pub decoder_depth: usize,
-    /// Side of the depthwise filters over tokens.
+    /// Side of the depthwise convolution filters, in tokens.
     #[serde(default = "five")]
     #[schemars(range(min = 1, max = 1023))]
     pub filter: usize,
-    /// Hidden features of the feed-forward parts, as a multiple of `hidden`.
+    /// Hidden width of the feed-forward parts, as a multiple of `hidden`.
     #[serde(default = "two")]
     #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
-    /// What lies beyond the border of the domain.
+    /// Boundary condition: padding of the convolutions at the border of the domain.
     #[serde(default)]
     pub border: Border,
 }
@@ -57,14 +56,14 @@ fn two() -> usize {
     2
 }
 
-/// What lies beyond the border of the domain.
+/// Padding of the convolutions at the border of the domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Border {
-    /// The other side.
+    /// Periodic (circular) padding.
     #[default]
     Periodic,
-    /// Zero.
+    /// Zero padding.
     Zero,
 }
 
@@ -78,12 +77,12 @@ impl From<Border> for Padding {
 }
 
 impl CodecModel {
-    /// How fields of `channels` channels on `grid` become tokens; an error says what does not fit.
+    /// How fields of `channels` channels on `grid` are cut into tokens. The error says what does not match.
     pub fn patches(&self, grid: &[usize], channels: usize) -> Result<Patches, String> {
         let patches = Patches::new(grid, channels, self.patch)?;
         if self.latent > patches.patch_len() {
             return Err(format!(
-                "latent = {} features for the {} numbers of a patch do not compress",
+                "latent = {} features must not exceed the {} numbers of a patch",
                 self.latent,
                 patches.patch_len()
             ));
@@ -91,7 +90,7 @@ impl CodecModel {
         Ok(patches)
     }
 
-    /// Violations in the values, by key relative to the model.
+    /// Violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
         let mut violations = Vec::new();
         if self.filter.is_multiple_of(2) {
@@ -103,7 +102,7 @@ impl CodecModel {
 
 #[derive(Clone, Debug)]
 struct Side {
-    /// The linear part.
+    /// The linear map.
     direct: Linear,
     input: Linear,
     blocks: Vec<Block>,
@@ -132,7 +131,7 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// For fields cut as `patches` says.
+    /// For fields cut into `patches`.
     pub fn new(b: &mut Builder, c: &CodecModel, patches: &Patches) -> Self {
         let side = |b: &mut Builder, name: &str, from: usize, to: usize, depth: usize, direct| {
             let block = BlockConfig {
@@ -144,7 +143,7 @@ impl Codec {
                 condition: Condition::Fixed,
                 branch_scale: Some(0.1),
             };
-            // The nonlinear part starts small beside the linear one.
+            // The nonlinear part starts small compared with the linear one.
             let small = Init::Uniform(0.1 / (c.hidden as f64).sqrt());
             b.scope(name, |b| Side {
                 direct: Linear::from_weight(b, "direct", direct),
@@ -162,14 +161,14 @@ impl Codec {
         }
     }
 
-    /// u [B, tokens·patch], patch by patch -> latents [B, tokens, D].
+    /// Encodes u [B, tokens·patch], patch by patch, to latents [B, tokens, D].
     pub fn encode(&self, forward: &Forward, u: &Var) -> Result<Var> {
         let [batch, points] = [0, 1].map(|i| u.shape()[i]);
         let shape = [batch, points / self.patch_len, self.patch_len];
         self.encoder.forward(forward, &u.reshape(&shape))
     }
 
-    /// z [B, tokens, D] -> field [B, tokens·patch], patch by patch.
+    /// Decodes z [B, tokens, D] to a field [B, tokens·patch], patch by patch.
     pub fn decode(&self, forward: &Forward, z: &Var) -> Result<Var> {
         let u = self.decoder.forward(forward, z)?;
         let [batch, tokens] = [0, 1].map(|i| u.shape()[i]);
@@ -177,8 +176,8 @@ impl Codec {
     }
 }
 
-/// The first `d` rows of the orthonormal cosine transform (DCT-II) of a patch of `side` points along each
-/// axis [d, patch], and its transpose [patch, d]. Long waves come first, those of all channels together.
+/// The first `d` rows of the orthonormal cosine transform (DCT-II) of a patch of `side` points along each axis, [d,
+/// patch], and the transpose, [patch, d]. Low frequencies come first, with all channels of a frequency together.
 fn cosine_transform(side: usize, patches: &Patches, d: usize) -> (Tensor, Tensor) {
     let (channels, p) = (patches.channels(), patches.patch_len());
     let columns = side;
@@ -220,7 +219,7 @@ mod tests {
                 let expected = if i == k { 1.0 } else { 0.0 };
                 assert!((sum - expected).abs() < 1e-5, "{grid:?}: {sum} at {i}, {k}");
             }
-            // The first rows are the means of the channels.
+            // The first rows are the channel means.
             let mean = (channels as f32 / p as f32).sqrt();
             assert!((0..p).all(|n| f[n] == if n % channels == 0 { f[0] } else { 0.0 }));
             assert!((f[0] - mean).abs() < 1e-6);

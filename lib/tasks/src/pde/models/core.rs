@@ -1,4 +1,4 @@
-//! The network between the tokens that come in and those that go out; the kinds that there are.
+//! The kinds of backbone, the network that processes the tokens.
 
 use super::pdet_stack::{PdetStack, Stack};
 use super::pdet_unet::{PdetUnet, Unet};
@@ -12,18 +12,18 @@ use tensor::ops::binary::Binary;
 use tensor::ops::depthwise_conv::Padding;
 use unix::Result;
 
-/// The network between the tokens.
+/// The backbone that processes the tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Core {
-    /// A stack of blocks of one width.
+    /// A stack of blocks of equal width.
     PdetStack(PdetStack),
-    /// Blocks on a pyramid of token grids.
+    /// A U-Net of blocks on a pyramid of token grids.
     PdetUnet(PdetUnet),
 }
 
 impl Core {
-    /// Violations in the values, by key relative to the model.
+    /// Violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
         let (hidden, attention, filter) = match self {
             Core::PdetStack(c) => (c.hidden, &c.attention, c.filter),
@@ -51,22 +51,22 @@ impl Core {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Attention {
-    /// No global mixing.
+    /// No attention.
     #[default]
     None,
     /// Multi-head attention.
     MultiHead {
-        /// Number of heads; divides `hidden`.
+        /// Number of heads; must divide `hidden`.
         heads: usize,
-        /// Normalise queries and keys in each head.
+        /// QK normalisation: normalise queries and keys in each head.
         #[serde(default = "yes")]
         qk_norm: bool,
     },
-    /// Attention in groups of features that share their projections.
+    /// Attention over groups of features that share their projections.
     ChannelSeparated {
-        /// Features of a group; divides `hidden`.
+        /// Features per group; must divide `hidden`.
         group: usize,
-        /// Heads in a group; divides `group`.
+        /// Heads per group; must divide `group`.
         heads: usize,
     },
 }
@@ -86,7 +86,7 @@ impl Attention {
         }
     }
 
-    /// What does not fit to `hidden` features.
+    /// The violation if the heads do not divide `hidden` features.
     fn violation(&self, hidden: usize) -> Option<String> {
         match *self {
             Attention::None => None,
@@ -97,21 +97,23 @@ impl Attention {
                 || !hidden.is_multiple_of(group)
                 || !group.is_multiple_of(heads))
             .then(|| {
-                format!("{heads} heads must divide group = {group}, and that hidden = {hidden}")
+                format!(
+                    "{heads} heads must divide group = {group}, which must divide hidden = {hidden}"
+                )
             }),
         }
     }
 }
 
-/// What a core must fit to.
+/// The shapes that a backbone must match.
 pub(crate) struct CoreShape {
-    /// Features of a token that comes in.
+    /// Features per input token.
     pub dim: usize,
-    /// Features of a token that goes out.
+    /// Features per output token.
     pub output: usize,
-    /// Rows and columns of tokens.
+    /// Rows and columns of the token grid.
     pub grid: [usize; 2],
-    /// The border of the domain.
+    /// Padding at the border of the domain.
     pub padding: Padding,
     pub condition: Condition,
 }
@@ -122,7 +124,7 @@ impl CoreShape {
     }
 }
 
-/// The layers of a core.
+/// The layers of a backbone.
 #[derive(Clone, Debug)]
 pub(crate) enum Layers {
     Stack(Stack),
@@ -146,7 +148,7 @@ impl Layers {
     }
 }
 
-/// The first layer of a core: to its own width, and where the tokens are.
+/// The first layer of a backbone: projects tokens to its width and adds position embeddings.
 #[derive(Clone, Debug)]
 pub(crate) struct Input {
     linear: Linear,
@@ -171,7 +173,7 @@ impl Input {
     }
 }
 
-/// A learned vector for each row and each column of tokens.
+/// A learned vector for each row and each column of the token grid.
 #[derive(Clone, Debug)]
 struct Positions {
     /// [rows, hidden] and [columns, hidden].
@@ -188,7 +190,7 @@ impl Positions {
         Self { vectors }
     }
 
-    /// x [B, T, hidden] plus the vectors of each token's row and column.
+    /// Adds to each token of x [B, T, hidden] the vectors of its row and its column.
     fn add_to(&self, forward: &Forward, x: &Var) -> Result<Var> {
         let [rows, columns] = self.vectors.map(|vectors| forward.get(vectors));
         let [r, c, hidden] = [rows.shape()[0], columns.shape()[0], rows.shape()[1]];

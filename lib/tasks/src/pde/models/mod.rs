@@ -1,4 +1,4 @@
-//! The models, a file each.
+//! The models, one file each.
 
 pub mod codec;
 pub(crate) mod core;

@@ -1,4 +1,4 @@
-//! The latent operator: from the tokens of one frame to those of the next, z' = z + s ∘ core(z).
+//! The operator: maps the latent tokens of one frame to those of the next, z' = z + s ∘ backbone(z).
 
 pub use super::core::{Attention, Core};
 use super::core::{CoreShape, Layers};
@@ -14,20 +14,20 @@ use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::residual::Residual;
 use unix::Result;
 
-/// Which core, and how it is embedded.
+/// Architecture of the operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OperatorModel {
-    /// The network between the latent states.
+    /// The backbone that processes the latent tokens.
     pub core: Core,
-    /// How Δt and the parameter of the equation enter.
+    /// How the model is conditioned on Δt and the parameter of the equation.
     #[serde(default)]
     pub condition: ConditionPath,
-    /// Features of the condition vector; for `added`, the latent's own.
+    /// Width of the conditioning vector; ignored with `condition: added`, which uses the latent width.
     #[serde(default = "condition_width")]
     #[schemars(range(min = 1, max = 65536))]
     pub condition_width: usize,
-    /// How the core's output joins the state.
+    /// How the output of the backbone is added to the state.
     #[serde(default)]
     pub output: Output,
 }
@@ -36,30 +36,30 @@ fn condition_width() -> usize {
     64
 }
 
-/// How Δt and the parameter of the equation enter.
+/// How the model is conditioned on Δt and the parameter of the equation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConditionPath {
-    /// Through shift and scale of every normalisation, neutral at the start.
+    /// Adaptive layer norm: shift and scale in every normalisation, initially without effect.
     #[default]
     Adaptive,
-    /// As a vector added to every token of the input.
+    /// A vector that is added to every input token.
     Added,
 }
 
-/// How the core's output joins the state.
+/// How the output of the backbone is added to the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Output {
-    /// Times a learned scale for each feature; the model starts as "no change" and can express it.
+    /// Multiplied by a learned scale per feature, so that the model can express no change exactly.
     #[default]
     Scale,
-    /// Through a layer normalisation, which forces every token to change (the original's way).
+    /// Through a layer normalisation, as in the original; it forces every token to change.
     LayerNorm,
 }
 
 impl OperatorModel {
-    /// Violations in the values, by key relative to the model.
+    /// Violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
         self.core.violations()
     }
@@ -71,18 +71,18 @@ enum Join {
     LayerNorm(Norm),
 }
 
-/// The latent operator.
+/// The layers of the operator.
 #[derive(Clone, Debug)]
 pub struct Operator {
     embed: [Linear; 2],
-    /// From the condition to the tokens, where it is added.
+    /// From the condition to the tokens; only with [`ConditionPath::Added`].
     added: Option<Linear>,
     core: Layers,
     join: Join,
 }
 
 impl Operator {
-    /// For latent tokens of `dim` features on `grid`, and a condition of `features` numbers.
+    /// For latent tokens with `dim` features on `grid`, and a condition of `features` numbers.
     pub fn new(
         b: &mut Builder,
         config: &OperatorModel,
@@ -128,7 +128,7 @@ impl Operator {
         };
         let change = self.core.forward(forward, &input, condition)?;
         match &self.join {
-            // The state keeps all its digits.
+            // The state stays in f32, also in mixed precision.
             Join::Scale(scale) => {
                 let change = forward.to_param_dtype(&change)?;
                 forward.apply(Residual::Scaled, &[state, &change, forward.get_stored(*scale)])

@@ -1,21 +1,21 @@
-//! A field cut into patches, the tokens of a grid: [x.., channels] to [tokens, patch.., channels].
+//! Cuts a field into patches, the tokens of a grid: [x.., channels] -> [tokens, patch.., channels].
 //!
-//! Fields have one or two axes; along one there is one row of tokens, and the field is its patches as it
-//! is. Models see patches only, so that none of them needs an op that reorders.
+//! Fields have one or two axes. On one axis there is a single row of tokens, and the patches have the memory layout of
+//! the field. Models only see patches, so no model needs an op that reorders elements.
 
-/// How fields of one size are cut.
+/// How fields of one size are cut into patches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patches {
-    /// Points along each axis, one or two.
+    /// Grid points along each axis, one or two.
     grid: Vec<usize>,
     channels: usize,
-    /// Points of a patch along each axis.
+    /// Patch size in points along each axis.
     side: usize,
 }
 
 impl Patches {
-    /// Fields of `channels` channels on `grid` in patches of `side` points along each axis; an error says
-    /// what does not fit.
+    /// Cuts fields of `channels` channels on `grid` into patches of `side` points along each axis. The error says what
+    /// does not match.
     pub fn new(grid: &[usize], channels: usize, side: usize) -> Result<Self, String> {
         if !(1..=2).contains(&grid.len()) {
             return Err(format!("fields on {} axes; models read one or two", grid.len()));
@@ -26,17 +26,17 @@ impl Patches {
         }
     }
 
-    /// Points along each axis.
+    /// Grid points along each axis.
     pub fn grid(&self) -> &[usize] {
         &self.grid
     }
 
-    /// Numbers at a point.
+    /// Number of channels.
     pub fn channels(&self) -> usize {
         self.channels
     }
 
-    /// Rows and columns of tokens.
+    /// Rows and columns of the token grid.
     pub fn tokens(&self) -> [usize; 2] {
         match self.grid[..] {
             [x, y] => [x / self.side, y / self.side],
@@ -44,27 +44,27 @@ impl Patches {
         }
     }
 
-    /// Numbers of a patch.
+    /// Numbers per patch.
     pub fn patch_len(&self) -> usize {
         self.side.pow(self.grid.len() as u32) * self.channels
     }
 
-    /// Numbers of a field.
+    /// Numbers per field.
     pub fn field_len(&self) -> usize {
         self.grid.iter().product::<usize>() * self.channels
     }
 
-    /// The patches of a field.
+    /// Cuts a field into patches.
     pub fn cut(&self, field: &[f32], out: &mut [f32]) {
         self.lines(|at, place, len| out[place..][..len].copy_from_slice(&field[at..][..len]));
     }
 
-    /// The field of patches.
+    /// Assembles the field from its patches.
     pub fn join(&self, patches: &[f32], out: &mut [f32]) {
         self.lines(|at, place, len| out[at..][..len].copy_from_slice(&patches[place..][..len]));
     }
 
-    /// Every piece that lies together in both: its place in the field and in the patches, its length.
+    /// Every run of numbers that is contiguous in both layouts: offset in the field, offset in the patches, length.
     fn lines(&self, mut copy: impl FnMut(usize, usize, usize)) {
         let [_, columns] = self.tokens();
         let length = self.side * self.channels;

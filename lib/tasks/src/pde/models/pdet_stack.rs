@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use tensor::Var;
 use unix::Result;
 
-/// A stack of blocks of one width on all tokens.
+/// A stack of blocks of equal width on all tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PdetStack {
-    /// Features of a token inside the model.
+    /// Width: features per token inside the model.
     #[schemars(range(min = 1, max = 65536))]
     pub hidden: usize,
     /// Number of blocks.
@@ -20,23 +20,23 @@ pub struct PdetStack {
     /// Global mixing of tokens in the blocks.
     #[serde(default)]
     pub attention: Attention,
-    /// Which blocks attend: every n-th, counted from the end.
+    /// Use attention in every n-th block only, counted from the last one.
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     pub attention_every: usize,
-    /// Side of the depthwise filter over tokens in each block; 0 for none.
+    /// Side of the depthwise convolution filter in each block, in tokens; 0 for none.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1023))]
     pub filter: usize,
-    /// Hidden features of the feed-forward parts, as a multiple of `hidden`.
+    /// Hidden width of the feed-forward parts, as a multiple of `hidden`.
     #[serde(default = "four")]
     #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
-    /// Start of the learned scale of each branch.
+    /// Initial value of the learned scale of each residual branch (layer scale).
     #[serde(default = "tenth")]
     pub branch_scale: f64,
-    /// Whether learned position embeddings, one for each row and each column, are added to the tokens.
-    // Not written when it is not asked for: configurations from before it was there stay the same.
+    /// Add learned position embeddings to the tokens, one per row and one per column of the token grid.
+    // Not serialised when false, so that configurations older than this key keep their hash.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub positions: bool,

@@ -8,29 +8,29 @@ use tensor::ops::residual::Residual;
 use tensor::{Tensor, Var};
 use unix::Result;
 
-/// Blocks on a pyramid of token grids: pairs of tokens are averaged along each axis on the way down,
-/// interpolated along each on the way up, and each level's state is handed across.
+/// A U-Net of blocks on a pyramid of token grids: pairs of tokens are averaged along each axis on the way down and
+/// interpolated on the way up, with a skip connection at each level.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PdetUnet {
-    /// Features of a token inside the model.
+    /// Width: features per token inside the model.
     #[schemars(range(min = 1, max = 65536))]
     pub hidden: usize,
-    /// Number of blocks on each level, the finest first.
+    /// Number of blocks on each level, from the finest grid to the coarsest.
     pub depths: Vec<usize>,
     /// Global mixing of tokens in the blocks.
     #[serde(default)]
     pub attention: Attention,
-    /// Side of the depthwise filter over tokens in each block; 0 for none.
+    /// Side of the depthwise convolution filter in each block, in tokens; 0 for none.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1023))]
     pub filter: usize,
-    /// Hidden features of the feed-forward parts, as a multiple of `hidden`.
+    /// Hidden width of the feed-forward parts, as a multiple of `hidden`.
     #[serde(default = "two")]
     #[schemars(range(min = 1, max = 256))]
     pub mlp_ratio: usize,
-    /// Whether learned position embeddings, one for each row and each column, are added to the tokens.
-    // Not written when it is not asked for: configurations from before it was there stay the same.
+    /// Add learned position embeddings to the tokens, one per row and one per column of the token grid.
+    // Not serialised when false, so that configurations older than this key keep their hash.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub positions: bool,
@@ -46,7 +46,7 @@ struct Level {
     down: Linear,
     up_blocks: Vec<Block>,
     across: Linear,
-    /// Along rows and columns, each [coarse, fine], and back.
+    /// Averaging along rows and columns, each [coarse, fine], and interpolation back.
     pool: [Tensor; 2],
     unpool: [Tensor; 2],
 }

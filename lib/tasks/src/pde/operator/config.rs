@@ -1,4 +1,4 @@
-//! The configuration of the task.
+//! The configuration of task `operator`.
 
 use crate::pde::models::OperatorModel;
 use crate::pde::models::codec::Border;
@@ -9,49 +9,48 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use unix::config::{Violations, within};
 
-/// What the operator is trained on.
+/// The training and validation data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LatentData {
-    /// Latents of the training split, a folder that `latent-cache` wrote.
+    /// Latents of the training split: a directory written by `latent-cache make`.
     pub train: PathBuf,
-    /// Latents of the validation split.
+    /// Latents of the validation split: a directory written by `latent-cache make`.
     pub validation: PathBuf,
-    /// Share of the samples that are drawn from these latents, relative to the weights of the others.
+    /// Sampling weight of these latents, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
-    /// More latents of the same codec, read in proportion to their weights.
+    /// Additional latents made by the same codec, sampled in proportion to their weights.
     #[serde(default)]
     pub others: Vec<LatentSource>,
-    /// Frames from one state to the next; with several, each sample draws one, and Δt
-    /// tells the model which.
+    /// Frames per time step. With several strides, each sample draws one at random, and the model receives its Δt.
     #[serde(default = "strides")]
     pub strides: Vec<usize>,
-    /// Move the tokens round by a random number along each axis, for periodic domains: an exact symmetry
-    /// of the codec and of equations without a place of their own.
+    /// Data augmentation: shift the token grid cyclically by a random number of tokens along each axis. Only for
+    /// periodic domains and translation-invariant equations, for which this is an exact symmetry.
     #[serde(default)]
     pub roll: bool,
-    /// How much more often rollouts start early than late, where fields change fastest: the start is
-    /// drawn as u^early of the way with u uniform. 1 for equally often.
+    /// Bias of the start frame towards early times, where fields change fastest: it is drawn as the fraction u^early of
+    /// the trajectory, with u uniform in [0, 1). 1 draws all start frames equally often.
     #[serde(default = "even")]
     pub early: f64,
-    /// Deviation of noise added to the first state, in units of each channel's.
+    /// Standard deviation of the Gaussian noise added to the initial state, relative to that of each channel.
     #[serde(default)]
     pub noise: f64,
-    /// What lies beyond the border of the domain.
+    /// Boundary condition: padding of the convolutions at the border of the domain.
     #[serde(default)]
     pub border: Border,
 }
 
-/// Further latents of a mixture.
+/// Additional latents of a mixture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LatentSource {
-    /// Of the training split.
+    /// Latents of the training split.
     pub train: PathBuf,
-    /// Of the validation split.
+    /// Latents of the validation split.
     pub validation: PathBuf,
-    /// Their weight.
+    /// Sampling weight of these latents, relative to the weights of the others.
     #[serde(default = "one")]
     pub weight: f64,
 }
@@ -64,22 +63,22 @@ fn even() -> f64 {
     1.0
 }
 
-/// What is minimised.
+/// The loss function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OperatorLoss {
-    /// Steps of the rollouts trained through; with several, each for an equal part of the updates, in
-    /// this order.
+    /// Rollout lengths in training, in steps; gradients flow through the whole rollout. With several, each is used for
+    /// an equal part of the updates, in this order.
     pub horizons: Vec<usize>,
-    /// Added to the energy of a state, in units of the mean energy.
+    /// Added to the energy of the initial state, in units of the mean energy; prevents division by very small energies.
     pub floor: f64,
-    /// Weight of the relative difference of spectral energy over tokens.
+    /// Weight of an additional loss term for the first step: relative error of the spectral energy over tokens.
     pub spectral_energy: f64,
-    /// Weight of the squared difference of the magnitudes of the spectra over features.
+    /// Weight of an additional loss term for the first step: squared error of the magnitude spectra over features.
     pub spectrum: f64,
-    /// Weight of the relative error of the first step, √(Σ (ẑ - z)²/Σ z²).
+    /// Weight of an additional loss term for the first step: relative error √(Σ (ẑ - z)²/Σ z²).
     pub relative: f64,
-    /// Steps of the rollouts of a validation.
+    /// Rollout length in validation, in steps.
     #[schemars(range(min = 1, max = 65536))]
     pub validation_steps: usize,
 }
@@ -97,13 +96,13 @@ impl Default for OperatorLoss {
     }
 }
 
-/// Largest stride, and longest rollout.
+/// Maximum stride, and maximum rollout length.
 const MOST_STEPS: usize = 65536;
 
 /// The configuration of the task.
 pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
 
-/// What is wrong beyond what the types say.
+/// Violations that the schema does not express.
 pub(super) fn violations(config: &OperatorConfig) -> Violations {
     let OperatorConfig { data, model, loss, .. } = config;
     let mut violations: Violations = within("model", model.violations()).collect();

@@ -1,12 +1,11 @@
-//! Task `operator`: from the latent state of one frame to that of the next, trained through
-//! rollouts of a few steps.
+//! Task `operator`: predicts the latent state of the next frame from that of the current one, trained through rollouts
+//! of a few steps.
 //!
-//! With ẑ_k the k-th state of a rollout from z_0, L = mean over k = 1..=h and samples of
-//! Σ_c σ_c²·mean_t(ẑ_k - z_k)²/(energy of z_0 + floor), gradients through the whole rollout. States are
-//! normalised by channel; σ_c² weighs errors as they weigh in the field, and dividing by the energy
-//! lets decayed fields count as much as fresh ones. Terms of the first step may be added:
-//! the relative difference of spectral energy over tokens, the squared difference of the spectra over
-//! features, the relative error.
+//! With ẑ_k the k-th state of a rollout from z_0, L = mean over k = 1..=h and samples of Σ_c σ_c²·mean_t(ẑ_k -
+//! z_k)²/(energy of z_0 + floor), with gradients through the whole rollout. States are normalised by channel; σ_c²
+//! weights errors as they count in the unnormalised latents, and the division by the energy lets decayed fields count
+//! as much as initial ones. Optional terms for the first step: the relative error of the spectral energy over tokens,
+//! the squared error of the magnitude spectra over features, and the relative error.
 
 mod config;
 mod spectra;
@@ -45,17 +44,17 @@ pub struct OperatorTask {
     train: Sources<LatentStore>,
     validation: Sources<LatentStore>,
     seed: u64,
-    /// Forward passes in all.
+    /// Total number of micro-batches in training.
     passes: u64,
 }
 
-/// Name in a batch of the k-th states of the rollouts to be followed, [B, T, D].
+/// Name of the batch tensor with the k-th states of the target rollouts, [B, T, D].
 fn state_name(k: usize) -> String {
     format!("states.{k}")
 }
 
 impl OperatorTask {
-    /// First frames from which a rollout fits whatever its stride.
+    /// Number of start frames from which a rollout fits with this stride.
     fn starts(store: &LatentStore, steps: usize, stride: usize) -> u64 {
         (store.layout().frames - steps * stride) as u64
     }
@@ -68,7 +67,7 @@ impl OperatorTask {
         self.loss.horizons.iter().copied().max().unwrap_or(1)
     }
 
-    /// Steps of the rollouts of a forward pass.
+    /// Rollout length of a micro-batch.
     fn horizon(&self, micro_batch: u64) -> usize {
         let parts = self.loss.horizons.len();
         let part =
@@ -76,13 +75,13 @@ impl OperatorTask {
         self.loss.horizons[part.min(parts - 1)]
     }
 
-    /// The first frame of a rollout, from a place among `starts` that is uniform.
+    /// The start frame of a rollout, from a uniform index `place` below `starts`.
     fn start(&self, place: u64, starts: u64) -> usize {
         let way = (place as f64 + 0.5) / starts as f64;
         ((way.powf(self.data.early) * starts as f64) as u64).min(starts - 1) as usize
     }
 
-    /// Weight of a rollout from the latents of a frame, by their mean square relative to that of all.
+    /// Weight of a rollout, from the energy of its initial latents relative to the mean energy of all.
     fn weight(&self, initial: &[f32]) -> f32 {
         let squares: f64 = initial.iter().map(|x| f64::from(*x).powi(2)).sum();
         let energy = squares / initial.len() as f64 / mean_square(&self.scale);
@@ -90,7 +89,7 @@ impl OperatorTask {
     }
 }
 
-/// Error of rollouts in latent space, over all steps and trajectories of a regime.
+/// Error of rollouts in latent space, over all steps and trajectories of each regime.
 const METRIC: &str = "rollout_nrmse";
 
 impl Define for OperatorTask {
@@ -161,7 +160,7 @@ impl Task for OperatorTask {
     }
 
     fn data_hash(&self) -> String {
-        // An index has the hashes of its shards.
+        // The hash of an index covers the hashes of its shards.
         joined(self.train.iter().chain(self.validation.iter()).map(LatentStore::hash))
     }
 
@@ -278,7 +277,7 @@ impl Task for OperatorTask {
         let (layout, steps) = (self.validation.first().layout(), self.loss.validation_steps);
         let stride = self.longest_stride();
         let size = layout.frame_len();
-        // Store, trajectory and first frame of a sample.
+        // Store, trajectory and start frame of a sample.
         let at = |sample: &u64| {
             let (store, sample) = self.validation.find(*sample);
             let starts = Self::starts(store, steps, stride);
@@ -309,7 +308,7 @@ impl Task for OperatorTask {
         Ok(())
     }
 
-    /// `states`: the latents of the steps of a validation before normalisation, [steps, tokens, dim].
+    /// Predicts `states`, the unnormalised latents of the validation steps, [steps, tokens, dim].
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
         let (z, features) =
             (batch.input(forward, &state_name(0))?, batch.input(forward, "features")?);

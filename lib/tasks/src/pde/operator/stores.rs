@@ -1,4 +1,4 @@
-//! Opens the latents that the task reads.
+//! Opens the latent stores of the task.
 
 use super::{LatentData, LatentSource};
 use crate::pde::sources::{refuse_overlap, source_key};
@@ -6,10 +6,10 @@ use data::fields::latents::LatentStore;
 use data::fields::split::SplitName;
 use unix::{Error, Result};
 
-/// Opens the latents for training and for validation, with their weights.
+/// Opens the latents for training and validation, with their weights.
 ///
-/// Errors: 65 when they are of different codecs or manifests; 78 when a key names latents of another split than
-/// its own, or latents for validation contain a trajectory that is trained on.
+/// Errors: 65 when they were made with different codecs or manifests; 78 when a key names latents of the wrong split,
+/// or validation latents contain a training trajectory.
 pub(super) fn open_all(data: &LatentData) -> Result<[Vec<(LatentStore, f64)>; 2]> {
     let first = LatentSource {
         train: data.train.clone(),
@@ -34,7 +34,7 @@ pub(super) fn open_all(data: &LatentData) -> Result<[Vec<(LatentStore, f64)>; 2]
             let (one, other) = (first.key(), stores[0].key());
             if (&one.codec, &one.normalisation) != (&other.codec, &other.normalisation) {
                 return Err(Error::data(format!(
-                    "{} and {} were made with different codecs; only latents of one codec are read together",
+                    "{} and {} were made with different codecs; all latents must be made with the same codec",
                     data.train.display(),
                     train.display()
                 )));
@@ -51,7 +51,7 @@ pub(super) fn open_all(data: &LatentData) -> Result<[Vec<(LatentStore, f64)>; 2]
     Ok([training, validating])
 }
 
-/// Errors (78): the latents that `key` names are of another split.
+/// Errors (78): the latents that `key` names belong to another split.
 fn require_split(store: &LatentStore, expected: SplitName, key: &str) -> Result<()> {
     let found = store.key().split_name;
     if found == expected {

@@ -1,4 +1,4 @@
-//! A trained codec: fields in physical units to latents and back.
+//! A trained codec: encodes fields in physical units to latents and decodes them.
 
 use crate::pde::codec::CodecTask;
 use crate::pde::evaluate::{Batch, Frames, Model, Plan, Request, Space, Start};
@@ -17,7 +17,7 @@ use std::ops::Range;
 use tensor::{Device, Tensor};
 use unix::{Error, Result};
 
-/// Fields that go through the model at once: enough for all threads, few enough for the caches.
+/// Fields per forward run: enough for all threads, few enough for the caches.
 const BATCH: usize = 64;
 
 /// A codec with its weights and normalisation.
@@ -25,17 +25,17 @@ const BATCH: usize = 64;
 pub struct TrainedCodec {
     trained: Trained<Codec>,
     tokens: FieldTokens,
-    /// Features of a token.
+    /// Features per token.
     dim: usize,
     hash: String,
 }
 
 impl TrainedCodec {
-    /// From its checkpoint. Errors: 65 when that is of another task, or its parts do not fit each other.
+    /// Restores the codec from its checkpoint. Errors: 65 when that is of another task or its parts do not match.
     pub fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         let (task, wanted) = (&parts.task, CodecTask::SPEC.name);
         if task != wanted {
-            return Err(Error::data(format!("{}: task {task}, not {wanted}", parts.origin)));
+            return Err(Error::data(format!("{}: task {task}, expected {wanted}", parts.origin)));
         }
         let model: CodecModel = parts.section("model")?;
         let patches = |grid: &[usize], channels| model.patches(grid, channels);
@@ -47,27 +47,27 @@ impl TrainedCodec {
         Ok(Self { trained, tokens, dim: model.latent, hash })
     }
 
-    /// Rows and columns of the tokens.
+    /// Rows and columns of the token grid.
     pub fn token_grid(&self) -> [usize; 2] {
         self.tokens.patches.tokens()
     }
 
-    /// Tokens of a latent state.
+    /// Tokens per latent state.
     pub fn tokens(&self) -> usize {
         self.token_grid().iter().product()
     }
 
-    /// Features of a token.
+    /// Features per token.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Identifies the latents that it makes of a data set.
+    /// Identifies the latents that it makes from a data set.
     pub fn key(&self, set: &TrajectorySet) -> Key {
         Key::new(&self.hash, &self.normalisation_hash(), "f32", set)
     }
 
-    /// Hash of its configuration, weights and normalisation, as [`codec_hash`] tells of latents.
+    /// Hash over its configuration, weights and normalisation; the same as [`codec_hash`] of its latents.
     pub fn hash(&self) -> String {
         codec_hash(&self.hash, &self.normalisation_hash())
     }
@@ -76,16 +76,16 @@ impl TrainedCodec {
         hash_of_buffers(&self.tokens.normalisation.buffers("field"))
     }
 
-    /// Refuses (65) trajectories of a shape, the first channels of which are inputs, that it cannot read.
+    /// Rejects (65) trajectories with a shape that it cannot read; the first `inputs` channels of the shape are inputs.
     pub fn require_fields_of(&self, shape: &Shape, inputs: usize) -> Result<()> {
         let found = (&shape.grid[..], inputs, shape.channels - inputs);
         require_fields(found, (self.shape().0, 0, self.shape().1))
     }
 
-    /// Fields [n, grid.., channels] in physical units -> latents [n, tokens, dim].
+    /// Encodes fields [n, grid.., channels] in physical units to latents [n, tokens, dim].
     ///
     /// # Panics
-    /// When `fields` has another length.
+    /// If the length of `fields` is not a multiple of the field length.
     pub fn encode(&self, fields: &[f32]) -> Result<Tensor> {
         let length = self.tokens.field_len();
         let count = fields.len() / length;
@@ -101,7 +101,7 @@ impl TrainedCodec {
         Ok(Tensor::of(&latents, &[count, self.tokens(), self.dim]))
     }
 
-    /// Latents [n, tokens, dim] -> fields [n, grid.., channels] in physical units.
+    /// Decodes latents [n, tokens, dim] to fields [n, grid.., channels] in physical units.
     pub fn decode(&self, latents: &[f32]) -> Result<Vec<f32>> {
         let width = self.tokens() * self.dim;
         let mut fields = Vec::with_capacity(latents.len() / width * self.tokens.field_len());
@@ -115,8 +115,8 @@ impl TrainedCodec {
         Ok(fields)
     }
 
-    /// Ground truth of some rollouts, and the same as latents and through the codec: fields, latents, fields. And the
-    /// mean of the training data.
+    /// Ground truth of some rollouts as fields, as latents, and as fields reconstructed by the codec; and the mean of
+    /// the training data.
     pub(super) fn truth(
         &self,
         set: &TrajectorySet,

@@ -1,4 +1,4 @@
-//! A trained latent operator and its codec: rollouts of fields.
+//! A trained operator and its codec: rollouts of fields.
 
 use super::TrainedCodec;
 use crate::pde::evaluate::{Batch, Frames, Model, Plan, Request, Space, Start};
@@ -18,7 +18,7 @@ use std::ops::Range;
 use tensor::{Tensor, Var};
 use unix::{Error, Result, warn};
 
-/// States that go through the model at once: enough for all threads, few enough for the caches.
+/// States per forward run: enough for all threads, few enough for the caches.
 const BATCH: usize = 64;
 
 /// An operator with its weights, the scale of its latents, its condition and the codec of the latents.
@@ -28,14 +28,14 @@ pub struct TrainedOperator {
     codec: TrainedCodec,
     scale: Normalisation,
     condition: Condition,
-    /// Frames from state to state that it was trained with.
+    /// Strides that it was trained with, in frames.
     strides: Vec<usize>,
 }
 
 impl TrainedOperator {
-    /// From its checkpoint and that of its codec.
+    /// Restores the operator from its checkpoint and that of its codec.
     ///
-    /// Errors: 65 when their parts do not fit each other, or the codec is another one; 66 when it cannot be found.
+    /// Errors: 65 when their parts do not match or the codec is a different one; 66 when the codec cannot be found.
     pub fn restore(parts: &Parts, opener: &Opener) -> Result<Self> {
         let (model, data): (OperatorModel, LatentData) =
             (parts.section("model")?, parts.section("data")?);
@@ -47,7 +47,8 @@ impl TrainedOperator {
         let scale = Normalisation::restore("latent", parts)?;
         if scale.channels() != codec.dim() {
             let (own, other) = (scale.channels(), codec.dim());
-            let text = format!("latents of {own} features a token, its codec makes {other}");
+            let text =
+                format!("latents with {own} features per token, but its codec produces {other}");
             return Err(Error::data(text));
         }
         let (dim, grid, border) = (codec.dim(), codec.token_grid(), data.border.into());
@@ -58,7 +59,7 @@ impl TrainedOperator {
         Ok(Self { trained, codec, scale, condition, strides })
     }
 
-    /// The stride asked for, else the longest that it was trained with.
+    /// The requested stride, or the longest one that it was trained with.
     fn stride(&self, request: &Request) -> usize {
         request.stride.unwrap_or(self.strides.iter().copied().max().unwrap_or(1))
     }
@@ -69,8 +70,8 @@ impl TrainedOperator {
         }
     }
 
-    /// Latents [n, tokens, dim] before normalisation -> [n, steps + 1, tokens, dim], the first of them as they are.
-    /// `parameters` are those of each, and `time` is that from state to state.
+    /// Rolls out unnormalised latents [n, tokens, dim] to [n, steps + 1, tokens, dim], starting with the given states.
+    /// `parameters` has one entry per latent state, and `time` is the time per step.
     pub fn rollout(
         &self,
         first: &[f32],
@@ -100,7 +101,8 @@ impl TrainedOperator {
     }
 }
 
-/// Normalised latents [n, tokens, dim] -> the states of `steps` steps before normalisation, [n, steps, tokens, dim].
+/// Rolls out normalised latents [n, tokens, dim]; returns the unnormalised states of `steps` steps, [n, steps, tokens,
+/// dim].
 pub(crate) fn rollout(
     operator: &Operator,
     scale: &Normalisation,
@@ -194,7 +196,8 @@ impl TrainedModel for TrainedOperator {
         Ok(Batch { spaces: vec![field, latent, weighted] })
     }
 
-    /// The rollout from the first frame of every trajectory, that frame through the codec as its first.
+    /// Predicts the rollout from the first frame of every trajectory; the first predicted frame is that frame
+    /// reconstructed by the codec.
     fn output(&self, inputs: &Field, request: &Request) -> Result<Header> {
         self.codec.require_fields_of(inputs.shape(), inputs.inputs())?;
         self.warn_of_stride(request);

@@ -30,7 +30,7 @@ fn by_hand() {
     near(get(&sums, "max_error"), 2.0);
     near(get(&sums, "conserved_rmse"), 0.5_f64.sqrt());
     near(get(&sums, "boundary_rmse"), 1.5_f64.sqrt());
-    // The mean of the first and the wave 1 of the second are both low.
+    // The mean of the first sample and wave number 1 of the second are both in the low band.
     near(get(&sums, "fourier_rmse_low"), 1.5_f64.sqrt());
     near(get(&sums, "fourier_rmse_high"), 0.0);
 }
@@ -84,7 +84,7 @@ fn as_the_formulas_say_for_any_numbers() {
             pdebench += (squares(&mut e.iter().copied())
                 / squares(&mut t.iter().map(|x| f64::from(*x))))
             .sqrt();
-            // The transform over all n wave numbers; k and n - k are the same wave.
+            // Reference: the transform over all n wave numbers; k and n - k are the same wave.
             for k in 0..n {
                 let turn = |j: usize| TAU * ((j * k) % n) as f64 / n as f64;
                 let re: f64 = (0..n).map(|j| e[j] * turn(j).cos()).sum::<f64>() / n as f64;

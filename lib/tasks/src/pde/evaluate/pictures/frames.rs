@@ -1,5 +1,5 @@
-//! Truth, prediction and their difference as images: a row for each state of a field in two dimensions, or one of
-//! space and time.
+//! Truth, prediction and their difference as images: a row for each state of a two-dimensional field, or a single
+//! space-time image.
 
 use report::axis::{Axis, plain};
 use report::canvas::{Area, Canvas};
@@ -10,19 +10,19 @@ use unix::Result;
 /// Height of a row.
 pub const ROW: f64 = 452.0;
 
-/// What one row shows, arrays [x, y].
+/// The contents of one row, arrays [x, y].
 pub struct Row<'a> {
-    /// For the titles.
+    /// Name for the titles.
     pub name: &'a str,
     /// Time of the state.
     pub time: Option<f64>,
     /// Ground truth.
     pub truth: &'a [f32],
-    /// What the model predicts.
+    /// Prediction of the model.
     pub prediction: &'a [f32],
 }
 
-/// Draws rows from `top` down with this vertical axis, all truths and predictions in the same colours.
+/// Draws rows from `top` downwards with this vertical axis; truths and predictions share one colour scale.
 pub fn draw(canvas: &Canvas, top: f64, [nx, ny]: [usize; 2], y: Axis, rows: &[Row]) -> Result<()> {
     let all = || rows.iter().flat_map(|row| row.truth).copied().map(f64::from);
     let (low, high) = all().fold((f64::MAX, f64::MIN), |(l, h), u| (l.min(u), h.max(u)));

@@ -1,4 +1,4 @@
-//! Pictures of an evaluation, one of each regime and one of all, and of a trajectory of a file.
+//! Pictures of an evaluation, one per regime and a summary, and of a trajectory of a file.
 
 mod frames;
 mod regime;
@@ -14,19 +14,19 @@ use report::colours::{Colour, distinct};
 use report::{canvas, panel};
 use unix::Result;
 
-/// A rollout as it is shown.
+/// A rollout as it is drawn.
 struct Example {
-    /// The model that is evaluated.
+    /// Name of the evaluated model.
     name: &'static str,
     /// Times of the states.
     times: Vec<f64>,
-    /// Points along each axis.
+    /// Grid points along each axis.
     grid: Vec<usize>,
-    /// [steps + 1][points], of the first channel.
+    /// States [steps + 1][points] of the first channel.
     truth: Vec<Vec<f32>>,
-    /// As `truth`.
+    /// Laid out like `truth`.
     prediction: Vec<Vec<f32>>,
-    /// Its error.
+    /// NRMSE of the rollout.
     nrmse: f64,
 }
 
@@ -40,10 +40,10 @@ fn of_model(model: Model) -> Colour {
     }
 }
 
-/// A picture: its file name and its content as PNG.
+/// A picture: its file name and its contents as PNG.
 pub type Picture = (String, Vec<u8>);
 
-/// Draws all pictures of an evaluation; `done` is called before each regime, and its error ends the drawing.
+/// Draws all pictures of an evaluation. `done` is called before each regime; if it returns an error, drawing stops.
 pub fn draw(
     result: &Evaluation,
     evaluator: &Evaluator,
@@ -68,7 +68,7 @@ pub fn draw(
     Ok(pictures)
 }
 
-/// Draws solutions of steady problems on [x, y], those of the median and of the largest error, a row for each.
+/// Draws two solutions of steady problems on [x, y], one per row: those with the median and the largest error.
 fn draw_solutions(regime: &Regime, grid: [usize; 2], examples: &[Example; 2]) -> Result<Vec<u8>> {
     let names = ["median", "largest"];
     let name = |(example, which): (&Example, &str)| {
@@ -87,7 +87,7 @@ fn draw_solutions(regime: &Regime, grid: [usize; 2], examples: &[Example; 2]) ->
 }
 
 impl Example {
-    /// Computes again the rollout of a regime, its number in the plan, with an error at this quantile.
+    /// Recomputes the rollout of regime `number` whose error is at this quantile.
     fn of(regime: &Regime, number: usize, quantile: f64, evaluator: &Evaluator) -> Result<Self> {
         let Evaluator { model, set, plan, .. } = evaluator;
         let (at, nrmse) = regime.at_quantile(quantile);
@@ -112,7 +112,7 @@ impl Example {
         })
     }
 
-    /// The states in the middle and at the end, of a field on two axes.
+    /// The states in the middle and at the end, for a field with two axes.
     fn frames(&self) -> Vec<frames::Row<'_>> {
         let last = self.times.len().saturating_sub(1);
         let mut steps = vec![last / 2, last];
@@ -126,7 +126,7 @@ impl Example {
         steps.iter().map(row).collect()
     }
 
-    /// A line through a state: all of it on one axis, on two that along the second through the middle.
+    /// A line through a state: the whole state on one axis; on two, the line along the second axis through the middle.
     fn line<'a>(&self, state: &'a [f32]) -> &'a [f32] {
         match self.grid[..] {
             [x, y] => &state[x / 2 * y..][..y],
@@ -134,7 +134,7 @@ impl Example {
         }
     }
 
-    /// The time axis of its image, in which each state is a stripe about its time.
+    /// Range of the time axis of its image, in which each state is a stripe centred at its time.
     fn span(&self) -> (f64, f64) {
         match self.times[..] {
             [first, second, .., last] => {
@@ -147,8 +147,8 @@ impl Example {
     }
 }
 
-/// NRMSE of the states by the time since the start, averaged over start frames; step 0 is left out
-/// where it is exact.
+/// NRMSE of the states by time since the start, averaged over start frames. Steps with zero error are omitted, because
+/// the axis is logarithmic.
 fn errors_by_time(regime: &Regime, model: Model, time_step: f64) -> Vec<(f64, f64)> {
     let error = |step: usize| {
         let at = |scores: &Scores| Some(scores.field(model)?.get(step)?.nrmse());
@@ -158,7 +158,7 @@ fn errors_by_time(regime: &Regime, model: Model, time_step: f64) -> Vec<(f64, f6
     (0..steps).filter_map(|step| Some((step as f64 * time_step, error(step)?))).collect()
 }
 
-/// The letter of a parameter.
+/// The symbol of a parameter.
 fn symbol(name: &str) -> &str {
     match name {
         "nu" => "ν",

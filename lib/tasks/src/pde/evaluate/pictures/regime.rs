@@ -15,7 +15,7 @@ use unix::Result;
 
 const WIDTH: u32 = 1400;
 const HEIGHT: u32 = 960;
-/// Where space and time begin.
+/// Top of the space-time images.
 const TOP: f64 = 62.0;
 
 /// Draws the picture of a regime as PNG.
@@ -26,7 +26,7 @@ pub fn draw(
     protocol: &Protocol,
 ) -> Result<Vec<u8>> {
     let frames = example.frames();
-    // One row of images for space and time, one for each frame in two dimensions.
+    // One row of images for space-time, one per frame in two dimensions.
     let more = match example.grid.len() {
         2 => ROW * (frames.len() - 1) as f64,
         _ => 0.0,
@@ -79,7 +79,7 @@ fn head(
     heading(canvas, &title, &text)
 }
 
-/// A rollout in one dimension as one row of images, time upwards.
+/// Draws a one-dimensional rollout as one row of images, time upwards.
 fn space_and_time(canvas: &Canvas, example: &Example) -> Result<()> {
     let (points, states) = (example.truth[0].len(), example.truth.len());
     let by_point = |states: &[Vec<f32>]| -> Vec<f32> {
@@ -153,13 +153,13 @@ fn spectrum(canvas: &Canvas, area: Area, regime: &Regime, example: &Example) -> 
     ];
     let largest = truth.iter().skip(1).fold(0.0, |m: f64, e| m.max(*e));
     let values = truth.iter().chain(&prediction).skip(1).copied();
-    // Below that f32 has only noise.
+    // Below that, f32 has only rounding noise.
     let y = Axis::logarithmic("mean square of u", values).from(largest * 1e-14);
     let x = Axis::logarithmic("wave number k", [1.0, truth.len() as f64]);
     Panel::new(canvas, area, x, y).curves("Spectrum of the last states", &curves)
 }
 
-/// Wave numbers from 1 on, those close to each other on a logarithmic axis as their mean.
+/// Wave numbers from 1 on; those that are close on a logarithmic axis are averaged.
 fn in_bins(energies: &[f64]) -> Vec<(f64, f64)> {
     let mut points = Vec::new();
     let mut start = 1;

@@ -1,4 +1,4 @@
-//! The picture of all regimes: how errors grow, and what they are over whole rollouts.
+//! The summary picture of all regimes: error growth over time, and errors over whole rollouts.
 
 use super::{errors_by_time, of_model, symbol};
 use crate::pde::evaluate::protocol::Protocol;
@@ -15,7 +15,7 @@ use unix::Result;
 const WIDTH: u32 = 1400;
 const HEIGHT: u32 = 640;
 
-/// Draws the picture of all regimes as PNG.
+/// Draws the summary picture as PNG.
 pub fn draw(result: &Evaluation, protocol: &Protocol) -> Result<Vec<u8>> {
     png(WIDTH, HEIGHT, |canvas| {
         head(canvas, result, protocol)?;
@@ -27,10 +27,10 @@ pub fn draw(result: &Evaluation, protocol: &Protocol) -> Result<Vec<u8>> {
 fn head(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
     let title = format!("NRMSE of {} steps of Δt = {}", result.steps, plain(protocol.time_step));
     let parameters: Vec<String> = (protocol.models.iter())
-        .map(|(task, model)| format!("{task} of {} parameters", model.parameters))
+        .map(|(task, model)| format!("{task} with {} parameters", model.parameters))
         .collect();
     let text = format!(
-        "{} rollouts from {} trajectories of the {} split, {} grid points; {}, {} latent features a state",
+        "{} rollouts from {} trajectories of the {} split, {} grid points; {}, {} latent features per state",
         protocol.rollouts,
         protocol.trajectories,
         protocol.on,
@@ -45,7 +45,7 @@ fn name(regime: &Regime) -> String {
     format!("{} = {}", symbol(&regime.parameter.name), regime.parameter.value)
 }
 
-/// Colour by regime, line by model.
+/// Colour by regime, line style by model.
 fn over_time(canvas: &Canvas, result: &Evaluation, protocol: &Protocol) -> Result<()> {
     let mut curves = Vec::new();
     let map = Map::sequential();
@@ -80,7 +80,7 @@ fn has_operator(result: &Evaluation) -> bool {
     result.regimes.iter().any(|regime| regime.by_start[0].models().contains(&Model::Operator))
 }
 
-/// A row for each regime, a dot for each model.
+/// Draws a row per regime with a dot per model.
 fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
     let nrmse = |regime: &Regime, model: Model| of_starts(regime, model).unwrap_or(f64::NAN);
     let models = result.overall().models();
@@ -109,7 +109,7 @@ fn by_regime(canvas: &Canvas, result: &Evaluation) -> Result<()> {
             if value.is_finite() {
                 let x = plot.x + plot.width * axis.place(value);
                 canvas.dot((x, y), 6.0, of_model(*model))?;
-                // Where models come close to each other their numbers must not.
+                // Where models are close to each other, their numbers must not overlap.
                 let down = match model {
                     Model::Operator | Model::Regression => -18.0,
                     Model::Codec | Model::Persistence | Model::Nearest => 18.0,

@@ -33,7 +33,7 @@ fn protocol() -> Protocol {
     }
 }
 
-/// A result of which nothing is known, and a rollout of the given states.
+/// An empty result, and a rollout of the given states.
 fn nothing(states: [Vec<f32>; 3]) -> (Evaluation, Example) {
     let unknown = Frames::constant(vec![f32::NAN; 8]);
     let models = [Model::Operator, Model::Persistence, Model::Mean, Model::Codec];

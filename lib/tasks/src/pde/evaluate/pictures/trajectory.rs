@@ -1,9 +1,9 @@
-//! The picture of one trajectory of a file: space and time of one dimension, some frames of two beside each
-//! other, the middle plane of three.
+//! The picture of one trajectory of a file: a space-time image for one dimension, frames side by side for two, and the
+//! middle plane for three.
 //!
-//! x to the right, y upwards, the first frame at the bottom. Points lie at their coordinates and frames at
-//! their times, also where these are not evenly spaced. Colours are those of the fields in the pictures of
-//! `evaluate`: from dark (the smallest value) to light (the largest); values that are not finite are grey.
+//! x points right, y up, and the first frame is at the bottom. Points are drawn at their coordinates and frames at
+//! their times, also when these are not evenly spaced. The colours are those of the fields in the pictures of
+//! `evaluate`: from dark (smallest value) to light (largest). Values that are not finite are grey.
 
 use data::fields::field::{Field, Shape};
 use report::axis::{Axis, plain};
@@ -13,42 +13,42 @@ use report::panel::{Panel, colour_bar, heading};
 use std::ops::RangeInclusive;
 use unix::{Error, Result};
 
-/// Where panels begin, below title and explanation.
+/// Top of the panels, below the heading.
 const TOP: f64 = 62.0;
-/// Width of a plot, and its height but for fields that are much longer than wide, or wider than long.
+/// Width of a plot. Its height is the same unless the field is much longer than wide, or wider than long.
 const SIZE: f64 = 340.0;
-/// Width of a plot of space and time.
+/// Width of a space-time plot.
 const WIDE: f64 = 560.0;
-/// From a plot to the next.
+/// Gap between plots.
 const GAP: f64 = 24.0;
-/// Room for the axis on the left and for the colour bar on the right, and above and below the plots.
+/// Space for the vertical axis, for the colour bar, and above and below the plots together.
 const LEFT: f64 = 88.0;
 const RIGHT: f64 = 112.0;
 const ABOUT: f64 = 108.0;
 
-/// What is drawn.
+/// What to draw.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    /// Number of the trajectory.
+    /// Index of the trajectory.
     pub sample: usize,
-    /// Number of the channel.
+    /// Index of the channel.
     pub channel: usize,
-    /// At most so many frames beside each other, spread over the time.
+    /// Maximum number of frames side by side, spread evenly over time.
     pub frames: usize,
 }
 
-/// An image as PNG, and the values at the ends of its colours.
+/// An image as PNG, and the range of its colour scale.
 #[derive(Clone, Debug)]
 pub struct Trajectory {
-    /// The file.
+    /// The contents of the PNG file.
     pub png: Vec<u8>,
     /// Values of the first and the last colour.
     pub range: RangeInclusive<f32>,
-    /// The frames that are shown; all for one dimension of space.
+    /// The frames shown; all of them for one-dimensional fields.
     pub frames: Vec<usize>,
 }
 
-/// Draws a trajectory. Errors (2): no such trajectory or channel; and those of reading.
+/// Draws a trajectory. Errors: 2 when there is no such trajectory or channel; those of reading.
 pub fn draw(field: &Field, view: View) -> Result<Trajectory> {
     let shape = field.shape();
     let missing = |what: &str, number: usize, there: usize| {
@@ -77,7 +77,7 @@ pub fn draw(field: &Field, view: View) -> Result<Trajectory> {
     Ok(Trajectory { png, range, frames })
 }
 
-/// A channel of a frame, [x, y]; of three dimensions at the middle z.
+/// A channel of a frame, [x, y]; of a three-dimensional field, the plane at the middle z.
 fn plane(shape: &Shape, channel: usize, frame: &[f32]) -> Vec<f32> {
     let nz = shape.grid.get(2).copied().unwrap_or(1);
     let of_channel = frame.iter().skip(channel).step_by(shape.channels);
@@ -98,20 +98,20 @@ struct Sheet<'a> {
     field: &'a Field,
     view: View,
     map: Map,
-    /// Of the colours.
+    /// Axis of the colour scale.
     values: Axis,
 }
 
 impl<'a> Sheet<'a> {
     fn new(field: &'a Field, view: View, range: &RangeInclusive<f32>) -> Self {
         let (low, high) = (f64::from(*range.start()), f64::from(*range.end()));
-        // One value alone has room to both sides.
+        // A constant field gets a margin on both sides.
         let (low, high) = if low < high { (low, high) } else { (low - 0.5, high + 0.5) };
         let values = Axis::linear(&field.channels()[view.channel], low, high);
         Self { field, view, map: Map::sequential(), values }
     }
 
-    /// Space and time.
+    /// Draws a space-time image.
     fn line(&self, rows: &[Vec<f32>]) -> Result<Vec<u8>> {
         let size = (WIDE, SIZE);
         self.sheet(1, size, |canvas| {
@@ -127,7 +127,7 @@ impl<'a> Sheet<'a> {
         })
     }
 
-    /// Frames beside each other.
+    /// Draws frames side by side.
     fn planes(&self, planes: &[Vec<f32>], frames: &[usize]) -> Result<Vec<u8>> {
         let [nx, ny] = [0, 1].map(|axis| self.field.shape().grid[axis]);
         let [x, y] = [0, 1].map(|axis| self.points(axis));
@@ -149,7 +149,7 @@ impl<'a> Sheet<'a> {
         })
     }
 
-    /// A picture of so many plots of a size (width, height), with what it shows above.
+    /// A picture of `plots` plots of `size` (width, height) with a heading.
     fn sheet(
         &self,
         plots: usize,
@@ -178,17 +178,17 @@ impl<'a> Sheet<'a> {
         y: Axis,
     ) -> Panel<'c, 'd> {
         let x = 8.0 + number as f64 * (size.0 + GAP);
-        // Panels keep 80 and 12 beside their plots, and 54 above and below.
+        // A panel adds margins of 80 and 12 left and right of its plot, and of 54 above and below.
         let area = Area { x, y: TOP, width: size.0 + 92.0, height: size.1 + ABOUT };
         Panel::new(canvas, area, self.points(0).axis, y)
     }
 
-    /// The points along an axis of space, by their coordinates or by number.
+    /// The points along a spatial axis, by coordinate if the file has coordinates, else by index.
     fn points(&self, axis: usize) -> Places {
         let letter = ["x", "y", "z"][axis];
         let points = self.field.shape().grid[axis];
         match self.field.coordinates()[axis].as_slice() {
-            // A little more than half a cell, so that a tick at the border is on the axis.
+            // Slightly more than half a cell, so that a tick at the border is on the axis.
             all if all.len() == points => Places::new(letter, all, 0.50001),
             _ => Places::numbers(&format!("{letter} (point)"), points),
         }
@@ -203,17 +203,17 @@ impl<'a> Sheet<'a> {
     }
 }
 
-/// Points or frames along an axis. Each is drawn as far as it is the nearest.
+/// Points or frames along an axis. Each is drawn over the interval in which it is the nearest.
 struct Places {
     axis: Axis,
-    /// From the start of the axis to its end.
+    /// Start and end of the axis.
     ends: [f64; 2],
-    /// Between neighbours, ascending.
+    /// Midpoints between neighbours, ascending.
     middles: Vec<f64>,
 }
 
 impl Places {
-    /// At `values`, with so many spacings of the first and last two beyond them; by number unless the values
+    /// Places at `values`, extended at both ends by `beyond` times the spacing there; by index unless the values
     /// ascend.
     fn new(label: &str, values: &[f64], beyond: f64) -> Self {
         let count = values.len();
@@ -227,14 +227,14 @@ impl Places {
         Self { axis: Axis::linear(label, ends[0], ends[1]), ends, middles }
     }
 
-    /// By number.
+    /// Places by index.
     fn numbers(label: &str, count: usize) -> Self {
         let ends = [0.0, count as f64];
         let middles = (1..count).map(|i| i as f64).collect();
         Self { axis: Axis::linear(label, ends[0], ends[1]), ends, middles }
     }
 
-    /// Which one is at a place of the axis, 0 to 1.
+    /// Index of the point at a position along the axis, 0 to 1.
     fn at(&self, place: f64) -> usize {
         let value = self.ends[0] + place * (self.ends[1] - self.ends[0]);
         self.middles.partition_point(|middle| *middle <= value)
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn points_are_drawn_where_they_are() {
-        // Cells 0.5..1.5, 1.5..3, 3..6 and 6..10, and as frames 1..1.5, 1.5..3, 3..6 and 6..8.
+        // Cells 0.5..1.5, 1.5..3, 3..6 and 6..10; as frames 1..1.5, 1.5..3, 3..6 and 6..8.
         let values = [1.0, 2.0, 4.0, 8.0];
         let at = |places: &Places, value: f64| {
             places.at((value - places.ends[0]) / (places.ends[1] - places.ends[0]))
@@ -279,7 +279,7 @@ mod tests {
     fn a_plane_is_one_channel_at_the_middle_of_z() {
         let shape = Shape { trajectories: 1, frames: 1, grid: vec![2, 3, 4], channels: 2 };
         let frame: Vec<f32> = (0..48).map(|i| i as f32).collect();
-        // Of (x, y, z, c) at (x*12 + y*4 + z)*2 + c, with z = 2 and c = 1.
+        // (x, y, z, c) is at (x*12 + y*4 + z)*2 + c, here with z = 2 and c = 1.
         assert_eq!(plane(&shape, 1, &frame), [5.0, 13.0, 21.0, 29.0, 37.0, 45.0]);
     }
 }
