@@ -122,9 +122,8 @@ impl Graph {
         self.graph_pool.bytes()
     }
 
-    /// Does it all once, in the order of launches, with these values of the inputs; returns what it makes, in
-    /// memory that the next replay overwrites. Errors: a bug of ours, when the inputs are not like those that
-    /// were recorded, or somebody else holds one of those.
+    /// Replays the graph once with these values of the inputs; returns the outputs, in memory that the next replay
+    /// overwrites. Errors: a bug if the inputs do not match the recorded ones, or if a recorded input is shared.
     pub fn replay<'a>(
         &mut self,
         inputs: impl IntoIterator<Item = &'a Tensor>,

@@ -95,7 +95,7 @@ const KERNELS: [[Kernels; 4]; 2] = [
     ],
 ];
 
-/// Indexes [`Kernels`].
+/// The passes, in the order of [`SOURCES`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     Forward,

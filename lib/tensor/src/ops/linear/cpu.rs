@@ -12,11 +12,11 @@ use crate::{Scratch, Tensor};
 const ROWS: usize = 256;
 /// Columns per block if there are too few rows to occupy the threads.
 const COLUMNS: usize = 256;
-/// Maximum number of partial sums of dW; see also their maximum number of elements.
+/// Limits on the partial sums of dW: their number, and the elements of all of them.
 const LANES: usize = 8;
 const LANE_ELEMENTS: usize = 4 << 20;
 
-/// z = x Wᵀ + b or, if `out` is given, out = f(x Wᵀ + b) and z = f'(x Wᵀ + b).
+/// z = x Wᵀ + b or, with `activated`, f(x Wᵀ + b) there and z = f'(x Wᵀ + b).
 pub(super) fn forward<T: Float>(
     x: &Tensor,
     w: &Tensor,
