@@ -1,13 +1,13 @@
-// cp.async: a copy is remembered when it is issued and happens when its group is waited for.
+// cp.async: a copy is recorded when it is issued and performed when its group is waited for.
 //
-// Between the two nobody may touch the destination, whose bytes are poison.
+// In between, the destination must not be accessed; its bytes are poisoned.
 #include "runtime.h"
 
 #include <cstring>
 
 namespace emulator {
 
-// Lands the copies of all committed groups but the latest `groups_left`; at the end of a lane, all.
+// Performs the copies of all committed groups except the latest `groups_left`; at the end of a lane, all of them.
 void land_copies(unsigned groups_left) {
     Lane& me = *current;
     const bool all = groups_left == 0 && me.state == State::EXITED;
