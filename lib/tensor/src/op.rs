@@ -296,7 +296,7 @@ macro_rules! with_float {
                 type $T = f64;
                 $body
             }
-            other => unreachable!("the host computes in f32 and f64, not in {other}"),
+            other => unreachable!("the CPU computes in f32 or f64, not in {other}"),
         }
     };
 }

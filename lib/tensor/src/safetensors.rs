@@ -107,7 +107,7 @@ impl Header {
         file.read_exact_at(&mut length, 0).map_err(io)?;
         let length = u64::from_le_bytes(length);
         if length > MAX_HEADER || 8 + length > size {
-            return Err(format!("the header claims {length} bytes of a file of {size}"));
+            return Err(format!("the header length {length} is invalid in a file of {size} bytes"));
         }
         unix::memory::ensure(&"the header", length.checked_mul(PARSED))
             .map_err(|error| error.to_string())?;
@@ -135,7 +135,7 @@ impl Header {
             if bytes.is_none() || end.checked_sub(start) != bytes {
                 let shape = &raw.shape;
                 return Err(named(format!(
-                    "{dtype} {shape:?} does not fill its bytes {start} to {end}"
+                    "{dtype} {shape:?} does not match its byte range {start} to {end}"
                 )));
             }
             let beyond = || named(format!("truncated: it ends at byte {end} of {}", size - begin));
@@ -212,7 +212,7 @@ impl<'de> Deserialize<'de> for Raw {
                 let mut names = HashSet::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if !names.insert(name.clone()) {
-                        return Err(A::Error::custom(format!("{} is there twice", quote(&name))));
+                        return Err(A::Error::custom(format!("{} appears twice", quote(&name))));
                     }
                     match name.as_str() {
                         METADATA => raw.metadata = map.next_value()?,
@@ -314,15 +314,15 @@ mod tests {
         let cases = [
             (format!("{{{good}}}"), 8, Ok(())),
             (format!("{{{good}}}"), 9, Err("describes")),
-            (format!("{{{good},{good}}}"), 8, Err("a is there twice")),
+            (format!("{{{good},{good}}}"), 8, Err("a appears twice")),
             (format!("{{{good},{}}}", good.replace("\"a\"", "\"b\"")), 8, Err("overlap")),
             (
                 format!("{{{}}}", tensor("[2]", 0, 4, "F32")),
                 4,
-                Err("tensor a: F32 [2] does not fill"),
+                Err("tensor a: F32 [2] does not match"),
             ),
             (format!("{{{}}}", tensor("[2]", 4, 12, "F32")), 12, Err("a gap")),
-            (format!("{{{}}}", tensor("[2]", 8, 0, "F32")), 8, Err("does not fill")),
+            (format!("{{{}}}", tensor("[2]", 8, 0, "F32")), 8, Err("does not match")),
             (format!("{{{}}}", tensor("[4]", 0, 4, "F8_E5M2")), 4, Err("tensor a: dtype F8_E5M2")),
             (format!("{{{}}}", tensor("[4294967296,4294967296,4]", 0, 8, "F32")), 8, Err("fill")),
             (format!("{{{}}}", tensor("[18446744073709551615,2]", 0, 8, "F32")), 8, Err("fill")),

@@ -131,7 +131,7 @@ impl Tape {
             return Err(Error::bug(format!("{name}: input {i} is {found}, must be {required}")));
         }
         if let Some(other) = inputs.iter().map(|v| v.value.device()).find(|d| *d != device) {
-            return Err(Error::bug(format!("{}: inputs on {device} and {other}", op.name())));
+            return Err(Error::bug(format!("{}: inputs are on {device} and {other}", op.name())));
         }
         self.owns(inputs, || op.name())?;
         if let Some(i) =
@@ -163,7 +163,7 @@ impl Tape {
         let is_foreign = |v: &&Var| v.id.is_some() && v.tape != self.number;
         match vars.iter().position(is_foreign) {
             Some(i) if self.recording => {
-                Err(Error::bug(format!("{}: variable {i} is of another tape", what())))
+                Err(Error::bug(format!("{}: variable {i} belongs to another tape", what())))
             }
             _ => Ok(()),
         }
@@ -302,7 +302,10 @@ fn take(all: &mut [Option<GradBuffer>], id: usize) -> Option<Tensor> {
 fn seed(loss: &Var, scale: &Tensor) -> Result<Tensor> {
     let place = |t: &Tensor| (t.len(), t.dtype(), t.device());
     if loss.value.len() != 1 || place(scale) != place(&loss.value) {
-        return Err(Error::bug(format!("backward from {:?} times {scale:?}", loss.value)));
+        return Err(Error::bug(format!(
+            "backward from {:?} needs a scalar and a scale like it, got {scale:?}",
+            loss.value
+        )));
     }
     Ok(scale.reshape(loss.shape()))
 }
@@ -361,7 +364,7 @@ impl Gradients {
     /// If the leaf belongs to another tape.
     pub fn take(&mut self, leaf: &Var) -> Option<Tensor> {
         let id = leaf.id?;
-        assert_eq!(leaf.tape, self.tape, "a leaf of another tape has no gradient here");
+        assert_eq!(leaf.tape, self.tape, "the leaf belongs to another tape");
         take(&mut self.all, id)
     }
 }

@@ -132,5 +132,5 @@ pub(crate) fn synchronise(device: Device) -> Result<()> {
 }
 
 fn host() -> Error {
-    Error::bug("the host runs no kernels")
+    Error::bug("kernels cannot run on the host")
 }

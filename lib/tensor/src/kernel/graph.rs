@@ -55,7 +55,9 @@ pub struct Graph {
 /// graph cannot contain such a transfer.
 pub(super) fn outside<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
     if memory::GraphPool::is_entered() {
-        return Err(Error::bug("a value moves between host and device while a graph is recorded"));
+        return Err(Error::bug(
+            "values are copied between host and device while a graph is recorded",
+        ));
     }
     let _shared = RECORDING.read().unwrap_or_else(PoisonError::into_inner);
     work()
@@ -98,7 +100,7 @@ impl Graph {
         let graph_pool = memory::GraphPool::new(device);
         let entered = graph_pool.enter();
         let (recorded, made) = match device {
-            Device::Cpu => return Err(Error::bug("the host records no graphs")),
+            Device::Cpu => return Err(Error::bug("graphs cannot be recorded on the host")),
             Device::Cuda(n) => {
                 let mut made = None;
                 let graph = cuda::Gpu::open(n)?.capture(|| made = Some(work()))?;
@@ -113,7 +115,7 @@ impl Graph {
         drop(entered);
         let held = HELD.take();
         state::finish(device)?;
-        let outputs = made.ok_or_else(|| Error::bug("a graph of no work"))??;
+        let outputs = made.ok_or_else(|| Error::bug("no work was recorded"))??;
         Ok(Graph { device, recorded, inputs, outputs, _held: held, graph_pool })
     }
 
@@ -131,10 +133,10 @@ impl Graph {
         let mut given = inputs.into_iter();
         for own in &mut self.inputs {
             let Some(from) = given.next().filter(|from| own.is_like(from)) else {
-                return Err(Error::bug(format!("{own:?} is an input of a graph, and not given")));
+                return Err(Error::bug(format!("graph input {own:?} is missing or differs")));
             };
             if !own.is_unique() {
-                return Err(Error::bug(format!("{own:?}, an input of a graph, is shared")));
+                return Err(Error::bug(format!("graph input {own:?} is shared")));
             }
             let (to, from, bytes) = (own.address_mut(), from.address(), own.bytes());
             state::run(self.device, || backend::copy(self.device, to, from, bytes));

@@ -193,7 +193,7 @@ fn limit() -> Result<Option<usize>> {
         let text = std::env::var("LONGHAUL_DEVICE_MEMORY").ok()?;
         Some(
             text.parse()
-                .map_err(|_| format!("LONGHAUL_DEVICE_MEMORY={text} is no number of bytes")),
+                .map_err(|_| format!("LONGHAUL_DEVICE_MEMORY={text} is not a number of bytes")),
         )
     };
     LIMIT.get_or_init(read).clone().transpose().map_err(Error::usage)
@@ -205,8 +205,8 @@ fn no_memory(device: Device, asked: usize, usage: &Usage, why: &Error) -> Error 
     Error::new(
         Exit::Failure,
         format!(
-            "{device} has no memory for a tensor of {:.1} MiB ({:.1} MiB are in tensors, {:.1} MiB held in all): {why}; \
-         training.batch_size or training.mem_budget can be smaller, or training.amp true",
+            "{device} has no memory for a tensor of {:.1} MiB ({:.1} MiB in tensors, {:.1} MiB allocated): {why}; \
+         reduce training.batch_size or training.mem_budget, or enable training.amp",
             mib(asked),
             mib(usage.live),
             mib(usage.held),

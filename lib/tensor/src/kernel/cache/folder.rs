@@ -48,16 +48,16 @@ impl Folder {
         let found = fs::metadata(path).map_err(|why| refused(&why.to_string()))?;
         let user = geteuid().as_raw();
         if !found.is_dir() {
-            return Err(refused("it is no folder"));
+            return Err(refused("it is not a directory"));
         }
         if found.uid() != user {
             return Err(refused(&format!(
-                "it belongs to user {}, not to {user}; LONGHAUL_KERNEL_CACHE names another folder",
+                "it belongs to user {}, not to {user}; set LONGHAUL_KERNEL_CACHE to another folder",
                 found.uid()
             )));
         }
         if found.mode() & 0o022 != 0 {
-            return Err(refused("others can write to it; chmod 700 helps"));
+            return Err(refused("others can write to it; run chmod 700 on it"));
         }
         Ok(Self { path: path.to_path_buf(), bound })
     }

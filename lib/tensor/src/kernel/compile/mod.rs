@@ -78,7 +78,7 @@ pub fn check_architecture(name: &str) -> Result<()> {
             Err(Error::usage(format!("{name} is too old for the kernels: sm_{OLDEST} or newer")))
         }
         None => Err(Error::usage(format!(
-            "\"{name}\" is no architecture: sm_80, sm_90a, sm_100 are some"
+            "\"{name}\" is not an architecture; use one such as sm_80, sm_90a or sm_100"
         ))),
     }
 }
@@ -101,7 +101,7 @@ pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Co
         return Err(Error::new(
             Exit::Failure,
             format!(
-                "NVRTC {major}.{minor} does not compile for {architecture}, only for {}; LONGHAUL_NVRTC names another",
+                "NVRTC {major}.{minor} does not compile for {architecture}, only for {}; set LONGHAUL_NVRTC to another",
                 known.join(" ")
             ),
         ));
@@ -118,7 +118,7 @@ pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Co
         return Err(Error::list(Exit::Bug, first, &log.trim_end().lines().collect::<Vec<_>>()));
     }
     let cubin = unit.cubin().ok_or_else(|| {
-        Error::bug(format!("{}.cu was compiled for {architecture}, to no cubin", source.name))
+        Error::bug(format!("compiling {}.cu for {architecture} gave no cubin", source.name))
     })?;
     let (kernels, warnings) = report::parse(&log);
     Ok(Compiled { cubin, kernels, warnings })
@@ -196,7 +196,7 @@ impl Drop for Unit {
 }
 
 fn string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::bug("a byte 0 inside a CUDA source"))
+    CString::new(text).map_err(|_| Error::bug("a CUDA source contains a NUL byte"))
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {

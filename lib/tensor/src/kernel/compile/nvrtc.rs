@@ -87,7 +87,7 @@ impl Nvrtc {
         let status = status | unsafe { (functions.supported)(capabilities.as_mut_ptr()) };
         if status != 0 || major < OLDEST {
             return Err(format!(
-                "{path} is NVRTC {major}.{minor}: {OLDEST}.0 or newer is needed; {VARIABLE} names another"
+                "{path} is NVRTC {major}.{minor}: {OLDEST}.0 or newer is required; set {VARIABLE} to another"
             ));
         }
         Ok(Nvrtc { version: (major, minor), capabilities, functions })

@@ -33,7 +33,9 @@ impl Gpu {
     pub(crate) fn copy_out_later(&'static self, from: u64, bytes: usize) -> Result<AsyncCopy> {
         self.refuse_in_capture("a value read on the host")?;
         if bytes > MOST {
-            return Err(Error::bug(self.said(&format!("{bytes} bytes are too many for later"))));
+            return Err(Error::bug(
+                self.said(&format!("{bytes} bytes exceed {MOST} for an async copy")),
+            ));
         }
         self.enter()?;
         let free = self.slots.lock().unwrap_or_else(PoisonError::into_inner).pop();

@@ -36,7 +36,7 @@ pub(super) fn event() -> Result<CUevent> {
     let mut event = ptr::null_mut();
     let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
     // SAFETY: a context is current; writes to the handle.
-    check(unsafe { sys::cuEventCreate(&mut event, flags) }, || "making an event".into())?;
+    check(unsafe { sys::cuEventCreate(&mut event, flags) }, || "creating an event".into())?;
     Ok(event)
 }
 

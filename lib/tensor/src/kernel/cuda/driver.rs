@@ -30,7 +30,7 @@ fn initialise() -> Result<c_int, String> {
     let result = unsafe { sys::cuDriverGetVersion(&mut version) };
     if result == CUresult::CUDA_SUCCESS && version < OLDEST {
         return Err(format!(
-            "the CUDA driver is of CUDA {}, and {} or newer is needed: ask for a newer driver, or use --device cpu",
+            "the CUDA driver supports CUDA {}, but {} or newer is required; update the driver, or use --device cpu",
             dotted(version),
             dotted(OLDEST)
         ));
@@ -47,9 +47,11 @@ fn initialise() -> Result<c_int, String> {
                  take its folder out of LD_LIBRARY_PATH"
                 .into())
         }
-        result => {
-            Err(format!("the CUDA driver {} does not start: {}", dotted(version), words(result)))
-        }
+        result => Err(format!(
+            "the CUDA driver {} failed to initialize: {}",
+            dotted(version),
+            words(result)
+        )),
     }
 }
 
@@ -101,10 +103,10 @@ fn hint(result: CUresult) -> &'static str {
         | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
         | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
         | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT => {
-            "; an earlier kernel may be the cause: CUDA_LAUNCH_BLOCKING=1 in the environment tells which"
+            "; an earlier kernel may be the cause: set CUDA_LAUNCH_BLOCKING=1 to find which"
         }
         CUresult::CUDA_ERROR_ECC_UNCORRECTABLE => {
-            "; the memory of this GPU is bad: use another node"
+            "; the memory of this GPU is faulty; use another node"
         }
         _ => "",
     }

@@ -54,11 +54,11 @@ impl Gpu {
         // Relaxed, so that an allocation, which is not part of the graph, does not invalidate it.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         if self.capturing.swap(true, Ordering::Relaxed) {
-            return Err(Error::bug(self.said("a graph is recorded inside of another")));
+            return Err(Error::bug(self.said("a graph is already being recorded")));
         }
         // SAFETY: our stream.
         let begun = unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) };
-        check(begun, || self.said("beginning a graph"))
+        check(begun, || self.said("starting to record a graph"))
             .inspect_err(|_| self.capturing.store(false, Ordering::Relaxed))?;
         let capture = Capture { gpu: self };
         work();
@@ -66,7 +66,7 @@ impl Gpu {
         // A launch that failed is missing from the graph, and may be why the capture could not be ended.
         let recorded = crate::kernel::finish(Device::Cuda(self.number));
         let graph = match (ended, recorded.is_ok()) {
-            (Err(_), false) => return recorded.and(Err(Error::bug("a recording without a graph"))),
+            (Err(_), false) => return recorded.and(Err(Error::bug("the recording gave no graph"))),
             (ended, _) => ended?,
         };
         let mut replayed = ptr::null_mut();
@@ -76,7 +76,7 @@ impl Gpu {
             let _ = sys::cuGraphDestroy(graph);
             made
         };
-        check(made, || self.said("making a graph ready"))?;
+        check(made, || self.said("instantiating a graph"))?;
         let graph = Graph { gpu: self, replayed };
         recorded.map(|()| graph)
     }
@@ -86,7 +86,7 @@ impl Gpu {
         let mut graph = ptr::null_mut();
         // SAFETY: our stream, which is capturing; writes to the pointer.
         let result = unsafe { sys::cuStreamEndCapture(self.stream, &mut graph) };
-        check(result, || self.said("ending a graph"))?;
+        check(result, || self.said("recording a graph"))?;
         Ok(graph)
     }
 }

@@ -126,7 +126,7 @@ impl Gpu {
                 compile::version().map_or_else(|_| String::new(), |v| format!(" by NVRTC {v}"));
             format!(
                 "loading {}.cu, compiled for {}{nvrtc}, into a driver of CUDA {} (an NVRTC of a newer CUDA \
-                 than the driver's may be the cause; LONGHAUL_NVRTC names another)",
+                 than the driver's may be the cause; set LONGHAUL_NVRTC to another)",
                 source.name,
                 self.architecture,
                 dotted(self.driver)
@@ -138,7 +138,7 @@ impl Gpu {
     }
 
     fn find(&self, module: &Module, source: &Source, kernel: &str) -> Result<Function> {
-        let name = CString::new(kernel).map_err(|_| Error::bug("a byte 0 in a kernel's name"))?;
+        let name = CString::new(kernel).map_err(|_| Error::bug("a kernel name contains NUL"))?;
         let mut handle = ptr::null_mut();
         // SAFETY: a loaded module and a NUL-terminated string.
         let result = unsafe { sys::cuModuleGetFunction(&mut handle, module.handle, name.as_ptr()) };
@@ -147,7 +147,7 @@ impl Gpu {
         let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
         // SAFETY: a function of the module; writes to the integer.
         let result = unsafe { sys::cuFuncGetAttribute(&mut shared, which, handle) };
-        check(result, || "asking for its shared memory".into())?;
+        check(result, || "reading its shared memory".into())?;
         let static_shared = u32::try_from(shared).unwrap_or(0);
         let parameters = compile::parameters(&module.cubin, kernel).ok_or_else(|| {
             Error::bug(format!("the machine code of {kernel} does not declare its parameters"))
@@ -176,7 +176,7 @@ impl Gpu {
         let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: a loaded function; the value is below the limit of the GPU, hence below 2³¹.
         let result = unsafe { sys::cuFuncSetAttribute(function.handle, which, all as c_int) };
-        check(result, || "asking for shared memory".into())?;
+        check(result, || "requesting shared memory".into())?;
         function.granted.store(all, Ordering::Relaxed);
         Ok(())
     }

@@ -76,7 +76,10 @@ impl Gpu {
         let gpu = Self::new(number)?;
         match place {
             Some(place) => Ok(place.get_or_init(|| Box::leak(Box::new(gpu)))),
-            None => Err(Error::new(Exit::Failure, format!("cuda:{number}: only {MOST} are used"))),
+            None => Err(Error::new(
+                Exit::Failure,
+                format!("cuda:{number}: at most {MOST} GPUs are supported"),
+            )),
         }
     }
 
@@ -97,8 +100,7 @@ impl Gpu {
         check(unsafe { sys::cuDeviceGetCount(&mut count) }, || asked("counting GPUs"))?;
         let ordinal = c_int::try_from(number).ok().filter(|n| *n < count).ok_or_else(|| {
             let visible = driver::visible();
-            let message =
-                format!("no cuda:{number}: GPUs that this process sees: {count}{visible}");
+            let message = format!("no cuda:{number}: visible GPUs: {count}{visible}");
             Error::new(Exit::Failure, message)
         })?;
         let mut device = 0;
@@ -115,13 +117,13 @@ impl Gpu {
             return Err(Error::new(
                 Exit::Failure,
                 format!(
-                    "cuda:{number}, {name}, has compute capability {major}.{minor}, and {a}.{b} or newer is needed: \
+                    "cuda:{number}, {name}, has compute capability {major}.{minor}, but {a}.{b} or newer is required: \
                      use another, or --device cpu"
                 ),
             ));
         }
         let mut context = ptr::null_mut();
-        let what = || format!("cuda:{number}, {name}: using it");
+        let what = || format!("cuda:{number}, {name}: creating its context");
         // SAFETY: a device of the driver; the context is retained until the process ends.
         check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) }, what)?;
         // SAFETY: the context just retained.
@@ -158,7 +160,7 @@ impl Gpu {
         let (mut free, mut total) = (0, 0);
         // SAFETY: a context is current; writes to both numbers.
         let result = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
-        check(result, || self.said("asking for its memory"))?;
+        check(result, || self.said("querying its memory"))?;
         Ok((free, total))
     }
 
@@ -170,7 +172,7 @@ impl Gpu {
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) };
         check(result, || {
             let left = self.memory().map(|(free, total)| format!(", {free} of {total} are free"));
-            self.said(&format!("asking for {bytes} bytes{}", left.unwrap_or_default()))
+            self.said(&format!("allocating {bytes} bytes{}", left.unwrap_or_default()))
         })?;
         Ok(address)
     }
@@ -195,7 +197,7 @@ impl Gpu {
     /// Makes the context current on this thread, as driver functions require.
     fn enter(&self) -> Result<()> {
         // SAFETY: a context that is never released.
-        check(unsafe { sys::cuCtxSetCurrent(self.context) }, || self.said("entering its context"))
+        check(unsafe { sys::cuCtxSetCurrent(self.context) }, || self.said("setting its context"))
     }
 
     /// The beginning of an error message.
@@ -232,6 +234,6 @@ fn stream() -> Result<CUstream> {
     let mut stream = ptr::null_mut();
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
     // SAFETY: a context is current; the stream is kept until the process ends.
-    check(unsafe { sys::cuStreamCreate(&mut stream, flags) }, || "making a stream".into())?;
+    check(unsafe { sys::cuStreamCreate(&mut stream, flags) }, || "creating a stream".into())?;
     Ok(stream)
 }

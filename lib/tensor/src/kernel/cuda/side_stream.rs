@@ -98,7 +98,7 @@ impl Event {
         // SAFETY: an event of ours.
         match unsafe { sys::cuEventQuery(self.0.event) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            result => check(result, || "work beside kernels".into()).map(|()| true),
+            result => check(result, || "work on a side stream".into()).map(|()| true),
         }
     }
 }

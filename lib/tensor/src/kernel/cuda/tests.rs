@@ -134,7 +134,7 @@ fn a_value_that_is_wanted_later_waits_for_no_later_kernel() {
     assert!(late.wait().unwrap().read::<f32>() == expect(0.0));
     assert_eq!(waits(), waited);
     let many = Tensor::zeros_on(GPU, &[1025], Dtype::F32);
-    assert!(later(&many).wait().unwrap_err().to_string().contains("too many for later"));
+    assert!(later(&many).wait().unwrap_err().to_string().contains("for an async copy"));
 }
 
 #[test]
@@ -292,9 +292,9 @@ fn a_machine_that_will_not_do_is_told_of() {
         (("DRIVER_DEVICES", "0"), "no GPU: the CUDA driver finds none"),
         (
             ("DRIVER_VERSION", "11080"),
-            "the CUDA driver is of CUDA 11.8, and 12.0 or newer is needed",
+            "the CUDA driver supports CUDA 11.8, but 12.0 or newer is required",
         ),
-        (("DRIVER_MAJOR", "7"), "has compute capability 7.0, and 8.0 or newer is needed"),
+        (("DRIVER_MAJOR", "7"), "has compute capability 7.0, but 8.0 or newer is required"),
     ];
     for (variable, says) in cases {
         let Some(output) = with_driver("a_machine_that_will_not_do_is_told_of", &[variable]) else {

@@ -78,7 +78,7 @@ static const char* describe_lane(uint64_t record, char (&text)[100]) {
     char who[100];
     if (other_writes && (lane_of(record) & IN_FLIGHT)) {
         fault(code,
-              "%s %zu bytes at offset %zu of %s, where an asynchronous copy of %s is under way "
+              "%s %zu bytes at offset %zu of %s, where an asynchronous copy of %s is in flight "
               "(wait_async and a barrier are missing)",
               write ? "writes" : "reads", bytes, offset, describe(region),
               describe_lane(record, who));

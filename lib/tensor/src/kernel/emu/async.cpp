@@ -40,15 +40,15 @@ void emulator_copy_async(void* to, const void* from, int bytes, int valid) {
     const uintptr_t source = reinterpret_cast<uintptr_t>(from);
     const size_t size = static_cast<size_t>(bytes);
     if (valid < 0 || valid > bytes) {
-        fault(code, "an asynchronous copy of %d bytes has %d valid ones", bytes, valid);
+        fault(code, "an asynchronous copy of %d bytes has %d valid bytes", bytes, valid);
     }
     Region* region = region_of(target, size, true, code);
     if (!region || !region->name) {
-        fault(code, "an asynchronous copy goes to what is not shared memory");
+        fault(code, "an asynchronous copy writes outside of shared memory");
     }
     check_alignment(target, size, true, code);
     if (source % size != 0) {
-        fault(code, "an asynchronous copy of %d bytes reads from address %p, no multiple of it",
+        fault(code, "an asynchronous copy of %d bytes reads from the misaligned address %p",
               bytes, from);
     }
     if (valid > 0) {

@@ -65,7 +65,7 @@ static int begin_message(const Lane* lane) {
 void report_endless_wait() {
     Machine& m = *machine;
     size_t used = static_cast<size_t>(begin_message(nullptr));
-    used += snprintf(m.message + used, m.message_bytes - used, "threads wait for others without end");
+    used += snprintf(m.message + used, m.message_bytes - used, "deadlock: threads wait for each other");
     char state[200], next[200];
     for (unsigned first = 0; first < m.threads && used + 300 < m.message_bytes;) {
         describe_state(m.lanes[first], state, sizeof state);

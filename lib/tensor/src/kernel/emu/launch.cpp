@@ -104,7 +104,7 @@ static bool find_regions(char* text, size_t bytes) {
         }
         Allocation found;
         if (!find_allocation(m.arguments[i], found)) {
-            snprintf(text, bytes, "argument %u of (%s) points to no memory of this device", i,
+            snprintf(text, bytes, "argument %u of (%s) points outside of all device memory", i,
                      m.kernel->parameters);
             return false;
         }

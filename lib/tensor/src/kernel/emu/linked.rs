@@ -38,7 +38,7 @@ pub(crate) fn allocate(bytes: usize) -> Result<u64> {
     // SAFETY: any size may be requested.
     match unsafe { emulator_allocate(bytes) } {
         pointer if pointer.is_null() => {
-            Err(Error::new(Exit::Failure, format!("the host has no {bytes} bytes")))
+            Err(Error::new(Exit::Failure, format!("the host cannot allocate {bytes} bytes")))
         }
         pointer => Ok(pointer as u64),
     }
@@ -55,7 +55,7 @@ fn check(address: u64, bytes: usize) -> Result<()> {
     if bytes == 0 || unsafe { emulator_holds(address as *const c_void, bytes) } {
         return Ok(());
     }
-    Err(Error::bug(format!("a copy of {bytes} bytes at an address that is not the emulator's")))
+    Err(Error::bug(format!("a copy of {bytes} bytes outside of the emulator's memory")))
 }
 
 pub(crate) fn copy_in(to: u64, from: &[u8]) -> Result<()> {

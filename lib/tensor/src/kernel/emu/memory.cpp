@@ -100,7 +100,7 @@ static bool is_reachable(const Allocation& allocation) {
     }
     const char* verb = write ? "writes" : "reads";
     if (!nearest || distance > 1u << 20) {
-        fault(code, "%s %zu bytes at address %p, which is in no memory of this device", verb, bytes,
+        fault(code, "%s %zu bytes at address %p, which is outside of all device memory", verb, bytes,
               reinterpret_cast<void*>(address));
     }
     fault(code, "%s %zu bytes at offset %td, outside of %s", verb, bytes,
@@ -141,7 +141,7 @@ Region* region_of(uintptr_t address, size_t bytes, bool write, const void* code)
 void check_alignment(uintptr_t address, size_t bytes, bool write, const void* code) {
     if (address % bytes != 0) {
         const Region* region = region_of(address, bytes, write, code);
-        fault(code, "%s %zu bytes at offset %zu of %s: an address that is no multiple of %zu",
+        fault(code, "%s %zu bytes at offset %zu of %s: the address is not a multiple of %zu",
               write ? "writes" : "reads", bytes,
               region ? static_cast<size_t>(address - region->start) : 0,
               region ? describe(*region) : "a constant", bytes);
@@ -232,7 +232,7 @@ void* emulator_shared(const void* key, const char* name, size_t bytes, size_t al
     }
     m.static_bytes += (bytes + 15) & ~size_t{15};
     if (m.static_bytes > MOST_STATIC_SHARED) {
-        fault(nullptr, "shared arrays of %zu bytes: a card has %u for those of fixed size",
+        fault(nullptr, "shared arrays of %zu bytes: a GPU has %u for static ones",
               m.static_bytes, MOST_STATIC_SHARED);
     }
     if (m.static_bytes + m.dynamic_bytes > MOST_SHARED) {
@@ -240,7 +240,7 @@ void* emulator_shared(const void* key, const char* name, size_t bytes, size_t al
               m.static_bytes + m.dynamic_bytes, MOST_SHARED);
     }
     if (alignment > 16) {
-        fault(nullptr, "shared array '%s' wants an alignment of %zu: it gets 16", name, alignment);
+        fault(nullptr, "shared array '%s' requires an alignment of %zu, but gets 16", name, alignment);
     }
     m.shared_keys.push_back(key);
     return reinterpret_cast<void*>(new_shared(name, bytes)->start);

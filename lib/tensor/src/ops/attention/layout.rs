@@ -93,7 +93,7 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
         format!("takes {operands}{weights}{lengths}{counter}")
     };
     if op.kv_heads == 0 || op.heads == 0 || !op.heads.is_multiple_of(op.kv_heads) {
-        return Err(format!("{} heads share {} of keys and values", op.heads, op.kv_heads));
+        return Err(format!("{} heads cannot share {} key/value heads", op.heads, op.kv_heads));
     }
     if op.mask.causal && op.layout == Layout::Joined {
         return Err("joined sequences have no common order for a causal mask".to_string());
@@ -106,7 +106,7 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
     let first = inputs[0];
     let parts = op.heads + if op.layout == Layout::Separate { 0 } else { 2 * op.kv_heads };
     if first[2] == 0 || !first[2].is_multiple_of(parts) {
-        return Err(format!("{} features do not split into {parts} heads", first[2]));
+        return Err(format!("{} features cannot be split into {parts} heads", first[2]));
     }
     let s = sizes(op, first, inputs.get(1).copied());
     let fits = match op.layout {

@@ -52,7 +52,7 @@ impl Axis {
         let to = room / stride + 1;
         let periodic = op.padding == Padding::Periodic;
         if periodic && (margin > from || (to - 1) * stride >= from) {
-            return Err(format!("a margin of {margin} goes round {from} cells more than once"));
+            return Err(format!("a margin of {margin} wraps around {from} cells more than once"));
         }
         Ok(Self { from, to, taps, stride, dilation, margin, periodic })
     }

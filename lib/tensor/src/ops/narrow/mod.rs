@@ -41,7 +41,7 @@ impl Op for Narrow {
         match x.get(axis) {
             Some(size) if start.checked_add(length).is_some_and(|end| end <= *size) => {}
             Some(size) => {
-                return Err(format!("{length} from {start} on of an axis of size {size}"));
+                return Err(format!("cannot take {length} from {start} of an axis of size {size}"));
             }
             None => return Err(format!("has no axis {axis}")),
         }

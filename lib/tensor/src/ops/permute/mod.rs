@@ -39,7 +39,7 @@ impl Op for Permute {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..x.len()) {
-            return Err(format!("{:?} is not an order of {} axes", self.0, x.len()));
+            return Err(format!("{:?} is not a permutation of {} axes", self.0, x.len()));
         }
         Ok(space(&self.0, x)?.0)
     }

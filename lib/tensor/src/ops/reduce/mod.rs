@@ -47,7 +47,9 @@ impl Op for Reduce {
         let [x] = inputs else { return Err("takes one input".into()) };
         let mut y = x.to_vec();
         match y.get_mut(self.axis()) {
-            Some(0) if matches!(self, Reduce::Mean(_)) => return Err("a mean of nothing".into()),
+            Some(0) if matches!(self, Reduce::Mean(_)) => {
+                return Err("the mean of an empty axis".into());
+            }
             Some(size) => *size = 1,
             None => return Err(format!("has no axis {}", self.axis())),
         }

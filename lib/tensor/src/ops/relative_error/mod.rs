@@ -26,7 +26,7 @@ impl Op for RelativeError {
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [p, t] if p == t && p.first().is_some_and(|b| *b > 0) => Ok(vec![1]),
-            _ => Err("takes p and t of one shape".into()),
+            _ => Err("takes p and t of equal shape".into()),
         }
     }
 

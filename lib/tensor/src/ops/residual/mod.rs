@@ -28,7 +28,7 @@ impl Op for Residual {
         match (self, inputs) {
             (Residual::Plain, [x, y]) if x == y => Ok(x.to_vec()),
             (Residual::Scaled, [x @ [.., h], y, [s]]) if x == y && s == h => Ok(x.to_vec()),
-            _ => Err("takes x and y [.., H] and, scaled, s [H]".into()),
+            _ => Err("takes x and y [.., H] and, if scaled, s [H]".into()),
         }
     }
 
