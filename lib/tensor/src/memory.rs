@@ -44,7 +44,7 @@ pub(crate) struct Block {
 
 // SAFETY: a block is plain memory with exactly one owner.
 unsafe impl Send for Block {}
-// SAFETY: shared access only reads; writing needs `&mut` of the owner.
+// SAFETY: shared access only reads; writing requires `&mut` of the tensor.
 unsafe impl Sync for Block {}
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
@@ -98,7 +98,7 @@ impl Block {
                 rustix::mm::madvise(start.as_ptr().cast(), class, rustix::mm::Advice::LinuxHugepage)
             };
         }
-        // SAFETY: `start` is valid for `class` bytes. Writing faults the pages in and initialises them.
+        // SAFETY: `start` is valid for `class` bytes. Writing faults the pages in and initializes them.
         unsafe { start.as_ptr().write_bytes(0, class) };
         Block { start, bytes: class }
     }

@@ -1,8 +1,8 @@
-//! Ops: differentiable functions of tensors, each with CPU code, kernels and cases.
+//! Ops: differentiable functions of tensors, each with CPU code, kernels and test cases.
 //!
 //! An op is a folder `ops/NAME`:
 //! - `mod.rs`: the type with its parameters, `impl Op` (shapes, dtypes, CPU dispatch by `with_float!`) and
-//!   `cases()`, which feed the gradient check, the dtype and device comparisons and the benchmark;
+//!   `cases()`, which drive the gradient check, the dtype and device comparisons and the benchmark;
 //! - `cpu.rs`: the loops, generic over f32 and f64;
 //! - `cuda.rs` and `NAME.cu`: `impl Launch` and the kernels. An op without kernels does not compile.
 //!

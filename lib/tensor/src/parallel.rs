@@ -105,18 +105,18 @@ impl<'a, T> Shared<'a, T> {
     /// No two parts that live at the same time may overlap.
     ///
     /// # Panics
-    /// When `range` is not inside the slice.
+    /// If `range` is not inside the slice.
     #[allow(clippy::mut_from_ref)] // that is its purpose
     pub unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: inside the slice (checked); disjointness is the caller's promise.
+        // SAFETY: inside the slice (checked); the caller guarantees disjointness.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
     /// Pointer to element `at`, for strided parts of a matrix.
     ///
     /// # Panics
-    /// When `at` is not inside the slice.
+    /// If `at` is not inside the slice.
     pub fn pointer(&self, at: usize) -> *mut T {
         assert!(at < self.len);
         // SAFETY: inside the slice (checked).

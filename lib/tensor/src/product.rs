@@ -20,13 +20,13 @@ impl<'a, T> View<'a, T> {
     /// `rows` × `columns` starting at `data[0]`, rows `row_stride` apart.
     ///
     /// # Panics
-    /// When the matrix does not lie inside `data`.
+    /// If the matrix does not lie inside `data`.
     pub fn new(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Self {
         check(data.len(), rows, columns, row_stride);
         Self { data, rows, columns, row_stride, column_stride: 1 }
     }
 
-    /// The transposed matrix, by strides only.
+    /// The transposed matrix; only swaps the strides.
     pub fn transposed(self) -> Self {
         Self {
             data: self.data,
@@ -48,7 +48,7 @@ fn check(len: usize, rows: usize, columns: usize, row_stride: usize) {
 /// out = alpha·lhs·rhs, or out += alpha·lhs·rhs if `add` is set; `out` is row-major with the given row stride.
 ///
 /// # Panics
-/// When the inner sizes differ or `out` is too short.
+/// If the inner sizes differ or `out` is too short.
 pub fn product<T: Float>(
     out: &mut [T],
     row_stride: usize,
@@ -69,7 +69,7 @@ pub fn product<T: Float>(
 /// may access those elements during the call.
 ///
 /// # Panics
-/// When the inner sizes differ.
+/// If the inner sizes differ.
 pub unsafe fn product_into<T: Float>(
     out: *mut T,
     row_stride: usize,

@@ -21,7 +21,7 @@ use unix::text::quote;
 // Numbers are written and memory-mapped in native byte order.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// Largest header, in bytes: the limit of the `safetensors` library.
+/// Maximum header size in bytes, as in the `safetensors` library.
 const MAX_HEADER: u64 = 100_000_000;
 /// Estimated memory per header byte while parsing.
 const PARSED: u64 = 16;

@@ -46,7 +46,7 @@ pub fn level() -> &'static str {
 /// Σ f(a_i, b_i, ..) over the elements of slices of equal length, with [`LANES`] partial sums.
 ///
 /// # Panics
-/// When the slices differ in length.
+/// If the slices differ in length.
 #[inline(always)]
 pub fn sum<T: Float, const K: usize>(slices: [&[T]; K], f: impl Fn([T; K]) -> T) -> T {
     let n = slices[0].len();

@@ -58,7 +58,7 @@ pub(crate) struct Borrowed {
 
 // SAFETY: plain memory; the caller of `Tensor::from_raw_parts` guarantees exclusive access.
 unsafe impl Send for Borrowed {}
-// SAFETY: shared access only reads; writing needs `&mut` of the owner.
+// SAFETY: shared access only reads; writing requires `&mut` of the tensor.
 unsafe impl Sync for Borrowed {}
 
 impl Borrowed {

@@ -62,10 +62,10 @@ impl Var {
         self.value.shape()
     }
 
-    /// The same elements under another shape.
+    /// The same elements with another shape; shares memory.
     ///
     /// # Panics
-    /// When the number of elements differs.
+    /// If the number of elements differs.
     pub fn reshape(&self, shape: &[usize]) -> Var {
         Var { value: self.value.reshape(shape), id: self.id, tape: self.tape }
     }
@@ -169,7 +169,6 @@ impl Tape {
         }
     }
 
-    /// A node that keeps its inputs and nothing else (Chen et al. 2016): `value` is what `body` makes of
     /// Records a node that keeps only its inputs (activation checkpointing, Chen et al. 2016): `value` is the output
     /// of `body` for them, and the backward pass reruns `body`. Gradients are bit-identical to recording every op.
     pub fn recomputed(&self, value: Tensor, inputs: &[&Var], body: Body) -> Result<Var> {

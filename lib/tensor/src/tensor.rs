@@ -83,7 +83,7 @@ impl Tensor {
     /// A copy of `values` in the given shape, on the host.
     ///
     /// # Panics
-    /// When the number of values is not the product of the shape.
+    /// If the number of values is not the product of the shape.
     pub fn of<T: Element>(values: &[T], shape: &[usize]) -> Self {
         let mut tensor = Self::arbitrary(shape, T::DTYPE);
         tensor.write::<T>().copy_from_slice(values);
@@ -138,7 +138,7 @@ impl Tensor {
     /// The same elements with another shape; shares memory.
     ///
     /// # Panics
-    /// When the number of elements differs.
+    /// If the number of elements differs.
     pub fn reshape(&self, shape: &[usize]) -> Self {
         let len: usize = shape.iter().product();
         assert_eq!(len, self.len(), "reshape of {:?} to {shape:?}", self.shape);
@@ -148,7 +148,7 @@ impl Tensor {
     /// The bytes of a tensor on the host, for writing; shared memory is copied first.
     ///
     /// # Panics
-    /// When the tensor is not on the host.
+    /// If the tensor is not on the host.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         self.make_unique();
         // SAFETY: the memory is initialized (see `memory` and `from_raw_parts`) and not shared.
@@ -158,7 +158,7 @@ impl Tensor {
     /// The elements of a tensor on the host.
     ///
     /// # Panics
-    /// When `T` is not the element type, or the tensor is not on the host.
+    /// If `T` is not the element type, or the tensor is not on the host.
     pub fn read<T: Element>(&self) -> &[T] {
         assert_eq!(self.dtype, T::DTYPE, "element type of a tensor");
         // SAFETY: the memory holds `len` aligned, initialized elements (see `memory` and `from_raw_parts`); every bit
@@ -169,7 +169,7 @@ impl Tensor {
     /// The elements of a tensor on the host, for writing; shared memory is copied first.
     ///
     /// # Panics
-    /// When `T` is not the element type, or the tensor is not on the host.
+    /// If `T` is not the element type, or the tensor is not on the host.
     pub fn write<T: Element>(&mut self) -> &mut [T] {
         assert_eq!(self.dtype, T::DTYPE, "element type of a tensor");
         self.make_unique();
@@ -215,7 +215,7 @@ impl Tensor {
     /// Address of the elements in device memory, for kernels and device libraries.
     ///
     /// # Panics
-    /// When the tensor is on the host.
+    /// If the tensor is on the host.
     pub fn address(&self) -> u64 {
         match &*self.storage {
             Storage::Device(piece) => piece.address(),
@@ -277,7 +277,7 @@ impl Tensor {
     /// The bytes of a tensor on the host.
     ///
     /// # Panics
-    /// When the tensor is not on the host.
+    /// If the tensor is not on the host.
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: as in `read`.
         unsafe { std::slice::from_raw_parts(self.storage.host(), self.bytes()) }
@@ -308,7 +308,7 @@ impl Tensor {
     /// The only element of a scalar on the host, as f64.
     ///
     /// # Panics
-    /// When there is not exactly one element.
+    /// If there is not exactly one element.
     pub fn item(&self) -> f64 {
         assert_eq!(self.len(), 1, "item of a tensor of shape {:?}", self.shape);
         self.to_f64()[0]

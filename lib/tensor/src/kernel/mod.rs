@@ -149,11 +149,11 @@ fn too_large(grid: Grid, args: &[Value]) -> Option<String> {
 
 impl Source {
     /// Launches a kernel of this source, compiled for `element`, on the device of the tensors among its arguments. An
-    /// Launches a kernel of this source, compiled for `element`, on the device of the tensors among its arguments. An
     /// empty grid launches nothing.
     ///
     /// Crate-private, because a wrong grid or size would access memory outside of the tensors on a GPU; only number and
     /// sizes of the arguments are checked there, against the compiled kernel. The emulator checks every access.
+    ///
     /// # Panics
     /// If the tensors are not all on one device that runs kernels.
     pub(crate) fn launch(

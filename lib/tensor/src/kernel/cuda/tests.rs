@@ -85,7 +85,7 @@ fn copies_keep_to_the_order_of_launches() {
         add(&mut x, 1.0);
         let before = x.clone();
         add(&mut x, 2.0);
-        // Goes into memory that kernels still use.
+        // Uploaded into memory that kernels still use.
         let scratch = Tensor::of(&values(n, 99), &[n]).to_device(GPU).unwrap();
         drop(scratch);
         let again = Tensor::of(&host, &[n]).to_device(GPU).unwrap();
@@ -245,7 +245,7 @@ fn every_refusal_names_the_launch() {
     assert!(x.to_host().is_err());
 }
 
-/// Drivers before CUDA 12.4 do not know the parameters of a kernel: the cubin does.
+/// Drivers before CUDA 12.4 cannot query the parameters of a kernel, so they are read from the cubin.
 #[test]
 fn an_old_driver_refuses_wrong_arguments_too() {
     let test = "an_old_driver_refuses_wrong_arguments_too";

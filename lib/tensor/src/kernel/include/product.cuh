@@ -24,7 +24,7 @@ struct Shape {
     using Lhs = Tile<LHS_TRANSPOSED ? DEPTH : BM, LHS_TRANSPOSED ? BM : DEPTH>;
     using Rhs = Tile<RHS_TRANSPOSED ? BN : DEPTH, RHS_TRANSPOSED ? DEPTH : BN>;
     static constexpr int BYTES = Lhs::BYTES + Rhs::BYTES;
-    // The sums leave through shared memory, 32 rows of each warp at a time (see write_sums).
+    // The sums are written through shared memory, 32 rows of each warp at a time (see write_sums).
     static constexpr int SLAB = 32, PITCH = WN + 8;
     static_assert(THREADS / WARP * SLAB * PITCH * 4 <= STAGES * BYTES, "the pipeline's shared memory suffices");
 };

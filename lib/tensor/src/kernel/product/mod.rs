@@ -148,7 +148,7 @@ impl<'a> Product<'a> {
     /// lhs·rhs.
     ///
     /// # Panics
-    /// When inner sizes or element types differ.
+    /// If inner sizes or element types differ.
     pub(crate) fn new(lhs: Matrix<'a>, rhs: Matrix<'a>) -> Self {
         assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
         assert_eq!(lhs.tensor.dtype(), rhs.tensor.dtype(), "element types of a matrix product");

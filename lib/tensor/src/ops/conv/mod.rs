@@ -114,7 +114,7 @@ pub fn cases() -> Vec<Case> {
         case(Conv { dilation: [2, 3], margin: [2, 1], ..plain }, [3, 7, 10, 5], [9, 3, 2, 5]),
         case(Conv { bias: false, stride: [4, 4], ..plain }, [2, 8, 12, 3], [24, 4, 4, 3]),
         case(Conv::same([1, 7], Zero), [3, 1, 130, 16], [40, 1, 7, 16]),
-        // More than one tile of a kernel in each direction, and sums in more than one part.
+        // Several kernel tiles in each direction, and sums in several parts.
         case(Conv::same([1, 3], Zero), [2, 1, 70, 24], [72, 1, 3, 24]),
         case(Conv::same([1, 1], Zero), [1, 10, 14, 72], [16, 1, 1, 72]),
         case(Conv::same([1, 1], Periodic), [1, 14, 10, 8], [136, 1, 1, 8]),

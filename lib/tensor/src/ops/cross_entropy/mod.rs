@@ -1,5 +1,5 @@
 //! Cross entropy of a softmax: L = Σ over rows r of w_r·((1 - ε)·(l - x_t) + ε/V·Σ_v (l - x_v)), with
-//! l = log Σ_v exp(x_v). Logits x [R, V], targets t [R] (i32), optional weights w [R] (1 where absent), L [1].
+//! l = log Σ_v exp(x_v). Logits x [R, V], targets t [R] (i32), optional weights w [R] (default 1), L [1].
 //!
 //! ε smooths the labels (Szegedy et al. 2016). Rows whose target is `ignore` contribute nothing, whatever their
 //! weight. L is a sum: the engine divides it by the sum of the weights over all micro-batches and ranks of an
@@ -155,7 +155,7 @@ mod tests {
         let (loss, dx) = of(op, &[2, 0, 0, 0, 1, -100]);
         let logits = Tensor::of(&[0.0, 1.0, 2.0].repeat(4), &[4, 3]);
         let targets = constant(Tensor::of(&[2, 0, 1, -100], &[4]));
-        // An ignored row does not count, whatever its weight.
+        // An ignored row does not count, regardless of its weight.
         let weights = constant(Tensor::of(&[1.0, 3.0, 1.0, f64::NAN], &[4]));
         let tape = Tape::new();
         let x = tape.leaf(logits);

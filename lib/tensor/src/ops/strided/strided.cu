@@ -1,7 +1,7 @@
 // elements: f32 bf16 f16
 // Copies, sums and products of strided tensors (ops/strided/mod.rs). An index space has AXES axes; leading ones may
-// have size 1. If the number of elements along the last axis is a multiple of WIDTH, a thread moves 16 bytes (V =
-// WIDTH), otherwise one element (V = 1).
+// have size 1. If the number of elements along the last axis is a multiple of WIDTH, a thread moves 16 bytes
+// (V = WIDTH), otherwise one element (V = 1).
 
 #include "rows.cuh"
 
