@@ -120,17 +120,16 @@ mod emulator {
         let line = text.lines().next().unwrap_or_default();
         let Some(list) = line.strip_prefix("// elements:") else {
             fail(&format!(
-                "{}: the first line is not \"// elements: f32 bf16 f16\" or some of them",
+                "{}: the first line must be \"// elements:\" and some of f32 bf16 f16",
                 path.display()
             ));
         };
         list.split_whitespace()
             .map(|word| match ["f32", "bf16", "f16"].iter().find(|e| **e == word) {
                 Some(element) => *element,
-                None => fail(&format!(
-                    "{}: element type {word} is none of f32, bf16, f16",
-                    path.display()
-                )),
+                None => {
+                    fail(&format!("{}: dtype {word} is not one of f32, bf16, f16", path.display()))
+                }
             })
             .collect()
     }
@@ -181,12 +180,12 @@ mod emulator {
         let wrong = |what: &str| -> ! { fail(&format!("{}: a KERNEL {what}", path.display())) };
         let mut kernels = Vec::new();
         for part in text.split(MARK).skip(1) {
-            let Some((head, rest)) = part.split_once(")]]") else { wrong("without an end") };
+            let Some((head, rest)) = part.split_once(")]]") else { wrong("is not closed") };
             let mut head = head.split(',').map(str::trim);
             let name = head.next().unwrap_or_default().to_string();
             let most_threads = head.next().unwrap_or("1024").to_string();
             if !name.starts_with(&stem(path)) {
-                wrong(&format!("named {name}: names start with that of the source"));
+                wrong(&format!("named {name} must start with the name of the source"));
             }
             let list = rest.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
             let Some((list, _)) = list else { wrong(&format!("{name} without parameters")) };

@@ -34,7 +34,7 @@ impl Storage {
             Storage::Host(block) => block.start(),
             Storage::Borrowed(borrowed) => borrowed.start,
             Storage::Device(piece) => {
-                unreachable!("a tensor on {} is read on the host", piece.device())
+                unreachable!("a tensor on {} cannot be accessed on the host", piece.device())
             }
         }
     }

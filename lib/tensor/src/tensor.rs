@@ -220,7 +220,7 @@ impl Tensor {
         match &*self.storage {
             Storage::Device(piece) => piece.address(),
             Storage::Host(_) | Storage::Borrowed(_) => {
-                unreachable!("a tensor on the host is given to a kernel")
+                unreachable!("a tensor on the host cannot be passed to a kernel")
             }
         }
     }

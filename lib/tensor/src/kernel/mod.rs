@@ -164,21 +164,21 @@ impl Source {
         args: &[Arg],
     ) {
         let mut devices = args.iter().filter_map(Arg::device);
-        let Some(device) = devices.next() else { unreachable!("{kernel} works on no tensor") };
-        assert!(devices.all(|d| d == device), "{kernel}: tensors on more than one device");
-        assert!(self.elements.contains(&element), "{}.cu is not for {element:?}", self.name);
+        let Some(device) = devices.next() else { unreachable!("{kernel} has no tensor argument") };
+        assert!(devices.all(|d| d == device), "{kernel}: tensors are on different devices");
+        assert!(self.elements.contains(&element), "{}.cu does not support {element:?}", self.name);
         if grid.blocks.contains(&0) || grid.threads.contains(&0) {
             return;
         }
-        assert!(device != Device::Cpu, "{kernel} is launched on the host");
+        assert!(device != Device::Cpu, "{kernel} cannot run on the host");
         let values: Vec<Value> = args.iter().map(Arg::value).collect();
         state::run(device, || match too_large(grid, &values) {
             None => backend::launch(device, self, element, kernel, grid, &values),
             Some(what) => Err(Error::new(
                 Exit::Failure,
                 format!(
-                    "{kernel}: {what} is beyond what kernels count; training.batch_size can be \
-                     smaller, and training.accumulation larger"
+                    "{kernel}: {what} exceeds the limits of a launch; reduce training.batch_size and \
+                     increase training.accumulation"
                 ),
             )),
         });

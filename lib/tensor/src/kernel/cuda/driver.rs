@@ -22,7 +22,7 @@ fn initialise() -> Result<c_int, String> {
     // SAFETY: only the driver's own initializers run on opening it.
     if !unsafe { sys::is_culib_present() } {
         return Err("no GPU: this machine has no CUDA driver (libcuda.so.1); \
-                    --device cpu computes without, or use a node with GPUs"
+                    use a node with GPUs, or --device cpu"
             .into());
     }
     let mut version = 0;
@@ -43,8 +43,8 @@ fn initialise() -> Result<c_int, String> {
             visible()
         )),
         CUresult::CUDA_ERROR_STUB_LIBRARY => {
-            Err("no GPU: the libcuda.so that is found is the toolkit's stub, not the driver's; \
-                 take its folder out of LD_LIBRARY_PATH"
+            Err("no GPU: libcuda.so is the stub of the CUDA toolkit, not the driver; \
+                 remove its folder from LD_LIBRARY_PATH"
                 .into())
         }
         result => Err(format!(

@@ -166,7 +166,7 @@ impl Gpu {
                 Exit::Failure,
                 format!(
                     "a block of {} has {} bytes of shared memory at most, {} of them static here; \
-                     smaller heads of attention need less",
+                     smaller attention heads need less",
                     self.name, self.shared, function.static_shared
                 ),
             ));

@@ -230,8 +230,8 @@ fn shared_bytes(pass: Pass, element: Dtype, size: usize, rows: usize, others: us
 fn supported(s: Sizes, device: Device) -> bool {
     if s.dim > LARGEST_HEAD {
         let why = format!(
-            "attention has kernels for heads of at most {LARGEST_HEAD} features, not of {}: more heads are \
-             smaller",
+            "attention kernels support head sizes of at most {LARGEST_HEAD}, not {}; increase the number of \
+             heads",
             s.dim
         );
         fail(device, Error::usage(why));

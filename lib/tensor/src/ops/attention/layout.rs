@@ -130,7 +130,7 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
         dropout.shape(&[&probabilities, inputs[inputs.len() - 1]])?;
         if dropout.samples != s.batch {
             return Err(format!(
-                "dropout of {} samples in a batch of {}",
+                "dropout expects {} samples, but the batch has {}",
                 dropout.samples, s.batch
             ));
         }

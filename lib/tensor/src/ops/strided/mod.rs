@@ -29,7 +29,7 @@ impl<T: Op + Strided> Launch for T {
 
 /// Unwraps the space or sum of shapes that [`Op::shape`] has accepted.
 pub(crate) fn checked<S>(space: Result<S, String>) -> S {
-    space.unwrap_or_else(|why| unreachable!("a shape that was accepted {why}"))
+    space.unwrap_or_else(|why| unreachable!("an accepted shape {why}"))
 }
 
 /// Maximum number of axes of a merged index space, as in `strided.cu`.
