@@ -32,7 +32,7 @@ fn the_second_time_nothing_is_compiled() {
 fn what_prevents_it_is_told_in_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let cases = [
-        ("train-stage --warm-kernels fast", 2, "\"fast\" is no architecture"),
+        ("train-stage --warm-kernels fast", 2, "\"fast\" is not an architecture"),
         ("train-stage --warm-kernels sm_70", 2, "sm_70 is too old for the kernels"),
         ("train-stage codec --warm-kernels sm_80", 2, "cannot be used with"),
         ("LONGHAUL_NVRTC=none train-stage --warm-kernels sm_80", 1, "LONGHAUL_NVRTC=none: "),

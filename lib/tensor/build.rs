@@ -1,8 +1,8 @@
-//! With the feature `emu`: compiles every kernel as C++ for the host, beside the emulator's runtime.
+//! With the feature `emu`, compiles every kernel as C++ for the host, together with the emulator's runtime.
 //!
-//! Each `.cu` under `src/` and `tests/device/emulator/kernels/` becomes one object for each element type that its first line
-//! names (`// elements: f32 bf16 f16`). Objects are kept by the hash of the preprocessed source and the
-//! flags, so a change compiles what it reaches. Without the feature this does nothing.
+//! Each `.cu` under `src/` and `tests/device/emulator/kernels/` becomes one object for each dtype that its first line
+//! lists (`// elements: f32 bf16 f16`). Objects are cached by the hash of the preprocessed source and the flags, so a
+//! change recompiles only what it affects. Without the feature this does nothing.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -26,8 +26,8 @@ mod emulator {
     /// Kernels of the emulator's own tests.
     const TESTS: &str = "tests/device/emulator/kernels";
 
-    /// Accesses are seen as they are written: nothing that splits, merges or reorders them. Of the
-    /// sanitizer only its calls before each access are used; its library is not linked.
+    /// Memory accesses must be instrumented exactly as written: nothing may split, merge or reorder them. Only the
+    /// calls that the sanitizer inserts before each access are used; its library is not linked.
     const KERNEL_FLAGS: [&str; 9] = [
         "-fsanitize=thread",
         "-fno-tree-vectorize",
@@ -39,14 +39,14 @@ mod emulator {
         "-Wno-unused-function",
         "-Wno-attributes",
     ];
-    /// The same, as only GCC knows it.
+    /// The same, for flags that only GCC knows.
     const GCC_FLAGS: [&str; 2] = ["-fno-store-merging", "-fno-tree-sra"];
 
-    /// One object file to be.
+    /// An object file to compile.
     struct Job {
-        /// Name in messages and of the object.
+        /// Name of the object, also in messages.
         name: String,
-        /// Source as text for the compiler's standard input; preprocessed when it is a kernel's.
+        /// Source text for the compiler's standard input; preprocessed if it is a kernel.
         text: String,
         flags: Vec<String>,
         language: &'static str,
@@ -99,7 +99,7 @@ mod emulator {
         cc::Build::new().cpp(true).objects(objects).cargo_metadata(true).compile("emulator");
     }
 
-    /// What the machine at hand adds to its architecture: half precision and fused multiply-adds.
+    /// Additional features of the build machine: half precision and fused multiply-adds.
     fn host_flags(arch: &str) -> Vec<String> {
         let native = std::env::var("HOST").ok() == std::env::var("TARGET").ok();
         #[cfg(target_arch = "x86_64")]
@@ -114,28 +114,27 @@ mod emulator {
         Vec::new()
     }
 
-    /// The element types of the first line.
+    /// The dtypes listed in the first line.
     fn elements(path: &Path) -> Vec<&'static str> {
         let text = read(path);
         let line = text.lines().next().unwrap_or_default();
         let Some(list) = line.strip_prefix("// elements:") else {
             fail(&format!(
-                "{}: the first line is not \"// elements: f32 bf16 f16\" or some of them",
+                "{}: the first line must be \"// elements:\" and some of f32 bf16 f16",
                 path.display()
             ));
         };
         list.split_whitespace()
             .map(|word| match ["f32", "bf16", "f16"].iter().find(|e| **e == word) {
                 Some(element) => *element,
-                None => fail(&format!(
-                    "{}: element type {word} is none of f32, bf16, f16",
-                    path.display()
-                )),
+                None => {
+                    fail(&format!("{}: dtype {word} is not one of f32, bf16, f16", path.display()))
+                }
             })
             .collect()
     }
 
-    /// A source for one element type, in a namespace of its own, with the table of its kernels.
+    /// A kernel source for one dtype, in its own namespace, with the table of its kernels.
     fn kernels(compiler: &cc::Tool, base: &[String], path: &Path, element: &'static str) -> Job {
         let name = format!("{}_{element}", stem(path));
         let mut flags = base.to_vec();
@@ -175,18 +174,18 @@ mod emulator {
         most_threads: String,
     }
 
-    /// The definitions that KERNEL left in the preprocessed source.
+    /// The kernel definitions that the KERNEL macro left in the preprocessed source.
     fn find_kernels(text: &str, path: &Path) -> Vec<Kernel> {
         const MARK: &str = "[[emulator::kernel(";
         let wrong = |what: &str| -> ! { fail(&format!("{}: a KERNEL {what}", path.display())) };
         let mut kernels = Vec::new();
         for part in text.split(MARK).skip(1) {
-            let Some((head, rest)) = part.split_once(")]]") else { wrong("without an end") };
+            let Some((head, rest)) = part.split_once(")]]") else { wrong("is not closed") };
             let mut head = head.split(',').map(str::trim);
             let name = head.next().unwrap_or_default().to_string();
             let most_threads = head.next().unwrap_or("1024").to_string();
             if !name.starts_with(&stem(path)) {
-                wrong(&format!("named {name}: names start with that of the source"));
+                wrong(&format!("named {name} must start with the name of the source"));
             }
             let list = rest.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
             let Some((list, _)) = list else { wrong(&format!("{name} without parameters")) };
@@ -206,7 +205,7 @@ mod emulator {
         kernels
     }
 
-    /// The list of all sources, as the runtime looks them up.
+    /// The table of all sources that the runtime searches.
     fn table(sources: &[String]) -> String {
         let declare: String = sources
             .iter()
@@ -230,7 +229,7 @@ mod emulator {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Compiles what is not there yet, on all cores; returns the objects.
+    /// Compiles what is not cached, on all cores; returns the objects.
     fn compile(compiler: &cc::Tool, jobs: &[Job]) -> Vec<PathBuf> {
         let folder = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join("objects");
         if let Err(error) = fs::create_dir_all(&folder) {
@@ -281,7 +280,7 @@ mod emulator {
         if object.exists() {
             return Ok(());
         }
-        // Renamed when whole: an interrupted build leaves no half object.
+        // Renamed when complete: an interrupted build leaves no partial object.
         let part = object.with_extension("part");
         let mut command = compiler.to_command();
         command.args(&job.flags).args(["-x", job.language, "-c", "-o"]).arg(&part).arg("-");
@@ -312,7 +311,7 @@ mod emulator {
         })
     }
 
-    /// All files of a folder and those below with the extension, in order.
+    /// All files with the extension in a folder and its subfolders, sorted.
     fn find(folder: &str, extension: &str) -> Vec<PathBuf> {
         let (mut found, mut folders) = (Vec::new(), vec![PathBuf::from(folder)]);
         while let Some(folder) = folders.pop() {

@@ -1,5 +1,5 @@
-//! Checks that hold for every case of every op: the gradient in f64, and each dtype on each device against
-//! f64 on the CPU.
+//! Checks that run for every case of every op: the gradient in f64, and each dtype on each device against f64 on the
+//! CPU.
 
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -8,7 +8,7 @@ use crate::random::{Permutation, Philox, Purpose};
 use crate::tensor::Tensor;
 use unix::Result;
 
-/// Values for an input of a case.
+/// Random values for one input of a case.
 pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
     let random = Philox::new(seed, Purpose::Test);
     if let Draw::Below(n) = draw {
@@ -39,26 +39,26 @@ pub fn inputs(case: &Case, seed: u64) -> Vec<Tensor> {
     (0..).zip(&case.inputs).map(|(i, (shape, d))| draw(shape, d, seed, i)).collect()
 }
 
-/// Runs a case's op where `inputs` are: the output, and what the op saves for its backward pass.
+/// Runs the op of a case on the device of `inputs`: the output, and what the op saves for its backward pass.
 ///
 /// # Panics
-/// When the op refuses the shapes.
+/// If the op rejects the shapes.
 pub fn forward(case: &Case, inputs: &[Tensor]) -> (Tensor, Saved) {
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
     op::forward(&*case.op, &inputs.iter().collect::<Vec<_>>(), &shape)
 }
 
-/// What is done with the gradient of an input.
+/// What a backward pass does with the gradient of an input.
 #[derive(Clone)]
 enum Gradient {
     Unwanted,
     Written,
-    /// Added to this.
+    /// Added to this tensor.
     Added(Tensor),
 }
 
-/// The gradients of all inputs that want one, for the output gradient `dy`.
+/// The requested gradients for the output gradient `dy`.
 fn gradients(
     case: &Case,
     inputs: &[Tensor],
@@ -85,14 +85,14 @@ fn gradients(
     all.into_iter().map(|slot| slot?.gradient()).collect()
 }
 
-/// The gradients of all inputs (none for constants) for the output gradient `dy`, which the op may overwrite
-/// when nobody shares it.
+/// The gradients of all inputs (`None` for constants) for the output gradient `dy`, which the op may overwrite if it
+/// is not shared.
 pub fn backward(case: &Case, inputs: &[Tensor], saved: &Saved, dy: Tensor) -> Vec<Option<Tensor>> {
     gradients(case, inputs, saved, dy, vec![Gradient::Written; inputs.len()])
 }
 
-/// Output and the gradients of all inputs (none for constants), for the output gradient `dy`.
-/// With `existing`, gradients are added to what is there.
+/// The output, and the gradients of all inputs (`None` for constants) for the output gradient `dy`. With `existing`,
+/// gradients are added to these tensors.
 pub fn run(
     case: &Case,
     inputs: &[Tensor],
@@ -107,8 +107,8 @@ pub fn run(
     (out, gradients(case, inputs, &saved, dy.clone(), each))
 }
 
-/// What may be asked of a backward pass: that all gradients are written, that all are added, and, where there
-/// are several, mixtures in which each is once unwanted, written and added.
+/// The combinations to test: all gradients written, all accumulated and, if there are several, mixtures in which each
+/// is once not needed, once written and once accumulated.
 fn requests(case: &Case, before: &[Tensor]) -> Vec<Vec<Gradient>> {
     let added = || before.iter().cloned().map(Gradient::Added).collect::<Vec<_>>();
     let mut all = vec![vec![Gradient::Written; before.len()], added()];
@@ -129,7 +129,7 @@ fn requests(case: &Case, before: &[Tensor]) -> Vec<Vec<Gradient>> {
     all
 }
 
-/// In another element type, unless it holds indices.
+/// Casts to `dtype`, except indices.
 fn float_to(x: &Tensor, dtype: Dtype) -> Tensor {
     if x.dtype() == Dtype::I32 { x.clone() } else { x.to_dtype(dtype) }
 }
@@ -138,9 +138,9 @@ fn dot(a: &Tensor, b: &Tensor) -> f64 {
     a.to_f64().iter().zip(b.to_f64()).map(|(a, b)| a * b).sum()
 }
 
-/// Difference between ⟨dy, Df·v⟩ by central differences and ⟨dx, v⟩ by `backward`, along one random direction v
-/// of all inputs together, in f64; relative to ‖dx‖, which is the deviation of ⟨dx, v⟩ over directions: the
-/// product itself is now and then near zero by chance, where rounding would be all of it.
+/// Difference between ⟨dy, Df·v⟩ by central differences and ⟨dx, v⟩ by `backward`, along one random direction v of all
+/// inputs together, in f64. It is relative to ‖dx‖, the standard deviation of ⟨dx, v⟩ over directions: the product
+/// itself is occasionally near zero by chance, and rounding would then dominate.
 pub fn gradient_error(case: &Case, seed: u64) -> f64 {
     let x = inputs(case, seed);
     let v: Vec<Tensor> = (0..)
@@ -171,9 +171,9 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
             .collect();
         forward(case, &moved).0.to_f64()
     };
-    // Central differences of fourth order: truncation h⁴ against rounding ε/h. Where an op bends sharply, as the
-    // maximum of two numbers that are nearly the same, a large step sees that; a wrong gradient is wrong at
-    // every step. Outputs are subtracted before they are summed: their sum would be rounded far more.
+    // Fourth-order central differences: truncation h⁴ against rounding ε/h. Near a kink (such as the maximum of two
+    // almost equal numbers) only a large step fails, while a wrong gradient fails at every step. Outputs are
+    // subtracted before summing, because rounding of their sum would be far larger.
     let error = |h: f64| {
         let [near, before, far, far_before] = [h, -h, 2.0 * h, -2.0 * h].map(along);
         let change = |i: usize| 8.0 * (near[i] - before[i]) - (far[i] - far_before[i]);
@@ -191,8 +191,8 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
     least
 }
 
-/// The size of a tensor's elements: their root mean square, or a fifth of the largest where that is more, as
-/// where most are zero.
+/// The scale of a tensor's elements: their root mean square or a fifth of the largest, whichever is larger (the latter
+/// when most elements are zero).
 fn size(x: &Tensor) -> f64 {
     let x = x.to_f64();
     let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len().max(1) as f64;
@@ -200,25 +200,24 @@ fn size(x: &Tensor) -> f64 {
     mean.sqrt().max(largest / 5.0).max(1e-30)
 }
 
-/// max |a - b| relative to the root mean square of b, or to a fifth of its largest element where that is
-/// more: as where most of b is zero.
+/// max |a - b| relative to the root mean square of b or a fifth of its largest element, whichever is larger (the
+/// latter when most of b is zero).
 pub fn difference(a: &Tensor, b: &Tensor) -> f64 {
     let (x, y) = (a.to_f64(), b.to_f64());
     let worst = x.iter().zip(&y).map(|(x, y)| (x - y).abs());
-    // f64::max passes over what is not a number, which is as wrong as can be.
+    // f64::max ignores NaN, which must count as the worst result.
     worst.fold(0.0, |worst, x| if x.is_nan() { x } else { f64::max(worst, x) }) / size(b)
 }
 
-/// How far results of kernels may be from those of the CPU in f64, relative to their root mean square.
+/// Allowed difference between kernel results and the CPU in f64, relative to their root mean square.
 ///
-/// The largest of many elements is some five times the root mean square and rounded once when it is
-/// stored, after at most a few roundings of what it was made of; and a sum of n terms in f32 gathers
-/// at most some √n roundings.
+/// The largest of many elements is about five times the root mean square. It is rounded once when stored, after a few
+/// roundings of its inputs; a sum of n terms in f32 adds at most about √n roundings.
 pub fn tolerance(dtype: Dtype, terms: usize) -> f64 {
     24.0 * dtype.roundoff() + 4.0 * Dtype::F32.roundoff() * (terms as f64).sqrt()
 }
 
-/// The same tensors with every element off by at most one rounding of `dtype`.
+/// The same tensors, with every element perturbed by at most one rounding of `dtype`.
 fn nearby(tensors: &[Tensor], dtype: Dtype, seed: u64) -> Vec<Tensor> {
     let random = Philox::new(seed, Purpose::Test);
     let off = |sample: u64, tensor: &Tensor| {
@@ -234,7 +233,7 @@ fn nearby(tensors: &[Tensor], dtype: Dtype, seed: u64) -> Vec<Tensor> {
     (0..).zip(tensors).map(|(sample, tensor)| off(sample, tensor)).collect()
 }
 
-/// Inputs, output gradient, and gradients that are there.
+/// Inputs, output gradient and existing gradients of a check.
 struct Given {
     inputs: Vec<Tensor>,
     dy: Tensor,
@@ -247,7 +246,7 @@ impl Given {
         Ok(Self { inputs: each(&self.inputs)?, dy, before: each(&self.before)? })
     }
 
-    /// Output and all gradients, for each of the [`requests`].
+    /// The output and all gradients, for each of the [`requests`].
     fn results(&self, case: &Case) -> Vec<Option<Tensor>> {
         let (out, saved) = forward(case, &self.inputs);
         let mut results = vec![Some(out)];
@@ -260,20 +259,20 @@ impl Given {
     }
 }
 
-/// Largest difference between a result in `dtype` on `device` and that of the CPU in f64, as a multiple of
-/// what is allowed: over the output and every gradient, each of them unwanted, written, and added to what was
-/// there, in several mixtures. Errors: what the device says.
+/// Largest difference between a result in `dtype` on `device` and the CPU in f64, as a multiple of what is allowed:
+/// over the output and every gradient, in several mixtures of not needed, written and accumulated gradients. Errors:
+/// those of the device.
 ///
-/// Allowed is the [`tolerance`] or, where results depend more on their inputs than that (a normalisation of
-/// three numbers, a sum that cancels), a dozen times what one rounding of every input changes: the most of
-/// three draws of roundings, of more where there are few numbers to draw.
+/// Allowed is the [`tolerance`] or, if results are more sensitive to their inputs (a normalization of three numbers, a
+/// sum that cancels), twelve times the change caused by one rounding of every input: the largest change over three
+/// random roundings, or more if there are few elements.
 pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Result<f64> {
     let inputs = case.inputs_in(&inputs(case, seed), dtype);
     let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let shape = case.op.shape(&shapes).unwrap_or_else(|why| panic!("{}: {why}", case.op.name()));
     let dtype_of_out = case.op.output_dtype(inputs[0].dtype());
     let dy = draw(&shape, &Draw::Normal, seed ^ 0xd1f, 0).to_dtype(dtype_of_out);
-    // Far from zero: what is rounded on the way to a sum is not small because the sum is.
+    // Far from zero: intermediate rounding is not small just because the final sum is.
     let before = (100..)
         .zip(&inputs)
         .map(|(i, x)| draw(x.shape(), &Draw::Uniform(1.0, 2.0), seed, i).to_dtype(dtype))
@@ -293,7 +292,7 @@ pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Res
         let spread = near.iter().filter_map(|near| Some(difference(near[i].as_ref()?, expected)));
         let allowed = tolerance(found.dtype(), terms).max(12.0 * spread.fold(0.0, f64::max));
         let error = difference(&found.to_host()?, expected);
-        // A result that is not a number is as wrong as can be.
+        // NaN counts as the worst result.
         worst = worst.max(if error.is_nan() { f64::INFINITY } else { error / allowed });
     }
     Ok(worst)

@@ -1,4 +1,4 @@
-//! Where a tensor lives, and which device to work on.
+//! Devices: where tensors live and ops run.
 
 use crate::kernel;
 use crate::memory::{self, Usage};
@@ -6,20 +6,20 @@ use std::fmt;
 use std::str::FromStr;
 use unix::{Error, Result};
 
-/// A device is a value, not a type parameter, so that one binary serves every machine.
+/// Where a tensor lives. A value rather than a type parameter, so that one binary runs on every machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Device {
-    /// Host memory, computed on by the threads of this process.
+    /// Host memory; ops run on the threads of this process.
     #[default]
     Cpu,
-    /// A GPU, by its number among those that the process may see.
+    /// A GPU, by its index among those visible to the process.
     Cuda(u32),
-    /// The emulator of a GPU: kernels compiled for the host, slow and watchful; for tests.
+    /// The GPU emulator: runs the kernels compiled for the host and checks every memory access; slow, for tests.
     Emu,
 }
 
 impl Device {
-    /// The counters of its tensor memory now.
+    /// The current counters of its tensor memory.
     pub fn usage(self) -> Usage {
         match self {
             Device::Cpu => memory::usage(),
@@ -27,7 +27,7 @@ impl Device {
         }
     }
 
-    /// Starts a new measurement of the peak.
+    /// Restarts the measurement of the peak from the current usage.
     pub fn reset_peak(self) {
         match self {
             Device::Cpu => memory::reset_peak(),
@@ -46,12 +46,12 @@ impl fmt::Display for Device {
     }
 }
 
-/// What a user asks for.
+/// The device that the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// A GPU where there is one, else the CPU.
+    /// A GPU if there is one, otherwise the CPU.
     Auto,
-    /// This one.
+    /// This device.
     Exactly(Device),
 }
 
@@ -84,8 +84,8 @@ impl fmt::Display for Wanted {
 }
 
 impl Wanted {
-    /// What is wanted by rank `local_rank` of those on this host: each has a GPU of its own, counted on
-    /// from the one that was asked for, as long as there are enough.
+    /// The device for the rank `local_rank` of this host: each gets its own GPU, counting up from the requested one
+    /// modulo the number of GPUs.
     pub fn of_rank(self, local_rank: usize) -> Self {
         let first = match self {
             Wanted::Auto => 0,
@@ -100,7 +100,7 @@ impl Wanted {
         }
     }
 
-    /// The device to work on, opened, and why it is that one. Errors: it cannot be had.
+    /// Opens the device; returns it with the reason for the choice. Errors: the device is not available.
     pub fn open(self) -> Result<(Device, String)> {
         match self {
             Wanted::Exactly(Device::Cpu) => Ok((Device::Cpu, "as asked".into())),
@@ -114,7 +114,7 @@ impl Wanted {
             }
             Wanted::Auto => match crate::kernel::cuda::Gpu::open(0) {
                 Ok(gpu) => Ok((Device::Cuda(0), gpu.name().to_string())),
-                // What to do about it is for those who wanted one.
+                // The advice after `;` is for users who asked for a GPU explicitly.
                 Err(why) => {
                     let why = why.to_string();
                     Ok((Device::Cpu, why.split(';').next().unwrap_or(&why).to_string()))

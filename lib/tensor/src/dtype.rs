@@ -1,27 +1,27 @@
-//! Element types. The CPU trains in f32, and every CPU op is also generic over f64, for checks; the
-//! 16-bit floats are what kernels compute with, and integers are indices.
+//! Element types. The CPU trains in f32, and every CPU op is also generic over f64, for checks. Kernels also compute
+//! with the 16-bit floats; integers are indices.
 
 pub use half::{bf16, f16};
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
-/// The element type of a tensor, as a value.
+/// The dtype of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// IEEE single precision.
     F32,
     /// IEEE double precision.
     F64,
-    /// The upper half of a single-precision number: 8 bits of exponent, 8 of precision.
+    /// bfloat16, the upper half of an f32: 8 exponent bits, 8 bits of precision.
     Bf16,
-    /// IEEE half precision: 5 bits of exponent, 11 of precision.
+    /// IEEE half precision: 5 exponent bits, 11 bits of precision.
     F16,
-    /// A 32-bit integer: an index, a class, a token.
+    /// A 32-bit integer: an index, a class or a token.
     I32,
 }
 
 impl Dtype {
-    /// Bytes of one element.
+    /// Bytes per element.
     pub fn bytes(self) -> usize {
         match self {
             Dtype::Bf16 | Dtype::F16 => 2,
@@ -30,7 +30,7 @@ impl Dtype {
         }
     }
 
-    /// Half the distance from 1 to the next number: the relative error of rounding. 0 for integers.
+    /// Unit roundoff, half the distance from 1 to the next larger number: the relative rounding error. 0 for integers.
     pub fn roundoff(self) -> f64 {
         match self {
             Dtype::F64 => f64::EPSILON / 2.0,
@@ -54,22 +54,22 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// What a tensor on the host holds. Every bit pattern is a valid value.
+/// Element types of tensors on the host.
 ///
 /// # Safety
-/// That is what implementing it promises; and that the size is that of `DTYPE`.
+/// Every bit pattern must be a valid value, and the size must be that of `DTYPE`.
 pub unsafe trait Element: Copy + Debug + Default + Send + Sync + 'static {
-    /// The type as a value.
+    /// The dtype.
     const DTYPE: Dtype;
-    /// The value, exactly.
+    /// Converts to f64, exactly.
     fn f64(self) -> f64;
-    /// The nearest value to `x`.
+    /// Rounds `x` to the nearest value.
     fn of(x: f64) -> Self;
 }
 
 macro_rules! element {
     ($($type:ty, $dtype:ident, $to:expr, $of:expr;)*) => {$(
-        // SAFETY: numbers of fixed size of which every bit pattern is one.
+        // SAFETY: a plain number of the size of its dtype; every bit pattern is valid.
         unsafe impl Element for $type {
             const DTYPE: Dtype = Dtype::$dtype;
             #[inline(always)]
@@ -92,7 +92,7 @@ element! {
     i32, I32, f64::from, |x: f64| x.round() as i32;
 }
 
-/// Runs the body with `T` as the type that `dtype` names.
+/// Runs the body with `T` as the Rust type of `dtype`.
 #[macro_export]
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
@@ -121,8 +121,8 @@ macro_rules! with_element {
     };
 }
 
-/// What the CPU ops ask of an element type. The f32 functions are branch-free, so that the compiler
-/// vectorises the loops that use them; the f64 ones are the accurate reference.
+/// The arithmetic that CPU ops require of an element type. The f32 functions are branch-free, so that the compiler can
+/// vectorize loops over them; the f64 functions are the accurate reference.
 pub trait Float:
     Element
     + PartialOrd
@@ -138,9 +138,9 @@ pub trait Float:
     const ZERO: Self;
     /// One.
     const ONE: Self;
-    /// self·a + b, rounded once.
+    /// self·a + b with a single rounding.
     fn mul_add(self, a: Self, b: Self) -> Self;
-    /// e to the self.
+    /// e^self.
     fn exp(self) -> Self;
     /// The error function.
     fn erf(self) -> Self;
@@ -148,7 +148,7 @@ pub trait Float:
     fn tanh(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
-    /// The larger of two.
+    /// The larger of the two.
     fn maximum(self, other: Self) -> Self;
 }
 
@@ -159,12 +159,12 @@ impl Float for f32 {
     fn mul_add(self, a: f32, b: f32) -> f32 {
         f32::mul_add(self, a, b)
     }
-    /// Cephes' expf: reduction by ln 2 and a polynomial of degree 5; within 2 units in the last place.
+    /// Cephes' expf: range reduction by ln 2 and a polynomial of degree 5; within 2 ulp.
     #[inline(always)]
     fn exp(self) -> f32 {
-        /// 1.5 · 2²³: adding it rounds to an integer, which then stands in the low mantissa bits.
+        /// 1.5 · 2²³: adding it rounds to an integer, which then sits in the low mantissa bits.
         const ROUND: f32 = 12_582_912.0;
-        // Clamped only to keep the exponent in range; what lies below is zero.
+        // Clamped above to keep the exponent in range; very negative inputs give zero.
         let x = if self < 88.37 { self } else { 88.37 };
         let x = if x > -87.33 { x } else { -87.33 };
         let shifted = f32::mul_add(x, std::f32::consts::LOG2_E, ROUND);
@@ -206,7 +206,7 @@ impl Float for f32 {
     #[inline(always)]
     fn tanh(self) -> f32 {
         let e = Float::exp(-2.0 * self.abs());
-        // For small |x| the quotient below cancels; the odd Taylor terms are exact enough there.
+        // For small |x| the quotient below cancels; there the odd Taylor terms are accurate enough.
         let large = (1.0 - e) / (1.0 + e);
         let x2 = self * self;
         let mut p = 2.186_949e-2_f32;
@@ -255,8 +255,8 @@ impl Float for f64 {
 mod tests {
     use super::*;
 
-    /// Largest error of an f32 function against f64 over a dense grid, relative to max(1, |y|)
-    /// unless `relative`.
+    /// Largest error of an f32 function against f64 over a dense grid, relative to |y| if `relative` is set,
+    /// otherwise to max(1, |y|).
     fn worst(
         lo: f64,
         hi: f64,

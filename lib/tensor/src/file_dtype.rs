@@ -1,11 +1,11 @@
-//! Types of the numbers of arrays in files: more than tensors have, because files of others hold them.
+//! Dtypes of arrays in files: more than tensors support, because files written by other programs use them.
 
 use crate::dtype::{Dtype, bf16, f16};
 use std::fmt;
 
-/// Type and byte order of a number in a file, little-endian unless its name says otherwise.
+/// Dtype and byte order of a number in a file; little-endian unless the name says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[allow(missing_docs)] // the variants are the names
+#[allow(missing_docs)] // the names say it all
 pub enum FileDtype {
     F64,
     F32,
@@ -24,7 +24,7 @@ pub enum FileDtype {
     F32Big,
 }
 
-/// The types with their names in safetensors files. NumPy's big-endian ones have none there.
+/// The dtypes with their safetensors names. The big-endian NumPy dtypes have no such name.
 const NAMES: [(FileDtype, &str); 13] = [
     (FileDtype::F64, "F64"),
     (FileDtype::F32, "F32"),
@@ -42,12 +42,12 @@ const NAMES: [(FileDtype, &str); 13] = [
 ];
 
 impl FileDtype {
-    /// The type with this name in safetensors files, e.g. `BF16`.
+    /// The dtype with this safetensors name, e.g. `BF16`.
     pub fn from_name(name: &str) -> Option<Self> {
         NAMES.iter().find(|(_, other)| *other == name).map(|(dtype, _)| *dtype)
     }
 
-    /// Bytes of one number.
+    /// Bytes per number.
     pub fn bytes(self) -> usize {
         match self {
             Self::F64 | Self::F64Big | Self::I64 | Self::U64 => 8,
@@ -57,7 +57,7 @@ impl FileDtype {
         }
     }
 
-    /// The type of tensors that holds these numbers as they are.
+    /// The tensor dtype that stores these numbers without conversion, if any.
     pub fn dtype(self) -> Option<Dtype> {
         Some(match self {
             Self::F64 => Dtype::F64,
@@ -69,8 +69,8 @@ impl FileDtype {
         })
     }
 
-    /// The number in the first bytes of `bytes`, which has at least [`bytes`](Self::bytes) of them. All
-    /// types but large I64 and U64 are exact in f64.
+    /// Decodes the number at the start of `bytes`, which must hold at least [`bytes`](Self::bytes) bytes. Exact in f64
+    /// except for large I64 and U64.
     pub fn read(self, bytes: &[u8]) -> f64 {
         fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
             std::array::from_fn(|i| bytes[i])
@@ -107,7 +107,7 @@ impl From<Dtype> for FileDtype {
     }
 }
 
-/// The name in safetensors files.
+/// The safetensors name.
 impl fmt::Display for FileDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NAMES.iter().find(|(dtype, _)| dtype == self).map(|(_, name)| *name);

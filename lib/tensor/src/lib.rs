@@ -1,8 +1,8 @@
-//! Tensors, ops with their gradients, and the updates of training.
+//! Tensors, differentiable ops and the in-place updates of training (optimizers, EMA, loss scaling).
 //!
-//! An op lives in `ops/NAME/` and is differentiable; an update lives in `updates/NAME/`, works in
-//! place and is never on the tape. Both list their `cases()`, which feed every check and speed table.
-//! All results are the same on any number of threads.
+//! An op lives in `ops/NAME/` and is differentiable; an update lives in `updates/NAME/`, works in place and is
+//! never recorded on the tape. Both provide `cases()`, which drive all checks and benchmarks.
+//! All results are bit-identical for any number of threads.
 
 pub mod check;
 pub mod device;

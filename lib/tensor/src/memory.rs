@@ -1,10 +1,9 @@
 //! A caching allocator for tensor memory.
 //!
-//! Fresh pages cost far more than arithmetic (first touch runs at a fraction of a gigabyte a
-//! second), and a training step asks for the same sizes again and again. So memory is faulted in
-//! when it is first taken from the system and then kept in free lists by size class: after the
-//! first step a training step takes nothing from the system. Memory is written once before it is
-//! handed out, so its content is arbitrary but always initialised.
+//! Fresh pages cost far more than arithmetic (first touch runs at a fraction of a gigabyte per second), and a training
+//! step allocates the same sizes again and again. So memory is faulted in when it is first taken from the system and
+//! then kept in free lists by size class: after the first training step nothing is allocated from the system. Memory
+//! is written once before it is handed out, so its content is arbitrary but always initialized.
 
 use std::alloc::{Layout, alloc};
 use std::collections::BTreeMap;
@@ -13,21 +12,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use unix::limits;
 
-/// A cache line, and the widest vector register.
+/// A cache line, and the widest vector register, in bytes.
 const ALIGN: usize = 64;
-/// From here on the kernel is asked for huge pages.
+/// Blocks of at least this many bytes use transparent huge pages.
 const HUGE: usize = 2 << 20;
 
-/// Counters of the allocator, in bytes but for `system_calls`.
+/// Counters of the allocator, in bytes except `system_calls`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// In tensors now.
+    /// Currently in tensors.
     pub live: usize,
-    /// The most that was ever in tensors at once.
+    /// The most in tensors at any time.
     pub peak: usize,
-    /// Taken from the system and not given back: live and cached.
+    /// Taken from the system: live and cached.
     pub held: usize,
-    /// How often the system was asked for memory.
+    /// Number of allocations from the system.
     pub system_calls: u64,
 }
 
@@ -37,15 +36,15 @@ struct Pool {
     usage: Usage,
 }
 
-/// One piece of memory of a size class. Dropping it returns it to the free list.
+/// One allocation of a size class. Dropping it returns the memory to the free list.
 pub(crate) struct Block {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: a block is plain memory owned by exactly one holder.
+// SAFETY: a block is plain memory with exactly one owner.
 unsafe impl Send for Block {}
-// SAFETY: shared access only reads; writing needs `&mut` of the owner.
+// SAFETY: shared access only reads; writing requires `&mut` of the tensor.
 unsafe impl Sync for Block {}
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
@@ -54,12 +53,12 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
 });
 
 fn pool() -> MutexGuard<'static, Pool> {
-    // The pool stays consistent at every point where a panic could happen.
+    // The pool is consistent at every point where a panic can happen.
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Rounds up to a quarter of a power of two: at most a fifth is wasted, and sizes that differ a
-/// little share a list.
+/// Rounds up to the next multiple of a quarter of a power of two: at most a fifth of a block is wasted, and similar
+/// sizes share a free list.
 pub(crate) fn size_class(bytes: usize) -> usize {
     let bytes = bytes.max(ALIGN);
     let quarter = (bytes.next_power_of_two() / 8).max(ALIGN);
@@ -93,13 +92,13 @@ impl Block {
         let start = NonNull::new(unsafe { alloc(layout) })
             .unwrap_or_else(|| limits::out_of_memory(class, "a tensor"));
         if class >= HUGE {
-            // A hint: without huge pages everything still works.
+            // Only a hint: everything also works without huge pages.
             // SAFETY: the range was just allocated and is ours.
             let _ = unsafe {
                 rustix::mm::madvise(start.as_ptr().cast(), class, rustix::mm::Advice::LinuxHugepage)
             };
         }
-        // SAFETY: `start` is valid for `class` bytes. Writing faults the pages in and initialises them.
+        // SAFETY: `start` is valid for `class` bytes. Writing faults the pages in and initializes them.
         unsafe { start.as_ptr().write_bytes(0, class) };
         Block { start, bytes: class }
     }
@@ -118,12 +117,12 @@ impl Drop for Block {
     }
 }
 
-/// The counters now.
+/// The current counters.
 pub fn usage() -> Usage {
     pool().usage
 }
 
-/// Starts a new measurement of the peak.
+/// Restarts the measurement of the peak from the current usage.
 pub fn reset_peak() {
     let mut pool = pool();
     pool.usage.peak = pool.usage.live;
@@ -144,12 +143,12 @@ mod tests {
 
     #[test]
     fn memory_returns_to_its_list() {
-        // A size no other test uses, because the pool is shared by all tests of the process.
+        // A size that no other test uses, because all tests of the process share the pool.
         let bytes = 7_654_321;
         let start = Block::take(bytes).start();
         let again = Block::take(bytes);
-        // The same address: the system was not asked, which never got it back. Usage cannot show it, because
-        // other tests count there too.
+        // The same address: the block came from the free list. The counters cannot show it: other tests allocate
+        // too.
         assert_eq!(again.start(), start);
         assert_eq!(again.start() as usize % ALIGN, 0);
     }

@@ -1,12 +1,12 @@
-//! Ops: differentiable functions of tensors, each with CPU code, kernels and cases.
+//! Ops: differentiable functions of tensors, each with CPU code, kernels and test cases.
 //!
 //! An op is a folder `ops/NAME`:
 //! - `mod.rs`: the type with its parameters, `impl Op` (shapes, dtypes, CPU dispatch by `with_float!`) and
-//!   `cases()`, which feed the gradient check, the dtype and device comparisons and the benchmark;
+//!   `cases()`, which drive the gradient check, the dtype and device comparisons and the benchmark;
 //! - `cpu.rs`: the loops, generic over f32 and f64;
 //! - `cuda.rs` and `NAME.cu`: `impl Launch` and the kernels. An op without kernels does not compile.
 //!
-//! `backward` asks [`Grads`] for the buffers of the inputs whose gradients are wanted and writes them:
+//! `backward` asks [`Grads`] for the buffers of the inputs that need a gradient and writes them:
 //!
 //! ```ignore
 //! fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
@@ -15,35 +15,34 @@
 //! }
 //! ```
 //!
-//! A buffer whose `accumulate` is set holds the gradient so far and is added to; any other has undefined
-//! content and is overwritten. A gradient that exists already (that of a sum is `dy` itself) is handed over
-//! by [`Grads::accumulate`], without a copy.
+//! A buffer with `accumulate` set holds the gradient accumulated so far and must be added to; any other buffer is
+//! uninitialized and must be overwritten. A gradient that already exists as a tensor (for an addition it is `dy`
+//! itself) is passed to [`Grads::accumulate`] without a copy.
 
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
 use crate::kernel;
 use crate::tensor::{Shape, Tensor};
 
-/// Tensors kept from forward to backward; clones share memory, so keeping an input costs nothing.
+/// Tensors saved by forward for backward; clones share memory, so saving an input costs nothing.
 pub type Saved = Vec<Tensor>;
 
-/// A differentiable function of tensors. Every op has a gradient and, by [`Launch`], kernels.
+/// A differentiable function of tensors. Every op has a gradient and, through [`Launch`], kernels.
 pub trait Op: Launch {
-    /// Name in errors and tables: the name of its folder.
+    /// Name used in errors and tables: the name of the op's folder.
     fn name(&self) -> &'static str;
 
-    /// Shape of the output; an error says which rule the inputs break.
+    /// Shape of the output. Errors: the inputs violate a shape rule, which the message names.
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String>;
 
-    /// Inputs that have no gradient. A tape refuses to differentiate through them, so that no gradient is
+    /// Inputs that have no gradient. The tape refuses to differentiate with respect to them, so no gradient is
     /// dropped silently.
     fn constants(&self) -> &'static [usize] {
         &[]
     }
 
-    /// Dtype that input `i` must have when the op computes in `compute`, which is the dtype of input 0: the
-    /// same unless the op says otherwise, as for indices ([`Dtype::I32`]) or weights in f32 beside activations
-    /// of 16 bits.
+    /// Dtype required of input `i` when the op computes in `compute`, the dtype of input 0. By default all inputs
+    /// have the same dtype; exceptions are indices ([`Dtype::I32`]) and f32 weights used with 16-bit activations.
     fn input_dtype(&self, _i: usize, compute: Dtype) -> Dtype {
         compute
     }
@@ -53,50 +52,50 @@ pub trait Op: Launch {
         compute
     }
 
-    /// Floating-point operations of a forward pass, a multiply-add counting two. By default one for each
-    /// input element.
+    /// Floating-point operations of a forward pass; a multiply-add counts as two. The default is one per input
+    /// element.
     fn operations(&self, inputs: &[&[usize]]) -> usize {
         inputs.iter().map(|shape| shape.iter().product::<usize>()).sum()
     }
 
-    /// Dtypes that its kernels compute in. Mixed precision casts to one of them before.
+    /// Dtypes that its kernels can compute in. Mixed precision casts inputs to one of them first.
     fn dtypes(&self) -> &'static [Dtype] {
         kernel::ALL_ELEMENTS
     }
 
-    /// On the CPU: writes the whole of `out` and returns what `backward` needs.
+    /// On the CPU: writes all of `out` and returns what `backward` needs.
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved;
 
     /// On the CPU: adds the gradient of each input to `grads`, given the gradient `dy` of the output.
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads);
 }
 
-/// The kernels of an op, on the device where its inputs are.
+/// The kernels of an op; they run on the device that holds the inputs.
 pub trait Launch: Send + Sync + 'static {
-    /// [`Op::forward`] by kernels.
+    /// [`Op::forward`] on a device.
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved;
 
-    /// [`Op::backward`] by kernels.
+    /// [`Op::backward`] on a device.
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads);
 }
 
-/// Shape, dtype and variable of an input of a recorded op.
+/// Shape, dtype and variable of one input of a recorded op.
 #[derive(Clone, Debug)]
 pub(crate) struct Input {
-    /// None where no gradient is wanted.
+    /// `None` if no gradient is needed.
     pub(crate) variable: Option<usize>,
     pub(crate) shape: Shape,
     pub(crate) dtype: Dtype,
 }
 
-/// The first input that has not the dtype that the op requires, with that dtype.
+/// The first input whose dtype differs from the one that the op requires, with the required dtype.
 pub(crate) fn wrong_dtype(op: &dyn Op, inputs: &[Dtype]) -> Option<(usize, Dtype)> {
     let compute = *inputs.first()?;
     let required = (0..inputs.len()).map(|i| op.input_dtype(i, compute));
     required.enumerate().find(|(i, dtype)| inputs[*i] != *dtype)
 }
 
-/// [`Op::forward`] where the inputs are, into a new tensor.
+/// Runs [`Op::forward`] on the device of the inputs, into a new tensor.
 pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tensor, Saved) {
     let (device, compute) =
         inputs.first().map_or((Device::Cpu, Dtype::F32), |x| (x.device(), x.dtype()));
@@ -108,7 +107,8 @@ pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tens
     (out, saved)
 }
 
-/// [`Op::backward`] where `dy` is: adds the gradients of `inputs` to `all`, the gradients by variable.
+/// Runs [`Op::backward`] on the device of `dy`: adds the gradients of `inputs` to `all`, which is indexed by
+/// variable.
 pub(crate) fn backward(
     op: &dyn Op,
     saved: &Saved,
@@ -131,30 +131,30 @@ pub(crate) fn backward(
 
 /// The gradients of an op's inputs, while its `backward` runs.
 pub struct Grads<'a> {
-    /// Gradient of every variable of the tape, or where it is to be made.
+    /// For each variable of the tape, its gradient so far or the buffer to write it to.
     all: &'a mut [Option<GradBuffer>],
     inputs: &'a [Input],
     device: Device,
-    /// What `backward` asked for, by input.
+    /// The buffers that `backward` asked for, by input.
     buffers: Vec<Option<GradBuffer>>,
 }
 
-/// The memory of an input's gradient.
+/// The buffer for an input's gradient.
 #[derive(Clone)]
 pub struct GradBuffer {
-    /// Shaped like the input; of undefined content unless `accumulate`.
+    /// Has the shape of the input; uninitialized unless `accumulate` is set.
     pub tensor: Tensor,
-    /// Whether `tensor` holds a gradient to add to, instead of being overwritten.
+    /// Whether `tensor` holds a gradient that must be added to instead of overwritten.
     pub accumulate: bool,
 }
 
 impl GradBuffer {
-    /// The gradient, when there is one.
+    /// The gradient, if one was accumulated.
     pub(crate) fn gradient(self) -> Option<Tensor> {
         self.accumulate.then_some(self.tensor)
     }
 
-    /// On the CPU: the elements to add to, set to zero when there was no gradient yet.
+    /// On the CPU: the elements to add to, zeroed first if there was no gradient yet.
     pub fn zeroed<T: Float>(&mut self) -> &mut [T] {
         let fresh = !std::mem::replace(&mut self.accumulate, true);
         let slice = self.tensor.write::<T>();
@@ -171,7 +171,7 @@ impl GradBuffer {
 }
 
 impl Grads<'_> {
-    /// Dtype of input `i`, and so of its gradient.
+    /// Dtype of input `i` and of its gradient.
     pub fn dtype(&self, i: usize) -> Dtype {
         self.inputs[i].dtype
     }
@@ -181,7 +181,7 @@ impl Grads<'_> {
         self.inputs.iter().map(|input| &*input.shape)
     }
 
-    /// The buffer of input `i`, which the op must write; none where no gradient is wanted.
+    /// The buffer of input `i`, which the op must then write; `None` if that input needs no gradient.
     pub fn buffer(&mut self, i: usize) -> Option<&mut GradBuffer> {
         let Input { variable, shape, dtype } = self.inputs.get(i)?;
         let slot = &mut self.buffers[i];
@@ -200,7 +200,7 @@ impl Grads<'_> {
         slot.as_mut()
     }
 
-    /// [`Grads::buffer`] of several inputs, in ascending order; none for inputs that the op has not.
+    /// [`Grads::buffer`] for several inputs, in ascending order; `None` for inputs that the op does not have.
     pub fn buffers<const N: usize>(&mut self, inputs: [usize; N]) -> [Option<&mut GradBuffer>; N] {
         for i in inputs {
             self.buffer(i);
@@ -209,7 +209,7 @@ impl Grads<'_> {
         inputs.map(|input| each.find(|(i, _)| *i == input)?.1.as_mut())
     }
 
-    /// Adds `gradient` to that of input `i`; where there is none yet, its memory is shared.
+    /// Adds `gradient` to the gradient of input `i`; if there is none yet, shares the memory of `gradient`.
     pub fn accumulate(&mut self, i: usize, gradient: Tensor) {
         let Input { variable, shape, .. } = &self.inputs[i];
         if let Some(variable) = variable {
@@ -218,7 +218,7 @@ impl Grads<'_> {
     }
 }
 
-/// Adds `gradient` to the one that is there, if any.
+/// Adds `gradient` to the existing one, if any.
 pub(crate) fn accumulate(slot: &mut Option<GradBuffer>, gradient: Tensor) {
     let tensor = match slot.take().and_then(GradBuffer::gradient) {
         None => gradient,
@@ -230,38 +230,36 @@ pub(crate) fn accumulate(slot: &mut Option<GradBuffer>, gradient: Tensor) {
     *slot = Some(GradBuffer { tensor, accumulate: true });
 }
 
-/// How the values of one input of a case are drawn.
+/// How the values of one input of a test case are drawn.
 #[derive(Clone, Debug)]
 pub enum Draw {
-    /// Normal with mean 0 and deviation 1.
+    /// Normal with mean 0 and standard deviation 1.
     Normal,
     /// Uniform in [low, high).
     Uniform(f64, f64),
-    /// Evenly spaced in [low, high) in random order, so that no two are near each other: for ops with kinks
-    /// where inputs are equal.
+    /// Evenly spaced in [low, high) in random order, so that no two values are close: for ops that have kinks where
+    /// inputs are equal.
     Distinct(f64, f64),
-    /// Normal, and no gradient is asked for.
+    /// Normal; no gradient is computed.
     Constant,
     /// Integers, uniform in 0..n.
     Below(u64),
 }
 
 impl Draw {
-    /// Whether a gradient is asked for.
+    /// Whether a gradient is computed for this input.
     pub fn is_differentiated(&self) -> bool {
         matches!(self, Draw::Normal | Draw::Uniform(..) | Draw::Distinct(..))
     }
 }
 
-/// One use of an op: feeds the gradient check, the agreement of element types and devices, the speed
-/// table.
+/// One example use of an op, for the gradient check, the comparison of dtypes and devices, and the benchmark.
 pub struct Case {
     /// The op with its parameters.
     pub op: Box<dyn Op>,
     /// Shape and values of each input.
     pub inputs: Vec<(Vec<usize>, Draw)>,
-    /// Floating-point operations of a forward pass (a multiply-add counts two); 0 where memory is the
-    /// limit.
+    /// Floating-point operations of a forward pass (a multiply-add counts as two); 0 for memory-bound cases.
     pub operations: usize,
 }
 
@@ -272,26 +270,26 @@ impl Case {
         Case { op: Box::new(op), inputs, operations: 0 }
     }
 
-    /// The inputs as the op takes them when it computes in `dtype`: [`Op::input_dtype`] of each.
+    /// Casts `inputs` to what the op requires when it computes in `dtype`: [`Op::input_dtype`] of each.
     pub fn inputs_in(&self, inputs: &[Tensor], dtype: Dtype) -> Vec<Tensor> {
         let each = inputs.iter().enumerate();
         each.map(|(i, x)| x.to_dtype(self.op.input_dtype(i, dtype))).collect()
     }
 
-    /// With `draw` for input `i`.
+    /// Sets how input `i` is drawn.
     pub fn draw(mut self, i: usize, draw: Draw) -> Self {
         self.inputs[i].1 = draw;
         self
     }
 
-    /// With the number of operations of a forward pass.
+    /// Sets the number of floating-point operations of a forward pass.
     pub fn operations(mut self, operations: usize) -> Self {
         self.operations = operations;
         self
     }
 }
 
-/// Runs the body with `T` as the element type that `dtype` names.
+/// Runs the body with `T` as the Rust type of `dtype`, which must be f32 or f64.
 #[macro_export]
 macro_rules! with_float {
     ($dtype:expr, $T:ident => $body:expr) => {
@@ -304,7 +302,7 @@ macro_rules! with_float {
                 type $T = f64;
                 $body
             }
-            other => unreachable!("the host computes in f32 and f64, not in {other}"),
+            other => unreachable!("the CPU computes in f32 or f64, not in {other}"),
         }
     };
 }

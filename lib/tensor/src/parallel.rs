@@ -1,5 +1,5 @@
-//! Work split over threads in blocks whose borders depend on the sizes alone, never on the number
-//! of threads: that is what makes results the same to the bit on 1, 2 or N of them.
+//! Splits work over threads in blocks whose boundaries depend only on the sizes, never on the number of threads. This
+//! makes results bit-identical on any number of threads.
 
 use crate::Scratch;
 use crate::dtype::Float;
@@ -8,15 +8,14 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use unix::{Error, Exit, Result};
 
-/// Elements one block of simple work should touch. Below it a thread's wake-up costs more than it
-/// brings.
+/// Elements that one block of simple work should touch; for smaller blocks, waking a thread costs more than it gains.
 pub const BLOCK_ELEMENTS: usize = 32 * 1024;
 
-/// At most this many partial results in a reduction over blocks.
+/// The most partial results in a reduction over blocks.
 const REDUCTION_BLOCKS: usize = 32;
 
-/// Starts the threads of the process, by default one for each processor; to be called once, before any work.
-/// Errors: 1 when they cannot be started.
+/// Starts the thread pool of the process, by default with one thread per processor; to be called once, before any
+/// work. Errors: 1 when the threads cannot be started.
 pub fn start_threads(threads: Option<usize>) -> Result<()> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads.unwrap_or(0))
@@ -24,25 +23,24 @@ pub fn start_threads(threads: Option<usize>) -> Result<()> {
         .map_err(|error| Error::new(Exit::Failure, format!("cannot start threads: {error}")))
 }
 
-/// Number of threads that work is split over here.
+/// Number of threads of the current pool.
 pub fn threads() -> usize {
     rayon::current_num_threads()
 }
 
-/// Runs `work` on one of the threads. From there, splitting work costs no change of threads: the
-/// caller does its share, and the others take theirs. From outside, every split would put the caller
-/// to sleep and wake it again.
+/// Runs `work` on a thread of the pool. Work split from there needs no thread switch, because the calling thread does
+/// its share; from outside the pool, every split would put the caller to sleep and wake it again.
 pub fn inside<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| work())
 }
 
-/// Rows of `width` elements that make one block.
+/// Rows of `width` elements that form one block.
 pub fn rows_per_block(width: usize) -> usize {
     (BLOCK_ELEMENTS / width.max(1)).max(1)
 }
 
-/// Calls `work` for consecutive blocks of at most `grain` of 0..n, on all threads; a single block
-/// wakes nobody.
+/// Calls `work` for consecutive blocks of 0..n with at most `grain` items each, on all threads; a single block runs on
+/// the calling thread.
 pub fn blocks(n: usize, grain: usize, work: impl Fn(Range<usize>) + Send + Sync) {
     let grain = grain.max(1);
     let block = |i: usize| i * grain..((i + 1) * grain).min(n);
@@ -54,8 +52,8 @@ pub fn blocks(n: usize, grain: usize, work: impl Fn(Range<usize>) + Send + Sync)
     }
 }
 
-/// Σ over blocks of what `work` adds to its accumulator of `width` elements (zero at first), summed
-/// in the order of the blocks into `total` (which is added to).
+/// Σ over blocks of what `work` adds to its accumulator of `total.len()` elements (initially zero); the sums are added
+/// to `total` in block order.
 pub fn reduce<T: Float>(
     n: usize,
     min_grain: usize,
@@ -90,14 +88,13 @@ pub struct Shared<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: parts are handed out only through `slice` and `start`, whose callers promise to keep them
-// disjoint.
+// SAFETY: parts are accessed only through `slice` and `pointer`, whose callers keep them disjoint.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
-    /// Shares `slice` for the life of the result.
+    /// Shares `slice` for the lifetime of the result.
     pub fn new(slice: &'a mut [T]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
@@ -108,18 +105,18 @@ impl<'a, T> Shared<'a, T> {
     /// No two parts that live at the same time may overlap.
     ///
     /// # Panics
-    /// When `range` is not inside the slice.
+    /// If `range` is not inside the slice.
     #[allow(clippy::mut_from_ref)] // that is its purpose
     pub unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: inside the slice (checked); disjointness is the caller's promise.
+        // SAFETY: inside the slice (checked); the caller guarantees disjointness.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
     /// Pointer to element `at`, for strided parts of a matrix.
     ///
     /// # Panics
-    /// When `at` is not inside the slice.
+    /// If `at` is not inside the slice.
     pub fn pointer(&self, at: usize) -> *mut T {
         assert!(at < self.len);
         // SAFETY: inside the slice (checked).

@@ -1,12 +1,12 @@
-//! Matrix products, through the `gemm` crate.
+//! Matrix products on the CPU, through the `gemm` crate.
 //!
-//! Each call runs on the calling thread; ops split their work into blocks themselves
-//! (`parallel::blocks`), so that what follows a product (bias, activation, the next product) finds
-//! the block in cache, and so that the split does not depend on the number of threads.
+//! Each call runs on the calling thread. Ops split their work into blocks themselves (`parallel::blocks`), so that
+//! what follows a product (bias, activation, the next product) finds the block in cache, and so that the split does
+//! not depend on the number of threads.
 
 use crate::dtype::Float;
 
-/// A matrix inside a slice, by strides.
+/// A strided matrix view of a slice.
 #[derive(Clone, Copy)]
 pub struct View<'a, T> {
     data: &'a [T],
@@ -20,13 +20,13 @@ impl<'a, T> View<'a, T> {
     /// `rows` × `columns` starting at `data[0]`, rows `row_stride` apart.
     ///
     /// # Panics
-    /// When the matrix does not lie inside `data`.
+    /// If the matrix does not lie inside `data`.
     pub fn new(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Self {
         check(data.len(), rows, columns, row_stride);
         Self { data, rows, columns, row_stride, column_stride: 1 }
     }
 
-    /// The transposed matrix, by strides only.
+    /// The transposed matrix; only swaps the strides.
     pub fn transposed(self) -> Self {
         Self {
             data: self.data,
@@ -45,11 +45,10 @@ fn check(len: usize, rows: usize, columns: usize, row_stride: usize) {
     );
 }
 
-/// out = alpha·lhs·rhs, or out += alpha·lhs·rhs when `add`; `out` is row-major with the given row
-/// stride.
+/// out = alpha·lhs·rhs, or out += alpha·lhs·rhs if `add` is set; `out` is row-major with the given row stride.
 ///
 /// # Panics
-/// When the inner sizes differ or `out` is too short.
+/// If the inner sizes differ or `out` is too short.
 pub fn product<T: Float>(
     out: &mut [T],
     row_stride: usize,
@@ -59,18 +58,18 @@ pub fn product<T: Float>(
     rhs: View<T>,
 ) {
     check(out.len(), lhs.rows, rhs.columns, row_stride);
-    // SAFETY: `out` is exclusively ours and large enough (checked).
+    // SAFETY: `out` is borrowed exclusively and large enough (checked).
     unsafe { product_into(out.as_mut_ptr(), row_stride, add, alpha, lhs, rhs) }
 }
 
-/// [`product`] into memory of which other threads write other columns.
+/// [`product`] into memory whose other columns may be written by other threads at the same time.
 ///
 /// # Safety
-/// `out` must be valid for writes of lhs.rows rows of rhs.columns elements, rows `row_stride` apart,
-/// and nobody else may touch those elements meanwhile.
+/// `out` must be valid for writes of lhs.rows rows of rhs.columns elements, rows `row_stride` apart, and nobody else
+/// may access those elements during the call.
 ///
 /// # Panics
-/// When the inner sizes differ.
+/// If the inner sizes differ.
 pub unsafe fn product_into<T: Float>(
     out: *mut T,
     row_stride: usize,
@@ -81,8 +80,8 @@ pub unsafe fn product_into<T: Float>(
 ) {
     assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
     let beta = if add { T::ONE } else { T::ZERO };
-    // SAFETY: the views lie inside their slices (checked when they were made); `out` is the caller's
-    // promise. Strides are below isize::MAX because the slices exist.
+    // SAFETY: the views lie inside their slices (checked on construction); the caller guarantees `out`. Strides are
+    // below isize::MAX because the slices exist.
     unsafe {
         gemm::gemm(
             lhs.rows,

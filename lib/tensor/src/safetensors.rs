@@ -1,13 +1,12 @@
-//! The safetensors format: the one reader and writer of it.
+//! Reader and writer of the safetensors format.
 //!
-//! A file is the length of its header (u64), the header (JSON: for each tensor its dtype, its shape and its
-//! bytes, counted from the end of the header; texts under `__metadata__`), then the numbers, row-major and
-//! little-endian (<https://github.com/huggingface/safetensors>). The header may be padded with blanks, by which
-//! a writer aligns the numbers.
+//! A file consists of the length of its header (u64), the header (JSON: dtype, shape and byte range of each tensor,
+//! counted from the end of the header; strings under `__metadata__`) and the numbers, row-major and little-endian
+//! (<https://github.com/huggingface/safetensors>). Writers may pad the header with spaces to align the numbers.
 //!
-//! Nothing in a header is trusted: tensors lie one after another in the file, without gaps or overlap, each has
-//! the bytes that its shape and dtype need, and no name is there twice. Errors are texts that say what is
-//! wrong; the caller adds the name of the file.
+//! The header is not trusted: tensors must be contiguous in the file without gaps or overlaps, each must have
+//! the bytes that its shape and dtype require, and names must be unique. Errors are strings that say what is wrong;
+//! the caller adds the file name.
 
 use crate::FileDtype;
 use memmap2::Mmap;
@@ -19,50 +18,50 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use unix::text::quote;
 
-// Numbers are written and mapped as they are in memory.
+// Numbers are written and memory-mapped in native byte order.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// Largest header, in bytes: the limit of the `safetensors` library.
+/// Maximum header size in bytes, as in the `safetensors` library.
 const MAX_HEADER: u64 = 100_000_000;
-/// Memory for each byte of a header while it is parsed.
+/// Estimated memory per header byte while parsing.
 const PARSED: u64 = 16;
-/// Longest name of a tensor, in bytes.
+/// Maximum length of a tensor name, in bytes.
 pub const MAX_NAME: usize = 4096;
-/// Most axes of a tensor.
+/// Maximum number of axes of a tensor.
 pub const MAX_RANK: usize = 16;
 const METADATA: &str = "__metadata__";
 
 /// One tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Type of its numbers.
+    /// Dtype of its numbers.
     pub dtype: FileDtype,
     /// Length of every axis.
     pub shape: Vec<usize>,
-    /// Its first byte in the file.
+    /// Offset of its first byte in the file.
     pub start: u64,
-    /// The byte after its last.
+    /// Offset just past its last byte.
     pub end: u64,
 }
 
-/// What a file holds.
+/// The header of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The bytes before the numbers: length, JSON and padding.
+    /// The bytes before the numbers: header length, JSON and padding.
     pub bytes: Vec<u8>,
-    /// Texts by name.
+    /// Metadata strings by name.
     pub metadata: BTreeMap<String, String>,
-    /// The tensors in the order of the file.
+    /// The tensors, in file order.
     pub entries: Vec<Entry>,
 }
 
 impl Header {
-    /// Plans a file of tensors (name, dtype, shape), which lie in this order; the first one at a multiple of
-    /// `align` bytes. Metadata is written in the order of its names.
+    /// Lays out a file of tensors (name, dtype, shape) in this order; the first starts at a multiple of `align` bytes.
+    /// Metadata is sorted by name.
     ///
-    /// Errors: two tensors share a name, or a name or a rank is not supported.
+    /// Errors: two tensors have the same name, or a name or rank is not supported.
     pub fn plan<'a>(
         tensors: impl IntoIterator<Item = (&'a str, FileDtype, &'a [usize])>,
         metadata: BTreeMap<String, String>,
@@ -97,7 +96,7 @@ impl Header {
         Ok(Self { bytes, metadata, entries })
     }
 
-    /// Reads the header of a file, and that alone.
+    /// Reads only the header of a file.
     pub fn read(file: &File) -> Result<Self, String> {
         let io = |cause: std::io::Error| cause.to_string();
         let size = file.metadata().map_err(io)?.len();
@@ -108,7 +107,7 @@ impl Header {
         file.read_exact_at(&mut length, 0).map_err(io)?;
         let length = u64::from_le_bytes(length);
         if length > MAX_HEADER || 8 + length > size {
-            return Err(format!("the header claims {length} bytes of a file of {size}"));
+            return Err(format!("the header length {length} is invalid in a file of {size} bytes"));
         }
         unix::memory::ensure(&"the header", length.checked_mul(PARSED))
             .map_err(|error| error.to_string())?;
@@ -117,7 +116,7 @@ impl Header {
         Self::parse(bytes, size)
     }
 
-    /// The header of a file of `size` bytes; `bytes` is what lies before its numbers.
+    /// Parses the header of a file of `size` bytes; `bytes` is everything before its numbers.
     pub fn parse(bytes: Vec<u8>, size: u64) -> Result<Self, String> {
         let json = bytes.get(8..).unwrap_or_default();
         let Raw { metadata, tensors } = serde_json::from_slice(json)
@@ -136,7 +135,7 @@ impl Header {
             if bytes.is_none() || end.checked_sub(start) != bytes {
                 let shape = &raw.shape;
                 return Err(named(format!(
-                    "{dtype} {shape:?} does not fill its bytes {start} to {end}"
+                    "{dtype} {shape:?} does not match its byte range {start} to {end}"
                 )));
             }
             let beyond = || named(format!("truncated: it ends at byte {end} of {}", size - begin));
@@ -144,7 +143,7 @@ impl Header {
             Ok(Entry { dtype, shape: raw.shape, start: begin + start, end, name })
         };
         let mut entries = tensors.into_iter().map(entry).collect::<Result<Vec<Entry>, String>>()?;
-        // Empty tensors share their start with the next.
+        // An empty tensor starts where the next one does.
         entries.sort_by(|a, b| (a.start, a.end, &a.name).cmp(&(b.start, b.end, &b.name)));
         let mut at = begin;
         for entry in &entries {
@@ -162,18 +161,18 @@ impl Header {
         }
     }
 
-    /// The tensor of this name.
+    /// The tensor with this name.
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.entries.last().map_or(self.bytes.len() as u64, |entry| entry.end)
     }
 }
 
-/// Errors: a name or a number of axes that is not supported.
+/// Errors: the name or the number of axes is not supported.
 fn check(name: &str, rank: usize) -> Result<(), String> {
     let bad = name.is_empty() || name.len() > MAX_NAME || name.contains('\0');
     if bad || name == METADATA || rank > MAX_RANK {
@@ -185,7 +184,7 @@ fn check(name: &str, rank: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// A header as it is written.
+/// The header as parsed from JSON, before validation.
 struct Raw {
     metadata: BTreeMap<String, String>,
     tensors: Vec<(String, RawTensor)>,
@@ -213,7 +212,7 @@ impl<'de> Deserialize<'de> for Raw {
                 let mut names = HashSet::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if !names.insert(name.clone()) {
-                        return Err(A::Error::custom(format!("{} is there twice", quote(&name))));
+                        return Err(A::Error::custom(format!("{} appears twice", quote(&name))));
                     }
                     match name.as_str() {
                         METADATA => raw.metadata = map.next_value()?,
@@ -227,7 +226,7 @@ impl<'de> Deserialize<'de> for Raw {
     }
 }
 
-/// A file mapped into memory. Shared by threads; reads copy nothing.
+/// A memory-mapped file. Can be shared between threads; reads copy nothing.
 #[derive(Debug)]
 pub struct MappedTensors {
     map: Mmap,
@@ -238,10 +237,10 @@ impl MappedTensors {
     /// Maps a file.
     ///
     /// # Safety
-    /// Nobody writes to the file or makes it shorter while it is mapped.
+    /// Nobody may write to or truncate the file while it is mapped.
     pub unsafe fn open(file: &File) -> Result<Self, String> {
         let header = Header::read(file)?;
-        // SAFETY: the map is read-only, and the caller promises that the file stays as it is.
+        // SAFETY: the map is read-only, and the caller guarantees that the file does not change.
         let map = unsafe { Mmap::map(file) }.map_err(|cause| cause.to_string())?;
         match map.len() as u64 == header.file_bytes() {
             true => Ok(Self { map, header }),
@@ -249,7 +248,7 @@ impl MappedTensors {
         }
     }
 
-    /// What the file holds.
+    /// The header of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -284,7 +283,7 @@ mod tests {
             assert!(header.bytes.len().is_multiple_of(align));
             let size = header.file_bytes();
             assert_eq!(Header::parse(header.bytes.clone(), size).unwrap(), header);
-            // The library of the format reads the same.
+            // The reference library reads the same.
             let file = [header.bytes.clone(), vec![0; 53]].concat();
             let theirs = safetensors::SafeTensors::deserialize(&file).unwrap();
             for (name, _, shape) in tensors {
@@ -315,15 +314,15 @@ mod tests {
         let cases = [
             (format!("{{{good}}}"), 8, Ok(())),
             (format!("{{{good}}}"), 9, Err("describes")),
-            (format!("{{{good},{good}}}"), 8, Err("a is there twice")),
+            (format!("{{{good},{good}}}"), 8, Err("a appears twice")),
             (format!("{{{good},{}}}", good.replace("\"a\"", "\"b\"")), 8, Err("overlap")),
             (
                 format!("{{{}}}", tensor("[2]", 0, 4, "F32")),
                 4,
-                Err("tensor a: F32 [2] does not fill"),
+                Err("tensor a: F32 [2] does not match"),
             ),
             (format!("{{{}}}", tensor("[2]", 4, 12, "F32")), 12, Err("a gap")),
-            (format!("{{{}}}", tensor("[2]", 8, 0, "F32")), 8, Err("does not fill")),
+            (format!("{{{}}}", tensor("[2]", 8, 0, "F32")), 8, Err("does not match")),
             (format!("{{{}}}", tensor("[4]", 0, 4, "F8_E5M2")), 4, Err("tensor a: dtype F8_E5M2")),
             (format!("{{{}}}", tensor("[4294967296,4294967296,4]", 0, 8, "F32")), 8, Err("fill")),
             (format!("{{{}}}", tensor("[18446744073709551615,2]", 0, 8, "F32")), 8, Err("fill")),
@@ -367,7 +366,7 @@ mod tests {
         let numbers: Vec<u8> = (0..16).collect();
         write(&mut file, &[&header.bytes[..], &numbers].concat());
         assert_eq!(Header::read(&file).unwrap(), header);
-        // SAFETY: nobody else knows the file.
+        // SAFETY: no other code accesses the file.
         let mapped = unsafe { MappedTensors::open(&file) }.unwrap();
         assert_eq!(mapped.bytes(mapped.header().get("b").unwrap()), &numbers[8..]);
         drop(mapped);

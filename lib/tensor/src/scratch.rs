@@ -5,7 +5,7 @@ use crate::memory::Block;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// Working memory of an op on the host: a slice out of the allocator, not a tensor.
+/// Working memory of an op on the host: a slice from the caching allocator, not a tensor.
 pub struct Scratch<T> {
     block: Block,
     len: usize,
@@ -13,7 +13,7 @@ pub struct Scratch<T> {
 }
 
 impl<T: Float> Scratch<T> {
-    /// `len` elements of arbitrary content.
+    /// `len` uninitialized elements (arbitrary values).
     pub fn arbitrary(len: usize) -> Self {
         Self { block: Block::take(len * size_of::<T>()), len, element: PhantomData }
     }
@@ -29,8 +29,8 @@ impl<T: Float> Scratch<T> {
 impl<T: Float> Deref for Scratch<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: the block holds `len` elements, aligned to 64 bytes and initialised (see `memory`);
-        // every bit pattern is a valid float.
+        // SAFETY: the block holds `len` elements, aligned to 64 bytes and initialized (see `memory`); every bit pattern
+        // is a valid float.
         unsafe { std::slice::from_raw_parts(self.block.start().cast(), self.len) }
     }
 }

@@ -1,22 +1,21 @@
-//! Vector code for the machine at hand.
+//! SIMD with run-time dispatch.
 //!
-//! Kernels are plain loops over slices. [`vectorize!`](crate::vectorize!) compiles the
-//! expression it is given once for each
-//! instruction set (baseline, AVX2+FMA, AVX-512) and calls the best one the processor has. Sums keep
-//! [`LANES`] partial sums in a fixed order, so results are the same on all of them.
+//! CPU kernels are plain loops over slices. [`vectorize!`](crate::vectorize!) compiles an expression once for each
+//! instruction set (baseline, AVX2+FMA, AVX-512) and runs the best one that the processor supports. Sums keep
+//! [`LANES`] partial sums in a fixed order, so they are the same on all instruction sets.
 
 use crate::dtype::Float;
 
 /// Partial sums of a reduction: one AVX-512 register of f32.
 pub const LANES: usize = 16;
 
-/// Evaluates an expression compiled for the best instruction set of this processor. Functions called
-/// inside must be `#[inline(always)]` to be compiled along.
+/// Evaluates an expression compiled for the best instruction set of this processor. Functions called inside must be
+/// `#[inline(always)]`, otherwise they are compiled for the baseline.
 #[macro_export]
 macro_rules! vectorize {
     ($body:expr $(,)?) => {
-        // Without the attribute the closure would be compiled for the baseline and called from the
-        // vector code: many times slower, and just as right.
+        // Without the attribute the closure would be compiled for the baseline and called from the vectorized code:
+        // correct, but many times slower.
         $crate::simd::dispatch(
             #[inline(always)]
             || $body,
@@ -24,14 +23,14 @@ macro_rules! vectorize {
     };
 }
 
-/// What [`vectorize!`](crate::vectorize!) stands for.
+/// The implementation of [`vectorize!`](crate::vectorize!).
 #[inline]
 pub fn dispatch<R>(kernel: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(kernel)
 }
 
-/// Name of the instruction set that is used, e.g. `avx512`: sums of products differ with it in their
-/// last bits.
+/// Name of the instruction set in use, e.g. `avx512`. Matrix products differ between instruction sets in their last
+/// bits.
 pub fn level() -> &'static str {
     #[allow(unreachable_patterns)] // the last arm is for other processors
     match pulp::Arch::new() {
@@ -44,16 +43,15 @@ pub fn level() -> &'static str {
     }
 }
 
-/// Σ f(a_i, b_i, ..) over the elements of slices of one length, with [`LANES`] partial sums.
+/// Σ f(a_i, b_i, ..) over the elements of slices of equal length, with [`LANES`] partial sums.
 ///
 /// # Panics
-/// When the slices differ in length.
+/// If the slices differ in length.
 #[inline(always)]
 pub fn sum<T: Float, const K: usize>(slices: [&[T]; K], f: impl Fn([T; K]) -> T) -> T {
     let n = slices[0].len();
     assert!(slices.iter().all(|s| s.len() == n));
-    // Arrays of known length: no bound is checked inside, and they live in registers. The rest has a
-    // sum of its own for that reason.
+    // Arrays of known length need no bounds checks and stay in registers; the remainder therefore has its own sum.
     let parts = slices.map(|s| s.as_chunks::<LANES>());
     let mut lanes = [T::ZERO; LANES];
     for chunk in 0..n / LANES {
@@ -78,7 +76,7 @@ pub fn fold<T: Float>(lanes: &[T; LANES]) -> T {
     (four[0] + four[2]) + (four[1] + four[3])
 }
 
-/// The largest element; -∞ of an empty slice is not needed: rows are never empty.
+/// The largest element of a non-empty slice.
 #[inline(always)]
 pub fn max<T: Float>(x: &[T]) -> T {
     let (chunks, rest) = x.as_chunks::<LANES>();

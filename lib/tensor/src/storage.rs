@@ -1,14 +1,14 @@
-//! Where the elements of a tensor are.
+//! Where the elements of a tensor are stored.
 
 use crate::device::Device;
 use crate::kernel::memory::DeviceBuffer;
 use crate::memory::Block;
 use std::sync::Arc;
 
-/// Memory of one or several tensors.
+/// Memory shared by one or several tensors.
 pub(crate) enum Storage {
     Host(Block),
-    /// On the host, of somebody else.
+    /// Host memory with an external owner.
     Borrowed(Borrowed),
     Device(DeviceBuffer),
 }
@@ -28,37 +28,37 @@ impl Storage {
         }
     }
 
-    /// Start of memory on the host.
+    /// Start of the memory on the host.
     pub(crate) fn host(&self) -> *mut u8 {
         match self {
             Storage::Host(block) => block.start(),
             Storage::Borrowed(borrowed) => borrowed.start,
             Storage::Device(piece) => {
-                unreachable!("a tensor on {} is read on the host", piece.device())
+                unreachable!("a tensor on {} cannot be accessed on the host", piece.device())
             }
         }
     }
 }
 
-/// What a tensor may do with memory that was lent to it.
+/// What a tensor may do with borrowed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read it; who writes to such a tensor gets memory of the tensor's own.
+    /// Read only: writing to such a tensor first copies it to memory of its own.
     Read,
-    /// Read and write it.
+    /// Read and write in place.
     Write,
 }
 
-/// Borrowed memory, and what must live as long as it is used.
+/// Borrowed memory, with the owner that keeps it alive.
 pub(crate) struct Borrowed {
     start: *mut u8,
     access: Access,
     _owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: plain memory; who lends it answers for who else touches it (`Tensor::from_raw_parts`).
+// SAFETY: plain memory; the caller of `Tensor::from_raw_parts` guarantees exclusive access.
 unsafe impl Send for Borrowed {}
-// SAFETY: shared access only reads; writing needs `&mut` of the owner.
+// SAFETY: shared access only reads; writing requires `&mut` of the tensor.
 unsafe impl Sync for Borrowed {}
 
 impl Borrowed {

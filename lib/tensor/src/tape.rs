@@ -1,4 +1,4 @@
-//! Reverse-mode differentiation: a list of nodes in the order of execution, walked backwards.
+//! Reverse-mode automatic differentiation: a list of nodes in execution order, walked backwards.
 
 use crate::device::Device;
 use crate::dtype::Dtype;
@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use unix::{Error, Result};
 
-/// A computation that can be done again: from its inputs to its output, on any tape.
+/// A computation that can be rerun from its inputs to its output, on any tape.
 pub type Body = Box<dyn Fn(&Tape, &[Var]) -> Result<Var>>;
 
-/// How the gradients of a node's inputs are found.
+/// How the gradients of a node's inputs are computed.
 enum Kind {
-    /// From what an op has saved.
+    /// From the tensors that the op saved.
     Op(Box<dyn Op>, Saved),
-    /// By doing all of it again, from these values.
+    /// By rerunning the computation from these inputs (activation checkpointing).
     Recomputed(Body, Vec<Tensor>),
 }
 
@@ -40,11 +40,11 @@ pub struct Tape {
     record: RefCell<Record>,
     recording: bool,
     operations: Cell<usize>,
-    /// Tells this tape from every other of the process.
+    /// Unique within the process.
     number: u64,
 }
 
-/// A tensor in a computation; differentiated when it is a leaf or depends on one.
+/// A tensor in a computation; it has a gradient if it is a leaf or depends on one.
 #[derive(Clone, Debug)]
 pub struct Var {
     value: Tensor,
@@ -64,15 +64,15 @@ impl Var {
         self.value.shape()
     }
 
-    /// The same elements under another shape.
+    /// The same elements with another shape; shares memory.
     ///
     /// # Panics
-    /// When the number of elements differs.
+    /// If the number of elements differs.
     pub fn reshape(&self, shape: &[usize]) -> Var {
         Var { value: self.value.reshape(shape), id: self.id, tape: self.tape }
     }
 
-    /// The value as a constant: here a gradient stops, on purpose.
+    /// The value as a constant: no gradient flows through it.
     pub fn detached(&self) -> Var {
         constant(self.value.clone())
     }
@@ -82,7 +82,7 @@ impl Var {
     }
 }
 
-/// A tensor that is not differentiated.
+/// A tensor without a gradient.
 pub fn constant(value: Tensor) -> Var {
     Var { value, id: None, tape: 0 }
 }
@@ -99,17 +99,17 @@ impl Tape {
         }
     }
 
-    /// A tape that keeps nothing, for evaluation.
+    /// A tape that saves nothing, for evaluation.
     pub fn without_gradients() -> Self {
         Self { recording: false, ..Self::new() }
     }
 
-    /// Whether gradients will be asked for.
+    /// Whether ops are recorded for a backward pass.
     pub fn is_recording(&self) -> bool {
         self.recording
     }
 
-    /// A tensor whose gradient is wanted.
+    /// A tensor that needs a gradient.
     pub fn leaf(&self, value: Tensor) -> Var {
         if !self.recording {
             return constant(value);
@@ -119,8 +119,8 @@ impl Tape {
         Var { value, id: Some(record.variables - 1), tape: self.number }
     }
 
-    /// Runs an op. Inputs of the wrong shape are a fault of ours: shapes that come from files and
-    /// configurations are checked where they are read.
+    /// Runs an op. Errors: a bug if the inputs do not fit, because shapes from files and configurations are validated
+    /// where they are read.
     pub fn apply(&self, op: impl Op, inputs: &[&Var]) -> Result<Var> {
         let shapes: Vec<&[usize]> = inputs.iter().map(|v| v.shape()).collect();
         let shape = op
@@ -133,7 +133,7 @@ impl Tape {
             return Err(Error::bug(format!("{name}: input {i} is {found}, must be {required}")));
         }
         if let Some(other) = inputs.iter().map(|v| v.value.device()).find(|d| *d != device) {
-            return Err(Error::bug(format!("{}: inputs on {device} and {other}", op.name())));
+            return Err(Error::bug(format!("{}: inputs are on {device} and {other}", op.name())));
         }
         self.owns(inputs, || op.name())?;
         if let Some(i) =
@@ -147,7 +147,7 @@ impl Tape {
         Ok(self.node(out, inputs, || Kind::Op(Box::new(op), saved)))
     }
 
-    /// A node with this output; a constant where no gradient can be wanted.
+    /// Records a node with this output; returns a constant if no input needs a gradient.
     fn node(&self, value: Tensor, inputs: &[&Var], kind: impl FnOnce() -> Kind) -> Var {
         if !self.recording || inputs.iter().all(|v| v.id.is_none()) {
             return constant(value);
@@ -161,21 +161,19 @@ impl Tape {
         Var { value, id: Some(output), tape: self.number }
     }
 
-    /// Errors: a bug of ours, when one of `vars` is a variable of another tape, whose number means another
-    /// gradient here.
+    /// Errors: a bug if one of `vars` belongs to another tape, where its id means a different gradient.
     fn owns(&self, vars: &[&Var], what: impl Fn() -> &'static str) -> Result<()> {
         let is_foreign = |v: &&Var| v.id.is_some() && v.tape != self.number;
         match vars.iter().position(is_foreign) {
             Some(i) if self.recording => {
-                Err(Error::bug(format!("{}: variable {i} is of another tape", what())))
+                Err(Error::bug(format!("{}: variable {i} belongs to another tape", what())))
             }
             _ => Ok(()),
         }
     }
 
-    /// A node that keeps its inputs and nothing else (Chen et al. 2016): `value` is what `body` makes of
-    /// them, and gradients are found by running it again. They have the same bits as if every step had
-    /// been recorded.
+    /// Records a node that keeps only its inputs (activation checkpointing, Chen et al. 2016): `value` is the output
+    /// of `body` for them, and the backward pass reruns `body`. Gradients are bit-identical to recording every op.
     pub fn recomputed(&self, value: Tensor, inputs: &[&Var], body: Body) -> Result<Var> {
         self.owns(inputs, || "a recomputed block")?;
         Ok(self.node(value, inputs, || {
@@ -183,7 +181,7 @@ impl Tape {
         }))
     }
 
-    /// Bytes that are kept for the backward pass, beside `known` tensors.
+    /// Bytes kept for the backward pass, not counting the `known` tensors.
     pub fn kept_bytes(&self, known: &[&Tensor]) -> usize {
         let record = self.record.borrow();
         let mut seen: BTreeSet<usize> = known.iter().map(|t| t.identity()).collect();
@@ -201,27 +199,28 @@ impl Tape {
         self.operations.get()
     }
 
-    /// Gradients of the scalar `loss` with respect to all leaves. Consumes the tape: what a node has
-    /// saved is freed as soon as it has been walked over.
+    /// Gradients of the scalar `loss` with respect to all leaves. Consumes the tape: the tensors saved by a node are
+    /// freed as soon as it has been visited.
     pub fn backward(self, loss: &Var) -> Result<Gradients> {
         let one = Tensor::full(&[1], 1.0, loss.value.dtype());
         let one = kernel::constant(&one, loss.value.device())?;
         self.backward_scaled(loss, &one)
     }
 
-    /// [`Tape::backward`] of `scale`, one element of the type of `loss` and where that is, times the scalar
+    /// [`Tape::backward`] of `scale` times the scalar `loss`; `scale` has one element, and the dtype and device of
     /// `loss`.
     pub fn backward_scaled(self, loss: &Var, scale: &Tensor) -> Result<Gradients> {
         let seed = seed(loss, scale)?;
         self.backward_from(loss, seed)
     }
 
-    /// [`Tape::backward_scaled`] that hands out the gradient of each of `leaves` as soon as nothing more
-    /// comes to it, with the leaf's place among them; none where the loss does not depend on it. The
-    /// order follows from the computation: about the reverse of the leaves' first use.
+    /// [`Tape::backward_scaled`], but hands out the gradient of each of `leaves` as soon as it is complete, together
+    /// with the index of the leaf; `None` if the loss does not depend on it. The order follows from the computation:
+    /// roughly the reverse of the leaves' first use.
     ///
-    /// `rooms` are tensors like the leaves, in their order, or fewer: an op that computes a leaf's gradient
-    /// does so there, if it can. Where the gradient is handed out in other memory the room is dropped.
+    /// `rooms` are optional buffers with the shapes of the leaves, in their order (there may be fewer): an op writes a
+    /// leaf's gradient directly into its buffer if it can. If the gradient ends up in other memory, that buffer is
+    /// dropped.
     pub fn backward_each(
         self,
         loss: &Var,
@@ -232,7 +231,7 @@ impl Tape {
     ) -> Result<()> {
         let seed = seed(loss, scale)?;
         self.owns(&leaves.iter().chain([loss]).collect::<Vec<_>>(), || "backward")?;
-        // By leaf the first node that uses it, behind which nothing comes to its gradient.
+        // For each leaf, the first node that uses it: once that has been visited, the gradient is complete.
         let record = self.record.borrow();
         let mut first_use = vec![usize::MAX; record.variables];
         for (number, node) in record.nodes.iter().enumerate().rev() {
@@ -265,7 +264,7 @@ impl Tape {
         Ok(())
     }
 
-    /// Σ over `output` of `dy` times its derivative: [`Tape::backward`] for any shape.
+    /// Like [`Tape::backward`] for an output of any shape: the gradients of Σ `dy`·`output`.
     pub fn backward_from(self, output: &Var, dy: Tensor) -> Result<Gradients> {
         self.owns(&[output], || "backward")?;
         let (mut all, tape) = (vec![None; self.record.borrow().variables], self.number);
@@ -273,8 +272,8 @@ impl Tape {
         Ok(Gradients { all, tape })
     }
 
-    /// Walks over all nodes, adding to the gradients that are there; `passed` is told each node that was
-    /// walked over, by its number.
+    /// Walks over all nodes, adding to the existing gradients; calls `passed` with the index of each node after
+    /// visiting it.
     fn walk(
         self,
         output: &Var,
@@ -300,22 +299,25 @@ impl Tape {
     }
 }
 
-/// Takes the gradient of a variable out, in the shape of its value.
+/// Removes and returns the gradient of a variable, in the shape of its value.
 fn take(all: &mut [Option<GradBuffer>], id: usize, shape: &[usize]) -> Option<Tensor> {
     Some(all.get_mut(id)?.take()?.gradient()?.reshape(shape))
 }
 
-/// Where a walk from `scale` times the scalar `loss` begins.
+/// The initial gradient of a backward pass from `scale` times the scalar `loss`.
 fn seed(loss: &Var, scale: &Tensor) -> Result<Tensor> {
     let place = |t: &Tensor| (t.len(), t.dtype(), t.device());
     if loss.value.len() != 1 || place(scale) != place(&loss.value) {
-        return Err(Error::bug(format!("backward from {:?} times {scale:?}", loss.value)));
+        return Err(Error::bug(format!(
+            "backward from {:?} needs a scalar and a scale like it, got {scale:?}",
+            loss.value
+        )));
     }
     Ok(scale.reshape(loss.shape()))
 }
 
-/// Runs `body` again, on a tape of its own, and backwards. Gradients that are there already go along and
-/// are added to in the same places and order as if there were one tape only.
+/// Reruns `body` on its own tape and runs its backward pass. Existing gradients are passed in and added to in the
+/// same buffers and order as on a single tape.
 fn again(
     body: &Body,
     values: Vec<Tensor>,
@@ -324,8 +326,7 @@ fn again(
     all: &mut [Option<GradBuffer>],
 ) -> Result<()> {
     let tape = Tape::new();
-    // Leaf by leaf: its variable outside, and the gradient that is there or where it is to be made. What
-    // comes in twice is one leaf.
+    // For each leaf, its variable outside and its gradient or buffer. A variable that is passed twice is one leaf.
     let (mut outer, mut found) = (Vec::new(), Vec::new());
     let variables: Vec<Var> = inputs
         .iter()
@@ -356,20 +357,20 @@ impl Default for Tape {
     }
 }
 
-/// What [`Tape::backward`] found.
+/// The result of [`Tape::backward`].
 pub struct Gradients {
     all: Vec<Option<GradBuffer>>,
     tape: u64,
 }
 
 impl Gradients {
-    /// Takes the gradient of a leaf; none when the loss does not depend on it.
+    /// Removes and returns the gradient of a leaf; `None` if the loss does not depend on it.
     ///
     /// # Panics
-    /// When the leaf is of another tape.
+    /// If the leaf belongs to another tape.
     pub fn take(&mut self, leaf: &Var) -> Option<Tensor> {
         let id = leaf.id?;
-        assert_eq!(leaf.tape, self.tape, "a leaf of another tape has no gradient here");
+        assert_eq!(leaf.tape, self.tape, "the leaf belongs to another tape");
         take(&mut self.all, id, leaf.shape())
     }
 }

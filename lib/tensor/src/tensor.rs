@@ -9,11 +9,10 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use unix::Result;
 
-/// Lengths of axes: as many as nearly all tensors have are in place, so that a clone allocates nothing.
+/// Lengths of the axes, stored inline for up to 4 axes so that cloning rarely allocates.
 pub(crate) type Shape = SmallVec<[usize; 4]>;
 
-/// A dense array of numbers on a device. Cloning shares the memory; writing to shared memory copies it
-/// first.
+/// A dense array on a device. Clones share memory; writing is copy-on-write.
 #[derive(Clone)]
 pub struct Tensor {
     storage: Arc<Storage>,
@@ -22,13 +21,13 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of arbitrary content on the host, for outputs that are written whole.
+    /// An uninitialized tensor on the host (arbitrary values), for outputs that are written entirely.
     pub fn arbitrary(shape: &[usize], dtype: Dtype) -> Self {
         Self::arbitrary_on(Device::Cpu, shape, dtype)
     }
 
-    /// [`Tensor::arbitrary`] on any device. A device without memory keeps the error for whoever reads a
-    /// value ([`crate::kernel`]).
+    /// [`Tensor::arbitrary`] on any device. Running out of device memory does not fail here: the error is recorded
+    /// and reported when a value is read ([`crate::kernel`]).
     pub fn arbitrary_on(device: Device, shape: &[usize], dtype: Dtype) -> Self {
         let len: usize = shape.iter().product();
         let storage = Arc::new(Storage::take(device, len * dtype.bytes()));
@@ -37,9 +36,8 @@ impl Tensor {
 
     /// Wraps externally owned host memory as an f32 tensor; `owner` is kept alive until the last clone is dropped.
     ///
-    /// # Safety
-    /// From `start` on lie as many f32 as the shape says, aligned for them and initialised, until `owner` is
-    /// dropped. Till then nobody else writes them and, with [`Access::Write`], nobody else reads them.
+    /// `start` must point to as many f32 as the shape has elements, aligned and initialized, valid until `owner` is
+    /// dropped. Until then nobody else may write to them or, with [`Access::Write`], read them.
     pub unsafe fn from_raw_parts(
         start: *mut f32,
         shape: &[usize],
@@ -62,7 +60,7 @@ impl Tensor {
         tensor
     }
 
-    /// Makes every element zero; memory shared with another tensor is left to that one.
+    /// Sets every element to zero. Shared memory is left untouched; the tensor then gets its own.
     pub fn zero(&mut self) {
         if !self.is_own() {
             *self = Self::arbitrary_on(self.device(), &self.shape, self.dtype);
@@ -75,7 +73,7 @@ impl Tensor {
         }
     }
 
-    /// Every element `value`, on the host.
+    /// Filled with `value`, on the host.
     pub fn full(shape: &[usize], value: f64, dtype: Dtype) -> Self {
         let mut tensor = Self::arbitrary(shape, dtype);
         with_element!(dtype, T => tensor.write::<T>().fill(<T as Element>::of(value)));
@@ -85,7 +83,7 @@ impl Tensor {
     /// A copy of `values` in the given shape, on the host.
     ///
     /// # Panics
-    /// When the number of values is not the product of the shape.
+    /// If the number of values is not the product of the shape.
     pub fn of<T: Element>(values: &[T], shape: &[usize]) -> Self {
         let mut tensor = Self::arbitrary(shape, T::DTYPE);
         tensor.write::<T>().copy_from_slice(values);
@@ -112,7 +110,7 @@ impl Tensor {
         self.len() * self.dtype.bytes()
     }
 
-    /// Whether there is no element.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -122,7 +120,7 @@ impl Tensor {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Number of rows, that is of vectors along the last axis.
+    /// Number of rows, i.e. of vectors along the last axis.
     pub fn rows(&self) -> usize {
         if self.width() == 0 { 0 } else { self.len() / self.width() }
     }
@@ -132,62 +130,61 @@ impl Tensor {
         self.dtype
     }
 
-    /// Where the elements are.
+    /// The device that holds the elements.
     pub fn device(&self) -> Device {
         self.storage.device()
     }
 
-    /// The same elements under another shape.
+    /// The same elements with another shape; shares memory.
     ///
     /// # Panics
-    /// When the number of elements differs.
+    /// If the number of elements differs.
     pub fn reshape(&self, shape: &[usize]) -> Self {
         let len: usize = shape.iter().product();
         assert_eq!(len, self.len(), "reshape of {:?} to {shape:?}", self.shape);
         Self { storage: self.storage.clone(), dtype: self.dtype, shape: Shape::from_slice(shape) }
     }
 
-    /// The bytes of a tensor on the host, to be written.
+    /// The bytes of a tensor on the host, for writing; shared memory is copied first.
     ///
     /// # Panics
-    /// When the tensor is not on the host.
+    /// If the tensor is not on the host.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         self.make_unique();
-        // SAFETY: the memory holds the bytes, initialised (see `memory` and `from_raw_parts`), and nobody shares it.
+        // SAFETY: the memory is initialized (see `memory` and `from_raw_parts`) and not shared.
         unsafe { std::slice::from_raw_parts_mut(self.storage.host(), self.bytes()) }
     }
 
     /// The elements of a tensor on the host.
     ///
     /// # Panics
-    /// When `T` is not the element type, or the tensor is not on the host.
+    /// If `T` is not the element type, or the tensor is not on the host.
     pub fn read<T: Element>(&self) -> &[T] {
         assert_eq!(self.dtype, T::DTYPE, "element type of a tensor");
-        // SAFETY: the memory holds `len` elements, aligned and initialised (see `memory` and `from_raw_parts`);
-        // every bit pattern is a valid element, and writing needs the only holder.
+        // SAFETY: the memory holds `len` aligned, initialized elements (see `memory` and `from_raw_parts`); every bit
+        // pattern is a valid element, and only a sole owner writes.
         unsafe { std::slice::from_raw_parts(self.storage.host().cast(), self.len()) }
     }
 
-    /// The elements of a tensor on the host, to be written; memory shared with another tensor is copied
-    /// first.
+    /// The elements of a tensor on the host, for writing; shared memory is copied first.
     ///
     /// # Panics
-    /// When `T` is not the element type, or the tensor is not on the host.
+    /// If `T` is not the element type, or the tensor is not on the host.
     pub fn write<T: Element>(&mut self) -> &mut [T] {
         assert_eq!(self.dtype, T::DTYPE, "element type of a tensor");
         self.make_unique();
-        // SAFETY: as in `read`; nobody else shares the memory.
+        // SAFETY: as in `read`; the memory is not shared.
         unsafe { std::slice::from_raw_parts_mut(self.storage.host().cast(), self.len()) }
     }
 
-    /// The same values in memory of their own.
+    /// A deep copy.
     pub fn copied(&self) -> Self {
         let mut copy = self.clone();
         copy.make_unique();
         copy
     }
 
-    /// Whether it may write to its memory: no other tensor shares it, and nobody lent it to be read.
+    /// Whether the tensor may write to its memory: it is not shared with another tensor, nor borrowed read-only.
     fn is_own(&mut self) -> bool {
         match Arc::get_mut(&mut self.storage) {
             Some(Storage::Borrowed(borrowed)) => borrowed.is_writable(),
@@ -195,7 +192,7 @@ impl Tensor {
         }
     }
 
-    /// Copies memory that it may not write to.
+    /// Copies the memory if the tensor may not write to it.
     fn make_unique(&mut self) {
         if self.is_own() {
             return;
@@ -206,7 +203,7 @@ impl Tensor {
             (Storage::Device(to), Storage::Device(from)) => kernel::run(to.device(), || {
                 kernel::copy(to.device(), to.address(), from.address(), bytes)
             }),
-            // SAFETY: both hold that many bytes, and the new block overlaps nothing else.
+            // SAFETY: both hold `bytes` bytes, and the new block does not overlap the old one.
             (Storage::Host(to), _) => unsafe {
                 std::ptr::copy_nonoverlapping(self.storage.host().cast_const(), to.start(), bytes);
             },
@@ -215,43 +212,42 @@ impl Tensor {
         self.storage = Arc::new(copy);
     }
 
-    /// Where the elements are on their device: an argument of a kernel, or of a library that works there.
+    /// Address of the elements in device memory, for kernels and device libraries.
     ///
     /// # Panics
-    /// When the tensor is on the host.
+    /// If the tensor is on the host.
     pub fn address(&self) -> u64 {
         match &*self.storage {
             Storage::Device(piece) => piece.address(),
             Storage::Host(_) | Storage::Borrowed(_) => {
-                unreachable!("a tensor on the host is given to a kernel")
+                unreachable!("a tensor on the host cannot be passed to a kernel")
             }
         }
     }
 
-    /// [`Tensor::address`], to be written to; memory shared with another tensor is copied first.
+    /// [`Tensor::address`] for writing; shared memory is copied first.
     pub(crate) fn address_mut(&mut self) -> u64 {
         self.make_unique();
         self.address()
     }
 
-    /// The same for tensors that share memory, and for no others that live at the same time.
+    /// Identifies the memory: equal for tensors that share it, different for all other live tensors.
     pub fn identity(&self) -> usize {
         Arc::as_ptr(&self.storage).addr()
     }
 
-    /// Whether nobody shares the memory, so that writing does not copy.
+    /// Whether the memory is unshared, so that writing does not copy.
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.storage) == 1
     }
 
-    /// The same values on the host. Errors: the first thing that went wrong on the device since it was
-    /// last asked.
+    /// The same values on the host. Errors: the first failure on the device since its errors were last read.
     pub fn to_host(&self) -> Result<Self> {
         self.to_device(Device::Cpu)
     }
 
-    /// The same values on `device`: a copy, or the same memory when it is there already. Errors: what
-    /// went wrong on either device.
+    /// The same values on `device`: a copy, or shared memory if the tensor is already there. Errors: failures on
+    /// either device.
     pub fn to_device(&self, device: Device) -> Result<Self> {
         let from = self.device();
         if from == device {
@@ -281,16 +277,16 @@ impl Tensor {
     /// The bytes of a tensor on the host.
     ///
     /// # Panics
-    /// When the tensor is not on the host.
+    /// If the tensor is not on the host.
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: as in `read`.
         unsafe { std::slice::from_raw_parts(self.storage.host(), self.bytes()) }
     }
 
-    /// The same values in another element type, each the nearest there is.
+    /// The same values in another dtype, rounded to nearest.
     ///
     /// # Panics
-    /// When the tensor is not on the host; on devices that is the op `cast`.
+    /// If the tensor is not on the host; on devices, use the op `cast`.
     pub fn to_dtype(&self, dtype: Dtype) -> Self {
         if dtype == self.dtype {
             return self.clone();
@@ -312,7 +308,7 @@ impl Tensor {
     /// The only element of a scalar on the host, as f64.
     ///
     /// # Panics
-    /// When there is not exactly one element.
+    /// If there is not exactly one element.
     pub fn item(&self) -> f64 {
         assert_eq!(self.len(), 1, "item of a tensor of shape {:?}", self.shape);
         self.to_f64()[0]
@@ -346,12 +342,12 @@ mod tests {
         let owner: Arc<dyn Send + Sync> = Arc::new(());
         let start = numbers.as_mut_ptr();
         let over = |from: usize, shape: &[usize], access| {
-            // SAFETY: `numbers` is not touched while these tensors live, which do not overlap.
+            // SAFETY: `numbers` is not accessed while these tensors live, and they do not overlap.
             unsafe {
                 Tensor::from_raw_parts(start.wrapping_add(from), shape, access, owner.clone())
             }
         };
-        // At an address that is a multiple of 4 and of no more.
+        // Aligned to 4 bytes and no more.
         let mut written = over(1, &[1, 2], Access::Write);
         let mut read = over(3, &[2], Access::Read);
         let (clone, place) = (written.clone(), written.as_bytes().as_ptr());

@@ -1,14 +1,14 @@
-//! How fast every op and update is, against what this machine or a GPU can do.
+//! Benchmark of every op and update against what this machine or a GPU can do.
 //!
-//! Bounds are measured first, on the same threads or device: the rate of a copy between buffers larger
-//! than the caches, and that of a large matrix product (on a device our own kernel's). A call cannot beat the slower of its bytes at the
-//! one rate and its operations at the other; `of_bound` is that time over the measured one. It is
-//! above 1 where the data stay in cache, and far below for small cases, where calling is the cost.
+//! Bounds are measured first, on the same threads or device: the rate of a copy between buffers larger than the caches,
+//! and that of a large matrix product (on a device, by our own kernel). A call is at least as slow as its bytes at the
+//! one rate and its operations at the other; `of_bound` is the larger of these times divided by the measured one. It
+//! exceeds 1 if the data stay in cache, and is far below 1 for small cases, where call overhead dominates.
 //!
-//! Bytes are the least that can move: inputs and output forward; the inputs and the output's
-//! gradient again, and the gradients of the inputs, backward. Operations of a backward pass are
-//! those of one forward pass for each differentiated operand of a product (two at most): what an op
-//! computes again is not counted as work. An update has one pass, in the columns of the forward one.
+//! Bytes are the minimum that must move: forward, inputs and output; backward, inputs, the gradient of the output and
+//! the gradients of the inputs. Operations of a backward pass are those of one forward pass for each differentiated
+//! operand of a product (two at most): recomputation does not count as work. An update has one pass, reported in the
+//! columns of the forward pass.
 
 mod large;
 mod machine;
@@ -102,7 +102,7 @@ fn body(args: Args) -> Result<Exit> {
 /// What distinguishes a case from others, as fields of its row.
 type Options = Map<String, Value>;
 
-/// The cases of the tests, by their numbers.
+/// The cases of the tests, numbered.
 fn tested() -> Vec<(Options, Case)> {
     let numbered = |(i, case)| ([("case".to_string(), json!(i))].into_iter().collect(), case);
     ops::ALL.iter().flat_map(|(_, cases)| cases().into_iter().enumerate().map(numbered)).collect()
@@ -116,7 +116,7 @@ fn op_row(options: Options, case: &Case, machine: &Machine) -> Result<Map<String
     let forward_time = machine.median(|| machine.timed(|| forward(case, &x)));
     let given = draw(out.shape(), &Draw::Normal, 1, 99).to_dtype(out.dtype()).to_device(device)?;
     let both = machine.median(|| {
-        // As in training, nobody else holds the gradient: an op may write to it.
+        // As in training, the gradient is not shared, so an op may overwrite it.
         let mut dy: Vec<Tensor> = (0..machine.calls()).map(|_| given.copied()).collect();
         machine.timed(|| {
             let (_, saved) = forward(case, &x);
@@ -145,7 +145,7 @@ fn op_row(options: Options, case: &Case, machine: &Machine) -> Result<Map<String
     Ok(row)
 }
 
-/// What an update of one parameter works on.
+/// The tensors of an update of one parameter.
 struct Work {
     value: Tensor,
     gradient: Tensor,
@@ -155,10 +155,10 @@ struct Work {
     control: Decided,
 }
 
-/// An update of one parameter, on the device where its tensors are.
+/// An update of one parameter, on the device of its tensors.
 struct Update {
     name: &'static str,
-    /// Elements read and written for an element of the parameter.
+    /// Elements read and written per element of the parameter.
     moves: usize,
     step: fn(&mut Work) -> Result<()>,
 }

@@ -1,10 +1,10 @@
-//! What a kernel is given.
+//! Kernel arguments.
 
 use crate::device::Device;
 use crate::tensor::Tensor;
 use std::marker::PhantomData;
 
-/// One argument of a launch; holds on to the tensor it was made of.
+/// One argument of a launch; borrows the tensor that it refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct Arg<'a> {
     value: Value,
@@ -12,10 +12,10 @@ pub struct Arg<'a> {
     tensor: PhantomData<&'a Tensor>,
 }
 
-/// The value, in the parameter type of the kernel.
+/// The value, with the parameter type of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
-    /// Address on the device; 0 is null.
+    /// Device address; 0 is null.
     Pointer(u64),
     /// `int`.
     I32(i32),
@@ -29,12 +29,12 @@ pub(crate) enum Value {
     F32(f32),
     /// `double`.
     F64(f64),
-    /// A size that no `int` holds: the launch is refused.
+    /// A size that does not fit into an `int`: the launch fails.
     TooLarge(usize),
 }
 
 impl Value {
-    /// The bytes as the kernel reads them, in the low end of eight.
+    /// The bytes as the kernel reads them, in the low end of a 64-bit word.
     pub(crate) fn bits(self) -> u64 {
         match self {
             Value::Pointer(x) | Value::U64(x) => x,
@@ -47,7 +47,7 @@ impl Value {
         }
     }
 
-    /// The parameter type as a number: how the emulator is told.
+    /// The parameter type as a number, as the emulator expects it.
     #[cfg(feature = "emu")]
     pub(crate) fn kind(self) -> u8 {
         match self {
@@ -63,7 +63,7 @@ impl Value {
 }
 
 impl Arg<'_> {
-    /// Where the tensor is; none for a number.
+    /// The device of the tensor; `None` for a number.
     pub(crate) fn device(&self) -> Option<Device> {
         self.device
     }
@@ -81,7 +81,7 @@ impl<'a> From<&'a Tensor> for Arg<'a> {
 }
 
 impl<'a> From<&'a mut Tensor> for Arg<'a> {
-    /// Memory that the tensor shares is copied first.
+    /// Shared memory is copied first, because the kernel writes to it.
     fn from(tensor: &'a mut Tensor) -> Self {
         let value = Value::Pointer(tensor.address_mut());
         Arg { value, device: Some(tensor.device()), tensor: PhantomData }
@@ -92,7 +92,7 @@ impl<'a, T> From<Option<T>> for Arg<'a>
 where
     Arg<'a>: From<T>,
 {
-    /// Null for none.
+    /// `None` is passed as null.
     fn from(tensor: Option<T>) -> Self {
         let null = Arg { value: Value::Pointer(0), device: None, tensor: PhantomData };
         tensor.map_or(null, Arg::from)
@@ -112,14 +112,14 @@ macro_rules! number {
 number!(i32 => I32, u32 => U32, i64 => I64, u64 => U64, f32 => F32, f64 => F64);
 
 impl From<bool> for Arg<'_> {
-    /// An `int`, 0 or 1.
+    /// Passed as `int`, 0 or 1.
     fn from(x: bool) -> Self {
         Arg::from(i32::from(x))
     }
 }
 
 impl From<usize> for Arg<'_> {
-    /// A size, as `int`. One that does not fit makes the launch fail.
+    /// Passed as `int`. A size that does not fit makes the launch fail.
     fn from(x: usize) -> Self {
         match i32::try_from(x) {
             Ok(size) => Arg::from(size),

@@ -1,4 +1,4 @@
-//! What a device that runs kernels can do: the same few verbs for a GPU and for the emulator.
+//! The operations of a device that runs kernels: one interface to GPUs and the emulator.
 
 use super::graph::{self, Step};
 use super::{Grid, Source, Value};
@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use unix::{Error, Result};
 
-/// Memory of the device, 256-byte aligned: its address. Errors: there is none left.
+/// Allocates device memory, aligned to 256 bytes; returns its address. Errors: out of memory.
 pub(crate) fn allocate(device: Device, bytes: usize) -> Result<u64> {
     match device {
         Device::Cpu => Err(host()),
@@ -15,7 +15,7 @@ pub(crate) fn allocate(device: Device, bytes: usize) -> Result<u64> {
     }
 }
 
-/// Gives memory back.
+/// Frees device memory.
 pub(crate) fn free(device: Device, address: u64) {
     match device {
         Device::Cpu => {}
@@ -28,7 +28,7 @@ pub(crate) fn free(device: Device, address: u64) {
     }
 }
 
-/// Copies from the host, in the order of launches.
+/// Copies from the host, in stream order.
 pub(crate) fn copy_in(device: Device, to: u64, from: &[u8]) -> Result<()> {
     match device {
         Device::Cpu => Err(host()),
@@ -37,7 +37,7 @@ pub(crate) fn copy_in(device: Device, to: u64, from: &[u8]) -> Result<()> {
     }
 }
 
-/// Copies to the host, after all launches before.
+/// Copies to the host, after all earlier launches.
 pub(crate) fn copy_out(device: Device, to: &mut [u8], from: u64) -> Result<()> {
     match device {
         Device::Cpu => Err(host()),
@@ -46,7 +46,7 @@ pub(crate) fn copy_out(device: Device, to: &mut [u8], from: u64) -> Result<()> {
     }
 }
 
-/// Begins to copy to the host what launches before leave: up to 4096 bytes.
+/// Starts an asynchronous copy to the host of up to 4096 bytes, after all earlier launches.
 pub(crate) fn copy_out_later(device: Device, from: u64, bytes: usize) -> Result<AsyncCopy> {
     match device {
         Device::Cpu => Err(host()),
@@ -62,7 +62,7 @@ pub(crate) fn copy_out_later(device: Device, from: u64, bytes: usize) -> Result<
     }
 }
 
-/// Bytes on their way to the host.
+/// An asynchronous copy to the host.
 #[derive(Debug)]
 pub(crate) enum AsyncCopy {
     Cuda(super::cuda::AsyncCopy),
@@ -70,7 +70,7 @@ pub(crate) enum AsyncCopy {
 }
 
 impl AsyncCopy {
-    /// Waits until all are here, and for nothing that was launched since.
+    /// Waits for the copy, but not for anything launched after it.
     pub(crate) fn arrive(self, to: &mut [u8]) -> Result<()> {
         match self {
             AsyncCopy::Cuda(bytes) => bytes.arrive(to),
@@ -82,7 +82,7 @@ impl AsyncCopy {
     }
 }
 
-/// Copies on the device, in the order of launches.
+/// Copies within the device, in stream order.
 pub(crate) fn copy(device: Device, to: u64, from: u64, bytes: usize) -> Result<()> {
     match device {
         Device::Cpu => Err(host()),
@@ -92,7 +92,7 @@ pub(crate) fn copy(device: Device, to: u64, from: u64, bytes: usize) -> Result<(
     }
 }
 
-/// Makes all bytes zero, in the order of launches.
+/// Fills with zero bytes, in stream order.
 pub(crate) fn zero(device: Device, address: u64, bytes: usize) -> Result<()> {
     match device {
         Device::Cpu => Err(host()),
@@ -123,7 +123,7 @@ pub(crate) fn launch(
     }
 }
 
-/// Waits until everything given to the device is done.
+/// Waits until the device has finished all work.
 pub(crate) fn synchronise(device: Device) -> Result<()> {
     match device {
         Device::Cpu | Device::Emu => Ok(()),
@@ -132,5 +132,5 @@ pub(crate) fn synchronise(device: Device) -> Result<()> {
 }
 
 fn host() -> Error {
-    Error::bug("the host runs no kernels")
+    Error::bug("kernels cannot run on the host")
 }

@@ -1,8 +1,8 @@
-//! Work recorded once and done again in one call.
+//! CUDA graphs: work recorded once and replayed in one call.
 //!
-//! A short kernel is over before the next one is launched from the host; a graph takes the launches off
-//! it. A recording has fixed addresses: what it works on lives in memory of its own, which nobody else is
-//! given as long as the graph lives, and a replay first overwrites the inputs, which the graph alone holds.
+//! A short kernel finishes before the host has launched the next one; a graph avoids the launch overhead. The
+//! addresses in a recording are fixed, so a graph allocates from a private pool that nobody else uses while the graph
+//! lives. A replay first overwrites the inputs, to which the graph has the only reference.
 
 use super::{Grid, Source, Value, backend, cuda, memory, state};
 use crate::device::Device;
@@ -12,18 +12,18 @@ use std::cell::RefCell;
 use std::sync::{PoisonError, RwLock};
 use unix::{Error, Result};
 
-/// Held for writing while a graph is recorded: on a GPU everything that is given to its stream becomes
-/// part of it, whichever thread gives it.
+/// Write-locked while a graph is recorded: on a GPU everything submitted to its stream becomes part of the graph,
+/// whichever thread submits it.
 static RECORDING: RwLock<()> = RwLock::new(());
 
 thread_local! {
-    /// What this thread is recording for the emulator.
+    /// What this thread has recorded for the emulator.
     static STEPS: RefCell<Option<Vec<Step>>> = const { RefCell::new(None) };
-    /// What the recording of this thread reads of what was there before.
+    /// Tensors from before the recording that this thread's recording reads.
     static HELD: RefCell<Vec<Tensor>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Something that the emulator does in the order of launches.
+/// An operation that the emulator performs in stream order.
 #[derive(Debug)]
 pub(super) enum Step {
     Launch(&'static Source, Dtype, &'static str, Grid, Vec<Value>),
@@ -42,33 +42,35 @@ enum Recorded {
 pub struct Graph {
     device: Device,
     recorded: Recorded,
-    /// What a replay overwrites, and what it makes.
+    /// What a replay overwrites, and what it computes.
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
-    /// Constants that it reads, which were there before.
+    /// Constants that it reads, which existed before the recording.
     _held: Vec<Tensor>,
-    /// Dropped last: the memory is anybody's then.
+    /// Dropped last: this releases the memory for other uses.
     graph_pool: memory::GraphPool,
 }
 
-/// Moves a value between host and device when no graph is being recorded. Errors: this thread records
-/// one, which cannot hold such a move.
+/// Runs a transfer between host and device while no graph is being recorded. Errors: this thread is recording, and a
+/// graph cannot contain such a transfer.
 pub(super) fn outside<R>(work: impl FnOnce() -> Result<R>) -> Result<R> {
     if memory::GraphPool::is_entered() {
-        return Err(Error::bug("a value moves between host and device while a graph is recorded"));
+        return Err(Error::bug(
+            "values are copied between host and device while a graph is recorded",
+        ));
     }
     let _shared = RECORDING.read().unwrap_or_else(PoisonError::into_inner);
     work()
 }
 
-/// Lets the recording of this thread, if there is one, keep the memory of a tensor.
+/// If this thread is recording, makes the recording keep the memory of a tensor alive.
 pub(super) fn hold(tensor: &Tensor) {
     if memory::GraphPool::is_entered() {
         HELD.with_borrow_mut(|held| held.push(tensor.clone()));
     }
 }
 
-/// Keeps a step of the emulator's for later, when this thread is recording; whether it did.
+/// If this thread is recording for the emulator, records a step; returns whether it did.
 pub(super) fn keep(step: impl FnOnce() -> Step) -> bool {
     STEPS.with_borrow_mut(|steps| match steps {
         Some(steps) => {
@@ -80,15 +82,15 @@ pub(super) fn keep(step: impl FnOnce() -> Step) -> bool {
 }
 
 impl Graph {
-    /// Records what `work` gives to `device`, without doing it. `inputs` are the tensors that `work` reads and
-    /// that differ from replay to replay. `work` was done once before, so that all kernels are loaded.
-    /// Errors: `work` moved values between host and device, or its own.
+    /// Records what `work` submits to `device`, without executing it. `inputs` are the tensors read by `work` that
+    /// differ between replays. `work` must have run once before, so that all kernels are loaded. Errors: `work`
+    /// transferred values between host and device, or failed.
     pub fn record(
         device: Device,
         inputs: Vec<Tensor>,
         work: impl FnOnce() -> Result<Vec<Tensor>>,
     ) -> Result<Graph> {
-        // An output in the memory of an input would keep that from being the graph's alone.
+        // An output that shares memory with an input would prevent the graph from owning that input alone.
         let apart = |made: Tensor| {
             let is_input = inputs.iter().any(|input| input.identity() == made.identity());
             if is_input { made.copied() } else { made }
@@ -98,7 +100,7 @@ impl Graph {
         let graph_pool = memory::GraphPool::new(device);
         let entered = graph_pool.enter();
         let (recorded, made) = match device {
-            Device::Cpu => return Err(Error::bug("the host records no graphs")),
+            Device::Cpu => return Err(Error::bug("graphs cannot be recorded on the host")),
             Device::Cuda(n) => {
                 let mut made = None;
                 let graph = cuda::Gpu::open(n)?.capture(|| made = Some(work()))?;
@@ -113,18 +115,17 @@ impl Graph {
         drop(entered);
         let held = HELD.take();
         state::finish(device)?;
-        let outputs = made.ok_or_else(|| Error::bug("a graph of no work"))??;
+        let outputs = made.ok_or_else(|| Error::bug("no work was recorded"))??;
         Ok(Graph { device, recorded, inputs, outputs, _held: held, graph_pool })
     }
 
-    /// Bytes that it holds on the device.
+    /// Bytes that it occupies on the device.
     pub fn bytes(&self) -> usize {
         self.graph_pool.bytes()
     }
 
-    /// Does it all once, in the order of launches, with these values of the inputs; returns what it makes, in
-    /// memory that the next replay overwrites. Errors: a bug of ours, when the inputs are not like those that
-    /// were recorded, or somebody else holds one of those.
+    /// Replays the graph once with these values of the inputs; returns the outputs, in memory that the next replay
+    /// overwrites. Errors: a bug if the inputs do not match the recorded ones, or if a recorded input is shared.
     pub fn replay<'a>(
         &mut self,
         inputs: impl IntoIterator<Item = &'a Tensor>,
@@ -132,10 +133,10 @@ impl Graph {
         let mut given = inputs.into_iter();
         for own in &mut self.inputs {
             let Some(from) = given.next().filter(|from| own.is_like(from)) else {
-                return Err(Error::bug(format!("{own:?} is an input of a graph, and not given")));
+                return Err(Error::bug(format!("graph input {own:?} is missing or differs")));
             };
             if !own.is_unique() {
-                return Err(Error::bug(format!("{own:?}, an input of a graph, is shared")));
+                return Err(Error::bug(format!("graph input {own:?} is shared")));
             }
             let (to, from, bytes) = (own.address_mut(), from.address(), own.bytes());
             state::run(self.device, || backend::copy(self.device, to, from, bytes));

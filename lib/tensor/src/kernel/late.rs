@@ -1,4 +1,4 @@
-//! Values of a device on their way to the host.
+//! Asynchronous copies of device values to the host.
 
 use super::backend::{self, AsyncCopy};
 use super::state;
@@ -6,16 +6,16 @@ use crate::device::Device;
 use crate::tensor::Tensor;
 use unix::Result;
 
-/// Values that left for the host, where they are wanted later.
+/// Values on their way to the host, to be read later.
 #[derive(Debug)]
 pub struct Late {
-    /// None where there is nothing to wait for: on the host, or when something went wrong.
+    /// `None` if there is nothing to wait for: the source is on the host, or an error occurred.
     async_copy: Option<AsyncCopy>,
-    /// The memory they left from is nobody else's until they are here.
+    /// Keeps the source memory alive until the copy has finished.
     source: Tensor,
 }
 
-/// Sends the values that a tensor has now to the host: up to 4096 bytes.
+/// Starts to copy the current values of a tensor to the host: up to 4096 bytes.
 pub fn later(tensor: &Tensor) -> Late {
     let (device, mut async_copy) = (tensor.device(), None);
     if device != Device::Cpu {
@@ -29,8 +29,8 @@ pub fn later(tensor: &Tensor) -> Late {
 }
 
 impl Late {
-    /// Waits until they are here, and for nothing that was given to the device since. Errors: the first
-    /// thing that went wrong there since it was last asked.
+    /// Waits for the copy, but not for anything submitted to the device after it. Errors: the first failure on the
+    /// device since its errors were last read.
     pub fn wait(self) -> Result<Tensor> {
         let device = self.source.device();
         if device == Device::Cpu {

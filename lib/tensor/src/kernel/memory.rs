@@ -1,9 +1,9 @@
-//! A caching allocator for the memory of devices, by size class like the host's (`crate::memory`).
+//! A caching allocator for device memory, by size class like the host's (`crate::memory`).
 //!
-//! Asking the driver costs more than most kernels and waits for all of them; what a tensor gives back
-//! is kept and handed out again. That is safe without waiting, because launches run in order: whoever
-//! gets the memory next writes to it after the last kernel that used it. The emulator gets every tensor
-//! from the system, with its exact size, so that it sees an access one byte too far.
+//! Allocating from the driver costs more than most kernels and waits for all of them, so memory freed by tensors is
+//! kept and reused. Reuse needs no synchronization because launches run in order: the next owner writes to the memory
+//! after the last kernel that used it. On the emulator every tensor is allocated from the system with its exact size,
+//! so that an access one byte out of bounds is detected.
 
 use super::{backend, state};
 use crate::device::Device;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use unix::{Error, Exit, Result};
 
-/// The least that is worth a place of its own: what the hardware reads at a time.
+/// Smallest allocation in bytes.
 const LEAST: usize = 256;
 
 /// Free memory by size class.
@@ -23,7 +23,7 @@ type Free = BTreeMap<usize, Vec<u64>>;
 #[derive(Default)]
 struct Pool {
     free: Free,
-    /// For each [`GraphPool`] its free memory, and all its bytes.
+    /// For each [`GraphPool`] its free memory and its total bytes.
     graph_pools: BTreeMap<u64, (Free, usize)>,
     usage: Usage,
 }
@@ -31,12 +31,12 @@ struct Pool {
 static POOLS: Mutex<BTreeMap<Device, Pool>> = Mutex::new(BTreeMap::new());
 
 fn pools() -> MutexGuard<'static, BTreeMap<Device, Pool>> {
-    // A pool is consistent at every point where a panic could happen.
+    // A pool is consistent at every point where a panic can happen.
     POOLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {
-    /// The number of the active [`GraphPool`] of this thread; 0 for none.
+    /// The active [`GraphPool`] of this thread; 0 for none.
     static ENTERED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -70,7 +70,7 @@ impl GraphPool {
         ENTERED.get() != 0
     }
 
-    /// Bytes of it, in use and free.
+    /// Its bytes, in use and free.
     pub(super) fn bytes(&self) -> usize {
         let pools = pools();
         pools
@@ -97,7 +97,7 @@ impl Drop for GraphPool {
 }
 
 impl Pool {
-    /// Memory that nobody uses any more.
+    /// Takes back memory that is no longer used.
     fn take_back(&mut self, device: Device, class: usize, address: u64) {
         if device == Device::Emu {
             self.usage.held -= class;
@@ -108,18 +108,18 @@ impl Pool {
     }
 }
 
-/// Memory of a device. Dropping it returns it to its pool.
+/// A buffer in device memory. Dropping it returns the memory to its pool.
 pub(crate) struct DeviceBuffer {
     device: Device,
-    /// 0 when there was no memory: the error is kept, and no kernel will use it.
+    /// 0 if the allocation failed: the error is recorded, and no kernel will use the buffer.
     address: u64,
     bytes: usize,
-    /// The number of the [`GraphPool`] it belongs to; 0 for none.
+    /// The [`GraphPool`] it belongs to; 0 for none.
     graph_pool: u64,
 }
 
 impl DeviceBuffer {
-    /// At least `bytes` bytes of arbitrary content.
+    /// At least `bytes` bytes, uninitialized.
     pub(crate) fn take(device: Device, bytes: usize) -> DeviceBuffer {
         let exact = device == Device::Emu;
         let class = if exact { bytes } else { size_class(bytes.max(LEAST)) };
@@ -156,7 +156,7 @@ fn take(device: Device, graph_pool: u64, class: usize, asked: usize) -> Result<u
         None => {
             let address = match allocate(device, class, &pool.usage, limit) {
                 Ok(address) => address,
-                // What is cached in other sizes may be enough.
+                // Releasing what is cached in other sizes may free enough.
                 Err(_) if !pool.free.is_empty() => {
                     release(device, pool);
                     allocate(device, class, &pool.usage, limit)
@@ -175,7 +175,7 @@ fn take(device: Device, graph_pool: u64, class: usize, asked: usize) -> Result<u
     Ok(address)
 }
 
-/// Memory from the device's system. Errors: there is none left, or no more is to be taken.
+/// Allocates from the driver. Errors: out of memory, or the limit is reached.
 fn allocate(device: Device, bytes: usize, usage: &Usage, limit: Option<usize>) -> Result<u64> {
     match limit {
         Some(limit) if usage.held + bytes > limit => {
@@ -185,28 +185,28 @@ fn allocate(device: Device, bytes: usize, usage: &Usage, limit: Option<usize>) -
     }
 }
 
-/// The most bytes that this process takes of a device, by LONGHAUL_DEVICE_MEMORY: for devices that are
-/// shared. Errors: that is no number.
+/// The most bytes that this process may allocate on a device, from LONGHAUL_DEVICE_MEMORY: for devices shared with
+/// other processes. Errors: the variable is not a number.
 fn limit() -> Result<Option<usize>> {
     static LIMIT: OnceLock<Option<Result<usize, String>>> = OnceLock::new();
     let read = || {
         let text = std::env::var("LONGHAUL_DEVICE_MEMORY").ok()?;
         Some(
             text.parse()
-                .map_err(|_| format!("LONGHAUL_DEVICE_MEMORY={text} is no number of bytes")),
+                .map_err(|_| format!("LONGHAUL_DEVICE_MEMORY={text} is not a number of bytes")),
         )
     };
     LIMIT.get_or_init(read).clone().transpose().map_err(Error::usage)
 }
 
-/// The one error of a device without memory: sizes, and the keys that help.
+/// The out-of-memory error of a device: sizes, and the configuration keys that help.
 fn no_memory(device: Device, asked: usize, usage: &Usage, why: &Error) -> Error {
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     Error::new(
         Exit::Failure,
         format!(
-            "{device} has no memory for a tensor of {:.1} MiB ({:.1} MiB are in tensors, {:.1} MiB held in all): {why}; \
-         training.batch_size or training.mem_budget can be smaller, or training.amp true",
+            "{device} has no memory for a tensor of {:.1} MiB ({:.1} MiB in tensors, {:.1} MiB allocated): {why}; \
+         reduce training.batch_size or training.mem_budget, or enable training.amp",
             mib(asked),
             mib(usage.live),
             mib(usage.held),
@@ -236,12 +236,12 @@ impl Drop for DeviceBuffer {
     }
 }
 
-/// The counters of a device now.
+/// The current counters of a device.
 pub fn usage(device: Device) -> Usage {
     pools().get(&device).map_or(Usage::default(), |pool| pool.usage)
 }
 
-/// Starts a new measurement of the peak.
+/// Restarts the measurement of the peak from the current usage.
 pub fn reset_peak(device: Device) {
     if let Some(pool) = pools().get_mut(&device) {
         pool.usage.peak = pool.usage.live;

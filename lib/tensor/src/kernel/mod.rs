@@ -1,12 +1,11 @@
-//! Kernels: CUDA sources, and the one path by which they are launched on a GPU or in its emulator.
+//! Kernels: CUDA sources, and how they are launched on a GPU or in the emulator.
 //!
-//! A source is compiled once for each element type. On a GPU NVRTC does it when a kernel is first
-//! used (`compile`, `cache`); the emulator's are compiled with the program (feature `emu`).
+//! A source is compiled once per dtype. For a GPU, NVRTC compiles it when a kernel is first used
+//! (`compile`, `cache`); for the emulator, sources are compiled with the program (feature `emu`).
 //!
-//! Errors are sticky, as in CUDA itself: the first failure on a device (no memory, a launch that was
-//! refused, a fault inside a kernel) is kept, later launches do nothing, and whoever reads a value
-//! gets the error ([`finish`], [`crate::Tensor::to_host`]). So ops need not handle what cannot
-//! happen in the middle of one.
+//! Errors are sticky, as in CUDA itself: the first failure on a device (out of memory, a rejected launch, a fault
+//! inside a kernel) is recorded, later launches do nothing, and whoever reads a value gets the error ([`finish`],
+//! [`crate::Tensor::to_host`]). So ops need no error handling of their own.
 
 mod arg;
 mod backend;
@@ -41,7 +40,7 @@ use crate::dtype::Dtype;
 use crate::{ops, updates};
 use unix::{Error, Exit};
 
-/// Every source: what is compiled ahead, and checked.
+/// All sources, to be compiled ahead of time and checked.
 pub const SOURCES: &[&Source] = &[
     &columns::SOURCE,
     &ops::activation::cuda::SOURCE,
@@ -80,13 +79,13 @@ pub const SOURCES: &[&Source] = &[
     &crate::ops::vector_norm::SOURCE,
 ];
 
-/// The element types of a source that works on any.
+/// Dtypes of a source that works with any float.
 pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];
 
-/// The element type of a source that works on f32 alone: losses and updates.
+/// Dtypes of a source that works only in f32: losses and updates.
 pub const ONLY_F32: &[Dtype] = &[Dtype::F32];
 
-/// A `.cu` file. Its kernels are launched by the ops and updates of this crate alone, which know their grids:
+/// A `.cu` file. Only the ops and updates of this crate launch its kernels, because they know the right grids:
 ///
 /// ```compile_fail
 /// use tensor::{Device, Dtype, Tensor, args, kernel::{Grid, SOURCES}};
@@ -95,32 +94,32 @@ pub const ONLY_F32: &[Dtype] = &[Dtype::F32];
 /// ```
 #[derive(Debug)]
 pub struct Source {
-    /// Its name, without the suffix; its kernels' names begin with it.
+    /// Its name without the suffix; the names of its kernels begin with it.
     pub name: &'static str,
-    /// Its text.
+    /// The source text.
     pub text: &'static str,
-    /// What `element` may be in it; its first line says the same to the emulator's build.
+    /// The types that `element` can have in it; its first line repeats them for the emulator's build.
     pub elements: &'static [Dtype],
 }
 
-/// How many threads run a kernel.
+/// The grid and block dimensions of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Blocks along x, y, z.
     pub blocks: [u32; 3],
-    /// Threads of a block along x, y, z.
+    /// Threads per block along x, y, z.
     pub threads: [u32; 3],
-    /// Bytes of dynamic shared memory of a block.
+    /// Bytes of dynamic shared memory per block.
     pub shared: u32,
 }
 
 impl Grid {
-    /// `blocks` blocks of `threads` threads in a row.
+    /// A one-dimensional grid: `blocks` blocks of `threads` threads.
     pub fn new(blocks: usize, threads: usize) -> Self {
         Self::over([blocks, 1, 1], threads)
     }
 
-    /// Blocks along x, y and z (at most 65535 along the latter).
+    /// A grid of blocks along x, y and z (at most 65535 along y and z).
     pub fn over(blocks: [usize; 3], threads: usize) -> Self {
         Self { blocks: blocks.map(size), threads: [size(threads), 1, 1], shared: 0 }
     }
@@ -132,12 +131,12 @@ impl Grid {
     }
 }
 
-/// A size as kernels take it; one that does not fit makes the launch fail.
+/// A size as kernels take it; if it does not fit, the launch fails.
 fn size(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// What is too large of a launch: kernels count threads, and take sizes, in 31 bits.
+/// What exceeds the limits of a launch: kernels count threads, and take sizes, in 31 bits.
 fn too_large(grid: Grid, args: &[Value]) -> Option<String> {
     let threads = |n: &[u32]| n.iter().fold(1, |all: u64, n| all.saturating_mul(u64::from(*n)));
     let all = threads(&grid.blocks).saturating_mul(threads(&grid.threads));
@@ -149,14 +148,14 @@ fn too_large(grid: Grid, args: &[Value]) -> Option<String> {
 }
 
 impl Source {
-    /// Launches a kernel of this source, compiled for `element`, on the device where the tensors among
-    /// its arguments are. Nothing runs when the grid is empty.
+    /// Launches a kernel of this source, compiled for `element`, on the device of the tensors among its arguments. An
+    /// empty grid launches nothing.
     ///
-    /// Only for this crate: number and sizes of the arguments are checked against the compiled kernel, but on
-    /// a GPU a wrong grid or size reads and writes outside of the tensors. The emulator checks every access.
+    /// Crate-private, because a wrong grid or size would access memory outside of the tensors on a GPU; only number and
+    /// sizes of the arguments are checked there, against the compiled kernel. The emulator checks every access.
     ///
     /// # Panics
-    /// When the tensors are not all on one device that runs kernels.
+    /// If the tensors are not all on one device that runs kernels.
     pub(crate) fn launch(
         &'static self,
         element: Dtype,
@@ -165,29 +164,29 @@ impl Source {
         args: &[Arg],
     ) {
         let mut devices = args.iter().filter_map(Arg::device);
-        let Some(device) = devices.next() else { unreachable!("{kernel} works on no tensor") };
-        assert!(devices.all(|d| d == device), "{kernel}: tensors on more than one device");
-        assert!(self.elements.contains(&element), "{}.cu is not for {element:?}", self.name);
+        let Some(device) = devices.next() else { unreachable!("{kernel} has no tensor argument") };
+        assert!(devices.all(|d| d == device), "{kernel}: tensors are on different devices");
+        assert!(self.elements.contains(&element), "{}.cu does not support {element:?}", self.name);
         if grid.blocks.contains(&0) || grid.threads.contains(&0) {
             return;
         }
-        assert!(device != Device::Cpu, "{kernel} is launched on the host");
+        assert!(device != Device::Cpu, "{kernel} cannot run on the host");
         let values: Vec<Value> = args.iter().map(Arg::value).collect();
         state::run(device, || match too_large(grid, &values) {
             None => backend::launch(device, self, element, kernel, grid, &values),
             Some(what) => Err(Error::new(
                 Exit::Failure,
                 format!(
-                    "{kernel}: {what} is beyond what kernels count; training.batch_size can be \
-                     smaller, and training.accumulation larger"
+                    "{kernel}: {what} exceeds the limits of a launch; reduce training.batch_size and \
+                     increase training.accumulation"
                 ),
             )),
         });
     }
 }
 
-/// Arguments of a launch: tensors (`x` for reading, `&mut x` for writing, an `Option` of either), and
-/// numbers of the kernel's own parameter types.
+/// Arguments of a launch: tensors (`x` for reading, `&mut x` for writing, an `Option` of either), and numbers of the
+/// kernel's parameter types.
 #[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { &[$($crate::kernel::Arg::from($arg)),*] };

@@ -1,24 +1,24 @@
-//! How rows of a matrix are shared out to threads (`include/rows.cuh`): a warp for short ones, a block for
-//! longer ones, and a block that reads a row anew in each pass for those beyond its registers.
+//! How rows of a matrix are assigned to threads (`include/rows.cuh`): a warp for short rows, a block for longer ones,
+//! and a block that rereads the row in each pass for those that exceed its registers.
 //!
-//! Everything here follows from sizes alone, never from the card: so do the order of sums and their bits.
+//! Everything here depends on sizes only, never on the GPU, and so do the order of sums and their bits.
 
 use super::Grid;
 
-/// Threads of a block whose warps have a row each.
+/// Threads of a block with one row per warp.
 const THREADS: usize = 256;
-/// Most threads that share a row.
+/// Maximum number of threads per row.
 const MOST_THREADS: usize = 512;
-/// Columns that a thread holds at most: of one or two rows, and of two rows with their sums.
+/// Maximum columns per thread: of one or two rows, or of two rows with their sums.
 const FORWARD_COLUMNS: usize = 16;
 const BACKWARD_COLUMNS: usize = 8;
-/// Rows over which a warp, or a block, sums the gradients of the weights at least.
+/// Minimum number of rows over which a warp or block sums the gradients of the weights.
 const ROWS_PER_TEAM: usize = 4;
-/// Threads of a backward pass at most: two thousand for each of 128 multiprocessors.
+/// Maximum number of threads of a backward pass: 2048 for each of 128 multiprocessors.
 const BACKWARD_THREADS: usize = 2048 * 128;
 
-/// Which kernel a row of `width` elements takes (0 a warp, 1 a block, 2 a block that reads it anew), and
-/// the threads of its blocks. Follows from the width alone, so that the order of sums does.
+/// Which kernel handles a row of `width` elements (0: a warp, 1: a block, 2: a block that rereads the row) and its
+/// threads per block. Depends only on the width, and so does the order of sums.
 fn team(width: usize, columns: usize) -> (usize, usize) {
     if width <= 32 * columns {
         (0, THREADS)
@@ -29,15 +29,15 @@ fn team(width: usize, columns: usize) -> (usize, usize) {
     }
 }
 
-/// Kernel and grid of a pass over rows that sums over none of them.
+/// Kernel and grid of a pass over rows that does not sum over rows.
 pub(crate) fn forward_grid(rows: usize, width: usize) -> (usize, Grid) {
     let (kind, threads) = team(width, FORWARD_COLUMNS);
     let blocks = if kind == 0 { rows.div_ceil(threads / 32) } else { rows };
     (kind, Grid::new(blocks, threads))
 }
 
-/// Kernel and grid of a pass over each of `groups` groups of rows that sums over rows, and the parts that a group
-/// is split into: a part is a block, whose teams have several rows each to sum over.
+/// Kernel and grid of a pass that sums over the rows of each of `groups` groups, and the number of parts that a group
+/// is split into: each part is a block, whose teams have several rows each to sum over.
 pub(crate) fn backward_grid(groups: usize, rows: usize, width: usize) -> (usize, Grid, usize) {
     let (kind, threads) = team(width, BACKWARD_COLUMNS);
     let teams = if kind == 0 { threads / 32 } else { 1 };

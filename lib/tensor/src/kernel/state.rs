@@ -1,4 +1,4 @@
-//! The first error of each device since it was last asked.
+//! The first error of each device since its errors were last read.
 
 use crate::device::Device;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use unix::{Error, Result};
 static ERRORS: Mutex<Vec<(Device, Error)>> = Mutex::new(Vec::new());
 
 fn errors() -> MutexGuard<'static, Vec<(Device, Error)>> {
-    // A push or a removal is whole or did not happen.
+    // A push or removal is atomic, so the list is consistent even after a panic.
     ERRORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps an error, unless there is one already.
+/// Records an error, unless there is one already.
 pub fn fail(device: Device, error: Error) {
     let mut errors = errors();
     if !errors.iter().any(|(d, _)| *d == device) {
@@ -20,12 +20,12 @@ pub fn fail(device: Device, error: Error) {
     }
 }
 
-/// Whether nothing has gone wrong: work that is given to the device now will be done.
+/// Whether no error is recorded, so that submitted work will run.
 pub(crate) fn is_sound(device: Device) -> bool {
     !errors().iter().any(|(d, _)| *d == device)
 }
 
-/// Does `work` on a sound device and keeps its error.
+/// Runs `work` unless the device has failed, and records its error.
 pub(crate) fn run(device: Device, work: impl FnOnce() -> Result<()>) {
     if is_sound(device)
         && let Err(error) = work()
@@ -34,15 +34,15 @@ pub(crate) fn run(device: Device, work: impl FnOnce() -> Result<()>) {
     }
 }
 
-/// How often the host has waited for all that a device was given.
+/// How often the host has waited for a device to finish all its work.
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
-/// How often this process has waited until a device had done all it was given: whoever reads a value does.
+/// How often this process has synchronized with a device to read values.
 pub fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
 }
 
-/// The first thing that went wrong on the device since it was last asked.
+/// Takes the first error recorded since its errors were last read.
 pub(super) fn error(device: Device) -> Result<()> {
     let mut errors = errors();
     match errors.iter().position(|(d, _)| *d == device) {
@@ -51,8 +51,7 @@ pub(super) fn error(device: Device) -> Result<()> {
     }
 }
 
-/// Waits until the device has done all it was given. Errors: the first thing that went wrong since the
-/// last call.
+/// Waits until the device has finished all work. Errors: the first failure since the last call.
 pub fn finish(device: Device) -> Result<()> {
     WAITS.fetch_add(1, Ordering::Relaxed);
     run(device, || super::backend::synchronise(device));

@@ -1,9 +1,9 @@
-//! Launches over many tensors at once: what updates do to all parameters is one launch, not hundreds.
+//! Launches over many tensors at once: an update of all parameters is one launch, not hundreds.
 //!
-//! A kernel is given a table with an entry for each set of tensors that belong together (a parameter, its
-//! gradient, its moments), and for each of its blocks which piece of which entry is its own
-//! (`include/table.cuh`). A table stays on the device ([`super::constant`]) and is uploaded again only when
-//! its content has changed: in training neither parameters nor, thanks to the caching allocator, gradients move.
+//! A kernel receives a table with one entry per group of tensors (a parameter, its gradient, its moments), and for
+//! each of its blocks the piece of the entry that it handles (`include/table.cuh`). A table stays on the device
+//! ([`super::constant`]) and is uploaded again only if its content has changed: in training parameters do not move
+//! and, thanks to the caching allocator, neither do gradients.
 
 use super::{Arg, Grid, Source};
 use crate::args;
@@ -11,17 +11,17 @@ use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::tensor::Tensor;
 
-/// Elements of a piece, and threads of its block; as in `table.cuh`.
+/// Elements per piece, and threads of its block; as in `table.cuh`.
 const PIECE: usize = 4096;
 pub(crate) const THREADS: usize = 256;
 
-/// Tensors of one length that belong together.
+/// A group of tensors of equal length.
 pub(crate) struct Entry<const N: usize> {
-    /// Where they are on the device.
+    /// Their addresses on the device.
     pub(crate) addresses: [u64; N],
     /// Elements of each.
     pub(crate) len: usize,
-    /// Numbers of its own.
+    /// Additional scalars.
     pub(crate) numbers: [f32; 2],
 }
 
@@ -29,12 +29,12 @@ pub(crate) struct Entry<const N: usize> {
 pub(crate) struct Table {
     pieces: Tensor,
     pub(crate) entries: Tensor,
-    /// Number of pieces, and of blocks.
+    /// Number of pieces, which is the number of blocks.
     pub(crate) blocks: usize,
 }
 
 impl Table {
-    /// Of `entries`, on `device`.
+    /// Builds the table of `entries` on `device`.
     pub(crate) fn new<const N: usize>(
         device: Device,
         entries: impl IntoIterator<Item = Entry<N>>,
@@ -50,7 +50,7 @@ impl Table {
         Self { pieces: upload(device, pieces), entries: upload(device, words), blocks }
     }
 
-    /// Launches a block for each piece; `args` follow pieces and entries.
+    /// Launches one block per piece; `args` follow pieces and entries.
     pub(crate) fn launch(
         &self,
         source: &'static Source,
@@ -63,7 +63,7 @@ impl Table {
     }
 }
 
-/// The words on the device, as 32-bit halves.
+/// Uploads the words as 32-bit halves.
 fn upload(device: Device, words: Vec<u64>) -> Tensor {
     let halves: Vec<i32> = words.iter().flat_map(|w| [*w as i32, (*w >> 32) as i32]).collect();
     super::constant(&Tensor::of(&halves, &[halves.len()]), device).unwrap_or_else(|error| {

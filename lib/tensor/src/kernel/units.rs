@@ -1,24 +1,23 @@
-//! Kernels in which a thread makes 16 bytes of a row where its width allows, else one element: how many
-//! threads that takes.
+//! Grids of kernels in which a thread computes 16 bytes of a row if the width allows it, otherwise one element.
 
 use super::Grid;
 use crate::dtype::Dtype;
 
-/// Threads of a block: any number does, where none depends on another.
+/// Threads per block: any number works, because threads are independent.
 const THREADS: usize = 256;
 
-/// A thread for every 16 bytes of `rows` rows of `width` elements, or for every element when 16 bytes
-/// do not divide a row.
+/// A thread for every 16 bytes of `rows` rows of `width` elements, or for every element if a row is not a multiple
+/// of 16 bytes.
 pub(crate) fn grid(element: Dtype, rows: usize, width: usize) -> Grid {
     let vector = 16 / element.bytes();
     let elements = if width.is_multiple_of(vector) { vector } else { 1 };
     Grid::new((rows * width / elements).div_ceil(THREADS), THREADS)
 }
 
-/// In how many chunks to sum over `n` rows when `width` elements are summed side by side, and how many
-/// rows a chunk has: as follows from the sizes alone, enough to occupy a card, and each of at least 16.
+/// How many chunks to split a sum over `n` rows of `width` columns into, and the rows per chunk (at least 16). Depends
+/// on the sizes only; enough chunks to occupy a GPU.
 pub(crate) fn chunks(n: usize, width: usize) -> (usize, usize) {
-    /// Partial sums in all, about: what is written and read again stays small.
+    /// Approximate number of partial sums, small enough that writing and rereading them is cheap.
     const PARTIALS: usize = 1 << 20;
     let most = (PARTIALS / width.max(1)).clamp(16, 1024);
     let rows = n.div_ceil(most).max(16);

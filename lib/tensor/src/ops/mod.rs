@@ -1,5 +1,5 @@
-//! The differentiable ops, a folder each: `mod.rs` holds the formula, the shapes and the cases,
-//! `cpu.rs` the loops, `cuda.rs` and `NAME.cu` the kernels.
+//! The differentiable ops, one folder each: `mod.rs` has the formula, the shapes and the cases, `cpu.rs` the loops,
+//! `cuda.rs` and `NAME.cu` the kernels.
 
 pub mod activation;
 pub mod attention;
@@ -30,7 +30,7 @@ pub mod weighted_sum;
 
 use crate::op::Case;
 
-/// Name of an op, and what makes its cases.
+/// Name of an op, and the function that returns its cases.
 pub type Entry = (&'static str, fn() -> Vec<Case>);
 
 /// Every op.

@@ -1,37 +1,36 @@
 //! Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
 //! 1, 2, 3", SC11), and a keyed permutation built on it.
 //!
-//! A number is a function of (seed, purpose, update, sample, element) and of nothing else: not of the
-//! rank, the thread, or how many numbers were drawn before. So a resumed run, or one on another
-//! number of workers, draws the same numbers.
+//! A number is a function of (seed, purpose, update, sample, element) only: not of the rank, the thread, or how many
+//! numbers were drawn before. So a resumed run draws the same numbers, also on a different number of workers.
 
 mod permutation;
 
 pub use permutation::Permutation;
 
-/// What random numbers are for. Each purpose has a key of its own, so no two of them share a number.
+/// What random numbers are used for. Each purpose has its own key, so no two purposes share numbers.
 ///
-/// The values are part of what a seed means: a new purpose takes a new number, no number is reused.
+/// The values are part of what a seed means: a new purpose gets a new value, and values are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Purpose {
     /// Initial weights; sample = parameter tensor, element = position in it.
     Weights = 1,
-    /// Order of the training samples, one permutation an epoch.
+    /// Order of the training samples, one permutation per epoch.
     Order = 2,
     /// Dropout and stochastic depth.
     Dropout = 3,
     /// Noise added to inputs or latents.
     Noise = 4,
-    /// Choices of data augmentation.
+    /// Random choices of data augmentation.
     Augmentation = 5,
     /// Initial states of PDE solvers; sample = trajectory.
     InitialState = 6,
-    /// Which trajectory goes into which split.
+    /// Assignment of trajectories to splits.
     Split = 7,
     /// Diffusion times and other per-sample draws of a loss.
     Loss = 8,
-    /// Candidates of a search at test time, sampled tokens, sampled latents.
+    /// Test-time search candidates, sampled tokens, sampled latents.
     Sampling = 9,
     /// Masked positions.
     Mask = 10,
@@ -39,14 +38,14 @@ pub enum Purpose {
     Test = 11,
     /// Hyperparameter search.
     Search = 12,
-    /// Which source of a mixture a sample is of.
+    /// Which source of a mixture a sample comes from.
     Mixture = 13,
 }
 
-/// Philox4x32-10 under one key.
+/// Philox4x32-10 with a fixed key.
 ///
-/// For one key use one kind of draw (`uniform`, `uniform64` or `normal`): all are made from the same
-/// blocks, so different kinds at the same (sample, element) are not independent.
+/// Use only one kind of draw (`uniform`, `uniform64` or `normal`) per key: all use the same blocks, so different kinds
+/// at the same (sample, element) are not independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Philox {
     key: [u32; 2],
@@ -60,40 +59,39 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const TWO_POW_MINUS_24: f32 = 1.0 / (1u32 << 24) as f32;
 
 impl Philox {
-    /// The generator of (seed, purpose).
+    /// The generator for (seed, purpose).
     pub fn new(seed: u64, purpose: Purpose) -> Self {
         Self::from_key(split(seed)).derive(purpose as u32, 0)
     }
 
-    /// The generator under a key as it is, for comparison with other implementations.
+    /// The generator with exactly this key, for comparison with other implementations.
     pub fn from_key(key: [u32; 2]) -> Self {
         Self { key }
     }
 
-    /// The key, for kernels that draw the same numbers on another device.
+    /// The key, for kernels that draw the same numbers on a device.
     pub fn key(&self) -> [u32; 2] {
         self.key
     }
 
-    /// The generator of the same seed and purpose at one update (or epoch): a key of its own.
+    /// The generator of the same seed and purpose for one update (or epoch), with its own key.
     pub fn at_update(&self, update: u64) -> Self {
         self.derive(0x5550_4454, update)
     }
 
-    /// The generator of the same seed and purpose for one of several sources: a key of its own.
+    /// The generator of the same seed and purpose for one of several sources, with its own key.
     pub fn at_source(&self, source: u64) -> Self {
         self.derive(0x534f_5552, source)
     }
 
-    /// A new key: the image of (tag, number) under this one. Distinct arguments collide with
-    /// probability 2⁻⁶⁴ only.
+    /// A derived key: the image of (tag, number) under this one. Distinct arguments collide with probability 2⁻⁶⁴.
     fn derive(&self, tag: u32, number: u64) -> Self {
         let [low, high] = split(number);
         let [a, b, _, _] = self.block([low, high, tag, 0x4b45_5920]);
         Self { key: [a, b] }
     }
 
-    /// Four random words: the counter under ten rounds of Philox.
+    /// Four random words: ten rounds of Philox applied to the counter.
     #[inline]
     pub fn block(&self, counter: [u32; 4]) -> [u32; 4] {
         let [mut x0, mut x1, mut x2, mut x3] = counter;
@@ -109,8 +107,8 @@ impl Philox {
         [x0, x1, x2, x3]
     }
 
-    /// [`block`](Self::block) of several counters at once. Words are in 64 bits, of which vectors multiply
-    /// the lower halves; what the upper halves of results hold says nothing.
+    /// [`block`](Self::block) for several counters at once. Words are stored in 64 bits because vector instructions
+    /// multiply the lower halves; the upper halves of the results are undefined.
     #[inline(always)]
     fn blocks<const L: usize>(&self, counter: [[u64; L]; 4]) -> [[u64; L]; 4] {
         const LOW: u64 = u32::MAX as u64;
@@ -155,7 +153,7 @@ impl Philox {
         (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Uniform in 0..n without bias worth speaking of (2⁻⁶⁴ n).
+    /// Uniform in 0..n with a negligible bias (2⁻⁶⁴ n).
     #[inline]
     pub fn below(&self, sample: u64, element: u64, n: u64) -> u64 {
         let words = self.block_at(sample, element / 2);
@@ -164,8 +162,7 @@ impl Philox {
         ((u128::from(bits) * u128::from(n)) >> 64) as u64
     }
 
-    /// Standard normal by Box and Muller: words (0, 1) of a block make elements 0 and 1, words (2, 3)
-    /// elements 2 and 3.
+    /// Standard normal by Box-Muller: words (0, 1) of a block make elements 0 and 1, words (2, 3) elements 2 and 3.
     #[inline]
     pub fn normal(&self, sample: u64, element: u64) -> f32 {
         normals(self.block_at(sample, element / 4))[(element % 4) as usize]
@@ -215,8 +212,8 @@ fn normals(words: [u32; 4]) -> [f32; 4] {
 mod tests {
     use super::*;
 
-    /// What a chi-square of so many degrees of freedom exceeds once in a thousand million draws, and what it stays
-    /// below as seldom, or less (Laurent and Massart 2000, lemma 1).
+    /// Lower and upper bounds of a chi-square with this many degrees of freedom, each violated with probability at most
+    /// 1e-9 (Laurent and Massart 2000, lemma 1).
     pub(super) fn chi_square_bounds(freedom: f64) -> [f64; 2] {
         let x = 21.0;
         [freedom - 2.0 * (freedom * x).sqrt(), freedom + 2.0 * (freedom * x).sqrt() + 2.0 * x]

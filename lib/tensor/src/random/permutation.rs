@@ -1,12 +1,12 @@
-//! A keyed permutation: the order of samples, trajectories and the like.
+//! A keyed permutation: the order of samples, trajectories and so on.
 
 use super::{Philox, Purpose};
 use crate::vectorize;
 
-/// A bijection of 0..n chosen by (seed, epoch): any element is found without the others.
+/// A bijection of 0..n chosen by (seed, epoch), with random access to its elements.
 ///
-/// A balanced Feistel network over the smallest even number of bits that holds n, walked until it is
-/// back inside 0..n (cycle walking, at most 4 rounds on average).
+/// A balanced Feistel network over the smallest even number of bits that holds n, iterated until the result is inside
+/// 0..n (cycle walking, at most 4 rounds on average).
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     philox: Philox,
@@ -14,7 +14,7 @@ pub struct Permutation {
     half_bits: u32,
 }
 
-/// Elements that [`Permutation::fill`] has under way at once.
+/// Elements that [`Permutation::fill`] computes at once.
 const LANES: usize = 8;
 
 impl Permutation {
@@ -23,21 +23,20 @@ impl Permutation {
         Self::keyed(Philox::new(seed, Purpose::Order).at_update(epoch), n)
     }
 
-    /// The permutation of 0..n under any key.
+    /// The permutation of 0..n under an arbitrary key.
     pub fn keyed(philox: Philox, n: u64) -> Self {
         let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
         Self { philox, n, half_bits: bits.div_ceil(2) }
     }
 
-    /// Where `i` goes. Panics when `i` is not in 0..n.
+    /// The image of `i`. Panics if `i` is not in 0..n.
     pub fn get(&self, i: u64) -> u64 {
         let mut out = [0];
         self.fill(i, &mut out);
         out[0]
     }
 
-    /// `out[i] = get(first + i)`. Many are found together several times as fast as one by one.
-    /// Panics when one of them is not in 0..n.
+    /// `out[i] = get(first + i)`, several times as fast as one at a time. Panics if one of them is not in 0..n.
     pub fn fill(&self, first: u64, out: &mut [u64]) {
         let last = first + (out.len() as u64).saturating_sub(1);
         assert!(out.is_empty() || last < self.n, "element {last} of a permutation of {}", self.n);
@@ -48,7 +47,7 @@ impl Permutation {
         }
     }
 
-    /// Each lane walks one element; when that is back inside, the lane takes the next.
+    /// Each lane walks one element until it is inside 0..n, then takes the next.
     #[inline(always)]
     fn walk<const L: usize>(&self, first: u64, out: &mut [u64]) {
         let mut places: [usize; L] = std::array::from_fn(|lane| lane);
@@ -57,7 +56,7 @@ impl Permutation {
         while found < out.len() {
             x = self.encrypt(x);
             for (x, place) in x.iter_mut().zip(&mut places) {
-                // A lane that has nothing left to walk keeps a place beyond the end.
+                // A lane with nothing left to do has a place beyond the end.
                 if *x < self.n && *place < out.len() {
                     out[*place] = *x;
                     found += 1;
@@ -120,7 +119,7 @@ mod tests {
         }
     }
 
-    /// The order of the data of every run begun so far: it must never change.
+    /// The sample order of every existing run depends on it: it must never change.
     #[test]
     fn the_order_of_a_seed_stays() {
         let first =
@@ -142,7 +141,7 @@ mod tests {
             }
             let expected = epochs as f64 / n as f64;
             let chi: f64 = counts.iter().map(|c| (c - expected).powi(2) / expected).sum();
-            // The places of one permutation hang together: this is n/(n - 1) times a chi-square.
+            // The places of one permutation are not independent: this is n/(n - 1) times a chi-square.
             let chi = chi * (n - 1) as f64 / n as f64;
             let [_, most] = chi_square_bounds(((n - 1) * (n - 1)) as f64);
             assert!(chi < most, "n {n}: chi-square {chi}");

@@ -1,6 +1,6 @@
-//! What changes parameters in place: never on the tape, so no gradient exists.
+//! In-place updates of parameters, averages and gradients: never recorded on the tape, so they have no gradient.
 //!
-//! Each works on one tensor (`apply`) and on all at once (`apply_all`): on devices that is one launch.
+//! `apply` works on one tensor and `apply_all` on all of them, which on a device is a single launch.
 
 pub mod adamw;
 pub mod decision;
@@ -11,9 +11,9 @@ pub mod sum;
 
 use crate::tensor::Tensor;
 
-/// A parameter in a step of an optimiser that keeps N tensors for each.
+/// A parameter in a step of an optimizer that keeps N state tensors per parameter.
 pub struct Parameter<'a, const N: usize> {
-    /// Factor of the learning rate.
+    /// Factor of the learning rate for this parameter.
     pub rate: f64,
     /// λ, weight decay.
     pub weight_decay: f64,
@@ -21,12 +21,12 @@ pub struct Parameter<'a, const N: usize> {
     pub gradient: &'a Tensor,
     /// Its value.
     pub value: &'a mut Tensor,
-    /// What the optimiser keeps, in the order of its documentation.
+    /// The optimizer state, in the order of its documentation.
     pub moments: [&'a mut Tensor; N],
 }
 
-/// Numbers of elements of the tensors of an update, for checks: one, none, odd, several pieces of a
-/// launch, and more tensors than any small table would hold.
+/// Element counts of the tensors of an update, for checks: one, none, odd, several pieces of a launch, and more tensors
+/// than any small table would hold.
 pub fn cases() -> Vec<Vec<usize>> {
     let many = (0..70).map(|i| (i * i * 7) % 601 + usize::from(i != 13)).collect();
     vec![vec![1], vec![0], vec![5, 0, 4096, 1], vec![4097, 3, 9001], many]

@@ -127,7 +127,7 @@ fn a_variable_of_another_tape_is_refused() {
     let sum = || WeightedSum(vec![1.0, 1.0]);
     let message = |error: unix::Error| error.to_string();
     let error = message(ours.apply(sum(), &[&a, &b]).unwrap_err());
-    assert!(error.contains("variable 1 is of another tape"), "{error}");
+    assert!(error.contains("variable 1 belongs to another tape"), "{error}");
     let body = Box::new(move |tape: &Tape, vars: &[Var]| tape.apply(sum(), &[&vars[0], &vars[1]]));
     let recomputed = ours.recomputed(value(), &[&a, &b], body);
     assert!(message(recomputed.unwrap_err()).contains("another tape"));

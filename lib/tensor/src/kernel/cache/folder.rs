@@ -1,8 +1,8 @@
-//! The folder of the cache: private, verified, bounded, and shared by any number of processes.
+//! The cache folder: private, verified, bounded, and shared by any number of processes.
 //!
-//! There is no lock. Files appear whole by a rename, the last of several writers wins (all write the
-//! same), and a reader checks the hash that every file begins with; who finds damage compiles. Machine
-//! code of others would run with this user's rights, so the folder must be the user's own.
+//! There is no lock. Files are published atomically by a rename, the last of several writers wins (all write the
+//! same), and readers verify the hash at the start of each file; a damaged file counts as missing. The cached
+//! machine code runs with this user's rights, so the folder must belong to the user.
 
 use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, File};
@@ -13,24 +13,24 @@ use std::time::{Duration, SystemTime};
 use unix::publish::{TEMPORARY_PREFIX, publish_bytes};
 use unix::{Error, Exit, Result};
 
-/// Last use is noted this coarsely: a thousand readers do not write at every start.
+/// Granularity of the time of last use, so that a thousand readers do not write at every start.
 const NOTED: Duration = Duration::from_secs(24 * 3600);
-/// A temporary file this old belongs to a process that was killed.
+/// Age after which a temporary file must belong to a process that was killed.
 const ABANDONED: Duration = Duration::from_secs(3600);
-/// BLAKE3 of name and content.
+/// Length of the BLAKE3 hash of name and content.
 const HASH: usize = blake3::OUT_LEN;
 
-/// A folder of files by name, of which the least recently used are removed.
+/// A folder of files by name that evicts the least recently used ones.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Most bytes of all files together.
+    /// Maximum total size of all files, in bytes.
     bound: u64,
 }
 
 impl Folder {
-    /// The folder, made if absent. Errors: it cannot be made, it is another user's, or others can write
-    /// to it.
+    /// Opens the folder, creating it if necessary. Errors: it cannot be created, belongs to another user, or is
+    /// writable by others.
     pub fn open(path: &Path, bound: u64) -> Result<Self> {
         let refused = |why: &str| {
             let path = path.display();
@@ -48,21 +48,21 @@ impl Folder {
         let found = fs::metadata(path).map_err(|why| refused(&why.to_string()))?;
         let user = geteuid().as_raw();
         if !found.is_dir() {
-            return Err(refused("it is no folder"));
+            return Err(refused("it is not a directory"));
         }
         if found.uid() != user {
             return Err(refused(&format!(
-                "it belongs to user {}, not to {user}; LONGHAUL_KERNEL_CACHE names another folder",
+                "it belongs to user {}, not to {user}; set LONGHAUL_KERNEL_CACHE to another folder",
                 found.uid()
             )));
         }
         if found.mode() & 0o022 != 0 {
-            return Err(refused("others can write to it; chmod 700 helps"));
+            return Err(refused("others can write to it; run chmod 700 on it"));
         }
         Ok(Self { path: path.to_path_buf(), bound })
     }
 
-    /// The content under a name; none when it is absent or damaged.
+    /// The content stored under a name; `None` if it is missing or damaged.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
         let mut file = File::open(self.path.join(name)).ok()?;
         let mut bytes = Vec::new();
@@ -74,14 +74,14 @@ impl Folder {
         let now = SystemTime::now();
         let used = file.metadata().and_then(|found| found.modified()).unwrap_or(now);
         if now.duration_since(used).is_ok_and(|age| age > NOTED) {
-            // Where it cannot be noted, the file is removed sooner than it might.
+            // If this fails, the file is only evicted earlier.
             let _ = file.set_modified(now);
         }
         bytes.drain(..HASH);
         Some(bytes)
     }
 
-    /// The content under the last of the names that begin so and are not damaged.
+    /// The content of the last undamaged file, by name, whose name begins with `start`.
     pub fn read_any(&self, start: &str) -> Option<Vec<u8>> {
         let entries = fs::read_dir(&self.path).ok()?.flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -90,15 +90,15 @@ impl Folder {
         names.iter().rev().find_map(|name| self.read(name))
     }
 
-    /// Publishes content under a name and keeps to the bound. Errors: it cannot be written.
+    /// Stores content under a name atomically, then evicts files down to the bound. Errors: it cannot be written.
     pub fn write(&self, name: &str, content: &[u8]) -> Result<()> {
         let bytes = [hash_of(name, content).as_slice(), content].concat();
         publish_bytes(&self.path.join(name), &bytes)?;
         self.prune(name)
     }
 
-    /// Removes the least recently used until the rest is within the bound; `kept` stays. What another
-    /// process removes at the same time is gone just as well.
+    /// Removes the least recently used files until the rest is within the bound; `kept` stays. Concurrent removal by
+    /// another process is harmless.
     fn prune(&self, kept: &str) -> Result<()> {
         let failed = |why: io::Error| Error::io(&self.path, why);
         let now = SystemTime::now();
@@ -215,7 +215,7 @@ mod tests {
         let error = Folder::open(&folder.path, 1).unwrap_err().to_string();
         assert!(error.contains("others can write"), "{error}");
         fs::set_permissions(&folder.path, fs::Permissions::from_mode(0o700)).unwrap();
-        // Another user's: ours given away, or, where only root can do that, root's.
+        // A folder of another user: ours given away or, if only root can do that, one of root's.
         let foreign = match chown(&folder.path, Some(65534), None) {
             Ok(()) => &folder.path,
             Err(_) => Path::new("/usr"),
@@ -230,7 +230,7 @@ mod tests {
     fn what_cannot_be_written_is_told() {
         let (_parent, folder) = folder(1 << 20);
         folder.write("a", b"one").unwrap();
-        // Not even root creates files below a file.
+        // Not even root can create a file inside a file.
         let broken = Folder { path: folder.path.join("a"), bound: 1 };
         assert_eq!(broken.write("b", b"two").unwrap_err().exit, Exit::CannotCreate);
         assert_eq!(broken.read("b"), None);

@@ -1,10 +1,9 @@
-//! Compiled kernels on disk, so that a thousand processes need not compile.
+//! On-disk cache of compiled kernels, so that a thousand processes need not compile.
 //!
-//! A file is named after its source, element type, architecture, a hash of all that decides the result
-//! (text, headers, options) and the version of NVRTC. So nothing is ever out of date, and a machine
-//! without NVRTC runs on what another one compiled. The folder is `$LONGHAUL_KERNEL_CACHE`, else
-//! `$XDG_CACHE_HOME/longhaul/kernels`, else `~/.cache/longhaul/kernels`. A cache that cannot be used
-//! costs time, never a run: it is warned of once.
+//! A file name contains the source, dtype, architecture, a hash of everything that determines the result (text,
+//! headers, options) and the version of NVRTC. So entries are never out of date, and a machine without NVRTC can use
+//! what another one compiled. The folder is `$LONGHAUL_KERNEL_CACHE`, else `$XDG_CACHE_HOME/longhaul/kernels`, else
+//! `~/.cache/longhaul/kernels`. An unusable cache costs time but never fails a run: there is one warning.
 
 mod folder;
 
@@ -18,20 +17,20 @@ use std::path::PathBuf;
 use std::sync::{Once, OnceLock};
 use unix::{Error, Exit, Result};
 
-/// Most bytes of all files together: every kernel for a dozen architectures.
+/// Maximum total size in bytes: every kernel for a dozen architectures.
 const BOUND: u64 = 256 << 20;
 
-/// Machine code, and where it came from.
+/// Machine code and its origin.
 #[derive(Debug)]
 pub struct Cubin {
-    /// What the driver loads.
+    /// The cubin that the driver loads.
     pub bytes: Vec<u8>,
-    /// Whether it had to be compiled.
+    /// Whether it was compiled rather than found in the cache.
     pub compiled: bool,
 }
 
-/// The machine code of a source: the cache's, else compiled and cached.
-/// Errors: it is not in the cache and cannot be compiled.
+/// The machine code of a source, from the cache or else compiled and cached. Errors: it is not in the cache and cannot
+/// be compiled.
 pub fn cubin(source: &Source, element: Dtype, architecture: &str) -> Result<Cubin> {
     static WARNED: Once = Once::new();
     let cache = match users() {
@@ -49,9 +48,9 @@ pub fn cubin(source: &Source, element: Dtype, architecture: &str) -> Result<Cubi
     Ok(cubin)
 }
 
-/// Fills the cache for the architectures, on all cores, and returns how many cubins were compiled; the
-/// others were there. `step` is called after each. Errors: no NVRTC; the cache cannot be written; an
-/// architecture is unknown.
+/// Fills the cache for the architectures, on all cores, and returns how many cubins were compiled; the others were
+/// already cached. `step` is called after each cubin. Errors: no NVRTC; the cache cannot be written; an architecture is
+/// unknown.
 pub fn warm(architectures: &[String], step: impl Fn() + Sync) -> Result<usize> {
     architectures.iter().try_for_each(|name| compile::check_architecture(name))?;
     compile::version()?;
@@ -66,13 +65,13 @@ pub fn warm(architectures: &[String], step: impl Fn() + Sync) -> Result<usize> {
     compiled.sum()
 }
 
-/// What [`warm`] goes through: each source for each of its element types and each architecture.
+/// What [`warm`] compiles: each source for each of its dtypes and each architecture.
 pub fn units(architectures: &[String]) -> Vec<(&'static Source, Dtype, &str)> {
     let sources = SOURCES.iter().flat_map(|source| source.elements.iter().map(|e| (*source, *e)));
     sources.flat_map(|(s, e)| architectures.iter().map(move |a| (s, e, a.as_str()))).collect()
 }
 
-/// As [`cubin`], with the cache given; and whether it could be written.
+/// [`cubin`] with an explicit cache; also returns whether the cache could be written.
 pub fn cubin_in(
     cache: Option<&Folder>,
     source: &Source,
@@ -82,7 +81,7 @@ pub fn cubin_in(
     let stem = stem(source, element, architecture);
     let version = match compile::version() {
         Ok(version) => version,
-        // Machine code of any version is right; only its speed and last bits may differ.
+        // Machine code from any version is correct; only speed and last bits may differ.
         Err(none) => {
             let bytes = cache.and_then(|cache| cache.read_any(&stem));
             return bytes.map(|bytes| (Cubin { bytes, compiled: false }, Ok(()))).ok_or(none);
@@ -97,7 +96,7 @@ pub fn cubin_in(
     Ok((Cubin { bytes, compiled: true }, written))
 }
 
-/// The name of a file up to the version of NVRTC.
+/// The name of a cache file without the version of NVRTC.
 fn stem(source: &Source, element: Dtype, architecture: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     let options = compile::options(element, architecture);
@@ -110,7 +109,7 @@ fn stem(source: &Source, element: Dtype, architecture: &str) -> String {
     format!("{}-{element}-{architecture}-{}-nvrtc", source.name, &hash[..32])
 }
 
-/// The folder of this user, opened once. Errors: why it cannot be had.
+/// The cache folder of this user, opened once. Errors: why it cannot be used.
 fn users() -> Result<&'static Folder> {
     static FOLDER: OnceLock<Result<Folder>> = OnceLock::new();
     let opened = FOLDER.get_or_init(|| {

@@ -1,15 +1,14 @@
 // elements: f32 bf16 f16
-// Sums over the rows of partial results, in a fixed order: the last pass of a gradient that many
-// rows share.
+// Sums over the rows of partial results, in a fixed order: the last step of a gradient that is summed over many rows.
 
 #include "element.cuh"
 #include "warp.cuh"
 
 // first[g, n] (+)= Σ_r partials[g, r, 0, n], second[g, n] (+)= Σ_r partials[g, r, vectors - 1, n].
 //
-// partials [groups, rows, vectors, width]; a group's vector begins at g·stride + at of the tensor it
-// goes to, which may be null. A block sums 32 columns of one vector of one group: a warp takes every
-// warps-th row, then the warps' sums are added in their order. Blocks: groups × vectors × ⌈width/32⌉.
+// partials [groups, rows, vectors, width]; the vector of group g begins at element g·stride + at of its destination,
+// which may be null. A block sums 32 columns of one vector of one group: each warp takes every warps-th row, then the
+// sums of the warps are added in order. Blocks: groups × vectors × ⌈width/32⌉.
 KERNEL(columns_sum)(
     const float* __restrict__ partials, int rows, int vectors, int width, long long stride,
     element* first, long long first_at, int first_add,

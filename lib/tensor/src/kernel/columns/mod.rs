@@ -1,8 +1,8 @@
-//! Sums over rows of partial results, in a fixed order.
+//! Column sums: sums over rows of partial results, in a fixed order.
 //!
-//! A kernel that sums over many rows (the gradient of a bias, of a norm's weight) gives each of its
-//! blocks a row of f32 to write its own sums to; these are added here, in an order that depends on
-//! the sizes alone. Moves 4 bytes an element of the partial results.
+//! In a kernel that sums over many rows (the gradient of a bias or of a normalization weight), each block writes its
+//! own sums to a row of f32. These rows are added here, in an order that depends only on the sizes. Moves 4 bytes an
+//! element of the partial results.
 
 use super::{ALL_ELEMENTS, Arg, Grid, Source};
 use crate::args;
@@ -14,17 +14,17 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source =
     Source { name: "columns", text: include_str!("columns.cu"), elements: ALL_ELEMENTS };
 
-/// Rows that a warp adds up before its sum meets the others'.
+/// Rows that each warp adds up before the sums of the warps are combined.
 const ROWS_PER_WARP: usize = 8;
 
-/// Where the sum of one vector of partial results goes.
+/// Destination of the sum of one vector of partial results.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     /// The tensor.
     pub(crate) out: Arg<'a>,
-    /// Its element where the sum of the first group begins.
+    /// Index of its element where the sum of the first group begins.
     pub(crate) start: usize,
-    /// Whether to add to the content.
+    /// Whether to add to the existing values.
     pub(crate) add: bool,
 }
 
@@ -35,9 +35,9 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Sums f32 `partials` [groups, rows, vectors, width] over rows. Of one or two vectors, the first goes
-/// to the first target, the last to the second, if wanted; groups are `stride` elements of type
-/// `element` apart in both.
+/// Sums f32 `partials` [groups, rows, vectors, width] over rows. There are one or two vectors: the sum of the first
+/// goes to the first target, that of the last to the second, where given; in both, groups are `stride` elements of
+/// dtype `element` apart.
 pub(crate) fn sum(
     partials: &Tensor,
     element: Dtype,
@@ -70,7 +70,7 @@ pub(crate) fn sum(
     );
 }
 
-/// The tensor of a buffer on a device, made zero when it was not yet set, to be added to: for ops that write
+/// The tensor of a buffer on a device, zeroed unless it already holds a gradient, to be added to: for ops that write
 /// only parts of it.
 pub(crate) fn zeroed(buffer: &mut GradBuffer) -> &mut Tensor {
     if !std::mem::replace(&mut buffer.accumulate, true) {
@@ -79,7 +79,7 @@ pub(crate) fn zeroed(buffer: &mut GradBuffer) -> &mut Tensor {
     &mut buffer.tensor
 }
 
-/// buffer (+)= Σ over rows of f32 `partials` [rows, width], width the number of the buffer's elements.
+/// buffer (+)= Σ over rows of f32 `partials` [rows, width], where width is the number of elements of the buffer.
 pub(crate) fn sum_rows(partials: &Tensor, buffer: &mut GradBuffer) {
     let (width, element) = (buffer.tensor.len(), buffer.tensor.dtype());
     let rows = partials.len().checked_div(width).unwrap_or(0);

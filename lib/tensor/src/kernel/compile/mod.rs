@@ -1,4 +1,4 @@
-//! CUDA sources to machine code, by NVRTC: no toolkit, no headers but ours, no GPU.
+//! Compiles CUDA sources to machine code with NVRTC: needs no CUDA toolkit, no headers but ours, no GPU.
 
 mod nvrtc;
 mod report;
@@ -14,7 +14,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 use unix::{Error, Exit, Result};
 
-/// What a source may include: the files of `kernel/include`.
+/// The headers that a source may include: the files of `kernel/include`.
 pub const HEADERS: &[(&str, &str)] = &[
     ("activation.cuh", include_str!("../include/activation.cuh")),
     ("async.cuh", include_str!("../include/async.cuh")),
@@ -37,40 +37,40 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("warp.cuh", include_str!("../include/warp.cuh")),
 ];
 
-/// The least compute capability: the first with asynchronous copies and matrix products of bf16.
+/// Minimum compute capability: the first with asynchronous copies and bf16 matrix products.
 const OLDEST: u32 = 80;
 
 /// A compiled source.
 #[derive(Debug)]
 pub struct Compiled {
-    /// Machine code, as the driver loads it.
+    /// Machine code (a cubin), as the driver loads it.
     pub cubin: Vec<u8>,
-    /// Its kernels, by name.
+    /// Resource use of its kernels, sorted by name.
     pub kernels: Vec<Resources>,
-    /// What the compiler warned of.
+    /// Compiler warnings.
     pub warnings: Vec<String>,
 }
 
-/// The version of NVRTC, e.g. `13.5`. Errors: there is none.
+/// The version of NVRTC, e.g. `13.5`. Errors: NVRTC was not found.
 pub fn version() -> Result<String> {
     let (major, minor) = Nvrtc::get()?.version;
     Ok(format!("{major}.{minor}"))
 }
 
-/// The options a source is compiled with: with its text and the headers all that decides the result.
+/// The compiler options of a source: together with its text and the headers, all that determines the result.
 pub(super) fn options(element: Dtype, architecture: &str) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={architecture}"),
         format!("--define-macro=ELEMENT_{}=1", element.to_string().to_uppercase()),
     ];
-    // Headers come from this program, never from the folder it is started in.
+    // Headers come from this program, never from the current directory.
     let always = ["--std=c++17", "--no-source-include", "--ptxas-options=-v"];
     options.extend(always.map(String::from));
     options
 }
 
-/// Checks the name of an architecture, such as `sm_80` or `sm_90a`. Errors: it is none, it is too old
-/// for our kernels.
+/// Checks the name of an architecture, such as `sm_80` or `sm_90a`. Errors: it is not a valid name, or too old for the
+/// kernels.
 pub fn check_architecture(name: &str) -> Result<()> {
     match capability(name) {
         Some(capability) if capability >= OLDEST => Ok(()),
@@ -78,7 +78,7 @@ pub fn check_architecture(name: &str) -> Result<()> {
             Err(Error::usage(format!("{name} is too old for the kernels: sm_{OLDEST} or newer")))
         }
         None => Err(Error::usage(format!(
-            "\"{name}\" is no architecture: sm_80, sm_90a, sm_100 are some"
+            "\"{name}\" is not an architecture; use one such as sm_80, sm_90a or sm_100"
         ))),
     }
 }
@@ -89,8 +89,8 @@ fn capability(name: &str) -> Option<u32> {
     number.parse().ok().filter(|_| number.bytes().all(|c| c.is_ascii_digit()))
 }
 
-/// Compiles a source for an element type and an architecture.
-/// Errors: no NVRTC, or one that does not know the architecture; the compiler's log.
+/// Compiles a source for a dtype and an architecture. Errors: no NVRTC, or it does not support the architecture; the
+/// compiler's log.
 pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Compiled> {
     check_architecture(architecture)?;
     let nvrtc = Nvrtc::get()?;
@@ -101,7 +101,7 @@ pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Co
         return Err(Error::new(
             Exit::Failure,
             format!(
-                "NVRTC {major}.{minor} does not compile for {architecture}, only for {}; LONGHAUL_NVRTC names another",
+                "NVRTC {major}.{minor} does not compile for {architecture}, only for {}; set LONGHAUL_NVRTC to another",
                 known.join(" ")
             ),
         ));
@@ -118,13 +118,13 @@ pub fn compile(source: &Source, element: Dtype, architecture: &str) -> Result<Co
         return Err(Error::list(Exit::Bug, first, &log.trim_end().lines().collect::<Vec<_>>()));
     }
     let cubin = unit.cubin().ok_or_else(|| {
-        Error::bug(format!("{}.cu was compiled for {architecture}, to no cubin", source.name))
+        Error::bug(format!("compiling {}.cu for {architecture} gave no cubin", source.name))
     })?;
     let (kernels, warnings) = report::parse(&log);
     Ok(Compiled { cubin, kernels, warnings })
 }
 
-/// A program of NVRTC.
+/// An NVRTC program.
 struct Unit {
     nvrtc: &'static Nvrtc,
     program: Program,
@@ -137,8 +137,7 @@ impl Unit {
         let (texts_at, names_at) = (pointers(&texts), pointers(&names));
         let (text, name) = (string(source.text)?, string(&format!("{}.cu", source.name))?);
         let mut unit = Unit { nvrtc, program: ptr::null_mut() };
-        // SAFETY: strings that end with 0 and live for the call, which copies them; both lists have
-        // as many as is said.
+        // SAFETY: NUL-terminated strings that live for the call, which copies them; the counts match the lists.
         let result = unsafe {
             (nvrtc.functions.create)(
                 &mut unit.program,
@@ -158,11 +157,11 @@ impl Unit {
     fn compile(&self, options: &[String]) -> Result<c_int> {
         let options = options.iter().map(|o| string(o)).collect::<Result<Vec<_>>>()?;
         let at = pointers(&options);
-        // SAFETY: a program of `new`; as many strings as is said, which live for the call.
+        // SAFETY: a program of `new`; as many strings as stated, which live for the call.
         Ok(unsafe { (self.nvrtc.functions.compile)(self.program, at.len() as c_int, at.as_ptr()) })
     }
 
-    /// What the compiler said; empty when it cannot be had.
+    /// The compiler log; empty if it is not available.
     fn log(&self) -> String {
         let functions = &self.nvrtc.functions;
         let bytes = self.read(functions.log_size, functions.log).unwrap_or_default();
@@ -180,10 +179,10 @@ impl Unit {
         read: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
     ) -> Option<Vec<u8>> {
         let mut bytes = 0;
-        // SAFETY: a program of `new`; it writes to the number.
+        // SAFETY: a program of `new`; writes to `bytes`.
         let result = unsafe { size(self.program, &mut bytes) };
         let mut content = vec![0u8; bytes];
-        // SAFETY: there is room for as many bytes as it said.
+        // SAFETY: the buffer has the size that NVRTC reported.
         let result = result | unsafe { read(self.program, content.as_mut_ptr().cast()) };
         (result == 0).then_some(content)
     }
@@ -191,13 +190,13 @@ impl Unit {
 
 impl Drop for Unit {
     fn drop(&mut self) {
-        // SAFETY: a program of `new`, or null, that nobody uses any more.
+        // SAFETY: a program of `new`, or null, that is not used any more.
         unsafe { (self.nvrtc.functions.destroy)(&mut self.program) };
     }
 }
 
 fn string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Error::bug("a byte 0 inside a CUDA source"))
+    CString::new(text).map_err(|_| Error::bug("a CUDA source contains a NUL byte"))
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {

@@ -1,7 +1,7 @@
-//! NVRTC, the compiler of CUDA at run time: found, opened once, and its few functions.
+//! Bindings to NVRTC, the CUDA run-time compiler, which is located and opened once.
 //!
-//! Opened here and not through `cudarc`, which decides by itself under which names to look and panics
-//! when there is none: neither a folder of the user's choice nor a plain error would be possible.
+//! Not through `cudarc`, which has a fixed list of library names and panics if none is found: it supports neither a
+//! folder chosen by the user nor a proper error.
 
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use unix::{Error, Exit, Result};
 
-/// Where NVRTC is: the library or a folder that has it.
+/// The environment variable that names the NVRTC library or a folder that contains it.
 const VARIABLE: &str = "LONGHAUL_NVRTC";
-/// Under what names the loader may know it.
+/// Library names for the dynamic loader.
 const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
-/// Where `make deps` puts it, in the checkout.
+/// Where `make deps` puts it in the checkout.
 const DEPS: &str = ".deps/nvrtc";
-/// Older ones know neither C++17 nor the options we give.
+/// Older versions lack C++17 or the options we pass.
 const OLDEST: c_int = 12;
 
 /// `nvrtcProgram`.
@@ -25,14 +25,14 @@ pub(super) type Program = *mut c_void;
 
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($arg:ty),*) -> $result:ty;)*) => {
-        /// The functions, as the header of NVRTC declares them; `c_int` is `nvrtcResult`, 0 for success.
+        /// The functions as declared in the NVRTC header; `c_int` is `nvrtcResult`, 0 for success.
         #[derive(Debug)]
         pub(super) struct Functions { $(pub $field: unsafe extern "C" fn($($arg),*) -> $result,)* }
 
         impl Functions {
-            /// Errors: a function is missing; which.
+            /// Errors: a function is missing (the error names it).
             fn of(library: &'static Library) -> Result<Self, libloading::Error> {
-                // SAFETY: the types are those of the header, and have not changed since CUDA 11.
+                // SAFETY: the types are those of the header, unchanged since CUDA 11.
                 unsafe { Ok(Self { $($field: *library.get($name)?,)* }) }
             }
         }
@@ -54,18 +54,18 @@ functions! {
     destroy = "nvrtcDestroyProgram": fn(*mut Program) -> c_int;
 }
 
-/// The compiler.
+/// The opened compiler.
 #[derive(Debug)]
 pub(super) struct Nvrtc {
-    /// Major and minor number of the CUDA it belongs to.
+    /// Major and minor version of CUDA that it belongs to.
     pub version: (c_int, c_int),
-    /// Compute capabilities it compiles for, e.g. 90.
+    /// Supported compute capabilities, e.g. 90.
     pub capabilities: Vec<c_int>,
     pub functions: Functions,
 }
 
 impl Nvrtc {
-    /// The compiler, opened once a process. Errors: there is none; where it was looked for.
+    /// The compiler, opened once per process. Errors: it was not found; the message lists where.
     pub fn get() -> Result<&'static Nvrtc> {
         static OPENED: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
         let opened = OPENED.get_or_init(|| find().and_then(Nvrtc::new));
@@ -73,36 +73,36 @@ impl Nvrtc {
     }
 
     fn new((library, path): (Library, String)) -> Result<Nvrtc, String> {
-        // Never closed: its functions are used until the end.
+        // Never closed: its functions are used until the process ends.
         let library: &'static Library = Box::leak(Box::new(library));
         let functions =
             Functions::of(library).map_err(|why| format!("{path} is not NVRTC: {why}"))?;
         let (mut major, mut minor, mut count) = (0, 0, 0);
-        // SAFETY: both write to the integers they are given.
+        // SAFETY: both write to the integers passed to them.
         let status = unsafe {
             (functions.version)(&mut major, &mut minor) | (functions.supported_count)(&mut count)
         };
         let mut capabilities = vec![0; usize::try_from(count).unwrap_or(0)];
-        // SAFETY: there is room for as many as it said.
+        // SAFETY: the buffer has the length that NVRTC reported.
         let status = status | unsafe { (functions.supported)(capabilities.as_mut_ptr()) };
         if status != 0 || major < OLDEST {
             return Err(format!(
-                "{path} is NVRTC {major}.{minor}: {OLDEST}.0 or newer is needed; {VARIABLE} names another"
+                "{path} is NVRTC {major}.{minor}: {OLDEST}.0 or newer is required; set {VARIABLE} to another"
             ));
         }
         Ok(Nvrtc { version: (major, minor), capabilities, functions })
     }
 
-    /// What a result of NVRTC means.
+    /// The description of an NVRTC result.
     pub fn words(&self, result: c_int) -> String {
-        // SAFETY: the answer is a string that lives as long as the library, for any number.
+        // SAFETY: for any number, returns a string that lives as long as the library.
         let words = unsafe { CStr::from_ptr((self.functions.error_string)(result)) };
         words.to_string_lossy().into_owned()
     }
 }
 
-/// Looks where the user says; or, when nothing is said, where the loader looks and where `make deps`
-/// puts it. Errors: it is not there.
+/// Looks where the user says or, by default, where the loader looks and where `make deps` puts it. Errors: it was not
+/// found.
 fn find() -> Result<(Library, String), String> {
     if let Some(place) = std::env::var_os(VARIABLE).filter(|place| !place.is_empty()) {
         let place = PathBuf::from(place);
@@ -124,12 +124,12 @@ fn find() -> Result<(Library, String), String> {
 }
 
 fn open(path: &str) -> Result<(Library, String), String> {
-    // SAFETY: what runs on opening is NVIDIA's, or what the user named as such.
+    // SAFETY: the initializers that run on opening are NVIDIA's, or those of a library that the user chose.
     let library = unsafe { Library::new(path) };
     library.map(|library| (library, path.to_string())).map_err(|why| why.to_string())
 }
 
-/// The newest library in a folder, or in a package that was unpacked there.
+/// The newest library in a folder, or in a Python package unpacked there.
 fn inside(folder: &Path) -> Option<PathBuf> {
     let list = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -141,11 +141,11 @@ fn inside(folder: &Path) -> Option<PathBuf> {
     let named = files.filter(|file| {
         file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvrtc.so"))
     });
-    // By name, not by path: .so.13 after .so.12.
+    // By file name, not by path, so that .so.13 comes after .so.12.
     named.max_by(|a, b| a.file_name().cmp(&b.file_name()))
 }
 
-/// Folders of `make deps`: of the package that cargo runs, and of the build that this program is in.
+/// Folders of `make deps`: in the package that cargo is running, and in the build that contains this program.
 fn deps() -> Vec<PathBuf> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let of_package = package.iter().flat_map(|package| package.ancestors());
@@ -155,7 +155,7 @@ fn deps() -> Vec<PathBuf> {
     folders.filter(|folder| is_trusted(folder)).collect()
 }
 
-/// A library found by chance must be of this user, or of root.
+/// A library found without an explicit path must belong to this user or root.
 fn is_trusted(folder: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(folder).is_ok_and(|folder| [0, user].contains(&folder.uid()))

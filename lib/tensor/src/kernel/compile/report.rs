@@ -1,27 +1,27 @@
-//! What `ptxas -v` says of the kernels it made.
+//! Parses the resource report of `ptxas -v`.
 
-/// What a kernel needs of a multiprocessor.
+/// Resource use of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// The kernel.
+    /// Name of the kernel.
     pub name: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of a thread's stack: arrays that are not in registers, and spills.
+    /// Stack bytes per thread: arrays that are not in registers, and spills.
     pub stack: u32,
-    /// Bytes that a thread writes because registers do not suffice.
+    /// Spill store bytes per thread.
     pub spill_stores: u32,
-    /// Bytes that it reads back.
+    /// Spill load bytes per thread.
     pub spill_loads: u32,
-    /// Bytes of static shared memory of a block.
+    /// Bytes of static shared memory per block.
     pub shared: u32,
 }
 
-/// The kernels of a log, by name, and what the compiler warned of.
+/// The kernels of a log, sorted by name, and the compiler warnings.
 pub(super) fn parse(log: &str) -> (Vec<Resources>, Vec<String>) {
     let mut kernels: Vec<Resources> = Vec::new();
     let mut warnings = Vec::new();
-    // Properties of other functions follow, in the same words.
+    // Properties of device functions follow in the same format.
     let mut of_kernel = false;
     for line in log.lines() {
         if let Some(rest) = after(line, "Compiling entry function '") {
@@ -51,7 +51,7 @@ fn after<'a>(line: &'a str, words: &str) -> Option<&'a str> {
     line.split_once(words).map(|(_, rest)| rest)
 }
 
-/// The number before the words.
+/// The number that precedes `words` in the line.
 fn before(line: &str, words: &str) -> Option<u32> {
     let (head, _) = line.split_once(words)?;
     head.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -1,18 +1,18 @@
-//! The parameters of a kernel, as its machine code declares them: attribute `EIATTR_KPARAM_INFO` of section
-//! `.nv.info.KERNEL` of a cubin, an ELF file. `cuobjdump -elf` prints the same.
+//! The parameters of a kernel as declared in its machine code: attribute `EIATTR_KPARAM_INFO` of section
+//! `.nv.info.KERNEL` of a cubin, which is an ELF file. `cuobjdump -elf` prints the same.
 
-/// `EIFMT_SVAL`: an attribute followed by the number of its bytes.
+/// `EIFMT_SVAL`: an attribute with a length prefix.
 const SIZED: u8 = 4;
 /// `EIATTR_KPARAM_INFO`: u32 index, u16 ordinal, u16 offset, u32 with the size in its upper 14 bits.
 const PARAMETER: u8 = 0x17;
 
-/// Bytes of each parameter of a kernel, in order; none where the cubin does not tell.
+/// Size of each parameter of a kernel in bytes, in order; `None` if the cubin does not declare them.
 pub fn parameters(cubin: &[u8], kernel: &str) -> Option<Vec<usize>> {
     let mut rest = section(cubin, &format!(".nv.info.{kernel}"))?;
     let mut found = Vec::new();
     while let [format, attribute, low, high, after @ ..] = rest {
         let bytes = usize::from(u16::from_le_bytes([*low, *high]));
-        // The other formats have their value in place of a length.
+        // The other formats have their value in place of the length.
         let (value, next) = after.split_at_checked(if *format == SIZED { bytes } else { 0 })?;
         if (*format, *attribute) == (SIZED, PARAMETER) {
             found.push((number(value, 4, 2)?, number(value, 8, 4)? >> 18));
@@ -40,7 +40,7 @@ fn section<'a>(elf: &'a [u8], name: &str) -> Option<&'a [u8]> {
     })
 }
 
-/// The little-endian number of so many bytes.
+/// The little-endian number of `width` bytes at offset `at`.
 fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     let bytes = bytes.get(at..at + width)?;
     Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte)))

@@ -9,31 +9,33 @@ use std::ptr;
 use std::sync::PoisonError;
 use unix::{Error, Result};
 
-/// Bytes that travel together at most.
+/// Maximum number of bytes per copy.
 const MOST: usize = 4096;
 
-/// Where they arrive; used again once they were taken.
+/// A pinned buffer for a copy; reused after the result was read.
 #[derive(Debug)]
 pub(super) struct Slot {
     pinned: Pinned,
     arrived: CUevent,
 }
 
-/// Bytes on their way.
+/// An asynchronous copy in flight.
 #[derive(Debug)]
 pub(crate) struct AsyncCopy {
     gpu: &'static Gpu,
-    /// Until they are taken.
+    /// `None` once the result was read.
     slot: Option<Slot>,
 }
 
 impl Gpu {
-    /// Begins to copy to the host what launches before leave. The memory stays as it is until they are
-    /// taken.
+    /// Starts to copy to the host what all earlier launches leave. The source must not be freed until the result has
+    /// been read.
     pub(crate) fn copy_out_later(&'static self, from: u64, bytes: usize) -> Result<AsyncCopy> {
         self.refuse_in_capture("a value read on the host")?;
         if bytes > MOST {
-            return Err(Error::bug(self.said(&format!("{bytes} bytes are too many for later"))));
+            return Err(Error::bug(
+                self.said(&format!("{bytes} bytes exceed {MOST} for an async copy")),
+            ));
         }
         self.enter()?;
         let free = self.slots.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -43,7 +45,7 @@ impl Gpu {
         };
         let mut download = self.download.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = self.after_launches(&mut download)?.stream;
-        // SAFETY: as many bytes of the caller's, into a slot that nobody else has.
+        // SAFETY: `bytes` bytes of the caller's, into a slot that no other copy uses.
         let result =
             unsafe { sys::cuMemcpyDtoHAsync_v2(slot.pinned.0.cast(), from, bytes, stream) };
         check(result, || self.said(&format!("copying {bytes} bytes out")))?;
@@ -53,17 +55,17 @@ impl Gpu {
 }
 
 impl AsyncCopy {
-    /// Takes them, once they are here. `to` has their size.
+    /// Waits for the copy and reads its result. `to` has its size.
     pub(crate) fn arrive(mut self, to: &mut [u8]) -> Result<()> {
         self.wait()?;
         if let Some(slot) = &self.slot {
-            // SAFETY: the copy is over; a slot has room for all that travels together.
+            // SAFETY: the copy has finished; a slot has room for the largest copy.
             unsafe { ptr::copy_nonoverlapping(slot.pinned.0, to.as_mut_ptr(), to.len()) };
         }
         Ok(())
     }
 
-    /// Errors: a kernel before failed; then the slot is not used again.
+    /// Errors: an earlier kernel failed; the slot is then not reused.
     fn wait(&mut self) -> Result<()> {
         let Some(slot) = &self.slot else { return Ok(()) };
         let (gpu, arrived) = (self.gpu, slot.arrived);
@@ -76,7 +78,7 @@ impl AsyncCopy {
 
 impl Drop for AsyncCopy {
     fn drop(&mut self) {
-        // Not taken: the copy may still be under way.
+        // The result was not read: the copy may still be in flight.
         if self.wait().is_ok()
             && let Some(slot) = self.slot.take()
         {

@@ -1,10 +1,9 @@
-//! Copies between host and GPU that run beside the kernels.
+//! Copies between host and GPU that run concurrently with kernels.
 //!
-//! The bus copies at full speed only from and to pinned memory, of which a few pieces are kept. What
-//! goes in is staged twice: pinned memory, then a piece of the GPU's own, both ahead of the kernels; only
-//! the last step, which takes next to nothing, is in the order of launches. So the next batch travels
-//! while this one is computed, and lands in memory that kernels still use. What goes out waits for the
-//! kernels before it and for none after it.
+//! The bus reaches full speed only with pinned memory, of which a few pieces are kept. Uploads are staged twice: in
+//! pinned memory, then in a buffer on the GPU, both ahead of the kernels; only the last, very short step is in stream
+//! order. So the next batch is uploaded while the current one is computed, even into memory that kernels still use.
+//! Downloads wait for the kernels before them and for none after them.
 
 use super::driver::check;
 use super::{Gpu, stream};
@@ -14,19 +13,19 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use unix::{Error, Result};
 
-/// Bytes of a piece: long enough that starting a copy costs nothing beside it.
+/// Bytes per piece: large enough to make the cost of starting a copy negligible.
 const PIECE: usize = 4 << 20;
 /// Pieces in flight.
 const PIECES: usize = 4;
 
-/// Pinned memory, kept until the process ends.
+/// Pinned memory, allocated until the process ends.
 #[derive(Debug)]
 pub(super) struct Pinned(pub(super) *mut u8);
 
 impl Pinned {
     pub(super) fn new(bytes: usize) -> Result<Self> {
         let mut memory = ptr::null_mut();
-        // SAFETY: a context is current; it writes to the pointer.
+        // SAFETY: a context is current; writes to the pointer.
         let result = unsafe { sys::cuMemHostAlloc(&mut memory, bytes, 0) };
         check(result, || format!("pinning {bytes} bytes of host memory"))?;
         Ok(Self(memory.cast()))
@@ -36,30 +35,30 @@ impl Pinned {
 pub(super) fn event() -> Result<CUevent> {
     let mut event = ptr::null_mut();
     let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-    // SAFETY: a context is current; it writes to the handle.
-    check(unsafe { sys::cuEventCreate(&mut event, flags) }, || "making an event".into())?;
+    // SAFETY: a context is current; writes to the handle.
+    check(unsafe { sys::cuEventCreate(&mut event, flags) }, || "creating an event".into())?;
     Ok(event)
 }
 
-/// Marks in `event` what was given to a stream so far.
+/// Records the work submitted to a stream so far in `event`.
 pub(super) fn record(event: CUevent, stream: CUstream) -> Result<()> {
     // SAFETY: an event and a stream of ours.
     check(unsafe { sys::cuEventRecord(event, stream) }, || "recording an event".into())
 }
 
-/// Lets what is given to a stream from now on wait for `event`; one never recorded is over.
+/// Makes later work of a stream wait for `event`; an event that was never recorded counts as complete.
 pub(super) fn wait(stream: CUstream, event: CUevent) -> Result<()> {
     // SAFETY: an event and a stream of ours.
     check(unsafe { sys::cuStreamWaitEvent(stream, event, 0) }, || "ordering streams".into())
 }
 
-/// Waits for `event` here; one never recorded is over.
+/// Waits for `event` on the host; an event that was never recorded counts as complete.
 pub(super) fn until(event: CUevent) -> Result<()> {
     // SAFETY: an event of ours.
     check(unsafe { sys::cuEventSynchronize(event) }, || "waiting for a copy".into())
 }
 
-/// The way in.
+/// State of uploads.
 #[derive(Debug)]
 pub(super) struct Upload {
     stream: CUstream,
@@ -70,25 +69,25 @@ pub(super) struct Upload {
 #[derive(Debug)]
 struct Stage {
     pinned: Pinned,
-    /// The piece on the GPU.
+    /// The staging buffer on the GPU.
     landing: u64,
-    /// The pinned memory was read.
+    /// Recorded when the pinned memory has been read.
     uploaded: CUevent,
-    /// The piece on the GPU was read.
+    /// Recorded when the staging buffer on the GPU has been read.
     landed: CUevent,
 }
 
-/// The way out.
+/// State of downloads.
 #[derive(Debug)]
 pub(super) struct Download {
     pub(super) stream: CUstream,
-    /// The kernels before.
+    /// Recorded after the preceding kernels.
     ready: CUevent,
     pieces: [(Pinned, CUevent); 2],
 }
 
 impl Gpu {
-    /// Copies from the host, in the order of launches; `from` was read when this returns.
+    /// Copies from the host, in stream order; `from` has been read when this returns.
     pub(crate) fn copy_in(&self, to: u64, from: &[u8]) -> Result<()> {
         self.refuse_in_capture("a copy from the host")?;
         self.enter()?;
@@ -102,10 +101,10 @@ impl Gpu {
             let stage = &upload.stages[upload.next];
             upload.next = (upload.next + 1) % upload.stages.len();
             until(stage.uploaded)?;
-            // SAFETY: `PIECE` bytes of our own that no copy reads any more.
+            // SAFETY: `PIECE` bytes of our own that no copy still reads.
             unsafe { ptr::copy_nonoverlapping(chunk.as_ptr(), stage.pinned.0, n) };
             wait(upload.stream, stage.landed)?;
-            // SAFETY: a piece each, which nobody else uses until the events below.
+            // SAFETY: separate buffers, which nobody else uses until the events below.
             let result = unsafe {
                 sys::cuMemcpyHtoDAsync_v2(stage.landing, stage.pinned.0.cast(), n, upload.stream)
             };
@@ -131,7 +130,7 @@ impl Gpu {
         Ok(Upload { stream: stream()?, stages, next: 0 })
     }
 
-    /// The way out, on which what is given now comes after all launches before.
+    /// Makes the download stream wait for all earlier launches.
     pub(super) fn after_launches<'a>(
         &self,
         download: &'a mut Option<Download>,
@@ -145,8 +144,7 @@ impl Gpu {
         Ok(download)
     }
 
-    /// Copies to the host, after all launches before. Kernels launched meanwhile by other threads are not
-    /// waited for.
+    /// Copies to the host, after all earlier launches. Does not wait for kernels that other threads launch meanwhile.
     pub(crate) fn copy_out(&self, to: &mut [u8], from: u64) -> Result<()> {
         self.refuse_in_capture("a value read on the host")?;
         self.enter()?;
@@ -155,7 +153,7 @@ impl Gpu {
         let start = |index: usize, n: usize| {
             let (pinned, done) = &download.pieces[index % 2];
             let at = from + (index * PIECE) as u64;
-            // SAFETY: `n` bytes of the caller's, into a piece that was emptied.
+            // SAFETY: `n` bytes of the caller's, into a buffer that has been read.
             let result =
                 unsafe { sys::cuMemcpyDtoHAsync_v2(pinned.0.cast(), at, n, download.stream) };
             check(result, || self.said(&format!("copying {n} bytes out")))?;
@@ -166,28 +164,28 @@ impl Gpu {
             start(0, *first)?;
         }
         for (index, chunk) in to.chunks_mut(PIECE).enumerate() {
-            // The next piece travels while this one is taken.
+            // The next piece is copied while this one is read.
             if let Some(next) = sizes.get(index + 1) {
                 start(index + 1, *next)?;
             }
             let (pinned, done) = &download.pieces[index % 2];
             until(*done)
                 .map_err(|why| why.context(self.said("kernels before a value was read")))?;
-            // SAFETY: the copy into the piece is over.
+            // SAFETY: the copy into the buffer has finished.
             unsafe { ptr::copy_nonoverlapping(pinned.0, chunk.as_mut_ptr(), chunk.len()) };
         }
         Ok(())
     }
 
-    /// Copies on the GPU, in the order of launches.
+    /// Copies on the GPU, in stream order.
     pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
         self.enter()?;
-        // SAFETY: memory of the caller's, which launches before and after do not outlive.
+        // SAFETY: memory of the caller's, which is reused only in stream order.
         let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) };
         check(result, || self.said(&format!("copying {bytes} bytes")))
     }
 
-    /// Makes all bytes zero, in the order of launches.
+    /// Fills with zero bytes, in stream order.
     pub(crate) fn zero(&self, address: u64, bytes: usize) -> Result<()> {
         self.enter()?;
         // SAFETY: memory of the caller's.

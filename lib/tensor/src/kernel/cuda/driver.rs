@@ -1,4 +1,4 @@
-//! The CUDA driver: whether it is there, and what its errors mean.
+//! The CUDA driver: finding it, and describing its errors.
 
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::CStr;
@@ -6,11 +6,11 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 use unix::{Error, Exit, Result};
 
-/// CUDA 12.0, as the driver counts: the first whose drivers run what NVRTC 12 and 13 make.
+/// CUDA 12.0 in the driver's numbering: the first whose drivers run what NVRTC 12 and 13 compile.
 const OLDEST: c_int = 12000;
 
-/// The version of the driver, initialised once a process, e.g. 12040. Errors: there is no driver, it is
-/// too old, it finds no GPU.
+/// The version of the driver, e.g. 12040; initializes it once per process. Errors: there is no driver, it is too old,
+/// or it finds no GPU.
 pub(super) fn version() -> Result<c_int> {
     static VERSION: OnceLock<Result<c_int, String>> = OnceLock::new();
     let version = VERSION.get_or_init(initialise);
@@ -18,24 +18,24 @@ pub(super) fn version() -> Result<c_int> {
 }
 
 fn initialise() -> Result<c_int, String> {
-    // First of all: without the library every function of the driver panics.
-    // SAFETY: what runs on opening it is the driver's own.
+    // First of all, because without the library every function of the driver panics.
+    // SAFETY: only the driver's own initializers run on opening it.
     if !unsafe { sys::is_culib_present() } {
         return Err("no GPU: this machine has no CUDA driver (libcuda.so.1); \
-                    --device cpu computes without, or use a node with GPUs"
+                    use a node with GPUs, or --device cpu"
             .into());
     }
     let mut version = 0;
-    // SAFETY: it writes to the integer, and may be called first.
+    // SAFETY: writes to the integer, and may be called before cuInit.
     let result = unsafe { sys::cuDriverGetVersion(&mut version) };
     if result == CUresult::CUDA_SUCCESS && version < OLDEST {
         return Err(format!(
-            "the CUDA driver is of CUDA {}, and {} or newer is needed: ask for a newer driver, or use --device cpu",
+            "the CUDA driver supports CUDA {}, but {} or newer is required; update the driver, or use --device cpu",
             dotted(version),
             dotted(OLDEST)
         ));
     }
-    // SAFETY: any thread may call it, any number of times.
+    // SAFETY: may be called from any thread, any number of times.
     match unsafe { sys::cuInit(0) } {
         CUresult::CUDA_SUCCESS => Ok(version),
         CUresult::CUDA_ERROR_NO_DEVICE => Err(format!(
@@ -43,28 +43,30 @@ fn initialise() -> Result<c_int, String> {
             visible()
         )),
         CUresult::CUDA_ERROR_STUB_LIBRARY => {
-            Err("no GPU: the libcuda.so that is found is the toolkit's stub, not the driver's; \
-                 take its folder out of LD_LIBRARY_PATH"
+            Err("no GPU: libcuda.so is the stub of the CUDA toolkit, not the driver; \
+                 remove its folder from LD_LIBRARY_PATH"
                 .into())
         }
-        result => {
-            Err(format!("the CUDA driver {} does not start: {}", dotted(version), words(result)))
-        }
+        result => Err(format!(
+            "the CUDA driver {} failed to initialize: {}",
+            dotted(version),
+            words(result)
+        )),
     }
 }
 
-/// What hides GPUs, for messages.
+/// The value of CUDA_VISIBLE_DEVICES, for messages.
 pub(super) fn visible() -> String {
     std::env::var("CUDA_VISIBLE_DEVICES")
         .map_or_else(|_| String::new(), |list| format!(" (CUDA_VISIBLE_DEVICES={list})"))
 }
 
-/// A version as people write it.
+/// A version in the usual notation, e.g. 12.4.
 pub(super) fn dotted(version: c_int) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// An error of the driver: `what` was asked of it.
+/// Turns a driver result into an error that says what was attempted.
 pub(super) fn check(result: CUresult, what: impl FnOnce() -> String) -> Result<()> {
     match result {
         CUresult::CUDA_SUCCESS => Ok(()),
@@ -74,10 +76,10 @@ pub(super) fn check(result: CUresult, what: impl FnOnce() -> String) -> Result<(
     }
 }
 
-/// Name and meaning.
+/// Name and description of a driver result.
 pub(super) fn words(result: CUresult) -> String {
     let (mut name, mut meaning) = (std::ptr::null(), std::ptr::null());
-    // SAFETY: both write a pointer to a string that is never freed, or null.
+    // SAFETY: both write a pointer to a static string, or null.
     unsafe {
         let _ = sys::cuGetErrorName(result, &mut name);
         let _ = sys::cuGetErrorString(result, &mut meaning);
@@ -92,7 +94,7 @@ pub(super) fn words(result: CUresult) -> String {
     }
 }
 
-/// What helps against errors that come from a kernel launched earlier.
+/// Advice for errors that may come from an earlier kernel.
 fn hint(result: CUresult) -> &'static str {
     match result {
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
@@ -101,10 +103,10 @@ fn hint(result: CUresult) -> &'static str {
         | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
         | CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR
         | CUresult::CUDA_ERROR_LAUNCH_TIMEOUT => {
-            "; an earlier kernel may be the cause: CUDA_LAUNCH_BLOCKING=1 in the environment tells which"
+            "; an earlier kernel may be the cause: set CUDA_LAUNCH_BLOCKING=1 to find which"
         }
         CUresult::CUDA_ERROR_ECC_UNCORRECTABLE => {
-            "; the memory of this GPU is bad: use another node"
+            "; the memory of this GPU is faulty; use another node"
         }
         _ => "",
     }

@@ -1,4 +1,4 @@
-//! Kernels, loaded when first used, and their launches.
+//! Loading kernels on first use, and launching them.
 
 use super::Gpu;
 use super::driver::{check, dotted};
@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use unix::{Error, Exit, Result};
 
-/// Shared memory that a block may have without asking.
+/// Dynamic shared memory that a block may use without an explicit opt-in.
 const GRANTED: u32 = 48 << 10;
 
-/// Source, element type, kernel.
+/// Source, dtype, kernel.
 type Name = (&'static str, Dtype, &'static str);
 
-/// What was loaded so far.
+/// The modules and functions loaded so far.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
     functions: RwLock<HashMap<Name, &'static Function>>,
-    /// By source and element type; held while one is compiled, so that each is compiled once.
+    /// By source and dtype; locked during compilation, so that each is compiled once.
     modules: Mutex<HashMap<(&'static str, Dtype), &'static Module>>,
 }
 
@@ -32,7 +32,7 @@ struct Module {
     cubin: Vec<u8>,
 }
 
-// SAFETY: handles of the driver may be used by any thread.
+// SAFETY: driver handles may be used from any thread.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
@@ -40,22 +40,22 @@ unsafe impl Sync for Module {}
 #[derive(Debug)]
 struct Function {
     handle: CUfunction,
-    /// Bytes of each parameter.
+    /// Size of each parameter in bytes.
     parameters: Vec<usize>,
     /// Bytes of static shared memory.
     static_shared: u32,
-    /// Bytes of dynamic shared memory it may have.
+    /// Bytes of dynamic shared memory that it may use.
     granted: AtomicU32,
 }
 
-// SAFETY: handles of the driver may be used by any thread.
+// SAFETY: driver handles may be used from any thread.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
 impl Gpu {
-    /// Launches a kernel. Errors: it cannot be compiled or loaded, the grid or the arguments do not suit
-    /// it, an earlier kernel failed.
+    /// Launches a kernel. Errors: it cannot be compiled or loaded, the grid or the arguments do not fit it, or an
+    /// earlier kernel failed.
     pub(crate) fn launch(
         &self,
         source: &'static Source,
@@ -73,8 +73,8 @@ impl Gpu {
         let mut pointers: Vec<_> =
             values.iter_mut().map(|value| ptr::from_mut(value).cast()).collect();
         let ([x, y, z], [p, q, r]) = (grid.blocks, grid.threads);
-        // SAFETY: a value for each parameter, of its size, which the driver copies; the tensors whose
-        // addresses are among them outlive the launch, because memory is reused in the order of launches.
+        // SAFETY: one value per parameter, of its size, which the driver copies; the tensors whose addresses are among
+        // them outlive the launch, because memory is reused in stream order.
         let result = unsafe {
             sys::cuLaunchKernel(
                 function.handle,
@@ -119,14 +119,14 @@ impl Gpu {
         }
         let cubin = cache::cubin(source, element, &self.architecture)?;
         let mut module = ptr::null_mut();
-        // SAFETY: a whole cubin, of the compiler or of a cache that verified it; the driver copies it.
+        // SAFETY: a complete cubin, from the compiler or from a cache that verified it; the driver copies it.
         let result = unsafe { sys::cuModuleLoadData(&mut module, cubin.bytes.as_ptr().cast()) };
         check(result, || {
             let nvrtc =
                 compile::version().map_or_else(|_| String::new(), |v| format!(" by NVRTC {v}"));
             format!(
                 "loading {}.cu, compiled for {}{nvrtc}, into a driver of CUDA {} (an NVRTC of a newer CUDA \
-                 than the driver's may be the cause; LONGHAUL_NVRTC names another)",
+                 than the driver's may be the cause; set LONGHAUL_NVRTC to another)",
                 source.name,
                 self.architecture,
                 dotted(self.driver)
@@ -138,16 +138,16 @@ impl Gpu {
     }
 
     fn find(&self, module: &Module, source: &Source, kernel: &str) -> Result<Function> {
-        let name = CString::new(kernel).map_err(|_| Error::bug("a byte 0 in a kernel's name"))?;
+        let name = CString::new(kernel).map_err(|_| Error::bug("a kernel name contains NUL"))?;
         let mut handle = ptr::null_mut();
-        // SAFETY: a loaded module and a string that ends with 0.
+        // SAFETY: a loaded module and a NUL-terminated string.
         let result = unsafe { sys::cuModuleGetFunction(&mut handle, module.handle, name.as_ptr()) };
         check(result, || format!("there is no {kernel} in {}.cu", source.name))?;
         let mut shared = 0;
         let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
-        // SAFETY: a function of the module; it writes to the integer.
+        // SAFETY: a function of the module; writes to the integer.
         let result = unsafe { sys::cuFuncGetAttribute(&mut shared, which, handle) };
-        check(result, || "asking for its shared memory".into())?;
+        check(result, || "reading its shared memory".into())?;
         let static_shared = u32::try_from(shared).unwrap_or(0);
         let parameters = compile::parameters(&module.cubin, kernel).ok_or_else(|| {
             Error::bug(format!("the machine code of {kernel} does not declare its parameters"))
@@ -156,7 +156,7 @@ impl Gpu {
         Ok(Function { handle, parameters, static_shared, granted })
     }
 
-    /// Asks for as much shared memory as the launch wants, where that must be asked for.
+    /// Opts in to as much shared memory as the launch needs.
     fn grant(&self, function: &Function, grid: Grid) -> Result<()> {
         if grid.shared <= function.granted.load(Ordering::Relaxed) {
             return Ok(());
@@ -166,24 +166,24 @@ impl Gpu {
                 Exit::Failure,
                 format!(
                     "a block of {} has {} bytes of shared memory at most, {} of them static here; \
-                     smaller heads of attention need less",
+                     smaller attention heads need less",
                     self.name, self.shared, function.static_shared
                 ),
             ));
         }
-        // All there is, once: another thread may want more than this one.
+        // All there is, only once: another thread may need more than this one.
         let all = self.shared - function.static_shared;
         let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: a function that was loaded; less than the GPU's limit, hence than 2³¹.
+        // SAFETY: a loaded function; the value is below the limit of the GPU, hence below 2³¹.
         let result = unsafe { sys::cuFuncSetAttribute(function.handle, which, all as c_int) };
-        check(result, || "asking for shared memory".into())?;
+        check(result, || "requesting shared memory".into())?;
         function.granted.store(all, Ordering::Relaxed);
         Ok(())
     }
 }
 
 impl Function {
-    /// The driver reads as many arguments as the kernel has parameters, whatever it is given.
+    /// Checks the arguments: the driver reads as many as the kernel has parameters, whatever it is given.
     fn suits(&self, args: &[Value]) -> Result<(), String> {
         let sizes: Vec<usize> = args.iter().map(|arg| size(*arg)).collect();
         match sizes == self.parameters {
@@ -203,7 +203,7 @@ fn size(value: Value) -> usize {
     }
 }
 
-/// A launch, for messages.
+/// A description of a launch for messages.
 fn describe(kernel: &str, element: Dtype, grid: Grid) -> String {
     let ([x, y, z], [p, q, r]) = (grid.blocks, grid.threads);
     format!(

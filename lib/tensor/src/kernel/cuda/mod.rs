@@ -1,8 +1,9 @@
-//! GPUs, by the CUDA driver, which is opened at run time: one program for machines with and without.
+//! GPUs, through the CUDA driver, which is loaded at run time so that one program runs on machines with and without
+//! GPUs.
 //!
-//! All work of a GPU goes into one stream and is done in the order in which it was given. Only copies
-//! from and to the host run beside it (`copy`), ordered by events. Handles live as long as the process.
-//! None of this may be used after `fork`.
+//! All work of a GPU goes into one stream and is executed in the order of submission. Only copies from and to the host
+//! run concurrently (`copy`), ordered by events. Handles live as long as the process. None of this may be used after
+//! `fork`.
 
 mod async_copy;
 mod copy;
@@ -28,9 +29,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use unix::{Error, Exit, Result};
 
-/// More than any machine has.
+/// More GPUs than any machine has.
 const MOST: usize = 64;
-/// The least compute capability: as `compile` has it.
+/// Minimum compute capability, as in `compile`.
 const OLDEST: (c_int, c_int) = (8, 0);
 
 /// A GPU: its context, its streams and the kernels loaded so far.
@@ -41,10 +42,10 @@ pub struct Gpu {
     architecture: String,
     /// CUDA version of the driver, e.g. 12040.
     driver: c_int,
-    /// Most bytes of shared memory that a block can have.
+    /// Maximum bytes of shared memory per block.
     shared: u32,
     context: CUcontext,
-    /// Where all kernels run.
+    /// The stream of all kernels.
     stream: CUstream,
     functions: Functions,
     upload: Mutex<Option<Upload>>,
@@ -54,14 +55,13 @@ pub struct Gpu {
     capturing: AtomicBool,
 }
 
-// SAFETY: handles of the driver may be used by any thread; each use makes the context current first.
+// SAFETY: driver handles may be used from any thread; each use makes the context current first.
 unsafe impl Send for Gpu {}
-// SAFETY: as above; the driver does its own locking, and what is ours is behind locks.
+// SAFETY: as above; the driver does its own locking, and our own state is behind locks.
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// The GPU of that number, opened once a process. Errors: no driver or one too old, no such GPU or
-    /// one too old.
+    /// The GPU with this index, opened once per process. Errors: no driver or one too old; no such GPU or one too old.
     pub fn open(number: u32) -> Result<&'static Gpu> {
         static OPEN: [OnceLock<&'static Gpu>; MOST] = [const { OnceLock::new() }; MOST];
         static OPENING: Mutex<()> = Mutex::new(());
@@ -76,15 +76,18 @@ impl Gpu {
         let gpu = Self::new(number)?;
         match place {
             Some(place) => Ok(place.get_or_init(|| Box::leak(Box::new(gpu)))),
-            None => Err(Error::new(Exit::Failure, format!("cuda:{number}: only {MOST} are used"))),
+            None => Err(Error::new(
+                Exit::Failure,
+                format!("cuda:{number}: at most {MOST} GPUs are supported"),
+            )),
         }
     }
 
-    /// GPUs that this process may see. Errors: there is no driver.
+    /// Number of GPUs visible to this process. Errors: there is no driver.
     pub fn count() -> Result<u32> {
         driver::version()?;
         let mut count = 0;
-        // SAFETY: the driver is initialised; it writes to the integer.
+        // SAFETY: the driver is initialized; writes to the integer.
         check(unsafe { sys::cuDeviceGetCount(&mut count) }, || "counting GPUs".into())?;
         Ok(u32::try_from(count).unwrap_or(0))
     }
@@ -93,12 +96,11 @@ impl Gpu {
         let driver = driver::version()?;
         let asked = |what: &str| format!("cuda:{number}: {what}");
         let mut count = 0;
-        // SAFETY: the driver is initialised; it writes to the integer.
+        // SAFETY: the driver is initialized; writes to the integer.
         check(unsafe { sys::cuDeviceGetCount(&mut count) }, || asked("counting GPUs"))?;
         let ordinal = c_int::try_from(number).ok().filter(|n| *n < count).ok_or_else(|| {
             let visible = driver::visible();
-            let message =
-                format!("no cuda:{number}: GPUs that this process sees: {count}{visible}");
+            let message = format!("no cuda:{number}: visible GPUs: {count}{visible}");
             Error::new(Exit::Failure, message)
         })?;
         let mut device = 0;
@@ -115,14 +117,14 @@ impl Gpu {
             return Err(Error::new(
                 Exit::Failure,
                 format!(
-                    "cuda:{number}, {name}, has compute capability {major}.{minor}, and {a}.{b} or newer is needed: \
+                    "cuda:{number}, {name}, has compute capability {major}.{minor}, but {a}.{b} or newer is required: \
                      use another, or --device cpu"
                 ),
             ));
         }
         let mut context = ptr::null_mut();
-        let what = || format!("cuda:{number}, {name}: using it");
-        // SAFETY: a device of the driver; the context is kept until the process ends.
+        let what = || format!("cuda:{number}, {name}: creating its context");
+        // SAFETY: a device of the driver; the context is retained until the process ends.
         check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) }, what)?;
         // SAFETY: the context just retained.
         check(unsafe { sys::cuCtxSetCurrent(context) }, what)?;
@@ -142,49 +144,49 @@ impl Gpu {
         })
     }
 
-    /// What the driver calls it.
+    /// Its name, as reported by the driver.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What kernels are compiled for, e.g. `sm_90a`.
+    /// The architecture that kernels are compiled for, e.g. `sm_90a`.
     pub fn architecture(&self) -> &str {
         &self.architecture
     }
 
-    /// Bytes of its memory: free now, and in all. Errors: an earlier kernel failed.
+    /// Free and total bytes of its memory. Errors: an earlier kernel failed.
     pub fn memory(&self) -> Result<(usize, usize)> {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
-        // SAFETY: a context is current; it writes to both numbers.
+        // SAFETY: a context is current; writes to both numbers.
         let result = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
-        check(result, || self.said("asking for its memory"))?;
+        check(result, || self.said("querying its memory"))?;
         Ok((free, total))
     }
 
-    /// Memory, 256-byte aligned. Errors: there is none left.
+    /// Allocates memory aligned to 256 bytes. Errors: out of memory.
     pub(crate) fn allocate(&self, bytes: usize) -> Result<u64> {
         self.enter()?;
         let mut address = 0;
-        // SAFETY: a context is current; it writes to the address.
+        // SAFETY: a context is current; writes to the address.
         let result = unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) };
         check(result, || {
             let left = self.memory().map(|(free, total)| format!(", {free} of {total} are free"));
-            self.said(&format!("asking for {bytes} bytes{}", left.unwrap_or_default()))
+            self.said(&format!("allocating {bytes} bytes{}", left.unwrap_or_default()))
         })?;
         Ok(address)
     }
 
-    /// Gives memory back; waits for what uses it.
+    /// Frees memory; waits for the work that uses it.
     pub(crate) fn free(&self, address: u64) {
-        // An error here is one of an earlier kernel, and sticks to whatever is asked next.
+        // An error here comes from an earlier kernel and is reported by the next call.
         if self.enter().is_ok() {
-            // SAFETY: of `allocate`, and nobody's any more.
+            // SAFETY: from `allocate`, and not used any more.
             let _ = unsafe { sys::cuMemFree_v2(address) };
         }
     }
 
-    /// Waits until everything is done. Errors: something of it failed.
+    /// Waits until all work is done. Errors: part of it failed.
     pub(crate) fn synchronise(&self) -> Result<()> {
         self.enter()?;
         // SAFETY: our stream.
@@ -192,27 +194,27 @@ impl Gpu {
         check(result, || self.said("waiting for kernels"))
     }
 
-    /// Makes the context that of this thread: the driver's functions work on it.
+    /// Makes the context current on this thread, as driver functions require.
     fn enter(&self) -> Result<()> {
         // SAFETY: a context that is never released.
-        check(unsafe { sys::cuCtxSetCurrent(self.context) }, || self.said("entering its context"))
+        check(unsafe { sys::cuCtxSetCurrent(self.context) }, || self.said("setting its context"))
     }
 
-    /// What an error begins with.
+    /// The beginning of an error message.
     fn said(&self, what: &str) -> String {
         format!("cuda:{}: {what}", self.number)
     }
 }
 
-/// The most specific architecture of a compute capability. Only Hopper's matrix instructions need the
-/// suffix: what it enables runs on that generation only, and our kernels ask for no other's.
+/// The most specific architecture of a compute capability. Only Hopper's matrix instructions need the suffix `a`: code
+/// that uses it runs on that generation only, and our kernels use it for no other.
 fn architecture(major: c_int, minor: c_int) -> String {
     format!("sm_{major}{minor}{}", if (major, minor) == (9, 0) { "a" } else { "" })
 }
 
 fn name(device: CUdevice) -> Result<String> {
     let mut bytes = [0; 256];
-    // SAFETY: there is room for as many bytes as is said, and it ends with 0.
+    // SAFETY: the buffer has the given length, and the result is NUL-terminated.
     let result = unsafe { sys::cuDeviceGetName(bytes.as_mut_ptr(), 255, device) };
     check(result, || "cuDeviceGetName".into())?;
     // SAFETY: as above; the last byte is 0 in any case.
@@ -221,17 +223,17 @@ fn name(device: CUdevice) -> Result<String> {
 
 fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<c_int> {
     let mut value = 0;
-    // SAFETY: a device of the driver; it writes to the integer.
+    // SAFETY: a device of the driver; writes to the integer.
     let result = unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) };
     check(result, || "cuDeviceGetAttribute".into())?;
     Ok(value)
 }
 
-/// A stream that waits for no other one. A context must be current.
+/// A non-blocking stream, which does not synchronize with the default stream. A context must be current.
 fn stream() -> Result<CUstream> {
     let mut stream = ptr::null_mut();
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
     // SAFETY: a context is current; the stream is kept until the process ends.
-    check(unsafe { sys::cuStreamCreate(&mut stream, flags) }, || "making a stream".into())?;
+    check(unsafe { sys::cuStreamCreate(&mut stream, flags) }, || "creating a stream".into())?;
     Ok(stream)
 }

@@ -1,6 +1,5 @@
-//! What drives a GPU, on a driver without one (driver.c), which does work as late, as early and in as
-//! odd an order as the rules of streams allow. Each test runs in a process of its own, because a process
-//! opens a driver once.
+//! Tests of the GPU code on a fake driver without a GPU (driver.c), which executes work as late, as early and in as odd
+//! an order as stream semantics allow. Each test runs in its own process, because a process opens a driver only once.
 
 use super::*;
 use crate::kernel::{Arg, Grid, Source, finish, later, waits};
@@ -10,7 +9,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use test_support::require;
 
-/// Set in the processes that have the driver.
+/// Set in the processes that use the fake driver.
 const INSIDE: &str = "DRIVER_INSIDE";
 const GPU: Device = Device::Cuda(0);
 
@@ -30,7 +29,7 @@ fn add(x: &mut Tensor, value: f32) {
     SOURCE.launch(Dtype::F32, "fake_add", Grid::new(1, 256), args![x, n, value]);
 }
 
-/// Runs a test of this file again, with the driver. `None` where there is no compiler of kernels.
+/// Reruns a test of this file with the fake driver. `None` if NVRTC is missing.
 fn with_driver(test: &str, variables: &[(&str, &str)]) -> Option<Output> {
     if !require(crate::kernel::compile::version().is_ok(), "NVRTC") {
         return None;
@@ -53,7 +52,7 @@ fn with_driver(test: &str, variables: &[(&str, &str)]) -> Option<Output> {
     Some(command.output().unwrap())
 }
 
-/// Whether this is the process with the driver; runs it with several seeds if not.
+/// Whether this process uses the fake driver; if not, reruns the test with several seeds.
 fn inside(test: &str, variables: &[(&str, &str)]) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
@@ -79,14 +78,14 @@ fn copies_keep_to_the_order_of_launches() {
     if !inside("copies_keep_to_the_order_of_launches", &[]) {
         return;
     }
-    // A piece is 4 MiB: less, exactly one, more than are in flight, and an odd rest.
+    // A piece is 4 MiB: test less, exactly one, more than are in flight, and an odd remainder.
     for (round, n) in [1, 1000, 1 << 20, (5 << 20) + 3, 7].into_iter().enumerate() {
         let host = values(n, round);
         let mut x = Tensor::of(&host, &[n]).to_device(GPU).unwrap();
         add(&mut x, 1.0);
         let before = x.clone();
         add(&mut x, 2.0);
-        // Goes into memory that kernels still use.
+        // Uploaded into memory that kernels still use.
         let scratch = Tensor::of(&values(n, 99), &[n]).to_device(GPU).unwrap();
         drop(scratch);
         let again = Tensor::of(&host, &[n]).to_device(GPU).unwrap();
@@ -107,13 +106,13 @@ fn a_value_that_is_wanted_later_waits_for_no_later_kernel() {
     }
     let mut x = Tensor::of(&values(100, 0), &[100]).to_device(GPU).unwrap();
     let expect = |add: f32| values(100, 0).iter().map(|x| x + add).collect::<Vec<f32>>();
-    // Ever more of them at once, taken in either order, or not at all.
+    // More and more of them at once, read in either order or not at all.
     for round in 1..20 {
         let mut sent = Vec::new();
         for i in 0..round {
             add(&mut x, 1.0);
             sent.push((later(&x), i + 1));
-            // What is free of what was sent is written to before it is taken.
+            // The sent tensors' memory is overwritten before the copies are read.
             add(&mut Tensor::zeros_on(GPU, &[100], Dtype::F32), 5.0);
         }
         if round % 2 == 0 {
@@ -127,7 +126,7 @@ fn a_value_that_is_wanted_later_waits_for_no_later_kernel() {
         }
         add(&mut x, -round as f32);
     }
-    // A kernel that never ends: whoever waits for it ends this process.
+    // A kernel that never ends: the test fails if anything waits for it.
     let waited = waits();
     let late = later(&x);
     SOURCE.launch(Dtype::F32, "fake_hang", Grid::new(1, 32), args![&x, 1i32, 1.0f32]);
@@ -135,7 +134,7 @@ fn a_value_that_is_wanted_later_waits_for_no_later_kernel() {
     assert!(late.wait().unwrap().read::<f32>() == expect(0.0));
     assert_eq!(waits(), waited);
     let many = Tensor::zeros_on(GPU, &[1025], Dtype::F32);
-    assert!(later(&many).wait().unwrap_err().to_string().contains("too many for later"));
+    assert!(later(&many).wait().unwrap_err().to_string().contains("for an async copy"));
 }
 
 #[test]
@@ -176,13 +175,13 @@ fn a_graph_does_again_what_was_recorded() {
     graph.replay().unwrap();
     let expect: Vec<f32> = values(100, 0).iter().map(|x| x + 7.0).collect();
     assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
-    // Values of the host are no part of a graph, and the GPU works on after the attempt.
+    // Host transfers cannot be part of a graph, and the GPU still works after the attempt.
     let mut error = None;
     let done = gpu.capture(|| error = Some(x.to_host().unwrap_err().to_string()));
     assert!(error.unwrap().contains("cannot be part of a graph"));
     drop(done);
     assert_eq!(x.to_host().unwrap().read::<f32>(), expect);
-    // A graph that lacks a launch is none.
+    // A graph that lacks a launch is rejected.
     let lacking = gpu.capture(|| {
         add(&mut x, 1.0);
         SOURCE.launch(Dtype::F32, "fake_absent", Grid::new(1, 32), args![&x, 1i32, 1.0f32]);
@@ -232,12 +231,12 @@ fn every_refusal_names_the_launch() {
         good,
         &["1048576 bytes of shared memory", "Fake H100 has 232448 bytes", "1024 of them static"],
     );
-    // More than the 48 KiB that need no asking.
+    // More than the 48 KiB that need no opt-in.
     SOURCE.launch(Dtype::F32, "fake_add", grid.shared(200 << 10), good);
     finish(GPU).unwrap();
     add(&mut x, 1.0);
     assert_eq!(x.to_host().unwrap().read::<f32>(), [2.0; 8]);
-    // A fault inside a kernel ends all that comes after.
+    // A fault inside a kernel fails everything after it.
     SOURCE.launch(Dtype::F32, "fake_fault", grid, args![&x, 8i32, 1.0f32]);
     let message = x.to_host().unwrap_err().to_string();
     for words in ["an illegal memory access was encountered", "CUDA_LAUNCH_BLOCKING=1"] {
@@ -246,7 +245,7 @@ fn every_refusal_names_the_launch() {
     assert!(x.to_host().is_err());
 }
 
-/// Drivers before CUDA 12.4 do not know the parameters of a kernel: the cubin does.
+/// Drivers before CUDA 12.4 cannot query the parameters of a kernel, so they are read from the cubin.
 #[test]
 fn an_old_driver_refuses_wrong_arguments_too() {
     let test = "an_old_driver_refuses_wrong_arguments_too";
@@ -293,9 +292,9 @@ fn a_machine_that_will_not_do_is_told_of() {
         (("DRIVER_DEVICES", "0"), "no GPU: the CUDA driver finds none"),
         (
             ("DRIVER_VERSION", "11080"),
-            "the CUDA driver is of CUDA 11.8, and 12.0 or newer is needed",
+            "the CUDA driver supports CUDA 11.8, but 12.0 or newer is required",
         ),
-        (("DRIVER_MAJOR", "7"), "has compute capability 7.0, and 8.0 or newer is needed"),
+        (("DRIVER_MAJOR", "7"), "has compute capability 7.0, but 8.0 or newer is required"),
     ];
     for (variable, says) in cases {
         let Some(output) = with_driver("a_machine_that_will_not_do_is_told_of", &[variable]) else {

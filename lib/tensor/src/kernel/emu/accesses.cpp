@@ -1,9 +1,9 @@
-// Every access of a kernel: the compiler calls these functions before each load and store
-// (-fsanitize=thread, of which only the calls are used), and here is what they check.
+// Checks of every memory access of a kernel. The compiler inserts calls of these functions before each load and store
+// (-fsanitize=thread, of which only the calls are used).
 //
-// Bounds, alignment, and races: two lanes touch the same bytes, at least one writes, and nothing orders
-// them. __syncthreads() orders the lanes of a block, __syncwarp() those of a warp; shuffles and votes do
-// not order memory, nor is there an order between blocks.
+// Checked are bounds, alignment, and races: two lanes access the same bytes, at least one writes, and nothing orders
+// them. __syncthreads() orders the lanes of a block, __syncwarp() those of a warp; shuffles and votes do not order
+// memory, and blocks are not ordered.
 #include "runtime.h"
 
 #include <algorithm>
@@ -44,8 +44,8 @@ bool is_over(const Region& region, uint64_t record) {
                (who / WARP == warp.index &&
                 (epoch < warp.base || epoch < me.known[who % WARP]));
     }
-    // Of several readers of the warp it is not known which: after a barrier of part of the warp that
-    // may have been among them, no race is claimed.
+    // Individual readers are not recorded if a warp has several. If a barrier of part of the warp may have included
+    // them, no race is reported.
     return who == LANES_OF_WARP + warp.index &&
            (epoch < warp.base || epoch < *std::max_element(me.known, me.known + WARP));
 }
@@ -78,7 +78,7 @@ static const char* describe_lane(uint64_t record, char (&text)[100]) {
     char who[100];
     if (other_writes && (lane_of(record) & IN_FLIGHT)) {
         fault(code,
-              "%s %zu bytes at offset %zu of %s, where an asynchronous copy of %s is under way "
+              "%s %zu bytes at offset %zu of %s, where an asynchronous copy of %s is in flight "
               "(wait_async and a barrier are missing)",
               write ? "writes" : "reads", bytes, offset, describe(region),
               describe_lane(record, who));
@@ -91,7 +91,7 @@ static const char* describe_lane(uint64_t record, char (&text)[100]) {
           same_warp ? " (__syncwarp is one, a shuffle is not)" : "");
 }
 
-// The record of the readers of `before` and this lane together.
+// The record of the readers of `before` together with this lane.
 static uint64_t join(uint64_t before, uint64_t mine) {
     if ((before & mine & 3) == 0) {
         return mine;
@@ -109,8 +109,8 @@ static uint64_t join(uint64_t before, uint64_t mine) {
     return serial | together << OWNER_SHIFT | epoch << 2 | bytes;
 }
 
-// is_over(), with what mostly holds in line: the record is this lane's, of another launch, or from
-// before the last barrier of the block.
+// is_over() with its common cases inlined: the record is this lane's, from another launch, or from before the last
+// barrier of the block.
 static inline __attribute__((always_inline)) bool is_over_quickly(const Region& region,
                                                                   uint64_t record) {
     const uint32_t serial = serial_of(record);
@@ -121,8 +121,8 @@ static inline __attribute__((always_inline)) bool is_over_quickly(const Region& 
            is_over(region, record);
 }
 
-// One access to one cell; `bytes` has a bit for each of its two bytes. Returns the record of the access
-// that it races with, or 0.
+// One access to one cell; `bytes` has one bit for each of its two bytes. Returns the record of the conflicting access,
+// or 0.
 template <bool WRITE>
 static inline __attribute__((always_inline)) uint64_t touch(const Region& region, Cell& cell,
                                                             uint64_t bytes) {
@@ -148,7 +148,7 @@ static inline __attribute__((always_inline)) uint64_t touch(const Region& region
     return 0;
 }
 
-// `WHOLE`: the access is made of whole cells.
+// `WHOLE`: the access covers whole cells.
 template <bool WRITE, bool WHOLE>
 static inline __attribute__((always_inline)) void check(Region& region, uintptr_t address,
                                                         size_t bytes, const void* code) {
@@ -157,7 +157,7 @@ static inline __attribute__((always_inline)) void check(Region& region, uintptr_
     const size_t cells = WHOLE ? bytes / 2 : (offset + bytes - 1) / 2 - offset / 2 + 1;
     Cell before = *cell, *first = cell;
     for (size_t i = 0; i < cells; i++, cell++) {
-        // Mostly all cells of an access have the same history, and hence the same future.
+        // Usually all cells of an access have the same history, and therefore the same result.
         if (WHOLE && i > 0 && cell->write == before.write && cell->read == before.read) {
             *cell = *first;
             continue;
@@ -183,7 +183,7 @@ void check_write(Region& region, uintptr_t address, size_t bytes, const void* co
     check<true, true>(region, address, bytes, code);
 }
 
-// An access of the kernel. `aligned`: its type promises that the address is a multiple of its size.
+// An access by the kernel. `aligned`: its type promises that the address is a multiple of its size.
 template <bool WRITE>
 static inline __attribute__((always_inline)) void access(const void* pointer, size_t bytes,
                                                          bool aligned, const void* code) {

@@ -1,13 +1,13 @@
-// cp.async: a copy is remembered when it is issued and happens when its group is waited for.
+// cp.async: a copy is recorded when it is issued and performed when its group is waited for.
 //
-// Between the two nobody may touch the destination, whose bytes are poison.
+// In between, the destination must not be accessed; its bytes are poisoned.
 #include "runtime.h"
 
 #include <cstring>
 
 namespace emulator {
 
-// Lands the copies of all committed groups but the latest `groups_left`; at the end of a lane, all.
+// Performs the copies of all committed groups except the latest `groups_left`; at the end of a lane, all of them.
 void land_copies(unsigned groups_left) {
     Lane& me = *current;
     const bool all = groups_left == 0 && me.state == State::EXITED;
@@ -40,15 +40,15 @@ void emulator_copy_async(void* to, const void* from, int bytes, int valid) {
     const uintptr_t source = reinterpret_cast<uintptr_t>(from);
     const size_t size = static_cast<size_t>(bytes);
     if (valid < 0 || valid > bytes) {
-        fault(code, "an asynchronous copy of %d bytes has %d valid ones", bytes, valid);
+        fault(code, "an asynchronous copy of %d bytes has %d valid bytes", bytes, valid);
     }
     Region* region = region_of(target, size, true, code);
     if (!region || !region->name) {
-        fault(code, "an asynchronous copy goes to what is not shared memory");
+        fault(code, "an asynchronous copy writes outside of shared memory");
     }
     check_alignment(target, size, true, code);
     if (source % size != 0) {
-        fault(code, "an asynchronous copy of %d bytes reads from address %p, no multiple of it",
+        fault(code, "an asynchronous copy of %d bytes reads from the misaligned address %p",
               bytes, from);
     }
     if (valid > 0) {

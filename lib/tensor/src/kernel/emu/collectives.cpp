@@ -1,11 +1,11 @@
-// Shuffles, votes, ldmatrix and mma: what the last lane to arrive does for its warp.
+// Shuffles, votes, ldmatrix and mma: the last lane to arrive performs them for its warp.
 #include "runtime.h"
 
 #include <cstring>
 
 namespace emulator {
 
-// PTX ISA, shfl.sync: the lane read from; outside of its segment of `width` lanes, the lane itself.
+// PTX ISA, shfl.sync: the source lane; the lane itself if the source is outside of its segment of `width` lanes.
 static unsigned source_lane(Collective kind, unsigned lane, unsigned argument, unsigned width) {
     const unsigned first = lane & ~(width - 1), last = first + width - 1;
     argument &= WARP - 1;
@@ -31,7 +31,7 @@ static void shuffle(Warp& warp, unsigned mask) {
             source_lane(lane.collective, i, lane.operands.argument, lane.operands.width);
         if (!(mask >> from & 1)) {
             current = &lane;
-            fault(nullptr, "a shuffle with mask 0x%08x reads lane %u, which takes no part", mask,
+            fault(nullptr, "a shuffle with mask 0x%08x reads lane %u, which does not participate", mask,
                   from);
         }
         lane.operands.value = values[from];
@@ -62,11 +62,11 @@ static void load_matrices(Warp& warp, unsigned) {
         current = &lane;
         const uintptr_t address = reinterpret_cast<uintptr_t>(lane.operands.row);
         if (lane.operands.kind != matrices || (lane.operands.argument != 0) != transposed) {
-            fault(nullptr, "lanes of a warp are at different forms of ldmatrix");
+            fault(nullptr, "lanes of a warp execute different forms of ldmatrix");
         }
         Region* region = region_of(address, 16, false, nullptr);
         if (!region || !region->name) {
-            fault(nullptr, "ldmatrix reads what is not shared memory");
+            fault(nullptr, "ldmatrix reads outside of shared memory");
         }
         check_alignment(address, 16, false, nullptr);
         check_read(*region, address, 16, nullptr);
@@ -140,7 +140,7 @@ static void multiply_matrices(Warp& warp, unsigned) {
     const int kind = current->operands.kind;
     for (unsigned i = 0; i < WARP; i++) {
         if (warp.lanes[i].operands.kind != kind) {
-            fault(nullptr, "lanes of a warp are at different forms of mma");
+            fault(nullptr, "lanes of a warp execute different forms of mma");
         }
     }
     if (kind == EMULATOR_MMA_BF16) {
@@ -172,7 +172,7 @@ extern "C" {
 unsigned long long emulator_shuffle(EmulatorShuffle kind, unsigned mask, unsigned long long value,
                                     unsigned argument, unsigned width, EmulatorPlace place) {
     if (width == 0 || width > WARP || (width & (width - 1))) {
-        fault(nullptr, "a shuffle of width %u, which is no power of two up to 32", width);
+        fault(nullptr, "a shuffle of width %u, which is not a power of two up to 32", width);
     }
     Operands& mine = current->operands;
     mine.value = value;

@@ -1,7 +1,7 @@
-// What a kernel sees of CUDA when it is compiled as C++ for the host.
+// The subset of CUDA available to a kernel that is compiled as C++ for the host.
 //
-// Everything a lane shares with others is a call into the runtime (runtime.h). Operands go by value in
-// registers, so that the locals of a kernel stay its own and are not taken for memory accesses.
+// Everything that a lane shares with others is a call into the runtime (runtime.h). Operands are passed by value in
+// registers, so that accesses to a kernel's locals are not instrumented as memory accesses.
 #pragma once
 
 #include "numbers.h"
@@ -45,7 +45,7 @@ struct EmulatorPair {
     unsigned at[2];
 };
 
-// Where in the source a lane waits.
+// The source location where a lane waits.
 struct EmulatorPlace {
     const char* file;
     int line;

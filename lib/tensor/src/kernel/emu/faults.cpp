@@ -1,4 +1,4 @@
-// What is said when a launch goes wrong: which kernel, block and threads, and where in the source.
+// Error messages of launches: kernel, block and threads, and the source location.
 #include "runtime.h"
 
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <mutex>
 #include <string>
 
-// Where the program begins in memory: addresses in its debug information count from there.
+// Load address of the program: addresses in its debug information are relative to it.
 extern "C" const char __executable_start;
 
 namespace emulator {
@@ -65,7 +65,7 @@ static int begin_message(const Lane* lane) {
 void report_endless_wait() {
     Machine& m = *machine;
     size_t used = static_cast<size_t>(begin_message(nullptr));
-    used += snprintf(m.message + used, m.message_bytes - used, "threads wait for others without end");
+    used += snprintf(m.message + used, m.message_bytes - used, "deadlock: threads wait for each other");
     char state[200], next[200];
     for (unsigned first = 0; first < m.threads && used + 300 < m.message_bytes;) {
         describe_state(m.lanes[first], state, sizeof state);
@@ -83,7 +83,7 @@ void report_endless_wait() {
     m.failed = true;
 }
 
-// " at file.cu:12", once for each function that was inlined around it; from the debug information.
+// " at file.cu:12", once for each function inlined there; from the debug information.
 static std::string find_source_line(const void* code) {
     std::string found;
     char program[4096], command[5000], line[300];
@@ -92,7 +92,7 @@ static std::string find_source_line(const void* code) {
         return found;
     }
     program[length] = 0;
-    // The address of the call, not of what follows it.
+    // The address of the call, not of the instruction after it.
     const ptrdiff_t offset = static_cast<const char*>(code) - 1 - &__executable_start;
     snprintf(command, sizeof command, "addr2line -s -i -e '%s' 0x%tx 2>/dev/null", program, offset);
     FILE* lines = popen(command, "r");

@@ -1,4 +1,4 @@
-// Lanes: their order, the block barrier, and how a warp does something together.
+// Lanes: their scheduling, the block barrier, and collectives of a warp.
 #include "runtime.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ uint64_t next_random() {
     return x * 0x2545F4914F6CDD1Dull;
 }
 
-// One of the bits of `set`: the next above `from`, the next below, or any, by the seed.
+// One of the bits of `set`: the next above `from`, the next below, or any, depending on the seed.
 static unsigned choose(uint32_t set, unsigned from) {
     if (machine->seed == 0) {
         const uint32_t above = set & ~((2u << from) - 1);
@@ -41,7 +41,7 @@ static void make_ready(Warp& warp, uint32_t lanes) {
     }
 }
 
-// The stack to go on with; none is ready: the launching thread's.
+// The stack to switch to; that of the launching thread if no lane is ready.
 static void* next_stack(unsigned warp_index, unsigned in_warp) {
     Machine& m = *machine;
     if (!m.ready_warps) {
@@ -66,7 +66,7 @@ void wait_for_others() {
     emulator_switch(&me.stack_pointer, next);
 }
 
-// What a lane runs.
+// The entry point of a lane.
 static void enter() {
     machine->kernel->call(reinterpret_cast<const unsigned long long*>(machine->arguments));
     Lane& me = *current;
@@ -145,7 +145,7 @@ bool run_block() {
     }
     for (unsigned i = 0; i < m.threads; i++) {
         Lane& lane = m.lanes[i];
-        // Not all at the same distance from a page, or they would share few lines of the cache.
+        // Stacks start at different offsets within a page; otherwise they would compete for few cache lines.
         const uintptr_t top = lane.stack + STACK - i % 64 * 576;
         lane.stack_pointer = emulator_new_stack(reinterpret_cast<void*>(top), enter);
         lane.warp = &m.warp[i / WARP];

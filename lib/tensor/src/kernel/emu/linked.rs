@@ -1,4 +1,4 @@
-//! The runtime as Rust sees it.
+//! Rust bindings of the emulator's runtime.
 
 use crate::dtype::Dtype;
 use crate::kernel::{Arg, Grid, Source, Value};
@@ -28,39 +28,39 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Errors: this build has no emulator. This one has.
+/// Succeeds: this build has the emulator.
 pub fn available() -> Result<()> {
     Ok(())
 }
 
-/// Memory of exactly this size, all bytes 0xFF: not a number in every element type.
+/// Memory of exactly this size, filled with 0xFF, which is NaN in every float dtype.
 pub(crate) fn allocate(bytes: usize) -> Result<u64> {
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size may be requested.
     match unsafe { emulator_allocate(bytes) } {
         pointer if pointer.is_null() => {
-            Err(Error::new(Exit::Failure, format!("the host has no {bytes} bytes")))
+            Err(Error::new(Exit::Failure, format!("the host cannot allocate {bytes} bytes")))
         }
         pointer => Ok(pointer as u64),
     }
 }
 
 pub(crate) fn free(address: u64) {
-    // SAFETY: the runtime looks the address up, and ignores one it does not know.
+    // SAFETY: the runtime looks up the address and ignores one it does not know.
     unsafe { emulator_free(address as *mut c_void) };
 }
 
-/// Errors: some of the bytes are in no allocation.
+/// Errors: some of the bytes are outside of any allocation.
 fn check(address: u64, bytes: usize) -> Result<()> {
-    // SAFETY: the runtime looks the address up and reads nothing there.
+    // SAFETY: the runtime looks up the address and reads nothing there.
     if bytes == 0 || unsafe { emulator_holds(address as *const c_void, bytes) } {
         return Ok(());
     }
-    Err(Error::bug(format!("a copy of {bytes} bytes at an address that is not the emulator's")))
+    Err(Error::bug(format!("a copy of {bytes} bytes outside of the emulator's memory")))
 }
 
 pub(crate) fn copy_in(to: u64, from: &[u8]) -> Result<()> {
     check(to, from.len())?;
-    // SAFETY: `to` has room, as just checked; it is no memory of Rust's.
+    // SAFETY: `to` has room, as just checked, and is not memory that Rust manages.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
     Ok(())
 }
@@ -91,12 +91,12 @@ thread_local! {
     static CHOSEN: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// From now on this thread's kernels run in this order, a number as in [`run`].
+/// Sets the order of this thread's later kernels, a number as in [`run`].
 pub fn set_order(order: u64) {
     CHOSEN.set(Some(order));
 }
 
-/// The order that was set, or that of LONGHAUL_EMULATOR_ORDER; 0 without.
+/// The order that was set, or that of LONGHAUL_EMULATOR_ORDER; 0 by default.
 fn order() -> u64 {
     if let Some(order) = CHOSEN.get() {
         return order;
@@ -116,8 +116,8 @@ pub(crate) fn launch(
     run_values(source.name, element, kernel, grid, args, order())
 }
 
-/// Runs a kernel in an order of lanes and blocks: 0 forward, 1 backward, any other number another one.
-/// Errors: what a check found, in words that name source, kernel, block and thread.
+/// Runs a kernel in a given order of lanes and blocks: 0 forward, 1 backward, any other number a pseudo-random one.
+/// Errors: the finding of a check, with source, kernel, block and thread.
 pub fn run(
     source: &str,
     element: Dtype,
@@ -143,8 +143,8 @@ fn run_values(
     let bits: Vec<u64> = args.iter().map(|a| a.bits()).collect();
     let kinds: Vec<u8> = args.iter().map(|a| a.kind()).collect();
     let mut message = [0 as c_char; 4096];
-    // SAFETY: strings end with NUL, slices have the lengths given. The runtime lets the kernel touch
-    // only memory of emulator_allocate, which no reference of Rust's points to.
+    // SAFETY: strings are NUL-terminated, slices have the lengths given. The runtime lets the kernel access only memory
+    // of emulator_allocate, to which there are no Rust references.
     let failed = unsafe {
         emulator_launch(
             source.as_ptr(),
@@ -164,12 +164,12 @@ fn run_values(
     if failed == 0 {
         return Ok(());
     }
-    // SAFETY: the runtime ends its message with NUL inside the buffer.
+    // SAFETY: the runtime NUL-terminates its message inside the buffer.
     let words = unsafe { CStr::from_ptr(message.as_ptr()) };
     Err(Error::bug(words.to_string_lossy()))
 }
 
-/// The address of a tensor's memory, as one kernel finds it in the memory of another tensor.
+/// The address of a tensor's memory, as a kernel would find it stored in another tensor.
 pub fn address(tensor: &crate::Tensor) -> u64 {
     tensor.address()
 }

@@ -1,4 +1,4 @@
-// Memory: allocations of exact size, the arrays a block shares, and which of them an address is in.
+// Memory: allocations of exact size, shared arrays, and the lookup of addresses.
 #include "runtime.h"
 
 #include <cstdio>
@@ -7,12 +7,12 @@
 #include <map>
 #include <mutex>
 
-// Where the linker has put the program: constants of kernels are in it.
+// Where the program is loaded: it contains the constants of kernels.
 extern "C" const char __executable_start, _end;
 
 namespace emulator {
 
-// Around an allocation, so that what is beyond its end belongs to none.
+// Bytes around an allocation, so that addresses past its end belong to no other.
 constexpr size_t GUARD = 256;
 constexpr size_t SHARED_GUARD = 64;
 
@@ -68,7 +68,7 @@ const char* describe(const Region& region) {
     return text;
 }
 
-// Whether an argument's memory holds an address inside the allocation.
+// Whether the memory of an argument contains a pointer into the allocation.
 static bool is_reachable(const Allocation& allocation) {
     for (const Region* region : machine->globals) {
         for (size_t at = 0; at + 8 <= region->size; at += 8) {
@@ -100,7 +100,7 @@ static bool is_reachable(const Allocation& allocation) {
     }
     const char* verb = write ? "writes" : "reads";
     if (!nearest || distance > 1u << 20) {
-        fault(code, "%s %zu bytes at address %p, which is in no memory of this device", verb, bytes,
+        fault(code, "%s %zu bytes at address %p, which is outside of all device memory", verb, bytes,
               reinterpret_cast<void*>(address));
     }
     fault(code, "%s %zu bytes at offset %td, outside of %s", verb, bytes,
@@ -141,14 +141,14 @@ Region* region_of(uintptr_t address, size_t bytes, bool write, const void* code)
 void check_alignment(uintptr_t address, size_t bytes, bool write, const void* code) {
     if (address % bytes != 0) {
         const Region* region = region_of(address, bytes, write, code);
-        fault(code, "%s %zu bytes at offset %zu of %s: an address that is no multiple of %zu",
+        fault(code, "%s %zu bytes at offset %zu of %s: the address is not a multiple of %zu",
               write ? "writes" : "reads", bytes,
               region ? static_cast<size_t>(address - region->start) : 0,
               region ? describe(*region) : "a constant", bytes);
     }
 }
 
-// A region of shared memory with a guard behind it.
+// A region of shared memory followed by a guard.
 static Region* new_shared(const char* name, size_t bytes) {
     Machine& m = *machine;
     const size_t start = (m.shared_used + 15) & ~size_t{15};
@@ -162,7 +162,7 @@ static Region* new_shared(const char* name, size_t bytes) {
     return region;
 }
 
-// Forgets the shared arrays of the last block, and makes the dynamic one.
+// Drops the shared arrays of the last block and creates the dynamic one.
 void begin_shared() {
     Machine& m = *machine;
     m.spare.insert(m.spare.end(), m.shareds.begin(), m.shareds.end());
@@ -170,7 +170,7 @@ void begin_shared() {
     m.shared_keys.clear();
     memset(m.cache, 0, sizeof m.cache);
     m.static_bytes = 0;
-    // A multiple of 16 and of no more.
+    // Aligned to 16 bytes and no more.
     m.shared_used = 16;
     m.dynamic = reinterpret_cast<unsigned char*>(new_shared("dynamic", m.dynamic_bytes)->start);
 }
@@ -181,14 +181,14 @@ using namespace emulator;
 
 extern "C" {
 
-// Uninitialised memory of `bytes` bytes, on a multiple of 256; null when there is none.
+// Allocates `bytes` bytes, aligned to 256; null if there is no memory.
 void* emulator_allocate(size_t bytes) {
     const size_t whole = ((bytes + 255) & ~size_t{255}) + 2 * GUARD;
     void* memory = aligned_alloc(256, whole);
     if (!memory) {
         return nullptr;
     }
-    // Not a number in every element type.
+    // NaN in every float dtype.
     memset(memory, 0xff, whole);
     const uintptr_t start = reinterpret_cast<uintptr_t>(memory) + GUARD;
     const std::lock_guard<std::mutex> guard(mutex);
@@ -196,7 +196,7 @@ void* emulator_allocate(size_t bytes) {
     return reinterpret_cast<void*>(start);
 }
 
-// False when there is no such allocation.
+// Returns false if there is no such allocation.
 bool emulator_free(void* pointer) {
     const std::lock_guard<std::mutex> guard(mutex);
     const auto found = allocations.find(reinterpret_cast<uintptr_t>(pointer));
@@ -232,7 +232,7 @@ void* emulator_shared(const void* key, const char* name, size_t bytes, size_t al
     }
     m.static_bytes += (bytes + 15) & ~size_t{15};
     if (m.static_bytes > MOST_STATIC_SHARED) {
-        fault(nullptr, "shared arrays of %zu bytes: a card has %u for those of fixed size",
+        fault(nullptr, "shared arrays of %zu bytes: a GPU has %u for static ones",
               m.static_bytes, MOST_STATIC_SHARED);
     }
     if (m.static_bytes + m.dynamic_bytes > MOST_SHARED) {
@@ -240,7 +240,7 @@ void* emulator_shared(const void* key, const char* name, size_t bytes, size_t al
               m.static_bytes + m.dynamic_bytes, MOST_SHARED);
     }
     if (alignment > 16) {
-        fault(nullptr, "shared array '%s' wants an alignment of %zu: it gets 16", name, alignment);
+        fault(nullptr, "shared array '%s' requires an alignment of %zu, but gets 16", name, alignment);
     }
     m.shared_keys.push_back(key);
     return reinterpret_cast<void*>(new_shared(name, bytes)->start);

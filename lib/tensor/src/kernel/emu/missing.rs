@@ -1,4 +1,4 @@
-//! A build without the emulator.
+//! Stubs for a build without the emulator.
 
 use crate::dtype::Dtype;
 use crate::kernel::{Grid, Source, Value};
@@ -9,7 +9,7 @@ pub fn available() -> Result<()> {
     Err(Error::usage("this build has no emulator (feature emu)"))
 }
 
-/// Nothing, without the emulator.
+/// Does nothing without the emulator.
 pub fn set_order(_order: u64) {}
 
 pub(crate) fn allocate(_bytes: usize) -> Result<u64> {

@@ -1,14 +1,14 @@
-//! The emulator of a GPU: the kernels, compiled as C++ for the host with the feature `emu`, run lane by
-//! lane on the calling thread, and every access they make is checked.
+//! GPU emulator: with the feature `emu` the kernels are compiled as C++ for the host. They run lane by lane on the
+//! calling thread, and every memory access is checked.
 //!
-//! A launch ends with an error where a card would, or might, go wrong: memory outside of what the
-//! arguments point to, misaligned accesses, races between lanes or blocks, barriers and warp
-//! operations that not all lanes reach, sizes no card takes. What is uninitialised is not a number.
+//! A launch fails where a GPU would, or might, misbehave: accesses outside of the memory that the arguments point to,
+//! misaligned accesses, races between lanes or blocks, barriers and warp operations that not all lanes reach, and sizes
+//! beyond the limits of a GPU. Uninitialized memory is NaN.
 //!
-//! A launch begins in `launch.cpp` and ends there or in `faults.cpp`; `lanes.cpp` and `switch.cpp` run
-//! the lanes, `collectives.cpp` what they do together; `memory.cpp` and `accesses.cpp` look at memory,
-//! `async.cpp` at copies. `emulator.h` and `numbers.h` are what a kernel sees instead of CUDA.
-//! `build.rs` compiles all of it.
+//! A launch begins in `launch.cpp` and ends there or in `faults.cpp`; `lanes.cpp` and `switch.cpp` run the lanes,
+//! `collectives.cpp` their collective operations; `memory.cpp` and `accesses.cpp` check memory, `async.cpp`
+//! asynchronous copies. `emulator.h` and `numbers.h` are what a kernel sees instead of CUDA. `build.rs` compiles it
+//! all.
 
 #[cfg(feature = "emu")]
 mod linked;

@@ -1,6 +1,6 @@
-// CUDA's functions of numbers, and the conversions of 16-bit floats and tf32.
+// CUDA's math functions, and the conversions of 16-bit floats and tf32.
 //
-// The library's functions are declared here: a kernel includes no header of the host.
+// Functions of the C library are declared here, because kernels include no host headers.
 #pragma once
 
 extern "C" {
@@ -155,7 +155,7 @@ static inline unsigned short emulator_to_half(float x) {
         const unsigned shifted = size - 0x38000000;
         half = (shifted + 0xfff + (shifted >> 13 & 1)) >> 13;
     } else {
-        // Below 2^-14: the sum's last bit counts 2^-24, and the addition rounds to it.
+        // Below 2^-14: the last bit of the sum has the value 2^-24, and the addition rounds to it.
         half = __float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000;
     }
     return static_cast<unsigned short>(sign | half);
@@ -167,7 +167,7 @@ static inline float emulator_from_half(unsigned short half) {
     if (size >= 0x7c00) {
         return __uint_as_float(sign | 0x7f800000 | (size & 0x3ff) << 13);
     }
-    // 2^112 corrects the exponent, of subnormal numbers as well.
+    // 2^112 corrects the exponent, also for subnormal numbers.
     const float value = __uint_as_float(size << 13) * 5192296858534827628530496329220096.0f;
     return __uint_as_float(sign | __float_as_uint(value));
 }

@@ -1,8 +1,8 @@
-// The runtime of the emulator: the lanes of a block as fibres of one thread, and what they touch.
+// The runtime of the emulator: the lanes of a block run as fibers on one thread, with the memory they access.
 //
-// A lane runs until it waits for others. Whoever completes a barrier or a collective does its work for
-// all, so a wait costs each lane one switch. A fault ends the launch: it writes its message and goes
-// back to the launching thread for good.
+// A lane runs until it waits for others. The lane that completes a barrier or a collective does its work for all, so a
+// wait costs each lane one switch. A fault ends the launch: it writes its message and switches back to the launching
+// thread for good.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ constexpr size_t STACK = 256 << 10;
 
 // ---- memory
 
-// Who last wrote and read two bytes. A record is, from the upper end: serial number of the block
-// (30 bits), lane (12), epoch (20), which of the two bytes (2). Lanes above 1023 stand for several
-// readers, or, with IN_FLIGHT, for a copy that has not landed.
+// Who last wrote and read two bytes. A record consists of, from the high end: serial number of the block (30 bits),
+// lane (12), epoch (20), which of the two bytes (2). Lanes above 1023 stand for several readers or, with IN_FLIGHT, for
+// a copy that has not been performed yet.
 struct Cell {
     uint64_t write, read;
 };
@@ -31,20 +31,20 @@ constexpr unsigned EPOCH_BITS = 20;
 constexpr unsigned OWNER_SHIFT = EPOCH_BITS + 2;
 constexpr unsigned LANE_BITS = 12;
 constexpr unsigned SERIAL_BITS = 30;
-constexpr unsigned LANES_OF_WARP = 1024;  // + warp: several lanes of it
+constexpr unsigned LANES_OF_WARP = 1024;  // + warp: several lanes of that warp
 constexpr unsigned LANES_OF_BLOCK = 1056;
 constexpr unsigned IN_FLIGHT = 2048;
 constexpr unsigned LANES_OF_BLOCKS = 4095;  // never over: it has the bit of IN_FLIGHT
 
-// Memory a kernel may touch: an allocation, or a shared array.
+// Memory that a kernel may access: an allocation or a shared array.
 struct Region {
     uintptr_t start;
     size_t size;
     Cell* cells;
-    // Blocks whose records count: all of the launch for global memory, this one for shared.
+    // Blocks whose records are valid: all of the launch for global memory, only this one for shared memory.
     uint32_t first_serial, serials;
-    const char* name;  // of a shared array; null for an allocation
-    int argument;      // that points into it, or -1
+    const char* name;  // of the shared array; null for an allocation
+    int argument;      // index of the argument that points into it, or -1
 };
 
 struct Allocation {
@@ -54,7 +54,7 @@ struct Allocation {
     Cell* cells;
 };
 
-// The live allocation that holds the address (or ends there), with cells; false when there is none.
+// Finds the live allocation, with its cells, that contains the address (or ends there); returns false if there is none.
 bool find_allocation(uintptr_t address, Allocation& found);
 
 // ---- lanes
@@ -74,7 +74,7 @@ enum class Collective {
     MMA,
 };
 
-// What a lane brings to a collective, and what it gets.
+// The operands and results of a lane in a collective.
 struct Operands {
     EmulatorWords a, d;
     EmulatorPair b;
@@ -99,11 +99,11 @@ struct Lane {
     uint3 thread;
     State state;
     EmulatorPlace place;
-    // Of the record of an access: serial and lane; and the whole, without the bytes. Then those of
-    // readers of which this lane is one.
+    // Parts of an access record: serial and lane; and everything except the bytes. Then the records of several readers
+    // that may include this lane.
     uint64_t owner, record, warp_record, block_record;
     unsigned epoch;
-    // Latest epoch of each lane of the warp that is known to be over.
+    // For each lane of the warp, the latest epoch that this lane knows to be over.
     unsigned known[WARP];
     Collective collective;
     unsigned mask;
@@ -123,7 +123,7 @@ struct Machine;
 extern thread_local Machine* machine __attribute__((tls_model("initial-exec")));
 extern thread_local Lane* current __attribute__((tls_model("initial-exec")));
 
-// One host thread's means to run a launch; kept for the next.
+// The state that a host thread needs to run a launch; reused for later launches.
 struct Machine {
     Machine();
     // The launch.
@@ -160,24 +160,24 @@ struct Machine {
     Warp warp[MOST_THREADS / WARP];
 };
 
-// Runs all lanes of a block to their end. False after a fault.
+// Runs all lanes of a block to their end. Returns false after a fault.
 bool run_block();
-// Runs others until this lane is ready again.
+// Runs other lanes until this one is ready again.
 void wait_for_others();
-// Waits until all lanes of `mask` are in the same collective, which `finish` does for them.
+// Waits until all lanes of `mask` have reached the same collective, which `finish` performs for them.
 void collect(Collective collective, unsigned mask, EmulatorPlace place,
              void (*finish)(Warp&, unsigned mask));
-// All lanes of the mask know of all accesses before.
+// Orders memory: all lanes of the mask now see all accesses so far.
 void order_warp(Warp& warp, unsigned mask);
 void order_block();
-// Begins an epoch of a lane.
+// Starts an epoch of a lane.
 void set_epoch(Lane& lane, unsigned epoch);
-// Writes who waits for whom when no lane can go on.
+// Reports which lanes wait for what, when no lane can continue.
 void report_endless_wait();
 const char* name_of(Collective collective);
-// The file without its folders.
+// The file name without directories.
 const char* base_name(const char* path);
-// Ends the launch with words about this lane; `code` is the address of an instruction, or null.
+// Ends the launch with an error message about this lane; `code` is the address of an instruction, or null.
 [[noreturn]] __attribute__((format(printf, 2, 3), cold)) void fault(const void* code,
                                                                     const char* format, ...);
 uint64_t next_random();
@@ -185,19 +185,19 @@ uint64_t next_random();
 // ---- accesses; `code` is the address of the instruction, for the message
 
 Region* new_region();
-// The region that holds all of the bytes; a fault where none does. Null: memory that needs no check.
+// The region that contains all of the bytes; a fault if there is none. Null for memory that needs no check.
 Region* region_of(uintptr_t address, size_t bytes, bool write, const void* code);
 void check_alignment(uintptr_t address, size_t bytes, bool write, const void* code);
-// Whether the access of a record is over for this lane.
+// Whether the recorded access is ordered before this lane's accesses.
 bool is_over(const Region& region, uint64_t record);
-// That no other lane's access conflicts, and remembers this one. Of whole cells.
+// Faults if an access of another lane conflicts, then records this one. The access covers whole cells.
 void check_read(Region& region, uintptr_t address, size_t bytes, const void* code);
 void check_write(Region& region, uintptr_t address, size_t bytes, const void* code);
 // "argument 2 'x' (1024 bytes)"; valid until the next call.
 const char* describe(const Region& region);
-// Lands the asynchronous copies of all groups of the lane but the latest; all when it has exited.
+// Performs the asynchronous copies of all groups of the lane except the latest; all of them when it has exited.
 void land_copies(unsigned groups_left);
-// Forgets the shared arrays of the last block, and makes the dynamic one.
+// Drops the shared arrays of the last block and creates the dynamic one.
 void begin_shared();
 
 }  // namespace emulator

@@ -1,4 +1,4 @@
-// Changing from one stack to another: what a function must preserve is pushed, the rest is lost.
+// Switching stacks: callee-saved registers are pushed, the rest is lost.
 //
 // void* emulator_switch(void** save, void* load)
 
@@ -70,7 +70,7 @@ emulator_switch:
 #include <cstddef>
 #include <cstdint>
 
-// What emulator_switch finds on a stack that has not run yet: `entry` is where it returns to.
+// Prepares a new stack for emulator_switch: `entry` is where it returns to.
 extern "C" void* emulator_new_stack(void* top, void (*entry)()) {
     uintptr_t* words = reinterpret_cast<uintptr_t*>(reinterpret_cast<uintptr_t>(top) & ~15ull);
 #if defined(__x86_64__)

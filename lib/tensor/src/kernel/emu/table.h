@@ -1,4 +1,4 @@
-// The table of kernels that build.rs writes below each source, and how the runtime calls one.
+// The table of kernels that build.rs appends to each source, and how the runtime calls one.
 #pragma once
 
 struct EmulatorKernel {
@@ -68,9 +68,9 @@ struct EmulatorCaller<FUNCTION> {
         return value;
     }
 
-    // Not itself looked at: the arguments are the runtime's.
+    // Not instrumented: the arguments belong to the runtime.
     __attribute__((no_sanitize_thread)) static void call(const unsigned long long* arguments) {
-        // In braces, arguments are evaluated from left to right.
+        // Inside braces, arguments are evaluated from left to right.
         Call{next<A>(arguments)...};
     }
 };

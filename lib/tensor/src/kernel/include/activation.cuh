@@ -3,7 +3,7 @@
 
 #include "element.cuh"
 
-// As kernel/product numbers them for a launch.
+// The codes that kernel/product passes to a launch.
 enum Activation { IDENTITY, GELU, GELU_TANH, SILU, TANH, SIGMOID };
 
 struct Activated {
@@ -24,7 +24,7 @@ DEVICE Activated gelu_tanh(float z) {
     const float slope = 0.79788456080286536f * fmaf(3.0f * 0.044715f * z, z, 1.0f);
     const float t = tanhf(u);
     const float cdf = fmaf(0.5f, t, 0.5f);
-    // Where t is 1 the square of z may be infinite; its product with zero must not be.
+    // When t is 1 the square of z may be infinite, and its product with zero would be NaN.
     return {z * cdf, fmaf(0.5f * z * fmaf(-t, t, 1.0f), fminf(slope, 1e30f), cdf)};
 }
 

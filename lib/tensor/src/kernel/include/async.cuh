@@ -1,7 +1,7 @@
-// Copies from global to shared memory that go on beside the arithmetic (cp.async, sm_80).
+// Asynchronous copies from global to shared memory (cp.async, sm_80).
 //
-// Copies since the last commit_async() are a group; wait_async<N>() waits for all groups of this
-// thread but the latest N. Other threads see the bytes after a barrier behind the wait.
+// Copies since the last commit_async() form a group; wait_async<N>() waits for all groups of this thread except the
+// latest N. Other threads see the bytes after a barrier that follows the wait.
 #pragma once
 
 #include "element.cuh"
@@ -12,8 +12,8 @@ DEVICE unsigned shared_address(const void* pointer) {
 }
 #endif
 
-// 16 bytes past L1, of which the last 16 - valid_bytes become zero without being read. Both
-// addresses are multiples of 16.
+// Copies 16 bytes, bypassing L1; the last 16 - valid_bytes become zero without being read. Both addresses are multiples
+// of 16.
 DEVICE void copy_async_16(void* to_shared, const void* from_global, int valid_bytes) {
 #ifdef EMULATOR
     emulator_copy_async(to_shared, from_global, 16, valid_bytes);
@@ -24,7 +24,7 @@ DEVICE void copy_async_16(void* to_shared, const void* from_global, int valid_by
 #endif
 }
 
-// 4 bytes, or zero without a read where not `valid`. Both addresses are multiples of 4.
+// Copies 4 bytes, or writes zero without a read if not `valid`. Both addresses are multiples of 4.
 DEVICE void copy_async_4(void* to_shared, const void* from_global, bool valid) {
 #ifdef EMULATOR
     emulator_copy_async(to_shared, from_global, 4, valid ? 4 : 0);

@@ -1,25 +1,25 @@
-// Where queries, keys and values of a call of attention lie, and which keys are seen: shared by its
-// kernels for 16-bit elements and for float.
+// Where queries, keys and values of an attention call lie, and which keys are visible: shared by the kernels for 16-bit
+// dtypes and for f32.
 //
-// An operand is one tensor, or two sequences that are joined. Positions of keys are counted with those
-// that are seen first, so that in every sample the keys 0..seen are attended to and the others not, and
-// what padding hides costs nothing. Queries are counted as they lie.
+// An operand is one tensor, or two joined sequences. Key positions are ordered with the visible keys first, so that in
+// every sample keys 0..seen are attended to and the others are not, and padding costs nothing. Queries are in memory
+// order.
 #pragma once
 
 #include "dropout.cuh"
 #include "element.cuh"
 #include "warp.cuh"
 
-// What every kernel is told. Strides and starts are in elements; `second` is null unless sequences are
-// joined; `split` rows of a sample are in the first tensor. One kernel parameter each: CALL_PARAMETERS.
+// Common parameters of every kernel. Strides and offsets are in elements; `second` is null unless sequences are joined;
+// the first `split` rows of a sample are in the first tensor. Each field is a kernel parameter: CALL_PARAMETERS.
 struct Call {
     const element *q, *q_second, *k, *k_second, *v, *v_second;
-    const int* lengths;  // keys seen of each sample (and sequence), or null
+    const int* lengths;  // visible keys of each sample (and sequence), or null
     int queries, query_split, keys, key_split;
-    int heads, group, dim;  // heads of queries; of them to a head of keys; size of a head
+    int heads, group, dim;  // query heads; query heads per key/value head; head size
     int q_stride, q_start, k_stride, k_start, v_stride, v_start;
     int causal;
-    int aligned;  // rows of all operands start at multiples of 16 bytes
+    int aligned;  // rows of all operands are 16-byte aligned
     float scale;  // 1/sqrt(dim)
 };
 
@@ -38,19 +38,19 @@ struct Call {
             aligned, scale                                                                         \
     }
 
-// Without dropout of probabilities.
+// No dropout of the probabilities.
 struct KeepAll {
     static constexpr bool DROPS = false;
 };
 
-// Dropout of probabilities, as ops/dropout applies it to a tensor [B, heads, queries, keys] whose keys are a
-// multiple of 4.
+// Dropout of the probabilities, as ops/dropout applies it to a tensor [B, heads, queries, keys] with keys rounded up to
+// a multiple of 4.
 struct DropSome {
     static constexpr bool DROPS = true;
     DropoutMask mask;
     float scale;  // 1/(1 - p)
     int queries;
-    int blocks;  // of four keys
+    int blocks;  // of four keys each
 
     // Whether the four keys around `key` are kept: bits 0 to 3.
     DEVICE unsigned keeps(int sample, int head, int query, int key) const {
@@ -60,7 +60,7 @@ struct DropSome {
                mask.keeps(words.w) << 3;
     }
 
-    // What a probability is multiplied by.
+    // The factor of a probability: 0 or `scale`.
     DEVICE float factor(int sample, int head, int query, int key) const {
         return keeps(sample, head, query, key) >> key % 4 & 1 ? scale : 0.0f;
     }
@@ -83,7 +83,7 @@ DEVICE T* row_at(const Rows<T>& rows, int r) {
     return (r < rows.split ? rows.first : rows.second) + static_cast<long long>(r) * rows.stride;
 }
 
-// The rows of a sample from column `column` on; `total` rows a sample, `split` of them in `first`.
+// The rows of a sample from column `column`; `total` rows per sample, `split` of them in `first`.
 template <class T>
 DEVICE Rows<T> rows_of(T* first, T* second, int sample, int total, int split, int stride,
                        int column) {
@@ -115,9 +115,9 @@ DEVICE Rows<T> output_rows(const Call& c, T* x, int sample, int head) {
 
 // The order of a sample's keys.
 struct Keys {
-    int seen;        // of both sequences
-    int first_seen;  // of the first
-    int split;       // rows of the first
+    int seen;        // visible keys of both sequences
+    int first_seen;  // visible keys of the first
+    int split;       // rows of the first sequence
 };
 
 DEVICE Keys keys_of(const Call& c, int sample) {
@@ -131,7 +131,7 @@ DEVICE Keys keys_of(const Call& c, int sample) {
     return {first_seen + second_seen, first_seen, c.key_split};
 }
 
-// The row of the key at a position: those seen of the first sequence, of the second, the others.
+// The row of the key at a position: first the visible keys of the first sequence, then of the second, then the others.
 DEVICE int key_row(const Keys& keys, int position) {
     if (position < keys.first_seen) {
         return position;
@@ -143,7 +143,7 @@ DEVICE int key_row(const Keys& keys, int position) {
     return hidden < keys.split ? hidden : position;
 }
 
-// Queries are in order.
+// Queries stay in memory order.
 struct AsTheyLie {};
 
 DEVICE int key_row(AsTheyLie, int position) {
@@ -155,7 +155,7 @@ DEVICE int visible(const Call& c, const Keys& keys, int query) {
     return c.causal ? max(0, min(keys.seen, query + 1 + c.keys - c.queries)) : keys.seen;
 }
 
-// 2^x, to within two units in the last place; results below 2^-126 are zero.
+// 2^x, within 2 ulp; results below 2^-126 are flushed to zero.
 DEVICE float power_of_two(float x) {
 #ifdef EMULATOR
     return exp2f(x);
@@ -172,13 +172,13 @@ DEVICE float infinity() {
     return __uint_as_float(0x7f800000u);
 }
 
-// Where the gradient of an operand goes: like the operand itself; null where none is wanted.
+// Where the gradient of an operand goes: laid out like the operand; null if it is not needed.
 struct Target {
     element *first, *second;
     int add, add_second;
 };
 
-// Two neighbouring columns of a row, as far as there are any.
+// Writes two adjacent columns of a row, if they exist.
 DEVICE void put_pair(element* row, int column, int dim, float low, float high, int add) {
     if (column < dim) {
         put(row + column, low, add);
@@ -188,7 +188,7 @@ DEVICE void put_pair(element* row, int column, int dim, float low, float high, i
     }
 }
 
-// The block's tile of rows, head and sample.
+// The tile of rows, the head and the sample of a block.
 struct Place {
     int tile, head, sample;
 };

@@ -1,8 +1,8 @@
-// Attention in f32 by multiply-adds: the same passes over tiles as for 16-bit elements
-// (attention_half.cuh), with every product 64 rows by 64 columns.
+// Attention in f32 with multiply-adds: the same passes over tiles as for 16-bit dtypes (attention_half.cuh), with every
+// product 64 rows by 64 columns.
 //
-// Of a product a thread computes four rows; the 16 threads that share rows are half a warp, so what they
-// tell each other through shared memory needs no barrier of the block.
+// A thread computes four rows of a product; the 16 threads that share rows are half a warp, so they exchange data
+// through shared memory without a block barrier.
 #pragma once
 
 #include "async.cuh"
@@ -10,9 +10,9 @@
 
 constexpr int THREADS = 256;
 constexpr int TILE = 64;         // rows of every tile
-constexpr int SCORES = TILE + 4; // distance of rows of scores
+constexpr int SCORES = TILE + 4; // row stride of the scores
 
-// Distance of rows of a tile: eight rows are read at once, from different banks.
+// Row stride of a tile: eight rows are read at once, from different banks.
 template <int D>
 constexpr int PITCH = D + 4;
 
@@ -24,8 +24,8 @@ DEVICE int thread_column() {
     return static_cast<int>(threadIdx.x) % 16;
 }
 
-// Starts to copy rows of an operand, those at positions from `start` on; from position `end` on, and
-// from column `dim` on, there are zeros.
+// Starts to copy rows of an operand, from position `start`; positions from `end` and columns from `dim` are filled with
+// zeros.
 template <int D, class Order>
 DEVICE void load_tile(float* tile, const Call& c, const Rows<const float>& rows, const Order& order,
                       int start, int end) {
@@ -73,7 +73,7 @@ DEVICE void multiply_rows(float (&s)[4][4], const float* a_tile, const float* b_
     }
 }
 
-// Columns of a thread in a product of D columns: neighbouring ones, repeated over the width.
+// Columns of a thread in a product of D columns: adjacent ones, repeated over the width.
 template <int D>
 constexpr int NEIGHBOURS = D / 16 < 4 ? D / 16 : 4;
 
@@ -111,7 +111,7 @@ DEVICE void multiply_scores(float (&o)[4][D / 16], const float* scores, const fl
     }
 }
 
-// A thread's scores to where its half warp reads them.
+// Writes a thread's scores where its half warp reads them.
 DEVICE void store_scores(float* scores, const float (&s)[4][4]) {
     __syncwarp();
 #pragma unroll
@@ -129,7 +129,7 @@ DEVICE void clear(float (&x)[4][N]) {
     }
 }
 
-// Writes (or adds) one accumulated row times `factor`; zeros when `hidden`.
+// Writes (or adds) one accumulated row times `factor`, or zeros if `hidden`.
 template <int D>
 DEVICE void write_row(float* row, const float (&x)[D / 16], float factor, bool hidden, int dim,
                       int add) {

@@ -1,19 +1,19 @@
-// Attention in 16-bit elements: tiles in shared memory, their products on tensor cores, and what its three
-// sources do alike (Dao 2023, "FlashAttention-2"; formulas in mod.rs of the op).
+// Attention in 16-bit dtypes: tiles in shared memory, their products on tensor cores, and what the three kernels share
+// (Dao 2023, "FlashAttention-2"; formulas in mod.rs of the op).
 //
-// A block keeps a tile of queries (of keys and values in the gradient of keys) in shared memory and
-// passes over tiles of the others; a warp computes 16 or 32 rows of each product. The fragments of one
-// product are the operand of the next, so scores never leave registers. Heads are padded with zeros in
-// shared memory to a size D of which there are kernels: WARPS warps with 16 M rows each of the tile a
-// block keeps, N rows of those it passes over. Registers decide: no kernel spills.
+// A block keeps a tile of queries (of keys and values in the key gradient) in shared memory and iterates over tiles of
+// the others; a warp computes 16 or 32 rows of each product. The fragments of one product are the operand of the next,
+// so scores never leave registers. In shared memory heads are zero-padded to a size D for which there are kernels:
+// WARPS warps with 16 M rows each of the tile that the block keeps, and N rows per tile that it iterates over. The
+// sizes are chosen so that no kernel spills registers.
 #pragma once
 
 #include "async.cuh"
 #include "attention.cuh"
 #include "mma.cuh"
 
-// Where a chunk of a row is in a tile: rows of D elements as chunks of 16 bytes, permuted within lines of
-// 128 bytes so that eight rows of a matrix lie in different banks.
+// Position of a chunk of a row in a tile: rows of D elements are chunks of 16 bytes, permuted within lines of 128 bytes
+// so that eight rows of a matrix lie in different banks.
 template <int D>
 DEVICE int tile_at(int row, int chunk) {
     constexpr int CHUNKS = D / 8;
@@ -22,14 +22,14 @@ DEVICE int tile_at(int row, int chunk) {
     return (row * CHUNKS + (chunk ^ (row / ROWS_PER_LINE & MASK))) * 8;
 }
 
-// Starts to copy rows of an operand, those at positions from `start` on; from position `end` on, and
-// from column `dim` on, there are zeros.
+// Starts to copy rows of an operand, from position `start`; positions from `end` and columns from `dim` are filled with
+// zeros.
 template <int D, int ROWS, int WARPS, class Order>
 DEVICE void load_tile(element* tile, const Call& c, const Rows<const element>& rows,
                       const Order& order, int start, int end) {
     constexpr int CHUNKS = D / 8;
     constexpr int STEP = WARPS * WARP / CHUNKS;
-    static_assert(ROWS % STEP == 0, "all threads copy as often");
+    static_assert(ROWS % STEP == 0, "all threads copy equally often");
     const int first = static_cast<int>(threadIdx.x) / CHUNKS;
     const int chunk = static_cast<int>(threadIdx.x) % CHUNKS;
     const int columns = c.dim - chunk * 8;
@@ -56,8 +56,8 @@ DEVICE void load_tile(element* tile, const Call& c, const Rows<const element>& r
     }
 }
 
-// Where a lane reads matrices of a tile: its row and chunk among the first 16 rows and columns. Steps of
-// 16 columns are then one exclusive or, steps of 16 rows an addition.
+// Where a lane reads the matrices of a tile: its row and chunk among the first 16 rows and columns. A step of 16
+// columns is then an exclusive or, a step of 16 rows an addition.
 template <int D>
 DEVICE const element* step(const element* tile, int lane_at, int row, int column) {
     return tile + ((lane_at ^ column) + row * D);
@@ -70,7 +70,7 @@ DEVICE void left_operand(unsigned (&a)[4], const element* tile, int column) {
     ldmatrix_x4(a, step<D>(tile, lane_at, 0, column));
 }
 
-// Fragments of the 16 M rows of a warp as the left operand, for as long as there are registers.
+// Fragments of the 16 M rows of a warp as the left operand, kept if there are enough registers.
 template <int D, int M, bool KEPT>
 struct Left {
     const element* tile;  // at the warp's first row
@@ -158,7 +158,7 @@ DEVICE void multiply_scores(float (&o)[M][D / 8][4], const unsigned (&p)[M][N / 
     }
 }
 
-// Hides the keys that queries do not see: rows are queries from `query` on, columns keys from `key` on.
+// Masks the keys that queries do not see: rows are queries from `query`, columns are keys from `key`.
 template <int M, int N>
 DEVICE void hide(float (&s)[M][N][4], const Call& c, const Keys& keys, int query, int key) {
 #pragma unroll
@@ -176,8 +176,8 @@ DEVICE void hide(float (&s)[M][N][4], const Call& c, const Keys& keys, int query
     }
 }
 
-// Dropout of row `i` of 8 of a query: keys from `key`, a multiple of 8, on. Neighbouring lanes have the same
-// four keys: each looks up those of every other number n.
+// Dropout of row `i` of 8 of a query, for keys from `key`, a multiple of 8. Adjacent lanes have the same four keys:
+// each looks up those of every other n.
 template <class Drop, int N>
 DEVICE void drop_row(const Drop& drop, float (&s)[N][4], int i, const Place& place, int query,
                      int key) {
@@ -211,7 +211,7 @@ DEVICE void clear(float (&x)[M][N][4]) {
     }
 }
 
-// Writes (or adds) row `half` of 8 of 16 accumulated rows, times `factor`; zeros when `hidden`.
+// Writes (or adds) row `half` of 8 of 16 accumulated rows times `factor`, or zeros if `hidden`.
 template <int N>
 DEVICE void write_row(element* row, const float (&x)[N][4], int half, float factor, bool hidden,
                       int dim, int add) {
@@ -230,7 +230,7 @@ DEVICE void write_row(element* row, const float (&x)[N][4], int half, float fact
     }
 }
 
-// The same where the operand's row has its gradient, if that is wanted.
+// The same, at the position of the operand's row in its gradient, if that is needed.
 template <int N>
 DEVICE void write_gradient(const Target& target, const Rows<element>& rows, int row,
                            const float (&x)[N][4], int half, float factor, bool hidden, int dim) {

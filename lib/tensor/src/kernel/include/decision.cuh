@@ -1,4 +1,4 @@
-// What is decided of an update (updates/decision): made by decision.cu, read by the kernels that do it.
+// The decision on an update (updates/decision): written by decision.cu, read by the kernels that apply the update.
 
 #pragma once
 
@@ -12,6 +12,6 @@ struct Decision {
   double scale, rate, root, decay;
   // 1 or 0.
   double overflow;
-  // For the loss of the next update, and for how many updates it has been the same.
+  // The loss scale of the next update, and the number of updates since it last changed.
   double loss_scale, steady;
 };

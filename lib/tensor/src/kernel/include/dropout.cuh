@@ -1,5 +1,5 @@
-// Which elements dropout keeps: a function of (key, micro-batch, sample, site, element), the same bits as on the
-// host (ops/dropout/mod.rs).
+// Which elements dropout keeps: a function of (key, micro-batch, sample, site, element), bit-identical to the host
+// (ops/dropout/mod.rs).
 #pragma once
 
 #include "philox.cuh"
@@ -11,7 +11,7 @@ struct DropoutMask {
     unsigned site;
     unsigned threshold;
 
-    // The words of elements 4·block to 4·block + 3 of a sample.
+    // The words for elements 4·block to 4·block + 3 of a sample.
     DEVICE uint4 words(unsigned sample, unsigned block) const {
         return philox_block(make_uint4(block, first + sample, micro_batch, site), key);
     }
@@ -21,7 +21,7 @@ struct DropoutMask {
     }
 };
 
-// counter [4]: key low, key high, micro-batch, the first sample.
+// counter [4]: low and high word of the key, micro-batch, first sample.
 DEVICE DropoutMask dropout_mask(const int* counter, unsigned site, unsigned threshold) {
     return {{static_cast<unsigned>(counter[0]), static_cast<unsigned>(counter[1])},
             static_cast<unsigned>(counter[2]),

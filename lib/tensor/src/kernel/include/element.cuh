@@ -1,14 +1,14 @@
-// The element type of a compilation, its conversions, and loads and stores of 16 bytes.
+// The type `element`, its conversions, and 16-byte loads and stores.
 //
-// A source is compiled once for each element type, with one of -DELEMENT_F32=1, -DELEMENT_BF16=1,
-// -DELEMENT_F16=1. Arithmetic is in float: values are converted as they are read and written.
-// With -DEMULATOR the same names are plain C++ (kernel/emu/emulator.h).
+// A source is compiled once per dtype, with one of -DELEMENT_F32=1, -DELEMENT_BF16=1, -DELEMENT_F16=1. Arithmetic is in
+// float: values are converted when they are read and written. With -DEMULATOR the same names are plain C++
+// (kernel/emu/emulator.h).
 #pragma once
 
 #ifdef EMULATOR
 #include "emulator.h"
 #define DEVICE inline __attribute__((always_inline, unused))
-// The attribute is what build.rs looks for in the preprocessed source.
+// build.rs looks for this attribute in the preprocessed source.
 #define KERNEL(...) [[emulator::kernel(__VA_ARGS__)]] static void KERNEL_NAME(__VA_ARGS__, )
 #define KERNEL_NAME(name, ...) name
 #define SHARED(type, name, extent)                                                      \
@@ -19,7 +19,7 @@
 #define DYNAMIC_SHARED(name) unsigned char* const name = emulator_dynamic_shared()
 #else
 #define DEVICE __device__ __forceinline__
-// KERNEL(name), or KERNEL(name, most threads a block[, least blocks a multiprocessor]).
+// KERNEL(name) or KERNEL(name, max threads per block[, min blocks per multiprocessor]).
 #define KERNEL(...) KERNEL_PICK(__VA_ARGS__, KERNEL_3, KERNEL_2, KERNEL_1, )(__VA_ARGS__)
 #define KERNEL_PICK(a, b, c, pick, ...) pick
 #define KERNEL_1(name) extern "C" __global__ void name
@@ -28,7 +28,7 @@
     extern "C" __global__ void __launch_bounds__(threads, blocks) name
 // A shared array: SHARED(float, tile, [16][33]); SHARED(int, count, ) is one value.
 #define SHARED(type, name, extent) __shared__ __align__(16) type name extent
-// The bytes whose number the launch gives, aligned to 16.
+// Dynamic shared memory, whose size the launch sets, aligned to 16 bytes.
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 #endif
 
@@ -55,7 +55,7 @@ using element = f16;
 #error "define ELEMENT_F32, ELEMENT_BF16 or ELEMENT_F16"
 #endif
 
-// Elements in 16 bytes.
+// Elements per 16 bytes.
 constexpr int WIDTH = 16 / ELEMENT_BYTES;
 
 DEVICE float to_float(float x) {
@@ -76,7 +76,7 @@ DEVICE float to_float(f16 x) {
 #endif
 }
 
-// To the nearest, ties to even; NaN becomes the card's one NaN.
+// Rounds to nearest, ties to even; NaN becomes the canonical NaN of the GPU.
 template <class T>
 DEVICE T from_float(float x);
 
@@ -133,7 +133,7 @@ DEVICE unsigned pack<f16>(float low, float high) {
 #endif
 }
 
-// N values that are loaded and stored at once; the address is a multiple of their size.
+// N values that are loaded and stored at once; the address must be a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {
     static_assert(sizeof(T) * N <= 16, "a lane moves at most 16 bytes at once");
@@ -163,7 +163,7 @@ DEVICE void store_vector(T* to, Vector<T, N> value) {
 #endif
 }
 
-// *to = value, or *to + value rounded once: how an input gradient is written.
+// *to = value, or *to + value with one rounding: how an input gradient is written.
 template <class T>
 DEVICE void put(T* to, float value, int add) {
     *to = from_float<T>(add ? to_float(*to) + value : value);

@@ -1,5 +1,5 @@
-// Elementwise kernels: a thread has the 16 bytes of elements from flat_index() on; beyond the last whole
-// vector it has them one by one.
+// Elementwise kernels: a thread handles the 16 bytes of elements from flat_index(); elements after the last whole
+// vector are handled one by one.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Operands of a convolution as a matrix product: matrices that are gathered as they are read, so that
-// nothing is unfolded in memory.
+// Operands of a convolution as a matrix product (implicit GEMM): the im2col matrices are gathered as they are read and
+// never stored in global memory.
 #pragma once
 
 #include "tile.cuh"
@@ -27,7 +27,7 @@ struct Geometry {
         }                                                                                        \
     }
 
-// A cell of a grid or a tap of a filter, before it is looked up; none where `plane` is negative.
+// A cell of a grid or a tap of a filter, before its address is computed; `plane` is negative if there is none.
 struct Place {
     int plane, row, column;
 };
@@ -46,10 +46,10 @@ DEVICE int wrap(int at, int length) {
     return at;
 }
 
-// Operands: matrices whose neighbouring columns are mostly neighbours in memory. `find_row` and
-// `find_column` work out once what `address` needs of each; an element that is zero has no address.
+// Operands: matrices whose adjacent columns are mostly adjacent in memory. `find_row` and `find_column` precompute what
+// `address` needs of each; an element that is zero (padding) has no address.
 
-// Rows are output cells, columns a tap and a channel: what a cell sees of x.
+// Rows are output cells, columns a tap and a channel: the part of x that a cell reads.
 struct Seen {
     using Row = Place;
     using Column = Place;
@@ -68,7 +68,7 @@ DEVICE Place find_row(const Seen& seen, int cell) {
                     cell % g.columns.to * g.columns.stride - g.columns.margin};
 }
 
-// Where a tap is, and which of `planes` channels or filters.
+// The tap, and which of `planes` channels or filters.
 DEVICE Place find_tap(const Geometry& g, int at, int planes, int columns) {
     if (at >= columns) {
         return nowhere();
@@ -147,7 +147,7 @@ DEVICE const element* address(const Readers& readers, Place cell, Place tap) {
     return readers.data + at * g.filters + tap.plane;
 }
 
-// A plain matrix; with `filters`, w with a row for each tap and filter and a column for each channel.
+// A plain matrix; with `filters`, w with a row per tap and filter and a column per channel.
 struct Matrix {
     using Row = int;
     using Column = int;
@@ -171,24 +171,23 @@ DEVICE const element* address(const Matrix& matrix, int row, int column) {
                                : matrix.data + (long long)row * matrix.columns + column;
 }
 
-// Copies tiles of an operand, whose lines are pieces of its rows: LINES_INNER says that the lines follow
-// one another along the inner axis of the product, else that they reach along it. A thread moves as
-// many times 16 bytes, all in one column of chunks; what does not change from tile to tile is worked
-// out once.
+// Copies tiles of an operand, whose lines are pieces of its rows: with LINES_INNER the lines follow one another along
+// the inner axis of the product, otherwise they extend along it. Each thread copies equally many chunks of 16 bytes,
+// all in one column of chunks; what does not change from tile to tile is computed once.
 template <class Operand_, class T_, int THREADS, bool LINES_INNER_, bool ODD_>
 struct Gatherer {
     using Operand = Operand_;
     using T = T_;
     static constexpr bool LINES_INNER = LINES_INNER_, ODD = ODD_;
     static constexpr int STEP = THREADS / T::CHUNKS, PIECES = T::LINES / STEP;
-    static_assert(T::LINES % STEP == 0, "every thread copies the same chunk of as many lines");
+    static_assert(T::LINES % STEP == 0, "every thread copies the same chunk of equally many lines");
     Operand operand;
     int outer;
     typename Operand::Row rows[PIECES];
     typename Operand::Column column;
 };
 
-// For tiles whose outer axis begins at `outer`.
+// For tiles that begin at `outer` on the outer axis.
 template <class G>
 DEVICE G gatherer(const typename G::Operand& operand, int outer) {
     const int line = threadIdx.x / G::T::CHUNKS, at = threadIdx.x % G::T::CHUNKS * WIDTH;
@@ -206,9 +205,8 @@ DEVICE G gatherer(const typename G::Operand& operand, int outer) {
     return g;
 }
 
-// Begins to copy the tile whose inner axis begins at `inner`. ODD reads one element at a time, for
-// operands whose neighbours do not come in multiples of 16 bytes, and does not go on beside the
-// arithmetic.
+// Starts to copy the tile that begins at `inner` on the inner axis. ODD reads one element at a time, for operands whose
+// contiguous groups are not multiples of 16 bytes; these copies are synchronous.
 template <class G>
 DEVICE void gather(G& g, unsigned char* tile, int inner) {
     const int line = threadIdx.x / G::T::CHUNKS, chunk = threadIdx.x % G::T::CHUNKS;

@@ -1,18 +1,18 @@
-// Matrix products of a warp on tensor cores, and the loads of their operands (sm_80).
+// Warp-level matrix products on tensor cores, and the loads of their operands (sm_80).
 //
 // d (16x8) += a (16xK, rows) b (Kx8, columns). With g = lane / 4 and t = lane % 4:
 //   d: [0] (g, 2t), [1] (g, 2t+1), [2] (g+8, 2t), [3] (g+8, 2t+1)
-//   K = 16, two values a register, the lower half first:
+//   K = 16, two values per register, the lower half first:
 //     a: [0] (g, 2t), [1] (g+8, 2t), [2] (g, 2t+8), [3] (g+8, 2t+8); b: [0] (2t, g), [1] (2t+8, g)
 //   K = 8, tf32:
 //     a: [0] (g, t), [1] (g+8, t), [2] (g, t+4), [3] (g+8, t+4); b: [0] (t, g), [1] (t+4, g)
-// PTX ISA, "Warp-level matrix instructions". All lanes of the warp take part.
+// PTX ISA, "Warp-level matrix instructions". All lanes of the warp must take part.
 #pragma once
 
 #include "async.cuh"
 
-// Matrices of 8x8 16-bit values from shared memory: lane 8 i + r gives the address of row r of
-// matrix i, 16 bytes; r[i] holds (g, 2t) and (g, 2t+1) of matrix i, or of its transpose.
+// Loads 8x8 matrices of 16-bit values from shared memory: lane 8 i + r passes the address of row r of matrix i, 16
+// bytes; r[i] receives (g, 2t) and (g, 2t+1) of matrix i, or of its transpose.
 #ifdef EMULATOR
 #define LDMATRIX(name, count, transposed)                                                       \
     DEVICE void name(unsigned (&r)[count], const void* shared_row) {                            \
@@ -71,7 +71,7 @@ DEVICE void mma(int kind, float (&d)[4], const unsigned (&a)[4], const unsigned 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
 #endif
 
-// d += a b in bfloat16; the fourth argument only names the type.
+// d += a b in bfloat16; the fourth argument only selects the overload.
 DEVICE void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], bf16) {
 #ifdef EMULATOR
     mma(EMULATOR_MMA_BF16, d, a, b);
@@ -80,7 +80,7 @@ DEVICE void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], const unsigned (&
 #endif
 }
 
-// d += a b in half precision; the fourth argument only names the type.
+// d += a b in half precision; the fourth argument only selects the overload.
 DEVICE void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], f16) {
 #ifdef EMULATOR
     mma(EMULATOR_MMA_F16, d, a, b);
@@ -89,7 +89,7 @@ DEVICE void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], const unsigned (&
 #endif
 }
 
-// d += a b in tf32: of each operand the upper 19 bits count.
+// d += a b in tf32: only the upper 19 bits of each operand are used.
 DEVICE void mma_16x8x8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #ifdef EMULATOR
     mma(EMULATOR_MMA_TF32, d, a, b);
@@ -102,7 +102,7 @@ DEVICE void mma_16x8x8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b
 #undef MMA
 #endif
 
-// The nearest tf32, ties away from zero.
+// Rounds to the nearest tf32, ties away from zero.
 DEVICE unsigned to_tf32(float x) {
 #ifdef EMULATOR
     return emulator_to_tf32(x);

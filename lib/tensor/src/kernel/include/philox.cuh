@@ -1,10 +1,10 @@
-// The random numbers of random/mod.rs: Philox4x32-10, a function of (key, sample, element) and of nothing
-// else. Uniform numbers equal the host's to the bit; normal ones differ by the library functions.
+// The random numbers of random/mod.rs: Philox4x32-10, a function of (key, sample, element) only. Uniform numbers are
+// bit-identical to the host's; normal ones differ by the math library.
 #pragma once
 
 #include "element.cuh"
 
-// Four random words: the counter under ten rounds.
+// Four random words: ten rounds applied to the counter.
 DEVICE uint4 philox_block(uint4 counter, uint2 key) {
 #pragma unroll
     for (int round = 0; round < 10; round++) {
@@ -20,7 +20,7 @@ DEVICE uint4 philox_block(uint4 counter, uint2 key) {
     return counter;
 }
 
-// The block that holds elements 4 n .. 4 n + 3 of a sample.
+// The block for elements 4 n .. 4 n + 3 of a sample.
 DEVICE uint4 philox_block_at(uint2 key, unsigned long long sample, unsigned long long n) {
     return philox_block(make_uint4(static_cast<unsigned>(n), static_cast<unsigned>(n >> 32),
                                    static_cast<unsigned>(sample),
@@ -33,22 +33,22 @@ DEVICE float philox_unit(unsigned word) {
     return static_cast<float>(word >> 8) * (1.0f / 16777216.0f);
 }
 
-// Four uniform numbers of a block.
+// Four uniform numbers from a block.
 DEVICE float4 philox_uniforms(uint4 words) {
     return make_float4(philox_unit(words.x), philox_unit(words.y), philox_unit(words.z),
                        philox_unit(words.w));
 }
 
-// Two normal numbers by Box and Muller.
+// Two normal numbers by Box-Muller.
 DEVICE float2 philox_normal_pair(unsigned a, unsigned b) {
     // 1 - u is in (0, 1], so the logarithm is finite.
     const float radius = sqrtf(-2.0f * logf(1.0f - philox_unit(a)));
-    // Of π: these need no reduction of large arguments, and hence no stack.
+    // In units of π: sinpif and cospif need no reduction of large arguments, and hence no stack.
     const float angle = 2.0f * philox_unit(b);
     return make_float2(radius * cospif(angle), radius * sinpif(angle));
 }
 
-// Four normal numbers of a block.
+// Four normal numbers from a block.
 DEVICE float4 philox_normals(uint4 words) {
     const float2 low = philox_normal_pair(words.x, words.y);
     const float2 high = philox_normal_pair(words.z, words.w);

@@ -1,21 +1,20 @@
 // Tiles of a product C = op(A) op(B): the pipeline from global memory to the sums of a block.
 //
-// A block makes BM x BN of C. Its warps, each with WM x WN of it, sum over DEPTH at a time, from tiles
-// in shared memory of which STAGES - 1 are under way (cp.async) while one is used. What a warp does
-// with a tile is one of
+// A block computes BM x BN of C. Each of its warps computes WM x WN of it and sums over DEPTH at a time, from tiles in
+// shared memory of which STAGES - 1 are in flight (cp.async) while one is used. A warp processes a tile with one of
 //   MmaWarp    tensor cores, f32 sums; 16-bit elements, or f32 elements rounded to tf32
-//   FloatWarp  f32 elements as they are, multiplied and added in f32
+//   FloatWarp  f32 elements in full precision, multiplied and added in f32
 // The sum of an element runs over k in order, whatever the tile.
 //
-// The structure is the one of "CUTLASS: fast linear algebra in CUDA C++" (NVIDIA, 2017): tiles of
-// blocks, warps and lanes, software pipelining on each level.
+// The structure follows "CUTLASS: fast linear algebra in CUDA C++" (NVIDIA, 2017): block, warp and lane tiles, with
+// software pipelining on each level.
 #pragma once
 
 #include "mma.cuh"
 #include "tile.cuh"
 #include "warp.cuh"
 
-// Sizes of a block. Not transposed, a line of A's tile is along k, one of B's along n.
+// Sizes of a block. Unless transposed, a line of A's tile is along k, one of B's along n.
 template <int BM_, int BN_, int WM_, int WN_, int STAGES_, bool LHS_TRANSPOSED_,
           bool RHS_TRANSPOSED_>
 struct Shape {
@@ -25,9 +24,9 @@ struct Shape {
     using Lhs = Tile<LHS_TRANSPOSED ? DEPTH : BM, LHS_TRANSPOSED ? BM : DEPTH>;
     using Rhs = Tile<RHS_TRANSPOSED ? BN : DEPTH, RHS_TRANSPOSED ? DEPTH : BN>;
     static constexpr int BYTES = Lhs::BYTES + Rhs::BYTES;
-    // The sums leave through shared memory, 32 rows of each warp at a time (see write_sums).
+    // The sums are written through shared memory, 32 rows of each warp at a time (see write_sums).
     static constexpr int SLAB = 32, PITCH = WN + 8;
-    static_assert(THREADS / WARP * SLAB * PITCH * 4 <= STAGES * BYTES, "the pipeline is enough");
+    static_assert(THREADS / WARP * SLAB * PITCH * 4 <= STAGES * BYTES, "the pipeline's shared memory suffices");
 };
 
 // First row and column of this warp in its block.
@@ -41,9 +40,9 @@ DEVICE int warp_column() {
     return warp_id() % (S::BN / S::WN) * S::WN;
 }
 
-// Sums and operands of a warp on tensor cores: 16 x 8 products over 2 * WIDTH at a time, two steps a
-// tile. 16-bit operands of one step are loaded while those of the other are used; for tf32, which the
-// cores take half as fast, there are not the registers.
+// Sums and operands of a warp on tensor cores: 16 x 8 products over 2 * WIDTH at a time, two steps per tile. 16-bit
+// operands of one step are loaded while those of the other are used; for tf32, where a step is half as fast, there are
+// not enough registers.
 constexpr int BUFFERS = ELEMENT_BYTES == 4 ? 1 : 2;
 
 template <class S>
@@ -54,7 +53,7 @@ struct MmaWarp {
 };
 
 #if ELEMENT_BYTES == 4
-// The element of a tile whose lines are along m or n, at (k, i), as tf32.
+// The element at (k, i) of a tile whose lines are along m or n, as tf32.
 template <class T>
 DEVICE unsigned tf32_at(const unsigned char* tile, int k, int i) {
     const int offset = chunk_at<T>(k, i / WIDTH) + i % WIDTH * 4;
@@ -92,7 +91,7 @@ DEVICE void load_lhs(unsigned (&a)[4], const unsigned char* tile, int m, int ste
     }
 }
 
-// Two neighbouring operands of 8 columns, from column n on.
+// Two adjacent operands of 8 columns, starting at column n.
 template <class S>
 DEVICE void load_rhs(unsigned (&first)[2], unsigned (&second)[2], const unsigned char* tile, int n,
                      int step) {
@@ -157,8 +156,8 @@ DEVICE void begin(MmaWarp<S>& warp, const unsigned char* tiles) {
     }
 }
 
-// Adds the product of the tiles at `here`, of which begin() has loaded a part; calls `next` when
-// the tiles after them are wanted, and loads of those what begin() would.
+// Adds the product of the tiles at `here`, part of which begin() has loaded; calls `next` when the following tiles are
+// needed, and loads the part of those that begin() would load.
 template <class S, class Next>
 DEVICE void multiply(MmaWarp<S>& warp, const unsigned char* here, Next next) {
     if constexpr (BUFFERS == 2) {
@@ -177,7 +176,7 @@ DEVICE void multiply(MmaWarp<S>& warp, const unsigned char* here, Next next) {
     }
 }
 
-// Rows 32 slab .. 32 slab + 31 of the warp's sums, rows PITCH apart.
+// Rows 32 slab .. 32 slab + 31 of the warp's sums, with row stride PITCH.
 template <class S>
 DEVICE void store_slab(const MmaWarp<S>& warp, float* to, int slab) {
     const int row = lane_id() / 4, column = lane_id() % 4 * 2;
@@ -193,21 +192,21 @@ DEVICE void store_slab(const MmaWarp<S>& warp, float* to, int slab) {
 }
 
 #if ELEMENT_BYTES == 4
-// Sums of a warp in f32: of 8 x 4 lanes, each has WM/8 rows and WN/4 columns. From tiles with lines along
-// k a lane reads 2 k of its rows at once, from others 4 of its rows; its rows are chosen to suit.
+// Sums of a warp in f32: each of 8 x 4 lanes has WM/8 rows and WN/4 columns. From tiles with lines along k a lane reads
+// 2 k of its rows at once, from others 4 of its rows; the assignment of rows is chosen to suit.
 template <class S>
 struct FloatWarp {
     float sum[S::WM / 8][S::WN / 4];
 };
 
-// Lines along k that a lane has, of 4 `LANES` from `first` on: the lanes read 2 k of each at once without
-// a conflict, and by the same permutation of chunks.
+// The lines along k of a lane, 4 `LANES` from `first`: the lanes read 2 k of each at once without bank conflicts, with
+// the same permutation of chunks.
 template <int LANES>
 DEVICE int line_along_k(int lane, int i) {
     return LANES == 8 ? lane + 8 * i : 2 * lane + i / 2 * 8 + i % 2;
 }
 
-// Four operands over 2 k, from lines along k or of neighbours.
+// Four operands over 2 k, from lines along k or from adjacent elements.
 template <class T, int LANES, bool ALONG_K>
 DEVICE void load_four(float (&x)[4][2], const unsigned char* tile, int first, int lane, int step) {
     if constexpr (ALONG_K) {
@@ -280,8 +279,8 @@ DEVICE void store_slab(const FloatWarp<S>& warp, float* to, int slab) {
 }
 #endif
 
-// The sums of a block over `count` tiles. `load(to)` begins to copy the next tiles, that of A and behind
-// it that of B. `shared` has STAGES * BYTES bytes, free again at the end.
+// The sums of a block over `count` tiles. `load(to)` starts to copy the next tiles: that of A, followed by that of B.
+// `shared` has STAGES * BYTES bytes and can be reused afterwards.
 template <class S, class Warp, class Load>
 DEVICE void sum_tiles(Warp& warp, unsigned char* shared, int count, Load load) {
 #pragma unroll 1
@@ -299,7 +298,7 @@ DEVICE void sum_tiles(Warp& warp, unsigned char* shared, int count, Load load) {
     const auto slot = [&](int t) { return shared + t % S::STAGES * S::BYTES; };
 #pragma unroll 1
     for (int t = 0; t < count; t++) {
-        // Into the place of the tiles before these: nobody has read them since the last barrier.
+        // Overwrites the previous tiles: nobody has read them since the last barrier.
         if (t + S::STAGES - 1 < count) {
             load(slot(t + S::STAGES - 1));
         }
@@ -314,8 +313,8 @@ DEVICE void sum_tiles(Warp& warp, unsigned char* shared, int count, Load load) {
     __syncthreads();
 }
 
-// Hands the sums of a block to `write(row, column, values)`, 4 neighbours of a row at a time: row and
-// column count from the block's first.
+// Passes the sums of a block to `write(row, column, values)`, 4 adjacent elements of a row at a time; row and column
+// are relative to the block.
 template <class S, class Warp, class Write>
 DEVICE void write_sums(const Warp& warp, unsigned char* shared, Write write) {
     constexpr int VECTORS = S::WN / 4, ROWS = WARP / VECTORS;

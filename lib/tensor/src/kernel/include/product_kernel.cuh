@@ -1,19 +1,18 @@
-// The kernels of kernel/product: batches, sums of products, splits of the sum, and what is done to a
-// result before it is written. kernel/product/launch.rs knows the sizes given here.
+// The kernels of kernel/product: batches, sums of products, splits of the sum, and the epilogue. kernel/product knows
+// the sizes given here.
 #pragma once
 
 #include "activation.cuh"
 #include "product.cuh"
 
 // For each of `batch` products: C = f(alpha Σ_terms op(A) op(B) + bias) + addend, slope = f'(...).
-// Split s of `splits` makes the sum over its part of the terms and of k.
+// Split s of `splits` computes the sum over its part of the terms and of k.
 //
-// lhs is op(A) [m, k] or, transposed, stored [k, m]; rhs is op(B) [k, n], or [n, k]; rows are *_stride
-// elements apart, products *_batch, terms *_term. Of `aligned`, bit 0 says that every line of lhs
-// begins at a multiple of 16 bytes, bit 1 the same of rhs, bit 2 that every line of what is written
-// begins at a multiple of 4 elements. If `sums` is
-// given, alpha times the sum goes there in f32, [splits, batch, m, n], and nothing else is done.
-// bias [n], addend and slope (where out has its elements) may be null; out and addend may be the same.
+// lhs is op(A) [m, k] or, transposed, stored [k, m]; rhs is op(B) [k, n], or stored [n, k]. The strides in elements are
+// *_stride between rows, *_batch between products and *_term between terms. Bits of `aligned`: 0 means that every line
+// of lhs is 16-byte aligned, 1 the same for rhs, 2 that every output line is aligned to 4 elements. If `sums` is given,
+// alpha times the sum goes there in f32, [splits, batch, m, n], without the epilogue. bias [n], addend and slope (laid
+// out like out) may be null; out and addend may be the same.
 #define PRODUCT_PARAMETERS                                                                       \
     const element *lhs, const element *rhs, element *out, float *sums, const element *bias,      \
         const element *addend, element *slope, int m, int n, int k, int terms, int batch,        \
@@ -40,10 +39,10 @@ struct Product {
     int activation, aligned;
 };
 
-// Rows of blocks that share what they read of B in the second-level cache.
+// Rows of blocks that share what they read of B in the L2 cache.
 constexpr int GROUP = 8;
 
-// Which part of which product a block makes.
+// The part of the product that a block computes.
 struct Place {
     int row, column, split, batch;
 };
@@ -59,7 +58,7 @@ DEVICE Place place(const Product& p) {
             others / p.splits};
 }
 
-// N neighbours from `from`, or from anywhere the first `count`.
+// Reads 4 adjacent elements at once if `whole`, otherwise only the first `count`; the others are zero.
 template <class T>
 DEVICE Vector<T, 4> read_four(const T* from, int count, bool whole) {
     if (whole) {
@@ -87,7 +86,7 @@ DEVICE void write_four(T* to, Vector<T, 4> four, int count, bool whole) {
     }
 }
 
-// Finishes and writes 4 neighbours of a row of the sum: those that exist.
+// Applies the epilogue to 4 adjacent sums of a row and writes those that are in range.
 DEVICE void write_result(const Product& p, const Place& at, int row, int column,
                          Vector<float, 4> z) {
     const int count = p.n - column;
@@ -139,8 +138,8 @@ DEVICE void write_result(const Product& p, const Place& at, int row, int column,
     write_four(p.out + offset, result, count, whole);
 }
 
-// One operand's tile at `k`; `matrix` is the first element that the block needs of the operand or, of an
-// aligned one, this thread.
+// One operand's tile at `k`; `matrix` points to the first element of the operand that the block needs or, if aligned,
+// that this thread needs.
 template <class T, int THREADS, bool ALONG_K, bool ODD>
 DEVICE void load_operand(unsigned char* to, const element* matrix, long long stride, int k,
                          int span_left, int k_left, bool is_aligned) {
@@ -153,7 +152,7 @@ DEVICE void load_operand(unsigned char* to, const element* matrix, long long str
     }
 }
 
-// A block's part of a product. Lines that do not begin at multiples of 16 bytes need ODD.
+// A block's part of a product. Lines that are not 16-byte aligned require ODD.
 template <class S, class Warp, bool ODD>
 DEVICE void make_product(const Product& p, unsigned char* shared) {
     const Place at = place<S>(p);

@@ -1,37 +1,37 @@
-// A row of a matrix, shared out to the registers of a team of threads: a warp, or a whole block.
+// Rows of a matrix distributed over the registers of a team of threads: a warp or a whole block.
 //
-// A thread holds COUNT vectors of V elements; those of a team lie side by side, so that a load of all
-// its threads is one stretch of memory. V = WIDTH (16 bytes) wants rows that are a multiple of it.
+// A thread holds COUNT vectors of V elements; the vectors of a team are interleaved, so that each load of a team is
+// contiguous. V = WIDTH (16 bytes) requires rows whose length is a multiple of it.
 
 #pragma once
 
 #include "element.cuh"
 #include "warp.cuh"
 
-// Most columns that a thread holds; a row of up to 32 times as many is a warp's.
+// Maximum columns per thread; a warp handles rows of up to 32 times as many.
 constexpr int COLUMNS = 16;
 
-// A team's threads: how many there are, and which this is.
+// Number of threads of a team, and the index of this thread.
 template <bool BLOCK>
 DEVICE int team_size() { return BLOCK ? (int)blockDim.x : WARP; }
 template <bool BLOCK>
 DEVICE int team_rank() { return BLOCK ? (int)threadIdx.x : lane_id(); }
 
-// Teams of a block, and which of them this is.
+// Number of teams of a block, and the index of this team.
 template <bool BLOCK>
 DEVICE int teams() { return BLOCK ? 1 : (int)blockDim.x / WARP; }
 template <bool BLOCK>
 DEVICE int team_id() { return BLOCK ? 0 : warp_id(); }
 
-// The sum over a team, in every thread; scratch of 32 shared floats for a block.
+// The sum over a team, in every thread; for a block, `scratch` is 32 shared floats.
 template <bool BLOCK>
 DEVICE float team_sum(float x, float* scratch) { return BLOCK ? block_sum(x, scratch) : warp_sum(x); }
 
-// The first column of this thread's j-th vector of V.
+// The first column of this thread's j-th vector of V elements.
 template <bool BLOCK, int V>
 DEVICE int column_of(int j) { return (j * team_size<BLOCK>() + team_rank<BLOCK>()) * V; }
 
-// A thread's share of a row; zeros beyond the end.
+// A thread's share of a row; zeros past its end.
 template <bool BLOCK, int V, int COUNT>
 DEVICE void load_row(Vector<element, V> (&share)[COUNT], const element* row, int width) {
 #pragma unroll
@@ -67,7 +67,7 @@ DEVICE void put_vector(element* to, const float (&values)[V], int add) {
   store_vector(to, out);
 }
 
-// V floats to aligned memory, 16 bytes at a time where there are as many.
+// Writes V floats to aligned memory, 16 bytes at a time if possible.
 template <int V>
 DEVICE void store_floats(float* to, const float (&values)[V]) {
   if constexpr (V % 4 == 0) {

@@ -1,21 +1,21 @@
-// Kernels that work on many tensors at once (kernel/table.rs): a block has one piece of one of them.
+// Kernels that work on many tensors at once (kernel/table.rs): each block handles a piece of one of them.
 
 #pragma once
 
 #include "rows.cuh"
 
-// Elements of a piece; the last one of a tensor may have fewer.
+// Elements per piece; the last piece of a tensor may have fewer.
 constexpr int PIECE = 4096;
 
 // The piece of this block.
 struct Piece {
-  // Addresses of the tensors that belong together, their length, and a float as bits.
+  // Addresses of the tensors of an entry, their length, and its scalars as bits.
   const unsigned long long* entry;
   long long first;
   int count;
 };
 
-// pieces [blocks]: the number of an entry in the upper half, of a piece of it in the lower one. table
+// pieces [blocks]: the entry index in the upper half, the index of its piece in the lower half. table
 // [entries, POINTERS + 2].
 template <int POINTERS>
 DEVICE Piece piece_of_block(const unsigned long long* pieces, const unsigned long long* table) {
@@ -26,7 +26,7 @@ DEVICE Piece piece_of_block(const unsigned long long* pieces, const unsigned lon
   return {entry, first, rest < PIECE ? (int)rest : PIECE};
 }
 
-// The piece's elements of the i-th tensor of its entry.
+// This block's piece of the i-th tensor of its entry.
 template <class T>
 DEVICE T* tensor_of(Piece piece, int i) {
   return reinterpret_cast<T*>(piece.entry[i]) + piece.first;

@@ -1,15 +1,14 @@
-// Tiles of matrices in shared memory: how products and convolutions bring their operands in.
+// Tiles of matrices in shared memory: how matrix products and convolutions load their operands.
 //
-// A tile is `LINES` lines of `LENGTH` consecutive elements, in chunks of 16 bytes. The chunks of a line
-// are permuted by an exclusive or with the line's number, so that the lanes of a warp which read one
-// chunk of 8 neighbouring lines (ldmatrix), or 8 neighbouring floats of each of 4 lines, meet every
-// bank once.
+// A tile is `LINES` lines of `LENGTH` consecutive elements, in chunks of 16 bytes. The chunks of a line are swizzled by
+// an exclusive or with the line number, so that lanes of a warp that read one chunk of 8 adjacent lines (ldmatrix), or
+// 8 adjacent floats of each of 4 lines, access every bank once.
 #pragma once
 
 #include "async.cuh"
 #include "element.cuh"
 
-// What a product sums at a time, in elements: a line of 64 bytes.
+// Elements that a product sums at a time: a line of 64 bytes.
 constexpr int DEPTH = 4 * WIDTH;
 
 template <int LINES_, int LENGTH_>
@@ -21,40 +20,39 @@ struct Tile {
     static_assert(CHUNKS == 4 || CHUNKS % 8 == 0, "lines of 64 bytes, or of multiples of 128");
 };
 
-// Offset in bytes of a chunk of a line.
+// Byte offset of a chunk of a line.
 template <class T>
 DEVICE int chunk_at(int line, int chunk) {
-    // Short lines share the banks two by two; of floats, a warp reads pairs of chunks of 4 lines.
+    // Two short lines share the banks; for floats, a warp reads pairs of chunks of 4 lines.
     const int twist = T::CHUNKS == 4 ? (line >> 1) & 3 : (ELEMENT_BYTES == 4 ? 2 * line : line) & 7;
     return (line * T::CHUNKS + (chunk ^ twist)) * 16;
 }
 
-// Where, from the tile's first element on, a thread begins to copy.
+// The offset from the tile's first element at which a thread begins to copy.
 template <class T, int THREADS>
 DEVICE long long thread_offset(long long stride) {
     return threadIdx.x / T::CHUNKS * stride + threadIdx.x % T::CHUNKS * WIDTH;
 }
 
-// Begins to copy a tile, lines `stride` elements apart, of which this thread's first chunk is at
-// `from`: `lines` lines of `length` elements of the tile exist, the others become zero. Every address
-// of a chunk is a multiple of 16 bytes.
+// Starts to copy a tile with line stride `stride` in elements; this thread's first chunk is at `from`. `lines` lines of
+// `length` elements exist, the rest is filled with zeros. Every chunk address is a multiple of 16 bytes.
 template <class T, int THREADS>
 DEVICE void load_tile(unsigned char* tile, const element* from, long long stride, int lines,
                       int length) {
     static_assert(THREADS % T::CHUNKS == 0 && T::LINES * T::CHUNKS % THREADS == 0,
-                  "every thread copies the same chunk of as many lines");
+                  "every thread copies the same chunk of equally many lines");
     const int line = threadIdx.x / T::CHUNKS, chunk = threadIdx.x % T::CHUNKS;
     const int left = min(max(length - chunk * WIDTH, 0), WIDTH) * ELEMENT_BYTES;
 #pragma unroll
     for (int j = 0; j < T::LINES; j += THREADS / T::CHUNKS) {
-        // What is not read may lie anywhere.
+        // The address of a chunk that is not read may be invalid.
         copy_async_16(tile + chunk_at<T>(line + j, chunk), from + j * stride,
                       line + j < lines ? left : 0);
     }
 }
 
-// The same from any address, given the tile's first element: by floats, or by 16-bit elements, whose
-// copies do not go on beside the arithmetic.
+// The same for any alignment, given the tile's first element: copies single floats, or 16-bit elements, whose copies
+// are synchronous.
 template <class T, int THREADS>
 DEVICE void load_odd_tile(unsigned char* tile, const element* from, long long stride, int lines,
                           int length) {

@@ -1,14 +1,14 @@
-// Sums in double, where partial sums of many blocks meet: always in the same order.
+// Sums in double that combine the partial sums of many blocks, always in the same order.
 
 #pragma once
 
 #include "warp.cuh"
 
-// Most threads of a block that sums.
+// Maximum threads of a block that sums.
 constexpr int TOTAL_THREADS = 256;
 
-// Σ over the block, in every thread; `scratch` of TOTAL_THREADS shared doubles can be used again at
-// once. A power of two of threads, all of which call.
+// Σ over the block, in every thread; `scratch` is TOTAL_THREADS shared doubles and can be reused at once. The number of
+// threads is a power of two; all threads must call.
 DEVICE double block_total(double x, double* scratch) {
   __syncthreads();
   scratch[threadIdx.x] = x;

@@ -1,7 +1,7 @@
-// Warps: who a lane is, and sums and maxima over a warp or a block.
+// Warps: lane indices, and sums and maxima over a warp or a block.
 //
-// The order of a reduction is fixed, so the bits of a result are the same on every run. All lanes of
-// a warp, or all threads of a block, call together; a block is one-dimensional and of whole warps.
+// The order of a reduction is fixed, so results are bit-identical on every run. All lanes of a warp, or all threads of
+// a block, must call together; a block is one-dimensional and consists of whole warps.
 #pragma once
 
 #include "element.cuh"
@@ -35,7 +35,7 @@ DEVICE float warp_max(float x) {
     return x;
 }
 
-// The sum over the block, in every thread. `scratch` is 32 shared floats, free again at the end.
+// The sum over the block, in every thread. `scratch` is 32 shared floats and can be reused afterwards.
 DEVICE float block_sum(float x, float* scratch) {
     x = warp_sum(x);
     const int warps = static_cast<int>(blockDim.x) / WARP;
@@ -49,7 +49,7 @@ DEVICE float block_sum(float x, float* scratch) {
     return x;
 }
 
-// The maximum over the block, in every thread. `scratch` is 32 shared floats, free again at the end.
+// The maximum over the block, in every thread. `scratch` is 32 shared floats and can be reused afterwards.
 DEVICE float block_max(float x, float* scratch) {
     x = warp_max(x);
     const int warps = static_cast<int>(blockDim.x) / WARP;
@@ -58,7 +58,7 @@ DEVICE float block_max(float x, float* scratch) {
         scratch[warp_id()] = x;
     }
     __syncthreads();
-    // Lanes beyond the last warp repeat the first, which changes no maximum.
+    // Lanes past the last warp repeat the first value, which does not change the maximum.
     x = warp_max(scratch[lane_id() < warps ? lane_id() : 0]);
     __syncthreads();
     return x;

@@ -1,10 +1,9 @@
-//! Matrix products by kernels: C (+)= alpha·op(A)·op(B), in batches and in sums of products.
+//! Matrix products on devices: C (+)= alpha·op(A)·op(B), batched and summed over terms.
 //!
-//! Operands are bf16, f16 or f32 and sums are f32. 16-bit operands are multiplied by tensor cores,
-//! exactly; f32 by f32 arithmetic or, if [`set_tf32`] allows it, by tensor cores after rounding to
-//! tf32. Any sizes; lines that do not begin at multiples of 16 bytes are slower. A sum over k runs in
-//! order within each of its parts, and parts are added in order (`columns`); how many there are depends
-//! on sizes alone (`plan`). Costs 2·m·n·k operations a product.
+//! Operands are bf16, f16 or f32, sums are f32. Tensor cores multiply 16-bit operands exactly; f32 is multiplied in f32
+//! or, if [`set_tf32`] allows it, by tensor cores after rounding to tf32. Any size is supported; lines that are not
+//! aligned to 16 bytes are slower. A sum over k runs in order within each of its parts, and parts are added in order
+//! (`columns`); their number depends only on sizes (`plan`). Costs 2·m·n·k operations a product.
 
 mod plan;
 #[cfg(all(test, feature = "emu"))]
@@ -19,23 +18,23 @@ use crate::tensor::Tensor;
 use plan::{Plan, Sizes, Unit};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// 16-bit elements.
+/// For 16-bit dtypes.
 pub static SOURCE: Source = Source {
     name: "product",
     text: include_str!("product.cu"),
     elements: &[Dtype::Bf16, Dtype::F16],
 };
-/// f32 elements as they are.
+/// For f32, in full precision.
 pub static SOURCE_F32: Source =
     Source { name: "product_f32", text: include_str!("product_f32.cu"), elements: &[Dtype::F32] };
-/// f32 elements rounded to tf32.
+/// For f32 rounded to tf32.
 pub static SOURCE_TF32: Source =
     Source { name: "product_tf32", text: include_str!("product_tf32.cu"), elements: &[Dtype::F32] };
 
 static TF32: AtomicBool = AtomicBool::new(false);
 
-/// Whether products of f32 may round their operands to tf32 (11 bits): some eight times faster on a GPU
-/// with tensor cores, and not what f32 promises; off at first.
+/// Whether f32 products may round their operands to tf32 (11 bits of precision): about eight times faster on a GPU with
+/// tensor cores, but less precise than f32. Off by default.
 pub fn set_tf32(allowed: bool) {
     TF32.store(allowed, Ordering::Relaxed);
 }
@@ -46,13 +45,13 @@ pub(crate) struct Matrix<'a> {
     tensor: &'a Tensor,
     rows: usize,
     columns: usize,
-    /// Whether what is in memory is the transpose, [columns, rows].
+    /// Whether the transpose, [columns, rows], is stored.
     is_transposed: bool,
-    /// Elements from a line in memory to the next.
+    /// Stride in elements between stored lines.
     stride: usize,
-    /// Elements from one product of a batch to the next.
+    /// Stride in elements between the products of a batch.
     batch: usize,
-    /// Elements from one term of a sum of products to the next.
+    /// Stride in elements between the terms of a sum of products.
     term: usize,
 }
 
@@ -63,42 +62,42 @@ impl<'a> Matrix<'a> {
         Self { tensor, rows, columns, is_transposed, stride: columns, batch: 0, term: 0 }
     }
 
-    /// The transposed matrix, of the same memory.
+    /// The transposed matrix, sharing memory.
     pub(crate) fn transposed(self) -> Self {
         let is_transposed = !self.is_transposed;
         Self { rows: self.columns, columns: self.rows, is_transposed, ..self }
     }
 
-    /// With the matrix of each product of a batch `elements` behind the one before.
+    /// Sets the stride in elements between the matrices of a batch.
     pub(crate) fn batch_stride(self, elements: usize) -> Self {
         Self { batch: elements, ..self }
     }
 
-    /// With the matrix of each term of a sum `elements` behind the one before.
+    /// Sets the stride in elements between the matrices of a sum.
     pub(crate) fn term_stride(self, elements: usize) -> Self {
         Self { term: elements, ..self }
     }
 
-    /// Lines in memory, and their length.
+    /// Number and length of the stored lines.
     fn lines(&self) -> (usize, usize) {
         if self.is_transposed { (self.columns, self.rows) } else { (self.rows, self.columns) }
     }
 
-    /// Whether every line begins at a multiple of 16 bytes.
+    /// Whether every line is aligned to 16 bytes.
     fn is_aligned(&self, batch: usize, terms: usize) -> bool {
         let width = 16 / self.tensor.dtype().bytes();
         let fits = |count: usize, stride: usize| count <= 1 || stride.is_multiple_of(width);
         fits(self.lines().0, self.stride) && fits(batch, self.batch) && fits(terms, self.term)
     }
 
-    /// Elements from a line to the next, for a kernel: a line that is alone has no next, and what would
-    /// be computed of one is to be as well aligned as itself.
+    /// The line stride passed to a kernel: 0 for a single line, so that addresses computed with it are as well aligned
+    /// as the line itself.
     fn step(&self) -> usize {
         if self.lines().0 <= 1 { 0 } else { self.stride }
     }
 
     /// # Panics
-    /// When it does not lie inside its tensor.
+    /// If the operand does not lie inside its tensor.
     fn check(&self, batch: usize, terms: usize) {
         let (lines, length) = self.lines();
         if [lines, length, batch, terms].contains(&0) {
@@ -116,14 +115,14 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// What is done to z, a product plus `bias`, before it is written: out = f(z) (+ out), and f'(z).
+/// What happens to z, a product plus `bias`, before it is written: out = f(z) (+ out), and f'(z).
 #[derive(Default)]
 pub(crate) struct Epilogue<'a> {
-    /// [n].
+    /// Bias [n].
     pub(crate) bias: Option<&'a Tensor>,
-    /// f, and where f'(z) goes.
+    /// f, and the tensor for f'(z).
     pub(crate) activation: Option<(Activation, &'a mut Tensor)>,
-    /// Whether to add to what is there.
+    /// Whether to add to `out`.
     pub(crate) add: bool,
 }
 
@@ -139,7 +138,7 @@ pub(crate) struct Product<'a> {
     plan: Option<Plan>,
 }
 
-/// Where a product goes: elements, or f32 sums of each of its parts.
+/// Where a product is written: elements, or f32 sums of each of its parts.
 enum Target<'a> {
     Elements(&'a mut Tensor, Epilogue<'a>),
     Sums(&'a mut Tensor),
@@ -149,7 +148,7 @@ impl<'a> Product<'a> {
     /// lhs·rhs.
     ///
     /// # Panics
-    /// When inner sizes or element types differ.
+    /// If inner sizes or element types differ.
     pub(crate) fn new(lhs: Matrix<'a>, rhs: Matrix<'a>) -> Self {
         assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
         assert_eq!(lhs.tensor.dtype(), rhs.tensor.dtype(), "element types of a matrix product");
@@ -157,7 +156,7 @@ impl<'a> Product<'a> {
         Self { lhs, rhs, batch: 1, terms: 1, alpha: 1.0, tf32, plan: None }
     }
 
-    /// `batch` products beside each other, results one behind the other.
+    /// A batch of products, whose results are stored one after another.
     pub(crate) fn batch(self, batch: usize) -> Self {
         Self { batch, ..self }
     }
@@ -167,25 +166,25 @@ impl<'a> Product<'a> {
         Self { terms, ..self }
     }
 
-    /// Times `alpha`.
+    /// Multiplies by `alpha`.
     #[cfg(all(test, feature = "emu"))]
     pub(crate) fn times(self, alpha: f32) -> Self {
         Self { alpha, ..self }
     }
 
-    /// With f32 operands rounded to tf32, or not, whatever [`set_tf32`] says.
+    /// Sets whether f32 operands are rounded to tf32, regardless of [`set_tf32`].
     #[cfg(all(test, feature = "emu"))]
     pub(crate) fn tf32(self, tf32: bool) -> Self {
         Self { tf32, ..self }
     }
 
-    /// By this plan.
+    /// Uses this plan.
     #[cfg(all(test, feature = "emu"))]
     pub(crate) fn plan(self, plan: Plan) -> Self {
         Self { plan: Some(plan), ..self }
     }
 
-    /// A gradient: sets the whole of a buffer, or adds to it. May be summed in parts.
+    /// Writes a gradient: sets the whole buffer or adds to it. May be summed in parts.
     pub(crate) fn put(self, buffer: &mut GradBuffer) {
         let plan = self.choose(true);
         if plan.splits == 1 {
@@ -199,7 +198,7 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Writes the whole of `out` [batch, m, n].
+    /// Writes all of `out` [batch, m, n].
     pub(crate) fn write(self, out: &mut Tensor, epilogue: Epilogue<'_>) {
         self.launch(self.choose(false), Target::Elements(out, epilogue));
     }
@@ -308,7 +307,7 @@ impl<'a> Product<'a> {
     }
 }
 
-/// The number of an activation in activation.cuh.
+/// The code of an activation in activation.cuh.
 pub(crate) fn code(activation: Activation) -> i32 {
     match activation {
         Activation::Identity => 0,
@@ -320,7 +319,7 @@ pub(crate) fn code(activation: Activation) -> i32 {
     }
 }
 
-/// Kernels by tile, and by which operands are transposed: none, rhs, lhs, both.
+/// Kernel names by tile and by which operands are transposed: none, rhs, lhs, both.
 type Names = [[&'static str; 4]; 3];
 
 macro_rules! names {

@@ -1,28 +1,27 @@
 //! How a product is divided among blocks: which tile, and into how many parts the sum is split.
 //!
-//! A choice follows from sizes alone, not from the card, so that the bits of a result are the same on
-//! every card. It is the least time by a simple model: every multiprocessor works through its share of
-//! the blocks one after another, at a rate that depends on the tile; a split sum is written and read
-//! once more in f32.
+//! The choice depends only on sizes, not on the GPU, so that results are bit-identical on every GPU. It minimizes the
+//! time in a simple model: every multiprocessor works through its share of the blocks one after another, at a rate that
+//! depends on the tile; a split sum is written and read once more in f32.
 
-/// Multiprocessors of the card that the model has in mind (H100).
+/// Multiprocessors of the modelled GPU (H100).
 const MULTIPROCESSORS: usize = 132;
-/// Bytes that move to or from memory in a cycle.
+/// Memory bandwidth in bytes per cycle.
 const BYTES_PER_CYCLE: f64 = 2000.0;
-/// Cycles of another launch.
+/// Cycles of an additional launch.
 const LAUNCH_CYCLES: f64 = 4000.0;
 /// Cycles of a block before its first and after its last tile.
 const BLOCK_CYCLES: f64 = 1500.0;
-/// The fewest tiles along k that are a part of their own.
+/// Minimum number of tiles along k per part.
 const LEAST_TILES: usize = 8;
-/// The most parts of a sum, and the most elements of all parts together.
+/// Limits on a split sum: the number of parts, and the elements of all parts together.
 const MOST_SPLITS: usize = 64;
 const MOST_ELEMENTS: usize = 16 << 20;
 
-/// What a block makes of C.
+/// The tile of C that a block computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tile {
-    /// 64 × 64; the only one for lines at any address, and for both operands transposed.
+    /// 64 × 64; the only one for unaligned lines and for both operands transposed.
     Small,
     /// 128 × 128.
     Medium,
@@ -30,24 +29,24 @@ pub(crate) enum Tile {
     Large,
 }
 
-/// What computes.
+/// The arithmetic unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Tensor cores with 16-bit operands.
     Half,
-    /// Tensor cores with f32 operands, rounded to tf32.
+    /// Tensor cores with f32 operands rounded to tf32.
     Tf32,
     /// f32 arithmetic.
     Float,
 }
 
 impl Unit {
-    /// Elements along k of a tile: 64 bytes.
+    /// Elements of a tile along k: 64 bytes.
     fn depth(self) -> usize {
         if self == Unit::Half { 32 } else { 16 }
     }
 
-    /// Multiply-adds of a multiprocessor in a cycle, by mma.sync and fused multiply-adds.
+    /// Multiply-adds per multiprocessor and cycle, by mma.sync or fused multiply-adds.
     fn rate(self) -> f64 {
         match self {
             Unit::Half => 1300.0,
@@ -67,7 +66,7 @@ impl Tile {
         }
     }
 
-    /// Threads of a block.
+    /// Threads per block.
     pub(crate) fn threads(self, unit: Unit) -> usize {
         match (self, unit) {
             (Tile::Small, _) | (Tile::Medium, Unit::Half | Unit::Tf32) => 128,
@@ -75,15 +74,15 @@ impl Tile {
         }
     }
 
-    /// Bytes of shared memory of a block: stages of 64 bytes for each row and column; the
-    /// sources call it STAGES * BYTES.
+    /// Bytes of shared memory per block: pipeline stages of 64 bytes for each row and column; STAGES * BYTES in the
+    /// sources.
     pub(crate) fn shared(self, unit: Unit) -> usize {
         let (rows, columns) = self.size();
         let stages = if (self, unit) == (Tile::Medium, Unit::Float) { 3 } else { 4 };
         stages * 64 * (rows + columns)
     }
 
-    /// The part of the rate that it reaches: what is read for a multiply-add shrinks with the sides.
+    /// The fraction of the rate that it reaches: larger tiles read less per multiply-add.
     fn efficiency(self, unit: Unit) -> f64 {
         match (self, unit) {
             (Tile::Small, Unit::Float) => 0.75,
@@ -94,36 +93,36 @@ impl Tile {
     }
 }
 
-/// Sizes of a product, and what it allows.
+/// Sizes and constraints of a product.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     /// Rows, columns and length of the sum.
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    /// Products beside each other, and products that are added up.
+    /// Products per batch, and products that are summed.
     pub(crate) batch: usize,
     pub(crate) terms: usize,
-    /// Whether tiles but the small one can be used.
+    /// Whether tiles other than the small one can be used.
     pub(crate) any_tile: bool,
     /// Whether the sum may be split.
     pub(crate) may_split: bool,
 }
 
-/// A tile, and the number of parts of the sum.
+/// A tile and the number of parts of the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) tile: Tile,
     pub(crate) splits: usize,
 }
 
-/// Blocks of a plan.
+/// Number of blocks of a plan.
 pub(crate) fn blocks(sizes: &Sizes, plan: Plan) -> usize {
     let (rows, columns) = plan.tile.size();
     sizes.m.div_ceil(rows) * sizes.n.div_ceil(columns) * sizes.batch * plan.splits
 }
 
-/// Cycles by the model.
+/// Estimated time in cycles.
 fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
     let (rows, columns) = plan.tile.size();
     let tiles = (sizes.k.div_ceil(unit.depth()) * sizes.terms).div_ceil(plan.splits);
@@ -139,7 +138,7 @@ fn cycles(sizes: &Sizes, unit: Unit, plan: Plan) -> f64 {
     rounds * of_block + BLOCK_CYCLES + second_pass
 }
 
-/// The plan of least time; of equals, the one with the fewest parts and the smallest tile.
+/// The fastest plan; among equals, the one with the fewest parts and the smallest tile.
 pub(crate) fn choose(sizes: &Sizes, unit: Unit) -> Plan {
     let tiles: &[Tile] = match unit {
         _ if !sizes.any_tile => &[Tile::Small],

@@ -1,7 +1,7 @@
 // elements: bf16 f16
 // Products of 16-bit matrices on tensor cores, sums in f32: see include/product_kernel.cuh.
 //
-// The last letters of a name say how A and B are stored: n as op() has them, t transposed.
+// The last letters of a kernel name say how A and B are stored: n like op(), t transposed.
 
 #include "product_kernel.cuh"
 

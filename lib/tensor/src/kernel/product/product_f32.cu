@@ -1,7 +1,7 @@
 // elements: f32
-// Products of f32 matrices without rounding on the way: see include/product_kernel.cuh.
+// Products of f32 matrices in full precision: see include/product_kernel.cuh.
 //
-// The last letters of a name say how A and B are stored: n as op() has them, t transposed.
+// The last letters of a kernel name say how A and B are stored: n like op(), t transposed.
 
 #include "product_kernel.cuh"
 

@@ -1,7 +1,8 @@
 // elements: f32
-// Products of f32 matrices on tensor cores: operands are rounded to tf32, 11 bits, sums are f32: see include/product_kernel.cuh.
+// Products of f32 matrices on tensor cores: operands are rounded to tf32 (11 bits), sums are f32: see
+// include/product_kernel.cuh.
 //
-// The last letters of a name say how A and B are stored: n as op() has them, t transposed.
+// The last letters of a kernel name say how A and B are stored: n like op(), t transposed.
 
 #include "product_kernel.cuh"
 

@@ -1,11 +1,11 @@
-//! Every kernel of products on the emulator against sums in f64.
+//! Tests every product kernel on the emulator against sums in f64.
 
 use super::plan::Tile;
 use super::*;
 use crate::device::Device;
 use crate::random::{Philox, Purpose};
 
-/// Values on the emulator, and the same on the host.
+/// Random values on the emulator, and the same on the host.
 fn operand(len: usize, dtype: Dtype, seed: u64) -> (Tensor, Vec<f64>) {
     let random = Philox::new(seed, Purpose::Test);
     let values: Vec<f32> = (0..len as u64).map(|i| random.normal(7, i)).collect();
@@ -13,7 +13,7 @@ fn operand(len: usize, dtype: Dtype, seed: u64) -> (Tensor, Vec<f64>) {
     (host.to_device(Device::Emu).unwrap(), host.to_f64())
 }
 
-/// A product, stored and computed in one way.
+/// A product with one storage layout and one plan.
 struct Check {
     dtype: Dtype,
     tf32: bool,
@@ -26,7 +26,7 @@ struct Check {
 }
 
 impl Check {
-    /// Every element of the result lies within the bound of rounding.
+    /// Checks that every element of the result is within the rounding error bound.
     fn run(&self) {
         let Check { dtype, sizes: [m, n, k], batch, terms, add, .. } = *self;
         let (a, a64) = operand(batch * terms * m * k, dtype, 1);
@@ -50,7 +50,7 @@ impl Check {
         let mut buffer = GradBuffer { tensor: c, accumulate: add };
         product.put(&mut buffer);
         let result = buffer.tensor.to_host().unwrap().to_f64();
-        // tf32 has 11 bits.
+        // tf32 has 11 bits of precision.
         let unit = if self.tf32 { f64::powi(2.0, -11) } else { 0.0 };
         for p in 0..batch {
             for i in 0..m {
@@ -70,7 +70,7 @@ impl Check {
                     let at = (p * m + i) * n + j;
                     let before = if add { c64[at] } else { 0.0 };
                     let error = (result[at] - (sum + before)).abs();
-                    // What is stored is rounded once, and each of the products, and each partial sum.
+                    // One rounding of the stored result, of each product, and of each partial sum.
                     let bound = dtype.roundoff() * (sum + before).abs()
                         + (2.0 * unit + (2.0 + (k * terms) as f64) * Dtype::F32.roundoff()) * size
                         + 1e-7;
@@ -117,7 +117,7 @@ fn large_tiles_agree_with_f64() {
         let half = dtype != Dtype::F32;
         for tile in if half { &[Tile::Medium, Tile::Large][..] } else { &[Tile::Medium] } {
             if transposed != [true, true] {
-                // More than a tile in every direction, aligned, and no multiple of anything larger.
+                // More than a tile in every direction; aligned, but not to anything larger.
                 let sizes = [136, if *tile == Tile::Large { 264 } else { 136 }, 168];
                 let plan = Some(Plan { tile: *tile, splits: 1 });
                 Check { dtype, tf32, plan, transposed, sizes, batch: 1, terms: 1, add: false }

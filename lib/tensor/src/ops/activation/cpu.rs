@@ -59,8 +59,7 @@ fn value<T: Float>(activation: Activation, x: &[T], out: &mut [T]) {
     }
 }
 
-/// out = f(z) and z ← f'(z), on the calling thread: what backward will need takes the place of what it
-/// is made from.
+/// out = f(x) and x ← f'(x) for x in `z`, on the calling thread: the derivative that backward needs replaces its input.
 pub(crate) fn value_and_derivative<T: Float>(activation: Activation, z: &mut [T], out: &mut [T]) {
     match activation {
         Activation::Identity => {

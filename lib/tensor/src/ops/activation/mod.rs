@@ -1,4 +1,4 @@
-//! Elementwise activations. y = f(x), any shape.
+//! Elementwise activations: y = f(x), any shape.
 //!
 //! GELU is x·Φ(x) (Hendrycks & Gimpel 2016); its tanh form is
 //! x/2·(1 + tanh(√(2/π)·(x + 0.044715 x³))); SiLU is x·σ(x) (Elfwing et al. 2018).
@@ -12,7 +12,7 @@ use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Which function.
+/// The activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// x.
@@ -52,7 +52,7 @@ impl Op for Activation {
     }
 }
 
-/// Odd sizes, and one large enough to be limited by memory.
+/// Odd sizes, and one large enough to be memory-bound.
 pub fn cases() -> Vec<Case> {
     use Activation::{Gelu, GeluTanh, Identity, Sigmoid, Silu, Tanh};
     let mut cases = vec![Case::new(Identity, &[&[5]])];

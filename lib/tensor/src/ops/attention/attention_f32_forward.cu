@@ -14,7 +14,7 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
 
     const int tiles = (c.queries + TILE - 1) / TILE;
     const Place place = place_of(tiles, c.heads);
-    // Behind a causal mask the longest first.
+    // With a causal mask, the longest tiles first.
     const int first = (c.causal ? tiles - 1 - place.tile : place.tile) * TILE;
     const Keys keys = keys_of(c, place.sample);
     const int end = visible(c, keys, min(first + TILE, c.queries) - 1);
@@ -59,7 +59,7 @@ DEVICE void forward(const Call& c, const Drop& drop, float* out, float* lse) {
             for (int distance = 8; distance > 0; distance /= 2) {
                 largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, distance));
             }
-            // Where nothing is seen yet any finite number does.
+            // If no key is visible yet, any finite number will do.
             const float base = largest == -infinity() ? 0.0f : largest * to_base_2;
             const float correction = power_of_two(top[i] * to_base_2 - base);
             top[i] = largest;

@@ -1,7 +1,7 @@
 // elements: f32
 //
 // The gradients of keys and values in f32; parameters as in attention_query_gradient.cu. Scores are computed
-// transposed, a key a row.
+// transposed, one key per row.
 
 #include "attention_f32.cuh"
 
@@ -20,7 +20,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
     const Keys keys = keys_of(c, place.sample);
     load_tile<D>(k_tile, c, key_rows(c, place.sample, place.head), keys, first, keys.seen);
     load_tile<D>(v_tile, c, value_rows(c, place.sample, place.head), keys, first, keys.seen);
-    // The first query that sees a key of this tile, down to a whole tile; none where no key is seen.
+    // The first query that sees a key of this tile, rounded down to a whole tile; none if no key is visible.
     const int from = c.causal ? max(0, first + c.queries - c.keys) / TILE * TILE : 0;
     const int tiles = first < keys.seen ? max(0, c.queries - from + TILE - 1) / TILE : 0;
 
@@ -46,7 +46,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const float* dout, con
             const int query = start + thread_column() + j * 16;
             const float log_sum = lse[row + min(query, c.queries - 1)];
             const float dot = delta[row + min(query, c.queries - 1)];
-            // Keys after this one are hidden; beyond the last query there is nothing.
+            // Keys after this one are masked; past the last query there is nothing.
             const int last = c.causal ? query + c.keys - c.queries : c.keys;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {

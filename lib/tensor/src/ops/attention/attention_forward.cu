@@ -1,7 +1,7 @@
 // elements: bf16 f16
 //
-// The output of attention in 16-bit elements, without the matrix of scores. `lse` is the base-2 logarithm
-// of the sum of exponentials of a row of scores: [B, heads, queries].
+// The output of attention in 16-bit dtypes, without materializing the scores. `lse` is the base-2 logarithm of the
+// sum of exponentials of each row of scores: [B, heads, queries].
 
 #include "attention_half.cuh"
 
@@ -16,7 +16,7 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
 
     const int tiles = (c.queries + QUERIES - 1) / QUERIES;
     const Place place = place_of(tiles, c.heads);
-    // Behind a causal mask the longest first.
+    // With a causal mask, the longest tiles first.
     const int first = (c.causal ? tiles - 1 - place.tile : place.tile) * QUERIES;
     const Keys keys = keys_of(c, place.sample);
     const int end = visible(c, keys, min(first + QUERIES, c.queries) - 1);
@@ -72,7 +72,7 @@ DEVICE void forward(const Call& c, const Drop& drop, element* out, float* lse) {
                 }
                 largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
                 largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
-                // Where nothing is seen yet any finite number does.
+                // If no key is visible yet, any finite number will do.
                 const float base = largest == -infinity() ? 0.0f : largest * to_base_2;
                 const float correction = power_of_two(top[m][i] * to_base_2 - base);
                 top[m][i] = largest;

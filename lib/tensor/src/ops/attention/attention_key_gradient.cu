@@ -1,12 +1,12 @@
 // elements: bf16 f16
 //
-// The gradients of keys and values in 16-bit elements; parameters as in attention_query_gradient.cu. Scores
-// are computed transposed, a key a row: their fragments are then the left operand of both gradients.
+// The gradients of keys and values in 16-bit dtypes; parameters as in attention_query_gradient.cu. Scores are
+// computed transposed, one key per row: their fragments are then the left operand of both gradients.
 
 #include "attention_half.cuh"
 
-// Hides keys, which are rows, from the queries that do not see them. Counted from a lane's first row and
-// column, `last` is the last row that is seen in that column; in each further column it is one row more.
+// Masks keys, which are rows, for the queries that do not see them. Relative to a lane's first row and column,
+// `last` is the last visible row in that column; each further column sees one row more.
 template <int M, int N>
 DEVICE void hide_from(float (&s)[M][N][4], int last) {
 #pragma unroll
@@ -39,7 +39,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
     const Keys keys = keys_of(c, place.sample);
     const auto k_rows = key_rows(c, place.sample, place.head);
     const auto v_rows = value_rows(c, place.sample, place.head);
-    // The first query that sees a key of this tile, down to a whole tile; none where no key is seen.
+    // The first query that sees a key of this tile, rounded down to a whole tile; none if no key is visible.
     const int from = c.causal ? max(0, first + c.queries - c.keys) / QUERIES * QUERIES : 0;
     const int tiles = first < keys.seen ? max(0, c.queries - from + QUERIES - 1) / QUERIES : 0;
     const int steps = tiles * c.group;
@@ -50,7 +50,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
                               c.queries);
         load_tile<D, QUERIES, WARPS>(q_tile + QUERIES * D, c, output_rows(c, dout, place.sample, head),
                               AsTheyLie{}, start, c.queries);
-        // Beyond the last query all is zero, and adds nothing.
+        // Past the last query everything is zero and adds nothing.
         const int thread = static_cast<int>(threadIdx.x);
         if (thread < 2 * QUERIES) {
             const int query = start + thread % QUERIES;
@@ -100,7 +100,7 @@ DEVICE void key_gradient(const Call& c, const Drop& drop, const element* dout, c
         const element* q_tile = stages + step % 2 * 2 * QUERIES * D;
         const element* dout_tile = q_tile + QUERIES * D;
         const float* row_statistics = statistics + step % 2 * 2 * QUERIES + lane % 4 * 2;
-        // Here and not where it is used: so registers suffice.
+        // Computed here rather than where it is used, to save registers.
         const int last = start + lane % 4 * 2 + c.keys - c.queries - first - warp_row - lane / 4;
         const bool hides = c.causal && first + KEYS > start + 1 + c.keys - c.queries;
         float p[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];

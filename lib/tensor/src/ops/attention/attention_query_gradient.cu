@@ -1,8 +1,8 @@
 // elements: bf16 f16
 //
-// The gradient of queries in 16-bit elements. `lse` is what the forward pass wrote, `delta` O . dO, both
-// [B, heads, queries]. Gradients of queries and of keys have a kernel each: nothing is summed across
-// blocks, and results have the same bits every time.
+// The gradient of queries in 16-bit dtypes. `lse` comes from the forward pass, `delta` is O . dO, both
+// [B, heads, queries]. The gradients of queries and of keys have separate kernels: nothing is summed across blocks, so
+// results are bit-identical on every run.
 
 #include "attention_half.cuh"
 

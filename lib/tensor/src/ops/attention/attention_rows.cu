@@ -1,10 +1,10 @@
 // elements: f32 bf16 f16
 //
-// What attention does to each row of each head by itself: the normalisation of queries and keys by root
-// mean square, forward and backward, and the products O . dO of the backward pass. Formulas in mod.rs.
+// Row-wise parts of attention, for each head: RMS normalization of queries and keys, forward and backward, and the
+// products O . dO of the backward pass. Formulas in mod.rs.
 //
-// A row of a head is at most 128 elements: a group of `lanes` lanes (a power of two) of one warp holds it,
-// each a chunk of 16 bytes.
+// A row of a head has at most 128 elements: a group of `lanes` lanes (a power of two) of one warp holds it, each lane a
+// chunk of 16 bytes.
 
 #include "element.cuh"
 #include "warp.cuh"
@@ -16,8 +16,8 @@ struct Chunk {
     float at[WIDTH];
 };
 
-// A chunk of a row of `dim` elements, with zeros behind its end. `aligned`: the row starts at a
-// multiple of 16 bytes and is one of them long.
+// A chunk of a row of `dim` elements, zero-padded past its end. `aligned`: the address and the length of the row are
+// multiples of 16 bytes.
 DEVICE Chunk load_chunk(const element* row, int start, int dim, int aligned) {
     Chunk x;
     if (aligned && start < dim) {
@@ -56,7 +56,7 @@ DEVICE void put_chunk(element* row, int start, int dim, const Chunk& x, int add,
     }
 }
 
-// Over the lanes of a group, in every one of them.
+// The sum over the lanes of a group, in every lane.
 DEVICE float group_sum(float x, int lanes) {
     for (int distance = lanes / 2; distance > 0; distance /= 2) {
         x += __shfl_xor_sync(ALL_LANES, x, distance);
@@ -77,7 +77,7 @@ DEVICE float inverse_root_mean_square(const Chunk& x, int dim, float epsilon, in
     return 1.0f / sqrtf(group_sum(dot(x, x), lanes) / static_cast<float>(dim) + epsilon);
 }
 
-// y [rows, heads * dim] = x / rms(x) * w of each head; x at `start` of rows `stride` apart.
+// y [rows, heads * dim] = x / rms(x) * w in each head; x begins at `start`, rows `stride` apart.
 KERNEL(attention_rows_normalize, 256)
 (const element* __restrict__ x, const element* __restrict__ w, element* __restrict__ y, long long count,
  int heads, int dim, int lanes, int stride, int start, float epsilon, int aligned) {
@@ -101,8 +101,8 @@ KERNEL(attention_rows_normalize, 256)
     }
 }
 
-// dx (+)= r (g - n mean(g n)) with g = w dn and n = r x, laid out as x, unless null; the sums over rows
-// of dn n of each block into partial [blocks, dim]. dn is laid out as y above.
+// dx (+)= r (g - n mean(g n)) with g = w dn and n = r x, laid out like x, unless null; the sums over rows of dn n of
+// each block go to partial [blocks, dim]. dn is laid out like y above.
 KERNEL(attention_rows_normalize_backward, 256)
 (const element* __restrict__ x, const element* __restrict__ w, const element* __restrict__ dn,
  element* dx, float* __restrict__ partial, long long count, int heads, int dim, int lanes, int stride,
@@ -141,7 +141,7 @@ KERNEL(attention_rows_normalize_backward, 256)
             put_chunk(dx + from, at, dim, g, add, aligned);
         }
     }
-    // Groups of a warp, then warps.
+    // Over the groups of a warp, then over warps.
     for (int distance = lanes; distance < WARP; distance *= 2) {
 #pragma unroll
         for (int i = 0; i < WIDTH; ++i) {

@@ -1,4 +1,4 @@
-//! Gradients on the host. Scores are computed again, a block of queries at a time.
+//! Gradients on the CPU. Scores are recomputed, a block of queries at a time.
 
 use super::cpu::{Dropped, Rows, grain, query_blocks, scale, visible};
 use super::layout::{Part, Segment, Sizes, seen, segments};
@@ -12,7 +12,7 @@ use crate::simd::sum;
 use crate::vectorize;
 use crate::{Scratch, Tensor};
 
-/// Where gradients go: for each operand a buffer, where wanted, and whether it is added to.
+/// For each operand, where its gradient goes, if needed, and whether to accumulate.
 type Targets<'a, T> = Vec<Option<(bool, Shared<'a, T>)>>;
 
 pub(super) fn backward<T: Float>(
@@ -23,7 +23,7 @@ pub(super) fn backward<T: Float>(
     buffers: &mut [Option<&mut GradBuffer>],
 ) {
     let (buffers, weight_buffers) = buffers.split_at_mut(op.operands());
-    // Masked rows get no gradient, so nothing else would write there.
+    // Masked rows get no gradient, so they must be zeroed here.
     let masked = op.mask.causal || op.mask.padding;
     let targets: Targets<T> = buffers
         .iter_mut()
@@ -47,7 +47,7 @@ pub(super) fn backward<T: Float>(
         dense: [op.weights() > 0, op.weights() > 0, false]
             .map(|n| n || op.layout == Layout::Joined),
     };
-    // Gradients of the weights, a row each (sample, head of keys), summed in order at the end.
+    // Gradients of the normalization weights, one row per (sample, key/value head), summed in order at the end.
     let width = op.weights() * s.dim;
     let mut dweights = Scratch::<T>::zeroed(s.batch * s.kv_heads * width);
     {
@@ -55,7 +55,7 @@ pub(super) fn backward<T: Float>(
         blocks(s.batch * s.kv_heads, grain(s), |range| {
             let mut work = Work::new(&call);
             for i in range {
-                // SAFETY: every (sample, head of keys) has its own row.
+                // SAFETY: every (sample, key/value head) has its own row.
                 let dweights = unsafe { dweights.slice(i * width..(i + 1) * width) };
                 call.head(&mut work, i / s.kv_heads, i % s.kv_heads, dweights);
             }
@@ -76,14 +76,14 @@ struct Call<'a, T> {
     op: &'a Attention,
     s: Sizes,
     inputs: &'a [&'a Tensor],
-    /// Where queries, keys and values are.
+    /// Locations of queries, keys and values.
     parts: [Vec<Segment>; 3],
     out: &'a [T],
     stats: &'a [T],
     dy: &'a [T],
     targets: Targets<'a, T>,
     dropped: Option<Dropped>,
-    /// Which of the three have their gradients collected before they are written.
+    /// Which of the three gradients are collected densely before they are written.
     dense: [bool; 3],
 }
 
@@ -92,7 +92,7 @@ struct Work<T> {
     p: Scratch<T>,
     /// dP, then dS.
     ds: Scratch<T>,
-    /// Gradients that are normalised or split before they are written: of queries, keys, values.
+    /// Gradients that are normalized or split before they are written: of queries, keys, values.
     dense: [Scratch<T>; 3],
 }
 
@@ -111,7 +111,7 @@ impl<T: Float> Work<T> {
 }
 
 impl<T: Float> Call<'_, T> {
-    /// All gradients of one sample and head of keys, with all its heads of queries.
+    /// All gradients of one sample and key/value head, with all its query heads.
     fn head(&self, work: &mut Work<T>, sample: usize, kv_head: usize, dweights: &mut [T]) {
         let (op, s, inputs, d) = (self.op, self.s, self.inputs, self.s.dim);
         let seen = seen(op, &self.parts[1], inputs, sample);
@@ -123,7 +123,7 @@ impl<T: Float> Call<'_, T> {
         let at = [sample, kv_head];
         let k = Rows::gather(op, s, inputs, &self.parts[1], seen, at);
         let v = Rows::gather(op, s, inputs, &self.parts[2], seen, at);
-        // The first product writes all keys, except behind a causal mask.
+        // The first product writes all keys, except under a causal mask.
         let mut fresh = !op.mask.causal;
         if !fresh {
             work.dense.iter_mut().for_each(|x| x.fill(T::ZERO));
@@ -186,8 +186,8 @@ impl<T: Float> Call<'_, T> {
         }
     }
 
-    /// alpha·lhs·rhs to where the gradient of a part goes, from row `row` on; added to what this pass
-    /// has written when `more`.
+    /// Writes alpha·lhs·rhs to the gradient of a part, from row `row` on; adds to what this pass has already
+    /// written if `more` is set.
     #[allow(clippy::too_many_arguments)] // each is a different thing, used once
     fn into(
         &self,
@@ -205,8 +205,8 @@ impl<T: Float> Call<'_, T> {
             product(&mut dense[part][row * d..], d, more, alpha, lhs, rhs);
         } else if let Some((add, data)) = &self.targets[segment.input] {
             let at = segment.at(self.s, sample, head) + row * segment.stride;
-            // SAFETY: every (sample, head) writes its own columns of its own rows, and queries, keys
-            // and values have columns or tensors of their own.
+            // SAFETY: every (sample, head) writes its own columns of its own rows, and queries, keys and values have
+            // separate columns or tensors.
             unsafe {
                 let out = data.pointer(at);
                 product_into(out, segment.stride, *add || more, alpha, lhs, rhs);
@@ -214,8 +214,8 @@ impl<T: Float> Call<'_, T> {
         }
     }
 
-    /// Takes collected gradients `dn`, `counts` rows of each segment, back through the normalisation,
-    /// where there is one, to where they go.
+    /// Propagates the collected gradients `dn` (`counts` rows of each segment) through the normalization, if any, and
+    /// writes them to the gradients of the inputs.
     fn emit(
         &self,
         part: usize,

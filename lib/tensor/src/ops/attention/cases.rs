@@ -1,5 +1,5 @@
-//! Cases of attention: one token, odd sizes, head sizes from 1 up, every layout and mask, with and
-//! without normalisation; sequences shorter and longer than the blocks of the kernels.
+//! Cases of attention: one token, odd sizes, head sizes from 1, every layout and mask, with and without
+//! normalization; sequences shorter and longer than the blocks of the kernels.
 
 use super::{Attention, Layout, Mask};
 use crate::op::{Case, Draw};
@@ -10,7 +10,7 @@ const CAUSAL: Mask = Mask { causal: true, padding: false };
 const PADDED: Mask = Mask { causal: false, padding: true };
 const BOTH: Mask = Mask { causal: true, padding: true };
 
-/// Heads of queries; of keys and values; size of a head.
+/// Query heads, key/value heads, head size.
 type Heads = [usize; 3];
 
 /// Without dropout.
@@ -25,7 +25,7 @@ fn case(
     build(None, layout, mask, norm, b, tokens, heads)
 }
 
-/// With dropout of a share of the probabilities, if any.
+/// With dropout of the probabilities, if given.
 fn build(
     dropped: Option<f64>,
     layout: Layout,
@@ -89,7 +89,7 @@ pub fn cases() -> Vec<Case> {
         case(Packed, PADDED, false, 4, [21, 21], [2, 2, 8]),
         case(Packed, BOTH, true, 3, [90, 90], [2, 2, 8]),
         case(Separate, PADDED, true, 4, [19, 100], [2, 2, 16]),
-        // Fewer heads of keys and values than of queries.
+        // Fewer key/value heads than query heads.
         case(Packed, NONE, false, 2, [11, 11], [6, 2, 5]),
         case(Packed, CAUSAL, true, 2, [67, 67], [4, 1, 16]),
         case(Packed, NONE, false, 1, [64, 64], [2, 1, 8]),
@@ -99,8 +99,8 @@ pub fn cases() -> Vec<Case> {
         case(Joined, NONE, true, 1, [13, 70], [2, 1, 32]),
         case(Joined, PADDED, true, 3, [20, 33], [2, 1, 20]),
         case(Joined, PADDED, false, 4, [65, 64], [1, 1, 8]),
-        // Every size of a head that kernels are made for and some that are padded to it, several tiles
-        // of queries and of keys.
+        // Every head size that kernels are compiled for, some that are padded to one, and several tiles of queries and
+        // of keys.
         case(Separate, NONE, false, 1, [130, 40], [1, 1, 64]),
         case(Separate, CAUSAL, false, 1, [40, 130], [2, 1, 48]),
         case(Packed, CAUSAL, false, 1, [110, 110], [1, 1, 36]),
@@ -110,7 +110,7 @@ pub fn cases() -> Vec<Case> {
         case(Packed, NONE, false, 2, [1, 1], [1, 1, 100]),
         case(Packed, CAUSAL, false, 1, [300, 300], [4, 2, 64]),
         case(Packed, NONE, false, 1, [260, 260], [2, 2, 128]),
-        // Dropout, of nothing too; every size of a head.
+        // Dropout, also with p = 0; every head size.
         build(Some(0.0), Packed, NONE, false, 2, [5, 5], [3, 3, 7]),
         build(Some(0.2), Packed, NONE, false, 2, [17, 17], [2, 2, 8]),
         build(Some(0.5), Packed, BOTH, true, 3, [70, 70], [4, 2, 16]),

@@ -1,5 +1,5 @@
-//! The loops on the host. Keys that are not seen because of padding are left out when rows are
-//! gathered; a causal mask works on blocks of queries, so that most of what it hides is not computed.
+//! Attention on the CPU. Keys hidden by padding are skipped when rows are gathered; the causal mask is applied per
+//! block of queries, so most of the hidden scores are not computed.
 
 use super::layout::{Part, Segment, Sizes, seen, segments};
 use super::{Attention, Layout};
@@ -13,14 +13,14 @@ use crate::vectorize;
 use crate::{Scratch, Tensor};
 use std::ops::Range;
 
-/// Queries that are masked together by a causal mask.
+/// Queries per block of a causal mask.
 const CAUSAL_BLOCK: usize = 64;
 
 /// Queries, keys or values of a (sample, head), as a matrix.
 pub(super) enum Rows<'a, T> {
-    /// Where they lie in an input.
+    /// In place, as a strided view of an input.
     Strided { data: &'a [T], stride: usize },
-    /// Normalised, or joined.
+    /// Normalized or joined, hence copied.
     Dense(Scratch<T>),
 }
 
@@ -69,7 +69,7 @@ impl<'a, T: Float> Rows<'a, T> {
         Rows::Dense(dense)
     }
 
-    /// The rows of a range, as a matrix.
+    /// A range of rows, as a matrix.
     pub(super) fn view(&self, d: usize, range: Range<usize>) -> View<'_, T> {
         match self {
             Rows::Strided { data, stride } => {
@@ -85,18 +85,18 @@ pub(super) fn scale<T: Float>(s: Sizes) -> T {
     T::of(1.0 / (s.dim as f64).sqrt())
 }
 
-/// Heads of keys and values that one thread takes at a time.
+/// Key/value heads that one thread takes at a time.
 pub(super) fn grain(s: Sizes) -> usize {
     (128 * 1024 / (s.queries * s.keys * s.dim * s.group())).max(1)
 }
 
-/// Blocks of queries that are masked alike.
+/// Blocks of queries that share a causal mask.
 pub(super) fn query_blocks(op: &Attention, s: Sizes) -> impl Iterator<Item = Range<usize>> {
     let size = if op.mask.causal { CAUSAL_BLOCK } else { s.queries };
     (0..s.queries).step_by(size).map(move |start| start..(start + size).min(s.queries))
 }
 
-/// Dropout of probabilities.
+/// Dropout of the probabilities.
 #[derive(Clone, Copy)]
 pub(super) struct Dropped {
     mask: Mask,
@@ -105,13 +105,13 @@ pub(super) struct Dropped {
 }
 
 impl Dropped {
-    /// None where nothing is dropped.
+    /// `None` if nothing is dropped.
     pub(super) fn new(op: &Attention, s: Sizes, inputs: &[&Tensor]) -> Option<Self> {
         let (dropout, counter) = op.dropped(inputs)?;
         Some(Self { mask: Mask::new(&dropout, counter.read()), scale: dropout.scale(), s })
     }
 
-    /// Multiplies rows of `n` keys, one for each of `queries`, by 0 or 1/(1 - p).
+    /// Multiplies the rows of `queries`, `n` keys each, by 0 or 1/(1 - p).
     pub(super) fn apply<T: Float>(
         &self,
         rows: &mut [T],
@@ -197,8 +197,7 @@ pub(super) fn forward<T: Float>(
                     } else {
                         stats.fill(T::ZERO);
                     }
-                    // The rows of P add up to one only now: there are fewer elements here than in
-                    // the scores.
+                    // P is normalized only now, because the output has fewer elements than the scores.
                     vectorize!({
                         for (row, stats) in stats.chunks_exact(2).enumerate() {
                             let from = at + row * width;
@@ -216,8 +215,8 @@ pub(super) fn forward<T: Float>(
     });
 }
 
-/// exp(x - max) of the first `n` of a row, zero for the others; maximum and 1/sum into `stats`, zeros
-/// where nothing is seen.
+/// Replaces the first `n` elements of a row by exp(x - max) and the others by zero; writes the maximum and 1/sum to
+/// `stats`, or zeros if nothing is visible.
 #[inline(always)]
 fn softmax<T: Float>(row: &mut [T], n: usize, stats: &mut [T]) {
     let (row, hidden) = row.split_at_mut(n);

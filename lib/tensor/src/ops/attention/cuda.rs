@@ -1,8 +1,8 @@
-//! The host side of the kernels: tiles, shared memory, arguments. Tiles depend on the size of a head
-//! alone, so results have the same bits on every card.
+//! The host side of the kernels: tiles, shared memory, arguments. Tiles depend only on the head size, so results
+//! are bit-identical on every GPU.
 //!
-//! Queries and keys that are to be normalised are so by a kernel of their own, into tensors of their own:
-//! done on the fly, keys would be normalised again for every tile of queries.
+//! Queries and keys are normalized by a separate kernel into tensors of their own: normalized on the fly, keys would
+//! be normalized again for every tile of queries.
 
 use super::layout::{Part, Segment, Sizes, segments};
 use super::rows::{aligned, delta, normalize, normalize_backward};
@@ -24,39 +24,39 @@ macro_rules! source {
 
 const HALF: &[Dtype] = &[Dtype::Bf16, Dtype::F16];
 
-/// On tensor cores. A source for each pass: NVRTC compiles them side by side.
+/// On tensor cores. One source per pass, so that NVRTC compiles them in parallel.
 pub static FORWARD: Source = source!("attention_forward", HALF);
 /// See [`FORWARD`].
 pub static QUERY_GRADIENT: Source = source!("attention_query_gradient", HALF);
 /// See [`FORWARD`].
 pub static KEY_GRADIENT: Source = source!("attention_key_gradient", HALF);
 
-/// By multiply-adds in f32.
+/// With f32 multiply-adds.
 pub static FORWARD_F32: Source = source!("attention_f32_forward", ONLY_F32);
 /// See [`FORWARD_F32`].
 pub static QUERY_GRADIENT_F32: Source = source!("attention_f32_query_gradient", ONLY_F32);
 /// See [`FORWARD_F32`].
 pub static KEY_GRADIENT_F32: Source = source!("attention_f32_key_gradient", ONLY_F32);
 
-/// By pass: for 16-bit elements, for f32.
+/// By pass: for 16-bit dtypes, for f32.
 const SOURCES: [[&Source; 2]; 3] = [
     [&FORWARD, &FORWARD_F32],
     [&QUERY_GRADIENT, &QUERY_GRADIENT_F32],
     [&KEY_GRADIENT, &KEY_GRADIENT_F32],
 ];
 
-/// A kernel for one padded size of a head: its name, warps of a block, rows of the tile that it keeps, rows
-/// of those it passes over.
+/// A kernel for one padded head size: its name, warps per block, rows of the tile that it keeps, rows of the tiles
+/// that it iterates over.
 type Tile = (&'static str, usize, usize, usize);
 
-/// The kernels for a padded size of a head: forward, gradient of queries, gradient of keys.
+/// The kernels for one padded head size: forward, query gradient, key gradient.
 struct Kernels {
     size: usize,
     half: [Tile; 3],
     single: [Tile; 3],
 }
 
-/// The numbers are those at the end of the sources; in f32 all tiles have 64 rows.
+/// The numbers match those at the end of the sources; in f32 all tiles have 64 rows.
 macro_rules! kernels {
     ($kind:literal, $size:literal, $forward:expr, $query:expr, $key:expr) => {
         Kernels {
@@ -79,7 +79,7 @@ const fn tile(name: &'static str, [warps, rows, others]: [usize; 3]) -> Tile {
     (name, warps, rows, others)
 }
 
-/// By size of a head: without and with dropout, which has smaller tiles where registers ask for them.
+/// By head size: without dropout, and with dropout, which uses smaller tiles to limit register use.
 const KERNELS: [[Kernels; 4]; 2] = [
     [
         kernels!("_", 16, [4, 64, 64], [4, 64, 64], [4, 64, 64]),
@@ -95,7 +95,7 @@ const KERNELS: [[Kernels; 4]; 2] = [
     ],
 ];
 
-/// Which of a row of [`KERNELS`].
+/// The passes, in the order of [`SOURCES`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     Forward,
@@ -103,7 +103,7 @@ enum Pass {
     KeyGradient,
 }
 
-/// Queries, keys or values as kernels find them.
+/// Queries, keys or values as the kernels take them.
 struct Operand {
     first: Tensor,
     second: Option<Tensor>,
@@ -111,13 +111,13 @@ struct Operand {
     stride: usize,
 }
 
-/// One call: its operands, and all that is the same for forward and backward.
+/// One call: its operands, and everything that forward and backward share.
 struct Call<'a> {
     op: &'a Attention,
     s: Sizes,
     element: Dtype,
     operands: [Operand; 3],
-    /// Rows of a sample in the first tensor of queries, of keys.
+    /// Rows per sample in the first tensor of queries and of keys.
     splits: [usize; 2],
     lengths: Option<&'a Tensor>,
     dropped: Option<(Dropout, &'a Tensor)>,
@@ -126,7 +126,7 @@ struct Call<'a> {
 const PARTS: [Part; 3] = [Part::Queries, Part::Keys, Part::Values];
 
 impl<'a> Call<'a> {
-    /// Normalises queries and keys, where that is asked for.
+    /// Normalizes queries and keys if requested.
     fn new(op: &'a Attention, inputs: &'a [&'a Tensor]) -> Self {
         let s = Sizes::of(op, inputs);
         let operands = PARTS.map(|part| {
@@ -155,7 +155,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Launches a kernel, with `rest` behind the arguments that all have in common.
+    /// Launches a kernel with the common arguments followed by `rest`.
     fn launch(&self, pass: Pass, rest: &[Arg]) {
         let s = self.s;
         let half = self.element != Dtype::F32;
@@ -206,10 +206,10 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Dynamic shared memory of a block: what each kernel lays out at its beginning.
+/// Dynamic shared memory per block: the layout at the start of each kernel.
 fn shared_bytes(pass: Pass, element: Dtype, size: usize, rows: usize, others: usize) -> usize {
     if element == Dtype::F32 {
-        // Rows have four more elements, against conflicts of banks; scores go through shared memory.
+        // Rows are padded by four elements to avoid bank conflicts; scores go through shared memory.
         let tile = |rows: usize| rows * (size + 4) * 4;
         let scores = rows * (others + 4) * 4;
         return scores
@@ -226,12 +226,12 @@ fn shared_bytes(pass: Pass, element: Dtype, size: usize, rows: usize, others: us
     }
 }
 
-/// Whether there are kernels for heads of this size; the error is kept on the device where there are not.
+/// Whether there are kernels for this head size; if not, an error is recorded on the device.
 fn supported(s: Sizes, device: Device) -> bool {
     if s.dim > LARGEST_HEAD {
         let why = format!(
-            "attention has kernels for heads of at most {LARGEST_HEAD} features, not of {}: more heads are \
-             smaller",
+            "attention kernels support head sizes of at most {LARGEST_HEAD}, not {}; increase the number of \
+             heads",
             s.dim
         );
         fail(device, Error::usage(why));
@@ -258,14 +258,14 @@ impl Launch for Attention {
     }
 }
 
-/// Where a gradient goes: an argument, and whether it is added to.
+/// Where a gradient goes: the argument, and whether to accumulate.
 type Target<'a> = Option<(Arg<'a>, bool)>;
 
 fn target(grad: &mut GradBuffer) -> Target<'_> {
     Some((Arg::from(&mut grad.tensor), grad.accumulate))
 }
 
-/// The arguments for the targets of one or two segments: addresses, then whether they are added to.
+/// The arguments for the targets of one or two segments: addresses, then whether to accumulate.
 fn addresses<'a>(targets: &[Target<'a>]) -> ([Arg<'a>; 2], [Arg<'a>; 2]) {
     let at = |i: usize| targets.get(i).copied().flatten();
     let null = Arg::from(None::<&Tensor>);
@@ -285,7 +285,7 @@ fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut Grads) {
     let delta = delta(s, out, dy, log_sums);
     let mut buffers = grads.buffers([0, 1, 2, 3, 4, 5]);
     let parts = PARTS.map(|part| segments(op, s, part, &inputs));
-    // Gradients of normalised queries and keys, which have tensors of their own.
+    // Gradients of normalized queries and keys go to separate tensors.
     let mut dense = [0, 1].map(|i| {
         let Operand { first, second, .. } = &call.operands[i];
         let tensors = [Some(first), second.as_ref()].into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Where queries, keys and values lie in the inputs of a call, and which keys are seen.
+//! Where queries, keys and values lie in the inputs of a call, and which keys are visible.
 
 use super::{Attention, Layout};
 use crate::op::Op;
@@ -8,13 +8,13 @@ use crate::tensor::Tensor;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) batch: usize,
-    /// Queries of a sample, those of both sequences where two are joined.
+    /// Queries per sample; the total of both sequences if two are joined.
     pub(super) queries: usize,
-    /// Keys of a sample, likewise.
+    /// Keys per sample, likewise.
     pub(super) keys: usize,
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
-    /// Size of a head.
+    /// Head size.
     pub(super) dim: usize,
 }
 
@@ -26,23 +26,23 @@ pub(super) enum Part {
     Values,
 }
 
-/// The queries, keys or values in one input: rows of one of its columns on.
+/// The queries, keys or values in one input: some of its columns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     /// Which input.
     pub(super) input: usize,
     /// First column of the first head.
     pub(super) start: usize,
-    /// Distance from row to row.
+    /// Row stride.
     pub(super) stride: usize,
-    /// Rows of a sample.
+    /// Rows per sample.
     pub(super) rows: usize,
-    /// Which input is the weight they are normalised with.
+    /// Which input is their normalization weight.
     pub(super) weight: Option<usize>,
 }
 
 impl Segment {
-    /// Offset of the first row of a sample and head in the input.
+    /// Offset in the input of the first row of a sample and head.
     pub(super) fn at(&self, s: Sizes, sample: usize, head: usize) -> usize {
         sample * self.rows * self.stride + self.start + head * s.dim
     }
@@ -54,12 +54,12 @@ impl Sizes {
         sizes(op, inputs[0].shape(), inputs.get(1).map(|x| x.shape()))
     }
 
-    /// Query heads that share a head of keys and values.
+    /// Query heads per key/value head.
     pub(super) fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// Whether query `i` sees key `j` of a causal mask: j < i + 1 + keys - queries.
+    /// End of the keys visible to query `i` under a causal mask: it sees key j if j < i + 1 + keys - queries.
     pub(super) fn causal_end(&self, query: usize) -> usize {
         (query + 1 + self.keys).saturating_sub(self.queries)
     }
@@ -77,7 +77,7 @@ fn sizes(op: &Attention, first: &[usize], second: Option<&[usize]>) -> Sizes {
     Sizes { batch: first[0], queries, keys, heads, kv_heads, dim: first[2] / parts }
 }
 
-/// Sizes of a call; an error says which rule the shapes break.
+/// Sizes of a call. Errors: the shapes violate a rule, which the message names.
 pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String> {
     let operands = op.operands();
     let wrong = || {
@@ -93,7 +93,7 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
         format!("takes {operands}{weights}{lengths}{counter}")
     };
     if op.kv_heads == 0 || op.heads == 0 || !op.heads.is_multiple_of(op.kv_heads) {
-        return Err(format!("{} heads share {} of keys and values", op.heads, op.kv_heads));
+        return Err(format!("{} heads cannot share {} key/value heads", op.heads, op.kv_heads));
     }
     if op.mask.causal && op.layout == Layout::Joined {
         return Err("joined sequences have no common order for a causal mask".to_string());
@@ -106,7 +106,7 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
     let first = inputs[0];
     let parts = op.heads + if op.layout == Layout::Separate { 0 } else { 2 * op.kv_heads };
     if first[2] == 0 || !first[2].is_multiple_of(parts) {
-        return Err(format!("{} features do not split into {parts} heads", first[2]));
+        return Err(format!("{} features cannot be split into {parts} heads", first[2]));
     }
     let s = sizes(op, first, inputs.get(1).copied());
     let fits = match op.layout {
@@ -130,7 +130,7 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
         dropout.shape(&[&probabilities, inputs[inputs.len() - 1]])?;
         if dropout.samples != s.batch {
             return Err(format!(
-                "dropout of {} samples in a batch of {}",
+                "dropout expects {} samples, but the batch has {}",
                 dropout.samples, s.batch
             ));
         }
@@ -138,7 +138,7 @@ pub(super) fn check(op: &Attention, inputs: &[&[usize]]) -> Result<Sizes, String
     Ok(s)
 }
 
-/// Where a part is: one segment, or two of joined sequences.
+/// Where a part lies: one segment, or two for joined sequences.
 pub(super) fn segments(op: &Attention, s: Sizes, part: Part, inputs: &[&Tensor]) -> Vec<Segment> {
     let (q, kv) = (s.heads * s.dim, s.kv_heads * s.dim);
     let packed = match part {
@@ -162,7 +162,7 @@ pub(super) fn segments(op: &Attention, s: Sizes, part: Part, inputs: &[&Tensor])
     (0..count).map(segment).collect()
 }
 
-/// How many keys of each segment a sample sees.
+/// Number of visible keys of each segment of a sample.
 pub(super) fn seen(
     op: &Attention,
     segments: &[Segment],

@@ -1,21 +1,20 @@
-//! Scaled dot-product attention (Vaswani et al. 2017, §3.2.1) in each sample:
+//! Scaled dot-product attention (Vaswani et al. 2017, §3.2.1) within each sample:
 //! O = softmax(Q Kᵀ/√D) V for each of `heads` heads of size D.
 //!
 //! Inputs, in this order:
-//! - queries, keys and values as [`Layout`] says;
-//! - with `qk_norm`, weights [D] that queries and keys are normalised with, by root mean square in each
-//!   head (Henry et al. 2020): one for queries and one for keys, for joined sequences a pair each;
-//! - with `mask.padding`, how many keys of each sequence are seen: I32 [B], for joined sequences [B, 2];
+//! - queries, keys and values in the given [`Layout`];
+//! - with `qk_norm`, weights [D] of the RMS normalization of queries and keys in each head (Henry et al. 2020): one for
+//!   queries and one for keys; joined sequences have a pair each;
+//! - with `mask.padding`, the number of visible keys of each sequence: I32 [B], for joined sequences [B, 2];
 //! - with `dropout`, the counter of [`Dropout`]: I32 [4].
 //!
-//! Output [B, queries, heads·D]. With `kv_heads` fewer than `heads`, query head h goes with head
-//! h / (heads/kv_heads) of keys and values (Ainslie et al. 2023). A query that sees no key gives zero.
+//! Output [B, queries, heads·D]. With fewer `kv_heads` than `heads` (grouped-query attention, Ainslie et al. 2023),
+//! query head h uses key/value head h / (heads/kv_heads). The output of a query that sees no key is zero.
 //!
-//! Only O and the row maxima and sums of the softmax are kept; the backward pass computes the scores
-//! again. With P the softmax and dP = dO Vᵀ: dV = Pᵀ dO, dS = P ∘ (dP - rowsum(P ∘ dP)),
-//! dQ = dS K/√D, dK = dSᵀ Q/√D, where rowsum(P ∘ dP) = rowsum(O ∘ dO) (Dao et al. 2022, §B.2). With dropout
-//! Z ∘ P takes the place of P in O and dV, and Z ∘ dP that of dP; Z is made again from the counter. Costs
-//! 4·B·heads·queries·keys·D operations forward, 10 backward.
+//! Only O and the row maxima and sums of the softmax are saved; the backward pass recomputes the scores. With P the
+//! softmax and dP = dO Vᵀ: dV = Pᵀ dO, dS = P ∘ (dP - rowsum(P ∘ dP)), dQ = dS K/√D, dK = dSᵀ Q/√D, where
+//! rowsum(P ∘ dP) = rowsum(O ∘ dO) (Dao et al. 2022, §B.2). With dropout, Z ∘ P replaces P in O and dV, and Z ∘ dP
+//! replaces dP; Z is regenerated from the counter. Costs 4·B·heads·queries·keys·D operations forward, 10 backward.
 
 mod backward;
 mod cases;
@@ -33,60 +32,59 @@ use crate::tensor::Tensor;
 use crate::with_float;
 use layout::Sizes;
 
-/// The largest head that kernels work on; the host takes any.
+/// The largest head size that kernels support; the CPU supports any.
 pub const LARGEST_HEAD: usize = 128;
 
 /// Multi-head attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
-    /// Number of heads of queries.
+    /// Number of query heads.
     pub heads: usize,
-    /// Number of heads of keys and of values; divides `heads`.
+    /// Number of key/value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Which tensors hold queries, keys and values.
+    /// Which inputs hold queries, keys and values.
     pub layout: Layout,
     /// Which keys a query sees.
     pub mask: Mask,
-    /// ε of the normalisation of queries and keys, where there is one.
+    /// ε of the normalization of queries and keys, if they are normalized.
     pub qk_norm: Option<f64>,
-    /// Dropout of the probabilities: the same as [`Dropout`] of a tensor [B, heads, queries, keys] whose keys are
-    /// a multiple of 4. Its samples are the batch. Keys that padding hides are not counted.
+    /// Dropout of the probabilities, with the same mask as [`Dropout`] of a tensor [B, heads, queries, keys] where keys
+    /// is rounded up to a multiple of 4. Its samples are the batch. Keys hidden by padding are not counted.
     pub dropout: Option<Dropout>,
 }
 
-/// Which tensors hold queries, keys and values. Packed features are heads·D of queries, then
-/// kv_heads·D of keys, then as many of values.
+/// Which inputs hold queries, keys and values. Packed features are heads·D of queries, then kv_heads·D of keys, then
+/// kv_heads·D of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// One packed tensor [B, T, (heads + 2·kv_heads)·D].
     Packed,
     /// Queries [B, queries, heads·D]; keys and values [B, keys, kv_heads·D] each.
     Separate,
-    /// Two sequences, each packed and with its own length, that attend to both as if they were one
-    /// (Esser et al. 2024, §4). The output holds the first sequence, then the second.
+    /// Two sequences, each packed and with its own length, that attend to both as if concatenated (Esser et al.
+    /// 2024, §4). The output holds the first sequence, then the second.
     Joined,
 }
 
-/// Which keys a query sees; all of them by default.
+/// Which keys a query sees; by default all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask {
-    /// No later ones: the last query sees all keys, each earlier query one less. Not for joined
-    /// sequences, which have no common order. A hidden key weighs exactly zero, but may still be multiplied:
-    /// where a hidden key or value (or a gradient of the output) is infinite or NaN, NaN may reach queries
-    /// that do not see it.
+    /// Causal: the last query sees all keys, each earlier query one less. Not supported for joined sequences, which
+    /// have no common order. A hidden key has weight exactly zero but may still be multiplied: if a hidden key or value
+    /// (or a gradient of the output) is infinite or NaN, NaN may reach queries that do not see it.
     pub causal: bool,
-    /// Only the first of each sequence, as many as the last input says (less than 0 counts as 0, more
-    /// than there are as all). What is hidden is never read, whatever is in it.
+    /// Only the first keys of each sequence are visible, as many as the lengths input says (clamped to 0..=keys).
+    /// Hidden keys and values are never read.
     pub padding: bool,
 }
 
 impl Attention {
-    /// With as many heads of keys and values as of queries, no mask and no normalisation.
+    /// As many key/value heads as query heads, no mask and no normalization.
     pub fn new(heads: usize, layout: Layout) -> Self {
         Self { heads, kv_heads: heads, layout, mask: Mask::default(), qk_norm: None, dropout: None }
     }
 
-    /// Number of tensors that hold queries, keys and values.
+    /// Number of inputs that hold queries, keys and values.
     fn operands(&self) -> usize {
         match self.layout {
             Layout::Packed => 1,
@@ -95,7 +93,7 @@ impl Attention {
         }
     }
 
-    /// Number of weights of the normalisation.
+    /// Number of normalization weights.
     fn weights(&self) -> usize {
         match (self.qk_norm, self.layout) {
             (None, _) => 0,
@@ -104,18 +102,18 @@ impl Attention {
         }
     }
 
-    /// Number of inputs of integers, which come last.
+    /// Number of integer inputs, which come last.
     fn integers(&self) -> usize {
         usize::from(self.mask.padding) + usize::from(self.dropout.is_some())
     }
 
-    /// The dropout, where it drops something, and its counter.
+    /// The dropout and its counter, if p > 0.
     fn dropped<'a>(&self, inputs: &[&'a Tensor]) -> Option<(Dropout, &'a Tensor)> {
         let dropout = self.dropout.filter(|dropout| dropout.p > 0.0)?;
         Some((dropout, inputs[self.differentiated() + usize::from(self.mask.padding)]))
     }
 
-    /// Number of inputs that are differentiated.
+    /// Number of inputs that have gradients.
     fn differentiated(&self) -> usize {
         self.operands() + self.weights()
     }

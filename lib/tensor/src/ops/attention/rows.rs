@@ -1,5 +1,4 @@
-//! The host side of `attention_rows.cu`: what is done to heads one by one, before and after the kernels
-//! that attend.
+//! The host side of `attention_rows.cu`: per-head row operations before and after the attention kernels.
 
 use super::Attention;
 use super::layout::{Segment, Sizes};
@@ -9,7 +8,7 @@ use crate::kernel::{ALL_ELEMENTS, Grid, Source, columns};
 use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
-/// Rows of heads by themselves.
+/// Operations on single rows of heads.
 pub static SOURCE: Source = Source {
     name: "attention_rows",
     text: include_str!("attention_rows.cu"),
@@ -19,21 +18,21 @@ pub static SOURCE: Source = Source {
 /// Threads of the kernels of [`SOURCE`].
 const ROW_THREADS: usize = 256;
 
-/// At most this many partial sums of the gradient of a weight.
+/// Maximum number of partial sums of a weight gradient.
 const MOST_PARTIALS: usize = 256;
 
-/// How rows of heads are divided among lanes: lanes of a row (a power of two), and blocks for `count`.
+/// How rows of heads are assigned to lanes: lanes per row (a power of two), and blocks for `count` rows.
 fn lanes(dim: usize, element: Dtype, count: usize) -> (usize, usize) {
     let lanes = dim.div_ceil(16 / element.bytes()).next_power_of_two();
     (lanes, count.div_ceil(ROW_THREADS / lanes))
 }
 
-/// Whether rows that start at multiples of all `sizes` start at multiples of 16 bytes.
+/// Whether rows whose offsets are multiples of all `sizes` are aligned to 16 bytes.
 pub(super) fn aligned(element: Dtype, sizes: &[usize]) -> bool {
     sizes.iter().all(|n| n.is_multiple_of(16 / element.bytes()))
 }
 
-/// The queries or keys of one tensor, normalised: [B, T, heads·D].
+/// The normalized queries or keys of one tensor: [B, T, heads·D].
 pub(super) fn normalize(
     op: &Attention,
     s: Sizes,
@@ -66,7 +65,7 @@ pub(super) fn normalize(
     y
 }
 
-/// Gradients of queries or keys `x`, into `dx`, and of their weight, from that of the normalised ones.
+/// Given the gradient of normalized queries or keys, the gradient of `x` (into `dx`) and of the weight.
 pub(super) fn normalize_backward(
     op: &Attention,
     s: Sizes,

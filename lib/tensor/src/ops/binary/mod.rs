@@ -1,7 +1,7 @@
-//! y = a + b and y = a·b, broadcast by NumPy's rules: shapes are aligned at their last axis, and a missing axis
-//! or one of size 1 is repeated.
+//! y = a + b and y = a·b with NumPy broadcasting: shapes are aligned at the last axis, and missing axes or axes of size
+//! 1 are repeated.
 //!
-//! Of the sum da = dy, of the product da = dy·b, each summed over the axes along which a is repeated.
+//! Gradients: da = dy for the sum and da = dy·b for the product, each summed over the axes along which a is repeated.
 
 use super::strided::{self, Function, Space, Strided, Sum, View, checked};
 use crate::op::{Case, GradBuffer, Grads, Op, Saved};
@@ -16,13 +16,13 @@ pub enum Binary {
     Multiply,
 }
 
-/// Index space of the output, with views of the inputs and of the output.
+/// Index space of the output, with views of both inputs and the output.
 fn output_space(a: &[usize], b: &[usize], y: &[usize]) -> Result<Space<3>, String> {
     Space::new(y, [View::broadcast(a, y), View::broadcast(b, y), View::contiguous(y)])
 }
 
 impl Binary {
-    /// The sum of dy, or dy·other, to the gradient of an input.
+    /// The reduction of dy, or of dy·other, to the gradient of an input.
     fn reduction(self, input: &[usize], other: &[usize], y: &[usize]) -> Result<Sum, String> {
         let factor = match self {
             Binary::Add => View::contiguous(y),
@@ -31,7 +31,7 @@ impl Binary {
         Sum::new(y, input, factor)
     }
 
-    /// The gradient of an input of shape `grad`; `other` is the other input of a product.
+    /// Computes the gradient of an input; `other` is the other factor of a product.
     fn gradient(self, dy: &Tensor, other: Option<&Tensor>, grad: &mut GradBuffer) {
         let (GradBuffer { tensor: dx, accumulate }, y) = (grad, dy.shape());
         match other {
@@ -94,8 +94,8 @@ impl Op for Binary {
     }
 }
 
-/// Same shapes, a bias, a gate for each sample, a column, a scalar, both inputs repeated, three and more axes,
-/// sums in several chunks over rows and over columns; vectors and single elements.
+/// Equal shapes, a bias, a per-sample gate, a column, a scalar, both inputs repeated, three and more axes, sums in
+/// several chunks over rows and over columns; vectors and single elements.
 pub fn cases() -> Vec<Case> {
     let shapes: [[&[usize]; 2]; 13] = [
         [&[1], &[1]],

@@ -1,5 +1,5 @@
 // elements: f32 bf16 f16
-// Between f32 and the element type. A thread has eight elements: 16 bytes of the shorter type.
+// Conversion between f32 and `element`. A thread handles eight elements: 16 bytes of the shorter type.
 
 #include "element.cuh"
 
@@ -9,7 +9,7 @@ DEVICE long long cast_index() {
   return ((long long)blockIdx.x * blockDim.x + threadIdx.x) * EIGHT;
 }
 
-// to (+)= from, of eight elements.
+// to (+)= from, for eight elements.
 template <class From, class To>
 DEVICE void cast(const From* __restrict__ from, To* __restrict__ to, long long n, int add) {
   constexpr int READ = 16 / (int)sizeof(From), WRITE = 16 / (int)sizeof(To);

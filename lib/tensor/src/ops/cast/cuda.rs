@@ -24,7 +24,7 @@ impl Launch for Cast {
     }
 }
 
-/// to (+)= from, whatever their element types; between two of 16 bits by way of f32.
+/// to (+)= from, for any two dtypes; between two 16-bit dtypes via f32.
 fn cast(from: &Tensor, to: &mut Tensor, add: bool) {
     const THREADS: usize = 256;
     const ELEMENTS: usize = 8;

@@ -1,8 +1,7 @@
-//! The same values in another element type, each the nearest there is: where mixed precision goes from
-//! f32 to 16 bits and back. y = x, any shape; the gradient goes back to the type of x.
+//! Conversion to another dtype, rounded to nearest: mixed precision casts from f32 to 16 bits and back. y = x, any
+//! shape; the gradient is cast back to the dtype of x.
 //!
-//! Moves an element of each type. f64 stays f64: it is the type of checks, in which everything is to be
-//! exact.
+//! Moves an element of each type. f64 stays f64, because checks run in it and must be exact.
 
 pub(crate) mod cuda;
 
@@ -10,7 +9,7 @@ use crate::dtype::Dtype;
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
-/// To this element type.
+/// Casts to this dtype.
 #[derive(Clone, Copy, Debug)]
 pub struct Cast(pub Dtype);
 
@@ -41,7 +40,7 @@ impl Op for Cast {
     }
 }
 
-/// One element, odd sizes. To f32, which f32 and f64 survive; the tests below have the others.
+/// One element, odd sizes. To f32, which f32 and f64 survive unchanged; the tests below cover the others.
 pub fn cases() -> Vec<Case> {
     [&[1][..], &[3, 37], &[64, 129]]
         .iter()

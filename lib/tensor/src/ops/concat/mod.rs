@@ -1,14 +1,14 @@
-//! Tensors joined along an axis, along which their sizes may differ. The gradient of each is its part of dy.
+//! Concatenation along an axis, along which sizes may differ. The gradient of each input is its slice of dy.
 
 use super::narrow::part_space;
 use super::strided::{self, Strided, checked};
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
-/// Joins any number of inputs along an axis.
+/// Concatenates any number of inputs along an axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Concat {
-    /// Which axis.
+    /// The axis.
     pub axis: usize,
 }
 
@@ -58,7 +58,7 @@ impl Op for Concat {
     }
 }
 
-/// Along each axis, one to four inputs, sizes of 1 and 0; starts that vectors allow and others.
+/// Along each axis, one to four inputs, sizes of 1 and 0; offsets that do and do not allow vector access.
 pub fn cases() -> Vec<Case> {
     let case = |axis: usize, shapes: &[&[usize]]| Case::new(Concat { axis }, shapes);
     vec![

@@ -1,10 +1,10 @@
 // elements: f32 bf16 f16
 // Convolution as matrix products of gathered operands (conv/mod.rs, include/gather.cuh).
 //
-// Forward, out = seen·wᵀ: a row is an output cell, a column of `seen` a tap and a channel. The gradient
-// of x, dx = readers·w: a column of `readers` is a tap and a filter. The gradient of w, dw = dyᵀ·seen,
-// is split over cells into partial sums that kernel/columns adds up. Each comes in three forms: small
-// and medium tiles, and small ones for channels of which 16 bytes are not a divisor (`odd`).
+// Forward, out = seen·wᵀ: a row is an output cell, a column of `seen` a tap and a channel. The gradient of x,
+// dx = readers·w: a column of `readers` is a tap and a filter. The gradient of w, dw = dyᵀ·seen, is split over cells
+// into partial sums that kernel/columns adds up. Each kernel has three variants: small and medium tiles, and small tiles
+// for channel counts that are not a multiple of 16 bytes (`odd`).
 
 #include "gather.cuh"
 #include "product.cuh"
@@ -25,8 +25,8 @@ using Warp = MmaWarp<S>;
 constexpr int MEDIUM_BLOCKS = 2;
 #endif
 
-// The block's part of lhs·rhs over [begin, end) of the inner axis; calls write(row, column, values)
-// for 4 neighbours at a time, in range or not.
+// The block's part of lhs·rhs over [begin, end) of the inner axis; calls write(row, column, values) for 4 adjacent
+// elements at a time, even if they are out of range.
 template <class S, bool ODD, class Lhs, class Rhs, class Write>
 DEVICE void multiply(const Lhs& lhs, const Rhs& rhs, int row, int column, int begin, int end,
                      Write write) {
@@ -58,7 +58,7 @@ DEVICE int first_column(int columns) {
     return blockIdx.x % ((columns + S::BN - 1) / S::BN) * S::BN;
 }
 
-// Writes neighbours of a row of `out` [rows, columns], as far as they are in range.
+// Writes adjacent elements of a row of `out` [rows, columns] that are in range.
 template <class T>
 DEVICE void write_four(T* out, int rows, int columns, int row, int column, Vector<float, 4> values,
                        int add) {
@@ -130,7 +130,7 @@ DEVICE void filter(const element* x, const element* dy, float* partials, const G
     });
 }
 
-// out [cells, filters] = what each cell sees of x, times w, plus `bias` unless null.
+// out [cells, filters] = what each cell reads of x, times w, plus `bias` unless null.
 #define FORWARD(name, shape, threads, blocks, odd)                                               \
     KERNEL(name, threads, blocks)(const element* __restrict__ x, const element* __restrict__ w,  \
                                   const element* __restrict__ bias, element* __restrict__ out,   \

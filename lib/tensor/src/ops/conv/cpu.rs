@@ -6,17 +6,17 @@ use crate::parallel::{Shared, blocks, reduce};
 use crate::product::{View, product};
 use crate::vectorize;
 
-/// Elements of the matrix of neighbours that a block makes: it stays in the second-level cache.
+/// Elements of the im2col matrix of a block, so that it stays in the L2 cache.
 const BLOCK: usize = 128 * 1024;
-/// At most this many cells in a block.
+/// Maximum number of cells per block.
 const CELLS: usize = 256;
 
-/// Cells of a block whose matrix has `width` columns.
+/// Cells per block when the im2col matrix has `width` columns.
 fn cells_per_block(width: usize) -> usize {
     (BLOCK / width.max(1)).clamp(8, CELLS)
 }
 
-/// Row r of `matrix` becomes what output cell `first` + r sees of x, tap after tap.
+/// im2col: row r of `matrix` becomes the part of x that output cell `first` + r reads, tap by tap.
 fn neighbours<T: Float>(g: &Geometry, x: &[T], first: usize, matrix: &mut [T]) {
     let c = g.channels;
     for (r, row) in matrix.chunks_exact_mut(g.taps() * c).enumerate() {
@@ -45,7 +45,7 @@ pub(super) fn forward<T: Float>(g: &Geometry, x: &[T], w: &[T], bias: Option<&[T
     });
 }
 
-/// For a block of cells and each tap: the outputs that read them, times the tap's weights.
+/// For a block of cells and each tap: the gradients of the outputs that read them, times the weights of the tap.
 pub(super) fn backward_x<T: Float>(g: &Geometry, w: &[T], dy: &[T], grad: &mut GradBuffer) {
     let ([cells, _], c, n, taps, add) =
         (g.cells(), g.channels, g.filters, g.taps(), grad.accumulate);
@@ -59,7 +59,7 @@ pub(super) fn backward_x<T: Float>(g: &Geometry, w: &[T], dy: &[T], grad: &mut G
         let mut readers = Scratch::<T>::arbitrary(range.len() * n);
         let mut parts = Scratch::<T>::arbitrary(range.len() * c);
         for tap in 0..taps {
-            // Only cells that are read: of a stride of 2 in both directions, a quarter.
+            // Only cells that are read: with a stride of 2 in both directions, a quarter.
             let mut rows = Vec::with_capacity(range.len());
             for (row, cell) in range.clone().enumerate() {
                 if let Some(target) = g.target(cell, tap) {

@@ -10,27 +10,27 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source =
     Source { name: "conv", text: include_str!("conv.cu"), elements: ALL_ELEMENTS };
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: usize = 128;
-/// Blocks that occupy a large card: tiles are made smaller, and sums split, until there are as many.
+/// Blocks that occupy a large GPU: tiles are made smaller, and sums split, until there are that many.
 const BLOCKS: usize = 132;
-/// Output cells of a part of a sum are a multiple of this.
+/// The output cells per part of a sum are a multiple of this.
 const CHUNK: usize = 256;
 
-/// What a block makes of a result; each kernel comes in these forms.
+/// The tile that a block computes; each kernel exists in these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tile {
     /// 64 × 64.
     Small,
-    /// 128 × 128, or 64 × 128 in f32, which has not the registers.
+    /// 128 × 128, or 64 × 128 in f32, which would run out of registers.
     Medium,
-    /// 64 × 64 of operands whose neighbours in memory do not come in multiples of 16 bytes.
+    /// 64 × 64, for operands whose rows are not multiples of 16 bytes.
     Odd,
 }
 
 impl Tile {
-    /// For a result of `rows` × `columns` in `parts` parts, from operands whose neighbours come in
-    /// groups of `groups` elements. Follows from sizes alone, so that bits are the same on every card.
+    /// For a result of `rows` × `columns` in `parts` parts, from operands with contiguous groups of `groups` elements.
+    /// Depends only on sizes, so that results are bit-identical on every GPU.
     fn pick(element: Dtype, [rows, columns]: [usize; 2], parts: usize, groups: &[usize]) -> Self {
         let vector = 16 / element.bytes();
         if groups.iter().any(|group| !group.is_multiple_of(vector)) {
@@ -51,20 +51,20 @@ impl Tile {
         }
     }
 
-    /// Blocks for a result.
+    /// Number of blocks for a result.
     fn blocks(self, element: Dtype, [rows, columns]: [usize; 2]) -> usize {
         let [high, wide] = self.size(element);
         rows.div_ceil(high) * columns.div_ceil(wide)
     }
 
-    /// For a result in `parts` parts: four stages of 64 bytes for each row and column of a tile.
+    /// For a result in `parts` parts: four pipeline stages of 64 bytes for each row and column of a tile.
     fn grid(self, element: Dtype, result: [usize; 2], parts: usize) -> Grid {
         let [high, wide] = self.size(element);
         Grid::over([self.blocks(element, result), parts, 1], THREADS).shared(4 * 64 * (high + wide))
     }
 }
 
-/// Launches the form of a kernel for `tile`; it takes the sizes between `before` and `after`.
+/// Launches the variant of a kernel for `tile`; sizes are passed between `before` and `after`.
 fn launch(
     g: &Geometry,
     element: Dtype,
@@ -151,7 +151,7 @@ mod tests {
     use crate::op::{Case, Draw};
     use crate::ops::conv::Padding;
 
-    /// Medium tiles are for results larger than an emulator should make: here of any size.
+    /// Medium tiles are meant for results too large for the emulator; here they are used for any size.
     #[test]
     fn every_tile_gives_the_same_convolution() {
         let seed = 7;

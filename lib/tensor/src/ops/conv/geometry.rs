@@ -1,4 +1,4 @@
-//! The sizes of a convolution, and which cell a tap of the filter reads.
+//! The sizes of a convolution, and which cell each tap of the filter reads.
 
 use super::{Conv, Padding};
 
@@ -18,11 +18,11 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// The input cell that output `at` reads with `tap`; none beyond a zero border.
+    /// The input cell that output `at` reads with `tap`; `None` in zero padding.
     pub(crate) fn source(&self, at: usize, tap: usize) -> Option<usize> {
         let moved = at * self.stride + tap * self.dilation;
         if self.periodic {
-            // A margin is at most the length: added once, nothing is negative.
+            // The margin is at most the length, so adding the length once makes this non-negative.
             return Some((moved + self.from - self.margin) % self.from);
         }
         moved.checked_sub(self.margin).filter(|cell| *cell < self.from)
@@ -52,13 +52,13 @@ impl Axis {
         let to = room / stride + 1;
         let periodic = op.padding == Padding::Periodic;
         if periodic && (margin > from || (to - 1) * stride >= from) {
-            return Err(format!("a margin of {margin} goes round {from} cells more than once"));
+            return Err(format!("a margin of {margin} wraps around {from} cells more than once"));
         }
         Ok(Self { from, to, taps, stride, dilation, margin, periodic })
     }
 }
 
-/// All sizes.
+/// All sizes of a convolution.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub(crate) batch: usize,
@@ -71,7 +71,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Errors: the rule that x [B, rows, columns, C] and w [O, P, Q, C] break.
+    /// Errors: x [B, rows, columns, C] and w [O, P, Q, C] violate a shape rule.
     pub(crate) fn new(op: &Conv, x: &[usize], w: &[usize]) -> Result<Self, String> {
         let (&[batch, rows, columns, channels], &[filters, p, q, wide]) = (x, w) else {
             return Err("takes x [B, rows, columns, C] and w [O, P, Q, C]".into());
@@ -88,7 +88,7 @@ impl Geometry {
         [self.batch, self.rows.to, self.columns.to, self.filters]
     }
 
-    /// Taps of the filter.
+    /// Number of taps of the filter.
     pub(crate) fn taps(&self) -> usize {
         self.rows.taps * self.columns.taps
     }
@@ -98,7 +98,7 @@ impl Geometry {
         [self.rows.from * self.columns.from, self.rows.to * self.columns.to].map(|n| n * self.batch)
     }
 
-    /// The input cell that an output cell reads with `tap`, both counted through all samples.
+    /// The input cell that an output cell reads with `tap`; both are indices over all samples.
     pub(crate) fn source(&self, cell: usize, tap: usize) -> Option<usize> {
         let (rows, columns) = (&self.rows, &self.columns);
         let row = rows.source(cell / columns.to % rows.to, tap / columns.taps)?;
@@ -107,7 +107,7 @@ impl Geometry {
         Some((sample * rows.from + row) * columns.from + column)
     }
 
-    /// The output cell that reads an input cell with `tap`.
+    /// The output cell that reads an input cell with `tap`, if any.
     pub(crate) fn target(&self, cell: usize, tap: usize) -> Option<usize> {
         let (rows, columns) = (&self.rows, &self.columns);
         let row = rows.target(cell / columns.from % rows.from, tap / columns.taps)?;

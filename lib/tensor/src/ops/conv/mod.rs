@@ -1,12 +1,12 @@
 //! Convolution over a grid, channels last:
 //! y[b, i, j, o] = bias[o] + Σ_{p,q,c} w[o, p, q, c]·x[b, i·s + p·d - m, j·t + q·e - n, c].
 //!
-//! x [B, rows, columns, C], w [O, P, Q, C], bias [O] if `bias`; one row is one dimension. Stride (s, t),
-//! dilation (d, e); `margin` (m, n) cells are seen beyond each side of the grid, which goes on
-//! periodically there or is zero. y [B, ⌊(rows + 2m - d(P - 1) - 1)/s⌋ + 1, .., O]; a periodic grid is
-//! gone round once at most, so that no cell is read twice by one tap.
-//! dx gathers over taps the outputs that a cell went into, dw[o, p, q, c] = Σ of dy·x over outputs,
-//! db = Σ dy. Costs 2·O·P·Q·C operations an output cell forward and twice that backward.
+//! x [B, rows, columns, C], w [O, P, Q, C], bias [O] if `bias`; a one-dimensional grid has one row. Stride (s, t),
+//! dilation (d, e); the grid is padded by `margin` (m, n) cells on each side, periodically or with zeros.
+//! y [B, ⌊(rows + 2m - d(P - 1) - 1)/s⌋ + 1, .., O]. Periodic padding wraps around at most once, so that a tap reads no
+//! cell twice.
+//! dx gathers, over taps, the outputs that read a cell; dw[o, p, q, c] = Σ of dy·x over outputs; db = Σ dy. Costs
+//! 2·O·P·Q·C operations per output cell forward and twice that backward.
 
 mod cpu;
 mod cuda;
@@ -26,18 +26,18 @@ use crate::with_float;
 pub struct Conv {
     /// Whether there is a third input.
     pub bias: bool,
-    /// Cells from an output to the next, along rows and columns.
+    /// Stride along rows and columns.
     pub stride: [usize; 2],
-    /// Cells from a tap of the filter to the next.
+    /// Dilation along rows and columns.
     pub dilation: [usize; 2],
-    /// Cells beyond each side that are seen.
+    /// Padding on each side, in cells.
     pub margin: [usize; 2],
-    /// What they are.
+    /// Kind of padding.
     pub padding: Padding,
 }
 
 impl Conv {
-    /// Stride 1, output of the size of the input, for a filter of odd sides.
+    /// Stride 1, output size equal to the input size, for a filter with odd sides.
     pub fn same(filter: [usize; 2], padding: Padding) -> Self {
         let margin = filter.map(|taps| taps / 2);
         Self { bias: true, stride: [1, 1], dilation: [1, 1], margin, padding }
@@ -89,14 +89,14 @@ impl Op for Conv {
 }
 
 impl Conv {
-    /// The sizes of a use whose shapes were accepted.
+    /// The sizes of a call whose shapes have been accepted.
     fn geometry(&self, x: &Tensor, w: &Tensor) -> Geometry {
         Geometry::new(self, x.shape(), w.shape())
             .unwrap_or_else(|why| unreachable!("shapes are checked before an op runs: {why}"))
     }
 }
 
-/// One and two dimensions, both borders, strides and dilations, few and many channels.
+/// One and two dimensions, both kinds of padding, strides and dilations, few and many channels.
 pub fn cases() -> Vec<Case> {
     use Padding::{Periodic, Zero};
     let case = |op: Conv, x: [usize; 4], w: [usize; 4]| {
@@ -114,7 +114,7 @@ pub fn cases() -> Vec<Case> {
         case(Conv { dilation: [2, 3], margin: [2, 1], ..plain }, [3, 7, 10, 5], [9, 3, 2, 5]),
         case(Conv { bias: false, stride: [4, 4], ..plain }, [2, 8, 12, 3], [24, 4, 4, 3]),
         case(Conv::same([1, 7], Zero), [3, 1, 130, 16], [40, 1, 7, 16]),
-        // More than one tile of a kernel in each direction, and sums in more than one part.
+        // Several kernel tiles in each direction, and sums in several parts.
         case(Conv::same([1, 3], Zero), [2, 1, 70, 24], [72, 1, 3, 24]),
         case(Conv::same([1, 1], Zero), [1, 10, 14, 72], [16, 1, 1, 72]),
         case(Conv::same([1, 1], Periodic), [1, 14, 10, 8], [136, 1, 1, 8]),

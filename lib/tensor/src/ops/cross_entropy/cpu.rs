@@ -6,7 +6,7 @@ use crate::simd::{max, sum};
 use crate::vectorize;
 use crate::{Scratch, Tensor};
 
-/// The loss; `stats` becomes the maximum m and log Σ exp(x - m) of every row.
+/// The loss; writes the maximum m and log Σ exp(x - m) of every row to `stats`.
 pub(super) fn forward<T: Float>(op: &CrossEntropy, inputs: &[&Tensor], stats: &mut [T]) -> T {
     let (rows, v) = (inputs[0].rows(), inputs[0].width());
     let (x, targets, weights) =
@@ -73,7 +73,7 @@ pub(super) fn backward<T: Float>(
         vectorize!({
             for (r, row) in range.enumerate() {
                 let (x, dx) = (&x[row * v..][..v], &mut dx[r * v..][..v]);
-                // An ignored row is written too: its gradient is 0.
+                // Ignored rows are also written: their gradient is 0.
                 let scale = match weights {
                     _ if targets[row] == op.ignore => T::ZERO,
                     Some(weights) => dy * weights[row],

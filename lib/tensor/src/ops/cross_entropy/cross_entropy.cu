@@ -1,11 +1,11 @@
 // elements: f32 bf16 f16
-// Cross entropy of a softmax (cross_entropy/mod.rs). A block makes a row: forward reads the logits
-// once, for a running maximum and sum, and backward once more, writing the gradient as it goes. Rows of
-// any width begin anywhere: what comes before and after the 16-byte part is read one by one.
+// Cross entropy of a softmax (cross_entropy/mod.rs). A block handles a row: forward reads the logits once, keeping a
+// running maximum and sum; backward reads them once more while writing the gradient. Rows may have any width and
+// alignment: elements before and after the 16-byte aligned part are read one by one.
 
 #include "rows.cuh"
 
-// The part of a row whose addresses are multiples of 16: [begin, end) in elements.
+// The 16-byte aligned part of a row: [begin, end) in elements.
 struct Aligned {
   int begin, end;
 };
@@ -33,11 +33,11 @@ DEVICE void take(Sums& sums, Vector<element, N> x) {
     top = fmaxf(top, to_float(x.at[i]));
   }
   if (top > sums.top) {
-    // exp(-∞) = 0 forgets the empty sum.
+    // exp(-∞) = 0 discards the empty sum.
     sums.exponentials *= expf(sums.top - top);
     sums.top = top;
   }
-  // Of logits that are all -∞ so far, exp(-∞ - 0) is 0 and exp(-∞ + ∞) would not be a number.
+  // If all logits so far are -∞, exp(-∞ - 0) is 0, whereas exp(-∞ + ∞) would be NaN.
   float origin = top > minus_infinity() ? top : 0.0f;
 #pragma unroll
   for (int i = 0; i < N; i++) {
@@ -47,7 +47,7 @@ DEVICE void take(Sums& sums, Vector<element, N> x) {
 }
 
 // losses [rows], stats [rows, 2]: the maximum m and log Σ exp(x - m) of each row of x [rows, classes].
-// `weights` [rows] may be null: 1. `kept` is 1 - smoothing, which f32 would round.
+// `weights` [rows] may be null (all 1). `kept` is 1 - smoothing, computed by the host in double.
 KERNEL(cross_entropy_rows)
 (const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ weights,
  float* __restrict__ losses, float* __restrict__ stats, int classes, int ignore, float kept,
@@ -119,7 +119,7 @@ KERNEL(cross_entropy_backward)
     float p = expf(to_float(logit) - top - log);
     return scale * (p - each - (i == target ? kept : 0.0f));
   };
-  // Both rows begin equally far from a multiple of 16.
+  // Both rows have the same alignment.
   Aligned part = aligned(from, classes);
   for (int i = threadIdx.x; i < part.begin; i += blockDim.x) {
     put(to + i, gradient(from[i], i), add);

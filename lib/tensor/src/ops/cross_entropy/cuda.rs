@@ -12,7 +12,7 @@ pub static SOURCE: Source = Source {
     elements: ALL_ELEMENTS,
 };
 
-/// A block for each row: a warp for few classes, more threads for many.
+/// One block per row: a warp for few classes, more threads for many.
 fn grid(x: &Tensor) -> Grid {
     let threads = match x.width() {
         0..=1024 => 32,
@@ -22,7 +22,7 @@ fn grid(x: &Tensor) -> Grid {
     Grid::new(x.rows(), threads)
 }
 
-/// What smoothing leaves to the target itself.
+/// 1 - ε, the share of the target itself.
 fn kept(op: &CrossEntropy) -> f32 {
     (1.0 - op.smoothing) as f32
 }

@@ -1,5 +1,5 @@
 //! Cross entropy of a softmax: L = Σ over rows r of w_r·((1 - ε)·(l - x_t) + ε/V·Σ_v (l - x_v)), with
-//! l = log Σ_v exp(x_v). Logits x [R, V], targets t [R] (i32), optional weights w [R] (1 where absent), L [1].
+//! l = log Σ_v exp(x_v). Logits x [R, V], targets t [R] (i32), optional weights w [R] (default 1), L [1].
 //!
 //! ε smooths the labels (Szegedy et al. 2016). Rows whose target is `ignore` contribute nothing, whatever their
 //! weight. L is a sum: the engine divides it by the sum of the weights over all micro-batches and ranks of an
@@ -20,9 +20,9 @@ use crate::with_float;
 /// Cross entropy, summed over rows; inputs logits, targets and, optionally, a weight for each row.
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropy {
-    /// Rows with this target do not count; -100 is the custom.
+    /// Rows with this target are ignored; usually -100.
     pub ignore: i32,
-    /// ε, the part of the target that is spread over all classes.
+    /// ε, the share of the target probability that is spread over all classes.
     pub smoothing: f64,
 }
 
@@ -155,7 +155,7 @@ mod tests {
         let (loss, dx) = of(op, &[2, 0, 0, 0, 1, -100]);
         let logits = Tensor::of(&[0.0, 1.0, 2.0].repeat(4), &[4, 3]);
         let targets = constant(Tensor::of(&[2, 0, 1, -100], &[4]));
-        // An ignored row does not count, whatever its weight.
+        // An ignored row does not count, regardless of its weight.
         let weights = constant(Tensor::of(&[1.0, 3.0, 1.0, f64::NAN], &[4]));
         let tape = Tape::new();
         let x = tape.leaf(logits);
@@ -163,13 +163,13 @@ mod tests {
         assert!((weighted.value().item() - loss).abs() < 1e-14);
         let found = tape.backward(&weighted).unwrap().take(&x).unwrap().to_f64();
         for (i, found) in found.iter().enumerate() {
-            // Row 1 stands for rows 1, 2 and 3; behind it are rows 4 and 5.
+            // Row 1 represents rows 1, 2 and 3; rows 4 and 5 follow it.
             let (row, count) = [(0, 1.0), (1, 3.0), (4, 1.0), (5, 0.0)][i / 3];
             assert!((found - count * dx[row * 3 + i % 3]).abs() < 1e-15);
         }
     }
 
-    /// Logits in bf16, weights in f32: what mixed precision hands in.
+    /// Logits in bf16, weights in f32, as in mixed precision.
     #[test]
     fn weights_are_f32_beside_logits_of_16_bits() {
         let tape = Tape::new();
@@ -191,7 +191,7 @@ mod tests {
             let weights = on_device(Tensor::of(&[0.25_f32, 1.003_906_3], &[2]));
             let loss = tape.apply(CrossEntropy::default(), &[&x, &targets, &weights]).unwrap();
             let log = (0..3).map(|i| f64::from(i).exp()).sum::<f64>().ln();
-            // The second weight lies between two numbers of bf16.
+            // The second weight lies between two bf16 numbers.
             let expected = 0.25 * (log - 2.0) + 1.003_906_3 * log;
             let found = loss.value().to_host().unwrap();
             assert_eq!(found.dtype(), Dtype::F32);

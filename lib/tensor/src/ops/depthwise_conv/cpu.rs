@@ -6,8 +6,7 @@ use crate::simd::LANES;
 use crate::vectorize;
 use crate::{Scratch, Tensor};
 
-/// For every token and tap, the token that is read; none beyond a zero border. `sign` -1 turns the
-/// filter round.
+/// For every token and tap, the token that is read; `None` in zero padding. `sign` -1 flips the filter.
 fn neighbours(op: &DepthwiseConv, sign: isize) -> Vec<Option<usize>> {
     let [rows, columns] = op.grid;
     let step = |at: usize, tap: usize, taps: usize, len: usize| {

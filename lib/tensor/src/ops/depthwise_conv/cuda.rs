@@ -13,7 +13,7 @@ pub static SOURCE: Source = Source {
     elements: ALL_ELEMENTS,
 };
 
-/// y (+)= the filter over x, as it is (`sign` 1) or turned round (-1).
+/// y (+)= x convolved with the filter, as it is (`sign` 1) or flipped (-1).
 fn apply(
     op: &DepthwiseConv,
     [x, w]: [&Tensor; 2],

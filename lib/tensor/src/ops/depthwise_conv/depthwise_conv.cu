@@ -1,16 +1,15 @@
 // elements: f32 bf16 f16
-// Depthwise convolution over a grid of tokens (depthwise_conv/mod.rs). A thread makes 16 bytes of
-// channels where their number allows, else one channel. Taps of a token's neighbours are read through
-// the first-level cache.
+// Depthwise convolution over a grid of tokens (depthwise_conv/mod.rs). A thread computes 16 bytes of channels if their
+// number allows it, otherwise one channel. The neighbours of a token are read through the L1 cache.
 
 #include "rows.cuh"
 
-// The grid and the filter; the same parameters for every kernel.
+// The grid and the filter; the same for every kernel.
 struct Grid {
   int rows, columns, filter_rows, filter_columns, channels, periodic;
 };
 
-// `at` + `step` along an axis of `length`; negative beyond a zero border.
+// `at` + `step` along an axis of `length`; negative in zero padding.
 DEVICE int neighbour(int at, int step, int length, int periodic) {
   int moved = at + step;
   if (periodic) {
@@ -25,7 +24,7 @@ DEVICE int neighbour(int at, int step, int length, int periodic) {
   return moved < length ? moved : -1;
 }
 
-// The token of its sample that `tap` reads at (row, column), or -1. `sign` -1 turns the filter round.
+// The token that `tap` reads at (row, column) in the same sample, or -1. `sign` -1 flips the filter.
 DEVICE int source(Grid g, int row, int column, int tap, int sign) {
   int p = tap / g.filter_columns, q = tap % g.filter_columns;
   int from_row = neighbour(row, sign * (p - g.filter_rows / 2), g.rows, g.periodic);
@@ -113,8 +112,8 @@ DEVICE void filter(
   store_floats<N>(dw + ((long long)chunk * taps + tap) * g.channels + channel, sum);
 }
 
-// y [tokens, channels] (+)= the filter w [taps, channels] over x, plus `bias` unless null. With `sign`
-// -1 the filter is turned round: the gradient of x, given that of y.
+// y [tokens, channels] (+)= x convolved with the filter w [taps, channels], plus `bias` unless null. `sign` -1 flips
+// the filter, which gives the gradient of x from that of y.
 KERNEL(depthwise_conv_apply)
 (const element* __restrict__ x, const element* __restrict__ w, const element* __restrict__ bias,
  element* __restrict__ y, int tokens, int rows, int columns, int filter_rows, int filter_columns,

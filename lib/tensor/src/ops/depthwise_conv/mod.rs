@@ -1,9 +1,9 @@
-//! Depthwise convolution over a grid of tokens: each channel has a filter of its own.
+//! Depthwise convolution over a grid of tokens: each channel has its own filter.
 //! y[b, i, j, c] = bias[c] + Σ_{p,q} w[p, q, c]·x[b, i + p - ⌊P/2⌋, j + q - ⌊Q/2⌋, c].
 //!
-//! x [B, rows·columns, C] with the grid given (one row in one dimension), w [P·Q, C], bias [C]; P and
-//! Q odd. Beyond the border the grid goes on periodically, or is zero.
-//! dx is the same with the filter turned round; dw[p, q, c] = Σ over samples and tokens of dy·x.
+//! x [B, rows·columns, C] with the given grid (one row in one dimension), w [P·Q, C], bias [C]; P and Q odd. Padding is
+//! periodic or zero.
+//! dx is the same operation with the flipped filter; dw[p, q, c] = Σ over samples and tokens of dy·x.
 
 mod cpu;
 mod cuda;
@@ -14,23 +14,23 @@ use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// What lies beyond the border of the grid.
+/// Values beyond the border of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
-    /// The other side.
+    /// The grid wraps around.
     Periodic,
-    /// Zero.
+    /// Zeros.
     Zero,
 }
 
-/// Depthwise convolution, stride 1, output of the size of the input.
+/// Depthwise convolution with stride 1; the output has the size of the input.
 #[derive(Clone, Copy, Debug)]
 pub struct DepthwiseConv {
     /// Rows and columns of tokens.
     pub grid: [usize; 2],
     /// Rows and columns of the filter, odd.
     pub filter: [usize; 2],
-    /// The border.
+    /// Kind of padding.
     pub padding: Padding,
 }
 
@@ -76,7 +76,7 @@ impl Op for DepthwiseConv {
     }
 }
 
-/// One and two dimensions, both borders, filters larger than the grid, odd channels.
+/// One and two dimensions, both kinds of padding, filters larger than the grid, odd channels.
 pub fn cases() -> Vec<Case> {
     let case = |b: usize, grid: [usize; 2], filter: [usize; 2], padding, c: usize| {
         let op = DepthwiseConv { grid, filter, padding };

@@ -2,7 +2,7 @@ use super::{Dropout, Mask};
 use crate::dtype::Float;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 
-/// out (+)= x/(1 - p) where an element is kept, else 0.
+/// out (+)= x/(1 - p) for elements that are kept, otherwise 0.
 pub(super) fn apply<T: Float>(op: &Dropout, counter: &[i32], x: &[T], out: &mut [T], add: bool) {
     let (mask, scale) = (Mask::new(op, counter), T::of(op.scale()));
     let size = x.len() / op.samples;

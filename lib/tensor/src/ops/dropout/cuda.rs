@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source =
     Source { name: "dropout", text: include_str!("dropout.cu"), elements: ALL_ELEMENTS };
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: usize = 256;
 
 fn apply(op: &Dropout, counter: &Tensor, x: &Tensor, out: &mut Tensor, add: bool) {

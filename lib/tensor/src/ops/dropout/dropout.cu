@@ -4,7 +4,7 @@
 #include "dropout.cuh"
 #include "rows.cuh"
 
-// out (+)= x·scale where an element is kept, else 0. x [samples, size]; a thread has WIDTH elements of a sample.
+// out (+)= x·scale for elements that are kept, otherwise 0. x [samples, size]; a thread has WIDTH elements of a sample.
 KERNEL(dropout_apply, 256)(const element* __restrict__ x, const int* __restrict__ counter,
                            element* __restrict__ out, int samples, int size, unsigned site,
                            unsigned threshold, float scale, int add) {

@@ -1,9 +1,9 @@
 //! Dropout with inverted scaling (Srivastava et al. 2014): y = x/(1 - p) where an element is kept, else 0.
 //!
-//! The mask is a function of what the element is, never stored, and the same in the backward pass, in a pass
-//! that is computed again, on any device and for any division of the samples over ranks and micro-batches: word
-//! `i % 4` of the Philox block with the key (seed low, seed high) and the counter (⌊i/4⌋, sample, micro-batch,
-//! site) decides about element i of a sample. It is kept when that word is at least p·2³².
+//! The mask is never stored: it is a function of the element's position, the same in the backward pass, in
+//! recomputation, on any device and for any division of the samples over ranks and micro-batches. Word `i % 4` of the
+//! Philox block with the key (seed low, seed high) and the counter (⌊i/4⌋, sample, micro-batch, site) decides about
+//! element i of a sample, which is kept if the word is at least p·2³².
 
 mod cpu;
 pub(crate) mod cuda;
@@ -16,26 +16,26 @@ use crate::with_float;
 
 /// Zeroes elements with probability `p`; inputs x, counter.
 ///
-/// The counter [4] (I32) holds the two words of the key, as [`Philox::key`] of [`crate::random::Purpose::Dropout`]
-/// gives them, the number of the micro-batch, and the index of the first sample of x among all samples. It is on
-/// the device, so that a recorded graph replays with other masks.
+/// The counter [4] (I32) holds the two words of the key ([`Philox::key`] of [`crate::random::Purpose::Dropout`]), the
+/// index of the micro-batch, and the index of the first sample of x among all samples. It is a device tensor, so that
+/// replays of a recorded graph use different masks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
     /// Probability that an element is zeroed, in [0, 1). 0 is the identity.
     pub p: f64,
-    /// Which dropout of the model this is: each has masks of its own.
+    /// Identifies this dropout layer in the model: each has its own masks.
     pub site: u32,
-    /// Samples that x is divided into, along its first axes.
+    /// Number of samples that x consists of, along its first axes.
     pub samples: usize,
 }
 
 impl Dropout {
-    /// Least word of an element that is kept.
+    /// The smallest word for which an element is kept.
     pub(crate) fn threshold(&self) -> u32 {
         (self.p * 2.0_f64.powi(32)) as u32
     }
 
-    /// What elements that are kept are multiplied by.
+    /// The factor of elements that are kept, 1/(1 - p).
     pub(crate) fn scale(&self) -> f64 {
         1.0 / (1.0 - self.p)
     }
@@ -52,7 +52,7 @@ pub(crate) struct Mask {
 }
 
 impl Mask {
-    /// By the content of a counter.
+    /// From the content of the counter.
     pub(crate) fn new(op: &Dropout, counter: &[i32]) -> Self {
         let [low, high, micro_batch, first] = [0, 1, 2, 3].map(|i| counter[i] as u32);
         let philox = Philox::from_key([low, high]);
@@ -115,7 +115,7 @@ impl Op for Dropout {
     }
 }
 
-/// One element, samples that are no multiple of a vector or of a block, one sample, many; no dropout.
+/// One element, samples that are not a multiple of a vector or block, one sample, many; no dropout.
 pub fn cases() -> Vec<Case> {
     let case = |p: f64, samples: usize, shape: &[usize]| {
         let op = Dropout { p, site: 3, samples };

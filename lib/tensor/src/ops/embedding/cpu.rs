@@ -3,12 +3,12 @@ use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::tensor::Tensor;
 use crate::vectorize;
 
-/// The row that an index names; none outside 0..`rows`.
+/// The row of an index; `None` if it is outside 0..`rows`.
 fn row(index: i32, rows: usize) -> Option<usize> {
     usize::try_from(index).ok().filter(|i| *i < rows)
 }
 
-/// out (+)= the rows of `table` that `index` names; `outside` for an index that names none.
+/// out (+)= the rows of `table` selected by `index`; `outside` for an index out of range.
 pub(crate) fn gather<T: Float>(
     table: &Tensor,
     index: &[i32],
@@ -33,8 +33,8 @@ pub(crate) fn gather<T: Float>(
     });
 }
 
-/// Positions in the order of their index, those of one index in their own order, and for each of the
-/// `rows` indices where its positions begin (one entry more: where the last end).
+/// Positions sorted (stably) by index, and for each of the `rows` indices where its positions begin, with one extra
+/// entry for the end.
 fn sorted(index: &[i32], rows: usize) -> (Vec<usize>, Vec<usize>) {
     let mut begin = vec![0; rows + 1];
     for row in index.iter().filter_map(|i| row(*i, rows)) {

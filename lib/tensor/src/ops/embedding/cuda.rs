@@ -9,9 +9,9 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source =
     Source { name: "embedding", text: include_str!("embedding.cu"), elements: ALL_ELEMENTS };
 
-/// Values of a digit of the sort, as in the source; also the threads of a block.
+/// Number of values of a radix digit, as in the source; also the threads per block.
 const DIGITS: usize = 256;
-/// Positions of a block, as in the source.
+/// Positions per block, as in the source.
 const TILE: usize = 1024;
 
 impl Launch for Embedding {
@@ -28,7 +28,7 @@ impl Launch for Embedding {
     }
 }
 
-/// out (+)= the rows of `table` that `index` names; `outside` for an index that names none.
+/// out (+)= the rows of `table` selected by `index`; `outside` for an index out of range.
 pub(crate) fn gather(
     table: &Tensor,
     index: &Tensor,
@@ -53,8 +53,8 @@ pub(crate) fn scatter_add(index: &Tensor, x: &Tensor, table: &mut Tensor, accumu
     SOURCE.launch(element, "embedding_sum", units::grid(element, rows, h), args);
 }
 
-/// Indices in ascending order, those outside 0..`rows` at the end, and the position of each; equal ones
-/// in the order of their positions. The kernels are those compiled for `element`, which they do not use.
+/// Indices in ascending order, those outside 0..`rows` last, with the position of each; the sort is stable. Uses the
+/// kernels compiled for `element`, although they do not depend on it.
 fn sorted(index: &Tensor, rows: usize, element: Dtype) -> (Tensor, Tensor) {
     let n = index.len();
     let blocks = n.div_ceil(TILE);
@@ -62,7 +62,7 @@ fn sorted(index: &Tensor, rows: usize, element: Dtype) -> (Tensor, Tensor) {
     let mut counts = integers(DIGITS * blocks);
     let mut keys = index.clone();
     let mut positions: Option<Tensor> = None;
-    // `rows` itself stands for indices outside.
+    // `rows` represents indices out of range.
     let bits = usize::BITS - rows.leading_zeros();
     for shift in (0..bits.max(1) as i32).step_by(8) {
         let (mut next_keys, mut next_positions) = (integers(n), integers(n));
@@ -97,7 +97,7 @@ mod tests {
     use crate::device::Device;
     use crate::op::{self, Input};
 
-    /// More than a tile of positions, two digits, indices outside the table.
+    /// More than a tile of positions, two digits, indices out of range.
     #[test]
     fn positions_are_sorted_by_index_and_equal_ones_stay_in_order() {
         let rows = 300;

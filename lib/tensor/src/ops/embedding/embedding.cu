@@ -1,22 +1,22 @@
 // elements: f32 bf16 f16
-// Rows of a table by their numbers, and the gradient of the table (embedding/mod.rs). Positions are
-// sorted by index, stably, 8 bits a pass (histogram, scan, scatter); then every row of the table adds
-// up its positions in order. No atomics: ranks come from votes.
+// Embedding lookup and the gradient of the table (embedding/mod.rs). Positions are sorted by index with a stable radix
+// sort, 8 bits per pass (histogram, scan, scatter); then every row of the table sums its positions in order. No
+// atomics: ranks come from votes.
 
 #include "rows.cuh"
 
 constexpr int DIGITS = 256;
 constexpr int WARPS = 8;
-// Positions of a block: each warp has a run of them.
+// Positions per block: each warp has a contiguous run of them.
 constexpr int TILE = 1024;
 constexpr int RUN = TILE / WARPS;
 
-// An index as a key: those outside 0..rows come after all others.
+// The sort key of an index: those outside 0..rows come last.
 DEVICE int key_of(int index, int rows) {
   return (unsigned)index < (unsigned)rows ? index : rows;
 }
 
-// The lanes whose digit is that of this lane, and are `valid`.
+// The `valid` lanes that have the same digit as this lane.
 DEVICE unsigned peers_of(int digit, bool valid) {
   unsigned peers = __ballot_sync(ALL_LANES, valid);
 #pragma unroll
@@ -31,7 +31,7 @@ DEVICE int rank_among(unsigned peers) {
   return __popc(peers & ((1u << lane_id()) - 1));
 }
 
-// counts[warp][digit] of the run of every warp.
+// counts[warp][digit] for the run of every warp.
 DEVICE void count_digits(const int* keys, int n, int rows, int shift, int (&counts)[WARPS][DIGITS]) {
   int(&own)[DIGITS] = counts[warp_id()];
   for (int digit = lane_id(); digit < DIGITS; digit += WARP) {
@@ -63,7 +63,7 @@ KERNEL(embedding_histogram)
   counts[threadIdx.x * gridDim.x + blockIdx.x] = sum;
 }
 
-// counts [n] becomes the sum of what is before each. One block of 256 threads.
+// Exclusive prefix sum of counts [n], in place. One block of 256 threads.
 KERNEL(embedding_scan)(int* __restrict__ counts, int n) {
   SHARED(int, of_warp, [WARPS]);
   int each = (n + DIGITS - 1) / DIGITS;
@@ -92,8 +92,8 @@ KERNEL(embedding_scan)(int* __restrict__ counts, int n) {
   }
 }
 
-// Keys and positions in the order of this digit, else in their own. `offsets` are the scanned counts;
-// `positions` is null in the first pass, where they are 0, 1, ... 256 threads.
+// Stably sorts keys and positions by this digit. `offsets` are the scanned counts; `positions` is null in the first
+// pass, where they are 0, 1, ... 256 threads.
 KERNEL(embedding_scatter)
 (const int* __restrict__ keys, const int* __restrict__ positions, const int* __restrict__ offsets,
  int* __restrict__ sorted_keys, int* __restrict__ sorted_positions, int n, int rows, int shift) {
@@ -127,7 +127,7 @@ KERNEL(embedding_scatter)
   }
 }
 
-// bounds [rows, 2], zero at first: where the positions of each row begin and end among sorted keys.
+// bounds [rows, 2], initially zero: begin and end of the positions of each row among the sorted keys.
 KERNEL(embedding_bounds)
 (const int* __restrict__ keys, int* __restrict__ bounds, int n, int rows) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -194,8 +194,7 @@ DEVICE void sum(
   put_vector<N>(table + (long long)row * h + column, total, add);
 }
 
-// y [n, h] (+)= rows of table [rows, h], `outside` for an index that names none. A thread moves 16 bytes where h
-// allows.
+// y [n, h] (+)= rows of table [rows, h]; `outside` for an index out of range. A thread moves 16 bytes if h allows it.
 KERNEL(embedding_gather)
 (const element* __restrict__ table, const int* __restrict__ index, element* __restrict__ y, int n,
  int rows, int h, float outside, int add) {
@@ -206,7 +205,7 @@ KERNEL(embedding_gather)
   }
 }
 
-// table [rows, h] (+)= the sum of each row's positions of dy, in order.
+// table [rows, h] (+)= for each row, the sum of dy over its positions, in order.
 KERNEL(embedding_sum)
 (const element* __restrict__ dy, const int* __restrict__ positions, const int* __restrict__ bounds,
  element* __restrict__ table, int rows, int h, int add) {

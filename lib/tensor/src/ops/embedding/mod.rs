@@ -1,9 +1,8 @@
-//! Rows of a table by their numbers: y[.., :] = table[index[..], :]. table [V, H], index [..] (I32),
-//! y [.., H].
+//! Embedding lookup: y[.., :] = table[index[..], :]. table [V, H], index [..] (I32), y [.., H].
 //!
-//! dtable[v] = Σ over the positions with index v, in their order, of dy: every sum has one owner, so
-//! its bits are the same on every run. An index is data and cannot be refused by its shape: one outside
-//! 0..V gives a row of NaN, which the loss shows, and no gradient.
+//! dtable[v] = Σ of dy over the positions with index v, in order: one thread computes each sum, so results are
+//! bit-identical on every run. Indices are data and cannot be validated by shape: one outside 0..V gives a row of NaN,
+//! which shows in the loss, and no gradient.
 
 pub(super) mod cpu;
 pub(super) mod cuda;
@@ -15,7 +14,7 @@ use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Rows of a table; inputs table, index.
+/// Embedding lookup; inputs table, index.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding;
 
@@ -57,7 +56,7 @@ impl Op for Embedding {
     }
 }
 
-/// A table of one row, rows that nobody asks for, one that many ask for, odd widths.
+/// A table of one row, unused rows, a row used many times, odd widths.
 pub fn cases() -> Vec<Case> {
     let case = |v: usize, h: usize, index: &[usize]| {
         Case::new(Embedding, &[&[v, h], index]).draw(1, Draw::Below(v as u64))

@@ -6,15 +6,15 @@ use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::tensor::Tensor;
 use crate::vectorize;
 
-/// Along one axis: the old cells that a new one is made of, with their weights.
+/// Along one axis, the old cells that each new cell reads, with their weights.
 type Weights<T> = Vec<Vec<(usize, T)>>;
 
-/// The weights of `to` new cells over `from` old ones.
+/// The weights of `to` new cells over `from` old cells.
 fn weights<T: Float>(interpolation: Interpolation, from: usize, to: usize) -> Weights<T> {
     let of = |i: usize| match interpolation {
         Interpolation::Nearest => vec![(i * from / to, T::ONE)],
         Interpolation::Linear => {
-            // The position in units of 1/(2·to), exactly.
+            // The exact position, in units of 1/(2·to).
             let position = ((2 * i + 1) * from).saturating_sub(to);
             let (low, rest) = (position / (2 * to), position % (2 * to));
             let fraction = rest as f64 / (2 * to) as f64;
@@ -28,7 +28,7 @@ fn weights<T: Float>(interpolation: Interpolation, from: usize, to: usize) -> We
     (0..to).map(of).collect()
 }
 
-/// The same the other way round: the new cells that an old one goes into, in their order.
+/// The transpose: the new cells that each old cell contributes to, in order.
 fn adjoint<T: Float>(weights: &Weights<T>, from: usize) -> Weights<T> {
     let mut all = vec![vec![]; from];
     for (new, olds) in weights.iter().enumerate() {
@@ -39,7 +39,7 @@ fn adjoint<T: Float>(weights: &Weights<T>, from: usize) -> Weights<T> {
     all
 }
 
-/// Every cell of `to` (+)= the weighted sum of cells of `from`.
+/// Every cell of `to` (+)= a weighted sum of cells of `from`.
 fn gather<T: Float>(
     [by_row, by_column]: [&Weights<T>; 2],
     (from, columns): (&[T], usize),

@@ -1,10 +1,10 @@
 // elements: f32 bf16 f16
-// Interpolation of a grid to another, channels last (interpolate/mod.rs). A thread makes 16 bytes of
-// channels of a cell where their number allows, else one channel.
+// Interpolation to another grid size, channels last (interpolate/mod.rs). A thread computes 16 bytes of channels of a
+// cell if their number allows it, otherwise one channel.
 
 #include "rows.cuh"
 
-// Quotient and remainder; 64 bits only where they are needed, because they cost five times as much.
+// Quotient and remainder; 64-bit division only if needed, because it costs five times as much.
 struct Division {
   int quotient, remainder;
 };
@@ -17,7 +17,7 @@ DEVICE Division divide(long long a, long long b) {
   return {(int)(a / b), (int)(a % b)};
 }
 
-// What a new cell takes along one axis: (1 - weight)·low + weight·high. Positions are exact.
+// What a new cell reads along one axis: (1 - weight)·low + weight·high. Positions are exact.
 struct Pair {
   int low, high;
   float weight;
@@ -34,18 +34,18 @@ DEVICE Pair pair(int at, int from, int to, int linear) {
   return {low, min(low + 1, from - 1), (float)position.remainder / (float)(2LL * to)};
 }
 
-// How much of old cell `old` is in new cell `at`.
+// The weight of old cell `old` in new cell `at`.
 DEVICE float share(int old, int at, int from, int to, int linear) {
   Pair p = pair(at, from, to, linear);
   return (old == p.low ? 1.0f - p.weight : 0.0f) + (old == p.high ? p.weight : 0.0f);
 }
 
-// The first new cell that may hold some of old cell `old`, and the first after it that does not.
+// The first new cell that may read old cell `old`, and the first after it that does not.
 DEVICE int first_with(int old, int from, int to, int linear) {
   if (!linear) {
     return divide((long long)old * to + from - 1, from).quotient;
   }
-  // Where the position passes old - 1; a border cell holds all that is beyond it.
+  // Where the position exceeds old - 1; a border cell is read by everything beyond it.
   long long passed = (2LL * old - 1) * to - from;
   return passed < 0 ? 0 : divide(passed, 2LL * from).quotient + 1;
 }
@@ -88,7 +88,7 @@ DEVICE void forward(
   for (int i = 0; i < 4; i++) {
     float weight = (i < 2 ? 1.0f - row.weight : row.weight) *
                    (i % 2 == 0 ? 1.0f - column.weight : column.weight);
-    // What counts nothing is not read: it may be no number.
+    // Elements with weight zero are not read: they may be NaN.
     if (weight != 0.0f) {
       long long at = (long long)(i < 2 ? row.low : row.high) * columns;
       at += i % 2 == 0 ? column.low : column.high;
@@ -98,7 +98,7 @@ DEVICE void forward(
   put_vector<N>(y + (long long)cell * channels + channel, sum, 0);
 }
 
-// N channels of an old cell: what comes back from the new cells that it went into, in their order.
+// N channels of an old cell: gradients of the new cells that read it, in order.
 template <int N>
 DEVICE void backward(
     const element* __restrict__ dy, element* __restrict__ dx, int cells, int rows, int columns,

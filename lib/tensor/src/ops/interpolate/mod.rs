@@ -1,10 +1,10 @@
-//! Interpolation of a grid to another, channels last. x [B, rows, columns, C], y [B, rows', columns', C]
-//! with the new grid given; one row is one dimension.
+//! Interpolation to another grid size, channels last. x [B, rows, columns, C], y [B, rows', columns', C] with the given
+//! new grid; a one-dimensional grid has one row.
 //!
-//! Cells are areas (PyTorch's `align_corners=False`): the centre of new cell i of n' lies at
-//! (i + 1/2)·n/n' - 1/2 of the n old ones. Nearest takes cell ⌊i·n/n'⌋; linear, in each direction, the
-//! two cells around, and at the border the last one. Positions are exact: fractions of integers.
-//! dx is the adjoint: every old cell gathers from the new ones that it went into.
+//! Cells are areas (PyTorch's `align_corners=False`): the centre of new cell i of n' is at (i + 1/2)·n/n' - 1/2 in the
+//! n old cells. Nearest takes cell ⌊i·n/n'⌋; linear interpolates between the two adjacent cells in each direction,
+//! clamped at the border. Positions are exact integer fractions. dx is the adjoint: every old cell gathers from the new
+//! cells that read it.
 
 mod cpu;
 mod cuda;
@@ -15,19 +15,19 @@ use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// What stands between cells.
+/// The interpolation method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interpolation {
-    /// The cell that the corner of the new one lies in.
+    /// The old cell that contains the corner of the new one.
     Nearest,
-    /// A straight line in each direction.
+    /// Linear in each direction (bilinear in two dimensions).
     Linear,
 }
 
 /// Interpolation to a given grid.
 #[derive(Clone, Copy, Debug)]
 pub struct Interpolate {
-    /// How.
+    /// The method.
     pub interpolation: Interpolation,
     /// Rows and columns of the new grid.
     pub grid: [usize; 2],
@@ -59,7 +59,7 @@ impl Op for Interpolate {
     }
 }
 
-/// Finer, coarser, the same and both at once; one and two dimensions; odd channels.
+/// Finer, coarser, equal and mixed sizes; one and two dimensions; odd channels.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![];
     for interpolation in [Interpolation::Nearest, Interpolation::Linear] {

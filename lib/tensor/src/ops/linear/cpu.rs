@@ -7,16 +7,16 @@ use crate::product::{View, product, product_into};
 use crate::vectorize;
 use crate::{Scratch, Tensor};
 
-/// Rows of a block: long enough that packing W does not count, short enough for the block to stay in
-/// the second-level cache until its activation is done.
+/// Rows per block: enough to make packing W negligible, few enough that the block stays in the L2 cache until its
+/// activation is done.
 const ROWS: usize = 256;
-/// Columns of a block where rows are too few to occupy the threads.
+/// Columns per block if there are too few rows to occupy the threads.
 const COLUMNS: usize = 256;
-/// Partial sums of dW, at most this many and at most this many elements in all.
+/// Limits on the partial sums of dW: their number, and the elements of all of them.
 const LANES: usize = 8;
 const LANE_ELEMENTS: usize = 4 << 20;
 
-/// z = x Wᵀ + b or, if asked, out = f(x Wᵀ + b) and z = f'(x Wᵀ + b).
+/// z = x Wᵀ + b or, with `activated`, f(x Wᵀ + b) there and z = f'(x Wᵀ + b).
 pub(super) fn forward<T: Float>(
     x: &Tensor,
     w: &Tensor,
@@ -63,12 +63,12 @@ pub(super) fn forward<T: Float>(
         }
     };
     let work = row_blocks * column_blocks;
-    // A product this small is done before another thread has woken.
+    // A product this small is done before another thread wakes up.
     let grain = if rows * n * k < 64 * 1024 { work } else { 1 };
     blocks(work, grain, |range| range.for_each(|i| task(i / column_blocks, i % column_blocks)));
 }
 
-/// Adds to (or sets) dx, dW, db where they are given; `dy` becomes dz = dy ∘ slope.
+/// Adds to (or sets) the given dx, dW and db; `dy` becomes dz = dy ∘ slope.
 pub(super) fn backward<T: Float>(
     x: &Tensor,
     w: &Tensor,
@@ -93,7 +93,7 @@ pub(super) fn backward<T: Float>(
     }
     let dz = dy.read::<T>();
     let row_blocks = rows.div_ceil(ROWS);
-    // Which rows a lane sums depends on sizes alone.
+    // Which rows a lane sums depends only on sizes.
     let lanes = row_blocks.clamp(1, LANES).min((LANE_ELEMENTS / (n * k).max(1)).max(1));
     let mut sums = Scratch::<T>::arbitrary(if dw.is_some() { lanes * n * k } else { 0 });
     let mut bias_sums = Scratch::<T>::zeroed(if db.is_some() { lanes * n } else { 0 });

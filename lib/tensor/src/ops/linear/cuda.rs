@@ -1,5 +1,5 @@
-//! Kernels: a product with bias and activation in its epilogue; backward, one pass for the slope and
-//! the sums of the bias, then two products.
+//! Kernels: forward is a matrix product with bias and activation in its epilogue; backward is one pass for the slope
+//! and the bias gradient, then two products.
 
 use super::Linear;
 use crate::args;
@@ -10,19 +10,19 @@ use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 
-/// The kernel of the slope.
+/// The kernel of the activation's slope.
 pub static SOURCE: Source =
     Source { name: "linear", text: include_str!("linear.cu"), elements: ALL_ELEMENTS };
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: usize = 256;
-/// Rows that a block sums, at least.
+/// Minimum number of rows that a block sums.
 const ROWS: usize = 64;
-/// Blocks of rows, at most.
+/// Maximum number of blocks of rows.
 const BLOCKS: usize = 256;
 
 impl Launch for Linear {
-    /// Saves x, W and, where the activation is not the identity, f'(z).
+    /// Saves x, W and, unless the activation is the identity, f'(z).
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, w) = (inputs[0], inputs[1]);
         let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
@@ -54,7 +54,7 @@ impl Launch for Linear {
     }
 }
 
-/// dz = dy ∘ slope, where wanted, and its sum over rows, where wanted. Without a slope that of dy.
+/// dz = dy ∘ slope, if needed, and its sum over rows, if needed. Without a slope, the sum of dy.
 pub(crate) fn multiply_and_sum(
     dy: &Tensor,
     slope: Option<&Tensor>,

@@ -1,13 +1,13 @@
 // elements: f32 bf16 f16
-// The slope of a layer's activation, and sums over rows for its bias.
+// The backward pass through a layer's activation, and sums over rows for its bias.
 
 #include "element.cuh"
 #include "warp.cuh"
 
 constexpr int WARPS = 8;
 
-// dz = dy slope, and its sums over the rows from `first` to `last`: of what was written or, without dz,
-// unrounded. A lane has V neighbours of each WARPS-th row.
+// dz = dy slope, and its sums over the rows from `first` to `last`: of the values written or, without dz, of the
+// unrounded ones. A lane has V adjacent columns of each WARPS-th row.
 template <int V>
 DEVICE void sum_part(const element* dy, const element* slope, element* dz, float* partials,
                      int first, int last, int n) {
@@ -67,9 +67,9 @@ DEVICE void sum_part(const element* dy, const element* slope, element* dz, float
     }
 }
 
-// dz = dy slope, all [rows, n]; slope may be null (1), and so may dz (not written); and, if `partials`
-// [blocks of rows, n] is given, sums of dz over `height` rows each. `whole` says that n is a multiple of
-// WIDTH. Blocks: blocks of rows x blocks of 32 columns or, if whole, 32 WIDTH columns.
+// dz = dy slope, all [rows, n]; slope may be null (1), and dz too (not written). If `partials` [blocks of rows, n] is
+// given, it receives sums of dz over `height` rows each. `whole` means that n is a multiple of WIDTH. Blocks: blocks of
+// rows x blocks of 32 columns or, if whole, 32 WIDTH columns.
 KERNEL(linear_slope, WARPS * WARP)(const element* __restrict__ dy,
                                    const element* __restrict__ slope, element* __restrict__ dz,
                                    float* __restrict__ partials, int rows, int n, int height,

@@ -13,7 +13,7 @@ use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// A dense layer with its activation.
+/// A dense layer with an activation.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
     /// Whether there is a third input b.
@@ -51,7 +51,7 @@ impl Op for Linear {
                 cpu::forward::<T>(x, w, inputs.get(2).copied(), out.write(), None);
             });
         } else {
-            // f'(z): backward needs nothing else of z.
+            // f'(z): all that backward needs of z.
             let mut slope = Tensor::arbitrary(out.shape(), out.dtype());
             with_float!(out.dtype(), T => {
                 let activated = Some((self.activation, out.write()));
@@ -70,16 +70,15 @@ impl Op for Linear {
     }
 }
 
-/// Every combination of bias and activation at odd sizes, more rows than a block, few rows with many
-/// columns, sums over one element and over many, several tiles of a kernel each way, and the shapes of a
-/// transformer.
+/// All combinations of bias and activation at odd sizes, more rows than a block, few rows with many columns, sums over
+/// one element and over many, several kernel tiles in each direction, and the shapes of a transformer.
 pub fn cases() -> Vec<Case> {
     use Activation::{Gelu, GeluTanh, Identity, Sigmoid, Silu, Tanh};
     let case = |bias, activation, rows: &[usize], n: usize, k: usize| {
         let x = [rows, &[k]].concat();
         let shapes: &[&[usize]] = if bias { &[&x, &[n, k], &[n]] } else { &[&x, &[n, k]] };
-        // Weights as a model has them: activations are met where they bend, and not with the roundings of
-        // sums many times as large.
+        // Weights at the scale of a real model, so that activations are tested where they are nonlinear and rounding
+        // errors are not those of much larger sums.
         let bound = (3.0 / k as f64).sqrt();
         Case::new(Linear { bias, activation }, shapes)
             .draw(1, Draw::Uniform(-bound, bound))

@@ -1,14 +1,14 @@
-//! Part of a tensor along an axis: y = x[.., start..start+length, ..]. A split is several of them. The gradient
-//! is dy in its place and 0 elsewhere.
+//! A slice along an axis: y = x[.., start..start+length, ..]. A split is several of them. The gradient is dy in that
+//! slice and 0 elsewhere.
 
 use super::strided::{self, Space, Strided, View, checked};
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
-/// `length` indices of `axis` from `start` on; input x.
+/// `length` indices of `axis` from `start`; input x.
 #[derive(Clone, Copy, Debug)]
 pub struct Narrow {
-    /// Which axis.
+    /// The axis.
     pub axis: usize,
     /// The first index.
     pub start: usize,
@@ -16,8 +16,8 @@ pub struct Narrow {
     pub length: usize,
 }
 
-/// The space of a part of shape `part`, which begins at `start` of `axis` of a tensor of shape `whole`, with views
-/// of the whole and of the part.
+/// The index space of a slice of shape `part` that begins at `start` of `axis` in a tensor of shape `whole`, with views
+/// of the whole and of the slice.
 pub(super) fn part_space(
     whole: &[usize],
     part: &[usize],
@@ -41,7 +41,7 @@ impl Op for Narrow {
         match x.get(axis) {
             Some(size) if start.checked_add(length).is_some_and(|end| end <= *size) => {}
             Some(size) => {
-                return Err(format!("{length} from {start} on of an axis of size {size}"));
+                return Err(format!("cannot take {length} from {start} of an axis of size {size}"));
             }
             None => return Err(format!("has no axis {axis}")),
         }
@@ -70,8 +70,8 @@ impl Op for Narrow {
     }
 }
 
-/// Along each axis, at its start, in it and at its end, one index, all of them; starts that vectors allow and
-/// others.
+/// Along each axis: at the start, inside and at the end, one index, all of them; offsets that do and do not allow
+/// vector access.
 pub fn cases() -> Vec<Case> {
     let case = |shape: &[usize], axis: usize, start: usize, length: usize| {
         Case::new(Narrow { axis, start, length }, &[shape])

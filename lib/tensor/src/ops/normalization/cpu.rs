@@ -7,7 +7,7 @@ use crate::vectorize;
 use crate::{Scratch, Tensor};
 use std::ops::Range;
 
-/// μ and r of a row; μ is 0 unless it is centred.
+/// μ and r of a row; μ is 0 unless the normalization is centred.
 #[inline(always)]
 pub(crate) fn statistics<T: Float>(x: &[T], centred: bool, epsilon: T) -> (T, T) {
     let n = T::ONE / T::of(x.len() as f64);
@@ -22,7 +22,7 @@ fn normalized<T: Float>(x: T, (mean, rstd): (T, T)) -> T {
     (x - mean) * rstd
 }
 
-/// dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) of one row, where g = (offset + w) ∘ dy is the gradient of n; without
+/// dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) for one row, where g = (offset + w) ∘ dy is the gradient of n; without
 /// mean(g) unless centred.
 #[inline(always)]
 pub(crate) fn input_gradient<T: Float>(
@@ -97,10 +97,10 @@ pub(super) fn backward<T: Float>(
     let group = (rows / groups.max(1)).max(1);
     let dx = dx.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>())));
     let with_sums = dw.is_some() || db.is_some();
-    // dx of some rows, and their sums of dw and db [2, H].
+    // dx of some rows, and their sums for dw and db: [2, H].
     let pass = |range: Range<usize>, sums: &mut [T]| {
         let (dw, db) = sums.split_at_mut(h);
-        // Lengths in sight: no bound is checked in the loop.
+        // Slices of known length avoid bounds checks in the loop.
         let (dw, db) = (&mut dw[..h], &mut db[..h]);
         vectorize!({
             for row in range {
@@ -108,7 +108,7 @@ pub(super) fn backward<T: Float>(
                 let s = (stats[2 * row], stats[2 * row + 1]);
                 if let Some((add, dx)) = &dx {
                     let w = &w[row / group * stride + affine.w_start..][..h];
-                    // SAFETY: no row is passed twice.
+                    // SAFETY: every row is processed once.
                     let dx = unsafe { dx.slice(row * h..(row + 1) * h) };
                     input_gradient(x, (s, op.is_centred()), (offset, w), dy, dx, *add);
                 }

@@ -15,7 +15,7 @@ pub static SOURCE: Source = Source {
 };
 
 impl Launch for Normalization {
-    /// Saves x, the weights and, of each row, μ and r: f32 [rows, 2].
+    /// Saves x, the weights, and μ and r of each row: f32 [rows, 2].
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, affine) = (inputs[0], Affine::new(self, inputs));
         let (rows, width) = (x.rows(), x.width());
@@ -54,7 +54,7 @@ impl Launch for Normalization {
         let (kind, grid, parts) = backward_grid(groups, rows, width);
         let [dx, dw, db] = grads.buffers([0, 1, 2]);
         let targets = match (self.kind, dw) {
-            // Vectors of m that are not used have no gradient.
+            // Unused vectors of m get a zero gradient.
             (Kind::Adaptive { shift, scale }, Some(dm)) => {
                 let out = Arg::from(zeroed(dm));
                 [scale, shift].map(|i| Some(Target { out, start: i * width, add: true }))

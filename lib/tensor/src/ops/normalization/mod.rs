@@ -1,13 +1,13 @@
-//! Normalisation over the last axis: y = w ∘ n + b with n = (x - μ)·r, x [.., H].
+//! Normalization over the last axis: y = w ∘ n + b with n = (x - μ)·r, x [.., H].
 //!
-//! - Layer normalisation (Ba et al. 2016): μ the mean, r = 1/√(variance + ε); inputs x, w [H], b [H].
-//! - RMS normalisation (Zhang & Sennrich 2019): μ = 0, r = 1/√(mean(x²) + ε), no b; inputs x, w [H].
-//! - Adaptive layer normalisation (Peebles & Xie 2023): w = 1 + γ_g and b = β_g depend on a condition; inputs
-//!   x [G.., H], whose leading axes split into G groups of equal size (a sample each), and m [G, S·H], S
-//!   vectors per group, of which γ is the `scale`-th and β the `shift`-th. Zero m is plain normalisation.
+//! - Layer normalization (Ba et al. 2016): μ the mean, r = 1/√(variance + ε); inputs x, w [H], b [H].
+//! - RMS normalization (Zhang & Sennrich 2019): μ = 0, r = 1/√(mean(x²) + ε), no b; inputs x, w [H].
+//! - Adaptive layer normalization (Peebles & Xie 2023): w = 1 + γ_g and b = β_g depend on a condition; inputs
+//!   x [G.., H], whose leading axes split into G groups of equal size (one per sample), and m [G, S·H], S vectors per
+//!   group, of which γ is the `scale`-th and β the `shift`-th. A zero m gives plain normalization.
 //!
-//! With g = w ∘ dy: dx = r·(g - mean(g) - n·mean(g ∘ n)), without mean(g) where μ = 0; dw = Σ dy ∘ n, db = Σ dy
-//! over the rows, or those of a group. Moves 2 elements an element forward, 3 backward.
+//! With g = w ∘ dy: dx = r·(g - mean(g) - n·mean(g ∘ n)), without mean(g) if μ = 0; dw = Σ dy ∘ n, db = Σ dy over all
+//! rows, or over the rows of a group. Moves 2 elements an element forward, 3 backward.
 
 mod cpu;
 mod cuda;
@@ -20,27 +20,27 @@ use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Normalisation over the last axis.
+/// Normalization over the last axis.
 #[derive(Clone, Copy, Debug)]
 pub struct Normalization {
-    /// Which one.
+    /// Which kind.
     pub kind: Kind,
     /// ε, added to the variance or mean square.
     pub epsilon: f64,
 }
 
-/// Kinds of normalisation.
+/// Kinds of normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Layer normalisation with weight and bias.
+    /// Layer normalization with weight and bias.
     Layer,
-    /// RMS normalisation with a weight.
+    /// RMS normalization with weight.
     Rms,
-    /// Layer normalisation with scale and shift from a condition.
+    /// Layer normalization with scale and shift from a condition.
     Adaptive {
-        /// Which vector of m is β.
+        /// Index of β among the vectors of m.
         shift: usize,
-        /// Which vector of m is γ.
+        /// Index of γ among the vectors of m.
         scale: usize,
     },
 }
@@ -52,22 +52,22 @@ impl Normalization {
     }
 }
 
-/// The vectors a row is multiplied with and moved by: one pair for each group of rows.
+/// The scale and shift vectors of rows: one pair per group.
 struct Affine<'a> {
-    /// The weight is `offset` plus what is stored here, from element `w_start` on.
+    /// The weight is `offset` plus the values stored here from element `w_start` on.
     w: &'a Tensor,
     w_start: usize,
     offset: f64,
     /// The bias, from element `b_start` on.
     b: Option<&'a Tensor>,
     b_start: usize,
-    /// Groups, and elements between the vectors of two.
+    /// Number of groups, and the stride in elements between their vectors.
     groups: usize,
     stride: usize,
 }
 
 impl<'a> Affine<'a> {
-    /// `inputs` are those of the op, x first; a bias that is missing is not needed.
+    /// `inputs` are those of the op, x first; the bias may be absent.
     fn new(op: &Normalization, inputs: &[&'a Tensor]) -> Self {
         let (w, b, h) = (inputs[1], inputs.get(2).copied(), inputs[0].width());
         match op.kind {
@@ -127,8 +127,8 @@ impl Op for Normalization {
     }
 }
 
-/// Odd widths, one column block, a mean far from zero, many rows, and rows for each of the kernels: shared by
-/// a warp, by a block, beyond its registers.
+/// Odd widths, one column block, a mean far from zero, many rows, and rows for each of the kernels: handled by a warp,
+/// by a block, and too long for the registers of a block.
 pub fn layernorm_cases() -> Vec<Case> {
     let op = Normalization { kind: Kind::Layer, epsilon: 1e-5 };
     let shapes: [&[usize]; 11] = [
@@ -166,7 +166,7 @@ pub fn rmsnorm_cases() -> Vec<Case> {
         .collect()
 }
 
-/// One group, several, a group of one row, unused vectors in m, groups and rows that several blocks share.
+/// One group, several, a group of one row, unused vectors in m, groups and rows split over several blocks.
 pub fn adaln_cases() -> Vec<Case> {
     let op = |shift, scale| Normalization { kind: Kind::Adaptive { shift, scale }, epsilon: 1e-5 };
     vec![

@@ -1,13 +1,13 @@
 // elements: f32 bf16 f16
-// Normalisation of rows, forward and backward: y = (offset + w) ∘ n + b with n = (x - μ)·r. Centred (layernorm):
-// μ the mean, r = 1/√(variance + ε); else (rmsnorm): μ = 0, r = 1/√(mean square + ε).
+// Row normalization, forward and backward: y = (offset + w) ∘ n + b with n = (x - μ)·r. Centred (layernorm): μ the
+// mean, r = 1/√(variance + ε); otherwise (rmsnorm): μ = 0, r = 1/√(mean square + ε).
 //
-// x [groups, group_rows, width]; the vectors of a group begin at w + w_start and b + b_start, `stride` elements
-// from the last group's. μ and r are kept as f32 [rows, 2].
+// x [groups, group_rows, width]; the vectors of the first group begin at w + w_start and b + b_start, those of the next
+// group `stride` elements further. μ and r are saved as f32 [rows, 2].
 
 #include "rows.cuh"
 
-// What all kernels of a norm are given.
+// The common parameters of all normalization kernels.
 struct Norm {
   const element* x;
   const element* w;
@@ -20,7 +20,7 @@ struct Norm {
   bool centred;
 };
 
-// One row, of which a team's threads hold their share.
+// One row, distributed over the threads of a team.
 template <bool BLOCK, int V, int COUNT>
 DEVICE void norm_forward(Norm norm, element* out, int rows, float epsilon, float* scratch) {
   int row = blockIdx.x * teams<BLOCK>() + team_id<BLOCK>();
@@ -84,7 +84,7 @@ DEVICE void norm_forward(Norm norm, element* out, int rows, float epsilon, float
   }
 }
 
-// A row of any width, read anew in each pass, by a block.
+// A row of any width, handled by a block that rereads it in each pass.
 template <int V>
 DEVICE void norm_forward_wide(Norm norm, element* out, float epsilon, float* scratch) {
   int row = blockIdx.x, width = norm.width, step = blockDim.x * V;
@@ -131,7 +131,7 @@ DEVICE void norm_forward_wide(Norm norm, element* out, float epsilon, float* scr
   }
 }
 
-// What backward is given beside: dx may be null, and so may the partial sums of dw and db,
+// Additional parameters of backward: dx may be null, and so may the partial sums of dw and db,
 // f32 [groups, parts, 2, width].
 struct NormGradient {
   const element* dy;
@@ -141,9 +141,9 @@ struct NormGradient {
   int parts;
 };
 
-// dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) with g = (offset + w) ∘ dy, and this block's share of
-// dw = Σ dy ∘ n, db = Σ dy: one pass over every parts-th row (or set of rows, one a warp) of a group.
-// `sums` holds 2 · COUNT · V · 32 floats where teams are warps.
+// dx (+)= r·(g - mean(g) - n·mean(g ∘ n)) with g = (offset + w) ∘ dy, and this block's share of dw = Σ dy ∘ n,
+// db = Σ dy: one pass over every parts-th row (or set of rows, one per warp) of a group. `sums` holds
+// 2 · COUNT · V · 32 floats if teams are warps.
 template <bool BLOCK, int V, int COUNT>
 DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, float* sums) {
   int group = blockIdx.x / gradient.parts, part = blockIdx.x % gradient.parts;
@@ -164,7 +164,7 @@ DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, floa
     for (int j = 0; j < COUNT; j++) {
 #pragma unroll
       for (int v = 0; v < V; v++) {
-        // Beyond the end of the row dy is zero, and with it all that is summed.
+        // Past the end of the row dy is zero, and so is everything that is summed.
         float d = to_float(dy[j].at[v]);
         float n = (to_float(x[j].at[v]) - mean) * rstd;
         float g = (norm.offset + to_float(w[j].at[v])) * d;
@@ -198,7 +198,7 @@ DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, floa
     return;
   }
 
-  // Each warp adds the sums of the warps before it to its own; the last one has all.
+  // Each warp adds the sums of the warps before it to its own; the last one has the total.
   for (int team = 0; team < teams<BLOCK>(); team++) {
     if (teams<BLOCK>() > 1 && team_id<BLOCK>() == team) {
 #pragma unroll
@@ -225,8 +225,7 @@ DEVICE void norm_backward(Norm norm, NormGradient gradient, float* scratch, floa
   }
 }
 
-// The same for rows of any width: the sums of dw and db stay in memory, where a thread has its own
-// columns.
+// The same for rows of any width: the sums of dw and db stay in memory, where each thread has its own columns.
 template <int V>
 DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch) {
   int group = blockIdx.x / gradient.parts, part = blockIdx.x % gradient.parts;
@@ -284,7 +283,7 @@ DEVICE void norm_backward_wide(Norm norm, NormGradient gradient, float* scratch)
   }
 }
 
-// Rows of up to 512 columns by a warp each, of up to COLUMNS columns a thread by a block each (`by_block`).
+// Rows of up to 512 columns: one warp each; of up to COLUMNS columns per thread: one block each (`by_block`).
 KERNEL(normalization_forward, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_start,
     const element* __restrict__ b, long long b_start, float* __restrict__ stats,
@@ -305,7 +304,7 @@ KERNEL(normalization_forward, 512, 1)(
   }
 }
 
-// Rows of any width, a block each.
+// Rows of any width: one block each.
 KERNEL(normalization_forward_wide, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_start,
     const element* __restrict__ b, long long b_start, float* __restrict__ stats,
@@ -321,8 +320,8 @@ KERNEL(normalization_forward_wide, 512, 1)(
   }
 }
 
-// Rows of up to 256 columns by a warp each, of up to COLUMNS / 2 columns a thread by a block each
-// (`by_block`). Blocks: groups × parts.
+// Rows of up to 256 columns: one warp each; of up to COLUMNS / 2 columns per thread: one block each (`by_block`).
+// Blocks: groups × parts.
 KERNEL(normalization_backward, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_start,
     float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,
@@ -344,7 +343,7 @@ KERNEL(normalization_backward, 512, 1)(
   }
 }
 
-// Rows of any width, a block each.
+// Rows of any width: one block each.
 KERNEL(normalization_backward_wide, 512, 1)(
     const element* __restrict__ x, const element* __restrict__ w, long long w_start,
     float* __restrict__ stats, const element* __restrict__ dy, element* __restrict__ dx, int add,

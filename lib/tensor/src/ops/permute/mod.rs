@@ -1,15 +1,15 @@
-//! The axes of a tensor in another order, as `permute` of PyTorch and `transpose` of NumPy: axis `i` of y is
-//! axis `axes[i]` of x. The gradient is dy with the axes back in their places.
+//! Permutes axes, like `permute` in PyTorch and `transpose` in NumPy: axis `i` of y is axis `axes[i]` of x. The
+//! gradient is dy with the inverse permutation.
 
 use super::strided::{self, Space, Strided, View, checked};
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
-/// Permutes the axes; input x. Holds for each axis of the output that of the input.
+/// Permutes the axes; input x. Holds the input axis for each output axis.
 #[derive(Clone, Debug)]
 pub struct Permute(pub Vec<usize>);
 
-/// The space of the output for axes in the order `order`.
+/// The output shape and index space for the axis order `order`.
 fn space(order: &[usize], x: &[usize]) -> Result<(Vec<usize>, Space<2>), String> {
     let y: Vec<usize> = order.iter().map(|axis| x[*axis]).collect();
     let views = [View::contiguous(x).permuted(order), View::contiguous(&y)];
@@ -39,7 +39,7 @@ impl Op for Permute {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..x.len()) {
-            return Err(format!("{:?} is not an order of {} axes", self.0, x.len()));
+            return Err(format!("{:?} is not a permutation of {} axes", self.0, x.len()));
         }
         Ok(space(&self.0, x)?.0)
     }
@@ -58,7 +58,7 @@ impl Op for Permute {
     }
 }
 
-/// Transposed matrices, heads before tokens, channels first, patches of an image, no change.
+/// Transposed matrices, heads before tokens, channels first, image patches, the identity.
 pub fn cases() -> Vec<Case> {
     let case = |axes: &[usize], shape: &[usize]| Case::new(Permute(axes.to_vec()), &[shape]);
     vec![

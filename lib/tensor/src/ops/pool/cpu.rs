@@ -5,12 +5,12 @@ use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::tensor::Tensor;
 use crate::vectorize;
 
-/// The lengths of a grid's tensor [B, rows, columns, C].
+/// The shape [B, rows, columns, C] of a grid tensor.
 pub(crate) fn lengths(x: &Tensor) -> [usize; 4] {
     std::array::from_fn(|axis| x.shape()[axis])
 }
 
-/// The cells of the window of an output cell (counted through all samples), row by row.
+/// The cells in the window of an output cell (an index over all samples), in row-major order.
 #[inline(always)]
 fn window(op: &Pool, x: [usize; 4], out: [usize; 4], cell: usize) -> impl Iterator<Item = usize> {
     let [_, rows, columns, _] = x;
@@ -75,7 +75,7 @@ pub(super) fn max<T: Float>(op: &Pool, x: &Tensor, out: &mut Tensor, chosen: &mu
     });
 }
 
-/// The windows along one axis that contain cell `at`: their number, and where it lies in each.
+/// The windows along one axis that contain cell `at`: each window's index, and the position of the cell in it.
 fn around(at: usize, window: usize, stride: usize, count: usize) -> Vec<(usize, usize)> {
     let first = (at + 1).saturating_sub(window).div_ceil(stride);
     (first..count.min(at / stride + 1)).map(|i| (i, at - i * stride)).collect()

@@ -1,9 +1,9 @@
 //! Pooling over windows of a grid, channels last: y[b, i, j, c] is the mean or the maximum of
-//! x[b, i·s + p, j·t + q, c] over the P × Q cells of window (p, q). x [B, rows, columns, C],
-//! y [B, ⌊(rows - P)/s⌋ + 1, ⌊(columns - Q)/t⌋ + 1, C]; one row is one dimension.
+//! x[b, i·s + p, j·t + q, c] over the P × Q cells (p, q) of the window. x [B, rows, columns, C],
+//! y [B, ⌊(rows - P)/s⌋ + 1, ⌊(columns - Q)/t⌋ + 1, C]; a one-dimensional grid has one row.
 //!
-//! Every window lies inside the grid. Of equal maxima the first counts, row by row; NaN is a maximum.
-//! dx of a cell is the sum over the windows around it, in their order.
+//! There is no padding. Of equal maxima the first in row-major order is chosen; NaN counts as a maximum.
+//! dx of a cell is the sum over the windows that contain it, in order.
 
 mod cpu;
 mod cuda;
@@ -17,7 +17,7 @@ use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// What is made of a window.
+/// The pooling function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
     /// The mean.
@@ -31,9 +31,9 @@ pub enum Pooling {
 pub struct Pool {
     /// Mean or maximum.
     pub pooling: Pooling,
-    /// Rows and columns of a window.
+    /// Rows and columns of the window.
     pub window: [usize; 2],
-    /// Rows and columns from a window to the next.
+    /// Stride along rows and columns.
     pub stride: [usize; 2],
 }
 
@@ -61,7 +61,7 @@ impl Op for Pool {
             with_float!(out.dtype(), T => cpu::mean::<T>(self, x, out));
             return vec![];
         }
-        // Which cell of its window was the largest.
+        // The index of the largest cell in its window.
         let mut chosen = Tensor::arbitrary(out.shape(), Dtype::I32);
         with_float!(out.dtype(), T => cpu::max::<T>(self, x, out, chosen.write()));
         vec![chosen]
@@ -75,7 +75,7 @@ impl Op for Pool {
     }
 }
 
-/// One and two dimensions, windows side by side, with gaps, and over one another; odd channels.
+/// One and two dimensions; adjacent, spaced and overlapping windows; odd channels.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![];
     for pooling in [Pooling::Mean, Pooling::Max] {
@@ -87,7 +87,7 @@ pub fn cases() -> Vec<Case> {
             ([2, 8, 6, 24], [2, 2], [2, 2]),
             ([16, 32, 32, 64], [2, 2], [2, 2]),
         ] {
-            // Far apart, so that a finite difference does not change which is the largest.
+            // Far apart, so that finite differences do not change the maximum.
             let draw = Draw::Distinct(-300.0, 300.0);
             let op = Pool { pooling, window, stride };
             cases.push(Case::new(op, &[&shape]).draw(0, draw));

@@ -1,6 +1,6 @@
 // elements: f32 bf16 f16
-// Pooling over windows of a grid, channels last (pool/mod.rs). A thread makes 16 bytes of channels of a
-// cell where their number allows, else one channel.
+// Pooling over windows of a grid, channels last (pool/mod.rs). A thread computes 16 bytes of channels of a cell if
+// their number allows it, otherwise one channel.
 
 #include "rows.cuh"
 
@@ -13,7 +13,7 @@ DEVICE Cell split(int cell, int rows, int columns) {
   return {cell / (rows * columns), cell / columns % rows, cell % columns};
 }
 
-// N channels of an output cell. With `chosen`, the largest of the window and which cell it was.
+// N channels of an output cell. With `chosen`, the maximum of the window and the index of its cell.
 template <int N>
 DEVICE void forward(
     const element* __restrict__ x, element* __restrict__ y, int* __restrict__ chosen, int cells,
@@ -67,7 +67,7 @@ DEVICE void forward(
   }
 }
 
-// N channels of an input cell: what comes back from the windows around it, in their order.
+// N channels of an input cell: gradients of the windows that contain it, in order.
 template <int N>
 DEVICE void backward(
     const element* __restrict__ dy, const int* __restrict__ chosen, element* __restrict__ dx,
@@ -106,8 +106,8 @@ DEVICE void backward(
   put_vector<N>(dx + (long long)cell * channels + channel, sum, add);
 }
 
-// `cells` cells of y [B, to_rows, to_columns, channels] from x [B, rows, columns, channels]: maxima
-// where `chosen` [as y] is given, else means.
+// `cells` cells of y [B, to_rows, to_columns, channels] from x [B, rows, columns, channels]: the maximum if `chosen`
+// (shaped like y) is given, otherwise the mean.
 KERNEL(pool_forward)
 (const element* __restrict__ x, element* __restrict__ y, int* __restrict__ chosen, int cells,
  int rows, int columns, int to_rows, int to_columns, int channels, int window_rows,

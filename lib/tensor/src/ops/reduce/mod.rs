@@ -1,7 +1,6 @@
-//! The sum or mean over an axis, of which the output keeps one index: x [.., n, ..], y [.., 1, ..].
+//! Sum or mean over an axis, keeping it with size 1: x [.., n, ..], y [.., 1, ..].
 //!
-//! dx is dy, divided by n for the mean, repeated along the axis. Sums are made in an order that follows from the
-//! sizes alone.
+//! dx is dy, divided by n for the mean, repeated along the axis. The order of summation depends only on the sizes.
 
 use super::strided::{self, Space, Strided, Sum, View, checked};
 use crate::op::{Case, Grads, Op, Saved};
@@ -23,7 +22,7 @@ impl Reduce {
         }
     }
 
-    /// What a sum over an axis of `n` indices is multiplied by.
+    /// The factor of a sum over an axis of `n` indices.
     fn scale(self, n: usize) -> f64 {
         match self {
             Reduce::Sum(_) => 1.0,
@@ -32,7 +31,7 @@ impl Reduce {
     }
 }
 
-/// The space of the gradient of x, with views of dy and dx.
+/// The index space of the gradient of x, with views of dy and dx.
 fn gradient_space(x: &[usize], y: &[usize]) -> Result<Space<2>, String> {
     Space::new(x, [View::broadcast(y, x), View::contiguous(x)])
 }
@@ -48,7 +47,9 @@ impl Op for Reduce {
         let [x] = inputs else { return Err("takes one input".into()) };
         let mut y = x.to_vec();
         match y.get_mut(self.axis()) {
-            Some(0) if matches!(self, Reduce::Mean(_)) => return Err("a mean of nothing".into()),
+            Some(0) if matches!(self, Reduce::Mean(_)) => {
+                return Err("the mean of an empty axis".into());
+            }
             Some(size) => *size = 1,
             None => return Err(format!("has no axis {}", self.axis())),
         }
@@ -73,7 +74,7 @@ impl Op for Reduce {
     }
 }
 
-/// The first, middle and last axis, of one index and of many, sums by threads and by warps, in one chunk and in
+/// The first, middle and last axis, with one index and with many; sums by threads and by warps, in one chunk and in
 /// several.
 pub fn cases() -> Vec<Case> {
     let shapes: [(&[usize], usize); 12] = [

@@ -4,7 +4,7 @@ use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::sum;
 use crate::vectorize;
 
-/// Of each sample: e and D.
+/// For each sample: e and D.
 pub(super) fn terms<T: Float>(epsilon: f64, p: &[T], t: &[T], terms: &mut [T]) {
     let samples = terms.len() / 2;
     let n = p.len() / samples;

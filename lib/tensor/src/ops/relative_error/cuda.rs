@@ -12,7 +12,7 @@ pub static SOURCE: Source =
     Source { name: "relative_error", text: include_str!("relative_error.cu"), elements: ONLY_F32 };
 
 impl Launch for RelativeError {
-    /// Saves p, t and of each sample e and D: f32 [samples, 2].
+    /// Saves p, t, and e and D of each sample: f32 [samples, 2].
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (p, t) = (inputs[0], inputs[1]);
         let samples = p.shape()[0];

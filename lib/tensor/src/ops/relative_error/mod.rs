@@ -14,7 +14,7 @@ use crate::with_float;
 /// Relative error; inputs prediction and target.
 #[derive(Clone, Copy, Debug)]
 pub struct RelativeError {
-    /// ε: keeps a target of zero finite.
+    /// ε: keeps the error finite for a zero target.
     pub epsilon: f64,
 }
 
@@ -26,7 +26,7 @@ impl Op for RelativeError {
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         match inputs {
             [p, t] if p == t && p.first().is_some_and(|b| *b > 0) => Ok(vec![1]),
-            _ => Err("takes p and t of one shape".into()),
+            _ => Err("takes p and t of equal shape".into()),
         }
     }
 
@@ -41,7 +41,7 @@ impl Op for RelativeError {
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [p, t] = [inputs[0], inputs[1]];
         let samples = p.shape()[0];
-        // Of each sample: e and D.
+        // For each sample: e and D.
         let mut terms = Tensor::arbitrary(&[samples, 2], p.dtype());
         with_float!(out.dtype(), T => {
             cpu::terms::<T>(self.epsilon, p.read(), t.read(), terms.write());
@@ -61,7 +61,7 @@ impl Op for RelativeError {
     }
 }
 
-/// One element a sample, odd sizes, samples that several blocks share.
+/// One element per sample, odd sizes, samples split over several blocks.
 pub fn cases() -> Vec<Case> {
     let op = RelativeError { epsilon: 1e-8 };
     [&[4, 1][..], &[3, 7], &[5, 3, 11], &[3, 2733, 3], &[2, 4100, 1], &[64, 64, 129]]

@@ -1,10 +1,10 @@
 // elements: f32
-// Error of samples of n elements relative to their targets: e = ‖p - t‖/√D, D = ‖t‖² + ε.
+// Relative error of samples of n elements: e = ‖p - t‖/√D, D = ‖t‖² + ε.
 
 #include "total.cuh"
 
-// partials[b, c] = Σ (p - t)² and Σ t² over the c-th of `chunks` pieces of sample b, chunk elements long.
-// A block each.
+// partials[b, c] = Σ (p - t)² and Σ t² over the c-th of `chunks` pieces of sample b, `chunk` elements long. One block
+// per piece.
 KERNEL(relative_error_partials, 256)(
     const float* __restrict__ p, const float* __restrict__ t, float* __restrict__ partials,
     long long n, int chunk, int chunks) {
@@ -39,7 +39,7 @@ KERNEL(relative_error_partials, 256)(
   }
 }
 
-// terms[b] = e and D. A block for each sample.
+// terms[b] = e and D. One block per sample.
 KERNEL(relative_error_terms, 256)(
     const float* __restrict__ partials, float* __restrict__ terms, int chunks, float epsilon) {
   SHARED(double, scratch, [TOTAL_THREADS]);

@@ -1,6 +1,6 @@
-//! A branch joins its trunk: out = x + y or, scaled, out = x + s ∘ y. x and y [.., H], s [H].
+//! Residual connection: out = x + y or, with LayerScale, out = x + s ∘ y. x and y [.., H], s [H].
 //!
-//! Zero s leaves x unchanged, which is how a model can start from "no change" (Touvron et al. 2021).
+//! Zero s leaves x unchanged, so a model can start as the identity (Touvron et al. 2021).
 //! dx = dout, dy = s ∘ dout, ds = Σ over rows of dout ∘ y.
 
 mod cpu;
@@ -10,12 +10,12 @@ use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// What the branch is multiplied with.
+/// How the branch is scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residual {
-    /// One; inputs x, y.
+    /// Not scaled; inputs x, y.
     Plain,
-    /// A vector; inputs x, y, s.
+    /// By a vector; inputs x, y, s.
     Scaled,
 }
 
@@ -28,7 +28,7 @@ impl Op for Residual {
         match (self, inputs) {
             (Residual::Plain, [x, y]) if x == y => Ok(x.to_vec()),
             (Residual::Scaled, [x @ [.., h], y, [s]]) if x == y && s == h => Ok(x.to_vec()),
-            _ => Err("takes x and y [.., H] and, scaled, s [H]".into()),
+            _ => Err("takes x and y [.., H] and, if scaled, s [H]".into()),
         }
     }
 
@@ -55,7 +55,7 @@ impl Op for Residual {
     }
 }
 
-/// With and without a scale, odd sizes, rows that several blocks share.
+/// With and without a scale, odd sizes, rows split over several blocks.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(Residual::Plain, &[&[3, 5], &[3, 5]]),

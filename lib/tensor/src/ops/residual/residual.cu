@@ -1,9 +1,9 @@
 // elements: f32 bf16 f16
-// A branch joins its trunk. A thread has 16 bytes of a row where they divide it, else one element.
+// Residual connection. A thread has 16 bytes of a row if they divide it, otherwise one element.
 
 #include "rows.cuh"
 
-// out (+)= x + s ∘ y; x, y, out [rows, width], s [width]. Without x it counts 0, without s 1.
+// out (+)= x + s ∘ y; x, y, out [rows, width], s [width]. A null x counts as 0, a null s as 1.
 template <int V>
 DEVICE void residual(
     const element* x, const element* y, const element* s, element* out, int rows, int width, int add) {

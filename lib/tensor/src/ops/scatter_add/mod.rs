@@ -1,8 +1,8 @@
-//! Sums of rows by index: y[v] = Σ over the positions n with index[n] = v, in their order, of x[n]. x [N, H],
-//! index [N] (I32), y [V, H]. dx[n] = dy[index[n]].
+//! Sums of rows by index: y[v] = Σ of x[n] over the positions n with index[n] = v, in order. x [N, H], index [N] (I32),
+//! y [V, H]. dx[n] = dy[index[n]].
 //!
-//! One thread makes a sum, so its bits are the same on every run. Rows whose index is outside 0..V are dropped;
-//! their gradient is 0. Loops and kernels are those of `embedding`, whose gradient this op is.
+//! One thread computes each sum, so results are bit-identical on every run. Rows with an index outside 0..V are
+//! dropped; their gradient is 0. Loops and kernels are shared with `embedding`, whose gradient this op is.
 
 use super::embedding::{cpu, cuda};
 use crate::dtype::{Dtype, Float};
@@ -10,7 +10,7 @@ use crate::op::{Case, Draw, Grads, Launch, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Sums of rows of x, as many as are given; inputs x, index.
+/// Sums of rows of x into the given number of rows; inputs x, index.
 #[derive(Clone, Copy, Debug)]
 pub struct ScatterAdd(pub usize);
 
@@ -64,7 +64,7 @@ impl Launch for ScatterAdd {
     }
 }
 
-/// One sum, sums of nothing, indices that are dropped, odd widths, several digits of the sort.
+/// One sum, empty sums, dropped indices, odd widths, several radix digits.
 pub fn cases() -> Vec<Case> {
     let case = |rows: usize, n: usize, h: usize, below: u64| {
         Case::new(ScatterAdd(rows), &[&[n, h], &[n]]).draw(1, Draw::Below(below))

@@ -5,7 +5,7 @@ use crate::parallel::{Shared, blocks, rows_per_block};
 use crate::simd::sum;
 use crate::vectorize;
 
-/// Mean of v ∘ (p - t)² of each sample.
+/// Mean of v ∘ (p - t)² for each sample.
 pub(super) fn means<T: Float>(p: &[T], t: &[T], v: &[T], samples: usize) -> Scratch<T> {
     let n = p.len() / samples.max(1);
     let mut means = Scratch::arbitrary(samples);

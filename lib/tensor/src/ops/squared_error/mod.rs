@@ -1,8 +1,8 @@
 //! Weighted mean squared error: L = Σ_b w_b·mean(v ∘ (p_b - t_b)²). p, t [B, .., C], w [B], v [C], L [1].
 //!
-//! With w_b = 1/B and v = 1 this is the mean squared error. Other w make samples of different scale
-//! count alike, other v do so for channels. dp_b = 2·w_b·v ∘ (p_b - t_b)/n, dt = -dp (n elements a
-//! sample); the weights are constants: a pass that asks for their gradient is refused.
+//! With w_b = 1/B and v = 1 this is the mean squared error. Other w equalize samples of different scale, other v
+//! channels. dp_b = 2·w_b·v ∘ (p_b - t_b)/n, dt = -dp (n elements per sample); the weights are constants: asking for
+//! their gradient is an error.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -13,7 +13,7 @@ use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
-/// Weighted mean squared error; inputs prediction, target, weights of samples and of channels.
+/// Weighted mean squared error; inputs prediction, target, sample weights and channel weights.
 #[derive(Clone, Copy, Debug)]
 pub struct SquaredError;
 
@@ -63,7 +63,7 @@ impl Op for SquaredError {
     }
 }
 
-/// One element, odd sizes, samples that several blocks share, a large batch.
+/// One element, odd sizes, samples split over several blocks, a large batch.
 pub fn cases() -> Vec<Case> {
     [&[1, 1][..], &[3, 7], &[5, 3, 11], &[2, 1500, 3], &[2, 4099, 1], &[64, 64, 129]]
         .iter()

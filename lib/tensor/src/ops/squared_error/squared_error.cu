@@ -1,11 +1,11 @@
 // elements: f32
-// Weighted mean squared error. A sample has n elements, of which C beside each other are channels.
+// Weighted mean squared error. A sample has n elements; the last axis has C channels.
 
 #include "rows.cuh"
 #include "total.cuh"
 
-// partials[b, c] = Σ over the c-th of `chunks` pieces of sample b of v ∘ (p - t)², chunk elements long.
-// A block each.
+// partials[b, c] = Σ over the c-th of `chunks` pieces of sample b of v ∘ (p - t)², `chunk` elements long. One block per
+// piece.
 KERNEL(squared_error_partials, 256)(
     const float* __restrict__ p, const float* __restrict__ t, const float* __restrict__ v,
     float* __restrict__ partials, long long n, int channels, int chunk, int chunks) {

@@ -7,7 +7,7 @@ use crate::vectorize;
 
 const LAST: usize = AXES - 1;
 
-/// Calls `row` for every index of all axes but the last, with the positions of its first element.
+/// Calls `row` for every index over all axes but the last, with the positions of its first element.
 fn rows<const N: usize>(space: &Space<N>, row: impl Fn([usize; N]) + Send + Sync) {
     let width = space.sizes[LAST];
     blocks(space.len() / width.max(1), rows_per_block(width), |range| {
@@ -15,10 +15,10 @@ fn rows<const N: usize>(space: &Space<N>, row: impl Fn([usize; N]) + Send + Sync
     });
 }
 
-/// out (+)= f(i) for `n` elements from `to` on that are `stride` apart.
+/// out (+)= f(i) for `n` elements starting at `to`, `stride` apart.
 ///
 /// # Safety
-/// No other thread touches these elements.
+/// No other thread may access these elements.
 #[inline(always)]
 unsafe fn write<T: Float>(
     out: &Shared<T>,
@@ -28,19 +28,19 @@ unsafe fn write<T: Float>(
 ) {
     let one = |y: &mut T, i: usize| *y = if add { *y + f(i) } else { f(i) };
     if stride == 1 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { out.slice(to..to + n) };
         vectorize!(out.iter_mut().enumerate().for_each(|(i, y)| one(y, i)));
     } else {
         for i in 0..n {
             let at = to + i * stride;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             one(&mut unsafe { out.slice(at..at + 1) }[0], i);
         }
     }
 }
 
-/// From the first to the last of `n` elements that are `stride` apart.
+/// The slice from the first to the last of `n` elements that are `stride` apart.
 fn extent<T>(x: &[T], start: usize, n: usize, stride: usize) -> &[T] {
     &x[start..start + if n == 0 { 0 } else { (n - 1) * stride + 1 }]
 }
@@ -51,7 +51,7 @@ pub(super) fn copy<T: Float>(space: &Space<2>, x: &[T], out: &mut [T], scale: f6
     let out = Shared::new(out);
     rows(space, |[from, to]| {
         let x = extent(x, from, n, dx);
-        // SAFETY: the view of `out` has an element of its own for each index.
+        // SAFETY: the view of `out` has a distinct element for each index.
         unsafe {
             match dx {
                 1 => write(&out, (to, dy, n), add, |i| scale * x[i]),
@@ -86,7 +86,7 @@ fn map<T: Float>(
     let out = Shared::new(out);
     rows(space, |[at_a, at_b, to]| {
         let (a, b) = (extent(a, at_a, n, da), extent(b, at_b, n, db));
-        // SAFETY: the view of `out` has an element of its own for each index.
+        // SAFETY: the view of `out` has a distinct element for each index.
         unsafe {
             match (da, db) {
                 (1, 1) => write(&out, (to, dy, n), add, |i| f(a[i], b[i])),
@@ -106,7 +106,7 @@ pub(super) fn sum<T: Float>(
     add: bool,
 ) {
     let (space, scale) = (&sum.space, T::of(scale));
-    // Of each step, how many neighbours are summed side by side, and how many to one sum.
+    // In each step, how many adjacent sums are computed at once, and how many elements go into each.
     let (width, inner, kept_axes, reduced_axes) = match sum.rows {
         true => (1, space.sizes[LAST], 0..HALF, HALF..LAST),
         false => (space.sizes[HALF - 1], 1, 0..HALF - 1, HALF..AXES),
@@ -132,13 +132,13 @@ pub(super) fn sum<T: Float>(
                     }
                 }
             });
-            // SAFETY: every row is one thread's.
+            // SAFETY: every row belongs to one thread.
             unsafe { write(&out, (row * width, 1, width), add, |i| scale * totals[i]) };
         }
     });
 }
 
-/// Σ x, or Σ x·factor with elements of the factor that are `stride` (0 or 1) apart.
+/// Σ x, or Σ x·factor, where elements of the factor are `stride` (0 or 1) apart.
 fn dot<T: Float>(x: &[T], factor: Option<&[T]>, stride: usize) -> T {
     match factor {
         Some(factor) if stride == 1 => {
@@ -151,7 +151,7 @@ fn dot<T: Float>(x: &[T], factor: Option<&[T]>, stride: usize) -> T {
     }
 }
 
-/// totals += x, or x·factor with elements of the factor that are `stride` apart.
+/// totals += x, or x·factor, where elements of the factor are `stride` apart.
 fn accumulate<T: Float>(totals: &mut [T], x: &[T], factor: Option<&[T]>, stride: usize) {
     let each = totals.iter_mut().zip(x);
     match factor {

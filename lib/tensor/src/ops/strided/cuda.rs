@@ -11,18 +11,18 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source =
     Source { name: "strided", text: include_str!("strided.cu"), elements: ALL_ELEMENTS };
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: usize = 256;
-/// Threads that occupy a large card; sums are split into chunks until there are as many.
+/// Threads that occupy a large GPU; sums are split into chunks until there are that many.
 const MOST_THREADS: usize = 2048 * 128;
-/// Most chunks of a sum.
+/// Maximum number of chunks per sum.
 const MOST_CHUNKS: usize = 1024;
-/// Least units that a thread sums.
+/// Minimum number of units that a thread sums.
 const LEAST: usize = 32;
 
 impl<const N: usize> Space<N> {
-    /// How many neighbours along `axis` a thread moves at once: 16 bytes of them when all groups of views that
-    /// are contiguous along it are aligned, and the others repeat one element; else 1.
+    /// How many adjacent elements along `axis` a thread moves at once: 16 bytes if every view is either contiguous
+    /// along the axis and aligned, or repeats one element; otherwise 1.
     fn vector(&self, dtype: Dtype, axis: usize) -> usize {
         let vector = 16 / dtype.bytes();
         let is_aligned = |i: usize| match self.strides[i][axis] {
@@ -38,14 +38,14 @@ impl<const N: usize> Space<N> {
         if whole { vector } else { 1 }
     }
 
-    /// `args`, followed by the sizes and strides.
+    /// `args` followed by the sizes and strides.
     fn append<'a>(&self, args: &[Arg<'a>]) -> Vec<Arg<'a>> {
         let numbers = self.sizes.iter().chain(self.strides.iter().flatten());
         args.iter().copied().chain(numbers.map(|n| Arg::from(*n))).collect()
     }
 }
 
-/// One thread for each of `units`.
+/// One thread per unit.
 fn grid(units: usize) -> Grid {
     Grid::new(units.div_ceil(THREADS), THREADS)
 }
@@ -86,7 +86,7 @@ pub(super) fn sum(
     add: bool,
 ) {
     let (element, kept) = (x.dtype(), sum.kept);
-    // Short rows are summed by a thread each.
+    // Short rows are summed by one thread each.
     let by_warp = sum.rows && sum.reduced >= 32;
     let vector = match (sum.rows, by_warp) {
         (true, true) => sum.space.vector(element, AXES - 1),

@@ -1,10 +1,10 @@
-//! Copies, sums and products over tensors that are indexed by strides: what `binary`, `concat`, `narrow`,
-//! `permute` and `reduce` compute.
+//! Copies, sums and products of strided tensors: the implementation of `binary`, `concat`, `narrow`, `permute` and
+//! `reduce`.
 //!
-//! An index space is a list of axis sizes. A [`View`] maps it to the elements of a tensor: a start and, for each
-//! axis, a stride in elements, which is 0 along an axis that is broadcast. Adjacent axes along which all views
-//! of an operation are contiguous are merged, so that most operations run over one to three axes; at most
-//! [`AXES`] may remain, which [`Op::shape`] checks.
+//! An index space is a list of axis sizes. A [`View`] maps it to the elements of a tensor: an offset and, for each
+//! axis, a stride in elements, which is 0 along a broadcast axis. Adjacent axes along which all views of an operation
+//! are contiguous are merged, so that most operations run over one to three axes; at most [`AXES`] may remain, which
+//! [`Op::shape`] checks.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -14,7 +14,7 @@ use crate::op::{Grads, Launch, Op, Saved};
 use crate::tensor::{Shape, Tensor};
 use crate::with_float;
 
-/// An op whose computations are those of this module, which run wherever the tensors are.
+/// An op implemented by this module on every device.
 pub(crate) trait Strided {}
 
 impl<T: Op + Strided> Launch for T {
@@ -27,18 +27,18 @@ impl<T: Op + Strided> Launch for T {
     }
 }
 
-/// A space or sum of shapes that [`Op::shape`] has accepted.
+/// Unwraps the space or sum of shapes that [`Op::shape`] has accepted.
 pub(crate) fn checked<S>(space: Result<S, String>) -> S {
-    space.unwrap_or_else(|why| unreachable!("a shape that was accepted {why}"))
+    space.unwrap_or_else(|why| unreachable!("an accepted shape {why}"))
 }
 
-/// Most axes of a merged index space, as in `strided.cu`.
+/// Maximum number of axes of a merged index space, as in `strided.cu`.
 pub(crate) const AXES: usize = 6;
 
-/// Most kept, and most reduced, axes of a sum.
+/// Maximum number of kept axes, and of reduced axes, of a sum.
 const HALF: usize = AXES / 2;
 
-/// Where the elements of an index space are in a tensor.
+/// Maps an index space to the elements of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     start: usize,
@@ -55,7 +55,7 @@ impl View {
         Self { start: 0, strides }
     }
 
-    /// A tensor of `shape` repeated over an index space of `sizes` by NumPy's rules.
+    /// A tensor of `shape` broadcast to an index space of `sizes` by NumPy's rules.
     pub(crate) fn broadcast(shape: &[usize], sizes: &[usize]) -> Self {
         let missing = sizes.len() - shape.len();
         let mut strides = Shape::from_elem(0, sizes.len());
@@ -67,18 +67,18 @@ impl View {
         Self { start: 0, strides }
     }
 
-    /// The same elements with the axes in another order: axis `i` is axis `order[i]` of this view.
+    /// The same elements with permuted axes: axis `i` is axis `order[i]` of this view.
     pub(crate) fn permuted(&self, order: &[usize]) -> Self {
         Self { start: self.start, strides: order.iter().map(|axis| self.strides[*axis]).collect() }
     }
 
-    /// The elements from index `first` of `axis` on.
+    /// The elements from index `first` of `axis`.
     pub(crate) fn narrowed(&self, axis: usize, first: usize) -> Self {
         Self { start: self.start + first * self.strides[axis], strides: self.strides.clone() }
     }
 }
 
-/// A merged index space and what `N` views make of it.
+/// A merged index space with `N` views.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Space<const N: usize> {
     sizes: [usize; AXES],
@@ -102,7 +102,7 @@ impl<const N: usize> Space<N> {
         Self::padded(&merged, AXES, views.map(|view| view.start))
     }
 
-    /// The axes at the end of the first `end`, all before and behind of size 1.
+    /// Places the axes at the end of the first `end`; all other axes get size 1.
     fn padded(
         axes: &[(usize, [usize; N])],
         end: usize,
@@ -119,12 +119,12 @@ impl<const N: usize> Space<N> {
         Ok(space)
     }
 
-    /// Number of indices.
+    /// Number of indices in the space.
     fn len(&self) -> usize {
         self.sizes.iter().product()
     }
 
-    /// The position in each tensor of the index with number `n`, counted over `axes`.
+    /// The position in each tensor of the `n`-th index over `axes`.
     fn positions(&self, axes: std::ops::Range<usize>, mut n: usize) -> [usize; N] {
         let mut positions = self.starts;
         for axis in axes.rev() {
@@ -151,7 +151,7 @@ pub(crate) fn broadcast_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>, St
         .collect()
 }
 
-/// What is made of two numbers.
+/// An elementwise function of two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Add,
@@ -184,21 +184,20 @@ pub(crate) fn binary(
     }
 }
 
-/// An index space of which some axes are summed over. The kept axes come first, as do those of a contiguous
-/// result.
+/// An index space that is reduced over some of its axes. The kept axes come first, as do those of a contiguous result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sum {
     /// Kept axes end at [`HALF`], reduced ones at [`AXES`]; views of x and of its factor.
     space: Space<2>,
     kept: usize,
     reduced: usize,
-    /// Whether elements that are neighbours in x are summed.
+    /// Whether adjacent elements of x belong to the same sum.
     rows: bool,
 }
 
 impl Sum {
-    /// The sum of x of `sizes` to the shape `kept`, which broadcasts to `sizes`, and the view of a factor of
-    /// each element. Errors: too many alternations of kept and reduced axes.
+    /// The sum of x of shape `sizes` to the shape `kept`, which broadcasts to `sizes`; `factor` views an optional
+    /// factor of each element. Errors: kept and reduced axes alternate too often.
     pub(crate) fn new(sizes: &[usize], kept: &[usize], factor: View) -> Result<Self, String> {
         let views = [View::contiguous(sizes), factor, View::broadcast(kept, sizes)];
         let space = Space::new(sizes, views)?;
@@ -221,7 +220,7 @@ impl Sum {
     }
 }
 
-/// out (+)= scale·Σ x, or scale·Σ x·factor; every sum in an order that follows from the sizes alone.
+/// out (+)= scale·Σ x, or scale·Σ x·factor; the order of summation depends only on the sizes.
 pub(crate) fn sum(
     sum: &Sum,
     x: &Tensor,

@@ -1,13 +1,13 @@
 // elements: f32 bf16 f16
-// Copies, sums and products of tensors that are indexed by strides (ops/strided/mod.rs). An index space has
-// AXES axes, those at the front may have size 1. Where the elements along the last axis come in multiples of
-// WIDTH a thread moves 16 bytes (V = WIDTH), else one element (V = 1).
+// Copies, sums and products of strided tensors (ops/strided/mod.rs). An index space has AXES axes; leading ones may
+// have size 1. If the number of elements along the last axis is a multiple of WIDTH, a thread moves 16 bytes
+// (V = WIDTH), otherwise one element (V = 1).
 
 #include "rows.cuh"
 
 constexpr int AXES = 6;
 
-// Sizes or strides as parameters of a kernel, and as an array.
+// Sizes or strides as kernel parameters, and as an array.
 #define SIX(name) int name##0, int name##1, int name##2, int name##3, int name##4, int name##5
 #define ARRAY(name) {name##0, name##1, name##2, name##3, name##4, name##5}
 
@@ -15,7 +15,7 @@ struct Axes {
     int at[AXES];
 };
 
-// The positions in N tensors of the unit-th group of V neighbours along axis LAST, over axes FIRST to LAST.
+// The positions in N tensors of the unit-th group of V adjacent elements along axis LAST, over axes FIRST to LAST.
 template <int FIRST, int LAST, int V, int N>
 DEVICE void locate(long long (&position)[N], int unit, const Axes& sizes, const Axes (&strides)[N]) {
 #pragma unroll
@@ -33,7 +33,7 @@ DEVICE void locate(long long (&position)[N], int unit, const Axes& sizes, const 
     }
 }
 
-// V values that are neighbours, or all the same one.
+// V adjacent values, or the same value repeated.
 template <int V>
 DEVICE void load(float (&values)[V], const element* from, int stride) {
     if (V > 1 && stride == 1) {
@@ -91,13 +91,13 @@ DEVICE void binary(const element* a, const element* b, element* out, int units, 
     put_vector<V>(out + at[2], x, add);
 }
 
-// The sum of a thread's columns, or of a lane's part of a row, over the reduced units from `first` to `last`,
-// every `step`-th of them.
+// The sum of a thread's columns, or of a lane's part of a row, over every `step`-th of the reduced units from `first`
+// to `last`.
 template <int V, int VR, bool FACTOR>
 DEVICE void sum_units(float (&sum)[V], const element* x, const element* factor,
                       const long long (&start)[2], int first, int last, int step, int stride,
                       const Axes& sizes, const Axes (&strides)[2]) {
-    // Not unrolled: uniform registers would not suffice, and there are enough threads to hide loads.
+    // Not unrolled: uniform registers would run out, and there are enough threads to hide the latency of loads.
 #pragma unroll 1
     for (int r = first; r < last; r += step) {
         long long at[2] = {start[0], start[1]};
@@ -119,7 +119,7 @@ DEVICE void sum_units(float (&sum)[V], const element* x, const element* factor,
     }
 }
 
-// Columns: a thread has V neighbouring results.
+// Columns: a thread has V adjacent results.
 template <int V, bool FACTOR>
 DEVICE void sum_columns(const element* x, const element* factor, element* out, float* partials,
                         int kept, int reduced, int chunk, int chunks, float scale, int add,
@@ -176,8 +176,8 @@ DEVICE void sum_rows(const element* x, const element* factor, element* out, floa
     }
 }
 
-// out (+)= scale·x, the views of which begin at `x_start` and `out_start`. `whole` says that V is WIDTH;
-// `units` are the groups of V elements.
+// out (+)= scale·x, whose views begin at `x_start` and `out_start`. `whole` means that V is WIDTH; `units` is the
+// number of groups of V elements.
 KERNEL(strided_copy, 256)(const element* x, element* out, long long x_start, long long out_start,
                           int units, int whole, float scale, int add, SIX(n), SIX(dx), SIX(dout)) {
     const Axes sizes = ARRAY(n), strides[2] = {ARRAY(dx), ARRAY(dout)};
@@ -214,8 +214,8 @@ KERNEL(strided_multiply, 256)(const element* a, const element* b, element* out, 
     }
 }
 
-// Sums over the last three axes: out [kept] (+)= scale·Σ x, or x·factor, or, if `partials` [chunks, kept] is
-// given, the sums over `chunk` reduced units each.
+// Sums over the last three axes: out [kept] (+)= scale·Σ x, or x·factor; or, if `partials` [chunks, kept] is given, the
+// sums over `chunk` reduced units each.
 #define SUM_PARAMETERS                                                                            \
     const element *x, const element *factor, element *out, float *partials, int kept, int reduced, \
         int chunk, int chunks, int whole, float scale, int add, SIX(n), SIX(dx), SIX(df)
@@ -228,7 +228,7 @@ KERNEL(strided_multiply, 256)(const element* a, const element* b, element* out, 
                        strides);                                                                  \
     }
 
-// A thread for V neighbouring results of a chunk.
+// One thread per V adjacent results of a chunk.
 KERNEL(strided_sum_columns, 256)(SUM_PARAMETERS) {
     const Axes sizes = ARRAY(n), strides[2] = {ARRAY(dx), ARRAY(df)};
     if (whole) {
@@ -238,7 +238,7 @@ KERNEL(strided_sum_columns, 256)(SUM_PARAMETERS) {
     }
 }
 
-// A warp for a result of a chunk.
+// One warp per result of a chunk.
 KERNEL(strided_sum_rows, 256)(SUM_PARAMETERS) {
     const Axes sizes = ARRAY(n), strides[2] = {ARRAY(dx), ARRAY(df)};
     if (whole) {

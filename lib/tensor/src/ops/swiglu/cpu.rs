@@ -35,7 +35,7 @@ pub(super) fn backward<T: Float>([rows, h]: [usize; 2], x: &[T], dy: &[T], grad:
                 let (a, b) = x[row * 2 * h..][..2 * h].split_at(h);
                 let (da, db) = dx[r * 2 * h..][..2 * h].split_at_mut(h);
                 let dy = &dy[row * h..][..h];
-                // Lengths in sight: no bound is checked in the loop.
+                // Slices of known length avoid bounds checks in the loop.
                 let (a, b, da, db) = (&a[..h], &b[..h], &mut da[..h], &mut db[..h]);
                 for i in 0..h {
                     let s = sigmoid(a[i]);

@@ -1,8 +1,7 @@
-//! The gated unit of SwiGLU (Shazeer 2020): y = silu(a) ∘ b, where x [.., 2H] holds a and b side by
-//! side, y [.., H].
+//! SwiGLU (Shazeer 2020): y = silu(a) ∘ b, where x [.., 2H] is the concatenation of a and b, and y [.., H].
 //!
-//! a, the gate, is the first half: so the rows of a joint projection are the gate's, then the other's
-//! (Llama's gate_proj and up_proj, DINOv2's w12). PyTorch's `glu` has its gate in the second half.
+//! The gate a is the first half, so in a fused projection the rows of the gate come first (Llama's gate_proj and
+//! up_proj, DINOv2's w12). PyTorch's `glu` has its gate in the second half.
 //! With s = σ(a): da = dy ∘ b ∘ s·(1 + a·(1 - s)), db = dy ∘ a ∘ s.
 
 mod cpu;
@@ -45,7 +44,7 @@ impl Op for SwiGlu {
     }
 }
 
-/// One element, odd and even widths, one large enough to be limited by memory.
+/// One element, odd and even widths, one large enough to be memory-bound.
 pub fn cases() -> Vec<Case> {
     [&[2][..], &[3, 10], &[2, 5, 48], &[7, 522], &[1000, 512]]
         .iter()

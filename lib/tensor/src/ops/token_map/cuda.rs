@@ -1,4 +1,4 @@
-//! Kernels: products in batches of samples; dM is one sum of products over all of them.
+//! Kernels: batched matrix products over samples; dM is one product summed over all of them.
 
 use super::TokenMap;
 use crate::kernel::product::{Epilogue, Matrix, Product};
@@ -29,7 +29,7 @@ impl Launch for TokenMap {
     }
 }
 
-/// Tokens out and in, channels, samples.
+/// Output and input tokens, channels, samples.
 fn sizes(m: &Tensor, x: &Tensor) -> (usize, usize, usize, usize) {
     (m.rows(), m.width(), x.width(), x.shape()[0])
 }

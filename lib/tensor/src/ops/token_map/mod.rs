@@ -1,6 +1,6 @@
 //! A linear map along the token axis: y[b] = M x[b]. M [S, T], x [B, T, C], y [B, S, C].
 //!
-//! Pooling, interpolation and transforms over tokens are such maps with a constant M.
+//! With a constant M: pooling, interpolation and transforms over tokens.
 //! dx[b] = Mᵀ dy[b], dM = Σ_b dy[b] x[b]ᵀ.
 
 mod cpu;
@@ -43,8 +43,7 @@ impl Op for TokenMap {
     }
 }
 
-/// Fewer and more tokens out than in, one token, several tiles of a kernel each way; a constant and a
-/// learned map.
+/// Fewer and more tokens out than in, one token, several kernel tiles in each direction; a constant and a learned map.
 pub fn cases() -> Vec<Case> {
     let case = |b: usize, s: usize, t: usize, c: usize| {
         Case::new(TokenMap, &[&[s, t], &[b, t, c]]).operations(2 * b * s * t * c)

@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source =
     Source { name: "vector_norm", text: include_str!("vector_norm.cu"), elements: ONLY_F32 };
 
-/// A block for each row.
+/// One block per row.
 fn grid(x: &Tensor) -> Grid {
     Grid::new(x.rows(), if x.width() > 1024 { 256 } else { 32 })
 }

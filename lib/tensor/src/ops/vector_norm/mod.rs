@@ -1,6 +1,6 @@
 //! Norm over the last axis: y = Σ x² or y = √(Σ x² + ε²). x [.., N], y [..].
 //!
-//! dx = 2·dy·x or dx = dy·x/y, which ε keeps finite where x is zero.
+//! dx = 2·dy·x or dx = dy·x/y; ε keeps the latter finite at zero.
 
 mod cuda;
 
@@ -27,7 +27,7 @@ pub enum VectorNorm {
 }
 
 impl VectorNorm {
-    /// What is added below the root.
+    /// What is added under the root, ε².
     fn floor(&self) -> f64 {
         match self {
             VectorNorm::Squared => 0.0,
@@ -105,7 +105,7 @@ impl Op for VectorNorm {
     }
 }
 
-/// One element, odd widths, rows that a warp and that several warps sum.
+/// One element, odd widths, rows summed by one warp and by several.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for op in [VectorNorm::Squared, VectorNorm::Root { epsilon: 0.5 }] {

@@ -1,10 +1,10 @@
 // elements: f32
-// Norms of rows, a block each.
+// Norms of rows, one block per row.
 
 #include "element.cuh"
 #include "warp.cuh"
 
-// y [rows] = Σ x² or, not squared, √(Σ x² + floor); x [rows, width].
+// y [rows] = Σ x² or, if not squared, √(Σ x² + floor); x [rows, width].
 KERNEL(vector_norm_forward, 256)(
     const float* __restrict__ x, float* __restrict__ y, int width, float floor, int squared) {
   SHARED(float, scratch, [WARP]);
@@ -19,7 +19,7 @@ KERNEL(vector_norm_forward, 256)(
   }
 }
 
-// dx (+)= dy·x/y or, squared, 2·dy·x.
+// dx (+)= dy·x/y or, if squared, 2·dy·x.
 KERNEL(vector_norm_backward, 256)(
     const float* __restrict__ x, const float* __restrict__ y, const float* __restrict__ dy,
     float* __restrict__ dx, int width, int squared, int add) {

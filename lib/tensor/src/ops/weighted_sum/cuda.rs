@@ -11,7 +11,7 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source =
     Source { name: "weighted_sum", text: include_str!("weighted_sum.cu"), elements: ONLY_F32 };
 
-/// Terms of one launch.
+/// Terms per launch.
 const TERMS: usize = 8;
 
 impl Launch for WeightedSum {

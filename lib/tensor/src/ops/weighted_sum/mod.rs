@@ -1,4 +1,4 @@
-//! L = Σ_i weight_i·x_i of scalars x_i [1]: joins the terms of a loss.
+//! L = Σ_i weight_i·x_i of scalars x_i [1]: combines the terms of a loss.
 
 pub(crate) mod cuda;
 
@@ -7,7 +7,7 @@ use crate::kernel::ONLY_F32;
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
-/// Weighted sum of scalars, a weight for each input.
+/// Weighted sum of scalars, one weight per input.
 #[derive(Clone, Debug)]
 pub struct WeightedSum(pub Vec<f64>);
 
@@ -40,7 +40,7 @@ impl Op for WeightedSum {
     }
 }
 
-/// One, three, and more terms than a launch takes.
+/// One term, three, and more than fit into one launch.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(WeightedSum(vec![2.5]), &[&[1]]),

@@ -1,5 +1,5 @@
 // elements: f32
-// Weighted sum of scalars, eight at a time; those beyond `count` are null.
+// Weighted sum of scalars, eight at a time; pointers beyond `count` are null.
 
 #include "element.cuh"
 

@@ -1,5 +1,5 @@
 // elements: f32
-// AdamW of all parameters at once.
+// AdamW for all parameters at once.
 
 #include "decision.cuh"
 #include "table.cuh"
@@ -16,7 +16,7 @@ DEVICE void adamw_element(Step s, float g, float& p, float& m, float& v) {
   p = fmaf(s.step, m / fmaf(sqrtf(v), s.root, s.epsilon), s.keep * p);
 }
 
-// Entries: gradient, parameter, m, v; the numbers are weight decay and factor of the learning rate.
+// Entries: gradient, parameter, m, v; the numbers are weight decay and learning rate factor.
 KERNEL(adamw_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
     const Decision* __restrict__ decision, float learning_rate, float b1, float c1, float b2, float c2,

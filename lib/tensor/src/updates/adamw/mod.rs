@@ -30,12 +30,12 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// One step of one parameter on the host, with the scale, rate and root of a decision.
+    /// One step of one parameter on the host, with scale, rate and root from `decision`.
     pub fn apply(&self, decision: &Decision, parameter: Parameter<2>) {
         with_float!(parameter.value.dtype(), T => self.on_cpu::<T>(decision, parameter));
     }
 
-    /// One step of all parameters, which keep m and v, wherever they are, if the update is applied.
+    /// One step of all parameters with their state m and v, on any device, if the decision is to apply the update.
     pub fn apply_all<'a>(
         &self,
         decided: &Decided,

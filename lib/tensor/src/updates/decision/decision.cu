@@ -1,5 +1,5 @@
 // elements: f32
-// What is to be done with an update, without asking the host.
+// Decides whether and how an update is applied, without involving the host.
 
 #include "decision.cuh"
 #include "table.cuh"
@@ -7,7 +7,7 @@
 
 DEVICE bool is_finite(double x) { return x - x == 0.0; }
 
-// As the host's powi: by squaring, from the lowest bit on.
+// Like powi on the host: repeated squaring from the lowest bit.
 DEVICE double power(double x, long long n) {
   double result = 1.0;
   for (; n > 0; n /= 2) {
@@ -17,9 +17,9 @@ DEVICE double power(double x, long long n) {
   return result;
 }
 
-// Entries of the table: losses, then as many weights. `sums` holds parts of the square of the gradients' norm. The scale of the
-// loss follows the gradients unless `patience`, updates after which it is doubled, is 0; gradients are made with it
-// times `unit`. One block.
+// Entries of the table: losses, then as many weights. `sums` holds partial sums of the squared gradient norm. The loss
+// scale is adjusted to the gradients unless `patience`, the number of updates after which it is doubled, is 0;
+// gradients are computed with the loss scale times `unit`. One block.
 KERNEL(decision_make, 256)(
     const unsigned long long* __restrict__ table, int losses, const double* __restrict__ sums, int n,
     const Decision* __restrict__ before, Decision* __restrict__ decision,

@@ -1,10 +1,9 @@
-//! The scale that keeps gradients in the range of half precision (Micikevicius et al. 2018, §3.2).
+//! Dynamic loss scaling, which keeps gradients in the range of half precision (Micikevicius et al. 2018, §3.2).
 
 use serde::{Deserialize, Serialize};
 
-/// What the loss is multiplied with before it is differentiated: in half precision as much as gradients
-/// allow. It is halved when they overflow, and the update is skipped; after enough updates without, it is
-/// doubled.
+/// The factor of the loss in the backward pass, in half precision as large as gradients allow. It is halved when
+/// gradients overflow, and that update is skipped; after enough updates without overflow it is doubled.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
     /// The scale, a power of two.
@@ -14,19 +13,19 @@ pub struct LossScale {
 }
 
 impl LossScale {
-    /// For numbers whose range is large enough as they are.
+    /// For dtypes with sufficient range.
     pub const NONE: Self = Self { scale: 1.0, steady: 0 };
-    /// Before the first update in half precision.
+    /// The initial scale in half precision.
     pub const FIRST: Self = Self { scale: 65536.0, steady: 0 };
-    /// Updates without overflow after which the scale is doubled.
+    /// Number of updates without overflow after which the scale is doubled.
     pub(super) const PATIENCE: u64 = 2000;
 
-    /// Whether gradients that are not finite may be the scale's fault.
+    /// Whether non-finite gradients may be caused by the scale.
     pub fn is_to_blame(&self) -> bool {
         self.scale > 1.0
     }
 
-    /// Takes note of an update.
+    /// Adjusts the scale after an update.
     pub fn follow(&mut self, overflow: bool) {
         self.steady += 1;
         if overflow {
@@ -57,7 +56,7 @@ mod tests {
         assert_eq!(scale.scale, 32768.0);
         scale.follow(false);
         assert_eq!(scale, LossScale { scale: 65536.0, steady: 0 });
-        // An overflow begins the count again.
+        // An overflow restarts the count.
         (0..1500).for_each(|_| scale.follow(false));
         scale.follow(true);
         (0..1999).for_each(|_| scale.follow(false));

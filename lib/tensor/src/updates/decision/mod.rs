@@ -1,12 +1,12 @@
-//! What is done with an update: whether it is applied, and the numbers that follow from its loss, the
-//! norm of its gradients and the decision before. On a device it is decided there, so that the host
-//! gives update after update without waiting for one; it learns the decision later.
+//! Whether an update is applied, and the scalars that follow from its loss, the norm of its gradients and the previous
+//! decision. On a device the decision is made there, so that the host can submit updates without waiting; it reads the
+//! decision later.
 //!
-//! With the losses L and weights w of the micro-batches, W = Σw, the mean loss l = ΣL/W, the scale s that the
-//! gradients were computed with (that of the loss times [`Rule::unit`]), the norm n = √Σg²/(W·s) and t steps, this one included: applied when l and n are
-//! finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
-//! decay = min(d, (1 + t)/(10 + t)) with warm-up, else d. Where the loss is scaled, s follows
-//! the gradients ([`LossScale`]): they overflow when l is finite and n is not, and s > 1.
+//! With the losses L and weights w of the micro-batches, W = Σw, the mean loss l = ΣL/W, the scale s of the gradients
+//! (the loss scale times [`Rule::unit`]), the norm n = √Σg²/(W·s) and t steps including this one: applied if l and n
+//! are finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
+//! decay = min(d, (1 + t)/(10 + t)) with warm-up, otherwise d. With loss scaling, s is adjusted after each update
+//! ([`LossScale`]): gradients have overflowed if l is finite, n is not, and s > 1.
 
 mod loss_scale;
 
@@ -25,66 +25,65 @@ use unix::Result;
 pub(crate) static SOURCE: Source =
     Source { name: "decision", text: include_str!("decision.cu"), elements: ONLY_F32 };
 
-/// What a decision follows, the same for all updates of a run.
+/// The parameters of decisions, constant during a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// The norm that gradients have at most; infinite for any.
+    /// Maximum gradient norm; infinite for no clipping.
     pub clip: f64,
-    /// β₁ and β₂ of averages whose bias is corrected; 0 where there are none.
+    /// β₁ and β₂ of the moving averages for bias correction; 0 if there are none.
     pub betas: [f64; 2],
-    /// The decay d of the average of the parameters.
+    /// The decay d of the parameter EMA.
     pub decay: f64,
-    /// Whether the decay grows to d with the steps, so that the average soon forgets the initial parameters.
+    /// Whether the decay increases to d over the first steps, so that the EMA soon forgets the initial parameters.
     pub warmup: bool,
     /// Whether the loss is scaled, for gradients in half precision.
     pub scaled: bool,
-    /// What the scale of the loss is multiplied with, a power of two: about one over the weight of a micro-batch, so
-    /// that the range of gradients in half precision does not depend on the size of a batch. 1 otherwise.
+    /// Additional factor of the loss scale, a power of two: about one over the weight of a micro-batch, so that the
+    /// range of half-precision gradients does not depend on the batch size. Otherwise 1.
     pub unit: f64,
 }
 
-/// What an update follows, in the order in which kernels have it (`include/decision.cuh`).
+/// The scalars of an update, in the order that kernels use (`include/decision.cuh`).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Decision {
     /// Mean loss.
     pub loss: f64,
-    /// Norm of the mean of the gradients, before clipping.
+    /// Norm of the mean gradient, before clipping.
     pub norm: f64,
-    /// Whether parameters change: not when loss or norm is not finite.
+    /// Whether parameters change: false if loss or norm is not finite.
     pub applied: bool,
-    /// Steps done, this one included.
+    /// Steps done, including this one.
     pub steps: u64,
-    /// What gradients are multiplied with: clipping, the mean of several, the scale of the loss undone.
+    /// Factor of the gradients: clipping, averaging over micro-batches, and undoing the loss scale.
     pub scale: f64,
-    /// The learning rate over the first correction of bias.
+    /// The learning rate divided by the first bias correction, η/(1-β₁ᵗ).
     pub rate: f64,
-    /// One over the root of the second.
+    /// The second bias correction, 1/√(1-β₂ᵗ).
     pub root: f64,
-    /// The decay of the average of the parameters.
+    /// The decay of the parameter EMA.
     pub decay: f64,
-    /// Whether it is not applied because of the scale of its loss, which is no fault of the model's.
+    /// Whether the update was skipped because the loss scale was too large, rather than because of the model.
     pub overflow: bool,
-    /// For the loss of the update that comes next.
+    /// The loss scale of the next update.
     pub loss_scale: LossScale,
 }
 
-/// The last decision, where the gradients are.
+/// The last decision, on the device of the gradients.
 #[derive(Debug)]
 pub struct Decided {
     /// f64 [11] in the order of [`Decision`].
     numbers: Tensor,
-    /// The scale of the loss of the next update times the unit, f32 [1]. It stays at its place: recorded passes read
-    /// it.
+    /// Loss scale of the next update times the unit, f32 [1]. Updated in place, because recorded graphs read it.
     loss_scale: Tensor,
 }
 
-/// A decision on its way to the host.
+/// A decision being copied to the host.
 #[derive(Debug)]
 pub struct Deciding(Late);
 
 impl Rule {
-    /// The decision on an update with this mean loss and norm after the decision `before`; its gradients
-    /// are to be divided by `weight` and the scale of its loss.
+    /// The decision on an update with this mean loss and gradient norm, following the decision `before`; its gradients
+    /// must still be divided by `weight` and the loss scale.
     pub fn decide(
         &self,
         before: &Decision,
@@ -117,9 +116,9 @@ impl Rule {
         }
     }
 
-    /// The decision that follows `decided`, on an update whose micro-batches have these losses and weights, f32 [1]
-    /// each, and a sum of gradients that is to be divided by the sum of the weights and the scale of the losses,
-    /// all on one device.
+    /// Replaces `decided` by the decision on an update whose micro-batches have these losses and weights, f32 [1] each.
+    /// The summed gradients must still be divided by the sum of the weights and the loss scale. All tensors are on one
+    /// device.
     pub fn decide_there(
         &self,
         decided: &mut Decided,
@@ -197,33 +196,33 @@ impl Decision {
 }
 
 impl Decided {
-    /// On the host, with the [`Rule::unit`] of the decisions to come.
+    /// On the host, for decisions with this [`Rule::unit`].
     pub fn of(decision: &Decision, unit: f64) -> Self {
         let loss_scale = Tensor::full(&[1], decision.loss_scale.scale * unit, Dtype::F32);
         Self { numbers: decision.numbers(), loss_scale }
     }
 
-    /// The same on `device`. Errors: those of the device.
+    /// A copy on `device`. Errors: those of the device.
     pub fn to_device(&self, device: Device) -> Result<Self> {
         let Self { numbers, loss_scale } = self;
         let (numbers, loss_scale) = (numbers.to_device(device)?, loss_scale.to_device(device)?);
         Ok(Self { numbers, loss_scale })
     }
 
-    /// What the loss of the next update is to be multiplied with before it is differentiated, f32 [1].
+    /// The factor of the loss of the next update in its backward pass, f32 [1].
     pub fn loss_scale(&self) -> &Tensor {
         &self.loss_scale
     }
 
-    /// Sends it to the host, where it is wanted later.
+    /// Starts to copy the decision to the host.
     pub fn later(&self) -> Deciding {
         Deciding(kernel::later(&self.numbers))
     }
 
-    /// What was decided on the host.
+    /// The decision, if it is on the host.
     ///
     /// # Panics
-    /// When it was not on the host.
+    /// If it is on a device.
     pub(crate) fn on_host(&self) -> Decision {
         Decision::read(&self.numbers)
     }
@@ -234,8 +233,7 @@ impl Decided {
 }
 
 impl Deciding {
-    /// Waits until it is known, and for nothing that was given to the device after it. Errors: what went
-    /// wrong there.
+    /// Waits for the copy, but not for anything submitted to the device after it. Errors: those of the device.
     pub fn wait(self) -> Result<Decision> {
         Ok(Decision::read(&self.0.wait()?))
     }

@@ -15,13 +15,13 @@ use crate::with_float;
 pub(crate) static SOURCE: Source =
     Source { name: "ema", text: include_str!("ema.cu"), elements: ONLY_F32 };
 
-/// One step of the average of one parameter on the host.
+/// One step of the EMA of one parameter, on the host.
 pub fn apply(decay: f64, parameter: &Tensor, average: &mut Tensor) {
     with_float!(parameter.dtype(), T => on_cpu::<T>(decay, parameter.read(), average.write()));
 }
 
-/// One step of the averages of all parameters, wherever they are, if the update is applied: pairs of
-/// parameter and average.
+/// One step of the EMA of all parameters, on any device, if the decision is to apply the update: pairs of parameter and
+/// average.
 pub fn apply_all<'a>(
     decided: &Decided,
     pairs: impl IntoIterator<Item = (&'a Tensor, &'a mut Tensor)>,

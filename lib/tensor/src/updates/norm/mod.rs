@@ -1,4 +1,4 @@
-//! Global norm of gradients, for clipping and for the check that an update is finite.
+//! Global gradient norm, for clipping and for checking that an update is finite.
 
 use crate::args;
 use crate::device::Device;
@@ -16,8 +16,8 @@ use unix::Result;
 pub(crate) static SOURCE: Source =
     Source { name: "norm", text: include_str!("norm.cu"), elements: ONLY_F32 };
 
-/// √Σ x² over all elements of all tensors, summed in f64; not finite when any element is not. Errors:
-/// what has gone wrong on the device where the tensors are, which is waited for.
+/// √Σ x² over all elements of all tensors, summed in f64; not finite if any element is not. Waits for the device of the
+/// tensors. Errors: those of the device.
 pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<f64> {
     let mut tensors = tensors.into_iter().peekable();
     match tensors.peek().map(|x| x.device()) {
@@ -32,7 +32,7 @@ pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<
     }
 }
 
-/// Σ x² over each of the pieces of all tensors on a device, f64, and the number of pieces.
+/// Σ x² over each piece of all tensors on a device, in f64, and the number of pieces.
 pub(super) fn squares_of_pieces<'a>(
     device: Device,
     tensors: impl IntoIterator<Item = &'a Tensor>,
@@ -50,8 +50,7 @@ pub(super) fn on_host<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 
     tensors.into_iter().map(squares).sum::<f64>().sqrt()
 }
 
-/// What gradients are multiplied with so that their norm is at most `max_norm`, as PyTorch computes
-/// it: min(1, max_norm/(norm + 1e-6)).
+/// The factor that limits the gradient norm to `max_norm`, as in PyTorch: min(1, max_norm/(norm + 1e-6)).
 pub fn clip_scale(norm: f64, max_norm: f64) -> f64 {
     (max_norm / (norm + 1e-6)).min(1.0)
 }

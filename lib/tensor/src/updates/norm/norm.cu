@@ -1,5 +1,5 @@
 // elements: f32
-// Sum of squares over many tensors, in double: an f32 squared is exact there, and cannot overflow.
+// Sum of squares over many tensors, in double: the square of an f32 is exact there and cannot overflow.
 
 #include "table.cuh"
 #include "total.cuh"

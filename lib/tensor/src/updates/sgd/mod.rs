@@ -1,5 +1,5 @@
-//! Stochastic gradient descent with momentum, in PyTorch's form: g ← g + λθ; b ← μb + g (b = g at
-//! the first step); θ ← θ - η·b.
+//! Stochastic gradient descent with momentum, in PyTorch's form: g ← g + λθ; b ← μb + g (b = g at the first step);
+//! θ ← θ - η·b.
 
 use super::Parameter;
 use super::decision::{Decided, Decision};
@@ -27,13 +27,13 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// One step of one parameter on the host; the gradient is multiplied with `scale` first (clipping, the mean of
-    /// several passes). A zero momentum buffer makes the first step the same as the later ones.
+    /// One step of one parameter on the host; the gradient is first multiplied by `scale` (clipping, averaging over
+    /// micro-batches). A zero momentum buffer makes the first step the same as the later ones.
     pub fn apply(&self, scale: f64, parameter: Parameter<1>) {
         with_float!(parameter.value.dtype(), T => self.on_cpu::<T>(scale, parameter));
     }
 
-    /// One step of all parameters, which keep b, wherever they are, if the update is applied.
+    /// One step of all parameters with their momentum b, on any device, if the decision is to apply the update.
     pub fn apply_all<'a>(
         &self,
         decided: &Decided,

@@ -1,5 +1,5 @@
 // elements: f32
-// Gradient descent with momentum of all parameters at once.
+// SGD with momentum for all parameters at once.
 
 #include "decision.cuh"
 #include "table.cuh"
@@ -15,7 +15,7 @@ DEVICE void sgd_element(Step s, float g, float& p, float& b) {
   p = fmaf(s.step, b, p);
 }
 
-// Entries: gradient, parameter, momentum; the numbers are weight decay and factor of the learning rate.
+// Entries: gradient, parameter, momentum; the numbers are weight decay and learning rate factor.
 KERNEL(sgd_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
     const Decision* __restrict__ decision, float step, float momentum) {

@@ -1,4 +1,4 @@
-//! a += b: where gradients from several places meet.
+//! a += b: accumulates gradients.
 
 use crate::args;
 use crate::device::Device;
@@ -14,7 +14,7 @@ use crate::with_float;
 pub(crate) static SOURCE: Source =
     Source { name: "sum", text: include_str!("sum.cu"), elements: ALL_ELEMENTS };
 
-/// a += b, of the same shape and on the same device; memory that `a` shares is copied first.
+/// a += b, of the same shape and on the same device; if `a` shares its memory, that is copied first.
 pub fn add(a: &mut Tensor, b: &Tensor) {
     match a.device() {
         Device::Cpu => with_float!(a.dtype(), T => on_cpu::<T>(a.write(), b.read())),
@@ -25,7 +25,7 @@ pub fn add(a: &mut Tensor, b: &Tensor) {
     }
 }
 
-/// a += b for each pair (a, b), all of one element type.
+/// a += b for each pair (a, b), all of one dtype.
 pub fn add_all<'a>(pairs: impl IntoIterator<Item = (&'a mut Tensor, &'a Tensor)>) {
     let mut pairs = pairs.into_iter().peekable();
     match pairs.peek().map(|(a, _)| (a.device(), a.dtype())) {

@@ -56,7 +56,7 @@ fn accesses_not_aligned() {
         assert_says(
             &fault("faults_alignment", Grid::new(1, 1), args![&x, &mut y, how, 1]),
             &[
-                "reads 16 bytes at offset 4 of argument 0 'x' (32 bytes): an address that is no multiple of 16",
+                "reads 16 bytes at offset 4 of argument 0 'x' (32 bytes): the address is not a multiple of 16",
             ],
         );
     }
@@ -115,7 +115,7 @@ fn races_between_blocks() {
 fn copies_that_are_under_way() {
     let (x, mut y) = (floats(&[1.0; 256]), empty(64, Dtype::F32));
     for (kernel, threads, part) in [
-        ("faults_wait", 32, "where an asynchronous copy of thread (0, 0, 0) is under way"),
+        ("faults_wait", 32, "where an asynchronous copy of thread (0, 0, 0) is in flight"),
         ("faults_wait_alone", 64, "race: "),
         ("faults_copy_over", 64, "race: "),
     ] {
@@ -138,7 +138,10 @@ fn waits_without_end() {
             "faults_absent",
             &["wait at __shfl_xor_sync with mask 0xffffffff (warp.cuh:", "threads 7-7 have exited"],
         ),
-        ("faults_mask", &["a shuffle with mask 0x0000ffff reads lane 20, which takes no part"]),
+        (
+            "faults_mask",
+            &["a shuffle with mask 0x0000ffff reads lane 20, which does not participate"],
+        ),
     ] {
         for order in ORDERS {
             let mut run = |wrong: bool| {
@@ -224,6 +227,6 @@ fn addresses_in_memory() {
     addresses[..2].copy_from_slice(&halves(&raw const tensors as u64));
     let table = device(&Tensor::of(&addresses, &[addresses.len()]));
     let words = fault("faults_table", Grid::new(1, 1), args![&table, 5, 0]);
-    assert_says(&words, &["writes 4 bytes at address 0x", "which is in no memory of this device"]);
+    assert_says(&words, &["writes 4 bytes at address 0x", "which is outside of all device memory"]);
     assert!(host(&stranger)[0].is_nan());
 }
