@@ -1,12 +1,12 @@
-//! Gaussian random fields in two dimensions as sums of waves, so that they are functions of a place and
-//! not of a grid.
+//! Gaussian random fields in two dimensions as sums of waves, so that they are functions of position and independent of
+//! the grid.
 
 use std::f64::consts::{PI, TAU};
 use tensor::random::{Philox, Purpose};
 
 /// Largest wave number of a periodic field.
 const PERIODIC_WAVES: i32 = 32;
-/// Most half waves of a field with closed borders along each axis.
+/// Maximum number of half waves along each axis of a field with closed boundaries.
 const CLOSED_WAVES: i32 = 63;
 
 /// A field on the unit square, a function of (seed, parameter, trajectory).
@@ -25,14 +25,14 @@ struct Term {
 }
 
 impl RandomField {
-    /// N(0, σ²(-Δ + τ²)^-α) with periodic borders and mean zero, τ = 7, α = 2.5, σ = τ^(α-1): the
-    /// initial vorticity of the Fourier neural operator's data (Li et al. 2021, A.3.3).
+    /// N(0, σ²(-Δ + τ²)^-α) with periodic boundaries and mean zero, τ = 7, α = 2.5, σ = τ^(α-1): the initial vorticity
+    /// of the Fourier neural operator's data (Li et al. 2021, A.3.3).
     pub fn vorticity(seed: u64, parameter: f64, trajectory: u64) -> Self {
         let (tau, alpha) = (7.0_f64, 2.5);
         let normal = Philox::new(seed, Purpose::InitialState).at_update(parameter.to_bits());
         let mut terms = Vec::new();
         let m = PERIODIC_WAVES;
-        // Of each wave and its opposite, one.
+        // One of each wave and its opposite.
         for (number, (p, q)) in (-m..=m).flat_map(|p| (0..=m).map(move |q| (p, q))).enumerate() {
             if q == 0 && p <= 0 {
                 continue;
@@ -47,7 +47,7 @@ impl RandomField {
         Self { terms }
     }
 
-    /// N(0, (-Δ + 9)^-2) with closed borders (cosines) and mean zero: the field whose sign makes the
+    /// N(0, (-Δ + 9)^-2) with closed boundaries (cosines) and mean zero: the field whose sign determines the
     /// coefficients of Darcy flow (Li et al. 2021, A.3.2).
     pub fn rock(seed: u64, trajectory: u64) -> Self {
         let normal = Philox::new(seed, Purpose::InitialState);
