@@ -43,7 +43,9 @@ impl Mixture {
         let wrong = sources.iter().any(|(_, weight)| !weight.is_finite() || *weight < 0.0);
         if wrong || total <= 0.0 || !total.is_finite() || sources.len() as u64 > PERIOD {
             let weights: Vec<f64> = sources.iter().map(|(_, weight)| *weight).collect();
-            return Err(Error::config(format!("the weights {weights:?} of sources must be at least 0, finite and not all 0")));
+            return Err(Error::config(format!(
+                "the weights {weights:?} of sources must be at least 0, finite and not all 0"
+            )));
         }
         let weights: Vec<f64> = sources.iter().map(|(_, weight)| weight / total).collect();
         let key = Philox::new(seed, Purpose::Order);

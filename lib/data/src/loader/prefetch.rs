@@ -54,10 +54,7 @@ impl<B: Send + 'static> Prefetch<B> {
             let work = move || work(&*make, (first..).step_by(workers), &sender);
             let thread = std::thread::Builder::new().name(format!("loader-{worker}")).spawn(work);
             started.threads.push(thread.map_err(|cause| {
-                Error::new(
-                    unix::Exit::Failure,
-                    format!("cannot start a loader thread: {cause}"),
-                )
+                Error::new(unix::Exit::Failure, format!("cannot start a loader thread: {cause}"))
             })?);
             started.batches.push(receiver);
         }
@@ -79,8 +76,7 @@ impl<B: Send + 'static> Prefetch<B> {
         });
         self.stall = start.elapsed();
         self.total_stall += self.stall;
-        let batch =
-            batch.unwrap_or_else(|| Err(Error::bug("the loader has already failed")));
+        let batch = batch.unwrap_or_else(|| Err(Error::bug("the loader has already failed")));
         match batch {
             Ok(_) => self.turn = (self.turn + 1) % self.batches.len(),
             Err(_) => self.batches.clear(),

@@ -57,7 +57,9 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned + Clone> W
                     return Ok(Self { kind, folder: folder.into(), index });
                 }
                 Ok(_) => unix::note!("{}: has another layout and is built anew", folder.display()),
-                Err(error) if error.exit == Exit::Data => unix::note!("{error}; the store is built anew"),
+                Err(error) if error.exit == Exit::Data => {
+                    unix::note!("{error}; the store is built anew")
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -118,7 +120,9 @@ fn shard(layout: &StoreLayout, records: usize, arrays: &[Vec<u8>]) -> Result<Vec
     let header = Header::plan(planned, BTreeMap::new(), ALIGNMENT).map_err(Error::bug)?;
     let lengths = header.entries.iter().map(|entry| (entry.end - entry.start) as usize);
     if !lengths.eq(arrays.iter().map(Vec::len)) {
-        return Err(Error::bug(format!("the arrays of {records} records do not have the size of the layout")));
+        return Err(Error::bug(format!(
+            "the arrays of {records} records do not have the size of the layout"
+        )));
     }
     Ok([header.bytes, arrays.concat()].concat())
 }
