@@ -1,5 +1,5 @@
-//! Cases of the sizes at which GPUs are compared. Their rows say all that `tests/peers/gpu.py` must know
-//! to compute the same in PyTorch, from the names and shapes of the inputs and these options.
+//! Cases of the sizes at which GPUs are compared. Their rows contain everything that `tests/peers/gpu.py` needs to
+//! repeat them in PyTorch: the names and shapes of the inputs and these options.
 
 use super::Options;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::linear::Linear;
 use tensor::ops::normalization::{Kind, Normalization};
 
-/// Square products, the linear layers of the operator, rows of language models, images.
+/// Square matrix products, the linear layers of the operator, rows of language models, images.
 pub fn cases() -> Vec<(Options, Case)> {
     let mut cases = Vec::new();
     for side in [4096, 8192] {
@@ -29,7 +29,7 @@ pub fn cases() -> Vec<(Options, Case)> {
         let (options, case) = plain(CrossEntropy::default(), &[&[4096, classes], &[4096]]);
         cases.push((options, case.draw(1, Draw::Below(classes as u64))));
     }
-    // The operator's, and those of language models.
+    // The operator's sizes, and those of language models.
     cases.push(attention(64, 128, 8, 32, false));
     for width in [64, 128] {
         cases.push(attention(4, 4096, 2048 / width, width, false));
@@ -55,7 +55,7 @@ fn linear(activation: Activation, bias: bool, rows: usize, n: usize, k: usize) -
     (options([("activation", json!(name))]), case.operations(2 * rows * n * k))
 }
 
-/// Of equally many queries and keys; a causal mask leaves half of the operations.
+/// Attention with as many queries as keys; a causal mask halves the operations.
 fn attention(b: usize, tokens: usize, heads: usize, width: usize, causal: bool) -> (Options, Case) {
     let shape: &[usize] = &[b, tokens, heads * width];
     let mask = Mask { causal, padding: false };
@@ -65,7 +65,7 @@ fn attention(b: usize, tokens: usize, heads: usize, width: usize, causal: bool) 
     (options([("heads", json!(heads)), ("causal", json!(causal))]), case)
 }
 
-/// With zeros around and stride 1.
+/// With zero padding and stride 1.
 fn conv(x: [usize; 4], outputs: usize, filter: [usize; 2]) -> (Options, Case) {
     let op = Conv::same(filter, Padding::Zero);
     let w = [outputs, filter[0], filter[1], x[3]];

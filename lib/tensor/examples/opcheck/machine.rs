@@ -1,4 +1,4 @@
-//! What the machine can do, and how long something takes.
+//! The peak rates of the machine, and timing.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -13,20 +13,20 @@ use tensor::product::{View, product};
 use tensor::{Device, Dtype, Tape, Tensor, constant, kernel, parallel};
 use unix::Result;
 
-/// Rates a second.
+/// Rates per second.
 pub struct Machine {
-    /// Bytes read and written by a copy between buffers beyond the caches.
+    /// Bytes read and written by a copy between buffers larger than the caches.
     pub copy: f64,
-    /// Operations of a large product of matrices.
+    /// Operations of a large matrix product.
     pub product: f64,
-    /// Where it is computed.
+    /// The device that computes.
     pub device: Device,
-    /// In which element type.
+    /// The dtype.
     pub element: Dtype,
 }
 
 impl Machine {
-    /// Measures both, on the threads that the ops run on or on a device.
+    /// Measures both rates, on the threads that the ops run on or on a device.
     pub fn measure(device: Device, element: Dtype) -> Result<Self> {
         match device {
             Device::Cpu => Ok(Self::of_threads()),
@@ -35,14 +35,14 @@ impl Machine {
     }
 
     fn of(device: Device, element: Dtype) -> Result<Self> {
-        // The emulator has no bound worth waiting for.
+        // The emulator has no meaningful peak rate.
         let (elements, side) =
             if device == Device::Emu { (1 << 16, 64) } else { (256 << 20, 8192) };
         let mut machine = Self { copy: 0.0, product: 0.0, device, element };
         let from = Tensor::zeros_on(device, &[elements], Dtype::F32);
         let copy = machine.median(|| machine.timed(|| from.copied()));
         machine.copy = 2.0 * bytes([&from]) / copy;
-        // Random numbers: zeros flatter a GPU.
+        // Random values, because GPUs are faster on zeros.
         let random =
             |i| draw(&[side, side], &Draw::Normal, 1, i).to_dtype(element).to_device(device);
         let (a, b) = (constant(random(0)?), constant(random(1)?));
@@ -54,18 +54,17 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The median of enough calls; on the emulator, whose time means little, that of one.
+    /// The median over enough calls; a single call on the emulator, whose timing means little.
     pub fn median(&self, mut once: impl FnMut() -> Duration) -> f64 {
         if self.device == Device::Emu { once().as_secs_f64() } else { median(once) }
     }
 
-    /// Elements of the parameter that updates are timed on.
+    /// Number of elements of the parameter for timing updates.
     pub fn update_elements(&self) -> usize {
         if self.device == Device::Emu { 10_000 } else { 10_000_000 }
     }
 
-    /// How many calls are measured at once: on a device enough that launching the first and waiting for
-    /// the last does not count.
+    /// How many calls are timed at once: on a device, enough to amortize launching the first and waiting for the last.
     pub fn calls(&self) -> usize {
         match self.device {
             Device::Cpu | Device::Emu => 1,
@@ -73,14 +72,14 @@ impl Machine {
         }
     }
 
-    /// How long a call takes, and the freeing of what it returns.
+    /// The time per call, including freeing what it returns.
     pub fn timed<R>(&self, mut work: impl FnMut() -> R) -> Duration {
         let start = Instant::now();
         for _ in 0..self.calls() {
             drop(black_box(work()));
         }
         if self.device != Device::Cpu {
-            // An error is told when the row is complete.
+            // An error is reported when the row is complete.
             let ended = kernel::finish(self.device);
             ended.unwrap_or_else(|error| kernel::fail(self.device, error));
         }
@@ -88,7 +87,7 @@ impl Machine {
     }
 
     fn of_threads() -> Self {
-        // 400 MB each: beyond the last cache.
+        // 400 MB each: larger than the last-level cache.
         let from = Tensor::full(&[100 << 20], 1.0, Dtype::F32);
         let mut to = Tensor::zeros(from.shape(), Dtype::F32);
         let part = from.len().div_ceil(parallel::threads());
@@ -97,7 +96,7 @@ impl Machine {
             let parts = parts.zip(from.read::<f32>().par_chunks(part));
             timed(|| parts.for_each(|(to, from)| to.copy_from_slice(from)))
         });
-        // The best height of a block depends on the caches.
+        // The best block height depends on the caches.
         let products = [64, 128, 256, 512].map(product_in_blocks);
         Self {
             device: Device::Cpu,
@@ -107,7 +106,7 @@ impl Machine {
         }
     }
 
-    /// Fields of a row: time, rates, and how near to the bound.
+    /// The fields of a row: time, rates, and the fraction of the bound.
     pub fn fields(&self, pass: &str, time: f64, bytes: f64, operations: f64) -> Map<String, Value> {
         let bound = (bytes / self.copy).max(operations / self.product);
         let rate = (operations > 0.0).then(|| rounded(operations / time / 1e9));
@@ -121,7 +120,7 @@ impl Machine {
     }
 }
 
-/// Operations a second of a product of matrices, each task doing some rows of it.
+/// Operations per second of a matrix product in which each task computes a block of rows.
 fn product_in_blocks(rows: usize) -> f64 {
     const SIDE: usize = 1024;
     let [a, b] = [0, 1].map(|i| draw(&[SIDE, SIDE], &Draw::Normal, 1, i).to_dtype(Dtype::F32));
@@ -140,19 +139,19 @@ fn product_in_blocks(rows: usize) -> f64 {
     2.0 * (SIDE * SIDE * SIDE) as f64 / time
 }
 
-/// Size of all these tensors.
+/// Total size of the tensors in bytes.
 pub fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> f64 {
     tensors.into_iter().map(|x| x.bytes() as f64).sum()
 }
 
-/// How long the work takes, and the freeing of what it returns.
+/// The time of the work, including freeing what it returns.
 fn timed<R>(work: impl FnOnce() -> R) -> Duration {
     let start = Instant::now();
     drop(black_box(work()));
     start.elapsed()
 }
 
-/// Median of the times of enough calls, in seconds; the first two warm the caches.
+/// Median time over enough calls, in seconds; the first two warm the caches.
 fn median(mut once: impl FnMut() -> Duration) -> f64 {
     const ENOUGH: Duration = Duration::from_millis(200);
     const CALLS: std::ops::Range<usize> = 5..1000;
@@ -166,7 +165,7 @@ fn median(mut once: impl FnMut() -> Duration) -> f64 {
     times[times.len() / 2].as_secs_f64()
 }
 
-/// To four significant digits: more is noise.
+/// Rounds to four significant digits.
 fn rounded(x: f64) -> f64 {
     format!("{x:.3e}").parse().unwrap_or(x)
 }

@@ -1,14 +1,15 @@
-//! How fast every op and update is, against what this machine or a GPU can do.
+//! The speed of every op and update compared with the peak rates of this machine or a GPU.
 //!
-//! Bounds are measured first, on the same threads or device: the rate of a copy between buffers larger
-//! than the caches, and that of a large matrix product (on a device our own kernel's). A call cannot beat the slower of its bytes at the
-//! one rate and its operations at the other; `of_bound` is that time over the measured one. It is
-//! above 1 where the data stay in cache, and far below for small cases, where calling is the cost.
+//! The peak rates are measured first, on the same threads or device: that of a copy between buffers larger than the
+//! caches, and that of a large matrix product (on a device with our own kernel). A call takes at least the time to move
+//! its bytes at the one rate and to compute its operations at the other; `of_bound` is the larger of these over the
+//! measured time. It exceeds 1 where the data stay in cache, and is far below 1 for small cases, which are dominated by
+//! call overhead.
 //!
-//! Bytes are the least that can move: inputs and output forward; the inputs and the output's
-//! gradient again, and the gradients of the inputs, backward. Operations of a backward pass are
-//! those of one forward pass for each differentiated operand of a product (two at most): what an op
-//! computes again is not counted as work. An update has one pass, in the columns of the forward one.
+//! Bytes are the minimum that must be moved: forward, inputs and output; backward, the inputs and the output's
+//! gradient, and the gradients of the inputs. Operations of a backward pass are those of one forward pass for each
+//! differentiated operand of a product (at most two): recomputation within an op does not count as work. An update has
+//! one pass, which is reported in the forward columns.
 
 mod large;
 mod machine;
@@ -99,10 +100,10 @@ fn body(args: Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What distinguishes a case from others, as fields of its row.
+/// Distinguishes a case from others, as fields of its row.
 type Options = Map<String, Value>;
 
-/// The cases of the tests, by their numbers.
+/// The cases of the tests, by index.
 fn tested() -> Vec<(Options, Case)> {
     let numbered = |(i, case)| ([("case".to_string(), json!(i))].into_iter().collect(), case);
     ops::ALL.iter().flat_map(|(_, cases)| cases().into_iter().enumerate().map(numbered)).collect()
@@ -116,7 +117,7 @@ fn op_row(options: Options, case: &Case, machine: &Machine) -> Result<Map<String
     let forward_time = machine.median(|| machine.timed(|| forward(case, &x)));
     let given = draw(out.shape(), &Draw::Normal, 1, 99).to_dtype(out.dtype()).to_device(device)?;
     let both = machine.median(|| {
-        // As in training, nobody else holds the gradient: an op may write to it.
+        // As in training, the gradient has no other owner, so an op may write to it.
         let mut dy: Vec<Tensor> = (0..machine.calls()).map(|_| given.copied()).collect();
         machine.timed(|| {
             let (_, saved) = forward(case, &x);
@@ -145,7 +146,7 @@ fn op_row(options: Options, case: &Case, machine: &Machine) -> Result<Map<String
     Ok(row)
 }
 
-/// What an update of one parameter works on.
+/// The tensors of one parameter's update.
 struct Work {
     value: Tensor,
     gradient: Tensor,
@@ -158,7 +159,7 @@ struct Work {
 /// An update of one parameter, on the device where its tensors are.
 struct Update {
     name: &'static str,
-    /// Elements read and written for an element of the parameter.
+    /// Elements moved per element of the parameter.
     moves: usize,
     step: fn(&mut Work) -> Result<()>,
 }
