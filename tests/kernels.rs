@@ -1,4 +1,4 @@
-//! Compiling kernels ahead, as it is done on a login node, and what is said where it cannot be.
+//! Compiling kernels ahead of time, as on a login node, and the errors where that is impossible.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn the_second_time_nothing_is_compiled() {
     let all = cache::units(&["sm_90a".into()]).len();
     for (compiled, cached) in [(all, 0), (0, all)] {
         let seen = warm(folder.path(), "train-stage --warm-kernels sm_90a --json");
-        // On a slow machine it says how far it is, a line a minute.
+        // On a slow machine it reports its progress, one line per minute.
         let talk = seen.stderr.lines().filter(|line| !line.contains("kernel files"));
         assert_eq!((seen.status, talk.collect::<String>().as_str()), (Some(0), ""));
         let told: serde_json::Value = serde_json::from_str(&seen.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! Comparing: `diff`.
+//! Tests of `diff`.
 
 use learn::checkpoint::write;
 
@@ -18,7 +18,7 @@ fn tensors_by_relative_change_and_fields_by_name() {
     let (folder, run) = run();
     let mut other = state(30);
     let model = other.tensors.get_mut("model").unwrap();
-    // ‖a‖ is without numbers because of its NaN; the bias moves by a tenth.
+    // ‖a‖ ignores the NaN; the bias changes by a tenth.
     model[0].1 = Tensor::of(&[1.0_f32, -2.0, f32::NAN, 4.0, 5.0, -6.5], &[2, 3]);
     model[1].1 = Tensor::of(&[0.55_f64], &[1]);
     model[2] = ("more".into(), Tensor::of(&[1.0_f32], &[1]));

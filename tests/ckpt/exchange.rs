@@ -1,4 +1,4 @@
-//! Weights for and from other programs: `export`, `import`.
+//! Exchange of weights with other programs: `export`, `import`.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ struct Expected {
     values: Vec<f64>,
 }
 
-/// What PyTorch says is in its files: every type, views and shared storage, nested containers.
+/// Compares with the values that PyTorch itself read: every dtype, views and shared storage, nested containers.
 #[test]
 fn pytorch_files_hold_what_pytorch_says() {
     let text = fs::read_to_string(golden().join("values.json")).unwrap();
@@ -39,8 +39,7 @@ fn pytorch_files_hold_what_pytorch_says() {
     }
 }
 
-/// A pickle that asks for anything but tensors is refused by the name of what it asked for, and what
-/// it would have done was not done.
+/// A pickle that refers to anything but tensors is refused, naming what it refers to, and its code is not executed.
 #[test]
 fn a_pickle_is_read_and_never_run() {
     let (_folder, run) = run();

@@ -1,4 +1,4 @@
-//! Looking: `ls`, `show`, `verify`.
+//! Tests of the read-only subcommands: `ls`, `show`, `verify`.
 
 use std::io::Write;
 
@@ -82,7 +82,7 @@ fn verify_names_file_and_tensor() {
     assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
     assert_eq!(seen.stdout.matches("good: 4 tensors in 2 files").count(), 3, "{}", seen.stdout);
 
-    // The file ends with the empty tensor and core.weight; core.bias, f64, is first.
+    // The file ends with the empty tensor and core.weight; core.bias, which is f64, comes first.
     flip(&run.join("ckpt/step-00000020/model.safetensors"), 3);
     flip(&run.join("ckpt/step-00000030/manifest.json"), 90);
     let seen = ckpt(&["verify", "--json"], &[&run]);
@@ -149,7 +149,7 @@ fn names_come_from_stdin_and_a_closed_pipe_is_quiet() {
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
 }
 
-/// Looking never changes anything, and works where nothing can be written.
+/// Read-only subcommands change nothing, and work in read-only folders.
 #[test]
 fn nothing_is_written() {
     let (_folder, run) = run();

@@ -1,4 +1,4 @@
-//! Programs that are joined by pipes: lists of names on stdin, documents and pictures on stdout, JSON lines.
+//! Programs connected by pipes: lists of names on stdin, documents and images on stdout, JSON lines.
 
 use std::fs;
 use std::process::Command;
