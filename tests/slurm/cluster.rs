@@ -1,4 +1,4 @@
-//! A cluster of `cluster.sh` for as long as a value lives, and questions to it.
+//! A cluster started by `cluster.sh`, which lives as long as its value, and queries to it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Seen, shell};
 
-/// How long a job may take, on a machine under load.
+/// Maximum duration of a job, on a machine under load.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// A real SLURM on this machine.
@@ -17,7 +17,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one; nothing where SLURM is not installed.
+    /// Starts a cluster; `None` where SLURM is not installed.
     pub fn start() -> Option<Self> {
         let path = std::env::var("PATH").unwrap() + ":/usr/sbin:/sbin";
         let has = |name: &str| path.split(':').any(|folder| Path::new(folder).join(name).exists());
@@ -39,7 +39,7 @@ impl Cluster {
         Some(Self { process, folder })
     }
 
-    /// Ends the controller; jobs and their nodes go on.
+    /// Stops the controller; jobs and their nodes continue.
     pub fn stop_controller(&self) {
         let controller = || processes(&[&self.conf(), "slurmctld"]);
         let found = controller();
@@ -49,7 +49,7 @@ impl Cluster {
         super::common::run::wait_until(|| controller().is_empty());
     }
 
-    /// Starts it again, with the state that it has saved.
+    /// Restarts the controller with its saved state.
     pub fn start_controller(&self) {
         let start = "PATH=$PATH:/usr/sbin:/sbin; setsid slurmctld -D >/dev/null 2>&1 &";
         self.said(self.folder.path(), start);
@@ -59,31 +59,31 @@ impl Cluster {
         format!("SLURM_CONF={}", self.folder.path().join("slurm/slurm.conf").display())
     }
 
-    /// A folder for everything of one scenario, removed with the cluster.
+    /// A folder for the files of one scenario, removed with the cluster.
     pub fn folder(&self, name: &str) -> PathBuf {
         let folder = self.folder.path().join(name);
         std::fs::create_dir(&folder).unwrap();
         folder
     }
 
-    /// A script with this build's programs and this cluster's commands.
+    /// Runs a script with this build's programs and this cluster's commands.
     pub fn shell(&self, folder: &Path, script: &str) -> Seen {
         let conf = self.folder.path().join("slurm/slurm.conf");
         let root = env!("CARGO_MANIFEST_DIR");
-        // Nothing of it limits how long a run takes: margins that are meant for hours are out of the way.
+        // No setting limits the duration of a run: margins that are meant for hours are disabled.
         let before =
             format!("export SLURM_CONF={} SLURM={root}/slurm LONGHAUL_MARGIN=5s\n", conf.display());
         shell(folder, &(before + script))
     }
 
-    /// The same, which must succeed; its stdout without the last newline.
+    /// Like `shell`, but it must succeed; returns its stdout without the final newline.
     pub fn said(&self, folder: &Path, script: &str) -> String {
         let seen = self.shell(folder, script);
         assert_eq!(seen.status, Some(0), "{script}\n{}{}", seen.stdout, seen.stderr);
         seen.stdout.trim_end().into()
     }
 
-    /// A field of `scontrol show job`; empty for a job that SLURM does not know.
+    /// A field of `scontrol show job`; empty if SLURM does not know the job.
     pub fn field(&self, job: &str, key: &str) -> String {
         let seen = self.shell(self.folder.path(), &format!("scontrol show job -o {job}"));
         let words = seen.stdout.split_ascii_whitespace();
@@ -91,7 +91,7 @@ impl Cluster {
         value.unwrap_or_default().into()
     }
 
-    /// Waits until the job is in one of these states; the one that it is in.
+    /// Waits until the job is in one of these states, and returns it.
     pub fn wait_for(&self, job: &str, states: &[&str]) -> String {
         let started = Instant::now();
         loop {
@@ -108,7 +108,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the job is done and has succeeded.
+    /// Waits until the job has completed successfully.
     pub fn wait_for_success(&self, job: &str, folder: &Path) {
         let failed = ["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"];
         let (started, mut ended) = (Instant::now(), None);
@@ -117,7 +117,7 @@ impl Cluster {
             if state == "COMPLETED" {
                 return;
             }
-            // A job that is put back into the queue is seen at its end until SLURM has done so.
+            // A job that is being requeued is briefly seen as ended until SLURM has requeued it.
             let since =
                 if failed.contains(&&*state) { ended.or(Some(Instant::now())) } else { None };
             ended = since;
@@ -129,7 +129,7 @@ impl Cluster {
     }
 }
 
-/// The daemons and whatever jobs are left end with the cluster.
+/// The daemons and all remaining jobs end with the cluster.
 impl Drop for Cluster {
     fn drop(&mut self) {
         if let Some(mut stdin) = self.process.stdin.take() {
@@ -139,19 +139,19 @@ impl Drop for Cluster {
     }
 }
 
-/// What a job of `train.sbatch` wrote.
+/// The output of a job of `train.sbatch`.
 pub fn output(folder: &Path, job: &str) -> String {
     std::fs::read_to_string(folder.join(format!("slurm-{job}.out"))).unwrap_or_default()
 }
 
-/// Processes whose environment has all of these, and the daemons whose command line has them.
+/// Processes whose environment contains all of these, and daemons whose command line does.
 pub fn processes(marks: &[&str]) -> Vec<i32> {
     let of = |id: i32| {
         let read = |name: &str| std::fs::read(format!("/proc/{id}/{name}")).unwrap_or_default();
         let has =
             |text: &[u8], mark: &str| text.split(|b| *b == 0).any(|part| part == mark.as_bytes());
         let (environment, command) = (read("environ"), read("cmdline"));
-        // A program reads HDF5 files in a process of its own.
+        // Exclude the helper processes that read HDF5 files.
         !has(&command, "--read-hdf5")
             && marks.iter().all(|mark| has(&environment, mark) || has(&command, mark))
     };

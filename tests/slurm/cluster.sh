@@ -22,7 +22,7 @@ taken() {
     grep -qsi "^ *[0-9]*: [0-9A-F]*:$(printf '%04X' "$1") [0-9A-F:]* 0A" /proc/net/tcp /proc/net/tcp6
 }
 
-# Six ports in a row that are free, below those that the system hands out.
+# Six consecutive free ports, below the ephemeral range.
 free_ports() {
     try=$$
     while :; do
@@ -36,10 +36,10 @@ free_ports() {
     done
 }
 
-# cred_expire is also the time that a requeued job waits. Times that something waits for are far below what a site
-# would choose; times within which something must happen (MessageTimeout, KillWait, SlurmdTimeout, GraceTime) leave
-# room for a machine under load, and nothing waits for them to pass but the scenario of the dead node.
-# Numbers of jobs differ between clusters: PMIx names folders in /tmp by them.
+# cred_expire is also how long a requeued job waits. Times that something waits for are far below what a site would
+# choose; deadlines (MessageTimeout, KillWait, SlurmdTimeout, GraceTime) leave room for a machine under load, and only
+# the scenario of the dead node waits for one to pass. Job ids differ between clusters, because PMIx names folders in
+# /tmp after them.
 configure() {
     base=$1
     cat >"$conf" <<END
@@ -85,15 +85,16 @@ PartitionName=frail Nodes=n[4-5] PriorityTier=1 PreemptMode=OFF
 PartitionName=low Nodes=n3 PriorityTier=1 GraceTime=60 PreemptMode=REQUEUE
 PartitionName=high Nodes=n3 PriorityTier=2 PreemptMode=OFF
 END
-    # Later versions want control groups even where nothing uses them, and 22.05 cannot be told not to.
+    # Later versions require control groups even if nothing uses them, and 22.05 does not know the option to turn that
+    # off.
     case $(slurmd -V) in
     *" 22."*) ;;
     *) echo "CgroupPlugin=disabled" >"$folder/cgroup.conf" ;;
     esac
 }
 
-# Everything that was started with this configuration carries it in its environment, except the daemons of
-# steps from 23.11 on, which carry the number of the job in their name.
+# Everything that was started with this configuration has it in its environment, except the step daemons from 23.11 on,
+# which have the job id in their name.
 marked() {
     for environment in /proc/[0-9]*/environ; do
         process=${environment#/proc/}

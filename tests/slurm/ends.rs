@@ -1,11 +1,11 @@
-//! Jobs that are not to go on.
+//! Jobs that must not continue.
 
 use std::path::Path;
 
 use super::cluster::{Cluster, output};
 use super::common::run::wait_until;
 
-/// A job that SLURM may not start again ends with 75 and says what is to be done.
+/// A job that SLURM must not requeue exits with 75 and says what to do.
 pub fn not_to_be_requeued(cluster: &Cluster, folder: &Path) {
     let command = "sbatch --parsable --no-requeue $SLURM/train.sbatch sh -c 'exit 75'";
     let job = cluster.said(folder, command);
@@ -16,7 +16,7 @@ pub fn not_to_be_requeued(cluster: &Cluster, folder: &Path) {
     assert!(said.contains("--no-requeue") && said.contains("submit the same job again"), "{said}");
 }
 
-/// A run that fails for ever is started as often as it may be, and then not again.
+/// A run that always fails is restarted up to its limit, and then no more.
 pub fn started_too_often(cluster: &Cluster, folder: &Path) {
     let command = "sbatch --parsable --export=ALL,LONGHAUL_MAX_RESTARTS=2 $SLURM/train.sbatch \
                    sh -c 'echo start >> starts; exit 75'";
@@ -28,7 +28,7 @@ pub fn started_too_often(cluster: &Cluster, folder: &Path) {
     assert!(output(folder, &job).contains("--max-restarts"), "{}", output(folder, &job));
 }
 
-/// A failure in a chain waits for its user, and so do the links after it.
+/// A failure in a chain is held for its user, and so are the jobs after it.
 pub fn held(cluster: &Cluster, folder: &Path) {
     let command = "sbatch --parsable --export=ALL,LONGHAUL_ON_FAILURE=hold $SLURM/train.sbatch \
                    sh -c 'test -e mended || exit 78'";
@@ -38,7 +38,7 @@ pub fn held(cluster: &Cluster, folder: &Path) {
     let after = cluster.said(folder, &after);
     wait_until(|| cluster.field(&job, "Reason") == "job_requeued_in_held_state");
     wait_until(|| output(folder, &job).contains(&format!("scontrol release {job}")));
-    // Released before SLURM has ended it, it would be put back a second time.
+    // If it were released before SLURM has ended it, it would be requeued a second time.
     wait_until(|| cluster.field(&job, "JobState") == "PENDING");
     assert_eq!(cluster.field(&after, "JobState"), "PENDING");
     std::fs::write(folder.join("mended"), "").unwrap();

@@ -1,4 +1,4 @@
-//! One run, and what happens to it.
+//! A single run and its interruptions.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use super::cluster::{Cluster, output, processes};
 use super::common::run::{newest_update, status, wait_until};
 use super::{SLOW, equals_undisturbed, equals_undisturbed_with, starts};
 
-/// Submits the run `run` of so many slow updates; its job.
+/// Submits the run `run` with this many slow updates; returns its job id.
 fn submit(cluster: &Cluster, folder: &Path, options: &str, updates: u64) -> String {
     let run = format!("-c codec.yaml -s training.updates={updates} --run run");
     let words = format!("--parsable --export=ALL,{SLOW} {options}");
     cluster.said(folder, &format!("sbatch {words} $SLURM/train.sbatch train-stage codec {run}"))
 }
 
-/// Waits for the update and for the newest checkpoint that is due by then, every fourth: it is written concurrently.
+/// Waits for the update and for the newest checkpoint due by then (every fourth update), which is written concurrently.
 fn wait_for_update(folder: &Path, update: u64) {
     let run = folder.join("run");
     let saved = || {
@@ -25,7 +25,7 @@ fn wait_for_update(folder: &Path, update: u64) {
     wait_until(|| newest_update(&run) >= update && saved() >= update / 4 * 4);
 }
 
-/// Whether nothing of the run was started after its end, though it was submitted again.
+/// Whether nothing of the run was started after its end, although it was submitted again.
 fn stays_finished(cluster: &Cluster, folder: &Path, updates: u64) {
     let before = starts(&folder.join("run")).len();
     let job = submit(cluster, folder, "", updates);
@@ -34,10 +34,10 @@ fn stays_finished(cluster: &Cluster, folder: &Path, updates: u64) {
     assert!(output(folder, &job).contains("nothing to do"), "{}", output(folder, &job));
 }
 
-/// SLURM's USR1 before the limit, which starts the job again, and a job that waits for the end. How often depends on
-/// when SLURM looks, twice a minute; a USR1 that comes before timekeep runs is lost.
+/// SLURM's USR1 before the limit, which requeues the job, and a job that waits for the end. The number of interruptions
+/// depends on when SLURM checks, twice a minute; a USR1 that arrives before timekeep runs is lost.
 pub fn time_limit(cluster: &Cluster, folder: &Path) {
-    // SLURM looks twice a minute, so it warns some 30 s after each start.
+    // SLURM checks twice a minute, so it warns about 30 s after each start.
     let job = submit(cluster, folder, "--time=3 --signal=B:USR1@175", 40);
     let after = format!(
         "sbatch --parsable --dependency=afterok:{job} --open-mode=append --output=after.out \
@@ -56,7 +56,7 @@ pub fn time_limit(cluster: &Cluster, folder: &Path) {
     equals_undisturbed(cluster, folder, "run", 40);
 }
 
-/// A command that listens to nothing before the limit is over, and then says that it is not done.
+/// A command that ignores signals until the limit has passed, and then exits unfinished.
 pub fn over_time(cluster: &Cluster, folder: &Path) {
     let script = "#!/bin/sh
 exec timekeep run --warn-signal USR2 --grace 10m -- sh -c '
@@ -72,7 +72,7 @@ exec timekeep run --warn-signal USR2 --grace 10m -- sh -c '
     assert_eq!(cluster.field(&job, "Restarts"), "1");
 }
 
-/// Signals that reach the tasks and not the script; and an order to save that stops nothing.
+/// Signals that reach the tasks but not the script; and a request to save that does not stop anything.
 pub fn signals_to_the_steps(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "", 40);
     wait_for_update(folder, 6);
@@ -81,7 +81,7 @@ pub fn signals_to_the_steps(cluster: &Cluster, folder: &Path) {
     cluster.said(folder, &format!("scancel --signal=USR1 {job}"));
     wait_until(|| starts(&folder.join("run")).len() == 2);
     wait_for_update(folder, 12);
-    // TERM to the steps: srun lives, and hands the status on.
+    // TERM to the steps: srun survives and passes the status on.
     cluster.said(folder, &format!("scancel --signal=TERM {job}"));
     cluster.wait_for_success(&job, folder);
     let starts = starts(&folder.join("run"));
@@ -90,7 +90,7 @@ pub fn signals_to_the_steps(cluster: &Cluster, folder: &Path) {
     equals_undisturbed(cluster, folder, "run", 40);
 }
 
-/// Twice out of the way of a better partition, each time within its grace.
+/// Preempted twice by a partition with higher priority, each time within its grace time.
 pub fn preempted(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "--partition=low", 30);
     for update in [4, 10] {
@@ -101,19 +101,19 @@ pub fn preempted(cluster: &Cluster, folder: &Path) {
     }
     cluster.wait_for_success(&job, folder);
     let starts = starts(&folder.join("run"));
-    // In its grace it saved what it had, though SLURM 22.05 forgets who leaves within it.
+    // It saved its state in its grace time, although SLURM 22.05 does not track jobs that end within it.
     assert!(starts.len() == 3 && starts[1] >= 4 && starts[2] >= 10, "{starts:?}");
     equals_undisturbed(cluster, folder, "run", 30);
     stays_finished(cluster, folder, 30);
 }
 
-/// A job that its user cancels does not come back, and the run goes on in another.
+/// A job cancelled by its user is not requeued, and the run continues in another job.
 pub fn cancelled(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "", 26);
     wait_for_update(folder, 6);
     cluster.said(folder, &format!("scancel {job}"));
     cluster.wait_for(&job, &["CANCELLED"]);
-    // Longer than it takes for a job that was put back into the queue to start.
+    // Longer than a requeued job takes to start.
     std::thread::sleep(Duration::from_secs(9));
     assert_eq!(cluster.field(&job, "JobState"), "CANCELLED", "{}", output(folder, &job));
     assert_eq!(starts(&folder.join("run")).len(), 1);
@@ -132,7 +132,7 @@ fn kill(processes: &[i32]) {
     }
 }
 
-/// Two ranks by PMIx: told to stop, they stop together; when one is killed, the job goes on with both.
+/// Two ranks by PMIx: on a stop request they stop together; when one is killed, the job continues with both.
 pub fn ranks(cluster: &Cluster, folder: &Path) {
     if !cfg!(feature = "mpi") || !cluster.said(folder, "srun --mpi=list 2>&1").contains("pmix") {
         test_support::skip("ranks in a job: this build has no MPI, or this SLURM no PMIx");
@@ -162,7 +162,7 @@ pub fn ranks(cluster: &Cluster, folder: &Path) {
     equals_undisturbed_with(cluster, folder, "run", 30, deterministic);
 }
 
-/// Somebody kills the only task: the job goes on as when one of several ranks is killed.
+/// The only task is killed: the job continues as when one of several ranks is killed.
 pub fn killed_task(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "", 20);
     wait_for_update(folder, 6);
@@ -176,7 +176,7 @@ pub fn killed_task(cluster: &Cluster, folder: &Path) {
     equals_undisturbed(cluster, folder, "run", 20);
 }
 
-/// The node dies with everything on it: SLURM starts the job on another.
+/// The node dies with everything on it: SLURM restarts the job on another node.
 pub fn dead_node(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "--partition=frail", 26);
     wait_for_update(folder, 6);
@@ -190,7 +190,7 @@ pub fn dead_node(cluster: &Cluster, folder: &Path) {
     all.extend(processes(&[&conf, &format!("SLURM_JOB_ID={job}")]));
     kill(&all);
     assert_eq!(status(&folder.join("run"))["state"], "running", "killed without a word");
-    // Its threads end when each had its turn on a processor.
+    // Its threads end only when they are next scheduled.
     wait_until(|| cluster.said(folder, "timekeep status run").contains("lost"));
     cluster.wait_for_success(&job, folder);
     assert_ne!(cluster.field(&job, "NodeList"), node);

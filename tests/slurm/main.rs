@@ -1,7 +1,7 @@
-//! Runs as jobs of a real SLURM: time limits, signals, preemption, arrays, chains, dead nodes. Whatever
-//! happens to them, they end with the bits of a run that nothing happened to.
+//! Runs as jobs of a real SLURM: time limits, signals, preemption, arrays, chains, dead nodes. Whatever happens to
+//! them, they end with the same bits as an undisturbed run.
 //!
-//! All scenarios run at once in one cluster, since mostly they wait. `SCENARIO=name` picks one.
+//! All scenarios run concurrently in one cluster, because they mostly wait. `SCENARIO=name` selects one.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use cluster::Cluster;
 
-/// A name and what is to be seen.
+/// Name and test function.
 type Scenario = (&'static str, fn(&Cluster, &Path));
 
 const SCENARIOS: [Scenario; 17] = [
@@ -43,7 +43,7 @@ const SCENARIOS: [Scenario; 17] = [
     ("started_too_often", ends::started_too_often),
 ];
 
-/// A codec that takes a second an update where [`SLOW`] is set, and next to nothing else.
+/// A codec that takes one second per update if [`SLOW`] is set, and almost no time otherwise.
 const CONFIG: &str = "seed: 3
 data: {split: split.json, stats: stats.json, shift: true, reflect: true}
 model: {patch: 8, latent: 2, hidden: 8, encoder_depth: 1, decoder_depth: 1}
@@ -54,10 +54,10 @@ optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 checkpoint: {every: 4}
 ";
 
-/// In the environment of a job: every record of the log takes a second.
+/// For the environment of a job: every record of the log takes a second.
 pub const SLOW: &str = "FAIL=log.write:1+=sleep";
 
-/// Data and `codec.yaml`, for all scenarios; what is linked to is not written to.
+/// Data and `codec.yaml` for all scenarios, which link to them and never write to them.
 fn prepare(cluster: &Cluster) -> PathBuf {
     let folder = cluster.folder("data");
     std::fs::write(folder.join("codec.yaml"), CONFIG).unwrap();
@@ -103,7 +103,7 @@ fn runs_survive_slurm() {
     assert!(failed.is_empty(), "failed: {failed:?}");
 }
 
-/// The digests of all tensors in the checkpoint after so many updates.
+/// The digests of all tensors in the checkpoint after this many updates.
 fn digests(run: &Path, updates: u64) -> Vec<(String, String)> {
     let last = run.join(format!("ckpt/step-{updates:08}"));
     let files =
@@ -118,7 +118,7 @@ fn digests(run: &Path, updates: u64) -> Vec<(String, String)> {
     all
 }
 
-/// The run in `folder` has the bits of one that nothing happened to, and every checkpoint verifies.
+/// Asserts that the run in `folder` has the bits of an undisturbed run, and that every checkpoint verifies.
 fn equals_undisturbed(cluster: &Cluster, folder: &Path, run: &str, updates: u64) {
     equals_undisturbed_with(cluster, folder, run, updates, "");
 }
@@ -132,7 +132,7 @@ fn equals_undisturbed_with(cluster: &Cluster, folder: &Path, run: &str, updates:
     cluster.said(folder, &format!("ckpt verify {run} >&2"));
 }
 
-/// The attempts that the log of a run tells of, each with the update that it began from.
+/// The update from which each attempt in the log started.
 fn starts(run: &Path) -> Vec<u64> {
     let records = common::run::records(run);
     let starts = records.iter().filter(|record| record["kind"] == "start");

@@ -1,4 +1,4 @@
-//! Many jobs: arrays, chains, and a run that jobs vie for.
+//! Several jobs: arrays, chains, and a run that jobs compete for.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::cluster::{Cluster, output};
 use super::common::run::{Hold, newest_update, records, status, wait_until};
 use super::{SLOW, digests, equals_undisturbed, starts};
 
-/// Eight runs, two at a time; one of them is requeued from outside, and only that one.
+/// Eight runs, two at a time; one of them is requeued from outside, which does not affect the others.
 pub fn array(cluster: &Cluster, folder: &Path) {
     let mut list = String::new();
     for seed in 1..=8 {
@@ -30,7 +30,7 @@ pub fn array(cluster: &Cluster, folder: &Path) {
             output(folder, &job)
         );
     }
-    // At work from the start to the end in its log.
+    // A run counts as active from its start record to its end record.
     let mut changes = Vec::new();
     for seed in 1..=8 {
         for record in records(&run(seed)) {
@@ -52,7 +52,7 @@ pub fn array(cluster: &Cluster, folder: &Path) {
     assert_eq!(digests(&run(3), 20), digests(&folder.join("undisturbed"), 20));
 }
 
-/// Codec, latents, operator and evaluation as four jobs, three of them interrupted, each in another way.
+/// Codec, latents, operator and evaluation as four jobs, three of which are interrupted in different ways.
 pub fn chain(cluster: &Cluster, folder: &Path) {
     let operator = "seed: 4
 data: {train: elsewhere/train, validation: elsewhere/validation}
@@ -70,7 +70,7 @@ checkpoint: {every: 4}
     let jobs: Vec<&str> = jobs.split(' ').collect();
     assert_eq!(jobs.len(), 4, "{jobs:?}");
     assert_eq!(cluster.field(jobs[0], "TimeLimit"), "00:10:00", "of the site file");
-    // What is in the queue is not submitted twice.
+    // Jobs that are queued are not submitted twice.
     assert_eq!(cluster.said(folder, chain).split(' ').collect::<Vec<_>>(), jobs);
 
     let (codec, operator) = (folder.join("chain/codec"), folder.join("chain/operator"));
@@ -105,11 +105,11 @@ checkpoint: {every: 4}
     assert_eq!(numbers("chain/evaluation"), numbers("evaluation"));
 }
 
-/// Two jobs of one run: one is at work, the other comes back until it is finished.
+/// Two jobs of one run: one is running, the other is requeued until the run is finished.
 pub fn two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
     let command = "sbatch --parsable --export=ALL,FAIL=log.write:4=hold $SLURM/train.sbatch \
                    train-stage codec -c codec.yaml -s training.updates=12 --run run";
-    // The one that is first waits in the middle of its run until the other was refused.
+    // The first job waits in the middle of its run until the other was refused.
     let hold = Hold::new(folder);
     let jobs = [cluster.said(folder, command), cluster.said(folder, command)];
     let is_refused = |job: &String| output(folder, job).contains("is being worked on by");
@@ -118,7 +118,7 @@ pub fn two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
     jobs.iter().for_each(|job| cluster.wait_for_success(job, folder));
     let said = jobs.each_ref().map(|job| output(folder, job));
     assert_eq!(jobs.iter().filter(|job| is_refused(job)).count(), 1, "{said:?}");
-    // It does not come back all the time: after 30 s, 60 s, 120 s.
+    // It backs off before it comes back: after 30 s, 60 s, 120 s.
     let restarts = jobs.each_ref().map(|job| cluster.field(job, "Restarts"));
     let restarts: u32 = restarts.iter().map(|count| count.parse::<u32>().unwrap()).sum();
     assert!((1..=3).contains(&restarts), "{restarts}: {said:?}");
@@ -126,7 +126,7 @@ pub fn two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
     equals_undisturbed(cluster, folder, "run", 12);
 }
 
-/// `timekeep cron` all the time, twice at once, for a run whose jobs keep dying: one at a time, to the end.
+/// Two concurrent loops of `timekeep cron` for a run whose jobs keep dying: one job at a time, until it is finished.
 pub fn cron(cluster: &Cluster, folder: &Path) {
     let run = folder.join("run");
     let submit = format!(
@@ -143,7 +143,7 @@ pub fn cron(cluster: &Cluster, folder: &Path) {
         assert!(queued.lines().count() <= 1, "{queued}");
         jobs.extend(queued.lines().map(str::to_string));
         jobs.dedup();
-        // It stops with a checkpoint; then it is cancelled, and cron leaves it until it is submitted again.
+        // It stops with a checkpoint; then it is cancelled, and cron ignores it until it is submitted again.
         if interrupted < 2 && newest_update(&run) >= 4 * (interrupted + 1) {
             let word = if interrupted == 0 { "--signal=USR1" } else { "" };
             let job = jobs.last().unwrap().clone();

@@ -1,4 +1,4 @@
-//! The controller goes away for longer than a job has time left, and comes back.
+//! The controller is down for longer than a job has time left.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::cluster::{Cluster, output};
 use super::common::run::wait_until;
 
-/// One job stops while the controller is away, and its time limit passes; the srun of another cannot start a
-/// step. Both are requeued, and what depends on the first starts when it is done. In a cluster of its own: the
-/// other scenarios need their controller.
+/// One job stops while the controller is down, and its time limit passes; the srun of another cannot start a step. Both
+/// are requeued, and a job that depends on the first starts when that is done. In a separate cluster, because the other
+/// scenarios need their controller.
 pub fn controller_outage(_: &Cluster, folder: &Path) {
     let cluster = Cluster::start().unwrap();
     let stops = "echo start >> starts; test $(wc -l < starts) -lt 2 || exit 0
@@ -30,7 +30,7 @@ pub fn controller_outage(_: &Cluster, folder: &Path) {
     for job in [&stops, &unstarted] {
         wait_until(|| output(folder, job).contains("asking again until SLURM answers"));
     }
-    // The limit of a minute passes.
+    // The limit of one minute passes.
     std::thread::sleep(Duration::from_secs(62).saturating_sub(began.elapsed()));
     cluster.start_controller();
     wait_until(|| cluster.shell(folder, "scontrol ping").status == Some(0));

@@ -1,4 +1,4 @@
-//! A run of several ranks that its time limit interrupts.
+//! A run on several ranks that its time limit interrupts.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use super::cluster::{Cluster, output};
 use super::common::run::records;
 use super::{SLOW, equals_undisturbed_with, starts};
 
-/// Two tasks by PMIx, warned before the time limit and put back into the queue; the bits of one rank.
+/// Two tasks by PMIx, warned before the time limit and requeued; the result has the bits of one rank.
 pub fn ranks_with_a_time_limit(cluster: &Cluster, folder: &Path) {
     if !cfg!(feature = "mpi") || !cluster.said(folder, "srun --mpi=list 2>&1").contains("pmix") {
         test_support::skip("ranks in a job: this build has no MPI, or this SLURM no PMIx");
         return;
     }
     let deterministic = "-s training.deterministic=true";
-    // The margin says when: 30 s after each start; SLURM would say it later, up to a minute early.
+    // The margin determines the warning, 30 s after each start; SLURM's own would come later, up to a minute early.
     let words = format!(
         "--parsable --export=ALL,{SLOW},LONGHAUL_MARGIN=150s --ntasks-per-node=2 --time=3 --signal=B:USR1@60"
     );

@@ -1,4 +1,4 @@
-//! `timekeep status` and `interval`, from what stands in run directories.
+//! `timekeep status` and `interval`, based on run directories.
 
 use std::fs;
 

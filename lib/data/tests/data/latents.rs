@@ -10,7 +10,7 @@ use unix::{Error, Exit, Result};
 
 const LAYOUT: Layout = Layout { frames: 5, tokens: 3, rows: 1, dim: 2, shard_samples: 5 };
 
-/// Stands for a codec: numbers that tell trajectory, frame, token and channel.
+/// In place of a codec: values that encode trajectory, frame, token and channel.
 fn encode(batch: &TrajectoryBatch) -> Result<Vec<f32>> {
     let trajectories = batch.values.chunks_exact(batch.shape.trajectory_len());
     Ok(trajectories

@@ -6,8 +6,8 @@ fn run(folder: &Path, name: &str, seed: u64, flip: Option<(u64, u32)>, training:
     Run::new(folder, name, seed, json!({"flip": flip}), keys)
 }
 
-/// With the fault gone, as on another machine: the same configuration, which a run insists on, and
-/// so few updates to go that the computation of that number does not come.
+/// The outcome without the fault, as on another machine: with the same configuration, which a resumed run requires, but
+/// so few remaining updates that the faulty computation is not reached.
 fn outcome_of(run: &Run) -> Outcome {
     assert_eq!(run.start(), 0);
     run.outcome()
@@ -17,8 +17,8 @@ fn outcome_of(run: &Run) -> Outcome {
 fn a_flipped_bit_in_a_gradient_is_the_machine() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
-    // Updates 10, 20, ... take two more computations, before the one that counts: those of update 20 are number 22 and
-    // 23, those of update 60 are number 70 and 71.
+    // Updates 10, 20, ... compute twice more, before the computation that counts: for update 20 these are computations
+    // 22 and 23, for update 60 they are 70 and 71.
     for (flip, verdict) in [(22, "the first was wrong"), (23, "the second was wrong")] {
         let run = run(temporary.path(), verdict, seed, Some((flip, 0)), json!({}));
         assert_eq!(run.start(), 75);
@@ -47,7 +47,7 @@ fn the_run_goes_on_elsewhere_with_the_bits_it_should_have() {
     let unverified =
         run(temporary.path(), "unverified", seed, Some((1000, 0)), json!({"verify_every": 0}));
     assert_eq!(outcome_of(&unverified), expected, "computing twice changes nothing");
-    // The second attempt resumes at update 55 or later: its computations are too few for a flip at 70.
+    // The second attempt resumes at update 55 or later, with too few computations to reach the flip at 70.
     let run = run(temporary.path(), "flipped", seed, Some((70, 0)), json!({}));
     assert_eq!(run.start(), 75);
     assert_eq!(outcome_of(&run), expected);
