@@ -18,7 +18,7 @@ use unix::{Error, Exit, Result};
 
 const WIDTH: usize = 3;
 
-/// A linear body and a linear head; the first also gives the target.
+/// A linear body and a linear head that learn the identity or, with `distill`, their own moving average.
 struct Layers {
     body: Linear,
     head: Linear,

@@ -32,9 +32,9 @@ pub const FLIP: &str = "NUMBERS_FLIP";
 pub struct Faults {
     /// This sample is NaN.
     pub nan_sample: Option<u64>,
-    /// The loss is NaN from this pass on (from 1; an update has one or two passes).
+    /// All samples are NaN from this pass on (from 1; an update has one or two passes).
     pub nan_from: Option<u64>,
-    /// The loss is NaN in every n-th pass.
+    /// All samples of every n-th pass are NaN.
     pub nan_every: Option<u64>,
     /// This sample is far too large.
     pub large_sample: Option<u64>,

@@ -1,4 +1,4 @@
-//! What every program does because it stands in the frame of `unix::cli`.
+//! The behaviour that every program inherits from the frame of `unix::cli`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -79,7 +79,7 @@ struct Listener {
 
 impl Listener {
     fn start() -> Self {
-        // With the usual signals even where the tests run under nohup or in the background.
+        // With default signal handling even if the tests run under nohup or in the background.
         let mut command = Command::new("/usr/bin/env");
         command.arg("--default-signal=INT,HUP").arg(frame().get_program()).arg("signals");
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! Random damage to good text: an answer or a fault, never a panic.
+//! Random mutations of valid text give a value or an error, never a panic.
 
 use super::Folder;
 

@@ -1,4 +1,4 @@
-//! What is refused, and in which words.
+//! What is refused, and with which message.
 
 use super::{Folder, SMALL};
 
@@ -80,7 +80,7 @@ fn single_faults() {
     }
 }
 
-/// The type's own check speaks even when the schema has found something.
+/// The type's own check runs even when the schema has found violations.
 #[test]
 fn meaning_is_checked_beside_form() {
     let folder =
