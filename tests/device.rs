@@ -110,7 +110,7 @@ fn a_device_gives_the_losses_of_the_cpu() {
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn however_a_pass_is_made_the_bits_are_the_same() {
+fn the_bits_do_not_depend_on_how_a_pass_is_executed() {
     let folder = prepare();
     let folder = folder.path();
     train(folder, "plain", "-s training.compile=false");
@@ -167,7 +167,7 @@ const RARE: &str =
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn updates_are_given_without_waiting_for_the_device() {
+fn updates_are_submitted_without_waiting_for_the_device() {
     let folder = prepare();
     let folder = folder.path();
     let half = format!("{HALF} -s training.on_spike=rewind");
@@ -195,7 +195,7 @@ fn updates_are_given_without_waiting_for_the_device() {
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn a_spike_is_gone_round_the_same_way_whether_updates_are_waited_for_or_not() {
+fn a_rewind_is_the_same_whether_updates_are_waited_for_or_not() {
     let folder = prepare();
     let folder = folder.path();
     let seed = seed();
@@ -242,7 +242,7 @@ fn a_run_that_diverges_ends_at_the_same_update_whether_it_is_waited_for_or_not()
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn recorded_passes_are_summed_like_others() {
+fn captured_passes_accumulate_like_others() {
     let folder = prepare();
     let folder = folder.path();
     for compile in ["true", "false"] {
@@ -254,7 +254,7 @@ fn recorded_passes_are_summed_like_others() {
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn a_run_in_half_precision_goes_on_where_it_was() {
+fn a_run_in_half_precision_resumes_exactly() {
     let folder = prepare();
     let folder = folder.path();
     let words = &format!("{HALF} -s optimizer.learning_rate=0.05 -s training.clip=null");
@@ -274,7 +274,7 @@ fn a_run_in_half_precision_goes_on_where_it_was() {
 }
 
 #[test]
-fn no_memory_is_one_error_with_what_would_help() {
+fn out_of_memory_is_one_error_with_advice() {
     let folder = prepare();
     let seen = shell(
         folder.path(),
@@ -289,7 +289,7 @@ fn no_memory_is_one_error_with_what_would_help() {
 }
 
 #[test]
-fn what_a_device_cannot_do_is_said_at_once() {
+fn unsupported_device_options_are_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let seen =
         shell(folder.path(), "train-stage operator -c none.yaml --run r --device gpu || exit $?");

@@ -206,7 +206,7 @@ fn a_codec_alone_is_compared_with_persistence() {
 }
 
 #[test]
-fn a_split_that_was_not_the_codecs_is_warned_of() {
+fn a_split_other_than_the_codecs_gives_a_warning() {
     let again =
         "ds-prep split data/*.hdf5 --seed 2 --train 2 --validation 2 --test 6 -o data/again.json";
     assert_eq!(shell(world(), again).status, Some(0));
@@ -222,7 +222,7 @@ fn a_split_that_was_not_the_codecs_is_warned_of() {
 }
 
 #[test]
-fn an_earlier_result_is_not_replaced_unasked() {
+fn earlier_results_are_only_replaced_on_request() {
     let words = "codec --steps 1 --starts 1 -o earlier";
     assert_eq!(evaluate(words).status, Some(0));
     let before = fs::read(world().join("earlier/metrics.json")).unwrap();
@@ -236,7 +236,7 @@ fn an_earlier_result_is_not_replaced_unasked() {
 
 /// Folders of latents and evaluations have the same states as runs.
 #[test]
-fn timekeep_knows_what_is_done_and_what_has_failed() {
+fn timekeep_reports_finished_and_failed_evaluations() {
     fs::create_dir(world().join("failed")).unwrap();
     assert_eq!(evaluate("nowhere -o failed").status, Some(66));
     assert_eq!(evaluate("codec --steps 4 -o done").status, Some(0));
@@ -302,7 +302,7 @@ fn a_signal_ends_it_with_75_and_leaves_nothing() {
 }
 
 #[test]
-fn rollouts_that_do_not_fit_are_known_before_there_are_models() {
+fn rollouts_that_do_not_fit_are_refused_before_models_exist() {
     // 21 frames, strides 1 and 2, 4 steps per validation.
     let check = |words: &str| {
         shell(world(), &format!("evaluate check -c operator.yaml --data data/split.json {words}"))
@@ -349,7 +349,7 @@ fn models_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
-fn a_damaged_best_checkpoint_is_passed_over_for_the_newest_good_one() {
+fn a_damaged_best_checkpoint_falls_back_to_the_newest_good_one() {
     let damage = r#"
 cp -r codec damaged
 best=damaged/ckpt/$(readlink damaged/ckpt/best)

@@ -29,7 +29,7 @@ fn the_second_time_nothing_is_compiled() {
 }
 
 #[test]
-fn what_prevents_it_is_told_in_a_line() {
+fn obstacles_are_reported_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let cases = [
         ("train-stage --warm-kernels fast", 2, "\"fast\" is no architecture"),
@@ -55,7 +55,7 @@ fn what_prevents_it_is_told_in_a_line() {
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_told_of_before_anything_is_done() {
+fn a_missing_gpu_is_reported_before_any_work() {
     if Wanted::Exactly(Device::Cuda(0)).open().is_ok() {
         return;
     }

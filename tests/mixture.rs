@@ -134,7 +134,7 @@ fn several_data_sets_are_read_as_one() {
 }
 
 #[test]
-fn what_cannot_be_read_together_is_refused() {
+fn incompatible_data_sets_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     prepare(folder);

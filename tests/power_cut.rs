@@ -107,7 +107,7 @@ fn promised(run: &Path) -> Option<u64> {
 }
 
 #[test]
-fn after_a_power_cut_the_run_goes_on_to_the_same_bits() {
+fn after_a_power_cut_the_run_continues_to_the_same_bits() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     let (image, copy) = (folder.join("image"), folder.join("copy"));

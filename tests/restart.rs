@@ -27,7 +27,7 @@ fn manifest(run: &Path, step: u64) -> serde_json::Value {
 }
 
 #[test]
-fn at_work_killed_finished_and_made_longer() {
+fn active_killed_finished_and_extended_runs() {
     let temporary = prepare();
     let folder = temporary.path();
     let job = |command: &mut Command| {
@@ -251,7 +251,7 @@ fn one_after_the_other(run: &Path) {
 }
 
 #[test]
-fn of_several_starts_at_once_one_works() {
+fn of_several_concurrent_starts_only_one_runs() {
     let temporary = prepare();
     let folder = temporary.path();
     for round in 0..rounds(2, 50) {
@@ -270,7 +270,7 @@ fn of_several_starts_at_once_one_works() {
 }
 
 #[test]
-fn an_owner_that_stood_still_is_taken_over_and_fenced() {
+fn a_suspended_owner_is_taken_over_and_fenced() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let quick = |command: &mut Command| {
@@ -308,7 +308,7 @@ fn an_owner_that_stood_still_is_taken_over_and_fenced() {
 }
 
 #[test]
-fn stopped_before_its_first_update_it_leaves_its_best_checkpoint_as_it_was() {
+fn stopped_before_its_first_update_it_keeps_its_best_checkpoint() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     // Validated at 22, the last update.
@@ -341,7 +341,7 @@ fn fewer_updates_than_are_done_are_refused() {
 }
 
 #[test]
-fn the_log_tells_of_a_checkpoint_when_it_is_there() {
+fn a_checkpoint_is_logged_once_it_exists() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let (exit, said) = train(folder, "run", SHORT);

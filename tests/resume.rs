@@ -101,7 +101,7 @@ fn wait_for_update(folder: &Path, run: &str, update: u64, child: &mut Child) {
 }
 
 #[test]
-fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
+fn killed_ten_times_and_restarted_it_ends_with_the_same_bits() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     prepare(folder);
@@ -141,7 +141,7 @@ fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
     assert!(seen.stderr.contains("nothing to do"), "{}", seen.stderr);
 
     threads_change_nothing(folder, &whole);
-    warned_by_timekeep_it_stops_and_goes_on(folder, &whole);
+    warned_by_timekeep_it_stops_and_resumes(folder, &whole);
     rewinds_are_exact_too(folder);
 }
 
@@ -192,7 +192,7 @@ fn threads_change_nothing(folder: &Path, whole: &Outcome) {
 }
 
 /// TERM to timekeep reaches the run, which saves and exits with 75.
-fn warned_by_timekeep_it_stops_and_goes_on(folder: &Path, whole: &Outcome) {
+fn warned_by_timekeep_it_stops_and_resumes(folder: &Path, whole: &Outcome) {
     let seed = seed();
     let mut random = Random(seed);
     let (mut stopped, mut runs) = (0, 0);

@@ -209,7 +209,7 @@ fn with_another_value_it_is_refused_or_ends_differently() {
 
 /// The count of consecutively skipped updates survives a restart.
 #[test]
-fn the_count_of_skipped_updates_goes_on() {
+fn the_count_of_skipped_updates_survives_a_restart() {
     let temporary = prepare();
     let folder = temporary.path();
     let more = ["-s", "optimizer.learning_rate=1e30", "-s", "checkpoint.every=1"];
@@ -237,7 +237,7 @@ fn golden() -> PathBuf {
 }
 
 #[test]
-fn a_checkpoint_of_format_1_loads_and_is_gone_on_from() {
+fn a_checkpoint_of_format_1_loads_and_resumes() {
     let temporary = prepare();
     let folder = temporary.path();
     let path = golden().join("step-00000010");

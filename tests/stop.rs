@@ -161,7 +161,7 @@ fn a_second_term_ends_it_at_once_and_the_state_is_good() {
 }
 
 #[test]
-fn stopped_by_job_control_and_continued_it_goes_on() {
+fn suspended_by_job_control_and_continued_it_finishes() {
     let temporary = prepare();
     let folder = temporary.path();
     // A heartbeat much shorter than 60 s: the process is suspended for far longer than its lease is valid.
@@ -180,7 +180,7 @@ fn stopped_by_job_control_and_continued_it_goes_on() {
 }
 
 #[test]
-fn nobody_listens_and_no_word_of_the_log_is_lost() {
+fn unread_output_does_not_lose_log_records() {
     let temporary = prepare();
     let folder = temporary.path();
     let (exit, said) = train(folder, "whole", &[]);

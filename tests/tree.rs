@@ -40,7 +40,7 @@ fn no_file_is_longer_than_400_lines() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
+fn no_unfinished_code_is_left() {
     // Split in two, so that this file does not match.
     let marks = [concat!("to", "do!"), concat!("unimple", "mented!"), concat!("TO", "DO")];
     for (path, text) in code() {
@@ -89,7 +89,7 @@ fn dependencies(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_arrows_between_crates_go_down() {
+fn crates_depend_on_lower_levels_only() {
     let level = |name: &str| LEVELS.iter().position(|level| level.contains(&name));
     let mut crates = 0;
     for entry in fs::read_dir(root().join("lib")).unwrap() {

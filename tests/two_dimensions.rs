@@ -184,7 +184,7 @@ fn baselines(manifest: &Path, beta: f64) -> [f64; 2] {
 
 /// Stopped at any update and resumed, a run has the bits of an uninterrupted one.
 #[test]
-fn a_steady_run_goes_on_to_the_bit() {
+fn a_steady_run_resumes_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     done(folder, ROCK);

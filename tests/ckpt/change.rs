@@ -15,7 +15,7 @@ fn names(run: &Path) -> Vec<String> {
 const ALL: [&str; 5] = ["best", "latest", "step-00000010", "step-00000020", "step-00000030"];
 
 #[test]
-fn prune_keeps_what_the_rules_say_the_newest_and_the_best() {
+fn prune_keeps_the_newest_the_best_and_those_of_the_rules() {
     let (_folder, run) = run();
     let seen = ckpt(&["prune", "--keep-last", "1", "--dry-run", "--json"], &[&run]);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
@@ -44,7 +44,7 @@ fn prune_by_metric_and_by_multiples() {
 }
 
 #[test]
-fn prune_removes_nothing_when_the_newest_is_damaged_or_the_run_is_at_work() {
+fn prune_removes_nothing_if_the_newest_is_damaged_or_the_run_is_active() {
     let (_folder, run) = run();
     fs::write(run.join("log.jsonl"), "").unwrap();
     let lease = unix::lease::Lease::take(&run.join("lease"), || Ok(1), &|| false).unwrap();
@@ -71,7 +71,7 @@ fn prune_removes_nothing_when_the_newest_is_damaged_or_the_run_is_at_work() {
 }
 
 #[test]
-fn prune_leaves_the_place_that_a_rewind_goes_back_to() {
+fn prune_keeps_the_checkpoint_that_a_rewind_needs() {
     let (_folder, run) = run();
     fs::remove_file(run.join("ckpt/best")).unwrap();
     let config = json!({"training": {"on_spike": "rewind"}, "checkpoint": {"every": 20}});
@@ -81,7 +81,7 @@ fn prune_leaves_the_place_that_a_rewind_goes_back_to() {
 }
 
 #[test]
-fn adopt_names_whole_saves_and_leaves_the_rest() {
+fn adopt_publishes_complete_saves_and_leaves_the_rest() {
     let (_folder, run) = run();
     let folder = run.join("ckpt");
     let save = |update: u64, name: &str| {
@@ -213,7 +213,7 @@ fn average_is_the_weighted_mean() {
 }
 
 #[test]
-fn average_of_other_models_names_what_differs() {
+fn average_of_different_models_names_the_differences() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let a = saved(&at("a"), &weights(1, &[1.0, 2.0], true));

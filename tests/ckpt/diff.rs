@@ -62,7 +62,7 @@ fn tensors_by_relative_change_and_fields_by_name() {
 }
 
 #[test]
-fn a_damaged_one_is_not_compared() {
+fn damaged_checkpoints_are_not_compared() {
     let (_folder, run) = run();
     flip(&run.join("ckpt/step-00000030/model.safetensors"), 3);
     let seen = ckpt(&["diff"], &[&run.join("ckpt/step-00000020"), &run]);
@@ -72,7 +72,7 @@ fn a_damaged_one_is_not_compared() {
 }
 
 #[test]
-fn long_lists_are_summarised_for_people_and_whole_in_json() {
+fn long_lists_are_summarised_for_people_and_complete_in_json() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let state = |second: f64| {
         let mut state = state(20);

@@ -7,7 +7,7 @@ use learn::checkpoint::write;
 use super::*;
 
 #[test]
-fn ls_tells_which_there_are() {
+fn ls_lists_checkpoints() {
     let (_folder, run) = run();
     fs::remove_file(run.join("ckpt/step-00000010/model.safetensors")).unwrap();
     let seen = ckpt(&["ls"], &[&run]);
@@ -33,7 +33,7 @@ fn ls_tells_which_there_are() {
 }
 
 #[test]
-fn ls_of_nothing() {
+fn ls_without_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let seen = ckpt(&["ls"], &[folder.path()]);
     assert_eq!((seen.status, seen.stdout.as_str(), seen.stderr.as_str()), (Some(0), "", ""));
@@ -44,7 +44,7 @@ fn ls_of_nothing() {
 }
 
 #[test]
-fn show_tells_what_is_in_it() {
+fn show_describes_a_checkpoint() {
     let (_folder, run) = run();
     let seen = ckpt(&["show", "--json"], &[&run]);
     assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
@@ -110,7 +110,7 @@ fn verify_names_file_and_tensor() {
 }
 
 #[test]
-fn verify_of_what_is_missing() {
+fn verify_of_missing_checkpoints() {
     let (folder, run) = run();
     let absent = folder.path().join("absent");
     let seen = ckpt(&["verify"], &[&absent, &run]);
@@ -151,7 +151,7 @@ fn names_come_from_stdin_and_a_closed_pipe_is_quiet() {
 
 /// Read-only subcommands change nothing, and work in read-only folders.
 #[test]
-fn nothing_is_written() {
+fn read_only_subcommands_write_nothing() {
     let (_folder, run) = run();
     write(&run.join("ckpt"), &state(40), 1).unwrap();
     fs::create_dir(run.join("ckpt/.tmp-step-00000050-x")).unwrap();

@@ -68,7 +68,7 @@ pub fn spawn(folder: &Path, mut command: Command) -> Run {
     static COUNTER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let n = COUNTER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let talk = folder.join(format!("talk-{n}"));
-    heed_what_nohup_ignores();
+    reset_ignored_signals();
     command.stderr(File::create(&talk).unwrap());
     Run { child: command.spawn().unwrap(), talk }
 }
@@ -76,7 +76,7 @@ pub fn spawn(folder: &Path, mut command: Command) -> Run {
 /// Under `nohup`, or in the background of a script, this process inherits ignored HUP or INT signals, which its
 /// children would inherit in turn and leave ignored. A signal with a handler is reset to its default when a child is
 /// executed.
-fn heed_what_nohup_ignores() {
+fn reset_ignored_signals() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let names = [signal_hook::consts::SIGHUP, signal_hook::consts::SIGINT];

@@ -105,7 +105,7 @@ fn the_first_rank_fails_at_a_point_of_a_save() {
 }
 
 #[test]
-fn a_full_disk_at_the_end_is_told_once_and_ends_all_ranks() {
+fn a_full_disk_at_the_end_is_reported_once_and_ends_all_ranks() {
     if !can_start() {
         return;
     }
@@ -180,7 +180,7 @@ fn a_run_directory_that_is_moved_away_ends_all_ranks_with_74() {
 }
 
 #[test]
-fn a_rank_that_cannot_begin_ends_all_with_its_status_and_is_named() {
+fn a_rank_that_cannot_start_ends_all_with_its_status_and_is_named() {
     if !can_start() {
         return;
     }
@@ -202,7 +202,7 @@ fn a_rank_that_cannot_begin_ends_all_with_its_status_and_is_named() {
 
 /// All checkpoints of a running run are removed.
 #[test]
-fn checkpoints_that_vanish_are_told_of_and_the_run_ends_well() {
+fn vanished_checkpoints_are_reported_and_the_run_completes() {
     if !can_start() {
         return;
     }
@@ -221,7 +221,7 @@ fn checkpoints_that_vanish_are_told_of_and_the_run_ends_well() {
 }
 
 #[test]
-fn a_bit_that_differs_on_one_rank_is_found_and_in_no_checkpoint() {
+fn a_flipped_bit_on_one_rank_is_detected_and_never_saved() {
     if !can_start() {
         return;
     }
@@ -248,7 +248,7 @@ fn a_bit_that_differs_on_one_rank_is_found_and_in_no_checkpoint() {
 
 /// As documented in train-stage(1): mpirun itself kills its ranks when it receives TERM.
 #[test]
-fn under_timekeep_ranks_save_and_stop_when_they_are_told_to() {
+fn under_timekeep_ranks_save_and_stop_on_request() {
     if !can_start() {
         return;
     }
@@ -269,7 +269,7 @@ fn under_timekeep_ranks_save_and_stop_when_they_are_told_to() {
 }
 
 #[test]
-fn a_wish_for_a_checkpoint_may_come_to_any_rank() {
+fn any_rank_accepts_a_request_for_a_checkpoint() {
     if !can_start() {
         return;
     }
@@ -292,7 +292,7 @@ fn a_wish_for_a_checkpoint_may_come_to_any_rank() {
 
 /// It takes about 15 seconds until a suspended rank is declared dead, so this runs under `make torture` only.
 #[test]
-fn a_rank_that_is_stopped_ends_the_job_and_is_named() {
+fn a_suspended_rank_ends_the_job_and_is_named() {
     if !can_start() {
         return;
     }

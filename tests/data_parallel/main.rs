@@ -41,7 +41,7 @@ fn any_number_of_ranks_gives_the_same_bits() {
 
 /// The number of ranks changes at every stop: 2, 4, 1, 2 with shards, 4. Only one rank receives the signal.
 #[test]
-fn a_signal_to_one_rank_stops_all_and_any_number_goes_on() {
+fn a_signal_to_one_rank_stops_all_and_any_number_resumes() {
     if !can_start() {
         return;
     }
@@ -128,7 +128,7 @@ fn a_rank_that_dies_takes_all_down_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_ranks_cannot_share_is_told_once() {
+fn errors_of_all_ranks_are_reported_once() {
     if !can_start() {
         return;
     }

@@ -200,7 +200,7 @@ fn every_planted_fault_is_found_and_named() {
 }
 
 #[test]
-fn what_a_layout_a_format_or_a_manifest_cannot_hold_is_said_in_words() {
+fn unsupported_layouts_formats_and_manifests_are_refused_with_a_reason() {
     let folder = data_set();
     let folder = folder.path();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/layouts");

@@ -124,7 +124,7 @@ fn interrupted(folder: &Path, least: usize, interrupt: impl Fn(&mut Child)) -> C
 }
 
 #[test]
-fn a_killed_import_goes_on_and_memory_does_not_grow_with_the_file() {
+fn a_killed_import_resumes_and_memory_does_not_grow_with_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     source(&folder.join("large_nu0.1.npy"));
@@ -174,7 +174,7 @@ fn another_type_or_order_of_axes_takes_no_more_memory_either() {
 }
 
 #[test]
-fn another_import_of_the_same_file_waits_its_turn_and_another_plan_begins_anew() {
+fn a_concurrent_import_is_refused_and_another_plan_starts_anew() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     source(&folder.join("large_nu0.1.npy"));
@@ -191,7 +191,7 @@ fn another_import_of_the_same_file_waits_its_turn_and_another_plan_begins_anew()
     let busy = run(folder, "", &words);
     assert_eq!(busy.status, Some(75), "{}", busy.stderr);
     assert!(busy.stderr.contains("another process is making it"), "{}", busy.stderr);
-    // It waits for the suspended process to be continued.
+    // TERM stays pending until the suspended process is continued.
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(75));

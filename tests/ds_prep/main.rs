@@ -91,7 +91,7 @@ fn from_the_solver_to_checked_data() {
 }
 
 #[test]
-fn generation_repeats_itself_and_overwrites_nothing() {
+fn generation_is_reproducible_and_overwrites_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     for (to, threads) in [("a", "1"), ("b", "3")] {
@@ -110,7 +110,7 @@ fn generation_repeats_itself_and_overwrites_nothing() {
 }
 
 #[test]
-fn wrong_command_lines_are_2() {
+fn wrong_command_lines_exit_with_2() {
     let folder = tempfile::tempdir().unwrap();
     for words in [
         &["gen", "heat", "--parameter", "1", "--samples", "1", "-o", "x"][..],
@@ -134,7 +134,7 @@ fn wrong_command_lines_are_2() {
 }
 
 #[test]
-fn missing_and_bad_inputs_have_their_status_and_their_name() {
+fn missing_and_bad_inputs_have_their_exit_status_and_are_named() {
     let folder = data_set();
     let folder = folder.path();
     fs::write(folder.join("text.hdf5"), "no HDF5").unwrap();
@@ -204,7 +204,7 @@ fn check_names_every_fault_and_ends_with_65() {
 }
 
 #[test]
-fn show_tells_a_file_and_a_trajectory() {
+fn show_describes_a_file_and_a_trajectory() {
     let folder = data_set();
     let file = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
     let seen = run(folder.path(), "", &["show", file, "--json"]);
@@ -230,7 +230,7 @@ fn show_tells_a_file_and_a_trajectory() {
 }
 
 #[test]
-fn a_stop_signal_leaves_whole_files_only() {
+fn a_stop_signal_leaves_only_complete_files() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ds-prep"));
     command.args(["gen", "burgers", "--parameter", "0.5,0.001", "--samples", "4000", "-o", "raw"]);
@@ -251,7 +251,7 @@ fn a_stop_signal_leaves_whole_files_only() {
 }
 
 #[test]
-fn files_of_others_are_imported_drawn_and_audited() {
+fn foreign_files_are_imported_plotted_and_audited() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/layouts");
@@ -303,7 +303,7 @@ fn files_of_others_are_imported_drawn_and_audited() {
 }
 
 #[test]
-fn small_chunks_are_named_with_their_cost_and_one_command_brings_them_into_one_piece() {
+fn small_chunks_are_reported_with_their_cost_and_import_makes_them_contiguous() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden");

@@ -97,7 +97,7 @@ fn compare(path: &Path, python: &Value) {
 }
 
 #[test]
-fn what_we_write_is_read_by_h5py_by_pdebenchs_keys() {
+fn our_files_are_read_by_h5py_with_pdebenchs_keys() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let mut made = Vec::new();

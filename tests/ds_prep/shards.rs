@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 #[test]
-fn an_index_tells_what_shards_hold_and_finds_what_was_changed() {
+fn an_index_describes_shards_and_detects_changes() {
     let folder = data_set();
     let folder = folder.path();
     let import = |files: &[&str]| {

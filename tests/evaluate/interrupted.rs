@@ -20,7 +20,7 @@ fn stopped_at_once(words: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_a_limit_stops_each_time_fails_in_the_end() {
+fn work_that_a_limit_stops_every_time_finally_fails() {
     let programs = Path::new(env!("CARGO_BIN_EXE_evaluate")).parent().unwrap();
     let program = |name: &str| programs.join(name).display().to_string();
     let (evaluate, latent_cache) = (program("evaluate"), program("latent-cache"));
@@ -43,7 +43,7 @@ fn what_a_limit_stops_each_time_fails_in_the_end() {
 }
 
 #[test]
-fn latents_that_get_further_each_time_are_killed_as_often_as_it_takes() {
+fn latents_that_make_progress_may_be_killed_any_number_of_times() {
     // Each attempt stores one or two shards and dies; there are 16 shards.
     let make = "FAIL=publish.renamed:6=kill latent-cache make codec --data data/split.json \
                 --shard 1 -o killed";

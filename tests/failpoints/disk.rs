@@ -44,7 +44,7 @@ fn stands(place: &Path) -> serde_json::Value {
 }
 
 #[test]
-fn disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
+fn disk_full_at_a_stop_it_resumes_from_an_older_checkpoint() {
     let place = place();
     std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
     let seen = shell(
@@ -61,7 +61,7 @@ fn disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
 }
 
 #[test]
-fn disk_full_at_the_end_is_an_error_told_once() {
+fn disk_full_at_the_end_is_an_error_reported_once() {
     let place = place();
     std::fs::write(
         place.path().join("codec.yaml"),
@@ -85,7 +85,7 @@ fn disk_full_at_the_end_is_an_error_told_once() {
 const GIVEN_UP: u64 = 2 + 4 * 2 + 1;
 
 #[test]
-fn a_disk_that_has_failed_for_good_ends_the_run() {
+fn a_permanently_failed_disk_ends_the_run() {
     for fault in ["enospc", "eio"] {
         let place = place();
         std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();

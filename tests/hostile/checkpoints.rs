@@ -85,7 +85,7 @@ fn a_copy_by_cp_tar_or_rsync_is_a_good_checkpoint() {
 
 /// A checkpoint that is replaced or removed while a process reads it stays unchanged for that process.
 #[test]
-fn saving_leaves_what_another_process_has_open_as_it_was() {
+fn saving_does_not_change_files_that_another_process_has_open() {
     let copy = copy();
     let folder = copy.path();
     let path = folder.join("run/ckpt/step-00000006/model.safetensors");

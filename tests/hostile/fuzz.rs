@@ -17,14 +17,14 @@ const SLOW: Duration = Duration::from_secs(60);
 const SECONDS: [u64; 2] = [6, 300];
 
 #[test]
-fn no_reader_panics_hangs_or_takes_memory_for_what_is_not_there() {
+fn no_reader_panics_hangs_or_allocates_for_missing_data() {
     if let Ok(folder) = std::env::var("FUZZ_IN") {
         return child(Path::new(&folder));
     }
     let seed = test_support::seed();
     let seconds = SECONDS[usize::from(test_support::torture())];
     let copy = copy();
-    let name = "fuzz::no_reader_panics_hangs_or_takes_memory_for_what_is_not_there";
+    let name = "fuzz::no_reader_panics_hangs_or_allocates_for_missing_data";
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env("FUZZ_IN", copy.path())

@@ -35,7 +35,7 @@ const FORMS: [(&str, &str); 10] = [
 ];
 
 #[test]
-fn every_reader_refuses_what_is_no_file_of_its_kind() {
+fn every_reader_refuses_files_of_other_kinds() {
     let mut faults = Vec::new();
     for (file, command) in READERS {
         let copy = copy();
@@ -69,7 +69,7 @@ fn every_reader_refuses_what_is_no_file_of_its_kind() {
 }
 
 #[test]
-fn names_with_newlines_and_files_that_may_not_be_read() {
+fn names_with_newlines_and_unreadable_files() {
     let copy = copy();
     let folder = copy.path();
     let name = "two\nlines $(touch ran) 'and' \"quotes\"";
@@ -104,7 +104,7 @@ fn names_with_newlines_and_files_that_may_not_be_read() {
 
 /// The log, the status and the record of attempts are written by us: a run resumes whatever happened to them.
 #[test]
-fn a_run_goes_on_over_damaged_records() {
+fn a_run_continues_despite_damaged_records() {
     for file in ["log.jsonl", "status.json", "env.json"] {
         for plant in ["truncate -s -7 $f", "head -c 99 /dev/urandom > $f", ": > $f"] {
             let copy = copy();
@@ -124,7 +124,7 @@ fn a_run_goes_on_over_damaged_records() {
 }
 
 #[test]
-fn hdf5_files_cut_at_any_place_of_another_type_or_in_a_circle() {
+fn truncated_mistyped_and_cyclic_hdf5_files_are_refused() {
     let copy = copy();
     let folder = copy.path();
     let file = "raw/1D_Burgers_Sols_Nu0.1.hdf5";

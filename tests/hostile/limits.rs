@@ -7,7 +7,7 @@ use super::targets::archive;
 use super::*;
 
 #[test]
-fn sizes_that_do_not_fit_into_memory_are_refused_before_it_is_taken() {
+fn sizes_that_do_not_fit_into_memory_are_refused_before_allocation() {
     let copy = copy();
     for (command, words) in [
         (
@@ -65,7 +65,7 @@ fn members_and_headers_of_an_archive_are_bounded() {
 }
 
 #[test]
-fn a_run_on_many_threads_stops_when_it_is_told_to() {
+fn a_run_on_many_threads_stops_on_request() {
     let copy = copy();
     let more = ["-s", "training.threads=1024", "-s", "training.updates=1000000"];
     let mut job = run::start(copy.path(), "new", &more);
@@ -76,7 +76,7 @@ fn a_run_on_many_threads_stops_when_it_is_told_to() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
+fn a_pipe_in_place_of_a_file_does_not_block() {
     let copy = copy();
     for (name, command) in [
         ("a.hdf5", "ds-prep ls a.hdf5"),

@@ -77,7 +77,7 @@ fn planted_secrets_are_in_no_file_and_on_no_stream() {
 
 /// A secret may have the value of a word that is part of records; the records must stay valid.
 #[test]
-fn secrets_that_are_words_of_ours_leave_records_readable() {
+fn secrets_equal_to_words_of_records_leave_them_readable() {
     let copy = copy();
     let words = [
         "finish",
@@ -149,7 +149,7 @@ fn secrets_that_are_words_of_ours_leave_records_readable() {
 
 /// An error about the file that a secret names does not reveal the secret.
 #[test]
-fn an_error_about_a_secret_path_does_not_tell_it() {
+fn an_error_about_a_secret_path_does_not_reveal_it() {
     let copy = copy();
     let yaml = fs::read_to_string(copy.path().join("codec.yaml")).unwrap();
     let yaml = yaml.replace("patch: 8", "patch: '${MODEL_KEY}'");

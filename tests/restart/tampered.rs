@@ -58,7 +58,7 @@ fn a_run_directory_that_is_replaced_or_moved_away_is_not_written_to() {
 }
 
 #[test]
-fn a_log_that_is_moved_away_goes_on_at_its_path() {
+fn a_log_that_is_moved_away_continues_at_its_path() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let mut child = start(folder, "run", &["-s", "training.updates=100000000"]);

@@ -116,7 +116,7 @@ fn a_squeue_that_hangs_is_given_up() {
 }
 
 #[test]
-fn a_reader_that_is_gone_is_a_quiet_end() {
+fn a_closed_pipe_ends_it_quietly() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut left = timekeep(&["left", "--json"]);

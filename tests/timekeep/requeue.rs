@@ -159,7 +159,7 @@ fn a_busy_controller_is_asked_again() {
 }
 
 #[test]
-fn asked_before_is_asked() {
+fn an_already_requeued_job_is_not_requeued_again() {
     let folder = fake("echo 'Job is pending execution for job 12' >&2; exit 1");
     let mut staying = Staying::start(&mut job(folder.path(), &[], "exit 75"));
     wait_until(|| !calls(folder.path()).is_empty());
@@ -169,7 +169,7 @@ fn asked_before_is_asked() {
 }
 
 #[test]
-fn what_slurm_refuses_for_good_is_told() {
+fn permanent_refusals_of_slurm_are_reported() {
     for (complaint, told) in [
         ("Requested operation is presently disabled for job 12", "--no-requeue"),
         ("Invalid job id specified for job 12", "does not know the job"),
@@ -223,7 +223,7 @@ fn the_time_limit_that_passes_during_an_outage_is_no_reason_to_give_up() {
 }
 
 #[test]
-fn a_cancelled_job_is_not_said_to_start_again() {
+fn a_cancelled_job_is_not_reported_as_requeued() {
     // SLURM ignores requests about a job that it is ending, and reports success.
     let folder = tempfile::tempdir().unwrap();
     script(&folder.path().join("scontrol"), "echo JobId=12 Reason=None Restarts=0");
@@ -297,7 +297,7 @@ fn a_signal_between_two_attempts_of_srun_stops_the_job() {
 }
 
 #[test]
-fn without_scontrol_the_outside_is_told_what_to_do() {
+fn without_scontrol_the_user_is_told_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = timekeep(&["run", "/bin/sh", "-c", "exit 75"]);
     let seen = see(command.envs(BATCH).env("PATH", folder.path()));
@@ -307,7 +307,7 @@ fn without_scontrol_the_outside_is_told_what_to_do() {
 }
 
 #[test]
-fn nobody_is_asked_who_need_not_be() {
+fn slurm_is_only_asked_when_necessary() {
     let folder = fake("");
     let without = |name: &str, value: Option<&str>, options: &[&str], line: &str| {
         let mut command = job(folder.path(), options, line);
@@ -329,7 +329,7 @@ fn nobody_is_asked_who_need_not_be() {
 }
 
 #[test]
-fn failures_and_too_many_restarts_are_held_where_that_is_wanted() {
+fn failures_and_too_many_restarts_are_held_if_requested() {
     let hold = ["--on-failure", "hold", "--max-restarts", "3"];
     for (line, restarts, verb) in [
         ("exit 1", "0", "requeuehold"),
@@ -352,7 +352,7 @@ fn failures_and_too_many_restarts_are_held_where_that_is_wanted() {
 }
 
 #[test]
-fn an_id_that_is_none_reaches_no_command() {
+fn invalid_job_ids_reach_no_command() {
     let folder = fake("");
     let mut command = job(folder.path(), &[], "exit 75");
     let seen = see(command.env("SLURM_JOB_ID", "12; reboot"));

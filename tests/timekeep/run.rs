@@ -14,7 +14,7 @@ fn record_of(seen: &Seen) -> serde_json::Value {
 }
 
 #[test]
-fn the_status_of_the_command_is_handed_on() {
+fn the_status_of_the_command_is_passed_on() {
     for (line, status) in [("exit 0", 0), ("exit 75", 75), ("exit 255", 255), ("kill -9 $$", 137)] {
         let seen = see(&mut timekeep(&["run", "--json", "--", "sh", "-c", line]));
         assert_eq!(seen.status, Some(status), "{line}");
@@ -114,7 +114,7 @@ fn a_command_that_only_listens_to_term_gets_it_after_the_grace() {
 }
 
 #[test]
-fn what_the_command_leaves_behind_is_waited_for_and_ended() {
+fn leftover_processes_are_waited_for_and_ended() {
     let folder = tempfile::tempdir().unwrap();
     let pid = folder.path().join("pid");
     let mut command = timekeep(&["run", "--grace", "1", "sh", "-c"]);
@@ -235,7 +235,7 @@ fn launcher_is_warned(name: &str) {
 }
 
 #[test]
-fn a_limit_that_was_moved_is_seen_before_the_warning() {
+fn an_extended_limit_is_noticed_before_the_warning() {
     // At first, the warning is due in one second; when it is due, the limit has been extended by a day.
     let folder = tempfile::tempdir().unwrap();
     let asked = folder.path().join("asked");

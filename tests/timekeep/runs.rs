@@ -28,7 +28,7 @@ fn a_line_for_each_run() {
 }
 
 #[test]
-fn what_is_no_run_is_told_and_the_others_are_shown() {
+fn folders_without_a_run_are_reported_and_the_others_shown() {
     let place = Place::new();
     place.status("a", "stopped", 100);
     place.status("damaged", "stopped", 1);

@@ -43,7 +43,7 @@ fn submitted_once_and_again_only_when_it_stopped() {
 }
 
 #[test]
-fn jobs_that_do_nothing_come_to_an_end() {
+fn jobs_without_progress_are_not_submitted_for_ever() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
     for attempt in 1..6 {
@@ -62,7 +62,7 @@ fn jobs_that_do_nothing_come_to_an_end() {
 }
 
 #[test]
-fn what_was_cancelled_or_forgotten_is_left_alone() {
+fn cancelled_and_forgotten_jobs_are_left_alone() {
     let place = Place::new();
     place.status("a", "stopped", 50);
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "101\n");
@@ -197,7 +197,7 @@ fn a_held_job_is_shown_with_what_to_do() {
 }
 
 #[test]
-fn cron_submits_with_what_was_exported() {
+fn cron_submits_with_the_exported_environment() {
     let place = Place::new();
     let setup = place.path("setup.sh").display().to_string();
     let sbatch = "echo \"$LONGHAUL_SETUP $LONGHAUL_MARGIN $SBATCH_QOS ${OTHER-}\" >> seen
@@ -216,7 +216,7 @@ fn cron_submits_with_what_was_exported() {
 }
 
 #[test]
-fn cron_passes_over_what_is_no_run() {
+fn cron_skips_folders_without_a_run() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "b", "--", "sbatch"]).stdout, "101\n");
     place.status("b", "stopped", 50);
@@ -230,7 +230,7 @@ fn cron_passes_over_what_is_no_run() {
 }
 
 #[test]
-fn a_start_that_fails_is_told_and_left_alone() {
+fn a_failed_start_is_reported_and_left_alone() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
     let record = place.records(&["status", "a"]).remove(0);
@@ -259,7 +259,7 @@ optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 }
 
 #[test]
-fn two_at_once_submit_once() {
+fn concurrent_submissions_submit_once() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
     place.status("a", "stopped", 50);
@@ -298,7 +298,7 @@ fn without_knowing_the_queue_nothing_is_submitted() {
 }
 
 #[test]
-fn a_submission_that_fails_is_told_and_the_others_are_made() {
+fn a_failed_submission_is_reported_and_the_others_are_made() {
     let place = Place::new();
     let moody =
         ["sh", "-c", "test -e mood && echo 7 || { echo sbatch: Invalid account >&2; exit 1; }"];

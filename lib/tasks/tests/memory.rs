@@ -10,7 +10,7 @@ use tensor::{Dtype, Tape, Tensor, constant};
 
 // The only test in its process, because the counters are process-wide.
 #[test]
-fn later_updates_take_nothing_from_the_system() {
+fn later_updates_allocate_nothing_from_the_system() {
     let core = PdetStack {
         hidden: 24,
         depth: 2,

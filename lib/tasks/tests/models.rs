@@ -69,7 +69,7 @@ fn on_grid(
 
 /// The parameter counts of the two published configurations of the U-shaped operator, which is conditioned only on Δt.
 #[test]
-fn the_originals_have_their_sizes() {
+fn the_published_models_have_their_parameter_counts() {
     assert_eq!(build(&unet(96, 12, 6), 16, 32, 1).1.count(), 232_152);
     assert_eq!(build(&unet(64, 8, 4), 32, 16, 1).1.count(), 108_880);
 }
@@ -202,7 +202,7 @@ fn a_new_operator_changes_nothing_whatever_the_condition() {
 
 /// Shifting a periodic field by one patch shifts the tokens by one, bit for bit.
 #[test]
-fn the_codec_moves_with_the_field() {
+fn the_codec_is_shift_equivariant() {
     let model = CodecModel {
         patch: 4,
         latent: 3,
@@ -294,7 +294,7 @@ fn moved(z: &[f32], [rows, columns]: [usize; 2], dim: usize, by: [usize; 2]) -> 
 /// Without positions, a model on a periodic grid is equivariant to shifts: a state shifted along either axis gives the
 /// next state shifted likewise. With positions it is not.
 #[test]
-fn models_on_a_periodic_grid_know_no_place_but_the_one_they_are_told() {
+fn models_on_a_periodic_grid_are_shift_equivariant_without_positions() {
     let (grid, dim) = ([4, 8], 3);
     let z = draw(&[1, 32, dim], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
     let features = draw(&[1, 2], &Draw::Normal, seed(), 1).to_dtype(Dtype::F32);

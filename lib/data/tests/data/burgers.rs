@@ -135,7 +135,7 @@ fn the_largest_viscosity_takes_no_more_steps_than_convection() {
 }
 
 #[test]
-fn odd_grids_work_and_what_is_not_finite_is_said() {
+fn odd_grids_work_and_non_finite_solutions_are_reported() {
     let grid = 45;
     let initial: Vec<f64> = cell_centres(grid).iter().map(|&x| smooth(x)).collect();
     let (out, _) = solve(0.1, &initial, 0.1, 3);

@@ -40,7 +40,7 @@ fn check(path: &Path) -> Vec<Violation> {
 }
 
 #[test]
-fn a_good_file_has_no_fault() {
+fn a_good_file_has_no_violations() {
     let folder = tempfile::tempdir().unwrap();
     let files = files(folder.path(), &[0.001, 4.0], 1);
     let report = check_files(&files, LIMIT);
@@ -48,7 +48,7 @@ fn a_good_file_has_no_fault() {
 }
 
 #[test]
-fn bad_numbers_are_found_at_their_place() {
+fn bad_values_are_found_at_their_position() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.hdf5");
     field(
@@ -72,7 +72,7 @@ fn bad_numbers_are_found_at_their_place() {
 }
 
 #[test]
-fn faults_of_shape_coordinates_and_parameter_are_found() {
+fn violations_of_shape_coordinates_and_parameter_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let found = |name: &str, change: &dyn Fn(&mut Header)| {

@@ -118,7 +118,7 @@ fn a_file_that_is_cut_while_it_is_open_is_an_error() {
 }
 
 #[test]
-fn what_is_written_has_the_layout_and_the_provenance() {
+fn written_files_have_layout_and_provenance() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(small(Equation::Burgers, 0.01).file_name());
     assert!(path.ends_with("1D_Burgers_Sols_Nu0.01.hdf5"));

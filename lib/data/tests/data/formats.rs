@@ -39,7 +39,7 @@ fn arrays_of_numpy_zarr_and_tables_are_read() {
 }
 
 #[test]
-fn tables_and_zarr_are_for_import_alone() {
+fn tables_and_zarr_can_only_be_imported() {
     let manifest = tempfile::tempdir().unwrap();
     for name in ["table.csv", "none.zarr"] {
         let shares = [Share::Count(1), Share::Count(1), Share::Count(0)];
@@ -51,7 +51,7 @@ fn tables_and_zarr_are_for_import_alone() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told() {
+fn unsupported_files_are_refused_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |name: &str, words: &[&str]| {
         let error = Field::open(&folder.path().join(name)).unwrap_err();

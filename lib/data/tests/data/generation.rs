@@ -102,7 +102,7 @@ fn files_are_laid_out_as_pdebench_does() {
 
 /// The same permeability for every β; u is proportional to β.
 #[test]
-fn a_rock_is_the_same_for_every_source() {
+fn the_permeability_is_the_same_for_every_source() {
     let (folder, seed) = (tempfile::tempdir().unwrap(), fresh_seed());
     let [a, b] = [1.0, -2.0].map(|beta| {
         let path = folder.path().join(format!("{beta}"));
@@ -118,7 +118,7 @@ fn a_rock_is_the_same_for_every_source() {
 }
 
 #[test]
-fn what_cannot_be_solved_is_refused() {
+fn unsolvable_requests_are_refused() {
     let refused = |g: Generation| {
         let error = g.validate().unwrap_err();
         assert_eq!(error.exit, Exit::Usage, "{error}");

@@ -18,7 +18,7 @@ fn bring(source: &Path, folder: &Path, plan: &Plan, format: Format) -> Result<Fi
 }
 
 #[test]
-fn every_layout_becomes_one_piece_with_the_same_numbers() {
+fn every_layout_is_imported_with_the_same_values() {
     for (number, entry) in fs::read_dir(golden("")).unwrap().enumerate() {
         let source = entry.unwrap().path();
         let name = source.file_name().unwrap().to_str().unwrap().to_string();
@@ -59,7 +59,7 @@ fn every_layout_becomes_one_piece_with_the_same_numbers() {
 }
 
 #[test]
-fn parts_strides_and_grids_are_what_was_asked_for() {
+fn crops_strides_and_grids_are_as_requested() {
     let folder = tempfile::tempdir().unwrap();
     let source = golden("tensor2d_channels.hdf5");
     let plan = Plan {
@@ -105,7 +105,7 @@ fn parts_strides_and_grids_are_what_was_asked_for() {
 }
 
 #[test]
-fn an_import_goes_on_and_keeps_what_is_the_same() {
+fn an_import_resumes_and_keeps_identical_files() {
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan::default();
     let sources = [golden("tensor2d.hdf5")];
@@ -136,7 +136,7 @@ fn an_import_goes_on_and_keeps_what_is_the_same() {
 }
 
 #[test]
-fn numbers_are_kept_in_the_type_that_was_asked_for() {
+fn values_are_stored_in_the_requested_dtype() {
     let source = golden("2D_DarcyFlow_beta10.0_Train.hdf5");
     let whole = Field::open(&source).unwrap();
     for (format, dtype) in [
@@ -178,7 +178,7 @@ fn doubles(path: &Path, at: usize, value: f64) {
 }
 
 #[test]
-fn what_a_type_cannot_hold_is_named() {
+fn values_too_large_for_a_dtype_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("a_nu0.1.npy");
     let refused = |source: &Path, dtype: Option<Dtype>, words: &[&str]| {
@@ -209,7 +209,7 @@ fn what_a_type_cannot_hold_is_named() {
 }
 
 #[test]
-fn finer_grids_go_across_the_border_of_periodic_axes() {
+fn finer_grids_wrap_around_periodic_axes() {
     let folder = tempfile::tempdir().unwrap();
     let all = Generation::new(Equation::Advection, 0.4, 2);
     let all = Generation { grid: 32, frames: 2, ..all };

@@ -78,7 +78,7 @@ fn unchanged_files_are_hashed_once_and_changed_ones_are_refused() {
 }
 
 #[test]
-fn a_cache_vouches_for_nothing_but_the_recorded_hash() {
+fn a_cache_only_verifies_the_recorded_hash() {
     let folder = tempfile::tempdir().unwrap();
     let (mut inputs, cache) = (files(folder.path()), folder.path().join("inputs.json"));
     let_timestamps_age(&inputs, &cache);

@@ -132,7 +132,7 @@ fn stale_latents_are_refused_by_readers_and_made_again_by_the_writer() {
 }
 
 #[test]
-fn a_codec_that_gives_nonsense_is_told() {
+fn a_codec_that_returns_nonsense_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let set = set(folder.path());
     let key = Key::new("c", "n", "f32", &set);

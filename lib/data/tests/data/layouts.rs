@@ -135,7 +135,7 @@ fn another_order_of_axes_is_found_named_and_put_right_by_the_flag() {
 }
 
 #[test]
-fn what_is_written_in_a_layout_is_read_back() {
+fn every_written_layout_is_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let seed = fresh_seed();
     let cases: [(Layout, usize, &[&str], usize); 6] = [

@@ -142,7 +142,7 @@ fn nearly_equal_fields_are_found_with_their_true_distance() {
 }
 
 #[test]
-fn changes_that_coarse_means_do_not_see_are_found() {
+fn changes_invisible_to_coarse_means_are_found() {
     let all = shape(&[64]);
     let ulp = found(&all, &all, |frames, _| {
         frames.iter_mut().for_each(|frame| frame[40] = f32::from_bits(frame[40].to_bits() + 1));

@@ -77,7 +77,7 @@ fn ideal_flow_keeps_energy_and_enstrophy() {
 }
 
 #[test]
-fn a_force_alone_turns_the_fluid_as_it_says() {
+fn a_forcing_alone_accelerates_the_fluid_as_given() {
     let (n, nu, force) = (16, 0.05, 0.7);
     let scheme = NavierStokes::new(nu, force, n, COURANT);
     let mut out = vec![0.0; 2 * n * n];
@@ -95,7 +95,7 @@ fn a_force_alone_turns_the_fluid_as_it_says() {
 }
 
 #[test]
-fn fluxes_balance_sources_whatever_the_rock() {
+fn fluxes_balance_sources_whatever_the_permeability() {
     let seed = fresh_seed();
     for (trajectory, n) in [(0, 64), (1, 45), (2, 34)] {
         let rock = RandomField::rock(seed, trajectory).on_cells(n);
@@ -145,7 +145,7 @@ fn diffusion_reaction_is_the_logistic_function_and_the_heat_equation() {
 
 /// States in [0, 1] stay there and tend to 1.
 #[test]
-fn a_population_fills_its_place() {
+fn states_between_0_and_1_tend_to_1() {
     let n = 64;
     let mut u: Vec<f64> = cell_centres(n).iter().map(|x| f64::from(*x < 0.1)).collect();
     let scheme = DiffusionReaction::new(1e-3, 10.0, n, 1.0, STEP);

@@ -87,7 +87,7 @@ fn a_set_reads_what_the_files_hold() {
 }
 
 #[test]
-fn changed_truncated_and_missing_files_are_told() {
+fn changed_truncated_and_missing_files_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let (path, split) = manifest(folder.path(), &[0.01, 0.1], 4);
     let data = split.file_path(0, &path);

@@ -16,7 +16,7 @@ const NONE: Option<&str> = Some("0");
 const PAIRS: Option<&str> = Some("2");
 
 #[test]
-fn collectives_are_what_one_rank_computes() {
+fn collectives_match_a_single_rank() {
     let seed = seed().to_string();
     for ranks in 1..=5 {
         for shared in [ALL, NONE, PAIRS] {
@@ -50,7 +50,7 @@ fn without_a_launcher_mpi_is_not_started() {
 
 /// The environment of a step with two tasks, in which MPI cannot find the other task.
 #[test]
-fn tasks_that_do_not_find_each_other_are_no_runs() {
+fn tasks_that_do_not_find_each_other_are_an_error() {
     let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1")];
     let output = program(&["who"]).envs(step).stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -79,7 +79,7 @@ fn a_rank_that_is_killed_ends_the_others_and_is_named() {
 
 /// These run concurrently because they take about half a minute.
 #[test]
-fn who_does_not_come_is_named_and_who_is_slow_is_waited_for() {
+fn missing_ranks_are_named_and_slow_ranks_are_waited_for() {
     let victim = seed() as usize % 4;
     let run = |ranks, shared, words: &[&str]| Job::start(ranks, shared, words);
     let idle = ["loop", "300", "--compute", "50"];
@@ -119,7 +119,7 @@ fn who_does_not_come_is_named_and_who_is_slow_is_waited_for() {
 }
 
 #[test]
-fn an_error_of_one_rank_ends_all_with_its_words() {
+fn an_error_of_one_rank_ends_all_with_its_message() {
     let Some(job) = Job::start(3, ALL, &["loop", "60", "--fail", "3"]) else { return };
     let seen = job.end();
     assert!(seen.stderr.contains("ranks[1/3]: the disk is full"), "{}", seen.stderr);
@@ -127,7 +127,7 @@ fn an_error_of_one_rank_ends_all_with_its_words() {
 }
 
 #[test]
-fn handlers_stand_after_the_start_of_mpi() {
+fn signal_handlers_survive_mpi_init() {
     let Some(mut job) = Job::start(3, ALL, &["signals"]) else { return };
     job.signal(&[1], Signal::USR1);
     let seen = job.end();
@@ -138,7 +138,7 @@ fn handlers_stand_after_the_start_of_mpi() {
 
 /// Within MPI_Init only the launcher knows which ranks exist.
 #[test]
-fn a_rank_that_never_starts_mpi_is_not_waited_for_for_ever() {
+fn a_rank_that_never_starts_mpi_is_not_awaited_for_ever() {
     let limit = |text| Some(("LONGHAUL_START_LIMIT", text));
     let Some(job) = Job::start_with(3, limit("2s"), &["never"]) else { return };
     let seen = job.end();
@@ -167,7 +167,7 @@ fn a_rank_that_never_starts_mpi_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn ranks_in_different_calls_are_told() {
+fn mismatched_collectives_are_reported() {
     let Some(job) = Job::start(2, ALL, &["mismatch"]) else { return };
     let seen = job.end();
     assert!(seen.stderr.contains("are not in the same call"), "{}", seen.stderr);
@@ -176,7 +176,7 @@ fn ranks_in_different_calls_are_told() {
 
 /// On machines without NCCL: every rank prints one line that says what to do, and does not wait.
 #[test]
-fn gpus_without_nccl_are_told_of() {
+fn missing_nccl_is_reported() {
     let Some(job) = Job::start(2, ALL, &["gpu"]) else { return };
     let seen = job.end();
     assert_eq!(seen.status, Some(1), "{}", seen.stderr);

@@ -106,7 +106,7 @@ fn missing_and_strange_files_are_found() {
 }
 
 #[test]
-fn damaged_ones_are_passed_over_for_the_newest_good_one() {
+fn damaged_checkpoints_are_skipped_for_the_newest_good_one() {
     let folder = tempfile::tempdir().unwrap();
     let seed = seed();
     for update in [1, 2, 3, 4] {
@@ -132,7 +132,7 @@ fn damaged_ones_are_passed_over_for_the_newest_good_one() {
 
 /// A later attempt that went back to an older update is newer than what it left behind.
 #[test]
-fn the_later_start_is_newer() {
+fn the_later_attempt_is_newer() {
     let folder = tempfile::tempdir().unwrap();
     let seed = seed();
     for (update, attempt) in [(10, 1), (20, 1), (30, 1), (15, 2)] {

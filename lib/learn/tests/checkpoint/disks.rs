@@ -55,7 +55,7 @@ fn saved_before_and_tried(folder: &Path, good: State, bad: State) -> unix::Error
 }
 
 #[test]
-fn a_disk_too_small_is_seen_before_writing() {
+fn a_disk_too_small_is_noticed_before_writing() {
     let Some(disk) = Mount::new("size=2m") else { return };
     let error = saved_before_and_tried(disk.0.path(), sized(1, 500), sized(2, 1400));
     assert_eq!(error.exit, Exit::CannotCreate);
@@ -69,7 +69,7 @@ fn a_disk_too_small_is_seen_before_writing() {
 }
 
 #[test]
-fn a_disk_without_inodes_is_seen_before_writing() {
+fn a_disk_without_inodes_is_noticed_before_writing() {
     let Some(disk) = Mount::new("size=2m,nr_inodes=8") else { return };
     let many = State {
         tensors: (0..8).map(|i| (format!("part-{i}"), Vec::new())).collect(),

@@ -143,7 +143,7 @@ fn a_folder_in_place_of_a_link_does_not_stop_the_pruning() {
 
 /// Damaged checkpoints do not count as kept, and are not removed, so that users can inspect them.
 #[test]
-fn damaged_ones_take_no_place() {
+fn damaged_checkpoints_do_not_count_as_kept() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(folder.path(), last(2), 1).unwrap();
     for update in 1..=4 {

@@ -8,7 +8,7 @@ use unix::Exit;
 use super::*;
 
 #[test]
-fn everything_comes_back_to_the_bit() {
+fn a_state_round_trips_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let mut state = state(seed(), 1200);
     let special = [f32::NAN, f32::INFINITY, -0.0, f32::MIN_POSITIVE / 2.0, f32::MAX];

@@ -16,7 +16,7 @@ fn large(update: u64, megabytes: usize) -> State {
 
 /// Training continues in the same memory that is being saved.
 #[test]
-fn what_training_does_next_is_not_in_the_checkpoint() {
+fn later_updates_do_not_change_the_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(folder.path(), last(2), 1).unwrap();
     let mut weights = Tensor::full(&[1_000_003], 1.0, Dtype::F32);
@@ -89,7 +89,7 @@ fn large_files_arrive_to_the_bit() {
 
 /// Reserving memory in advance only changes the duration of the first save.
 #[test]
-fn memory_taken_ahead_is_used() {
+fn reserved_memory_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(folder.path(), last(1), 1).unwrap();
     saver.reserve(&large(0, 8)).unwrap();
@@ -102,7 +102,7 @@ fn memory_taken_ahead_is_used() {
 }
 
 #[test]
-fn polling_tells_once_and_never_waits() {
+fn polling_reports_once_and_never_blocks() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(folder.path(), last(1), 1).unwrap();
     assert!(saver.poll().is_none());
@@ -145,7 +145,7 @@ fn leftovers_of_killed_saves_are_removed_and_nothing_else() {
 
 /// If the record of attempts is lost, the next save is still the newest.
 #[test]
-fn a_lost_count_of_attempts_does_not_turn_back_the_clock() {
+fn a_lost_attempt_count_does_not_make_new_saves_older() {
     let folder = tempfile::tempdir().unwrap();
     learn::checkpoint::write(folder.path(), &large(50, 1), 4).unwrap();
     let mut saver = Saver::new(folder.path(), last(2), 1).unwrap();

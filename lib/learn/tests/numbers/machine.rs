@@ -14,7 +14,7 @@ fn outcome_of(run: &Run) -> Outcome {
 }
 
 #[test]
-fn a_flipped_bit_in_a_gradient_is_the_machine() {
+fn a_flipped_bit_in_a_gradient_is_a_hardware_error() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     // Updates 10, 20, ... compute twice more, before the computation that counts: for update 20 these are computations
@@ -39,7 +39,7 @@ fn a_flipped_bit_in_a_gradient_is_the_machine() {
 }
 
 #[test]
-fn the_run_goes_on_elsewhere_with_the_bits_it_should_have() {
+fn the_run_continues_elsewhere_with_the_correct_bits() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let healthy = run(temporary.path(), "healthy", seed, Some((1000, 0)), json!({}));
@@ -65,7 +65,7 @@ fn without_a_checkpoint_it_is_a_failure() {
 }
 
 #[test]
-fn the_hash_of_all_parameters_tells_a_flip_nobody_computed_twice() {
+fn the_parameter_hash_detects_flips_that_are_not_recomputed() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let hashes = |name: &str, flip| {

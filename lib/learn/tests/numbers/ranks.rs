@@ -67,7 +67,7 @@ fn a_sample_of_one_rank_that_is_not_a_number_costs_all_ranks_one_update() {
 }
 
 #[test]
-fn two_ranks_go_round_a_spike_as_one_does() {
+fn two_ranks_rewind_like_one() {
     if !can_start() {
         return;
     }
@@ -161,7 +161,7 @@ fn uneven_weights_give_the_same_update_for_any_accumulation_and_ranks() {
 /// A captured graph is replayed with the weight of each micro-batch, not with that of the captured one.
 #[test]
 #[cfg(feature = "emu")]
-fn recorded_passes_take_the_weight_of_each_micro_batch() {
+fn captured_graphs_use_the_weight_of_each_micro_batch() {
     let (temporary, seed) = (tempfile::tempdir().unwrap(), seed());
     let loss = |name: &str, device| {
         let keys = json!({"updates": 12, "batch_size": 4, "accumulation": 1, "compile": true});

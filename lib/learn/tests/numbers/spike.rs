@@ -15,7 +15,7 @@ fn large_sample(seed: u64) -> Value {
 }
 
 #[test]
-fn a_spike_is_recorded_and_the_run_goes_on() {
+fn a_spike_is_recorded_and_the_run_continues() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let run = Run::new(temporary.path(), "record", seed, large_sample(seed), json!({}));
@@ -28,7 +28,7 @@ fn a_spike_is_recorded_and_the_run_goes_on() {
 }
 
 #[test]
-fn a_spike_is_gone_round_the_same_way_however_often_the_run_is_interrupted() {
+fn a_rewind_is_the_same_however_often_the_run_is_interrupted() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let new = |name: &str| rewinding(temporary.path(), name, seed, large_sample(seed));

@@ -140,7 +140,7 @@ fn averages_follow_the_cpu() {
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn gradients_are_summed_in_their_type() {
+fn gradients_are_summed_in_their_dtype() {
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
         for sizes in cases() {
             let of = |seed| -> Vec<Tensor> {
@@ -296,7 +296,7 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
 /// Parameters, their average and the optimizer state keep their bits if an update is not applied.
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn what_is_not_applied_changes_nothing() {
+fn skipped_updates_change_nothing() {
     for place in [device(), Device::Cpu] {
         let decided =
             Decided::of(&Decision { scale: 1.0, rate: 1.0, root: 1.0, ..Decision::default() }, 1.0);

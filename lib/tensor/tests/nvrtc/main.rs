@@ -75,7 +75,7 @@ fn faults(table: &Table, now: &Table, same_version: bool) -> Vec<String> {
 }
 
 #[test]
-fn every_kernel_compiles_within_what_the_table_says() {
+fn every_kernel_stays_within_the_register_table() {
     if !has_nvrtc() {
         return;
     }
@@ -121,7 +121,7 @@ fn every_kernel_compiles_within_what_the_table_says() {
 }
 
 #[test]
-fn the_table_tells_every_difference() {
+fn the_table_detects_every_difference() {
     let table = |rows: &[(&str, [u32; 5])]| -> Table {
         rows.iter().map(|(name, row)| (name.to_string(), *row)).collect()
     };
@@ -202,7 +202,7 @@ fn the_headers_compile_for_each_element_type() {
 }
 
 #[test]
-fn what_does_not_compile_is_told_with_its_name_and_line() {
+fn compile_errors_have_name_and_line() {
     if !has_nvrtc() {
         return;
     }
@@ -223,7 +223,7 @@ fn what_does_not_compile_is_told_with_its_name_and_line() {
 }
 
 #[test]
-fn kernels_have_names_of_their_own() {
+fn kernel_names_are_unique() {
     let mut names: Vec<&str> = SOURCES.iter().map(|source| source.name).collect();
     names.sort_unstable();
     names.dedup();

@@ -46,7 +46,7 @@ fn a_query_behind_a_causal_mask_sees_the_keys_up_to_its_own() {
 }
 
 #[test]
-fn padded_keys_are_as_if_they_were_not_there() {
+fn padded_keys_are_ignored() {
     let plain = Attention::new(1, Layout::Separate);
     let op = Attention { mask: PADDED, ..plain };
     let (q, k, v) = (random(3, 4, 0), random(5, 4, 1), random(5, 4, 2));

@@ -21,7 +21,7 @@ fn computation(tape: &Tape) -> (Var, [Var; 3]) {
 }
 
 #[test]
-fn a_gradient_is_handed_out_when_it_is_whole() {
+fn a_gradient_is_handed_out_when_complete() {
     let three = Tensor::scalar(3.0_f32);
     let tape = Tape::new();
     let (loss, leaves) = computation(&tape);
@@ -61,7 +61,7 @@ fn layers(tape: &Tape) -> (Var, [Var; 2]) {
 }
 
 #[test]
-fn gradients_are_made_where_there_is_room_for_them() {
+fn gradients_are_computed_into_given_buffers() {
     let one = Tensor::scalar(1.0_f32);
     let found = |rooms: Vec<Tensor>| {
         let tape = Tape::new();
@@ -95,7 +95,7 @@ fn gradients_are_made_where_there_is_room_for_them() {
 }
 
 #[test]
-fn a_loss_that_is_a_leaf_has_the_gradient_it_began_with() {
+fn a_loss_that_is_a_leaf_has_the_initial_gradient() {
     let tape = Tape::new();
     let loss = tape.leaf(Tensor::scalar(7.0_f32));
     let mut seen = Vec::new();

@@ -134,7 +134,7 @@ fn a_full_disk_keeps_the_old_content() {
 }
 
 #[test]
-fn a_read_only_disk_is_cannot_create() {
+fn a_read_only_disk_exits_with_cannot_create() {
     let Some(Tmpfs(path, _keep)) = &Tmpfs::mount() else { return };
     publish_bytes(&path.join("a"), b"old").unwrap();
     let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(path).status().unwrap();

@@ -112,7 +112,7 @@ fn races_between_blocks() {
 }
 
 #[test]
-fn copies_that_are_under_way() {
+fn copies_in_flight() {
     let (x, mut y) = (floats(&[1.0; 256]), empty(64, Dtype::F32));
     for (kernel, threads, part) in [
         ("faults_wait", 32, "where an asynchronous copy of thread (0, 0, 0) is under way"),
@@ -126,7 +126,7 @@ fn copies_that_are_under_way() {
 }
 
 #[test]
-fn waits_without_end() {
+fn endless_waits() {
     let mut y = empty(64, Dtype::F32);
     for (kernel, parts) in [
         (
@@ -163,7 +163,7 @@ fn waits_without_end() {
 }
 
 #[test]
-fn launches_that_no_card_takes() {
+fn launches_that_no_gpu_accepts() {
     let mut y = empty(2048, Dtype::F32);
     let grid = Grid::new(1, 1);
     let says = |words: &str, part: &str| assert_says(words, &[part]);
@@ -198,7 +198,7 @@ fn host_of(x: &Tensor, n: usize) -> Vec<f64> {
 }
 
 #[test]
-fn what_is_uninitialised_is_not_a_number() {
+fn uninitialised_memory_is_nan() {
     let (x, mut y) = (empty(1, Dtype::F32), empty(2, Dtype::F32));
     assert_eq!(fault("faults_poison", Grid::new(1, 1), args![&x, &mut y]), "");
     assert!(host(&y).iter().all(|y| y.is_nan()));

@@ -29,7 +29,7 @@ fn host(x: &Tensor) -> Vec<f64> {
 
 /// The emulator's build reads the dtypes from the source, the launch code from the table; both must agree.
 #[test]
-fn sources_say_for_which_elements_they_are() {
+fn sources_declare_their_dtypes() {
     for source in SOURCES {
         let elements: Vec<String> = source.elements.iter().map(Dtype::to_string).collect();
         let expected = format!("// elements: {}", elements.join(" "));

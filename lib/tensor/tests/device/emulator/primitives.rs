@@ -193,7 +193,7 @@ fn copies_through_a_pipeline() {
 }
 
 #[test]
-fn random_numbers_are_the_hosts() {
+fn random_numbers_match_the_host() {
     let philox = philox();
     let [a, b] = philox.key();
     let (mut x, mut y) = (empty(64, Dtype::F32), empty(64, Dtype::F32));

@@ -105,13 +105,13 @@ fn variables_come_from_the_environment_and_the_env_file() {
 
 /// An unset variable in a value that is overridden does not matter.
 #[test]
-fn only_what_remains_is_filled_in() {
+fn overridden_values_are_not_substituted() {
     let folder = Folder::new(&[("a.yaml", SMALL), ("b.yaml", "name: ${NOT_SET}")]);
     assert_eq!(folder.load(&["a.yaml", "b.yaml"], &["name=n"]).unwrap().config.name, "n");
 }
 
 #[test]
-fn what_is_resolved_loads_again_to_the_same() {
+fn the_resolved_configuration_loads_to_the_same() {
     let folder = Folder::new(&[
         ("a.yaml", SMALL),
         ("b.yaml", "name: a$${b}1e5\nclip: 0.1\namount: {share: 1e-9}\nnotes: ['on', '1e3', 2.0]"),
