@@ -1,11 +1,11 @@
 #!/bin/sh
-# Speed on a GPU into benches/results/CARD-DATE.json: every op and update, ours and PyTorch's in turns
+# Measures speed on a GPU into benches/results/CARD-DATE.json: every op and update, ours and PyTorch's alternately
 # at large sizes, training updates of the operator. `make gpu-bench` runs it; by hand:
 #
 #   LARGE=... SMALL=... gpu_bench.sh FOLDER
 #
-# where FOLDER holds the examples opcheck and operator_update, built here or carried here, and LARGE and
-# SMALL are the sizes of the Makefile. DEVICE and BELOW are for trying it out: DEVICE=emu BELOW=20000.
+# where FOLDER has the examples opcheck and operator_update, built here or copied here, and LARGE and
+# SMALL are the sizes in the Makefile. DEVICE and BELOW are for a dry run: DEVICE=emu BELOW=20000.
 set -eu
 programs=${1:?the folder of the examples opcheck and operator_update}
 device=${DEVICE:-cuda}

@@ -1,13 +1,13 @@
 #!/bin/sh
-# A real SLURM on this machine, for as long as somebody holds the other end of stdin.
+# A real SLURM on this machine, which runs until its stdin is closed.
 #   cluster.sh FOLDER     FOLDER is empty or absent, and holds everything: configuration, state, logs
-# Says "ready" when jobs can be submitted, with SLURM_CONF=FOLDER/slurm.conf. At the end of stdin, which
-# comes too when the holder is killed, the daemons and whatever the jobs left are ended.
+# Prints "ready" when jobs can be submitted, with SLURM_CONF=FOLDER/slurm.conf. At the end of stdin, also when
+# the process at its other end is killed, all daemons and the remaining processes of jobs are killed.
 #
-# Five nodes of 16 processors, n1 to n5, are five slurmd on this machine. Partition `main` is for
-# everything, `low` yields to `high`, and nodes of `frail` may be killed. Jobs are
-# not confined and there is no authentication, so nothing is needed but Debian's slurm-wlm; as a user other
-# than root, jobs are of that user. Each cluster looks for ports that are free, so that many run at a time.
+# Five nodes with 16 processors, n1 to n5, are five slurmd on this machine. Partition `main` is for everything,
+# jobs in `high` preempt those in `low`, and nodes of `frail` may be killed. Jobs are not confined and there is
+# no authentication, so only Debian's slurm-wlm is required; if started by a user other than root, jobs run as
+# that user. Each cluster uses free ports, so that several can run at a time.
 set -u
 mkdir -p "$1" || exit 73
 folder=$(cd "$1" && pwd)
