@@ -1,5 +1,5 @@
-//! Training on a device: the runs of the CPU, step for step, and the same bits however a pass is made. On
-//! the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
+//! Training on a device: losses follow those of the CPU, and the bits do not depend on how a forward and backward pass
+//! is executed. On the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
 
 mod common;
 
@@ -9,12 +9,12 @@ use std::path::Path;
 use std::process::Command;
 use test_support::{Random, seed};
 
-/// What `--device` is given.
+/// The value of `--device`.
 fn device() -> String {
     std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "emu".into())
 }
 
-/// Latents of a small codec, and the configuration of an operator of two blocks on them.
+/// Latents of a small codec, and the configuration of an operator with two blocks for them.
 fn prepare() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
@@ -70,7 +70,7 @@ fn losses(folder: &Path, run: &str) -> Vec<f64> {
     updates.map(|record| record["loss"].as_f64().unwrap()).collect()
 }
 
-/// Bytes of the parameters, their average and the optimizer's state at the end.
+/// The bytes of the parameters, their average and the optimizer state at the end.
 fn outcome(folder: &Path, run: &str) -> Vec<Vec<u8>> {
     let last = folder.join(run).join("ckpt/step-00000020");
     ["model", "ema", "optim-0-of-1"]
@@ -78,7 +78,7 @@ fn outcome(folder: &Path, run: &str) -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-/// The largest difference of two curves, relative to the second.
+/// The largest difference between two curves, relative to the second.
 fn distance(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!((a.len(), b.len()), (20, 20));
     a.iter().zip(b).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max)
@@ -91,9 +91,9 @@ fn a_device_gives_the_losses_of_the_cpu() {
     let folder = folder.path();
     train_on("cpu", folder, "cpu", "");
     let expected = losses(folder, "cpu");
-    // In f32 both round each of some hundred steps of an update once, to 6e-8, and twenty updates in a
-    // row magnify what differs. In 16 bits every value inside the model is off by up to 2⁻⁹ (bf16) or
-    // 2⁻¹² (f16); the losses are means over all of them.
+    // In f32 both devices round each of some hundred steps of an update, with a relative error of 6e-8, and twenty
+    // consecutive updates amplify the differences. In 16 bits every value inside the model is off by up to 2⁻⁹ (bf16)
+    // or 2⁻¹² (f16); the losses are means over all of them.
     let cases = [("", 1e-4), ("bf16", 0.1), ("f16", 0.01)];
     for (precision, tolerance) in cases {
         let run = format!("device-{precision}");
@@ -110,7 +110,7 @@ fn a_device_gives_the_losses_of_the_cpu() {
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn however_a_pass_is_made_the_bits_are_the_same() {
+fn the_bits_do_not_depend_on_how_a_pass_is_executed() {
     let folder = prepare();
     let folder = folder.path();
     train(folder, "plain", "-s training.compile=false");
@@ -127,13 +127,13 @@ fn however_a_pass_is_made_the_bits_are_the_same() {
     }
 }
 
-/// How often a run waited for its device, by its log.
+/// How often a run waited for its device, according to its log.
 fn waits(folder: &Path, run: &str) -> u64 {
     let records = records(&folder.join(run));
     records.last().unwrap()["device_waits"].as_u64().unwrap()
 }
 
-/// What the log says of updates and of the end, but for the time it took.
+/// The log records of updates and of the end, without timings.
 fn told(folder: &Path, run: &str) -> Vec<serde_json::Value> {
     let mut records = records(&folder.join(run));
     records
@@ -154,20 +154,20 @@ fn told(folder: &Path, run: &str) -> Vec<serde_json::Value> {
     records
 }
 
-/// In half precision.
+/// Half precision.
 const HALF: &str = "-s training.amp=true -s training.precision=f16";
 
-/// What is a little above the last losses is a spike, and is gone round.
+/// A loss slightly above the last ones counts as a spike, and the run rewinds.
 const SPIKES: &str = "-s training.on_spike=rewind -s training.spike.factor=6 -s training.spike.window=8 \
                       -s training.spike.skip=1 -s training.spike.rewinds=1000";
 
-/// Nothing that happens seldom, so that updates are all there is; two passes each.
+/// No rare events, only updates; two forward/backward passes each.
 const RARE: &str =
     "-s training.validate_every=1000 -s checkpoint.every=1000 -s training.accumulation=2";
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn updates_are_given_without_waiting_for_the_device() {
+fn updates_are_submitted_without_waiting_for_the_device() {
     let folder = prepare();
     let folder = folder.path();
     let half = format!("{HALF} -s training.on_spike=rewind");
@@ -177,13 +177,14 @@ fn updates_are_given_without_waiting_for_the_device() {
             train(folder, &run, &format!("{RARE} -s training.compile={compile} {more} {words}"));
             run
         };
-        // Beginning and end wait, as often whatever is between them, though every update is logged.
+        // The start and the end wait, but the number of waits does not depend on the updates between, even though all
+        // are logged.
         let short = run("short", "-s training.updates=6");
         let long = run("long", "");
         assert!(waits(folder, &short) > 0);
         assert_eq!(waits(folder, &long), waits(folder, &short), "{kind}, compile {compile}");
         if kind == "half" {
-            // A hash needs the update before it: every one is waited for, and nothing else differs.
+            // A hash needs the update before it, so every update is waited for; otherwise nothing differs.
             let halting = run("halting", "-s training.hash_every=1");
             assert!(waits(folder, &halting) >= waits(folder, &long) + 20);
             assert!(outcome(folder, &halting) == outcome(folder, &long));
@@ -194,7 +195,7 @@ fn updates_are_given_without_waiting_for_the_device() {
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn a_spike_is_gone_round_the_same_way_whether_updates_are_waited_for_or_not() {
+fn a_rewind_is_the_same_whether_updates_are_waited_for_or_not() {
     let folder = prepare();
     let folder = folder.path();
     let seed = seed();
@@ -207,7 +208,7 @@ fn a_spike_is_gone_round_the_same_way_whether_updates_are_waited_for_or_not() {
     assert!(waits(folder, "halting") >= waits(folder, "given") + 10);
     assert_eq!(told(folder, "given"), told(folder, "halting"));
     assert!(outcome(folder, "given") == outcome(folder, "halting"));
-    // Stopped and killed, before spikes and while they are not known yet.
+    // Stopped and killed, before spikes and while they are not yet detected.
     for signal in ["TERM", "KILL"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_train-stage"));
         command.args(["operator", "-c", "operator.yaml", "--run", "stopped", "--device"]);
@@ -241,7 +242,7 @@ fn a_run_that_diverges_ends_at_the_same_update_whether_it_is_waited_for_or_not()
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn recorded_passes_are_summed_like_others() {
+fn captured_passes_accumulate_like_others() {
     let folder = prepare();
     let folder = folder.path();
     for compile in ["true", "false"] {
@@ -253,7 +254,7 @@ fn recorded_passes_are_summed_like_others() {
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn a_run_in_half_precision_goes_on_where_it_was() {
+fn a_run_in_half_precision_resumes_exactly() {
     let folder = prepare();
     let folder = folder.path();
     let words = &format!("{HALF} -s optimizer.learning_rate=0.05 -s training.clip=null");
@@ -261,7 +262,7 @@ fn a_run_in_half_precision_goes_on_where_it_was() {
     let cut = 5 * (1 + Random(seed()).below(3));
     train(folder, "parts", &format!("{words} --resume whole/ckpt/step-{cut:08}"));
     assert!(outcome(folder, "parts") == outcome(folder, "whole"), "cut at {cut}");
-    // The scale, and for how long it has been the same.
+    // The loss scale, and the number of updates since it last changed.
     let scale = |run: &str| {
         let text =
             std::fs::read(folder.join(run).join("ckpt/step-00000020/manifest.json")).unwrap();
@@ -273,7 +274,7 @@ fn a_run_in_half_precision_goes_on_where_it_was() {
 }
 
 #[test]
-fn no_memory_is_one_error_with_what_would_help() {
+fn out_of_memory_is_one_error_with_advice() {
     let folder = prepare();
     let seen = shell(
         folder.path(),
@@ -288,7 +289,7 @@ fn no_memory_is_one_error_with_what_would_help() {
 }
 
 #[test]
-fn what_a_device_cannot_do_is_said_at_once() {
+fn unsupported_device_options_are_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let seen =
         shell(folder.path(), "train-stage operator -c none.yaml --run r --device gpu || exit $?");

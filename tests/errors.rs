@@ -1,4 +1,4 @@
-//! What users meet: each fault gives one clear error with its exit status, and never a panic.
+//! User errors: each one yields a clear message with its exit status, and never a panic.
 
 mod common;
 
@@ -10,17 +10,17 @@ use data::fields::field::Shape;
 use data::fields::write::{Header, write_field};
 use tempfile::TempDir;
 
-/// A fault.
+/// One user error.
 struct Case {
     name: &'static str,
-    /// Shell commands that make it, in a copy of the fixture.
+    /// Shell commands that cause it, in a copy of the fixture.
     plant: &'static str,
-    /// What the user runs; its first word is the program.
+    /// The user's command; its first word is the program.
     command: &'static str,
     status: i32,
-    /// Most lines on stderr.
+    /// Maximum number of lines on stderr.
     lines: usize,
-    /// What stdout and stderr tell.
+    /// Texts that stdout and stderr must contain.
     says: &'static [&'static str],
 }
 
@@ -39,20 +39,20 @@ const fn case(
 const NEW: &str = "train-stage codec -c codec.yaml --run new";
 /// A run that reads every sample several times.
 const LONG: &str = "train-stage codec -c codec.yaml -s training.updates=72 --run new";
-/// A stage of the second kind, on latents that are still to be made.
+/// A stage of the second kind, on latents that do not exist yet.
 const OPERATOR: &str = "train-stage operator -c operator.yaml --run new";
 /// One of the two files of the data set.
 const FILE: &str = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
-/// What the commands that plant may use.
+/// Variables for these commands.
 const VARIABLES: &str = "file=raw/1D_Burgers_Sols_Nu0.1.hdf5
     make_latents='latent-cache make run --data split.json -o latents'";
 /// Writes a NaN into the middle of the file.
 const NAN: &str = "printf '\\000\\000\\300\\177' |
     dd of=$file bs=4 seek=$(($(stat -c %s $file) / 8)) conv=notrunc status=none";
-/// Makes most of its numbers NaN.
+/// Makes most of its values NaN.
 const ALL_NAN: &str = "head -c 19k /dev/zero | tr '\\000' '\\377' |
     dd of=$file bs=1k seek=11 conv=notrunc status=none";
-/// Changes a bit of a number in the middle of the file: size and shape stay.
+/// Changes a bit of a value in the middle of the file: size and shape stay the same.
 const FLIP: &str = "b=$(($(stat -c %s $file) / 2)); c=$(od -An -tu1 -j$b -N1 $file)
     printf \"\\\\$(printf %03o $((c ^ 1)))\" | dd of=$file bs=1 seek=$b conv=notrunc status=none";
 /// Changes a byte in the middle of a checkpoint's weights.
@@ -202,7 +202,7 @@ const CASES: &[Case] = &[
         &["standard output", "No space left"]),
 ];
 
-/// As above, with a small or a read-only file system mounted at `disk`, by its mount options.
+/// As above, with a small or a read-only file system mounted at `disk`, with these mount options.
 #[rustfmt::skip]
 const ON_A_DISK: &[(&str, Case)] = &[
     ("ro", case("a read-only run directory", "",
@@ -224,8 +224,7 @@ const ON_A_DISK: &[(&str, Case)] = &[
         &["disk/raw", "free"])),
 ];
 
-/// A data set with its split, statistics, a file without trajectories, and a trained codec with two
-/// checkpoints.
+/// A data set with its split and statistics, a file without trajectories, and a trained codec with two checkpoints.
 static FIXTURE: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
     let yaml = "\
@@ -263,7 +262,7 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     folder
 });
 
-/// Plants the fault in a copy of the fixture and runs the command; what it did must be as said.
+/// Causes the error in a copy of the fixture, runs the command, and compares the outcome with the expected one.
 fn check(case: &Case, wrap: impl Fn(&str) -> String) -> Vec<String> {
     let copy = tempfile::tempdir().unwrap();
     let folder = copy.path();
@@ -308,7 +307,7 @@ fn every_fault_is_one_clear_error() {
 
 #[test]
 fn full_and_read_only_disks_are_clear_errors() {
-    // In a mount namespace of its own, so that nothing is left mounted whatever happens.
+    // In a separate mount namespace, so that nothing stays mounted whatever happens.
     let mount = |options: &str, command: &str| {
         format!(
             "mkdir -p disk; exec unshare --map-root-user --mount sh -euc \

@@ -1,4 +1,4 @@
-//! `evaluate` as its users run it, on small data and models made by the other programs.
+//! End-to-end tests of `evaluate`, on small data and models that the other programs made.
 
 mod common;
 #[path = "evaluate/interrupted.rs"]
@@ -17,8 +17,8 @@ use data::fields::split_set::{TrajectorySet, Verify};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Data at two viscosities, a codec, another codec, and an operator trained with a rate so small that it
-/// is still what it starts as: "no change".
+/// Data at two viscosities, a codec, another codec, and an operator that was trained with such a small rate that it is
+/// still its initial state: the identity.
 const MAKE: &str = r#"
 ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 72 --frames 21 --seed 1 -o data
 ds-prep split data/*.hdf5 --seed 1 --train 60% --validation 20% --test 20% -o data/split.json
@@ -54,7 +54,7 @@ fn world() -> &'static Path {
     folder.path()
 }
 
-/// `evaluate` on that data.
+/// Runs `evaluate` on that data.
 fn evaluate(words: &str) -> Seen {
     shell(world(), &format!("evaluate score {words} --data data/split.json"))
 }
@@ -69,8 +69,8 @@ fn rollout(regime: &Value, space: &str, model: &str, quantity: &str) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{space} {model} {quantity} is {value}"))
 }
 
-/// Persistence over 4 steps of 2 frames from frames 0, 6 and 12 of the trajectories of one regime,
-/// straight from the files: over all starts together, and the mean over the starts.
+/// The error of persistence over 4 steps of 2 frames from frames 0, 6 and 12 of the trajectories of one regime,
+/// computed directly from the files: over all starts together, and the mean over the starts.
 fn persistence(value: f64) -> [f64; 2] {
     let manifest = world().join("data/split.json");
     let set = TrajectorySet::open(&manifest, SplitName::Test, Verify::Hashes).unwrap();
@@ -105,7 +105,7 @@ fn the_numbers_are_those_of_the_fields() {
     assert_eq!(names, ["nu=0.01", "nu=0.1", "mean"]);
     let metrics = json("numbers/metrics.json");
     let protocol = &metrics["protocol"];
-    // The longest stride of the training; 21 frames have room for 8 from 0 to 12.
+    // The longest stride of the training; 21 frames have room for 8 from frames 0 to 12.
     assert_eq!((protocol["stride"].as_u64(), protocol["rollouts"].as_u64()), (Some(2), Some(12)));
     assert_eq!(protocol["start_frames"], serde_json::json!([0, 6, 12]));
     assert_eq!(protocol["codec"]["weights"], "ema");
@@ -116,8 +116,8 @@ fn the_numbers_are_those_of_the_fields() {
         assert!((found / of_starts - 1.0).abs() < 1e-9, "{value}: {found}, not {of_starts}");
         let found = rollout(regime, "field", "persistence", "nrmse");
         assert!((found / expected - 1.0).abs() < 1e-9, "{value}: {found}, not {expected}");
-        // An operator that changes nothing is persistence in the latents, and in the field the start
-        // through the codec.
+        // An identity operator is persistence in the latents; in the field it is the codec's reconstruction of the
+        // first frame.
         for space in ["latent", "latent_weighted"] {
             let [operator, persistence] =
                 ["operator", "persistence"].map(|model| rollout(regime, space, model, "nrmse"));
@@ -168,7 +168,7 @@ fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
         assert_eq!(told.as_f64(), value.parse().ok(), "{line}");
         seen += 1;
     }
-    // Regimes and all; whole rollout and steps 0 to 3; four models with 11 quantities in the field, three
+    // All regimes and each one; the whole rollout and steps 0 to 3; four models with 11 quantities in the field, three
     // with five in both kinds of latents.
     assert_eq!(seen, 3 * 5 * (4 * 11 + 2 * 3 * 5));
     for (name, height) in [("nu-0.01", 960), ("nu-0.1", 960), ("summary", 640)] {
@@ -206,7 +206,7 @@ fn a_codec_alone_is_compared_with_persistence() {
 }
 
 #[test]
-fn a_split_that_was_not_the_codecs_is_warned_of() {
+fn a_split_other_than_the_codecs_gives_a_warning() {
     let again =
         "ds-prep split data/*.hdf5 --seed 2 --train 2 --validation 2 --test 6 -o data/again.json";
     assert_eq!(shell(world(), again).status, Some(0));
@@ -222,7 +222,7 @@ fn a_split_that_was_not_the_codecs_is_warned_of() {
 }
 
 #[test]
-fn an_earlier_result_is_not_replaced_unasked() {
+fn earlier_results_are_only_replaced_on_request() {
     let words = "codec --steps 1 --starts 1 -o earlier";
     assert_eq!(evaluate(words).status, Some(0));
     let before = fs::read(world().join("earlier/metrics.json")).unwrap();
@@ -234,9 +234,9 @@ fn an_earlier_result_is_not_replaced_unasked() {
     assert_ne!(fs::read(world().join("earlier/metrics.json")).unwrap(), before);
 }
 
-/// Latents and evaluations stand in their folders as runs do.
+/// Folders of latents and evaluations have the same states as runs.
 #[test]
-fn timekeep_knows_what_is_done_and_what_has_failed() {
+fn timekeep_reports_finished_and_failed_evaluations() {
     fs::create_dir(world().join("failed")).unwrap();
     assert_eq!(evaluate("nowhere -o failed").status, Some(66));
     assert_eq!(evaluate("codec --steps 4 -o done").status, Some(0));
@@ -255,14 +255,14 @@ fn timekeep_knows_what_is_done_and_what_has_failed() {
     assert!(runs[..2].iter().all(|run| run["update"].as_u64().unwrap() > 0), "{text}");
     assert!(runs[..2].iter().all(|run| run["update"] == run["updates"]), "{text}");
     assert!(runs[2]["reason"].as_str().unwrap().contains("nowhere"), "{text}");
-    // Mended, it is done in the same folder.
+    // After the fix it completes in the same folder.
     assert_eq!(evaluate("codec --steps 4 -o failed").status, Some(0));
 }
 
-/// Whatever SLURM, a terminal or a user sends: it ends soon, with nothing written, and may be started again.
+/// SIGTERM, SIGINT and the others: it ends soon, writes nothing, and can be restarted.
 #[test]
 fn a_signal_ends_it_with_75_and_leaves_nothing() {
-    // So many rollouts that a signal comes long before they are all done.
+    // Enough rollouts that a signal arrives long before they are done.
     let made = shell(
         world(),
         "ds-prep gen burgers --parameter 0.01,0.1 --samples 300 --grid 72 --frames 21 --seed 2 -o many
@@ -281,7 +281,7 @@ fn a_signal_ends_it_with_75_and_leaves_nothing() {
         evaluate.end()
     };
     for signal in ["TERM", "INT", "HUP", "USR1"] {
-        // On a machine under load this test may itself be held up.
+        // On a machine under load this test may itself be delayed.
         let mut tries = (0..20).map(|n| format!("told-{signal}-{n}"));
         let told = tries.find_map(|to| {
             let (status, talk) = stopped(signal, &to);
@@ -302,8 +302,8 @@ fn a_signal_ends_it_with_75_and_leaves_nothing() {
 }
 
 #[test]
-fn rollouts_that_do_not_fit_are_known_before_there_are_models() {
-    // 21 frames, strides 1 and 2, 4 steps of a validation.
+fn rollouts_that_do_not_fit_are_refused_before_models_exist() {
+    // 21 frames, strides 1 and 2, 4 steps per validation.
     let check = |words: &str| {
         shell(world(), &format!("evaluate check -c operator.yaml --data data/split.json {words}"))
     };
@@ -349,7 +349,7 @@ fn models_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
-fn a_damaged_best_checkpoint_is_passed_over_for_the_newest_good_one() {
+fn a_damaged_best_checkpoint_falls_back_to_the_newest_good_one() {
     let damage = r#"
 cp -r codec damaged
 best=damaged/ckpt/$(readlink damaged/ckpt/best)
@@ -364,17 +364,17 @@ echo "$best"
     assert!(seen.stderr.contains("ema.safetensors"), "{}", seen.stderr);
     let used = json("passed-over/metrics.json")["protocol"]["codec"]["checkpoint"].clone();
     assert!(used != best.to_str().unwrap(), "{used}");
-    // With no other left there is nothing to evaluate.
+    // When no other checkpoint is left, there is nothing to evaluate.
     fs::remove_dir_all(world().join(used.as_str().unwrap())).unwrap();
     let seen = evaluate("damaged --steps 1 -o nothing");
     assert_eq!(seen.status, Some(65), "{}", seen.stderr);
     assert!(seen.stderr.contains("ema.safetensors"), "{}", seen.stderr);
 }
 
-/// The codec is found where it was when the latents were made; once it is moved, `--with` says where it is.
+/// The codec is looked up where it was when the latents were made; if it was moved, `--with` names its new place.
 #[test]
 fn a_moved_codec_is_named_by_with() {
-    // In a world of its own, with a codec that was trained and moved there.
+    // In a separate folder, with a codec that was trained and moved there.
     let moved = r#"
 mkdir apart
 cp -r codec apart/codec

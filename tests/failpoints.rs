@@ -1,8 +1,8 @@
-//! A run that meets a fault at a step of a save, of its log or of its status continues or is started
-//! again, and ends with the same bits as a run without faults.
+//! A run that meets a fault at a step of a save, of its log or of its status continues or is restarted, and ends with
+//! the same bits as a run without faults.
 //!
-//! Each point is hit once with each fault, at a time that a seed chooses; under `make torture` at every
-//! time at which a run reaches it.
+//! Each point is hit once with each fault, at a time chosen by a seed; under `make torture` at every time at which a
+//! run reaches it.
 
 mod common;
 #[path = "failpoints/disk.rs"]
@@ -24,7 +24,7 @@ optimizer: {method: {kind: adamw}, learning_rate: 1e-2}
 checkpoint: {every: 2, keep_last: 1, keep_best: 1}
 ";
 
-/// Data, and a run that met no fault, made once.
+/// Data and the outcome of a run without faults, made once.
 struct Ground {
     folder: tempfile::TempDir,
     whole: Outcome,
@@ -54,13 +54,13 @@ fn place() -> tempfile::TempDir {
     tempfile::tempdir_in(ground().folder.path()).unwrap()
 }
 
-/// A start of the run in `place`, with faults.
+/// One attempt at the run in `place`, with faults.
 fn train(place: &Path, fail: &str) -> Seen {
     std::fs::write(place.join("codec.yaml"), CODEC).unwrap();
     shell(place, &format!("FAIL={fail} train-stage codec -c codec.yaml --run run"))
 }
 
-/// What must be the same: hashes of the tensors of the last checkpoint, and the log.
+/// What must be equal: hashes of the tensors of the last checkpoint, and the log.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     tensors: BTreeMap<String, String>,
@@ -73,8 +73,8 @@ fn outcome(place: &Path) -> Outcome {
     Outcome { tensors: files.collect(), log: logged(&place.join("run")) }
 }
 
-/// Hits `point` the `nth` time with `fault`; starts again until the run is finished; false when the
-/// point was not reached so often.
+/// Hits `point` with `fault` when it is reached for the `nth` time, and restarts until the run is finished; false when
+/// the point was not reached that often.
 fn hit(point: &str, nth: u64, fault: &str) -> bool {
     let place = place();
     let fail = format!("{point}:{nth}={fault}");
@@ -93,7 +93,7 @@ fn hit(point: &str, nth: u64, fault: &str) -> bool {
     let whole = &ground().whole;
     let found = outcome(place.path());
     assert_eq!(found.tensors, whole.tensors, "{fail}");
-    // A record that could not be written is missing, and no other.
+    // Only the record that could not be written is missing.
     let lost = usize::from(point == "log.write" && fault != "kill");
     assert!(found.log.len() + lost >= whole.log.len(), "{fail}: {:?}", found.log);
     assert!(found.log.iter().all(|record| whole.log.contains(record)), "{fail}: {:?}", found.log);
@@ -101,7 +101,7 @@ fn hit(point: &str, nth: u64, fault: &str) -> bool {
     true
 }
 
-/// All checkpoints are whole, and so is what `best` names.
+/// Asserts that all checkpoints and what `best` names are complete.
 fn nothing_is_lost(place: &Path, fail: &str) {
     let folder = place.join("run/ckpt");
     load_newest(&folder).unwrap_or_else(|error| panic!("{fail}: {error}"));
@@ -119,14 +119,14 @@ fn hidden(folder: &Path) -> Vec<String> {
     names.filter(|name| name.starts_with('.')).collect()
 }
 
-/// Temporary folders of dead saves are gone. (A trash folder whose rename could not be made durable may
-/// stay until the next start.)
+/// Asserts that temporary folders of dead saves are gone. (A trash folder whose rename could not be synced may stay
+/// until the next start.)
 fn no_leftovers(place: &Path, fail: &str) {
     let found = hidden(&place.join("run/ckpt"));
     assert!(found.iter().all(|name| name.starts_with(".trash-")), "{fail}: {found:?}");
 }
 
-/// Every point with `fault`.
+/// Hits every point with `fault`.
 fn everywhere(fault: &str) {
     let mut random = Random(seed());
     let mut hits = 0;
@@ -139,7 +139,7 @@ fn everywhere(fault: &str) {
             continue;
         }
         let nth = 1 + random.below(8) as u64;
-        // Points that are reached seldom: an earlier time, the first for certain.
+        // Points that are reached rarely: try earlier times, the first as a last resort.
         let reached = [nth, 1 + nth / 4, 1].into_iter().any(|nth| hit(point, nth, fault));
         assert!(reached, "{point} is never reached");
         hits += 1;
@@ -162,7 +162,7 @@ fn after_a_full_disk_at_any_point_it_ends_with_the_same_bits() {
     everywhere("enospc");
 }
 
-/// The log knows more updates than the copy; what counts is where each attempt resumed.
+/// The log has more updates than the restored copy; progress is judged by where each attempt resumes.
 #[test]
 fn restored_from_an_older_copy_it_makes_progress() {
     let place = place();
@@ -179,14 +179,14 @@ fn restored_from_an_older_copy_it_makes_progress() {
         std::fs::remove_dir_all(&entry.path).unwrap();
     }
     for _ in 0..2 {
-        // One save, and killed in the next.
+        // One save, then killed in the next.
         let seen = start("save.begin:2=kill");
         assert_eq!(seen.status, Some(128 + 9), "{}", seen.stderr);
     }
     let seen = start("");
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
-    // The same death at the same place twice is no progress.
+    // Dying twice at the same point is no progress.
     std::fs::remove_dir_all(place.path().join("run")).unwrap();
     for status in [137, 137, 1] {
         let seen = start("save.begin:1=kill");

@@ -1,4 +1,4 @@
-//! Compiling kernels ahead, as it is done on a login node, and what is said where it cannot be.
+//! Compiling kernels ahead of time, as on a login node, and the errors where that is impossible.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn the_second_time_nothing_is_compiled() {
     let all = cache::units(&["sm_90a".into()]).len();
     for (compiled, cached) in [(all, 0), (0, all)] {
         let seen = warm(folder.path(), "train-stage --warm-kernels sm_90a --json");
-        // On a slow machine it says how far it is, a line a minute.
+        // On a slow machine it reports its progress, one line per minute.
         let talk = seen.stderr.lines().filter(|line| !line.contains("kernel files"));
         assert_eq!((seen.status, talk.collect::<String>().as_str()), (Some(0), ""));
         let told: serde_json::Value = serde_json::from_str(&seen.stdout).unwrap();
@@ -29,7 +29,7 @@ fn the_second_time_nothing_is_compiled() {
 }
 
 #[test]
-fn what_prevents_it_is_told_in_a_line() {
+fn obstacles_are_reported_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let cases = [
         ("train-stage --warm-kernels fast", 2, "\"fast\" is not an architecture"),
@@ -55,7 +55,7 @@ fn what_prevents_it_is_told_in_a_line() {
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_told_of_before_anything_is_done() {
+fn a_missing_gpu_is_reported_before_any_work() {
     if Wanted::Exactly(Device::Cuda(0)).open().is_ok() {
         return;
     }

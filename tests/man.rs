@@ -1,4 +1,4 @@
-//! The manual: pages are what the programs and the configuration say, and their examples work.
+//! The manual pages agree with the programs and the configuration, and their examples work.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|cause| panic!("{}: {cause}", path.display()))
 }
 
-/// What a program writes to stdout, with success.
+/// The stdout of a program, which must succeed.
 fn said(words: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let seen = shell(folder.path(), words);
@@ -88,7 +88,7 @@ fn help_version_and_completions() {
     }
 }
 
-/// What the examples of a page take for granted.
+/// Sets up what the examples of a page assume.
 fn before(program: &str) -> String {
     match program {
         "ckpt" => said("train-stage --generate examples") + "mkdir runs; mv codec runs/codec",
@@ -96,7 +96,7 @@ fn before(program: &str) -> String {
     }
 }
 
-/// Runs the examples of a page in an empty folder, up to the first failure.
+/// Runs the examples of a page in an empty folder, stopping at the first failure.
 fn run_examples(program: &str) {
     let examples = said(&format!("{program} --generate examples"));
     assert!(examples.contains(program), "{program} has no examples");
@@ -116,7 +116,7 @@ fn the_examples_of_the_learning_programs_run() {
     ["train-stage", "ckpt", "evaluate"].iter().for_each(|program| run_examples(program));
 }
 
-/// The commands of README's tour, with the comment behind each.
+/// The commands of README's tour, with the comment after each.
 fn tour(readme: &str) -> Vec<(&str, &str)> {
     let (_, tour) = readme.split_once("\n## A tour\n").unwrap();
     let tour = tour.split("\n## ").next().unwrap();
@@ -124,7 +124,7 @@ fn tour(readme: &str) -> Vec<(&str, &str)> {
     lines.map(|line| line.split_once(" # ").unwrap_or((line, ""))).collect()
 }
 
-/// Typed line by line into an empty folder: every command succeeds, but for the one whose status is shown.
+/// Typed line by line in an empty folder, every command succeeds, except the one whose status is shown.
 #[test]
 fn the_tour_in_the_readme_runs() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
@@ -146,7 +146,7 @@ fn the_tour_in_the_readme_runs() {
     assert!(metrics.contains("persistence"), "{metrics}");
 }
 
-/// The example of a stage as it is printed, and with it every key that must be given.
+/// The example of a stage as it is printed, and with it every required key.
 #[test]
 fn the_examples_of_the_stages_load() {
     for stage in ["codec", "operator", "regression"] {
@@ -179,7 +179,7 @@ fn longhaul_7_leads_to_every_page() {
 
 // ---- longhaul-config(5)
 
-/// A key as the page has it: `.It Cm PATH No (TAKES[, in UNIT]; required|default VALUE)`.
+/// A key as documented on the page: `.It Cm PATH No (TAKES[, in UNIT]; required|default VALUE)`.
 struct Documented<'a> {
     section: &'a str,
     path: &'a str,
@@ -205,7 +205,7 @@ fn documented(page: &str) -> Vec<Documented<'_>> {
     found
 }
 
-/// Faults of the page about one key.
+/// Differences between a key and its documentation.
 fn compare(key: &Key, page: &Documented) -> Vec<String> {
     let mut faults = Vec::new();
     let unit = page.takes.strip_prefix(&key.takes);

@@ -1,5 +1,5 @@
-//! A run on several data sets, each in its proportion: stopped or over ranks it reads the same, and what
-//! cannot be read together is refused.
+//! A run on several data sets in given proportions: stopped or on several ranks it reads the same samples, and
+//! incompatible data sets are refused.
 
 mod common;
 
@@ -32,7 +32,7 @@ training: {updates: 6, batch_size: 4}
 optimizer: {method: {kind: adamw}, learning_rate: 3e-3}
 ";
 
-/// Two data sets of different length and different numbers of frames, one of another grid, a run on two.
+/// Two data sets with different lengths and numbers of frames, a third on another grid, and a run on the first two.
 fn prepare(folder: &Path) {
     std::fs::write(folder.join("codec.yaml"), CODEC).unwrap();
     std::fs::write(folder.join("operator.yaml"), OPERATOR).unwrap();
@@ -70,7 +70,7 @@ fn several_data_sets_are_read_as_one() {
     prepare(folder);
     let expected = outcome(folder, "whole");
 
-    // Stopped again and again: on a machine that holds this test up, perhaps in several runs.
+    // Stopped repeatedly: if the machine delays this test, over several runs.
     let (seed, mut stops, mut runs) = (seed(), 0, 0);
     let mut random = Random(seed);
     while stops < 3 {
@@ -92,7 +92,7 @@ fn several_data_sets_are_read_as_one() {
         assert_eq!(outcome(folder, &name), expected, "seed {seed}, after {stops} stops");
     }
 
-    // Weights count, and so does a set with weight 0, whose statistics do not.
+    // Weights matter, and so does a set with weight 0, although its statistics do not.
     for (run, more, same) in [
         ("equal", "-s 'data.others=[{split: b.json, stats: b.stats.json}]'", false),
         ("alone", "-s data.others=[]", false),
@@ -107,7 +107,7 @@ fn several_data_sets_are_read_as_one() {
         assert_eq!(outcome(folder, run) == expected, same, "{run}");
     }
 
-    // Two ranks read what one does.
+    // Two ranks read what a single one would.
     if test_support::require_program("mpirun", &["--version"]) {
         let seen = shell(
             folder,
@@ -118,7 +118,7 @@ fn several_data_sets_are_read_as_one() {
         assert_eq!(outcome(folder, "ranks"), expected);
     }
 
-    // What was trained on is known of each.
+    // The training data of every set are recorded.
     let seen = shell(
         folder,
         "for set in a b; do
@@ -134,7 +134,7 @@ fn several_data_sets_are_read_as_one() {
 }
 
 #[test]
-fn what_cannot_be_read_together_is_refused() {
+fn incompatible_data_sets_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     prepare(folder);
@@ -151,7 +151,7 @@ fn what_cannot_be_read_together_is_refused() {
         assert!(seen.stderr.contains(words), "{others}: {}", seen.stderr);
         assert!(!folder.join("x").exists());
     }
-    // A run goes on with the same data only.
+    // A run continues only with the same data.
     let seen = shell(folder, "train-stage codec -c codec.yaml -s data.weight=2 --run whole");
     assert_eq!(seen.status, Some(78), "{}", seen.stderr);
 }

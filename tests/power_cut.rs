@@ -1,8 +1,9 @@
-//! Power cuts on a real file system. A run saves on ext4 in a file; at seeded moments the file is
-//! copied as it is, with all that the system had not written yet missing; the copy is mounted, and the
-//! run goes on there to the same bits as one that was never cut.
+//! Power cuts on a real file system. A run saves to an ext4 image; at seeded moments the image is copied as it is,
+//! without anything that the system has not written back yet; the copy is mounted, and the run continues there to the
+//! same bits as one without a power cut.
 //!
-//! Three cuts after the first checkpoint, under `make torture` a hundred at any time. Needs root and loop devices, and says so where it skips.
+//! Three cuts after the first checkpoint, under `make torture` a hundred at any time. Requires root and loop devices,
+//! and says so when skipped.
 
 mod common;
 
@@ -27,7 +28,7 @@ fn call(program: &str, args: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A file with a file system, mounted while this lives.
+/// A file with a file system, mounted while this is alive.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -77,7 +78,7 @@ fn wait_for_latest(run: &Path) {
     }
 }
 
-/// The image at one moment: copied until nothing changed meanwhile.
+/// A snapshot of the image: copied again until it did not change meanwhile.
 fn cut(image: &Path, copy: &Path) {
     for _ in 0..100 {
         std::fs::copy(image, copy).unwrap();
@@ -94,7 +95,7 @@ fn hashes(checkpoint: &Path) -> Vec<String> {
     loaded.manifest.files.iter().map(|file| format!("{} {}", file.name, file.blake3)).collect()
 }
 
-/// The update of the newest save that had ended: the one before the last that was begun.
+/// The update of the newest save that had completed: the one before the last that was started.
 fn promised(run: &Path) -> Option<u64> {
     let records = unix::log::read(&run.join("log.jsonl")).ok()?.records;
     let begun: Vec<u64> = records
@@ -106,7 +107,7 @@ fn promised(run: &Path) -> Option<u64> {
 }
 
 #[test]
-fn after_a_power_cut_the_run_goes_on_to_the_same_bits() {
+fn after_a_power_cut_the_run_continues_to_the_same_bits() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     let (image, copy) = (folder.join("image"), folder.join("copy"));
@@ -128,7 +129,7 @@ fn after_a_power_cut_the_run_goes_on_to_the_same_bits() {
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let text = CODEC.replace("DATA", folder.to_str().unwrap());
     std::fs::write(folder.join("codec.yaml"), text).unwrap();
-    // Never cut, and all its checkpoints kept.
+    // Without a power cut, keeping all checkpoints.
     let script = "train-stage codec -c codec.yaml -s checkpoint.keep_every=1 --run whole";
     let seen = shell(folder, script);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
@@ -171,7 +172,7 @@ fn after_a_power_cut_the_run_goes_on_to_the_same_bits() {
         hidden += names
             .filter(|name| name.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'))
             .count();
-        // A power cut would have ended the owner of the lease; here it only stands still.
+        // A power cut would have ended the owner of the lease; here it is only suspended.
         let _ = std::fs::remove_dir_all(run.join("lease"));
         let done = start(&after.0).0.wait().unwrap();
         assert!(done.success(), "cut {number}: resumed at {update:?}: {done}");

@@ -1,4 +1,4 @@
-//! The same command given again: what it finds, what it does, with which exit status.
+//! The same command started again: what it finds, what it does, and its exit status.
 
 #[path = "restart/absurd_numbers.rs"]
 mod absurd_numbers;
@@ -27,7 +27,7 @@ fn manifest(run: &Path, step: u64) -> serde_json::Value {
 }
 
 #[test]
-fn at_work_killed_finished_and_made_longer() {
+fn active_killed_finished_and_extended_runs() {
     let temporary = prepare();
     let folder = temporary.path();
     let job = |command: &mut Command| {
@@ -43,7 +43,7 @@ fn at_work_killed_finished_and_made_longer() {
     }
     first.signal("KILL");
     assert_eq!(first.end().0, None);
-    // At once: it is known that the process is gone.
+    // Immediately, because the process is known to be gone.
     let (exit, said) = train(folder, name, &[]);
     assert_eq!(exit, Some(0), "{said}");
     assert!(said.contains("is gone: taking over as attempt 2"), "{said}");
@@ -54,7 +54,7 @@ fn at_work_killed_finished_and_made_longer() {
     assert_eq!((exit, said.contains("nothing to do")), (Some(0), true), "{said}");
     assert_eq!(records(&run).len(), before);
 
-    // Longer: another run, unless that is meant.
+    // More updates are a changed configuration, which must be accepted.
     let (exit, said) = train(folder, name, &["-s", "training.updates=410"]);
     assert_eq!(exit, Some(78), "{said}");
     assert!(said.contains("training.updates: was 400, now 410"), "{said}");
@@ -79,7 +79,7 @@ fn other_data_are_refused_unless_accepted_and_other_machines_warned_of() {
     let vectors = format!("\"vectors\": \"{}\"", tensor::simd::level());
     assert!(env.contains(&vectors), "{env}");
     std::fs::write(run.join("env.json"), env.replace(&vectors, "\"vectors\": \"sse9\"")).unwrap();
-    // Back to where there is something to do.
+    // Back to a checkpoint that leaves updates to do.
     shell(
         folder,
         "rm -r run/ckpt/step-00000020 data split.json stats.json
@@ -124,7 +124,7 @@ fn all_checkpoints_bad_is_refused_with_a_list() {
 fn attempts_without_progress_end_in_failure_until_told_to_retry() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
-    // Less time than the margin: every start stops before its first update, and asks to be run again.
+    // The time limit is shorter than the margin: every attempt stops before its first update and asks to be requeued.
     let hopeless = ["-s", "training.time_limit=1s", "-s", "training.attempts_without_progress=3"];
     for _ in 0..3 {
         let (exit, said) = train(folder, "run", &hopeless);
@@ -144,7 +144,7 @@ fn attempts_without_progress_end_in_failure_until_told_to_retry() {
     assert_eq!(status(&run)["state"], "finished");
 }
 
-/// One start of a run of a hundred million updates, stopped by TERM once it has completed `updates` of them;
+/// One attempt at a run of a hundred million updates, stopped by TERM once it has completed `updates` of them; returns
 /// where it resumed and where it stopped.
 fn stretch(folder: &Path, name: &str, more: &[&str], updates: u64) -> (u64, u64) {
     let run = folder.join(name);
@@ -177,7 +177,7 @@ fn resume_never_and_resume_path_apply_once() {
     assert_eq!(resumed, 0);
     let (resumed, stopped) = (stretch(folder, "run", &never, 12), stopped);
     assert_eq!(resumed.0, stopped);
-    // Back to a checkpoint of its own, once; also after that one is gone, and as another spelling of it.
+    // Back to one of its own checkpoints, once; also when that checkpoint is gone, or its path is spelled differently.
     let step = folder.join("run/ckpt/step-00000010");
     let path = step.to_str().unwrap();
     let (resumed, stopped) = stretch(folder, "run", &["--resume", path], 8);
@@ -197,13 +197,13 @@ fn resume_never_and_resume_path_apply_once() {
         assert_eq!(resumed, last, "{spelling:?}");
         last = stopped;
     }
-    // Another checkpoint, or another configuration, is another start.
+    // Another checkpoint, or another configuration, counts as another command.
     let other = ["--resume", "run/ckpt/step-00000015"];
     assert_eq!(stretch(folder, "run", &other, 8).0, 15);
     let slower = ["-s", "optimizer.learning_rate=1e-4", "--accept-config-change"];
     assert_eq!(stretch(folder, "run", &with(&[&other, &slower]), 8).0, 15);
     assert_ne!(stretch(folder, "run", &with(&[&other, &slower]), 8).0, 15);
-    // Begun anew it would leave all these behind.
+    // A fresh start would orphan all of these.
     let (exit, said) =
         train(folder, "run", &with(&[&never, &["-s", "training.updates=100000000"]]));
     assert_eq!((exit, said.contains("--resume never")), (Some(73), true), "{said}");
@@ -242,7 +242,7 @@ fn a_run_that_diverged_is_held_until_it_is_changed() {
     assert!(records(&run).len() > before, "{said}");
 }
 
-/// No two writers: the attempts of the records only grow, and so does the highest number.
+/// There is never more than one writer: the attempt numbers of the records never decrease, nor does the highest.
 fn one_after_the_other(run: &Path) {
     let attempts: Vec<u64> =
         records(run).iter().map(|record| record["attempt"].as_u64().unwrap()).collect();
@@ -251,7 +251,7 @@ fn one_after_the_other(run: &Path) {
 }
 
 #[test]
-fn of_several_starts_at_once_one_works() {
+fn of_several_concurrent_starts_only_one_runs() {
     let temporary = prepare();
     let folder = temporary.path();
     for round in 0..rounds(2, 50) {
@@ -270,7 +270,7 @@ fn of_several_starts_at_once_one_works() {
 }
 
 #[test]
-fn an_owner_that_stood_still_is_taken_over_and_fenced() {
+fn a_suspended_owner_is_taken_over_and_fenced() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let quick = |command: &mut Command| {
@@ -281,13 +281,13 @@ fn an_owner_that_stood_still_is_taken_over_and_fenced() {
     for round in 0..rounds(2, 20) {
         let name = format!("run-{round}");
         let run = run.with_file_name(&name);
-        // For hours, unless it stops by itself.
+        // It would take hours, unless it stops by itself.
         let long = ["-s", "training.updates=100000000"];
         let mut older = start_with(folder, &name, &long, quick);
         older.wait_for_update(&run, 1 + random.below(60) as u64);
         std::thread::sleep(Duration::from_secs_f64(0.01 * random.uniform()));
         assert!(older.stand_still());
-        // Its heartbeat is old after 0.9 s.
+        // Its heartbeat counts as old after 0.9 s.
         let beat = std::fs::File::open(run.join("lease/attempt-00000001.json")).unwrap();
         let beaten = || beat.metadata().unwrap().modified().unwrap();
         wait_until(|| beaten().elapsed().is_ok_and(|age| age > Duration::from_secs(1)));
@@ -308,7 +308,7 @@ fn an_owner_that_stood_still_is_taken_over_and_fenced() {
 }
 
 #[test]
-fn stopped_before_its_first_update_it_leaves_its_best_checkpoint_as_it_was() {
+fn stopped_before_its_first_update_it_keeps_its_best_checkpoint() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     // Validated at 22, the last update.
@@ -316,7 +316,7 @@ fn stopped_before_its_first_update_it_leaves_its_best_checkpoint_as_it_was() {
     assert_eq!(exit, Some(0), "{said}");
     let (before, best) = (manifest(&run, 22), std::fs::read_link(run.join("ckpt/best")).unwrap());
     assert!(before["metrics"]["nrmse"].is_number(), "{before}");
-    // No time is left before anything is done. First a change is accepted, which is written down.
+    // No time is left to do anything. First a change is accepted, which is recorded.
     for accepted in [true, false] {
         let flag: &[&str] = if accepted { &["--accept-config-change"] } else { &[] };
         let (exit, said) = train(folder, "run", &with(&[&["-s", "training.time_limit=1s"], flag]));
@@ -341,7 +341,7 @@ fn fewer_updates_than_are_done_are_refused() {
 }
 
 #[test]
-fn the_log_tells_of_a_checkpoint_when_it_is_there() {
+fn a_checkpoint_is_logged_once_it_exists() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let (exit, said) = train(folder, "run", SHORT);
@@ -350,7 +350,7 @@ fn the_log_tells_of_a_checkpoint_when_it_is_there() {
         let records = records(&run).into_iter().filter(|record| record["kind"] == kind);
         records.map(|record| record["update"].as_u64().unwrap()).collect()
     };
-    // Each that was begun, and in that order.
+    // Every checkpoint that was started, in the same order.
     assert_eq!(of("saved"), of("checkpoint"));
     assert_eq!(of("saved").last(), Some(&20));
 }

@@ -1,5 +1,5 @@
-//! A run that is killed or stopped and started again ends with the same bits as one that never was:
-//! weights, average, optimizer, and everything its log says of updates and validations.
+//! A run that is killed or stopped and then restarted ends with the same bits as an uninterrupted one: weights,
+//! average, optimizer, and everything its log records of updates and validations.
 
 mod common;
 
@@ -25,7 +25,7 @@ schedule:
 checkpoint: {every: 7, keep_last: 3}
 ";
 
-/// Fields, a codec and latents, in a folder of their own.
+/// Fields, a codec and latents in a separate folder.
 fn prepare(folder: &Path) {
     std::fs::write(folder.join("operator.yaml"), OPERATOR).unwrap();
     let seen = shell(
@@ -51,7 +51,7 @@ fn train(folder: &Path, run: &str, more: &str) -> Seen {
     shell(folder, &format!("{more} train-stage operator -c operator.yaml --run {run}"))
 }
 
-/// What must be the same: hashes of the tensors of the last checkpoint, and the log.
+/// What must be equal: hashes of the tensors of the last checkpoint, and the log.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     tensors: BTreeMap<String, String>,
@@ -78,7 +78,7 @@ fn start(folder: &Path, run: &str) -> Child {
     start_with(folder, run, &[])
 }
 
-/// With more configuration.
+/// Like `start`, with more configuration.
 fn start_with(folder: &Path, run: &str, more: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_train-stage"))
         .args(["operator", "-c", "operator.yaml", "--run", run])
@@ -90,7 +90,7 @@ fn start_with(folder: &Path, run: &str, more: &[&str]) -> Child {
         .unwrap()
 }
 
-/// Waits until the log tells of `update`, or the run has ended.
+/// Waits until the log contains `update`, or the run has ended.
 fn wait_for_update(folder: &Path, run: &str, update: u64, child: &mut Child) {
     let deadline = Instant::now() + Duration::from_secs(300);
     let run = folder.join(run);
@@ -101,7 +101,7 @@ fn wait_for_update(folder: &Path, run: &str, update: u64, child: &mut Child) {
 }
 
 #[test]
-fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
+fn killed_ten_times_and_restarted_it_ends_with_the_same_bits() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     prepare(folder);
@@ -112,15 +112,15 @@ fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
     let seed = seed();
     let mut random = Random(seed);
     let (mut killed, mut runs) = (0, 0);
-    // One run is enough, unless this test is held up and starts come to their end before they are killed.
+    // One run suffices, unless this test is delayed and attempts finish before they are killed.
     while killed < 8 {
         runs += 1;
         assert!(runs <= 10, "seed {seed}: only {killed} starts of {runs} runs could be killed");
         let name = format!("killed-{runs}");
         let mut target = 0;
         for _ in 0..10 {
-            // A random moment after a random update: inside an update, a validation, a save; or while the
-            // program starts, when nothing is to be waited for.
+            // A random moment after a random update: during an update, a validation or a save; or, with nothing to wait
+            // for, while the program starts.
             target += (23.0 * random.uniform()) as u64;
             let mut child = start(folder, &name);
             wait_for_update(folder, &name, target, &mut child);
@@ -135,17 +135,17 @@ fn killed_ten_times_and_started_again_ends_with_the_same_bits() {
         assert!(after == whole, "seed {seed}: a killed run ended differently");
     }
 
-    // Finished is finished: another start changes nothing and ends at once.
+    // A finished run stays finished: another start changes nothing and ends at once.
     let seen = train(folder, "killed-1", "");
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert!(seen.stderr.contains("nothing to do"), "{}", seen.stderr);
 
     threads_change_nothing(folder, &whole);
-    warned_by_timekeep_it_stops_and_goes_on(folder, &whole);
+    warned_by_timekeep_it_stops_and_resumes(folder, &whole);
     rewinds_are_exact_too(folder);
 }
 
-/// Batches of four and a change of horizon give real spikes, here more than ten of them.
+/// Batches of four and a changing horizon cause real spikes, here more than ten.
 fn rewinds_are_exact_too(folder: &Path) {
     std::fs::write(
         folder.join("spikes.yaml"),
@@ -168,7 +168,7 @@ fn rewinds_are_exact_too(folder: &Path) {
         let mut child = start_with(folder, "around-killed", &["-c", "spikes.yaml"]);
         wait_for_update(folder, "around-killed", target, &mut child);
         std::thread::sleep(Duration::from_secs_f64(0.02 * random.uniform()));
-        // Half of them stop, with checkpoints at updates to which no rewind must go.
+        // Half of them stop, and leave checkpoints at updates that no rewind may use.
         send(child.id(), if random.uniform() < 0.5 { "TERM" } else { "KILL" });
         child.wait().unwrap();
     }
@@ -191,12 +191,12 @@ fn threads_change_nothing(folder: &Path, whole: &Outcome) {
     }
 }
 
-/// TERM to timekeep reaches the run, which saves and ends with 75.
-fn warned_by_timekeep_it_stops_and_goes_on(folder: &Path, whole: &Outcome) {
+/// TERM to timekeep reaches the run, which saves and exits with 75.
+fn warned_by_timekeep_it_stops_and_resumes(folder: &Path, whole: &Outcome) {
     let seed = seed();
     let mut random = Random(seed);
     let (mut stopped, mut runs) = (0, 0);
-    // One run is enough, unless this test is held up and a start comes to its end before the signal.
+    // One run suffices, unless this test is delayed and an attempt finishes before the signal.
     while stopped < 3 {
         runs += 1;
         assert!(runs <= 10, "seed {seed}: only {stopped} starts of {runs} runs could be stopped");

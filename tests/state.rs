@@ -1,5 +1,5 @@
-//! Everything a checkpoint holds is needed: without any one item a run is refused, and with another
-//! value in it the run ends differently.
+//! Everything in a checkpoint is necessary: without any one item the run is refused, and with another value in it the
+//! run ends differently.
 
 mod common;
 
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use tensor::Tensor;
 use test_support::{Random, seed};
 
-/// Of 20 updates, with every checkpoint kept; it could end early, but does not.
+/// 20 updates, keeping every checkpoint. Early stopping is enabled but not reached.
 const MORE: &[&str] =
     &["-s", "training.updates=20", "-s", "training.patience=30", "-s", "checkpoint.keep_last=99"];
 
-/// A run made whole, and the state it had after 10 updates.
+/// Completes a run, and returns its state after 10 updates.
 fn whole(folder: &Path) -> State {
     let (exit, said) = train(folder, "whole", MORE);
     assert_eq!(exit, Some(0), "{said}");
@@ -46,7 +46,7 @@ fn state_of(checkpoint: &Path) -> State {
     }
 }
 
-/// A run directory that has this checkpoint and nothing else.
+/// A run directory that contains only this checkpoint.
 fn run_of(folder: &Path, state: &State) -> PathBuf {
     let run = folder.join("run");
     let _ = std::fs::remove_dir_all(&run);
@@ -55,7 +55,7 @@ fn run_of(folder: &Path, state: &State) -> PathBuf {
     run
 }
 
-/// Goes on from there; the exit status and, where it is 0, what it became.
+/// Resumes from there; returns the exit status, stderr and, if the status is 0, the outcome.
 fn go_on(folder: &Path, state: &State) -> (Option<i32>, String, Vec<String>) {
     let run = run_of(folder, state);
     let (exit, said) = train(folder, "run", MORE);
@@ -63,7 +63,7 @@ fn go_on(folder: &Path, state: &State) -> (Option<i32>, String, Vec<String>) {
     (exit, said, outcome)
 }
 
-/// What became of a run after its tenth update.
+/// The outcome of a run after its tenth update.
 fn outcome(run: &Path) -> Vec<String> {
     let last = run.join("ckpt/step-00000020");
     let Ok(found) = load(&last) else { return Vec::new() };
@@ -133,7 +133,7 @@ fn without_any_one_field_it_is_refused() {
         assert_eq!(exit, Some(65), "progress.{field}: {said}");
         assert!(said.contains(&format!("missing field `{field}`")), "{said}");
     }
-    // Of the manifest itself, digest and all else in order.
+    // A field missing from the manifest itself, with the digest and everything else correct.
     let run = run_of(folder, &state);
     let path = run.join("ckpt/step-00000010/manifest.json");
     let text = std::fs::read(&path).unwrap();
@@ -149,7 +149,7 @@ fn without_any_one_field_it_is_refused() {
     assert_eq!(exit, Some(0), "{said}");
 }
 
-/// The text of a manifest after a change, with the digest it then has.
+/// The text of a manifest after a change, with its new digest.
 fn manifest_text(
     fields: &Value,
     change: impl FnOnce(&mut serde_json::Map<String, Value>),
@@ -207,9 +207,9 @@ fn with_another_value_it_is_refused_or_ends_differently() {
     differs("config", State { config, ..state });
 }
 
-/// Updates skipped in a row are counted through a restart.
+/// The count of consecutively skipped updates survives a restart.
 #[test]
-fn the_count_of_skipped_updates_goes_on() {
+fn the_count_of_skipped_updates_survives_a_restart() {
     let temporary = prepare();
     let folder = temporary.path();
     let more = ["-s", "optimizer.learning_rate=1e30", "-s", "checkpoint.every=1"];
@@ -237,7 +237,7 @@ fn golden() -> PathBuf {
 }
 
 #[test]
-fn a_checkpoint_of_format_1_loads_and_is_gone_on_from() {
+fn a_checkpoint_of_format_1_loads_and_resumes() {
     let temporary = prepare();
     let folder = temporary.path();
     let path = golden().join("step-00000010");
@@ -245,7 +245,7 @@ fn a_checkpoint_of_format_1_loads_and_is_gone_on_from() {
     assert_eq!((manifest.format, manifest.update), (1, 10));
     let seen = shell(folder, &format!("ckpt verify {} >&2", path.display()));
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    // Other processors make data with other last bits; that must not matter here.
+    // On other processors the last bits of the data may differ; that must not matter here.
     let from = path.to_str().unwrap();
     let more = ["--resume", from, "--accept-config-change", "-s", "training.updates=20"];
     let (exit, said) = train(folder, "run", &more);

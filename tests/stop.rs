@@ -1,4 +1,4 @@
-//! A run that is told to stop, stopped hard, or left without anybody who listens.
+//! A run that is stopped, killed, or whose output nobody reads.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use test_support::{Random, seed, torture};
 
-/// Updates of which there is a checkpoint, by the log.
+/// Updates with a checkpoint, according to the log.
 fn saved(run: &Path) -> Vec<u64> {
     let records = records(run);
     let saves = records.iter().filter(|record| record["kind"] == "checkpoint");
@@ -38,7 +38,7 @@ fn a_storm_of_requests_saves_one_at_a_time_and_loses_none_at_the_stop() {
             assert!(at_work.count() <= 1, "two saves at once");
         }
         wait_until(|| saved(&run).len() > before);
-        // One more, alone: it is not lost either.
+        // A single further request is not lost either.
         std::thread::sleep(Duration::from_millis(50));
         before = saved(&run).len();
         child.signal("USR2");
@@ -56,7 +56,7 @@ fn a_storm_of_requests_saves_one_at_a_time_and_loses_none_at_the_stop() {
     }
 }
 
-/// Update, save and validation take milliseconds; the rest is for a machine under load.
+/// Update, save and validation take milliseconds; the rest allows for a machine under load.
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
@@ -82,7 +82,7 @@ fn signals_at_any_moment_end_it_with_75_and_the_bits_stay() {
             let mut child = start(folder, &name, &[]);
             child.wait_for_handlers();
             if stopped % 3 > 0 {
-                // After an update, in an update, a validation or a save; else while it starts.
+                // After an update, or during an update, a validation or a save; otherwise while it starts.
                 let far = newest_update(&run) + 1 + random.below(90) as u64;
                 child.wait_for_update(&run, far);
             }
@@ -113,7 +113,7 @@ fn signals_at_any_moment_end_it_with_75_and_the_bits_stay() {
     println!("{stopped} signals stopped a run, {late} came too late, in {round} runs");
 }
 
-/// The time a process has computed so far, in hundredths of a second.
+/// CPU time of a process in hundredths of a second.
 fn computed(child: &Run) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", child.child.id())).unwrap();
     // proc(5): the third field follows the name; utime and stime are the 14th and 15th.
@@ -133,14 +133,14 @@ fn a_second_term_ends_it_at_once_and_the_state_is_good() {
     let before = status(&run)["update"].as_u64().unwrap();
     let starts = || records(&run).iter().filter(|record| record["kind"] == "start").count();
     for signal in ["TERM", "INT"] {
-        // One update of many minutes: the first signal has to wait.
+        // One update takes many minutes, so the first signal has to wait.
         let long = ["training.accumulation=1024", "training.batch_size=16384"];
         let long = [&["-s", long[0], "-s", long[1]][..], &["--accept-config-change"]].concat();
         let starts_before = starts();
         let mut child = start(folder, "run", &[&endless[..], &long].concat());
         wait_until(|| starts() > starts_before || !child.is_alive());
         assert!(child.is_alive(), "{}", child.talk());
-        // A second of computing later it is in that update.
+        // After one more second of CPU time it is in that update.
         let at_start = computed(&child);
         wait_until(|| computed(&child) > at_start + 100);
         child.signal(signal);
@@ -161,10 +161,10 @@ fn a_second_term_ends_it_at_once_and_the_state_is_good() {
 }
 
 #[test]
-fn stopped_by_job_control_and_continued_it_goes_on() {
+fn suspended_by_job_control_and_continued_it_finishes() {
     let temporary = prepare();
     let folder = temporary.path();
-    // In place of 60 s: far longer than its lease is good for.
+    // A heartbeat much shorter than 60 s: the process is suspended for far longer than its lease is valid.
     let quick = |command: &mut Command| {
         command.env("LONGHAUL_HEARTBEAT", "0.1");
     };
@@ -180,7 +180,7 @@ fn stopped_by_job_control_and_continued_it_goes_on() {
 }
 
 #[test]
-fn nobody_listens_and_no_word_of_the_log_is_lost() {
+fn unread_output_does_not_lose_log_records() {
     let temporary = prepare();
     let folder = temporary.path();
     let (exit, said) = train(folder, "whole", &[]);
@@ -197,7 +197,7 @@ fn nobody_listens_and_no_word_of_the_log_is_lost() {
         assert!(outcome(&folder.join(name)) == whole, "{name}");
         assert_eq!(unix::log::read(&folder.join(name).join("log.jsonl")).unwrap().bad_lines, 0);
     }
-    // A reader of both that goes away while it works.
+    // A reader of both streams that exits while the run is running.
     let run = folder.join("pipe");
     let pipe = |command: &mut Command| {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -207,7 +207,7 @@ fn nobody_listens_and_no_word_of_the_log_is_lost() {
     drop((child.child.stdout.take(), child.child.stderr.take()));
     assert_eq!(child.end().0, Some(0));
     assert!(outcome(&run) == whole, "pipe");
-    // The results of a dry run are data: a reader that has enough ends it quietly.
+    // The results of a dry run are data: a reader that closes the pipe ends it quietly.
     let seen = shell(folder, &format!("{command} --run dry --dry-run --json | true"));
     assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
 }

@@ -1,4 +1,4 @@
-//! What holds for the sources as a whole.
+//! Rules for the source tree as a whole.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every file of code below bins, lib, slurm and tests, with its text.
+/// Every source file below bins, lib, slurm and tests, with its text.
 fn code() -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut folders = ["bins", "lib", "slurm", "tests"].map(|name| root().join(name)).to_vec();
@@ -40,8 +40,8 @@ fn no_file_is_longer_than_400_lines() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
-    // In two pieces, so that this file is not found.
+fn no_unfinished_code_is_left() {
+    // Split in two, so that this file does not match.
     let marks = [concat!("to", "do!"), concat!("unimple", "mented!"), concat!("TO", "DO")];
     for (path, text) in code() {
         for (number, line) in text.lines().enumerate() {
@@ -66,11 +66,11 @@ fn shell_scripts_have_no_faults() {
     }
 }
 
-/// The crates from the bottom to the top; arrows go from a higher level to a lower one only.
+/// The crates from the bottom to the top; a crate may only depend on lower levels.
 const LEVELS: [&[&str]; 5] =
     [&["unix"], &["tensor", "report"], &["data", "dist"], &["learn"], &["tasks"]];
 
-/// What a crate keeps to itself. NCCL comes with `cudarc`.
+/// Dependencies that only one crate may have. NCCL comes with `cudarc`.
 const WALLS: [(&str, &[&str]); 5] = [
     ("cudarc", &["tensor", "dist"]),
     ("gemm", &["tensor"]),
@@ -89,7 +89,7 @@ fn dependencies(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_arrows_between_crates_go_down() {
+fn crates_depend_on_lower_levels_only() {
     let level = |name: &str| LEVELS.iter().position(|level| level.contains(&name));
     let mut crates = 0;
     for entry in fs::read_dir(root().join("lib")).unwrap() {
@@ -109,7 +109,7 @@ fn the_arrows_between_crates_go_down() {
     assert_eq!(crates, LEVELS.concat().len());
 }
 
-/// A login node without HDF5, MPI and a compiler of kernels can build what submits and watches jobs.
+/// timekeep can be built on a login node without HDF5, MPI and NVRTC.
 #[test]
 fn timekeep_builds_without_hdf5_and_mpi() {
     let cargo = |words: &[&str]| {

@@ -1,5 +1,5 @@
-//! Fields on two axes through the whole chain, as users run it: flows by codec and operator, and a steady
-//! problem by a model of its own.
+//! Two-dimensional fields through the whole pipeline, as users run it: flows with codec and operator, and a steady
+//! problem with its own model.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn rows(seen: &Seen) -> Vec<Value> {
     seen.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Flows, and a codec and an operator trained on them for a moment.
+/// Flows, and a codec and an operator that are trained on them briefly.
 const FLOW: &str = "
 ds-prep gen navier-stokes --parameter 0.002 --constant forcing=0 --constant scale=10 --samples 12 \
     --grid 16 --frames 7 --end 1.2 --seed 4 -o data
@@ -61,7 +61,7 @@ fn a_flow_goes_through_codec_latents_operator_and_evaluation() {
     let seen = done(folder, &format!("{judged} -o result"));
     let all = rows(&seen).pop().unwrap();
     let value = |name: &str| all[name].as_f64().unwrap();
-    // Trained for a moment it is better than nothing, and the codec better than both.
+    // Trained briefly, it beats persistence, and the codec beats both.
     assert!(value("operator") < 0.9 * value("persistence"), "{all}");
     assert!(value("codec") < 0.5 * value("operator"), "{all}");
     let metrics: Value =
@@ -80,7 +80,7 @@ fn a_flow_goes_through_codec_latents_operator_and_evaluation() {
     assert!(other.stderr.contains("[16, 16]"), "{}", other.stderr);
 }
 
-/// Two channels with borders that are closed, through a codec.
+/// Two channels with closed boundaries, encoded by a codec.
 #[test]
 fn channels_are_coded_together() {
     let folder = tempfile::tempdir().unwrap();
@@ -147,7 +147,7 @@ fn a_steady_problem_is_learned_and_compared_with_its_baselines() {
     assert_eq!(wrong.status, Some(78), "{}", wrong.stderr);
 }
 
-/// NRMSE of the mean of the training solutions and of the nearest one, straight from the files.
+/// NRMSE of the mean of the training solutions and of the nearest one, computed directly from the files.
 fn baselines(manifest: &Path, beta: f64) -> [f64; 2] {
     let open = |name| TrajectorySet::open(manifest, name, Verify::Sizes).unwrap();
     let read = |set: &TrajectorySet| -> Vec<Vec<f64>> {
@@ -182,9 +182,9 @@ fn baselines(manifest: &Path, beta: f64) -> [f64; 2] {
     errors.map(|error| (error / energy).sqrt())
 }
 
-/// Stopped at any update and gone on, a run has the bits of one that never was.
+/// Stopped at any update and resumed, a run has the bits of an uninterrupted one.
 #[test]
-fn a_steady_run_goes_on_to_the_bit() {
+fn a_steady_run_resumes_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     done(folder, ROCK);
@@ -196,7 +196,7 @@ fn a_steady_run_goes_on_to_the_bit() {
         fs::read(&path).unwrap_or_else(|cause| panic!("{}: {cause}", path.display()))
     };
     let last = weights("whole", 12);
-    // Back to update 9, and on on one thread.
+    // Back to update 9, and on from there with one thread.
     fs::remove_dir_all(folder.join("whole/ckpt/step-00000012")).unwrap();
     done(folder, &format!("{train} -s training.threads=1 --run whole"));
     assert!(weights("whole", 12) == last, "other bits after a resume");

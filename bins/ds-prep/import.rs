@@ -1,4 +1,4 @@
-//! `ds-prep import`: files of any layout in one piece each.
+//! `ds-prep import`: converts files of any supported layout into contiguous files.
 
 use super::{finish, in_pool};
 use std::path::PathBuf;
@@ -89,13 +89,13 @@ pub struct Import {
 #[derive(Clone)]
 struct Grid(Vec<usize>);
 
-/// `256`, or `64x64`.
+/// Parses `256` or `64x64`.
 fn grid(text: &str) -> Result<Grid, String> {
     let sizes: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();
     sizes.map(Grid).map_err(|_| format!("`{text}` is no grid like 256 or 64x64"))
 }
 
-/// Letters of axes; none for `none`.
+/// Parses letters of axes; `none` is the empty list.
 fn periodic(text: &str) -> Result<String, String> {
     let known = text.split(',').all(|axis| matches!(axis, "x" | "y" | "z"));
     match text {
@@ -105,7 +105,7 @@ fn periodic(text: &str) -> Result<String, String> {
     }
 }
 
-/// The types that fields are kept in.
+/// Parses the dtype of stored fields.
 fn dtype(text: &str) -> Result<Dtype, String> {
     match text {
         "f32" => Ok(Dtype::F32),
@@ -154,7 +154,7 @@ pub fn run(args: Import) -> Result<Exit> {
         progress.lock().unwrap_or_else(PoisonError::into_inner).advance(steps as u64);
     };
     unix::publish::create_folder(&args.to)?;
-    // Files are finished in any order, and listed in that of their names on the command line.
+    // Files are finished in any order, but listed in the order of the command line.
     let mut records: Vec<Option<FileRecord>> = targets.iter().map(|_| None).collect();
     let one = |(target, record): (&data::fields::import::Target, &mut Option<FileRecord>)| {
         let done = |more: usize| {

@@ -1,4 +1,4 @@
-//! Data sets: make or import, divide, measure, check, audit, list and draw them.
+//! Data sets: generate or import, split, compute statistics, check, audit, list and plot them.
 
 mod import;
 mod look;
@@ -283,12 +283,12 @@ fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
     Ok(if violations.is_empty() { Exit::Done } else { Exit::Data })
 }
 
-/// What cannot be read is told, and does not hide the others.
+/// Files that cannot be read are reported, and the others are listed nevertheless.
 fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
     let mut first = Exit::Done;
     for path in with_shards(inputs::files(files)?)? {
         if let Err(error) = list_one(&path, &mut out) {
-            // Stdout that is gone or full ends everything.
+            // A closed or full stdout ends the program.
             if matches!(error.exit, Exit::Done | Exit::Io) {
                 return Err(error);
             }
@@ -327,7 +327,7 @@ fn show(file: &Path, sample: Option<usize>, mut out: Out) -> Result<Exit> {
     finish(out)
 }
 
-/// The numbers and texts of a record, one for each row of a table: `attributes.Nu` and its value.
+/// The values of a record, one per row of a table, e.g. `attributes.Nu` and its value.
 fn entries(name: &str, value: &Value) -> Vec<Value> {
     let inside = |key: &str| if name.is_empty() { key.into() } else { format!("{name}.{key}") };
     match value {
@@ -346,7 +346,7 @@ fn entries(name: &str, value: &Value) -> Vec<Value> {
     }
 }
 
-/// Runs `work` on so many threads, or on as many as the machine has.
+/// Runs `work` on this many threads, or on as many as the machine has.
 fn in_pool(threads: Option<usize>, work: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
     let cannot = |cause| Error::new(Exit::Failure, format!("cannot start threads: {cause}"));

@@ -1,4 +1,4 @@
-//! What the manual of ds-prep says beyond its options.
+//! The sections of the manual of ds-prep beyond its options.
 
 /// Sections after the options.
 pub const MANUAL: &str = "\

@@ -1,4 +1,4 @@
-//! Removing, naming, averaging: `prune`, `adopt`, `average`.
+//! Tests of the subcommands that change checkpoints: `prune`, `adopt`, `average`, `reshard`.
 
 use learn::checkpoint::{load, write};
 
@@ -15,7 +15,7 @@ fn names(run: &Path) -> Vec<String> {
 const ALL: [&str; 5] = ["best", "latest", "step-00000010", "step-00000020", "step-00000030"];
 
 #[test]
-fn prune_keeps_what_the_rules_say_the_newest_and_the_best() {
+fn prune_keeps_the_newest_the_best_and_those_of_the_rules() {
     let (_folder, run) = run();
     let seen = ckpt(&["prune", "--keep-last", "1", "--dry-run", "--json"], &[&run]);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
@@ -24,7 +24,7 @@ fn prune_keeps_what_the_rules_say_the_newest_and_the_best() {
     assert_eq!(removed, [true, false, false]);
     assert_eq!(names(&run), ALL, "a dry run changes nothing");
 
-    // 20 is named by best, though no rule keeps it.
+    // 20 is kept because `best` names it, although no rule does.
     assert_eq!(ckpt(&["prune", "--keep-last", "0"], &[&run]).status, Some(0));
     assert_eq!(names(&run), ["best", "latest", "step-00000020", "step-00000030"]);
     assert_eq!(ckpt(&["verify"], &[&run]).status, Some(0));
@@ -44,7 +44,7 @@ fn prune_by_metric_and_by_multiples() {
 }
 
 #[test]
-fn prune_removes_nothing_when_the_newest_is_damaged_or_the_run_is_at_work() {
+fn prune_removes_nothing_if_the_newest_is_damaged_or_the_run_is_active() {
     let (_folder, run) = run();
     fs::write(run.join("log.jsonl"), "").unwrap();
     let lease = unix::lease::Lease::take(&run.join("lease"), || Ok(1), &|| false).unwrap();
@@ -55,7 +55,7 @@ fn prune_removes_nothing_when_the_newest_is_damaged_or_the_run_is_at_work() {
     }
     let seen = ckpt(&["prune", "--keep-last", "1", "--dry-run"], &[&run]);
     assert_eq!(seen.status, Some(0), "looking disturbs nobody: {}", seen.stderr);
-    // From inside, the run is the same.
+    // The same run, given as `.` from inside the folder.
     for (folder, path) in [(run.join("ckpt"), "."), (run.clone(), "ckpt")] {
         let mut prune = command(&["prune", "--keep-last", "1"], &[Path::new(path)]);
         let output = prune.current_dir(folder).output().unwrap();
@@ -71,7 +71,7 @@ fn prune_removes_nothing_when_the_newest_is_damaged_or_the_run_is_at_work() {
 }
 
 #[test]
-fn prune_leaves_the_place_that_a_rewind_goes_back_to() {
+fn prune_keeps_the_checkpoint_that_a_rewind_needs() {
     let (_folder, run) = run();
     fs::remove_file(run.join("ckpt/best")).unwrap();
     let config = json!({"training": {"on_spike": "rewind"}, "checkpoint": {"every": 20}});
@@ -81,7 +81,7 @@ fn prune_leaves_the_place_that_a_rewind_goes_back_to() {
 }
 
 #[test]
-fn adopt_names_whole_saves_and_leaves_the_rest() {
+fn adopt_publishes_complete_saves_and_leaves_the_rest() {
     let (_folder, run) = run();
     let folder = run.join("ckpt");
     let save = |update: u64, name: &str| {
@@ -119,7 +119,7 @@ fn saved(folder: &Path, state: &State) -> PathBuf {
     write(folder, state, 1).unwrap()
 }
 
-/// A state with these weights, and an average of them if `ema`.
+/// A state with these weights, and an average of them if `ema` is set.
 fn weights(update: u64, values: &[f32], ema: bool) -> State {
     let tensor = vec![("w".to_string(), Tensor::of(values, &[values.len()]))];
     let buffers = vec![("mean".to_string(), Tensor::of(&[0.5_f64], &[1]))];
@@ -182,7 +182,7 @@ fn reshard_divides_the_optimizer_and_changes_nothing_else() {
 fn average_is_the_weighted_mean() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    // In f32 the small one would be lost in the sum.
+    // In f32 the small value would be lost in the sum.
     let a = saved(&at("a"), &weights(1, &[3.0, 1e8, 1.0], true));
     let b = saved(&at("b"), &weights(2, &[6.0, -1e8, 0.0], true));
     let c = saved(&at("c"), &weights(3, &[0.0, 3.0, 0.5], false));
@@ -213,7 +213,7 @@ fn average_is_the_weighted_mean() {
 }
 
 #[test]
-fn average_of_other_models_names_what_differs() {
+fn average_of_different_models_names_the_differences() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let a = saved(&at("a"), &weights(1, &[1.0, 2.0], true));

@@ -1,4 +1,4 @@
-//! Comparing: `diff`.
+//! Tests of `diff`.
 
 use learn::checkpoint::write;
 
@@ -18,7 +18,7 @@ fn tensors_by_relative_change_and_fields_by_name() {
     let (folder, run) = run();
     let mut other = state(30);
     let model = other.tensors.get_mut("model").unwrap();
-    // ‖a‖ is without numbers because of its NaN; the bias moves by a tenth.
+    // ‖a‖ ignores the NaN; the bias changes by a tenth.
     model[0].1 = Tensor::of(&[1.0_f32, -2.0, f32::NAN, 4.0, 5.0, -6.5], &[2, 3]);
     model[1].1 = Tensor::of(&[0.55_f64], &[1]);
     model[2] = ("more".into(), Tensor::of(&[1.0_f32], &[1]));
@@ -62,7 +62,7 @@ fn tensors_by_relative_change_and_fields_by_name() {
 }
 
 #[test]
-fn a_damaged_one_is_not_compared() {
+fn damaged_checkpoints_are_not_compared() {
     let (_folder, run) = run();
     flip(&run.join("ckpt/step-00000030/model.safetensors"), 3);
     let seen = ckpt(&["diff"], &[&run.join("ckpt/step-00000020"), &run]);
@@ -72,7 +72,7 @@ fn a_damaged_one_is_not_compared() {
 }
 
 #[test]
-fn long_lists_are_summarised_for_people_and_whole_in_json() {
+fn long_lists_are_summarised_for_people_and_complete_in_json() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let state = |second: f64| {
         let mut state = state(20);

@@ -1,4 +1,4 @@
-//! Weights for and from other programs: `export`, `import`.
+//! Exchange of weights with other programs: `export`, `import`.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ struct Expected {
     values: Vec<f64>,
 }
 
-/// What PyTorch says is in its files: every type, views and shared storage, nested containers.
+/// Compares with the values that PyTorch itself read: every dtype, views and shared storage, nested containers.
 #[test]
-fn pytorch_files_hold_what_pytorch_says() {
+fn pytorch_files_are_read_as_by_pytorch() {
     let text = fs::read_to_string(golden().join("values.json")).unwrap();
     let files: BTreeMap<String, BTreeMap<String, Expected>> = serde_json::from_str(&text).unwrap();
     assert_eq!(files.len(), 5);
@@ -39,10 +39,9 @@ fn pytorch_files_hold_what_pytorch_says() {
     }
 }
 
-/// A pickle that asks for anything but tensors is refused by the name of what it asked for, and what
-/// it would have done was not done.
+/// A pickle that refers to anything but tensors is refused, naming what it refers to, and its code is not executed.
 #[test]
-fn a_pickle_is_read_and_never_run() {
+fn pickles_are_never_executed() {
     let (_folder, run) = run();
     let cases = [
         ("system", "posix.system"),
@@ -85,7 +84,7 @@ const MAPPED: [&str; 6] =
     ["--map", "0.*=fc.*", "--map", "1.*=norm.*", "--ignore", "1.*num_batches*"];
 
 #[test]
-fn import_makes_a_checkpoint_like_another() {
+fn import_makes_a_checkpoint_like_the_given_one() {
     let folder = tempfile::tempdir().unwrap();
     let (like, out) = (like(folder.path()), folder.path().join("out"));
     let file = golden().join("state_dict.pt");
@@ -110,7 +109,7 @@ fn import_makes_a_checkpoint_like_another() {
 }
 
 #[test]
-fn import_of_another_model_lists_all_that_is_wrong() {
+fn import_of_another_model_lists_all_differences() {
     let folder = tempfile::tempdir().unwrap();
     let (like, file) = (like(folder.path()), golden().join("state_dict.pt"));
     let out = folder.path().join("out");
@@ -131,7 +130,7 @@ fn import_of_another_model_lists_all_that_is_wrong() {
 }
 
 #[test]
-fn what_is_exported_is_imported_to_the_bit() {
+fn export_and_import_preserve_all_bits() {
     let (folder, run) = run();
     let (file, out) = (folder.path().join("w.safetensors"), folder.path().join("out"));
     let seen = ckpt(&["export", "--json", "-o", file.to_str().unwrap()], &[&run]);

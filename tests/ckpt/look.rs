@@ -1,4 +1,4 @@
-//! Looking: `ls`, `show`, `verify`.
+//! Tests of the read-only subcommands: `ls`, `show`, `verify`.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use learn::checkpoint::write;
 use super::*;
 
 #[test]
-fn ls_tells_which_there_are() {
+fn ls_lists_checkpoints() {
     let (_folder, run) = run();
     fs::remove_file(run.join("ckpt/step-00000010/model.safetensors")).unwrap();
     let seen = ckpt(&["ls"], &[&run]);
@@ -33,7 +33,7 @@ fn ls_tells_which_there_are() {
 }
 
 #[test]
-fn ls_of_nothing() {
+fn ls_without_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let seen = ckpt(&["ls"], &[folder.path()]);
     assert_eq!((seen.status, seen.stdout.as_str(), seen.stderr.as_str()), (Some(0), "", ""));
@@ -44,7 +44,7 @@ fn ls_of_nothing() {
 }
 
 #[test]
-fn show_tells_what_is_in_it() {
+fn show_describes_a_checkpoint() {
     let (_folder, run) = run();
     let seen = ckpt(&["show", "--json"], &[&run]);
     assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
@@ -82,7 +82,7 @@ fn verify_names_file_and_tensor() {
     assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
     assert_eq!(seen.stdout.matches("good: 4 tensors in 2 files").count(), 3, "{}", seen.stdout);
 
-    // The file ends with the empty tensor and core.weight; core.bias, f64, is first.
+    // The file ends with the empty tensor and core.weight; core.bias, which is f64, comes first.
     flip(&run.join("ckpt/step-00000020/model.safetensors"), 3);
     flip(&run.join("ckpt/step-00000030/manifest.json"), 90);
     let seen = ckpt(&["verify", "--json"], &[&run]);
@@ -110,7 +110,7 @@ fn verify_names_file_and_tensor() {
 }
 
 #[test]
-fn verify_of_what_is_missing() {
+fn verify_of_missing_checkpoints() {
     let (folder, run) = run();
     let absent = folder.path().join("absent");
     let seen = ckpt(&["verify"], &[&absent, &run]);
@@ -149,9 +149,9 @@ fn names_come_from_stdin_and_a_closed_pipe_is_quiet() {
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
 }
 
-/// Looking never changes anything, and works where nothing can be written.
+/// Read-only subcommands change nothing, and work in read-only folders.
 #[test]
-fn nothing_is_written() {
+fn read_only_subcommands_write_nothing() {
     let (_folder, run) = run();
     write(&run.join("ckpt"), &state(40), 1).unwrap();
     fs::create_dir(run.join("ckpt/.tmp-step-00000050-x")).unwrap();

@@ -1,4 +1,4 @@
-//! `ckpt` as its users run it.
+//! End-to-end tests of `ckpt`.
 
 mod change;
 mod diff;

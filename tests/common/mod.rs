@@ -1,6 +1,6 @@
-//! The programs of this build, run as their users run them.
+//! Runs the programs of this build like a user would.
 
-// Every test file is a crate of its own and uses a part of this.
+// Every test file is a separate crate and uses only some of these functions.
 #![allow(dead_code)]
 
 pub mod run;
@@ -9,18 +9,18 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What a command did.
+/// The outcome of a command.
 pub struct Seen {
-    /// Exit status; none when a signal ended it.
+    /// Exit status; `None` when a signal killed it.
     pub status: Option<i32>,
-    /// Its results.
+    /// Its stdout.
     pub stdout: String,
-    /// Its talk.
+    /// Its stderr.
     pub stderr: String,
 }
 
-/// Runs a shell script in `folder` with the programs of this build first on the PATH, and without any
-/// trace of a job around the tests. The script ends with the first command that fails.
+/// Runs a shell script in `folder` with the programs of this build first on the PATH, and without the environment of a
+/// SLURM or MPI job in which the tests may run. The script stops at the first command that fails.
 pub fn shell(folder: &Path, script: &str) -> Seen {
     let mut command = Command::new("sh");
     command.args(["-euc", script]).current_dir(folder).env("PATH", path()).stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! A small run of `train-stage` that tests stop, kill and start again.
+//! A small `train-stage` run for tests to stop, kill and restart.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{Seen, shell};
 use test_support::torture;
 
-/// `updates` is what a whole run makes; saves and validations come often.
+/// `updates` is the length of the whole run; it saves and validates often.
 pub const CONFIG: &str = "seed: 3
 data: {split: split.json, stats: stats.json, shift: true, reflect: true}
 model: {patch: 8, latent: 2, hidden: 8, encoder_depth: 1, decoder_depth: 1}
@@ -37,18 +37,18 @@ pub fn prepare() -> tempfile::TempDir {
     folder
 }
 
-/// `short` in `make test`, `long` in `make torture`.
+/// The number of rounds: `short` under `make test`, `long` under `make torture`.
 pub fn rounds(short: usize, long: usize) -> usize {
     if torture() { long } else { short }
 }
 
-/// The same command as [`train`], at work.
+/// A running training command.
 pub struct Run {
     pub child: Child,
     talk: PathBuf,
 }
 
-/// The whole command line of a run.
+/// The complete command line of a run.
 pub fn command(folder: &Path, run: &str, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train-stage"));
     command.args(["codec", "-c", "codec.yaml", "--run", run]).args(more).current_dir(folder);
@@ -56,26 +56,27 @@ pub fn command(folder: &Path, run: &str, more: &[&str]) -> Command {
     command
 }
 
-/// Starts it and does not wait; `set` may change the command.
+/// Starts a run without waiting; `set` may change the command.
 pub fn start_with(folder: &Path, run: &str, more: &[&str], set: impl FnOnce(&mut Command)) -> Run {
     let mut command = command(folder, run, more);
     set(&mut command);
     spawn(folder, command)
 }
 
-/// Starts a command that is a run, and does not wait.
+/// Starts a command that is a run, without waiting.
 pub fn spawn(folder: &Path, mut command: Command) -> Run {
     static COUNTER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let n = COUNTER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let talk = folder.join(format!("talk-{n}"));
-    heed_what_nohup_ignores();
+    reset_ignored_signals();
     command.stderr(File::create(&talk).unwrap());
     Run { child: command.spawn().unwrap(), talk }
 }
 
-/// Tests under `nohup`, or behind `&` in a script, would hand on that HUP or INT is ignored, and programs let that
-/// stand. What this process has a handler for is as usual again in the programs it starts.
-fn heed_what_nohup_ignores() {
+/// Under `nohup`, or in the background of a script, this process inherits ignored HUP or INT signals, which its
+/// children would inherit in turn and leave ignored. A signal with a handler is reset to its default when a child is
+/// executed.
+fn reset_ignored_signals() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let names = [signal_hook::consts::SIGHUP, signal_hook::consts::SIGINT];
@@ -86,13 +87,13 @@ fn heed_what_nohup_ignores() {
     });
 }
 
-/// Starts it and does not wait.
+/// Starts a run without waiting.
 pub fn start(folder: &Path, run: &str, more: &[&str]) -> Run {
     start_with(folder, run, more, |_| {})
 }
 
-/// A run of its own name that stands still after `update`. Where the test itself is held up, one may be over before
-/// it can be stopped; then there is another.
+/// Starts a run and suspends it after `update`. If the test itself is delayed and the run finishes first, it tries
+/// again with another run. Returns the name of the run.
 pub fn start_and_stop(folder: &Path, update: u64, set: impl Fn(&mut Command)) -> (String, Run) {
     let started = (0..20).find_map(|n| {
         let name = format!("run-{n}");
@@ -103,12 +104,12 @@ pub fn start_and_stop(folder: &Path, update: u64, set: impl Fn(&mut Command)) ->
     started.expect("each was over before it could be stopped")
 }
 
-/// Runs it to its end.
+/// Runs it to completion.
 pub fn train(folder: &Path, run: &str, more: &[&str]) -> (Option<i32>, String) {
     start(folder, run, more).end()
 }
 
-/// A test that fails leaves nothing at work.
+/// A test that fails leaves no process running.
 impl Drop for Run {
     fn drop(&mut self) {
         let _ = self.child.kill(); // it has ended
@@ -116,7 +117,7 @@ impl Drop for Run {
     }
 }
 
-/// While this lives, programs that were started in a folder wait at a failpoint with the action `hold`.
+/// While this is alive, programs that were started in the folder wait at failpoints with the action `hold`.
 pub struct Hold(PathBuf);
 
 impl Hold {
@@ -133,7 +134,7 @@ impl Drop for Hold {
     }
 }
 
-/// Sends a signal, at once; whether anybody was there to get it.
+/// Sends a signal once; returns whether the process existed.
 pub fn send(pid: u32, name: &str) -> bool {
     let signal = match name {
         "TERM" => Signal::TERM,
@@ -150,12 +151,12 @@ pub fn send(pid: u32, name: &str) -> bool {
 }
 
 impl Run {
-    /// Sends a signal; one that has ended gets none.
+    /// Sends a signal, unless the process has ended.
     pub fn signal(&self, name: &str) {
         send(self.child.id(), name);
     }
 
-    /// Stops it as job control does, and waits until none of its threads runs; false when it has ended.
+    /// Suspends it as job control does, and waits until none of its threads runs; false if it has ended.
     pub fn stand_still(&mut self) -> bool {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.child.id());
@@ -170,7 +171,7 @@ impl Run {
         self.is_alive()
     }
 
-    /// Waits until a signal that was sent has been taken, so that the same one may be sent again.
+    /// Waits until a pending signal was delivered, so that it can be sent again.
     pub fn wait_for_delivery(&mut self) {
         let path = format!("/proc/{}/status", self.child.id());
         let none_waits = || {
@@ -181,24 +182,24 @@ impl Run {
         wait_until(none_waits);
     }
 
-    /// Waits for the end; the exit status and what it said.
+    /// Waits for its end; returns the exit status and stderr.
     pub fn end(mut self) -> (Option<i32>, String) {
         wait_until(|| !self.is_alive());
         let status = self.child.wait().unwrap().code();
         (status, std::fs::read_to_string(&self.talk).unwrap())
     }
 
-    /// What it has said so far.
+    /// Its stderr so far.
     pub fn talk(&self) -> String {
         std::fs::read_to_string(&self.talk).unwrap()
     }
 
-    /// Whether it has not ended yet.
+    /// Whether it is still running.
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits until it would notice a TERM, or has ended.
+    /// Waits until its signal handlers are installed, or it has ended.
     pub fn wait_for_handlers(&mut self) {
         let path = format!("/proc/{}/status", self.child.id());
         let caught = || {
@@ -211,13 +212,13 @@ impl Run {
         wait_until(|| caught() || !self.is_alive());
     }
 
-    /// Waits until the log of `run` tells of `update`, or it has ended.
+    /// Waits until the log of `run` contains `update`, or the process has ended.
     pub fn wait_for_update(&mut self, run: &Path, update: u64) {
         wait_until(|| newest_update(run) >= update || !self.is_alive());
     }
 }
 
-/// Flips a bit at `place` of the way through a file; a second time restores it.
+/// Flips a bit at the fraction `place` of a file; a second call restores it.
 pub fn flip(path: &Path, place: f64, bit: usize) {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let at = (file.metadata().unwrap().len() as f64 * place) as u64;
@@ -226,7 +227,7 @@ pub fn flip(path: &Path, place: f64, bit: usize) {
     file.write_all_at(&[byte[0] ^ 1 << bit], at).unwrap();
 }
 
-/// Waits for something that must come: five minutes, so that a machine under load is none that hangs.
+/// Waits until `condition` is true, for at most five minutes: long enough for a machine under load.
 pub fn wait_until(mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(300);
     while !condition() {
@@ -235,25 +236,25 @@ pub fn wait_until(mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The records of a log that are whole, superseded ones included; none without a log.
+/// The complete records of a log, including superseded ones; empty if there is no log.
 pub fn records(run: &Path) -> Vec<Value> {
     let mut records = Vec::new();
     let _ = unix::log::each(&run.join("log.jsonl"), |record| records.push(Value::Object(record)));
     records
 }
 
-/// The newest update the log tells of, by any start.
+/// The newest update in the log, of any attempt.
 pub fn newest_update(run: &Path) -> u64 {
     records(run).iter().filter_map(|record| record["update"].as_u64()).max().unwrap_or(0)
 }
 
-/// `status.json`.
+/// The content of `status.json`.
 pub fn status(run: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(run.join("status.json")).unwrap()).unwrap()
 }
 
-/// What must be the same for two runs: the tensors of the last checkpoint, and what the log says that
-/// stands.
+/// What must be equal for two runs: the tensors of the last checkpoint, and the records of the log that were not
+/// superseded.
 pub fn outcome(run: &Path) -> Vec<String> {
     let last = run.join("ckpt/step-00000400");
     let mut all = Vec::new();
@@ -265,7 +266,7 @@ pub fn outcome(run: &Path) -> Vec<String> {
     all
 }
 
-/// Every checkpoint verifies, and nothing temporary is left.
+/// Asserts that every checkpoint verifies, and that no temporary files are left.
 pub fn is_sound(folder: &Path, run: &str) {
     let seen: Seen = shell(folder, &format!("ckpt verify {run} >&2"));
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);

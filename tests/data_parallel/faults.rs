@@ -1,5 +1,5 @@
-//! Faults that one rank meets: its disk, its memory, its life. Nothing hangs, nothing is lost, and the next
-//! start ends with the bits of a run that met none.
+//! Faults that affect a single rank: its disk, its memory, its process. No rank hangs, no checkpoint is lost, and after
+//! a restart the run ends with the same bits as one without faults.
 
 use super::common::run::{self, Hold, Run, records, send, status, wait_until};
 use super::common::shell;
@@ -10,12 +10,13 @@ use test_support::Random;
 use unix::fail::POINTS;
 
 const UPDATES: u64 = 60;
-/// Of a run to which something happens while its first rank is held (log record 30), and enough after it.
+/// Updates of a run that is disturbed while its first rank is held (at log record 30), with enough updates left after
+/// that.
 const LONG: u64 = 200;
-/// What the ranks of such a run have in their environment.
+/// The environment of the ranks of such a run.
 const HELD: [&str; 2] = ["FAIL=log.write:30=hold", "RANK=1"];
 
-/// A folder with data, the updates of a run that is to be disturbed, and one that was not.
+/// A folder with data, the number of updates of the runs to disturb, and the outcome of an undisturbed run.
 struct Ground {
     folder: tempfile::TempDir,
     updates: u64,
@@ -42,7 +43,7 @@ impl Ground {
         self.path().join(name)
     }
 
-    /// Goes on on two ranks, to the end; the run then is as if nothing had been.
+    /// Continues on two ranks to the end; the outcome is then that of an undisturbed run.
     fn goes_on(&self, name: &str) {
         wait_until(|| processes(self.path(), name).is_empty());
         let (status, talk) = start(self.path(), 2, name, &[]).end();
@@ -51,7 +52,7 @@ impl Ground {
         run::is_sound(self.path(), name);
     }
 
-    /// The run has ended with the tensors it should have; of its records some may be missing.
+    /// Asserts that the run has ended with the expected tensors; records of its log may be missing.
     fn has_its_tensors(&self, name: &str) {
         let found = outcome(&self.run(name), self.updates);
         let other = found.iter().find(|found| !self.whole.contains(found));
@@ -67,8 +68,8 @@ fn is_held(job: &mut Run) {
     assert!(job.is_alive(), "{}", job.talk());
 }
 
-/// The points of a save, of the log and of the status, which are the first rank's: killed there, or with a
-/// disk that fails. In `make torture` each, at a random time.
+/// Failpoints of a save, of the log and of the status, which only the first rank reaches: it is killed there, or its
+/// disk fails. Under `make torture` all of them, at random times.
 #[test]
 fn the_first_rank_fails_at_a_point_of_a_save() {
     if !can_start() {
@@ -88,7 +89,7 @@ fn the_first_rank_fails_at_a_point_of_a_save() {
         let (status, talk) = start_each(ground.path(), &[&fail, "RANK=1"], &name, &[]).end();
         assert!(!talk.contains("panicked"), "{fail}: {talk}");
         if !talk.contains("failpoint") {
-            // Seldom reached, such as those of pruning.
+            // Points that are seldom reached, such as those of pruning.
             assert_eq!(status, Some(0), "{fail}: {talk}");
         }
         assert!(fault != "kill" || !talk.contains("failpoint") || status != Some(0), "{talk}");
@@ -104,7 +105,7 @@ fn the_first_rank_fails_at_a_point_of_a_save() {
 }
 
 #[test]
-fn a_full_disk_at_the_end_is_told_once_and_ends_all_ranks() {
+fn a_full_disk_at_the_end_is_reported_once_and_ends_all_ranks() {
     if !can_start() {
         return;
     }
@@ -118,7 +119,7 @@ fn a_full_disk_at_the_end_is_told_once_and_ends_all_ranks() {
     ground.goes_on("run");
 }
 
-/// A disk that is really full for a while.
+/// A real disk that is full for a while.
 #[test]
 fn a_disk_that_fills_and_empties_costs_warnings() {
     if !can_start() {
@@ -141,7 +142,7 @@ fn a_disk_that_fills_and_empties_costs_warnings() {
         std::fs::remove_file(small.join("filler")).unwrap();
         let (status, talk) = job.end();
         assert!(talk.contains("warning"), "{talk}");
-        // Ended before there was room again: nothing but its end is missing.
+        // It ended before there was space again: only its last records may be missing.
         if status != Some(0) {
             assert!(status.is_some_and(|status| status == 73 || status == 74), "{talk}");
             assert_eq!(start(ground.path(), 2, "run", &[]).end().0, Some(0));
@@ -154,7 +155,7 @@ fn a_disk_that_fills_and_empties_costs_warnings() {
     looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// Rank 0 alone sees it; all ranks end with its status, which keeps the job from being requeued.
+/// Only rank 0 notices it; all ranks exit with its status, which keeps the job from being requeued.
 #[test]
 fn a_run_directory_that_is_moved_away_ends_all_ranks_with_74() {
     if !can_start() {
@@ -163,7 +164,7 @@ fn a_run_directory_that_is_moved_away_ends_all_ranks_with_74() {
     let folder = prepare(&[]);
     let folder = folder.path();
     let long = ["-s", "training.updates=100000000"];
-    // A look at the lease is trusted for a tenth of a heartbeat.
+    // A check of the lease stays valid for a tenth of the heartbeat interval.
     let mut job = start_each(folder, &["LONGHAUL_HEARTBEAT=1"; 2], "run", &long);
     job.wait_for_update(&folder.join("run"), 30);
     std::fs::rename(folder.join("run"), folder.join("moved")).unwrap();
@@ -179,7 +180,7 @@ fn a_run_directory_that_is_moved_away_ends_all_ranks_with_74() {
 }
 
 #[test]
-fn a_rank_that_cannot_begin_ends_all_with_its_status_and_is_named() {
+fn a_rank_that_cannot_start_ends_all_with_its_status_and_is_named() {
     if !can_start() {
         return;
     }
@@ -199,9 +200,9 @@ fn a_rank_that_cannot_begin_ends_all_with_its_status_and_is_named() {
     );
 }
 
-/// Somebody removes all checkpoints of a run at work.
+/// All checkpoints of a running run are removed.
 #[test]
-fn checkpoints_that_vanish_are_told_of_and_the_run_ends_well() {
+fn vanished_checkpoints_are_reported_and_the_run_completes() {
     if !can_start() {
         return;
     }
@@ -220,12 +221,12 @@ fn checkpoints_that_vanish_are_told_of_and_the_run_ends_well() {
 }
 
 #[test]
-fn a_bit_that_differs_on_one_rank_is_found_and_in_no_checkpoint() {
+fn a_flipped_bit_on_one_rank_is_detected_and_never_saved() {
     if !can_start() {
         return;
     }
     let ground = Ground::new(UPDATES, &[("ema: 0.9", "ema: 0.9, hash_every: 20")]);
-    // Found when it is looked for, or by the save that comes before that.
+    // It is found by the periodic comparison, or earlier by a save.
     let all = [(20, 20), (23, 25), (36, 40)];
     let one = Random(test_support::seed()).below(all.len());
     for (nth, found) in if test_support::torture() { &all[..] } else { &all[one..=one] } {
@@ -245,9 +246,9 @@ fn a_bit_that_differs_on_one_rank_is_found_and_in_no_checkpoint() {
     }
 }
 
-/// train-stage(1): mpirun itself kills its ranks when it gets TERM.
+/// As documented in train-stage(1): mpirun itself kills its ranks when it receives TERM.
 #[test]
-fn under_timekeep_ranks_save_and_stop_when_they_are_told_to() {
+fn under_timekeep_ranks_save_and_stop_on_request() {
     if !can_start() {
         return;
     }
@@ -268,7 +269,7 @@ fn under_timekeep_ranks_save_and_stop_when_they_are_told_to() {
 }
 
 #[test]
-fn a_wish_for_a_checkpoint_may_come_to_any_rank() {
+fn any_rank_accepts_a_request_for_a_checkpoint() {
     if !can_start() {
         return;
     }
@@ -289,9 +290,9 @@ fn a_wish_for_a_checkpoint_may_come_to_any_rank() {
     same(&outcome(&run, LONG), &ground.whole, "saved when told to");
 }
 
-/// It takes a quarter of a minute until a rank that is stopped is held for lost: in `make torture` only.
+/// It takes about 15 seconds until a suspended rank is declared dead, so this runs under `make torture` only.
 #[test]
-fn a_rank_that_is_stopped_ends_the_job_and_is_named() {
+fn a_suspended_rank_ends_the_job_and_is_named() {
     if !can_start() {
         return;
     }

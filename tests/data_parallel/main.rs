@@ -1,5 +1,5 @@
-//! Training on several ranks, as `mpirun` starts them: the same bits for any number of ranks where that is
-//! asked for, every stop at one update, and no rank that waits for one that is gone.
+//! Training on several ranks started by `mpirun`: the same bits for any number of ranks if configured so, all ranks
+//! stop at the same update, and no rank waits for one that is gone.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -33,15 +33,15 @@ fn any_number_of_ranks_gives_the_same_bits() {
         assert_eq!(shards, if more.is_empty() { 1 } else { ranks });
         run::is_sound(folder, &name);
     }
-    // A finished run is finished for all.
+    // A finished run is finished for any number of ranks.
     let (status, talk) = start(folder, 2, "of-2", &[]).end();
     assert_eq!(status, Some(0), "{talk}");
     assert_eq!(talk.matches("nothing to do").count(), 1, "{talk}");
 }
 
-/// The world changes at every stop: 2, 4, 1, 2 with shards, 4. One rank gets the signal.
+/// The number of ranks changes at every stop: 2, 4, 1, 2 with shards, 4. Only one rank receives the signal.
 #[test]
-fn a_signal_to_one_rank_stops_all_and_any_number_goes_on() {
+fn a_signal_to_one_rank_stops_all_and_any_number_resumes() {
     if !can_start() {
         return;
     }
@@ -54,7 +54,7 @@ fn a_signal_to_one_rank_stops_all_and_any_number_goes_on() {
     let shard = &["-s", "optimizer.shard=true"][..];
     let worlds = [(2, &[][..]), (4, &[]), (1, &[]), (2, shard), (4, &[])];
     let (mut stops, mut runs) = (0, 0);
-    // One run is enough, unless this test is held up and a start comes to its end before the signal.
+    // One run suffices, unless this test is delayed and an attempt finishes before the signal.
     while stops < 2 {
         let name = format!("run-{runs}");
         let run = folder.join(&name);
@@ -80,8 +80,8 @@ fn a_signal_to_one_rank_stops_all_and_any_number_goes_on() {
     }
 }
 
-/// kill -9 at random moments, of a random rank: all are gone soon, and what stands is gone on from by any
-/// number of ranks; run after run, until it was done often enough.
+/// Kills a random rank with SIGKILL at random moments: all ranks end soon, and any number of ranks resumes from the
+/// last checkpoint. Repeats with new runs until it was done often enough.
 #[test]
 fn a_rank_that_dies_takes_all_down_and_nothing_is_lost() {
     if !can_start() {
@@ -128,7 +128,7 @@ fn a_rank_that_dies_takes_all_down_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_ranks_cannot_share_is_told_once() {
+fn errors_of_all_ranks_are_reported_once() {
     if !can_start() {
         return;
     }
@@ -143,7 +143,7 @@ fn what_ranks_cannot_share_is_told_once() {
         assert_eq!(status, Some(expected), "{talk}");
         assert_eq!(talk.matches(words).count(), 1, "{talk}");
     }
-    // Of a configuration all see the same faults; what one rank alone has it says itself.
+    // All ranks see the same errors in a configuration, which are reported once; each rank reports errors of its own.
     let wrong = ["-s", "training.updates=many", "-s", "nonsense=1"];
     let (status, talk) = start(folder, 4, "run", &wrong).end();
     assert_eq!(status, Some(78), "{talk}");
@@ -166,7 +166,7 @@ fn what_ranks_cannot_share_is_told_once() {
     assert!(update["comm_s"].is_f64() && update["comm_wait_s"].is_f64(), "{update}");
 }
 
-/// Rank 0 verifies for all: they stop together, before a checkpoint, and say why once.
+/// Rank 0 verifies for all ranks: they stop together, before the next checkpoint, and report the reason once.
 #[test]
 fn data_changed_under_ranks_stop_all_of_them() {
     if !can_start() {
@@ -179,7 +179,7 @@ fn data_changed_under_ranks_stop_all_of_them() {
     let mut job = start(folder, 2, "run", &long);
     wait_until(|| records(&run).iter().any(|r| r["kind"] == "saved") || !job.is_alive());
     run::flip(&data, 0.5, 0);
-    // While they run, and when they start again.
+    // While they run, and again at a restart.
     for _ in 0..2 {
         let (status, talk) = job.end();
         assert_eq!(status, Some(78), "{talk}");

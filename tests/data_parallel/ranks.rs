@@ -1,16 +1,16 @@
-//! Runs on several ranks: starting them, finding their processes, and what must be the same of them.
+//! Runs on several ranks: starting them, finding their processes, and comparing outcomes.
 
 use super::common::run::{self, CONFIG, Run};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Whether ranks can be started here.
+/// Whether several ranks can be started on this machine.
 pub fn can_start() -> bool {
     test_support::require_program("mpirun", &["--version"])
 }
 
-/// A folder with data; its runs have the same bits for 1, 2, 4 and 8 ranks.
+/// A folder with data; its runs have the same bits on 1, 2, 4 and 8 ranks.
 pub fn prepare(change: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = run::prepare();
     let mut config = CONFIG.replace("training: {", "training: {deterministic: true, ");
@@ -27,12 +27,12 @@ pub fn start(folder: &Path, ranks: usize, run: &str, more: &[&str]) -> Run {
     start_each(folder, &vec!["RANK=any"; ranks], run, more)
 }
 
-/// Starts a run on as many ranks as there are settings: what a rank has in its environment, `FAIL=...`.
+/// Starts a run with one rank per setting, which is added to the environment of that rank: `FAIL=...`.
 pub fn start_each(folder: &Path, settings: &[&str], run: &str, more: &[&str]) -> Run {
     start_by(Command::new("mpirun"), folder, settings, run, more)
 }
 
-/// The same by a command that is mpirun, or has it as its last word.
+/// The same with a command that is mpirun, or ends with it.
 pub fn start_by(
     mut mpirun: Command,
     folder: &Path,
@@ -79,7 +79,7 @@ pub fn processes(folder: &Path, run: &str) -> Vec<u32> {
     found.into_iter().map(|(_, pid)| pid).collect()
 }
 
-/// What must be the same after so many updates, whatever the number of ranks and of files.
+/// What must be equal after this many updates, whatever the number of ranks and of files.
 pub fn outcome(run: &Path, updates: u64) -> Vec<String> {
     let last = run.join(format!("ckpt/step-{updates:08}"));
     let loaded = learn::checkpoint::load(&last).unwrap();

@@ -1,4 +1,4 @@
-//! Planted faults, one a row: each is found by one command, and named with its file and its place.
+//! Planted violations: each is found by one command, which names the file and the position.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tensor::random::{Philox, Purpose};
 const SHAPE: [usize; 3] = [4, 6, 16];
 const LEN: usize = 6 * 16;
 
-/// A file of 4 trajectories of noise in which trajectory 2 is `planted`, if anything is.
+/// A file with 4 trajectories of noise; `planted` replaces trajectory 2, if given.
 fn noise(path: &Path, key: u64, planted: Option<Vec<f32>>) {
     let [trajectories, frames, points] = SHAPE;
     let shape = Shape { trajectories, frames, grid: vec![points], channels: 1 };
@@ -42,13 +42,13 @@ fn golden(folder: &Path, name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// Takes the last byte of a file.
+/// Removes the last byte of a file.
 fn cut(path: &Path) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_len(file.metadata().unwrap().len() - 1).unwrap();
 }
 
-/// Plants into `b.hdf5`, the test, something of `a.hdf5`, the training; an audit names it.
+/// Plants part of `a.hdf5` (training) into `b.hdf5` (test); an audit must name it.
 fn leak(folder: &Path, planted: impl Fn(Vec<f32>) -> Vec<f32>) -> Vec<&'static str> {
     let [a, b] = ["a.hdf5", "b.hdf5"].map(|name| folder.join(name));
     noise(&a, 1, None);
@@ -61,7 +61,8 @@ fn leak(folder: &Path, planted: impl Fn(Vec<f32>) -> Vec<f32>) -> Vec<&'static s
 
 type Plant = fn(&Path) -> Vec<&'static str>;
 
-/// What is planted, with the command that looks; the kind of the fault, and words that name it.
+/// The violation to plant, which also returns the command that finds it; the kind of the violation, and words of its
+/// message.
 const FAULTS: [(&str, Plant, &str, &[&str]); 14] = [
     ("duplicate", |folder| leak(folder, |u| u), "duplicate", &["trajectory 2", "trajectory 1 of"]),
     (
@@ -199,7 +200,7 @@ fn every_planted_fault_is_found_and_named() {
 }
 
 #[test]
-fn what_a_layout_a_format_or_a_manifest_cannot_hold_is_said_in_words() {
+fn unsupported_layouts_formats_and_manifests_are_refused_with_a_reason() {
     let folder = data_set();
     let folder = folder.path();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/layouts");

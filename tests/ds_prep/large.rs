@@ -1,4 +1,4 @@
-//! Imports of files that take their time: gone on with after a kill, in memory that does not grow.
+//! Long imports: they resume after a kill, and their memory does not grow with the file.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,12 +13,12 @@ use rustix::process::{Pid, Signal, kill_process};
 const TRAJECTORIES: usize = 384;
 const FRAMES: usize = 8;
 const POINTS: usize = 16384;
-/// Numbers of a trajectory, half a MiB.
+/// Values per trajectory, half a MiB.
 const LEN: usize = FRAMES * POINTS;
-/// The file has 192 MiB; a process that imports it may have a third of it.
+/// The file has 192 MiB; a process that imports it may use a third of that.
 const MEMORY: u64 = 64 << 20;
 
-/// A file of NumPy with holes, of f32: the first number of each trajectory is its own plus 1, the others are 0.
+/// A sparse NumPy file of f32: the first value of each trajectory is its index plus 1, all others are 0.
 fn source(path: &Path) {
     let file = holes(path, "f4", 4 * (TRAJECTORIES * LEN) as u64);
     for n in 0..TRAJECTORIES {
@@ -26,7 +26,7 @@ fn source(path: &Path) {
     }
 }
 
-/// A file of NumPy with so many bytes of zeros.
+/// A sparse NumPy file with this many bytes of zeros.
 fn holes(path: &Path, numbers: &str, bytes: u64) -> File {
     let mut header = format!(
         "{{'descr': '<{numbers}', 'fortran_order': False, 'shape': ({TRAJECTORIES}, {FRAMES}, {POINTS}), }}"
@@ -49,15 +49,15 @@ fn import_with(folder: &Path, words: &[&str]) -> Child {
     command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// The most memory that a process had so far, in bytes; `None` once it is gone.
+/// Peak memory of a process in bytes; `None` once it has ended.
 fn peak(child: &Child) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10)
 }
 
-/// The most memory that an import with these words takes which makes the file anew. Where this test runs seldom it may not see
-/// the process; then there is another.
+/// Peak memory of an import with these arguments, which is made anew. If the test is scheduled too rarely to observe
+/// the process, it tries again.
 fn most_memory(folder: &Path, words: &[&str]) -> u64 {
     for _ in 0..20 {
         let _ = fs::remove_file(folder.join("in/large_nu0.1.hdf5")); // of the one before
@@ -77,7 +77,7 @@ fn most_memory(folder: &Path, words: &[&str]) -> u64 {
     panic!("it was always over before it was looked at");
 }
 
-/// How many trajectories the record of an unfinished import says are durable.
+/// The number of durable trajectories according to the record of an unfinished import.
 fn durable(record: &Path) -> usize {
     let text = fs::read_to_string(record).unwrap_or_default();
     let number =
@@ -85,8 +85,8 @@ fn durable(record: &Path) -> usize {
     text.lines().filter_map(number).next_back().unwrap_or(0)
 }
 
-/// An import at work of which a part of the trajectories is durable. Where this test is held up it may be over
-/// before that is seen; then there is another.
+/// A running import with at least `least` durable trajectories. If the test is delayed and the import finishes first,
+/// it tries again.
 fn under_way(folder: &Path, least: usize) -> Child {
     let record = folder.join("in/.large_nu0.1.hdf5.partial.jsonl");
     let deadline = Instant::now() + Duration::from_secs(300);
@@ -103,7 +103,7 @@ fn under_way(folder: &Path, least: usize) -> Child {
     child
 }
 
-/// Calls `interrupt` with imports under way until one had still something to do.
+/// Calls `interrupt` on running imports until one was interrupted before its end.
 fn interrupted(folder: &Path, least: usize, interrupt: impl Fn(&mut Child)) -> Child {
     let made = folder.join("in/large_nu0.1.hdf5");
     let record = folder.join("in/.large_nu0.1.hdf5.partial.jsonl");
@@ -124,7 +124,7 @@ fn interrupted(folder: &Path, least: usize, interrupt: impl Fn(&mut Child)) -> C
 }
 
 #[test]
-fn a_killed_import_goes_on_and_memory_does_not_grow_with_the_file() {
+fn a_killed_import_resumes_and_memory_does_not_grow_with_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     source(&folder.join("large_nu0.1.npy"));
@@ -137,7 +137,7 @@ fn a_killed_import_goes_on_and_memory_does_not_grow_with_the_file() {
     assert!(!killed.wait().unwrap().success());
     let done = durable(&record);
     assert!(!made.exists() && done < TRAJECTORIES, "{done}");
-    // As if it had died in the middle of a line.
+    // As if the process had died in the middle of a line.
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, format!("{text}{{\"trajec")).unwrap();
 
@@ -155,7 +155,7 @@ fn a_killed_import_goes_on_and_memory_does_not_grow_with_the_file() {
         assert!(values[0] == n as f32 + 1.0 && values[1..].iter().all(|v| *v == 0.0), "{n}");
     }
 
-    // Anew and undisturbed: the same file, in little memory.
+    // Repeated without interruption, it yields the same file with little memory.
     let before = fs::read(&made).unwrap();
     let most = most_memory(folder, &[]);
     assert!(most < MEMORY, "{most} bytes");
@@ -174,7 +174,7 @@ fn another_type_or_order_of_axes_takes_no_more_memory_either() {
 }
 
 #[test]
-fn another_import_of_the_same_file_waits_its_turn_and_another_plan_begins_anew() {
+fn a_concurrent_import_is_refused_and_another_plan_starts_anew() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     source(&folder.join("large_nu0.1.npy"));
@@ -191,7 +191,7 @@ fn another_import_of_the_same_file_waits_its_turn_and_another_plan_begins_anew()
     let busy = run(folder, "", &words);
     assert_eq!(busy.status, Some(75), "{}", busy.stderr);
     assert!(busy.stderr.contains("another process is making it"), "{}", busy.stderr);
-    // Waits for the process until it goes on.
+    // TERM stays pending until the suspended process is continued.
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(75));

@@ -1,4 +1,4 @@
-//! `ds-prep` as its users run it.
+//! End-to-end tests of `ds-prep`.
 
 mod faults;
 mod large;
@@ -53,7 +53,7 @@ const GEN: [&str; 10] = [
     "0.01,0.1",
 ];
 
-/// A folder with raw/ of two files and split.json.
+/// A folder with two files in raw/ and split.json.
 fn data_set() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let made = run(folder.path(), "", &[&GEN[..], &["-o", "raw"]].concat());
@@ -91,7 +91,7 @@ fn from_the_solver_to_checked_data() {
 }
 
 #[test]
-fn generation_repeats_itself_and_overwrites_nothing() {
+fn generation_is_reproducible_and_overwrites_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     for (to, threads) in [("a", "1"), ("b", "3")] {
@@ -110,7 +110,7 @@ fn generation_repeats_itself_and_overwrites_nothing() {
 }
 
 #[test]
-fn wrong_command_lines_are_2() {
+fn wrong_command_lines_exit_with_2() {
     let folder = tempfile::tempdir().unwrap();
     for words in [
         &["gen", "heat", "--parameter", "1", "--samples", "1", "-o", "x"][..],
@@ -134,7 +134,7 @@ fn wrong_command_lines_are_2() {
 }
 
 #[test]
-fn missing_and_bad_inputs_have_their_status_and_their_name() {
+fn missing_and_bad_inputs_have_their_exit_status_and_are_named() {
     let folder = data_set();
     let folder = folder.path();
     fs::write(folder.join("text.hdf5"), "no HDF5").unwrap();
@@ -152,7 +152,7 @@ fn missing_and_bad_inputs_have_their_status_and_their_name() {
         assert_eq!(seen.status, Some(status), "{words:?}: {}", seen.stderr);
         assert!(seen.stderr.contains(words[1]), "{words:?}: {}", seen.stderr);
     }
-    // A manifest that runs may have used is kept; the same one again is welcome.
+    // A manifest that runs may have used is not overwritten; the same content is accepted.
     let split = |seed| {
         let file = "raw/1D_Burgers_Sols_Nu0.01.hdf5\nraw/1D_Burgers_Sols_Nu0.1.hdf5\n";
         run(folder, file, &["split", "-", "--seed", seed]).status
@@ -204,7 +204,7 @@ fn check_names_every_fault_and_ends_with_65() {
 }
 
 #[test]
-fn show_tells_a_file_and_a_trajectory() {
+fn show_describes_a_file_and_a_trajectory() {
     let folder = data_set();
     let file = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
     let seen = run(folder.path(), "", &["show", file, "--json"]);
@@ -212,7 +212,7 @@ fn show_tells_a_file_and_a_trajectory() {
     assert_eq!(record["attributes"]["Nu"], 0.1);
     assert_eq!(record["attributes"]["seed"], 0);
     assert_eq!(record["t"], serde_json::json!([0.0, 2.0]));
-    // For people it is a table of two columns.
+    // For people it is a table with two columns.
     let text = run(folder.path(), "", &["show", file]).stdout;
     assert!(
         text.starts_with("field ") && text.lines().next().unwrap().ends_with("value"),
@@ -230,7 +230,7 @@ fn show_tells_a_file_and_a_trajectory() {
 }
 
 #[test]
-fn a_stop_signal_leaves_whole_files_only() {
+fn a_stop_signal_leaves_only_complete_files() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ds-prep"));
     command.args(["gen", "burgers", "--parameter", "0.5,0.001", "--samples", "4000", "-o", "raw"]);
@@ -251,7 +251,7 @@ fn a_stop_signal_leaves_whole_files_only() {
 }
 
 #[test]
-fn files_of_others_are_imported_drawn_and_audited() {
+fn foreign_files_are_imported_plotted_and_audited() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/layouts");
@@ -268,7 +268,7 @@ fn files_of_others_are_imported_drawn_and_audited() {
     };
     assert_eq!(told(0), ["7", "density,Vx", "tensor", "direct", "nu=0.2"]);
     assert_eq!(told(1), ["7x6", "u0,u1", "tensor", "direct", "du=0.001,dv=0.005,k=0.005"]);
-    // Layouts that ds-prep would not find again are not written.
+    // Layouts that ds-prep could not recognise again are not written.
     let lost = ["import", "-", "-o", "lost", "--to-layout", "variables"];
     let seen = run(folder, &format!("{}\n", groups.display()), &lost);
     assert_eq!(seen.status, Some(2), "{}", seen.stderr);
@@ -278,7 +278,7 @@ fn files_of_others_are_imported_drawn_and_audited() {
     let other = run(folder, &names, &["import", "-", "-o", "in", "--stride", "2"]);
     assert_eq!(other.status, Some(73), "{}", other.stderr);
 
-    // What cannot be guessed is refused with the flag that decides; and put right by it.
+    // Ambiguous files are refused with the flag that decides, and accepted with that flag.
     let wrong = golden.join("transposed.hdf5");
     let wrong = wrong.to_str().unwrap();
     let seen = run(folder, "", &["import", wrong, "-o", "in"]);
@@ -303,7 +303,7 @@ fn files_of_others_are_imported_drawn_and_audited() {
 }
 
 #[test]
-fn small_chunks_are_named_with_their_cost_and_one_command_brings_them_into_one_piece() {
+fn small_chunks_are_reported_with_their_cost_and_import_makes_them_contiguous() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden");

@@ -1,4 +1,4 @@
-//! Programs that are joined by pipes: lists of names on stdin, documents and pictures on stdout, JSON lines.
+//! Programs connected by pipes: lists of names on stdin, documents and images on stdout, JSON lines.
 
 use std::fs;
 use std::process::Command;
@@ -37,7 +37,7 @@ fn every_verb_reads_names_from_stdin_and_a_dash_is_stdout() {
 }
 
 #[test]
-fn every_record_is_a_line_of_json_and_a_reader_may_go_away() {
+fn every_record_is_a_line_of_json_and_a_reader_may_close_the_pipe() {
     let folder = data_set();
     let folder = folder.path();
     for words in [

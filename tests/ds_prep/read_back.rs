@@ -1,6 +1,6 @@
-//! The files we write, as h5py and NumPy read them by PDEBench's documented keys (tests/peers/read_back.py):
-//! every generator, every layout and format of an import. Skipped where Python has no h5py;
-//! PYTHON names another Python.
+//! Reads the files that we write with h5py and NumPy by PDEBench's documented keys (tests/peers/read_back.py): of every
+//! generator, and of imports into every layout and format. Skipped if Python has no h5py; PYTHON selects another
+//! interpreter.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use data::fields::field::Field;
 use data::fields::parameter::Parameter;
 use serde_json::Value;
 
-/// Equations with their parameters, and what else makes them small.
+/// Equations with their parameters, and options that keep them small.
 const EQUATIONS: [&str; 6] = [
     "burgers --parameter 0.01 --grid 32 --frames 5",
     "advection --parameter 0.4 --grid 32 --frames 5",
@@ -20,7 +20,7 @@ const EQUATIONS: [&str; 6] = [
     "navier-stokes --parameter 0.01 --grid 16 --frames 4 --end 0.3",
 ];
 
-/// Golden files, written by h5py, and the layouts and formats that they are brought into.
+/// Golden files written by h5py, and the layouts and formats they are converted to.
 const IMPORTS: [(&str, &str); 15] = [
     ("ReacDiff_Nu0.5_Rho1.0.hdf5", "--to-layout tensor"),
     ("tensor2d_channels.hdf5", "--to-layout groups"),
@@ -39,7 +39,7 @@ const IMPORTS: [(&str, &str); 15] = [
     ("ns_incom_inhom_2d_512-0.h5", "--format safetensors"),
 ];
 
-/// What Python tells of files; nothing where it has no h5py.
+/// Python's description of files; `None` if it has no h5py.
 fn told_by_python(files: &[PathBuf]) -> Option<Vec<Value>> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
     let asked = Command::new(&python).args(["-c", "import h5py, numpy"]).output();
@@ -54,7 +54,7 @@ fn told_by_python(files: &[PathBuf]) -> Option<Vec<Value>> {
     Some(text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
-/// CRC-32 of all numbers as we read them, [n, t, x.., c].
+/// CRC-32 of all values as we read them, [n, t, x.., c].
 fn checksum(path: &Path) -> u32 {
     let field = Field::open(path).unwrap();
     let mut hasher = crc32fast::Hasher::new();
@@ -66,7 +66,7 @@ fn checksum(path: &Path) -> u32 {
     hasher.finalize()
 }
 
-/// Compares what ds-prep tells of a file with what Python tells.
+/// Compares ds-prep's description of a file with Python's.
 fn compare(path: &Path, python: &Value) {
     let folder = path.parent().unwrap();
     let name = path.file_name().unwrap().to_str().unwrap();
@@ -97,7 +97,7 @@ fn compare(path: &Path, python: &Value) {
 }
 
 #[test]
-fn what_we_write_is_read_by_h5py_by_pdebenchs_keys() {
+fn our_files_are_read_by_h5py_with_pdebenchs_keys() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let mut made = Vec::new();
@@ -122,7 +122,7 @@ fn what_we_write_is_read_by_h5py_by_pdebenchs_keys() {
     let Some(told) = told_by_python(&made) else { return };
     assert_eq!(told.len(), made.len());
     made.iter().zip(&told).for_each(|(path, python)| compare(path, python));
-    // And h5py sees the same numbers in the files that it wrote and in what became of them.
+    // h5py also sees the same values in its own files and in the converted ones.
     let of_sources = told_by_python(&sources).unwrap();
     for ((source, python), (_, how)) in of_sources.iter().zip(&told[EQUATIONS.len()..]).zip(IMPORTS)
     {

@@ -1,4 +1,4 @@
-//! Shards of safetensors and their index.
+//! Safetensors shards and their index.
 
 use super::{data_set, run};
 use serde_json::Value;
@@ -6,14 +6,14 @@ use std::fs;
 use std::path::Path;
 
 #[test]
-fn an_index_tells_what_shards_hold_and_finds_what_was_changed() {
+fn an_index_describes_shards_and_detects_changes() {
     let folder = data_set();
     let folder = folder.path();
     let import = |files: &[&str]| {
         let words = ["--format", "safetensors", "--shard", "4", "-o", "shards", "--json"];
         let seen = run(folder, "", &[&["import"], files, &words].concat());
         assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-        // In the order of the names given, and of their parts.
+        // In the order of the given names, then of their parts.
         let listed: Vec<Value> = seen.records().iter().map(|shard| shard["file"].clone()).collect();
         let stems = files.iter().map(|file| Path::new(file).file_stem().unwrap().to_str().unwrap());
         let named =
@@ -35,7 +35,7 @@ fn an_index_tells_what_shards_hold_and_finds_what_was_changed() {
         assert_eq!(shard["blake3"], unix::publish::hash_file(&path).unwrap());
         assert_eq!(shard["bytes"], fs::metadata(&path).unwrap().len());
         assert_eq!((&shard["frames"], shard["grid"][0].as_u64()), (&5.into(), Some(32)));
-        // Against what another way to the numbers says.
+        // Compared with another way to read the values.
         let first =
             run(folder, "", &["show", path.to_str().unwrap(), "--sample", "0", "--json"]).records();
         let least = first.iter().filter_map(|frame| frame["min"].as_f64()).fold(f64::MAX, f64::min);
@@ -45,7 +45,7 @@ fn an_index_tells_what_shards_hold_and_finds_what_was_changed() {
         assert_eq!(statistics["count"].as_u64(), Some(count));
     }
 
-    // In the place of its shards.
+    // An index stands for its shards.
     let listed = run(folder, "shards/index.json\n", &["ls", "-", "--json"]).records();
     assert_eq!(listed.len(), 6);
     assert!(listed.iter().all(|record| record["reads"] == "direct"), "{listed:?}");
@@ -79,7 +79,7 @@ fn an_index_tells_what_shards_hold_and_finds_what_was_changed() {
     let check = || run(folder, "", &["check", "shards/index.json", "--json"]);
     assert_eq!(check().status, Some(0), "{}", check().stdout);
 
-    // One number other than it was, a shard too short, a shard gone.
+    // A changed value, a truncated shard, a missing shard.
     let path = |i: usize| folder.join("shards").join(shards[i]["file"].as_str().unwrap());
     let mut bytes = fs::read(path(1)).unwrap();
     let place = bytes.len() / 2;
@@ -100,7 +100,7 @@ fn an_index_tells_what_shards_hold_and_finds_what_was_changed() {
     }
     assert_eq!(faults.len(), 4, "{faults:?}");
 
-    // What is no index of fields is said to be none.
+    // A file that is not an index of fields is refused as such.
     fs::write(folder.join("shards/index.json"), "{}").unwrap();
     let seen = run(folder, "", &["import", a, "--format", "safetensors", "-o", "shards"]);
     assert_eq!(seen.status, Some(65), "{}", seen.stderr);

@@ -1,4 +1,4 @@
-//! Work that is interrupted before it is done, each time.
+//! Work that is interrupted before it is done, on every attempt.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn stopped_at_once(words: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_a_limit_stops_each_time_fails_in_the_end() {
+fn work_that_a_limit_stops_every_time_finally_fails() {
     let programs = Path::new(env!("CARGO_BIN_EXE_evaluate")).parent().unwrap();
     let program = |name: &str| programs.join(name).display().to_string();
     let (evaluate, latent_cache) = (program("evaluate"), program("latent-cache"));
@@ -36,15 +36,15 @@ fn what_a_limit_stops_each_time_fails_in_the_end() {
         assert_eq!(status, Some(1), "{talk}");
         assert!(talk.contains("longer time limit") && talk.contains(advice), "{talk}");
         assert_eq!(run::status(&world().join(folder))["state"], "failed", "{talk}");
-        // Started once more, with more time, it is done.
+        // Started once more with more time, it completes.
         let seen = shell(world(), &words.join(" "));
         assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     }
 }
 
 #[test]
-fn latents_that_get_further_each_time_are_killed_as_often_as_it_takes() {
-    // Each attempt stores a shard or two and dies; 16 shards in all.
+fn latents_that_make_progress_may_be_killed_any_number_of_times() {
+    // Each attempt stores one or two shards and dies; there are 16 shards.
     let make = "FAIL=publish.renamed:6=kill latent-cache make codec --data data/split.json \
                 --shard 1 -o killed";
     let mut attempts = 0;

@@ -1,4 +1,5 @@
-//! `evaluate predict`: fields as the same model's scores have them, and the same file after any interruption.
+//! `evaluate predict`: the fields agree with the scores of the same model, and the file is the same after any
+//! interruption.
 
 use std::fs;
 
@@ -38,7 +39,7 @@ fn a_rollout_starts_from_the_first_frame_and_a_reconstruction_is_near_its_frame(
         let squares = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x * x)).sum::<f64>();
         let error = squares(&mut truth.iter().zip(&codec).map(|(a, b)| a - b));
         assert!(error < 0.25 * squares(&mut truth.iter().copied()), "{error}");
-        // An operator that is still the identity stays at the first frame through the codec.
+        // An operator that is still the identity stays at the first frame, as reconstructed by the codec.
         let rollout = read("rollouts.hdf5", trajectory);
         for frame in rollout.chunks_exact(72) {
             let far =
@@ -81,7 +82,7 @@ fn predictions_that_are_killed_continue_after_the_last_batch() {
     assert!(whole.unwrap() == killed.unwrap(), "other bytes after an interruption");
 }
 
-/// Scores too: what is computed is kept, and the result has the same bits.
+/// The same for scores: completed work is kept, and the result has the same bits.
 #[test]
 fn an_evaluation_that_is_killed_continues_after_the_last_batch() {
     let words = "operator --steps 4 --starts 0";

@@ -12,7 +12,8 @@ fn warnings(seen: &Seen) -> Vec<&str> {
 
 #[test]
 fn disk_full_during_a_save_costs_a_warning() {
-    // Four files a save, so the sixth is in the second; and killed as the third begins, to look.
+    // A save writes four files, so the sixth belongs to the second save; the run is killed when the third begins, to
+    // inspect it.
     for step in
         ["save.begin:2", "save.after_create:2", "save.after_shard:6", "save.after_manifest:2"]
     {
@@ -36,14 +37,14 @@ fn disk_full_during_a_save_costs_a_warning() {
     }
 }
 
-/// What `status.json` says of the run.
+/// The content of the run's `status.json`.
 fn stands(place: &Path) -> serde_json::Value {
     let text = std::fs::read(place.join("run/status.json")).unwrap();
     serde_json::from_slice(&text).unwrap()
 }
 
 #[test]
-fn disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
+fn disk_full_at_a_stop_it_resumes_from_an_older_checkpoint() {
     let place = place();
     std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
     let seen = shell(
@@ -60,7 +61,7 @@ fn disk_full_at_a_stop_it_can_go_on_from_an_older_checkpoint() {
 }
 
 #[test]
-fn disk_full_at_the_end_is_an_error_told_once() {
+fn disk_full_at_the_end_is_an_error_reported_once() {
     let place = place();
     std::fs::write(
         place.path().join("codec.yaml"),
@@ -79,12 +80,12 @@ fn disk_full_at_the_end_is_an_error_told_once() {
     assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
 }
 
-/// Updates after which nothing more may be trained: three failed saves, two updates apart, of which the last is
-/// known when the fourth is due; validations that are the best add saves and only end it sooner.
+/// The update after which training must have stopped: three failed saves, two updates apart, the last of which is known
+/// when the fourth is due. Validations with a new best add saves and only make it stop sooner.
 const GIVEN_UP: u64 = 2 + 4 * 2 + 1;
 
 #[test]
-fn a_disk_that_has_failed_for_good_ends_the_run() {
+fn a_permanently_failed_disk_ends_the_run() {
     for fault in ["enospc", "eio"] {
         let place = place();
         std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
@@ -101,7 +102,7 @@ fn a_disk_that_has_failed_for_good_ends_the_run() {
         assert!(stands["reason"].as_str().unwrap().contains("checkpoint.failed_saves"), "{stands}");
         assert!(stands["update"].as_u64().unwrap() <= GIVEN_UP, "{stands}");
         nothing_is_lost(place.path(), fault);
-        // Two failures in a row are no reason to stop, nor is what happened before a save that worked.
+        // Two failures in a row do not stop the run, nor do failures before a successful save.
         let seen = shell(
             place.path(),
             &format!(
@@ -152,8 +153,8 @@ fn disk_full_for_the_log_and_the_status_costs_a_warning_each() {
     assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
 }
 
-/// A disk that is really full: a save is held with one of its files written, and the rest of a small disk
-/// is filled under it.
+/// A disk that is really full: a save is held after one of its files was written, while the rest of a small disk is
+/// filled.
 #[test]
 fn disk_filled_during_a_save_costs_warnings_and_nothing_else() {
     let place = place();
@@ -164,7 +165,7 @@ fn disk_filled_during_a_save_costs_warnings_and_nothing_else() {
         return;
     }
     let seen = std::thread::scope(|scope| {
-        // It is held with the first file of the second save written, until the disk is full.
+        // It is held after the first file of the second save was written, until the disk is full.
         let hold = Hold::new(place.path());
         let run = scope.spawn(|| train(place.path(), "save.after_shard:5=hold"));
         let saving = |name: &String| name.starts_with(".tmp-step-00000003");
@@ -174,7 +175,7 @@ fn disk_filled_during_a_save_costs_warnings_and_nothing_else() {
         drop(hold);
         run.join().unwrap()
     });
-    // It could not keep its end: an error, with everything before it whole.
+    // Its end could not be recorded: an error, with everything before it intact.
     let looked = std::panic::catch_unwind(|| {
         assert!(seen.status.is_some_and(|status| status == 73 || status == 74), "{}", seen.stderr);
         let told = warnings(&seen);

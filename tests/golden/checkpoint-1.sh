@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes tests/golden/checkpoint-1, a small checkpoint of format 1 that later versions must load. It is
-# made once for a format and then kept: making it anew would hide that an old one does not load.
-#   PATH=target/debug:$PATH tests/golden/checkpoint-1.sh
+# Makes tests/golden/checkpoint-1, a small checkpoint of format 1 that later versions must be able to load. It is made
+# once per format and never regenerated, because that would hide that an old one no longer loads.
+# PATH=target/debug:$PATH tests/golden/checkpoint-1.sh
 set -eu
 golden=$(cd "$(dirname "$0")" && pwd)/checkpoint-1
 work=$(mktemp -d)

@@ -47,7 +47,7 @@ def by_torch(stages, lengths, starts, base, total):
     schedulers = []
     for stage, length, start in zip(stages, lengths, starts):
         if stage["name"] == "LinearLR":
-            # PyTorch refuses a start factor of 0, and has no need for one here.
+            # PyTorch rejects a start factor of 0, and does not need it here.
             made = LinearLR(optimiser, start, stage["end_factor"], total_iters=length)
         else:
             made = CosineAnnealingLR(optimiser, T_max=length, eta_min=base * stage["end_factor"])
@@ -87,8 +87,8 @@ schedules = [
     case("linear", 1e-3, 20, linear(20, 1.0, start_factor=0.1)),
     case("cosine", 3e-4, 33, cosine(-1, 0.0)),
     case("warm-up and cosine", 0.02, 70, linear(7, 1.0, start_factor=0.001), cosine(-1, 0.05)),
-    # The default of 600,000 updates (5000, -1, 10) scaled down. The cosine ends at 590 and the last
-    # ten updates go from 1 % of the base rate to 0.
+    # The default of 600,000 updates (5000, -1, 10) scaled down. The cosine ends at 590, and the last ten updates decay
+    # from 1 % of the base rate to 0.
     case("three stages", 1e-4, 600, linear(50, 1.0, start_factor=0.001), cosine(-1, 0.01), linear(10, 0.0)),
 ]
 path = Path(__file__).with_name("schedules.json")

@@ -24,7 +24,7 @@ def normal(*shape, scale=1.0, offset=0.0):
 
 def keep(name, tensor):
     assert name not in tensors, name
-    # A copy: optimisers change their parameters in place.
+    # A copy: optimizers change their parameters in place.
     dtype = torch.float if tensor.is_floating_point() else torch.int
     tensors[name] = tensor.detach().to(dtype).contiguous().clone()
 
@@ -73,7 +73,7 @@ def normalisations():
     epsilon = constants("layernorm", epsilon=1e-5)["epsilon"]
     norm = lambda x, w=None, b=None: F.layer_norm(x, x.shape[-1:], w, b, eps=epsilon)
     op("layernorm", norm, x=normal(2, 5, 37, offset=3), w=normal(37), b=normal(37))
-    # Rows of a tiny deviation: there ε counts.
+    # Rows with a tiny deviation, for which ε matters.
     small = constants("rmsnorm", epsilon=1e-6)["epsilon"]
     x = normal(9, 21) * torch.logspace(-4, 1, 9)[:, None]
     op("rmsnorm", lambda x, w: F.rms_norm(x, x.shape[-1:], w, eps=small), x=x, w=normal(21))
@@ -211,7 +211,7 @@ def rearrangements():
     join = lambda axis: lambda a, b, c: torch.cat((a, b, c), axis)
     op("concat", join(1), a=normal(3, 2, 8), b=normal(3, 4, 8), c=normal(3, 1, 8))
     op("concat_last", join(2), a=normal(3, 2, 8), b=normal(3, 2, 4), c=normal(3, 2, 3))
-    # Sum 5 is of nothing.
+    # Row 5 receives no values.
     scatter = lambda x, index: torch.zeros(6, 7).double().index_add(0, index, x)
     op("scatter_add", scatter, x=normal(20, 7), index=below(5, 20))
 
@@ -262,7 +262,7 @@ def updates():
         p, lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay, foreach=False
     )
     steps("adamw", make, **c)
-    # The norm of 33 normal numbers is about 5.7: clipped at some steps, left alone at others.
+    # The norm of 33 standard normal values is about 5.7: clipped at some steps, unchanged at others.
     c = constants("adamw_clipped", lr=0.03, beta1=0.8, beta2=0.97, eps=1e-3, weight_decay=0.1)
     constants("adamw_clipped", max_norm=5.7)
     steps("adamw_clipped", make, max_norm=5.7, **c)

@@ -1,5 +1,5 @@
-//! Readers of fields in other formats than HDF5, with good files changed: NumPy's, tables, Zarr (Blosc is C
-//! on untrusted bytes), safetensors.
+//! Mutated files for the readers of formats other than HDF5: NumPy, CSV tables, Zarr (Blosc is C code on untrusted
+//! bytes), safetensors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/layouts").join(name)
 }
 
-/// Everything that reads a field: what it says of itself, and all its numbers.
+/// Everything that reads a field: its metadata and all its values.
 fn look(path: &Path) {
     let _ = describe(path);
     let _ = check_files(&[path.to_path_buf()], 1e10);
 }
 
-/// A file of NumPy with another description of the right length, or other bytes.
+/// A NumPy file with another header of the right length, or with changed bytes.
 fn new_npy(chaos: &mut Chaos, good: &[u8]) -> Vec<u8> {
     if chaos.below(3) == 0 {
         return chaos.bytes(good);
@@ -40,7 +40,7 @@ pub fn npy(folder: &Path, chaos: &mut Chaos) {
     with(&folder.join("fuzzed_nu0.3.npy"), &bytes, look);
 }
 
-/// An archive with other bytes; or one of arrays that are not packed, one of them changed.
+/// An archive with changed bytes, or an uncompressed one with one changed array.
 pub fn npz(folder: &Path, chaos: &mut Chaos) {
     let packed = chaos.below(2) == 0;
     let good = fs::read(golden(if packed { "packed.npz" } else { "stored.npz" })).unwrap();
@@ -57,7 +57,7 @@ pub fn table(folder: &Path, chaos: &mut Chaos) {
     with(&folder.join("fuzzed.csv"), &chaos.text(&good), look);
 }
 
-/// One file of a folder changed: a description, attributes, or a chunk and its header.
+/// A folder with one changed file: metadata, attributes, or a chunk and its header.
 pub fn zarr(folder: &Path, chaos: &mut Chaos) {
     let name = ["none.zarr", "zlib.zarr", "zstd.zarr", "blosc.zarr", "blosc.zarr"][chaos.below(5)];
     let copy = folder.join(name);
@@ -77,7 +77,7 @@ pub fn zarr(folder: &Path, chaos: &mut Chaos) {
     chunks.sort();
     let chunk = &chunks[chaos.below(chunks.len())];
     let mut bytes = chaos.bytes(&fs::read(chunk).unwrap());
-    // Blosc looks no further when the size in its header is not the file's.
+    // Blosc stops when the size in its header is not that of the file.
     if name == "blosc.zarr" && bytes.len() >= 16 && chaos.below(4) > 0 {
         let size = (bytes.len() as u32).to_le_bytes();
         bytes[12..16].copy_from_slice(&size);

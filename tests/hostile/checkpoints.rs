@@ -53,7 +53,7 @@ fn links_that_are_missing_dangling_or_lead_outside_do_not_matter() {
             fs::remove_file(checkpoints.join(link)).unwrap();
             target.map_or(Ok(()), |to| symlink(to, checkpoints.join(link))).unwrap();
         }
-        // The last one is to be made again, from the one before it.
+        // Remove the last checkpoint, so that it is made again from the one before it.
         fs::remove_dir_all(checkpoints.join("step-00000006")).unwrap();
         let seen = tame(copy.path(), RESUME);
         assert_eq!(seen.status, Some(0), "{target:?}: {}", seen.stderr);
@@ -87,17 +87,17 @@ fn a_copy_by_cp_tar_or_rsync_is_a_good_checkpoint() {
     }
 }
 
-/// A checkpoint that is replaced or removed while somebody reads it stays what it was for them.
+/// A checkpoint that is replaced or removed while a process reads it stays unchanged for that process.
 #[test]
-fn saving_leaves_what_another_process_has_open_as_it_was() {
+fn saving_does_not_change_files_that_another_process_has_open() {
     let copy = copy();
     let folder = copy.path();
     let path = folder.join("run/ckpt/step-00000006/model.safetensors");
     let before = fs::read(&path).unwrap();
     let mut open = fs::File::open(&path).unwrap();
-    // SAFETY: the file is only read, and that it does not change is what is tested.
+    // SAFETY: the file is only read, and the test checks that it does not change.
     let map = unsafe { memmap2::Mmap::map(&open) }.unwrap();
-    // Goes back to update 2 and saves 4 and 6 again.
+    // Goes back to update 2, and saves 4 and 6 again.
     let seen = tame(folder, &format!("{RESUME} --resume run/ckpt/step-00000002"));
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert_eq!(seen.stderr.matches("finished at update 6").count(), 1, "{}", seen.stderr);
@@ -115,7 +115,7 @@ fn saving_leaves_what_another_process_has_open_as_it_was() {
     assert_eq!(&map[..], before);
 }
 
-/// The mean of checkpoints, and imported weights, are codecs like any other.
+/// An average of checkpoints, and imported weights, can be used like any other codec.
 #[test]
 fn made_checkpoints_serve_latent_cache_and_evaluate() {
     let copy = copy();

@@ -1,5 +1,5 @@
-//! Random bit flips in the headers of every format, under a memory limit of 1 GiB: each program ends by itself
-//! with a status of its own.
+//! Random bit flips in the headers of every format, under a memory limit of 1 GiB: each program exits with one of its
+//! documented statuses.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::mutate::Chaos;
 use super::*;
 
-/// A file, the bytes from its start that are flipped, and a command that reads it (FILE).
+/// A file, the number of bytes from its start that may be flipped, and a command that reads it (FILE).
 type Case = (&'static str, usize, &'static str);
 
 const ALL: usize = usize::MAX;
@@ -40,9 +40,9 @@ const CASES: [Case; 26] = [
     ("state_dict.pt", ALL, "ckpt import FILE --like run -o made"),
     ("nested.pt", ALL, "ckpt import FILE --like run -o made"),
 ];
-/// Rounds of all cases in the short form and, with TORTURE set, in the long one.
+/// Number of rounds over all cases: normally, and with TORTURE set.
 const ROUNDS: [u64; 2] = [2, 2000];
-/// The memory of a program depends on the processors of the machine otherwise.
+/// Otherwise the memory of a program depends on the number of processors.
 const LIMITS: &str = "ulimit -v 1048576; export RAYON_NUM_THREADS=2 MALLOC_ARENA_MAX=2";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every reader under changed files, in a process with limits of its own.
+//! Every reader on mutated files, in a process with its own limits.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -9,22 +9,22 @@ use super::mutate::Chaos;
 use super::targets::TARGETS;
 use super::*;
 
-/// More addresses than the process has at the start: the fixed limits of the readers, and some.
+/// Address space beyond what the process uses at the start: the fixed limits of the readers, and some more.
 const ROOM: u64 = 1 << 30;
-/// No case may take longer, on a machine that does other things too.
+/// Maximum time per case, on a machine with other load.
 const SLOW: Duration = Duration::from_secs(60);
-/// Seconds of fuzzing in the short form and, with TORTURE set, in the long one.
+/// Seconds of fuzzing: normally, and with TORTURE set.
 const SECONDS: [u64; 2] = [6, 300];
 
 #[test]
-fn no_reader_panics_hangs_or_takes_memory_for_what_is_not_there() {
+fn no_reader_panics_hangs_or_allocates_for_missing_data() {
     if let Ok(folder) = std::env::var("FUZZ_IN") {
         return child(Path::new(&folder));
     }
     let seed = test_support::seed();
     let seconds = SECONDS[usize::from(test_support::torture())];
     let copy = copy();
-    let name = "fuzz::no_reader_panics_hangs_or_takes_memory_for_what_is_not_there";
+    let name = "fuzz::no_reader_panics_hangs_or_allocates_for_missing_data";
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env("FUZZ_IN", copy.path())
@@ -66,7 +66,7 @@ fn child(folder: &Path) {
     let mut case = 0;
     while started.elapsed().as_secs() < seconds {
         for (name, target) in TARGETS {
-            // Known also when the process is ended from outside.
+            // Written first, so that the case is known even if the process is killed from outside.
             std::fs::write(folder.join("case"), format!("case {case}, {name}")).unwrap();
             let began = Instant::now();
             target(folder, &mut Chaos::new(seed, case));

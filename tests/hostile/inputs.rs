@@ -1,4 +1,4 @@
-//! Every kind of input as something else than it should be.
+//! Every kind of input file replaced by something of another kind.
 
 use std::fs;
 
@@ -20,8 +20,7 @@ const READERS: [(&str, &str); 12] = [
     ("weights.safetensors", "ckpt import weights.safetensors --like codec.yaml -o made"),
 ];
 
-/// What stands in the place of the file, made by a shell with its name in `$f`; and what the error
-/// says, besides the name.
+/// What replaces the file, made by a shell with its name in `$f`; and what the error says, besides the name.
 const FORMS: [(&str, &str); 10] = [
     ("missing", "rm $f"),
     ("of no bytes", "rm $f; : > $f"),
@@ -36,7 +35,7 @@ const FORMS: [(&str, &str); 10] = [
 ];
 
 #[test]
-fn every_reader_refuses_what_is_no_file_of_its_kind() {
+fn every_reader_refuses_files_of_other_kinds() {
     let mut faults = Vec::new();
     for (file, command) in READERS {
         let copy = copy();
@@ -47,8 +46,7 @@ fn every_reader_refuses_what_is_no_file_of_its_kind() {
         };
         with("cp $f good");
         for (form, plant) in FORMS {
-            // A pipe is a file of configuration like any other (`-c <(...)`); what follows a whole HDF5
-            // file is not looked at.
+            // A pipe is a valid configuration file (`-c <(...)`), and HDF5 ignores data after the end of a file.
             let pipe = form == "a pipe" && file.ends_with(".yaml");
             if pipe || (form.starts_with("4 GiB") && command.starts_with("ds-prep")) {
                 continue;
@@ -56,7 +54,7 @@ fn every_reader_refuses_what_is_no_file_of_its_kind() {
             with(plant);
             let seen = tame(folder, command);
             let status = seen.status.unwrap_or_default();
-            // verify tells on stdout; an empty configuration has all faults, and they are no file's.
+            // `verify` reports on stdout; an empty configuration has many errors, none of which is about the file.
             let told = format!("{}{}", seen.stdout, seen.stderr);
             let name = file.rsplit('/').next().unwrap_or(file);
             let empty = file.ends_with(".yaml") && form == "of no bytes";
@@ -71,7 +69,7 @@ fn every_reader_refuses_what_is_no_file_of_its_kind() {
 }
 
 #[test]
-fn names_with_newlines_and_files_that_may_not_be_read() {
+fn names_with_newlines_and_unreadable_files() {
     let copy = copy();
     let folder = copy.path();
     let name = "two\nlines $(touch ran) 'and' \"quotes\"";
@@ -104,9 +102,9 @@ fn names_with_newlines_and_files_that_may_not_be_read() {
     }
 }
 
-/// The log, the status and the record of starts are ours: whatever became of them, a run goes on.
+/// The log, the status and the record of attempts are written by us: a run resumes whatever happened to them.
 #[test]
-fn a_run_goes_on_over_damaged_records() {
+fn a_run_continues_despite_damaged_records() {
     for file in ["log.jsonl", "status.json", "env.json"] {
         for plant in ["truncate -s -7 $f", "head -c 99 /dev/urandom > $f", ": > $f"] {
             let copy = copy();
@@ -126,7 +124,7 @@ fn a_run_goes_on_over_damaged_records() {
 }
 
 #[test]
-fn hdf5_files_cut_at_any_place_of_another_type_or_in_a_circle() {
+fn truncated_mistyped_and_cyclic_hdf5_files_are_refused() {
     let copy = copy();
     let folder = copy.path();
     let file = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
@@ -145,7 +143,7 @@ fn hdf5_files_cut_at_any_place_of_another_type_or_in_a_circle() {
         }
     }
     fs::write(folder.join(file), &bytes).unwrap();
-    // The type of the numbers is a message of the header: class 1, float, becomes 0, 3, 7, 9.
+    // The datatype is a message of the header: class 1, float, becomes 0, 3, 7 or 9.
     let places: Vec<usize> = (0..bytes.len().min(8192)).filter(|at| bytes[*at] == 0x11).collect();
     assert!(!places.is_empty());
     for at in places {

@@ -1,4 +1,4 @@
-//! Sizes on command lines, pipes in the place of files, and an HDF5 library that crashes.
+//! Excessive sizes on command lines, pipes instead of files, and an HDF5 library that crashes.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use super::targets::archive;
 use super::*;
 
 #[test]
-fn sizes_that_do_not_fit_into_memory_are_refused_before_it_is_taken() {
+fn sizes_that_do_not_fit_into_memory_are_refused_before_allocation() {
     let copy = copy();
     for (command, words) in [
         (
@@ -38,7 +38,7 @@ fn sizes_that_do_not_fit_into_memory_are_refused_before_it_is_taken() {
     );
 }
 
-/// A header of NumPy's format 2.0 with this length, and what follows.
+/// A NumPy header of format 2.0 with this length, and the text that follows.
 fn npy(length: u32, text: &str) -> Vec<u8> {
     [b"\x93NUMPY\x02\x00", &length.to_le_bytes()[..], text.as_bytes()].concat()
 }
@@ -65,7 +65,7 @@ fn members_and_headers_of_an_archive_are_bounded() {
 }
 
 #[test]
-fn a_run_on_many_threads_stops_when_it_is_told_to() {
+fn a_run_on_many_threads_stops_on_request() {
     let copy = copy();
     let more = ["-s", "training.threads=1024", "-s", "training.updates=1000000"];
     let mut job = run::start(copy.path(), "new", &more);
@@ -76,7 +76,7 @@ fn a_run_on_many_threads_stops_when_it_is_told_to() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
+fn a_pipe_in_place_of_a_file_does_not_block() {
     let copy = copy();
     for (name, command) in [
         ("a.hdf5", "ds-prep ls a.hdf5"),
@@ -92,20 +92,20 @@ fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
         let told = format!("{}{}", seen.stdout, seen.stderr);
         assert!(matches!(seen.status, Some(65 | 66)) && told.contains(name), "{command}: {told}");
     }
-    // Nor is one that an HDF5 file leads to.
+    // Nor is one that an HDF5 file links to.
     let links = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/links");
     fs::copy(links.join("tensor.h5"), copy.path().join("tensor.h5")).unwrap();
     assert_eq!(shell(copy.path(), "mkfifo other.h5").status, Some(0));
     let seen = tame(copy.path(), "ds-prep ls tensor.h5");
     assert_eq!(seen.status, Some(65), "{}", seen.stderr);
     assert!(seen.stderr.contains("external link"), "{}", seen.stderr);
-    // A pipe that is written to is a configuration like any other.
+    // A pipe that is written to is a valid configuration.
     let script = "mkfifo c.yaml; cat codec.yaml > c.yaml & train-stage codec -c c.yaml --run new";
     let seen = tame(copy.path(), &format!("sh -c '{script}'"));
     assert!(matches!(seen.status, Some(0 | 66)), "{}", seen.stderr);
 }
 
-/// HDF5 1.10.8 crashes on this file when its numbers are read; a library that does not says that it is damaged.
+/// HDF5 1.10.8 crashes on this file when its values are read; other versions report that it is damaged.
 #[test]
 fn a_crash_of_the_hdf5_library_is_an_error_about_the_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -119,6 +119,6 @@ fn a_crash_of_the_hdf5_library_is_an_error_about_the_file() {
     assert_eq!(seen.status, Some(65), "{}", seen.stderr);
     let faults: Vec<&str> = seen.stdout.lines().collect();
     let of = |name: &str| faults.iter().filter(|fault| fault.contains(name)).count();
-    // Nothing tells the parameter of either; only one cannot be read.
+    // Both lack a parameter; only one cannot be read.
     assert_eq!((of("damaged.h5") > 1, of("good.h5")), (true, 1), "{}", seen.stdout);
 }

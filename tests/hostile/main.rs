@@ -1,4 +1,4 @@
-//! Files that are damaged, strange or made to do harm, given to the programs as users run them.
+//! Files that are damaged, strange or malicious, given to the programs as users run them.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -55,7 +55,7 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     folder
 });
 
-/// A copy of the fixture to spoil.
+/// A copy of the fixture that a test may damage.
 fn copy() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let from = FIXTURE.path().join(".");
@@ -64,7 +64,8 @@ fn copy() -> TempDir {
     folder
 }
 
-/// Runs a command with two minutes, on a machine that does other things too, and 3 GiB of addresses; it must end by itself, with words and no panic.
+/// Runs a command within two minutes (the machine may have other load) and 3 GiB of address space; it must exit by
+/// itself, with a message and no panic.
 fn tame(folder: &Path, command: &str) -> Seen {
     let seen = shell(folder, &format!("ulimit -v 3145728; exec timeout -s KILL 120 {command}"));
     assert!(seen.status.is_some_and(|status| status != 124 && status != 137), "{command}: no end");

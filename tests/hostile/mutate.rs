@@ -1,9 +1,9 @@
-//! Small changes to good files, by bytes and by structure, all following from a seed.
+//! Small mutations of valid files, of bytes and of structure, determined by a seed.
 
 use serde_json::{Map, Value, json};
 use tensor::random::{Philox, Purpose};
 
-/// Numbers at which arithmetic goes wrong.
+/// Numbers that commonly break arithmetic.
 const NUMBERS: [u64; 12] = [
     0,
     1,
@@ -19,7 +19,7 @@ const NUMBERS: [u64; 12] = [
     u64::MAX,
 ];
 
-/// The changes of one case.
+/// The mutations of one case.
 pub struct Chaos {
     random: Philox,
     case: u64,
@@ -31,7 +31,7 @@ impl Chaos {
         Self { random: Philox::new(seed, Purpose::Test), case, drawn: 0 }
     }
 
-    /// A number below `n`, 0 for 0.
+    /// A random number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         self.drawn += 1;
         self.random.below(self.case, self.drawn, n.max(1) as u64) as usize
@@ -41,7 +41,7 @@ impl Chaos {
         of[self.below(of.len())].clone()
     }
 
-    /// One to four changes of bytes.
+    /// One to four mutations of bytes.
     pub fn bytes(&mut self, good: &[u8]) -> Vec<u8> {
         let mut bytes = good.to_vec();
         for _ in 0..1 + self.below(4) {
@@ -77,7 +77,7 @@ impl Chaos {
         bytes
     }
 
-    /// One to three small numbers of a pickle (BININT1: sizes, strides, counts) made large (LONG1).
+    /// Replaces one to three small integers of a pickle (BININT1: sizes, strides, counts) by large ones (LONG1).
     pub fn sizes(&mut self, mut pickle: Vec<u8>) -> Vec<u8> {
         for _ in 0..1 + self.below(3) {
             let places: Vec<usize> =
@@ -91,7 +91,7 @@ impl Chaos {
         pickle
     }
 
-    /// As [`bytes`](Self::bytes), or with a number in the text made another.
+    /// Like [`bytes`](Self::bytes), or replaces a number in the text.
     pub fn text(&mut self, good: &str) -> Vec<u8> {
         let digits: Vec<usize> = good
             .bytes()
@@ -117,7 +117,7 @@ impl Chaos {
         format!("{}{new}{}", &good[..start], &good[end..]).into_bytes()
     }
 
-    /// One to three values of a document made others, left out or repeated.
+    /// Changes, removes or repeats one to three values of a document.
     pub fn json(&mut self, good: &Value) -> Value {
         let mut value = good.clone();
         for _ in 0..1 + self.below(3) {

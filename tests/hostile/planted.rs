@@ -1,4 +1,4 @@
-//! Secrets planted wherever a program takes a word, in uses that succeed and in uses that fail.
+//! Secrets planted wherever a program takes an argument, in uses that succeed and in uses that fail.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -44,7 +44,7 @@ const PLACES: [&str; 52] = [
     r#"train-stage codec -c codec.yaml --run new-o -s "training.updates=$V""#,
     r#"train-stage codec -c codec.yaml --run new-p -s "$V=1""#,
     r#"train-stage codec -c codec.yaml --run new-q -s "$V""#,
-    // Words of command lines that name nothing.
+    // Command-line arguments that name nothing.
     r#"ds-prep check "$V"; ds-prep show "$V"; ds-prep stats "$V" -o other; ds-prep audit "$V""#,
     r#"ds-prep import "$V" -o imported-c; ds-prep plot "$V" -o picture.png; ds-prep split "$V" -o other"#,
     r#"ds-prep "$V"; train-stage "$V"; ckpt "$V"; latent-cache "$V"; evaluate "$V"; timekeep "$V""#,
@@ -77,7 +77,7 @@ const PLACES: [&str; 52] = [
        train-stage codec -c codec.yaml --run new-env; train-stage --warm-kernels sm_80"#,
 ];
 
-/// A value for each place. Some need escapes in Rust, JSON or URLs.
+/// A value for each place. Some need escaping in Rust, JSON or URLs.
 fn value(place: usize) -> String {
     let special = ["-", "é", "q\"t", "s p", "%41"];
     format!("5ecret{}{place:02}-end", special[place % special.len()])
@@ -87,7 +87,7 @@ fn value(place: usize) -> String {
 fn planted_secrets_are_on_no_stream_and_in_no_file_that_others_can_read() {
     let copy = copy();
     let folder = copy.path();
-    // `keep` is how a careful user writes a secret down. SLURM knows no job.
+    // `keep` writes a secret the way a careful user does. The SLURM commands know no job.
     let before = "set +e; PATH=$PWD/bin:$PATH; keep() { (umask 077; echo \"$1\" > \"$2\"); }";
     let setup = "mkdir bin; for name in squeue scontrol sacct; do
         echo 'exit 1' > bin/$name; chmod +x bin/$name; done
@@ -119,6 +119,6 @@ fn planted_secrets_are_on_no_stream_and_in_no_file_that_others_can_read() {
         assert!(!records.contains(&name.as_str()), "{} holds a secret", path.display());
         kept += 1;
     }
-    // The manifest with paths, submit.json and others do need it.
+    // The manifest with paths, submit.json and others do need to contain it.
     assert!(kept >= 4, "{kept}");
 }

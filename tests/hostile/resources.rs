@@ -1,4 +1,4 @@
-//! Resource limits are named in the error, with their value and how to raise them.
+//! Errors caused by resource limits name the limit, its value and how to raise it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -10,7 +10,7 @@ use super::*;
 #[test]
 fn errors_name_the_limit_that_caused_them() {
     let copy = copy();
-    // A soft limit, so that the advice does not depend on who runs the tests; dash counts blocks of 512.
+    // Soft limits, so that the advice does not depend on who runs the tests; dash counts in blocks of 512 bytes.
     for (limit, script, expected) in [
         (
             "ulimit -S -f 32",
@@ -41,8 +41,8 @@ fn errors_name_the_limit_that_caused_them() {
     }
 }
 
-/// Root has no limit on threads, so it starts the programs as a user of their own, by a file descriptor: the
-/// folders above them may be closed to that user.
+/// Root has no limit on threads, so the programs run as another user; they are started through a file descriptor
+/// because that user may lack access to the folders above them.
 #[test]
 fn errors_name_the_limit_on_threads() {
     let copy = copy();

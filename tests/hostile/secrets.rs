@@ -1,4 +1,4 @@
-//! Secrets stay where they are.
+//! Secrets do not leak.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A secret in the environment and one in `.env`, used in the configuration: no output has them.
+/// A secret in the environment and one in `.env`, used in the configuration: no output contains them.
 #[test]
 fn planted_secrets_are_in_no_file_and_on_no_stream() {
     let copy = copy();
@@ -75,9 +75,9 @@ fn planted_secrets_are_in_no_file_and_on_no_stream() {
     assert!(config.contains("${API_KEY}") && config.contains("${STORE_PASSWORD}"), "{config}");
 }
 
-/// A secret may have the value of a word that records are made of: they stay what they are.
+/// A secret may have the value of a word that is part of records; the records must stay valid.
 #[test]
-fn secrets_that_are_words_of_ours_leave_records_readable() {
+fn secrets_equal_to_words_of_records_leave_them_readable() {
     let copy = copy();
     let words = [
         "finish",
@@ -99,7 +99,7 @@ fn secrets_that_are_words_of_ours_leave_records_readable() {
     ];
     let variables: Vec<String> = words.iter().map(|word| format!("{word}_KEY={word}")).collect();
     let with = format!("env {}", variables.join(" ").replace("train-stage_KEY", "program_KEY"));
-    // The reason is a sentence, which may quote anything.
+    // The reason is free text, which may quote anything.
     for (command, sentence) in
         [("timekeep status run --json", "reason"), ("ckpt ls run --json", "")]
     {
@@ -120,7 +120,7 @@ fn secrets_that_are_words_of_ours_leave_records_readable() {
     let seen = shell(copy.path(), &format!("{with} timekeep status run"));
     assert!(seen.stdout.contains("device_hours  restarts"), "{}", seen.stdout);
     assert!(seen.stdout.contains("run  codec  finished  6/6 100%"), "{}", seen.stdout);
-    // What is written stays readable too.
+    // Written files stay readable too.
     let train = format!("{with} train-stage codec -c codec.yaml --run new");
     let seen = shell(copy.path(), &format!("{train} -s optimizer.learning_rate=x"));
     assert_eq!(seen.status, Some(78), "{}", seen.stderr);
@@ -147,9 +147,9 @@ fn secrets_that_are_words_of_ours_leave_records_readable() {
     assert!(seen.stdout.contains(r#""state":"finished","update":6"#), "{}", seen.stdout);
 }
 
-/// An error about the file that a secret names does not tell the secret.
+/// An error about the file that a secret names does not reveal the secret.
 #[test]
-fn an_error_about_a_secret_path_does_not_tell_it() {
+fn an_error_about_a_secret_path_does_not_reveal_it() {
     let copy = copy();
     let yaml = fs::read_to_string(copy.path().join("codec.yaml")).unwrap();
     let yaml = yaml.replace("patch: 8", "patch: '${MODEL_KEY}'");

@@ -1,5 +1,5 @@
-//! What is fuzzed: each reader, with good files changed in their own structure. A reader may accept or
-//! refuse; it may not panic, hang, or take memory for what is not there.
+//! Fuzzing targets: each reader, with valid files mutated in their own structure. A reader may accept or refuse a file;
+//! it must not panic, hang, or allocate memory for data that does not exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use super::mutate::Chaos;
 /// A reader by name.
 pub type Target = (&'static str, fn(&Path, &mut Chaos));
 
-/// Each works in a copy of the fixture, which it leaves as it was.
+/// Each works in a copy of the fixture and restores it.
 pub const TARGETS: [Target; 14] = [
     ("safetensors", safetensors),
     ("pickle", pickle),
@@ -40,7 +40,7 @@ pub const TARGETS: [Target; 14] = [
     ("field in safetensors", arrays::safetensors),
 ];
 
-/// Writes `bytes`, does `read`, and puts back what was there.
+/// Writes `bytes`, calls `read`, and restores the original content.
 pub fn with(path: &Path, bytes: &[u8], read: impl FnOnce(&Path)) {
     let before = fs::read(path).ok();
     fs::write(path, bytes).unwrap();
@@ -62,7 +62,7 @@ fn read_weights(path: &Path) {
     }
 }
 
-/// A safetensors file with another header of the right length.
+/// A safetensors file with another header, with the right length prefix.
 pub fn new_header(chaos: &mut Chaos, bytes: &[u8]) -> Vec<u8> {
     let length = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
     let (header, data) = bytes[8..].split_at(length);
@@ -79,7 +79,7 @@ fn safetensors(folder: &Path, chaos: &mut Chaos) {
     with(&folder.join("fuzzed"), &bytes, read_weights);
 }
 
-/// A good PyTorch file: changed as it is, or its pickle alone, in an archive that is whole.
+/// A valid PyTorch file with changed bytes, or with only its pickle changed, in an intact archive.
 fn pickle(folder: &Path, chaos: &mut Chaos) {
     const FILES: [&str; 5] = ["state_dict", "dtypes", "views", "nested", "protocol4"];
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/torch");
@@ -88,7 +88,7 @@ fn pickle(folder: &Path, chaos: &mut Chaos) {
     with(&folder.join("fuzzed"), &bytes, read_weights);
 }
 
-/// The entries of an archive anew, with `data.pkl` changed.
+/// Rewrites the entries of an archive with `data.pkl` changed.
 fn new_pickle(chaos: &mut Chaos, good: &[u8]) -> Vec<u8> {
     new_archive(good, "data.pkl", |content| match chaos.below(3) {
         0 => chaos.bytes(content),
@@ -96,8 +96,8 @@ fn new_pickle(chaos: &mut Chaos, good: &[u8]) -> Vec<u8> {
     })
 }
 
-/// The entries of an archive, none of them packed, with those changed whose names end so; checksums and
-/// places are right.
+/// Rewrites the entries of an archive without compression, changing those whose names have this suffix; checksums and
+/// offsets are correct.
 pub fn new_archive(
     good: &[u8],
     changed: &str,
@@ -122,7 +122,7 @@ pub fn new_archive(
     archive(&members)
 }
 
-/// A zip archive of these members, not packed.
+/// A zip archive of these members, uncompressed.
 pub fn archive(members: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let (mut out, mut directory) = (Vec::new(), Vec::new());
     for (name, content) in members {
@@ -144,7 +144,7 @@ pub fn archive(members: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-/// A manifest or header that was changed by somebody who also made the digests right.
+/// A changed manifest or header whose digests were recomputed.
 fn checkpoint(folder: &Path, chaos: &mut Chaos) {
     let path = folder.join("run/ckpt/step-00000006");
     let other = folder.join("run/ckpt/step-00000004");

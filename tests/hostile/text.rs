@@ -1,8 +1,8 @@
-//! Names and texts from outside: what they contain does not reach the terminal as it is, nor without end.
+//! Names and texts from outside are escaped and truncated before they reach the terminal.
 
 use super::*;
 
-/// ESC, C1, a change of direction, DEL, and a line that looks like one of ours.
+/// ESC, C1, a bidirectional override, DEL, and a line that looks like one of our messages.
 const NAME: &str = "a\u{1b}[31m\u{9b}2J\u{202e}b\u{7f}\nckpt: forged\r";
 
 #[test]

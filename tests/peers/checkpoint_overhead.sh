@@ -1,17 +1,16 @@
 #!/bin/sh
-# What saving costs training as a whole, the threads beside it included: the demo's operator with a
-# checkpoint every 10 updates and with none, in turns, on an idle machine after `make demo`. One save is
-# too cheap to be seen; of fifty the difference is taken, and told for a checkpoint every 500 updates, as
-# in the demo. And how long training stands still for a save, on one rank and on two, which compare their
-# parameters, beside the copy of the tensors alone; HIDDEN changes the size of the model. Prints one JSON
-# object. Needs the programs and mpirun in PATH.
+# The cost of saving for training as a whole, including its background threads: the demo's operator with a checkpoint
+# every 10 updates and with none, alternately, on an idle machine after `make demo`. A single save is too cheap to
+# measure; the difference is that of fifty, reported for a checkpoint every 500 updates, as in the demo. Also measures
+# how long a save blocks training, on one rank and on two (which compare their parameters), and a copy of the tensors
+# alone; HIDDEN changes the size of the model. Prints one JSON object. Needs the programs and mpirun in PATH.
 set -eu
 updates=500
 every=10
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Name, turn, updates between saves, and words before the program.
+# Name, turn, updates between saves, and arguments before the program.
 train() {
     name=$1 turn=$2 between=$3
     shift 3
@@ -27,7 +26,7 @@ for turn in 1 2 3 4 5; do
     train two "$turn" $every mpirun --oversubscribe --bind-to none -n 2 > /dev/null
 done
 median() { sort -n "$1" | sed -n 3p; }
-# Of all saves of some runs, but those that waited for the one before: seconds by the log, in milliseconds.
+# Median over all saves of some runs, except those that waited for the previous one: the log's seconds, in milliseconds.
 middle() {
     name=$1 field=$2
     grep -h '"kind":"checkpoint"' "$work/$name"-*/log.jsonl | awk -F"\"$field\":" '

@@ -162,7 +162,7 @@ def darcy(a, interval, frames, beta):
     return np.array(out)
 
 
-# Equation: NumPy's solver, parameter, samples, trajectories in a block, more words for ds-prep gen.
+# Equation: NumPy's solver, parameter, samples, trajectories per block, further arguments for ds-prep gen.
 CASES = {
     "burgers": (burgers, 0.01, 32, 8, []),
     "diffusion-reaction": (diffusion_reaction, 0.5, 64, 8, []),

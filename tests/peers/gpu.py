@@ -29,7 +29,7 @@ ATTENTION = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-# What computes the others.
+# The library that computes the other side.
 PEERS = {"linear": "cublas", "conv": "cudnn", "adamw": "fused"}
 
 
@@ -154,7 +154,7 @@ def main():
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="where")
     a = p.parse_args()
     torch.manual_seed(1)
-    # Names of cuBLAS and cuDNN: "tf32" rounds the operands of products.
+    # Settings for cuBLAS and cuDNN: "tf32" rounds the operands of products.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = a.element == "tf32"
     torch.backends.cudnn.benchmark = True
     element = {"bf16": torch.bfloat16, "f16": torch.float16}.get(a.element, torch.float32)

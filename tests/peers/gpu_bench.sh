@@ -1,11 +1,11 @@
 #!/bin/sh
-# Speed on a GPU into benches/results/CARD-DATE.json: every op and update, ours and PyTorch's in turns
+# Measures speed on a GPU into benches/results/CARD-DATE.json: every op and update, ours and PyTorch's alternately
 # at large sizes, training updates of the operator. `make gpu-bench` runs it; by hand:
 #
 #   LARGE=... SMALL=... gpu_bench.sh FOLDER
 #
-# where FOLDER holds the examples opcheck and operator_update, built here or carried here, and LARGE and
-# SMALL are the sizes of the Makefile. DEVICE and BELOW are for trying it out: DEVICE=emu BELOW=20000.
+# where FOLDER has the examples opcheck and operator_update, built here or copied here, and LARGE and
+# SMALL are the sizes in the Makefile. DEVICE and BELOW are for a dry run: DEVICE=emu BELOW=20000.
 set -eu
 programs=${1:?the folder of the examples opcheck and operator_update}
 device=${DEVICE:-cuda}
@@ -17,9 +17,9 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
 say() { echo "gpu-bench: $*" >&2; }
-# rows FIELDS < JSON lines: each with these fields before its own.
+# rows FIELDS < JSON lines: prefixes each line with these fields.
 rows() { sed "s/^{/{$1, /" >> "$work/rows"; }
-# A peer that fails is a row, not the end.
+# A peer that fails gives a row and does not end the script.
 peer() {
     fields=$1
     shift
@@ -88,7 +88,7 @@ mkdir -p "$results"
     sed '$!s/$/,/' "$work/rows"
     echo "]}"
 } > "$work/whole"
-# A second one of a day is CARD-DATE-2.
+# A second one on the same day is CARD-DATE-2.
 n=
 while test -e "$results/$name$n.json"; do n=$((${n:--1} - 1)); done
 cp "$work/whole" "$results/$name$n.json"

@@ -13,7 +13,7 @@ import time
 
 import h5py
 
-# Bytes that a copy has, about.
+# Approximate size of a copy in bytes.
 COPIED = 256 << 20
 HOW = {"chunked": {"chunks": True}, "gzip": {"compression": "gzip"}}
 

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 
-# glibc otherwise gives large blocks back to the system and faults them in again, every update.
+# Otherwise glibc returns large blocks to the system and faults them in again on every update.
 MALLOC = "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592"
 if os.environ.get("GLIBC_TUNABLES") != MALLOC:
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "GLIBC_TUNABLES": MALLOC})
@@ -221,7 +221,7 @@ def measure(a, optimiser):
         "cpu_ms": statistics.median(cpu_times[a.warmup :]),
         "load_average": os.getloadavg()[0],
         "optimizer": optimiser,
-        # On a GPU only the end of an update is waited for.
+        # On a GPU only the end of an update is synchronized.
         "optimizer_ms": None if cuda else statistics.median(optimiser_times[a.warmup :]),
         "peak_rss_bytes": memory("VmHWM"),
         "rss_before_model_bytes": before,

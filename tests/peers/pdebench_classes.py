@@ -35,7 +35,7 @@ def first(path):
 def opened(classes, path):
     folder, name = os.path.split(os.path.abspath(path))
     kind = next(c for c in vars(classes) if c.endswith("DatasetSingle"))
-    # That of the U-Net refuses every .h5.
+    # The U-Net class refuses every .h5 file.
     if not (name.endswith(".h5") and kind.startswith("UNet")):
         yield kind, vars(classes)[kind](name, saved_folder=folder + "/", test_ratio=0)
     if name.endswith(".h5"):

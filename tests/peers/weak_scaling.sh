@@ -1,10 +1,10 @@
 #!/bin/sh
-# What a second rank costs: the demo's operator on two ranks of one thread each, which sum their gradients,
-# against two runs of one thread each that know nothing of each other, in turns, on an idle machine of two
-# cores or more after `make demo`. A rank computes as many samples of an update as such a run. Prints one
-# JSON object: median seconds of an update of both and their quotient; and the median seconds from exec to
-# the end of a start's first update. Needs the programs and mpirun in PATH. UPDATES, TURNS and HIDDEN change their number and
-# the size of the model.
+# The cost of a second rank: the demo's operator on two ranks with one thread each, which sum their gradients, compared
+# with two independent runs of one thread each, alternately, on an idle machine with two cores or more after `make
+# demo`. A rank computes as many samples per update as one such run. Prints one JSON object: median seconds per update
+# of both and their ratio; and the median seconds from exec to the end of the first update of an attempt. Needs the
+# programs and mpirun in PATH. UPDATES, TURNS and HIDDEN change the number of updates and turns and the size of the
+# model.
 set -eu
 updates=${UPDATES:-400}
 batch=16
@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 export RAYON_NUM_THREADS=1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# Ranks or none, name, samples of an update.
+# Number of ranks or none, name, samples per update.
 train() {
     ranks=$1 run=$work/$2 samples=$3
     set -- train-stage operator -c configs/burgers-operator.yaml --run "$run" \

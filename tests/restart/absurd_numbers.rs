@@ -1,4 +1,4 @@
-//! Numbers that no run can have: the configuration is refused, or it is checked without a panic or an abort.
+//! Absurd numbers in the configuration: it is refused, or checked without a panic or an abort.
 
 use crate::common::run::prepare;
 use crate::common::shell;
@@ -27,7 +27,7 @@ fn numeric(value: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// How many configurations were refused when they were loaded, and how many were checked.
+/// The number of configurations that were refused when loaded, and the number that were checked.
 fn check(folder: &Path, name: &str) -> (usize, usize) {
     let task = TASKS.iter().find(|task| task.spec.name == name).unwrap();
     let load = |overrides: &[String]| {
@@ -86,7 +86,7 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     for (refused, checked) in ["codec", "operator"].map(|name| check(folder, name)) {
         assert!(refused > 50 && checked > 30, "{refused} refused, {checked} checked");
     }
-    // Sizes that are allowed by themselves, and not together.
+    // Sizes that are valid individually, but not together.
     let seen = shell(
         folder,
         "train-stage codec -c codec.yaml -s model.hidden=65536 -s model.mlp_ratio=256 --run new --check",

@@ -1,5 +1,5 @@
-//! Input files that change between attempts, or while a run uses them: it stops before a checkpoint, a
-//! validation or a result depends on them, and goes on to the same bits once they are restored.
+//! Input files that change between attempts, or while a run uses them: it stops before a checkpoint, a validation or a
+//! result depends on them, and continues to the same bits once they are restored.
 
 use crate::common::run::*;
 use crate::common::shell;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use test_support::{Random, seed};
 
-/// As [`prepare`], with two data files.
+/// Like [`prepare`], with two data files.
 fn prepare_two() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("codec.yaml"), CONFIG).unwrap();
@@ -35,7 +35,7 @@ fn swap(a: &Path, b: &Path) {
     }
 }
 
-/// Changes the inputs in `folder`; a second time restores them.
+/// Changes the inputs in `folder`; a second call restores them.
 type Change = fn(&Path);
 
 const CHANGES: [(&str, Change); 4] = [
@@ -131,7 +131,7 @@ fn inputs_changed_during_a_run_stop_it_before_its_next_checkpoint() {
             assert!(at >= 390, "{what} at update {at}, seed {seed}: {said}");
         } else {
             assert_eq!(exit, Some(78), "{what} at update {at}, seed {seed}: {said}");
-            // One save may have been on its way.
+            // One save may have been in flight.
             let newest = checkpoints(&run).last().copied();
             assert!(newest < Some(at + 5), "{what} at update {at}, seed {seed}: saved {newest:?}");
             change(folder);
@@ -151,14 +151,14 @@ fn unchanged_inputs_are_not_hashed_again() {
     wait_until(|| {
         let _ = fs::remove_dir_all(run.join("ckpt/step-00000020"));
         assert_eq!(train(folder, "run", &["-s", "training.updates=20"]).0, Some(0));
-        // From the moment on that the files are old enough for their timestamps to be trusted.
+        // Once the files are old enough for their timestamps to be trusted.
         inputs()["cached"] == 3
     });
     let seen = inputs();
     assert!(seen["hashed"] == 0 && seen["bytes"] == 0 && seen["files"] == 3, "{seen}");
 }
 
-/// The limit passes while the first input file is still being hashed.
+/// The time limit passes while the first input file is still being hashed.
 #[test]
 fn a_run_that_must_stop_before_its_inputs_are_verified_saves_nothing_and_says_so() {
     let temporary = prepare();

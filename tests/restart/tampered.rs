@@ -1,4 +1,4 @@
-//! Files of a run that are moved, replaced or damaged by others, while it is at work or between two starts.
+//! Files of a run that others move, replace or damage, during an attempt or between two.
 
 use crate::common::run::*;
 use crate::common::shell;
@@ -36,7 +36,7 @@ fn a_run_directory_that_is_replaced_or_moved_away_is_not_written_to() {
         ("empty", "mv empty oldest && mkdir empty"),
     ] {
         let run = folder.join(name);
-        // A look at the lease is trusted for a tenth of a heartbeat.
+        // A check of the lease stays valid for a tenth of the heartbeat interval.
         let quick = |command: &mut Command| {
             command.env("LONGHAUL_HEARTBEAT", "1");
         };
@@ -52,13 +52,13 @@ fn a_run_directory_that_is_replaced_or_moved_away_is_not_written_to() {
         assert!(said.contains("removed or replaced; put the run directory back"), "{name}: {said}");
         assert!(run.is_dir().then(|| contents(&run)) == before, "{name} was written to: {said}");
     }
-    // Put back, the same command resumes.
+    // Moved back, the same command resumes.
     let (resumed, _) = stretch(folder, "old", &[], 2);
     assert!(resumed >= 10);
 }
 
 #[test]
-fn a_log_that_is_moved_away_goes_on_at_its_path() {
+fn a_log_that_is_moved_away_continues_at_its_path() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let mut child = start(folder, "run", &["-s", "training.updates=100000000"]);
@@ -70,7 +70,7 @@ fn a_log_that_is_moved_away_goes_on_at_its_path() {
     let (exit, said) = child.end();
     assert_eq!(exit, Some(75), "{said}");
     assert_eq!(said.matches("the log was moved, removed or replaced").count(), 1, "{said}");
-    // Together they hold every update once.
+    // Together they contain every update once.
     let mut updates = Vec::new();
     for path in [&old, &log] {
         let records = unix::log::read(path).unwrap();

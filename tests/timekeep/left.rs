@@ -1,4 +1,4 @@
-//! `timekeep left`: who is asked, and what is made of the answers.
+//! `timekeep left`: which commands it asks, and how it uses the answers.
 
 use std::fs;
 use std::process::Stdio;
@@ -48,7 +48,7 @@ fn left_asks_squeue_once_and_about_this_task_only() {
     assert!(seen.stdout.ends_with("says squeue\n"), "{}", seen.stdout);
     assert_eq!(fs::read_to_string(&asked).unwrap(), "-h -j 120_7 -o %L\n");
 
-    // An end handed in makes the question needless.
+    // If the end time is given, squeue is not asked.
     let seen = see(left().env("LONGHAUL_END_TIME", in_seconds(1000)));
     assert!(seen.stdout.contains("LONGHAUL_END_TIME"), "{}", seen.stdout);
     assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 1);
@@ -89,7 +89,7 @@ fn scontrol_is_asked_where_squeue_fails() {
         command
     };
     let seen = see(&mut left());
-    // A day less 59 minutes, and what has passed since.
+    // A day minus 59 minutes and the time since then.
     let seconds: u64 = seen.stdout.split(' ').next().unwrap().parse().unwrap();
     assert!((82_000..=82_860).contains(&seconds), "{}", seen.stdout);
     assert!(seen.stdout.ends_with("says scontrol\n"), "{}", seen.stdout);
@@ -116,7 +116,7 @@ fn a_squeue_that_hangs_is_given_up() {
 }
 
 #[test]
-fn a_reader_that_is_gone_is_a_quiet_end() {
+fn a_closed_pipe_ends_it_quietly() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut left = timekeep(&["left", "--json"]);

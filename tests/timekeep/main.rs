@@ -1,4 +1,4 @@
-//! `timekeep` as its users run it, with commands of SLURM that lag, fail and talk nonsense. With a real SLURM:
+//! End-to-end tests of `timekeep`, with fake SLURM commands that lag, fail or return nonsense. With a real SLURM:
 //! tests/slurm.
 
 mod left;
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// timekeep without any trace of a job around the tests, and with the usual signals where the
+/// timekeep without the environment of a job in which the tests may run, and with default signal handling even if the
 /// tests run under nohup or in the background of a script.
 fn timekeep(words: &[&str]) -> Command {
     let mut command = Command::new("/usr/bin/env");
@@ -46,8 +46,8 @@ fn in_seconds(seconds: u64) -> String {
     (now + seconds).to_string()
 }
 
-/// An executable script, renamed into place. A file open for writing cannot be run, and what this process has
-/// open a program has too that another test starts meanwhile: so another process writes it.
+/// Writes an executable script and renames it into place. A file that is open for writing cannot be executed, and
+/// another test that forks at this moment inherits our open files: so a separate process writes it.
 fn script(path: &Path, text: &str) {
     let new = path.with_extension("new");
     let mut install = Command::new("install")
@@ -61,7 +61,7 @@ fn script(path: &Path, text: &str) {
     fs::rename(&new, path).unwrap();
 }
 
-/// PATH with the fake command first.
+/// PATH with the fake commands first.
 fn path_with(folder: &Path) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
 }

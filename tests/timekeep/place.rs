@@ -1,4 +1,4 @@
-//! A folder of runs, and a SLURM that is made of scripts.
+//! A folder of runs, and a fake SLURM made of scripts.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use super::{Seen, path_with, script, see, timekeep};
 
-/// A folder with commands of SLURM that answer as told.
+/// A folder with SLURM commands that answer as configured.
 pub struct Place {
     pub folder: tempfile::TempDir,
 }
 
 impl Place {
-    /// With an empty queue, a SLURM that knows no job of the past, and an `sbatch` that counts from 101 and
-    /// knows no better.
+    /// With an empty queue, a SLURM that knows no past jobs, and an `sbatch` that counts from 101 and ignores its
+    /// arguments.
     pub fn new() -> Self {
         let place = Self { folder: tempfile::tempdir().unwrap() };
         place.queue("");
@@ -49,7 +49,7 @@ impl Place {
         assert_eq!(seen.status, Some(0), "{words:?}: {}", seen.stderr);
         seen.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
-    /// What cron did for the one run `a`.
+    /// The cron record of the run `a`.
     pub fn cron(&self) -> (String, String) {
         let record = self.records(&["cron", "a"]).remove(0);
         let text = |key: &str| record[key].as_str().unwrap().to_string();

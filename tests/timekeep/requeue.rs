@@ -1,4 +1,4 @@
-//! What `timekeep run` asks of SLURM when the command of a batch job has ended.
+//! What `timekeep run` requests from SLURM when the command of a batch job has ended.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::{Seen, path_with, script, see, timekeep};
 
-/// The variables of a batch script.
+/// The environment of a batch script.
 const BATCH: [(&str, &str); 3] =
     [("SLURM_JOB_ID", "12"), ("ENVIRONMENT", "BATCH"), ("SLURM_JOB_END_TIME", "4000000000")];
 
-/// A folder with a `scontrol` that records its calls and does as told; it knows nothing about any job.
+/// A folder with an `scontrol` that records its calls and runs `does`; it knows nothing about any job.
 fn fake(does: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     answer(folder.path(), does);
@@ -27,7 +27,7 @@ fn answer(folder: &Path, does: &str) {
     );
 }
 
-/// The requests to requeue it; questions about the job and its later start are not among them.
+/// The recorded requeue requests; queries about the job and changes of its start time are excluded.
 fn calls(folder: &Path) -> String {
     let text = fs::read_to_string(folder.join("calls")).unwrap_or_default();
     text.lines().filter(|line| line.contains("requeue")).map(|line| format!("{line}\n")).collect()
@@ -43,7 +43,7 @@ fn ended(folder: &Path, options: &[&str], line: &str) -> Seen {
     see(&mut job(folder, options, line))
 }
 
-/// One that stays until it is ended.
+/// A process that stays until it is ended.
 struct Staying(Child);
 
 impl Staying {
@@ -77,15 +77,15 @@ fn the_job_is_requeued_and_timekeep_stays() {
     wait_until(|| calls(folder.path()) == "requeue incomplete 12\n");
     std::thread::sleep(Duration::from_millis(500));
     assert!(staying.is_there());
-    // A shell around it may have a trap for TERM, and would go on to its next line.
+    // A shell around it may have a trap for TERM, and would continue with its next line.
     let id = staying.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     std::thread::sleep(Duration::from_millis(500));
     assert!(staying.is_there());
 }
 
-/// Ends a shell and the `timekeep` in its script, which has called an `scontrol` that does as told, as
-/// SLURM ends a job, with TERM to all of it; timekeep goes with the shell.
+/// Ends a shell and the `timekeep` in its script, whose `scontrol` runs the given commands, the way SLURM ends a job:
+/// with TERM to all processes. timekeep exits together with the shell.
 fn end_of_the_job(scontrol_does: &str) {
     let folder = fake(scontrol_does);
     let line =
@@ -159,7 +159,7 @@ fn a_busy_controller_is_asked_again() {
 }
 
 #[test]
-fn asked_before_is_asked() {
+fn an_already_requeued_job_is_not_requeued_again() {
     let folder = fake("echo 'Job is pending execution for job 12' >&2; exit 1");
     let mut staying = Staying::start(&mut job(folder.path(), &[], "exit 75"));
     wait_until(|| !calls(folder.path()).is_empty());
@@ -169,7 +169,7 @@ fn asked_before_is_asked() {
 }
 
 #[test]
-fn what_slurm_refuses_for_good_is_told() {
+fn permanent_refusals_of_slurm_are_reported() {
     for (complaint, told) in [
         ("Requested operation is presently disabled for job 12", "--no-requeue"),
         ("Invalid job id specified for job 12", "does not know the job"),
@@ -187,7 +187,7 @@ fn what_slurm_refuses_for_good_is_told() {
 #[test]
 fn a_controller_outage_longer_than_the_time_left_does_not_fail_the_job() {
     let folder = fake("echo 'Unable to contact slurm controller' >&2; exit 1");
-    // Its time is over, and nothing ends it: the controller is away.
+    // Its time is over, but nothing ends it because the controller is down.
     let mut staying =
         Staying::start(&mut job(folder.path(), &["--limit", "2", "--margin", "0"], "exit 75"));
     wait_until(|| calls(folder.path()).lines().count() >= 3);
@@ -202,7 +202,7 @@ fn a_controller_outage_longer_than_the_time_left_does_not_fail_the_job() {
 fn the_time_limit_that_passes_during_an_outage_is_no_reason_to_give_up() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().display();
-    // Back again, the controller ends the job for its time limit, and skips it for `incomplete`.
+    // When it is back, the controller ends the job for its time limit, and ignores requests about it as `incomplete`.
     let does = format!(
         "echo \"$@\" >> {path}/calls
          if [ ! -e {path}/up ]; then echo 'Unable to contact slurm controller' >&2; exit 1; fi
@@ -223,8 +223,8 @@ fn the_time_limit_that_passes_during_an_outage_is_no_reason_to_give_up() {
 }
 
 #[test]
-fn a_cancelled_job_is_not_said_to_start_again() {
-    // SLURM skips a job that it is ending, and calls that a success.
+fn a_cancelled_job_is_not_reported_as_requeued() {
+    // SLURM ignores requests about a job that it is ending, and reports success.
     let folder = tempfile::tempdir().unwrap();
     script(&folder.path().join("scontrol"), "echo JobId=12 Reason=None Restarts=0");
     let seen = ended(folder.path(), &[], "kill -TERM $PPID; sleep 60");
@@ -233,7 +233,7 @@ fn a_cancelled_job_is_not_said_to_start_again() {
     assert!(seen.stderr.contains("another reason, such as scancel"), "{}", seen.stderr);
 }
 
-/// `timekeep run srun` with an `srun` that can start no step until it was called `failures` times.
+/// `timekeep run srun` with an `srun` that fails to start a step `failures` times.
 fn srun(folder: &Path, failures: u32) -> Command {
     let does = format!(
         "echo >> {0}/steps; test $(wc -l < {0}/steps) -gt {failures} || exit ${{SLURM_EXIT_ERROR:-1}}",
@@ -256,7 +256,7 @@ fn srun_that_could_not_start_a_step_is_run_again() {
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     assert_eq!((steps(folder.path()), calls(folder.path()).as_str()), (3, ""));
     assert!(seen.stderr.contains("srun could not start a step"), "{}", seen.stderr);
-    // A program of its own that ends with this status has failed.
+    // A program that itself exits with this status has failed.
     assert_eq!(ended(folder.path(), &[], "exit 254").status, Some(254));
 }
 
@@ -275,7 +275,7 @@ fn a_step_that_never_starts_holds_the_job_or_requeues_it_when_the_controller_is_
     assert_eq!(steps(folder.path()), 1);
 }
 
-/// The signal comes while timekeep asks whether the controller answers, before it pauses to run srun again.
+/// The signal arrives while timekeep checks whether the controller answers, before it pauses to run srun again.
 #[test]
 fn a_signal_between_two_attempts_of_srun_stops_the_job() {
     for signal in ["TERM", "INT", "HUP", "USR1"] {
@@ -297,7 +297,7 @@ fn a_signal_between_two_attempts_of_srun_stops_the_job() {
 }
 
 #[test]
-fn without_scontrol_the_outside_is_told_what_to_do() {
+fn without_scontrol_the_user_is_told_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = timekeep(&["run", "/bin/sh", "-c", "exit 75"]);
     let seen = see(command.envs(BATCH).env("PATH", folder.path()));
@@ -307,7 +307,7 @@ fn without_scontrol_the_outside_is_told_what_to_do() {
 }
 
 #[test]
-fn nobody_is_asked_who_need_not_be() {
+fn slurm_is_only_asked_when_necessary() {
     let folder = fake("");
     let without = |name: &str, value: Option<&str>, options: &[&str], line: &str| {
         let mut command = job(folder.path(), options, line);
@@ -329,7 +329,7 @@ fn nobody_is_asked_who_need_not_be() {
 }
 
 #[test]
-fn failures_and_too_many_restarts_are_held_where_that_is_wanted() {
+fn failures_and_too_many_restarts_are_held_if_requested() {
     let hold = ["--on-failure", "hold", "--max-restarts", "3"];
     for (line, restarts, verb) in [
         ("exit 1", "0", "requeuehold"),
@@ -352,7 +352,7 @@ fn failures_and_too_many_restarts_are_held_where_that_is_wanted() {
 }
 
 #[test]
-fn an_id_that_is_none_reaches_no_command() {
+fn invalid_job_ids_reach_no_command() {
     let folder = fake("");
     let mut command = job(folder.path(), &[], "exit 75");
     let seen = see(command.env("SLURM_JOB_ID", "12; reboot"));

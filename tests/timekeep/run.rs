@@ -1,4 +1,4 @@
-//! `timekeep run`: limits, signals, the exit status, and what is left behind.
+//! `timekeep run`: limits, signals, the exit status, and leftover processes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,7 @@ fn record_of(seen: &Seen) -> serde_json::Value {
 }
 
 #[test]
-fn the_status_of_the_command_is_handed_on() {
+fn the_status_of_the_command_is_passed_on() {
     for (line, status) in [("exit 0", 0), ("exit 75", 75), ("exit 255", 255), ("kill -9 $$", 137)] {
         let seen = see(&mut timekeep(&["run", "--json", "--", "sh", "-c", line]));
         assert_eq!(seen.status, Some(status), "{line}");
@@ -33,8 +33,8 @@ fn the_status_of_the_command_is_handed_on() {
     assert!(seen.status == Some(2) && seen.stderr.contains("24:00:00"), "{}", seen.stderr);
 }
 
-/// What a command did that had set its traps, and printed `ready`, before the first signal. A machine under load may
-/// need more than three seconds for that; then `run` is called again with more.
+/// The outcome of a command that had set its traps, and printed `ready`, before the first signal. A machine under load
+/// may need more than three seconds for that; then `run` is called again with more time.
 fn once_ready(run: impl Fn(u64) -> Seen) -> Seen {
     let seen = [3, 10, 30, 100].into_iter().map(run).find(|seen| seen.stdout.contains("ready"));
     seen.expect("a shell that sets its traps within 100 s")
@@ -68,11 +68,11 @@ fn the_command_is_warned_before_the_limit_and_knows_the_limit() {
 
 #[test]
 fn slurms_limit_counts_when_it_is_earlier() {
-    // It begins within its margin: the warning waits until the command listens.
+    // It starts within its margin: the warning waits until the command has set its trap.
     let line = "trap 'exit 75' HUP; echo ready; while :; do sleep 0.05; done";
     let words =
         ["run", "--limit", "1h", "--margin", "59m", "--warn-signal", "hup", "sh", "-c", line];
-    // Timekeep chooses the time to listen, 10 s: once more is enough for a machine that is held up.
+    // timekeep itself waits 10 s for the trap; if the machine is too slow, one more try is enough.
     let seen = once_ready(|_| {
         let job = [("SLURM_JOB_ID", "12".to_string()), ("SLURM_JOB_END_TIME", in_seconds(60))];
         see(timekeep(&words).envs(job))
@@ -105,7 +105,7 @@ fn a_command_that_ignores_everything_is_killed() {
 fn a_command_that_only_listens_to_term_gets_it_after_the_grace() {
     let line = "trap '' USR1; trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done";
     let seen = once_ready(|time| {
-        // Two graces end it by KILL: they are long enough for a machine under load.
+        // Two grace periods end in KILL; they are long enough for a machine under load.
         let (limit, grace) = (time.to_string(), (10 * time).to_string());
         let words = ["run", "--limit", &limit, "--margin", "0", "--grace", &grace, "--json"];
         see(timekeep(&words).args(["sh", "-c", line]))
@@ -114,7 +114,7 @@ fn a_command_that_only_listens_to_term_gets_it_after_the_grace() {
 }
 
 #[test]
-fn what_the_command_leaves_behind_is_waited_for_and_ended() {
+fn leftover_processes_are_waited_for_and_ended() {
     let folder = tempfile::tempdir().unwrap();
     let pid = folder.path().join("pid");
     let mut command = timekeep(&["run", "--grace", "1", "sh", "-c"]);
@@ -127,7 +127,7 @@ fn what_the_command_leaves_behind_is_waited_for_and_ended() {
     assert!(test_kill_process(Pid::from_raw(left).unwrap()).is_err(), "still there");
 }
 
-/// A running timekeep around a script that prints the signals it gets.
+/// A running timekeep around a script that prints the signals it receives.
 struct Running {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -174,7 +174,7 @@ fn signals_are_passed_on() {
 
 #[test]
 fn the_limit_is_kept_when_timekeep_is_killed() {
-    // The shell and what it has started both ignore the warning and TERM.
+    // The shell and its child both ignore the warning and TERM.
     let line = "trap 'echo warned' USR1; trap 'echo terminated' TERM
         sh -c \"trap '' USR1 TERM; echo ready; sleep 250\" &
         for i in $(seq 2500); do sleep 0.1; done";
@@ -182,11 +182,11 @@ fn the_limit_is_kept_when_timekeep_is_killed() {
     let mut running = Running::start(&mut timekeep(&words));
     running.child.kill().unwrap();
     assert_eq!(running.line(), "warned\n");
-    // Where the test is held up, timekeep has warned it before it was killed, and its guard does so again.
+    // If the test is delayed, timekeep has sent the warning before it was killed, and its guard repeats it.
     let next = running.line();
     let next = if next == "warned\n" { running.line() } else { next };
     assert_eq!(next, "terminated\n");
-    // The end of its stdout: nobody of the group is left.
+    // End of file on stdout: no process of the group is left.
     assert_eq!(running.line(), "");
 }
 
@@ -228,15 +228,15 @@ fn launcher_is_warned(name: &str) {
         running.send(signal);
         assert_eq!(running.line(), "warned\n");
     }
-    // A task that has just begun would be ended by this one: it has to wait.
+    // This signal would end a task that has just started, so it has to wait.
     running.send(Signal::USR2);
     assert_eq!(running.child.wait().unwrap().code(), Some(7));
     assert!(start.elapsed().as_secs_f64() > 9.9, "{:?}", start.elapsed());
 }
 
 #[test]
-fn a_limit_that_was_moved_is_seen_before_the_warning() {
-    // A second until the warning at first; when it is due, a day more.
+fn an_extended_limit_is_noticed_before_the_warning() {
+    // At first, the warning is due in one second; when it is due, the limit has been extended by a day.
     let folder = tempfile::tempdir().unwrap();
     let asked = folder.path().join("asked");
     let lines = format!(
@@ -244,7 +244,7 @@ fn a_limit_that_was_moved_is_seen_before_the_warning() {
         asked.display()
     );
     script(&folder.path().join("squeue"), &lines);
-    // A warning would come at once after the second question.
+    // A warning would be sent immediately after the second query.
     let line = format!(
         "trap 'exit 75' USR1; while [ $(wc -l < {}) -lt 2 ]; do sleep 0.05; done; sleep 1; exit 0",
         asked.display()

@@ -1,4 +1,4 @@
-//! `timekeep status` and `interval`, from what stands in run directories.
+//! `timekeep status` and `interval`, based on run directories.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ fn a_line_for_each_run() {
 }
 
 #[test]
-fn what_is_no_run_is_told_and_the_others_are_shown() {
+fn folders_without_a_run_are_reported_and_the_others_shown() {
     let place = Place::new();
     place.status("a", "stopped", 100);
     place.status("damaged", "stopped", 1);

@@ -28,7 +28,7 @@ fn submitted_once_and_again_only_when_it_stopped() {
     assert_eq!(seen.status, Some(78), "{}", seen.stderr);
     assert_eq!(place.cron(), ("left".into(), "in the queue: PENDING (Priority)".into()));
 
-    // What gave the last job counts, from the folder it was given in.
+    // The command that submitted the last job counts, run from its original folder.
     place.queue("");
     place.status("a", "stopped", 50);
     let mut elsewhere = place.command(&["cron", &here.join("a").display().to_string()]);
@@ -43,12 +43,12 @@ fn submitted_once_and_again_only_when_it_stopped() {
 }
 
 #[test]
-fn jobs_that_do_nothing_come_to_an_end() {
+fn jobs_without_progress_are_not_submitted_for_ever() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
     for attempt in 1..6 {
         assert_eq!(place.see(&["cron", "a"]).status, Some(0));
-        // Each of them has begun, and come to nothing.
+        // Each of the attempts started without making progress.
         place.start("a", "stopped", 0, attempt);
     }
     assert_eq!(place.submissions().len(), 3);
@@ -62,7 +62,7 @@ fn jobs_that_do_nothing_come_to_an_end() {
 }
 
 #[test]
-fn what_was_cancelled_or_forgotten_is_left_alone() {
+fn cancelled_and_forgotten_jobs_are_left_alone() {
     let place = Place::new();
     place.status("a", "stopped", 50);
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "101\n");
@@ -86,7 +86,7 @@ fn what_was_cancelled_or_forgotten_is_left_alone() {
     place.status("a", "stopped", 80);
     assert_eq!(place.see(&["submit", "--forget", "a"]).status, Some(0));
     assert!(place.cron().1.contains("--forget"));
-    // Asked for again, it is in cron's care again, also where that needs no job.
+    // Submitted again, it is managed by cron again, even if that needs no new job.
     place.queue("104|RUNNING|None\\n");
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).stdout, "104\n");
     place.queue("");
@@ -107,7 +107,7 @@ fn a_job_that_waits_for_a_failed_one_is_replaced() {
     let place = Place::new();
     let submit = |after: &str| place.see(&["submit", "a", "--", "sbatch", after]);
     assert_eq!(submit("--dependency=afterok:7").stdout, "101\n");
-    // It waits for another job now, or for one that will never succeed; elsewhere it stays.
+    // It now waits for another job, or for one that can no longer succeed; otherwise it stays queued.
     for (reason, after, job) in [
         ("Dependency", "--dependency=afterok:7", "101\n"),
         ("Dependency", "--dependency=afterok:8", "102\n"),
@@ -142,7 +142,7 @@ fn a_replaced_job_is_recorded_as_cancelled_also_when_the_new_submission_fails() 
     let seen = submit("--dependency=afterok:8");
     assert_eq!((seen.status, seen.stdout.as_str()), (Some(1), ""), "{}", seen.stderr);
     assert_eq!(place.records(&["status", "a"])[0]["job"], json!(null));
-    // cron has the old command only, which waits for the job that failed.
+    // cron only knows the old command, which waits for the job that failed.
     let (done, why) = place.cron();
     assert!(done == "left" && why.starts_with("job 101 was cancelled"), "{done}: {why}");
 }
@@ -153,7 +153,7 @@ fn an_array_that_waits_in_vain_is_replaced_as_a_whole() {
     let submit = |after: &str| place.see(&["submit", "a", "--", "sbatch", after]);
     assert_eq!(submit("--dependency=afterok:7").stdout, "101\n");
     script(&place.path("scancel"), "echo $1 >> cancelled");
-    // One task is at work, or waits for something else.
+    // One task is running, or waits for something else.
     place.queue("101_1|PENDING|DependencyNeverSatisfied\\n101_2|RUNNING|None\\n");
     assert_eq!(submit("--dependency=afterok:8").stdout, "101\n");
     assert!(!place.path("cancelled").exists());
@@ -182,14 +182,14 @@ fn a_held_job_is_shown_with_what_to_do() {
     };
     assert!(note(place.see(&["status", "a"])).contains(what_to_do));
     assert!(place.cron().1.contains(what_to_do), "{:?}", place.cron());
-    // Also where the run has failed, and where timekeep did not submit the job.
+    // Also if the run has failed, and if timekeep did not submit the job.
     place.queue("101|PENDING|job_requeued_in_held_state\\n");
     place.status("a", "failed", 50);
     let (done, why) = place.cron();
     assert!(done == "left" && why.starts_with("failed: signal SIGUSR1; job 101"), "{why}");
     assert!(why.contains(what_to_do), "{why}");
     assert!(note(place.see(&["status", "a"])).contains(what_to_do));
-    // What does not wait is not asked for.
+    // Without waiting jobs, squeue is not asked.
     script(&place.path("squeue"), "echo asked >> asked; exit 1");
     place.status("a", "finished", 50);
     assert_eq!(place.see(&["status", "a"]).stderr, "");
@@ -197,7 +197,7 @@ fn a_held_job_is_shown_with_what_to_do() {
 }
 
 #[test]
-fn cron_submits_with_what_was_exported() {
+fn cron_submits_with_the_exported_environment() {
     let place = Place::new();
     let setup = place.path("setup.sh").display().to_string();
     let sbatch = "echo \"$LONGHAUL_SETUP $LONGHAUL_MARGIN $SBATCH_QOS ${OTHER-}\" >> seen
@@ -216,7 +216,7 @@ fn cron_submits_with_what_was_exported() {
 }
 
 #[test]
-fn cron_passes_over_what_is_no_run() {
+fn cron_skips_folders_without_a_run() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "b", "--", "sbatch"]).stdout, "101\n");
     place.status("b", "stopped", 50);
@@ -230,7 +230,7 @@ fn cron_passes_over_what_is_no_run() {
 }
 
 #[test]
-fn a_start_that_fails_is_told_and_left_alone() {
+fn a_failed_start_is_reported_and_left_alone() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
     let record = place.records(&["status", "a"]).remove(0);
@@ -259,11 +259,11 @@ optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
 }
 
 #[test]
-fn two_at_once_submit_once() {
+fn concurrent_submissions_submit_once() {
     let place = Place::new();
     assert_eq!(place.see(&["submit", "a", "--", "sbatch"]).status, Some(0));
     place.status("a", "stopped", 50);
-    // Every job that was submitted is at work.
+    // Every submitted job is running.
     let submitted = place.path("submitted");
     let lines = format!(
         "i=100; cat {} 2>/dev/null | while read -r _; do i=$((i + 1)); test $i -eq 101 || \
@@ -298,7 +298,7 @@ fn without_knowing_the_queue_nothing_is_submitted() {
 }
 
 #[test]
-fn a_submission_that_fails_is_told_and_the_others_are_made() {
+fn a_failed_submission_is_reported_and_the_others_are_made() {
     let place = Place::new();
     let moody =
         ["sh", "-c", "test -e mood && echo 7 || { echo sbatch: Invalid account >&2; exit 1; }"];
@@ -306,7 +306,7 @@ fn a_submission_that_fails_is_told_and_the_others_are_made() {
     let seen = place.see(&submit);
     assert_eq!((seen.status, seen.stdout.as_str()), (Some(1), ""));
     assert!(seen.stderr.contains("Invalid account"), "{}", seen.stderr);
-    // What gave no job is not what cron would give.
+    // A command that submitted no job must not be recorded for cron.
     assert!(!place.path("a/submit.json").exists());
     fs::write(place.path("mood"), "").unwrap();
     assert_eq!(place.see(&submit).stdout, "7\n");

@@ -1,4 +1,4 @@
-//! The scripts of `slurm/` with an `srun` that only tells how it is called. With a real SLURM: tests/slurm.
+//! The scripts of `slurm/` with a fake `srun` that only prints its arguments. With a real SLURM: tests/slurm.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,14 +11,14 @@ fn slurm(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("slurm").join(name)
 }
 
-/// A folder with an `srun` that prints its words, a line each, and the variable MADE.
+/// A folder with an `srun` that prints its arguments, one per line, and the variable MADE.
 fn place() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     script(&folder.path().join("srun"), "printf '%s\\n' \"$@\"; echo \"made=${MADE-}\"");
     folder
 }
 
-/// A script with its words in `folder`, run by `bash` as by SLURM, or by its own first line.
+/// Runs a script with arguments in `folder`, with `bash` as SLURM does, or by its shebang line.
 fn run(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> Seen {
     let programs = Path::new(env!("CARGO_BIN_EXE_timekeep")).parent().unwrap();
     let path = std::env::var("PATH").unwrap();
@@ -37,7 +37,7 @@ fn run(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> Seen {
 fn a_setup_file_may_be_careless() {
     let folder = place();
     let setup = folder.path().join("setup.sh");
-    // An unset variable, a word of bash, the words of somebody else, and a status that means nothing.
+    // An unset variable, a bash builtin, positional parameters of the caller, and a final status of no significance.
     fs::write(&setup, "source /dev/null; echo \"$UNSET$#\"; export MADE=here; false\n").unwrap();
     fs::write(folder.path().join("list"), "none\nevaluate --data a*b\n").unwrap();
     let setup = setup.to_str().unwrap();
@@ -118,7 +118,7 @@ fn a_chain_gives_the_operator_its_own_latents() {
     let checks: Vec<&str> = checked.lines().collect();
     assert!(checks[0].starts_with("train-stage codec -c c.yaml") && checks[0].ends_with("--check"));
     assert!(checks[1].starts_with("evaluate check --config o.yaml"), "{checked}");
-    // Nothing is submitted where no step could work.
+    // Nothing is submitted if no step could work.
     for (options, variables) in [
         (&["--time=5"][..], &[][..]),
         (&["-t", "4:30"], &[]),
@@ -129,7 +129,7 @@ fn a_chain_gives_the_operator_its_own_latents() {
         assert_eq!((seen.status, seen.stdout.as_str()), (Some(2), ""), "{options:?}");
         assert!(seen.stderr.contains("time limit"), "{}", seen.stderr);
     }
-    // Zero is no limit for sbatch.
+    // sbatch treats zero as no limit.
     for (options, variables) in [
         (&["--time=0"][..], &[][..]),
         (&["-t", " 0:00 "], &[]),
@@ -151,7 +151,7 @@ fn a_chain_gives_the_operator_its_own_latents() {
     let seen = chain("chain%j");
     assert_eq!((seen.status, seen.stdout.as_str()), (Some(2), ""), "{}", seen.stderr);
     assert!(!folder.path().join("chain%j").exists());
-    // What sbatch says is told whole.
+    // The message of sbatch is shown completely.
     script(
         &folder.path().join("sbatch"),
         "echo 'no such option: x' >&2; echo 'Try --help' >&2; exit 1",

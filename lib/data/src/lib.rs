@@ -1,5 +1,5 @@
-//! Data sets: the order in which training reads samples and the threads that prepare batches, shards of records, the
-//! verification of input files, and, with the feature `hdf5`, fields. Knows no model.
+//! Data sets: the order in which training reads samples, the threads that prepare batches, stores of records in shards,
+//! the verification of input files and, with the feature `hdf5`, fields. Independent of any model.
 
 #[cfg(feature = "hdf5")]
 pub mod fields;

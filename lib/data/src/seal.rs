@@ -1,5 +1,5 @@
-//! Sealed JSON files: `format` and `version` come first, and the last member, `seal`, is the BLAKE3 of all bytes
-//! before it, so that an edit or a damaged byte is found when the file is read.
+//! Sealed JSON files: the members `format` and `version` come first, and the last member, `seal`, is the BLAKE3 hash of
+//! all bytes before it, so that edits and corruption are detected when the file is read.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -10,20 +10,20 @@ use unix::{Error, Result, small};
 /// A kind of sealed file.
 #[derive(Clone, Copy, Debug)]
 pub struct SealedFile {
-    /// The member `format`, e.g. `longhaul-split`.
+    /// The value of the member `format`, e.g. `longhaul-split`.
     pub format: &'static str,
-    /// The member `version`; only this one is read.
+    /// The value of the member `version`; no other version can be read.
     pub version: u32,
-    /// The command that writes it.
+    /// The command that writes such files.
     pub made_by: &'static str,
     /// Largest file, in bytes.
     pub max_bytes: u64,
 }
 
 impl SealedFile {
-    /// Reads a file; the second value is the BLAKE3 of its bytes, its identity.
+    /// Reads a file; the second value is the BLAKE3 hash of its bytes, which identifies it.
     ///
-    /// Errors: 66 when it cannot be read; 65 when it is of another kind, or was edited or damaged.
+    /// Errors: 66 when it cannot be read; 65 when it has another format or version, or was edited or damaged.
     pub fn read<T: DeserializeOwned>(&self, path: &Path) -> Result<(T, String)> {
         #[derive(Deserialize)]
         struct Named {
@@ -47,7 +47,7 @@ impl SealedFile {
         Ok((content, blake3::hash(&bytes).to_hex().to_string()))
     }
 
-    /// The text of a file.
+    /// The text of a file with this content.
     pub fn text<T: Serialize>(&self, content: &T) -> Result<String> {
         #[derive(Serialize)]
         struct Document<'a, T> {
@@ -60,7 +60,7 @@ impl SealedFile {
         Ok(sealed(&serde_json::to_string(&document).map_err(Error::bug)?))
     }
 
-    /// Publishes a file.
+    /// Writes a file atomically.
     pub fn write<T: Serialize>(&self, path: &Path, content: &T) -> Result<()> {
         publish_bytes(path, self.text(content)?.as_bytes())
     }
@@ -71,7 +71,7 @@ const AFTER: &str = "\"\n}\n";
 /// Hexadecimal digits of a hash.
 const DIGITS: usize = 64;
 
-/// A JSON object with its seal as the last member.
+/// Appends the seal to a JSON object as its last member.
 pub fn sealed(json: &str) -> String {
     let json = json.trim_end();
     let body = json.strip_suffix('}').unwrap_or(json).trim_end();
@@ -89,7 +89,7 @@ fn require(path: &Path, bytes: &[u8], made_by: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::data(format!(
-        "{}: seal: the content is not what was sealed; the file was edited or damaged after `{made_by}` wrote \
+        "{}: seal: the content does not match its hash; the file was edited or damaged after `{made_by}` wrote \
          it; run `{made_by}` again",
         path.display()
     )))

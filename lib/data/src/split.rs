@@ -1,7 +1,7 @@
-//! Dividing records among training, validation and test, whatever the records are.
+//! Divides records of any kind into training, validation and test.
 //!
-//! Records come in strata, each of which is divided in the same proportion, and in groups, which stay together.
-//! The choice is a function of the seed and of what there is to choose from.
+//! Records are organized in strata, each of which is divided in the same proportions, and in groups, which are never
+//! split up. The result depends only on the seed and on the records.
 
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -10,15 +10,15 @@ use std::fmt;
 use std::str::FromStr;
 use tensor::random::{Permutation, Philox, Purpose};
 
-/// Name of a split.
+/// The name of a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SplitName {
-    /// For the optimiser and the statistics.
+    /// Trains the model; the statistics for normalization are computed from it.
     Train,
-    /// For choosing among models.
+    /// For model selection.
     Validation,
-    /// For the final number.
+    /// For the final scores.
     Test,
 }
 
@@ -45,18 +45,18 @@ impl FromStr for SplitName {
     }
 }
 
-/// How much of every stratum goes into a split.
+/// How much of every stratum a split gets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Share {
-    /// A part of its records, 0 to 1.
+    /// A fraction of its records, 0 to 1.
     Fraction(f64),
-    /// So many records of every stratum.
+    /// This many records of every stratum.
     Count(usize),
 }
 
 impl Share {
-    /// Whether nothing is asked for.
+    /// Whether the split gets nothing.
     pub fn is_zero(self) -> bool {
         matches!(self, Self::Count(0) | Self::Fraction(0.0))
     }
@@ -64,7 +64,7 @@ impl Share {
 
 impl FromStr for Share {
     type Err = String;
-    /// `80%`, or a count.
+    /// Parses a percentage (`80%`) or a count.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("`{text}` is neither a percentage (80%) nor a count (200)");
         match text.strip_suffix('%') {
@@ -78,16 +78,16 @@ impl FromStr for Share {
     }
 }
 
-/// Records of a stratum that share a split.
+/// Records of a stratum that must be in the same split.
 #[derive(Clone, Debug)]
 pub struct Group<R> {
-    /// What they have in common; a group of another stratum with the same key gets the same split.
+    /// What the records have in common. Groups with the same key in different strata get the same split.
     pub key: blake3::Hash,
     /// The records.
     pub records: Vec<R>,
 }
 
-/// Records with their keys as groups, in the order in which the keys appear.
+/// Groups records by their keys, in order of first appearance.
 pub fn grouped<R>(records: impl IntoIterator<Item = (R, blake3::Hash)>) -> Vec<Group<R>> {
     let mut groups: Vec<Group<R>> = Vec::new();
     let mut numbers: HashMap<blake3::Hash, usize> = HashMap::new();
@@ -108,22 +108,22 @@ pub struct Divider<R> {
     seed: u64,
     /// The split of each group, by its key.
     splits: HashMap<blake3::Hash, usize>,
-    /// The records of train, validation and test.
+    /// The records of train, validation and test, in this order.
     pub chosen: [Vec<R>; 3],
 }
 
 impl<R: Clone> Divider<R> {
-    /// `shares` are those of train, validation and test.
+    /// `shares` are those of train, validation and test, in this order.
     pub fn new(shares: [Share; 3], seed: u64) -> Self {
         Self { shares, seed, splits: HashMap::new(), chosen: Default::default() }
     }
 
-    /// Assigns the groups of a stratum to splits, of which each should get its quota (see [`quotas`]), and counts
-    /// the records in each.
+    /// Assigns the groups of a stratum to splits, each of which should get its quota (see [`quotas`]), and counts the
+    /// records in each split.
     ///
-    /// A group of an earlier stratum keeps its split. The others are taken in random order, large ones first,
-    /// into the first split that has room. The last and smallest ones are reserved for splits that would stay
-    /// empty although they have a share.
+    /// A group that occurred in an earlier stratum keeps its split. The others are taken in random order, large ones
+    /// first, and go to the first split with enough room. The last and smallest groups are reserved for splits with a
+    /// share that would otherwise stay empty.
     pub fn stratum(&mut self, groups: &[Group<R>], quotas: [usize; 3]) -> [usize; 3] {
         let (known, new): (Vec<&Group<R>>, Vec<&Group<R>>) =
             groups.iter().partition(|group| self.splits.contains_key(&group.key));
@@ -165,14 +165,14 @@ impl<R: Clone> Divider<R> {
     }
 }
 
-/// A random order of `count` units: the unit at each place.
+/// A random permutation of `count` units.
 pub fn shuffled(seed: u64, count: usize) -> impl Fn(usize) -> usize {
     let permutation = Permutation::keyed(Philox::new(seed, Purpose::Split), count as u64);
     move |place| permutation.get(place as u64) as usize
 }
 
-/// How many of `total` units each split gets. Fractions are rounded at their ends, so they always add up.
-/// Errors say which request cannot be met.
+/// How many of `total` units each split gets. Cumulative fractions are rounded, so the quotas always add up. Errors:
+/// which request cannot be met.
 pub fn quotas(shares: [Share; 3], total: usize) -> Result<[usize; 3], String> {
     let mut counts = [0; 3];
     let (mut fraction, mut rounded) = (0.0, 0);

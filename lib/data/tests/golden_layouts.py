@@ -59,7 +59,7 @@ with create("tensor2d_channels.hdf5") as f:
     f["tensor"] = values("ntxyc", 2)
     coordinates(f, 2)
     f.attrs["nu"] = 0.01
-# The same with its axes in another order, which the coordinates give away.
+# The same with another order of the axes, which the coordinates reveal.
 with create("transposed.hdf5") as f:
     f["tensor"] = values("nctyx", 2)
     coordinates(f, 2)
@@ -69,7 +69,7 @@ with create("1D_transposed_Nu0.1.hdf5") as f:
     coordinates(f, 1)
 groups("2D_diff-react_NA_NA.h5", 2, 2, "name: diff-react\nsim:\n  Du: 1E-3\n  Dv: 5E-3\n  k: 5E-3\n", compression="lzf")
 groups("2D_rdb_NA_NA.h5", 2, 1, "sim:\n  T_end: 1.0\n  dam_radius: 0.5\n", chunks=(2, 7, 6, 1), compression="gzip")
-# Parameters of their own: the first and the last group the same, or a list beside the field.
+# Different parameters per trajectory: the first and the last group have the same, or a list beside the field.
 groups("2D_diff-react_differing.h5", 2, 2, "sim:\n  seed: {n}\n  Du: 1E-3\n  Dv: 5E-3\n  k: 5E-3\n")
 with h5py.File(f"{FOLDER}/2D_diff-react_differing.h5", "a") as f:
     f["0001"].attrs["config"] = "sim:\n  seed: 1\n  Du: 2E-3\n  Dv: 5E-3\n  k: 5E-3\n"
@@ -86,7 +86,7 @@ for space, name in [(1, "1D_CFD_Rand_Eta0.1_Zeta0.1_periodic_Train.hdf5"),
         for i, variable in enumerate(["density", "pressure", "Vx", "Vy", "Vz"][:2 + space]):
             f[variable] = values("nt" + LETTERS[:space], first_channel=i)
         coordinates(f, space)
-# With the parameters as attributes, as the script that merges them leaves them.
+# With the parameters as attributes, as written by PDEBench's merge script.
 with create("merged.hdf5") as f:
     for i, variable in enumerate(["density", "pressure", "Vx", "Vy"]):
         f[variable] = values("ntxy", first_channel=i)

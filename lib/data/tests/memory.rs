@@ -1,4 +1,4 @@
-//! What memory a process holds while it reads. Alone in its process, so that nobody else takes any.
+//! Memory of a process while it reads. The only test in its process, because others would allocate too.
 
 use data::fields::divide::{Share, divide};
 use data::fields::field::Shape;
@@ -11,7 +11,7 @@ use tensor::{Dtype, Tensor};
 const BATCH: u64 = 16;
 const WINDOW: usize = 7;
 
-/// RssAnon of this process in bytes: files that are mapped do not count.
+/// RssAnon of this process in bytes, which excludes mapped files.
 fn held() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -60,8 +60,8 @@ fn epochs_take_no_more_memory() {
             }
         }
         let batch = BATCH as usize * 4 * length;
-        // Two wait, one is made and one is used, in the first epoch or not before a later one; an epoch is 84
-        // batches.
+        // Two batches are queued, one is being made and one is in use, at the latest in a later epoch than the first;
+        // an epoch has 84 batches.
         assert!(after[5] <= after[0] + 8 * batch, "{ending}: {after:?}, a batch has {batch}");
     }
 }

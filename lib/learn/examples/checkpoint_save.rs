@@ -1,10 +1,10 @@
-//! What a checkpoint costs, in one run and on one disk: the stall of training against a memcpy of
-//! the same bytes by as many threads, and the time until it is hashed and durable against what `dd`
-//! writes with O_DIRECT. Reading it back for verification comes after that, beside training; `processor_ms`
-//! is the computing of all of it, on all threads.
+//! The cost of a checkpoint, in one run and on one disk: how long it blocks training, compared with a memcpy of the
+//! same bytes by as many threads, and how long until it is hashed and durable, compared with `dd` and O_DIRECT.
+//! Verifying it by reading it back comes after that, concurrently with training; `processor_ms` is the CPU time of
+//! everything, over all threads.
 //!
-//! `checkpoint_save [--megabytes N] [--repeats N] [--threads N] [--folder DIR]` prints one JSON object:
-//! medians; `stall_of_memcpy` and `write_of_dd` are the ratios. The peer is tests/peers/torch_save.py.
+//! `checkpoint_save [--megabytes N] [--repeats N] [--threads N] [--folder DIR]` prints one JSON object: medians;
+//! `stall_of_memcpy` and `write_of_dd` are the ratios. The counterpart is tests/peers/torch_save.py.
 
 use learn::checkpoint::{KeepRules, Saver, State};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::Instant;
 use tensor::Tensor;
 use unix::{Error, Result};
 
-/// The word after `--name`.
+/// The value of the option `--name`.
 fn argument(name: &str) -> Option<String> {
     std::env::args().skip_while(|word| *word != format!("--{name}")).nth(1)
 }
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Parameters, their average and two moments of many sizes, as a model has them.
+/// Parameters, their average and two moments, in many sizes, like those of a model.
 fn state(bytes: usize, update: u64) -> State {
     let mut state = State { update, stage: "bench".into(), ..State::default() };
     for stem in ["model", "ema", "optim-0-of-1", "optim-1-of-1"] {
@@ -64,7 +64,7 @@ fn measure(folder: &Path) -> Result<serde_json::Value> {
     let (mut memcpy, mut stall, mut dd) = (vec![], vec![], vec![]);
     let (mut saved, mut verified, mut processor) = (vec![], vec![], vec![]);
     for update in 1..=repeats as u64 {
-        // The very bytes of the state, once before and once after: they are as far from the processor.
+        // The bytes of the state itself, once before and once after, so that caches affect both equally.
         let state = state(bytes, update);
         let before = copy(&state, &mut target);
         let (started, computed) = (Instant::now(), processor_time());
@@ -92,14 +92,13 @@ fn measure(folder: &Path) -> Result<serde_json::Value> {
     }))
 }
 
-/// Seconds of computing by all threads of this process.
+/// CPU time of all threads of this process in seconds.
 fn processor_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
 }
 
-/// Seconds of a plain copy of all tensors, half of the bytes by either of two threads as the snapshot
-/// has them.
+/// Seconds for a plain copy of all tensors, half of the bytes by each of two threads, like the snapshot.
 fn copy(state: &State, mut target: &mut [u8]) -> f64 {
     let threads = tensor::parallel::threads();
     let share = target.len().div_ceil(threads);
@@ -125,7 +124,7 @@ fn copy(state: &State, mut target: &mut [u8]) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// Seconds that `dd` takes to write as many megabytes past the page cache and make them durable.
+/// Seconds that `dd` takes to write as many megabytes, bypassing the page cache, and sync them to disk.
 fn direct_write(path: &Path, megabytes: usize) -> Result<f64> {
     let started = Instant::now();
     let status = Command::new("dd")

@@ -1,6 +1,6 @@
-//! A task in one file: linear classification of made-up data. Some samples count more than others, and accuracy tells
-//! which checkpoint is best; the engine does everything else. `cargo run -p learn --example new_task FOLDER` trains one
-//! run without a stop, kills another one on the way and starts it again: both end with the same bits.
+//! A task in one file: linear classification of synthetic data. Samples have weights, and accuracy selects the best
+//! checkpoint; the engine does everything else. `cargo run -p learn --example new_task FOLDER` trains one run without
+//! interruption, kills another one midway and restarts it: both end with the same bits.
 
 use dist::Solo;
 use learn::checkpoint::{best, load, load_newest};
@@ -25,7 +25,7 @@ struct Classes {
 }
 
 impl Classes {
-    /// The inputs of some samples, and their classes: the largest of the first inputs.
+    /// The inputs of the given samples, and their classes: the index of the largest of the first inputs.
     fn read(&self, samples: &[u64]) -> (Tensor, Vec<usize>) {
         let row = |s: &u64| [0, 1, 2, 3, 4, 5, 6].map(|i| self.numbers.normal(*s, i));
         let rows: Vec<[f32; WIDTH]> = samples.iter().map(row).collect();

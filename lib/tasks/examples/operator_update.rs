@@ -1,11 +1,10 @@
-//! Time and memory of one training update of the operator, for comparison with other programs: the
-//! twin of `tests/peers/operator_update.py`.
+//! Time and memory of one training update of the operator, for comparison with other programs: the counterpart of
+//! `tests/peers/operator_update.py`.
 //!
 //! `--device cuda` and `--precision bf16` measure a GPU.
 //!
-//! Prints one JSON object: median and minimum milliseconds of an update (forward over the horizon,
-//! squared error, backward, clipping, AdamW), and the peaks of resident memory and of a device's tensors
-//! in bytes.
+//! Prints one JSON object: median and minimum milliseconds per update (forward over the horizon, squared error,
+//! backward, clipping, AdamW), and the peaks of resident memory and of the device's tensors in bytes.
 
 use learn::forward::Forward;
 use learn::optim::{Method, Optimizer, OptimizerState};
@@ -21,13 +20,13 @@ use tensor::ops::weighted_sum::WeightedSum;
 use tensor::updates::decision::{Decided, Decision, Rule};
 use tensor::{Device, Dtype, Tape, Tensor, Wanted, constant, kernel};
 
-/// The value after `--name`, or the default.
+/// The number given as `--name`, or the default.
 fn argument(name: &str, default: usize) -> usize {
     let mut words = std::env::args().skip_while(|word| *word != format!("--{name}"));
     words.nth(1).and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// The word after `--name`, or the default.
+/// The word given as `--name`, or the default.
 fn word(name: &str, default: &str) -> String {
     let mut words = std::env::args().skip_while(|word| *word != format!("--{name}"));
     words.nth(1).unwrap_or(default.into())

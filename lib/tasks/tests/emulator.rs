@@ -1,7 +1,7 @@
-//! Whole models on a device that runs kernels: losses, gradients of every parameter and updates, against the
-//! CPU; on the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU.
+//! Whole models on a device that runs kernels, compared with the CPU: losses, gradients of all parameters, and updates.
+//! On the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU.
 //!
-//! Sizes are tiny and odd, so that every tile, vector and warp has a part that is not full.
+//! Sizes are tiny and odd, so that every tile, vector and warp is partially filled somewhere.
 #![cfg(feature = "emu")]
 
 use dist::Solo;
@@ -22,7 +22,7 @@ const DIM: usize = 3;
 const TOKENS: usize = 9;
 const BATCH: usize = 3;
 const FEATURES: usize = 2;
-/// Grid points of a patch.
+/// Grid points per patch.
 const PATCH: usize = 5;
 
 fn device() -> Device {
@@ -37,7 +37,7 @@ enum Model {
 }
 
 impl Model {
-    /// Mean squared distance of what the model makes of a fixed input from something fixed.
+    /// Mean squared distance between the model's output for a fixed input and a fixed target.
     fn loss(&self, forward: &Forward) -> Var {
         let value = |shape: &[usize], seed| {
             forward.constant(&draw(shape, &Draw::Normal, seed, 0).to_dtype(Dtype::F32)).unwrap()
@@ -87,7 +87,7 @@ fn stack(attention: Attention, filter: usize) -> Core {
 
 fn unet(filter: usize) -> Core {
     let attention = Attention::ChannelSeparated { group: 9, heads: 3 };
-    // Those with filters are told where tokens are.
+    // Models with filters get the positions of the tokens.
     let (depths, positions) = (vec![1, 1], filter > 0);
     Core::PdetUnet(PdetUnet { hidden: 18, depths, attention, filter, mlp_ratio: 1, positions })
 }
@@ -109,7 +109,7 @@ fn codec() -> (Model, ParamSet) {
     (Model::Codec(codec), b.finish())
 }
 
-/// Every kind of model, its parameters moved from their neutral start.
+/// Every kind of model, with its parameters moved away from their neutral initial values.
 fn models() -> Vec<(&'static str, Model, ParamSet)> {
     use ConditionPath::{Adaptive, Added};
     let heads = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
@@ -134,7 +134,7 @@ fn models() -> Vec<(&'static str, Model, ParamSet)> {
 
 /// The loss and the gradients of all parameters, on the host, computed in `dtype`.
 fn gradients(model: &Model, params: &ParamSet, dtype: Dtype) -> (f64, Vec<Tensor>) {
-    // A power of two: it changes no digit, and keeps small gradients in the range of f16.
+    // A power of two is exact, and keeps small gradients in the range of f16.
     let scale: f64 = if dtype == Dtype::F16 { 1024.0 } else { 1.0 };
     let tape = Tape::new();
     let forward = Forward::training(&tape, params).computing_in(dtype).unwrap();
@@ -156,14 +156,14 @@ fn root_mean_square(x: &[f64]) -> f64 {
     (x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64).sqrt()
 }
 
-/// How far a loss may be from the exact one, in roundoffs of the type: it is a mean of squares, each of which
-/// has a few roundings behind it, and those cancel.
+/// Tolerance of a loss relative to the exact one, in units of the dtype's roundoff: it is a mean of squares, each with
+/// the errors of a few roundings, which mostly cancel.
 const LOSS_TOLERANCE: f64 = 8.0;
 
-/// The same for the gradient of a parameter, by its root mean square. Some 60 ops lie on its way, there and
-/// back, each of which rounds its result once: √60 roundoffs where nothing is gained or lost. A
-/// normalisation over few features that are nearly equal makes more of them, by up to four here, as many
-/// as the CPU has in f32. One bad element in ten is 80 roundoffs in the coarsest type.
+/// The same for the gradient of a parameter, by its root mean square. About 60 ops lie on its path, forward and
+/// backward, each of which rounds its result once: √60 roundoffs if errors are neither amplified nor damped. A
+/// normalization over a few nearly equal features amplifies them, here by up to four, as much as on the CPU in f32. One
+/// wrong element in ten is 80 roundoffs in the coarsest dtype.
 const GRADIENT_TOLERANCE: f64 = 64.0;
 
 #[test]
@@ -174,7 +174,7 @@ fn losses_and_gradients_agree_with_the_cpu() {
             gradients(&model, &ParamSet::from(params.trained.to_dtype(Dtype::F64)), Dtype::F64);
         let exact: Vec<Vec<f64>> = exact.iter().map(Tensor::to_f64).collect();
         let sizes: Vec<f64> = exact.iter().map(|g| root_mean_square(g)).collect();
-        // A gradient that is a small difference of large terms is as exact as the terms.
+        // A gradient that is a small difference of large terms is only as accurate as the terms.
         let least = root_mean_square(&sizes) / 10.0;
         let on_device = [Dtype::F32, Dtype::Bf16, Dtype::F16].map(|dtype| (device(), dtype));
         for (device, dtype) in [(Device::Cpu, Dtype::F32)].into_iter().chain(on_device) {
@@ -234,7 +234,7 @@ fn updates_agree_with_the_cpu() {
             };
             for ((file, ours), (_, cpu)) in after(device()).iter().zip(after(Device::Cpu)) {
                 for ((name, ours), (_, cpu)) in ours.iter().zip(&cpu) {
-                    // Some roundings to f32 of what is up to five times the root mean square.
+                    // A few f32 roundings of values up to five times the root mean square.
                     let error = difference(ours, cpu);
                     let tolerance = 24.0 * Dtype::F32.roundoff();
                     assert!(error < tolerance, "{what}: {name} of {file}: {error:e}");

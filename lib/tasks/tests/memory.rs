@@ -1,4 +1,4 @@
-//! After its first updates training takes no memory from the system.
+//! After its first updates, training allocates no memory from the system.
 
 use learn::forward::Forward;
 use learn::params::Builder;
@@ -8,9 +8,9 @@ use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::{Dtype, Tape, Tensor, constant};
 
-// Alone in its file: the counters are those of the whole process.
+// The only test in its process, because the counters are process-wide.
 #[test]
-fn later_updates_take_nothing_from_the_system() {
+fn later_updates_allocate_nothing_from_the_system() {
     let core = PdetStack {
         hidden: 24,
         depth: 2,
@@ -42,7 +42,7 @@ fn later_updates_take_nothing_from_the_system() {
         drop(forward);
         tape.backward(&loss).unwrap();
     };
-    // One thread: how many pieces of working memory live at once does not depend on timing.
+    // A single thread: otherwise the number of simultaneous temporary buffers depends on timing.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     pool.install(update);
     let first = tensor::memory::usage().system_calls;

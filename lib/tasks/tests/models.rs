@@ -1,4 +1,5 @@
-//! Whole models: the original's sizes, gradients of every parameter, the start as "no change".
+//! Whole models: the parameter counts of the originals, gradients of all parameters, and the identity as the initial
+//! state.
 
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
@@ -66,15 +67,14 @@ fn on_grid(
     (operator, b.finish())
 }
 
-/// The parameter counts of the two published configurations of the U-shaped operator, which is
-/// conditioned on Δt alone.
+/// The parameter counts of the two published configurations of the U-shaped operator, which is conditioned only on Δt.
 #[test]
-fn the_originals_have_their_sizes() {
+fn the_published_models_have_their_parameter_counts() {
     assert_eq!(build(&unet(96, 12, 6), 16, 32, 1).1.count(), 232_152);
     assert_eq!(build(&unet(64, 8, 4), 32, 16, 1).1.count(), 108_880);
 }
 
-/// Every parameter made random, so that no gradient is zero because of a neutral start.
+/// Randomizes all parameters, so that no gradient is zero because of a neutral initial value.
 fn shaken(params: &ParamSet, seed: u64) -> ParamSet {
     let mut shaken = ParamSet::from(params.trained.to_dtype(Dtype::F64));
     for (i, t) in (0..).zip(shaken.trained.tensors_mut()) {
@@ -84,9 +84,9 @@ fn shaken(params: &ParamSet, seed: u64) -> ParamSet {
     shaken
 }
 
-/// Compares the gradient of all parameters with central differences along one random direction, and
-/// sees that it reaches each of them. The error is relative to the norm of the gradient, the deviation of such a
-/// product over directions: itself it is now and then near zero by chance.
+/// Compares the gradient of all parameters with central differences along a random direction, and checks that it
+/// reaches each of them. The error is relative to the norm of the gradient, which is the standard deviation of such a
+/// directional derivative; the derivative itself may be near zero by chance.
 fn check(what: &str, params: &ParamSet, loss: impl Fn(&Forward) -> Var) {
     let seed = seed();
     let params = shaken(params, seed);
@@ -119,8 +119,8 @@ fn check(what: &str, params: &ParamSet, loss: impl Fn(&Forward) -> Var) {
         let tape = Tape::without_gradients();
         loss(&Forward::evaluation(&tape, &moved)).value().item()
     };
-    // Where a normalisation meets features that are nearly equal the loss bends sharply, and a large
-    // step sees that; a wrong gradient is wrong at every step.
+    // Where a normalization meets nearly equal features, the loss has high curvature, which affects large steps; a
+    // wrong gradient is wrong for every step.
     let error = [1e-4, 1e-5, 1e-6].map(|h| {
         let far = along(2.0 * h) - along(-2.0 * h);
         let numeric = (8.0 * (along(h) - along(-h)) - far) / (12.0 * h);
@@ -200,9 +200,9 @@ fn a_new_operator_changes_nothing_whatever_the_condition() {
     assert_eq!(next.value().read::<f32>(), z.read::<f32>());
 }
 
-/// Moving a periodic field by a patch moves the tokens by one, to the bit.
+/// Shifting a periodic field by one patch shifts the tokens by one, bit for bit.
 #[test]
-fn the_codec_moves_with_the_field() {
+fn the_codec_is_shift_equivariant() {
     let model = CodecModel {
         patch: 4,
         latent: 3,
@@ -227,7 +227,7 @@ fn the_codec_moves_with_the_field() {
     assert_eq!(z.read::<f32>(), encode(moved).read::<f32>());
 }
 
-/// As [`unet`] with filters and positions, on a grid with odd sides.
+/// Like [`unet`] with filters and positions, on a grid with odd sides.
 fn placed_unet() -> OperatorModel {
     OperatorModel {
         core: Core::PdetUnet(PdetUnet {
@@ -280,7 +280,7 @@ fn models_on_a_grid_have_a_gradient_for_every_parameter() {
     });
 }
 
-/// Tokens of a frame [rows, columns, dim] moved round along both axes.
+/// The tokens of a frame [rows, columns, dim], shifted periodically along both axes.
 fn moved(z: &[f32], [rows, columns]: [usize; 2], dim: usize, by: [usize; 2]) -> Vec<f32> {
     let mut out = vec![0.0; z.len()];
     for (row, column) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
@@ -291,10 +291,10 @@ fn moved(z: &[f32], [rows, columns]: [usize; 2], dim: usize, by: [usize; 2]) -> 
     out
 }
 
-/// What is next to what on the grid, and nothing else, is next to it for a model: a state moved along
-/// either axis gives the next state moved so. With positions it does not.
+/// Without positions, a model on a periodic grid is equivariant to shifts: a state shifted along either axis gives the
+/// next state shifted likewise. With positions it is not.
 #[test]
-fn models_on_a_periodic_grid_know_no_place_but_the_one_they_are_told() {
+fn models_on_a_periodic_grid_are_shift_equivariant_without_positions() {
     let (grid, dim) = ([4, 8], 3);
     let z = draw(&[1, 32, dim], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
     let features = draw(&[1, 2], &Draw::Normal, seed(), 1).to_dtype(Dtype::F32);
@@ -322,7 +322,7 @@ fn models_on_a_periodic_grid_know_no_place_but_the_one_they_are_told() {
     }
 }
 
-/// One changed token reaches as far as the filters do along both axes, and no farther.
+/// The effect of one changed token reaches exactly as far as the filters do, along both axes.
 #[test]
 fn a_stack_on_a_grid_is_local_along_both_axes() {
     let (grid, dim) = ([9, 11], 2);
@@ -344,7 +344,7 @@ fn a_stack_on_a_grid_is_local_along_both_axes() {
     for token in 0..99 {
         let own = token * dim..(token + 1) * dim;
         let changed = a[own.clone()] != b[own];
-        // Two blocks with filters of three tokens see two tokens far.
+        // Two blocks with filters of three tokens reach two tokens far.
         assert_eq!(changed, far(token) <= 2, "token {token}, {} away", far(token));
     }
 }

@@ -1,5 +1,5 @@
-//! Memory against computing (`training.mem_budget`): the same bits whatever is computed again, less
-//! memory the smaller the budget.
+//! Activation recomputation (`training.mem_budget`): the same bits whatever is recomputed, and less memory the smaller
+//! the budget.
 
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
@@ -53,8 +53,8 @@ fn shaken(params: &ParamSet) -> ParamSet {
     shaken
 }
 
-/// Gradients of a rollout of two steps, in which every parameter is used twice; and the largest memory
-/// in tensors on the way, beyond what there was before.
+/// Gradients of a rollout of two steps, in which every parameter is used twice; and the peak memory of tensors
+/// meanwhile, beyond what was in use before.
 fn gradients(operator: &Operator, params: &ParamSet, plan: &Rc<Recompute>) -> (Vec<Tensor>, usize) {
     let value = |shape: &[usize], seed| draw(shape, &Draw::Normal, seed, 0).to_dtype(Dtype::F32);
     let before = tensor::memory::usage().live;
@@ -80,7 +80,7 @@ fn gradients(operator: &Operator, params: &ParamSet, plan: &Rc<Recompute>) -> (V
     (variables.iter().map(|v| found.take(v).unwrap()).collect(), peak)
 }
 
-// One test in this file: the counters of memory are those of the whole process.
+// The only test in this file, because the memory counters are process-wide.
 #[test]
 fn less_memory_for_the_same_bits() {
     for model in models() {

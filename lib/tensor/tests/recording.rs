@@ -1,11 +1,11 @@
-//! Recorded work, done again with other values.
+//! Captured graphs, replayed with other values.
 #![cfg(feature = "emu")]
 
 use tensor::kernel::{Graph, constant};
 use tensor::ops::residual::Residual;
 use tensor::{Device, Tape, Tensor};
 
-/// x + c by a kernel, c being a constant of two MiB.
+/// x + c by a kernel, where c is a constant of two MiB.
 fn work(x: &Tensor) -> unix::Result<Tensor> {
     let c: Vec<f32> = (0..x.len()).map(|i| i as f32).collect();
     let c = constant(&Tensor::of(&c, x.shape()), x.device())?;
@@ -26,11 +26,11 @@ fn a_recording_keeps_the_constants_it_reads_and_moves_no_values() {
         Ok(vec![y, x.reshape(&[2, 1 << 18])])
     })
     .unwrap();
-    // More constants than are kept: memory of the first is free for others, were it not for the recording.
+    // More constants than are cached: the memory of the first would be reused, if the graph did not keep it.
     let others: Vec<Tensor> =
         (0..300).map(|i| constant(&Tensor::scalar(i as f32 + 0.5), device).unwrap()).collect();
     let _taken = on_device(-1.0);
-    // Whoever shares the memory of an input would see it change.
+    // A tensor that shares the memory of an input would see it change.
     let error = graph.replay([&on_device(0.0)]).unwrap_err().to_string();
     assert!(error.contains("is shared"), "{error}");
     assert_eq!(x.to_host().unwrap().read::<f32>()[7], 1.0);
@@ -47,7 +47,7 @@ fn a_recording_keeps_the_constants_it_reads_and_moves_no_values() {
         assert!(error.contains("is missing"), "{error}");
     }
     assert_eq!(others.len(), 300);
-    // A device has one first error for all threads, so this is no test of its own.
+    // Not a separate test, because a device has one first error for all threads.
     let x = on_device(1.0);
     let refused = Graph::record(device, vec![], || Ok(vec![x.to_host()?])).unwrap_err().to_string();
     assert!(refused.contains("while a graph is recorded"), "{refused}");

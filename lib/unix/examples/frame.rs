@@ -1,4 +1,4 @@
-//! The smallest programs in the frame: each verb shows one of its promises. The tests run it.
+//! Minimal programs that use the frame: each subcommand demonstrates one of its guarantees. The tests run it.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What the tests of all crates share: tools that may be missing, seeds, the log of a run, and power cuts.
+//! Shared by the tests of all crates: optional tools, seeds, the log of a run, and power cuts.
 
 pub mod crash;
 
@@ -8,12 +8,12 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Seed of all tests outside of `make torture`.
+/// The seed of all tests, except under `make torture`.
 const SEED: u64 = 20_261_123;
 
-/// Whether a tool was found that a test needs. A test returns early when this is false.
+/// Whether a tool that a test needs was found. A test returns early when this is false.
 ///
-/// As root and in CI (environment variable `CI`) a missing tool fails the test, since `make deps` can install it.
+/// As root and in CI (environment variable `CI`) a missing tool fails the test, because `make deps` can install it.
 /// Elsewhere the skip is printed and counted ([`skip`]).
 pub fn require(found: bool, tool: &str) -> bool {
     let can_install = rustix::process::geteuid().is_root() || std::env::var_os("CI").is_some();
@@ -24,15 +24,15 @@ pub fn require(found: bool, tool: &str) -> bool {
     found
 }
 
-/// [`require`] of a program on the `PATH`; `words` make it answer at once, such as `--version`.
+/// [`require`] for a program on the `PATH`; `words` are arguments that make it exit at once, such as `--version`.
 pub fn require_program(program: &str, words: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     require(command.status().is_ok_and(|status| status.success()), program)
 }
 
-/// [`require`] of a file system that a test has tried to mount. Who may mount (CAP_SYS_ADMIN) must succeed: a mistake
-/// in the words of mount(8) is no reason to skip. Others skip.
+/// [`require`] for a file system that a test has tried to mount. With CAP_SYS_ADMIN the mount must succeed, because
+/// wrong arguments of mount(8) are no reason to skip. Without it the test is skipped.
 pub fn require_mount(mounted: bool) -> bool {
     const CAP_SYS_ADMIN: u64 = 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -50,7 +50,7 @@ pub fn require_mount(mounted: bool) -> bool {
 pub fn skip(why: &str) {
     let test = std::thread::current();
     let line = format!("SKIPPED: {}: {why}\n", test.name().unwrap_or("a test"));
-    // Not by eprintln, which the test harness captures.
+    // Not with eprintln!, which the test harness captures.
     let _ = std::io::stderr().write_all(line.as_bytes()); // nobody reads it
     if let Some(path) = std::env::var_os("LONGHAUL_SKIPS") {
         let mut file =
@@ -59,13 +59,13 @@ pub fn skip(why: &str) {
     }
 }
 
-/// Whether the long forms of the tests were asked for: `make torture`.
+/// Whether the long forms of the tests were requested: `make torture`.
 pub fn torture() -> bool {
     std::env::var_os("TORTURE").is_some()
 }
 
-/// The seed of a test, printed for a repetition: `SEED` if it is set, else the same number in every `make test` and
-/// another one in each `make torture`.
+/// The seed of a test, printed so that it can be repeated: `SEED` if set, else a constant under `make test` and a new
+/// one for each `make torture`.
 pub fn seed() -> u64 {
     let given = std::env::var_os("SEED").as_deref().and_then(OsStr::to_str).map(str::parse);
     let seed = match given {
@@ -80,8 +80,8 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// The records of updates and validations that stand, without times: the same for a run that was interrupted and
-/// resumed as for one that was not, whatever the number of its ranks.
+/// The records of updates and validations that were not superseded, without timings: the same for an interrupted and
+/// resumed run as for an uninterrupted one, on any number of ranks.
 pub fn logged(run: &Path) -> Vec<String> {
     let records = unix::log::read(&run.join("log.jsonl")).expect("a log").records;
     let is_result = |record: &serde_json::Map<_, _>| {
@@ -96,7 +96,7 @@ pub fn logged(run: &Path) -> Vec<String> {
     records.into_iter().filter(is_result).map(without_times).collect()
 }
 
-/// Random numbers of SplitMix64 (Steele, Lea and Flood 2014).
+/// The random number generator SplitMix64 (Steele, Lea and Flood 2014).
 pub struct Random(pub u64);
 
 impl Random {

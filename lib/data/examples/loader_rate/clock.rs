@@ -1,4 +1,4 @@
-//! What rates are taken by.
+//! The clocks that rates can be measured with.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// The time that passes.
+    /// Wall-clock time.
     Wall,
-    /// The time that a processor works for the thread that asks, for a machine that others use meanwhile.
+    /// CPU time of the calling thread, for a machine that is shared with others.
     Cpu,
 }
 
 impl Clock {
-    /// Seconds.
+    /// The current time in seconds.
     pub fn now(self) -> f64 {
         let now = clock_gettime(match self {
             Self::Wall => ClockId::Monotonic,

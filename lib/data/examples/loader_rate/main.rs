@@ -1,15 +1,14 @@
-//! How fast shuffled samples come out of the loader, beside a plain loop of positional reads and h5py
-//! reading the same samples, in alternating rounds; all from the page cache.
+//! Throughput of the loader with shuffled samples, compared with a plain loop of positional reads and with h5py reading
+//! the same samples, in alternating rounds; all from the page cache.
 //!
-//! A sample is a window of frames that begins anywhere in a trajectory, as the training stages read them.
-//! The loader's product is batches in tensors, made by its thread. The plain loop reads batches into one
-//! piece of memory again and again (`pread`), and samples into one place that stays in the processor's cache
-//! (`pread_one`); its order was worked out before. h5py (`--python` names one that has it) gives each sample
-//! as an array of its own, from the same file; and from copies of a part of it, in the chunks that h5py
-//! chooses, and compressed.
+//! A sample is a window of frames at a random position in a trajectory, as the training stages read them. The loader
+//! produces batches as tensors, on its worker threads. The plain loop reads batches into one reused buffer (`pread`),
+//! and single samples into a buffer that stays in the CPU cache (`pread_one`); their order is computed in advance. h5py
+//! (`--python` names an interpreter that has it) returns each sample as a new array: from the same file, and from
+//! partial copies of it, one with h5py's default chunks and one compressed.
 //!
-//! Prints a line of JSON for each format and length of samples: GB/s, medians of the rounds. `--minutes N`
-//! reads epochs for that long instead and prints every minute what memory the process holds.
+//! Prints one line of JSON per format and sample length: GB/s, medians over the rounds. `--minutes N` instead reads
+//! epochs for that long and prints the memory of the process every minute.
 
 mod clock;
 mod memory;
@@ -107,7 +106,7 @@ fn compare(args: &Args, set: &Set, window: usize, mut peer: Option<&mut Peer>) -
         let Some(peer) = peer.as_deref_mut() else { continue };
         samples.warm()?;
         rates[3].1.push(peer.rate(&samples, None)?);
-        // Slow, and so slow that a round tells enough.
+        // It is slow, so a single round is enough.
         if round == 0 {
             rates[4].1.push(peer.rate(&samples, Some(Copied::Chunked))?);
             rates[5].1.push(peer.rate(&samples, Some(Copied::Gzip))?);

@@ -1,4 +1,4 @@
-//! What memory the process holds while it reads epochs.
+//! The memory of the process while it reads epochs.
 
 use crate::clock::Clock;
 use crate::set::Set;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use unix::{Error, Result};
 
-/// Reads epochs of windows of `window` frames for so many minutes; prints a line of JSON every minute.
+/// Reads epochs of windows of `window` frames for this many minutes; prints a line of JSON every minute.
 pub fn watch(set: &Set, window: usize, batch: u64, ahead: Ahead, minutes: u64) -> Result<()> {
     let samples = Samples::new(set, window, batch, Clock::Wall)?;
     let mut batches = samples.loader(ahead, |_| {})?;
@@ -36,7 +36,7 @@ pub fn watch(set: &Set, window: usize, batch: u64, ahead: Ahead, minutes: u64) -
     Ok(())
 }
 
-/// A line of /proc/self/status, in KiB.
+/// The value of a line of /proc/self/status, in KiB.
 fn held(name: &str) -> Result<u64> {
     let path = Path::new("/proc/self/status");
     let text = fs::read_to_string(path).map_err(|cause| Error::io(path, cause))?;

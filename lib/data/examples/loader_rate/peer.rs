@@ -1,4 +1,4 @@
-//! h5py, in a process of its own that waits for what to read: tests/peers/h5py_rate.py.
+//! h5py in a separate process that waits for requests: tests/peers/h5py_rate.py.
 
 use crate::ways::Samples;
 use serde_json::{Value, json};
@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use unix::{Error, Result};
 
-/// It reads only a part of the samples of a round: it takes many times as long.
+/// h5py reads only this fraction of a round's samples, because it takes many times as long.
 const PART: usize = 8;
-/// Samples read from copies in chunks.
+/// Number of samples read from chunked copies.
 const OF_COPIES: usize = 96;
 
-/// Copies of the first trajectories, as people write them.
+/// Copies of the first trajectories, in common forms.
 #[derive(Clone, Copy)]
 pub enum Copied {
     /// `chunks=True`.
@@ -39,7 +39,7 @@ impl Peer {
         Ok(Self { process, asks, answers: BufReader::new(answers) })
     }
 
-    /// GB/s of h5py, from the file itself or from a copy, which is made when it is first read.
+    /// Throughput of h5py in GB/s, from the file itself or from a copy, which is made at its first use.
     pub fn rate(&mut self, samples: &Samples, copied: Option<Copied>) -> Result<f64> {
         let mut places = samples.of_round();
         places.truncate(match copied {
@@ -51,7 +51,7 @@ impl Peer {
             Copied::Gzip => "gzip",
         });
         let ask = json!({
-            // The same samples, whichever of its forms the set is read in.
+            // The same samples, whatever format the set is read in.
             "file": samples.path().with_extension("hdf5"),
             "copy": copied,
             "frames": samples.window,
@@ -69,7 +69,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It would wait for the next question.
+        // It would wait for the next request.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! The data set that is read: one file, all of it for training.
+//! The data set to read: one file, which is entirely training data.
 
 use data::fields::divide::{Share, divide};
 use data::fields::field::Shape;
@@ -16,12 +16,12 @@ pub struct Set {
     pub format: Format,
     pub path: PathBuf,
     pub trajectories: Arc<TrajectorySet>,
-    /// First byte of the field in the file.
+    /// Offset of the field in the file.
     pub offset: u64,
 }
 
 impl Set {
-    /// Opens the set in `folder`; makes it first where it is not there.
+    /// Opens the set in `folder`; creates it if it does not exist.
     pub fn open(
         folder: &Path,
         format: Format,
@@ -59,7 +59,7 @@ impl Set {
     }
 }
 
-/// Smooth fields with a little noise, as solvers make them.
+/// Smooth fields with a little noise, similar to those of solvers.
 fn make(path: &Path, shape: &Shape) -> Result<()> {
     let header = Header {
         attributes: vec![("Nu".into(), 0.1.into())],

@@ -1,4 +1,4 @@
-//! The samples that are read, and our ways of reading them.
+//! The samples to read, and our ways of reading them.
 
 use crate::clock::Clock;
 use crate::set::Set;
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
 
-/// Bytes that a round reads, about.
+/// Approximate number of bytes read per round.
 const ROUND: u64 = 1 << 30;
-/// Samples of a round, at most.
+/// Maximum number of samples per round.
 const MOST: u64 = 100_000;
 
 /// Windows of frames, shuffled.
@@ -30,7 +30,7 @@ pub struct Samples<'a> {
 }
 
 impl<'a> Samples<'a> {
-    /// Windows of `window` frames that begin anywhere. Errors (2) when trajectories have fewer.
+    /// Windows of `window` frames at any position. Errors (2) when trajectories are shorter.
     pub fn new(set: &'a Set, window: usize, batch: u64, clock: Clock) -> Result<Self> {
         let shape = set.trajectories.shape();
         if window == 0 || window > shape.frames {
@@ -43,7 +43,7 @@ impl<'a> Samples<'a> {
         Ok(Self { set, order, window, batch, clock, updates })
     }
 
-    /// Bytes of a sample.
+    /// Size of a sample in bytes.
     pub fn bytes(&self) -> usize {
         4 * self.window * self.set.trajectories.shape().frame_len()
     }
@@ -52,14 +52,14 @@ impl<'a> Samples<'a> {
         &self.set.path
     }
 
-    /// Trajectory and first frame of all samples of a round, in their order.
+    /// Trajectory and first frame of all samples of a round, in order.
     pub fn of_round(&self) -> Vec<[u64; 2]> {
         let starts = starts(&self.set.trajectories, self.window);
         let samples = (0..self.updates).flat_map(|update| self.order.batch(update));
         samples.map(|sample| [sample / starts, sample % starts]).collect()
     }
 
-    /// Reads the whole file: a system may take back pages of the cache that were not used for a while.
+    /// Reads the whole file: the system may have evicted parts from the page cache.
     pub fn warm(&self) -> Result<()> {
         let path = self.path();
         let read = |mut file: File| io::copy(&mut file, &mut io::sink());
@@ -67,9 +67,9 @@ impl<'a> Samples<'a> {
         Ok(())
     }
 
-    /// GB/s of whole batches out of the prefetch thread.
+    /// Throughput of whole batches from the prefetch thread in GB/s.
     pub fn by_loader(&self, ahead: Ahead) -> Result<f64> {
-        // By the clock of that thread: f64 bits of the time at which it had made the last batch.
+        // By the clock of that thread: the time at which it had finished the last batch, as the bits of an f64.
         let worked = Arc::new(AtomicU64::new(0));
         let (clock, last, end) = (self.clock, self.updates - 1, Arc::clone(&worked));
         let start = clock.now();
@@ -88,7 +88,7 @@ impl<'a> Samples<'a> {
         })
     }
 
-    /// The loader of batches [samples, numbers of a sample], which says which it has made.
+    /// A loader of batches [samples, values per sample], each with its number.
     pub fn loader(
         &self,
         ahead: Ahead,
@@ -109,7 +109,7 @@ impl<'a> Samples<'a> {
         })
     }
 
-    /// GB/s of one thread that reads batch after batch into the same memory, that of `batch` samples.
+    /// Throughput in GB/s of one thread that reads batches of `batch` samples into the same buffer.
     pub fn by_pread(&self, batch: u64) -> Result<f64> {
         let shape = self.set.trajectories.shape();
         let frame = 4 * shape.frame_len() as u64;
@@ -129,13 +129,13 @@ impl<'a> Samples<'a> {
         Ok(self.rate(places.len() as u64, self.clock.now() - start))
     }
 
-    /// GB/s of so many samples.
+    /// Throughput for this many samples in GB/s.
     fn rate(&self, samples: u64, seconds: f64) -> f64 {
         samples as f64 * self.bytes() as f64 / 1e9 / seconds
     }
 }
 
-/// First frames that a window of a trajectory can have.
+/// Number of positions that a window can have in a trajectory.
 fn starts(set: &TrajectorySet, window: usize) -> u64 {
     (set.shape().frames - window + 1) as u64
 }

@@ -7,10 +7,10 @@ use rayon::prelude::*;
 use std::path::Path;
 use unix::Result;
 
-/// Values that are copied at a time to be hashed.
+/// Number of values that are copied at a time for hashing.
 const BLOCK: usize = 1024;
 
-/// Adds `values` to a hash. Equal numbers hash equally: -0.0 is hashed as 0.0.
+/// Adds `values` to a hash. Values that compare equal hash equally: -0.0 is hashed as 0.0.
 pub(crate) fn hash_values(hasher: &mut Hasher, values: &[f32]) {
     let mut room = [0.0; BLOCK];
     for block in values.chunks(BLOCK) {
@@ -20,11 +20,11 @@ pub(crate) fn hash_values(hasher: &mut Hasher, values: &[f32]) {
     }
 }
 
-/// Hashes what determines a trajectory before anything is solved: the input of a steady problem, else the
-/// first frame. `frame` is the first frame, [grid…, channels].
+/// Hashes what the solution is computed from: the input of a steady problem, else the first frame. `frame` is the first
+/// frame, [grid…, channels].
 ///
-/// `None` if its finite points are all equal, or none is finite: a fluid at rest and a frame of NaN
-/// identify nothing.
+/// `None` if all its finite values are equal or none is finite: a fluid at rest or a frame of NaN does not identify a
+/// trajectory.
 pub(crate) fn initial_state(shape: &Shape, inputs: usize, frame: &[f32]) -> Option<blake3::Hash> {
     let width = if shape.frames > 1 || inputs == 0 { shape.channels } else { inputs };
     let points = frame.chunks_exact(shape.channels).map(|point| &point[..width]);
@@ -42,7 +42,7 @@ pub(crate) fn initial_state(shape: &Shape, inputs: usize, frame: &[f32]) -> Opti
     Some(hasher.finalize())
 }
 
-/// [`initial_state`], or a hash of the trajectory's `name` where its first frame identifies nothing.
+/// [`initial_state`], or a hash of the trajectory's `name` if the first frame does not identify it.
 pub(crate) fn begin(
     shape: &Shape,
     inputs: usize,
@@ -57,7 +57,7 @@ pub(crate) fn begin(
     })
 }
 
-/// Computes the key of one trajectory from its frames. Trajectories with equal keys belong in one split.
+/// Computes the key of a trajectory from its frames. Trajectories with equal keys must be in the same split.
 pub(crate) enum GroupKey {
     /// The initial state is the key.
     State(blake3::Hash),
@@ -66,7 +66,7 @@ pub(crate) enum GroupKey {
 }
 
 impl GroupKey {
-    /// `frames` are the first ones, at least one. Call [`update`](Self::update) with them and with the rest.
+    /// `frames` are the first frames, at least one. Call [`update`](Self::update) with these and with the rest.
     pub fn new(by: GroupBy, shape: &Shape, inputs: usize, frames: &[f32]) -> Self {
         let state = match by {
             GroupBy::State => initial_state(shape, inputs, &frames[..shape.frame_len()]),
@@ -75,14 +75,14 @@ impl GroupKey {
         state.map_or_else(|| Self::Content(Box::default()), Self::State)
     }
 
-    /// Adds frames, in their order.
+    /// Adds frames, in order.
     pub fn update(&mut self, frames: &[f32]) {
         if let Self::Content(hasher) = self {
             hash_values(hasher, frames);
         }
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn finish(&self) -> blake3::Hash {
         match self {
             Self::State(hash) => *hash,
@@ -91,7 +91,7 @@ impl GroupKey {
     }
 }
 
-/// The [`GroupKey`] of each trajectory of a file. Reads first frames only where these suffice.
+/// The [`GroupKey`] of each trajectory of a file. Reads only the first frames where these suffice.
 pub(crate) fn group_keys(field: &Field, by: GroupBy) -> Result<Vec<blake3::Hash>> {
     let shape = field.shape();
     (0..shape.trajectories)

@@ -1,8 +1,8 @@
-//! The index of a folder of shards, `index.json`: fields in safetensors that together are a data set.
+//! The index of a folder of shards, `index.json`: safetensors files of fields that together form a data set.
 //!
-//! It says of each shard its counts, shape, parameter, BLAKE3 and the statistics of its channels, so that what
-//! is there can be known without opening anything, and what was damaged or exchanged since is found. It is
-//! made from the shards themselves; programs that read fields need it no more than other files do.
+//! For each shard it records counts, shape, parameter, BLAKE3 hash and the statistics of the channels, so that a data
+//! set can be described without opening a shard, and damaged or replaced shards are detected. It is built from the
+//! shards themselves; programs that read fields do not require it.
 
 use crate::fields::field::{Field, Shape};
 use crate::fields::stats::{Statistics, channels_of};
@@ -26,50 +26,50 @@ const FILE: SealedFile = SealedFile {
 /// The file `index.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Index {
-    /// Trajectories of all shards.
+    /// Number of trajectories in all shards.
     pub trajectories: usize,
-    /// Bytes of all shards.
+    /// Size of all shards in bytes.
     pub bytes: u64,
-    /// In the order of their names.
+    /// The shards, ordered by name.
     pub shards: Vec<Shard>,
 }
 
 /// One file of fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shard {
-    /// Its name in the folder of the index.
+    /// Its path relative to the folder of the index.
     pub file: PathBuf,
-    /// Size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// BLAKE3 of the file.
+    /// BLAKE3 hash of the file.
     pub blake3: String,
     /// Number of trajectories.
     pub trajectories: usize,
-    /// Frames of a trajectory.
+    /// Frames per trajectory.
     pub frames: usize,
     /// Points of a frame along each axis.
     pub grid: Vec<usize>,
-    /// Names of the numbers at a point, inputs first.
+    /// Names of the channels, inputs first.
     pub channels: Vec<String>,
     /// How many of the channels are inputs.
     pub inputs: usize,
     /// The regime, e.g. `nu=0.001`.
     pub parameter: Option<String>,
-    /// Of each channel over all trajectories, whichever split they will be in; absent when there are none,
-    /// or one has numbers that are not finite.
+    /// Statistics of each channel over all trajectories, regardless of splits; absent when there are no trajectories,
+    /// or a channel has values that are not finite.
     pub statistics: Option<Vec<Statistics>>,
 }
 
 impl Index {
-    /// Where the index of a folder is.
+    /// The path of the index of a folder.
     pub fn path(folder: &Path) -> PathBuf {
         folder.join(NAME)
     }
 
-    /// The index of `files` in `folder`, which was extended by them: what an index that is there says of
-    /// these, and of others in the folder, is kept where they have not been written since.
+    /// The index of `folder` after `files` were added. Entries of an existing index, for these and other files in the
+    /// folder, are kept if the file was not written since.
     ///
-    /// Errors: as [`Field::open`]; 65 when the index that is there is none.
+    /// Errors: as [`Field::open`]; 65 when the existing index is invalid.
     pub fn extended(folder: &Path, files: &[PathBuf]) -> Result<Self> {
         let path = Self::path(folder);
         let mut shards = Vec::new();
@@ -97,7 +97,7 @@ impl Index {
         })
     }
 
-    /// Whether a file is an index, by what it says of itself. Errors (66): it cannot be read.
+    /// Whether a file is an index, by its member `format`. Errors (66): it cannot be read.
     pub fn is_at(path: &Path) -> Result<bool> {
         #[derive(Deserialize)]
         struct Named {
@@ -110,7 +110,7 @@ impl Index {
         Ok(named.is_ok_and(|named| named.format == FILE.format))
     }
 
-    /// Errors: 66 when it cannot be read, 65 when it is none.
+    /// Errors: 66 when it cannot be read, 65 when it is not a valid index.
     pub fn load(path: &Path) -> Result<Self> {
         let (index, _) = FILE.read::<Self>(path)?;
         let is_name = |shard: &&Shard| shard.file.file_name() == Some(shard.file.as_os_str());
@@ -124,12 +124,12 @@ impl Index {
         }
     }
 
-    /// Publishes it in its folder.
+    /// Writes it to its folder atomically.
     pub fn save(&self, folder: &Path) -> Result<()> {
         FILE.write(&Self::path(folder), self)
     }
 
-    /// Where its shards are, for an index at `path`.
+    /// The paths of its shards, for an index at `path`.
     pub fn files(&self, path: &Path) -> Vec<PathBuf> {
         let folder = path.parent().unwrap_or(Path::new(""));
         self.shards.iter().map(|shard| folder.join(&shard.file)).collect()
@@ -155,15 +155,14 @@ impl Shard {
         })
     }
 
-    /// What is wrong with the file, when it is not the one that was indexed. Errors: 66, 74 when it cannot
-    /// be read.
+    /// Describes how the file differs from the one that was indexed, if it does. Errors: 66, 74 when it cannot be read.
     pub fn difference(&self, folder: &Path) -> Result<Option<String>> {
         change_of(&folder.join(&self.file), (self.bytes, &self.blake3), true, "in the index")
     }
 }
 
-/// How a file differs from its size and BLAKE3 as they were recorded at a `place`; hashes are compared when `hash`.
-/// Errors: 66, 74 when it cannot be read.
+/// Describes how a file differs from the size and BLAKE3 hash that were recorded at a `place`; the content is only
+/// hashed if `hash` is set. Errors: 66, 74 when it cannot be read.
 pub(crate) fn change_of(
     path: &Path,
     (bytes, blake3): (u64, &str),
@@ -183,11 +182,11 @@ fn modified(path: &Path) -> Result<SystemTime> {
     time.map_err(|cause| Error::open(path, cause))
 }
 
-/// The file that holds trajectory `sample` of `path`, and its number in that file: the trajectories of an index
-/// are numbered through its shards.
+/// The file that holds trajectory `sample` of `path`, and its number in that file: an index numbers the trajectories
+/// through all its shards.
 ///
-/// Errors: 2 for a JSON file that is no index of fields, and for a trajectory that the index does not have; 66,
-/// 65 for an index that cannot be read.
+/// Errors: 2 for a JSON file that is not an index of fields, and for a trajectory that the index does not have; 66, 65
+/// for an index that cannot be read.
 pub fn file_of(path: &Path, sample: usize) -> Result<(PathBuf, usize)> {
     if path.extension().is_none_or(|ending| ending != "json") {
         return Ok((path.to_path_buf(), sample));
@@ -213,8 +212,7 @@ pub fn file_of(path: &Path, sample: usize) -> Result<(PathBuf, usize)> {
     )))
 }
 
-/// `files`, those that are an index replaced by the shards that it names. Errors: 66, 65 for an index that
-/// cannot be read.
+/// Replaces each index in `files` by the shards that it lists. Errors: 66, 65 for an index that cannot be read.
 pub fn with_shards(files: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     let mut all = Vec::with_capacity(files.len());
     for path in files {

@@ -1,7 +1,7 @@
 //! Latents on disk: a [`Store`](crate::store::Store) whose record i is trajectory i of a split.
 //!
-//! The index says which codec, normalisation and data made the latents; they are valid for nothing else. Each
-//! record has `latents` [frames, tokens, dim], f32, and `parameters`, one f64.
+//! The index identifies the codec, normalization and data that the latents were computed from; they are invalid for any
+//! others. Each record has `latents` [frames, tokens, dim], f32, and `parameters`, one f64.
 
 use crate::fields::field::Shape;
 use crate::fields::parameter::Parameter;
@@ -27,25 +27,25 @@ const FILE: SealedFile = SealedFile {
     max_bytes: 256 << 20,
 };
 
-/// What the latents were made from. Two stores with equal keys and layouts hold equal latents.
+/// What the latents were computed from. Stores with equal keys and layouts hold equal latents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// BLAKE3 of the codec's weights.
+    /// BLAKE3 hash of the codec's weights.
     pub codec: String,
-    /// BLAKE3 of the normalisation applied before encoding.
+    /// BLAKE3 hash of the normalization that is applied before encoding.
     pub normalisation: String,
-    /// BLAKE3 of the split manifest.
+    /// BLAKE3 hash of the split manifest.
     pub split: String,
-    /// Which split of it.
+    /// The split of the manifest.
     pub split_name: SplitName,
-    /// BLAKE3 of each data file.
+    /// BLAKE3 hash of each data file.
     pub data: Vec<String>,
-    /// The numbers that the codec computed with: `f32`, `bf16`, …
+    /// The dtype of the codec's computation: `f32`, `bf16`, …
     pub dtype: String,
 }
 
 impl Key {
-    /// The key of latents of `set` by the codec and normalisation with these hashes.
+    /// The key for latents of `set`, given the hashes of codec and normalization.
     pub fn new(codec: &str, normalisation: &str, dtype: &str, set: &TrajectorySet) -> Self {
         Self {
             codec: codec.into(),
@@ -57,7 +57,7 @@ impl Key {
         }
     }
 
-    /// Refuses (65) latents of another codec, normalisation or data, and says which it is.
+    /// Errors: 65 for latents of another codec, normalization or data, saying which of these differs.
     fn require(&self, found: &Self, folder: &Path) -> Result<()> {
         let differs = [
             ("codec", self.codec != found.codec),
@@ -76,18 +76,18 @@ impl Key {
     }
 }
 
-/// Sizes of a store of latents.
+/// The layout of a store of latents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// Frames of a trajectory.
+    /// Frames per trajectory.
     pub frames: usize,
-    /// Tokens of a frame, row by row.
+    /// Tokens per frame, in row-major order.
     pub tokens: usize,
-    /// Rows of tokens; one of fields on one axis.
+    /// Rows of tokens; 1 for one-dimensional fields.
     pub rows: usize,
-    /// Numbers of a token.
+    /// Width of a token.
     pub dim: usize,
-    /// Trajectories of a shard; the last one may have fewer.
+    /// Trajectories per shard; the last shard may have fewer.
     pub shard_samples: usize,
 }
 
@@ -103,17 +103,17 @@ impl fmt::Display for Layout {
 }
 
 impl Layout {
-    /// Rows and columns of the tokens.
+    /// Rows and columns of tokens.
     pub fn token_grid(&self) -> [usize; 2] {
         [self.rows, self.tokens / self.rows]
     }
 
-    /// Numbers of a frame.
+    /// Values per frame.
     pub fn frame_len(&self) -> usize {
         self.tokens * self.dim
     }
 
-    /// Numbers of a trajectory.
+    /// Values per trajectory.
     pub fn sample_len(&self) -> usize {
         self.frames * self.frame_len()
     }
@@ -130,42 +130,43 @@ impl Layout {
     }
 }
 
-/// What the index says of the latents.
+/// The description of the latents in the index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Description {
     key: Key,
     layout: Layout,
     /// Name of the parameter of the equation.
     parameter: String,
-    /// Time from one frame to the next.
+    /// Time between frames.
     frame_interval: f64,
-    /// The trajectories that were encoded, in order.
+    /// The encoded trajectories, in order.
     trajectories: Vec<Provenance>,
-    /// Of each of the `dim` channels over all trajectories, frames and tokens; there when all shards are.
+    /// Statistics of each of the `dim` channels over all trajectories, frames and tokens; present once all shards are
+    /// complete.
     channels: Vec<Statistics>,
 }
 
-/// Trajectories for the codec to encode.
+/// A batch of trajectories to encode.
 #[derive(Debug)]
 pub struct TrajectoryBatch<'a> {
-    /// Number of the first in the set.
+    /// Index of the first one in the set.
     pub first: usize,
     /// [trajectories, frames, grid…, channels].
     pub values: &'a [f32],
-    /// Sizes of `values`.
+    /// Shape of `values`.
     pub shape: Shape,
-    /// Parameter of each trajectory.
+    /// The parameter of each trajectory.
     pub parameters: &'a [f64],
 }
 
 /// Encodes all trajectories of `set` into the store `folder`, `batch` trajectories at a time.
 ///
-/// `encode_batch` returns [trajectories, frames, tokens, dim] for a batch. When it fails, the shards made so far
-/// stay, and the next call continues after them. Damaged shards are made again, and so are all where the latents
-/// are of another key or layout.
+/// `encode_batch` returns [trajectories, frames, tokens, dim] for a batch. When it fails, completed shards are kept,
+/// and the next call continues after them. Damaged shards are written again, and so are all shards if their key or
+/// layout differs.
 ///
-/// Errors: 65 for latents that are not finite; 70 for a wrong number of latents; 73, 74 for the disk; and those of
-/// `encode_batch`.
+/// Errors: 65 for latents that are not finite; 70 when `encode_batch` returns the wrong number of values; 73, 74 for
+/// the disk; and those of `encode_batch`.
 pub fn write_latents(
     folder: &Path,
     key: &Key,
@@ -260,15 +261,15 @@ fn require_latents(latents: &[f32], expected: usize, first: usize) -> Result<()>
     }
 }
 
-/// Complete latents of a split, mapped into memory. Shared by threads; reads copy nothing.
+/// The complete latents of a split, mapped into memory. Can be shared between threads; reads copy nothing.
 #[derive(Debug)]
 pub struct LatentStore(Store<Description, Vec<Moments>>);
 
 impl LatentStore {
-    /// Maps the latents in `folder`. With `key` given, they must have been made from just that.
+    /// Maps the latents in `folder`. If `key` is given, they must have this key.
     ///
-    /// Errors: 66 when they are not there, 65 when they are unfinished, damaged in size or shape, or of another
-    /// codec or data. Contents are compared by [`verify`](Self::verify).
+    /// Errors: 66 when they do not exist; 65 when they are incomplete, have the wrong size or shape, or belong to
+    /// another codec or other data. Hashes are not checked here but by [`verify`](Self::verify).
     pub fn open(folder: &Path, key: Option<&Key>) -> Result<Self> {
         let store = Self(Store::open(FILE, folder)?);
         if let Some(key) = key {
@@ -290,7 +291,7 @@ impl LatentStore {
         &self.0.index().description
     }
 
-    /// Where they are.
+    /// The folder of the store.
     pub fn folder(&self) -> &Path {
         self.0.folder()
     }
@@ -305,7 +306,7 @@ impl LatentStore {
         self.len() == 0
     }
 
-    /// Sizes.
+    /// The layout.
     pub fn layout(&self) -> Layout {
         self.description().layout
     }
@@ -315,17 +316,17 @@ impl LatentStore {
         &self.description().key
     }
 
-    /// BLAKE3 of the index, and so of all that the store holds.
+    /// The BLAKE3 hash of the index, which identifies the content of the whole store.
     pub fn hash(&self) -> &str {
         self.0.hash()
     }
 
-    /// The trajectories that were encoded, by the content of their files.
+    /// The encoded trajectories, identified by the content of their files.
     pub fn provenance(&self) -> &[Provenance] {
         &self.description().trajectories
     }
 
-    /// The files that the store reads, with the hashes that were recorded.
+    /// The files of the store with their recorded hashes.
     pub fn input_files(&self) -> Vec<InputFile> {
         self.0.input_files()
     }
@@ -335,12 +336,12 @@ impl LatentStore {
         &self.description().channels
     }
 
-    /// Trajectory `i`, [frames, tokens, dim]. Panics when there is none.
+    /// Trajectory `i`, [frames, tokens, dim]. Panics when out of range.
     pub fn sample(&self, i: usize) -> &[f32] {
         bytemuck::cast_slice(self.0.bytes(0, i))
     }
 
-    /// Some frames of trajectory `i`, [frames.len(), tokens, dim]. Panics when there are none.
+    /// Frames of trajectory `i`, [frames.len(), tokens, dim]. Panics when out of range.
     pub fn frames(&self, i: usize, frames: Range<usize>) -> &[f32] {
         let length = self.layout().frame_len();
         &self.sample(i)[frames.start * length..frames.end * length]
@@ -351,12 +352,12 @@ impl LatentStore {
         Parameter::new(&self.description().parameter, FileDtype::F64.read(self.0.bytes(1, i)))
     }
 
-    /// Time from one frame to the next.
+    /// Time between frames.
     pub fn frame_interval(&self) -> f64 {
         self.description().frame_interval
     }
 
-    /// Reads every shard and compares it with its hash; the error (65) names all that are damaged.
+    /// Reads every shard and compares it with its hash. Errors: 65, naming all damaged shards.
     pub fn verify(&self) -> Result<()> {
         self.0.verify()
     }

@@ -1,4 +1,4 @@
-//! What files and manifests hold, as records for people and programs.
+//! Describes the content of files and manifests in records, for people and programs.
 
 use crate::fields::field::{Axis, Field, attributes_of, describe_regimes};
 use crate::fields::index::{Index, file_of};
@@ -9,32 +9,32 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use unix::{Error, Result};
 
-/// One file.
+/// A file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileRecord {
-    /// Where it is.
+    /// Path of the file.
     pub file: PathBuf,
-    /// Regime, e.g. `nu=0.001`; of a file of several, which they are.
+    /// The regime, e.g. `nu=0.001`, or all regimes of the file.
     pub parameter: Option<String>,
     /// Number of trajectories.
     pub trajectories: usize,
-    /// Frames of a trajectory.
+    /// Frames per trajectory.
     pub frames: usize,
     /// Points of the grid, e.g. `1024` or `128x128`.
     pub grid: String,
-    /// Names of the numbers at each point, those after `|` states and those before inputs.
+    /// Names of the channels: inputs, then `|`, then states.
     pub channels: String,
-    /// How the file stores it.
+    /// The layout of the file.
     pub layout: String,
-    /// `direct` when numbers are read as they lie, else `converted`, `chunks` or `packed chunks`, with how many
-    /// bytes a byte costs.
+    /// `direct` when values are read without conversion, else `converted`, `chunks` or `packed chunks`, with the bytes
+    /// read per byte returned.
     pub reads: String,
-    /// Size of the file, or of all files of a folder.
+    /// Size in bytes of the file, or of all files of a folder.
     pub bytes: u64,
 }
 
 impl FileRecord {
-    /// Opens a file and tells what is in it.
+    /// Opens a file and describes its content.
     pub fn of(path: &Path) -> Result<Self> {
         let field = Field::open(path)?;
         let shape = field.shape();
@@ -66,7 +66,7 @@ fn size(path: &Path) -> std::io::Result<u64> {
     }
     std::fs::read_dir(path)?.try_fold(0, |sum, entry| {
         let entry = entry?;
-        // A link to a folder may lead back to this one.
+        // A symbolic link to a folder may form a loop.
         let is_link = entry.file_type()?.is_symlink() && entry.path().is_dir();
         Ok(if is_link { sum } else { sum + size(&entry.path())? })
     })
@@ -85,11 +85,11 @@ fn channels(field: &Field) -> String {
 pub struct PartRecord {
     /// The split.
     pub split: SplitName,
-    /// Regime, e.g. `nu=0.001`.
+    /// The regime, e.g. `nu=0.001`.
     pub parameter: String,
     /// Number of trajectories.
     pub trajectories: usize,
-    /// Where the file is.
+    /// Path of the file.
     pub file: PathBuf,
 }
 
@@ -109,16 +109,16 @@ pub fn parts(split: &Split, manifest: &Path) -> Vec<PartRecord> {
 /// One frame of a trajectory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FrameRecord {
-    /// Number of the frame.
+    /// Index of the frame.
     pub frame: usize,
-    /// Its time, where the file has times.
+    /// Its time, if the file has times.
     pub t: Option<f64>,
-    /// Over the frame.
+    /// Statistics of the frame.
     #[serde(flatten)]
     pub statistics: Statistics,
 }
 
-/// All frames of a trajectory. Errors (2) when the file has no such trajectory.
+/// Records of all frames of a trajectory. Errors (2) when the file has no such trajectory.
 pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
     if trajectory >= field.trajectories() {
         return Err(Error::usage(format!(
@@ -139,7 +139,8 @@ pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
         .collect()
 }
 
-/// A file in full: its record, parameter, attributes and the ends of its coordinates; or an index of shards.
+/// A complete description of a file: its record, parameter, attributes and the range of its coordinates; or an index of
+/// shards.
 pub fn describe(path: &Path) -> Result<Value> {
     if Index::is_at(path)? {
         return serde_json::to_value(Index::load(path)?).map_err(Error::bug);

@@ -1,45 +1,45 @@
-//! The parameters of an equation that a file was made with, its regime.
+//! The parameters of the equation that a file was made with: its regime.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Name and value of the parameter, e.g. `nu=0.001`, and of further ones. Names are lower case.
+/// Name and value of a parameter, e.g. `nu=0.001`, and of any further ones. Names are lower case.
 ///
-/// Models are told the first; all of them together are the regime.
+/// Models are conditioned on the first; all of them together define the regime.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parameter {
     /// `nu` (Burgers, reaction-diffusion), `beta` (advection, Darcy), …
     pub name: String,
     /// Its value.
     pub value: f64,
-    /// The others as (name, value): in the order of [`NAMES`], then those with other names.
+    /// Further parameters as (name, value): those in [`NAMES`], in its order, then all others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further: Vec<(String, f64)>,
 }
 
-/// Names of parameters in PDEBench's files, as attributes and in configurations, by rank: viscosity,
-/// speed or coefficient, Mach and Reynolds number, shear and bulk viscosity, reaction and diffusion, and the
-/// wave number of the shear layers of Kelvin and Helmholtz.
+/// Names of parameters in PDEBench's files, as attributes and in configurations, by precedence: viscosity, speed or
+/// coefficient, Mach and Reynolds number, shear and bulk viscosity, reaction and diffusion, and the wave number of
+/// Kelvin-Helmholtz shear layers.
 pub const NAMES: [&str; 12] =
     ["nu", "beta", "m", "re", "eta", "zeta", "rho", "du", "dv", "k", "d", "dk"];
-/// Those in file names; single letters other than `M` are too common in words.
+/// Names that are recognised in file names; single letters other than `M` are too common in words.
 const IN_FILE_NAMES: [&str; 10] = ["nu", "beta", "m", "re", "eta", "zeta", "rho", "du", "dv", "dk"];
 
 impl Parameter {
-    /// A parameter; the name is put in lower case.
+    /// A parameter; the name is converted to lower case.
     pub fn new(name: &str, value: f64) -> Self {
         Self { name: name.to_ascii_lowercase(), value, further: Vec::new() }
     }
 
-    /// The parameters among some names and values: those of [`NAMES`]. Of a repeated name the first counts.
+    /// The parameters among the given names and values: those in [`NAMES`]. The first value of a repeated name wins.
     pub fn of(values: &[(String, f64)]) -> Option<Self> {
         let known = |(name, _): &&(String, f64)| is_known(name);
         Self::all_of(&values.iter().filter(known).cloned().collect::<Vec<_>>())
     }
 
-    /// All names and values as parameters, in the order of [`NAMES`], then those with other names. Of a
-    /// repeated name the first counts.
+    /// All names and values as parameters: those in [`NAMES`], in its order, then all others. The first value of a
+    /// repeated name wins.
     pub fn all_of(values: &[(String, f64)]) -> Option<Self> {
         let mut all: Vec<(String, f64)> = Vec::new();
         for (name, value) in values {
@@ -59,27 +59,27 @@ impl Parameter {
         self.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// These parameters and those of `other` that have other names.
+    /// These parameters, followed by those of `other` whose names are new.
     pub fn with(&self, other: Option<&Self>) -> Self {
         let all = self.iter().chain(other.into_iter().flat_map(Self::iter));
         let all: Vec<(String, f64)> = all.map(|(name, value)| (name.into(), value)).collect();
         Self::all_of(&all).unwrap_or_else(|| self.clone())
     }
 
-    /// The parameters in a file name in PDEBench's manner: `1D_Burgers_Sols_Nu0.001.hdf5`,
+    /// The parameters in a file name in PDEBench's style: `1D_Burgers_Sols_Nu0.001.hdf5`,
     /// `2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5`, `KH_M01_dk1_Re1e3.hdf5`.
     pub fn from_file_name(name: &str) -> Option<Self> {
         let values = IN_FILE_NAMES.map(|known| Some((known.into(), in_file_name(name, known)?)));
         Self::of(&values.into_iter().flatten().collect::<Vec<_>>())
     }
 
-    /// All of them, the first first.
+    /// All parameters, the main one first.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         let further = self.further.iter().map(|(name, value)| (name.as_str(), *value));
         std::iter::once((self.name.as_str(), self.value)).chain(further)
     }
 
-    /// Same names and same values to the bit: the same regime.
+    /// Whether names and values are the same to the bit.
     pub fn is_same_regime(&self, other: &Self) -> bool {
         let bits = |parameter: &Self| -> Vec<(String, u64)> {
             parameter.iter().map(|(name, value)| (name.to_string(), value.to_bits())).collect()
@@ -88,12 +88,12 @@ impl Parameter {
     }
 }
 
-/// Whether a name, in any case, is one of [`NAMES`].
+/// Whether a name, ignoring case, is one of [`NAMES`].
 pub fn is_known(name: &str) -> bool {
     NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// The value that a part of a file name gives a parameter: 0.1 for `m` in `Turb_M01.hdf5`.
+/// The value of a parameter in a file name: 0.1 for `m` in `Turb_M01.hdf5`.
 ///
 /// Digits after a leading 0 are decimals, as in PDEBench's names: `M01` is Mach 0.1, `M1` is 1.
 pub fn in_file_name(file: &str, name: &str) -> Option<f64> {
@@ -113,7 +113,7 @@ pub fn in_file_name(file: &str, name: &str) -> Option<f64> {
 
 impl FromStr for Parameter {
     type Err = String;
-    /// `nu=0.01`, or `nu=0.5,rho=1`.
+    /// Parses `nu=0.01`, or `nu=0.5,rho=1`.
     fn from_str(text: &str) -> Result<Self, String> {
         let pair = |part: &str| {
             let (name, value) = part.split_once('=')?;

@@ -1,5 +1,5 @@
-//! Which trajectories a data set was made from, whatever their files are called: to refuse training and
-//! validation data that overlap.
+//! Which trajectories a data set was made from, independent of file names, so that overlapping training and validation
+//! data can be refused.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -7,13 +7,13 @@ use std::collections::{HashMap, HashSet};
 /// Trajectories of one data file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// BLAKE3 of the file.
+    /// BLAKE3 hash of the file.
     pub blake3: String,
-    /// Numbers of the trajectories in it.
+    /// Indices of the trajectories in it.
     pub samples: Vec<usize>,
 }
 
-/// A trajectory that is in both sets: the BLAKE3 of its file, and its number there.
+/// A trajectory that is in both sets: the BLAKE3 hash of its file, and its index there.
 pub fn shared<'a>(ours: &'a [Provenance], theirs: &[Provenance]) -> Option<(&'a str, usize)> {
     let mut known: HashMap<&str, HashSet<usize>> = HashMap::new();
     for Provenance { blake3, samples } in theirs {

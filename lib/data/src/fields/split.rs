@@ -1,7 +1,7 @@
-//! Split manifests: which trajectory of which file is for training, validation and test.
+//! Split manifests: which trajectory of which file is used for training, validation and test.
 //!
-//! Every trajectory carries its provenance: the file by path and content, its number in the file, its
-//! regime. [`crate::fields::divide`] makes manifests.
+//! Every trajectory carries its provenance: path and content of the file, index in the file, regime.
+//! [`crate::fields::divide`] makes manifests.
 
 use crate::fields::check::Kind;
 use crate::fields::check::manifest::{error, in_itself};
@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use unix::Result;
 
-/// What is divided among the splits.
+/// The unit that is divided among the splits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
-    /// Trajectories, every regime in the same proportion.
+    /// Trajectories; every regime in the same proportions.
     #[default]
     Trajectory,
-    /// Regimes, by the value of their parameters: the smallest for training, the largest for the test,
-    /// which then is one of extrapolation.
+    /// Regimes, by parameter value: the smallest for training, the largest for the test, which then tests
+    /// extrapolation.
     Parameter,
     /// Files.
     File,
@@ -46,11 +46,11 @@ impl FromStr for By {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GroupBy {
-    /// Those with the same initial state, or the same input of a steady problem, under any parameters.
-    /// Where a first frame is constant or not finite, those with equal numbers throughout.
+    /// Those with the same initial state, or with the same input of a steady problem, under any parameters. Where the
+    /// first frame is constant or not finite: those with identical values in all frames.
     #[default]
     State,
-    /// Those with equal numbers throughout.
+    /// Those with identical values in all frames.
     Content,
 }
 
@@ -74,31 +74,31 @@ impl fmt::Display for GroupBy {
     }
 }
 
-/// The manifest, as it is in `split.json`.
+/// The manifest, the content of `split.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Split {
-    /// Seed of the choice.
+    /// Seed of the random assignment.
     #[serde(with = "unix::decimal")]
     pub seed: u64,
     /// What was divided.
     pub by: By,
     /// Which trajectories were kept together.
     pub group_by: GroupBy,
-    /// What was asked for train, validation and test.
+    /// The requested shares of train, validation and test.
     pub shares: [Share; 3],
-    /// Frames of every trajectory.
+    /// Frames per trajectory.
     pub frames: usize,
-    /// Points along each dimension of space.
+    /// Points along each spatial axis.
     pub grid: Vec<usize>,
-    /// Numbers at each point.
+    /// Values per point.
     pub channels: usize,
     /// Names of the channels, inputs first.
     pub channel_names: Vec<String>,
     /// How many of the channels are inputs, given and not predicted.
     pub inputs: usize,
-    /// The files, by number.
+    /// The files; parts refer to them by index.
     pub files: Vec<Source>,
-    /// Trajectories for training: of each file, ascending.
+    /// Trajectories for training, ascending within each file.
     pub train: Vec<Part>,
     /// Trajectories for validation.
     pub validation: Vec<Part>,
@@ -109,11 +109,11 @@ pub struct Split {
 /// A file of a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Source {
-    /// Path, relative to the manifest's folder where that is possible.
+    /// Path, relative to the manifest's folder if possible.
     pub path: PathBuf,
-    /// Size of the file.
+    /// Size in bytes.
     pub bytes: u64,
-    /// BLAKE3 of the file.
+    /// BLAKE3 hash of the file.
     pub blake3: String,
     /// Trajectories in the file, used or not.
     pub trajectories: usize,
@@ -124,13 +124,13 @@ pub struct Source {
 /// Trajectories of one file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Number of the file.
+    /// Index of the file.
     pub file: usize,
-    /// Numbers of the trajectories in it.
+    /// Indices of the trajectories in the file.
     pub samples: Vec<usize>,
 }
 
-/// Some eight million trajectories.
+/// The size limit suffices for about eight million trajectories.
 const FILE: SealedFile = SealedFile {
     format: "longhaul-split",
     version: 1,
@@ -139,14 +139,14 @@ const FILE: SealedFile = SealedFile {
 };
 
 impl Split {
-    /// Reads a manifest; the second value is the BLAKE3 of its bytes, its identity.
+    /// Reads a manifest; the second value is the BLAKE3 hash of its bytes, which identifies it.
     ///
-    /// Errors: 66 when it cannot be read, 65 when it is no manifest, was edited or contradicts itself.
+    /// Errors: 66 when it cannot be read; 65 when it is not a manifest, was edited or is inconsistent.
     pub fn load(path: &Path) -> Result<(Self, String)> {
         Self::load_allowing(path, None)
     }
 
-    /// As [`load`](Self::load), but does not look for one kind of contradiction.
+    /// Like [`load`](Self::load), but ignores one kind of violation.
     pub(crate) fn load_allowing(path: &Path, allowed: Option<Kind>) -> Result<(Self, String)> {
         let (split, hash) = Self::parse(path)?;
         let mut violations = in_itself(&split, path);
@@ -157,12 +157,12 @@ impl Split {
         }
     }
 
-    /// Reads a manifest that may contradict itself. Errors: as [`load`](Self::load) otherwise.
+    /// Reads a manifest without checking its consistency. Errors otherwise as [`load`](Self::load).
     pub(crate) fn parse(path: &Path) -> Result<(Self, String)> {
         FILE.read(path)
     }
 
-    /// Every trajectory that is listed: split, file number, sample.
+    /// Every listed trajectory: split, index of the file, index in the file.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (SplitName, usize, usize)> {
         SplitName::ALL.into_iter().flat_map(move |name| {
             self.parts(name).iter().flat_map(move |part| {
@@ -171,12 +171,12 @@ impl Split {
         })
     }
 
-    /// Publishes the manifest.
+    /// Writes the manifest atomically.
     pub fn save(&self, path: &Path) -> Result<()> {
         FILE.write(path, self)
     }
 
-    /// The manifest as it is in a file, sealed.
+    /// The content of the manifest file, including its seal.
     pub fn text(&self) -> Result<String> {
         FILE.text(self)
     }
@@ -190,7 +190,7 @@ impl Split {
         }
     }
 
-    /// Shape of the trajectories, with those of one split counted.
+    /// The shape of the trajectories; their number is that of one split.
     pub fn shape(&self, name: SplitName) -> Shape {
         Shape {
             trajectories: self.parts(name).iter().map(|part| part.samples.len()).sum(),
@@ -200,7 +200,7 @@ impl Split {
         }
     }
 
-    /// Where file `number` is, for a manifest at `manifest`.
+    /// The path of file `number`, for a manifest at `manifest`.
     pub fn file_path(&self, number: usize, manifest: &Path) -> PathBuf {
         folder_of(manifest).join(&self.files[number].path)
     }

@@ -12,28 +12,27 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use unix::{Error, Result};
 
-/// How closely the files are compared with the manifest when a set is opened.
+/// How thoroughly files are compared with the manifest when a set is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// Sizes and shapes: free.
+    /// By size and shape, which is cheap.
     Sizes,
-    /// The hash of every file as well: reads all of them.
+    /// By hash as well, which reads every file completely.
     Hashes,
 }
 
-/// A trajectory of a set: where it is and its regime.
+/// A trajectory of a set.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// The file.
+    /// Path of the file.
     pub file: &'a Path,
-    /// Its number in the file.
+    /// Its index in the file.
     pub sample: usize,
     /// Its regime.
     pub parameter: &'a Parameter,
 }
 
-/// The trajectories of one split, in the order of the manifest. Shared by threads; reads are
-/// cheap.
+/// The trajectories of one split, in the order of the manifest. Can be shared between threads; reads are cheap.
 #[derive(Debug)]
 pub struct TrajectorySet {
     manifest: PathBuf,
@@ -57,13 +56,13 @@ struct OpenFile {
 impl TrajectorySet {
     /// Opens the files that a split of the manifest uses.
     ///
-    /// Errors: 66 for a missing file, 65 for one that is not the one the manifest was made from, and for a
-    /// manifest that contradicts itself or its files.
+    /// Errors: 66 for a missing file; 65 for a file that differs from the one in the manifest, and for an inconsistent
+    /// manifest.
     pub fn open(manifest: &Path, name: SplitName, verify: Verify) -> Result<Self> {
         Self::open_allowing(manifest, name, verify, None)
     }
 
-    /// As [`open`](Self::open), but does not look for one kind of contradiction of the manifest with itself.
+    /// Like [`open`](Self::open), but ignores one kind of violation within the manifest.
     pub(crate) fn open_allowing(
         manifest: &Path,
         name: SplitName,
@@ -117,17 +116,17 @@ impl TrajectorySet {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Which split it is.
+    /// The split.
     pub fn name(&self) -> SplitName {
         self.name
     }
 
-    /// Sizes of the trajectories; their number is that of the set.
+    /// The shape of the trajectories; their number is that of the set.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -142,18 +141,18 @@ impl TrajectorySet {
         self.inputs
     }
 
-    /// BLAKE3 of the manifest.
+    /// BLAKE3 hash of the manifest.
     pub fn manifest_hash(&self) -> &str {
         &self.manifest_hash
     }
 
-    /// BLAKE3 of every file of the manifest, in its order.
+    /// BLAKE3 hash of every file of the manifest, in its order.
     pub fn file_hashes(&self) -> &[String] {
         &self.file_hashes
     }
 
-    /// The files that this set reads: the manifest, and the data files of the split with the hashes that the
-    /// manifest recorded.
+    /// The files that this set reads: the manifest, and the data files of the split, with the hashes that the manifest
+    /// recorded.
     pub fn input_files(&self) -> Vec<InputFile> {
         let open =
             self.files.iter().zip(&self.file_hashes).filter(|(file, _)| file.field.is_some());
@@ -167,7 +166,7 @@ impl TrajectorySet {
         std::iter::once(manifest).chain(data).collect()
     }
 
-    /// The trajectories by the content of their files, in the order of the manifest.
+    /// The trajectories, identified by the content of their files, in the order of the manifest.
     pub fn provenance(&self) -> Vec<Provenance> {
         let mut all: Vec<(usize, Vec<usize>)> = Vec::new();
         for &(file, sample) in &self.entries {
@@ -182,7 +181,7 @@ impl TrajectorySet {
         named.collect()
     }
 
-    /// Time from one frame to the next.
+    /// Time between frames.
     pub fn frame_interval(&self) -> f64 {
         match self.t() {
             [first, .., last] => (last - first) / (self.t().len() - 1) as f64,
@@ -190,12 +189,12 @@ impl TrajectorySet {
         }
     }
 
-    /// Times of the frames, as the first file has them; PDEBench's has one more than frames.
+    /// Times of the frames, from the first file; PDEBench's files have one more time than frames.
     pub fn t(&self) -> &[f64] {
         self.files.iter().find_map(|file| file.field.as_ref()).map_or(&[], |field| field.t())
     }
 
-    /// Trajectory `i`, for i < len. Panics beyond.
+    /// Trajectory `i`. Panics when out of range.
     pub fn entry(&self, i: usize) -> Entry<'_> {
         let (file, sample) = self.entries[i];
         let file = &self.files[file];
@@ -207,7 +206,7 @@ impl TrajectorySet {
         self.read_frames(i, 0..self.shape.frames, out)
     }
 
-    /// Reads some frames of trajectory `i`, [frames.len(), grid…, channels].
+    /// Reads frames of trajectory `i`, [frames.len(), grid…, channels].
     pub fn read_frames(&self, i: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
         let Some(&(file, sample)) = self.entries.get(i) else {
             return Err(Error::bug(format!("trajectory {i} of {} in {}", self.len(), self.name)));
@@ -219,7 +218,7 @@ impl TrajectorySet {
     }
 }
 
-/// Opens file `number` of a manifest. Errors: 66, and 65 when it is not what the manifest says of it.
+/// Opens file `number` of a manifest. Errors: 66, and 65 when it differs from the manifest's description.
 fn open_as_in(manifest: &Path, split: &Split, number: usize, verify: Verify) -> Result<Field> {
     let (field, violations) = compare(manifest, split, number, verify)?;
     let named = |error: Error| error.context(manifest.display());
@@ -230,7 +229,7 @@ fn open_as_in(manifest: &Path, split: &Split, number: usize, verify: Verify) -> 
     }
 }
 
-/// Opens file `number` of a manifest and lists how it differs from what the manifest says of it.
+/// Opens file `number` of a manifest and lists how it differs from the manifest's description.
 ///
 /// Errors: 66, 65 when it cannot be opened.
 pub(crate) fn compare(

@@ -1,8 +1,8 @@
-//! Statistics of a data set, from its training split alone.
+//! Statistics of a data set, computed from its training split only.
 //!
-//! One pass: every trajectory is reduced by itself, block of frames by block, in f64 (mean first, then
-//! squares about it), and blocks and trajectories are merged in their order (Chan, Golub and LeVeque
-//! 1979). So the numbers do not depend on the number of threads, nor memory on the size of the data.
+//! A single pass: every trajectory is reduced on its own, in blocks of frames, in f64 (first the mean, then the squared
+//! deviations from it), and blocks and trajectories are merged in order (Chan, Golub and LeVeque 1979). The result does
+//! not depend on the number of threads, nor the memory on the size of the data.
 
 use crate::fields::field::{Field, Shape};
 use crate::fields::parameter::Parameter;
@@ -15,24 +15,24 @@ use std::ops::Range;
 use std::path::Path;
 use unix::{Error, Result};
 
-/// Moments and range of some numbers.
+/// Moments and range of a set of values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
-    /// How many numbers.
+    /// Number of values.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean: f64,
-    /// Standard deviation of the population.
+    /// Population standard deviation.
     pub std: f64,
-    /// Smallest.
+    /// Minimum.
     pub min: f64,
-    /// Largest.
+    /// Maximum.
     pub max: f64,
-    /// Root of the mean square: the scale of relative errors.
+    /// Root mean square: the scale of relative errors.
     pub rms: f64,
 }
 
-/// The statistics of one parameter value.
+/// The statistics of one regime.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RegimeStatistics {
     /// The regime.
@@ -41,12 +41,12 @@ pub struct RegimeStatistics {
     pub statistics: Statistics,
 }
 
-/// A line of a table of statistics.
+/// A row of a table of statistics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StatsRecord {
-    /// `all`, `channel u`, `nu=0.001`, …
+    /// What the row describes: `all`, `channel u`, `nu=0.001`, …
     pub of: String,
-    /// Of these numbers.
+    /// Its statistics.
     #[serde(flatten)]
     pub statistics: Statistics,
 }
@@ -54,20 +54,20 @@ pub struct StatsRecord {
 /// The file `stats.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
-    /// BLAKE3 of the split manifest they were made from.
+    /// BLAKE3 hash of the split manifest they were computed from.
     pub split: String,
-    /// BLAKE3 of the data files of the manifest, in its order.
+    /// BLAKE3 hashes of the data files of the manifest, in its order.
     pub files: Vec<String>,
-    /// Trajectories of the training split.
+    /// Number of trajectories in the training split.
     pub trajectories: usize,
     /// Over everything.
     pub overall: Statistics,
-    /// One for each channel.
+    /// One entry per channel.
     pub channels: Vec<Statistics>,
     /// Names of the channels.
     #[serde(default)]
     pub channel_names: Vec<String>,
-    /// One for each parameter value, in the order of the manifest.
+    /// One entry per regime, in the order of the manifest.
     pub regimes: Vec<RegimeStatistics>,
 }
 
@@ -81,7 +81,7 @@ const FILE: SealedFile = SealedFile {
 impl Stats {
     /// Reads the whole training split.
     ///
-    /// Errors: 65 when it is empty, has numbers that are not finite, or has a constant channel.
+    /// Errors: 65 when it is empty, has values that are not finite, or has a constant channel.
     pub fn of(set: &TrajectorySet) -> Result<Self> {
         if set.name() != SplitName::Train || set.is_empty() {
             return Err(Error::data(format!(
@@ -136,10 +136,10 @@ impl Stats {
         Ok(stats)
     }
 
-    /// Reads the statistics of a training split; the second value is the BLAKE3 of the file.
+    /// Reads the statistics of a training split; the second value is the BLAKE3 hash of the file.
     ///
-    /// Errors: 66 when the file cannot be read; 65 when it was edited or damaged, belongs to another
-    /// manifest or other data files, or has counts or deviations that cannot be those of the split.
+    /// Errors: 66 when the file cannot be read; 65 when it was edited or damaged, belongs to another manifest or other
+    /// data files, or has counts or deviations that do not fit the split.
     pub fn load(path: &Path, train: &TrajectorySet) -> Result<(Self, String)> {
         let (stats, hash) = FILE.read::<Self>(path)?;
         if stats.split != train.manifest_hash() || stats.files != train.file_hashes() {
@@ -154,8 +154,8 @@ impl Stats {
         Ok((stats, hash))
     }
 
-    /// Errors (65), with the key: counts that are not those of the split, and deviations by which nothing can be
-    /// normalised.
+    /// Errors (65), with the key: counts that differ from those of the split, and standard deviations that cannot be
+    /// divided by.
     fn require_consistent(&self, train: &TrajectorySet) -> Result<()> {
         let shape = train.shape();
         let in_channel = (shape.trajectory_len() / shape.channels * train.len()) as u64;
@@ -187,7 +187,7 @@ impl Stats {
         regimes.try_for_each(|(i, r)| r.statistics.require_finite(&format!("regimes[{i}]")))
     }
 
-    /// One record for everything, each channel and each regime.
+    /// One record for all data, each channel and each regime.
     pub fn records(&self) -> Vec<StatsRecord> {
         let record = |of: String, statistics| StatsRecord { of, statistics };
         let name = |i: usize| self.channel_names.get(i).cloned().unwrap_or_else(|| i.to_string());
@@ -199,24 +199,24 @@ impl Stats {
             .collect()
     }
 
-    /// Publishes the statistics.
+    /// Writes the statistics atomically.
     pub fn save(&self, path: &Path) -> Result<()> {
         FILE.write(path, self)
     }
 
-    /// The statistics as they are in a file, sealed.
+    /// The content of the statistics file, including its seal.
     pub fn text(&self) -> Result<String> {
         FILE.text(self)
     }
 }
 
 impl Statistics {
-    /// Statistics of some numbers; `None` when there are none.
+    /// Statistics of a set of values; `None` if it is empty.
     pub fn of(values: &[f32]) -> Option<Self> {
         (!values.is_empty()).then(|| Moments::of(values.iter().copied()).statistics())
     }
 
-    /// Errors (65), with the key: a number that is not finite, or a negative deviation.
+    /// Errors (65), with the key: a value that is not finite, or a negative standard deviation.
     fn require_finite(&self, key: &str) -> Result<()> {
         let Self { mean, std, min, max, rms, .. } = *self;
         let named = [("mean", mean), ("std", std), ("min", min), ("max", max), ("rms", rms)];
@@ -228,7 +228,7 @@ impl Statistics {
     }
 }
 
-/// Count, mean, sum of squares about the mean, and range.
+/// Count, mean, sum of squared deviations from the mean, and range.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Moments {
     pub count: u64,
@@ -288,8 +288,8 @@ impl Moments {
     }
 }
 
-/// Statistics of each channel over all trajectories of a file, whichever split they are for; none where there
-/// are no numbers, or some that are not finite.
+/// Statistics of each channel over all trajectories of a file, regardless of splits; `None` if there are no values, or
+/// some that are not finite.
 pub(crate) fn channels_of(field: &Field) -> Result<Option<Vec<Statistics>>> {
     let all = moments_of(field.shape(), |i, frames, out| field.read_frames(i, frames, out))?;
     let mut channels = vec![Moments::default(); field.shape().channels];
@@ -300,7 +300,7 @@ pub(crate) fn channels_of(field: &Field) -> Result<Option<Vec<Statistics>>> {
     Ok(whole.then(|| channels.iter().map(Moments::statistics).collect()))
 }
 
-/// The moments of each channel of each trajectory; `read` reads frames of one.
+/// The moments of each channel of each trajectory; `read` reads frames of one trajectory.
 fn moments_of(
     shape: &Shape,
     read: impl Fn(usize, Range<usize>, &mut [f32]) -> Result<()> + Sync,

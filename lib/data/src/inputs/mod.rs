@@ -1,10 +1,10 @@
-//! Verifies that input files still hold the bytes that their manifest or index recorded.
+//! Verifies that input files still have the content that their manifest or index recorded.
 //!
-//! A [`Verifier`] hashes on one background thread, so that a start does not wait for it. The result is kept
-//! with the file's inode, size, mtime and ctime: while these stay the same the file is not read again, neither
-//! by this process nor, through a small cache file, by the next one. The device number is left out because
-//! it differs between the mounts of one network file system. Damage that changes no metadata, such as a
-//! failing disk, is found by [`verify_all`], which always reads everything.
+//! A [`Verifier`] hashes files on one background thread, so that startup does not wait for it. The result is stored
+//! with the file's inode, size, mtime and ctime: while these do not change, the file is not read again, neither by this
+//! process nor, through a small cache file, by the next one. The device number is not compared because it differs
+//! between mounts of the same network file system. Only [`verify_all`], which always reads everything, detects
+//! corruption that changes no metadata, such as that of a failing disk.
 
 mod verifier;
 
@@ -20,21 +20,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use unix::publish::hash_file_while;
 use unix::{Error, Result, small};
 
-/// An input file and the hash that it must have.
+/// An input file and its expected hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputFile {
     /// The file.
     pub path: PathBuf,
-    /// BLAKE3 of its content, in hexadecimal.
+    /// BLAKE3 hash of its content, in hexadecimal.
     pub blake3: String,
-    /// Where that hash comes from, e.g. `split.json`.
+    /// The file that recorded the hash, e.g. `split.json`.
     pub recorded_in: String,
-    /// What to do about another content.
+    /// What to do when the content has changed.
     pub remedy: String,
 }
 
 impl InputFile {
-    /// A small file that was read as a whole when the program started, and had this hash then.
+    /// A small file that was read completely at startup and had this hash then.
     pub fn read_at_start(path: &Path, blake3: &str) -> Self {
         Self {
             path: path.into(),
@@ -45,13 +45,13 @@ impl InputFile {
     }
 }
 
-/// A file whose content was verified, as it is in the cache.
+/// A cache entry: a file whose content was verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Verified {
     blake3: String,
     /// [`identity`] of the file.
     metadata: String,
-    /// Whether a later change of the content must show in the metadata.
+    /// Whether any later change of the content must change the metadata too.
     #[serde(skip, default = "yes")]
     settled: bool,
 }
@@ -60,14 +60,14 @@ fn yes() -> bool {
     true
 }
 
-/// Timestamps are coarser than writes: a file changed this recently may be changed again without a trace in
-/// its metadata. File systems with timestamps of whole seconds need more than one.
+/// Timestamps have a coarser resolution than writes, so a file that was just changed may change again with the same
+/// metadata. File systems with timestamps in whole seconds need more than one second.
 const TIMESTAMP_SLACK: Duration = Duration::from_secs(2);
-/// Attempts at a file whose metadata change while it is hashed.
+/// How often hashing a file is tried when its metadata change meanwhile.
 const TRIES: usize = 3;
 
-/// Reads and hashes every input, whatever its metadata: the errors, one for each file that is not what was
-/// recorded.
+/// Reads and hashes every input, whatever its metadata. Returns one error per file whose content is not the recorded
+/// one.
 pub fn verify_all(inputs: &[InputFile]) -> Vec<Error> {
     let unique: BTreeMap<_, _> = inputs.iter().map(|input| (key(input), input)).collect();
     let cancel = AtomicBool::new(false);
@@ -78,7 +78,7 @@ pub fn verify_all(inputs: &[InputFile]) -> Vec<Error> {
     unique.into_values().filter_map(|input| verify(input).err()).collect()
 }
 
-/// When a file was first seen with its present metadata.
+/// When this process first saw a file with its present metadata.
 #[derive(Clone, Debug)]
 struct Seen {
     /// [`identity`] of the file.
@@ -92,15 +92,15 @@ impl Seen {
     }
 }
 
-/// Whether a change of the file from now on must show in its metadata. It must where its ctime is old. The
-/// clock of a file server may be ahead of this machine's; then it must where the metadata have been the same
-/// for some time: when they were first seen, the server's clock had reached the ctime already.
+/// Whether any change of the file from now on must change its metadata. This holds when its ctime is old. As the clock
+/// of a file server may be ahead of this machine's, it also holds when the metadata have not changed for some time: the
+/// server's clock had already reached the ctime when they were first seen.
 fn is_settled(found: &Metadata, now: SystemTime, unchanged_for: Duration) -> bool {
     unchanged_for > TIMESTAMP_SLACK
         || changed(found).is_some_and(|time| time + TIMESTAMP_SLACK < now)
 }
 
-/// Hashes one file and compares: what is now known of it, and its bytes.
+/// Hashes a file and compares the hash with the expected one. Returns its cache entry and its size in bytes.
 fn verify(input: &InputFile, seen: &Seen, cancel: &AtomicBool) -> Result<(Verified, u64)> {
     let path = &input.path;
     for _ in 0..TRIES {
@@ -127,19 +127,19 @@ fn verify(input: &InputFile, seen: &Seen, cancel: &AtomicBool) -> Result<(Verifi
         return Ok((Verified { blake3, metadata: after, settled }, before.size()));
     }
     Err(Error::data(format!(
-        "{}: another process writes to it; wait until it is complete, then {}",
+        "{}: another process is writing to it; wait until it is complete, then {}",
         path.display(),
         input.remedy
     )))
 }
 
-/// Metadata of a regular file. Errors: 66.
+/// The metadata of a regular file. Errors: 66.
 fn metadata(path: &Path) -> Result<Metadata> {
     small::require_file(path)?;
     std::fs::metadata(path).map_err(|cause| Error::open(path, cause))
 }
 
-/// What changes whenever a file is replaced or written to. As text, because JSON numbers lose nanoseconds.
+/// Text that changes whenever the file is replaced or written to. Not numbers, because JSON would lose nanoseconds.
 fn identity(found: &Metadata) -> String {
     format!(
         "inode {}, {} bytes, mtime {}.{:09}, ctime {}.{:09}",
@@ -152,7 +152,7 @@ fn identity(found: &Metadata) -> String {
     )
 }
 
-/// When a file was last changed, its metadata included. None before 1970.
+/// When a file or its metadata last changed. `None` before 1970.
 fn changed(found: &Metadata) -> Option<SystemTime> {
     let [seconds, nanoseconds] = [found.ctime(), found.ctime_nsec()];
     let since = Duration::new(seconds.try_into().ok()?, nanoseconds.try_into().ok()?);

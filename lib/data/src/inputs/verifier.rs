@@ -1,4 +1,4 @@
-//! Verification on a background thread, and the cache of what was verified.
+//! Verification on a background thread, and its cache file.
 
 use super::{InputFile, Seen, Verified, key, metadata, verify};
 use serde::{Deserialize, Serialize};
@@ -12,16 +12,16 @@ use unix::disk::Disk;
 use unix::publish::Publisher;
 use unix::{Error, Result, small};
 
-/// What verification has cost so far.
+/// The work that verification has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// Input files.
+    /// Number of input files.
     pub files: usize,
-    /// Files that were read and hashed by this process, repeats included.
+    /// Files that this process hashed; a file hashed twice counts twice.
     pub hashed: usize,
-    /// Bytes of those.
+    /// Total size of these in bytes.
     pub bytes: u64,
-    /// Files that the cache vouched for.
+    /// Files that were verified by the cache alone.
     pub cached: usize,
 }
 
@@ -61,9 +61,9 @@ impl Drop for Running {
 }
 
 impl Verifier {
-    /// Starts to verify `inputs` on a background thread. Files that the file `cache` vouches for are not read; a
-    /// cache that is missing or unreadable vouches for none. It is written on the disk given with it: that of a
-    /// run refuses once another process has the run.
+    /// Starts to verify `inputs` on a background thread. Files that are in the file `cache` and have not changed are
+    /// not read; a cache that is missing or unreadable is empty. It is written through the given [`Disk`]; that of a
+    /// run refuses once another process holds the run.
     ///
     /// Errors: 66 when a file is missing; 74 when no thread can be started.
     pub fn start(inputs: Vec<InputFile>, cache: Option<(PathBuf, Arc<dyn Disk>)>) -> Result<Self> {
@@ -79,20 +79,20 @@ impl Verifier {
         Ok(verifier)
     }
 
-    /// What verification has cost so far.
+    /// The work that verification has done so far.
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
-    /// Takes in what the background thread has found, without waiting; whether it has finished.
+    /// Collects the results of the background thread without waiting. Returns whether it has finished.
     ///
     /// Errors: 65 for a file with another content, and those of reading.
     pub fn poll(&mut self) -> Result<bool> {
         self.wait(|| false)
     }
 
-    /// Waits until every input is verified and looks at the metadata of all; a file whose metadata changed
-    /// is hashed again. False when `keep_waiting`, which is asked a few times a second, returned false first.
+    /// Waits until every input is verified, then checks the metadata of all; a file whose metadata changed is hashed
+    /// again. `keep_waiting` is called a few hundred times a second; returns false as soon as it does.
     ///
     /// Errors: 65 for a file with another content, 66 for a missing one, and those of reading.
     pub fn settle(&mut self, mut keep_waiting: impl FnMut() -> bool) -> Result<bool> {
@@ -104,8 +104,8 @@ impl Verifier {
         self.wait(keep_waiting)
     }
 
-    /// As [`settle`](Self::settle), for programs that may stop at any time: `go_on` is asked a few times a second,
-    /// and its error ends the wait.
+    /// Like [`settle`](Self::settle), for programs that may be interrupted: `go_on` is called while waiting, and its
+    /// error ends the wait.
     pub fn finish(&mut self, mut go_on: impl FnMut() -> Result<()>) -> Result<()> {
         let mut stop = Ok(());
         self.settle(|| {
@@ -115,7 +115,7 @@ impl Verifier {
         stop
     }
 
-    /// Waits for the background thread while `keep_waiting`.
+    /// Waits for the background thread as long as `keep_waiting` returns true. Returns whether it has finished.
     fn wait(&mut self, mut keep_waiting: impl FnMut() -> bool) -> Result<bool> {
         while let Some(running) = &self.running {
             match running.results.try_recv() {
@@ -138,7 +138,7 @@ impl Verifier {
         Ok(true)
     }
 
-    /// The inputs that nothing vouches for.
+    /// The inputs that have no valid cache entry.
     fn stale(&mut self) -> Result<Vec<(InputFile, Seen)>> {
         let mut stale = Vec::new();
         for input in &self.inputs {
@@ -173,8 +173,8 @@ impl Verifier {
         Ok(())
     }
 
-    /// Writes the cache, which also holds what is verified when not all is. A cache that cannot be written
-    /// costs time at the next start and nothing else.
+    /// Writes the cache, even when only some inputs are verified. If that fails, the next start has to hash the files
+    /// again.
     pub fn save(&self) {
         let Some((path, disk)) = &self.cache else { return };
         let of_inputs = self.inputs.iter().filter_map(|input| {
@@ -187,7 +187,7 @@ impl Verifier {
         }
         let text = serde_json::to_vec_pretty(&cache).map_err(Error::bug);
         if let Err(error) = text.and_then(|text| Publisher::new(&**disk).bytes(path, &text)) {
-            unix::warn!("{error}; input files will be hashed again at the next start");
+            unix::warn!("{error}; the next start will hash the input files again");
         }
     }
 }
@@ -235,7 +235,7 @@ mod tests {
         let seen = Seen { at, ..Seen::now(&found) };
         assert!(verify(&input, &seen, &AtomicBool::new(false)).unwrap().0.settled);
 
-        // The time is counted from when the metadata were first seen, and anew when they change.
+        // The time counts from when the metadata were first seen, and restarts when they change.
         let mut verifier = Verifier::start(vec![input.clone()], None).unwrap();
         let first = verifier.seen[&key(&input)].at;
         assert!(verifier.settle(|| true).unwrap());

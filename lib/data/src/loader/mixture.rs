@@ -1,21 +1,21 @@
-//! The order of the samples over a whole run: of one source, or of several in given proportions.
+//! The order of samples over a whole run, from one source or from several in given proportions.
 
 use super::Order;
 use std::ops::Range;
 use tensor::random::{Permutation, Philox, Purpose};
 use unix::{Error, Result};
 
-/// Positions after which every source had its share exactly.
+/// Number of positions within which every source gets exactly its share.
 const PERIOD: u64 = 1024;
 
-/// An endless sequence of samples of one source or of several.
+/// An endless sequence of samples from one source or several.
 ///
-/// One source is passed through in its [`Order`]. Of several, the positions of each period of 1024 belong to
-/// the sources by a keyed permutation, so many as its weight says; each source is passed through in an order
-/// of its own. What is read at a position is a function of (seed, position) alone: nothing is saved, and
-/// workers change nothing.
+/// A single source is read in its [`Order`]. With several, a keyed permutation assigns the positions of each period of
+/// 1024 to the sources in proportion to their weights; each source is read in an order of its own. The sample at a
+/// position is a function of (seed, position) alone, so nothing needs to be saved, and the number of workers makes no
+/// difference.
 ///
-/// A sample is a number over all sources: those of a source come after those of the sources before it.
+/// Samples are numbered across all sources: those of a source follow those of the sources before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture {
     seed: u64,
@@ -28,22 +28,24 @@ struct Source {
     order: Order,
     /// The number of its first sample.
     first: u64,
-    /// Its places in a period.
+    /// Its positions within a period.
     places: Range<u64>,
 }
 
 impl Mixture {
-    /// A mixture of sources, given as (number of samples, weight), in batches of `batch` over all ranks. A
-    /// source of weight 0 is not read.
+    /// A mixture of sources, given as (number of samples, weight), in batches of `batch` over all ranks. A source with
+    /// weight 0 is not read.
     ///
-    /// Errors: 78 for weights that are negative, not finite or all 0, or for more sources than a period has
-    /// positions; 65 when a source that is read has no samples, or the batch is 0.
+    /// Errors: 78 for weights that are negative, not finite or all 0, or for more sources than a period has positions;
+    /// 65 when a source with a positive weight has no samples, or the batch is 0.
     pub fn new(seed: u64, sources: &[(u64, f64)], batch: u64) -> Result<Self> {
         let total: f64 = sources.iter().map(|(_, weight)| weight).sum();
         let wrong = sources.iter().any(|(_, weight)| !weight.is_finite() || *weight < 0.0);
         if wrong || total <= 0.0 || !total.is_finite() || sources.len() as u64 > PERIOD {
             let weights: Vec<f64> = sources.iter().map(|(_, weight)| *weight).collect();
-            return Err(Error::config(format!("weights {weights:?} of sources make no mixture")));
+            return Err(Error::config(format!(
+                "the weights {weights:?} of sources must be at least 0, finite and not all 0"
+            )));
         }
         let weights: Vec<f64> = sources.iter().map(|(_, weight)| weight / total).collect();
         let key = Philox::new(seed, Purpose::Order);
@@ -51,7 +53,7 @@ impl Mixture {
         let mut all = Vec::with_capacity(sources.len());
         for (number, ((samples, weight), count)) in (0..).zip(sources.iter().zip(counts(&weights)))
         {
-            // A source that is not read may be empty.
+            // A source with weight 0 may be empty.
             let read = if *weight == 0.0 { (*samples).max(1) } else { *samples };
             let key = if sources.len() == 1 { key } else { key.at_source(number) };
             let order = Order::keyed(key, read, batch)?;
@@ -61,12 +63,12 @@ impl Mixture {
         Ok(Self { seed, sources: all, batch })
     }
 
-    /// The samples of one update, all ranks together.
+    /// The samples of one update, for all ranks.
     pub fn batch(&self, update: u64) -> Vec<u64> {
         self.part(update, 0, self.batch)
     }
 
-    /// `count` of them, from place `first` on.
+    /// `count` samples of the batch, starting at `first`.
     pub fn part(&self, update: u64, first: u64, count: u64) -> Vec<u64> {
         match self.sources.as_slice() {
             [only] => only.order.part(update, first, count),
@@ -77,7 +79,7 @@ impl Mixture {
         }
     }
 
-    /// The sample at a global position, of several sources.
+    /// The sample at a global position, with several sources.
     fn sample(&self, position: u64) -> u64 {
         let (period, place) = (position / PERIOD, position % PERIOD);
         let key = Philox::new(self.seed, Purpose::Mixture).at_update(period);
@@ -89,8 +91,8 @@ impl Mixture {
     }
 }
 
-/// Positions of a period for each weight (which add up to 1): rounded down, at least 1 of what is read; the
-/// rest to the largest remainders, and what is too much from the largest counts.
+/// Positions of a period for each weight (the weights add up to 1): rounded down, at least 1 for a positive weight. The
+/// remaining positions go to the largest remainders; an excess is taken from the largest counts.
 fn counts(weights: &[f64]) -> Vec<u64> {
     let exact = |i: usize| weights[i] * PERIOD as f64;
     let least = |i: usize| if weights[i] > 0.0 { 1 } else { 0 };
@@ -128,7 +130,7 @@ mod tests {
         }
         assert_eq!(seen.iter().map(Vec::len).collect::<Vec<_>>(), [1536, 768, 0, 768]);
         for (samples, (count, _)) in seen.iter().zip(sources) {
-            // Positions of a period come shuffled, so compare counts over whole passes.
+            // The positions of a period are shuffled, so counts are compared over whole epochs.
             let mut times = vec![0; count as usize];
             samples.iter().for_each(|sample| times[*sample as usize] += 1);
             let (least, most) = (times.iter().min(), times.iter().max());
@@ -137,7 +139,7 @@ mod tests {
         let places: Vec<usize> = (0..4).flat_map(|u| mixture.batch(u)).map(source).collect();
         assert!(places.windows(9).any(|w| w.iter().any(|s| *s != w[0])), "{places:?}");
         assert_ne!(mixture.batch(0), Mixture::new(4, &sources, 16).unwrap().batch(0));
-        // Two ranks read what one does.
+        // Two ranks together read what a single one would.
         assert_eq!([mixture.part(7, 0, 9), mixture.part(7, 9, 7)].concat(), mixture.batch(7));
     }
 
@@ -151,7 +153,7 @@ mod tests {
                 let all = mixture.batch(0).into_iter().filter(|s| s / samples == source);
                 let mut order: Vec<u64> = all.map(|sample| sample % samples).collect();
                 assert_eq!(order.len() as u64, PERIOD / 2);
-                // Places of a source come shuffled within a period: what is read in it tells orders apart.
+                // The positions of a source are shuffled within each period, so the sets of samples are compared.
                 order.sort_unstable();
                 orders.push(order);
             }
@@ -159,7 +161,7 @@ mod tests {
         for (i, a) in orders.iter().enumerate() {
             for b in &orders[..i] {
                 let common = a.iter().filter(|sample| b.binary_search(sample).is_ok()).count();
-                // 512 of 1000 each: 262 expected, standard deviation 8.
+                // 512 of 1000 samples each: 262 in common expected, standard deviation 8.
                 assert!((190..340).contains(&common), "{common} samples in common");
             }
         }

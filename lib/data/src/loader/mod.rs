@@ -1,5 +1,4 @@
-//! How training reads: the order of the samples of one source or of several, and threads that prepare
-//! batches ahead.
+//! How training reads: the order of the samples of one source or several, and threads that prepare batches in advance.
 
 mod mixture;
 mod order;

@@ -1,13 +1,13 @@
-//! The order of the samples over a whole run.
+//! The order of samples over a whole run.
 
 use tensor::random::{Permutation, Philox, Purpose};
 use unix::{Error, Result};
 
-/// Endless passes over the samples, each in a new keyed permutation, cut into batches.
+/// Endless epochs over the samples, each with a new keyed permutation, cut into batches.
 ///
-/// What is read at global position p (sample p of the run, counted over all updates and ranks) is a
-/// function of (seed, p) alone: any update can be computed without those before it, and a change of
-/// workers changes nothing. A batch that begins in one epoch ends in the next, so all are full.
+/// The sample at global position p (counted over all updates and ranks) is a function of (seed, p) alone: any update
+/// can be computed without those before it, and the number of workers makes no difference. Batches continue across
+/// epoch boundaries, so all are full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     key: Philox,
@@ -16,13 +16,12 @@ pub struct Order {
 }
 
 impl Order {
-    /// An order over `samples` samples in batches of `batch` (over all ranks). Errors (65) when one of
-    /// them is 0.
+    /// An order over `samples` samples in batches of `batch` (over all ranks). Errors: 65 when either is 0.
     pub fn new(seed: u64, samples: u64, batch: u64) -> Result<Self> {
         Self::keyed(Philox::new(seed, Purpose::Order), samples, batch)
     }
 
-    /// [`Order::new`] with the key of the seed, and of the source where there are several.
+    /// [`Order::new`] with a key made from the seed and, if there are several sources, the source.
     pub(super) fn keyed(key: Philox, samples: u64, batch: u64) -> Result<Self> {
         if samples == 0 || batch == 0 {
             return Err(Error::data(format!(
@@ -39,19 +38,19 @@ impl Order {
         sample[0]
     }
 
-    /// The samples of one update, all ranks together.
+    /// The samples of one update, for all ranks.
     pub fn batch(&self, update: u64) -> Vec<u64> {
         self.part(update, 0, self.batch)
     }
 
-    /// `count` of them, from place `first` on.
+    /// `count` samples of the batch, starting at `first`.
     pub fn part(&self, update: u64, first: u64, count: u64) -> Vec<u64> {
         let mut samples = vec![0; count as usize];
         self.fill(update * self.batch + first, &mut samples);
         samples
     }
 
-    /// The samples at the global positions from `position` on.
+    /// The samples at consecutive global positions, starting at `position`.
     pub fn fill(&self, mut position: u64, mut out: &mut [u64]) {
         while !out.is_empty() {
             let (epoch, place) = (position / self.samples, position % self.samples);
@@ -62,7 +61,7 @@ impl Order {
         }
     }
 
-    /// The epoch in which an update begins, with the part of it that is over, e.g. 2.25.
+    /// The epoch in which an update begins and the fraction of it that is already done, e.g. 2.25.
     pub fn epoch(&self, update: u64) -> f64 {
         update as f64 * self.batch as f64 / self.samples as f64
     }

@@ -1,4 +1,4 @@
-//! Threads that prepare batches while the model works.
+//! Threads that prepare batches while the model computes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,33 +7,33 @@ use std::thread::{JoinHandle, yield_now};
 use std::time::{Duration, Instant};
 use unix::{Error, Result};
 
-/// So long a batch is waited for awake: being put to sleep and woken again takes longer than making a small one,
-/// and waking is work of the thread that makes them.
+/// How long to spin for a batch before blocking: sleeping and waking takes longer than making a small batch, and the
+/// thread that makes the batches would have to spend time on the wake-up.
 const AWAKE: Duration = Duration::from_micros(200);
 
-/// How batches are made ahead.
+/// How batches are prefetched.
 #[derive(Clone, Copy, Debug)]
 pub struct Ahead {
-    /// Batches that may wait, at least; each worker has one more in its hands.
+    /// Minimum number of batches in the queues; each worker holds one more.
     pub batches: usize,
-    /// Threads that make them, in turns.
+    /// Number of worker threads; they take turns.
     pub workers: usize,
 }
 
-/// Batches of consecutive updates, in order, whoever makes them.
+/// The batches of consecutive updates, in order, whichever worker makes them.
 #[derive(Debug)]
 pub struct Prefetch<B> {
-    // Emptied after an error, and before the threads are joined: the next send of each then fails and ends it.
+    // Cleared after an error, and before the threads are joined: their next send then fails, which ends them.
     batches: Vec<Receiver<Result<B>>>,
     threads: Vec<JoinHandle<()>>,
-    /// Whose batch is the next.
+    /// The worker that makes the next batch.
     turn: usize,
     stall: Duration,
     total_stall: Duration,
 }
 
 impl<B: Send + 'static> Prefetch<B> {
-    /// Starts making batches with `make(update)` from `first_update` on. Errors: 1 when a thread cannot be
+    /// Starts making batches with `make(update)`, beginning with `first_update`. Errors: 1 when a thread cannot be
     /// started.
     pub fn start(
         first_update: u64,
@@ -54,17 +54,14 @@ impl<B: Send + 'static> Prefetch<B> {
             let work = move || work(&*make, (first..).step_by(workers), &sender);
             let thread = std::thread::Builder::new().name(format!("loader-{worker}")).spawn(work);
             started.threads.push(thread.map_err(|cause| {
-                Error::new(
-                    unix::Exit::Failure,
-                    format!("cannot start a thread of the loader: {cause}"),
-                )
+                Error::new(unix::Exit::Failure, format!("cannot start a loader thread: {cause}"))
             })?);
             started.batches.push(receiver);
         }
         Ok(started)
     }
 
-    /// The next batch, or what went wrong when it was made; after an error there is no other.
+    /// The next batch, or the error of making it; after an error there are no more batches.
     #[expect(clippy::should_implement_trait, reason = "batches do not end, and every one may fail")]
     pub fn next(&mut self) -> Result<B> {
         let start = Instant::now();
@@ -79,8 +76,7 @@ impl<B: Send + 'static> Prefetch<B> {
         });
         self.stall = start.elapsed();
         self.total_stall += self.stall;
-        let batch =
-            batch.unwrap_or_else(|| Err(Error::bug("the loader ended with an error before")));
+        let batch = batch.unwrap_or_else(|| Err(Error::bug("the loader has already failed")));
         match batch {
             Ok(_) => self.turn = (self.turn + 1) % self.batches.len(),
             Err(_) => self.batches.clear(),
@@ -93,7 +89,7 @@ impl<B: Send + 'static> Prefetch<B> {
         self.stall
     }
 
-    /// How long all calls of `next` waited.
+    /// How long all calls of `next` waited in total.
     pub fn total_stall(&self) -> Duration {
         self.total_stall
     }
@@ -103,13 +99,13 @@ impl<B> Drop for Prefetch<B> {
     fn drop(&mut self) {
         self.batches.clear();
         for thread in self.threads.drain(..) {
-            // Panics of `make` were caught; there is none to hand on.
+            // Panics of `make` were caught, so there is none to propagate.
             let _ = thread.join();
         }
     }
 }
 
-/// Makes the batches of `updates` until nobody wants them or one cannot be made.
+/// Makes the batches of `updates` until the receiver is dropped or one fails.
 fn work<B>(
     make: &(impl Fn(u64) -> Result<B> + Sync),
     updates: impl Iterator<Item = u64>,
@@ -144,7 +140,7 @@ mod tests {
     fn batches_come_in_order_from_any_update_whoever_makes_them() {
         for workers in 1..6 {
             let ahead = Ahead { batches: 3, workers };
-            // Some take longer than others.
+            // Some batches take longer than others.
             let mut prefetch = Prefetch::start(41, ahead, |update| {
                 sleep(Duration::from_micros(update * 7919 % 300));
                 Ok(update * 2)
@@ -158,7 +154,7 @@ mod tests {
 
     #[test]
     fn workers_make_batches_at_the_same_time() {
-        // Each waits for the other: one alone would never come to the end of its first.
+        // Each worker waits for the other, so a single one would never finish its first batch.
         let met = Arc::new(std::sync::Barrier::new(2));
         let ahead = Ahead { batches: 2, workers: 2 };
         let meet = move |update| {
@@ -177,7 +173,7 @@ mod tests {
         let counter = made.clone();
         let prefetch =
             Prefetch::start(0, ahead(2), move |_| Ok(counter.fetch_add(1, Ordering::SeqCst)));
-        // Two wait in the queue, a third is being handed over.
+        // Two batches are queued, a third is being sent.
         while made.load(Ordering::SeqCst) < 3 {
             sleep(Duration::from_millis(1));
         }
@@ -203,7 +199,7 @@ mod tests {
             prefetch.next().unwrap();
             (first, prefetch.stall(), prefetch.total_stall())
         };
-        // Whichever of the two threads a machine under load holds up, the other waits less or more.
+        // On a machine under load either thread may be delayed, which changes how long the other waits.
         let mut rounds = Vec::new();
         let measured = (0..20).any(|_| {
             let (first, last, total) = round();
@@ -224,7 +220,7 @@ mod tests {
         assert_eq!(prefetch.next().unwrap_err().to_string(), "file x is bad");
         assert_eq!(prefetch.next().unwrap_err().exit, unix::Exit::Bug);
 
-        // The fault of one worker is told when its turn comes, and is the last word of all.
+        // The error of a worker is returned when its turn comes, and no batch follows it.
         let some =
             |update| if update == 5 { Err(Error::data("file y is bad")) } else { Ok(update) };
         let mut prefetch = Prefetch::start(3, Ahead { batches: 8, workers: 3 }, some).unwrap();

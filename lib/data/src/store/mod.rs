@@ -1,10 +1,10 @@
-//! Records in shards: a folder of safetensors files and `index.json`, made over several attempts and mapped into
-//! memory for reading.
+//! A store of records in shards: a folder of safetensors files and `index.json`. It can be built over several attempts,
+//! and is mapped into memory for reading.
 //!
-//! A record has the same named arrays as every other. A shard holds [n, shape…] of each array for n records, the
-//! first array at a multiple of 64 bytes; record i of the store is record i mod `shard_records` of its shard. The
-//! index describes the arrays and what the records were made from, and has size, BLAKE3 and a summary of each
-//! shard. It is published again after every shard.
+//! All records have the same named arrays. A shard holds each array as [n, shape…] for n records, with the first array
+//! aligned to 64 bytes; record i of the store is record i mod `shard_records` of its shard. The index describes the
+//! arrays and what the records were made from, and lists size, BLAKE3 hash and a summary of each shard. It is written
+//! again after every shard.
 
 mod reader;
 mod writer;
@@ -21,37 +21,37 @@ use std::path::{Path, PathBuf};
 use tensor::FileDtype;
 use unix::{Error, Result};
 
-/// An array of every record.
+/// An array that every record has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordArray {
     /// Its name.
     pub name: String,
-    /// Type of its numbers.
+    /// Its dtype.
     pub dtype: FileDtype,
     /// Its shape in one record.
     pub shape: Vec<usize>,
 }
 
 impl RecordArray {
-    /// Bytes of the array in one record.
+    /// Size in bytes of the array in one record.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bytes()
     }
 }
 
-/// Sizes of a store.
+/// The layout of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreLayout {
     /// The arrays of a record.
     pub arrays: Vec<RecordArray>,
-    /// Number of records.
+    /// Total number of records.
     pub records: usize,
-    /// Records of a shard; the last one may have fewer.
+    /// Records per shard; the last shard may have fewer.
     pub shard_records: usize,
 }
 
 impl StoreLayout {
-    /// Bytes of all arrays; `None` for what cannot be addressed, or when a size is 0.
+    /// Size in bytes of all arrays; `None` when it overflows or when a dimension is 0.
     fn bytes(&self) -> Option<usize> {
         let of_array = |array: &RecordArray| {
             let sizes = [array.dtype.bytes(), self.records.max(1), self.shard_records];
@@ -65,37 +65,37 @@ impl StoreLayout {
             .try_fold(0, |sum: usize, array| sum.checked_add(array.bytes() * self.records))
     }
 
-    /// The records of a shard.
+    /// The records in a shard.
     fn records_of(&self, shard: usize) -> Range<usize> {
         let first = shard * self.shard_records;
         first..self.records.min(first.saturating_add(self.shard_records))
     }
 }
 
-/// A shard that is done.
+/// A complete shard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShardEntry<S> {
     bytes: u64,
     blake3: String,
-    /// What the writer says of it.
+    /// The writer's summary of its records.
     pub summary: S,
 }
 
 /// The file `index.json`: `D` describes the records, `S` is a summary of each shard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Index<D, S> {
-    /// Sizes.
+    /// The layout.
     pub layout: StoreLayout,
-    /// What the records are, and what they were made from.
+    /// Describes the records and what they were made from.
     pub description: D,
-    /// By number; none for a shard that is not done.
+    /// One entry per shard; `None` for one that is not complete.
     pub shards: Vec<Option<ShardEntry<S>>>,
 }
 
 impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Index<D, S> {
-    /// Reads the index of `folder`; the second value is the BLAKE3 of the file.
+    /// Reads the index of `folder`; the second value is the BLAKE3 hash of the file.
     ///
-    /// Errors: 66 when it cannot be read; 65 when it was edited or damaged, or contradicts itself.
+    /// Errors: 66 when it cannot be read; 65 when it was edited or damaged, or is inconsistent.
     pub fn load(kind: SealedFile, folder: &Path) -> Result<(Self, String)> {
         let (index, hash) = kind.read::<Self>(&index_path(folder))?;
         let StoreLayout { records, shard_records, .. } = index.layout;
@@ -109,7 +109,7 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Index<D, 
         Ok((index, hash))
     }
 
-    /// The shards that are done, with their hashes.
+    /// The complete shards with their hashes.
     fn shard_files(&self, kind: SealedFile, folder: &Path) -> Vec<InputFile> {
         let file = |(number, entry): (usize, &Option<ShardEntry<S>>)| {
             Some(InputFile {

@@ -1,4 +1,4 @@
-//! Reading a store.
+//! Reads a store.
 
 use super::{Index, ShardEntry, StoreLayout, index_path, shard_path};
 use crate::inputs::{InputFile, verify_all};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tensor::safetensors::MappedTensors;
 use unix::{Error, Result, small};
 
-/// A complete store, mapped into memory. Shared by threads; reads copy nothing.
+/// A complete store, mapped into memory. It can be shared between threads; reads copy nothing.
 #[derive(Debug)]
 pub struct Store<D, S> {
     kind: SealedFile,
@@ -20,7 +20,7 @@ pub struct Store<D, S> {
     shards: Vec<Shard>,
 }
 
-/// A shard, and where each array begins in it.
+/// A mapped shard and the offset of each array in it.
 #[derive(Debug)]
 struct Shard {
     tensors: MappedTensors,
@@ -28,9 +28,9 @@ struct Shard {
 }
 
 impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, S> {
-    /// Maps the store in `folder`. Contents are compared with their hashes by [`verify`](Self::verify).
+    /// Maps the store in `folder`. Hashes are not checked here but by [`verify`](Self::verify).
     ///
-    /// Errors: 66 when it is not there; 65 when it is unfinished, or damaged in size or shape.
+    /// Errors: 66 when there is no store; 65 when it is incomplete, or a shard has the wrong size or shape.
     pub fn open(kind: SealedFile, folder: &Path) -> Result<Self> {
         let (index, hash) = Index::<D, S>::load(kind, folder)?;
         let done = index.shards.iter().flatten().count();
@@ -59,22 +59,22 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
         Ok(Self { kind, folder: folder.to_path_buf(), index, hash, shards })
     }
 
-    /// Where it is.
+    /// The folder of the store.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Its index.
+    /// The index.
     pub fn index(&self) -> &Index<D, S> {
         &self.index
     }
 
-    /// BLAKE3 of the index, and so of all that the store holds.
+    /// The BLAKE3 hash of the index, which identifies the content of the whole store.
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// The bytes of array `array` of record `i`. Panics when there is none.
+    /// The bytes of array `array` of record `i`. Panics when either is out of range.
     pub fn bytes(&self, array: usize, i: usize) -> &[u8] {
         let StoreLayout { arrays, shard_records, .. } = &self.index.layout;
         let Shard { tensors, arrays: places } = &self.shards[i / shard_records];
@@ -83,14 +83,14 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
         &all[i % shard_records * length..][..length]
     }
 
-    /// The files that the store reads: the index, and the shards with the hashes that it recorded.
+    /// The files of the store with their hashes: the index and all shards.
     pub fn input_files(&self) -> Vec<InputFile> {
         let mut files = self.index.shard_files(self.kind, &self.folder);
         files.push(InputFile::read_at_start(&index_path(&self.folder), &self.hash));
         files
     }
 
-    /// Reads every shard and compares it with its hash; the error (65) names all that are damaged.
+    /// Reads every shard and compares it with its hash. Errors: 65, naming all damaged shards.
     pub fn verify(&self) -> Result<()> {
         Error::all(&verify_all(&self.input_files()))
     }
@@ -103,7 +103,7 @@ impl Shard {
         layout: &StoreLayout,
         records: usize,
     ) -> Result<Self, String> {
-        // SAFETY: shards are never written in place: a new one replaces the name, the mapped file stays.
+        // SAFETY: shards are never modified in place; a new shard replaces the name, and the mapped file stays.
         let tensors = unsafe { MappedTensors::open(file)? };
         let bytes = tensors.header().file_bytes();
         if bytes != entry.bytes {
@@ -119,7 +119,7 @@ impl Shard {
                 let found = format!("`{}` is {} {:?}", array.name, found.dtype, found.shape);
                 return Err(format!("{found}, not {} {shape:?}", array.dtype));
             }
-            // Of the first array the writer promises it, and readers see its bytes as numbers.
+            // The writer aligns the first array, and readers cast its bytes to numbers.
             if arrays.is_empty() && !found.start.is_multiple_of(array.dtype.bytes() as u64) {
                 return Err(format!("`{}` is not aligned", array.name));
             }

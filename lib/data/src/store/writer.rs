@@ -1,4 +1,4 @@
-//! Making a store, shard by shard; shards that are there and whole are kept.
+//! Builds a store shard by shard. Shards that are already complete and undamaged are kept.
 
 use super::{Index, ShardEntry, StoreLayout, index_path, shard_path};
 use crate::seal::SealedFile;
@@ -11,19 +11,19 @@ use tensor::safetensors::Header;
 use unix::publish::{create_folder, hash_file, publish_bytes};
 use unix::{Error, Exit, Result};
 
-/// Alignment of the first array: a cache line, and the widest vector registers.
+/// Alignment of the first array in bytes: a cache line, and the widest vector registers.
 const ALIGNMENT: usize = 64;
 
-/// What a call of [`Writer::fill`] did.
+/// The outcome of [`Writer::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// Shards that were whole already.
+    /// Shards that were already complete.
     pub kept: usize,
-    /// Shards that were made.
+    /// Shards that were written.
     pub made: usize,
 }
 
-/// A store that is being made.
+/// A store that is being built.
 #[derive(Debug)]
 pub struct Writer<D, S> {
     kind: SealedFile,
@@ -33,10 +33,10 @@ pub struct Writer<D, S> {
 }
 
 impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned + Clone> Writer<D, S> {
-    /// Goes on with the store in `folder` where its layout is this one and `require` accepts its description;
-    /// else begins anew. Who has mapped the old shards keeps them.
+    /// Resumes the store in `folder` if it has this layout and `require` accepts its description; otherwise starts a
+    /// new one. Processes that have mapped the old shards keep them.
     ///
-    /// Errors: 73, 74 for the disk, and those of `require` but 65, which means that the records are stale.
+    /// Errors: 73, 74 for the disk, and those of `require` except 65, which means that the records are stale.
     pub fn open(
         kind: SealedFile,
         folder: &Path,
@@ -56,24 +56,26 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned + Clone> W
                 Ok(index) if index.layout == layout => {
                     return Ok(Self { kind, folder: folder.into(), index });
                 }
-                Ok(_) => unix::note!("{}: other sizes than before: made again", folder.display()),
-                Err(error) if error.exit == Exit::Data => unix::note!("{error}: made again"),
+                Ok(_) => unix::note!("{}: has another layout and is built anew", folder.display()),
+                Err(error) if error.exit == Exit::Data => {
+                    unix::note!("{error}; the store is built anew")
+                }
                 Err(error) => return Err(error),
             }
         }
         unix::space::ensure_space(&path, bytes as u64)?;
         let shards = vec![None; layout.records.div_ceil(layout.shard_records)];
         let index = Index { layout, description, shards };
-        // Published before any shard is: what an older index vouched for is not trusted from here on.
+        // Written before any shard, so that hashes of an older index are no longer trusted.
         kind.write(&path, &index)?;
         Ok(Self { kind, folder: folder.into(), index })
     }
 
-    /// Makes the shards that are missing or damaged. `encode` returns the bytes of each array for some records,
-    /// in the order of the layout, and a summary. When it fails, the shards made so far stay, and the next call
+    /// Writes the shards that are missing or damaged. `encode` returns the bytes of each array for a range of records,
+    /// in the order of the layout, and a summary. When it fails, the shards written so far are kept, and the next call
     /// continues after them.
     ///
-    /// Errors: 70 for a wrong number of bytes; 73, 74 for the disk; and those of `encode`.
+    /// Errors: 70 when `encode` returns the wrong number of bytes; 73, 74 for the disk; and those of `encode`.
     pub fn fill(
         &mut self,
         mut encode: impl FnMut(Range<usize>) -> Result<(Vec<Vec<u8>>, S)>,
@@ -98,7 +100,7 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned + Clone> W
         Ok(done)
     }
 
-    /// Publishes the index.
+    /// Writes the index.
     pub fn save(&self) -> Result<()> {
         self.kind.write(&index_path(&self.folder), &self.index)
     }
@@ -109,7 +111,7 @@ fn is_whole<S>(path: &Path, entry: &ShardEntry<S>) -> bool {
         && hash_file(path).is_ok_and(|hash| hash == entry.blake3)
 }
 
-/// The bytes of a shard.
+/// The bytes of a shard file.
 fn shard(layout: &StoreLayout, records: usize, arrays: &[Vec<u8>]) -> Result<Vec<u8>> {
     let shape = |shape: &[usize]| [&[records], shape].concat();
     let shapes: Vec<Vec<usize>> = layout.arrays.iter().map(|array| shape(&array.shape)).collect();
@@ -118,7 +120,9 @@ fn shard(layout: &StoreLayout, records: usize, arrays: &[Vec<u8>]) -> Result<Vec
     let header = Header::plan(planned, BTreeMap::new(), ALIGNMENT).map_err(Error::bug)?;
     let lengths = header.entries.iter().map(|entry| (entry.end - entry.start) as usize);
     if !lengths.eq(arrays.iter().map(Vec::len)) {
-        return Err(Error::bug(format!("{records} records with arrays of other sizes")));
+        return Err(Error::bug(format!(
+            "the arrays of {records} records do not have the size of the layout"
+        )));
     }
     Ok([header.bytes, arrays.concat()].concat())
 }

@@ -1,4 +1,4 @@
-//! The Burgers solver against the Cole-Hopf solution, and the properties its scheme promises.
+//! The Burgers solver compared with the Cole-Hopf solution, and the properties that its scheme guarantees.
 
 use crate::orders::table;
 use data::fields::initial::Sinusoids;
@@ -13,10 +13,9 @@ fn smooth(x: f64) -> f64 {
     MEAN + AMPLITUDE * (TAU * x).sin()
 }
 
-/// u(x, t) for u₀ = `smooth` by the transform of Cole and Hopf: with d = ν/π,
-/// u = ∫ (x-y)/t e^(-G/2d) dy / ∫ e^(-G/2d) dy, G(y) = ∫₀^y u₀ + (x-y)²/(2t).
-/// The trapezoidal rule converges beyond all orders for these Gaussian-like integrands; the largest
-/// exponent is taken out, so no viscosity underflows.
+/// u(x, t) for u₀ = `smooth` by the Cole-Hopf transform: with d = ν/π, u = ∫ (x-y)/t e^(-G/2d) dy / ∫ e^(-G/2d) dy,
+/// G(y) = ∫₀^y u₀ + (x-y)²/(2t). The trapezoidal rule converges faster than any order for these Gaussian-like
+/// integrands; the largest exponent is factored out, so no viscosity underflows.
 fn cole_hopf(x: f64, t: f64, nu: f64) -> f64 {
     let d = nu / PI;
     let reach = (MEAN.abs() + AMPLITUDE) * t + 12.0 * (2.0 * d * t).sqrt();
@@ -106,7 +105,7 @@ fn conserves_the_mean_and_obeys_the_maximum_principle() {
         let (mut variation, mut top, mut bottom) = (f64::MAX, f64::MAX, f64::MIN);
         for frame in out.chunks_exact(grid) {
             let u: Vec<f64> = frame.iter().map(|&u| f64::from(u)).collect();
-            // The frames are rounded to f32, a constant one everywhere to the same side.
+            // Frames are rounded to f32; a constant frame is rounded in the same direction everywhere.
             let rounding = 0.5 * f64::from(f32::EPSILON) * initial[0].abs().max(1.0);
             assert!((u.iter().sum::<f64>() / grid as f64 - mean).abs() < rounding);
             let slack = 1e-6;
@@ -120,7 +119,7 @@ fn conserves_the_mean_and_obeys_the_maximum_principle() {
     }
 }
 
-/// Viscosity costs no step: it takes speed away and never shortens the step.
+/// Viscosity adds no steps: it reduces the speed and never shortens the step.
 #[test]
 fn the_largest_viscosity_takes_no_more_steps_than_convection() {
     let grid = 512;
@@ -136,7 +135,7 @@ fn the_largest_viscosity_takes_no_more_steps_than_convection() {
 }
 
 #[test]
-fn odd_grids_work_and_what_is_not_finite_is_said() {
+fn odd_grids_work_and_non_finite_solutions_are_reported() {
     let grid = 45;
     let initial: Vec<f64> = cell_centres(grid).iter().map(|&x| smooth(x)).collect();
     let (out, _) = solve(0.1, &initial, 0.1, 3);

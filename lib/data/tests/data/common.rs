@@ -6,7 +6,7 @@ use data::fields::split::Split;
 use std::path::{Path, PathBuf};
 pub use test_support::seed as fresh_seed;
 
-/// Burgers files of 20 trajectories, 5 frames and 16 points, one for each viscosity.
+/// Burgers files with 20 trajectories, 5 frames and 16 points, one for each viscosity.
 pub fn files(folder: &Path, viscosities: &[f64], seed: u64) -> Vec<PathBuf> {
     let make = |&parameter: &f64| {
         let all = Generation::new(Equation::Burgers, parameter, 20);
@@ -18,7 +18,7 @@ pub fn files(folder: &Path, viscosities: &[f64], seed: u64) -> Vec<PathBuf> {
     viscosities.iter().map(make).collect()
 }
 
-/// A manifest over such files, 60 %, 20 % and 20 % of each.
+/// A manifest for such files, with 60 %, 20 % and 20 % of each.
 pub fn manifest(folder: &Path, viscosities: &[f64], seed: u64) -> (PathBuf, Split) {
     let path = folder.join("split.json");
     let shares = [Share::Fraction(0.6), Share::Fraction(0.2), Share::Fraction(0.2)];

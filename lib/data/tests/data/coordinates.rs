@@ -1,4 +1,4 @@
-//! Files, and files of one data set, whose trajectories have different points or times.
+//! Files and data sets whose trajectories differ in points or times.
 
 use crate::common::fresh_seed;
 use data::fields::check::{Kind, check_files, check_split};
@@ -14,7 +14,7 @@ use unix::Exit;
 
 const COUNT: usize = 5;
 
-/// A file of noise in `layout`, on points and times with steps of `dx` and `dt`.
+/// A file of noise in `layout`, with spacings `dx` and `dt`.
 fn write(path: &Path, layout: Layout, seed: u64, dx: f64, dt: f64) {
     let channels = ["velocity0", "velocity1"].map(String::from).to_vec();
     let shape = Shape { trajectories: COUNT, frames: 4, grid: vec![6, 3], channels: 2 };
@@ -33,7 +33,7 @@ fn write(path: &Path, layout: Layout, seed: u64, dx: f64, dt: f64) {
     .unwrap();
 }
 
-/// Replaces one number of a dataset.
+/// Changes one value of a dataset.
 fn change(path: &Path, dataset: &str, at: usize, by: impl Fn(f32) -> f32) {
     let file = hdf5::File::open_rw(path).unwrap();
     let dataset = file.dataset(dataset).unwrap();
@@ -61,7 +61,7 @@ fn trajectories_of_one_file_share_points_and_times() {
         let path = folder.path().join(format!("{number}.hdf5"));
         write(&path, layout, 1, 0.25, 0.05);
         let open = || Field::open(&path).unwrap();
-        // A rounding is no difference.
+        // A rounding difference is accepted.
         change(&path, &dataset, place, |value| value.next_up());
         assert_eq!(open().coordinate_conflict(), None, "{words}");
         change(&path, &dataset, place, |value| value + 0.1);
@@ -106,7 +106,7 @@ fn files_of_one_data_set_share_points_and_times() {
         write(&paths[1], Layout::Tensor, 1, dx, dt);
         let error = divide(&paths, shares, 1, &manifest).unwrap_err();
         assert!(error.exit == Exit::Data && error.to_string().contains(words), "{error}");
-        // The sizes are those of the manifest.
+        // Comparing sizes with the manifest finds it.
         let error = TrajectorySet::open(&manifest, SplitName::Train, Verify::Sizes).unwrap_err();
         assert!(error.exit == Exit::Data && error.to_string().contains(words), "{error}");
         let faults = check_split(&manifest, 1e9).unwrap().violations;
@@ -115,7 +115,7 @@ fn files_of_one_data_set_share_points_and_times() {
     }
 }
 
-/// A length that a file claims for any group is compared with the limit before memory is taken.
+/// The length that any group claims for an axis is checked before memory is allocated.
 #[test]
 fn a_group_that_claims_a_huge_axis_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Every fault that `check` knows, planted and found.
+//! Plants every kind of violation that `check` reports.
 
 use crate::common::{files, manifest};
 use data::fields::check::{Kind, Violation, check_files, check_split};
@@ -40,7 +40,7 @@ fn check(path: &Path) -> Vec<Violation> {
 }
 
 #[test]
-fn a_good_file_has_no_fault() {
+fn a_good_file_has_no_violations() {
     let folder = tempfile::tempdir().unwrap();
     let files = files(folder.path(), &[0.001, 4.0], 1);
     let report = check_files(&files, LIMIT);
@@ -48,7 +48,7 @@ fn a_good_file_has_no_fault() {
 }
 
 #[test]
-fn bad_numbers_are_found_at_their_place() {
+fn bad_values_are_found_at_their_position() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.hdf5");
     field(
@@ -72,7 +72,7 @@ fn bad_numbers_are_found_at_their_place() {
 }
 
 #[test]
-fn faults_of_shape_coordinates_and_parameter_are_found() {
+fn violations_of_shape_coordinates_and_parameter_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let found = |name: &str, change: &dyn Fn(&mut Header)| {
@@ -142,7 +142,7 @@ fn overlaps_and_exchanged_files_of_a_split_are_found() {
 
 type Edit = fn(&mut Split);
 
-/// Edits of a manifest with two files before it is sealed, the kinds of the violations, and words that name them.
+/// Edits of a manifest with two files before it is sealed, the kinds of the violations, and words of their messages.
 const EDITS: [(Edit, &[Kind], &str); 21] = [
     (
         |split| split.files[1].parameter.value = 0.2,
@@ -258,7 +258,7 @@ fn an_edited_manifest_is_found_by_check_and_refused_by_training() {
         error.contains("file 7") && error.contains("; the validation split is empty"),
         "{error}"
     );
-    // Edits by hand break the seal, also those that contradict nothing.
+    // Manual edits break the seal, even if they are consistent.
     for (from, to) in [
         ("\"seed\":\"7\"", "\"seed\":\"8\""),
         ("\"by\":\"trajectory\"", "\"by\":\"file\""),
@@ -288,7 +288,7 @@ fn one_initial_state_in_two_splits_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let seed = 3;
     let (path, split) = manifest(folder.path(), &[0.1], seed);
-    // Another regime with the first frame of a training trajectory in one of the test.
+    // A file with another parameter whose trajectory, from the test, has the first frame of a training trajectory.
     let (train, test) = (split.train[0].samples[0], split.test[0].samples[0]);
     let field_at = |sample| {
         let mut values = vec![0.0; 80];
@@ -322,7 +322,8 @@ fn one_initial_state_in_two_splits_is_found() {
         let (first, second) = (of_file(split, 0), of_file(split, 1));
         assert_eq!(first.contains(&train), second.contains(&test), "kept together");
     }
-    // Dividing keeps the two together, so the leak is made by hand: the other regime as the first.
+    // A split by `ds-prep` keeps the two together, so the leak is made by hand: the other regime is split like the
+    // first.
     let alone = data::fields::divide::divide(&[copied], shares, seed, &path).unwrap();
     for (of_both, of_one) in [
         (&mut leaking.train, alone.train),

@@ -1,5 +1,5 @@
-//! Files of h5py read right, our own files written right, and refusals that say why.
-//! tests/golden/ is made by golden_fields.py.
+//! Reads files written by h5py, checks the files that we write, and checks the errors of refused files. tests/golden/
+//! is made by golden_fields.py.
 
 use data::fields::field::{Field, Shape};
 use data::fields::generate::{Equation, Generation};
@@ -99,7 +99,7 @@ fn a_file_that_is_cut_while_it_is_open_is_an_error() {
         .unwrap();
         let field = Field::open(&path).unwrap();
         let mut frame = vec![0.0; field.shape().frame_len()];
-        // Gone through once, and read so often that the file is read as memory.
+        // Read once, and so often that the file is read through its map.
         for reads in [1, 10_000] {
             if reads > 1 {
                 field.read_often();
@@ -118,7 +118,7 @@ fn a_file_that_is_cut_while_it_is_open_is_an_error() {
 }
 
 #[test]
-fn what_is_written_has_the_layout_and_the_provenance() {
+fn written_files_have_layout_and_provenance() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(small(Equation::Burgers, 0.01).file_name());
     assert!(path.ends_with("1D_Burgers_Sols_Nu0.01.hdf5"));
@@ -136,7 +136,7 @@ fn what_is_written_has_the_layout_and_the_provenance() {
     assert_eq!(file.attr("seed").unwrap().read_scalar::<u64>().unwrap(), 9);
     let text = file.attr("generator").unwrap().read_scalar::<hdf5::types::VarLenUnicode>().unwrap();
     assert!(text.starts_with("longhaul "), "{text}");
-    // Through the library, the numbers are the ones that the positional reads see.
+    // Through the library, the values are the same as with positional reads.
     assert_eq!(file.dataset("tensor").unwrap().read_raw::<f32>().unwrap(), ours);
 }
 

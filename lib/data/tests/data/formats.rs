@@ -1,4 +1,4 @@
-//! Formats other than HDF5, written by NumPy and Zarr, are read right, and refused with a reason.
+//! Formats other than HDF5, written by NumPy and Zarr, are read correctly or refused with a reason.
 
 use crate::golden::{N, T, assert_values, golden};
 use data::fields::divide::{Share, divide};
@@ -39,7 +39,7 @@ fn arrays_of_numpy_zarr_and_tables_are_read() {
 }
 
 #[test]
-fn tables_and_zarr_are_for_import_alone() {
+fn tables_and_zarr_can_only_be_imported() {
     let manifest = tempfile::tempdir().unwrap();
     for name in ["table.csv", "none.zarr"] {
         let shares = [Share::Count(1), Share::Count(1), Share::Count(0)];
@@ -51,7 +51,7 @@ fn tables_and_zarr_are_for_import_alone() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told() {
+fn unsupported_files_are_refused_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |name: &str, words: &[&str]| {
         let error = Field::open(&folder.path().join(name)).unwrap_err();
@@ -103,7 +103,7 @@ fn what_cannot_be_read_is_told() {
     copy("large.zarr");
     let description = folder.path().join("large.zarr/tensor/.zarray");
     let more = |from: &str, to: &str| text.replacen(from, to, 1);
-    // More chunks than are there, and larger ones than theirs can be.
+    // More chunks than exist, and a shape larger than the chunks can hold.
     assert!(text.contains("        5,\n"), "{text}");
     fs::write(&description, text.replace("        5,\n", "        1000000,\n")).unwrap();
     refused("large.zarr", &["cannot hold", "1000000"]);
@@ -114,7 +114,7 @@ fn what_cannot_be_read_is_told() {
     let field = Field::open(&folder.path().join("damaged.zarr")).unwrap();
     let error = field.read(0, &mut vec![0.0; field.shape().trajectory_len()]).unwrap_err();
     assert!(error.exit == Exit::Data && error.to_string().contains("0.0.0.0.0"), "{error}");
-    // A chunk that was never written holds the fill value, but one that was lost looks the same.
+    // A chunk that was never written holds the fill value, but a lost one looks the same.
     fs::remove_file(folder.path().join("damaged.zarr/tensor/0.0.0.0.0")).unwrap();
     refused("damaged.zarr", &["chunk 0.0.0.0.0 is not there, 11 of 12", "--fill-missing"]);
     let reading = Reading { fill_missing: true, ..Reading::default() };

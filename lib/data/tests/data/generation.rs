@@ -1,5 +1,4 @@
-//! Files of every equation: the same on any number of threads, with layout and provenance as PDEBench
-//! has them.
+//! Files of every equation: the same on any number of threads, with PDEBench's layout and with provenance.
 
 use crate::common::fresh_seed;
 use data::fields::generate::{Equation, Generation};
@@ -87,8 +86,8 @@ fn files_are_laid_out_as_pdebench_does() {
             assert_eq!(value(constant.name), constant.default);
         }
         assert_eq!(file.attr("seed").unwrap().read_scalar::<u64>().unwrap(), seed);
-        // What PDEBench's FNODatasetSingle and FNODatasetMult open: groups alone in .h5, data [t, x, y, v]
-        // with x, y and t, and one dataset in other files.
+        // What PDEBench's FNODatasetSingle and FNODatasetMult expect: in .h5 files only groups, with data [t, x, y, v]
+        // and x, y and t; in other files one dataset.
         let groups = file.groups().unwrap();
         assert_eq!(groups.len(), if name.ends_with(".h5") { 4 } else { 0 });
         let others = file.member_names().unwrap().len() - groups.len();
@@ -101,9 +100,9 @@ fn files_are_laid_out_as_pdebench_does() {
     }
 }
 
-/// One rock for every β; u grows as β does.
+/// The same permeability for every β; u is proportional to β.
 #[test]
-fn a_rock_is_the_same_for_every_source() {
+fn the_permeability_is_the_same_for_every_source() {
     let (folder, seed) = (tempfile::tempdir().unwrap(), fresh_seed());
     let [a, b] = [1.0, -2.0].map(|beta| {
         let path = folder.path().join(format!("{beta}"));
@@ -119,7 +118,7 @@ fn a_rock_is_the_same_for_every_source() {
 }
 
 #[test]
-fn what_cannot_be_solved_is_refused() {
+fn unsolvable_requests_are_refused() {
     let refused = |g: Generation| {
         let error = g.validate().unwrap_err();
         assert_eq!(error.exit, Exit::Usage, "{error}");

@@ -1,4 +1,4 @@
-//! The files of tests/golden/layouts/ and what golden_layouts.py put into them.
+//! The files of tests/golden/layouts/ and the values that golden_layouts.py wrote into them.
 
 use data::fields::field::Field;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ pub fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/layouts").join(name)
 }
 
-/// The number at a place.
+/// The value at an index.
 pub fn value(n: usize, t: usize, point: &[usize], c: usize) -> f32 {
     let space = point.iter().zip([256.0, 4096.0, 65536.0]).map(|(i, scale)| *i as f32 / scale);
     (c * 32 + n) as f32 + t as f32 / 16.0 + space.sum::<f32>()
 }
 
-/// Compares all numbers of a field, frame by frame and as whole trajectories; inputs do not depend on time.
+/// Compares all values of a field, frame by frame and as whole trajectories; inputs do not depend on time.
 pub fn assert_values(field: &Field, name: &str) {
     let shape = field.shape();
     let mut out = vec![0.0; shape.frame_len()];

@@ -1,4 +1,4 @@
-//! Trajectories that belong in one split, and requests that they make impossible.
+//! Trajectories that must share a split, and requests that they make impossible.
 
 use crate::common::fresh_seed;
 use crate::leaks::{noise, write};
@@ -11,7 +11,7 @@ use unix::{Exit, Result};
 const PERCENT: [Share; 3] = [Share::Fraction(0.8), Share::Fraction(0.1), Share::Fraction(0.1)];
 const STATE: usize = 16;
 
-/// Divides files in `folder` whose trajectories have the values of `change(file, sample, noise)`.
+/// Splits files in `folder` whose trajectories have the values of `change(file, sample, noise)`.
 fn divided(
     folder: &Path,
     viscosities: &[f64],
@@ -22,7 +22,7 @@ fn divided(
     let random = noise(7);
     let make = |(number, nu): (usize, &f64)| {
         let path = folder.join(format!("{number}.hdf5"));
-        // Of an earlier call.
+        // Left by an earlier call.
         let _ = std::fs::remove_file(&path);
         write(&path, *nu, |sample| change(number, sample, random(20 * number + sample)));
         path
@@ -67,9 +67,9 @@ fn a_share_that_one_initial_state_leaves_empty_is_refused() {
     }
     let split = divided(folder.path(), &[0.1, 0.2], PERCENT, GroupBy::Content, one_state).unwrap();
     assert_eq!(counts(&split), [32, 4, 4]);
-    // The user's decision is in the manifest, so it is no violation.
+    // The user's decision is recorded in the manifest, so it is no violation.
     assert_eq!(check_split(&folder.path().join("split.json"), 1e9).unwrap().violations, []);
-    // Copies stay together under any flag.
+    // Exact copies stay together whatever the options.
     let copies = |_, _, values: Vec<f32>| (0..values.len()).map(|i| i as f32).collect();
     let error = divided(folder.path(), &[0.1], PERCENT, GroupBy::Content, copies).unwrap_err();
     assert!(error.exit == Exit::Data && error.to_string().contains("remove the copies"), "{error}");
@@ -88,7 +88,7 @@ fn first_frames_without_information_do_not_group_trajectories() {
         assert_eq!(counts(&split), [16, 2, 2], "{value}");
         assert_eq!(split_of(&split, 3), split_of(&split, 11), "{value}");
     }
-    // A mask of NaN leaves the rest of the frame to identify it.
+    // With a mask of NaN, the rest of the frame identifies the trajectory.
     let masked = |_, sample, mut values: Vec<f32>| {
         if sample == 11 {
             values[..STATE].copy_from_slice(&noise(7)(3)[..STATE]);
@@ -144,7 +144,7 @@ fn regimes_that_share_some_states_are_divided_in_the_same_proportion() {
         };
         assert_eq!(states(&parts[0]), states(&parts[1]), "{parts:?}");
     }
-    // Of a small regime, all of which is shared, every split gets some.
+    // Of a small regime that is shared entirely, every split gets a part.
     let small = folder.path().join("small.hdf5");
     let values = noise(7);
     data::fields::write::write_field(&small, &header(6), |writer| {
@@ -164,7 +164,7 @@ fn regimes_that_share_some_states_are_divided_in_the_same_proportion() {
     }
 }
 
-/// Sizes of the groups of 20 trajectories, shares in percent, and how many trajectories each split gets.
+/// Sizes of the groups of 20 trajectories, shares in percent, and the number of trajectories that each split gets.
 type GroupCase = (&'static [usize], [f64; 3], Option<[usize; 3]>);
 
 #[test]
@@ -227,7 +227,7 @@ fn a_shared_state_across_splits_is_found_again_by_check() {
     let folder = tempfile::tempdir().unwrap();
     let copy = |_, sample, values: Vec<f32>| if sample == 11 { noise(7)(3) } else { values };
     let mut split = divided(folder.path(), &[0.1], PERCENT, GroupBy::Content, copy).unwrap();
-    // By hand: sample 11 goes to another split than sample 3.
+    // By hand: move sample 11 to another split than sample 3.
     let all = [&mut split.train, &mut split.validation, &mut split.test];
     all.into_iter().for_each(|parts| parts[0].samples.retain(|sample| *sample != 11));
     let to = if split_of(&split, 3) == 0 { &mut split.test } else { &mut split.train };

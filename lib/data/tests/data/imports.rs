@@ -1,4 +1,4 @@
-//! Imports: every golden file in one piece, with its values; parts and other grids; what is refused.
+//! Imports: every golden file with its values; crops and resampled grids; refused options.
 
 use crate::golden::{assert_values, golden, value};
 use data::fields::field::{Field, Layout, Reading};
@@ -10,7 +10,7 @@ use std::path::Path;
 use tensor::Dtype;
 use unix::{Exit, Result};
 
-/// Imports one file and opens what became of it.
+/// Imports one file and opens the result.
 fn bring(source: &Path, folder: &Path, plan: &Plan, format: Format) -> Result<Field> {
     let targets = targets(plan, &[source.to_path_buf()], folder, format, None)?;
     assert_eq!(import(plan, &targets[0], |_| Ok(()))?, Made::New);
@@ -18,7 +18,7 @@ fn bring(source: &Path, folder: &Path, plan: &Plan, format: Format) -> Result<Fi
 }
 
 #[test]
-fn every_layout_becomes_one_piece_with_the_same_numbers() {
+fn every_layout_is_imported_with_the_same_values() {
     for (number, entry) in fs::read_dir(golden("")).unwrap().enumerate() {
         let source = entry.unwrap().path();
         let name = source.file_name().unwrap().to_str().unwrap().to_string();
@@ -27,7 +27,7 @@ fn every_layout_becomes_one_piece_with_the_same_numbers() {
             "1D_transposed_Nu0.1.hdf5" => Some("nxt"),
             _ => None,
         };
-        // One for all trajectories, where they have their own.
+        // One parameter for all trajectories, where they have their own.
         let parameter = match name.as_str() {
             "2D_diff-react_differing.h5" => "du=100",
             "listed.hdf5" => "nu=100",
@@ -47,7 +47,7 @@ fn every_layout_becomes_one_piece_with_the_same_numbers() {
             let whole = Field::open_as(&source, &plan.reading).unwrap();
             assert_eq!((field.shape(), field.channels()), (whole.shape(), whole.channels()));
             assert_eq!(field.inputs(), whole.inputs(), "{name}");
-            // HDF5 files have them as f32, as PDEBench's do.
+            // HDF5 files store them as f32, as PDEBench's do.
             let pairs =
                 field.coordinates().iter().flatten().zip(whole.coordinates().iter().flatten());
             assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-6), "{name}");
@@ -59,7 +59,7 @@ fn every_layout_becomes_one_piece_with_the_same_numbers() {
 }
 
 #[test]
-fn parts_strides_and_grids_are_what_was_asked_for() {
+fn crops_strides_and_grids_are_as_requested() {
     let folder = tempfile::tempdir().unwrap();
     let source = golden("tensor2d_channels.hdf5");
     let plan = Plan {
@@ -105,7 +105,7 @@ fn parts_strides_and_grids_are_what_was_asked_for() {
 }
 
 #[test]
-fn an_import_goes_on_and_keeps_what_is_the_same() {
+fn an_import_resumes_and_keeps_identical_files() {
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan::default();
     let sources = [golden("tensor2d.hdf5")];
@@ -124,7 +124,7 @@ fn an_import_goes_on_and_keeps_what_is_the_same() {
     let other = Plan { stride: Some(2), ..Plan::default() };
     let error = import(&other, &two[0], |_| Ok(())).unwrap_err();
     assert_eq!(error.exit, Exit::CannotCreate, "{error}");
-    // Told to stop: nothing is left, and the next call makes it.
+    // When interrupted, nothing is published, and the next call completes the file.
     let one = targets(&other, &sources, folder.path(), Format::Hdf5, None).unwrap();
     let stop = |_| Err(unix::Error::new(Exit::Again, "stopped"));
     assert_eq!(import(&other, &one[0], stop).unwrap_err().exit, Exit::Again);
@@ -136,7 +136,7 @@ fn an_import_goes_on_and_keeps_what_is_the_same() {
 }
 
 #[test]
-fn numbers_are_kept_in_the_type_that_was_asked_for() {
+fn values_are_stored_in_the_requested_dtype() {
     let source = golden("2D_DarcyFlow_beta10.0_Train.hdf5");
     let whole = Field::open(&source).unwrap();
     for (format, dtype) in [
@@ -167,7 +167,7 @@ fn numbers_are_kept_in_the_type_that_was_asked_for() {
     assert!(error.exit == Exit::Usage && error.to_string().contains("safetensors"), "{error}");
 }
 
-/// A file of NumPy, f64, [2, 3, 4], with one number changed.
+/// A NumPy file, f64, [2, 3, 4], with one changed value.
 fn doubles(path: &Path, at: usize, value: f64) {
     let mut header = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3, 4), }".to_string();
     header.push_str(&" ".repeat(117 - header.len()));
@@ -178,7 +178,7 @@ fn doubles(path: &Path, at: usize, value: f64) {
 }
 
 #[test]
-fn what_a_type_cannot_hold_is_named() {
+fn values_too_large_for_a_dtype_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("a_nu0.1.npy");
     let refused = |source: &Path, dtype: Option<Dtype>, words: &[&str]| {
@@ -197,7 +197,7 @@ fn what_a_type_cannot_hold_is_named() {
     assert!(bring(&source, folder.path(), &Plan::default(), Format::Hdf5).is_ok());
     doubles(&source, 5, 1e39);
     refused(&source, None, &["a_nu0.1.npy", "1e39", "trajectory 0", "f32"]);
-    // The same through the library of HDF5, which would make it infinite.
+    // The same through the HDF5 library, which would make it infinite.
     let packed = folder.path().join("b_nu0.1.hdf5");
     let file = hdf5::File::create(&packed).unwrap();
     let values =
@@ -209,13 +209,13 @@ fn what_a_type_cannot_hold_is_named() {
 }
 
 #[test]
-fn finer_grids_go_across_the_border_of_periodic_axes() {
+fn finer_grids_wrap_around_periodic_axes() {
     let folder = tempfile::tempdir().unwrap();
     let all = Generation::new(Equation::Advection, 0.4, 2);
     let all = Generation { grid: 32, frames: 2, ..all };
     let source = folder.path().join(all.file_name());
     all.write(&source, || Ok(())).unwrap();
-    // A name that says nothing: the attribute decides, or the user.
+    // The file name says nothing: the attribute decides, or the user.
     let other = folder.path().join("wave.hdf5");
     fs::rename(&source, &other).unwrap();
     let ends = |name: &str, periodic: Option<&str>, crop: &[&str]| {
@@ -235,7 +235,7 @@ fn finer_grids_go_across_the_border_of_periodic_axes() {
     let whole = Field::open(&other).unwrap();
     let mut u = vec![0.0; 2 * 32];
     whole.read(1, &mut u).unwrap();
-    // Two new points for three thirds of a cell: the first lies a sixth of a cell before the first.
+    // With three new points for two cells, the first new point lies a sixth of a cell before the first old one.
     let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-6, "{a} for {b}");
     let mixed = |a: f32, b: f32| a * 5.0 / 6.0 + b / 6.0;
     let (first, last, x, periodic) = ends("a", None, &[]);

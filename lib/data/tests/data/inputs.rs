@@ -1,4 +1,4 @@
-//! Input files are what was recorded: verified content, sealed statistics, disjoint splits.
+//! Verification of input files, sealed statistics, disjoint splits.
 
 use crate::common::manifest;
 use data::fields::provenance::shared;
@@ -43,7 +43,7 @@ fn let_timestamps_age(inputs: &[InputFile], cache: &Path) {
 fn unchanged_files_are_hashed_once_and_changed_ones_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (inputs, cache) = (files(folder.path()), folder.path().join("inputs.json"));
-    // Files this new may change again within one tick of the clock: they are hashed each time.
+    // Files this new may change again within one clock tick, so they are hashed each time.
     let mut verifier = settle(&inputs, &cache).unwrap();
     assert!(verifier.summary().hashed >= 3 && verifier.summary().cached == 0);
     let_timestamps_age(&inputs, &cache);
@@ -52,12 +52,12 @@ fn unchanged_files_are_hashed_once_and_changed_ones_are_refused() {
     assert!(verifier.settle(|| true).unwrap());
     assert_eq!(verifier.summary().hashed, hashed, "metadata vouch for them by now");
 
-    // A rewrite with the same bytes is hashed, and accepted.
+    // A file rewritten with the same bytes is hashed and accepted.
     fs::write(&inputs[1].path, "b".repeat(1000)).unwrap();
     let again = settle(&inputs, &cache).unwrap().summary();
     assert!(again.hashed >= 1 && again.cached == 2, "{again:?}");
 
-    // A flipped bit with the old mtime: ctime tells.
+    // A flipped bit with the old mtime is revealed by the ctime.
     let file = fs::OpenOptions::new().write(true).open(&inputs[0].path).unwrap();
     let before = file.metadata().unwrap();
     file.write_all_at(b"c", 500).unwrap();
@@ -67,7 +67,7 @@ fn unchanged_files_are_hashed_once_and_changed_ones_are_refused() {
         assert_eq!(error.exit, Exit::Data);
         assert!(error.to_string().contains(inputs[0].path.to_str().unwrap()), "{error}");
     }
-    // Another file under the name.
+    // Another file under the same name.
     fs::rename(&inputs[2].path, &inputs[0].path).unwrap();
     fs::write(&inputs[2].path, "c".repeat(1000)).unwrap();
     let errors = verify_all(&inputs);
@@ -78,12 +78,12 @@ fn unchanged_files_are_hashed_once_and_changed_ones_are_refused() {
 }
 
 #[test]
-fn a_cache_vouches_for_nothing_but_the_recorded_hash() {
+fn a_cache_only_verifies_the_recorded_hash() {
     let folder = tempfile::tempdir().unwrap();
     let (mut inputs, cache) = (files(folder.path()), folder.path().join("inputs.json"));
     let_timestamps_age(&inputs, &cache);
     let whole = fs::read_to_string(&cache).unwrap();
-    // An attempt that was taken over does not replace the cache of its successor.
+    // An attempt that was taken over does not replace its successor's cache.
     let runs = folder.path().join("lease");
     let lease = Lease::take(&runs, || Ok(1), &|| false).unwrap();
     let verify = || {
@@ -137,7 +137,7 @@ fn a_set_names_its_files_and_splits_share_no_trajectory() {
             assert_eq!(common, set.name() == other.name());
         }
     }
-    // Two files of the same size, swapped: they state other parameters.
+    // Two files of the same size were swapped: their parameters differ.
     let [a, b] = [0, 1].map(|number| split.file_path(number, &path));
     let aside = folder.path().join("aside");
     for (from, to) in [(&a, &aside), (&b, &a), (&aside, &b)] {
@@ -160,13 +160,13 @@ fn statistics_are_sealed_and_consistent() {
             assert!(error.to_string().contains(word), "{word}: {error}");
         }
     };
-    // Edited: the seal is broken.
+    // An edit breaks the seal.
     let text = stats.text().unwrap();
     fs::write(&file, text.replacen("\"std\":", "\"std\":1", 1)).unwrap();
     refused(&["seal", "edited or damaged", "ds-prep stats"]);
     fs::write(&file, format!("{}}}", text.split(",\n\"seal\"").next().unwrap())).unwrap();
     refused(&["seal"]);
-    // Sealed again, and still not the statistics of this split.
+    // Sealed again, but not the statistics of this split.
     let with = |change: &dyn Fn(&mut Stats), words: &[&str]| {
         let mut changed = stats.clone();
         change(&mut changed);

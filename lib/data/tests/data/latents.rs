@@ -10,7 +10,7 @@ use unix::{Error, Exit, Result};
 
 const LAYOUT: Layout = Layout { frames: 5, tokens: 3, rows: 1, dim: 2, shard_samples: 5 };
 
-/// Stands for a codec: numbers that tell trajectory, frame, token and channel.
+/// In place of a codec: values that encode trajectory, frame, token and channel.
 fn encode(batch: &TrajectoryBatch) -> Result<Vec<f32>> {
     let trajectories = batch.values.chunks_exact(batch.shape.trajectory_len());
     Ok(trajectories
@@ -132,7 +132,7 @@ fn stale_latents_are_refused_by_readers_and_made_again_by_the_writer() {
 }
 
 #[test]
-fn a_codec_that_gives_nonsense_is_told() {
+fn a_codec_that_returns_nonsense_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let set = set(folder.path());
     let key = Key::new("c", "n", "f32", &set);

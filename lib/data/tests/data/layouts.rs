@@ -1,5 +1,5 @@
-//! Every layout of PDEBench, as h5py writes it, is read right: values, parameters, axes, inputs; and what
-//! we write in a layout is read back. tests/golden/layouts/ is made by golden_layouts.py.
+//! Every layout of PDEBench, as written by h5py, is read correctly: values, parameters, axes, inputs; and fields that
+//! we write are read back. tests/golden/layouts/ is made by golden_layouts.py.
 
 use crate::common::fresh_seed;
 use crate::golden::{GRID, N, T, assert_values, golden};
@@ -25,8 +25,8 @@ fn more_than_ten_thousand_groups_are_read_in_the_order_of_their_numbers() {
         (0..10_003).try_for_each(|n| writer.write(n, &[n as f32, 1.0]))
     })
     .unwrap();
-    // We pad numbers to as many digits as the last one has, PDEBench pads them to four: as text, 10000 follows
-    // 1000, and as a number 9999.
+    // We pad numbers to as many digits as the last one has, PDEBench to four: sorted as text, 10000 follows 1000;
+    // sorted as numbers, it follows 9999.
     let file = hdf5::File::open_rw(&path).unwrap();
     (0..10_000).for_each(|n| file.relink(&format!("{n:05}"), &format!("{n:04}")).unwrap());
     file.close().unwrap();
@@ -135,7 +135,7 @@ fn another_order_of_axes_is_found_named_and_put_right_by_the_flag() {
 }
 
 #[test]
-fn what_is_written_in_a_layout_is_read_back() {
+fn every_written_layout_is_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let seed = fresh_seed();
     let cases: [(Layout, usize, &[&str], usize); 6] = [
@@ -174,7 +174,7 @@ fn what_is_written_in_a_layout_is_read_back() {
         write_field(&path, &header, |writer| {
             (0..shape.trajectories).try_for_each(|n| {
                 let (all, frame_len) = (trajectory(n), shape.frame_len());
-                // In two pieces, the later first.
+                // In two parts, the later one first.
                 writer.write_frames(n, 1..frames, &all[frame_len..])?;
                 writer.write_frames(n, 0..1, &all[..frame_len])
             })
@@ -210,7 +210,7 @@ fn each_trajectory_may_have_parameters_of_its_own() {
         let found = field.regimes().unwrap();
         let told: Vec<_> = found.iter().map(|r| (&r.parameter, r.samples.as_slice())).collect();
         assert_eq!(told, [(&parameters[0], &[0, 2][..]), (&parameters[1], &[1])], "{name}");
-        // Divided as it is it would be taken for one regime.
+        // A split of the unchanged file would treat it as one regime.
         let faults = check_files(std::slice::from_ref(&source), 1e9).violations;
         assert_eq!(faults[0].kind, Kind::Parameter, "{faults:?}");
         assert!(faults[0].message.contains("ds-prep import"), "{}", faults[0].message);
@@ -236,7 +236,7 @@ fn each_trajectory_may_have_parameters_of_its_own() {
             }
         }
         assert_eq!(made.len(), 2);
-        // Who knows better says so.
+        // The user can override this.
         let given = if name == "listed.hdf5" { "nu=3" } else { "du=3" };
         let plan = Plan { parameter: Some(given.parse().unwrap()), ..plan };
         let made = |plan: &Plan| targets(plan, &[golden(name)], folder.path(), Format::Hdf5, None);

@@ -1,4 +1,4 @@
-//! What divides data well, and leaks that are planted and found by content.
+//! Splits without leaks, and planted leaks that are found by content.
 
 use crate::common::{fresh_seed, manifest};
 use crate::golden::golden;
@@ -25,7 +25,7 @@ pub fn write(path: &Path, nu: f64, values: impl Fn(usize) -> Vec<f32>) {
         .unwrap();
 }
 
-/// 80 random numbers for each sample.
+/// 80 random values per sample.
 pub fn noise(seed: u64) -> impl Fn(usize) -> Vec<f32> {
     let random = Philox::new(seed, Purpose::Test);
     move |sample| (0..80).map(|i| random.uniform(sample as u64, i) - 0.5).collect()
@@ -43,8 +43,8 @@ fn leaks_are_found_by_content_alone() {
         all
     };
     let [train, other, third] = [0, 1, 2].map(|i| split.train[0].samples[i]);
-    // A second data set, whose test has a copy of a training trajectory of the first, one that begins at a
-    // later frame of another, one that has the same first frame, and one with a little noise on it.
+    // A second data set, whose test split has a copy of a training trajectory of the first, one that starts at a later
+    // frame of another, one with the same first frame, and one with a little noise added.
     let file = folder.path().join("second_nu0.7.hdf5");
     let random = noise(seed);
     let planted: Vec<Vec<f32>> = {
@@ -92,7 +92,7 @@ fn variants_of_one_coefficient_stay_together() {
             inputs: golden.inputs(),
             ..Header::tensor(shape.clone(), vec![Vec::new(); 2], Vec::new())
         };
-        // The same coefficients in every file, in another order; solutions of their own.
+        // The same coefficients in every file, in another order, with different solutions.
         let shift = (beta * 10.0) as usize % 20;
         write_field(&path, &header, |writer| {
             (0..20).try_for_each(|i| {
@@ -122,7 +122,7 @@ fn variants_of_one_coefficient_stay_together() {
     }
     assert_eq!(split.train[0].samples.len(), 12);
     assert_eq!(audit(std::slice::from_ref(&manifest), 0.01).unwrap().violations, []);
-    // By file they are not: the audit says so for every coefficient of the test.
+    // Split by file they do not stay together: the audit reports every coefficient of the test.
     let by_file =
         divide_by(By::File, GroupBy::State, &paths, [1, 1, 1].map(Share::Count), seed, &manifest)
             .unwrap();

@@ -1,4 +1,4 @@
-//! What a file claims is compared with limits before memory is taken, and no file leads to another.
+//! Sizes that a file claims are checked before memory is allocated, and no file makes us open another one.
 
 use crate::common::manifest;
 use crate::golden::golden;
@@ -20,7 +20,7 @@ fn refused(path: &Path, exit: Exit, words: &[&str]) {
     }
 }
 
-/// A file with coordinates [8] and what `more` puts beside them.
+/// A file with coordinates [8] and whatever `more` adds.
 fn hdf5_file(path: &Path, more: impl FnOnce(&Group)) {
     let file = hdf5::File::create(path).unwrap();
     for (name, count) in [("x-coordinate", 8), ("t-coordinate", 4)] {
@@ -46,7 +46,7 @@ fn hdf5_files_that_lead_to_others_are_refused_and_links_inside_are_followed() {
     });
     Field::open(&path("soft.h5")).unwrap();
 
-    // Made by golden_links.py: the library no longer makes such links once it refuses to follow them.
+    // Made by golden_links.py: the library cannot create such links once it refuses to follow them.
     let links = golden("../links");
     for (name, word) in
         [("tensor.h5", "tensor (external link"), ("group.h5", "no dataset `0000/data`")]
@@ -96,7 +96,7 @@ fn lengths_that_files_claim_have_limits() {
     fields["chunks"][0] = (1 << 28).into();
     fs::write(&description, fields.to_string()).unwrap();
     refused(&zarr, Exit::Data, &["tensor", "256.0 MiB"]);
-    // A chunk of the right name that is no chunk.
+    // A file with the name of a chunk but other content.
     fs::write(&description, text).unwrap();
     let chunk = zarr.join("tensor/0.0.0.0.0");
     fs::File::options().write(true).open(&chunk).unwrap().set_len(1 << 30).unwrap();

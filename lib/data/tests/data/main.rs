@@ -1,4 +1,4 @@
-//! The crate on real files.
+//! Tests of the crate on real files.
 
 mod burgers;
 mod common;

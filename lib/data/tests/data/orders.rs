@@ -1,6 +1,6 @@
-//! Orders of convergence of the solvers: each against an exact solution, or against itself on cells a
-//! third as wide, whose every third centre is one of the coarse cells'. With --nocapture the table of
-//! ds-prep's manual is printed.
+//! Orders of convergence of the solvers: each is compared with an exact solution, or with itself on cells a third as
+//! wide, every third centre of which is that of a coarse cell. With --nocapture, the table in ds-prep's manual is
+//! printed.
 
 use data::fields::initial::RandomField;
 use data::fields::solvers::cell_centres;
@@ -10,7 +10,7 @@ use data::fields::solvers::fitzhugh_nagumo::{Constants, FitzHughNagumo};
 use data::fields::solvers::navier_stokes::NavierStokes;
 use std::f64::consts::{PI, TAU};
 
-/// Root mean square of the difference over that of `exact`.
+/// Root mean square of the difference divided by that of `exact`.
 fn relative(found: &[f64], exact: &[f64]) -> f64 {
     let squares = |f: &dyn Fn(usize) -> f64| (0..exact.len()).map(|i| f(i).powi(2)).sum::<f64>();
     (squares(&|i| found[i] - exact[i]) / squares(&|i| exact[i])).sqrt()
@@ -20,7 +20,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| f64::from(x)).collect()
 }
 
-/// The values of every third cell along each axis: those at the centres of cells three times as wide.
+/// Every third value along each axis: those at the centres of cells three times as wide.
 fn every_third(fine: &[f64], n: usize, axes: u32) -> Vec<f64> {
     let cells = (n / 3).pow(axes);
     let at = |c: usize| match axes {
@@ -30,7 +30,7 @@ fn every_third(fine: &[f64], n: usize, axes: u32) -> Vec<f64> {
     (0..cells).map(|c| fine[at(c)]).collect()
 }
 
-/// Prints a line of the table for each size, and asks for the order from the second on.
+/// Prints a row of the table per size, and asserts the order from the second row on.
 pub fn table(name: &str, ratio: f64, errors: &[(String, f64)], least: f64) {
     eprintln!("{name}");
     for (i, (size, error)) in errors.iter().enumerate() {
@@ -70,8 +70,8 @@ fn darcy_is_of_order_two() {
     table("Darcy, manufactured solution", 2.0, &errors, 1.9);
 }
 
-/// The coefficients of our files jump at the sides of cells, at other places for every size: the error is of
-/// order one, and far larger than that of a smooth coefficient.
+/// The coefficients of our files jump at cell faces, at other places for each size: the error is of order one, and far
+/// larger than with a smooth coefficient.
 #[test]
 fn darcy_is_of_order_one_for_its_own_coefficients() {
     let solve = |n: usize, sample: u64| {
@@ -151,7 +151,7 @@ fn navier_stokes_is_of_order_four_in_time() {
     table("2-D Navier-Stokes, steps", 2.0, &errors, 3.5);
 }
 
-/// Spectral: beyond every order, until the waves of the state are resolved.
+/// Spectral: converges faster than any order once the waves of the state are resolved.
 #[test]
 fn navier_stokes_converges_beyond_every_order_in_space() {
     let error = |n: usize| relative(&flow(n, 0.5), &every_third(&flow(3 * n, 0.5), 3 * n, 2));

@@ -1,4 +1,4 @@
-//! Copies that are planted in a test split, changed in every way that an audit promises to see through.
+//! Copies planted in a test split, modified in every way that an audit must detect.
 
 use crate::common::fresh_seed;
 use data::fields::audit::audit;
@@ -52,8 +52,8 @@ fn noise(shape: &Shape, seed: u64) -> Vec<Vec<f32>> {
     (0..shape.trajectories as u64).map(one).collect()
 }
 
-/// What an audit finds when trajectory 3 of the training split is planted, changed, as the test's seventh.
-/// `change` is given its frames [points, 2].
+/// The violations that an audit reports when a modified copy of trajectory 3 of the training split is planted as the
+/// seventh of the test. `change` gets its frames [points, 2].
 fn found(
     train: &Shape,
     test: &Shape,
@@ -69,7 +69,7 @@ fn found(
     audited((train, &original), (test, &others))
 }
 
-/// What an audit finds in a training and a test split with these trajectories.
+/// The violations that an audit reports for a training and a test split with these trajectories.
 fn audited(train: (&Shape, &[Vec<f32>]), test: (&Shape, &[Vec<f32>])) -> Vec<Violation> {
     let folder = tempfile::tempdir().unwrap();
     let paths = [
@@ -88,7 +88,7 @@ fn assert_one(faults: &[Violation], kind: Kind, words: &str) {
     }
 }
 
-/// Moves points of each frame: `from` tells where the value at a place comes from.
+/// Moves the points of each frame: `from` returns the source of the value at a position.
 fn moved(frames: &mut [Vec<f32>], grid: &[usize], from: impl Fn(Vec<usize>) -> Vec<usize>) {
     let strides: Vec<usize> =
         (0..grid.len()).map(|axis| grid[axis + 1..].iter().product()).collect();
@@ -107,7 +107,7 @@ fn mean(frame: &[f32], channel: usize) -> f64 {
         / frame.len() as f64
 }
 
-/// Norm about the mean of each channel.
+/// Norm after subtracting the mean of each channel.
 fn variation(frame: &[f32]) -> f64 {
     let means = [0, 1].map(|channel| mean(frame, channel));
     let square = |(i, v): (usize, &f32)| (f64::from(*v) - means[i % 2]).powi(2);
@@ -142,13 +142,13 @@ fn nearly_equal_fields_are_found_with_their_true_distance() {
 }
 
 #[test]
-fn changes_that_coarse_means_do_not_see_are_found() {
+fn changes_invisible_to_coarse_means_are_found() {
     let all = shape(&[64]);
     let ulp = found(&all, &all, |frames, _| {
         frames.iter_mut().for_each(|frame| frame[40] = f32::from_bits(frame[40].to_bits() + 1));
     });
     assert_one(&ulp, Kind::NearDuplicate, "e-");
-    // Two neighbours swapped; they are made near each other first, in the original as well.
+    // Swaps two neighbours, which are first made similar, also in the original.
     let seed = fresh_seed();
     let mut train = noise(&all, seed);
     train[3].chunks_exact_mut(all.frame_len()).for_each(|frame| frame[42] = frame[40] + 1e-3);
@@ -182,7 +182,7 @@ fn the_sign_of_zero_hides_no_copy() {
 #[test]
 fn the_offset_of_a_channel_neither_hides_nor_makes_leaks() {
     let (all, seed) = (shape(&[64]), fresh_seed());
-    // A velocity, and a pressure that is constant, up to rounding, or varies about a mean.
+    // A velocity, and a pressure that is constant, constant up to rounding, or varies about a mean.
     let pressures: [(f32, f32); 3] = [(101_325.0, 0.0), (101_325.0, 0.015), (4096.0, 1.0)];
     for (mean, variation) in pressures {
         let data = |seed| {
@@ -202,7 +202,7 @@ fn the_offset_of_a_channel_neither_hides_nor_makes_leaks() {
         let near = planted(&|frame| frame[40] += 0.01);
         assert_one(&near, Kind::NearDuplicate, "e-3 ");
         assert_one(&planted(&|frame| frame.rotate_left(10)), Kind::Symmetric, "shifted by");
-        // Other pressures, to which nothing is relative.
+        // Different mean pressures, which must not affect relative distances.
         let offset =
             planted(&|frame| frame.iter_mut().skip(1).step_by(2).for_each(|p| *p += 512.0));
         assert_one(&offset, Kind::NearDuplicate, "has a first frame within");
@@ -230,7 +230,7 @@ fn shifted_mirrored_and_transposed_fields_are_found() {
             });
         });
         let words: Vec<String> = shift.iter().map(usize::to_string).collect();
-        // Which of the two is shifted is a matter of the order: by s, or by n - s.
+        // Depending on the order, the shift is reported as s or n - s.
         let back: Vec<String> =
             shift.iter().zip(grid).map(|(s, n)| ((n - s) % n).to_string()).collect();
         let message = &faults[0].message;
@@ -278,7 +278,7 @@ fn copies_that_begin_later_are_found_under_noise() {
 
 #[test]
 fn crops_are_found_number_for_number() {
-    // A window of larger frames, from 16 points along the last axis on.
+    // A window of larger frames, starting at point 16 of the last axis.
     for (grid, crop, first) in [
         (&[200][..], &[16][..], &[101][..]),
         (&[40, 48], &[5, 16], &[30, 7]),
@@ -296,7 +296,7 @@ fn crops_are_found_number_for_number() {
                 });
                 *frame = kept.flat_map(|(_, values)| values).copied().collect();
             }
-            // It begins two frames later, too.
+            // It also starts two frames later.
             frames.rotate_left(2);
             frames[3..].iter_mut().for_each(|frame| frame.reverse());
         });
@@ -315,7 +315,7 @@ fn crops_are_found_number_for_number() {
     assert_one(&faults, Kind::SharedWindow, "a window of 64 points of its frame 0 with");
 }
 
-/// Initial states of two sines, of which an eighth are a single wave: shifts of each other by nature.
+/// Initial states of two sines; an eighth of them are a single wave, and such states are always shifts of each other.
 #[test]
 fn independent_trajectories_raise_no_alarm() {
     let folder = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ fn attributes(path: &Path) -> Value {
     describe(path).unwrap()["attributes"].clone()
 }
 
-/// A copy of a golden file that can be changed.
+/// A copy of a golden file that can be modified.
 fn copy(folder: &Path, name: &str) -> (PathBuf, hdf5::File) {
     let path = folder.join(name);
     std::fs::copy(golden(name), &path).unwrap();
@@ -61,7 +61,7 @@ fn a_parameter_of_any_name_goes_through_the_whole_chain() {
         split.save(&manifest).unwrap();
         assert_eq!(Some(&split.files[0].parameter), plan.parameter.as_ref());
         assert_eq!(check_split(&manifest, 1e9).unwrap().violations, []);
-        // And through a second import.
+        // Also through a second import.
         let again = to.join("again");
         std::fs::create_dir(&again).unwrap();
         let again = bring(&made, &again, &Plan::default(), Format::Hdf5).unwrap().remove(0);
@@ -98,12 +98,12 @@ fn a_value_that_contradicts_the_file_needs_override() {
         let whole = Field::open(&golden(name)).unwrap();
         assert_eq!(made.parameter(), Some(&given.with(whole.parameter())), "{name}");
     }
-    // What agrees, to a rounding of f32, is no contradiction; what is new is added.
+    // A value that agrees up to a rounding of f32 is no contradiction; a new parameter is added.
     let agreeing = plan("nu=0.010000000001,seed=7", false);
     let made = bring(&golden("tensor2d.hdf5"), &to(9), &agreeing, Format::Hdf5).unwrap();
     let told = describe(&made[0]).unwrap()["parameter"].clone();
     assert_eq!(told, "nu=0.010000000001,seed=7");
-    // A name of an attribute of ours.
+    // The name of one of our attributes.
     let error = bring(&golden("tensor2d.hdf5"), &to(9), &plan("source=1", false), Format::Hdf5);
     assert_eq!(error.unwrap_err().exit, Exit::Usage);
 }
@@ -118,7 +118,7 @@ fn attributes_of_the_file_and_of_its_groups_survive_every_import() {
         .unwrap()
         .write_scalar(&text("h_t"))
         .unwrap();
-    // A name that others use, too.
+    // A name that others use as well.
     let own = text("{\"depth\": 2}");
     file.new_attr::<VarLenUnicode>().create("parameters").unwrap().write_scalar(&own).unwrap();
     file.new_attr::<i64>().create("offset").unwrap().write_scalar(&-3).unwrap();
@@ -131,7 +131,7 @@ fn attributes_of_the_file_and_of_its_groups_survive_every_import() {
         .unwrap();
     let last = file.group("0002").unwrap();
     last.new_attr::<f64>().create("dam").unwrap().write_scalar(&0.75).unwrap();
-    // More than HDF5 keeps in an attribute of its own.
+    // Larger than HDF5 allows for a regular attribute.
     let long = "x".repeat(100_000);
     last.new_attr::<VarLenUnicode>().create("note").unwrap().write_scalar(&text(&long)).unwrap();
     drop((last, file));
@@ -185,7 +185,7 @@ fn attributes_of_the_file_and_of_its_groups_survive_every_import() {
         assert_eq!(nested["trajectories"], json!([[0, 3]]), "step {step}: {request}");
         before = made;
     }
-    // A part of the trajectories has its part of the attributes.
+    // A subset of the trajectories keeps the corresponding attributes.
     let to = folder.path().join("part");
     std::fs::create_dir(&to).unwrap();
     let shards = targets(&Plan::default(), &[before], &to, Format::Safetensors, Some(2)).unwrap();
@@ -214,14 +214,14 @@ fn several_values_of_a_parameter_are_refused_by_name() {
         drop(file);
         open(&path, &[name, "`Nu` of the root", &format!("{count} values")]);
     }
-    // A dataset with neither one value nor one for each of the 20 trajectories.
+    // A dataset with neither a single value nor one for each of the 20 trajectories.
     let path = folder.path().join("dataset.hdf5");
     write(&path, 0.1, noise(1));
     let file = hdf5::File::open_rw(&path).unwrap();
     file.new_dataset_builder().with_data(&[0.1, 0.2]).create("Nu").unwrap();
     drop(file);
     open(&path, &["dataset.hdf5", "`Nu` has shape [2]", "20 trajectories"]);
-    // One value in a list is one value.
+    // A list with a single value counts as one value.
     let path = folder.path().join("one.hdf5");
     write(&path, 0.1, noise(1));
     let file = hdf5::File::open_rw(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What the solvers of two dimensions promise: closed forms, conservation, borders, odd sizes.
+//! Properties of the solvers in two dimensions: closed-form solutions, conservation, boundaries, odd sizes.
 
 use crate::common::fresh_seed;
 use data::fields::initial::{RandomField, white_noise};
@@ -13,7 +13,7 @@ fn mean(u: &[f32]) -> f64 {
     u.iter().map(|&u| f64::from(u)).sum::<f64>() / u.len() as f64
 }
 
-/// Taylor and Green's vortices decay in place: w = cos κx cos κy exp(-2νκ²t).
+/// Taylor-Green vortices decay in place: w = cos κx cos κy exp(-2νκ²t).
 #[test]
 fn taylor_green_vortices_decay_as_they_must() {
     for (n, waves, nu) in [(32, 1.0, 1e-2), (45, 3.0, 1e-3), (20, 2.0, 3e-2)] {
@@ -35,8 +35,7 @@ fn taylor_green_vortices_decay_as_they_must() {
     }
 }
 
-/// Without viscosity and force the truncated equations keep energy, enstrophy and mean; the flow moves
-/// meanwhile.
+/// Without viscosity and forcing, the truncated equations preserve energy, enstrophy and mean although the flow moves.
 #[test]
 fn ideal_flow_keeps_energy_and_enstrophy() {
     let n = 36;
@@ -47,7 +46,7 @@ fn ideal_flow_keeps_energy_and_enstrophy() {
     let initial: Vec<f64> = state.iter().map(|w| 5.0 * w).collect();
     scheme.solve(&initial, 1.0, &mut out, &mut work).unwrap();
     let enstrophy = |w: &[f32]| w.iter().map(|&w| f64::from(w).powi(2)).sum::<f64>();
-    // Σ |ŵ|²/k², by the transform written out.
+    // Σ |ŵ|²/k² by direct summation of the transform.
     let energy = |w: &[f32]| -> f64 {
         let m = 11;
         let phase = |k: i32, i: usize| TAU * f64::from(k) * i as f64 / n as f64;
@@ -78,25 +77,25 @@ fn ideal_flow_keeps_energy_and_enstrophy() {
 }
 
 #[test]
-fn a_force_alone_turns_the_fluid_as_it_says() {
+fn a_forcing_alone_accelerates_the_fluid_as_given() {
     let (n, nu, force) = (16, 0.05, 0.7);
     let scheme = NavierStokes::new(nu, force, n, COURANT);
     let mut out = vec![0.0; 2 * n * n];
     scheme.solve(&vec![0.0; n * n], 0.5, &mut out, &mut scheme.workspace()).unwrap();
-    // One wave convects nothing: w_t = f - 2ν(2π)² w.
+    // A single wave has no convection: w_t = f - 2ν(2π)² w.
     let rate = 2.0 * nu * TAU * TAU;
     let size = force * (1.0 - (-rate * 0.5_f64).exp()) / rate;
     let x = cell_centres(n);
     for (at, w) in out[n * n..].iter().enumerate() {
         let angle = TAU * (x[at / n] + x[at % n]);
         let expected = size * (angle.sin() + angle.cos());
-        // One step of the length of the frame, from rest: Simpson's rule for the decaying force.
+        // One step per frame, from rest: Simpson's rule for the decaying forcing.
         assert!((f64::from(*w) - expected).abs() < 0.01 * size, "{w} is not {expected}");
     }
 }
 
 #[test]
-fn fluxes_balance_sources_whatever_the_rock() {
+fn fluxes_balance_sources_whatever_the_permeability() {
     let seed = fresh_seed();
     for (trajectory, n) in [(0, 64), (1, 45), (2, 34)] {
         let rock = RandomField::rock(seed, trajectory).on_cells(n);
@@ -106,7 +105,7 @@ fn fluxes_balance_sources_whatever_the_rock() {
         let iterations = darcy.solve(&a, &vec![1.0; n * n], &mut u).unwrap();
         assert!(n != 64 || iterations < 40, "{iterations} iterations");
         darcy.solve(&a, &vec![2.0; n * n], &mut double).unwrap();
-        // What leaves through the border, over half a cell, is what springs up inside.
+        // The outflow through the boundary, over half a cell, equals the sources inside.
         let mut out = 0.0;
         for i in 0..n {
             for at in [i, (n - 1) * n + i, i * n, i * n + n - 1] {
@@ -120,7 +119,7 @@ fn fluxes_balance_sources_whatever_the_rock() {
     assert_eq!(Darcy::new(8).solve(&[f64::NAN; 64], &[1.0; 64], &mut [0.0; 64]), None);
 }
 
-/// Without diffusion or without reaction the other part alone, both in closed form.
+/// Without diffusion, or without reaction, only the other part remains; both have closed forms.
 #[test]
 fn diffusion_reaction_is_the_logistic_function_and_the_heat_equation() {
     let (n, rho, interval) = (33, 2.5, 0.3);
@@ -144,9 +143,9 @@ fn diffusion_reaction_is_the_logistic_function_and_the_heat_equation() {
     }
 }
 
-/// States from 0 to 1 stay there and become 1.
+/// States in [0, 1] stay there and tend to 1.
 #[test]
-fn a_population_fills_its_place() {
+fn states_between_0_and_1_tend_to_1() {
     let n = 64;
     let mut u: Vec<f64> = cell_centres(n).iter().map(|x| f64::from(*x < 0.1)).collect();
     let scheme = DiffusionReaction::new(1e-3, 10.0, n, 1.0, STEP);
@@ -157,8 +156,8 @@ fn a_population_fills_its_place() {
     assert!(means.is_sorted() && means[0] < 0.12 && means[6] > 0.99, "{means:?}");
 }
 
-/// Cells that are all alike follow the equations without space, whatever the diffusion; Euler's steps
-/// of a millionth tell where to.
+/// Identical cells follow the equations without space, whatever the diffusion; compared with Euler steps of a
+/// millionth.
 #[test]
 fn a_uniform_state_follows_the_equations_without_space() {
     let (n, k, end) = (9, 5e-3, 0.4);
@@ -177,7 +176,7 @@ fn a_uniform_state_follows_the_equations_without_space() {
     }
 }
 
-/// Closed borders: a state mirrored and turned gives the solution mirrored and turned.
+/// No-flux boundaries: a mirrored and rotated state gives the mirrored and rotated solution.
 #[test]
 fn closed_borders_have_no_preferred_side() {
     let n = 15;

@@ -62,7 +62,7 @@ fn shares_are_percentages_or_counts_that_the_regimes_have() {
 fn a_set_reads_what_the_files_hold() {
     let folder = tempfile::tempdir().unwrap();
     let (path, split) = manifest(folder.path(), &[0.01, 0.1], 4);
-    // The manifest and its files may move together.
+    // The manifest and its files may be moved together.
     let moved = folder.path().with_extension("moved");
     std::fs::rename(folder.path(), &moved).unwrap();
     let path = moved.join(path.file_name().unwrap());
@@ -87,7 +87,7 @@ fn a_set_reads_what_the_files_hold() {
 }
 
 #[test]
-fn changed_truncated_and_missing_files_are_told() {
+fn changed_truncated_and_missing_files_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let (path, split) = manifest(folder.path(), &[0.01, 0.1], 4);
     let data = split.file_path(0, &path);

@@ -1,11 +1,11 @@
-//! Every collective against what one rank computes from the same numbers: any rank's can be drawn.
+//! Checks every collective against the result that each rank computes alone, from the random numbers of all ranks.
 
 use dist::{Collective, Reducer};
 use tensor::random::{Philox, Purpose};
 use tensor::{Device, Dtype, Tensor};
 use unix::{Error, Result};
 
-/// Number `element` of tensor `tensor` of a rank: of very different sizes, so that the order shows.
+/// Element `element` of tensor `tensor` of a rank. Magnitudes vary widely, so that the order of a sum matters.
 fn number(seed: u64, round: usize, rank: usize, tensor: usize, element: usize) -> f32 {
     let philox = Philox::new(seed, Purpose::Test).at_update(round as u64);
     let uniform = philox.uniform((rank * 100 + tensor) as u64, element as u64);
@@ -21,7 +21,7 @@ fn tensors(seed: u64, round: usize, rank: usize, lengths: &[usize]) -> Vec<Tenso
     lengths.iter().enumerate().map(of).collect()
 }
 
-/// The sum as the definition of the tree has it.
+/// The sum in the order that the tree defines.
 fn tree(mut values: Vec<f32>) -> f32 {
     while values.len() > 1 {
         let pairs = values.chunks(2);
@@ -38,7 +38,7 @@ fn expect(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(fault(what())) }
 }
 
-/// Compares sums to the bit with those of one rank.
+/// Compares sums bit for bit with those of a single rank.
 fn expect_sums(found: &[Tensor], seed: u64, round: usize, ranks: usize) -> Result<()> {
     for (tensor, found) in found.iter().enumerate() {
         for (i, found) in found.read::<f32>().iter().enumerate() {
@@ -52,7 +52,7 @@ fn expect_sums(found: &[Tensor], seed: u64, round: usize, ranks: usize) -> Resul
     Ok(())
 }
 
-/// All checks. Errors: the first that fails.
+/// Runs all checks. Errors: the first that fails.
 pub fn all(ranks: &dyn Collective, seed: u64) -> Result<()> {
     let (rank, size) = (ranks.rank(), ranks.size());
     small(ranks)?;
@@ -81,7 +81,7 @@ fn small(ranks: &dyn Collective) -> Result<()> {
     Ok(())
 }
 
-/// Every tensor becomes its owner's, of any element type.
+/// Broadcasts of every tensor from its owner, in any dtype.
 fn share(ranks: &dyn Collective, seed: u64) -> Result<()> {
     let (rank, size) = (ranks.rank(), ranks.size());
     let lengths: Vec<usize> = (0..2 * size + 3).map(|i| (i * 977) % 5000).collect();
@@ -100,10 +100,10 @@ fn share(ranks: &dyn Collective, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Buckets given in one order and taken in another, several times.
+/// Buckets submitted in one order and awaited in another, several times.
 fn reducer(ranks: &dyn Collective, seed: u64) -> Result<()> {
     let (rank, size) = (ranks.rank(), ranks.size());
-    // None, one, odd, several in one, more than a slice or a message of a few lines.
+    // No tensor, one, odd lengths, several tensors, more than a slice or a few cache lines of messages.
     let buckets: [&[usize]; 8] =
         [&[70_001, 3], &[0], &[5, 17], &[33_333], &[], &[1], &[65_536], &[70_001, 5, 0, 140_003]];
     let elements = buckets.map(|lengths| lengths.iter().sum::<usize>());
@@ -117,7 +117,7 @@ fn reducer(ranks: &dyn Collective, seed: u64) -> Result<()> {
                 let own = tensors(seed, round * 10 + bucket, rank, buckets[bucket]);
                 let own: Result<Vec<Tensor>> = own.iter().map(|t| t.to_device(device)).collect();
                 let mut own = own?;
-                // In every other round the first of them is made where it is summed, if it can be.
+                // In every other round the first bucket is computed in the buffer where it is summed, if possible.
                 if let Some(mut rooms) = reducer.rooms(bucket, &shapes(buckets[bucket]))?
                     && round % 2 == 1
                     && !own.is_empty()
@@ -146,7 +146,7 @@ fn shapes(lengths: &[usize]) -> Vec<Vec<usize>> {
     lengths.iter().map(|len| vec![*len]).collect()
 }
 
-/// Who holds on to memory that others are about to write is told so. Bucket 2 has these lengths.
+/// A rank that still holds memory that others are about to write gets an error. Bucket 2 has these lengths.
 fn held(reducer: &mut dyn Reducer, seed: u64, rank: usize, lengths: &[usize]) -> Result<()> {
     let own = || tensors(seed, 1, rank, lengths);
     let Some(mut rooms) = reducer.rooms(2, &shapes(lengths))? else { return Ok(()) };
@@ -159,7 +159,7 @@ fn held(reducer: &mut dyn Reducer, seed: u64, rank: usize, lengths: &[usize]) ->
     reducer.give(2, own())?;
     let mut sums = reducer.take(2)?;
     expect(reducer.rooms(2, &shapes(lengths)).is_err(), || "rooms while a sum was held".into())?;
-    // Its own copy from here on: nobody else reads what is written to it.
+    // Copy-on-write: others do not see what is written from here on.
     sums.truncate(1);
     sums[0].write::<f32>().fill(0.0);
     expect(reducer.rooms(2, &shapes(lengths))?.is_some(), || "no rooms".into())

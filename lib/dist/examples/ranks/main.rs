@@ -1,4 +1,4 @@
-//! A program of many ranks, a verb for each promise of the collectives. The tests run it under mpirun.
+//! A program with many ranks, with one subcommand per guarantee of the collectives. The tests run it under mpirun.
 
 mod check;
 mod speed;
@@ -104,7 +104,7 @@ fn work(verb: Verb, ranks: &dyn Collective, signals: Option<Signals>) -> Result<
             let since = Instant::now();
             loop {
                 std::thread::sleep(Duration::from_millis(5));
-                // Who was told tells the others, and all leave together.
+                // A rank that was signalled tells the others, so that all leave together.
                 let over = since.elapsed() > Duration::from_secs(30);
                 if any(ranks, over || signals.stop_requested().is_some())? {
                     break;
@@ -121,7 +121,7 @@ fn work(verb: Verb, ranks: &dyn Collective, signals: Option<Signals>) -> Result<
     }
 }
 
-/// Sums in turns, with computing between.
+/// Sums repeatedly, computing in between.
 fn sums(
     ranks: &dyn Collective,
     seconds: f64,
@@ -162,12 +162,12 @@ fn sums(
     }
 }
 
-/// Whether it holds on any rank.
+/// Whether `here` is true on any rank.
 fn any(ranks: &dyn Collective, here: bool) -> Result<bool> {
     Ok(ranks.gather(&[u8::from(here)])?.iter().any(|there| *there == [1]))
 }
 
-/// A line of stdout, whole.
+/// Prints a line to stdout in a single write.
 fn say(line: std::fmt::Arguments) {
     let _ = std::io::stdout().write_all(format!("{line}\n").as_bytes());
 }

@@ -1,16 +1,16 @@
-//! All-reduce of f32 against the MPI library's own, in pairs, by size.
+//! All-reduce of f32 compared with the MPI library's own, in pairs of measurements, by size.
 
 use dist::Collective;
 use std::time::Instant;
 use tensor::{Device, Dtype, Tensor};
 use unix::Result;
 
-/// Pairs of measurements of a size; the medians are told.
+/// Pairs of measurements per size; medians are reported.
 const PAIRS: usize = 15;
 
-/// A row for each size from 1 KB to `most` bytes, from rank 0: microseconds and GB/s (bytes of one
-/// rank's vector over time) of MPI_Allreduce; of our sum of tensors that live in the window, as gradients do
-/// (what runs concurrently with the backward pass); of tensors that are copied into it.
+/// Rank 0 prints a row for each size from 1 KB to `most` bytes: microseconds and GB/s (bytes of one rank's vector over
+/// time) of MPI_Allreduce; of our sum of tensors that are allocated in the window, like gradients (it overlaps with the
+/// backward pass); and of our sum of tensors that are copied into the window.
 pub fn table(ranks: &dyn Collective, most: usize) -> Result<()> {
     if ranks.rank() == 0 {
         println!(
@@ -64,7 +64,7 @@ fn row(ranks: &dyn Collective, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seconds that one call takes on the slowest rank, of `repeats` in a row.
+/// Seconds per call on the slowest rank, over `repeats` consecutive calls.
 fn time(
     ranks: &dyn Collective,
     repeats: usize,
@@ -81,10 +81,10 @@ fn time(
     Ok(all.fold(0.0, f64::max))
 }
 
-/// The library's own.
+/// The MPI library's own all-reduce.
 fn mpi_all_reduce(own: &[f32], sum: &mut [f32]) -> Result<()> {
     use mpi::ffi;
-    // SAFETY: the vector and constants of the library. This thread is the only one that calls it now.
+    // SAFETY: the vectors and the constants are valid. No other thread calls the library meanwhile.
     let status = unsafe {
         ffi::MPI_Allreduce(
             own.as_ptr().cast(),

@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before it is taken for hanging: the machine may do other things too.
+/// Time after which anything counts as hanging; the machine may have other load.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The program of `examples/ranks`, which `cargo test -p dist` builds beside the tests, without any
-/// trace of a job around them. `cargo test --test ranks` alone does not build it anew.
+/// The program of `examples/ranks`, which `cargo test -p dist` builds along with the tests, without the environment of
+/// a job in which they may run. `cargo test --test ranks` alone does not rebuild it.
 pub fn program(words: &[&str]) -> Command {
     let here = std::env::current_exe().unwrap();
     let mut command = Command::new(here.ancestors().nth(2).unwrap().join("examples/ranks"));
@@ -29,7 +29,7 @@ fn clean(command: &mut Command) {
     }
 }
 
-/// A job that runs.
+/// A running job.
 pub struct Job {
     child: Child,
     lines: Receiver<String>,
@@ -39,17 +39,17 @@ pub struct Job {
     pids: BTreeMap<usize, i32>,
 }
 
-/// What a job has left behind.
+/// The outcome of a job.
 pub struct Seen {
     pub status: Option<i32>,
     pub stdout: String,
     pub stderr: String,
-    /// The processes of ranks that said who they are.
+    /// The process ids of the ranks that printed theirs.
     pub pids: BTreeMap<usize, i32>,
 }
 
 impl Job {
-    /// Starts that many ranks. None where there is no mpirun and tests may go without.
+    /// Starts that many ranks. `None` where mpirun is missing and the test may be skipped.
     pub fn start(ranks: usize, shared: Option<&str>, words: &[&str]) -> Option<Job> {
         let setting = shared.map(|shared| ("LONGHAUL_SHARED_MEMORY", shared));
         Self::start_with(ranks, setting, words)
@@ -91,7 +91,7 @@ impl Job {
         self.stdout.push('\n');
     }
 
-    /// Waits until all ranks have said that they are ready.
+    /// Waits until all ranks have reported that they are ready.
     pub fn ready(&mut self) -> &BTreeMap<usize, i32> {
         while self.pids.len() < self.ranks {
             match self.lines.recv_timeout(PATIENCE) {
@@ -102,7 +102,7 @@ impl Job {
         &self.pids
     }
 
-    /// Sends a signal to some ranks, at a moment that the seed of the test draws.
+    /// Sends a signal to some ranks, at a moment chosen by the seed of the test.
     pub fn signal(&mut self, ranks: &[usize], signal: Signal) {
         self.ready();
         let delay = test_support::Random(test_support::seed()).below(500_000);
@@ -112,7 +112,7 @@ impl Job {
         }
     }
 
-    /// Waits for the end.
+    /// Waits for the job to end.
     pub fn end(mut self) -> Seen {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
@@ -139,7 +139,7 @@ impl Job {
 }
 
 impl Seen {
-    /// No process of the job runs any more (or soon).
+    /// Asserts that no process of the job is left after a short while.
     pub fn nobody_is_left(&self) {
         let deadline = Instant::now() + PATIENCE;
         for number in self.pids.values() {

@@ -1,5 +1,5 @@
-//! Ranks as mpirun starts them: collectives against one rank's arithmetic, with shared memory and
-//! without, and what becomes of a job when one of its ranks fails.
+//! Ranks started by mpirun: collectives compared with the arithmetic of a single rank, with and without shared memory,
+//! and what happens to a job when one of its ranks fails.
 
 mod job;
 
@@ -9,14 +9,14 @@ use std::process::Stdio;
 use std::time::Duration;
 use test_support::seed;
 
-/// The setting of LONGHAUL_SHARED_MEMORY: all ranks of a host share memory, none do, or pairs of them
-/// do, as if there were two on each host.
+/// The value of LONGHAUL_SHARED_MEMORY: all ranks of a host share memory, none do, or pairs of them do, as if there
+/// were two per host.
 const ALL: Option<&str> = None;
 const NONE: Option<&str> = Some("0");
 const PAIRS: Option<&str> = Some("2");
 
 #[test]
-fn collectives_are_what_one_rank_computes() {
+fn collectives_match_a_single_rank() {
     let seed = seed().to_string();
     for ranks in 1..=5 {
         for shared in [ALL, NONE, PAIRS] {
@@ -48,15 +48,15 @@ fn without_a_launcher_mpi_is_not_started() {
     }
 }
 
-/// The environment of a step of two tasks, and no way for MPI to find the other.
+/// The environment of a step with two tasks, in which MPI cannot find the other task.
 #[test]
-fn tasks_that_do_not_find_each_other_are_no_runs() {
+fn tasks_that_do_not_find_each_other_are_an_error() {
     let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1")];
     let output = program(&["who"]).envs(step).stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_ne!(output.status.code(), Some(0), "{stderr}");
     assert!(output.stdout.is_empty());
-    // Open MPI may refuse before we can ask it how many there are; then its own words say the same.
+    // Open MPI may fail before we can ask it for the number of ranks; then its own message says the same.
     assert!(stderr.contains("srun --mpi=pmix") || stderr.contains("PMI"), "{stderr}");
 }
 
@@ -71,22 +71,22 @@ fn a_rank_that_is_killed_ends_the_others_and_is_named() {
             format!("(pid {}) is gone; ending all ranks with status 75", seen.pids[&victim]);
         assert!(seen.stderr.contains(&format!("rank {victim} on ")), "{}", seen.stderr);
         assert!(seen.stderr.contains(&named), "{}", seen.stderr);
-        // The status is mpirun's: that of the signal.
+        // The status is that of mpirun, which depends on the signal.
         assert_ne!(seen.status, Some(0));
         seen.nobody_is_left();
     }
 }
 
-/// All at the same time, because they are long: about half a minute.
+/// These run concurrently because they take about half a minute.
 #[test]
-fn who_does_not_come_is_named_and_who_is_slow_is_waited_for() {
+fn missing_ranks_are_named_and_slow_ranks_are_waited_for() {
     let victim = seed() as usize % 4;
     let run = |ranks, shared, words: &[&str]| Job::start(ranks, shared, words);
     let idle = ["loop", "300", "--compute", "50"];
     let stopped = [ALL, NONE, PAIRS].map(|shared| run(4, shared, &idle));
     let stuck = [ALL, NONE]
         .map(|shared| run(3, shared, &["loop", "300", "--compute", "50", "--stuck", "5"]));
-    // Later than the least time that is waited, and less than twenty times as slow.
+    // Slower than the minimum timeout, but less than twenty times as slow as usual.
     let slow = run(2, ALL, &["loop", "20", "--compute", "2000,28000"]);
     let busy = run(2, NONE, &["loop", "27", "--compute", "50", "--busy", "28"]);
     let paused = run(3, ALL, &["loop", "20", "--compute", "50"]);
@@ -119,7 +119,7 @@ fn who_does_not_come_is_named_and_who_is_slow_is_waited_for() {
 }
 
 #[test]
-fn an_error_of_one_rank_ends_all_with_its_words() {
+fn an_error_of_one_rank_ends_all_with_its_message() {
     let Some(job) = Job::start(3, ALL, &["loop", "60", "--fail", "3"]) else { return };
     let seen = job.end();
     assert!(seen.stderr.contains("ranks[1/3]: the disk is full"), "{}", seen.stderr);
@@ -127,7 +127,7 @@ fn an_error_of_one_rank_ends_all_with_its_words() {
 }
 
 #[test]
-fn handlers_stand_after_the_start_of_mpi() {
+fn signal_handlers_survive_mpi_init() {
     let Some(mut job) = Job::start(3, ALL, &["signals"]) else { return };
     job.signal(&[1], Signal::USR1);
     let seen = job.end();
@@ -136,9 +136,9 @@ fn handlers_stand_after_the_start_of_mpi() {
     assert!(seen.stdout.contains("rank 0 saw None"), "{}", seen.stdout);
 }
 
-/// Inside of MPI_Init nobody but the launcher knows who is there.
+/// Within MPI_Init only the launcher knows which ranks exist.
 #[test]
-fn a_rank_that_never_starts_mpi_is_not_waited_for_for_ever() {
+fn a_rank_that_never_starts_mpi_is_not_awaited_for_ever() {
     let limit = |text| Some(("LONGHAUL_START_LIMIT", text));
     let Some(job) = Job::start_with(3, limit("2s"), &["never"]) else { return };
     let seen = job.end();
@@ -152,7 +152,7 @@ fn a_rank_that_never_starts_mpi_is_not_waited_for_for_ever() {
         seen.stderr
     );
     seen.nobody_is_left();
-    // Time enough, or no limit: nothing is said.
+    // With a long timeout, or none, nothing is reported.
     for text in ["10m", "none"] {
         let seen = Job::start_with(2, limit(text), &["who"]).unwrap().end();
         assert_eq!((seen.status, &*seen.stderr), (Some(0), ""));
@@ -167,16 +167,16 @@ fn a_rank_that_never_starts_mpi_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn ranks_in_different_calls_are_told() {
+fn mismatched_collectives_are_reported() {
     let Some(job) = Job::start(2, ALL, &["mismatch"]) else { return };
     let seen = job.end();
     assert!(seen.stderr.contains("are not in the same call"), "{}", seen.stderr);
     assert_eq!(seen.status, Some(70), "{}", seen.stderr);
 }
 
-/// On machines without NCCL: a line that says what to do, on every rank, and no wait.
+/// On machines without NCCL: every rank prints one line that says what to do, and does not wait.
 #[test]
-fn gpus_without_nccl_are_told_of() {
+fn missing_nccl_is_reported() {
     let Some(job) = Job::start(2, ALL, &["gpu"]) else { return };
     let seen = job.end();
     assert_eq!(seen.status, Some(1), "{}", seen.stderr);

@@ -1,4 +1,4 @@
-//! Any byte changed, cut or missing is found, or does not matter; nothing panics.
+//! Any byte that is changed, cut off or missing is detected or does not matter; nothing panics.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use unix::Exit;
 
 use super::*;
 
-/// A good checkpoint and the bytes of its files.
+/// A valid checkpoint and the bytes of its files.
 fn good(folder: &Path, seed: u64) -> (PathBuf, State, Vec<(String, Vec<u8>)>) {
     let state = state(seed, 7);
     let path = write(folder, &state, 1).unwrap();
@@ -46,7 +46,7 @@ fn every_byte_flipped_is_found() {
     assert!(is_same(&load(&path).unwrap(), &state));
 }
 
-/// `verify` names the file, and the tensor in which the byte lies.
+/// Asserts that `verify` names the file, and the tensor that contains the byte.
 fn is_placed(path: &Path, manifest: &Manifest, name: &str, at: u64) {
     let report = verify(path).unwrap();
     assert_eq!(report.damage.len(), 1, "{name} {at}: {report:?}");
@@ -91,7 +91,7 @@ fn missing_and_strange_files_are_found() {
         fs::create_dir(&file).unwrap();
         assert_eq!(load(&path).unwrap_err().exit, Exit::Data, "{name} a folder");
         fs::remove_dir(&file).unwrap();
-        // Reading a pipe would wait for ever.
+        // Reading a pipe would block forever.
         let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
         assert!(made.success());
         assert_eq!(load(&path).unwrap_err().exit, Exit::Data, "{name} a pipe");
@@ -106,7 +106,7 @@ fn missing_and_strange_files_are_found() {
 }
 
 #[test]
-fn damaged_ones_are_passed_over_for_the_newest_good_one() {
+fn damaged_checkpoints_are_skipped_for_the_newest_good_one() {
     let folder = tempfile::tempdir().unwrap();
     let seed = seed();
     for update in [1, 2, 3, 4] {
@@ -130,9 +130,9 @@ fn damaged_ones_are_passed_over_for_the_newest_good_one() {
     assert!(error.to_string().contains("none of the 4"), "{error}");
 }
 
-/// A later start that went back is newer than what it left behind.
+/// A later attempt that went back to an older update is newer than what it left behind.
 #[test]
-fn the_later_start_is_newer() {
+fn the_later_attempt_is_newer() {
     let folder = tempfile::tempdir().unwrap();
     let seed = seed();
     for (update, attempt) in [(10, 1), (20, 1), (30, 1), (15, 2)] {
@@ -141,7 +141,7 @@ fn the_later_start_is_newer() {
     assert!(is_same(&load_newest(folder.path()).unwrap().unwrap(), &state(seed, 15)));
 }
 
-/// A newer format is no damage: going back to an older checkpoint would throw work away.
+/// A newer format is not damage: falling back to an older checkpoint would lose work.
 #[test]
 fn a_newer_format_is_refused_with_a_line() {
     let folder = tempfile::tempdir().unwrap();

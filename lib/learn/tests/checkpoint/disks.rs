@@ -1,4 +1,4 @@
-//! Full, small and read-only disks: the save fails, the old checkpoint stays, nothing is left over.
+//! Full, small and read-only disks: the save fails, the old checkpoint stays, and nothing is left behind.
 
 use std::process::{Command, Stdio};
 
@@ -8,7 +8,7 @@ use unix::Exit;
 
 use super::*;
 
-/// A file system of its own; none when we may not mount one, which is said loudly.
+/// A separate file system; without the permission to mount one, the test prints that it is skipped.
 struct Mount(tempfile::TempDir);
 
 impl Mount {
@@ -55,12 +55,12 @@ fn saved_before_and_tried(folder: &Path, good: State, bad: State) -> unix::Error
 }
 
 #[test]
-fn a_disk_too_small_is_seen_before_writing() {
+fn a_disk_too_small_is_noticed_before_writing() {
     let Some(disk) = Mount::new("size=2m") else { return };
     let error = saved_before_and_tried(disk.0.path(), sized(1, 500), sized(2, 1400));
     assert_eq!(error.exit, Exit::CannotCreate);
     assert!(error.to_string().contains("step-00000002"), "{error}");
-    // Room for one and a half is room for the next, after the old one made place.
+    // With room for one and a half checkpoints the next one fits once the old one was removed.
     let mut saver = Saver::new(disk.0.path(), last(1), 2).unwrap();
     for update in 3..=9 {
         saver.save(sized(update, 500)).unwrap();
@@ -69,7 +69,7 @@ fn a_disk_too_small_is_seen_before_writing() {
 }
 
 #[test]
-fn a_disk_without_inodes_is_seen_before_writing() {
+fn a_disk_without_inodes_is_noticed_before_writing() {
     let Some(disk) = Mount::new("size=2m,nr_inodes=8") else { return };
     let many = State {
         tensors: (0..8).map(|i| (format!("part-{i}"), Vec::new())).collect(),
@@ -96,8 +96,8 @@ fn a_disk_that_became_read_only() {
     assert_eq!(saver.finish().unwrap().unwrap().update, 3);
 }
 
-/// Writing fails midway, through the page cache or past it: a limit on the size of files, with its signal
-/// ignored, is EFBIG from `write`.
+/// Writing fails midway, with and without the page cache: with a limit on file sizes and its signal ignored, `write`
+/// returns EFBIG.
 #[test]
 fn a_write_that_fails_midway_leaves_the_old_one() {
     let test = std::env::current_exe().unwrap();
@@ -118,7 +118,7 @@ fn a_write_that_fails_midway_leaves_the_old_one() {
     }
 }
 
-/// Not a test by itself: the body of the one above, under the limit (in KiB).
+/// Not a test of its own: the body of the test above, which runs it under the limit (in KiB).
 #[test]
 #[ignore = "run by a_write_that_fails_midway_leaves_the_old_one"]
 fn child_with_small_files() {

@@ -1,4 +1,4 @@
-//! Killed at any moment, the newest good checkpoint loads, and nothing that counts was lost.
+//! Killed at any moment, the newest complete checkpoint loads, and no confirmed save is lost.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -27,7 +27,7 @@ fn killed_at_random_moments_the_newest_good_one_loads() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // Once it works, any moment within the next saves.
+        // Once it is running, any moment within the next saves.
         for line in lines.by_ref() {
             if line.unwrap().starts_with("saved") {
                 break;
@@ -37,7 +37,7 @@ fn killed_at_random_moments_the_newest_good_one_loads() {
         child.kill().unwrap();
         child.wait().unwrap();
         interrupted += u64::from(names(folder.path()).iter().any(|name| name.starts_with('.')));
-        // What it said was saved is on the disk.
+        // Every save that it confirmed is on the disk.
         let told = lines
             .map_while(Result::ok)
             .filter_map(|line| line.strip_prefix("saved ")?.parse().ok());
@@ -46,7 +46,7 @@ fn killed_at_random_moments_the_newest_good_one_loads() {
         assert!(is_same(&newest, &state(seed, newest.manifest.update)), "round {round}");
         assert!(newest.manifest.update >= told.max(reached + 1), "round {round}");
         reached = newest.manifest.update;
-        // Not one of the others is half there either.
+        // None of the others is incomplete either.
         for entry in list(folder.path()).unwrap() {
             load(&entry.path).unwrap();
         }
@@ -58,7 +58,7 @@ fn killed_at_random_moments_the_newest_good_one_loads() {
     assert!(left.iter().all(|name| !name.starts_with('.')), "{left:?}");
 }
 
-/// Not a test by itself: the process that the one above kills.
+/// Not a test of its own: the process that the test above kills.
 #[test]
 #[ignore = "run by killed_at_random_moments_the_newest_good_one_loads"]
 fn child_that_saves_for_ever() {

@@ -17,7 +17,7 @@ use tensor::random::{Philox, Purpose};
 use tensor::{Dtype, Tensor};
 pub(crate) use test_support::seed;
 
-/// A state with tensors of odd shapes and types, whose content depends on `seed` and `update`.
+/// A state with tensors of odd shapes and various dtypes, whose content depends on `seed` and `update`.
 pub(crate) fn state(seed: u64, update: u64) -> State {
     let random = Philox::new(seed ^ update, Purpose::Test);
     let tensor = |name: &str, shape: &[usize], dtype: Dtype| {
@@ -55,21 +55,21 @@ pub(crate) fn state(seed: u64, update: u64) -> State {
     }
 }
 
-/// Keeps the last `last`.
+/// Rules that keep the last `last` checkpoints.
 pub(crate) fn last(last: usize) -> KeepRules {
     KeepRules { last, best: 0, every: 0, metric: "error".into(), ..KeepRules::default() }
 }
 
-/// Bits of a tensor with its form.
+/// Shape, dtype and bits of a tensor.
 type Bits = (Vec<usize>, Dtype, Vec<u64>);
 
 fn bits(tensor: &Tensor) -> Bits {
-    // f32 to f64 is exact and keeps every value apart, NaNs but for their payload.
+    // f32 to f64 is exact and injective, except for the payload of NaNs.
     let bits = tensor.to_f64().into_iter().map(f64::to_bits).collect();
     (tensor.shape().to_vec(), tensor.dtype(), bits)
 }
 
-/// Whether `loaded` is `state` to the bit.
+/// Whether `loaded` equals `state` bit for bit.
 pub(crate) fn is_same(loaded: &Loaded, state: &State) -> bool {
     let manifest = &loaded.manifest;
     let all = state.tensors.iter().all(|(stem, tensors)| {
@@ -89,7 +89,7 @@ pub(crate) fn is_same(loaded: &Loaded, state: &State) -> bool {
         && manifest.stage == state.stage
 }
 
-/// Names in a folder, sorted.
+/// Sorted names in a folder.
 pub(crate) fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let name = |e: std::io::Result<std::fs::DirEntry>| e.expect("an entry").file_name();

@@ -1,4 +1,4 @@
-//! Every state that a power cut may leave of a save, opened by the loader.
+//! Opens every state that a power cut may leave of a save with the loader.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use learn::checkpoint::{Saver, list, load, load_newest, manifest_of};
 use super::*;
 use test_support::crash::{self, Content, Op, Recorder, materialise, snapshot};
 
-/// A save as it was done, and what may be found.
+/// A recorded save, and the states that may be found after it.
 struct Scene {
     before: Content,
     ops: Vec<Op>,
-    /// The newest before, and the new one.
+    /// The newest state before the save, and the new one.
     old: State,
     new: State,
-    /// What else is in the folder.
+    /// Other states in the folder.
     others: Vec<State>,
-    /// Whether the disk exchanges names, so that a link to a replaced one names something throughout.
+    /// Whether the disk can exchange names, so that a link to a replaced checkpoint is never dangling.
     flags: bool,
 }
 
 impl Scene {
-    /// `earlier` are in the folder, each written by a start of its own; then a start saves `new`. The
-    /// saver's own removal of leftovers, links and pruning are a part of it.
+    /// `earlier` states are in the folder, each written by a separate attempt; then another attempt saves `new`. The
+    /// saver's removal of leftovers, its links and its pruning are part of the recording.
     fn record(earlier: &[State], new: State, rules: KeepRules, flags: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
@@ -33,7 +33,7 @@ impl Scene {
             saver.save(state.clone()).unwrap();
             saver.finish().unwrap();
         }
-        // What a killed save left.
+        // Leftovers of a killed save.
         std::fs::create_dir(root.join(".tmp-step-00000009-dead-1-0")).unwrap();
         std::fs::write(root.join(".tmp-step-00000009-dead-1-0/model.safetensors"), "half").unwrap();
         let before = snapshot(root);
@@ -49,9 +49,9 @@ impl Scene {
         Self { before, ops: disk.ops(), old: old.clone(), new, others: others.to_vec(), flags }
     }
 
-    /// The number of states, if the property holds in all of them: the loader gives the old or the
-    /// new, exactly, and the new once the save was said to be done; nothing that is listed is less
-    /// than whole, nor is anything that has a manifest; `best` and `latest` name something whole.
+    /// Returns the number of states if all of them are valid: the loader returns exactly the old or the new state, and
+    /// the new one once the save was confirmed; everything that is listed or has a manifest is complete; `best` and
+    /// `latest` name complete checkpoints.
     fn check(&self, ops: &[Op]) -> Result<usize, String> {
         let states = crash::states(&self.before, ops);
         let place = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
@@ -98,14 +98,14 @@ fn rules() -> KeepRules {
     KeepRules { last: 1, best: 1, every: 0, metric: "error".into(), ..KeepRules::default() }
 }
 
-/// As small as a state can be, so that there can be many.
+/// As small as possible, so that there can be many.
 fn tiny(update: u64, mark: u64, error: f64) -> State {
     let mut state = state(mark, update);
     state.metrics = json!({"error": error});
     state
 }
 
-/// The new one is the best: the old one goes, and `best` moves on.
+/// The new checkpoint is the best: the old one is removed, and `best` is updated.
 fn better() -> Scene {
     let seed = seed();
     Scene::record(&[tiny(1, seed, 0.5)], tiny(2, seed, 0.25), rules(), true)
@@ -122,7 +122,7 @@ fn after_any_power_cut_the_old_or_the_new_checkpoint_loads() {
     assert!(all.iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
 }
 
-/// Whether it is about a file of this name.
+/// Whether the operation writes a file of this name.
 fn written(op: &Op, name: &str) -> bool {
     matches!(op, Op::SyncFile(path) if path.ends_with(name))
 }
@@ -143,8 +143,7 @@ fn kind(op: &Op) -> &'static str {
     }
 }
 
-/// A run that went back writes an update again, on disks that exchange two names and on those that do
-/// not.
+/// A run that went back writes an update again, on disks with and without the exchange of names.
 #[test]
 fn a_checkpoint_that_is_replaced_is_the_old_or_the_new_after_any_power_cut() {
     let seed = seed();
@@ -163,7 +162,7 @@ fn a_checkpoint_that_is_replaced_is_the_old_or_the_new_after_any_power_cut() {
 #[test]
 fn no_power_cut_while_pruning_takes_the_best_or_the_last_good_one() {
     let seed = seed();
-    // The first is the best and stays; the second goes.
+    // The first is the best and stays; the second is removed.
     let earlier = [tiny(1, seed, 0.1), tiny(2, seed, 0.5)];
     let scene = Scene::record(&earlier, tiny(3, seed, 0.3), rules(), true);
     let count = scene.check(&scene.ops).unwrap();
@@ -175,7 +174,7 @@ fn no_power_cut_while_pruning_takes_the_best_or_the_last_good_one() {
     }
 }
 
-/// Each of these was a bug of some program once; the property must see it.
+/// Each of these bugs has occurred in some program; the check must detect it.
 #[test]
 fn a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
     let scene = better();
@@ -183,9 +182,9 @@ fn a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
         assert_ne!(mutant, scene.ops, "the mutant is none");
         scene.check(mutant).unwrap_err()
     };
-    // Data not durable: what was promised is damaged.
+    // Data not synced: a confirmed checkpoint is damaged.
     fault(&crash::without_file_syncs(&scene.ops));
-    // Nor that of any one file, nor before the manifest is written.
+    // The same for any single file, also before the manifest is written.
     let synced = |op: &&Op| matches!(op, Op::SyncFile(_));
     let first = scene.ops.iter().position(|op| synced(&op)).unwrap();
     let count = scene.ops.iter().filter(synced).count();
@@ -199,7 +198,7 @@ fn a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
         mutant.insert(manifest.unwrap() + 1, sync);
         fault(&mutant);
     }
-    // Names not durable: the new one is promised, and only its temporary name is there.
+    // Names not synced: the new checkpoint is confirmed, but only its temporary name exists.
     fault(&crash::without_folder_syncs(&scene.ops, Path::new("")));
     let told = fault(&crash::with_first(&scene.ops, "manifest.json"));
     assert!(told.contains(".tmp-step-00000002"), "{told}");
@@ -209,7 +208,7 @@ fn a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
         _ => None,
     });
     fault(&crash::without_folder_syncs(&scene.ops, &inside.unwrap()));
-    // Without the fsync after the rename to a trash name, what is pruned is found half removed.
+    // Without the fsync after the rename to a trash name, a pruned checkpoint is found half removed.
     let trashed = scene.ops.iter().position(
         |op| matches!(op, Op::Rename(_, to, _) if to.to_string_lossy().starts_with(".trash-step")),
     );
@@ -218,7 +217,7 @@ fn a_save_that_forgets_an_fsync_or_begins_with_the_manifest_is_caught() {
     fault(&mutant);
 }
 
-/// Of many files only so many are open at a time, and all are durable before the manifest is made.
+/// Only a limited number of many files are open at a time, and all are synced before the manifest is written.
 #[test]
 fn many_files_are_durable_before_the_manifest() {
     let folder = tempfile::tempdir().unwrap();
@@ -247,7 +246,7 @@ fn many_files_are_durable_before_the_manifest() {
     assert!((2..=16).contains(&most), "{most} open files");
 }
 
-/// fsyncgate: a second fsync of the same file may succeed and prove nothing. Nobody tries one.
+/// fsyncgate: a second fsync of the same file may succeed although data was lost, so there must be none.
 #[test]
 fn a_file_whose_fsync_failed_is_given_up() {
     let seed = seed();

@@ -1,4 +1,4 @@
-//! Which checkpoints stay.
+//! Which checkpoints are kept.
 
 use std::fs;
 
@@ -62,8 +62,8 @@ fn without_a_finite_metric_there_is_no_best() {
     assert!(fs::read_link(folder.path().join("best")).is_err());
 }
 
-/// Whatever the rules, the results and the damage: after every save the new one is there, and `best`
-/// names a good one with the best value.
+/// Whatever the rules, the metrics and the damage: after every save the new checkpoint exists, and `best` names a good
+/// one with the best value.
 #[test]
 fn the_last_good_and_the_best_are_never_removed() {
     let seed = seed();
@@ -99,7 +99,7 @@ fn the_last_good_and_the_best_are_never_removed() {
                 let named = load(&folder.path().join(link)).unwrap();
                 assert_eq!(named.manifest.metric("error"), best, "round {round}");
             }
-            // Damage an older one now and then.
+            // Occasionally damage an older one.
             let older: Vec<_> = entries.iter().filter(|e| e.path != done.path).collect();
             let victim = older.get(draw(200 + update, 8) as usize);
             let named = |path: &Path| link.as_ref().is_some_and(|link| path.ends_with(link));
@@ -110,7 +110,7 @@ fn the_last_good_and_the_best_are_never_removed() {
     }
 }
 
-/// `best` may be anybody's: what it names stays, whatever the rules.
+/// Users may point `best` anywhere: the checkpoint it names is kept, whatever the rules.
 #[test]
 fn what_best_names_is_never_removed() {
     let folder = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ fn what_best_names_is_never_removed() {
     assert_eq!(steps(folder.path()), [2, 5]);
 }
 
-/// A copy that follows links makes folders of them; old checkpoints must still go.
+/// A copy that follows links turns them into folders; old checkpoints must be pruned nevertheless.
 #[test]
 fn a_folder_in_place_of_a_link_does_not_stop_the_pruning() {
     let folder = tempfile::tempdir().unwrap();
@@ -141,9 +141,9 @@ fn a_folder_in_place_of_a_link_does_not_stop_the_pruning() {
     assert!(folder.path().join("latest/inside").is_dir(), "nor is anything of it lost");
 }
 
-/// Damaged ones neither count as kept nor are removed: somebody will want to look.
+/// Damaged checkpoints do not count as kept, and are not removed, so that users can inspect them.
 #[test]
-fn damaged_ones_take_no_place() {
+fn damaged_checkpoints_do_not_count_as_kept() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(folder.path(), last(2), 1).unwrap();
     for update in 1..=4 {
@@ -160,7 +160,7 @@ fn damaged_ones_take_no_place() {
     assert_eq!(steps(folder.path()), [2, 4, 3]);
 }
 
-/// A link in place of a folder, and folders of other names, are not ours to remove.
+/// Links in place of folders, and folders with other names, are not ours to remove.
 #[test]
 fn only_own_folders_are_removed() {
     let folder = tempfile::tempdir().unwrap();

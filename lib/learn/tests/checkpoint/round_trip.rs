@@ -1,4 +1,4 @@
-//! What is saved is what is loaded, to the bit.
+//! A loaded state equals the saved one bit for bit.
 
 use learn::checkpoint::{load, load_newest, statistics, verify, write};
 use safetensors::SafeTensors;
@@ -8,7 +8,7 @@ use unix::Exit;
 use super::*;
 
 #[test]
-fn everything_comes_back_to_the_bit() {
+fn a_state_round_trips_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let mut state = state(seed(), 1200);
     let special = [f32::NAN, f32::INFINITY, -0.0, f32::MIN_POSITIVE / 2.0, f32::MAX];
@@ -28,7 +28,7 @@ fn everything_comes_back_to_the_bit() {
     assert_eq!(verify(&path).unwrap().damage, []);
 }
 
-/// Other tools read our files: here the reference implementation in Rust.
+/// Other tools can read our files; here, the reference implementation in Rust.
 #[test]
 fn the_safetensors_library_reads_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -56,7 +56,7 @@ fn the_safetensors_library_reads_them() {
     }
 }
 
-/// The digests are plain BLAKE3 of the files, so that `b3sum` agrees.
+/// The digests are plain BLAKE3 hashes of the files, as printed by `b3sum`.
 #[test]
 fn digests_are_those_of_the_files() {
     let folder = tempfile::tempdir().unwrap();

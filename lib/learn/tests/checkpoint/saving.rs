@@ -1,4 +1,4 @@
-//! Saving beside training.
+//! Saving concurrently with training.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use tensor::Tensor;
 
 use super::*;
 
-/// Bytes of `megabytes` MB in one tensor.
+/// A state with `megabytes` MB in one tensor.
 fn large(update: u64, megabytes: usize) -> State {
     let n = megabytes * 250_000 + 1;
     let tensors = vec![("w".to_string(), Tensor::full(&[n], update as f64, Dtype::F32))];
     State { tensors: [("model".to_string(), tensors)].into(), update, ..State::default() }
 }
 
-/// Training goes on in the very memory that is being saved.
+/// Training continues in the same memory that is being saved.
 #[test]
-fn what_training_does_next_is_not_in_the_checkpoint() {
+fn later_updates_do_not_change_the_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(folder.path(), last(2), 1).unwrap();
     let mut weights = Tensor::full(&[1_000_003], 1.0, Dtype::F32);
@@ -45,13 +45,13 @@ fn what_training_does_next_is_not_in_the_checkpoint() {
     );
 }
 
-/// A storm of requests: one at a time, each told of, none lost.
+/// Many requests at once: they are served one at a time, each is reported, none is lost.
 #[test]
 fn saves_wait_for_each_other_and_none_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(folder.path(), last(100), 1).unwrap();
     let mut ended = Vec::new();
-    // Made before, so that one is asked for right after the other.
+    // Made in advance, so that the requests follow each other immediately.
     let states: Vec<State> = (1..=12).map(|update| large(update, 3)).collect();
     for state in states {
         let saved = saver.save(state).unwrap();
@@ -65,7 +65,7 @@ fn saves_wait_for_each_other_and_none_is_lost() {
     }
 }
 
-/// Files that are written past the page cache, with ends that are nobody's border.
+/// Files that are written with O_DIRECT, with unaligned ends.
 #[test]
 fn large_files_arrive_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
@@ -87,9 +87,9 @@ fn large_files_arrive_to_the_bit() {
     }
 }
 
-/// Memory taken ahead changes nothing but the time of the first save.
+/// Reserving memory in advance only changes the duration of the first save.
 #[test]
-fn memory_taken_ahead_is_used() {
+fn reserved_memory_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(folder.path(), last(1), 1).unwrap();
     saver.reserve(&large(0, 8)).unwrap();
@@ -102,7 +102,7 @@ fn memory_taken_ahead_is_used() {
 }
 
 #[test]
-fn polling_tells_once_and_never_waits() {
+fn polling_reports_once_and_never_blocks() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(folder.path(), last(1), 1).unwrap();
     assert!(saver.poll().is_none());
@@ -119,7 +119,7 @@ fn polling_tells_once_and_never_waits() {
     assert!(saver.save(large(2, 1)).unwrap().previous.is_none());
 }
 
-/// Dropping waits, so that an early return does not lose a checkpoint.
+/// Dropping the saver waits, so that an early return does not lose a checkpoint.
 #[test]
 fn dropping_the_saver_finishes_the_save() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,9 +143,9 @@ fn leftovers_of_killed_saves_are_removed_and_nothing_else() {
     assert_eq!(names(folder.path()), ["mine", "step-notes"]);
 }
 
-/// When the record of attempts was lost, what is saved next is still the newest.
+/// If the record of attempts is lost, the next save is still the newest.
 #[test]
-fn a_lost_count_of_attempts_does_not_turn_back_the_clock() {
+fn a_lost_attempt_count_does_not_make_new_saves_older() {
     let folder = tempfile::tempdir().unwrap();
     learn::checkpoint::write(folder.path(), &large(50, 1), 4).unwrap();
     let mut saver = Saver::new(folder.path(), last(2), 1).unwrap();
@@ -155,7 +155,7 @@ fn a_lost_count_of_attempts_does_not_turn_back_the_clock() {
     assert_eq!((newest.update, newest.attempt), (40, 5));
 }
 
-/// An owner that was taken over publishes nothing and removes nothing.
+/// An owner that was taken over publishes and removes nothing.
 #[test]
 fn an_older_owner_saves_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ fn an_older_owner_saves_nothing() {
     saver.save(fenced(2)).unwrap();
     let error = saver.finish().unwrap_err();
     assert_eq!(error.exit, unix::Exit::Again, "{error}");
-    // Also where the save was well under way.
+    // Even if the save had already started.
     let error = learn::checkpoint::write(&run, &fenced(3), 1).unwrap_err();
     assert_eq!(error.exit, unix::Exit::Again, "{error}");
     assert_eq!(names(&run), before);

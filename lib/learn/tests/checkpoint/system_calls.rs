@@ -1,4 +1,4 @@
-//! Every system call of a save fails once, or is the last one the process does.
+//! Every system call of a save fails once, or is the last one that the process makes.
 
 use std::process::{Command, Stdio};
 
@@ -6,10 +6,10 @@ use learn::checkpoint::{Saver, list, load, load_newest, write};
 
 use super::*;
 
-/// The calls that change the disk.
+/// The system calls that change the disk.
 const CALLS: [&str; 5] = ["fsync", "/^rename", "/^mkdir", "/^symlink", "/^unlink"];
 
-/// More of one call than a save does.
+/// More calls of one kind than a save makes.
 const MOST: usize = 40;
 
 #[test]
@@ -21,8 +21,8 @@ fn after_any_failing_call_the_old_or_the_new_one_loads() {
     every_call("signal=KILL", true);
 }
 
-/// Injects `fault` into the first, second, … of each call until a save gets by without; false when
-/// that cannot be done here, which is said loudly.
+/// Injects `fault` into the first, second, … of each call until a save completes without it; false, with a printed
+/// reason, if faults cannot be injected here.
 fn every_call(fault: &str, kills: bool) -> bool {
     let seed = seed();
     let mut hit = 0;
@@ -81,7 +81,7 @@ fn check(folder: &Path, seed: u64, said: &str, killed: bool, log: &str) {
     }
     let hidden =
         || names(folder).into_iter().filter(|name| name.starts_with('.')).collect::<Vec<_>>();
-    // What cannot be unlinked, or whose new name may not be durable, stays for the next start.
+    // Files that cannot be unlinked, or whose new name may not be durable, are left for the next start.
     let failed = |call| log.lines().any(|line| line.contains(call) && line.contains("INJECTED"));
     let trash = hidden().iter().all(|name| name.starts_with(".trash-"));
     let stays = killed || failed("unlink") || failed("fsync") && trash;
@@ -90,7 +90,7 @@ fn check(folder: &Path, seed: u64, said: &str, killed: bool, log: &str) {
     assert_eq!(hidden(), Vec::<String>::new());
 }
 
-/// Not a test by itself: the process into which faults are injected.
+/// Not a test of its own: the process into which faults are injected.
 #[test]
 #[ignore = "run by after_any_failing_call_the_old_or_the_new_one_loads"]
 fn child_that_saves_once() {
@@ -106,8 +106,8 @@ fn child_that_saves_once() {
     }
 }
 
-/// What a power cut can take away is only what was not fsynced: data before the name, the name before
-/// it is relied on, the manifest after everything else.
+/// A power cut can only lose what was not fsynced: data before the name, the name before it is relied on, the manifest
+/// after everything else.
 #[test]
 fn everything_is_synced_before_it_is_relied_on() {
     if !test_support::require_program("strace", &["-V"]) {
@@ -143,7 +143,7 @@ fn everything_is_synced_before_it_is_relied_on() {
         );
     }
     let sealed = after(made, &["fsync(", ".tmp-step-00000002", "manifest.json>"]);
-    // The folder itself: its name is the last of the path.
+    // The folder itself: its name is the last component of the path.
     let is_folder = |l: &str| {
         l.contains("fsync(")
             && l.contains(".tmp-step-00000002")

@@ -1,5 +1,5 @@
-//! Training from the weights of another run: initial values from its checkpoint, frozen parameters, a learning rate that
-//! falls on a plateau, a loss that reads the moving average, dropout.
+//! Fine-tuning: initial values from another run's checkpoint, frozen parameters, a learning rate that is reduced on a
+//! plateau, a loss that reads the moving average, and dropout.
 
 use super::*;
 use learn::forward::Forward;
@@ -18,7 +18,7 @@ use unix::{Error, Exit, Result};
 
 const WIDTH: usize = 3;
 
-/// A linear body and a linear head, of which the target is the first.
+/// A linear body and a linear head that learn the identity or, with `distill`, their own moving average.
 struct Layers {
     body: Linear,
     head: Linear,
@@ -124,7 +124,7 @@ impl Task for Layers {
     }
 }
 
-/// Trains `updates` in RUN with changes to a configuration.
+/// Trains for `updates` in the run directory, with changes to the configuration.
 fn train(run: &Path, updates: u64, change: impl Fn(&mut Value)) -> Result<Exit> {
     let mut config = json!({"seed": 4, "data": {"freeze": [], "distill": false, "stuck": false, "dropout": 0.0},
         "model": {}, "loss": {},
@@ -135,7 +135,7 @@ fn train(run: &Path, updates: u64, change: impl Fn(&mut Value)) -> Result<Exit> 
     let config: ConfigOf<Layers> = serde_json::from_value(config).map_err(Error::bug)?;
     let task = Configured::new::<Layers>(config)?;
     let mut job = Job::new(task, run.into(), tensor::Device::Cpu, &dist::Solo);
-    // More updates than the attempt before: another configuration.
+    // More updates than in the previous attempt are a changed configuration.
     job.accept_changes = updates > 20;
     learn::train::train(&job)
 }
@@ -185,7 +185,7 @@ fn frozen_parameters_come_from_another_run_and_stay_as_they_are() {
         }
         assert!(newest(&whole).manifest.dependencies.contains_key("frozen parameters"));
     }
-    // The other run trains on: its parameters are no longer those that the checkpoints refer to.
+    // The other run continues: its parameters are no longer those that the checkpoints refer to.
     train(&run("base"), 40, |_| {}).unwrap();
     let again = |name: &str, frozen| {
         let result = train(&run(name), 20, |config| {
@@ -252,7 +252,7 @@ fn the_learning_rate_falls_on_a_plateau_whatever_interrupts_the_run() {
         records.iter().filter_map(rate).collect::<Vec<f64>>()
     };
     let whole = rates("whole", &[40]);
-    // The first validation, after 5 updates, is the best; the third and the fifth in vain reduce the rate.
+    // The first validation, after 5 updates, is the best; the third and the fifth without improvement reduce the rate.
     let expected: Vec<f64> =
         (0..40).map(|update| 0.05 * 0.5_f64.powi(i32::max(update / 5 - 1, 0) / 2)).collect();
     assert_eq!(whole, expected);

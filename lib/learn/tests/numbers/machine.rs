@@ -6,19 +6,19 @@ fn run(folder: &Path, name: &str, seed: u64, flip: Option<(u64, u32)>, training:
     Run::new(folder, name, seed, json!({"flip": flip}), keys)
 }
 
-/// With the fault gone, as on another machine: the same configuration, which a run insists on, and
-/// so few updates to go that the computation of that number does not come.
+/// The outcome without the fault, as on another machine: with the same configuration, which a resumed run requires, but
+/// so few remaining updates that the faulty computation is not reached.
 fn outcome_of(run: &Run) -> Outcome {
     assert_eq!(run.start(), 0);
     run.outcome()
 }
 
 #[test]
-fn a_flipped_bit_in_a_gradient_is_the_machine() {
+fn a_flipped_bit_in_a_gradient_is_a_hardware_error() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
-    // Updates 10, 20, ... take two more computations, before the one that counts: those of update 20 are number 22 and
-    // 23, those of update 60 are number 70 and 71.
+    // Updates 10, 20, ... compute twice more, before the computation that counts: for update 20 these are computations
+    // 22 and 23, for update 60 they are 70 and 71.
     for (flip, verdict) in [(22, "the first was wrong"), (23, "the second was wrong")] {
         let run = run(temporary.path(), verdict, seed, Some((flip, 0)), json!({}));
         assert_eq!(run.start(), 75);
@@ -39,7 +39,7 @@ fn a_flipped_bit_in_a_gradient_is_the_machine() {
 }
 
 #[test]
-fn the_run_goes_on_elsewhere_with_the_bits_it_should_have() {
+fn the_run_continues_elsewhere_with_the_correct_bits() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let healthy = run(temporary.path(), "healthy", seed, Some((1000, 0)), json!({}));
@@ -47,7 +47,7 @@ fn the_run_goes_on_elsewhere_with_the_bits_it_should_have() {
     let unverified =
         run(temporary.path(), "unverified", seed, Some((1000, 0)), json!({"verify_every": 0}));
     assert_eq!(outcome_of(&unverified), expected, "computing twice changes nothing");
-    // The second attempt resumes at update 55 or later: its computations are too few for a flip at 70.
+    // The second attempt resumes at update 55 or later, with too few computations to reach the flip at 70.
     let run = run(temporary.path(), "flipped", seed, Some((70, 0)), json!({}));
     assert_eq!(run.start(), 75);
     assert_eq!(outcome_of(&run), expected);
@@ -65,7 +65,7 @@ fn without_a_checkpoint_it_is_a_failure() {
 }
 
 #[test]
-fn the_hash_of_all_parameters_tells_a_flip_nobody_computed_twice() {
+fn the_parameter_hash_detects_flips_that_are_not_recomputed() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let hashes = |name: &str, flip| {

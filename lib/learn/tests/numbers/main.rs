@@ -1,5 +1,5 @@
-//! Bad numbers: what is not finite, what is far too large, and what the machine got wrong. The loop is
-//! the real one, and so are its files; the stage is small and takes faults on request.
+//! Bad numbers: values that are not finite, far too large, or computed wrongly by the hardware. The training loop and
+//! its files are the real ones; the task is small and injects faults on request.
 
 mod fine_tune;
 mod machine;
@@ -25,21 +25,21 @@ use unix::status::{State, Status};
 
 const BATCH: u64 = 2;
 
-/// A run in a folder of its own.
+/// A run in a separate folder.
 struct Run {
     folder: PathBuf,
     config: Value,
 }
 
-/// The keys of `more` over those of `keys`.
+/// `keys` updated with those of `more`.
 fn with(mut keys: Value, more: Value) -> Value {
     keys.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     keys
 }
 
 impl Run {
-    /// A run of 60 updates with these faults and training keys. Losses of a few samples, judged by a window of 8 to
-    /// 16, are now and then spikes by chance; only a sample that is wrong by orders of magnitude is one here.
+    /// A run of 60 updates with these faults and training keys. With losses of a few samples and a window of 8 to 16,
+    /// spikes would occur by chance; with these settings only a sample that is wrong by orders of magnitude is a spike.
     fn new(folder: &Path, name: &str, seed: u64, faults: Value, training: Value) -> Self {
         let keys = json!({
             "updates": 60, "batch_size": BATCH, "accumulation": 2, "ema": 0.9, "validate_every": 5,
@@ -54,12 +54,12 @@ impl Run {
         Self { folder: folder.join(name), config }
     }
 
-    /// Starts the run in this process; its exit status.
+    /// Runs one attempt in this process; returns its exit status.
     fn start(&self) -> u8 {
         self.start_on(&Solo)
     }
 
-    /// This rank's part of a start.
+    /// Runs this rank's part of an attempt.
     fn start_on(&self, ranks: &dyn Collective) -> u8 {
         let config: MeanConfig = serde_json::from_value(self.config.clone()).unwrap();
         let task = Configured::new::<Mean>(config).unwrap();
@@ -76,8 +76,8 @@ impl Run {
         }
     }
 
-    /// Starts the run in a process that sends itself a signal: `kill:N` or `term:N` at its N-th
-    /// computation, `none:0` for never. Its exit status; none when it was killed.
+    /// Runs an attempt in a process that sends itself a signal: `kill:N` or `term:N` at its N-th computation, `none:0`
+    /// for never. Returns its exit status; `None` when it was killed.
     fn start_and_die(&self, how: &str) -> Option<u8> {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["child_that_trains", "--exact", "--ignored", "--nocapture"])
@@ -95,7 +95,7 @@ impl Run {
         unix::status::read(&self.folder.join("status.json")).unwrap().unwrap()
     }
 
-    /// Records of a kind: those that stand, or all that were ever written.
+    /// Records of a kind: without superseded ones, or all that were ever written.
     fn records(&self, kind: &str, all: bool) -> Vec<Value> {
         let path = self.folder.join("log.jsonl");
         let mut records = Vec::new();
@@ -112,7 +112,7 @@ impl Run {
         list.iter().map(|entry| entry.step).collect()
     }
 
-    /// What must be the same however often a run was interrupted.
+    /// What must be equal however often a run was interrupted.
     fn outcome(&self) -> Outcome {
         let newest = checkpoint::load_newest(&self.folder.join("ckpt")).unwrap().unwrap();
         let files = newest.manifest.files.iter();
@@ -132,14 +132,14 @@ struct Outcome {
     log: Vec<String>,
 }
 
-/// A sample that update `update` (from 1) reads when nothing was passed over.
+/// A sample that update `update` (from 1) reads when no samples were skipped.
 fn sample_of(seed: u64, update: u64) -> u64 {
     let order = Order::new(seed, 1_000_000, BATCH).unwrap();
     order.sample((update - 1) * 2 * BATCH + 1)
 }
 
-/// A task outside the tasks of the project, in `examples/new_task.rs`, which `cargo test` builds beside the tests: it
-/// checks itself that a run that was killed ends with the bits of one that was not.
+/// A task outside of lib/tasks, in `examples/new_task.rs`, which `cargo test` builds along with the tests: it checks
+/// itself that a run that was killed ends with the same bits as an uninterrupted one.
 #[test]
 fn a_task_of_ones_own_trains_resumes_and_has_a_best_checkpoint() {
     let (folder, here) = (tempfile::tempdir().unwrap(), std::env::current_exe().unwrap());
@@ -147,7 +147,7 @@ fn a_task_of_ones_own_trains_resumes_and_has_a_best_checkpoint() {
     let output = Command::new(program).arg(folder.path()).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
-    // Larger is better: the best of six validations, which the log has too.
+    // Larger is better: the best of six validations, which is also in the log.
     let log = unix::log::read(&folder.path().join("killed/log.jsonl")).unwrap().records;
     let all: Vec<_> = log.iter().filter(|record| record["kind"] == "validation").collect();
     let accuracy = |r: &serde_json::Map<String, Value>| r["accuracy"].as_f64().unwrap();
@@ -156,7 +156,7 @@ fn a_task_of_ones_own_trains_resumes_and_has_a_best_checkpoint() {
     assert!(told.contains(&format!("{{\"accuracy\":{best},")), "{told}, best {best}");
 }
 
-/// Not a test by itself: the process that others start and that kills itself.
+/// Not a test of its own: the process that other tests start, which kills itself.
 #[test]
 #[ignore = "run by the tests of interrupted runs"]
 fn child_that_trains() {

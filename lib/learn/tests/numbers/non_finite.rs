@@ -16,7 +16,7 @@ fn a_sample_that_is_not_a_number_costs_one_update() {
     let outcome = whole.outcome();
     assert_eq!((&outcome.progress["steps"], &outcome.progress["skipped"]), (&json!(59), &json!(1)));
     for at in [38, 41, 44] {
-        // Two computations an update: before, right after, and behind the bad one.
+        // Two computations per update: before the bad one, right after it, and behind it.
         let run = new(&format!("killed-{at}"));
         assert_eq!(run.start_and_die(&format!("kill:{at}")), None);
         assert_eq!(run.start(), 0);
@@ -35,10 +35,10 @@ fn numbers_that_are_never_finite_end_the_run() {
     assert!(reason.contains("diverged") && reason.contains("8 updates in a row"), "{reason}");
     let stop = run.records("stop", false).pop().unwrap();
     assert_eq!((&stop["state"], &stop["reason"]), (&json!("failed"), &json!(reason)));
-    // Nothing of after the end was saved, and what was saved is from before.
+    // Nothing was saved after the end, and the newest checkpoint is from before it.
     let newest = checkpoint::load_newest(&run.folder.join("ckpt")).unwrap().unwrap();
     assert_eq!((newest.manifest.update, &newest.manifest.progress["steps"]), (21, &json!(18)));
-    // Another start would come to the same end, and does nothing.
+    // Another attempt would end in the same way, and does nothing.
     assert_eq!(run.start(), 1);
     assert_eq!(run.status().update, 26);
 }

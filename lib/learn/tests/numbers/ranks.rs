@@ -1,22 +1,22 @@
-//! The same on two ranks, of which one has the fault: all do what one rank would have done.
+//! The same on two ranks, one of which has the fault: both do what a single rank would have done.
 
 use super::*;
 use unix::Exit;
 
-/// Whether ranks can be started here.
+/// Whether several ranks can be started on this machine.
 fn can_start() -> bool {
     test_support::require_program("mpirun", &["--version"])
 }
 
-/// A run with the same bits for one rank and for two.
+/// A run with the same bits on one rank and on two.
 fn new(folder: &Path, name: &str, seed: u64, faults: Value, training: Value) -> Run {
     let mut run = Run::new(folder, name, seed, faults, training);
     run.config["training"]["deterministic"] = json!(true);
     run
 }
 
-/// Starts the run on two ranks, the second with this in its environment; the statuses of those that came
-/// to their end.
+/// Starts the run on two ranks, the second with this setting in its environment; returns the statuses of the ranks that
+/// exited normally.
 fn start(run: &Run, second: &str) -> Vec<u8> {
     let rank = |more: &str| {
         let program = std::env::current_exe().unwrap().into_os_string().into_string().unwrap();
@@ -42,7 +42,7 @@ fn start(run: &Run, second: &str) -> Vec<u8> {
     text.lines().filter_map(|line| line.split_once("ended with ")?.1.trim().parse().ok()).collect()
 }
 
-/// The end of both ranks.
+/// Both ranks ended with this status.
 fn both(exit: Exit) -> Vec<u8> {
     vec![exit as u8; 2]
 }
@@ -54,7 +54,7 @@ fn a_sample_of_one_rank_that_is_not_a_number_costs_all_ranks_one_update() {
     }
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
-    // The second of its batch, which is the second rank's.
+    // The second sample of its batch, which the second rank reads.
     let faults = json!({"nan_sample": sample_of(seed, 20)});
     let run = |name| new(temporary.path(), name, seed, faults.clone(), json!({}));
     let (alone, two) = (run("alone"), run("two"));
@@ -67,7 +67,7 @@ fn a_sample_of_one_rank_that_is_not_a_number_costs_all_ranks_one_update() {
 }
 
 #[test]
-fn two_ranks_go_round_a_spike_as_one_does() {
+fn two_ranks_rewind_like_one() {
     if !can_start() {
         return;
     }
@@ -100,7 +100,7 @@ fn a_rank_that_computes_wrongly_is_named_and_the_run_goes_on_elsewhere() {
     let run = |name| new(temporary.path(), name, seed, json!({}), keys.clone());
     let (alone, two) = (run("alone"), run("two"));
     assert_eq!(alone.start(), 0);
-    // Update 10 takes two more computations of each rank.
+    // Update 10 computes twice more on each rank.
     assert_eq!(start(&two, "NUMBERS_FLIP=22:0"), both(Exit::Again));
     let (reason, host) = (two.status().reason.unwrap(), unix::host::name());
     for word in ["update 20", "by rank 1", host.as_str(), "(cpu)", "the first was wrong"] {
@@ -113,7 +113,7 @@ fn a_rank_that_computes_wrongly_is_named_and_the_run_goes_on_elsewhere() {
     assert!(two.outcome() == alone.outcome(), "seed {seed}");
 }
 
-/// Weighted means over an update depend neither on how its samples are divided into micro-batches nor on ranks.
+/// Weighted means over an update do not depend on how its samples are divided into micro-batches and ranks.
 #[test]
 fn uneven_weights_give_the_same_update_for_any_accumulation_and_ranks() {
     let (temporary, seed) = (tempfile::tempdir().unwrap(), seed());
@@ -137,7 +137,7 @@ fn uneven_weights_give_the_same_update_for_any_accumulation_and_ranks() {
         let keys = json!({"batch_size": batch, "accumulation": accumulation});
         let divided = run(&format!("in {accumulation}"), true, keys);
         assert_eq!(divided.start(), 0);
-        // 20 updates of sums in f32 in another order: some 2^-24 each, as AdamW's step follows the gradient.
+        // 20 updates with f32 sums in another order: about 2^-24 each, as AdamW's step follows the gradient.
         let off = differ(&end(&divided), &expected);
         assert!(off < 1e-5, "accumulation {accumulation}: {off:e}");
     }
@@ -158,10 +158,10 @@ fn uneven_weights_give_the_same_update_for_any_accumulation_and_ranks() {
     assert!(two.outcome() == alone.outcome(), "seed {seed}");
 }
 
-/// A recorded pass is replayed with the weight of each micro-batch, not with that of the recorded one.
+/// A captured graph is replayed with the weight of each micro-batch, not with that of the captured one.
 #[test]
 #[cfg(feature = "emu")]
-fn recorded_passes_take_the_weight_of_each_micro_batch() {
+fn captured_graphs_use_the_weight_of_each_micro_batch() {
     let (temporary, seed) = (tempfile::tempdir().unwrap(), seed());
     let loss = |name: &str, device| {
         let keys = json!({"updates": 12, "batch_size": 4, "accumulation": 1, "compile": true});
@@ -175,7 +175,7 @@ fn recorded_passes_take_the_weight_of_each_micro_batch() {
     };
     let (cpu, device) = (loss("cpu", tensor::Device::Cpu), loss("emu", tensor::Device::Emu));
     for (update, (ours, expected)) in device.iter().zip(&cpu).enumerate() {
-        // A few roundings to f32 in another order, magnified by some updates; weights differ by tens of percent.
+        // A few f32 roundings in another order, amplified over several updates; the weights differ by tens of percent.
         assert!((ours / expected - 1.0).abs() < 1e-4, "update {update}: {ours}, {expected}");
     }
 }

@@ -3,7 +3,7 @@ use super::*;
 /// The update (from 1) that reads the large sample, and the regular checkpoint before it.
 const SPIKE: u64 = 31;
 const BACK: u64 = 28;
-/// Passes of an update: computations are counted in these.
+/// Forward/backward passes per update: computations are counted in these.
 const PASSES: u64 = 2;
 
 fn rewinding(folder: &Path, name: &str, seed: u64, faults: Value) -> Run {
@@ -15,7 +15,7 @@ fn large_sample(seed: u64) -> Value {
 }
 
 #[test]
-fn a_spike_is_recorded_and_the_run_goes_on() {
+fn a_spike_is_recorded_and_the_run_continues() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let run = Run::new(temporary.path(), "record", seed, large_sample(seed), json!({}));
@@ -28,13 +28,13 @@ fn a_spike_is_recorded_and_the_run_goes_on() {
 }
 
 #[test]
-fn a_spike_is_gone_round_the_same_way_however_often_the_run_is_interrupted() {
+fn a_rewind_is_the_same_however_often_the_run_is_interrupted() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let new = |name: &str| rewinding(temporary.path(), name, seed, large_sample(seed));
     let whole = new("whole");
     assert_eq!(whole.start(), 0);
-    // Best validations make checkpoints at other updates too; it went back to a regular one.
+    // Best validations make checkpoints at other updates too; the rewind used a regular one.
     let rewinds = whole.records("rewind", true);
     let rewind = &rewinds[0];
     assert_eq!(
@@ -44,7 +44,7 @@ fn a_spike_is_gone_round_the_same_way_however_often_the_run_is_interrupted() {
     assert_eq!(rewind["spike"]["of"], "loss");
     let skipped_samples = (SPIKE - BACK + 4) * PASSES * BATCH;
     assert_eq!(rewind["skipped_samples"], skipped_samples);
-    // What was done twice was done with other samples, and the last word counts.
+    // Updates that were repeated used other samples, and their last record counts.
     let (all, standing) = (whole.records("update", true), whole.records("update", false));
     assert_eq!((all.len() as u64, standing.len()), (60 + SPIKE - 1 - BACK, 60));
     for update in BACK + 1..SPIKE {
@@ -62,12 +62,12 @@ fn a_spike_is_gone_round_the_same_way_however_often_the_run_is_interrupted() {
     assert_eq!(again.start(), 0);
     assert!(again.outcome() == outcome, "seed {seed}: not repeatable");
 
-    // Before, in and after the spike and the rewind: killed, and stopped with a checkpoint that is
-    // not regular. Whatever was done twice before, computation 2·SPIKE is the spike's.
+    // Before, during and after the spike and the rewind: killed, or stopped with a checkpoint that is not a regular
+    // one. Whatever was repeated before, computation 2·SPIKE is that of the spike.
     let first = PASSES * (BACK - 1);
     let random = Philox::new(seed, Purpose::Test);
     let long = std::env::var_os("TORTURE").is_some();
-    // In the last update a stop comes too late.
+    // In the last update a stop request comes too late.
     for at in 1..PASSES * (60 + SPIKE - BACK - 1) {
         let near = at >= first && at <= PASSES * (SPIKE + 4);
         if !long && (!near && random.below(0, at, 16) > 0 || near && random.below(0, at, 5) > 0) {
@@ -77,7 +77,7 @@ fn a_spike_is_gone_round_the_same_way_however_often_the_run_is_interrupted() {
             let run = new(&format!("{how}-{at}"));
             let ended = run.start_and_die(&format!("{how}:{at}"));
             assert_eq!(ended, (how == "term").then_some(75), "{how} at {at}");
-            // A second time soon after, so that a start goes back that began behind the checkpoint.
+            // Interrupted again soon after, so that an attempt rewinds that started behind the checkpoint.
             run.start_and_die(&format!("{how}:{}", 1 + random.below(1, at, 12)));
             assert_eq!(run.start_and_die("none:0"), Some(0));
             assert!(run.outcome() == outcome, "seed {seed}: {how} at {at}: ended differently");
@@ -90,12 +90,12 @@ fn checkpoints_behind_a_rewind_are_gone() {
     let temporary = tempfile::tempdir().unwrap();
     let seed = seed();
     let run = rewinding(temporary.path(), "run", seed, large_sample(seed));
-    // Stopped within update 30: a checkpoint there, from which nothing must start after the rewind.
+    // Stopped within update 30: this leaves a checkpoint from which nothing may start after the rewind.
     let term = format!("term:{}", PASSES * 30);
     assert_eq!(run.start_and_die(&term), Some(75));
     assert_eq!(*run.checkpoints().last().unwrap(), 30);
     assert!(run.checkpoints().contains(&BACK), "{:?} with keep_last 1", run.checkpoints());
-    // The second start does the spike's two passes, goes back, and is killed after one update more.
+    // The second attempt computes the two passes of the spike, rewinds, and is killed after one more update.
     assert_eq!(run.start_and_die(&format!("kill:{}", 2 * PASSES + 1)), None);
     let left = run.checkpoints();
     assert!(left.contains(&BACK) && left.iter().all(|step| *step <= BACK), "{left:?}");
@@ -103,7 +103,7 @@ fn checkpoints_behind_a_rewind_are_gone() {
     assert!(rewind["superseded"].as_array().unwrap().contains(&json!("step-00000030")), "{rewind}");
     let [latest, best] = ["latest", "best"].map(|link| run.folder.join("ckpt").join(link));
     assert!(latest.exists());
-    // Where none that was validated is left, there is no best one.
+    // If no validated checkpoint is left, there is no best one.
     assert!(best.exists() || std::fs::symlink_metadata(&best).is_err(), "best names nothing");
 }
 
@@ -113,7 +113,7 @@ fn a_checkpoint_left_over_from_before_a_rewind_does_no_harm() {
     let seed = seed();
     let whole = rewinding(temporary.path(), "whole", seed, large_sample(seed));
     assert_eq!(whole.start(), 0);
-    // As when its removal failed, or a backup was put back: beside newer ones, and alone.
+    // As when its removal failed, or a backup was restored: beside newer ones, and alone.
     for alone in [false, true] {
         let run = rewinding(temporary.path(), &format!("alone-{alone}"), seed, large_sample(seed));
         assert_eq!(run.start_and_die(&format!("term:{}", PASSES * 30)), Some(75));

@@ -1,4 +1,4 @@
-//! A task as small as one can be, with faults on request: it learns the mean of its samples.
+//! A minimal task that injects faults on request: it learns the mean of its samples.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,28 +21,28 @@ use unix::signal::Signals;
 
 const WIDTH: usize = 4;
 
-/// Environment variable: what the process does to itself at which computation, `kill:17` or `term:17`.
+/// Environment variable: the signal that the process sends itself at a computation, `kill:17` or `term:17`.
 pub const DIE: &str = "NUMBERS_DIE";
-/// Environment variable: [`Faults::flip`] of this process alone, `21:0`.
+/// Environment variable: [`Faults::flip`] for this process alone, `21:0`.
 pub const FLIP: &str = "NUMBERS_FLIP";
 
-/// What is wrong with the data or the machine.
+/// Faults of the data or the hardware.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
-    /// This sample is not a number.
+    /// This sample is NaN.
     pub nan_sample: Option<u64>,
-    /// No number from this pass on (from 1; an update has two of them, or one).
+    /// All samples are NaN from this pass on (from 1; an update has one or two passes).
     pub nan_from: Option<u64>,
-    /// No number in every n-th pass.
+    /// All samples of every n-th pass are NaN.
     pub nan_every: Option<u64>,
     /// This sample is far too large.
     pub large_sample: Option<u64>,
-    /// All samples of this pass are, whichever they are.
+    /// All samples of this pass are far too large.
     pub large_pass: Option<u64>,
-    /// Samples have different weights, and no noise that depends on the batch.
+    /// Samples have different weights, and there is no noise that depends on the batch.
     pub uneven: bool,
-    /// In this computation (from 1) of a process this bit of one element of the gradient is flipped.
+    /// The computation (from 1) of a process, and the bit of one gradient element to flip in it.
     pub flip: Option<(u64, u32)>,
 }
 
@@ -56,7 +56,7 @@ pub struct Mean {
     die: Option<(Signal, u64)>,
 }
 
-/// The identity; its gradient may be wrong in one bit.
+/// The identity, whose gradient may have one flipped bit.
 struct Flip(Option<u32>);
 
 impl Op for Flip {
@@ -156,19 +156,19 @@ impl Task for Mean {
         let computation = self.computations.fetch_add(1, Ordering::SeqCst) + 1;
         if let Some((signal, _)) = self.die.filter(|(_, at)| *at == computation) {
             kill_process(getpid(), signal).unwrap();
-            // Another thread may be the one that gets it.
+            // Another thread may be the one that receives it.
             while Signals::install()?.stop_requested().is_none() {
                 std::thread::yield_now();
             }
         }
         let flip = self.faults.flip.filter(|(at, _)| *at == computation).map(|(_, bit)| bit);
-        // Without a fault nothing stands in the way, also where the op has no kernel.
+        // Without a fault, the op is left out, because it has no kernel on some devices.
         let mean = match flip {
             None => forward.get(self.mean).clone(),
             Some(_) => forward.apply(Flip(flip), &[forward.get(self.mean)])?,
         };
         let [rows, weights] = [batch.input(forward, "rows")?, batch.input(forward, "weights")?];
-        // A row for each sample.
+        // One row per sample.
         let repeat = Linear { bias: false, activation: Activation::Identity };
         let found = forward.apply(repeat, &[&forward.full(&[rows.shape()[0], 1], 1.0)?, &mean])?;
         let channels = forward.full(&[WIDTH], 1.0)?;

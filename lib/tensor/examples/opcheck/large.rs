@@ -11,7 +11,7 @@ use tensor::ops::cross_entropy::CrossEntropy;
 use tensor::ops::linear::Linear;
 use tensor::ops::normalization::{Kind, Normalization};
 
-/// Square products, the linear layers of the operator, rows of language models, images.
+/// Square matrix products, the linear layers of the operator, rows of language models, images.
 pub fn cases() -> Vec<(Options, Case)> {
     let mut cases = Vec::new();
     for side in [4096, 8192] {

@@ -166,7 +166,7 @@ fn median(mut once: impl FnMut() -> Duration) -> f64 {
     times[times.len() / 2].as_secs_f64()
 }
 
-/// To four significant digits: more is noise.
+/// Rounds to four significant digits.
 fn rounded(x: f64) -> f64 {
     format!("{x:.3e}").parse().unwrap_or(x)
 }

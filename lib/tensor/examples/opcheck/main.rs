@@ -99,7 +99,7 @@ fn body(args: Args) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// What distinguishes a case from others, as fields of its row.
+/// Distinguishes a case from others, as fields of its row.
 type Options = Map<String, Value>;
 
 /// The cases of the tests, numbered.

@@ -1,6 +1,5 @@
-//! Every case of every op on a device that runs kernels, in every element type, against the CPU in f64:
-//! on the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
-//! LONGHAUL_TEST_OPS=linear,softmax picks ops.
+//! Every case of every op on a device that runs kernels, in every dtype, compared with the CPU in f64: on the emulator,
+//! or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`). LONGHAUL_TEST_OPS=linear,softmax selects ops.
 
 #[cfg(feature = "emu")]
 mod emulator;
@@ -14,8 +13,7 @@ use tensor::ops::ALL;
 use tensor::{Device, Tensor, Wanted};
 use test_support::seed;
 
-/// What an emulator is asked to do at most, in elements touched and operations: the cases beyond are
-/// for GPUs and for speed tables.
+/// The largest case for the emulator, in elements touched and operations; larger cases are for GPUs and benchmarks.
 const LARGEST: usize = 3_000_000;
 
 fn device() -> Device {
@@ -48,7 +46,7 @@ fn kernels_agree_with_the_cpu_in_f64() {
     let (mut done, mut wrong) = (0, Vec::new());
     each_case(device, |what, case| {
         for dtype in case.op.dtypes() {
-            // The emulator is slow: only small cases are drawn several times.
+            // The emulator is slow: only small cases are repeated with several seeds.
             let seeds = if device != Device::Emu || size(case) < 5_000 { 3 } else { 1 };
             let each = (0..seeds).map(|i| device_error(case, *dtype, device, seed.wrapping_add(i)));
             match each.reduce(|a, b| Ok(f64::max(a?, b?))).unwrap_or(Ok(0.0)) {
@@ -81,7 +79,7 @@ fn kernels_give_the_same_bits_every_time() {
             let dy = draw(&shape, &Draw::Normal, seed, 99).to_dtype(dtype_of_out);
             let x: Vec<Tensor> = x.iter().map(|x| x.to_device(device).unwrap()).collect();
             let dy = dy.to_device(device).unwrap();
-            // On the emulator in another order of threads and blocks each time.
+            // On the emulator, threads and blocks run in another order each time.
             let once = |order: u64| {
                 tensor::kernel::emu::set_order(order);
                 let (out, grads) = run(case, &x, &dy, None);

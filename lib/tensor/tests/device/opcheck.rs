@@ -1,5 +1,5 @@
-//! `examples/opcheck`, which `cargo test -p tensor` builds beside the tests, has a row for every op and every
-//! update on the emulator. `cargo test --test device` alone does not build it anew.
+//! `examples/opcheck`, which `cargo test -p tensor` builds along with the tests, has a row for every op and every
+//! update on the emulator. `cargo test --test device` alone does not rebuild it.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ fn every_op_and_update_has_a_row_on_the_emulator() {
         let rows: Vec<Value> = rows.filter(timed).collect();
         let names = rows.iter().map(|row| row["name"].as_str().unwrap().to_string());
         let found: BTreeSet<String> = names.collect();
-        // Some ops compute in f32 alone; updates do, too, whatever the gradients were.
+        // Some ops compute only in f32, and so do updates, whatever the dtype of the gradients.
         let missing: Vec<&String> = expected.difference(&found).collect();
         assert!(missing.is_empty() || element != "f32", "{missing:?}");
         assert!(found.len() > expected.len() / 2, "{element}: {found:?}");

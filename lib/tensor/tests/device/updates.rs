@@ -1,4 +1,4 @@
-//! Updates of many tensors at once on a device that runs kernels, against the CPU in f64: on the emulator, or
+//! Updates of many tensors at once on a device that runs kernels, compared with the CPU in f64: on the emulator, or
 //! with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
 
 use super::device;
@@ -11,10 +11,10 @@ use tensor::updates::sgd::Sgd;
 use tensor::updates::{Parameter, cases, ema, sum};
 use tensor::{Device, Dtype, Tensor};
 
-/// Some roundings to f32 of what is up to five times the root mean square.
+/// A few f32 roundings of values up to five times the root mean square.
 const TOLERANCE: f64 = 24.0 * 6e-8;
 
-/// Tensors of the given sizes on the host in f32; every other one is a matrix, which decays.
+/// Host tensors of the given sizes in f32; every other one is a matrix, to which weight decay applies.
 fn tensors(sizes: &[usize], kind: &Draw, seed: u64) -> Vec<Tensor> {
     let shape = |i: usize, n: usize| if i.is_multiple_of(2) { vec![n] } else { vec![1, n] };
     let values = sizes.iter().enumerate().map(|(i, n)| draw(&shape(i, *n), kind, seed, i as u64));
@@ -29,7 +29,7 @@ fn in_f64(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(|t| t.to_dtype(Dtype::F64)).collect()
 }
 
-/// Every tensor of a device against the same one in f64.
+/// Compares every tensor of a device with its f64 counterpart.
 #[track_caller]
 fn agree(what: &str, ours: &[Tensor], exact: &[Tensor], tolerance: f64) {
     assert_eq!(ours.len(), exact.len());
@@ -39,7 +39,7 @@ fn agree(what: &str, ours: &[Tensor], exact: &[Tensor], tolerance: f64) {
     }
 }
 
-/// A step of an optimiser with N moments on the device and on the CPU in f64, from the same values.
+/// A step of an optimizer with N moments on the device and on the CPU in f64, from the same values.
 fn step<const N: usize>(
     what: &str,
     decision: &Decision,
@@ -69,7 +69,7 @@ fn step<const N: usize>(
             (values, moments)
         };
         let to = |x: &[Tensor]| moved(x, device());
-        // Twice: the second launch finds its table on the device, or other tensors than it names.
+        // Twice: the second launch finds its table on the device, possibly for other tensors.
         for _ in 0..2 {
             let (ours, our_moments) =
                 run(device(), to(&gradients), to(&values), moments.iter().map(|m| to(m)).collect());
@@ -140,7 +140,7 @@ fn averages_follow_the_cpu() {
 
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn gradients_are_summed_in_their_type() {
+fn gradients_are_summed_in_their_dtype() {
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
         for sizes in cases() {
             let of = |seed| -> Vec<Tensor> {
@@ -167,7 +167,7 @@ fn the_norm_is_exact_to_f64_and_sees_what_is_not_finite() {
         let x = tensors(&sizes, &Draw::Normal, 1);
         let exact = global_norm(&in_f64(&x)).unwrap();
         let ours = global_norm(&moved(&x, device())).unwrap();
-        // The sums differ in their order only: some thousands of f64 roundings at most.
+        // Only the order of the sums differs: some thousands of f64 roundings at most.
         assert!((ours - exact).abs() <= 1e-13 * exact, "{sizes:?}: {ours} {exact}");
     }
     for (wrong, is_nan) in [(f32::INFINITY, false), (f32::NAN, true), (3e38, false)] {
@@ -175,12 +175,12 @@ fn the_norm_is_exact_to_f64_and_sees_what_is_not_finite() {
         values[4999] = wrong;
         let x = [Tensor::of(&[2.0_f32], &[1]), Tensor::of(&values, &[5000])];
         let norm = global_norm(&moved(&x, device())).unwrap();
-        // The square of 3e38 is beyond f32 and not beyond the sum.
+        // The square of 3e38 overflows f32, but not the sum.
         assert_eq!((norm.is_nan(), norm.is_finite()), (is_nan, wrong == 3e38), "{wrong}: {norm}");
     }
 }
 
-/// Every number of a decision, with losses and gradients that are finite and not, clipped and not.
+/// Every value of a step decision, with losses and gradients that are finite or not, clipped or not.
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn a_device_decides_as_the_host_does() {
@@ -243,8 +243,8 @@ fn a_device_decides_as_the_host_does() {
     }
 }
 
-/// The scale of the loss, at overflows, at losses that are not finite themselves, at its least and beyond
-/// the updates after which it is doubled: by the rule, in the decision, and in the seed of the next pass.
+/// The loss scale after overflows, with non-finite losses, at its minimum, and when it is due to be doubled: as the
+/// rule requires, in the decision, and in the seed of the next backward pass.
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
@@ -262,11 +262,11 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
         (8.0, 0, false),
         (8.0, 1, false),
         (4.0, 0, true),
-        // The loss itself is not finite: the model's fault.
+        // The loss itself is not finite, which is not due to the scale.
         (4.0, 1, false),
         (2.0, 0, true),
         (1.0, 0, true),
-        // A scale of 1 overflows nothing.
+        // With a scale of 1 there is no overflow.
         (1.0, 1, false),
         (1.0, 2, false),
         (1.0, 3, false),
@@ -293,10 +293,10 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
     }
 }
 
-/// Parameters, their average and the state of the optimiser keep their bits where an update is not applied.
+/// Parameters, their average and the optimizer state keep their bits if an update is not applied.
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
-fn what_is_not_applied_changes_nothing() {
+fn skipped_updates_change_nothing() {
     for place in [device(), Device::Cpu] {
         let decided =
             Decided::of(&Decision { scale: 1.0, rate: 1.0, root: 1.0, ..Decision::default() }, 1.0);

@@ -1,9 +1,9 @@
-// A CUDA driver without a GPU: the functions that kernel/cuda calls, with streams whose work happens at
-// any time that their order allows, in an order drawn by DRIVER_SEED.
+// A CUDA driver without a GPU: the functions that kernel/cuda calls, with streams whose work executes at any time that
+// their order allows, in an order drawn from DRIVER_SEED.
 //
-// Device memory is host memory. Kernels are four functions of this file, found by name. What is not
-// ordered by events or waits goes wrong sooner or later: a copy reads pinned memory when it runs, not
-// when it is given. DRIVER_DEVICES, DRIVER_VERSION and DRIVER_MEMORY say what the machine is like.
+// Device memory is host memory. Kernels are four functions of this file, found by name. Missing synchronization by
+// events or waits eventually causes wrong results: for example, a copy reads pinned memory when it executes, not when
+// it is enqueued. DRIVER_DEVICES, DRIVER_VERSION and DRIVER_MEMORY describe the machine.
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static int ready(const stream* s) {
                                   w->until.stream->done >= w->until.position);
 }
 
-// One piece of work of some stream that has one that may run.
+// Executes one piece of work of a randomly chosen stream that has work ready.
 static void step(void) {
     for (int tries = 0; tries < 1000; tries++) {
         stream* s = streams[draw((unsigned)stream_count)];

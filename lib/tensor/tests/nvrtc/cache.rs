@@ -1,5 +1,5 @@
-//! The cache of kernels with the compiler behind it, and with many processes at once. (What one folder
-//! does is tested where it is written.)
+//! The kernel cache together with the compiler, and with many processes at once. (The cache of a single process is
+//! tested in its module.)
 
 use super::has_nvrtc;
 use std::fs;
@@ -51,7 +51,7 @@ fn a_kernel_is_compiled_once_and_again_when_damaged() {
     }
     assert_eq!(get("sm_80"), (true, bytes.clone()));
     assert_eq!(get("sm_80"), (false, bytes.clone()));
-    // Without a cache, or with one that is gone, it costs time only.
+    // Without a cache, or with a deleted one, it only takes longer.
     assert!(cubin_in(None, &SCALE, Dtype::F32, "sm_80").unwrap().0.compiled);
     fs::remove_dir_all(parent.path().join("kernels")).unwrap();
     let (cubin, written) = cubin_in(Some(&cache), &SCALE, Dtype::F32, "sm_80").unwrap();
@@ -78,7 +78,7 @@ fn processes_that_start_together_do_not_disturb_each_other() {
     assert_eq!(names.len(), 8, "{names:?}");
 }
 
-/// Asks for the same kernels as its siblings; alone it has nothing to do.
+/// Requests the same kernels as its siblings; started alone it has nothing to do.
 #[test]
 fn one_of_several_processes() {
     let Some(folder) = std::env::var_os(SHARED) else { return };

@@ -1,10 +1,9 @@
-//! Every kernel, compiled by NVRTC to machine code for three generations of GPUs, on a machine without
-//! one; what it needs of a multiprocessor is held against the table `registers.txt`.
+//! Every kernel, compiled by NVRTC to machine code for three generations of GPUs, on a machine without one; its
+//! resource usage is compared with the table `registers.txt`.
 //!
-//! The table belongs to the version of NVRTC in its first line. With another one, registers may differ,
-//! and only spills that are not in the table are faults. After a change to a kernel,
-//! `LONGHAUL_WRITE_REGISTERS=1 cargo test -p tensor --test nvrtc` writes it again: look at the
-//! difference before it is committed.
+//! The table belongs to the version of NVRTC in its first line. With another version, registers may differ, and only
+//! spills that are not in the table are errors. After a change to a kernel, `LONGHAUL_WRITE_REGISTERS=1 cargo test -p
+//! tensor --test nvrtc` rewrites the table: review the difference before committing it.
 
 mod cache;
 
@@ -19,12 +18,12 @@ use test_support::require;
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nvrtc/registers.txt");
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
 
-/// Whether there is a compiler of kernels.
+/// Whether NVRTC is available.
 fn has_nvrtc() -> bool {
     require(version().is_ok(), "NVRTC")
 }
 
-/// Kernel, element type, architecture; and registers, stack, spill stores, spill loads, shared memory.
+/// By kernel, dtype and architecture: registers, stack, spill stores, spill loads, shared memory.
 type Table = BTreeMap<String, [u32; 5]>;
 
 fn head(version: &str) -> String {
@@ -55,7 +54,7 @@ fn read(text: &str) -> Table {
     rows.collect()
 }
 
-/// What is wrong with `now`, compiled by the version of the table or by another one.
+/// Violations of `table` in `now`, compiled by the version of the table or by another one.
 fn faults(table: &Table, now: &Table, same_version: bool) -> Vec<String> {
     let mut faults = Vec::new();
     for (name, row) in now {
@@ -76,7 +75,7 @@ fn faults(table: &Table, now: &Table, same_version: bool) -> Vec<String> {
 }
 
 #[test]
-fn every_kernel_compiles_within_what_the_table_says() {
+fn every_kernel_stays_within_the_register_table() {
     if !has_nvrtc() {
         return;
     }
@@ -93,7 +92,7 @@ fn every_kernel_compiles_within_what_the_table_says() {
         if let Some(kernel) = compiled.kernels.iter().find(foreign) {
             return Err(format!("{what}: {} does not begin with the source's name", kernel.name));
         }
-        // What arguments are checked against before a launch.
+        // The declarations that arguments are checked against before a launch.
         let declared = |kernel: &&Resources| parameters(&compiled.cubin, &kernel.name).is_none();
         if let Some(kernel) = compiled.kernels.iter().find(declared) {
             return Err(format!("{what}: no parameters of {} in the machine code", kernel.name));
@@ -122,7 +121,7 @@ fn every_kernel_compiles_within_what_the_table_says() {
 }
 
 #[test]
-fn the_table_tells_every_difference() {
+fn the_table_detects_every_difference() {
     let table = |rows: &[(&str, [u32; 5])]| -> Table {
         rows.iter().map(|(name, row)| (name.to_string(), *row)).collect()
     };
@@ -140,7 +139,7 @@ fn the_table_tells_every_difference() {
     assert_eq!(faults(&known, &now, false).len(), 2);
 }
 
-/// Holds an array by an index that is not known: it must go to the stack.
+/// Indexes an array dynamically, so that it must live on the stack.
 const SCALE: Source = Source {
     name: "scale",
     text: r#"
@@ -182,7 +181,7 @@ fn a_source_becomes_machine_code_for_each_generation() {
     }
 }
 
-/// What the emulator's tests hold against plain arithmetic is the same text on a GPU.
+/// The headers that the emulator's tests compare with plain arithmetic also compile for a GPU.
 #[test]
 fn the_headers_compile_for_each_element_type() {
     if !has_nvrtc() {
@@ -203,7 +202,7 @@ fn the_headers_compile_for_each_element_type() {
 }
 
 #[test]
-fn what_does_not_compile_is_told_with_its_name_and_line() {
+fn compile_errors_have_name_and_line() {
     if !has_nvrtc() {
         return;
     }
@@ -214,7 +213,7 @@ fn what_does_not_compile_is_told_with_its_name_and_line() {
     for words in ["broken.cu does not compile for f32 on sm_80", "broken.cu(2)", "\"x\""] {
         assert!(error.to_string().contains(words), "no {words} in {error}");
     }
-    // A header of the folder that the program is started in is not ours.
+    // A header in the working directory must not be found.
     let outside = Source { name: "outside", text: "#include \"Cargo.toml\"", ..broken };
     let error = compile(&outside, Dtype::F32, "sm_80").unwrap_err().to_string();
     assert!(error.contains("Cargo.toml"), "{error}");
@@ -224,7 +223,7 @@ fn what_does_not_compile_is_told_with_its_name_and_line() {
 }
 
 #[test]
-fn kernels_have_names_of_their_own() {
+fn kernel_names_are_unique() {
     let mut names: Vec<&str> = SOURCES.iter().map(|source| source.name).collect();
     names.sort_unstable();
     names.dedup();

@@ -1,5 +1,4 @@
-//! What masks, shared heads and joined sequences mean: each equals plain attention to the keys that are
-//! seen.
+//! The meaning of masks, shared heads and joined sequences: each equals plain attention to the visible keys.
 
 use tensor::check::draw;
 use tensor::op::Draw;
@@ -38,7 +37,7 @@ fn a_query_behind_a_causal_mask_sees_the_keys_up_to_its_own() {
     let op = Attention { mask: CAUSAL, ..plain };
     let (q, k, v) = (random(70, 6, 0), random(69, 6, 1), random(69, 6, 2));
     let out = apply(op, &[&q, &k, &v]);
-    // One query more than keys: the first sees nothing.
+    // With one query more than keys, the first query sees nothing.
     assert_eq!(out[..6], [0.0; 6]);
     for query in 1..70 {
         let seen = apply(plain, &[&first(&q, query + 1), &first(&k, query), &first(&v, query)]);
@@ -47,7 +46,7 @@ fn a_query_behind_a_causal_mask_sees_the_keys_up_to_its_own() {
 }
 
 #[test]
-fn padded_keys_are_as_if_they_were_not_there() {
+fn padded_keys_are_ignored() {
     let plain = Attention::new(1, Layout::Separate);
     let op = Attention { mask: PADDED, ..plain };
     let (q, k, v) = (random(3, 4, 0), random(5, 4, 1), random(5, 4, 2));
@@ -70,7 +69,7 @@ fn joined_sequences_are_one_after_the_other() {
     let both = Tensor::of(&both, &[1, 7, 12]);
     let out = apply(Attention::new(2, Layout::Joined), &[&a, &b]);
     assert_close(&out, &apply(Attention::new(2, Layout::Packed), &[&both]));
-    // The second sequence alone, when no key of the first is seen.
+    // The second sequence alone, when no key of the first is visible.
     let op = Attention { mask: PADDED, ..Attention::new(2, Layout::Joined) };
     let out = apply(op, &[&a, &b, &Tensor::of(&[0, 4], &[1, 2])]);
     assert_close(&out[12..], &apply(Attention::new(2, Layout::Packed), &[&b]));
@@ -90,7 +89,7 @@ fn heads_of_queries_share_those_of_keys() {
     assert_close(&out, &apply(plain, &[&q, &twice(&k), &twice(&v)]));
 }
 
-/// With the identity for values the output is the probabilities.
+/// With the identity matrix as values, the output is the probabilities.
 #[test]
 fn dropout_of_probabilities_is_that_of_a_tensor() {
     let (batch, heads, queries, keys) = (3, 2, 5, 8);

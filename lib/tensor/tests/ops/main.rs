@@ -1,5 +1,5 @@
-//! Every case of every op: the gradient, f32 against f64, gradients added to what is there, and the
-//! same bits on any number of threads.
+//! Every case of every op: the gradient, f32 compared with f64, accumulation of gradients, and the same bits on any
+//! number of threads.
 
 mod attention;
 mod golden;
@@ -23,13 +23,13 @@ fn each_case(check: impl Fn(&str, &Case)) {
     }
 }
 
-/// Elements of all inputs; gradient checks evaluate a case up to thirteen times in f64.
+/// Total number of input elements; gradient checks evaluate a case up to thirteen times in f64.
 fn size(case: &Case) -> usize {
     case.inputs.iter().map(|(s, _)| s.iter().product::<usize>()).sum::<usize>()
         + case.operations / 64
 }
 
-/// The largest error over several seeds, where a case is small enough to be drawn several times.
+/// The largest error over several seeds, or for one seed if the case is large.
 fn most(case: &Case, seed: u64, error: impl Fn(u64) -> f64) -> f64 {
     let seeds = if size(case) < 10_000 { 4 } else { 1 };
     (0..seeds).map(|i| error(seed.wrapping_add(i))).fold(0.0, f64::max)
@@ -42,8 +42,8 @@ fn gradients_agree_with_finite_differences() {
         if size(case) > 2_000_000 {
             return;
         }
-        // Fourth-order differences with h = 3e-4 leave about h⁴ of truncation and ε/h of rounding,
-        // both far below; a wrong term shows as 1e-3 or more.
+        // Fourth-order differences with h = 3e-4 have a truncation error of about h⁴ and a rounding error of ε/h, both
+        // negligible; a wrong term causes 1e-3 or more.
         let error = most(case, seed, |seed| gradient_error(case, seed));
         assert!(error < 1e-6, "{what}: {error:e} (seed {seed})");
     });

@@ -1,4 +1,4 @@
-//! The order in which gradients become known.
+//! The order in which the backward pass completes gradients.
 
 use tensor::check::draw;
 use tensor::op::Draw;
@@ -10,7 +10,7 @@ use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
 use tensor::{Dtype, Tape, Tensor, Var, constant};
 
-/// A loss of leaves a and b, both used twice, beside a leaf that is not used.
+/// A loss that uses the leaves a and b twice each, and a leaf that it does not use.
 fn computation(tape: &Tape) -> (Var, [Var; 3]) {
     let value = |seed| draw(&[3, 5], &Draw::Normal, seed, 0).to_dtype(Dtype::F32);
     let [a, b, unused] = [1, 2, 3].map(|seed| tape.leaf(value(seed)));
@@ -22,7 +22,7 @@ fn computation(tape: &Tape) -> (Var, [Var; 3]) {
 }
 
 #[test]
-fn a_gradient_is_handed_out_when_it_is_whole() {
+fn a_gradient_is_handed_out_when_complete() {
     let three = Tensor::scalar(3.0_f32);
     let tape = Tape::new();
     let (loss, leaves) = computation(&tape);
@@ -35,7 +35,7 @@ fn a_gradient_is_handed_out_when_it_is_whole() {
         order.push((place, gradient))
     })
     .unwrap();
-    // b comes in last with the first error; a goes through the activation before it.
+    // The gradient of b is complete first; that of a passes through the activation.
     assert_eq!(order.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [1, 0, 2]);
     for (place, gradient) in order {
         let bytes = |t: &Option<Tensor>| t.as_ref().map(|t| t.as_bytes().to_vec());
@@ -44,7 +44,7 @@ fn a_gradient_is_handed_out_when_it_is_whole() {
     }
 }
 
-/// A loss of a weight and a bias that are used twice, the second time in a part that is computed again.
+/// A loss that uses a weight and a bias twice, the second time in a recomputed segment.
 fn layers(tape: &Tape) -> (Var, [Var; 2]) {
     let value = |shape: &[usize], seed| draw(shape, &Draw::Normal, seed, 0).to_dtype(Dtype::F32);
     let [weight, bias] =
@@ -62,7 +62,7 @@ fn layers(tape: &Tape) -> (Var, [Var; 2]) {
 }
 
 #[test]
-fn gradients_are_made_where_there_is_room_for_them() {
+fn gradients_are_computed_into_given_buffers() {
     let one = Tensor::scalar(1.0_f32);
     let found = |rooms: Vec<Tensor>| {
         let tape = Tape::new();
@@ -86,7 +86,7 @@ fn gradients_are_made_where_there_is_room_for_them() {
         }
         assert_eq!(gradients[..count].iter().map(start).collect::<Vec<_>>(), starts);
     }
-    // A leaf that the loss does not depend on has no gradient, room or not.
+    // A leaf that the loss does not depend on has no gradient, with or without a buffer.
     let tape = Tape::new();
     let (loss, leaves) = computation(&tape);
     let mut seen = [false; 3];
@@ -96,7 +96,7 @@ fn gradients_are_made_where_there_is_room_for_them() {
 }
 
 #[test]
-fn a_loss_that_is_a_leaf_has_the_gradient_it_began_with() {
+fn a_loss_that_is_a_leaf_has_the_initial_gradient() {
     let tape = Tape::new();
     let loss = tape.leaf(Tensor::scalar(7.0_f32));
     let mut seen = Vec::new();
@@ -118,7 +118,7 @@ fn a_scale_of_another_type_or_shape_is_refused() {
     }
 }
 
-/// Variables are numbers that mean something on their own tape only.
+/// Variables are indices that are only valid on their own tape.
 #[test]
 fn a_variable_of_another_tape_is_refused() {
     let [ours, theirs] = [Tape::new(), Tape::new()];
@@ -131,7 +131,7 @@ fn a_variable_of_another_tape_is_refused() {
     let body = Box::new(move |tape: &Tape, vars: &[Var]| tape.apply(sum(), &[&vars[0], &vars[1]]));
     let recomputed = ours.recomputed(value(), &[&a, &b], body);
     assert!(message(recomputed.unwrap_err()).contains("another tape"));
-    // Its value may be used: no gradient is promised to it.
+    // Its value may be used, because no gradient is expected for it.
     let loss = ours.apply(sum(), &[&a, &b.detached()]).unwrap();
     let foreign = [a.clone(), b.clone()];
     let one = Tensor::scalar(1.0_f32);
@@ -150,7 +150,7 @@ fn an_input_of_another_dtype_is_refused_by_op_input_and_dtype() {
     assert!(error.contains("weighted_sum: input 1 is bf16, must be f32"), "{error}");
 }
 
-/// x - x and x + x: one variable, asked for twice by one op.
+/// x - x and x + x: one variable as both inputs of an op.
 #[test]
 fn a_variable_that_is_two_inputs_of_an_op_gets_both_gradients() {
     let value = draw(&[5], &Draw::Normal, 1, 0).to_dtype(Dtype::F32);
@@ -159,7 +159,7 @@ fn a_variable_that_is_two_inputs_of_an_op_gets_both_gradients() {
         let tape = Tape::new();
         let (x, unused) = (tape.leaf(value.clone()), tape.leaf(Tensor::zeros(&[5], Dtype::F32)));
         let sum = tape.apply(Residual::Scaled, &[&x, &x, &x]).unwrap();
-        // Walked over first, so that a gradient is there already.
+        // It is visited first, so that a gradient already exists.
         let sum = if before { tape.apply(Residual::Plain, &[&sum, &x]).unwrap() } else { sum };
         let loss = [&sum, &unused].map(|v| v.reshape(&[1, 5]));
         let loss = tape.apply(SquaredError, &[&loss[0], &loss[1], &ones(1), &ones(5)]).unwrap();

@@ -1,4 +1,4 @@
-//! What every program does because it stands in the frame of `unix::cli`.
+//! The behaviour that every program inherits from the frame of `unix::cli`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -14,7 +14,7 @@ fn run(words: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn help_and_version_are_data_and_usage_errors_are_two() {
+fn help_and_version_go_to_stdout_and_usage_errors_exit_with_2() {
     let version = run(&["--version"]);
     assert_eq!(version, (0, "frame 1.2.3 (abcdef123456)\n".into(), "".into()));
     let (status, stdout, stderr) = run(&["--help"]);
@@ -31,7 +31,7 @@ fn errors_are_one_line_and_their_own_status() {
 }
 
 #[test]
-fn panics_of_any_thread_are_one_line_and_seventy() {
+fn panics_of_any_thread_are_one_line_and_exit_with_70() {
     let start = Instant::now();
     for (words, what) in
         [(&["panic"][..], "first line\\nsecond line"), (&["panic", "--thread"], "in a worker")]
@@ -79,7 +79,7 @@ struct Listener {
 
 impl Listener {
     fn start() -> Self {
-        // With the usual signals even where the tests run under nohup or in the background.
+        // With default signal handling even if the tests run under nohup or in the background.
         let mut command = Command::new("/usr/bin/env");
         command.arg("--default-signal=INT,HUP").arg(frame().get_program()).arg("signals");
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -106,7 +106,7 @@ impl Drop for Listener {
 }
 
 #[test]
-fn the_first_stop_is_a_wish_and_the_second_an_order() {
+fn the_first_stop_signal_is_a_request_and_the_second_ends_the_program() {
     use std::os::unix::process::ExitStatusExt;
     for (first, name, second) in
         [(Signal::TERM, "SIGTERM", Signal::TERM), (Signal::INT, "SIGINT", Signal::TERM)]

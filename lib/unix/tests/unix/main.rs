@@ -1,4 +1,4 @@
-//! Tests of `unix` by its public interface, in one program.
+//! Tests of the public interface of `unix`, in one program.
 
 mod common;
 mod config;

@@ -1,4 +1,4 @@
-//! Single files and links: whatever a power cut takes away, a reader sees the old or the new.
+//! Single files and links: after any power cut, a reader sees the old or the new content.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -8,13 +8,13 @@ use test_support::crash::{self, Content, Op, Recorder, materialise, snapshot, st
 use unix::disk::Rename;
 use unix::publish::Publisher;
 
-/// What a program did to a disk, and what was there before.
+/// The operations of a program on a disk, and the content before.
 struct Trace {
     before: Content,
     ops: Vec<Op>,
 }
 
-/// `work` in a folder that holds the file `a` with `old`, and the link `l` to `old`.
+/// Records `work` in a folder that contains the file `a` with `old`, and the link `l` to `old`.
 fn trace(work: impl FnOnce(&Publisher, &Path)) -> Trace {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a"), "old").unwrap();
@@ -26,8 +26,8 @@ fn trace(work: impl FnOnce(&Publisher, &Path)) -> Trace {
     Trace { before, ops: disk.ops() }
 }
 
-/// How many states there are, or the first in which `name` is neither the old nor the new, or not the
-/// new after all was promised.
+/// Returns the number of states, or the first in which `name` is neither the old nor the new content, or not the new
+/// one after durability was reported.
 fn check(
     before: &Content,
     ops: &[Op],
@@ -56,9 +56,9 @@ fn a_file_is_the_old_or_the_new_after_any_power_cut() {
     let t = trace(|publisher, folder| publisher.bytes(&folder.join("a"), b"brand new").unwrap());
     let (old, new) = (file("old"), file("brand new"));
     let count = check(&t.before, &t.ops, "a", Some(&old), &new).unwrap();
-    // Nothing done; the temporary file empty, half and whole; published; and that after the promise.
+    // Nothing done; the temporary file empty, half written and complete; published; and that after the promise.
     assert_eq!(count, 6, "{:?}", t.ops);
-    // What each fsync is for.
+    // Each fsync is necessary.
     for mutant in
         [crash::without_file_syncs(&t.ops), crash::without_folder_syncs(&t.ops, Path::new(""))]
     {

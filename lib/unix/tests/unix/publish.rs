@@ -1,4 +1,4 @@
-//! Files are whole or absent: after errors, on full and read-only disks, and after KILL.
+//! Files are complete or absent: after errors, on full and read-only disks, and after SIGKILL.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use super::common::frame;
 use unix::publish::*;
 use unix::{Error, Exit};
 
-/// Names in a folder, sorted.
+/// Sorted names in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<String> =
@@ -95,7 +95,7 @@ fn errors_name_the_target_and_say_cannot_create() {
     assert_eq!(publish_bytes(Path::new("/"), b"x").unwrap_err().exit, Exit::CannotCreate);
 }
 
-/// A small file system of its own, gone when dropped; nothing where mounting is not allowed.
+/// A small tmpfs, unmounted when dropped; `None` where mounting is not permitted.
 struct Tmpfs(PathBuf, tempfile::TempDir);
 
 impl Tmpfs {
@@ -126,7 +126,7 @@ fn a_full_disk_keeps_the_old_content() {
     let error = publish_bytes(&file, &large).unwrap_err();
     assert_eq!(error.exit, Exit::CannotCreate);
     assert!(error.to_string().contains("4.0 MiB"), "{error}");
-    // It is not known: fails midway.
+    // The size is unknown: fails midway.
     let error = publish_file(&file, |writer| writer.write_all(&large)).unwrap_err();
     assert_eq!(error.exit, Exit::Io);
     assert!(error.to_string().contains("free space"), "{error}");
@@ -134,7 +134,7 @@ fn a_full_disk_keeps_the_old_content() {
 }
 
 #[test]
-fn a_read_only_disk_is_cannot_create() {
+fn a_read_only_disk_exits_with_cannot_create() {
     let Some(Tmpfs(path, _keep)) = &Tmpfs::mount() else { return };
     publish_bytes(&path.join("a"), b"old").unwrap();
     let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(path).status().unwrap();
@@ -155,7 +155,7 @@ fn killed_in_the_middle_of_writing_the_old_content_stands() {
     assert_eq!(fs::read(&path).unwrap(), b"old");
     let left = names(folder.path());
     assert!(left.len() == 2 && left[0].starts_with(TEMPORARY_PREFIX), "{left:?}");
-    // What the dead one left does not disturb the next.
+    // Leftovers of the killed process do not disturb the next one.
     assert!(frame().arg("once").arg(&path).status().unwrap().success());
     assert_eq!(fs::read(&path).unwrap(), b"new content");
 }
@@ -167,7 +167,7 @@ fn killed_at_any_moment_the_file_is_whole() {
     let path = folder.path().join("a");
     for round in 0..30 {
         let mut child = frame().arg("publish").arg(&path).spawn().unwrap();
-        // Once it is there it never goes.
+        // Once the file exists, it always does.
         while round == 0 && !path.exists() {
             assert!(child.try_wait().unwrap().is_none(), "it published nothing");
             std::thread::sleep(Duration::from_millis(1));

@@ -1,13 +1,13 @@
-//! Crash states: what a power cut may leave of what was done to a disk.
+//! Crash states: what a power cut may leave of the operations on a disk.
 //!
-//! [`Recorder`] is a disk that writes down every operation while it does it in a real folder. [`states`]
-//! takes such a list and builds, for the cut after each of its operations, every state that the disk may
-//! then be found in; [`materialise`] puts one into a folder for the real reader to look at.
+//! [`Recorder`] is a disk that records every operation while it performs it in a real folder. [`states`] takes such a
+//! list and builds, for a power cut after each of its operations, every state that the disk may then be in;
+//! [`materialise`] writes one into a folder, so that the real reader can be run on it.
 //!
-//! The model is weaker than any file system in use: data that was not fsynced may be lost, or be there up
-//! to its half; names made, changed or removed since the last fsync of their folder may be lost one by
-//! one, except that a later change of the same name is not kept without the earlier ones. A rename is
-//! lost or kept whole. The idea is that of ALICE (Pillai et al., OSDI 2014).
+//! The model is weaker than any file system in use: data that was not fsynced may be lost, or be there up to its half;
+//! names that were created, changed or removed since the last fsync of their folder may be lost one by one, except that
+//! a later change of a name is never kept without the earlier ones. A rename is lost or kept as a whole. The idea is
+//! that of ALICE (Pillai et al., OSDI 2014).
 
 mod recorder;
 mod tree;
@@ -20,20 +20,19 @@ use std::path::Path;
 
 use tree::Tree;
 
-/// States of one moment at most, before only the extremes of each folder and file are combined.
+/// Maximum number of states per moment; beyond that only the extremes of each folder and file are combined.
 const MOST: usize = 5_000;
 
-/// A state of the disk after a cut.
+/// A state of the disk after a power cut.
 pub struct State {
-    /// Operations done before the cut.
+    /// Number of operations before the power cut.
     pub done: usize,
-    /// What is found.
+    /// What is on the disk.
     pub content: Content,
 }
 
-/// Every different state after a cut at any moment of `ops`, which began with `start`, all durable.
-/// Equal states are told once for each number of promises that were made before them: see
-/// [`Op::Promise`].
+/// Every distinct state after a power cut at any moment of `ops`, beginning with the durable content `start`. Equal
+/// states are returned once per number of promises made before them: see [`Op::Promise`].
 pub fn states(start: &Content, ops: &[Op]) -> Vec<State> {
     let mut tree = Tree::new(start);
     let mut seen = HashSet::new();
@@ -53,25 +52,25 @@ pub fn states(start: &Content, ops: &[Op]) -> Vec<State> {
     found
 }
 
-/// What is on the disk after all of `ops`, without a cut.
+/// The content of the disk after all of `ops`, without a power cut.
 pub fn after(start: &Content, ops: &[Op]) -> Content {
     let mut tree = Tree::new(start);
     ops.iter().for_each(|op| tree.apply(op));
     tree.states(MOST).swap_remove(0)
 }
 
-/// A program that forgets to fsync its files.
+/// The operations of a program that forgets to fsync its files.
 pub fn without_file_syncs(ops: &[Op]) -> Vec<Op> {
     ops.iter().filter(|op| !matches!(op, Op::SyncFile(_))).cloned().collect()
 }
 
-/// A program that forgets to fsync `folder`.
+/// The operations of a program that forgets to fsync `folder`.
 pub fn without_folder_syncs(ops: &[Op], folder: &Path) -> Vec<Op> {
     let forgotten = |op: &Op| matches!(op, Op::SyncFolder(path) if path == folder);
     ops.iter().filter(|op| !forgotten(op)).cloned().collect()
 }
 
-/// A program that writes the files called `name` before the other files of their folders.
+/// The operations of a program that writes the files called `name` before the other files of their folders.
 pub fn with_first(ops: &[Op], name: &str) -> Vec<Op> {
     let mut reordered: Vec<Op> = Vec::new();
     for op in ops {

@@ -1,4 +1,4 @@
-//! A disk that writes down what is done to it.
+//! A disk that records the operations on it.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use unix::disk::{Disk, DiskFile, RealDisk, Rename};
 
-/// An operation that was done; paths are relative to the folder of the recorder.
+/// A recorded operation; paths are relative to the folder of the recorder.
 #[derive(Clone, PartialEq)]
 pub enum Op {
     /// A file was created.
@@ -16,13 +16,13 @@ pub enum Op {
     Write(PathBuf, Vec<u8>),
     /// A file was fsynced.
     SyncFile(PathBuf),
-    /// An fsync that failed; what it was for may be lost whatever comes after.
+    /// An fsync failed; the data may be lost whatever comes after.
     FailedSync(PathBuf),
-    /// A folder was made.
+    /// A folder was created.
     MakeFolder(PathBuf),
-    /// A link, second, to a target, first.
+    /// A symbolic link was created: target, then link.
     Symlink(PathBuf, PathBuf),
-    /// A name became another.
+    /// A name was renamed to another.
     Rename(PathBuf, PathBuf, Rename),
     /// A file or link was removed.
     RemoveFile(PathBuf),
@@ -30,7 +30,7 @@ pub enum Op {
     RemoveFolder(PathBuf),
     /// A folder was fsynced.
     SyncFolder(PathBuf),
-    /// The program said that everything up to here is safe.
+    /// The program reported that everything up to here is durable.
     Promise,
 }
 
@@ -56,14 +56,14 @@ impl fmt::Debug for Op {
     }
 }
 
-/// Does everything in a real folder, and keeps the list.
+/// Performs all operations in a real folder, and keeps the list.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     root: PathBuf,
     ops: Arc<Mutex<Vec<Op>>>,
-    /// Whether the disk knows renames that exchange or refuse.
+    /// Whether the disk supports RENAME_EXCHANGE and RENAME_NOREPLACE.
     pub flags: bool,
-    /// Which fsync of a file fails, from 1; 0: none.
+    /// Which fsync of a file fails, counted from 1; 0 for none.
     pub failing_sync: usize,
 }
 
@@ -73,12 +73,12 @@ impl Recorder {
         Self { root: root.to_path_buf(), ops: Arc::default(), flags: true, failing_sync: 0 }
     }
 
-    /// Notes that the program said: it is safe.
+    /// Records that the program has reported durability.
     pub fn promise(&self) {
         self.ops.lock().unwrap().push(Op::Promise);
     }
 
-    /// What was done so far, in order.
+    /// The operations so far, in order.
     pub fn ops(&self) -> Vec<Op> {
         self.ops.lock().unwrap().clone()
     }
@@ -87,7 +87,7 @@ impl Recorder {
         path.strip_prefix(&self.root).expect("a path on this disk").to_path_buf()
     }
 
-    /// Syncs a file by `sync`, if it is not the one to fail.
+    /// Syncs a file with `sync`, unless this is the fsync that must fail.
     fn sync(&self, path: &Path, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let is_sync = |op: &&Op| matches!(op, Op::SyncFile(_) | Op::FailedSync(_));
         let before = self.ops.lock().unwrap().iter().filter(is_sync).count();

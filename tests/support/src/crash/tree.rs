@@ -1,4 +1,4 @@
-//! A tree of files of which a part is durable.
+//! A file tree of which only a part is durable.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use unix::disk::Rename;
 
 use super::Op;
 
-/// What is found under a name.
+/// The content of a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
     /// A file with these bytes.
@@ -19,7 +19,7 @@ pub enum Content {
     Folder(BTreeMap<String, Content>),
 }
 
-/// A change of the names in a folder that is lost or kept whole.
+/// A change of the names in a folder, which is lost or kept as a whole.
 type Change = Vec<(String, Option<usize>)>;
 
 enum Node {
@@ -28,11 +28,11 @@ enum Node {
     Folder { durable: BTreeMap<String, usize>, pending: Vec<Change> },
 }
 
-/// Nodes by number; 0 is the folder of everything.
+/// Nodes by index; 0 is the root folder.
 pub struct Tree(Vec<Node>);
 
 impl Tree {
-    /// A tree that is durable.
+    /// A tree that is entirely durable.
     pub fn new(content: &Content) -> Self {
         let mut tree = Self(Vec::new());
         tree.grow(content);
@@ -56,7 +56,7 @@ impl Tree {
         number
     }
 
-    /// Does an operation, as the program sees it: nothing is lost.
+    /// Applies an operation as the program sees it: nothing is lost.
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Create(path) => {
@@ -118,8 +118,9 @@ impl Tree {
         })
     }
 
-    /// What a cut now may leave: each way to keep a part of each node's changes, with each of every
-    /// other node's; when that is more than `most`, each with everything of the others, and nothing.
+    /// The states that a power cut may leave now: each way to keep a part of each node's changes, combined with each
+    /// way of every other node; if these are more than `most`, each way is only combined with all changes of the
+    /// others, and with none.
     pub fn states(&self, most: usize) -> Vec<Content> {
         let mut ways = vec![1; self.0.len()];
         self.count_ways(0, &mut ways);
@@ -150,7 +151,7 @@ impl Tree {
         choices.iter().map(|choice| self.content(0, choice)).collect()
     }
 
-    /// The ways of every node that may still be found from `number` on.
+    /// Counts the ways of every node that is reachable from `number`.
     fn count_ways(&self, number: usize, ways: &mut [usize]) {
         ways[number] = self.0[number].ways();
         if let Node::Folder { durable, pending } = &self.0[number] {
@@ -184,7 +185,7 @@ impl Tree {
 }
 
 impl Node {
-    /// In how many ways a cut may treat it; the first loses nothing.
+    /// In how many ways a power cut may affect the node; the first loses nothing.
     fn ways(&self) -> usize {
         match self {
             Node::Link(_) => 1,
@@ -195,8 +196,7 @@ impl Node {
     }
 }
 
-/// Which changes may be kept together; first all, last none. Of many: the first so many, all but one,
-/// and one alone.
+/// Which changes may be kept together, from all to none. If there are many: the first few, all but one, and only one.
 fn subsets(changes: &[Change]) -> Vec<Vec<bool>> {
     let count = changes.len();
     let all: Vec<Vec<bool>> = if count <= 8 {
@@ -237,7 +237,7 @@ fn name(path: &Path) -> String {
     path.file_name().and_then(|name| name.to_str()).expect("a name").to_string()
 }
 
-/// What is in a real folder.
+/// The content of a real folder.
 pub fn snapshot(path: &Path) -> Content {
     let found = fs::symlink_metadata(path).unwrap();
     if found.is_symlink() {
@@ -250,7 +250,7 @@ pub fn snapshot(path: &Path) -> Content {
     }
 }
 
-/// Makes it in a real disk, under a name that is not there yet.
+/// Writes the content to a real disk, under a name that does not exist yet.
 pub fn materialise(content: &Content, path: &Path) {
     match content {
         Content::File(bytes) => fs::write(path, bytes).unwrap(),

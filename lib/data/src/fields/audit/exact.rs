@@ -1,4 +1,4 @@
-//! Trajectories, first frames and frames that are equal, by their hashes.
+//! Equal trajectories, first frames and frames, found by their hashes.
 
 use super::Place;
 use crate::fields::check::Kind;
@@ -14,11 +14,11 @@ type Hash = [u8; 16];
 pub(super) struct Hashes {
     whole: Hash,
     begin: Hash,
-    /// `None` for a frame of equal points: it tells nothing about its origin.
+    /// `None` for a frame whose points are all equal, which does not identify its origin.
     frames: Vec<Option<Hash>>,
 }
 
-/// Reads a trajectory and hands each frame to `look`. `room` holds the largest block of frames.
+/// Reads a trajectory and passes each frame to `look`. `room` is a buffer for the largest block of frames.
 pub(super) fn read(
     set: &TrajectorySet,
     i: usize,
@@ -54,7 +54,7 @@ fn short(hash: blake3::Hash) -> Hash {
     std::array::from_fn(|i| hash.as_bytes()[i])
 }
 
-/// What is kept of all trajectories. Of the frames, only those of validation and test.
+/// The hashes of all trajectories; those of single frames only for validation and test.
 #[derive(Default)]
 pub(super) struct Exact {
     whole: HashMap<Hash, Place>,
@@ -63,7 +63,7 @@ pub(super) struct Exact {
 }
 
 impl Exact {
-    /// What of a trajectory is in those before, and where; keeps its hashes.
+    /// Looks up a trajectory among the previous ones, and stores its hashes.
     pub fn compare(
         &mut self,
         sets: &[TrajectorySet],
@@ -84,7 +84,7 @@ impl Exact {
         found
     }
 
-    /// A copy in the same split does not hide that both are in another split.
+    /// A copy in the same split must not hide that both are also in another split.
     fn find(
         &self,
         sets: &[TrajectorySet],

@@ -1,11 +1,11 @@
-//! Finds data of one split in another, by content alone: across files and manifests.
+//! Finds data of one split in another, by content alone, across files and manifests.
 //!
-//! Equal trajectories, first frames (inputs, of steady problems) and frames are found by hash. First frames
-//! that are nearly equal, or equal up to a symmetry of the grid and a periodic shift, and trajectories that
-//! start like a later frame of another, are selected by [`signature`] and then compared at full resolution;
-//! crops are found by [`window`]. For each trajectory the first leak of either search is reported.
+//! Equal trajectories, first frames (for steady problems: inputs) and frames are found by hash. Candidates for first
+//! frames that are nearly equal, or equal up to a symmetry of the grid and a periodic shift, and for trajectories that
+//! start like a later frame of another, are selected by [`signature`] and then compared at full resolution; crops are
+//! found by [`window`]. Of either search, only the first leak of each trajectory is reported.
 //!
-//! Memory: about 1 KiB for each trajectory and 30 bytes for each frame of validation and test.
+//! Memory: about 1 KiB per trajectory and 30 bytes per frame of validation and test.
 
 mod exact;
 mod near;
@@ -25,17 +25,17 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use unix::{Result, note};
 
-/// Trajectories whose hashes are held at a time.
+/// Number of trajectories whose hashes are held at a time.
 const AT_ONCE: usize = 256;
 
-/// Audits the splits of manifests together. `near` is the relative distance below which two first frames
-/// are near-duplicates; 0 looks for equal numbers only. The distance is |a - b| / max(|a|, |b|) in the
-/// Euclidean norm over all points and channels, of a and b without the mean of each channel.
+/// Audits the splits of several manifests together. `near` is the relative distance below which two first frames are
+/// near-duplicates; with 0 only exact copies are found. The distance is |a - b| / max(|a|, |b|) in the Euclidean norm
+/// over all points and channels, with the mean of each channel subtracted from a and b.
 ///
-/// Errors: 66 and 65 for manifests and files that cannot be read or were changed.
+/// Errors: 66 and 65 for manifests and files that cannot be read or have changed.
 pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
     let mut sets = Vec::new();
-    // Training last: it is looked up in what the others left.
+    // Training comes last and is looked up in the hashes of the others.
     for name in [SplitName::Test, SplitName::Validation, SplitName::Train] {
         for manifest in manifests {
             // The audit reports overlaps itself.
@@ -69,7 +69,7 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
             }
         }
     }
-    // A pair is reported once, by what says most: whole first frames before later frames and windows.
+    // A pair is reported once, as its strongest leak: whole first frames before later frames and windows.
     leaks.sort_by_key(|(_, leak)| (leak.kind == Kind::SharedWindow, leak.frame > 0));
     for (place, Leak { kind, other, how, .. }) in leaks {
         found.add(kind, place, other, how);
@@ -83,10 +83,10 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
     Ok(found.report)
 }
 
-/// A trajectory: number of its set, and in it.
+/// A trajectory: index of its set, and index in the set.
 type Place = (usize, usize);
 
-/// What is reported, once for each pair.
+/// The leaks to report, one per pair.
 struct Found<'a> {
     sets: &'a [TrajectorySet],
     report: Report,

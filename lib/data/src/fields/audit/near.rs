@@ -1,5 +1,5 @@
-//! First frames that are nearly in another split, also mirrored, transposed, shifted, cropped, or as a later
-//! frame: candidates by signature or patch, then the comparison in full.
+//! Finds first frames that are nearly equal to one in another split, also if mirrored, transposed, shifted, cropped, or
+//! taken from a later frame: candidates are selected by signature or patch, then compared at full resolution.
 
 use super::Place;
 use super::signature::{LENGTH, ROUNDING, Sketch, Sketcher};
@@ -12,15 +12,15 @@ use crate::fields::split_set::TrajectorySet;
 use rayon::prelude::*;
 use unix::Result;
 
-/// Candidates of a frame in another set that are compared: the nearest.
+/// Maximum number of candidates that are compared with a frame: the nearest.
 pub(super) const CANDIDATES: usize = 32;
-/// Fields of a single wave are shifts of each other by nature: they are copies when they are this near.
+/// Fields that consist of a single wave are always shifts of each other; they only count as copies below this distance.
 const EXACT: f64 = 1e-5;
 
-/// What is known of the first frames of a set.
+/// The data about the first frames of a set.
 struct Firsts {
     sketcher: Sketcher,
-    /// Variation of the values, and whether they are a single wave, for each trajectory.
+    /// For each trajectory: the variation of its values, and whether they are a single wave.
     scales: Vec<(f64, bool)>,
     sketches: Sorted,
     invariants: Sorted,
@@ -34,21 +34,21 @@ pub(super) struct Index<'a> {
     windows: Windows,
 }
 
-/// A leak that was found.
+/// A leak.
 pub(super) struct Leak {
     pub kind: Kind,
     pub other: Place,
-    /// Frame of the trajectory that was searched.
+    /// The frame of the trajectory that was searched for.
     pub frame: usize,
     pub how: String,
 }
 
-/// The search for a trajectory in the sets of other splits; it ends at the first leak.
+/// The search for a trajectory in the sets of other splits; it ends with the first leak.
 pub(super) struct Search<'a> {
     index: &'a Index<'a>,
     place: Place,
     pub leak: Option<Leak>,
-    /// Whether there were more candidates than were compared.
+    /// Whether candidates were skipped because there were too many.
     pub cut: bool,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Index<'a> {
         Search { index: self, place: (set, trajectory), leak: None, cut: false }
     }
 
-    /// Sets of other splits whose first frames are compared with frames of this one.
+    /// The sets of other splits whose first frames are compared with frames of this one.
     fn others(&self, set: usize) -> impl Iterator<Item = usize> {
         let fits = move |other: &usize| {
             self.sets[*other].name() != self.sets[set].name()
@@ -102,7 +102,7 @@ impl<'a> Index<'a> {
 }
 
 impl Search<'_> {
-    /// Searches for a frame of the trajectory, unless a leak was found before.
+    /// Searches for a frame of the trajectory, unless a leak was found already.
     pub fn look(&mut self, number: usize, frame: &[f32]) -> Result<()> {
         if self.leak.is_some() {
             return Ok(());
@@ -125,7 +125,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// A first frame is compared with those of the sets before: each pair once.
+    /// A first frame is compared with those of the previous sets, so that each pair is compared once.
     fn first(&mut self, values: &[f32], sketch: &Sketch) -> Result<Option<Leak>> {
         let (index, (set, trajectory)) = (self.index, self.place);
         let firsts = &index.firsts[set];
@@ -176,8 +176,8 @@ impl Search<'_> {
         self.search(&others, |f| &f.sketches, &sketch.signature, (values, sketch), near)
     }
 
-    /// What `judge` says of the first candidate of which it says something: of the first frames of `others` whose
-    /// signatures are near `signature`, those that differ from `values`.
+    /// Returns the first result of `judge` that is not `None`, over the first frames of `others` whose signatures are
+    /// near `signature` and which differ from `values`.
     fn search(
         &mut self,
         others: &[usize],
@@ -219,7 +219,7 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// The centred values of a first frame; `None` if it equals `values`, which the hashes find.
+    /// The centred values of a first frame; `None` if it equals `values`, which is found by hash.
     fn unequal(&self, values: &[f32], (set, trajectory): Place) -> Result<Option<Vec<f64>>> {
         let sketcher = &self.index.firsts[set].sketcher;
         let frame = first_frame(&self.index.sets[set], trajectory)?;
@@ -227,16 +227,16 @@ impl Search<'_> {
         Ok((theirs != values).then(|| sketcher.centred(&theirs)))
     }
 
-    /// Distance of the centred values `theirs` of a first frame, relative to the larger variation, and whether it is
+    /// Distance of the centred values `theirs` of a first frame, relative to the larger variation, and whether they are
     /// a single wave.
     fn compare(&self, sketch: &Sketch, theirs: &[f64], other: Place) -> (f64, bool) {
         let (variation, single_wave) = self.index.firsts[other.0].scales[other.1];
         (distance(&sketch.values, theirs) / sketch.variation.max(variation), single_wave)
     }
 
-    /// First frames that may be near enough, the nearest signature first.
+    /// First frames that may be near enough, ordered by the distance of their signatures.
     fn candidates(&mut self, sorted: &Sorted, of: &[f32; LENGTH], sketch: &Sketch) -> Vec<usize> {
-        // Of two that are near, the variations differ by no more than the distance.
+        // The variations of two near frames differ by at most their distance.
         let near = self.index.near;
         let radius = (near / (1.0 - near) + 4.0 * ROUNDING) * sketch.variation;
         let mut found = sorted.nearest(of, radius, CANDIDATES + 1);

@@ -1,48 +1,48 @@
-//! Short vectors that are near each other whenever the fields are, by which candidates are selected.
+//! Short vectors that are close whenever the fields are, used to select candidates.
 //!
-//! Every signature s is a Lipschitz map: |s(a) - s(b)| <= |a - b| in the Euclidean norm, because its entries
-//! are orthogonal projections of the field, norms of such projections, or projections of the sorted values
-//! (rearrangement inequality). Two fields closer than a radius therefore always have signatures closer than
-//! that radius: the search over signatures misses nothing, and what it finds is compared in full.
+//! Every signature s is a Lipschitz map: |s(a) - s(b)| <= |a - b| in the Euclidean norm, because its entries are
+//! orthogonal projections of the field, norms of such projections, or projections of the sorted values (rearrangement
+//! inequality). Two fields within a radius therefore always have signatures within that radius: the search over
+//! signatures has no false negatives, and its hits are compared at full resolution.
 
 use super::spectrum::Spectrum;
 use crate::fields::field::Shape;
 
-/// Entries of a projection.
+/// Number of entries of a projection.
 const HALF: usize = 16;
-/// Entries of a signature.
+/// Number of entries of a signature.
 pub(super) const LENGTH: usize = 2 * HALF;
 
 pub(super) type Signature = [f32; LENGTH];
 
-/// Share of the energy that a field of a single wave keeps in its strongest modes, at least.
+/// Minimum fraction of the energy in the strongest modes of a field that counts as a single wave.
 const SINGLE_WAVE: f64 = 0.999;
 
-/// Bound of the rounding error of a signature, relative to the variation of the field.
+/// Bound of a signature's rounding error, relative to the variation of the field.
 pub(super) const ROUNDING: f64 = 1e-6;
-/// A channel varies by rounding alone if its variation is no larger than this part of its norm.
+/// A channel counts as constant if its variation is at most this fraction of its norm.
 const CONSTANT: f64 = 1e-6;
 
-/// What two frames are compared by.
+/// The data that two frames are compared by.
 pub(super) struct Sketch {
     /// See [`Sketcher::centred`].
     pub values: Vec<f64>,
-    /// Of `values`.
+    /// Signature of `values`.
     pub signature: Signature,
-    /// Euclidean norm of `values`: what distances are relative to.
+    /// Euclidean norm of `values`, the scale of relative distances.
     pub variation: f64,
 }
 
-/// What does not change when a frame is shifted, mirrored or transposed.
+/// Properties that do not change when a frame is shifted, mirrored or transposed.
 pub(super) struct Invariant {
     pub signature: Signature,
-    /// Whether nearly all energy is in one wave. Such fields are shifts of each other by nature.
+    /// Whether nearly all energy is in one wave. Such fields are always shifts of each other.
     pub single_wave: bool,
 }
 
 /// Computes signatures of frames of one shape.
 pub(super) struct Sketcher {
-    /// Channels of the field, and how many of them, from the first, are compared.
+    /// Channels of the field, and how many of them (the first) are compared.
     channels: usize,
     width: usize,
     grid: Vec<usize>,
@@ -51,12 +51,12 @@ pub(super) struct Sketcher {
 }
 
 impl Sketcher {
-    /// Compares the inputs of a steady problem alone, all channels otherwise.
+    /// Compares only the inputs of a steady problem, otherwise all channels.
     pub fn new(shape: &Shape, inputs: usize) -> Self {
         let (channels, grid) = (shape.channels, shape.grid.clone());
         let width = if shape.frames > 1 || inputs == 0 { channels } else { inputs };
         let values = shape.points() * width;
-        // 16 cells of the grid hold what smooth fields differ in, 16 sums with random signs all the rest.
+        // The means of 16 cells of the grid capture smooth fields, 16 sums with random signs all the rest.
         let a_side = [16, 4, 2][grid.len().min(3) - 1];
         let cell = |i: usize| {
             let (mut point, mut cell) = (i / width, 0);
@@ -90,8 +90,8 @@ impl Sketcher {
         points.flat_map(|point| &point[..self.width]).copied().collect()
     }
 
-    /// `None` for a frame that is not finite, or whose channels are all constant up to rounding: it tells
-    /// nothing about its origin. `values` as of [`compared`](Self::compared).
+    /// `None` for a frame that is not finite, or whose channels are all constant up to rounding, because it does not
+    /// identify its origin. `values` are those of [`compared`](Self::compared).
     pub fn sketch(&self, values: &[f32]) -> Option<Sketch> {
         let values = self.centred(values);
         let variation = values.iter().map(|v| v.powi(2)).sum::<f64>().sqrt();
@@ -105,8 +105,8 @@ impl Sketcher {
         Some(Sketch { values, signature, variation })
     }
 
-    /// `values` without the mean of each channel, so that a pressure of 1e5 does not outweigh a velocity of 1. A
-    /// channel that is constant up to rounding becomes 0.
+    /// `values` minus the mean of each channel, so that a pressure of 1e5 does not outweigh a velocity of 1. A channel
+    /// that is constant up to rounding becomes 0.
     pub fn centred(&self, values: &[f32]) -> Vec<f64> {
         let mut centred: Vec<f64> = values.iter().map(|v| f64::from(*v)).collect();
         for channel in 0..self.width {
@@ -125,7 +125,7 @@ impl Sketcher {
         centred
     }
 
-    /// `values` as of [`centred`](Self::centred).
+    /// `values` are those of [`centred`](Self::centred).
     pub fn invariant(&self, values: &[f64]) -> Invariant {
         let mut signature = [0.0; LENGTH];
         let (sorted, bands) = signature.split_at_mut(HALF);
@@ -149,7 +149,7 @@ impl Sketcher {
             *entry = (0.5 * energy).sqrt() as f32;
         }
         let all: f64 = modes.iter().sum();
-        // A plane wave has two modes; shifts along d axes align the phases of d of them.
+        // A plane wave has two modes; shifts along d axes can align the phases of d waves.
         let strongest = (2 * self.grid.len()).min(modes.len());
         if strongest < modes.len() {
             modes.select_nth_unstable_by(strongest, |a, b| b.total_cmp(a));
@@ -159,7 +159,7 @@ impl Sketcher {
     }
 }
 
-/// Each of the lowest wave numbers has its band; then they double.
+/// Each of the lowest wave numbers has its own band; higher bands double in width.
 fn band(wave_number: f64) -> usize {
     match wave_number.round() as usize {
         low @ 0..=8 => low,
@@ -167,9 +167,9 @@ fn band(wave_number: f64) -> usize {
     }
 }
 
-/// Sums of values with signs, each value in one sum: an orthogonal projection on [`HALF`] directions.
+/// Signed sums of values, each value in exactly one sum: an orthogonal projection on [`HALF`] directions.
 struct Projection {
-    /// The sum in the low bits; [`MINUS`] for a negative sign.
+    /// The index of the sum in the low bits, with [`MINUS`] for a negative sign.
     codes: Vec<u8>,
     scales: [f64; HALF],
 }
@@ -177,7 +177,7 @@ struct Projection {
 const MINUS: u8 = 128;
 
 impl Projection {
-    /// `place` tells sum and sign of each value.
+    /// `place` returns the sum and the sign of each value.
     fn new(values: usize, place: impl Fn(usize) -> (usize, bool)) -> Self {
         let mut counts = [0.0; HALF];
         let code = |i| {
@@ -186,7 +186,7 @@ impl Projection {
             sum as u8 | if minus { MINUS } else { 0 }
         };
         let codes = (0..values).map(code).collect();
-        // Half of the square of the norm goes to each of the two projections of a signature.
+        // Each of the two projections of a signature gets half of the squared norm.
         Self { codes, scales: counts.map(|count: f64| (0.5 / count.max(1.0)).sqrt()) }
     }
 

@@ -1,9 +1,9 @@
-//! Which signatures are near another one.
+//! Range search among signatures.
 
 use super::signature::{LENGTH, Signature};
 
-/// Signatures sorted by the entry in which they differ most. Those within a radius lie within it in that entry
-/// too, and are next to each other.
+/// Signatures sorted by the entry with the largest spread. Signatures within a radius of each other are also within it
+/// in that entry, so they are close in this order.
 #[derive(Default)]
 pub(super) struct Sorted {
     entry: usize,
@@ -11,7 +11,7 @@ pub(super) struct Sorted {
 }
 
 impl Sorted {
-    /// Of points with a number each.
+    /// `points` are signatures with a number each.
     pub fn new(mut points: Vec<(Signature, u32)>) -> Self {
         let variance = |i: usize| {
             let values = || points.iter().map(|(point, _)| f64::from(point[i]));
@@ -51,7 +51,7 @@ mod tests {
     fn a_search_finds_what_comparing_all_points_finds() {
         let random = Philox::new(3, Purpose::Test);
         let point = |n: u64| -> Signature {
-            // Every seventh point is there twice, and all lie near a plane.
+            // Every seventh point is duplicated, and all are close to a plane.
             let n = if n.is_multiple_of(7) { n / 7 } else { n };
             std::array::from_fn(|i| random.uniform(n, i as u64) * if i < 3 { 1.0 } else { 0.01 })
         };

@@ -1,4 +1,4 @@
-//! Discrete Fourier transforms of frames, for what does not depend on shifts and for the best shift.
+//! Discrete Fourier transforms of frames, for shift-invariant quantities and for finding the best shift.
 
 use crate::fields::field::coordinates;
 use rustfft::num_complex::Complex64;
@@ -12,7 +12,7 @@ pub(super) struct Spectrum {
 }
 
 impl Spectrum {
-    /// Of a frame [points, channels].
+    /// The spectrum of a frame [points, channels].
     pub fn of(frame: &[f64], grid: &[usize], channels: usize) -> Self {
         let points = frame.len() / channels;
         let mut values = Vec::with_capacity(frame.len());
@@ -28,12 +28,12 @@ impl Spectrum {
         Self { grid: grid.to_vec(), values }
     }
 
-    /// Modes of one channel.
+    /// Number of modes per channel.
     pub fn modes(&self) -> usize {
         self.grid.iter().product()
     }
 
-    /// Wave number and energy, over all channels, of each mode.
+    /// The wave number of each mode and its energy summed over channels.
     pub fn energies(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         (0..self.modes()).map(|mode| {
             let waves = coordinates(&self.grid, mode).into_iter().zip(&self.grid);
@@ -43,8 +43,8 @@ impl Spectrum {
         })
     }
 
-    /// The periodic shift of `other`, points along each axis, that brings it nearest to this frame: the
-    /// maximum of the cross-correlation.
+    /// The periodic shift of `other`, in points along each axis, that brings it closest to this frame: the maximum of
+    /// the cross-correlation.
     pub fn best_shift(&self, other: &Self) -> Vec<usize> {
         let modes = self.modes();
         let mut product = vec![Complex64::default(); modes];
@@ -57,7 +57,7 @@ impl Spectrum {
     }
 }
 
-/// An unscaled transform along every axis.
+/// Unnormalized transform along every axis.
 fn transform(values: &mut [Complex64], grid: &[usize], direction: FftDirection) {
     let mut planner = FftPlanner::new();
     let mut stride = values.len();

@@ -1,23 +1,23 @@
-//! Symmetries of a grid: the orders of its axes, each axis forward or mirrored; with the best shift.
+//! Symmetries of a grid: permutations and reflections of its axes, combined with the best shift.
 
 use super::spectrum::Spectrum;
 use crate::fields::field::coordinates;
 use std::fmt;
 
-/// A frame seen in another order of the axes, some of them mirrored, and shifted.
+/// Permutes the axes of a frame, mirrors some of them and shifts the result.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Symmetry {
     /// Which axis of the frame becomes each axis.
     order: Vec<usize>,
     /// Which axes of the frame are mirrored.
     mirrored: Vec<bool>,
-    /// Points along each axis by which the result is shifted periodically.
+    /// Periodic shift of the result in points along each axis.
     shift: Vec<usize>,
     grid: Vec<usize>,
 }
 
 impl Symmetry {
-    /// All that map a grid onto itself, unshifted: 2 of a line, 8 of a square, 48 of a cube.
+    /// All symmetries that map a grid onto itself, without shifts: 2 for a line, 8 for a square, 48 for a cube.
     fn all(grid: &[usize]) -> Vec<Self> {
         let axes = grid.len();
         let orders: Vec<Vec<usize>> = (0..axes.pow(axes as u32))
@@ -36,8 +36,8 @@ impl Symmetry {
         orders.iter().flat_map(|o| mirrors.clone().map(move |m| of_order(o, m))).collect()
     }
 
-    /// The symmetry that brings `frame` nearest to `target`, both [points, channels], and the root of the
-    /// sum of squared differences that is left.
+    /// The symmetry that brings `frame` closest to `target`, both [points, channels], and the remaining Euclidean
+    /// distance.
     pub fn best(target: &[f64], frame: &[f64], grid: &[usize], channels: usize) -> (Self, f64) {
         let spectrum = Spectrum::of(target, grid, channels);
         let mut best: Option<(Self, f64)> = None;
@@ -58,7 +58,7 @@ impl Symmetry {
         Self { order, mirrored, shift: vec![0; axes], grid: grid.to_vec() }
     }
 
-    /// Whether it changes nothing.
+    /// Whether it is the identity.
     pub fn is_identity(&self) -> bool {
         *self == Self::identity(&self.grid)
     }
@@ -109,7 +109,7 @@ impl fmt::Display for Symmetry {
     }
 }
 
-/// Root of the sum of squared differences.
+/// Euclidean distance.
 pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
 }

@@ -1,22 +1,22 @@
-//! Parts of frames that are in other frames number for number: crops of a field, and overlapping crops.
+//! Finds parts of frames that occur exactly in other frames: crops of a field, and overlapping crops.
 //!
-//! Each first frame leaves up to [`ANCHORS`] patches of [`PATCH`] neighbouring points along its last axis in an
-//! index, by their hash. Every frame looks up all of its patches (a rolling hash, Karp and Rabin 1987); a patch
-//! that is found aligns two frames, and where they overlap they are compared in full.
+//! Up to [`ANCHORS`] patches of [`PATCH`] neighbouring points along the last axis of each first frame are indexed by
+//! hash. All patches of every frame are looked up (with a rolling hash, Karp and Rabin 1987); a hit aligns two frames,
+//! which are then compared wherever they overlap.
 
 use crate::fields::field::{Shape, coordinates};
 use crate::fields::split::SplitName;
 use std::collections::HashMap;
 
-/// Points of a patch.
+/// Points per patch.
 const PATCH: usize = 16;
-/// Patches that a first frame leaves in the index.
+/// Maximum number of indexed patches per first frame.
 const ANCHORS: usize = 16;
-/// Patches that are looked at for as many telling ones.
+/// Patches that are tried in order to find that many distinctive ones.
 const TRIES: u64 = 256;
-/// Alignments of a frame that are compared.
+/// Maximum number of alignments of a frame that are compared.
 const ALIGNMENTS: usize = 4;
-/// Odd, and 2^64 over the golden ratio.
+/// 2^64 divided by the golden ratio; odd.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A patch of a first frame.
@@ -27,7 +27,7 @@ pub(super) struct Anchor {
     pub point: usize,
 }
 
-/// Two frames that have a patch in common.
+/// Two frames with a common patch.
 pub(super) struct Alignment {
     pub anchor: Anchor,
     /// The first point of the patch in the frame that was looked up.
@@ -37,14 +37,14 @@ pub(super) struct Alignment {
 /// The patches of all first frames.
 #[derive(Default)]
 pub(super) struct Windows {
-    /// One anchor of each split for each hash: what all fields have in common is no leak.
+    /// One anchor per split for each hash: content that all fields share is not a leak.
     anchors: HashMap<u64, [Option<Anchor>; SplitName::ALL.len()]>,
-    /// A bit for hashes that may be there.
+    /// A bit for each hash that may be present (Bloom filter with one hash).
     filter: Vec<u64>,
 }
 
 impl Windows {
-    /// Of patches, with the split of each.
+    /// `all` are patches with their splits.
     pub fn new(all: impl IntoIterator<Item = (SplitName, Anchor, u64)>) -> Self {
         let mut anchors: HashMap<u64, [Option<Anchor>; SplitName::ALL.len()]> = HashMap::new();
         for (split, anchor, hash) in all {
@@ -58,7 +58,7 @@ impl Windows {
         Self { anchors, filter }
     }
 
-    /// The frames of other splits that have a patch of this one.
+    /// The frames of other splits that share a patch with this one.
     pub fn alignments(&self, shape: &Shape, frame: &[f32], split: SplitName) -> Vec<Alignment> {
         let mut found: Vec<Alignment> = Vec::new();
         if self.anchors.is_empty() {
@@ -79,8 +79,8 @@ impl Windows {
 }
 
 impl Alignment {
-    /// The size of the part that two frames share, when they agree wherever they overlap; `None` when they do
-    /// not, or are equal altogether. `other` is the frame of the anchor.
+    /// The size of the region that two frames share, if they agree wherever they overlap; `None` if they do not, or are
+    /// equal as a whole. `other` is the frame of the anchor.
     pub fn shared(&self, frame: (&Shape, &[f32]), other: (&Shape, &[f32])) -> Option<Vec<usize>> {
         let ((a, frame), (b, other)) = (frame, other);
         if a.channels != b.channels || a.grid.len() != b.grid.len() {
@@ -113,13 +113,13 @@ impl Alignment {
     }
 }
 
-/// Patches spread over a first frame, most of whose values differ: others tell nothing about their origin.
+/// Patches spread over a first frame whose values mostly differ; others do not identify their origin.
 pub(super) fn anchors(shape: &Shape, frame: &[f32]) -> Vec<(usize, u64)> {
     let (channels, points) = (shape.channels, shape.grid[shape.grid.len() - 1]);
     let in_row = (points + 1).saturating_sub(PATCH);
     let all = shape.points() / points.max(1) * in_row;
     let anchor = |i: u64| {
-        // Multiples of the golden ratio lie evenly, along the rows as well as across them.
+        // Multiples of the golden ratio are evenly distributed, along the rows as well as across them.
         let part = i.wrapping_mul(BASE) as f64 / 2f64.powi(64);
         let number = (part * all as f64) as usize;
         let point = number / in_row * points + number % in_row;
@@ -136,12 +136,12 @@ pub(super) fn anchors(shape: &Shape, frame: &[f32]) -> Vec<(usize, u64)> {
     (0..tries).filter_map(anchor).take(ANCHORS).collect()
 }
 
-/// The bits of a number; -0.0 has those of 0.0.
+/// The bits of a value; -0.0 has those of 0.0.
 fn bits(value: f32) -> u32 {
     (value + 0.0).to_bits()
 }
 
-/// The hash of a patch with one more value.
+/// Extends the hash of a patch by one value.
 fn extended(hash: u64, bits: u32) -> u64 {
     hash.wrapping_mul(BASE).wrapping_add(u64::from(bits) + 1)
 }
@@ -169,7 +169,7 @@ fn patches(shape: &Shape, frame: &[f32], mut look: impl FnMut(usize, u64)) {
     }
 }
 
-/// Where the bit of a hash is.
+/// The position of a hash's bit.
 fn place(filter: &[u64], hash: u64) -> (usize, u64) {
     let mixed = (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20;
     ((mixed >> 6) as usize & (filter.len() - 1), 1 << (mixed & 63))

@@ -1,5 +1,5 @@
-//! What a manifest gets wrong, by itself and about its files. `check` reports every violation; opening a
-//! manifest for training refuses any. No numbers of a field are read.
+//! Checks of a manifest, by itself and against its files. `check` reports every violation; opening a manifest for
+//! training fails on any. The values of fields are not read.
 
 use super::{Kind, Violation};
 use crate::fields::divide::Share;
@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use unix::Error;
 
-/// Repeated trajectories that are reported one by one; the rest is counted.
+/// Repeated trajectories that are reported individually; the rest are only counted.
 const MAX_REPEATS: usize = 100;
 /// Violations that one error quotes.
 const MAX_QUOTED: usize = 10;
@@ -25,7 +25,7 @@ pub(crate) fn error(violations: &[Violation]) -> Option<Error> {
     (!violations.is_empty()).then(|| Error::data(all.join("; ")))
 }
 
-/// Where the manifest that was read from `path` contradicts itself.
+/// Inconsistencies within the manifest that was read from `path`.
 pub(crate) fn in_itself(split: &Split, path: &Path) -> Vec<Violation> {
     let mut all = Vec::new();
     let mut wrong = |message: String| all.push(Violation::new(Kind::Manifest, path, message));
@@ -75,7 +75,7 @@ pub(crate) fn in_itself(split: &Split, path: &Path) -> Vec<Violation> {
     all
 }
 
-/// Splits that hold another number of trajectories of a regime, of regimes or of files than was asked for.
+/// Splits whose number of trajectories (per regime), regimes or files differs from the requested one.
 fn counts(split: &Split, path: &Path) -> Vec<Violation> {
     let mut all = Vec::new();
     for (name, share) in SplitName::ALL.into_iter().zip(split.shares) {
@@ -86,7 +86,7 @@ fn counts(split: &Split, path: &Path) -> Vec<Violation> {
                 all.push(Violation::new(Kind::Manifest, path, what));
             }
         };
-        // Of each regime of the manifest, how many of its files and trajectories are in the split.
+        // How many files and trajectories of each regime of the manifest are in the split.
         let mut regimes: Vec<(&Parameter, usize, usize)> = Vec::new();
         for (number, source) in split.files.iter().enumerate() {
             let parts = split.parts(name).iter().filter(|part| part.file == number);
@@ -110,7 +110,7 @@ fn counts(split: &Split, path: &Path) -> Vec<Violation> {
     all
 }
 
-/// Trajectories that are listed twice, in one split or in two, or under two names of the same content.
+/// Trajectories that are listed twice: in one split, in two splits, or under two paths with the same content.
 fn repeats(split: &Split, manifest: &Path) -> Vec<Violation> {
     let mut seen: HashMap<(&str, usize), SplitName> = HashMap::new();
     let mut all = Vec::new();
@@ -134,7 +134,7 @@ fn repeats(split: &Split, manifest: &Path) -> Vec<Violation> {
     all
 }
 
-/// Where a file is not what the manifest says of it.
+/// Differences between a file and its entry in the manifest.
 pub(crate) fn against_file(split: &Split, number: usize, field: &Field) -> Vec<Violation> {
     let source = &split.files[number];
     let mut all = Vec::new();
@@ -154,7 +154,7 @@ pub(crate) fn against_file(split: &Split, number: usize, field: &Field) -> Vec<V
     let (found, stated) = (field.channels().join(","), split.channel_names.join(","));
     compare(Kind::Mismatch, "channels", found, stated);
     compare(Kind::Mismatch, "inputs", text(&field.inputs()), text(&split.inputs));
-    // Values print with all their digits, so equal texts are equal bits.
+    // Values are printed with all their digits, so equal texts mean equal bits.
     let found = field.parameter().map_or("none".into(), Parameter::to_string);
     compare(Kind::Parameter, "parameter", found, source.parameter.to_string());
     all

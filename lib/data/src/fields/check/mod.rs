@@ -1,4 +1,4 @@
-//! Looking for everything that is wrong with files or with a split: all violations, not the first.
+//! Checks files and splits, and reports every violation instead of stopping at the first.
 
 pub(crate) mod manifest;
 mod values;
@@ -13,83 +13,83 @@ use std::path::{Path, PathBuf};
 use unix::{Error, Exit, Result};
 use values::check_field;
 
-/// Kinds of violations.
+/// The kinds of violations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The file is not there or may not be read.
+    /// The file does not exist or cannot be opened.
     Missing,
-    /// The file is no field of a layout that is read, or is truncated.
+    /// The file has no supported layout, or is truncated.
     Unreadable,
-    /// The file is not the one that the manifest was made from.
+    /// The file's content is not the one that the manifest was made from.
     Changed,
-    /// The manifest contradicts the file.
+    /// The manifest and the file disagree.
     Mismatch,
-    /// The manifest contradicts itself.
+    /// The manifest is inconsistent.
     Manifest,
-    /// There are no trajectories.
+    /// The file has no trajectories.
     Empty,
     /// The parameter is missing or not finite.
     Parameter,
-    /// Coordinates are missing, of the wrong number, not ascending, or not the same for all trajectories.
+    /// Coordinates are missing, too few or too many, not ascending, or differ between trajectories.
     Coordinates,
-    /// The coordinates fit another order of the axes than the one that is read.
+    /// The coordinates fit a different order of the axes than the one that is assumed.
     AxisOrder,
-    /// A number is NaN or infinite.
+    /// A value is NaN or infinite.
     NotFinite,
-    /// All numbers of a trajectory are equal.
+    /// All values of a trajectory are equal.
     Constant,
-    /// A number is larger than the limit.
+    /// A value exceeds the limit.
     TooLarge,
-    /// A trajectory is twice in the splits.
+    /// The splits list a trajectory twice.
     Overlap,
-    /// The same numbers are in two places.
+    /// Two trajectories have the same content.
     Duplicate,
-    /// A frame of one split is in a trajectory of another.
+    /// A frame of one split also occurs in a trajectory of another.
     SharedFrame,
-    /// A trajectory of one split begins nearly as a later frame of another's.
+    /// A trajectory of one split begins with almost the same state as a later frame of another split.
     NearFrame,
-    /// Two splits have first frames, or inputs, that are equal but for a shift, a mirror or a transposition.
+    /// The first frames, or inputs, of two splits are equal up to a shift, a reflection or a transposition.
     Symmetric,
-    /// Frames of two splits agree, number for number, wherever they overlap: one is a crop of the other, or
-    /// both are crops of a larger field.
+    /// Frames of two splits agree exactly wherever they overlap: one is a crop of the other, or both are crops of a
+    /// larger field.
     SharedWindow,
-    /// Two splits have trajectories that begin with almost the same state, or have almost the same input.
+    /// Two splits have trajectories with almost the same initial state or input.
     NearDuplicate,
-    /// Two splits have trajectories that begin with the same state, or have the same input.
+    /// Two splits have trajectories with the same initial state or input.
     SameInitialState,
 }
 
-/// What is wrong, and where.
+/// One violation and where it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Violation {
     /// What is wrong.
     pub kind: Kind,
-    /// In which file.
+    /// The file.
     pub file: PathBuf,
-    /// In which trajectory.
+    /// The trajectory.
     pub trajectory: Option<usize>,
-    /// In which frame of it.
+    /// The frame of the trajectory.
     pub frame: Option<usize>,
-    /// At which point (and channel) of the frame.
+    /// The index in the frame, over points and channels.
     pub index: Option<usize>,
-    /// The same in words.
+    /// The violation as a message.
     pub message: String,
 }
 
-/// What was looked at and what was found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// Files looked at.
+    /// Files that were checked.
     pub files: usize,
-    /// Trajectories read.
+    /// Trajectories that were read.
     pub trajectories: usize,
     /// All violations, in the order of the files.
     pub violations: Vec<Violation>,
 }
 
 impl Violation {
-    /// Of a whole file.
+    /// A violation that concerns a whole file.
     pub(crate) fn new(kind: Kind, file: &Path, message: impl ToString) -> Self {
         let (trajectory, frame, index) = (None, None, None);
         let (file, message) = (file.to_path_buf(), message.to_string());
@@ -102,7 +102,7 @@ impl Report {
         self.violations.push(Violation::new(kind, file, message));
     }
 
-    /// Adds violations of a manifest, whose messages do not name it.
+    /// Adds violations of a manifest, prefixing their messages with its path.
     fn add_of(&mut self, manifest: &Path, violations: Vec<Violation>) {
         self.violations.extend(violations.into_iter().map(|violation| Violation {
             message: format!("{}: {}", manifest.display(), violation.message),
@@ -116,7 +116,7 @@ impl Report {
     }
 }
 
-/// Checks files by themselves. `limit` bounds |u|.
+/// Checks files on their own. `limit` bounds |u|.
 pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
     let mut report = Report::default();
     for path in paths {
@@ -131,9 +131,9 @@ pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
     report
 }
 
-/// Checks the shards of an index by themselves, and against what it says of them.
+/// Checks the shards of an index, on their own and against their entries.
 ///
-/// Errors: only when the index itself cannot be read (66) or is none (65).
+/// Errors: only when the index cannot be read (66) or is invalid (65).
 pub fn check_index(index: &Path, limit: f32) -> Result<Report> {
     let (found, folder) = (Index::load(index)?, index.parent().unwrap_or(Path::new("")));
     let files = found.files(index);
@@ -145,7 +145,7 @@ pub fn check_index(index: &Path, limit: f32) -> Result<Report> {
                 let what = format!("{}: {what}; restore it, or import again", path.display());
                 report.add(Kind::Changed, path, what);
             }
-            // Those that are missing were told above.
+            // Missing files were reported above.
             Err(error) if error.exit == Exit::NoInput => {}
             Err(error) => report.add_error(path, &error, Kind::Unreadable),
         }
@@ -153,9 +153,9 @@ pub fn check_index(index: &Path, limit: f32) -> Result<Report> {
     Ok(report)
 }
 
-/// Checks a manifest, its files against it, and that nothing is in two splits.
+/// Checks a manifest and its files, and that no trajectory is in two splits.
 ///
-/// Errors: only when the manifest itself cannot be read (66) or is none (65).
+/// Errors: only when the manifest cannot be read (66) or is invalid (65).
 pub fn check_split(manifest: &Path, limit: f32) -> Result<Report> {
     let (split, _) = Split::parse(manifest)?;
     let mut report = Report::default();

@@ -1,4 +1,4 @@
-//! What is wrong with one file by itself: its header and every number of it.
+//! Checks of a single file: its header and all of its values.
 
 use super::{Kind, Report, Violation, set_trajectory};
 use crate::fields::content::GroupKey;
@@ -7,10 +7,10 @@ use crate::fields::split::GroupBy;
 use rayon::prelude::*;
 use unix::Result;
 
-/// Chunks that cost more than this are worth a word.
+/// A read cost above which converting the file is suggested; see [`Field::read_cost`].
 const WORTH_CONVERTING: f64 = 2.0;
 
-/// Checks one file and returns the [`GroupKey`] of each trajectory, or nothing if one of them cannot be read.
+/// Checks a file and returns the [`GroupKey`] of each trajectory, or `None` if one of them cannot be read.
 pub(super) fn check_field(
     field: &Field,
     limit: f32,
@@ -115,15 +115,15 @@ fn check_coordinate(
     report.add(Kind::Coordinates, field.path(), message);
 }
 
-/// What is seen of a trajectory while it passes by.
+/// What is recorded of a trajectory while its frames are read.
 struct Scan<'a> {
     field: &'a Field,
     limit: f32,
     not_finite: u64,
-    /// Place in the trajectory and value of the first number of each kind.
+    /// Offset in the trajectory and value of the first number that is not finite.
     first_not_finite: Option<(usize, f32)>,
     first_large: Option<(usize, f32)>,
-    /// The first point's numbers, and whether all others are equal to them.
+    /// The values of the first point, as long as all other points equal them.
     constant: Option<Vec<f32>>,
     group_by: GroupBy,
     key: Option<GroupKey>,
@@ -169,7 +169,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The first number of each kind.
+    /// The first violation of each kind.
     fn violations(&self, trajectory: usize) -> Vec<Violation> {
         let mut violations = Vec::new();
         let path = self.field.path();
@@ -198,7 +198,7 @@ impl<'a> Scan<'a> {
         violations
     }
 
-    /// A place in a frame, in words.
+    /// A position in a frame as text.
     fn point(&self, index: usize) -> String {
         let shape = self.field.shape();
         let (point, channel) = (index / shape.channels, index % shape.channels);

@@ -1,9 +1,9 @@
-//! Dividing files into training, validation and test.
+//! Divides files into training, validation and test splits.
 //!
-//! The unit is the trajectory, never the frame. Trajectories with the same initial state, or the same input
-//! (a coefficient field under several parameters), stay together; see [`GroupBy`]. Every regime (parameter
-//! value) is divided in the same proportion, so each split sees every regime; or whole regimes, or whole
-//! files, go to one split. The choice is a function of the seed and of what there is to choose from.
+//! The unit is the trajectory, never the frame. Trajectories with the same initial state, or the same input (a
+//! coefficient field under several parameters), stay together; see [`GroupBy`]. Every regime (parameter value) is
+//! divided in the same proportions, so each split contains every regime; alternatively, whole regimes or whole files
+//! are assigned to splits. The result depends only on the seed and the content of the files.
 
 mod units;
 
@@ -19,18 +19,17 @@ use unix::publish::hash_file;
 use unix::text::quote;
 use unix::{Error, Result};
 
-/// Divides the trajectories of `files` for a manifest that will be at `manifest`, trajectory by trajectory.
-/// `shares` are those of train, validation and test. Errors: see [`divide_by`].
+/// Divides `files` trajectory by trajectory for a manifest that will be saved at `manifest`. `shares` are those of
+/// train, validation and test. Errors: see [`divide_by`].
 pub fn divide(files: &[PathBuf], shares: [Share; 3], seed: u64, manifest: &Path) -> Result<Split> {
     divide_by(By::Trajectory, GroupBy::State, files, shares, seed, manifest)
 }
 
-/// Divides what `by` says. Shares of regimes or files are parts or numbers of them. `group_by` applies to
-/// trajectories alone.
+/// Divides `files` in units of `by`. Shares of regimes or files are fractions or numbers of these. `group_by` only
+/// applies to trajectories.
 ///
-/// Errors: 65 for a file without parameter or with several, of another shape, or with the content of another
-/// file, and where trajectories that stay together leave nothing for a split; 2 for shares that a regime
-/// does not have.
+/// Errors: 65 for a file with no parameter or several, with another shape, or with the same content as another file,
+/// and when trajectories that stay together leave a split empty; 2 for shares that a regime cannot provide.
 pub fn divide_by(
     by: By,
     group_by: GroupBy,
@@ -111,7 +110,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What the files of a data set must have in common.
+/// The properties that all files of a data set must share.
 #[derive(Clone, Debug, PartialEq)]
 struct Kind {
     frames: usize,
@@ -163,7 +162,7 @@ fn source(field: &Field, manifest: &Path) -> Result<Source> {
     })
 }
 
-/// `path` as seen from `folder`, so that both can move together.
+/// `path` relative to `folder`, so that both can be moved together.
 fn relative(path: &Path, folder: &Path) -> Result<PathBuf> {
     let absolute = |p: &Path| {
         let p = if p.as_os_str().is_empty() { Path::new(".") } else { p };

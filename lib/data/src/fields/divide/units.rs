@@ -1,4 +1,4 @@
-//! Which trajectories, regimes or files go into which split.
+//! Assigns trajectories, regimes or files to splits.
 
 use crate::fields::parameter::Parameter;
 use crate::fields::split::{GroupBy, Part, Source, SplitName};
@@ -7,12 +7,12 @@ use std::cmp::Ordering;
 use std::path::PathBuf;
 use unix::{Error, Result};
 
-/// What the user asks for.
+/// The user's request.
 pub(super) struct Request<'a> {
-    /// Of train, validation and test.
+    /// For train, validation and test.
     pub shares: [Share; 3],
     pub seed: u64,
-    /// The files, as the user names them.
+    /// The files, under the paths that the user gave.
     pub files: &'a [PathBuf],
     pub group_by: GroupBy,
     /// What trajectories with equal keys have in common, for errors.
@@ -20,10 +20,10 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Divides the trajectories of every regime in the same proportion. Trajectories with equal `keys` share a
-    /// split, across files and regimes.
+    /// Divides the trajectories of every regime in the same proportions. Trajectories with equal `keys` share a split,
+    /// across files and regimes.
     ///
-    /// The smallest regime chooses first: what is left for a larger one can make up for it.
+    /// The smallest regime is assigned first, because larger ones have more freedom to compensate.
     pub fn trajectories(
         &self,
         sources: &[Source],
@@ -50,7 +50,7 @@ impl Request<'_> {
         Ok(parts(divider.chosen))
     }
 
-    /// Refuses (65) a split that gets nothing, or another number than was asked for, because of groups.
+    /// Refuses (65) a split that, because of groups, gets nothing or not the requested number.
     fn require(
         &self,
         regime: &Regime,
@@ -89,7 +89,7 @@ impl Request<'_> {
         )))
     }
 
-    /// The files, the first three by name.
+    /// The files as text; only the first three are named.
     fn names(&self, files: &[usize]) -> String {
         let names: Vec<String> =
             files.iter().take(3).map(|file| self.files[*file].display().to_string()).collect();
@@ -99,7 +99,7 @@ impl Request<'_> {
         }
     }
 
-    /// Divides whole regimes, those with the largest values for the test.
+    /// Divides whole regimes; those with the largest parameter values go to the test split.
     pub fn regimes(&self, sources: &[Source]) -> Result<[Vec<Part>; 3]> {
         let mut units = regimes(sources);
         let values = |files: &Vec<usize>| -> Vec<f64> {
@@ -109,13 +109,13 @@ impl Request<'_> {
         self.whole(sources, units, "regime")
     }
 
-    /// Divides whole files, at random.
+    /// Divides whole files at random.
     pub fn files(&self, sources: &[Source]) -> Result<[Vec<Part>; 3]> {
         let random = shuffled(self.seed, sources.len());
         self.whole(sources, (0..sources.len()).map(|i| vec![random(i)]).collect(), "file")
     }
 
-    /// Divides `units`, each some files, in their order.
+    /// Divides `units`, each a list of files, in the given order.
     fn whole(
         &self,
         sources: &[Source],
@@ -155,7 +155,7 @@ impl<'a> Regime<'a> {
     }
 }
 
-/// The files of each regime, in the order in which regimes appear.
+/// The files of each regime, in order of first appearance.
 fn regimes(sources: &[Source]) -> Vec<Vec<usize>> {
     let mut regimes: Vec<(&Parameter, Vec<usize>)> = Vec::new();
     for (file, source) in sources.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One array of numbers in a file: where it lies, and reads of some frames of it.
+//! One array in a file: where it is stored, and how a range of its frames is read.
 
 use super::axes::{Axes, Axis};
 use super::element::{fill, to_f32};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use tensor::FileDtype;
 use unix::{Error, Result};
 
-/// Finding a chunk takes as long as reading so many bytes.
+/// Looking up a chunk takes as long as reading this many bytes.
 const A_CHUNK: f64 = 16384.0;
 
-/// An array with the meaning of its dimensions.
+/// An array whose dimensions have known meanings.
 #[derive(Debug)]
 pub(super) struct Array {
     path: PathBuf,
@@ -24,36 +24,36 @@ pub(super) struct Array {
     store: Store,
 }
 
-/// Where a format says that an array is.
+/// Where an array is stored.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// In one piece of a file, the last dimension fastest, or the first (`fortran`).
+    /// Contiguous in a file, in C order or in Fortran order (`fortran`).
     File { file: Arc<MappedFile>, offset: u64, dtype: FileDtype, fortran: bool },
-    /// Wherever the format finds parts of it.
+    /// Read in parts by its format.
     Parts(Box<dyn Parts>),
 }
 
 /// An array that its format reads in parts.
 pub(super) trait Parts: fmt::Debug + Send + Sync {
-    /// The numbers at `ranges`, the last dimension fastest; `beyond` becomes one that f32 cannot hold.
+    /// Reads the values at `ranges` in C order. A value too large for f32 is stored in `beyond`.
     fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>>;
-    /// Shape of its chunks, which are read as a whole, where it has chunks.
+    /// The shape of its chunks, if it is chunked. A chunk is always read completely.
     fn chunk(&self) -> Option<&[usize]>;
     /// Whether chunks are compressed.
     fn is_packed(&self) -> bool;
-    /// Bytes of a number that is stored.
+    /// Size in bytes of a stored value.
     fn number_bytes(&self) -> usize;
 }
 
 #[derive(Debug)]
 enum Store {
-    /// Any numbers in any order of the axes: element (i, j, …) is at offset + i·strides[0] + j·strides[1] + …
+    /// Any dtype and order of axes: element (i, j, …) is at offset + i·strides[0] + j·strides[1] + …
     Mapped {
         file: Arc<MappedFile>,
         offset: usize,
         strides: Vec<usize>,
         dtype: FileDtype,
-        /// Whether frames lie as they are handed out.
+        /// Whether the order in the file is that of the output.
         in_order: bool,
     },
     Parts(Box<dyn Parts>),
@@ -62,8 +62,8 @@ enum Store {
 impl Array {
     /// The array `name` of `source`.
     ///
-    /// Errors (65): it has another number of dimensions than `axes`, is empty (but for trajectories), too
-    /// large, or truncated.
+    /// Errors (65): it does not have as many dimensions as `axes`, is empty (except for trajectories), too large, or
+    /// truncated.
     pub fn new(
         source: &dyn Source,
         name: &str,
@@ -110,29 +110,29 @@ impl Array {
         &self.name
     }
 
-    /// Size along an axis, where it has that axis.
+    /// Size along an axis, if it has that axis.
     pub fn size(&self, axis: Axis) -> Option<usize> {
         self.axes.place(axis).map(|place| self.dims[place])
     }
 
-    /// Sizes along the axes of space.
+    /// Sizes along the spatial axes.
     pub fn grid(&self) -> Vec<usize> {
         Axis::SPACE.into_iter().filter_map(|axis| self.size(axis)).collect()
     }
 
-    /// Whether reads are one copy into the caller's buffer.
+    /// Whether a read is a single copy into the caller's buffer.
     pub fn is_direct(&self) -> bool {
         matches!(&self.store, Store::Mapped { dtype: FileDtype::F32, in_order: true, .. })
     }
 
-    /// It will be read again and again: see [`MappedFile::read_often`].
+    /// Declares that the array will be read repeatedly: see [`MappedFile::read_often`].
     pub fn read_often(&self) {
         if let Store::Mapped { file, .. } = &self.store {
             file.read_often();
         }
     }
 
-    /// How its numbers are reached: `direct`, `converted` on the way, from `chunks`, or from `packed chunks`.
+    /// How values are read: `direct`, `converted`, from `chunks`, or from `packed chunks`.
     pub fn way(&self) -> &'static str {
         match &self.store {
             Store::Mapped { .. } if self.is_direct() => "direct",
@@ -143,8 +143,8 @@ impl Array {
         }
     }
 
-    /// What reading a trajectory costs, in bytes for a byte: all chunks that it touches are read as a whole,
-    /// and each costs at least what [`A_CHUNK`] bytes cost. 1 in one piece.
+    /// Cost of reading a trajectory, in bytes read per byte returned: every chunk that it touches is read completely
+    /// and costs at least as much as [`A_CHUNK`] bytes. 1 for a contiguous array.
     pub fn read_cost(&self) -> f64 {
         let Store::Parts(parts) = &self.store else { return 1.0 };
         let fits = |chunk: &&[usize]| chunk.len() == self.dims.len() && !self.dims.contains(&0);
@@ -160,9 +160,8 @@ impl Array {
         (touched * of_chunk.max(A_CHUNK) / wanted.max(A_CHUNK)).max(1.0)
     }
 
-    /// Reads frames of trajectory `sample`, [frames, grid…, channels], whatever the order of the file.
-    /// An array without time has one frame. `out` has just that length; the caller has compared both
-    /// with the sizes.
+    /// Reads frames of trajectory `sample` as [frames, grid…, channels], whatever the order in the file. An array
+    /// without a time axis has one frame. The caller has checked `sample`, `frames` and the length of `out`.
     pub fn read(&self, sample: usize, frames: Range<usize>, out: &mut [f32]) -> Result<()> {
         let frames = if self.axes.place(Axis::Time).is_some() { frames } else { 0..1 };
         let mut beyond = None;
@@ -188,7 +187,7 @@ impl Array {
         }
     }
 
-    /// Reads what does not lie as it is handed out. Keeps in `beyond` a number that f32 cannot hold.
+    /// Reads an array that needs conversion or reordering. A value too large for f32 is stored in `beyond`.
     fn gather(
         &self,
         sample: usize,
@@ -205,7 +204,7 @@ impl Array {
         let order = self.axes.order();
         match &self.store {
             Store::Mapped { file, offset, strides, dtype, .. } => {
-                // From the first number of the ranges to the last.
+                // The span from the first to the last value of the ranges.
                 let end = |(range, stride): (&Range<usize>, &usize)| {
                     range.len().saturating_sub(1) * stride
                 };
@@ -227,7 +226,7 @@ impl Array {
     }
 }
 
-/// Distances of neighbours along each dimension.
+/// The strides of an array in C or Fortran order, in multiples of `unit`.
 pub(super) fn distances(dims: &[usize], unit: usize, fortran: bool) -> Vec<usize> {
     let mut strides = vec![unit; dims.len()];
     let mut distance = unit;
@@ -239,15 +238,14 @@ pub(super) fn distances(dims: &[usize], unit: usize, fortran: bool) -> Vec<usize
     strides
 }
 
-/// Fills `out` with the numbers of `ranges`, the dimension `order[0]` slowest, from `values`, where the last
-/// is fastest.
+/// Fills `out` with the values at `ranges`, with dimension `order[0]` slowest, from `values` in C order.
 fn permute(values: &[f32], ranges: &[Range<usize>], order: &[usize], out: &mut [f32]) {
     let sizes: Vec<usize> = ranges.iter().map(Range::len).collect();
     let whole: Vec<Range<usize>> = sizes.iter().map(|n| 0..*n).collect();
     gather(&whole, &distances(&sizes, 1, false), order, out, |at| values[at]);
 }
 
-/// Fills `out` with what `value` finds at the places of `ranges`, the dimension `order[0]` slowest.
+/// Fills `out` with `value` at each index of `ranges`, with dimension `order[0]` slowest.
 fn gather(
     ranges: &[Range<usize>],
     strides: &[usize],

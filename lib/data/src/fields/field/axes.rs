@@ -1,33 +1,33 @@
-//! What the dimensions of a dataset run over.
+//! The meaning of a dataset's dimensions.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// One dimension. The order of the variants is the order in which fields are handed out, whatever the
-/// file's: trajectory, frame, space, channel last.
+/// The meaning of one dimension. The order of the variants is the order of the output, whatever that of the file:
+/// trajectory, frame, space, channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Axis {
     /// Trajectories, `n`.
     Sample,
     /// Frames, `t`.
     Time,
-    /// First dimension of space, `x`.
+    /// First spatial axis, `x`.
     X,
-    /// Second, `y`.
+    /// Second spatial axis, `y`.
     Y,
-    /// Third, `z`.
+    /// Third spatial axis, `z`.
     Z,
-    /// Numbers at a point, `c`.
+    /// Values at a point, `c`.
     Channel,
 }
 
 impl Axis {
-    /// All of them, in order.
+    /// All axes, in order.
     pub const ALL: [Self; 6] = [Self::Sample, Self::Time, Self::X, Self::Y, Self::Z, Self::Channel];
-    /// Those of space.
+    /// The spatial axes.
     pub const SPACE: [Self; 3] = [Self::X, Self::Y, Self::Z];
 
-    /// The letter that stands for it.
+    /// The letter that denotes it.
     pub fn letter(self) -> char {
         match self {
             Self::Sample => 'n',
@@ -39,19 +39,19 @@ impl Axis {
         }
     }
 
-    /// Whether it is one of space.
+    /// Whether it is a spatial axis.
     pub fn is_space(self) -> bool {
         Self::SPACE.contains(&self)
     }
 }
 
-/// The dimensions of a dataset in the order of the file, e.g. `ntxyc`. Each is there at most once, and
-/// space is complete: no `y` without `x`.
+/// The dimensions of a dataset in the order of the file, e.g. `ntxyc`. Each occurs at most once, and spatial axes have
+/// no gaps: no `y` without `x`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axes(Vec<Axis>);
 
 impl Axes {
-    /// `n`, `t`, the first `space` dimensions of space, and `c`, as asked.
+    /// `n`, `t`, the first `space` spatial axes, and `c`, each only if requested.
     pub fn ordered(sample: bool, time: bool, space: usize, channel: bool) -> Self {
         let there = |axis: &Axis| match axis {
             Axis::Sample => sample,
@@ -72,22 +72,22 @@ impl Axes {
         self.0.len()
     }
 
-    /// Dimensions of space.
+    /// Number of spatial axes.
     pub fn space(&self) -> usize {
         self.iter().filter(|axis| axis.is_space()).count()
     }
 
-    /// At which place an axis is.
+    /// The position of an axis.
     pub fn place(&self, axis: Axis) -> Option<usize> {
         self.0.iter().position(|other| *other == axis)
     }
 
-    /// Whether they are in the order in which fields are handed out.
+    /// Whether they are in the order of the output.
     pub fn is_ordered(&self) -> bool {
         self.0.is_sorted()
     }
 
-    /// The places of the axes in the order in which fields are handed out.
+    /// The positions of the axes in the order of the output.
     pub fn order(&self) -> Vec<usize> {
         let mut places: Vec<usize> = (0..self.rank()).collect();
         places.sort_by_key(|&place| self.0[place]);

@@ -1,7 +1,7 @@
-//! Points and times: all trajectories of a file, and of a data set, share them.
+//! Points and times, which all trajectories of a file and of a data set share.
 //!
-//! Two lists are the same if they have the same length and differ nowhere by more than [`TOLERANCE`] of the
-//! largest magnitude along the axis: a few roundings of f32, in which most files store them.
+//! Two lists are considered equal if they have the same length and differ by at most [`TOLERANCE`] of the largest
+//! magnitude along the axis: a few roundings of f32, in which most files store them.
 
 use super::Field;
 use super::axes::Axis;
@@ -11,7 +11,7 @@ use unix::{Error, Result};
 /// Largest difference, relative to the largest magnitude along the axis.
 const TOLERANCE: f64 = 4.0 * f32::EPSILON as f64;
 
-/// How `b` differs from `a`, in words.
+/// Describes how `b` differs from `a`.
 fn difference(a: &[f64], b: &[f64]) -> Option<String> {
     if a.len() != b.len() {
         return Some(format!("{} values, not {}", b.len(), a.len()));
@@ -22,8 +22,8 @@ fn difference(a: &[f64], b: &[f64]) -> Option<String> {
     Some(format!("{} at index {at}, not {}", b[at], a[at]))
 }
 
-/// The first group whose coordinates differ from those of the first group, in words. Errors (65): some cannot
-/// be read.
+/// Describes the first group whose coordinates differ from those of the first group. Errors (65): the coordinates of a
+/// group cannot be read.
 pub(super) fn of_groups(
     file: &dyn Source,
     groups: &[String],
@@ -47,7 +47,7 @@ pub(super) fn of_groups(
     Ok(None)
 }
 
-/// The first of `rows` lists of times that differs from the first, in words.
+/// Describes the first of `rows` lists of times that differs from the first list.
 pub(super) fn of_rows(t: &[f64], rows: usize) -> Option<String> {
     let mut rows = t.chunks_exact((t.len() / rows.max(1)).max(1));
     let first = rows.next()?;
@@ -57,8 +57,8 @@ pub(super) fn of_rows(t: &[f64], rows: usize) -> Option<String> {
 }
 
 impl Field {
-    /// Where trajectories of this file have other points or times than its first, which are those of
-    /// [`coordinates`](Self::coordinates) and [`t`](Self::t).
+    /// Describes where trajectories of this file have other points or times than its first trajectory, whose
+    /// coordinates are [`coordinates`](Self::coordinates) and [`t`](Self::t).
     pub fn coordinate_conflict(&self) -> Option<&str> {
         self.found.coordinate_conflict.as_deref()
     }
@@ -75,8 +75,8 @@ impl Field {
         }
     }
 
-    /// How points or times of `other`, a file of the same shape, differ from those of this file. What one of
-    /// them does not state is not compared.
+    /// Describes how the points or times of `other`, a file of the same shape, differ from those of this file.
+    /// Coordinates that either file lacks are not compared.
     pub fn coordinate_difference(&self, other: &Self) -> Option<String> {
         let times =
             |Self { found, shape, .. }: &Self| found.t[..found.t.len().min(shape.frames)].to_vec();

@@ -1,10 +1,10 @@
-//! The numbers of an array as they lie in a file, put into f32.
+//! Conversion of stored values to f32.
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use tensor::FileDtype;
 use tensor::dtype::f16;
 
-/// What NumPy calls a type of numbers: `<f4`, `|u1`, …
+/// The dtype with this NumPy name: `<f4`, `|u1`, …
 pub(super) fn from_numpy(name: &str) -> Option<FileDtype> {
     Some(match name {
         "<f2" => FileDtype::F16,
@@ -24,8 +24,8 @@ pub(super) fn from_numpy(name: &str) -> Option<FileDtype> {
     })
 }
 
-/// Fills `out` with neighbours, the first of them at the start of `bytes`. Returns a number that f32 cannot
-/// hold, where there is one.
+/// Fills `out` with consecutive values, the first of which is at the start of `bytes`. Returns a value that is too
+/// large for f32, if there is one.
 pub(super) fn fill(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) -> Option<f64> {
     if let (FileDtype::F16, Ok(bits)) = (dtype, bytemuck::try_cast_slice::<u8, u16>(bytes)) {
         bits.reinterpret_cast::<f16>().convert_to_f32_slice(out);
@@ -38,7 +38,7 @@ pub(super) fn fill(dtype: FileDtype, bytes: &[u8], out: &mut [f32]) -> Option<f6
     beyond
 }
 
-/// The nearest f32; keeps in `beyond` a number that becomes infinite.
+/// Rounds to the nearest f32; a finite value that becomes infinite is stored in `beyond`.
 pub(super) fn to_f32(value: f64, beyond: &mut Option<f64>) -> f32 {
     let nearest = value as f32;
     if nearest.is_infinite() && value.is_finite() {
@@ -65,7 +65,7 @@ mod tests {
             (FileDtype::F64Big, |v| f64::from(v).to_be_bytes().into()),
         ];
         for (dtype, write) in cases {
-            // From an odd address as well.
+            // Also from an unaligned address.
             for skip in [0, 1] {
                 let bytes: Vec<u8> =
                     vec![0; skip].into_iter().chain(values.into_iter().flat_map(write)).collect();

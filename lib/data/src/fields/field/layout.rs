@@ -1,8 +1,8 @@
-//! The layouts of PDEBench's files: which datasets hold a field, and what their dimensions are.
+//! The layouts of PDEBench's files: which datasets hold a field, and what their dimensions mean.
 //!
-//! One table for reading and for writing. A frame that is handed out is [grid…, channels], the axes of
-//! space in the order of the file and the channels last; inputs (a coefficient, a force), which are
-//! given and not predicted, come before the states.
+//! One table serves reading and writing. A frame is returned as [grid…, channels], with the spatial axes in the order
+//! of the file and the channels last; inputs (a coefficient, a force), which are given and not predicted, come before
+//! the states.
 
 use super::axes::Axes;
 use super::shape::Shape;
@@ -17,23 +17,22 @@ pub enum Layout {
     Tensor,
     /// A group for each trajectory: `0000/data` [t, x…, c] with `0000/grid/x`, …, `0000/grid/t`.
     Groups,
-    /// A dataset for each variable, [n, t, x…]: `density`, `pressure`, `Vx`, …, coordinates as `Tensor`.
+    /// One dataset per variable, [n, t, x…]: `density`, `pressure`, `Vx`, …, with coordinates as in `Tensor`.
     Variables,
-    /// A steady problem: the coefficient `nu` [n, x, y], an input, and the solution `tensor`
-    /// [n, 1, x, y]; coordinates as `Tensor`.
+    /// A steady problem: the coefficient `nu` [n, x, y], an input, and the solution `tensor` [n, 1, x, y]; coordinates
+    /// as in `Tensor`.
     Steady,
-    /// `velocity` [n, t, x, y, 2], `particles` [n, t, x, y, 1], an input `force` [n, x, y, 2], and `t`
-    /// [n, t]; the last three may be missing.
+    /// `velocity` [n, t, x, y, 2], `particles` [n, t, x, y, 1], an input `force` [n, x, y, 2], and `t` [n, t]; the last
+    /// three are optional.
     Incompressible,
 }
 
 impl Layout {
-    /// All of them.
+    /// All layouts.
     pub const ALL: [Self; 5] =
         [Self::Tensor, Self::Groups, Self::Variables, Self::Steady, Self::Incompressible];
 
-    /// The datasets that hold a field of this layout. `channels` are names, the first `inputs` of them
-    /// inputs.
+    /// The datasets that hold a field of this layout. `channels` are the names; the first `inputs` of them are inputs.
     pub fn datasets(self, shape: &Shape, channels: &[String], inputs: usize) -> Vec<Part> {
         let space = shape.grid.len();
         let part = |name: &str, axes: Axes, channels: Range<usize>| Part {
@@ -65,7 +64,7 @@ impl Layout {
         }
     }
 
-    /// Whether files of this layout say where their points are.
+    /// Whether files of this layout contain coordinates.
     pub fn has_coordinates(self) -> bool {
         match self {
             Self::Tensor | Self::Groups | Self::Variables => true,
@@ -73,7 +72,7 @@ impl Layout {
         }
     }
 
-    /// The datasets, in words.
+    /// Describes the datasets.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Tensor => "`tensor` [n,t,x..] or [n,t,x..,c]",
@@ -88,7 +87,7 @@ impl Layout {
 /// One dataset of a layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// Its name, in its group.
+    /// Its name within its group.
     pub name: String,
     /// Its dimensions.
     pub axes: Axes,

@@ -1,14 +1,14 @@
-//! A file that is read where it lies: mapped into memory once, for all arrays in it.
+//! A memory-mapped file, mapped once for all arrays in it.
 //!
-//! While the page cache has the file, a copy from mapped memory takes about half as long as a positional read,
-//! most of which is the call. What the page cache lacks the kernel would fetch for a map page by page, or with
-//! much that nobody asked for; a positional read fetches just what is read, at once. So reads go by position
-//! until many in a row were fast.
+//! While the page cache holds the file, copying from mapped memory takes about half as long as `pread`, most of which
+//! is the system call. For pages that are not cached, a map makes the kernel fetch page by page, or read ahead data
+//! that is not needed; `pread` fetches exactly the requested range at once. Reads therefore use `pread` until many in a
+//! row were fast.
 //!
-//! Pages that were read out of a map count as memory of the process until it ends or lets go of them. A file that
-//! is gone through once is therefore read by position, or the pages of a trajectory let go of as soon as it was
-//! read: whatever the size of the file, the process stays small. Only who reads it again and again says so
-//! ([`MappedFile::read_often`]).
+//! Pages that were read through a map count as memory of the process until it exits or releases them. A file that is
+//! read once is therefore read with `pread`, or the pages of each trajectory are released as soon as it was read: the
+//! process stays small whatever the size of the file. Only callers that read a file repeatedly opt out with
+//! [`MappedFile::read_often`].
 
 use memmap2::{Mmap, UncheckedAdvice};
 use std::fs::File;
@@ -18,40 +18,39 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 use unix::{Error, Result, small};
 
-/// So many reads in a row must have been fast before the map is read.
+/// This many reads in a row must be fast before the map is used.
 const IN_A_ROW: u32 = 64;
-/// Of [`MappedFile::by_position`]: it is gone through once.
+/// Value of [`MappedFile::by_position`] for a file that is read only once.
 const ONCE: u32 = u32::MAX;
-/// A read from the page cache takes at most so many nanoseconds, and one more for each byte: no disk and no
-/// network is as fast.
+/// A read from the page cache takes at most this many nanoseconds, plus one per byte: no disk or network is as fast.
 const FAST: u64 = 20_000;
-/// After so many nanoseconds a copy looks at the size of the file again.
+/// After this many nanoseconds a copy checks the size of the file again.
 const LOOK: u64 = 1_000_000;
 
-/// A file in memory. Shared by threads.
+/// A mapped file. Can be shared between threads.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     path: PathBuf,
     file: File,
     map: Mmap,
     opened: Instant,
-    /// When the size was last seen to be what it was, in nanoseconds after `opened`.
+    /// When the size was last checked, in nanoseconds after `opened`.
     looked: AtomicU64,
-    /// How many reads must be fast until the map is read; or [`ONCE`].
+    /// How many more reads must be fast before the map is used; or [`ONCE`].
     by_position: AtomicU32,
 }
 
 impl MappedFile {
-    /// Errors: 66 when it is no regular file or cannot be opened, 74 when it cannot be mapped.
+    /// Errors: 66 when it is not a regular file or cannot be opened, 74 when it cannot be mapped.
     pub fn open(path: &Path) -> Result<Self> {
         small::require_file(path)?;
         Self::of(path, File::open(path).map_err(|cause| Error::open(path, cause))?)
     }
 
-    /// An open file, called `path` in errors.
+    /// Maps an open file, which errors call `path`.
     pub fn of(path: &Path, file: File) -> Result<Self> {
-        // SAFETY: the map is read-only, and the size is looked at before it is read. Who makes the file
-        // shorter during a read, or a disk that fails, ends the program; nothing else is done on it.
+        // SAFETY: the map is read-only, and the size is checked before each read. If another process truncates the file
+        // during a read, or the disk fails, SIGBUS ends the program without further damage.
         let map = unsafe { Mmap::map(&file) }
             .map_err(|cause| Error::io(path, format_args!("cannot be mapped: {cause}")))?;
         Ok(Self {
@@ -64,7 +63,7 @@ impl MappedFile {
         })
     }
 
-    /// The file itself.
+    /// The file.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -74,32 +73,32 @@ impl MappedFile {
         self.map.len() as u64
     }
 
-    /// It will be read again and again, in any order: what the page cache has is read out of the map.
+    /// Declares that it will be read repeatedly, in any order: cached data is then read through the map.
     pub fn read_often(&self) {
         self.by_position.store(IN_A_ROW, Relaxed);
     }
 
-    /// `count` bytes from `from` on. Panics beyond the size. Errors (74): the file was made shorter.
+    /// `count` bytes at offset `from`. Panics beyond the size. Errors (74): the file was truncated.
     pub fn bytes(&self, from: usize, count: usize) -> Result<&[u8]> {
         self.look(self.now())?;
         Ok(&self.map[from..from + count])
     }
 
-    /// What `of` makes of `count` bytes from `from` on, which are let go of unless the file is read often. Panics
+    /// Calls `of` with `count` bytes at offset `from`, and releases their pages unless the file is read often. Panics
     /// and errors as [`bytes`](Self::bytes).
     pub fn with<T>(&self, from: usize, count: usize, of: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let made = of(self.bytes(from, count)?);
         if self.by_position.load(Relaxed) == ONCE {
-            // Another thread that reads them finds them in the page cache; without the advice all works the same.
-            // SAFETY: the map is shared and read-only: its content is the file's, before and after.
+            // Other threads that read these pages find them in the page cache; the advice is only an optimization.
+            // SAFETY: the map is shared and read-only, so its content is that of the file before and after.
             let _ =
                 unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, count) };
         }
         Ok(made)
     }
 
-    /// Copies bytes from `from` on, those of many reads fast. Panics beyond the size. Errors (74): it cannot be
-    /// read, or the file was made shorter.
+    /// Copies bytes starting at offset `from`. Panics beyond the size. Errors (74): it cannot be read, or was
+    /// truncated.
     pub fn read(&self, from: usize, out: &mut [u8]) -> Result<()> {
         let left = self.by_position.load(Relaxed);
         if left == ONCE {
@@ -127,12 +126,12 @@ impl MappedFile {
         read.map_err(|cause| Error::io(&self.path, cause))
     }
 
-    /// Nanoseconds since it was opened.
+    /// Nanoseconds since the file was opened.
     fn now(&self) -> u64 {
         self.opened.elapsed().as_nanos() as u64
     }
 
-    /// Compares the size with what it was.
+    /// Checks that the size has not changed.
     fn look(&self, now: u64) -> Result<()> {
         let bytes = self.file.metadata().map_err(|cause| Error::io(&self.path, cause))?.len();
         if bytes < self.size() {

@@ -1,12 +1,11 @@
-//! Reading fields: HDF5 in PDEBench's layouts, and the same arrays in NumPy's files, Zarr, safetensors, and
-//! tables.
+//! Reading fields: HDF5 in PDEBench's layouts, and the same arrays in NumPy, Zarr, safetensors and CSV files.
 //!
-//! A trajectory is handed out as [frames, grid…, channels], whatever the layout: the axes of space in the
-//! order of the file (x, y, z), the channels last, inputs before states. See [`Layout`].
+//! A trajectory is returned as [frames, grid…, channels], whatever the layout: spatial axes in the order of the file
+//! (x, y, z), channels last, inputs before states. See [`Layout`].
 //!
-//! A file is opened once for its shape and attributes, and mapped into memory. Numbers (f32) that lie in one
-//! piece are then read straight into the caller's buffer, past HDF5 and its global lock; what is compressed,
-//! chunked or of another type is converted on the way.
+//! A file is opened once for its shape and attributes, and mapped into memory. Contiguous f32 data is then copied
+//! straight into the caller's buffer, without HDF5 and its global lock; data that is compressed, chunked or of another
+//! dtype is converted on the way.
 
 mod array;
 mod axes;
@@ -47,13 +46,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use unix::{Error, Result};
 
-/// Most trajectories of a file.
+/// Maximum number of trajectories in a file.
 const MAX_TRAJECTORIES: usize = 1 << 24;
 
-/// Attribute of the root that names the periodic axes of space, e.g. `x,y`; empty when none is.
+/// Attribute of the root that names the periodic spatial axes, e.g. `x,y`; empty when there are none.
 pub const PERIODIC: &str = "periodic";
 
-/// The trajectories of one file, opened but not read. Shared by threads.
+/// The trajectories of one file, opened but not read. Can be shared between threads.
 #[derive(Debug)]
 pub struct Field {
     path: PathBuf,
@@ -77,8 +76,8 @@ struct Component {
 #[derive(Debug)]
 enum Place {
     One(Array),
-    /// Opened when they are read: there may be thousands. Kept are those whose place is known; each open
-    /// dataset of the library would keep chunks in memory.
+    /// Opened when read, as there may be thousands. Only arrays with a known offset are kept; each open dataset of the
+    /// library would keep its chunks in memory.
     Each {
         file: Arc<dyn Source>,
         first: Array,
@@ -88,7 +87,7 @@ enum Place {
     },
 }
 
-/// Everything that a file says of itself. Errors: as [`Field::open`].
+/// All attributes of a file. Errors: as [`Field::open`].
 pub(crate) fn attributes_of(path: &Path) -> Result<Map<String, Value>> {
     let file = source::open(path, true)?;
     let all = file.attributes(None);
@@ -97,15 +96,15 @@ pub(crate) fn attributes_of(path: &Path) -> Result<Map<String, Value>> {
 }
 
 impl Field {
-    /// Opens a file and reads everything but the field itself.
+    /// Opens a file and reads everything except the values of the field.
     ///
-    /// Errors: 66 when it cannot be opened, 65 when it is no HDF5 file, is truncated, or has a layout
-    /// that is not known.
+    /// Errors: 66 when it cannot be opened, 65 when it is not a file of its format, is truncated, or has an unknown
+    /// layout.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_as(path, &Reading::default())
     }
 
-    /// As [`open`](Self::open), for who knows more than the file says.
+    /// Like [`open`](Self::open), with information from the user that the file lacks.
     pub fn open_as(path: &Path, reading: &Reading) -> Result<Self> {
         let file: Arc<dyn Source> = source::open(path, reading.fill_missing)?.into();
         let field = Self::of(path, &file, reading);
@@ -142,7 +141,7 @@ impl Field {
         Ok(Self { path: path.to_path_buf(), found, shape, parameter, lists, periodic, components })
     }
 
-    /// Where the file is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -172,55 +171,52 @@ impl Field {
         self.found.inputs
     }
 
-    /// The parameter of the first trajectory: an attribute of the root, of its group or of the dataset, or
-    /// in a list; else what the file name says. See [`regimes`](Self::regimes) for the others.
+    /// The parameter of the first trajectory: from an attribute of the root, its group or the dataset, or from a list;
+    /// else from the file name. See [`regimes`](Self::regimes) for the other trajectories.
     pub fn parameter(&self) -> Option<&Parameter> {
         self.parameter.as_ref()
     }
 
-    /// Points along each axis of the grid as the file has them; of an axis without, an empty list.
+    /// Points along each spatial axis, as stored in the file; an empty list for an axis without coordinates.
     pub fn coordinates(&self) -> &[Vec<f64>] {
         &self.found.coordinates
     }
 
-    /// Times of the frames; some of PDEBench's files have one more than there are frames. Empty when the
-    /// file has none.
+    /// Times of the frames; some of PDEBench's files have one more than there are frames. Empty when the file has none.
     pub fn t(&self) -> &[f64] {
         &self.found.t
     }
 
-    /// Which axes of space are periodic: by the attribute [`PERIODIC`], else by PDEBench's name of the file.
+    /// Which spatial axes are periodic: by the attribute [`PERIODIC`], else by PDEBench's naming of files.
     pub fn periodic(&self) -> &[bool] {
         &self.periodic
     }
 
-    /// Another order of the axes that the lengths of the coordinates fit, when they contradict the one
-    /// that is read.
+    /// Another order of the axes that fits the lengths of the coordinates, when the assumed order does not.
     pub fn suspected_axes(&self) -> Option<&Axes> {
         self.found.suspected_axes.as_ref()
     }
 
-    /// Whether reads go past the HDF5 library.
+    /// Whether reads bypass the HDF5 library.
     pub fn is_direct(&self) -> bool {
         self.arrays().all(Array::is_direct)
     }
 
-    /// What reading a trajectory costs, in bytes for a byte: 1 in one piece, more where chunks hold more than
-    /// it, or are many.
+    /// Cost of reading a trajectory, in bytes read per byte returned: 1 for contiguous data, more when chunks are
+    /// larger than a trajectory or numerous.
     pub fn read_cost(&self) -> f64 {
         self.arrays().map(Array::read_cost).fold(1.0, f64::max)
     }
 
-    /// How the numbers are reached, in words: `direct`, `converted`, `chunks` or `packed chunks`; of the dataset
-    /// that costs most.
+    /// How values are read: `direct`, `converted`, `chunks` or `packed chunks`; that of the most expensive dataset.
     pub fn way(&self) -> &'static str {
         let ways = ["packed chunks", "chunks", "converted"];
         let has = |way: &&str| self.arrays().any(|array| array.way() == *way);
         ways.into_iter().find(has).unwrap_or("direct")
     }
 
-    /// It will be read again and again, in any order, and may keep in memory what the page cache has of it, up to
-    /// the size of the file. Otherwise reading leaves nothing behind.
+    /// Declares that it will be read repeatedly, in any order, and may keep cached data in memory, up to the size of
+    /// the file. Otherwise reading leaves nothing in memory.
     pub fn read_often(&self) {
         self.arrays().for_each(Array::read_often);
     }
@@ -236,7 +232,7 @@ impl Field {
         self.read_frames(trajectory, 0..self.shape.frames, out)
     }
 
-    /// Reads some frames of a trajectory, [frames.len(), grid…, channels]. `out` must have that length.
+    /// Reads frames of a trajectory, [frames.len(), grid…, channels]. `out` must have that length.
     pub fn read_frames(
         &self,
         trajectory: usize,
@@ -309,7 +305,7 @@ impl Place {
     }
 }
 
-/// The sizes that the components have in common. Errors (65) when they contradict each other.
+/// The shape that the components share. Errors (65): they contradict each other.
 fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Result<Shape> {
     let sizes = |component: &Component| match &component.place {
         Place::One(array) => {
@@ -338,7 +334,7 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
             format!("{shape} are too large; at most {MAX_TRAJECTORIES} trajectories are read");
         return Err(bad(file, what));
     }
-    // Whoever reads it holds a frame at least, and as much again on the way from the file.
+    // A reader holds at least one frame, and as much again while it is read.
     let what = format!("{}: reading frames of {:?}", file.path().display(), shape.grid);
     unix::memory::ensure(&what, (shape.frame_len() as u64).checked_mul(4 * 4))?;
     Ok(shape)

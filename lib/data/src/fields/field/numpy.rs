@@ -1,4 +1,4 @@
-//! NumPy's files: one array (`.npy`), or several in a zip archive (`.npz`), compressed or not.
+//! NumPy files: one array (`.npy`), or several in a zip archive (`.npz`), compressed or not.
 
 use super::array::Place;
 use super::element::from_numpy;
@@ -16,12 +16,12 @@ use zip::{CompressionMethod, ZipArchive};
 
 /// Largest header, in bytes.
 const MAX_HEADER: u64 = 1 << 20;
-/// Deflate makes at most 1032 bytes of one.
+/// Upper bound of the compression ratio: Deflate produces at most 1032 bytes from one.
 const MOST_PACKED: u64 = 1100;
-/// Most members of an archive.
+/// Maximum number of members of an archive.
 const MAX_MEMBERS: usize = 10_000;
 
-/// A file whose arrays are known and not read.
+/// A file whose headers, but not values, were read.
 #[derive(Debug)]
 pub(super) struct NumpyFile {
     path: PathBuf,
@@ -35,14 +35,14 @@ struct Member {
     shape: Vec<usize>,
     dtype: Option<FileDtype>,
     fortran: bool,
-    /// First byte of the numbers: in the file, or when packed in the member itself.
+    /// Offset of the first value: in the file, or within the member if it is compressed.
     offset: u64,
     /// Number of the member in the archive, when it is compressed.
     packed: Option<usize>,
 }
 
 impl NumpyFile {
-    /// Errors: 66 when it cannot be opened, 65 when it is no file of NumPy.
+    /// Errors: 66 when it cannot be opened, 65 when it is not a NumPy file.
     pub fn open(path: &Path) -> Result<Self> {
         let file = MappedFile::open(path)?;
         let stem = path.file_stem().map_or("tensor".into(), |stem| stem.to_string_lossy());
@@ -62,7 +62,7 @@ impl NumpyFile {
         self.members.iter().find(|member| member.name == name)
     }
 
-    /// Where the numbers of a member are; what is compressed is unpacked into a file without name.
+    /// Where the values of a member are stored; a compressed member is unpacked into an unnamed temporary file.
     fn place_of(&self, member: &Member) -> Result<Place> {
         let Member { dtype: Some(dtype), fortran, offset, .. } = *member else {
             return Err(bad(self, format!("`{}` holds no numbers", member.name)));
@@ -70,7 +70,7 @@ impl NumpyFile {
         let Some(index) = member.packed else {
             return Ok(Place::File { file: self.file.clone(), offset, dtype, fortran });
         };
-        // No more than the header says; what is less is found to be truncated.
+        // No more than the header says; if there is less, it is later found to be truncated.
         let sizes = member.shape.iter().try_fold(dtype.bytes(), |n, dim| n.checked_mul(*dim));
         let most = sizes.and_then(|size| offset.checked_add(size as u64)).unwrap_or(offset);
         let temporary = std::env::temp_dir().join(&member.name);
@@ -119,7 +119,7 @@ impl Source for NumpyFile {
         Ok((member.shape.clone(), self.place_of(member)?))
     }
 
-    /// Arrays of one number with the name of a parameter.
+    /// Arrays with a single value and the name of a parameter.
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
         let is_one = |m: &&Member| m.shape.iter().all(|n| *n == 1) && is_known(&m.name);
         let value =
@@ -157,8 +157,8 @@ fn members(file: &File) -> io::Result<Vec<Member>> {
     Ok(found)
 }
 
-/// Reads the header of an array whose first byte is at `begin`: a magic number, a version, a length, and a
-/// Python literal with the keys descr, fortran_order and shape (NumPy's format 1.0 to 3.0).
+/// Reads the header of an array that starts at `begin`: a magic number, a version, a length, and a Python literal with
+/// the keys descr, fortran_order and shape (NumPy formats 1.0 to 3.0).
 fn header(
     mut from: impl Read,
     name: &str,
@@ -180,7 +180,7 @@ fn header(
         || io::Error::other(format!("a header that is not understood: {}", text.trim_end()));
     let after = |key: &str| Some(text.split_once(&format!("'{key}':"))?.1.trim_start());
     let descr = after("descr").ok_or_else(unread)?;
-    // A list is a record: no numbers.
+    // A list denotes a structured dtype, which is not supported.
     let dtype = descr.strip_prefix('\'').and_then(|rest| rest.split('\'').next());
     let fortran = after("fortran_order").ok_or_else(unread)?.starts_with("True");
     let shape = after("shape").and_then(|rest| rest.strip_prefix('(')?.split(')').next());

@@ -1,4 +1,4 @@
-//! Which layout a file has, from the names and shapes in it alone.
+//! Determines the layout of a file from the names and shapes in it.
 
 use super::axes::{Axes, Axis};
 use super::coordinates;
@@ -6,20 +6,20 @@ use super::layout::{Layout, Part};
 use super::source::{self, Source, bad, contents};
 use unix::Result;
 
-/// What the user knows better than the file. Everything may be left open.
+/// Information from the user that takes precedence over the file. Everything is optional.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// The layout, where it must not be guessed.
+    /// The layout, if it should not be detected.
     pub layout: Option<Layout>,
     /// The dimensions of the dataset (of each variable, of each group's `data`).
     pub axes: Option<Axes>,
-    /// The name of the dataset instead of `tensor`.
+    /// The name of the dataset, if not `tensor`.
     pub dataset: Option<String>,
-    /// Whether chunks of Zarr that are not there were never written and hold the fill value.
+    /// Whether missing chunks of Zarr were never written and hold the fill value.
     pub fill_missing: bool,
 }
 
-/// A file understood.
+/// A file whose layout is known.
 #[derive(Debug)]
 pub(super) struct Recognised {
     pub layout: Layout,
@@ -28,24 +28,23 @@ pub(super) struct Recognised {
     pub groups: Vec<String>,
     pub channels: Vec<String>,
     pub inputs: usize,
-    /// Points along each axis of space, empty where the file does not say.
+    /// Points along each spatial axis, empty where the file has none.
     pub coordinates: Vec<Vec<f64>>,
     pub t: Vec<f64>,
-    /// The order of the axes that the coordinates fit, when they do not fit the one that is read.
+    /// The order of the axes that fits the coordinates, when the assumed order does not.
     pub suspected_axes: Option<Axes>,
-    /// Where trajectories have other coordinates than the first.
+    /// Describes where trajectories have other coordinates than the first.
     pub coordinate_conflict: Option<String>,
 }
 
-/// PDEBench's names of variables, in the order in which they are handed out. Files of separate variables are
-/// recognised by them.
+/// PDEBench's names of variables, in the order of the output. Files with separate variables are recognised by these
+/// names.
 pub(crate) const VARIABLES: [&str; 5] = ["density", "pressure", "Vx", "Vy", "Vz"];
 
-/// Most numbers at a point.
+/// Maximum number of channels.
 const MAX_CHANNELS: usize = 65_536;
 
-/// Errors (65): no layout that is read, or more than one reading; with what was found, and the flag
-/// that decides.
+/// Errors (65): no supported layout, or an ambiguous one; the message says what was found and which flag decides.
 pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognised> {
     let layout = match reading.layout {
         Some(layout) => layout,
@@ -57,7 +56,7 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
         (Layout::Groups, axis) => {
             format!("{}/grid/{}", groups.first().map_or("", String::as_str), axis.letter())
         }
-        // Ours in safetensors have one list for all trajectories.
+        // Our safetensors files have one list for all trajectories.
         (Layout::Incompressible, Axis::Time) if file.shape("t").is_some() => "t".into(),
         (_, axis) => format!("{}-coordinate", axis.letter()),
     };
@@ -74,7 +73,7 @@ pub(super) fn recognise(file: &dyn Source, reading: &Reading) -> Result<Recognis
     let mut t = numbers(Axis::Time)?;
     let mut coordinate_conflict = coordinates::of_groups(file, &groups, &coordinates, &t)?;
     if layout == Layout::Incompressible {
-        // A row for each trajectory.
+        // One row per trajectory.
         let rows = file.shape("t").filter(|dims| dims.len() == 2).map_or(1, |dims| dims[0].max(1));
         coordinate_conflict = coordinates::of_rows(&t, rows);
         t.truncate(t.len() / rows);
@@ -113,7 +112,7 @@ fn full_name(part: &Part, groups: &[String]) -> String {
 fn guess(file: &dyn Source) -> Result<Layout> {
     let has = |name: &str| file.shape(name).is_some();
     if has("tensor") {
-        // A parameter of this name is no field.
+        // A single value with this name is a parameter, not a field.
         let coefficient = file.shape("nu").is_some_and(|dims| dims.len() > 1);
         return Ok(if coefficient { Layout::Steady } else { Layout::Tensor });
     }
@@ -143,8 +142,7 @@ fn guess(file: &dyn Source) -> Result<Layout> {
     }
 }
 
-/// The datasets of the file in the layout, `known` axes of space having coordinates; channels are
-/// numbered later.
+/// The datasets of the file in the layout; `known` spatial axes have coordinates. Channels are numbered later.
 fn parts(
     file: &dyn Source,
     layout: Layout,
@@ -164,7 +162,7 @@ fn parts(
             let only = file.only_array();
             let name = reading.dataset.as_deref().or(only.as_deref()).unwrap_or("tensor");
             let rank = rank(name)?;
-            // Our files without coordinates say it.
+            // Our own files without coordinates state it.
             let said = || file.axes().or_else(|| file.text("axes")?.parse().ok());
             let axes = match (reading.axes.clone().or_else(said), known, rank) {
                 (Some(axes), ..) => axes,
@@ -224,7 +222,7 @@ fn parts(
     })
 }
 
-/// Numbers the channels of the parts, names them, and counts the inputs.
+/// Numbers and names the channels of the parts, and counts the inputs.
 fn channels(
     file: &dyn Source,
     layout: Layout,
@@ -255,7 +253,7 @@ fn channels(
             inputs = names.len();
         }
     }
-    // Our files keep the names.
+    // Our own files store the names.
     if let Some(text) = file.text("channels") {
         let given: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
         if given.len() != names.len() {
@@ -273,7 +271,7 @@ fn channels(
     Ok((names, inputs))
 }
 
-/// Another order of `axes` that the lengths of the coordinates fit, when they do not fit this one.
+/// Another order of `axes` that fits the lengths of the coordinates, when this one does not.
 fn suspect(dims: &[usize], axes: &Axes, coordinates: &[Vec<f64>], t: &[f64]) -> Option<Axes> {
     let fits = |axis: Axis, size: usize| {
         let (values, more) = match axis {

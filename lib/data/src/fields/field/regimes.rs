@@ -1,6 +1,6 @@
-//! The regimes of a file: its trajectories need not all have the same parameters.
+//! The regimes of a file: its trajectories may have different parameters.
 //!
-//! Each group may tell its own, and a list like `nu` [n] beside the field has one for each trajectory.
+//! Each group may state its own, and a list like `nu` [n] beside the field has one value per trajectory.
 
 use super::source::{self, Source, bad};
 use super::{Field, Place};
@@ -8,22 +8,22 @@ use crate::fields::parameter::{Parameter, is_known};
 use std::collections::HashMap;
 use unix::{Error, Result};
 
-/// Values of one parameter, by name, one for each trajectory.
+/// Name and values of a parameter, one per trajectory.
 pub(super) type List = (String, Vec<f64>);
 
 /// Trajectories with the same parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regime {
-    /// The parameters, where the file says.
+    /// The parameters, if the file states any.
     pub parameter: Option<Parameter>,
-    /// Numbers of the trajectories, ascending.
+    /// Indices of the trajectories, ascending.
     pub samples: Vec<usize>,
 }
 
-/// The lists of parameters of a file of `trajectories`; `fields` are the arrays that hold its field. An array
-/// of one number is one for all trajectories.
+/// The lists of parameters in a file of `trajectories`; `fields` are the arrays that hold its field. An array with one
+/// value applies to all trajectories.
 ///
-/// Errors (65): one cannot be read, or has another number of values.
+/// Errors (65): one cannot be read, or has the wrong number of values.
 pub(super) fn lists(
     file: &dyn Source,
     trajectories: usize,
@@ -39,7 +39,7 @@ pub(super) fn lists(
             dims.first() == Some(&trajectories) && dims[1..].iter().all(|count| *count == 1);
         let one = dims.iter().all(|count| *count == 1);
         if !one && !one_each {
-            // More dimensions are those of a coefficient field that is not read.
+            // An array with more dimensions is a coefficient field that is not read.
             if dims.len() > 2 {
                 continue;
             }
@@ -60,7 +60,7 @@ pub(super) fn lists(
     Ok(lists)
 }
 
-/// The parameters of one trajectory: what lists say of it, and what is said of all.
+/// The parameters of one trajectory: from lists, and those that apply to all.
 pub(super) fn with_lists(
     lists: &[List],
     sample: usize,
@@ -72,7 +72,7 @@ pub(super) fn with_lists(
 }
 
 impl Field {
-    /// The array of each trajectory in its group, where it has one.
+    /// The group of each trajectory, if there are groups.
     pub(super) fn groups(&self) -> &[String] {
         match self.components.last().map(|component| &component.place) {
             Some(Place::Each { names, .. }) => names,
@@ -80,8 +80,8 @@ impl Field {
         }
     }
 
-    /// The regimes of the file, in the order of their first trajectories; looks into every group.
-    /// Errors: as [`Field::open`].
+    /// The regimes of the file, in the order of their first trajectories; reads every group. Errors: as
+    /// [`Field::open`].
     pub fn regimes(&self) -> Result<Vec<Regime>> {
         let groups = self.groups();
         let all = 0..self.trajectories();
@@ -115,7 +115,7 @@ impl Field {
         Ok(regimes)
     }
 
-    /// The one regime of the file. Errors (65): there are several, or nothing tells the parameter.
+    /// The only regime of the file. Errors (65): there are several, or the parameter is unknown.
     pub fn only_regime(&self) -> Result<Parameter> {
         let regimes = self.regimes()?;
         let fault = match regimes.as_slice() {
@@ -134,12 +134,12 @@ impl Field {
     }
 }
 
-/// Trajectories, with their parameters, in regimes: in the order of their first trajectories.
+/// Groups trajectories by their parameters into regimes, in the order of their first trajectories.
 pub(crate) fn grouped(
     trajectories: impl Iterator<Item = (usize, Option<Parameter>)>,
 ) -> Vec<Regime> {
     let mut regimes: Vec<Regime> = Vec::new();
-    // Numbers in words are as different as their bits.
+    // The text of a number distinguishes all its bits.
     let mut known: HashMap<Option<String>, usize> = HashMap::new();
     for (sample, parameter) in trajectories {
         let words = parameter.as_ref().map(Parameter::to_string);
@@ -152,7 +152,7 @@ pub(crate) fn grouped(
     regimes
 }
 
-/// The first regimes in words: `nu=0.1: 3 trajectories, nu=0.2: 1 trajectory, …`.
+/// The first regimes as text: `nu=0.1: 3 trajectories, nu=0.2: 1 trajectory, …`.
 pub fn describe(regimes: &[Regime]) -> String {
     let one = |Regime { parameter, samples }: &Regime| {
         let parameter = parameter.as_ref().map_or("none".into(), Parameter::to_string);

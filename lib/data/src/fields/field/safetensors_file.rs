@@ -1,4 +1,4 @@
-//! Fields in safetensors files: the same names as in HDF5, attributes as metadata.
+//! Fields in safetensors files: the same array names as in HDF5, with attributes as metadata.
 
 use super::array::Place;
 use super::mapped::MappedFile;
@@ -18,7 +18,7 @@ pub(super) struct SafetensorsFile {
 }
 
 impl SafetensorsFile {
-    /// Errors: 66 when it cannot be opened, 65 when it is no safetensors file or is truncated.
+    /// Errors: 66 when it cannot be opened, 65 when it is not a safetensors file or is truncated.
     pub fn open(path: &Path) -> Result<Self> {
         let file = MappedFile::open(path)?;
         let header = Header::read(file.file()).map_err(|what| {

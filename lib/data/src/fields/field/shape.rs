@@ -1,45 +1,45 @@
-//! Sizes of a field.
+//! The shape of a field.
 
 use super::axes::Axis;
 use std::fmt;
 use std::ops::Range;
 
-/// Sizes of a field: [trajectories, frames, grid…, channels].
+/// The shape of a field: [trajectories, frames, grid…, channels].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Number of trajectories, N.
     pub trajectories: usize,
-    /// Frames of a trajectory, T; 1 for a steady problem.
+    /// Frames per trajectory, T; 1 for a steady problem.
     pub frames: usize,
-    /// Points along each dimension of space.
+    /// Points along each spatial axis.
     pub grid: Vec<usize>,
-    /// Numbers at each point, inputs and states together.
+    /// Values per point, inputs and states together.
     pub channels: usize,
 }
 
 impl Shape {
-    /// Points of the grid.
+    /// Number of grid points.
     pub fn points(&self) -> usize {
         self.grid.iter().product()
     }
 
-    /// Points along each dimension, e.g. `1024` or `128x128`.
+    /// Points along each spatial axis, e.g. `1024` or `128x128`.
     pub fn grid_text(&self) -> String {
         self.grid.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
     }
 
-    /// Numbers in a frame: all points and channels.
+    /// Values per frame: all points and channels.
     pub fn frame_len(&self) -> usize {
         self.points() * self.channels
     }
 
-    /// Numbers in a trajectory.
+    /// Values per trajectory.
     pub fn trajectory_len(&self) -> usize {
         self.frames * self.frame_len()
     }
 
-    /// Bytes of all trajectories as f32 (of one when there are none); `None` when they are more than can be
-    /// addressed. The products above are only computed of shapes that this has accepted.
+    /// Size in bytes of all trajectories as f32 (of one when there are none); `None` when it overflows. Call the
+    /// methods above only for shapes that passed this check.
     pub fn bytes(&self) -> Option<u64> {
         let all = [self.trajectories.max(1), self.frames, self.channels, 4];
         let mut all = all.into_iter().chain(self.grid.iter().copied());
@@ -64,14 +64,14 @@ impl Shape {
         (self.frames, &self.grid, self.channels) == (other.frames, &other.grid, other.channels)
     }
 
-    /// The frames of a trajectory in blocks of at most 4 Mi numbers, or of one frame. What reads whole
-    /// files reads so: its memory does not depend on the length of trajectories.
+    /// The frames of a trajectory in blocks of at most 4 Mi values, or of one frame. Programs that process whole files
+    /// read them in these blocks, so their memory does not depend on the length of trajectories.
     pub fn frame_blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (frames, step) = (self.frames, self.block_frames());
         (0..frames).step_by(step).map(move |first| first..frames.min(first + step))
     }
 
-    /// Numbers in the largest of [`frame_blocks`](Self::frame_blocks).
+    /// Number of values in the largest of [`frame_blocks`](Self::frame_blocks).
     pub fn block_len(&self) -> usize {
         self.block_frames().min(self.frames) * self.frame_len()
     }
@@ -81,7 +81,7 @@ impl Shape {
     }
 }
 
-/// The place of point number `point` along each axis of a grid.
+/// The multi-dimensional index of point number `point` of a grid.
 pub(crate) fn coordinates(grid: &[usize], mut point: usize) -> Vec<usize> {
     let mut all = vec![0; grid.len()];
     for (place, n) in all.iter_mut().zip(grid).rev() {

@@ -1,4 +1,4 @@
-//! What any file format tells about the arrays in it. Layouts are recognised through this alone.
+//! The interface between file formats and layouts: layouts are recognised through [`Source`] alone.
 
 use super::PERIODIC;
 use super::array::{Array, Place};
@@ -15,20 +15,20 @@ use std::ops::Range;
 use std::path::Path;
 use unix::{Error, Result};
 
-/// Most numbers of an array that is read as a whole: coordinates, parameters.
+/// Maximum number of values of an array that is read completely: coordinates, parameters.
 pub(super) const MAX_SMALL: usize = 1 << 24;
 
 /// A file (or folder) of named arrays.
 pub(super) trait Source: fmt::Debug + Send + Sync {
-    /// Where it is.
+    /// Its path.
     fn path(&self) -> &Path;
 
-    /// Whether all that it said so far can be believed. Errors (65): reading it failed altogether.
+    /// Whether its answers so far can be trusted. Errors (65): reading it failed altogether.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// What `name` at the root is, when it is no array.
+    /// Describes what `name` at the root is, when it is not an array.
     fn kind(&self, _name: &str) -> String {
         "group".into()
     }
@@ -36,13 +36,13 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
     /// Names at the root, in order: arrays, and groups where the format has them.
     fn names(&self) -> Vec<String>;
 
-    /// Shape of an array, where there is one of this name.
+    /// Shape of the array of this name, if there is one.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
-    /// Shape of an array, and where it is. Errors (65): it is not there, or is no array of numbers.
+    /// Shape and place of an array. Errors (65): it does not exist, or is not an array of numbers.
     fn place(&self, name: &str) -> Result<(Vec<usize>, Place)>;
 
-    /// The numbers of an array of at most [`MAX_SMALL`]; see [`numbers`]. Errors (65) when they cannot be read.
+    /// The values of an array with at most [`MAX_SMALL`]; see [`numbers`]. Errors (65): they cannot be read.
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         let (shape, place) = self.place(name)?;
         match place {
@@ -62,46 +62,46 @@ pub(super) trait Source: fmt::Debug + Send + Sync {
         }
     }
 
-    /// The attributes of the root or of `place`, a group or an array. A number that is not finite is null.
+    /// The attributes of the root or of `place`, a group or an array. A value that is not finite is null.
     fn attributes(&self, place: Option<&str>) -> Map<String, Value>;
 
-    /// The text of an attribute of the root.
+    /// The value of a text attribute of the root.
     fn text(&self, name: &str) -> Option<String> {
         text(&self.attributes(None), name)
     }
 
-    /// Names of the groups of the root that hold an array `data`.
+    /// Names of the groups at the root that hold an array `data`.
     fn groups(&self) -> Vec<String> {
         let has_data = |name: &String| self.shape(&format!("{name}/data")).is_some();
         self.names().into_iter().filter(has_data).collect()
     }
 
-    /// What the dimensions of its array `tensor` are, where it knows.
+    /// The meaning of the dimensions of its array `tensor`, if the format defines it.
     fn axes(&self) -> Option<Axes> {
         None
     }
 
-    /// Its array, when it has just one: the field, of whatever name.
+    /// The name of its array if it has exactly one, which is then the field.
     fn only_array(&self) -> Option<String> {
         None
     }
 }
 
-/// The array `name` of `source`, `axes` being the meaning of its dimensions. Errors (65): see [`Array`].
+/// The array `name` of `source`, whose dimensions are `axes`. Errors (65): see [`Array`].
 pub(super) fn array(source: &dyn Source, name: &str, axes: &Axes) -> Result<Array> {
     let (shape, place) = source.place(name)?;
     Array::new(source, name, shape, axes, place)
 }
 
-/// The text of an attribute.
+/// The value of a text attribute.
 fn text(attributes: &Map<String, Value>, name: &str) -> Option<String> {
     Some(attributes.get(name)?.as_str()?.into())
 }
 
-/// Opens a file by the ending of its name: `.npy`, `.npz`, `.csv`, `.zarr`, `.safetensors`, else HDF5.
-/// `fill_missing`: chunks that are not there hold the fill value.
+/// Opens a file by its extension: `.npy`, `.npz`, `.csv`, `.zarr`, `.safetensors`, else HDF5. `fill_missing`: missing
+/// chunks hold the fill value.
 ///
-/// Errors: 66 when it cannot be opened, 65 when it is not what its name says.
+/// Errors: 66 when it cannot be opened, 65 when it is not of the format of its extension.
 pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
     Ok(match ending.to_ascii_lowercase().as_str() {
@@ -113,12 +113,12 @@ pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
     })
 }
 
-/// Bad data in a source.
+/// The error (65) for invalid data in a source.
 pub(super) fn bad(source: &dyn Source, what: impl fmt::Display) -> Error {
     Error::data(format!("{}: {what}", source.path().display()))
 }
 
-/// The numbers of a small array. Errors (65): it has more than [`MAX_SMALL`], or cannot be read.
+/// The values of a small array. Errors (65): it has more than [`MAX_SMALL`], or cannot be read.
 pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
     let shape = source.shape(name).unwrap_or_default();
     let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
@@ -130,7 +130,7 @@ pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
     source.numbers(name)
 }
 
-/// What the root holds, in words.
+/// Describes what the root holds.
 pub(super) fn contents(source: &dyn Source) -> String {
     let describe = |name: &String| match source.shape(name) {
         Some(shape) => format!("{name} {shape:?}"),
@@ -140,7 +140,7 @@ pub(super) fn contents(source: &dyn Source) -> String {
     if found.is_empty() { "nothing".into() } else { found.join(", ") }
 }
 
-/// Which of the axes of space are periodic; see [`Field::periodic`](super::Field::periodic).
+/// Which spatial axes are periodic; see [`Field::periodic`](super::Field::periodic).
 pub(super) fn periodic(source: &dyn Source, space: usize) -> Vec<bool> {
     let axes = Axis::SPACE[..space].iter();
     if let Some(text) = source.text(PERIODIC) {
@@ -152,17 +152,16 @@ pub(super) fn periodic(source: &dyn Source, space: usize) -> Vec<bool> {
     axes.map(|_| starts || name.contains("_periodic_")).collect()
 }
 
-/// The parameters: attributes of the root or of `places`, or lines of their attribute `config`, else
-/// what the file name says. Errors: see [`parameter_at`].
+/// The parameters: from attributes of the root or of `places`, or from lines of their attribute `config`, else from the
+/// file name. Errors: see [`parameter_at`].
 pub(super) fn parameter(source: &dyn Source, places: &[String]) -> Result<Option<Parameter>> {
     let all = std::iter::once(None).chain(places.iter().map(|place| Some(place.as_str())));
     let all: Vec<Option<&str>> = all.collect();
     Ok(parameter_at(source, &all)?.or_else(|| parameter_of_name(source)))
 }
 
-/// The parameters that the first of `places` tells which tells any: by the attribute [`PARAMETERS`], by
-/// attributes with a name of [`NAMES`](crate::fields::parameter::NAMES), or by lines of its attribute `config`. The
-/// root is `None`.
+/// The parameters of the first of `places` that states any: by the attribute [`PARAMETERS`], by attributes whose name
+/// is in [`NAMES`](crate::fields::parameter::NAMES), or by lines of its attribute `config`. The root is `None`.
 ///
 /// Errors (65): an attribute with the name of a parameter has several values.
 pub(super) fn parameter_at(
@@ -182,14 +181,14 @@ pub(super) fn parameter_at(
     Ok(None)
 }
 
-/// Name of the attribute by which imported files list their parameters, of any names: `nu=0.1,depth=2`.
+/// The attribute in which imported files list their parameters, whatever their names: `nu=0.1,depth=2`.
 pub(crate) const PARAMETERS: &str = "longhaul_parameters";
 
 fn listed(attributes: &Map<String, Value>) -> Option<Parameter> {
     text(attributes, PARAMETERS)?.parse().ok()
 }
 
-/// Every name that the root or a place gives a number: by its attribute [`PARAMETERS`] alone, else by other
+/// Every name with a numeric value at the root or a place: by its attribute [`PARAMETERS`] alone, else by other
 /// attributes, then by lines of its attribute `config`.
 ///
 /// Errors (65): an attribute with the name of a parameter has several values.
@@ -201,7 +200,7 @@ pub(super) fn stated(source: &dyn Source, place: Option<&str>) -> Result<Vec<(St
     }
 }
 
-/// The names that attributes, then lines of the attribute `config`, give a number.
+/// The numeric attributes, then the numeric lines of the attribute `config`.
 fn numbers_of(
     source: &dyn Source,
     place: Option<&str>,
@@ -235,12 +234,12 @@ fn numbers_of(
     Ok(all)
 }
 
-/// The parameters that the file name tells.
+/// The parameters in the file name.
 pub(super) fn parameter_of_name(source: &dyn Source) -> Option<Parameter> {
     Parameter::from_file_name(&source.path().file_name()?.to_string_lossy())
 }
 
-/// Lines `name: number` of a configuration in YAML, as PDEBench's generators keep it.
+/// Lines `name: number` of a configuration in YAML, as PDEBench's generators store it.
 fn lines(config: &str) -> Vec<(String, f64)> {
     let pair = |line: &str| {
         let (name, value) = line.split_once(':')?;

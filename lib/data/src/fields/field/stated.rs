@@ -1,4 +1,4 @@
-//! What a file states beside its numbers: attributes of the root, of its dataset and of each trajectory.
+//! The metadata of a file: attributes of the root, of its dataset and of each trajectory.
 
 use super::source::{self, Source};
 use super::{Field, Place};
@@ -6,18 +6,18 @@ use crate::fields::parameter::{Parameter, in_file_name};
 use serde_json::{Map, Value};
 use unix::Result;
 
-/// Name of the attribute in which imports keep the attributes of the source's groups, a JSON list with an
-/// object for each trajectory.
+/// The attribute in which imports keep the attributes of the source's groups, a JSON list with one object per
+/// trajectory.
 pub(crate) const OF_TRAJECTORIES: &str = "trajectory_attributes";
 
 impl Field {
-    /// The group of each trajectory, where it has one.
+    /// The group of each trajectory, if there are groups.
     fn group_names(&self) -> Vec<&str> {
         let names = self.groups().iter();
         names.map(|data| data.rsplit_once('/').map_or("", |(group, _)| group)).collect()
     }
 
-    /// The dataset of the states, where one dataset holds them for all trajectories.
+    /// The dataset that holds the states of all trajectories, if there is one.
     fn dataset(&self) -> Option<&str> {
         match &self.components.last()?.place {
             Place::One(array) => Some(array.name()),
@@ -25,7 +25,7 @@ impl Field {
         }
     }
 
-    /// The attributes of the root, and those of the dataset with other names. Errors: as [`Field::open`].
+    /// The attributes of the root, and those of the dataset that the root lacks. Errors: as [`Field::open`].
     pub fn attributes(&self) -> Result<Map<String, Value>> {
         let file = source::open(&self.path, true)?;
         let mut all = file.attributes(None);
@@ -35,8 +35,8 @@ impl Field {
         Ok(all)
     }
 
-    /// The attributes of the groups of some trajectories, in their order; nothing if none has any. Errors:
-    /// as [`Field::open`]; 65 when the list of an imported file is damaged.
+    /// The attributes of the groups of some trajectories, in order; empty if none has any. Errors: as [`Field::open`];
+    /// 65 when the list of an imported file is damaged.
     pub fn trajectory_attributes(&self, samples: &[usize]) -> Result<Vec<Map<String, Value>>> {
         let file = source::open(&self.path, true)?;
         let bad =
@@ -62,8 +62,8 @@ impl Field {
         Ok(if all.iter().all(Map::is_empty) { Vec::new() } else { all })
     }
 
-    /// Where the file gives a parameter of `given` another value: by an attribute, a line of `config`, a list
-    /// or its name. Values that differ by a rounding of f32 are the same. Errors: as [`Field::open`].
+    /// Describes where the file gives a parameter of `given` another value: in an attribute, a line of `config`, a list
+    /// or its name. Values that differ by a rounding of f32 count as equal. Errors: as [`Field::open`].
     pub fn contradiction(&self, given: &Parameter) -> Result<Option<String>> {
         let file = source::open(&self.path, true)?;
         let differs = |name: &str, value: f64| {
@@ -95,7 +95,7 @@ impl Field {
     }
 }
 
-/// Adds the attributes of a place that have new names.
+/// Adds those attributes of a place whose names are new.
 fn add(all: &mut Map<String, Value>, file: &dyn Source, place: &str) {
     for (name, value) in file.attributes(Some(place)) {
         all.entry(name).or_insert(value);

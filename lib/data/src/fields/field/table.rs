@@ -1,9 +1,9 @@
-//! Fields as tables (`.csv`): a row for each point, with named columns.
+//! Fields as tables (`.csv`): one row per point, with named columns.
 //!
-//! Columns `n` (or sample, trajectory), `t` (or time), `x`, `y`, `z` say where a row belongs; a column
-//! with the name of a parameter that never changes is one; all others are channels, in their order. Rows
-//! may come in any order; each point must be there just once. A table is read into memory as a whole, so
-//! `ds-prep import` should make another file of a large one.
+//! Columns `n` (or sample, trajectory), `t` (or time), `x`, `y`, `z` are the coordinates of a row; a constant column
+//! with the name of a parameter is that parameter; all other columns are channels, in order. Rows may come in any
+//! order, and every point must occur exactly once. A table is read into memory as a whole, so convert large ones with
+//! `ds-prep import`.
 
 use super::array::Place;
 use super::axes::{Axes, Axis};
@@ -20,28 +20,28 @@ use tensor::FileDtype;
 use unix::text::quote;
 use unix::{Error, Result, small};
 
-/// Memory for each byte of a table: a number takes two bytes there at least.
+/// Memory needed per byte of a table: a value takes at least two bytes there.
 const PARSED: u64 = 6;
-/// Longest row, in bytes.
+/// Longest row in bytes.
 const MAX_ROW: usize = 1 << 20;
 
-/// What separates the columns of tables that are not read.
+/// Separators of tables that are not supported.
 const SEPARATORS: [(char, &str); 4] =
     [(';', "semicolons"), ('\t', "tabs"), ('|', "vertical bars"), (' ', "spaces")];
 
-/// A table that was read.
+/// A table in memory.
 #[derive(Debug)]
 pub(super) struct Table {
     path: PathBuf,
     file: Arc<MappedFile>,
-    /// The axes that are there, with the values along them, ascending.
+    /// The axes that the table has, with the values along them, ascending.
     axes: Vec<(Axis, Vec<f64>)>,
     channels: Vec<String>,
     parameters: Vec<(String, f64)>,
 }
 
 impl Table {
-    /// Errors: 66 when it cannot be opened, 65 when it is no such table: named by line.
+    /// Errors: 66 when it cannot be opened, 65 with the line when it is not a valid table.
     pub fn open(path: &Path) -> Result<Self> {
         small::require_file(path)?;
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
@@ -93,7 +93,7 @@ impl Table {
         if channels.is_empty() {
             return Err(bad(format!("no column of numbers beside {}", quote(&names.join(",")))));
         }
-        // Every number to its place, [n, t, x…, c].
+        // Put every value at its index in [n, t, x…, c].
         let mut values = vec![0f32; rows * channels.len()];
         let mut seen = vec![false; rows];
         for row in numbers.chunks_exact(names.len()) {
@@ -167,14 +167,14 @@ impl Source for Table {
         all
     }
 
-    /// The columns say what the dimensions are.
+    /// The columns define the dimensions.
     fn axes(&self) -> Option<Axes> {
         let channel = (self.channels.len() > 1).then_some(Axis::Channel);
         Some(Axes::from(self.axes.iter().map(|(axis, _)| *axis).chain(channel).collect::<Vec<_>>()))
     }
 }
 
-/// What a column with this name says of the place of a row; `None` for numbers at it.
+/// The axis that a column with this name denotes; `None` for values.
 fn meaning(name: &str) -> Option<Axis> {
     match name.to_ascii_lowercase().as_str() {
         "n" | "sample" | "trajectory" => Some(Axis::Sample),
@@ -186,7 +186,7 @@ fn meaning(name: &str) -> Option<Axis> {
     }
 }
 
-/// All numbers, row by row.
+/// All values, row by row.
 fn numbers(path: &Path, mut reader: Reader<Rows>) -> Result<Vec<f64>> {
     let bad = |cause: String| Error::data(format!("{}: {cause}", path.display()));
     let bytes = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
@@ -215,7 +215,8 @@ fn reader(path: &Path) -> Result<Reader<Rows>> {
     Ok(csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(rows))
 }
 
-/// The bytes of a table. A row longer than [`MAX_ROW`] is an error: the CSV reader would keep all of it.
+/// Reads the bytes of a table. A row longer than [`MAX_ROW`] is an error, because the CSV reader would buffer all of
+/// it.
 struct Rows {
     file: BufReader<File>,
     /// Number of the row being read, from 1, and its bytes so far.

@@ -1,11 +1,11 @@
-//! The equations that can be solved: names, constants, sizes, and what their files say of them.
+//! The equations that the solvers support: names, constants, default sizes, and the attributes of their files.
 
 use crate::fields::field::Layout;
 use crate::fields::parameter::Parameter;
 use crate::fields::solvers::{burgers, darcy, diffusion_reaction, fitzhugh_nagumo, navier_stokes};
 use std::str::FromStr;
 
-/// What is solved.
+/// An equation to solve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Equation {
     /// u_t + (u²/2)_x = (ν/π) u_xx.
@@ -22,12 +22,12 @@ pub enum Equation {
     NavierStokes,
 }
 
-/// A constant of an equation beside its parameter.
+/// A constant of an equation, in addition to its parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constant {
-    /// Name, on the command line and as attribute.
+    /// Its name on the command line and as an attribute.
     pub name: &'static str,
-    /// Value when none is given.
+    /// Its default value.
     pub default: f64,
     /// Whether it must be positive.
     pub positive: bool,
@@ -37,7 +37,7 @@ const fn constant(name: &'static str, default: f64, positive: bool) -> Constant 
     Constant { name, default, positive }
 }
 
-/// Sizes of a data set as PDEBench has it.
+/// The size of a data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sizes {
     /// Cells along each axis.
@@ -49,7 +49,7 @@ pub struct Sizes {
 }
 
 impl Equation {
-    /// All of them.
+    /// All equations.
     pub const ALL: [Self; 6] = [
         Self::Burgers,
         Self::Advection,
@@ -59,7 +59,7 @@ impl Equation {
         Self::NavierStokes,
     ];
 
-    /// The name on a command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Burgers => "burgers",
@@ -71,7 +71,7 @@ impl Equation {
         }
     }
 
-    /// Name of the parameter's attribute in PDEBench's files.
+    /// The attribute that holds the parameter in PDEBench's files.
     pub fn attribute(self) -> &'static str {
         match self {
             Self::Burgers | Self::DiffusionReaction | Self::NavierStokes => "Nu",
@@ -105,7 +105,7 @@ impl Equation {
         }
     }
 
-    /// Layout of the file, names of the channels, and how many of them are inputs.
+    /// The layout of the file, the names of the channels, and how many of them are inputs.
     pub(super) fn layout(self) -> (Layout, &'static [&'static str], usize) {
         match self {
             Self::Burgers | Self::Advection | Self::DiffusionReaction => {
@@ -117,7 +117,7 @@ impl Equation {
         }
     }
 
-    /// Axes of space.
+    /// Number of spatial axes.
     pub fn axes(self) -> usize {
         match self {
             Self::Burgers | Self::Advection | Self::DiffusionReaction => 1,
@@ -125,7 +125,7 @@ impl Equation {
         }
     }
 
-    /// Whether every axis of space is periodic.
+    /// Whether all spatial axes are periodic.
     pub fn is_periodic(self) -> bool {
         match self {
             Self::Burgers | Self::Advection | Self::DiffusionReaction | Self::NavierStokes => true,
@@ -133,12 +133,12 @@ impl Equation {
         }
     }
 
-    /// Whether there is no time.
+    /// Whether the problem is steady (has no time axis).
     pub fn is_steady(self) -> bool {
         self == Self::Darcy
     }
 
-    /// Sizes when none are given.
+    /// Default sizes, those of PDEBench.
     pub fn sizes(self) -> Sizes {
         let (grid, frames, end) = match self {
             Self::Burgers | Self::Advection => (1024, 201, 2.0),
@@ -150,7 +150,7 @@ impl Equation {
         Sizes { grid, frames, end }
     }
 
-    /// Where the cells are: from one coordinate to another along each axis.
+    /// The first and last coordinate of the domain, the same along each axis.
     pub fn domain(self) -> [f64; 2] {
         if self == Self::FitzHughNagumo { [-1.0, 1.0] } else { [0.0, 1.0] }
     }

@@ -1,4 +1,4 @@
-//! Making files of trajectories with the solvers: all threads, the same numbers on any number of them.
+//! Generates files of trajectories with the solvers, in parallel; the values do not depend on the number of threads.
 
 mod equation;
 mod problem;
@@ -15,19 +15,19 @@ use std::path::Path;
 use tensor::Dtype;
 use unix::{Error, Result};
 
-/// One file to be made. Trajectory i is a function of (equation, parameter, constants, seed, first + i,
-/// grid, frames, end) alone.
+/// A file to generate. Trajectory i depends only on (equation, parameter, constants, seed, first + i, grid, frames,
+/// end).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
-    /// What is solved.
+    /// The equation to solve.
     pub equation: Equation,
-    /// ν ≥ 0, β, or Du ≥ 0.
+    /// The parameter: ν ≥ 0, β, or Du ≥ 0.
     pub parameter: f64,
-    /// Constants that are not at their defaults, by name.
+    /// Constants that differ from their defaults, by name.
     pub constants: Vec<(String, f64)>,
     /// Number of trajectories.
     pub samples: usize,
-    /// Number of the first: files with disjoint ranges continue each other.
+    /// Index of the first trajectory: files with disjoint ranges can be combined.
     pub first: u64,
     /// Seed of the initial states.
     pub seed: u64,
@@ -40,15 +40,15 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// The first trajectories of seed 0 with all else as PDEBench has it.
+    /// The first trajectories of seed 0, with PDEBench's sizes and the default constants.
     pub fn new(equation: Equation, parameter: f64, samples: usize) -> Self {
         let Sizes { grid, frames, end } = equation.sizes();
         let (constants, first, seed) = (Vec::new(), 0, 0);
         Self { equation, parameter, constants, samples, first, seed, grid, frames, end }
     }
 
-    /// PDEBench's name for the file. Its data set classes read a group for each trajectory from `.h5`, one
-    /// dataset from other files.
+    /// PDEBench's name for the file. Its data set classes expect one group per trajectory in `.h5` files, and one
+    /// dataset in other files.
     pub fn file_name(&self) -> String {
         let value = self.parameter;
         match self.equation {
@@ -63,7 +63,7 @@ impl Generation {
         }
     }
 
-    /// Refuses (2) what cannot be solved.
+    /// Errors: 2 for sizes or values that cannot be solved.
     pub fn validate(&self) -> Result<()> {
         let Self { equation, parameter, samples, frames, grid, end, .. } = self;
         let fewest = if equation.is_steady() { 1 } else { 2 };
@@ -157,8 +157,8 @@ impl Generation {
         }
     }
 
-    /// Refuses (2) trajectories that do not fit into memory, one on each thread of the current rayon pool: their
-    /// frames as f32, and the state, its coordinates and the buffers of the scheme as f64.
+    /// Fails (2) if the trajectories being solved, one on each thread of the current rayon pool, do not fit into
+    /// memory: their frames as f32; the state, its coordinates and the scheme's buffers as f64.
     fn ensure_memory(&self) -> Result<()> {
         let (_, channels, _) = self.equation.layout();
         let cells = (self.grid as u64).checked_pow(self.equation.axes() as u32);
@@ -176,8 +176,8 @@ impl Generation {
         unix::memory::ensure(&what, bytes).map_err(Error::usage)
     }
 
-    /// Makes the file `path`, which must not exist, on the threads of the current rayon pool.
-    /// `done` is called after every trajectory, from any thread; its error ends the work.
+    /// Writes the file `path`, which must not exist, on the threads of the current rayon pool. `done` is called after
+    /// every trajectory, from any thread; its error ends the work.
     pub fn write(&self, path: &Path, done: impl Fn() -> Result<()> + Sync) -> Result<()> {
         self.validate()?;
         self.ensure_memory()?;

@@ -1,4 +1,4 @@
-//! How a trajectory of each equation is made from its number.
+//! How the trajectory with a given index is computed, for each equation.
 
 use super::Generation;
 use super::equation::Equation;
@@ -12,7 +12,7 @@ use crate::fields::solvers::{
     advection, cell_centres, diffusion_reaction, fitzhugh_nagumo, navier_stokes,
 };
 
-/// Makes a trajectory, by its number over all files, into [frames, grid…, channels]; `None` when the numbers are no
+/// Computes the trajectory with an index over all files into [frames, grid…, channels]; `None` when values are no
 /// longer finite. Each thread has its own, with its own buffers.
 pub(super) type Maker<'a> = Box<dyn FnMut(u64, &mut [f32]) -> Option<()> + 'a>;
 

@@ -1,9 +1,9 @@
-//! Bringing files of any layout and format that is read into one piece, for training at full speed.
+//! Converts files of any supported layout and format into contiguous files for training at full speed.
 //!
-//! Trajectories pass through in blocks of frames, so memory does not depend on the sizes of files. What is
-//! made says what it was made from: source, its BLAKE3, and everything that was asked for. So a file that
-//! is there already is known to be the same. One that was not finished, however its process ended, is gone
-//! on with: what was done is made durable after every few trajectories.
+//! Trajectories are streamed in blocks of frames, so memory does not depend on file sizes. An output records its
+//! source, the source's BLAKE3 hash and all options, so an existing file made in the same way is recognised and kept.
+//! An unfinished one, however its process ended, is resumed: every few trajectories the completed part is synced to
+//! disk.
 
 mod plan;
 mod provenance;
@@ -19,16 +19,16 @@ use plan::Shaped;
 use rayon::prelude::*;
 use unix::{Error, Exit, Result, note};
 
-/// Bytes after which what was written is made durable.
+/// Number of written bytes after which they are synced to disk.
 const AT_ONCE: usize = 32 << 20;
 
-/// Makes the file of a target from its source, on the threads of the current rayon pool. `done` is told how
-/// many more trajectories are done, from any thread; its error ends the work. What was done is kept for the
-/// next call when that error is 75 or 74.
+/// Makes the file of a target from its source, on the threads of the current rayon pool. `done` is called from any
+/// thread with the number of trajectories completed since its last call; its error ends the work. If that error is 75
+/// or 74, the next call resumes from the completed part.
 ///
-/// A file that is there and was made in the same way is kept. Errors: 66 and 65 for the source, 2 for
-/// what it cannot be made into, 73 when another file is there or it cannot be created, 74, and 75 when
-/// another process makes it.
+/// An existing file that was made in the same way is kept. Errors: 66 and 65 for the source, 2 for options that do not
+/// apply to it, 73 when a different file exists or the file cannot be created, 74, and 75 when another process is
+/// writing it.
 pub fn import(
     plan: &Plan,
     target: &Target,
@@ -62,7 +62,7 @@ pub fn import(
     Ok(Made::New)
 }
 
-/// Makes what is missing of a file.
+/// Makes the missing part of a file.
 fn fill(
     field: &Field,
     shaped: &Shaped,
@@ -90,7 +90,7 @@ fn fill(
     Ok(())
 }
 
-/// Copies trajectory `i` of the file being made.
+/// Copies trajectory `i` to the file.
 fn copy(
     field: &Field,
     shaped: &Shaped,

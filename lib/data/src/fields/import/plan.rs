@@ -1,4 +1,4 @@
-//! What is asked of an import, and what becomes of one file.
+//! The options of an import, and what follows for each file.
 
 use super::provenance::attributes;
 use super::resample::{Cut, Resampler};
@@ -13,34 +13,34 @@ use std::str::FromStr;
 use tensor::Dtype;
 use unix::{Error, Result};
 
-/// Everything that is asked for; the same for all files.
+/// The options of an import; the same for all files.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// What the user knows of the files.
+    /// What the user knows about the files.
     pub reading: Reading,
     /// Parameters that files do not state.
     pub parameter: Option<Parameter>,
-    /// Whether these replace what a file states otherwise.
+    /// Whether these replace the parameters that a file states.
     pub override_parameter: bool,
     /// Names of the channels, inputs first, where the files do not say.
     pub channels: Vec<String>,
-    /// The first so many trajectories of each file.
+    /// Keep only the first trajectories of each file, this many.
     pub samples: Option<usize>,
-    /// Every so-manieth frame.
+    /// Keep every n-th frame.
     pub stride: Option<usize>,
-    /// What is kept of axes.
+    /// The parts of axes to keep.
     pub crop: Vec<Crop>,
-    /// The grid that fields are resampled to.
+    /// The grid to resample fields to.
     pub grid: Option<Vec<usize>>,
-    /// Letters of the periodic axes of space, where the files do not say.
+    /// Letters of the periodic spatial axes, where the files do not say.
     pub periodic: Option<String>,
-    /// The layout to write; one dataset where the source's is not a steady or an incompressible one.
+    /// The layout to write; by default one dataset, except for steady and incompressible problems, which keep theirs.
     pub layout: Option<Layout>,
-    /// What numbers are kept as: f32, f16, or (in safetensors files) bf16; f32 when not given.
+    /// The dtype to store: f32 (the default), f16, or (only in safetensors files) bf16.
     pub dtype: Option<Dtype>,
 }
 
-/// A part of an axis: `x=0:512`.
+/// A range of an axis: `x=0:512`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Crop {
     axis: Axis,
@@ -69,7 +69,7 @@ impl fmt::Display for Crop {
     }
 }
 
-/// The kind of file that is made.
+/// The format of the files that an import writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// HDF5, contiguous.
@@ -99,7 +99,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// One file to be made, in full.
+/// The complete description of one file to be made.
 pub(super) struct Shaped {
     pub header: Header,
     pub samples: Vec<usize>,
@@ -109,7 +109,7 @@ pub(super) struct Shaped {
 }
 
 impl Shaped {
-    /// Errors: 2 for what the source cannot be made into, 65 when nothing says what the parameter is.
+    /// Errors: 2 when the options do not apply to the source, 65 when the parameter is unknown.
     pub fn new(plan: &Plan, target: &Target, field: &Field) -> Result<Self> {
         let shape = field.shape();
         let name = target.source.display();
@@ -135,7 +135,7 @@ impl Shaped {
         let cut = |(i, size): (usize, &usize)| {
             let keep = crop(Axis::SPACE[i], *size);
             let points = grid.map_or(keep.len(), |grid| grid[i]);
-            // A part of a periodic axis is not periodic.
+            // A range of a periodic axis is not periodic.
             let periodic = match &plan.periodic {
                 Some(letters) => letters.contains(Axis::SPACE[i].letter()),
                 None => field.periodic()[i],
@@ -193,7 +193,7 @@ impl Shaped {
         Ok(Self { header, samples, first_frame, stride, resampler })
     }
 
-    /// Refuses (73) a file that was not made as this one would be.
+    /// Refuses (73) an existing file that was made in another way.
     pub fn require_same(&self, path: &Path) -> Result<()> {
         let found = attributes_of(path)?;
         let same = ["source_blake3", "import"].iter().all(|name| {

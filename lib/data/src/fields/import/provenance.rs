@@ -1,4 +1,4 @@
-//! The attributes of an imported file: its parameters, what its source states, and where it comes from.
+//! The attributes of an imported file: its parameters, the attributes of its source, and its origin.
 
 use super::plan::Plan;
 use super::target::{Target, runs};
@@ -14,8 +14,8 @@ const OWN: [&str; 4] = ["source", "source_blake3", "import", "importer"];
 /// Attributes that describe how this file stores its field.
 const STORAGE: [&str; 4] = ["channels", "axes", PARAMETERS, OF_TRAJECTORIES];
 
-/// The attributes of the root of a target. Errors: 66, 65 for the source; 2 for a parameter with the name of
-/// another attribute.
+/// The attributes of the root of a target. Errors: 66, 65 for the source; 2 when a parameter has the name of another
+/// attribute.
 pub(super) fn attributes(
     plan: &Plan,
     target: &Target,
@@ -58,7 +58,7 @@ pub(super) fn attributes(
     Ok(all)
 }
 
-/// What was asked for, without what was not, and the import that made the source, if one did.
+/// The options that were given, and the import that made the source, if one did.
 fn request(plan: &Plan, target: &Target, stated: &Map<String, Value>) -> Value {
     let text = |value: Option<String>| value.map_or(Value::Null, Value::String);
     let reading = &plan.reading;
@@ -66,7 +66,7 @@ fn request(plan: &Plan, target: &Target, stated: &Map<String, Value>) -> Value {
         runs(&target.samples).into_iter().map(|run| [run.start, run.end]).collect();
     let crop: Vec<String> = plan.crop.iter().map(ToString::to_string).collect();
     let previous = OWN.iter().filter(|name| stated.contains_key(**name)).map(|name| {
-        // What we wrote as JSON becomes JSON again.
+        // An attribute that we wrote as JSON text becomes JSON again.
         let value = &stated[*name];
         let parsed = value.as_str().and_then(|text| serde_json::from_str(text).ok());
         (name.to_string(), parsed.filter(Value::is_object).unwrap_or_else(|| value.clone()))
@@ -96,14 +96,14 @@ fn request(plan: &Plan, target: &Target, stated: &Map<String, Value>) -> Value {
     all
 }
 
-/// BLAKE3 of a file, or of the names and hashes of all files of a folder.
+/// BLAKE3 hash of a file, or of the names and hashes of all files in a folder.
 fn content(path: &Path) -> Result<String> {
     if !path.is_dir() {
         return hash_file(path);
     }
     let entries = std::fs::read_dir(path).map_err(|cause| Error::open(path, cause))?;
     let mut entries: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    // A link to a folder may lead back to this one.
+    // A symbolic link to a folder may form a loop.
     entries.retain(|entry| !(entry.is_symlink() && entry.is_dir()));
     entries.sort();
     let mut hasher = blake3::Hasher::new();

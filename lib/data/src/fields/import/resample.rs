@@ -1,33 +1,33 @@
-//! Fields on another grid: what is kept of a frame, and at which points.
+//! Resamples fields to another grid.
 
 use std::ops::Range;
 use unix::{Error, Result};
 
-/// What a new point is made of: old points and their weights, which add up to 1. On a periodic axis the point
-/// before the first is the last, and the point after the last is the first.
+/// The old points that a new point is computed from, with their weights, which add up to 1. Indices may lie outside a
+/// periodic axis: the point before the first is the last, and the point after the last is the first.
 type Weights = Vec<(isize, f64)>;
 
-/// The same by the numbers of the points.
+/// The same with indices within the axis.
 type Mixed = Vec<(usize, f64)>;
 
-/// Bytes of the weights of one point.
+/// Memory in bytes for the weights of one point.
 const WEIGHTS: u64 = 96;
 
-/// One axis of space: the points that are kept, and how many they become.
+/// One spatial axis: the points to keep, and the number of new points.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Cut {
     pub keep: Range<usize>,
     pub points: usize,
-    /// Whether the last point that is kept is followed by the first.
+    /// Whether the axis is periodic: the last kept point is followed by the first.
     pub periodic: bool,
 }
 
 impl Cut {
-    /// What new point `i` is made of.
+    /// The weights of new point `i`.
     ///
-    /// Blocks are averaged where the sizes divide, so that sums over space stay what they were; otherwise
-    /// the new points are the centres of equal cells, and neighbours are interpolated: across the border of a
-    /// periodic axis; at the border of any other the outermost value continues.
+    /// Where the sizes divide, blocks are averaged, which preserves sums over space; otherwise the new points are the
+    /// centres of equal cells, and neighbours are interpolated linearly: across the boundary of a periodic axis; at any
+    /// other boundary the outermost value is extended.
     fn weights(&self, i: usize) -> Weights {
         let (begin, old) = (self.keep.start as isize, self.keep.len());
         if old.is_multiple_of(self.points) {
@@ -43,19 +43,19 @@ impl Cut {
         vec![(at(low), 1.0 - part), (at(low + 1), part)]
     }
 
-    /// The old point that is meant by one of [`weights`](Self::weights).
+    /// The index within the axis of a point in [`weights`](Self::weights).
     fn index(&self, point: isize) -> usize {
         let (begin, old) = (self.keep.start as isize, self.keep.len() as isize);
         (begin + (point - begin).rem_euclid(old)) as usize
     }
 
-    /// Coordinates of the new points; empty of an axis without.
+    /// Coordinates of the new points; empty for an axis without coordinates.
     pub fn coordinates(&self, old: &[f64]) -> Vec<f64> {
         if old.len() < self.keep.end {
             return Vec::new();
         }
         let (first, last) = (old[self.keep.start], old[self.keep.end - 1]);
-        // Beyond the border of a periodic axis the spacing continues.
+        // Beyond the boundary of a periodic axis the spacing continues.
         let spacing = (last - first) / (self.keep.len() - 1).max(1) as f64;
         let coordinate = |point: isize| match usize::try_from(point) {
             Ok(point) if self.keep.contains(&point) => old[point],
@@ -73,7 +73,7 @@ fn sizes(cuts: &[Cut]) -> String {
     sizes.join("x")
 }
 
-/// Makes frames on one grid of frames on another, an axis at a time.
+/// Resamples frames, one axis at a time.
 #[derive(Clone, Debug)]
 pub(super) struct Resampler {
     /// For each axis: length of the source, and the weights of each new point.
@@ -82,8 +82,8 @@ pub(super) struct Resampler {
 }
 
 impl Resampler {
-    /// `None` when frames stay as they are. Errors (2): more is kept than there is, or nothing, or the new
-    /// frames do not fit into memory.
+    /// `None` when frames do not change. Errors (2): the range to keep is empty or exceeds the axis, or the new frames
+    /// do not fit into memory.
     pub fn new(grid: &[usize], cuts: &[Cut], channels: usize) -> Result<Option<Self>> {
         for (size, cut) in grid.iter().zip(cuts) {
             if cut.keep.is_empty() || cut.keep.end > *size || cut.points == 0 {
@@ -114,7 +114,7 @@ impl Resampler {
         Ok(Some(Self { axes: grid.iter().zip(cuts).map(of_axis).collect(), channels }))
     }
 
-    /// A frame [grid…, channels] on the new grid.
+    /// Resamples a frame [grid…, channels].
     pub fn frame(&self, frame: &[f32]) -> Vec<f32> {
         let mut values: Vec<f64> = frame.iter().map(|value| f64::from(*value)).collect();
         let mut before = 1;

@@ -1,4 +1,4 @@
-//! Which files are made of which trajectories.
+//! Which files an import writes, and which trajectories each contains.
 
 use super::plan::{Format, Plan};
 use crate::fields::field::{Field, Layout, Regime, grouped};
@@ -9,35 +9,36 @@ use std::path::{Path, PathBuf};
 use tensor::Dtype;
 use unix::{Error, Result};
 
-/// A file to be made of some trajectories of another.
+/// An output file and the trajectories of another file that it is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// The file that is read.
+    /// The file to read.
     pub source: PathBuf,
-    /// The file that is made.
+    /// The file to write.
     pub path: PathBuf,
-    /// Its trajectories in the source, ascending.
+    /// Indices of its trajectories in the source, ascending.
     pub samples: Vec<usize>,
-    /// The parameters of all of them, where they are known.
+    /// The parameters of all of them, if known.
     pub parameter: Option<Parameter>,
 }
 
-/// What [`import`](super::import) did.
+/// The outcome of [`import`](super::import).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// It was there already.
+    /// The file already existed.
     Kept,
-    /// It was made.
+    /// The file was written.
     New,
 }
 
-/// Bytes of a shard, unless a number of trajectories is asked for.
+/// Size of a shard in bytes, unless the number of trajectories is given.
 const SHARD: usize = 1 << 30;
 
-/// The files that `sources` become in `folder`: one for each regime, in shards of at most `shard`
-/// trajectories; those of safetensors of at most 1 GiB when that is not given.
+/// The files in `folder` that `sources` are converted to: one per regime, in shards of at most `shard` trajectories; by
+/// default, safetensors shards of at most 1 GiB.
 ///
-/// Errors: as [`Field::open`]; 2 when two would have the same name, or the format cannot hold the layout or dtype.
+/// Errors: as [`Field::open`]; 2 when two files would have the same name, or the format does not support the layout or
+/// dtype.
 pub fn targets(
     plan: &Plan,
     sources: &[PathBuf],
@@ -64,7 +65,7 @@ pub fn targets(
                 Format::Hdf5 => samples.len(),
             };
             let size = shard.unwrap_or(most).max(1);
-            // Of no trajectories a file is made all the same.
+            // A source without trajectories still yields a file.
             for number in 0..samples.len().div_ceil(size).max(1) {
                 let part =
                     if samples.len() > size { format!("-{number:05}") } else { String::new() };
@@ -86,8 +87,8 @@ pub fn targets(
     Ok(all)
 }
 
-/// The regimes of the trajectories that are asked for, and what distinguishes each in a file name: the
-/// parameters that are not the same for all, in PDEBench's manner (`_nu0.1`).
+/// The regimes of the selected trajectories, and what distinguishes each in a file name: the parameters that differ
+/// between them, in PDEBench's style (`_nu0.1`).
 fn regimes(plan: &Plan, source: &Path) -> Result<Vec<(String, Regime)>> {
     let field = Field::open_as(source, &plan.reading)?;
     let count = plan.samples.unwrap_or(usize::MAX).min(field.trajectories());
@@ -132,7 +133,7 @@ fn regimes(plan: &Plan, source: &Path) -> Result<Vec<(String, Regime)>> {
     Ok(suffixes.into_iter().zip(regimes).collect())
 }
 
-/// Ascending numbers as ranges without gaps.
+/// Ascending numbers as contiguous ranges.
 pub(super) fn runs(numbers: &[usize]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for &number in numbers {

@@ -1,12 +1,12 @@
-//! Gaussian random fields in two dimensions as sums of waves, so that they are functions of a place and
-//! not of a grid.
+//! Gaussian random fields in two dimensions as sums of waves, so that they are functions of position and independent of
+//! the grid.
 
 use std::f64::consts::{PI, TAU};
 use tensor::random::{Philox, Purpose};
 
 /// Largest wave number of a periodic field.
 const PERIODIC_WAVES: i32 = 32;
-/// Most half waves of a field with closed borders along each axis.
+/// Maximum number of half waves along each axis of a field with closed boundaries.
 const CLOSED_WAVES: i32 = 63;
 
 /// A field on the unit square, a function of (seed, parameter, trajectory).
@@ -25,14 +25,14 @@ struct Term {
 }
 
 impl RandomField {
-    /// N(0, σ²(-Δ + τ²)^-α) with periodic borders and mean zero, τ = 7, α = 2.5, σ = τ^(α-1): the
-    /// initial vorticity of the Fourier neural operator's data (Li et al. 2021, A.3.3).
+    /// N(0, σ²(-Δ + τ²)^-α) with periodic boundaries and mean zero, τ = 7, α = 2.5, σ = τ^(α-1): the initial vorticity
+    /// of the Fourier neural operator's data (Li et al. 2021, A.3.3).
     pub fn vorticity(seed: u64, parameter: f64, trajectory: u64) -> Self {
         let (tau, alpha) = (7.0_f64, 2.5);
         let normal = Philox::new(seed, Purpose::InitialState).at_update(parameter.to_bits());
         let mut terms = Vec::new();
         let m = PERIODIC_WAVES;
-        // Of each wave and its opposite, one.
+        // One of each wave and its opposite.
         for (number, (p, q)) in (-m..=m).flat_map(|p| (0..=m).map(move |q| (p, q))).enumerate() {
             if q == 0 && p <= 0 {
                 continue;
@@ -47,7 +47,7 @@ impl RandomField {
         Self { terms }
     }
 
-    /// N(0, (-Δ + 9)^-2) with closed borders (cosines) and mean zero: the field whose sign makes the
+    /// N(0, (-Δ + 9)^-2) with closed boundaries (cosines) and mean zero: the field whose sign determines the
     /// coefficients of Darcy flow (Li et al. 2021, A.3.2).
     pub fn rock(seed: u64, trajectory: u64) -> Self {
         let normal = Philox::new(seed, Purpose::InitialState);
@@ -74,7 +74,8 @@ impl RandomField {
     pub fn on_cells(&self, n: usize) -> Vec<f64> {
         let mut out = vec![0.0; n * n];
         let centre = |i: usize| (i as f64 + 0.5) / n as f64;
-        // The sum over p for each q and x, then over q: cos(px + qy) and sin(px + qy) by their sums.
+        // First the sum over p for each q and x, then over q, by the addition theorems for cos(px + qy) and sin(px +
+        // qy).
         let mut numbers: Vec<f64> = self.terms.iter().map(|term| term.angle[1]).collect();
         numbers.sort_by(f64::total_cmp);
         numbers.dedup();
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_vorticity_has_the_variance_of_its_spectrum_and_no_mean() {
-        // More points than the shortest wave has.
+        // More points than the shortest wave needs.
         let (tau, n, count) = (7.0_f64, 66, 100);
         let expected: f64 = (-32..=32)
             .flat_map(|p| (-32..=32).map(move |q| (p, q)))
@@ -132,7 +133,7 @@ mod tests {
         assert!((found / expected - 1.0).abs() < 0.2, "{found} instead of {expected}");
     }
 
-    /// Even about every border: a field of cosines seen from the other side.
+    /// A field of cosines is even about every boundary.
     #[test]
     fn fields_have_their_borders_and_their_keys() {
         let n = 16;
@@ -141,7 +142,7 @@ mod tests {
         for other in [(2, 0.1, 5), (1, 0.2, 5), (1, 0.1, 6)] {
             assert_ne!(state, RandomField::vorticity(other.0, other.1, other.2));
         }
-        // On the doubled square the field of cosines is itself and its mirror image.
+        // On the doubled square, the field of cosines consists of itself and its mirror image.
         let rock = RandomField::rock(7, 2);
         let doubled = RandomField {
             terms: rock

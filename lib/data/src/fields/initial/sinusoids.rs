@@ -9,9 +9,9 @@ use tensor::random::{Philox, Purpose};
 const SINES: usize = 2;
 /// Largest wave number.
 const LARGEST_WAVE_NUMBER: u64 = 8;
-/// Probability of the absolute value, and of the window.
+/// Probability of taking the absolute value, and of applying the window.
 const PROBABILITY: f64 = 0.1;
-/// Width of the flanks of the window.
+/// Width of the window's flanks.
 const FLANK: f64 = 0.01;
 
 /// An initial state on the periodic unit interval, a function of (seed, parameter, trajectory).
@@ -21,9 +21,9 @@ const FLANK: f64 = 0.01;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sinusoids {
     waves: [Wave; SINES],
-    /// Sign of the absolute value, when it is taken.
+    /// The sign of the absolute value, if it is taken.
     absolute: Option<f64>,
-    /// Left and right edge of the window, when there is one.
+    /// Left and right edge of the window, if there is one.
     window: Option<[f64; 2]>,
 }
 
@@ -35,10 +35,10 @@ struct Wave {
 }
 
 impl Sinusoids {
-    /// Draws the state of one trajectory.
+    /// Draws the initial state of one trajectory.
     ///
-    /// The parameter of the equation is part of the key: the same trajectory number at another
-    /// viscosity is another state, so that a split by trajectory never leaks one across regimes.
+    /// The parameter of the equation is part of the key: the same index gives different states at different
+    /// viscosities, so a split by trajectory never leaks an initial state across regimes.
     pub fn draw(seed: u64, parameter: f64, trajectory: u64) -> Self {
         let philox = Philox::new(seed, Purpose::InitialState).at_update(parameter.to_bits());
         let uniform = |element| philox.uniform64(trajectory, element);
@@ -81,7 +81,7 @@ mod tests {
         let share = |f: fn(&Sinusoids) -> bool| {
             states.iter().filter(|s| f(s)).count() as f64 / states.len() as f64
         };
-        // Five standard deviations of a share of 10 % (5 %) of 4000 are 2.4 % (1.7 %).
+        // Five standard deviations of a fraction of 10 % (5 %) among 4000 are 2.4 % (1.7 %).
         assert!((share(|s| s.absolute.is_some()) - 0.1).abs() < 0.024);
         assert!((share(|s| s.absolute == Some(-1.0)) - 0.05).abs() < 0.018);
         assert!((share(|s| s.window.is_some()) - 0.1).abs() < 0.024);

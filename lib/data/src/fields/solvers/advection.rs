@@ -18,7 +18,7 @@ pub fn solve(initial: &Sinusoids, beta: f64, grid: usize, end: f64, out: &mut [f
 mod tests {
     use super::*;
 
-    /// After a whole period the state is back; after a shift by whole cells it is rolled.
+    /// After a whole period the initial state returns; a shift by whole cells is a roll.
     #[test]
     fn shifts_the_initial_state() {
         let initial = Sinusoids::draw(3, 0.5, 1);

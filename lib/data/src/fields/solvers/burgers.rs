@@ -1,12 +1,11 @@
-//! Viscous Burgers, u_t + (u²/2)_x = (ν/π) u_xx on the periodic unit interval.
+//! Viscous Burgers equation, u_t + (u²/2)_x = (ν/π) u_xx on the periodic unit interval.
 //!
-//! Strang splitting, second order in time and space:
-//! - convection: finite volumes, MUSCL with the limiter "monotonised central" (van Leer 1977),
-//!   Godunov's flux, SSP Runge-Kutta of order two; the step is bounded by the Courant number alone;
-//! - diffusion: the exact semigroup of the central second difference.
+//! Strang splitting, second order in time and space. Convection: finite volumes, MUSCL with the monotonized central
+//! limiter (van Leer 1977), Godunov's flux, SSP Runge-Kutta of order two; the step is bounded by the Courant number
+//! alone. Diffusion: the exact semigroup of the central second difference.
 //!
-//! Both parts obey the maximum principle, so the largest speed of a frame bounds the steps until the
-//! next frame. Arithmetic is f64; a trajectory depends on its initial state and ν alone.
+//! Both parts obey the maximum principle, so the largest speed of a frame bounds the steps until the next frame.
+//! Arithmetic is f64; a trajectory depends only on its initial state and ν.
 
 use super::diffusion::{self, Diffusion, Ends};
 use std::f64::consts::PI;
@@ -17,7 +16,7 @@ pub const COURANT: f64 = 0.5;
 /// Ghost cells on either side.
 const GHOSTS: usize = 2;
 
-/// The scheme for one grid and viscosity; shared by all threads.
+/// The scheme for one grid and viscosity; can be shared between threads.
 #[derive(Clone)]
 pub struct Burgers {
     nu: f64,
@@ -31,7 +30,7 @@ impl Burgers {
         Self { nu, grid, diffusion: Diffusion::new(grid, Ends::Periodic) }
     }
 
-    /// Room for one trajectory at a time.
+    /// Buffers for one trajectory at a time.
     pub fn workspace(&self) -> Workspace {
         let padded = || vec![0.0; self.grid + 2 * GHOSTS];
         Workspace {
@@ -67,7 +66,7 @@ impl Burgers {
         Some(total)
     }
 
-    /// Moves `work.u` on by `interval` in equal steps and says how many.
+    /// Advances `work.u` by `interval` in equal steps and returns their number.
     fn advance(&self, interval: f64, work: &mut Workspace) -> Option<u64> {
         let cell = 1.0 / self.grid as f64;
         let speed = work.u[GHOSTS..][..self.grid].iter().fold(0.0, |m: f64, u| m.max(u.abs()));
@@ -82,7 +81,7 @@ impl Burgers {
         self.diffuse(work, Part::Half);
         for left in (0..steps).rev() {
             pulp::Arch::new().dispatch(|| convect(work, self.grid, ratio));
-            // The half steps of diffusion of two neighbours are one whole step.
+            // Two consecutive half steps of diffusion are merged into one whole step.
             self.diffuse(work, if left == 0 { Part::Half } else { Part::Whole });
         }
         Some(steps)
@@ -117,7 +116,7 @@ enum Part {
     Whole,
 }
 
-/// Factors of the diffusion semigroup for half a step and a whole one.
+/// Factors of the diffusion semigroup for half a step and a whole step.
 #[derive(Default)]
 struct Damping {
     step: f64,
@@ -169,7 +168,7 @@ fn godunov_fluxes(u: &mut [f64], slope: &mut [f64], flux: &mut [f64], n: usize) 
     }
 }
 
-/// Unlike `f64::max`, one machine instruction: NaN is looked for once a frame instead.
+/// Unlike `f64::max`, a single machine instruction; NaN is checked for once per frame instead.
 #[inline(always)]
 fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }

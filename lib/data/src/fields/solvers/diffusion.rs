@@ -1,24 +1,24 @@
-//! Diffusion on equal cells, solved exactly in time: the semigroup exp(dτL) of the central second
-//! difference L along one axis, by FFT.
+//! Diffusion on equal cells, solved exactly in time: the semigroup exp(dτL) of the central second difference L along
+//! one axis, by FFT.
 //!
-//! It is a convolution with a positive kernel of sum 1: no step is too long for it, no extremum grows,
-//! the mean stays. Along several axes one is applied after the other, which is exact as well.
+//! It is a convolution with a positive kernel of sum 1: stable for any step, it does not increase extrema and preserves
+//! the mean. Applying it along several axes in turn is exact as well.
 
 use realfft::num_complex::Complex64;
 use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
 use std::f64::consts::PI;
 use std::sync::Arc;
 
-/// What is beyond the ends of the axis.
+/// Boundary condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// The other end.
+    /// Periodic.
     Periodic,
-    /// Nothing flows through them (Neumann): the cells mirrored.
+    /// No flux (Neumann): cells are mirrored at the boundary.
     Closed,
 }
 
-/// The semigroup along an axis; shared by threads.
+/// The semigroup along an axis; can be shared between threads.
 #[derive(Clone)]
 pub struct Diffusion {
     cells: usize,
@@ -36,7 +36,7 @@ pub struct Workspace {
 }
 
 impl Diffusion {
-    /// Along `cells` cells.
+    /// For an axis of `cells` cells.
     pub fn new(cells: usize, ends: Ends) -> Self {
         let mut planner = RealFftPlanner::new();
         // The mirrored line is periodic.
@@ -46,7 +46,7 @@ impl Diffusion {
         Self { cells, ends, forward, inverse }
     }
 
-    /// Room for one line at a time.
+    /// Buffers for one line at a time.
     pub fn workspace(&self) -> Workspace {
         Workspace {
             real: self.forward.make_input_vec(),
@@ -56,20 +56,20 @@ impl Diffusion {
         }
     }
 
-    /// exp(-dτλ_k) for an axis of this length, λ_k = (2 - 2 cos 2πk/n)/h² being the symbol of the second
-    /// difference on a period of n cells, with the 1/n of the inverse transform.
+    /// exp(-dτλ_k) for an axis of this length, where λ_k = (2 - 2 cos 2πk/n)/h² is the symbol of the second difference
+    /// on a period of n cells; includes the 1/n of the inverse transform.
     pub fn factors(&self, diffusivity: f64, time: f64, length: f64) -> Vec<f64> {
         let period = self.forward.len();
         let scale = 1.0 / period as f64;
         let factor = |k: usize| {
-            // 2 - 2 cos 2a = 4 sin² a keeps its digits for small a.
+            // 2 - 2 cos 2a = 4 sin² a avoids cancellation for small a.
             let root = 2.0 * (PI * k as f64 / period as f64).sin() * (self.cells as f64 / length);
             scale * (-diffusivity * time * root * root).exp()
         };
         (0..period / 2 + 1).map(factor).collect()
     }
 
-    /// Moves the line `u` on by the time that `factors` are for.
+    /// Advances the line `u` by the time that `factors` were computed for.
     pub fn apply(&self, u: &mut [f64], factors: &[f64], work: &mut Workspace) {
         let Workspace { real, spectrum, forward_scratch, inverse_scratch } = work;
         real[..self.cells].copy_from_slice(u);
@@ -77,8 +77,8 @@ impl Diffusion {
             let mirrored = real[self.cells..].iter_mut().zip(u.iter().rev());
             mirrored.for_each(|(copy, u)| *copy = *u);
         }
-        // The buffers have the lengths the plans asked for; nothing else can fail, except that the
-        // inverse asks for real end coefficients, which a forward transform and real factors leave.
+        // The buffers have the lengths that the plans require. The only other possible error is a complex first or last
+        // coefficient of the inverse, but a forward transform and real factors leave these real.
         let done = self.forward.process_with_scratch(real, spectrum, forward_scratch);
         debug_assert!(done.is_ok());
         for (c, factor) in spectrum.iter_mut().zip(factors) {
@@ -97,8 +97,7 @@ impl Diffusion {
 mod tests {
     use super::*;
 
-    /// cos πmx at the cell centres is an eigenvector of the difference with closed ends, cos 2πmx of
-    /// that with periodic ones.
+    /// cos πmx at the cell centres is an eigenvector of the difference with closed ends, cos 2πmx with periodic ends.
     #[test]
     fn waves_decay_as_the_symbol_says() {
         for (ends, half_waves) in [(Ends::Closed, 3), (Ends::Periodic, 4)] {

@@ -1,16 +1,15 @@
-//! Diffusion-reaction in one dimension with the source of Fisher, Kolmogorov, Petrovsky and Piskunov,
-//! u_t = ν u_xx + ρ u (1 - u) on the periodic unit interval.
+//! Diffusion-reaction in one dimension with the Fisher-KPP source, u_t = ν u_xx + ρ u (1 - u) on the periodic unit
+//! interval.
 //!
-//! Strang splitting of two exact flows: the semigroup of the central second difference, and the
-//! logistic function at every cell. Second order in time and space; 0 ≤ u ≤ 1 stays so. Arithmetic is
-//! f64.
+//! Strang splitting of two exact flows: the semigroup of the central second difference, and the logistic function in
+//! every cell. Second order in time and space; preserves 0 ≤ u ≤ 1. Arithmetic is f64.
 
 use super::diffusion::{self, Diffusion, Ends};
 
 /// Longest step, in units of 1/ρ.
 pub const STEP: f64 = 0.01;
 
-/// The scheme for one grid, diffusivity and rate; shared by all threads.
+/// The scheme for one grid, diffusivity and rate; can be shared between threads.
 #[derive(Clone)]
 pub struct DiffusionReaction {
     rho: f64,
@@ -40,13 +39,13 @@ impl DiffusionReaction {
         }
     }
 
-    /// Room for one trajectory at a time.
+    /// Buffers for one trajectory at a time.
     pub fn workspace(&self) -> diffusion::Workspace {
         self.diffusion.workspace()
     }
 
-    /// Solves from `u` (values at the cell centres), which ends as the last frame, and writes the frames
-    /// to `out`, of shape [frames, grid].
+    /// Solves from `u` (values at the cell centres), which is overwritten by the last frame, and writes the frames to
+    /// `out`, of shape [frames, grid].
     pub fn solve(&self, u: &mut [f64], out: &mut [f32], work: &mut diffusion::Workspace) {
         for (frame, out) in out.chunks_exact_mut(self.grid).enumerate() {
             if frame > 0 {
@@ -62,13 +61,13 @@ impl DiffusionReaction {
             if self.rho != 0.0 {
                 pulp::Arch::new().dispatch(|| react(u, self.growth));
             }
-            // The half steps of diffusion of two neighbours are one whole step.
+            // Two consecutive half steps of diffusion are merged into one whole step.
             self.diffusion.apply(u, if left == 0 { &self.half } else { &self.whole }, work);
         }
     }
 }
 
-/// The logistic function over the time in which a small u grows by `growth`.
+/// The logistic flow over the time in which a small u grows by the factor `growth`.
 #[inline(always)]
 fn react(u: &mut [f64], growth: f64) {
     u.iter_mut().for_each(|u| *u = *u * growth / (1.0 + *u * (growth - 1.0)));

@@ -1,15 +1,14 @@
-//! Diffusion-reaction in two dimensions, the model of FitzHugh and Nagumo as PDEBench has it:
-//! u_t = Du Δu + u - u³ - k - v, v_t = Dv Δv + u - v on the square (-1, 1)² with closed borders.
+//! Diffusion-reaction in two dimensions, the FitzHugh-Nagumo model as in PDEBench: u_t = Du Δu + u - u³ - k - v, v_t =
+//! Dv Δv + u - v on the square (-1, 1)² with no-flux boundaries.
 //!
-//! Strang splitting: the exact semigroup of the central second differences, axis by axis, and at every
-//! cell one step of the classical Runge-Kutta method of order four. Second order in time and space.
-//! Arithmetic is f64.
+//! Strang splitting: the exact semigroup of the central second differences, axis by axis, and one step of classical
+//! fourth-order Runge-Kutta in every cell. Second order in time and space. Arithmetic is f64.
 
 use super::diffusion::{self, Diffusion, Ends};
 
 /// Longest step.
 pub const STEP: f64 = 0.01;
-/// Side of the square.
+/// Side length of the square.
 pub const SIDE: f64 = 2.0;
 
 /// Constants of the model.
@@ -21,7 +20,7 @@ pub struct Constants {
     pub diffusivity: [f64; 2],
 }
 
-/// The scheme for one grid; shared by all threads.
+/// The scheme for one grid; can be shared between threads.
 #[derive(Clone)]
 pub struct FitzHughNagumo {
     k: f64,
@@ -29,7 +28,7 @@ pub struct FitzHughNagumo {
     steps: usize,
     step: f64,
     diffusion: Diffusion,
-    /// Of u and v.
+    /// Factors of u and v.
     half: [Vec<f64>; 2],
     whole: [Vec<f64>; 2],
 }
@@ -41,7 +40,7 @@ pub struct Workspace {
 }
 
 impl FitzHughNagumo {
-    /// A scheme on `cells` cells a side for frames `interval` apart, each step at most `step` long.
+    /// A scheme on `cells` cells per side for frames `interval` apart, each step at most `step` long.
     pub fn new(constants: Constants, cells: usize, interval: f64, step: f64) -> Self {
         let steps = (interval / step).ceil().max(1.0);
         let step = interval / steps;
@@ -58,12 +57,12 @@ impl FitzHughNagumo {
         }
     }
 
-    /// Room for one trajectory at a time.
+    /// Buffers for one trajectory at a time.
     pub fn workspace(&self) -> Workspace {
         Workspace { line: self.diffusion.workspace(), turned: vec![0.0; self.cells * self.cells] }
     }
 
-    /// Solves from u and v, each [x, y] at the cell centres, which end as the last frame, and writes the
+    /// Solves from u and v, each [x, y] at the cell centres, which are overwritten by the last frame, and writes the
     /// frames to `out` [frames, x, y, 2]. `None` when the solution is no longer finite.
     pub fn solve(
         &self,
@@ -91,7 +90,7 @@ impl FitzHughNagumo {
         for left in (0..self.steps).rev() {
             let [u, v] = &mut *state;
             pulp::Arch::new().dispatch(|| self.react(u, v));
-            // The half steps of diffusion of two neighbours are one whole step.
+            // Two consecutive half steps of diffusion are merged into one whole step.
             self.diffuse(state, if left == 0 { &self.half } else { &self.whole }, work);
         }
     }

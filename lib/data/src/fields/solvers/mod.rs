@@ -1,4 +1,4 @@
-//! Solvers that make training data.
+//! Solvers that generate training data.
 
 pub mod advection;
 pub mod burgers;
@@ -14,7 +14,7 @@ pub fn cell_centres(grid: usize) -> Vec<f64> {
     (0..grid).map(|i| (i as f64 + 0.5) / grid as f64).collect()
 }
 
-/// Times of `frames` frames from 0 to `end`, both included.
+/// Times of `frames` frames from 0 to `end`, both inclusive.
 pub fn frame_times(frames: usize, end: f64) -> Vec<f64> {
     let last = frames.saturating_sub(1).max(1) as f64;
     (0..frames).map(|frame| frame as f64 * end / last).collect()

@@ -1,27 +1,26 @@
-//! Incompressible flow in two dimensions as vorticity, w_t + u·∇w = νΔw + f on the periodic unit
-//! square, u = (ψ_y, -ψ_x), -Δψ = w; f = A (sin 2π(x+y) + cos 2π(x+y)).
+//! Incompressible flow in two dimensions in vorticity form, w_t + u·∇w = νΔw + f on the periodic unit square, u = (ψ_y,
+//! -ψ_x), -Δψ = w; f = A (sin 2π(x+y) + cos 2π(x+y)).
 //!
-//! Pseudo-spectral: products are made at the points and have no alias (two-thirds rule), so that energy
-//! and enstrophy of the truncated equations are conserved without viscosity and force. The convection
-//! is the curl of ∇·(u⊗u), which takes four transforms (Basdevant 1983). In time viscosity is exact and
-//! the rest goes by the classical Runge-Kutta method of order four (integrating factor); the step is
-//! bounded by the Courant number alone. Arithmetic is f64.
+//! Pseudo-spectral: products are computed in physical space and dealiased (two-thirds rule), so that without viscosity
+//! and forcing the truncated equations conserve energy and enstrophy. The convection term is the curl of ∇·(u⊗u), which
+//! takes four transforms (Basdevant 1983). In time, viscosity is integrated exactly and the rest by classical
+//! fourth-order Runge-Kutta (integrating factor); the step is bounded by the Courant number alone. Arithmetic is f64.
 
 use super::plane::{self, Plane};
 use realfft::num_complex::Complex64;
 use std::f64::consts::TAU;
 
-/// Courant number: largest |u|+|v| times step over spacing. At 1.3 the method would lose stability.
+/// Courant number: (|u|+|v|) · step / spacing at its maximum. The method would be unstable from 1.3.
 pub const COURANT: f64 = 0.5;
 
-/// The scheme for one grid, viscosity and force; shared by all threads.
+/// The scheme for one grid, viscosity and forcing; can be shared between threads.
 #[derive(Clone)]
 pub struct NavierStokes {
     nu: f64,
     points: usize,
     courant: f64,
     plane: Plane,
-    /// Of each wave: kx, ky, 1/k² (0 for the mean), k²; all zero for waves left out.
+    /// For each wave: kx, ky, 1/k² (0 for the mean), k²; all zero for truncated waves.
     waves: Vec<Wave>,
     force: Vec<(usize, Complex64)>,
 }
@@ -50,7 +49,7 @@ pub struct Workspace {
 }
 
 impl NavierStokes {
-    /// A scheme on `points` points a side with a force of amplitude `force`.
+    /// A scheme on `points` points per side with a forcing of amplitude `force`.
     pub fn new(nu: f64, force: f64, points: usize, courant: f64) -> Self {
         let plane = Plane::new(points);
         let wave = |k: &Option<[f64; 2]>| {
@@ -60,8 +59,8 @@ impl NavierStokes {
             Wave { kept: true, x, y, square, inverse }
         };
         let waves = plane.waves();
-        // sin a + cos a = Re ((1 - i) exp(ia)), half of it the stored wave; the first point is the centre
-        // of a cell.
+        // sin a + cos a = Re ((1 - i) exp(ia)), half of which is the stored wave; the first point is the centre of a
+        // cell.
         let forced = waves.iter().position(|k| *k == Some([1.0, 1.0]));
         let first = Complex64::from_polar(force, TAU / points as f64);
         let force = forced.map(|at| (at, Complex64::new(0.5, -0.5) * first));
@@ -75,7 +74,7 @@ impl NavierStokes {
         }
     }
 
-    /// Room for one trajectory at a time.
+    /// Buffers for one trajectory at a time.
     pub fn workspace(&self) -> Workspace {
         let spectrum = || vec![Complex64::default(); self.plane.spectrum_len()];
         let field = || vec![0.0; self.points * self.points];
@@ -92,9 +91,8 @@ impl NavierStokes {
         }
     }
 
-    /// Solves from the vorticity `initial` [x, y], cut off at the waves kept, and writes the frames
-    /// `interval` apart to `out` [frames, x, y]. Returns the number of time steps, or `None` when the
-    /// solution is no longer finite.
+    /// Solves from the vorticity `initial` [x, y], truncated to the retained waves, and writes frames `interval` apart
+    /// to `out` [frames, x, y]. Returns the number of time steps, or `None` when the solution is no longer finite.
     pub fn solve(
         &self,
         initial: &[f64],
@@ -118,7 +116,7 @@ impl NavierStokes {
         Some(total)
     }
 
-    /// Moves `work.w` on by `interval` in equal steps and says how many.
+    /// Advances `work.w` by `interval` in equal steps and returns their number.
     fn advance(&self, interval: f64, work: &mut Workspace) -> Option<u64> {
         velocity(self, &work.w, &mut work.spectrum, &mut work.u, &mut work.v, &mut work.plane);
         let speed = |(u, v): (&f64, &f64)| u.abs() + v.abs();
@@ -138,8 +136,8 @@ impl NavierStokes {
         Some(steps as u64)
     }
 
-    /// With E = exp(-νk²Δt/2) and N all but viscosity: k₁ = N(w), k₂ = N(E(w + Δt/2 k₁)),
-    /// k₃ = N(Ew + Δt/2 k₂), k₄ = N(E²w + ΔtE k₃), w' = E²w + Δt/6 (E²k₁ + 2E(k₂ + k₃) + k₄).
+    /// With E = exp(-νk²Δt/2) and N all terms except viscosity: k₁ = N(w), k₂ = N(E(w + Δt/2 k₁)), k₃ = N(Ew + Δt/2
+    /// k₂), k₄ = N(E²w + ΔtE k₃), w' = E²w + Δt/6 (E²k₁ + 2E(k₂ + k₃) + k₄).
     fn step(&self, step: f64, work: &mut Workspace) {
         let waves = 0..work.w.len();
         self.slope(Of::State, work);
@@ -196,7 +194,7 @@ enum Of {
     Stage,
 }
 
-/// The velocity of a vorticity.
+/// The velocity that belongs to a vorticity.
 fn velocity(
     scheme: &NavierStokes,
     w: &[Complex64],

@@ -1,15 +1,15 @@
-//! Fourier transforms of real fields on a periodic square that keep the low waves alone.
+//! Truncated Fourier transforms of real fields on a periodic square.
 //!
-//! A field is [x, y] with n points a side. Its spectrum is [waves along y, waves along x]: the first
-//! axis has the waves 0..=kept, the second all n in the order of the FFT; those beyond `kept` are left
-//! out going there and are taken as zero coming back.
+//! A field is [x, y] with n points per side. Its spectrum is [waves along y, waves along x]: the first axis has the
+//! waves 0..=kept, the second all n in FFT order; waves beyond `kept` are dropped by the forward transform and taken as
+//! zero by the inverse.
 
 use realfft::num_complex::Complex64;
 use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
 use rustfft::{Fft, FftPlanner};
 use std::sync::Arc;
 
-/// Transforms for one grid; shared by threads.
+/// Transforms for one grid; can be shared between threads.
 #[derive(Clone)]
 pub struct Plane {
     points: usize,
@@ -28,8 +28,8 @@ pub struct Workspace {
 }
 
 impl Plane {
-    /// For `points` a side, of which products of two fields have no alias: waves up to the largest
-    /// whole number below points/3 are kept (the two-thirds rule).
+    /// For `points` points per side, such that products of two fields are free of aliasing: waves up to the largest
+    /// integer below points/3 are retained (the two-thirds rule).
     pub fn new(points: usize) -> Self {
         let (mut real, mut complex) = (RealFftPlanner::new(), FftPlanner::new());
         Self {
@@ -42,7 +42,7 @@ impl Plane {
         }
     }
 
-    /// Room for one transform at a time.
+    /// Buffers for one transform at a time.
     pub fn workspace(&self) -> Workspace {
         let scratch = [
             self.rows_forward.get_scratch_len(),
@@ -62,12 +62,12 @@ impl Plane {
         self.points / 2 + 1
     }
 
-    /// Numbers in a spectrum.
+    /// Number of values in a spectrum.
     pub fn spectrum_len(&self) -> usize {
         (self.kept + 1) * self.points
     }
 
-    /// The wave numbers [along x, along y] of each element of a spectrum; `None` for those left out.
+    /// The wave numbers [along x, along y] of each element of a spectrum; `None` for truncated waves.
     pub fn waves(&self) -> Vec<Option<[f64; 2]>> {
         let n = self.points;
         let along_x = |i: usize| if 2 * i <= n { i as f64 } else { i as f64 - n as f64 };
@@ -77,12 +77,12 @@ impl Plane {
         (0..self.spectrum_len()).map(|at| kept(at % n, at / n)).collect()
     }
 
-    /// The spectrum of a field, over n²: u = Σ û_k exp(2πi k·x). Waves along x that are left out are not
-    /// set to zero here. `field` is used up.
+    /// The spectrum of a field, divided by n²: u = Σ û_k exp(2πi k·x). Truncated waves along x are not set to zero
+    /// here. `field` is overwritten.
     pub fn forward(&self, field: &mut [f64], spectrum: &mut [Complex64], work: &mut Workspace) {
         let (n, width) = (self.points, self.width());
         for (row, out) in field.chunks_exact_mut(n).zip(work.half.chunks_exact_mut(width)) {
-            // The lengths are those the plan asked for: nothing can fail.
+            // The buffers have the lengths that the plan requires, so this cannot fail.
             let done = self.rows_forward.process_with_scratch(row, out, &mut work.scratch);
             debug_assert!(done.is_ok());
         }
@@ -95,7 +95,7 @@ impl Plane {
         self.columns_forward.process_with_scratch(spectrum, &mut work.scratch);
     }
 
-    /// The field of a spectrum whose left-out waves are zero.
+    /// The field of a spectrum whose truncated waves are zero.
     pub fn inverse(&self, spectrum: &[Complex64], field: &mut [f64], work: &mut Workspace) {
         let (n, width) = (self.points, self.width());
         work.columns.copy_from_slice(spectrum);
@@ -103,7 +103,7 @@ impl Plane {
         work.half.fill(Complex64::default());
         for (j, column) in work.columns.chunks_exact(n).enumerate() {
             for (i, value) in column.iter().enumerate() {
-                // The mean along y of a real field is real; what else is there is rounding.
+                // The mean along y of a real field is real, except for rounding errors.
                 work.half[i * width + j] = if j == 0 { value.re.into() } else { *value };
             }
         }

@@ -1,4 +1,4 @@
-//! Laying out an HDF5 file.
+//! Creates HDF5 files.
 
 use super::{Dataset, Header, Place};
 use crate::fields::field::{Axis, Layout, OF_TRAJECTORIES, Part, Shape};
@@ -7,10 +7,10 @@ use serde_json::Value;
 use std::path::Path;
 use tensor::Dtype;
 
-/// Most numbers of a list: HDF5 keeps at most 64 KiB in an attribute.
+/// Maximum length of a list of numbers: HDF5 stores at most 64 KiB in an attribute.
 const MAX_REALS: usize = 4096;
 
-/// Makes the HDF5 file with everything but the numbers of the field; tells where they belong.
+/// Creates the HDF5 file with everything except the values of the field; returns where these belong.
 pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>> {
     let file = hdf5::File::with_options()
         .with_fapl(|access| access.file_locking(false))
@@ -29,7 +29,7 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
     }
     let groups: Vec<hdf5::Group> = match layout {
         Layout::Groups => {
-            // Names sort as the numbers do.
+            // With leading zeros, names sort like numbers.
             let digits = shape.trajectories.saturating_sub(1).to_string().len().max(4);
             let group = |i| file.create_group(&format!("{i:0digits$}"));
             (0..shape.trajectories).map(group).collect::<hdf5::Result<_>>()?
@@ -61,7 +61,7 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
     Ok(datasets)
 }
 
-/// Makes a dataset in one piece and tells its offset.
+/// Creates a contiguous dataset and returns its offset.
 fn keep_place(group: &hdf5::Group, name: &str, dims: &[usize], dtype: Dtype) -> hdf5::Result<u64> {
     use hdf5::plist::dataset_create::{AllocTime, FillTime};
     let builder =
@@ -73,7 +73,7 @@ fn keep_place(group: &hdf5::Group, name: &str, dims: &[usize], dtype: Dtype) -> 
             return Err(hdf5::Error::from(format!("HDF5 files hold f32 or f16, not {dtype}")));
         }
     };
-    // Of nothing there is no place, and nothing will be written to it.
+    // An empty dataset has no offset, and nothing will be written to it.
     let offset = if dataset.size() == 0 { Some(0) } else { dataset.offset() };
     offset.ok_or_else(|| hdf5::Error::from(format!("HDF5 kept no place for `{name}`")))
 }
@@ -132,7 +132,7 @@ fn write_attribute(file: &hdf5::Location, name: &str, value: &Value) -> hdf5::Re
         Value::String(text) => text.clone(),
         Value::Object(_) => value.to_string(),
     };
-    // A zero byte would end the text early; none of ours has one.
+    // A zero byte would terminate the text; none of our texts contains one.
     let text: VarLenUnicode = text
         .replace('\0', " ")
         .parse()

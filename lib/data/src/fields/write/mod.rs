@@ -1,8 +1,7 @@
-//! Writing fields in PDEBench's layouts, as HDF5 or as safetensors.
+//! Writes fields in PDEBench's layouts, as HDF5 or safetensors.
 //!
-//! The file is laid out with everything but the field; the trajectories then go by positional writes
-//! into the places that were kept for them, from any thread and in any order. The file appears under its
-//! name when it is whole.
+//! The file is first created with everything except the field; the trajectories are then written with `pwrite` to their
+//! reserved offsets, from any thread and in any order. The file appears under its name when it is complete.
 
 mod hdf5_file;
 mod narrow;
@@ -23,44 +22,44 @@ use std::path::{Path, PathBuf};
 use tensor::Dtype;
 use unix::{Error, Result};
 
-/// Sizes and coordinates of a file, and what is said about them.
+/// The shape and coordinates of a file, and its metadata.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Header {
-    /// Sizes of the field.
+    /// Shape of the field.
     pub shape: Shape,
-    /// How the file stores it.
+    /// Layout of the file.
     pub layout: Layout,
-    /// Names of the channels, inputs first; those of separate variables are the names of datasets.
+    /// Names of the channels, inputs first; with separate variables, the names of the datasets.
     pub channels: Vec<String>,
-    /// How many channels are inputs: 1 of a steady problem, 0 or one for each dimension of an
-    /// incompressible flow, else 0.
+    /// Number of input channels: 1 for a steady problem, 0 or one per spatial axis for an incompressible flow,
+    /// otherwise 0.
     pub inputs: usize,
-    /// Points along each axis of space; an axis without has an empty list.
+    /// Points along each spatial axis; an empty list for an axis without coordinates.
     pub coordinates: Vec<Vec<f64>>,
     /// Times of the frames.
     pub t: Vec<f64>,
-    /// Attributes of the root, in order. Null is a number that is not finite; what a file has no type for becomes
-    /// JSON text.
+    /// Attributes of the root, in order. Null is a number that is not finite; values that the file format does not
+    /// support are stored as JSON text.
     pub attributes: Vec<(String, Value)>,
-    /// What the numbers of the field are kept as: f32, f16, or (in safetensors files) bf16.
+    /// The stored dtype of the field: f32, f16, or (only in safetensors files) bf16.
     pub dtype: Dtype,
 }
 
 impl Header {
-    /// One dataset `tensor`, channels `u` or `u0`, `u1`, …, no attributes.
+    /// One dataset `tensor`, channels `u` or `u0`, `u1`, …, without attributes.
     pub fn tensor(shape: Shape, coordinates: Vec<Vec<f64>>, t: Vec<f64>) -> Self {
         let channels = unnamed_channels(shape.channels);
         let (layout, inputs, attributes, dtype) = (Layout::Tensor, 0, Vec::new(), Dtype::F32);
         Self { shape, layout, channels, inputs, coordinates, t, attributes, dtype }
     }
 
-    /// Bytes of all numbers of the field.
+    /// Size of the field in bytes.
     fn bytes(&self) -> u64 {
         (self.dtype.bytes() * self.shape.trajectories * self.shape.trajectory_len()) as u64
     }
 
-    /// What is written beside the attributes that were given: names of channels where they are not the
-    /// usual ones, and the axes where no coordinates tell them.
+    /// Attributes that are written in addition to the given ones: the names of channels if they are not the default,
+    /// and the axes if no coordinates define them.
     fn own_attributes(&self) -> Vec<(&'static str, String)> {
         let Self { layout, shape, channels, coordinates, inputs, .. } = self;
         let mut all = Vec::new();
@@ -75,7 +74,7 @@ impl Header {
         all
     }
 
-    /// The attributes of each trajectory, where there are any.
+    /// The attributes of each trajectory, if there are any.
     fn of_trajectories(&self) -> Vec<Map<String, Value>> {
         let listed = self.attributes.iter().find(|(name, _)| name == OF_TRAJECTORIES);
         match listed {
@@ -84,14 +83,14 @@ impl Header {
         }
     }
 
-    /// Refuses what the layout cannot hold; the error says what it is.
+    /// Errors: what the layout cannot represent.
     pub(crate) fn require_layout(&self) -> Result<(), String> {
         let Shape { frames, channels, ref grid, .. } = self.shape;
         let (inputs, space) = (self.inputs, grid.len());
         let fits = match self.layout {
             Layout::Tensor | Layout::Groups => inputs == 0,
             Layout::Variables => {
-                // By any other name a dataset would not be found again.
+                // A dataset with any other name would not be found again.
                 let ascending =
                     VARIABLES.iter().filter(|name| self.channels.iter().any(|c| c == *name));
                 if !ascending.eq(&self.channels) {
@@ -122,7 +121,7 @@ impl Header {
     }
 }
 
-/// What channels are called when a file does not say.
+/// The default names of channels.
 fn unnamed_channels(count: usize) -> Vec<String> {
     match count {
         1 => vec!["u".into()],
@@ -130,7 +129,7 @@ fn unnamed_channels(count: usize) -> Vec<String> {
     }
 }
 
-/// The place of the trajectories in a file being made. Shared by threads.
+/// Writes the trajectories of a file that is being made. Can be shared between threads.
 pub struct FieldWriter {
     file: fs::File,
     path: PathBuf,
@@ -140,25 +139,25 @@ pub struct FieldWriter {
     datasets: Vec<Dataset>,
 }
 
-/// Where some channels go.
+/// Where some of the channels are written.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Dataset {
     channels: Range<usize>,
-    /// Of all frames alike: one is written.
+    /// The same in all frames: only one is written.
     is_static: bool,
     place: Place,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Place {
-    /// All trajectories, from this offset on.
+    /// All trajectories, starting at this offset.
     One(u64),
-    /// Each trajectory at its offset.
+    /// The offset of each trajectory.
     Each(Vec<u64>),
 }
 
 impl FieldWriter {
-    /// Writes into the file `from`, which was laid out and will be `path`.
+    /// Writes into the file `from`, which was laid out and will be renamed to `path`.
     fn open(from: &Path, path: &Path, header: &Header, datasets: Vec<Dataset>) -> Result<Self> {
         let file = fs::OpenOptions::new().write(true).open(from);
         let file = file.map_err(|cause| Error::create(path, cause))?;
@@ -179,8 +178,8 @@ impl FieldWriter {
         self.write_frames(trajectory, 0..self.shape.frames, values)
     }
 
-    /// Writes some frames of a trajectory, [frames.len(), grid…, channels].
-    /// Errors: 65 for a number that is too large for the type of the file, 74.
+    /// Writes frames of a trajectory, [frames.len(), grid…, channels]. Errors: 65 for a value that is too large for the
+    /// dtype of the file, 74.
     pub fn write_frames(
         &self,
         trajectory: usize,
@@ -239,11 +238,11 @@ impl FieldWriter {
     }
 }
 
-/// Makes the file `path`, which must not exist: `fill` writes every trajectory. It is a safetensors file
-/// when its name ends so, else HDF5.
+/// Writes the file `path`, which must not exist; `fill` writes every trajectory. The extension selects safetensors,
+/// otherwise it is HDF5.
 ///
-/// Errors: 73 when it cannot be created or there is no space for it, 74 when writing fails, and what
-/// `fill` says; then nothing is left behind.
+/// Errors: 73 when it cannot be created or there is no space for it, 74 when writing fails, and those of `fill`; in
+/// each case nothing is left behind.
 pub fn write_field<T>(
     path: &Path,
     header: &Header,
@@ -254,7 +253,7 @@ pub fn write_field<T>(
     unix::publish::publish_new_file(path, |temporary| fill(&lay_out(temporary, path, header)?))
 }
 
-/// Makes the file `at`, which will be `path`, with everything but the numbers of the field.
+/// Creates the file `at`, which will be renamed to `path`, with everything except the values of the field.
 fn lay_out(at: &Path, path: &Path, header: &Header) -> Result<FieldWriter> {
     let datasets = if path.extension().is_some_and(|ending| ending == "safetensors") {
         safetensors_file::lay_out(at, header).map_err(|cause| Error::create(path, cause))?

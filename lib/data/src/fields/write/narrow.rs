@@ -1,10 +1,10 @@
-//! Numbers in the type that a file keeps.
+//! Conversion of values to the dtype of a file.
 
 use half::{bf16, f16};
 use tensor::Dtype;
 
-/// The bytes of `values` as `dtype`, little-endian; `room` is for those that are not kept as they are.
-/// `Err` with the first place whose number is finite and becomes infinite.
+/// The bytes of `values` as `dtype`, little-endian; `room` is the buffer for converted values. `Err` with the first
+/// index whose value is finite but becomes infinite.
 pub(super) fn narrowed<'a>(
     values: &'a [f32],
     dtype: Dtype,
@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_told_by_its_place() {
         let mut room = Vec::new();
-        // 65519 is the largest that rounds to 65504.
+        // 65519 is the largest integer that rounds to 65504.
         let values = [1.5, -65519.0, f32::INFINITY, f32::NAN, 65520.0, 1e30];
         let bytes = narrowed(&values[..4], Dtype::F16, &mut room).unwrap();
         assert_eq!(bytes[..4], [0x00, 0x3e, 0xff, 0xfb]);

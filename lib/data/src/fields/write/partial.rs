@@ -1,9 +1,9 @@
-//! A file of fields that is made over several starts.
+//! A file of fields that is written over several attempts.
 //!
-//! Until it is whole its numbers lie in `.NAME.partial` beside it, and `.NAME.partial.jsonl` says what it
-//! will be, where the numbers belong and how many trajectories are durable. A start that finds both goes
-//! on; one that is to make something else begins anew. A lock on the second file keeps others away; it
-//! ends with its process.
+//! Until it is complete, its values are in `.NAME.partial` beside it, and `.NAME.partial.jsonl` records the file's
+//! header, the offsets of the values and how many trajectories are synced to disk. An attempt that finds both resumes;
+//! one with a different header starts anew. A lock on the second file excludes other processes; it is released when its
+//! process ends.
 
 use super::{Dataset, FieldWriter, Header, lay_out};
 use rustix::fs::{FlockOperation, flock};
@@ -16,10 +16,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use unix::{Error, Exit, Result};
 
-/// Largest record of what was done, in bytes.
+/// Largest size of the progress record in bytes.
 const MAX_RECORD: u64 = 256 << 20;
 
-/// The file while it is being made.
+/// A file that is being written.
 pub struct Partial {
     path: PathBuf,
     data: PathBuf,
@@ -29,27 +29,27 @@ pub struct Partial {
     done: usize,
 }
 
-/// The first line of the record.
+/// The first line of the progress record.
 #[derive(Serialize, Deserialize)]
 struct Begun {
-    /// BLAKE3 of the header: what is to be made.
+    /// BLAKE3 hash of the header, which identifies the content to be written.
     header: String,
-    /// Size of the file with the numbers.
+    /// Size of the data file in bytes.
     bytes: u64,
     datasets: Vec<Dataset>,
 }
 
-/// Every further line.
+/// All further lines.
 #[derive(Serialize, Deserialize)]
 struct Durable {
-    /// So many of the first trajectories.
+    /// How many of the first trajectories are complete.
     trajectories: usize,
 }
 
 impl Partial {
-    /// Goes on with the file `path`, which must not be there, or begins it.
+    /// Resumes the file `path`, which must not exist yet, or starts it.
     ///
-    /// Errors: 73 when it cannot be created or there is no space for it; 75 when another process makes it.
+    /// Errors: 73 when it cannot be created or there is no space for it; 75 when another process is writing it.
     pub fn open(path: &Path, header: &Header) -> Result<Self> {
         header.require_layout().map_err(Error::bug)?;
         let (data, record_path) = names(path);
@@ -59,7 +59,7 @@ impl Partial {
         lock(&record, path)?;
         let identity = blake3::hash(format!("{header:?}").as_bytes()).to_hex().to_string();
         let mut text = String::new();
-        // What is no text is no record of ours.
+        // A record that is not valid text is not ours.
         let read = Read::by_ref(&mut record).take(MAX_RECORD).read_to_string(&mut text);
         let found = read.ok().and_then(|_| understood(&text, &identity, &data, header));
         let (writer, done) = match found {
@@ -82,22 +82,22 @@ impl Partial {
         Ok(Self { path: path.to_path_buf(), data, record, record_path, writer, done })
     }
 
-    /// The file that it will be.
+    /// The path of the complete file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many of the first trajectories are there already.
+    /// How many of the first trajectories are complete.
     pub fn done(&self) -> usize {
         self.done
     }
 
-    /// Where trajectories are written.
+    /// Writes the trajectories.
     pub fn writer(&self) -> &FieldWriter {
         &self.writer
     }
 
-    /// The first `trajectories` are written: makes that durable, and remembers it. Errors: 74.
+    /// Called when the first `trajectories` are written: syncs them to disk and records this. Errors: 74.
     pub fn advance(&mut self, trajectories: usize) -> Result<()> {
         self.writer.file.sync_data().map_err(|cause| Error::io(&self.path, cause))?;
         add(&self.record_path, &Durable { trajectories })?;
@@ -105,10 +105,10 @@ impl Partial {
         Ok(())
     }
 
-    /// Gives the file its name: it is whole. Errors: 73, 74; then everything is kept.
+    /// Renames the complete file to its final path. Errors: 73, 74; then everything is kept.
     pub fn publish(self) -> Result<()> {
         unix::publish::publish_new_file(&self.path, |temporary| {
-            // A second name, so that the work survives if the first is not given.
+            // A second link, so that the data survive if the rename fails.
             let named = fs::hard_link(&self.data, temporary);
             let named = named.or_else(|_| fs::rename(&self.data, temporary));
             named.map_err(|cause| Error::create(&self.path, cause))
@@ -117,15 +117,15 @@ impl Partial {
         Ok(())
     }
 
-    /// Removes what was made so far.
+    /// Removes the unfinished file.
     pub fn discard(self) {
-        // What cannot be removed the next start finds, and goes on with or replaces.
+        // If removal fails, the next attempt resumes or replaces the files.
         let _ = remove(&self.data).and_then(|()| remove(&self.record_path));
         drop(self.record);
     }
 }
 
-/// Removes what a process left that was ended between naming the file `path` and tidying up.
+/// Removes leftovers of a process that was killed between publishing `path` and cleaning up.
 pub(crate) fn tidy(path: &Path) {
     let (data, record_path) = names(path);
     let Ok(record) = File::options().write(true).open(&record_path) else { return };
@@ -134,7 +134,7 @@ pub(crate) fn tidy(path: &Path) {
     }
 }
 
-/// The file with the numbers, and the record.
+/// The paths of the data file and the progress record.
 fn names(path: &Path) -> (PathBuf, PathBuf) {
     let name = |ending: &str| {
         let mut name = OsString::from(".");
@@ -151,7 +151,7 @@ fn lock(record: &File, path: &Path) -> Result<()> {
         let what = format!("{}: another process is making it; wait for its end", path.display());
         Err(Error::new(Exit::Again, what))
     };
-    // Any other error tells of a file system without locks.
+    // Any other error means that the file system does not support locks.
     if flock(record, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
         return busy();
     }
@@ -161,8 +161,8 @@ fn lock(record: &File, path: &Path) -> Result<()> {
     }
 }
 
-/// Where the numbers belong, how many trajectories are there, and how much of the record counts (its last
-/// line may be torn); when the record is one of this file.
+/// The offsets of the values, the number of complete trajectories, and the length of the valid part of the record (its
+/// last line may be torn); `None` unless the record belongs to this file.
 fn understood(
     text: &str,
     identity: &str,
@@ -184,7 +184,7 @@ fn understood(
     (done <= header.shape.trajectories).then_some((begun.datasets, done, valid as u64))
 }
 
-/// Appends a line and makes it durable.
+/// Appends a line and syncs it to disk.
 fn add(record_path: &Path, line: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string(line).map_err(Error::bug)?;
     text.push('\n');

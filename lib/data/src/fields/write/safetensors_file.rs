@@ -1,5 +1,5 @@
-//! Laying out a safetensors file: one tensor for each dataset, coordinates as f64, attributes as
-//! metadata. The field begins at a multiple of 64 bytes.
+//! Creates safetensors files: one tensor per dataset, coordinates as f64, attributes as metadata. The field is aligned
+//! to 64 bytes.
 
 use super::{Dataset, Place};
 use crate::fields::field::{Axis, Layout, Part};
@@ -12,10 +12,10 @@ use std::path::Path;
 use tensor::safetensors::{Entry, Header};
 use tensor::{Dtype, FileDtype};
 
-/// Alignment of the numbers: a cache line, and the widest vector registers.
+/// Alignment of the field in bytes: a cache line, and the widest vector registers.
 const ALIGNMENT: usize = 64;
 
-/// Makes the file with everything but the numbers of the field; tells where they belong.
+/// Creates the file with everything except the values of the field; returns where these belong.
 pub(super) fn lay_out(path: &Path, header: &super::Header) -> io::Result<Vec<Dataset>> {
     let super::Header { shape, layout, channels, inputs, dtype, .. } = header;
     if *layout == Layout::Groups {

@@ -1,10 +1,10 @@
-//! Kernels that break a rule, and what is said about each.
+//! Kernels that violate a rule, and the error that the emulator reports for each.
 
 use super::{ORDERS, device, empty, floats, host};
 use tensor::kernel::{Arg, Grid, emu};
 use tensor::{Dtype, Tensor, args};
 
-/// What is wrong with a launch of a kernel of faults.cu; empty when nothing is.
+/// The error of launching a kernel of faults.cu; empty if it succeeds.
 fn fault(kernel: &str, grid: Grid, args: &[Arg]) -> String {
     emu::run("faults", Dtype::F32, kernel, grid, args, 0)
         .map_or_else(|e| e.to_string(), |()| String::new())
@@ -77,7 +77,7 @@ fn races_between_lanes() {
                 emu::run("faults", Dtype::F32, kernel, grid, args, order)
             };
             assert!(run(false).is_ok(), "{:?}", run(false));
-            // Whether the one reads or the other writes first depends on the order.
+            // The order decides whether the read or the write is reported first.
             let words = run(true).unwrap_err().to_string();
             let parts =
                 ["race: ", " 4 bytes at offset", "array 'values'", "without a barrier between"];
@@ -105,14 +105,14 @@ fn races_between_blocks() {
         &fault("faults_neighbour", Grid::new(8, 1), args![&mut y, &mut z, 1]),
         &["race: ", "argument 0 'y'"],
     );
-    // What is beside is not the same.
+    // Neighbouring values are not the same location.
     let mut halves = empty(8, Dtype::F16);
     assert_eq!(fault("faults_neighbouring_halves", Grid::new(8, 1), args![&mut halves]), "");
     assert_eq!(fault("faults_neighbouring_bytes", Grid::new(8, 1), args![&mut halves]), "");
 }
 
 #[test]
-fn copies_that_are_under_way() {
+fn copies_in_flight() {
     let (x, mut y) = (floats(&[1.0; 256]), empty(64, Dtype::F32));
     for (kernel, threads, part) in [
         ("faults_wait", 32, "where an asynchronous copy of thread (0, 0, 0) is in flight"),
@@ -126,7 +126,7 @@ fn copies_that_are_under_way() {
 }
 
 #[test]
-fn waits_without_end() {
+fn endless_waits() {
     let mut y = empty(64, Dtype::F32);
     for (kernel, parts) in [
         (
@@ -160,13 +160,13 @@ fn waits_without_end() {
             assert_says(&words, parts);
         }
     }
-    // A warp that is not whole has no value for the lanes that are not there.
+    // In a partial warp, shuffles have no value for the missing lanes.
     let words = fault("faults_absent", Grid::new(1, 20), args![&mut y, 0]);
     assert_says(&words, &["mask 0xffffffff, but the warp has 20 lanes only"]);
 }
 
 #[test]
-fn launches_that_no_card_takes() {
+fn launches_that_no_gpu_accepts() {
     let mut y = empty(2048, Dtype::F32);
     let grid = Grid::new(1, 1);
     let says = |words: &str, part: &str| assert_says(words, &[part]);
@@ -201,7 +201,7 @@ fn host_of(x: &Tensor, n: usize) -> Vec<f64> {
 }
 
 #[test]
-fn what_is_uninitialised_is_not_a_number() {
+fn uninitialised_memory_is_nan() {
     let (x, mut y) = (empty(1, Dtype::F32), empty(2, Dtype::F32));
     assert_eq!(fault("faults_poison", Grid::new(1, 1), args![&x, &mut y]), "");
     assert!(host(&y).iter().all(|y| y.is_nan()));
@@ -223,7 +223,7 @@ fn addresses_in_memory() {
             "writes 4 bytes at offset 20, outside of memory whose address an argument holds (20 bytes)",
         ],
     );
-    // An address of the host.
+    // A host address.
     addresses[..2].copy_from_slice(&halves(&raw const tensors as u64));
     let table = device(&Tensor::of(&addresses, &[addresses.len()]));
     let words = fault("faults_table", Grid::new(1, 1), args![&table, 5, 0]);

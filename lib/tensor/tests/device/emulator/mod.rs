@@ -1,5 +1,5 @@
-//! The emulator: each primitive of `kernel/include` against plain arithmetic, and for each check a
-//! kernel that breaks its rule. The kernels are in `kernels/`.
+//! The emulator: each primitive of `kernel/include` compared with plain arithmetic, and for each check a kernel that
+//! violates its rule. The kernels are in `kernels/`.
 
 mod faults;
 mod primitives;
@@ -7,7 +7,7 @@ mod primitives;
 use tensor::kernel::SOURCES;
 use tensor::{Device, Dtype, Tensor};
 
-/// Of lanes and blocks: forward, backward, two others.
+/// Orders of lanes and blocks: forward, backward, and two permutations.
 const ORDERS: [u64; 4] = [0, 1, 2, 77];
 
 fn device(x: &Tensor) -> Tensor {
@@ -18,7 +18,7 @@ fn floats(values: &[f32]) -> Tensor {
     device(&Tensor::of(values, &[values.len()]))
 }
 
-/// A vector of arbitrary content.
+/// An uninitialized vector.
 fn empty(n: usize, dtype: Dtype) -> Tensor {
     Tensor::arbitrary_on(Device::Emu, &[n], dtype)
 }
@@ -27,9 +27,9 @@ fn host(x: &Tensor) -> Vec<f64> {
     x.to_host().unwrap().to_f64()
 }
 
-/// The emulator's build reads the element types from the source, the launch path from the table.
+/// The emulator's build reads the dtypes from the source, the launch code from the table; both must agree.
 #[test]
-fn sources_say_for_which_elements_they_are() {
+fn sources_declare_their_dtypes() {
     for source in SOURCES {
         let elements: Vec<String> = source.elements.iter().map(Dtype::to_string).collect();
         let expected = format!("// elements: {}", elements.join(" "));

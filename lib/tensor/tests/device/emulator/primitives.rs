@@ -1,4 +1,4 @@
-//! What the headers offer, against plain arithmetic.
+//! The primitives of the headers compared with plain arithmetic.
 
 use super::{ORDERS, device, empty, floats, host};
 use tensor::dtype::{bf16, f16};
@@ -98,7 +98,7 @@ fn votes_of_some_lanes() {
     }
 }
 
-/// |got - expected| against the sum of the sizes of what is added.
+/// |got - expected| relative to the sum of the magnitudes of the terms.
 fn assert_product(
     d: &[f64],
     c: &[f64],
@@ -178,7 +178,7 @@ fn copies_through_a_pipeline() {
         for (n, fine) in
             [(all, false), (all - 3, false), (all / 2 + 1, false), (all - 2, true), (4, true)]
         {
-            // Of pairs, where four bytes are two elements.
+            // A whole number of pairs if four bytes are two elements.
             let n = if fine { n / 2 * 2 } else { n };
             let x = Tensor::of(&normals(n, 10), &[n]).to_dtype(element);
             let (from, mut to) = (device(&x), empty(all, element));
@@ -193,7 +193,7 @@ fn copies_through_a_pipeline() {
 }
 
 #[test]
-fn random_numbers_are_the_hosts() {
+fn random_numbers_match_the_host() {
     let philox = philox();
     let [a, b] = philox.key();
     let (mut x, mut y) = (empty(64, Dtype::F32), empty(64, Dtype::F32));
@@ -211,7 +211,7 @@ fn random_numbers_are_the_hosts() {
 #[test]
 fn conversions_are_the_nearest() {
     let philox = philox();
-    // All magnitudes, and what is at the borders.
+    // All magnitudes, and the boundaries between them.
     let mut x: Vec<f32> =
         (0..4000).map(|i| f32::from_bits((philox.uniform(0, i) * 4294967296.0) as u32)).collect();
     x.extend([

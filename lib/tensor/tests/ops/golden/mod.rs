@@ -1,5 +1,5 @@
-//! Every op and update against PyTorch: `tests/golden/tensor.py` of the root made the numbers, in f64
-//! from inputs in f32, and rounded them to f32.
+//! Every op and update compared with PyTorch: `tests/golden/tensor.py` of the root computed the values in f64 from
+//! inputs in f32, and rounded them to f32.
 
 mod ops;
 mod updates;
@@ -9,12 +9,12 @@ use tensor::{Dtype, Tensor};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/tensor.safetensors");
 
-/// Largest error allowed, relative to the root mean square of the result.
+/// Largest allowed error, relative to the root mean square of the result.
 ///
-/// In f64 both sides agree up to the order of their sums: 1e-16 for each of at most some hundred
-/// terms, times the 1e4 by which the tiny rows of `rmsnorm` are magnified. A constant or term that
-/// is wrong shows as 1e-10 or more. In f32 that is 6e-8 for each rounding, some tens of them on the
-/// way through attention with its normalisation, where PyTorch's own f32 is off by 6e-6.
+/// In f64 both sides agree except for the order of their sums: 1e-16 for each of at most some hundred terms, times the
+/// factor 1e4 by which `rmsnorm` amplifies its tiny rows. A wrong constant or term causes 1e-10 or more. In f32 it is
+/// 6e-8 for each rounding, some tens of which occur in attention with its normalization, where PyTorch's own f32 is off
+/// by 6e-6.
 fn tolerance(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F64 => 1e-11,
@@ -23,8 +23,8 @@ fn tolerance(dtype: Dtype) -> f64 {
     }
 }
 
-/// The largest difference that the rounding of the file to f32, half a unit of the last place of
-/// each element, does not explain; relative to the root mean square of the file's numbers.
+/// The largest difference beyond the rounding of the file to f32 (half a unit in the last place of each element),
+/// relative to the root mean square of the file's values.
 fn error(ours: &Tensor, golden: &Tensor) -> f64 {
     let (a, b) = (ours.to_f64(), golden.to_f64());
     let scale = (b.iter().map(|b| b * b).sum::<f64>() / b.len() as f64).sqrt();
@@ -33,7 +33,7 @@ fn error(ours: &Tensor, golden: &Tensor) -> f64 {
     excess.fold(0.0, f64::max) / scale
 }
 
-/// The numbers in the file.
+/// The values in the file.
 struct Golden(Vec<u8>);
 
 impl Golden {

@@ -177,7 +177,7 @@ fn ops_and_their_gradients() {
 }
 
 #[test]
-fn every_op_and_every_number_of_the_file_is_compared() {
+fn every_op_and_value_of_the_file_is_compared() {
     let golden = Golden::read();
     let rows = rows(&golden);
     // A cast is the rounding of `half`, whose tests have it; the masks of dropout are our own.

@@ -1,4 +1,4 @@
-//! Optimisers, averages and clipping over several steps.
+//! Optimizers, averages and clipping over several steps.
 
 use super::{Golden, agree};
 use tensor::updates::Parameter;
@@ -8,7 +8,7 @@ use tensor::updates::norm::{clip_scale, global_norm};
 use tensor::updates::{ema, sgd::Sgd};
 use tensor::{Dtype, Tensor};
 
-/// Ten steps of an optimiser in both element types; `step(t, g, p)` does the t-th.
+/// Ten steps of an optimizer in both dtypes; `step(t, g, p)` makes the t-th.
 fn steps(name: &str, mut step: impl FnMut(&Golden, usize, &Tensor, &mut Tensor)) {
     let golden = Golden::read();
     for dtype in [Dtype::F64, Dtype::F32] {
@@ -22,7 +22,7 @@ fn steps(name: &str, mut step: impl FnMut(&Golden, usize, &Tensor, &mut Tensor))
     }
 }
 
-/// The buffers of an optimiser: zero before the first step of each run.
+/// Sets the buffers of an optimizer to zero before the first step of each run.
 fn zero_before_first(step: usize, buffers: &mut [Tensor], like: &Tensor) {
     if step == 1 {
         buffers.fill(Tensor::zeros(like.shape(), like.dtype()));
@@ -43,7 +43,7 @@ fn adamw(name: &str, clipped: bool) {
             whole += 1
         }
         let op = AdamW {
-            // Half of it, with a factor of 2 for the parameter.
+            // Half the rate, with a factor of 2 for the parameter.
             learning_rate: number("lr") / 2.0,
             betas: [number("beta1"), number("beta2")],
             epsilon: number("eps"),

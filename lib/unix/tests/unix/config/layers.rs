@@ -1,4 +1,4 @@
-//! What ends up in the configuration.
+//! How a configuration is assembled from files, overrides and defaults.
 
 use serde_json::json;
 use unix::config::to_yaml;
@@ -70,7 +70,7 @@ fn another_kind_brings_its_own_keys() {
     assert_eq!(model(&["a.yaml", "unet.yaml"], &words).unwrap(), stack);
 }
 
-/// `kind` of a phase is an ordinary key: changing it keeps its neighbours.
+/// `kind` of a phase is an ordinary key: changing it keeps its sibling keys.
 #[test]
 fn an_ordinary_key_named_kind_is_no_tag() {
     let folder = Folder::new(&[
@@ -103,15 +103,15 @@ fn variables_come_from_the_environment_and_the_env_file() {
     assert_eq!(loaded.config.name, "default${X}");
 }
 
-/// An unset variable under a key that is overridden is nobody's concern.
+/// An unset variable in a value that is overridden does not matter.
 #[test]
-fn only_what_remains_is_filled_in() {
+fn overridden_values_are_not_substituted() {
     let folder = Folder::new(&[("a.yaml", SMALL), ("b.yaml", "name: ${NOT_SET}")]);
     assert_eq!(folder.load(&["a.yaml", "b.yaml"], &["name=n"]).unwrap().config.name, "n");
 }
 
 #[test]
-fn what_is_resolved_loads_again_to_the_same() {
+fn the_resolved_configuration_loads_to_the_same() {
     let folder = Folder::new(&[
         ("a.yaml", SMALL),
         ("b.yaml", "name: a$${b}1e5\nclip: 0.1\namount: {share: 1e-9}\nnotes: ['on', '1e3', 2.0]"),

@@ -1,4 +1,4 @@
-//! Loading configurations: what is read, what is refused and in which words, what is written down.
+//! Loading configurations: what is accepted, what is refused with which message, and what is written.
 
 mod layers;
 mod random;
@@ -13,7 +13,7 @@ use unix::config::{Loaded, load};
 
 use types::Run;
 
-/// Files in a folder of their own, and how they load.
+/// Configuration files in a temporary folder, and how they load.
 pub(crate) struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -54,7 +54,7 @@ fn environment(name: &str) -> Option<String> {
     }
 }
 
-/// The smallest good configuration.
+/// The smallest valid configuration.
 pub(crate) const SMALL: &str = "
 steps: 100
 model: {kind: plain}

@@ -1,4 +1,4 @@
-//! Random damage to good text: an answer or a fault, never a panic.
+//! Random mutations of valid text give a value or an error, never a panic.
 
 use super::Folder;
 
@@ -24,7 +24,7 @@ const PIECES: [&str; 24] = [
 ];
 
 #[test]
-fn any_text_is_an_answer_or_a_fault() {
+fn any_text_gives_a_value_or_an_error() {
     let mut random = test_support::Random(test_support::seed());
     let mut below = |n: usize| random.below(n);
     let folder = Folder::new(&[]);

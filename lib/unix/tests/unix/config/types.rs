@@ -1,4 +1,4 @@
-//! A configuration with every form that types can take.
+//! A configuration with every supported form of types.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -118,7 +118,7 @@ pub enum Amount {
 }
 
 impl Run {
-    /// What is wrong beyond what the types say.
+    /// Violations beyond those of the schema.
     pub fn violations(&self) -> Vec<(String, String)> {
         let planned: u64 = self.schedule.iter().filter_map(|phase| phase.updates).sum();
         let mut violations = Vec::new();

@@ -1,9 +1,9 @@
-//! What is refused, and in which words.
+//! What is refused, and with which message.
 
 use super::{Folder, SMALL};
 
 #[test]
-fn all_faults_at_once_each_with_its_file() {
+fn all_violations_at_once_each_with_its_file() {
     let folder = Folder::new(&[
         (
             "a.yaml",
@@ -80,9 +80,9 @@ fn single_faults() {
     }
 }
 
-/// The type's own check speaks even when the schema has found something.
+/// The type's own check runs even when the schema has found violations.
 #[test]
-fn meaning_is_checked_beside_form() {
+fn semantic_checks_run_beside_the_schema() {
     let folder =
         Folder::new(&[("a.yaml", SMALL), ("b.yaml", "schedule: [{kind: linear, updates: 101}]")]);
     let found = folder.violations(&["a.yaml", "b.yaml"], &["colour=red"]);
@@ -93,7 +93,7 @@ fn meaning_is_checked_beside_form() {
 }
 
 #[test]
-fn files_that_are_none() {
+fn invalid_files_are_refused() {
     let folder = Folder::new(&[
         ("broken.yaml", "a: [1,\nb: 2\n"),
         ("list.yaml", "- 1"),

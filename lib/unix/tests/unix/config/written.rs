@@ -1,4 +1,4 @@
-//! What is written down: the resolved configuration without secrets, its hash, the list of keys.
+//! What is written: the resolved configuration without secrets, its hash, the list of keys.
 
 use serde_json::json;
 use unix::config::{hash, keys, to_yaml};

@@ -1,12 +1,12 @@
-//! The process in which the HDF5 library reads files.
+//! The helper process in which the HDF5 library reads files.
 //!
-//! The library trusts what it reads: on a damaged file it may crash, allocate without bound or never return.
-//! So a program reads HDF5 files through a helper, itself started again with [`OPTION`], which answers questions
-//! on a pipe under limits of memory and CPU time. If the helper dies, the question becomes an error that names
-//! the file; the next question starts another helper. Starting one takes about 10 ms, a question some 20 µs,
-//! and what lies in one piece is read by the program itself, past the library.
+//! The library trusts its input: on a damaged file it may crash, allocate without bound or never return. A program
+//! therefore reads HDF5 files through a helper, which is the same executable started with [`OPTION`] and answers
+//! requests on a pipe under limits of memory and CPU time. If the helper dies, the request becomes an error that names
+//! the file, and the next request starts a new helper. Starting one takes about 10 ms, a request some 20 µs; contiguous
+//! data is read by the program itself, without the library.
 //!
-//! Where [`serve_if_asked`] was not called (tests, examples) the library is called in this process.
+//! In programs that have not called [`serve_if_asked`] (tests, examples) the library runs in the same process.
 
 use super::library::Library;
 use super::message::{Ask, Reply, Request, receive, send};
@@ -24,32 +24,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use unix::signal::Signals;
 use unix::{Error, Exit};
 
-/// The hidden first option of a program that serves as the helper.
+/// The hidden first option that makes a program the helper.
 const OPTION: &str = "--read-hdf5";
-/// CPU time for a question, in seconds; for part of a dataset one more for each MiB.
+/// CPU time per request, in seconds; reading part of a dataset gets one second more per MiB.
 const CPU_SECONDS: u64 = 20;
-/// The same for the questions that open a file and list it: a damaged file may keep the library busy for as long
-/// as it may. The names of 20,000 groups take 0.01 s in the dev build, 200 times less.
+/// CPU time for requests that open a file or list its contents, which a damaged file may prolong up to this limit.
+/// Listing 20,000 groups takes 0.01 s in the dev build, 200 times less.
 const CPU_SECONDS_TO_OPEN: u64 = 2;
-/// Memory for a question beyond what the helper has; for numbers 8 times theirs as well. The largest chunk
-/// that is read fits several times.
+/// Memory per request in bytes, on top of what the helper already uses; requests for numbers get 8 times their size in
+/// addition. The largest supported chunk fits several times.
 const MEMORY: u64 = 2 << 30;
 
-/// Whether this program can be started as a helper.
+/// Whether this program can start itself as a helper.
 static STARTS: AtomicBool = AtomicBool::new(false);
 static HELPER: Mutex<Option<Helper>> = Mutex::new(None);
 static LIBRARY: Mutex<Option<Library>> = Mutex::new(None);
 
-/// Serves as the helper when the program was started as one, until the pipe ends. Otherwise HDF5 files are
-/// read through a helper from now on. The first thing that a program does which reads fields.
+/// Serves as the helper until the pipe is closed, if the program was started as one. Otherwise HDF5 files are read
+/// through a helper from now on. A program that reads fields must call this before anything else.
 pub fn serve_if_asked() -> Option<ExitCode> {
     if std::env::args_os().nth(1).is_none_or(|word| word != OPTION) {
         STARTS.store(true, Relaxed);
         return None;
     }
-    // Signals to the process group are for the program, which may still need its data to save.
+    // Signals to the process group are meant for the program, which may still need the helper's data to save its state.
     let _ = Signals::install();
-    // When memory is short, the kernel should end the helper and not the program.
+    // When memory is short, the kernel should kill the helper instead of the program.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let (mut library, mut from, mut to) = (Library::default(), BufReader::new(stdin()), stdout());
     while let Ok(Some((request, _))) = receive::<Request, u8>(&mut from) {
@@ -62,9 +62,9 @@ pub fn serve_if_asked() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Sets the limits for a question.
+/// Sets the limits for a request.
 fn limit(ask: &Ask) {
-    // A second that has begun counts as used.
+    // A partial second counts as used.
     let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec as u64 + 1;
     lower(Resource::Cpu, used.saturating_add(cpu_seconds(ask)));
     let bytes = bytes(ask);
@@ -81,7 +81,7 @@ fn cpu_seconds(ask: &Ask) -> u64 {
     }
 }
 
-/// Bytes of the numbers that the answer to a question has.
+/// Size in bytes of the numbers in the answer to a request.
 fn bytes(ask: &Ask) -> u64 {
     let Ask::Part(_, ranges) = ask else { return 0 };
     ranges.iter().fold(4, |bytes: u64, range| bytes.saturating_mul(range.len() as u64))
@@ -93,19 +93,19 @@ fn lower(resource: Resource, limit: u64) {
     let _ = setrlimit(resource, Rlimit { current, maximum }); // never above the hard limit
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The library says that it cannot.
+    /// The library returned an error.
     Refused(String),
-    /// The helper died of the question, for which it had so many seconds of CPU time.
+    /// The helper died while handling the request, for which it had this many seconds of CPU time.
     Died(ExitStatus, u64),
-    /// There is no helper.
+    /// The helper could not be started.
     NotStarted(std::io::Error),
 }
 
 impl Failure {
-    /// 65 if it tells of the file; 74 if there is no helper, or if somebody killed it.
+    /// 65 if the file is to blame; 74 if the helper could not be started or was killed from outside.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Refused(_) => Exit::Data,
@@ -144,7 +144,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Asks about a file; the second value are the numbers of the answer.
+/// Sends a request about a file; the second value holds the numbers of the answer.
 pub(super) fn ask<T: DeserializeOwned, N: Pod>(request: &Request) -> Result<(T, Vec<N>), Failure> {
     let (reply, numbers) =
         if STARTS.load(Relaxed) { ask_helper(request)? } else { ask_library(request) };
@@ -159,7 +159,7 @@ fn ask_library<T: Pod>(request: &Request) -> (Reply, Vec<T>) {
     (reply, values)
 }
 
-/// A helper that dies is replaced once: a signal may have ended it before it could ignore it.
+/// A helper that dies is replaced once: a signal may have killed it before it could block signals.
 fn ask_helper<T: Pod>(request: &Request) -> Result<(Reply, Vec<T>), Failure> {
     let mut helper = held(&HELPER);
     let mut again = true;
@@ -181,7 +181,7 @@ fn ask_helper<T: Pod>(request: &Request) -> Result<(Reply, Vec<T>), Failure> {
     }
 }
 
-/// Whether a process dies of this signal by what it does itself.
+/// Whether a process that dies of this signal usually caused it itself.
 fn is_of_the_file(signal: i32) -> bool {
     use rustix::process::Signal;
     let own = [Signal::SEGV, Signal::BUS, Signal::ABORT, Signal::FPE, Signal::ILL, Signal::XCPU];
@@ -212,7 +212,7 @@ impl Helper {
         Ok(Self { child, to, from: BufReader::new(from) })
     }
 
-    /// How it ended.
+    /// Waits for the process and returns its exit status.
     fn end(self) -> std::io::Result<ExitStatus> {
         let Self { mut child, to, from } = self;
         drop((to, from));

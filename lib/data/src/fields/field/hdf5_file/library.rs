@@ -1,4 +1,4 @@
-//! The HDF5 library: the only reader that calls it. Whatever a file contains, no other file is opened.
+//! The only code that calls the HDF5 library. Whatever a file contains, no other file is opened.
 
 use super::message::{Ask, Dataset, Place, Reply, Request};
 use hdf5::datatype::ByteOrder;
@@ -14,25 +14,25 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use tensor::FileDtype;
 
-/// Bytes of unpacked chunks that are kept of an open dataset, so that neighbouring trajectories in the same
-/// chunks are unpacked once; and slots to find them, a prime.
+/// Chunk cache of an open dataset in bytes, so that chunks shared by neighbouring trajectories are decompressed once;
+/// and its number of hash slots, a prime.
 const CACHE: usize = 32 << 20;
 const SLOTS: usize = 10_007;
-/// Datasets that stay open, each with its chunks.
+/// Datasets that are kept open, each with its chunk cache.
 const OPEN_DATASETS: usize = 16;
-/// Most numbers of an attribute that is read.
+/// Maximum number of values in an attribute.
 const MAX_ATTRIBUTE: usize = 65_536;
 
-/// The files that are open.
+/// The open files.
 #[derive(Debug, Default)]
 pub(super) struct Library {
     files: HashMap<u64, hdf5::File>,
-    /// The datasets that numbers were last read from; the latest at the end.
+    /// The most recently read datasets, the latest last.
     datasets: Vec<(u64, String, hdf5::Dataset)>,
 }
 
 impl Library {
-    /// Answers one question; the numbers of the answer are the second value, as bytes.
+    /// Answers one request; the second value holds the numbers of the answer as bytes.
     pub fn answer(&mut self, request: Request) -> (Reply, Vec<u8>) {
         let Request { file: number, path, ask } = request;
         if let Ask::Close = ask {
@@ -76,7 +76,7 @@ impl Library {
         Ok((value, Vec::new()))
     }
 
-    /// A dataset for reading, which stays open for a while.
+    /// Opens a dataset for reading and keeps it open.
     fn dataset(
         &mut self,
         number: u64,
@@ -104,15 +104,15 @@ fn open(path: Vec<u8>) -> hdf5::Result<hdf5::File> {
         .open(OsString::from_vec(path))
 }
 
-/// From now on an external link leads nowhere: opening what it names might never end.
+/// Makes external links unresolvable from now on: opening their target might never return.
 fn refuse_external_links() {
     hdf5::sync::sync(|| {
-        // SAFETY: the lock of the library is held. A second call fails, and changes nothing.
+        // SAFETY: the library's lock is held. A second call fails without any effect.
         unsafe { H5Lunregister(H5L_type_t::H5L_TYPE_EXTERNAL) };
     });
 }
 
-/// A dataset whose numbers are in the file itself.
+/// A dataset whose values are stored in the file itself.
 fn dataset(file: &hdf5::File, name: &str) -> hdf5::Result<hdf5::Dataset> {
     let dataset = file.dataset(name)?;
     if is_elsewhere(&dataset)? {
@@ -121,7 +121,7 @@ fn dataset(file: &hdf5::File, name: &str) -> hdf5::Result<hdf5::Dataset> {
     Ok(dataset)
 }
 
-/// Whether the numbers are in other files. Asks for nothing that would open them.
+/// Whether the values are stored in other files. Makes no call that would open these.
 fn is_elsewhere(dataset: &hdf5::Dataset) -> hdf5::Result<bool> {
     let creation = dataset.dcpl()?;
     Ok(creation.get_layout()? == Layout::Virtual || !creation.get_external()?.is_empty())
@@ -172,7 +172,7 @@ fn describe(file: &hdf5::File, dataset: &hdf5::Dataset) -> hdf5::Result<Dataset>
     })
 }
 
-/// The numbers at `ranges`, the last dimension fastest, and the bits of one that f32 cannot hold.
+/// The values at `ranges` in C order, and the bits of one that is too large for f32.
 fn part(
     dataset: &hdf5::Dataset,
     ranges: Vec<Range<usize>>,
@@ -198,7 +198,8 @@ fn at<T>(file: &hdf5::File, place: Place, look: impl FnOnce(&hdf5::Location) -> 
     }
 }
 
-/// Of values of other types only the type is described, in a list: what is text alone is an attribute.
+/// Attributes of unsupported types are represented by a list that describes the type; plain text would look like the
+/// value.
 fn attributes(file: &hdf5::File, place: Place) -> Map<String, Value> {
     let all = |place: &hdf5::Location| {
         let value = |name: String| {
@@ -212,15 +213,15 @@ fn attributes(file: &hdf5::File, place: Place) -> Map<String, Value> {
 }
 
 fn groups(file: &hdf5::File) -> Vec<String> {
-    // Links are enough to look at: there may be thousands.
+    // Checking the links is enough, and fast with thousands of groups.
     let has_data = |name: &String| file.group(name).is_ok_and(|g| g.link_exists("data"));
     let mut groups: Vec<String> = names(file).into_iter().filter(has_data).collect();
-    // Numbers of four digits, as PDEBench writes them, sort as text only up to 9999.
+    // Numbers with four digits, as PDEBench writes them, sort correctly as text only up to 9999.
     groups.sort_by_cached_key(|name| name.parse::<u64>().ok());
     groups
 }
 
-/// One value, or the list of all.
+/// A single value, or the list of all values.
 fn value_of(attribute: &hdf5::Attribute) -> hdf5::Result<Value> {
     fn list<T: Into<Value>>(values: Vec<T>) -> Value {
         let mut all: Vec<Value> = values.into_iter().map(Into::into).collect();
@@ -239,7 +240,7 @@ fn value_of(attribute: &hdf5::Attribute) -> hdf5::Result<Value> {
     })
 }
 
-/// An attribute that is one text.
+/// The value of a text attribute.
 fn text_of(attribute: &hdf5::Attribute) -> Option<String> {
     fn first<T: ToString>(values: hdf5::Result<Vec<T>>) -> Option<String> {
         values.ok()?.first().map(ToString::to_string)
@@ -250,7 +251,7 @@ fn text_of(attribute: &hdf5::Attribute) -> Option<String> {
     match attribute.dtype().ok()?.to_descriptor().ok()? {
         TypeDescriptor::VarLenUnicode => first(attribute.read_raw::<VarLenUnicode>()),
         TypeDescriptor::VarLenAscii => first(attribute.read_raw::<VarLenAscii>()),
-        // Shorter texts convert to longer ones.
+        // Shorter strings convert to longer ones.
         TypeDescriptor::FixedUnicode(length) if length <= 1024 => {
             first(attribute.read_raw::<FixedUnicode<1024>>())
         }

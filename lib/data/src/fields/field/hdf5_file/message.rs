@@ -1,5 +1,5 @@
-//! What the reader of an HDF5 file asks the library, and its answers, as they pass through a pipe: two lengths,
-//! the message in JSON, then numbers as they are in memory.
+//! The requests to the HDF5 library and its answers, as sent through a pipe: two lengths, the message in JSON, then
+//! numbers in native byte order.
 
 use bytemuck::Pod;
 use serde::de::DeserializeOwned;
@@ -8,17 +8,17 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use tensor::FileDtype;
 
-/// A question about a file.
+/// A request about a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Request {
-    /// Number of the open file; the same path may be open more than once.
+    /// Number of the open file; the same path may be open several times.
     pub file: u64,
-    /// Bytes of its path.
+    /// The bytes of its path.
     pub path: Vec<u8>,
     pub ask: Ask,
 }
 
-/// Where an attribute is: the root, or the group or dataset of that name.
+/// Which object an attribute belongs to: the root (`None`), or the group or dataset of that name.
 pub(super) type Place = Option<String>;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -28,37 +28,37 @@ pub(super) enum Ask {
     Close,
     /// `Vec<String>`.
     Names,
-    /// What something that is no readable dataset is: `String`.
+    /// What an object is that is not a readable dataset: `String`.
     Kind(String),
     /// `Option<Vec<usize>>`.
     Shape(String),
-    /// `()` and all numbers of a dataset, as f64.
+    /// `()` and all values of a dataset, as f64.
     Numbers(String),
     /// [`Dataset`].
     Dataset(String),
-    /// Part of a dataset, as f32: `Option<u64>`, the bits as f64 of a number too large for f32, and the numbers.
+    /// Part of a dataset, as f32: `Option<u64>`, the bits as f64 of a value too large for f32, and the values.
     Part(String, Vec<Range<usize>>),
-    /// `Map<String, Value>`; a number that is not finite is null.
+    /// `Map<String, Value>`; a value that is not finite is null.
     Attributes(Place),
     /// `Vec<String>`.
     Groups,
 }
 
-/// The answer: what [`Ask`] says, or why there is none.
+/// The answer: the type documented at [`Ask`], or an error message.
 pub(super) type Reply = Result<serde_json::Value, String>;
 
 /// How a dataset is stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Dataset {
     pub shape: Vec<usize>,
-    /// First byte and type of the numbers, where they lie in one piece that needs no conversion.
+    /// Offset of the first byte and dtype, for a contiguous dataset that needs no conversion.
     pub mapped: Option<(u64, FileDtype)>,
-    /// Bytes of a number.
+    /// Size of a value in bytes.
     pub size: usize,
-    /// Bytes that are stored.
+    /// Stored size in bytes.
     pub stored: u64,
     pub chunk: Option<Vec<usize>>,
-    /// Whether chunks pass through filters.
+    /// Whether chunks pass through filters, such as compression.
     pub is_packed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! An HDF5 file: what the library says of it (see [`helper`]), and a map for what needs no conversion.
+//! An HDF5 file: metadata from the library (see [`helper`]), and a memory map for data that needs no conversion.
 
 mod helper;
 mod library;
@@ -22,25 +22,25 @@ use std::sync::{Arc, OnceLock};
 use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
 
-/// So many numbers a byte that is stored holds at most, whatever the filters of HDF5.
+/// Upper bound of the values per stored byte, whatever the HDF5 filters.
 const MOST_PACKED: u64 = 50_000;
-/// Largest chunk, in bytes: each is read whole, packed and unpacked.
+/// Largest chunk in bytes, both compressed and decompressed: chunks are read completely.
 pub(super) const MAX_CHUNK: usize = 256 << 20;
 
 /// An open file.
 #[derive(Debug)]
 pub(super) struct Hdf5File {
     handle: Arc<Handle>,
-    /// The same file past the library.
+    /// Maps the same file, for reads without the library.
     mapped: Arc<MappedFile>,
 }
 
-/// The file as the library has it open.
+/// The file as opened by the library.
 #[derive(Debug)]
 struct Handle {
     number: u64,
     path: PathBuf,
-    /// What the library died of, which it is not asked again.
+    /// The error of a request that killed the helper; no more requests are sent for this file.
     died: OnceLock<(Exit, String)>,
 }
 
@@ -52,13 +52,13 @@ impl Handle {
         let path = self.path.as_os_str().as_bytes().to_vec();
         let answer = ask(&Request { file: self.number, path, ask: ask_for });
         if let Err(cause @ Failure::Died(..)) = &answer {
-            // Of two threads the first is right.
+            // If two threads get here, the first error is kept.
             let _ = self.died.set((cause.exit(), cause.to_string()));
         }
         answer
     }
 
-    /// An answer without numbers.
+    /// Sends a request whose answer has no numbers.
     fn told<T: DeserializeOwned>(&self, ask_for: Ask) -> Result<T, Failure> {
         self.ask::<T, u8>(ask_for).map(|(reply, _)| reply)
     }
@@ -80,7 +80,7 @@ struct Stored {
 }
 
 impl Parts for Stored {
-    /// Errors: 65 when the library dies of the file, 74 when it cannot read it.
+    /// Errors: 65 when the file makes the library crash, 74 when the library cannot read it.
     fn read(&self, ranges: &[Range<usize>], beyond: &mut Option<f64>) -> Result<Vec<f32>> {
         let path = &self.handle.path;
         let answer = self.handle.ask(Ask::Part(self.name.clone(), ranges.to_vec()));
@@ -106,10 +106,10 @@ impl Parts for Stored {
 }
 
 impl Hdf5File {
-    /// Errors: 66 when it cannot be opened, 65 when it is no HDF5 file or is truncated.
+    /// Errors: 66 when it cannot be opened, 65 when it is not an HDF5 file or is truncated.
     pub fn open(path: &Path) -> Result<Self> {
         static OPENED: AtomicU64 = AtomicU64::new(0);
-        // The library has poor words for missing files and folders.
+        // The library's messages for missing files and folders are unhelpful.
         let mapped = MappedFile::open(path)?;
         let (number, path) = (OPENED.fetch_add(1, Relaxed), path.to_path_buf());
         let handle = Handle { number, path, died: OnceLock::new() };

@@ -1,4 +1,4 @@
-//! The chunks of an array: a file each.
+//! The chunks of an array, one file each.
 
 use super::super::array::{Parts, distances};
 use super::super::element::to_f32;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use tensor::FileDtype;
 use unix::{Error, Result, small};
 
-/// Chunks that are counted when some are missing.
+/// Maximum number of chunks that are counted when some are missing.
 const MAX_COUNTED: usize = 1 << 20;
 
 /// The chunks of an array.
@@ -49,7 +49,7 @@ impl Parts for Chunks {
         let touched = ranges.iter().zip(&self.chunk).map(|(r, n)| r.start / n..(r.end - 1) / n + 1);
         for_each_index(&touched.collect::<Vec<_>>(), &mut |index| {
             let Some(bytes) = self.chunk_at(index)? else { return Ok(()) };
-            // What of the chunk is asked for, in numbers of the whole array.
+            // The requested part of the chunk, in indices of the whole array.
             let part = ranges
                 .iter()
                 .zip(&self.chunk)
@@ -70,14 +70,14 @@ impl Parts for Chunks {
 }
 
 impl Chunks {
-    /// The bytes of a chunk; `None` when it was never written.
+    /// The decompressed bytes of a chunk; `None` when it was never written.
     fn chunk_at(&self, index: &[usize]) -> Result<Option<Vec<u8>>> {
         let path = self.path_of(index);
         if self.fill_missing && path.symlink_metadata().is_err() {
             return Ok(None);
         }
         let size = self.chunk.iter().product::<usize>() * self.dtype.bytes();
-        // What cannot be compressed grows a little.
+        // Incompressible data grows slightly.
         let packed = small::read(&path, (size + size / 8 + 4096) as u64)?;
         let bytes = self.compressor.unpack(packed, size);
         let damaged = || Error::data(format!("{}: a damaged chunk", path.display()));
@@ -89,8 +89,8 @@ impl Chunks {
         self.folder.join(if names.is_empty() { "0".into() } else { names.join(&self.separator) })
     }
 
-    /// Refuses an array of which chunks are missing, or that is larger than they can hold; unless the user
-    /// says that those were never written. The error tells which.
+    /// Fails if chunks are missing, unless the user says that these were never written, or if the array is larger than
+    /// its chunks can hold. The error says which.
     pub fn require_all(&self, shape: &[usize]) -> Result<(), String> {
         let counts = shape.iter().zip(&self.chunk).map(|(n, chunk)| 0..n.div_ceil(*chunk));
         let counts: Vec<Range<usize>> = counts.collect();
@@ -128,7 +128,7 @@ impl Chunks {
     }
 }
 
-/// Calls `visit` with every index in `ranges`, the last dimension fastest; once for no dimensions.
+/// Calls `visit` with every index in `ranges`, in C order; once if there are no dimensions.
 fn for_each_index(
     ranges: &[Range<usize>],
     visit: &mut dyn FnMut(&[usize]) -> Result<()>,

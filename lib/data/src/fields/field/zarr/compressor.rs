@@ -1,12 +1,11 @@
-//! What chunks are compressed by. Their bytes are not to be trusted: no more memory is taken than what is
-//! packed can hold.
+//! Decompression of chunks. Their bytes are untrusted: no more memory is allocated than the compressed data can fill.
 
 use std::io::Read;
 
-/// A compressor of chunks.
+/// The compressor of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compressor {
-    /// Bytes as they are.
+    /// Uncompressed.
     None,
     /// zlib.
     Zlib,
@@ -19,7 +18,7 @@ pub enum Compressor {
 }
 
 impl Compressor {
-    /// By its name in a description of Zarr and, for Blosc, what is inside.
+    /// Looks up a compressor by its id in the Zarr metadata and, for Blosc, by the codec inside.
     pub fn of(id: &str, inside: &str) -> Option<Self> {
         Some(match (id, inside) {
             ("zlib", _) => Self::Zlib,
@@ -30,7 +29,7 @@ impl Compressor {
         })
     }
 
-    /// So many times its size is what is packed at most; a little more than the formats allow.
+    /// Upper bound of the compression ratio; slightly more than the formats allow.
     pub fn most(self) -> u64 {
         match self {
             Self::None => 1,
@@ -39,7 +38,7 @@ impl Compressor {
         }
     }
 
-    /// What was packed, which should be `size` bytes; `None` when it is damaged.
+    /// Decompresses a chunk, which should have `size` bytes; `None` when it is damaged.
     pub fn unpack(self, packed: Vec<u8>, size: usize) -> Option<Vec<u8>> {
         if size as u64 > (packed.len() as u64).saturating_mul(self.most()) {
             return None;
@@ -54,20 +53,20 @@ impl Compressor {
     }
 }
 
-/// At most one byte more than `size`.
+/// Reads at most one byte more than `size`.
 fn unpack(from: impl Read, size: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(size as u64 + 1).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
-/// A chunk of `size` bytes that Blosc packed; `None` when it is damaged.
+/// Decompresses a Blosc chunk of `size` bytes; `None` when it is damaged.
 fn unpack_blosc(packed: &[u8], size: usize) -> Option<Vec<u8>> {
     let (mut unpacked, mut read, mut block) = (0, 0, 0);
     if packed.len() < 16 {
         return None;
     }
-    // SAFETY: it reads 16 bytes at most, which are there.
+    // SAFETY: reads at most 16 bytes, which exist.
     unsafe {
         blosc_src::blosc_cbuffer_sizes(
             packed.as_ptr().cast(),
@@ -80,8 +79,8 @@ fn unpack_blosc(packed: &[u8], size: usize) -> Option<Vec<u8>> {
         return None;
     }
     let mut out = vec![0u8; size];
-    // SAFETY: the library trusts the sizes in the header, which were just compared with the slices; it reads
-    // within `packed` and writes at most `size` bytes.
+    // SAFETY: the library trusts the sizes in the header, which were just checked against the slices; it reads within
+    // `packed` and writes at most `size` bytes.
     let written = unsafe {
         let (from, to) = (packed.as_ptr().cast(), out.as_mut_ptr().cast());
         blosc_src::blosc_decompress_ctx(from, to, size, 1)

@@ -1,8 +1,8 @@
-//! Zarr, version 2: a folder (`.zarr`) of arrays, each a folder of chunks with a description in JSON.
+//! Zarr version 2: a folder (`.zarr`) of arrays, each a folder of chunks with metadata in JSON.
 //!
-//! Read are chunks that are not compressed or by zlib, gzip, Zstandard, or Blosc (BloscLZ and LZ4, what Zarr
-//! writes when not told otherwise); others and filters are refused by name. A chunk that is not there holds
-//! the fill value, as the format says; but a lost one looks the same, so somebody must say it.
+//! Supported are uncompressed chunks and those compressed with zlib, gzip, Zstandard or Blosc (with BloscLZ or LZ4,
+//! Zarr's default); other compressors and all filters are refused by name. According to the format, a missing chunk
+//! holds the fill value; as a lost chunk looks the same, the user must confirm it.
 
 mod chunks;
 mod compressor;
@@ -22,14 +22,14 @@ use unix::{Error, Result, small};
 use chunks::Chunks;
 use compressor::Compressor;
 
-/// Largest description, in bytes.
+/// Largest metadata file, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// The folder of all arrays, or of one.
+/// The folder of a group of arrays, or of one array.
 #[derive(Debug)]
 pub(super) struct ZarrGroup {
     path: PathBuf,
-    /// Whether chunks that are not there hold the fill value.
+    /// Whether missing chunks hold the fill value.
     fill_missing: bool,
 }
 
@@ -48,7 +48,7 @@ struct Description {
     dimension_separator: Option<String>,
 }
 
-/// A list, or null for an empty one.
+/// Parses a list; null is an empty one.
 fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Codec>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
@@ -62,7 +62,7 @@ struct Codec {
 }
 
 impl ZarrGroup {
-    /// Errors: 66 when the folder is not there, 65 when it is neither a group nor an array of version 2.
+    /// Errors: 66 when the folder does not exist, 65 when it is neither a group nor an array of version 2.
     pub fn open(path: &Path, fill_missing: bool) -> Result<Self> {
         fs::read_dir(path).map_err(|cause| Error::open(path, cause))?;
         let is_there = |name| path.join(name).exists();

@@ -1,17 +1,16 @@
-//! Steady flow through a porous medium (Darcy), -∇·(a∇u) = f on the unit square, u = 0 at the border.
+//! Steady flow through a porous medium (Darcy), -∇·(a∇u) = f on the unit square, u = 0 at the boundary.
 //!
-//! Finite volumes on equal cells: the flow through a face is that of the harmonic mean of its two
-//! coefficients, which is exact for a jump there; through the border it is over half a cell. Second
-//! order for smooth coefficients. Solved by conjugate gradients with a multigrid cycle before each
-//! ([`multigrid`]). Arithmetic is f64.
+//! Finite volumes on equal cells: the flux through a face uses the harmonic mean of the two coefficients, which is
+//! exact for a jump at the face; the flux through the boundary spans half a cell. Second order for smooth coefficients.
+//! Solved by conjugate gradients, preconditioned with a multigrid V-cycle ([`multigrid`]). Arithmetic is f64.
 
 mod multigrid;
 
 use multigrid::{Level, levels};
 
-/// The residual that ends the iteration, relative to the right-hand side.
+/// Tolerance: the residual relative to the right-hand side.
 pub const TOLERANCE: f64 = 1e-10;
-/// More iterations mean that something is wrong.
+/// Maximum number of iterations; more indicate an error.
 const MOST: usize = 10_000;
 
 /// Buffers for one problem at a time.
@@ -24,7 +23,7 @@ pub struct Darcy {
 }
 
 impl Darcy {
-    /// For `cells` cells a side.
+    /// Buffers for a grid with `cells` cells per side.
     pub fn new(cells: usize) -> Self {
         let zeros = || vec![0.0; cells * cells];
         Self {
@@ -36,8 +35,8 @@ impl Darcy {
         }
     }
 
-    /// Solves for `u` [x, y] at the cell centres, for coefficients `a` > 0 and sources `f` of that shape.
-    /// Returns the number of iterations, or `None` when they do not end.
+    /// Solves for `u` [x, y] at the cell centres, with coefficients `a` > 0 and sources `f` of the same shape. Returns
+    /// the number of iterations, or `None` if it does not converge.
     pub fn solve(&mut self, a: &[f64], f: &[f64], u: &mut [f64]) -> Option<usize> {
         let area = (1.0 / self.cells as f64).powi(2);
         self.levels[0].set_coefficients(a);

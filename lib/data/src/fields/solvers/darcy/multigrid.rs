@@ -1,28 +1,27 @@
-//! A V-cycle of geometric multigrid for the finite volumes of [`super`], symmetric as a
-//! preconditioner must be: red-black Gauss-Seidel on the way down, its reverse on the way up; residuals
-//! of four cells added up, corrections handed to all four; the equation discretised anew on each level
-//! with averaged coefficients.
+//! A V-cycle of geometric multigrid for the finite volumes of [`super`], symmetric as a preconditioner must be:
+//! red-black Gauss-Seidel on the way down, its reverse on the way up; the residuals of four cells are summed, and
+//! corrections are copied to all four. Each level rediscretizes the equation with averaged coefficients.
 
-/// Sweeps on the way down, and as many on the way up.
+/// Sweeps on the way down, and again on the way up.
 const SWEEPS: usize = 2;
-/// The same on the coarsest level.
+/// Sweeps on the coarsest level, likewise.
 const COARSEST_SWEEPS: usize = 16;
 
 /// The equation on one grid, with its unknowns.
 pub(super) struct Level {
     n: usize,
     a: Vec<f64>,
-    /// Transmissibilities to the next cell along x and y; [cell] is that of the face behind it, the last
-    /// of a line that of the border.
+    /// Transmissibilities to the next cell along x and y; [cell] is that of the face after it, at the end of a line
+    /// that of the boundary.
     next: [Vec<f64>; 2],
-    /// Transmissibilities to the cell before.
+    /// Transmissibilities to the previous cell.
     previous: [Vec<f64>; 2],
     diagonal: Vec<f64>,
     u: Vec<f64>,
     f: Vec<f64>,
 }
 
-/// Grids from `n` cells a side down, halved while they are even and larger than two.
+/// Grids from `n` cells per side down, halved while even and larger than two.
 pub(super) fn levels(n: usize) -> Vec<Level> {
     let mut all = vec![Level::new(n)];
     let mut n = n;
@@ -47,7 +46,7 @@ impl Level {
         }
     }
 
-    /// The coefficients of the cells [x, y].
+    /// Sets the coefficients of the cells, [x, y].
     pub fn set_coefficients(&mut self, a: &[f64]) {
         self.a.copy_from_slice(a);
         let n = self.n;
@@ -55,7 +54,7 @@ impl Level {
             for j in 0..n {
                 let at = i * n + j;
                 for (axis, (place, step)) in [(i, n), (j, 1)].into_iter().enumerate() {
-                    // Half a cell to the border, where u = 0.
+                    // Half a cell to the boundary, where u = 0.
                     let border = 2.0 * a[at];
                     let face = |b: f64| 2.0 * a[at] * b / (a[at] + b);
                     self.next[axis][at] = if place + 1 < n { face(a[at + step]) } else { border };
@@ -69,7 +68,7 @@ impl Level {
         }
     }
 
-    /// Coefficients that are the means of those of four cells of the finer level.
+    /// Sets each coefficient to the mean of those of four cells of the finer level.
     pub fn average_coefficients(&mut self, finer: &Level) {
         let mut a = vec![0.0; self.n * self.n];
         add_up(&finer.a, &mut a, self.n);
@@ -77,12 +76,12 @@ impl Level {
         self.set_coefficients(&a);
     }
 
-    /// What the last cycle found.
+    /// The result of the last cycle.
     pub fn solution(&self) -> &[f64] {
         &self.u
     }
 
-    /// What flows in from the neighbours of a cell.
+    /// The influx from the neighbours of a cell.
     #[inline(always)]
     fn inflow(&self, u: &[f64], i: usize, j: usize) -> f64 {
         let (n, at) = (self.n, i * self.n + j);
@@ -102,7 +101,7 @@ impl Level {
         sum
     }
 
-    /// out = the operator on u.
+    /// Computes out = A u.
     pub fn apply(&self, u: &[f64], out: &mut [f64]) {
         for i in 0..self.n {
             for j in 0..self.n {
@@ -160,7 +159,7 @@ pub(super) fn cycle(levels: &mut [Level], f: &[f64]) {
     }
 }
 
-/// The sums of two by two elements; `n` a side of the result.
+/// Sums two by two elements; the result has `n` per side.
 fn add_up(fine: &[f64], coarse: &mut [f64], n: usize) {
     for (at, sum) in coarse.iter_mut().enumerate() {
         let first = 2 * (at / n) * 2 * n + 2 * (at % n);

@@ -21,12 +21,12 @@ KERNEL(faults_write)(const float* x, float* y, int n, int wrong) {
     }
 }
 
-// Reads before what it is given.
+// Reads before the start of its buffer.
 KERNEL(faults_before)(const float* x, float* y, int wrong) {
     y[0] = x[-wrong];
 }
 
-// Goes past the end of a shared array into the next.
+// Reads past the end of a shared array into the next one.
 KERNEL(faults_shared)(float* y, int wrong) {
     SHARED(float, first, [32]);
     SHARED(float, second, [32]);
@@ -36,7 +36,7 @@ KERNEL(faults_shared)(float* y, int wrong) {
     y[i] = second[i];
 }
 
-// Four floats from an address that is no multiple of 16: by load_vector (0), float4 (1).
+// Loads four floats from an address that is not a multiple of 16: by load_vector (0), float4 (1).
 KERNEL(faults_alignment)(const float* x, float* y, int how, int wrong) {
     if (how == 0) {
         y[0] = load_vector<4>(x + wrong).at[3];
@@ -57,7 +57,7 @@ KERNEL(faults_barrier)(float* y, int wrong) {
     y[i] = values[63 - i];
 }
 
-// Overwrites what another warp may still have to read.
+// Overwrites a value that another warp may not have read yet.
 KERNEL(faults_overwrite)(float* y, int wrong) {
     SHARED(float, values, [64]);
     const int i = static_cast<int>(threadIdx.x);
@@ -71,7 +71,7 @@ KERNEL(faults_overwrite)(float* y, int wrong) {
     }
 }
 
-// Reads another lane's value of the same warp: a shuffle alone does not order memory.
+// Reads a value of another lane in the same warp: a shuffle alone does not order memory accesses.
 KERNEL(faults_lanes)(float* y, int wrong) {
     SHARED(float, values, [32]);
     const int i = lane_id();
@@ -84,7 +84,7 @@ KERNEL(faults_lanes)(float* y, int wrong) {
     y[i] = values[31 - i];
 }
 
-// Half a warp in step among themselves; the halves are not ordered.
+// Half a warp synchronizes among itself; the halves are not ordered.
 KERNEL(faults_half_warp)(float* y, int wrong) {
     SHARED(float, values, [32]);
     const int i = lane_id();
@@ -93,7 +93,7 @@ KERNEL(faults_half_warp)(float* y, int wrong) {
     y[i] = values[wrong ? 31 - i : i ^ 15];
 }
 
-// Every block writes the same place.
+// Every block writes to the same location.
 KERNEL(faults_blocks)(float* y, int wrong) {
     y[wrong ? 0 : blockIdx.x] = static_cast<float>(blockIdx.x);
 }
@@ -104,7 +104,7 @@ KERNEL(faults_neighbour)(float* y, float* z, int wrong) {
     y[blockIdx.x] = 1.0f;
 }
 
-// Two 16-bit values in the same four bytes, by different blocks: no race.
+// Two 16-bit values in the same four bytes, written by different blocks: not a race.
 KERNEL(faults_neighbouring_halves)(unsigned short* y) {
     y[blockIdx.x] = static_cast<unsigned short>(blockIdx.x);
 }
@@ -115,7 +115,7 @@ KERNEL(faults_neighbouring_bytes)(unsigned char* y) {
     y[blockIdx.x] = static_cast<unsigned char>(y[blockIdx.x] + 1);
 }
 
-// Reads the target of a copy that is under way.
+// Reads the target of an asynchronous copy that is in flight.
 KERNEL(faults_wait)(const float* x, float* y, int wrong) {
     SHARED(float, values, [32][4]);
     const int i = lane_id();
@@ -141,7 +141,7 @@ KERNEL(faults_wait_alone)(const float* x, float* y, int wrong) {
     y[i] = values[63 - i][0];
 }
 
-// Copies into what others may still read.
+// Copies into memory that others may still read.
 KERNEL(faults_copy_over)(const float* x, float* y, int wrong) {
     SHARED(float, values, [64][4]);
     const int i = static_cast<int>(threadIdx.x);
@@ -156,7 +156,7 @@ KERNEL(faults_copy_over)(const float* x, float* y, int wrong) {
     wait_async<0>();
 }
 
-// Half of the threads pass the barrier by.
+// Half of the threads skip the barrier.
 KERNEL(faults_divergent)(float* y, int wrong) {
     if (!wrong || threadIdx.x < 16) {
         __syncthreads();
@@ -164,7 +164,7 @@ KERNEL(faults_divergent)(float* y, int wrong) {
     y[threadIdx.x] = 1.0f;
 }
 
-// Two halves at two barriers.
+// The two halves wait at two different barriers.
 KERNEL(faults_two_barriers)(float* y, int wrong) {
     if (!wrong || threadIdx.x < 16) {
         __syncthreads();
@@ -182,7 +182,7 @@ KERNEL(faults_absent)(float* y, int wrong) {
     y[threadIdx.x] = warp_sum(1.0f);
 }
 
-// A shuffle that reads a lane outside of its mask.
+// A shuffle that reads from a lane outside of its mask.
 KERNEL(faults_mask)(float* y, int wrong) {
     if (threadIdx.x < 16) {
         y[threadIdx.x] = __shfl_sync(0x0000ffffu, 1.0f, wrong ? 20 : 3);
@@ -203,14 +203,14 @@ KERNEL(faults_arguments)(float* y, int a, unsigned b, long long c, unsigned long
     y[4] = e;
 }
 
-// Uninitialised memory, of the card and shared.
+// Uninitialized memory, global and shared.
 KERNEL(faults_poison)(const float* x, float* y) {
     SHARED(float, values, [1]);
     y[0] = x[0];
     y[1] = values[0];
 }
 
-// Addresses in memory: how one launch works on many tensors.
+// Addresses in memory, by which one launch works on many tensors.
 KERNEL(faults_table)(float* const* table, int n, int wrong) {
     table[threadIdx.x][n - 1 + wrong] = 3.0f;
 }

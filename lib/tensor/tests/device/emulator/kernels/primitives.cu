@@ -6,7 +6,7 @@
 #include "philox.cuh"
 #include "warp.cuh"
 
-// y = x, 16 bytes at a time where they are whole.
+// y = x, 16 bytes at a time as far as possible.
 KERNEL(primitives_copy)(const element* __restrict__ x, element* __restrict__ y, int n) {
     const int i = (static_cast<int>(blockIdx.x * blockDim.x) + static_cast<int>(threadIdx.x)) * WIDTH;
     if (i + WIDTH <= n) {
@@ -18,7 +18,8 @@ KERNEL(primitives_copy)(const element* __restrict__ x, element* __restrict__ y, 
     }
 }
 
-// Sums and maxima of each row, by a block. The scratch is used before, between and after without a barrier.
+// Sums and maxima of each row, one block per row. The scratch memory is used before, between and after without a
+// barrier.
 KERNEL(primitives_reduce, 1024)(const element* __restrict__ x, float* __restrict__ sums, float* __restrict__ maxima,
                                 int width) {
     SHARED(float, scratch, [32]);
@@ -47,7 +48,7 @@ KERNEL(primitives_reduce, 1024)(const element* __restrict__ x, float* __restrict
     }
 }
 
-// One warp and more: all shuffles of x, at y + 32 * (which * 3 + width) for the widths 32, 8 and 4.
+// One warp or more: all shuffles of x, written to y + 32 * (which * 3 + width) for the widths 32, 8 and 4.
 KERNEL(primitives_shuffle)(const float* __restrict__ x, float* __restrict__ y, int argument) {
     const int i = static_cast<int>(threadIdx.x), n = static_cast<int>(blockDim.x);
     const float v = x[i];
@@ -62,7 +63,7 @@ KERNEL(primitives_shuffle)(const float* __restrict__ x, float* __restrict__ y, i
     }
 }
 
-// Votes of lanes with x > 0, by the even lanes among themselves; and 64 bits through a shuffle.
+// Votes on x > 0 among the even lanes; and 64 bits through a shuffle.
 KERNEL(primitives_vote)(const int* __restrict__ x, int* __restrict__ y, long long big) {
     const int i = lane_id();
     if (i % 2 == 0) {
@@ -76,11 +77,11 @@ KERNEL(primitives_vote)(const int* __restrict__ x, int* __restrict__ y, long lon
 }
 
 #if ELEMENT_BYTES == 2
-// d (16x8) = c + a (16x16) b (16x8, given as 8x16), all row by row; through ldmatrix both ways: a by
-// rows; b by rows of its transpose, or of itself where `transposed` (then given as 16x8).
+// d (16x8) = c + a (16x16) b (16x8, given as 8x16), all row-major; ldmatrix is used in both forms: for a by rows; for b
+// by rows of its transpose, or, if `transposed`, of b itself (then given as 16x8).
 KERNEL(primitives_mma)(const element* __restrict__ a, const element* __restrict__ b, const float* __restrict__ c,
                        float* __restrict__ d, int transposed) {
-    // Rows are 16 bytes longer than they need to be, as in real kernels.
+    // Rows are padded by 16 bytes, as in real kernels.
     SHARED(element, left, [16][24]);
     SHARED(element, right, [16][24]);
     const int lane = lane_id();
@@ -108,7 +109,7 @@ KERNEL(primitives_mma)(const element* __restrict__ a, const element* __restrict_
     }
 }
 
-// Four 8x8 matrices of x (32x8) as ldmatrix gives them, into y [2, 32 lanes, 4 registers, 2].
+// Four 8x8 matrices of x (32x8) as loaded by ldmatrix, into y [2, 32 lanes, 4 registers, 2].
 KERNEL(primitives_ldmatrix)(const element* __restrict__ x, element* __restrict__ y) {
     SHARED(element, rows, [32][8]);
     const int lane = lane_id();
@@ -141,7 +142,7 @@ KERNEL(primitives_mma)(const float* __restrict__ a, const float* __restrict__ b,
     }
 }
 
-// Random numbers of elements first .. first + n of a sample: uniform in x, normal in y.
+// Random values of elements first .. first + n of a sample: uniform in x, normal in y.
 KERNEL(primitives_philox)(float* __restrict__ x, float* __restrict__ y, unsigned key0, unsigned key1,
                           unsigned long long sample, unsigned long long first) {
     const uint2 key = make_uint2(key0, key1);
@@ -150,13 +151,13 @@ KERNEL(primitives_philox)(float* __restrict__ x, float* __restrict__ y, unsigned
     y[threadIdx.x] = philox_normal(key, sample, i);
 }
 
-// Each number as tf32.
+// Converts each value to tf32.
 KERNEL(primitives_tf32)(const float* __restrict__ x, float* __restrict__ y) {
     y[threadIdx.x] = __uint_as_float(to_tf32(x[threadIdx.x]));
 }
 #endif
 
-// y = x by way of element, with pack where it has 16 bits; n is even.
+// y = x converted to the dtype and back, with pack for 16 bits; n is even.
 KERNEL(primitives_convert)(const float* __restrict__ x, float* __restrict__ y, float* __restrict__ packed, int n) {
     for (int i = 2 * static_cast<int>(threadIdx.x); i < n; i += 2 * static_cast<int>(blockDim.x)) {
         y[i] = to_float(from_float<element>(x[i]));
@@ -177,8 +178,8 @@ KERNEL(primitives_put)(const float* __restrict__ x, element* __restrict__ y, int
     put(y + threadIdx.x, x[threadIdx.x], add);
 }
 
-// y = x through two buffers of a pipeline, 16 bytes a lane; beyond n comes zero. 4 bytes at a time where
-// `fine` (elements of 4 bytes).
+// y = x through two buffers of a pipeline, 16 bytes per lane; zeros beyond n. 4 bytes at a time if `fine` (for elements
+// of 4 bytes).
 KERNEL(primitives_async)(const element* __restrict__ x, element* __restrict__ y, int n, int steps, int fine) {
     DYNAMIC_SHARED(buffer);
     const int per_step = static_cast<int>(blockDim.x) * WIDTH;
@@ -203,7 +204,7 @@ KERNEL(primitives_async)(const element* __restrict__ x, element* __restrict__ y,
         fetch(step + 1);
         wait_async<1>();
         __syncthreads();
-        // What another thread has fetched.
+        // A value that another thread has fetched.
         const int other = (static_cast<int>(blockDim.x) - 1) * WIDTH - lane;
         const element* from = reinterpret_cast<const element*>(buffer) + step % 2 * per_step + other;
         store_vector(y + step * per_step + other, load_vector<WIDTH>(from));
