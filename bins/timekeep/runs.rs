@@ -1,4 +1,4 @@
-//! What `timekeep` tells of runs, and how it submits them.
+//! The commands of `timekeep` that show and submit runs.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -11,27 +11,27 @@ use unix::timekeep::submit::{self, LEFT};
 use unix::timekeep::{interval, runs};
 use unix::{Error, Exit, Result, diagnostics, inputs, note, slurm, warn};
 
-/// The words of `timekeep interval`.
+/// Arguments of `timekeep interval`.
 #[derive(clap::Args)]
 pub struct IntervalArgs {
-    /// Run directory whose log tells what checkpoints and updates cost
+    /// Run directory, whose log contains the cost of checkpoints and updates
     #[arg(required_unless_present = "cost")]
     run: Option<PathBuf>,
-    /// How long a checkpoint keeps training from going on; in place of what the run measured
+    /// Time for which a checkpoint blocks training, instead of that in the log of the run
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     cost: Option<Duration>,
-    /// Mean time between failures of a node, e.g. 200d
+    /// Mean time between failures of one node, e.g. 200d
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     mtbf: Duration,
-    /// Nodes of the job
+    /// Number of nodes of the job
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     nodes: u32,
     #[command(flatten)]
     output: Output,
 }
 
-/// A line for each run; returns the first failure's exit status, after all runs. SLURM is asked at most once,
-/// where a job may be waiting.
+/// Prints a line for each run; returns the exit status of the first failure, after all runs. SLURM is asked at most
+/// once, if a job may be waiting.
 pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     let mut out = Out::stdout(output);
     let queue = OnceCell::new();
@@ -51,7 +51,7 @@ pub fn status(given: &[PathBuf], output: Output) -> Result<u8> {
     Ok(exit)
 }
 
-/// Submits what stopped; the worst exit status, after all were looked at.
+/// Submits runs that stopped; returns the exit status of the first failure, after all runs.
 pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     let queue = submit::queue()?;
     let mut out = Out::stdout(output);
@@ -60,7 +60,7 @@ pub fn cron(given: &[PathBuf], output: Output) -> Result<u8> {
     Ok(exit)
 }
 
-/// Submits one run; prints the job that it then has.
+/// Submits one run and prints its job.
 pub fn submit(path: &Path, command: &[String], site: Option<&Path>, output: Output) -> Result<u8> {
     let done = submit::submit(path, command, site)?;
     if done.done == LEFT {
@@ -75,20 +75,20 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>, output: Outp
     Ok(0)
 }
 
-/// Tells cron to leave a run alone.
+/// Makes cron ignore a run.
 pub fn forget(path: &Path, output: Output) -> Result<u8> {
     let done = submit::forget(path)?;
     Out::stdout(output).item(&done, format!("{}: {}", done.run, done.why))?;
     Ok(0)
 }
 
-/// Does the same for every run. What fails for one is told, and the others come all the same.
+/// Calls `what` for every run. Errors are reported and do not stop the others.
 fn each(given: &[PathBuf], mut what: impl FnMut(&Path) -> Result<()>) -> Result<u8> {
     let mut exit = Exit::Done;
     for path in inputs::files(given)? {
         match what(&path) {
             Ok(()) => {}
-            // The reader of stdout is gone.
+            // The reader of stdout has closed it.
             Err(error) if error.exit == Exit::Done => return Err(error),
             Err(error) => {
                 diagnostics::say_error(&error);
@@ -129,7 +129,7 @@ pub fn interval(args: &IntervalArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// `0.14 s`, or `92 s (00:01:32)`: the same time twice.
+/// `0.14 s`, or `92 s (00:01:32)`.
 fn time(seconds: f64) -> Result<String> {
     if seconds < 10.0 {
         return Ok(format!("{seconds:.2} s"));
