@@ -98,7 +98,7 @@ enum Verb {
         )]
         command: Vec<String>,
     },
-    /// Submit runs that stopped again; not those that run, wait, are finished, have failed or were cancelled
+    /// Resubmit runs that stopped, except those that are finished, have failed or were cancelled
     Cron {
         /// Run directories that were submitted with timekeep submit; `-` reads their names from stdin
         #[arg(required = true)]
