@@ -1,4 +1,4 @@
-//! Scores of trained models on data they were not trained on, and their predictions.
+//! Scores of trained models on unseen data, and their predictions.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,12 +28,11 @@ mod model;
 
 /// Score trained models on unseen data next to simple baselines, and predict with them
 ///
-/// RUN is the run directory or a checkpoint of any task; the models it needs, such as the codec of an operator, are
-/// found by the paths its checkpoint records. An operator is rolled out in the latents of its codec from start frames
-/// spread over every trajectory, and decoded; the baselines are persistence, the mean of the training data and the
-/// codec alone. The model of a steady problem is compared with the mean of the training solutions and with the
-/// solution of the nearest training sample. Errors are in physical units and in the latents, by step and by
-/// parameter value.
+/// RUN is a run directory or a checkpoint of any task. Models it depends on, such as the codec of an operator, are
+/// found by the paths in its checkpoint. An operator is rolled out in latent space from start frames spread over every
+/// trajectory, and decoded; the baselines are persistence, the mean of the training data and the codec alone. The
+/// model of a steady problem is compared with the mean of the training solutions and with the solution of the nearest
+/// training sample. Errors are given in physical units and in latent space, by step and by parameter value.
 #[derive(Parser)]
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -50,7 +49,7 @@ enum Verb {
     /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
     /// solution for every input; for a codec, the reconstruction of every frame.
     Predict(Predict),
-    /// Check that the rollouts fit into the trajectories of a split; needs no models
+    /// Check that the rollouts fit into the trajectories of a split; requires no models
     Check(Check),
 }
 
@@ -59,23 +58,23 @@ struct Rollouts {
     /// Steps of a rollout
     #[arg(long, value_name = "N", default_value_t = 16)]
     steps: usize,
-    /// Frames from one state to the next [default: the longest that the operator was trained with]
+    /// Frames from one state to the next [default: the largest stride of the training]
     #[arg(long, value_name = "N")]
     stride: Option<usize>,
 }
 
 #[derive(clap::Args)]
 struct Data {
-    /// Split manifest, from ds-prep split
+    /// Split manifest of ds-prep split
     #[arg(long, value_name = "MANIFEST")]
     data: PathBuf,
     /// Split of the manifest
     #[arg(long, value_name = "NAME", default_value_t = SplitName::Test)]
     split: SplitName,
-    /// Start frames of each trajectory, spread evenly; 0 for all from which a rollout fits
+    /// Start frames per trajectory, spread evenly; 0 for all from which a rollout fits
     #[arg(long, value_name = "N", default_value_t = 8)]
     starts: usize,
-    /// Largest number of trajectories of each parameter value
+    /// Largest number of trajectories per parameter value
     #[arg(long, value_name = "N")]
     max_trajectories: Option<usize>,
     #[command(flatten)]
@@ -91,10 +90,10 @@ struct Score {
     /// Folder for metrics.json, metrics.csv and pictures/
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
-    /// Write the errors of whole rollouts by parameter value to a JSON file as well
+    /// Also write the errors over whole rollouts, by parameter value, to a JSON file
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
-    /// Replace an earlier result
+    /// Overwrite an earlier result
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -111,7 +110,7 @@ struct Predict {
     /// Field file to write, NAME.hdf5 or NAME.safetensors
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     to: PathBuf,
-    /// Replace an earlier file
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -124,7 +123,8 @@ struct Predict {
 struct Check {
     #[command(flatten)]
     data: Data,
-    /// Configuration of an operator yet to be trained: the rollouts of its training and validation must fit as well
+    /// Configuration of an operator that is not trained yet; the rollouts of its training and validation must fit,
+    /// too
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -133,13 +133,13 @@ struct Check {
 
 const MANUAL: &str = "\
 FILES
-  DIR/metrics.json  Protocol, definitions, every quantity of every model by step and over the rollout.
-  DIR/metrics.csv   The same numbers, one a line: regime, space, quantity, model, step, value.
-  DIR/pictures      NAME-VALUE.png of each parameter value, and summary.png.
-  DIR/partial.json  What an interrupted evaluation has computed; removed when it is complete.
+  DIR/metrics.json  Protocol, definitions, and every quantity of every model by step and over the rollout.
+  DIR/metrics.csv   The same numbers, one per line: regime, space, quantity, model, step, value.
+  DIR/pictures      NAME-VALUE.png for each parameter value, and summary.png.
+  DIR/partial.json  Intermediate results of an interrupted evaluation; removed when it is complete.
   DIR/status.json, DIR/lease  State and progress, for timekeep status and cron.
-  FILE of predict   [trajectories, frames, grid, channels] in the layout of ds-prep gen; its attributes name the
-                    models and the inputs. Of an operator, frame 0 is the initial state through the codec.
+  FILE of predict   [trajectories, frames, grid, channels] in the layout of ds-prep gen; attributes name the
+                    models and the inputs. For an operator, frame 0 is the initial state, encoded and decoded.
 
 QUANTITIES
   The table contains the NRMSE of the decoded fields, sqrt(sum of squared errors / sum of squared targets) over
@@ -150,24 +150,24 @@ QUANTITIES
   mean         The mean of the training data.
   codec        decode(encode(target)): a lower bound for every operator on these latents.
   ratio        operator / persistence; below 1 the operator is better.
-  Of a steady problem:
+  For steady problems:
   regression   The model.
-  mean         The mean of the training solutions of the parameter value, point by point.
-  nearest      The solution of the training sample of the parameter value with the nearest input.
+  mean         The mean of the training solutions with the parameter value, point by point.
+  nearest      The solution of the training sample with the parameter value and the nearest input.
 
-  metrics.json defines all others: PDEBench's nRMSE, RMSE, MAE, largest error, errors of the mean, of the
-  boundary and of bands of wave numbers, and errors in the latents.
+  metrics.json defines the other quantities: PDEBench's nRMSE, RMSE, MAE, largest error, errors of the mean, of
+  the boundary and of bands of wave numbers, and errors in latent space.
 
 EXIT STATUS
   0   Complete.
-  1   Three attempts in a row were stopped or killed before they had stored anything: the job needs a longer time
-      limit. When it is run again, it counts from 0.
+  1   Three consecutive attempts were stopped or killed before they stored anything: the job needs a longer time
+      limit. The next attempt counts from 0 again.
   2   The command line is wrong, or no rollout fits into the trajectories.
-  65  A checkpoint is bad, a data file is not what the split manifest recorded, or the codec is not the one that the
-      operator was trained with. Data files are hashed concurrently with the rollouts, and compared before any result is
-      written.
+  65  A checkpoint is damaged, a data file is not what the split manifest recorded, or the codec is not the one
+      that the operator was trained with. Data files are hashed concurrently with the rollouts and compared before
+      any result is written.
   66  A checkpoint or the data is missing.
-  73  The result cannot be written, or there is one already.
+  73  The result cannot be written, or already exists.
   75  Stopped by TERM, INT, HUP or USR1; the same command resumes after the last batch of rollouts or trajectories
       that was stored.
 
@@ -189,10 +189,10 @@ EXAMPLES
     $ train-stage operator -c operator.yaml --run operator
   Their errors on the test split:
     $ evaluate score operator --data data/split.json --steps 8 -o result
-  The same with a codec that has been moved:
+  The same with a codec that was moved:
     $ cp -r codec moved
     $ evaluate score operator --with codec=moved --data data/split.json --steps 8 -o moved-result
-  Whether those 8 steps fit, before anything is trained:
+  Check that 8 steps fit before training anything:
     $ evaluate check -c operator.yaml --data data/split.json --steps 8
   The codec alone:
     $ evaluate score codec --data data/split.json --steps 8 -o codec-result --json
@@ -200,7 +200,7 @@ EXAMPLES
     $ ds-prep gen burgers --parameter 0.01 --samples 3 --grid 64 --frames 2 --seed 9 -o new
     $ evaluate predict operator --inputs new/*.hdf5 --steps 20 -o predicted.hdf5
     $ ds-prep show predicted.hdf5
-  A steady problem, from rock to pressure:
+  A steady problem, from permeability to pressure:
     $ ds-prep gen darcy --parameter 1 --samples 20 --grid 16 --seed 1 -o rock
     $ ds-prep split rock/*.hdf5 --seed 1 -o rock/split.json
     $ ds-prep stats rock/split.json
@@ -225,7 +225,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What to do when every attempt is interrupted before anything is stored.
+/// Advice when every attempt was interrupted before it stored anything.
 const ADVICE: &str =
     "give its job a longer time limit (sbatch --time), or choose fewer --steps, then run it again";
 
@@ -303,7 +303,7 @@ fn score(args: &Score) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Evaluates, and writes all files; the rows of the table.
+/// Evaluates and writes all files; returns the rows of the table.
 fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>> {
     let data = &args.data;
     let model = args.model.open()?;
@@ -364,7 +364,7 @@ fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool)
     }
 }
 
-/// Writes all files; metrics.json, by which a result is known, last.
+/// Writes all files, metrics.json last: it marks a complete result.
 fn write(
     args: &Score,
     result: &Evaluation,

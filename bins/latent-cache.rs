@@ -1,4 +1,4 @@
-//! Latents of a data set, made once by a trained model.
+//! Encodes a data set with a trained model, once, into latents on disk.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,11 +20,11 @@ use unix::{Error, Exit, Result};
 
 mod model;
 
-/// Encode a data set once, with a trained model that has an encoder
+/// Encode a data set once with a trained codec
 ///
-/// Writes the latents of each split to memory-mapped shards, which are valid only for the exact codec,
-/// normalisation and data that made them. When it is run again it resumes: complete shards are
-/// kept, damaged and stale ones are made again.
+/// Writes the latents of each split to memory-mapped shards, which are valid only for the codec, the normalisation
+/// and the data that they were made from. The same command resumes: complete shards are kept, damaged and stale
+/// ones are replaced.
 #[derive(Parser)]
 #[command(name = "latent-cache", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -34,11 +34,11 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Make what is missing, damaged or stale
+    /// Make the shards that are missing, damaged or stale
     Make(Make),
-    /// Compare every shard with its hash
+    /// Compare every shard with its recorded hash
     Verify {
-        /// Folders of latents, one split each
+        /// Folders of latents, one for each split
         #[arg(required = true, value_name = "DIR")]
         folders: Vec<PathBuf>,
         #[command(flatten)]
@@ -50,16 +50,16 @@ enum Verb {
 struct Make {
     #[command(flatten)]
     model: ModelArgs,
-    /// Split manifest, from ds-prep split
+    /// Split manifest of ds-prep split
     #[arg(long, value_name = "MANIFEST")]
     data: PathBuf,
     /// Splits to encode
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "train,validation")]
     split: Vec<SplitName>,
-    /// Trajectories of a shard
+    /// Trajectories per shard
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     shard: u32,
-    /// Folder to write to; each split gets its own below
+    /// Output folder, with a subfolder for each split
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
     #[command(flatten)]
@@ -69,15 +69,15 @@ struct Make {
 const MANUAL: &str = "\
 FILES
   DIR/SPLIT/index.json           Hashes of codec, normalisation and data; shapes; statistics.
-  DIR/SPLIT/source.json          Where the codec was; operators trained on the latents record it.
+  DIR/SPLIT/source.json          Path of the codec; operators trained on the latents record it.
   DIR/SPLIT/shard-N.safetensors  Latents [trajectories, frames, tokens, features] in f32.
-  DIR/status.json, DIR/lease     How it stands, for timekeep status and cron; its updates are trajectories.
+  DIR/status.json, DIR/lease     State and progress, in trajectories, for timekeep status and cron.
 
 EXIT STATUS
-  0   Everything is there and whole.
-  1   Three attempts in a row were stopped or killed before they had finished a shard. Run again, it counts
-      from 0.
-  65  The codec is bad, a data file is not what the split manifest recorded, or verify found a damaged
+  0   All shards are complete.
+  1   Three consecutive attempts were stopped or killed before they finished a shard. The next attempt
+      counts from 0 again.
+  65  The codec is damaged, a data file is not what the split manifest recorded, or verify found a damaged
       shard. Data files are verified before each shard is written.
   66  The data or the codec is missing.
   73  The folder cannot be written.
@@ -93,7 +93,7 @@ EXAMPLES
     >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
     $ train-stage codec -c codec.yaml --run codec
-  Its latents, and whether they are whole:
+  Make the latents, then verify them:
     $ latent-cache make codec --data data/split.json -o latents
     $ latent-cache verify latents/train latents/validation
 
@@ -110,7 +110,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What to do when it is interrupted each time before a shard is finished.
+/// Advice when every attempt was interrupted before it finished a shard.
 const ADVICE: &str = "no shard was finished: give its job a longer time limit (sbatch --time), or choose \
                       smaller shards (--shard), then run it again";
 
@@ -156,7 +156,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
             work.progress(before + batch.first as u64 + 1, None)?;
             let done = batch.first + 1;
             if done.is_multiple_of(layout.shard_samples) || done == set.len() {
-                // The shard is published next: only if its inputs are what the manifest recorded.
+                // The shard is published next: its inputs must be what the manifest recorded.
                 verifier.finish(go_on)?;
             }
             Ok(codec.encode(batch.values)?.read::<f32>().to_vec())

@@ -6,21 +6,21 @@ use tasks::{Opener, TrainedModel};
 use tensor::Wanted;
 use unix::Result;
 
-/// Which model, and where it computes.
+/// A trained model and the device on which it runs.
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// Run directory, of which the best checkpoint is used, or a checkpoint
+    /// Checkpoint, or a run directory, whose best checkpoint is used
     run: PathBuf,
-    /// Path of a model that RUN needs, in place of the path recorded in its checkpoint: --with codec=runs/codec
+    /// Path of a model that RUN depends on, instead of the path in its checkpoint: --with codec=runs/codec
     #[arg(long, value_name = "NAME=RUN", value_parser = named)]
     with: Vec<(String, PathBuf)>,
-    /// Weights of the checkpoint: ema, their moving average if there is one, or raw
+    /// Weights of the checkpoint: ema (the moving average, if there is one) or raw
     #[arg(long, value_name = "WHICH", default_value_t)]
     weights: Weights,
-    /// Where to compute: auto (a GPU where there is one, else the CPU), cpu, cuda, cuda:N, emu
+    /// Device: auto (a GPU if there is one, else the CPU), cpu, cuda, cuda:N or emu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Wanted,
-    /// Number of threads, at most 1024; one for each processor by default
+    /// Number of threads, at most 1024; default: one per processor
     #[arg(long, value_parser = unix::cli::threads, value_name = "N")]
     threads: Option<usize>,
 }

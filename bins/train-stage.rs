@@ -20,45 +20,46 @@ use unix::progress::Progress;
 use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
 
-/// Train one task, from where it was left to its end
+/// Train the model of a task; start or resume a run
 ///
-/// Reads a configuration, the data it names and, when the run directory has them, its own checkpoints;
-/// writes checkpoints and a log. When a signal or the end of its time stops it, it saves a checkpoint and exits with 75:
-/// the same command resumes, and the result has the same bits as that of a run that was never stopped.
+/// Reads a configuration and the data it names, resumes from the newest checkpoint in the run directory if there is
+/// one, and writes checkpoints and a log. When a signal or the time limit stops it, it saves a checkpoint and exits
+/// with 75. The same command resumes, and the result has the same bits as that of a run that was never stopped.
 #[derive(Parser)]
 #[command(name = "train-stage", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
-    /// What to train; TASK --help lists the keys of its configuration
+    /// Task to train; TASK --help lists its configuration keys
     #[arg(required_unless_present = "warm_kernels", value_parser = names())]
     task: Option<String>,
-    /// Configuration file, longhaul-config(5); given again, later files win
+    /// Configuration file, see longhaul-config(5); may be given more than once, later files override earlier ones
     #[arg(short, long, value_name = "FILE")]
     #[arg(required_unless_present_any = ["warm_kernels", "example", "schema"])]
     config: Vec<PathBuf>,
-    /// One key of the configuration, e.g. -s training.updates=2000
+    /// Override a configuration key, e.g. -s training.updates=2000
     #[arg(short = 's', long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Run directory, made if absent
+    /// Run directory, created if missing
     #[arg(short, long, value_name = "DIR")]
     #[arg(required_unless_present_any = ["warm_kernels", "example", "schema"])]
     run: Option<PathBuf>,
-    /// Where to start: auto, the newest good checkpoint, if any; never, at update 0; or the path of a
-    /// checkpoint. The same command given again resumes what it started
+    /// Where to start: auto (the newest good checkpoint, if there is one), never (update 0), or the path of a
+    /// checkpoint. The same command, given again, resumes the run that it started
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     resume: String,
-    /// Resume although configuration or data differ from those of the checkpoint; log and manifest record it
+    /// Resume although configuration or data differ from those of the checkpoint; the log records the changes
     #[arg(long)]
     accept_config_change: bool,
-    /// Try again what diverged, or made no new update in several starts
+    /// Retry a run that diverged, or made no progress in several attempts
     #[arg(long)]
     retry: bool,
-    /// Where to compute: auto (a GPU where there is one, else the CPU), cpu, cuda, cuda:N, emu
+    /// Device: auto (a GPU if there is one, else the CPU), cpu, cuda, cuda:N or emu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Wanted,
-    /// Check configuration, content of all input files, space and memory; report every problem; train nothing
+    /// Check the configuration, the content of all input files, disk space and memory, and report every problem;
+    /// do not train
     #[arg(long, conflicts_with = "dry_run")]
     check: bool,
-    /// Measure a few updates and report memory, time and cost of the run; train nothing
+    /// Measure a few updates and report memory, time and cost of the run; do not train
     #[arg(long)]
     dry_run: bool,
     /// Print a small configuration of the task to start from
@@ -67,8 +68,8 @@ struct Args {
     /// Print the JSON Schema of the task's configuration, for editors and other programs
     #[arg(long, conflicts_with_all = ["example", "config", "run", "check", "dry_run"])]
     schema: bool,
-    /// Compile the kernels for GPUs of these architectures, e.g. sm_80,sm_90a, into the cache, so that
-    /// no start does; needs no GPU and trains nothing
+    /// Compile the kernels for these GPU architectures, e.g. sm_80,sm_90a, into the cache, so that training need
+    /// not; requires no GPU
     #[arg(long, value_name = "ARCHITECTURES", value_delimiter = ',')]
     #[arg(conflicts_with_all = ["task", "config", "run"])]
     warm_kernels: Vec<String>,
@@ -83,93 +84,92 @@ fn names() -> PossibleValuesParser {
 
 const MANUAL: &str = "\
 FILES
-  RUN/config.yaml  The resolved configuration, complete.
-  RUN/env.json     Versions, host and job, one entry a start.
-  RUN/log.jsonl    A record a line: start, inputs, update, validation, checkpoint, saved, spike,
+  RUN/config.yaml  The resolved configuration with all defaults.
+  RUN/env.json     Versions, host and job, one entry per attempt.
+  RUN/log.jsonl    One record per line: start, inputs, update, validation, checkpoint, saved, spike,
                    warning, refused, stop.
   RUN/inputs.json  Hashes of the input files verified so far, with inode, size, mtime and ctime.
   RUN/status.json  State, update, best validation, cost.
   RUN/ckpt         Checkpoints step-N, and the links latest and best; see ckpt(1).
-  RUN/lease        Who works on the run, attempt-N.json; its time is that of the last sign of life.
+  RUN/lease        One file attempt-N.json per attempt, with its owner; the mtime is its last heartbeat.
 
 STARTING AGAIN
-  The same command may be given any number of times, from anywhere:
-    finished                            says so, 0
-    another process is at work          says which, does nothing, 75
-    that process is gone                goes on as the next attempt
-    it gave no sign of life for 90 s    watches it for 30 s more, then goes on as the next attempt
-    stopped, killed                     goes on from the newest good checkpoint
-    no checkpoint                       begins, with the same seed
-    checkpoints, none of them good      65
-    configuration or data differ        shows the difference, 78; --accept-config-change
-    several starts without progress     failed, 1, and again until --retry or an accepted change
+  The same command may be given any number of times, on any host:
+    finished                            reports that, exits 0
+    another process holds the run       names it, exits 75
+    that process is gone                resumes as the next attempt
+    its last heartbeat is 90 s old      watches it for another 30 s, then resumes as the next attempt
+    stopped or killed                   resumes from the newest good checkpoint
+    no checkpoint                       starts at update 0, with the same seed
+    checkpoints, none of them good      exits 65
+    configuration or data differ        shows the differences, exits 78, unless --accept-config-change
+    several attempts without progress   exits 1 until --retry or an accepted change
     diverged                            the same
   --resume PATH and --resume never apply until the run has a checkpoint that descends from them. From
-  then on the same command resumes from the newest checkpoint, as auto does, so that it can be requeued.
-  never refuses a run that has other checkpoints (73). To start from PATH once more, give another run
-  directory or another configuration.
-  An older process that comes back after it was taken over writes nothing more and ends with 75. When
-  another version, processor or device goes on, a warning says that bits may differ.
+  then on the same command resumes from the newest checkpoint, as with auto, so that it can be requeued.
+  --resume never refuses a run that has other checkpoints (73). To start from PATH a second time, use another
+  run directory or another configuration.
+  A process whose run was taken over by a newer attempt writes nothing more and exits 75. A warning says that
+  bits may differ if the run resumes with another version, processor or device.
 
 INPUT FILES
   Every file that a run reads (split manifest, data files, stats.json, latent index and shards) must have the
-  BLAKE3 that its manifest or index recorded. One thread hashes them while training begins. Before each
-  validation and checkpoint, and before the run finishes, rank 0 waits for that thread and compares the
+  BLAKE3 hash that its manifest or index recorded. A background thread hashes the files while training runs.
+  Before each validation and checkpoint, and before the run finishes, rank 0 waits for that thread and compares
   inode, size, mtime and ctime of every file; a file for which one of them changed is hashed again. Files
-  that RUN/inputs.json vouches for are not read again by later starts. A file with another content stops the
-  run before anything that depends on it is saved: status 65, or 78 when the run already has a checkpoint.
+  recorded in RUN/inputs.json are not read again by later attempts. A file with different content stops the
+  run before anything that depends on it is saved: status 65, or 78 if the run already has a checkpoint.
   --check reads and hashes everything. longhaul-recovery(7) says what this does not detect.
 
 DEVICES
-  auto takes the first GPU it may see, and the CPU where there is none, and says which and why. cuda is
-  cuda:0. Kernels are compiled for the GPU at hand when they are first used, which takes seconds, and
-  kept; --warm-kernels does it ahead, on a machine without one. emu, in builds for tests, runs the very
-  kernels on the host, thousands of times slower, and watches every access to memory. A checkpoint goes
-  from any device to any other; bits are those of the device. Attention with more than 64 features a head
-  needs a GPU with 160 KiB of shared memory (compute capability 8.0, 9.0, 10.0). What shapes memory and speed on a GPU are
-  the keys training.amp, precision, tf32, compile and mem_budget, longhaul-config(5).
+  auto selects the first visible GPU, or the CPU if there is none, and reports the choice and its reason. cuda
+  is cuda:0. Kernels are compiled for the GPU when they are first used, which takes seconds, and cached;
+  --warm-kernels compiles them in advance, on a machine without a GPU. emu, in builds for tests, runs the same
+  kernels in an emulator on the host, thousands of times slower, and checks every memory access. A checkpoint
+  can be loaded on any device; bits differ between devices. Attention with more than 64 features per head
+  requires a GPU with 160 KiB of shared memory (compute capability 8.0, 9.0 or 10.0). The keys training.amp,
+  precision, tf32, compile and mem_budget control memory and speed on a GPU, see longhaul-config(5).
 
 RANKS
-  Started by mpirun, or by srun --mpi=pmix, as several tasks, all of them train one run: the samples of
-  training.batch_size are shared among them, in the order and with the noise that one rank would give
-  them, and gradients are summed while the backward pass still runs. Each rank takes the GPU of its
-  number on its host; processors that several ranks may use are divided among them. Rank 0 has the
-  files of the run and speaks. A signal to any rank stops all of them after the same update. A run goes
-  on with any number of ranks; bits are the same with training.deterministic, else for the same number.
-  optimizer.shard divides the memory of the optimizer. A rank that is gone, stopped, or stuck ends the
-  job within 30 s with a line that names it and its host, and status 75 where a checkpoint stands
-  (mpirun and srun may give a status of their own, 137). An error of one rank ends all with its status. If
-  it comes in the middle of an update, the rank calls MPI_Abort: mpirun then ends with that status, srun
-  may end with 137.
-  mpirun itself answers TERM, INT (Ctrl-C) and HUP by killing its ranks, Open MPI's after one second, and
-  ends with 1: the run resumes from its last regular checkpoint. Start it as `timekeep run -- mpirun ...`,
+  Several ranks, started by mpirun or srun --mpi=pmix, train one run. The samples of training.batch_size are
+  divided among them, in the same order and with the same noise as on one rank, and gradients are summed
+  concurrently with the backward pass. Each rank uses the GPU with its number on the host; ranks on one host
+  divide its processors. Rank 0 writes the files of the run and the messages. A signal to any rank stops all
+  ranks after the same update. A run resumes with any number of ranks; the bits are the same with
+  training.deterministic, otherwise only for the same number. optimizer.shard distributes the optimizer state.
+  A rank that dies, is suspended or hangs ends the job within 30 s with a message that names it and its host,
+  and with status 75 if there is a checkpoint (mpirun and srun may report another status, 137). An error of
+  one rank ends all ranks with its status. If it occurs in the middle of an update, the rank calls MPI_Abort:
+  mpirun then exits with that status, srun may exit with 137.
+  mpirun itself reacts to TERM, INT (Ctrl-C) and HUP by killing its ranks, Open MPI's after one second, and
+  exits 1; the run then resumes from its last regular checkpoint. Start it as `timekeep run -- mpirun ...`,
   which sends mpirun USR1 instead: all ranks stop, save a checkpoint, and the status is 75.
 
 ENVIRONMENT
-  LONGHAUL_START_LIMIT  How long the ranks may take until all are connected: 10m unless given, or none.
-  LONGHAUL_HEARTBEAT  Seconds between two signs of life; 10 unless given, and then 9 are the 90 s above.
-  LONGHAUL_KERNEL_CACHE  This user's folder of compiled kernels, 256 MiB at most; else in ~/.cache.
-  LONGHAUL_NVRTC  The compiler of kernels, libnvrtc.so, or its folder; not needed when all are cached.
-  LONGHAUL_DEVICE_MEMORY  The most bytes to take of a GPU that is shared with others.
+  LONGHAUL_START_LIMIT  How long ranks wait for each other at the start, or none; default 10m.
+  LONGHAUL_HEARTBEAT  Seconds between heartbeats, default 10; a lease is stale after nine of them.
+  LONGHAUL_KERNEL_CACHE  Folder of compiled kernels of this user, at most 256 MiB; default in ~/.cache.
+  LONGHAUL_NVRTC  The CUDA compiler libnvrtc.so, or its folder; not needed if all kernels are cached.
+  LONGHAUL_DEVICE_MEMORY  Largest number of bytes to use of a GPU that is shared with other programs.
   CUDA_VISIBLE_DEVICES  The GPUs that cuda:N counts.
 
 SIGNALS
-  TERM, INT, HUP and USR1 end the run after the update at hand, with a checkpoint and status 75. A
-  second TERM or INT ends it at once; the last checkpoint is whole. USR2 asks for a checkpoint.
+  TERM, INT, HUP and USR1 end the run after the current update, with a checkpoint and status 75. A second
+  TERM or INT ends it at once; the last checkpoint remains valid. USR2 requests a checkpoint.
 
 EXIT STATUS
-  0   Finished, now or before.
-  1   Diverged: loss or gradient not finite too often, or one spike after another. Or no progress in
-      several starts.
+  0   Finished, now or earlier.
+  1   Diverged: the loss or gradient was not finite too often, or there were too many spikes. Or several
+      attempts made no progress.
   2   The command line is wrong.
-  65  An input file is not what its manifest or index recorded, or a checkpoint is bad.
+  65  An input file is not what its manifest or index recorded, or a checkpoint is damaged.
   66  The data is missing.
   73  The run directory cannot be written; also when saves keep failing because it became read-only.
-  74  Reading or writing failed, or too many saves in a row did (checkpoint.failed_saves). Or the run
+  74  Reading or writing failed, or too many consecutive saves did (checkpoint.failed_saves). Or the run
       directory was moved, removed or replaced during the run.
-  75  Stopped with a checkpoint, or another process has the run; run the same command again, elsewhere
-      if it blames the machine.
-  78  The configuration is wrong, or configuration or data are not those of the checkpoint.
+  75  Stopped with a checkpoint, or another process holds the run. Run the same command again; if the
+      message blames the machine, on another one.
+  78  The configuration is wrong, or configuration or data differ from those of the checkpoint.
 
 EXAMPLES
   A data set and a codec for it:
@@ -180,13 +180,13 @@ EXAMPLES
     >   'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
     >   'loss: {}' 'training: {updates: 20, batch_size: 8}' \\
     >   'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
-  A small configuration to start from, and every key that it may have:
+  A small configuration to start from, and all keys:
     $ train-stage operator --example > operator.yaml
     $ train-stage operator --help
-  What is wrong, and what will it take:
+  Check for problems, and estimate time and memory:
     $ train-stage codec -c codec.yaml --run codec --check
     $ train-stage codec -c codec.yaml --run codec --dry-run
-  Train, with another rate; a second time there is nothing to do:
+  Train with another learning rate; the second command finds the run finished:
     $ train-stage codec -c codec.yaml -s optimizer.learning_rate=2e-3 --run codec
     $ train-stage codec -c codec.yaml -s optimizer.learning_rate=2e-3 --run codec
 
@@ -211,7 +211,7 @@ fn named(name: &str) -> Option<&'static Entry> {
     TASKS.iter().find(|task| task.spec.name == name)
 }
 
-/// `train-stage TASK --help`, which lists the keys of that task.
+/// `train-stage TASK --help`, which lists the configuration keys of the task.
 #[derive(Parser)]
 #[command(name = "train-stage", disable_help_flag = true)]
 struct KeysOf {

@@ -14,21 +14,21 @@ use unix::{Exit, Result, note};
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("rules").required(true).multiple(true))]
 pub struct Prune {
-    /// Run directory, or its ckpt
+    /// Run directory, or its ckpt folder
     run: PathBuf,
-    /// Keep this many of the newest; the newest always stays
+    /// Keep this many of the newest; the newest is always kept
     #[arg(long, value_name = "N", group = "rules")]
     keep_last: Option<usize>,
-    /// Keep this many with the best value of the metric
+    /// Keep this many with the best values of the metric
     #[arg(long, value_name = "N", group = "rules")]
     keep_best: Option<usize>,
     /// Keep those at multiples of this many updates
     #[arg(long, value_name = "N", group = "rules")]
     keep_every: Option<u64>,
-    /// Rank by this metric, smallest first, instead of the one that the run monitors
+    /// Rank by this metric, smallest first, instead of the metric that the run monitors
     #[arg(long, value_name = "NAME")]
     metric: Option<String>,
-    /// Only report what would be removed
+    /// Only show what would be removed
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub struct Prune {
 
 #[derive(Args)]
 pub struct Adopt {
-    /// Run directory, or its ckpt
+    /// Run directory, or its ckpt folder
     run: PathBuf,
     #[command(flatten)]
     output: Output,
@@ -45,13 +45,13 @@ pub struct Adopt {
 
 #[derive(Args)]
 pub struct Average {
-    /// Checkpoints of the same model, two or more
+    /// Two or more checkpoints of the same model
     #[arg(required = true, num_args = 2..)]
     checkpoints: Vec<PathBuf>,
-    /// The checkpoint to write; it must not exist
+    /// Checkpoint to write; must not exist
     #[arg(short = 'o', long = "output", value_name = "OUT")]
     output_folder: PathBuf,
-    /// A weight for each checkpoint, W,W,…; they are divided by their sum
+    /// Weights of the checkpoints, W,W,…; normalised to sum 1
     #[arg(long, value_name = "WEIGHTS", value_delimiter = ',')]
     weights: Vec<f64>,
     #[command(flatten)]
@@ -60,12 +60,12 @@ pub struct Average {
 
 #[derive(Args)]
 pub struct Reshard {
-    /// Checkpoint, or a run directory for its newest
+    /// Checkpoint, or a run directory, whose newest checkpoint is used
     checkpoint: PathBuf,
-    /// Files of the optimizer's state
+    /// Number of files of the optimizer state
     #[arg(long, value_name = "N")]
     shards: usize,
-    /// The checkpoint to write; it must not exist
+    /// Checkpoint to write; must not exist
     #[arg(short = 'o', long = "output", value_name = "OUT")]
     output_folder: PathBuf,
     #[command(flatten)]
@@ -74,12 +74,12 @@ pub struct Reshard {
 
 #[derive(Args)]
 pub struct Export {
-    /// Checkpoint, or a run directory for its newest
+    /// Checkpoint, or a run directory, whose newest checkpoint is used
     checkpoint: PathBuf,
-    /// The file to write; it must not exist
+    /// File to write; must not exist
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output_file: PathBuf,
-    /// Which part: model, ema, buffers, or the name of another file of the checkpoint
+    /// Part to export: model, ema, buffers, or the name of another file of the checkpoint
     #[arg(long, value_name = "PART", default_value = "model")]
     what: String,
     #[command(flatten)]
@@ -90,17 +90,16 @@ pub struct Export {
 pub struct ImportArgs {
     /// A .safetensors file, or a state_dict that PyTorch (1.6 or newer) saved
     file: PathBuf,
-    /// The checkpoint to write; it must not exist
+    /// Checkpoint to write; must not exist
     #[arg(short = 'o', long = "output", value_name = "OUT")]
     output_folder: PathBuf,
-    /// A checkpoint, or a run for its newest, of the same model: names, shapes, buffers and
-    /// configuration are its
+    /// Checkpoint or run of the same model, which supplies names, shapes, buffers and configuration
     #[arg(long, value_name = "CHECKPOINT")]
     like: PathBuf,
-    /// Names anew, FROM=TO; one * on each side stands for the same characters
+    /// Rename tensors, FROM=TO; one * on each side stands for the same characters
     #[arg(long, value_name = "FROM=TO")]
     map: Vec<String>,
-    /// Leaves out tensors whose names in the file match, with * and ?
+    /// Ignore tensors whose names in the file match this pattern with * and ?
     #[arg(long, value_name = "PATTERN")]
     ignore: Vec<String>,
     #[command(flatten)]

@@ -13,12 +13,11 @@ use unix::out::Out;
 use unix::text::summary;
 use unix::{Error, Exit, Result, inputs, note};
 
-/// Look at, compare, remove, average and exchange checkpoints
+/// List, verify, compare, remove, average, export and import checkpoints
 ///
-/// A checkpoint is a folder, RUN/ckpt/step-00001200, with a manifest and safetensors files. ckpt tells
-/// which there are, what is in them, whether every byte is still what was written, and how two differ;
-/// it removes those that no rule keeps, makes the mean of several, and hands weights to other programs
-/// and takes them from them.
+/// A checkpoint is a folder such as RUN/ckpt/step-00001200, with a manifest and safetensors files. ckpt lists the
+/// checkpoints of a run, shows and verifies their content and compares two of them. It removes those that no rule
+/// keeps, averages several, and exchanges weights with other programs.
 #[derive(Parser)]
 #[command(name = "ckpt", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -28,114 +27,113 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// List the checkpoints of a run, the newest last; a look at manifests and sizes
+    /// List the checkpoints of a run, the newest last; reads manifests and file sizes only
     Ls {
-        /// Run directory, or its ckpt
+        /// Run directory, or its ckpt folder
         run: PathBuf,
         #[command(flatten)]
         output: Output,
     },
-    /// Show the manifest of a checkpoint and the numbers in its tensors
+    /// Show the manifest of a checkpoint and statistics of its tensors
     Show {
-        /// Checkpoint, or a run directory for its newest
+        /// Checkpoint, or a run directory, whose newest checkpoint is used
         checkpoint: PathBuf,
         /// Only the tensor of this name
         #[arg(long, value_name = "NAME", conflicts_with = "pattern")]
         tensor: Option<String>,
-        /// Only tensors whose names match, with * and ?
+        /// Only tensors whose names match this pattern with * and ?
         #[arg(long, value_name = "PATTERN")]
         pattern: Option<String>,
         #[command(flatten)]
         output: Output,
     },
-    /// Read every byte of checkpoints and compare with what was written
+    /// Read checkpoints completely and compare them with their checksums
     Verify {
-        /// Checkpoints, or run directories for all of theirs; `-` reads their names from stdin
+        /// Checkpoints, or run directories, whose checkpoints are all verified; `-` reads names from stdin
         #[arg(required = true)]
         checkpoints: Vec<PathBuf>,
         #[command(flatten)]
         output: Output,
     },
-    /// Tell what two checkpoints differ in; status 0 when nothing but when, by whom and how fast they were
-    /// made, 1 else
+    /// Show how two checkpoints differ; exits 0 if they differ at most in when, where and how fast they were made,
+    /// otherwise 1
     Diff {
-        /// Checkpoint, or a run directory for its newest
+        /// Checkpoint, or a run directory, whose newest checkpoint is used
         a: PathBuf,
-        /// Another
+        /// The other checkpoint
         b: PathBuf,
         #[command(flatten)]
         output: Output,
     },
     /// Remove the checkpoints of a run that no rule keeps
     ///
-    /// The newest is verified first, and stays, as does the one that best names. Refused with status
-    /// 75 while the run is at work.
+    /// The newest is verified first. It is always kept, as is the one that the link best names. Exits 75 while a
+    /// process works on the run.
     Prune(change::Prune),
-    /// Name the saves of a run that were whole when their machine died
+    /// Recover complete checkpoints that were not renamed before the machine died
     Adopt(change::Adopt),
-    /// Write the weighted mean of checkpoints as a checkpoint
+    /// Write the weighted mean of several checkpoints as a checkpoint
     ///
-    /// The mean of the weights, and of their moving averages where all have them. It is for
-    /// evaluate, latent-cache and export; no training goes on from it.
+    /// Averages the weights, and their moving averages if all checkpoints have one. The result is for evaluate,
+    /// latent-cache and export; training cannot resume from it.
     Average(change::Average),
-    /// Write a checkpoint with the state of its optimizer in another number of files
+    /// Write a checkpoint with its optimizer state in another number of files
     ///
-    /// Training goes on from any number of files with any number of ranks; this is for whoever wants
-    /// them otherwise.
+    /// Training does not need this: it resumes from any number of files with any number of ranks.
     Reshard(change::Reshard),
     /// Write the weights of a checkpoint as a safetensors file
     Export(change::Export),
     /// Write a checkpoint with the weights of another program
     ///
-    /// A pickle in the file is read as data and never run: what it may hold is tensors in plain
-    /// containers, anything else is refused by name.
+    /// A pickle in the file is read as data and never executed. It may contain tensors in plain containers; anything
+    /// else is refused by name.
     Import(change::ImportArgs),
 }
 
 const MANUAL: &str = "\
 FILES
   RUN/ckpt/step-00001200/manifest.json
-  Format version, update, attempt, hashes of configuration and data, metrics, progress, and of each
-  file and each tensor size, place and BLAKE3; its last line is the BLAKE3 of the lines before.
+  Format version, update, attempt, hashes of configuration and data, metrics and progress; size and BLAKE3 of
+  each file; offset, size and BLAKE3 of each tensor. Its last line is the BLAKE3 of the lines before.
 
   RUN/ckpt/step-00001200/model.safetensors, ema.safetensors, optim-0-of-1.safetensors
-  Weights, their moving average, and the state of the optimizer, which may be in several files.
+  Weights, their moving average, and the optimizer state, which may be in several files.
 
   RUN/ckpt/latest, RUN/ckpt/best
-  Links for people. Training lists the folders and takes the newest good one.
+  Links for people. Training lists the folders and resumes from the newest good checkpoint.
 
 EXIT STATUS
-  0   Done; for verify: everything is good; for diff: nothing differs but when, by whom (host, attempt,
+  0   Done. For verify: all checkpoints are good. For diff: they differ at most in when, where (host, attempt,
       number of ranks, version) and how fast they were made.
-  1   For diff: something differs.
+  1   For diff: the checkpoints differ.
   2   The command line is wrong.
-  65  A checkpoint or a file of weights is damaged, of a newer format, or of another model.
+  65  A checkpoint or file of weights is damaged, of a newer format, or of another model.
   66  There is no checkpoint, or it cannot be read.
-  73  What is to be written exists already, or cannot be created.
+  73  The output already exists, or cannot be created.
   74  Reading or writing failed midway.
-  75  Another process works on the run; try prune and adopt after its end.
+  75  Another process works on the run; prune and adopt must wait until it ends.
 
 EXAMPLES
-  Which there are:
+  List the checkpoints:
     $ ckpt ls runs/codec
-  What is in the newest, and the numbers in the weights of its decoder:
+  Show the newest, with statistics of the weights of its decoder:
     $ ckpt show runs/codec --pattern 'decoder.*.weight'
-  Whether a copy is whole:
+  Verify a checkpoint:
     $ ckpt verify runs/codec/ckpt/best
-  All checkpoints of all runs, for a program:
+  Verify all checkpoints of all runs, as JSON:
     $ ckpt verify runs/* --json
-  How far the last updates moved the weights:
+  How far the last updates changed the weights:
     $ ckpt diff runs/codec/ckpt/best runs/codec --json || test $? = 1
   The mean of two checkpoints, the second counting double:
     $ ckpt average runs/codec/ckpt/best runs/codec/ckpt/latest --weights 1,2 -o mean
-  The state of the optimizer in four files, for the copy to another disk:
+  The optimizer state in four files:
     $ ckpt reshard runs/codec --shards 4 -o resharded
-  The weights for another program, and back, with its own prefix for the names:
+  Export the weights; import them, removing a prefix that another program added to the names:
     $ ckpt export runs/codec -o codec.safetensors
     $ ckpt import codec.safetensors --like runs/codec --map 'module.*=*' -o imported
-  Saves that were whole when a machine died:
+  Recover complete checkpoints after a machine died:
     $ ckpt adopt runs/codec
-  What would go, and then without it:
+  Show what prune would remove, then remove it:
     $ ckpt prune runs/codec --keep-last 1 --keep-best 1 --dry-run
     $ ckpt prune runs/codec --keep-last 1 --keep-best 1
 

@@ -22,64 +22,64 @@ pub struct Import {
     /// HDF5, .npy, .npz, .csv, .zarr or .safetensors files; `-` reads their names from stdin
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Folder of the files that are made
+    /// Output folder
     #[arg(short = 'o', long = "output", value_name = "FOLDER")]
     to: PathBuf,
-    /// Layout of the files, where it is not clear: tensor, groups, variables, steady, incompressible
+    /// Layout of the files, if it is ambiguous: tensor, groups, variables, steady or incompressible
     #[arg(long)]
     layout: Option<Layout>,
-    /// What the dimensions are, a letter each: n (trajectory), t, x, y, z, c (channel), e.g. ntxyc
+    /// Dimensions of the arrays, one letter each: n (trajectory), t, x, y, z, c (channel), e.g. ntxyc
     #[arg(long)]
     axes: Option<Axes>,
-    /// The dataset that holds the field, instead of `tensor`
+    /// Dataset that contains the field, instead of `tensor`
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
-    /// Chunks of Zarr that are not there were never written: they hold the fill value
+    /// Read missing Zarr chunks as the fill value instead of refusing the file
     #[arg(long)]
     fill_missing: bool,
-    /// Parameters that the files do not state, under any names, e.g. nu=0.01 or nu=0.5,viscosity=2
+    /// Parameters that the files do not state, with any names, e.g. nu=0.01 or nu=0.5,viscosity=2
     #[arg(long, value_name = "NAME=VALUE")]
     parameter: Option<Parameter>,
-    /// Let --parameter replace values that the files state otherwise, which is an error without it
+    /// Let --parameter replace different values in the files, which is otherwise an error
     #[arg(long = "override", requires = "parameter")]
     override_parameter: bool,
     /// Names of the channels, inputs first
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     channels: Vec<String>,
-    /// Only the first so many files
+    /// Import only the first NUMBER files
     #[arg(long, value_name = "NUMBER")]
     limit: Option<usize>,
-    /// Only the first so many trajectories of each file
+    /// Import only the first NUMBER trajectories of each file
     #[arg(long, value_name = "NUMBER")]
     samples: Option<usize>,
-    /// Every so-manieth frame
+    /// Keep every NUMBER-th frame
     #[arg(long, value_name = "NUMBER")]
     stride: Option<usize>,
-    /// Parts of axes that are kept, first included and last not, e.g. x=0:512,t=10:110
+    /// Ranges of axes to keep, without the END index, e.g. x=0:512,t=10:110
     #[arg(long, value_delimiter = ',', value_name = "AXIS=FIRST:END")]
     crop: Vec<Crop>,
-    /// Points of the grid to resample to, e.g. 256 or 64x64: means of blocks where sizes divide, otherwise
-    /// linear interpolation, across the border of periodic axes
+    /// Grid to resample to, e.g. 256 or 64x64: block means if the sizes divide, otherwise linear interpolation,
+    /// which is periodic along periodic axes
     #[arg(long, value_parser = grid)]
     grid: Option<Grid>,
-    /// Periodic axes of space, e.g. x,y, or none; what the file's attribute `periodic` or PDEBench's file
-    /// names say when not given
+    /// Periodic space axes, e.g. x,y, or none; default: from the attribute `periodic` of the file, or from PDEBench
+    /// file names
     #[arg(long, value_name = "AXES", value_parser = periodic)]
     periodic: Option<String>,
-    /// Layout that is written; one dataset unless the files are steady or incompressible
+    /// Layout to write; default: tensor, unless the files are steady or incompressible
     #[arg(long, value_name = "LAYOUT")]
     to_layout: Option<Layout>,
-    /// hdf5 or safetensors
+    /// Output format: hdf5 or safetensors
     #[arg(long, default_value_t)]
     format: Format,
-    /// What numbers are kept as: f32; f16 (up to 65504), in half the space; or bf16 (safetensors only)
+    /// Type of the stored numbers: f32, f16 (up to 65504) or bf16 (safetensors only)
     #[arg(long, value_parser = dtype, default_value = "f32")]
     dtype: Dtype,
-    /// Largest number of trajectories in a file; larger files are divided. Of safetensors, as many as make
-    /// 1 GiB unless given
+    /// Largest number of trajectories per output file; larger files are divided. Default for safetensors: as many
+    /// as fit into 1 GiB
     #[arg(long, value_name = "NUMBER")]
     shard: Option<usize>,
-    /// Number of threads, at most 1024; one for each processor by default
+    /// Number of threads, at most 1024; default: one per processor
     #[arg(long, value_parser = unix::cli::threads)]
     threads: Option<usize>,
     #[command(flatten)]

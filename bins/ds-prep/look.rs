@@ -14,10 +14,10 @@ use unix::{Error, Exit, Result, inputs, note};
 
 #[derive(clap::Args)]
 pub struct Audit {
-    /// Manifests, audited together; `-` reads their names from stdin
+    /// Manifests to audit together; `-` reads their names from stdin
     #[arg(required = true)]
     manifests: Vec<PathBuf>,
-    /// Relative distance below which frames count as near-duplicates, see AUDIT; 0 looks for equal numbers only
+    /// Relative distance below which frames are near-duplicates, see AUDIT; 0 for exact copies only
     #[arg(long, default_value_t = 0.01, value_name = "DISTANCE")]
     near: f64,
     #[command(flatten)]
@@ -38,18 +38,18 @@ pub fn audit(args: &Audit) -> Result<Exit> {
 
 #[derive(clap::Args)]
 pub struct Plot {
-    /// The file, or the index.json of an import
+    /// File, or the index.json of an import
     file: PathBuf,
-    /// Number of the trajectory, from 0; of an index.json it counts through the shards in their order
+    /// Index of the trajectory, from 0; for an index.json, counted through its shards in order
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     sample: usize,
-    /// Channel, by name or number; the first that is no input when not given
+    /// Channel, by name or index; default: the first that is not an input
     #[arg(long)]
     channel: Option<String>,
-    /// Of two dimensions: how many frames beside each other
+    /// In two dimensions: number of frames to show
     #[arg(long, default_value_t = 5, value_name = "NUMBER")]
     frames: usize,
-    /// The picture, a PNG file; `-` is stdout
+    /// PNG file to write; `-` for stdout
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     to: PathBuf,
     #[command(flatten)]

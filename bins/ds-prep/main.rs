@@ -26,11 +26,11 @@ use unix::progress::Progress;
 use unix::signal::Signals;
 use unix::{Error, Exit, Result, inputs, note};
 
-/// Make, import, divide, measure and check data sets
+/// Generate, import, split and check data sets
 ///
-/// ds-prep turns a PDE solver, PDEBench's HDF5 files or anyone's arrays into data sets for training:
-/// files of trajectories, a split manifest that says which trajectory is for what, and the statistics of
-/// the training split. Nothing is trained on before `ds-prep check` has found no fault.
+/// ds-prep prepares data sets for training from PDE solvers, PDEBench's HDF5 files or other arrays: files of
+/// trajectories, a split manifest that assigns trajectories to training, validation and test, and the statistics of
+/// the training split. Run `ds-prep check` before training.
 #[derive(Parser)]
 #[command(name = "ds-prep", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -40,38 +40,38 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Solve an equation for random initial states, one file for each parameter value
+    /// Solve an equation for random initial states; one file per parameter value
     Gen(Gen),
-    /// Bring files of any layout into one piece each, cropped or resampled where asked
+    /// Convert files of any layout to contiguous files, optionally cropped or resampled
     Import(Box<import::Import>),
-    /// Divide the trajectories of files into training, validation and test
+    /// Split the trajectories of files into training, validation and test
     Split(Divide),
-    /// Compute the statistics of a manifest's training split
+    /// Compute the statistics of the training split of a manifest
     Stats {
-        /// The manifest
+        /// Split manifest
         manifest: PathBuf,
-        /// Where the statistics go; stats.json beside the manifest when not given, `-` is stdout
+        /// Output file, `-` for stdout; default: stats.json in the manifest's folder
         #[arg(short = 'o', long = "output", value_name = "FILE")]
         to: Option<PathBuf>,
         #[command(flatten)]
         output: Output,
     },
-    /// Look for every fault of files, or of manifests (*.json) and their files
+    /// Report every problem of files, or of manifests (*.json) and their files
     Check {
         /// HDF5 files or manifests; `-` reads their names from stdin
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Largest |u| that is no fault
+        /// Largest |u| that is not a problem
         #[arg(long, default_value_t = 1e10)]
         limit: f32,
         #[command(flatten)]
         output: Output,
     },
-    /// Find data of one split in another, by content: copies, also with noise, shifted, mirrored or cropped
+    /// Find leaks between splits by content: copies, also with noise, shifted, mirrored or cropped
     Audit(look::Audit),
-    /// Draw a trajectory
+    /// Plot a trajectory
     Plot(look::Plot),
-    /// List files, or the parts of manifests (*.json)
+    /// List files, or the splits of manifests (*.json)
     Ls {
         /// HDF5 files or manifests; `-` reads their names from stdin
         #[arg(required = true)]
@@ -79,11 +79,11 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Show what a file says of itself, or one of its trajectories frame by frame
+    /// Show the metadata of a file, or one of its trajectories frame by frame
     Show {
-        /// The file, or the index.json of an import
+        /// File, or the index.json of an import
         file: PathBuf,
-        /// Number of the trajectory, from 0; of an index.json it counts through the shards in their order
+        /// Index of the trajectory, from 0; for an index.json, counted through its shards in order
         #[arg(long, value_name = "NUMBER")]
         sample: Option<usize>,
         #[command(flatten)]
@@ -96,35 +96,35 @@ struct Gen {
     /// Equation: burgers, advection, diffusion-reaction, diffusion-reaction-2d, darcy or navier-stokes;
     /// see EQUATIONS
     equation: Equation,
-    /// Values of the equation's parameter, e.g. 0.001,0.01,0.1
+    /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1
     #[arg(long, required = true, value_delimiter = ',', value_name = "VALUE")]
     #[arg(allow_negative_numbers = true)]
     parameter: Vec<f64>,
     /// Value of another constant of the equation; may be given more than once
     #[arg(long, value_name = "NAME=VALUE", value_parser = constant)]
     constant: Vec<(String, f64)>,
-    /// Trajectories of each file
+    /// Trajectories per file
     #[arg(long, value_name = "NUMBER")]
     samples: usize,
     /// Seed of the initial states
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Cells along each axis; as EQUATIONS says when not given
+    /// Cells along each axis; default: see EQUATIONS
     #[arg(long)]
     grid: Option<usize>,
-    /// Frames, the initial state included
+    /// Frames, including the initial state
     #[arg(long)]
     frames: Option<usize>,
     /// Time of the last frame
     #[arg(long, value_name = "TIME")]
     end: Option<f64>,
-    /// Number of the first trajectory: files with other numbers continue each other
+    /// Index of the first trajectory, to generate further trajectories of the same seed
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     first: u64,
-    /// Number of threads, at most 1024; one for each processor by default. Results do not depend on it
+    /// Number of threads, at most 1024; default: one per processor. Results do not depend on it
     #[arg(long, value_parser = unix::cli::threads)]
     threads: Option<usize>,
-    /// Folder of the files, which must not be there yet
+    /// Output folder; must not contain the files yet
     #[arg(short = 'o', long = "output", value_name = "FOLDER")]
     to: PathBuf,
     #[command(flatten)]
@@ -136,27 +136,27 @@ struct Divide {
     /// HDF5 files; `-` reads their names from stdin
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Share of training: a percentage, or a number of trajectories of each parameter value
+    /// Share of the training split: a percentage, or a number of trajectories per parameter value
     #[arg(long, default_value = "80%", value_name = "SHARE")]
     train: Share,
-    /// Share of validation
+    /// Share of the validation split
     #[arg(long, default_value = "10%", value_name = "SHARE")]
     validation: Share,
-    /// Share of the test
+    /// Share of the test split
     #[arg(long, default_value = "10%", value_name = "SHARE")]
     test: Share,
-    /// What is divided: trajectory (every regime in the same shares), parameter (whole regimes, the
-    /// largest values for the test), file (whole files)
+    /// Unit to split by: trajectory (every parameter value in the same shares), parameter (whole parameter values,
+    /// the largest for the test) or file (whole files)
     #[arg(long, default_value = "trajectory", value_name = "UNIT")]
     by: By,
-    /// Which trajectories always share a split: state (those with the same initial state, or the same input
-    /// of a steady problem) or content (only identical ones)
+    /// Trajectories that always share a split: state (those with the same initial state, or the same input of a
+    /// steady problem) or content (only identical ones)
     #[arg(long, default_value_t, value_name = "KEY")]
     group_by: GroupBy,
-    /// Seed of the choice
+    /// Seed of the random split
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// The manifest; `-` is stdout, and paths in it are as seen from here
+    /// Manifest to write; `-` for stdout, with paths relative to the working directory
     #[arg(short = 'o', long = "output", default_value = "split.json", value_name = "FILE")]
     to: PathBuf,
     #[command(flatten)]

@@ -14,16 +14,16 @@ use unix::{Error, Exit, Result, diagnostics, inputs, note, slurm, warn};
 /// The arguments of `timekeep interval`.
 #[derive(clap::Args)]
 pub struct IntervalArgs {
-    /// Run directory whose log tells what checkpoints and updates cost
+    /// Run directory, whose log contains the cost of checkpoints and updates
     #[arg(required_unless_present = "cost")]
     run: Option<PathBuf>,
-    /// How long a checkpoint keeps training from going on; in place of what the run measured
+    /// Time for which a checkpoint blocks training, instead of that in the log of the run
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     cost: Option<Duration>,
-    /// Mean time between failures of a node, e.g. 200d
+    /// Mean time between failures of one node, e.g. 200d
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     mtbf: Duration,
-    /// Nodes of the job
+    /// Number of nodes of the job
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     nodes: u32,
     #[command(flatten)]
