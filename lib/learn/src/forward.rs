@@ -291,8 +291,7 @@ impl<'a> Forward<'a> {
         let trained = self.context.trained.each(leaf);
         let inner = Forward::on(&tape, Context { trained, ..self.context.clone() });
         let first = self.dropouts.get();
-        let inner =
-            Forward { used: Some(RefCell::default()), dropouts: Cell::new(first), ..inner };
+        let inner = Forward { used: Some(RefCell::default()), dropouts: Cell::new(first), ..inner };
         let leaves: Vec<Var> = inputs.iter().map(leaf).collect();
         let value = body(&inner, &leaves)?.value().clone();
         self.dropouts.set(inner.dropouts.get());

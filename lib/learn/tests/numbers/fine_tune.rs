@@ -50,9 +50,8 @@ impl Layers {
     fn run(&self, forward: &Forward, x: &tensor::Var) -> Result<tensor::Var> {
         let x = forward.dropout(x, self.data.dropout)?;
         let (body, p) = (self.body.clone(), self.data.dropout);
-        let h = forward.block(&[&x], move |forward, x| {
-            forward.dropout(&body.forward(forward, &x[0])?, p)
-        })?;
+        let h = forward
+            .block(&[&x], move |forward, x| forward.dropout(&body.forward(forward, &x[0])?, p))?;
         self.head.forward(forward, &h)
     }
 }
