@@ -119,6 +119,7 @@ struct GuardArgs {
     grace: u64,
     #[arg(value_parser = parse_warn_signal)]
     warn_signal: Signal,
+    end: u64,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -246,9 +247,9 @@ fn body(args: Args) -> Result<u8> {
         Verb::Submit { site, output, run, command, .. } => {
             runs::submit(&run, &command, site.as_deref(), output)
         }
-        Verb::Guard(GuardArgs { group, margin, grace, warn_signal }) => {
+        Verb::Guard(GuardArgs { group, margin, grace, warn_signal, end }) => {
             let [margin, grace] = [margin, grace].map(Duration::from_secs);
-            guard::run(group, Schedule { margin, grace, warn_signal }).map(|()| 0)
+            guard::run(group, Schedule { margin, grace, warn_signal }, end).map(|()| 0)
         }
         Verb::Cron { runs, output } => runs::cron(&runs, output),
         Verb::Run {

@@ -1,7 +1,7 @@
 //! Enforces the time limit of a command if timekeep itself is killed.
 //!
-//! The guard is a second timekeep process, which is idle while the first one lives: it reads the limit from a pipe, and
-//! end-of-file tells it that the first process is gone. If the command is still running, the guard sends the warning,
+//! The guard is a second timekeep process, which is idle while the first one lives: it reads changes of the limit from a
+//! pipe, and end-of-file tells it that the first process is gone. If the command is still running, the guard sends the warning,
 //! TERM and KILL at the times at which timekeep would have. `PR_SET_PDEATHSIG` would reach only the command itself, not
 //! its descendants.
 
@@ -23,7 +23,7 @@ pub const VERB: &str = "guard";
 /// How often the guard checks whether the command has exited.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The schedule that the guard enforces. The limit itself arrives through the pipe.
+/// The schedule that the guard enforces.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     /// The command is warned this long before the limit.
@@ -40,12 +40,12 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard of a process group.
-    pub fn start(leader: Pid, schedule: Schedule) -> Self {
+    /// Starts the guard of a process group. It knows the limit from its arguments, and so from its first moment on.
+    pub fn start(leader: Pid, schedule: Schedule, limit: Option<Instant>) -> Self {
         let Schedule { margin, grace, warn_signal } = schedule;
         let mut words = vec![OsString::from(VERB), leader.as_raw_nonzero().to_string().into()];
         words.extend([margin, grace].map(|time| time.as_secs().to_string().into()));
-        words.push(group::name(warn_signal).into());
+        words.extend([group::name(warn_signal).into(), end(limit).to_string().into()]);
         // Not by its path: the file may have been replaced since.
         let mut command = Command::new("/proc/self/exe");
         command.args(words).process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
@@ -59,22 +59,25 @@ impl Guard {
         }
     }
 
-    /// Sends the limit to the guard.
+    /// Sends a new limit to the guard.
     pub fn tell(&mut self, limit: Option<Instant>) {
-        let left = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
-        let end = left.map_or(u64::MAX, |left| unix_seconds().saturating_add(left.as_secs()));
         // If the guard has died, the command continues without it.
-        let _ = self.pipe.as_mut().map(|pipe| writeln!(pipe, "{end}"));
+        let _ = self.pipe.as_mut().map(|pipe| writeln!(pipe, "{}", end(limit)));
     }
 }
 
-/// The main function of the guard. Errors: 2 for a number that is not a process id.
-pub fn run(leader: i32, schedule: Schedule) -> Result<()> {
+/// A limit in seconds since 1970; no limit is the largest number.
+fn end(limit: Option<Instant>) -> u64 {
+    let left = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
+    left.map_or(u64::MAX, |left| unix_seconds().saturating_add(left.as_secs()))
+}
+
+/// The main function of the guard; `end` is the limit in seconds since 1970 until another one is read. Errors: 2 for a
+/// number that is not a process id.
+pub fn run(leader: i32, schedule: Schedule, end: u64) -> Result<()> {
     let leader = Pid::from_raw(leader).ok_or_else(|| Error::usage("no such process group"))?;
     let lines = stdin().lines().map_while(std::io::Result::ok);
-    let Some(end) = lines.filter_map(|line| line.parse::<u64>().ok()).last() else {
-        return Ok(());
-    };
+    let end = lines.filter_map(|line| line.parse::<u64>().ok()).last().unwrap_or(end);
     let is_alive = || test_kill_process_group(leader).is_ok();
     let left = Duration::from_secs(end.saturating_sub(unix_seconds()));
     let Some(limit) = Instant::now().checked_add(left).filter(|_| is_alive()) else {

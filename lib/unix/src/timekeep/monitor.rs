@@ -142,11 +142,10 @@ impl<'a> ChildMonitor<'a> {
     /// The signals to send; none without a limit.
     fn steps(&mut self) -> Peekable<IntoIter<Step>> {
         let (limit, schedule) = (self.limit(), self.plan.schedule);
-        if limit.is_some() {
-            let leader = self.group.leader;
-            self.guard.get_or_insert_with(|| Guard::start(leader, schedule)).tell(limit);
-        } else if let Some(guard) = &mut self.guard {
-            guard.tell(None);
+        match &mut self.guard {
+            Some(guard) => guard.tell(limit),
+            None if limit.is_none() => {}
+            none => *none = Some(Guard::start(self.group.leader, schedule, limit)),
         }
         limit.map_or(Vec::new(), |limit| steps(limit, schedule)).into_iter().peekable()
     }
