@@ -4,8 +4,7 @@
 
 use dist::Solo;
 use learn::checkpoint::{best, load, load_newest};
-use learn::params::{Builder, ParamSet};
-use learn::{forward::Forward, nn::Linear, score::Scores, task::*, train::Job, train::train};
+use learn::{forward::Forward, nn::Linear, params::*, score::Scores, task::*, train::*};
 use rustix::process::{Signal, getpid, kill_process};
 use std::{path::PathBuf, process::Command};
 use tensor::random::{Philox, Purpose};
@@ -96,8 +95,8 @@ impl Task for Classes {
     }
 
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
-        let found =
-            self.layer.forward(forward, &batch.input(forward, "inputs")?)?.value().to_host()?;
+        let x = batch.input(forward, "inputs")?;
+        let found = self.layer.forward(forward, &x)?.value().to_host()?;
         Ok(Predictions::default().with("scores", CLASSES, found.read::<f32>().to_vec()))
     }
 }
@@ -112,9 +111,8 @@ fn main() -> Result<()> {
         let mut run = Command::new(std::env::current_exe().map_err(Error::bug)?);
         run.arg(folder.join(name)).env("KILL_AT", kill_at).status().map_err(Error::bug)?;
     }
-    let files = |name: &str| -> Result<_> {
-        Ok(load_newest(&folder.join(name).join("ckpt"))?.map(|newest| newest.manifest.files))
-    };
+    let newest = |name: &str| load_newest(&folder.join(name).join("ckpt"));
+    let files = |name: &str| newest(name).map(|newest| newest.map(|found| found.manifest.files));
     assert_eq!(files("whole")?, files("killed")?, "the killed run has other bits");
     let best = best(&folder.join("killed/ckpt"))?.ok_or_else(|| Error::data("no checkpoint"))?;
     println!("best: {}, {}", best.display(), load(&best)?.manifest.metrics);
