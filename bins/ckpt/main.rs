@@ -191,7 +191,7 @@ fn show(path: &Path, wanted: impl Fn(&str) -> bool, output: Output) -> Result<Ex
     }
     out.finish()?;
     if shown == 0 && manifest.files.iter().any(|file| !file.tensors.is_empty()) {
-        return Err(Error::usage(format!("{}: no tensor of that name", path.display())));
+        return Err(Error::usage(format!("{}: it has no such tensor", path.display())));
     }
     Ok(Exit::Done)
 }

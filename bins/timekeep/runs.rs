@@ -109,7 +109,7 @@ pub fn interval(args: &IntervalArgs) -> Result<u8> {
     let best = interval::best(&measured, args.mtbf, args.nodes)?;
     if best.lost_share > 0.5 {
         warn!(
-            "the job fails every {} and a checkpoint takes {}: most of the time is lost, however often it saves",
+            "the job fails every {} and a checkpoint takes {}: most of the time is lost with any interval",
             time(best.mtbf)?,
             time(best.cost)?
         );
