@@ -359,7 +359,7 @@ fn refuse_earlier<'a>(paths: impl IntoIterator<Item = &'a PathBuf>, force: bool)
         None => Ok(()),
         Some(path) => Err(Error::create(
             path,
-            "it holds an earlier result; give another name, or --force to replace it",
+            "it contains an earlier result; choose another name, or overwrite it with --force",
         )),
     }
 }

@@ -99,7 +99,7 @@ const CASES: &[Case] = &[
         "ds-prep split raw/* --train 0 --validation 5 --test 5 -o none.json
         sed -i s/split.json/none.json/ codec.yaml", NEW, 65, 1,
         &["none.json", "train split is empty"]),
-    case("a NaN, checked", NAN, "ds-prep check raw/*", 65, 1, &[FILE, "NaN", "1 faults"]),
+    case("a NaN, checked", NAN, "ds-prep check raw/*", 65, 1, &[FILE, "NaN", "1 problems"]),
     case("a NaN, measured", NAN, "ds-prep stats split.json", 65, 1, &[FILE]),
     case("a NaN written after the split, trained on", NAN, LONG, 65, 10,
         &[FILE, "the content has changed", "split.json"]),

@@ -26,7 +26,7 @@ pub struct Audit {
 
 pub fn audit(args: &Audit) -> Result<Exit> {
     if !(0.0..1.0).contains(&args.near) {
-        return Err(Error::usage(format!("--near {}: from 0 to below 1", args.near)));
+        return Err(Error::usage(format!("--near {}: must be at least 0 and below 1", args.near)));
     }
     let report = audit::audit(&inputs::files(&args.manifests)?, args.near)?;
     let mut out = Out::stdout(args.output);
@@ -65,7 +65,7 @@ pub fn plot(args: &Plot) -> Result<Exit> {
         Some(wanted) => {
             let named = names.iter().position(|name| name == wanted);
             named.or_else(|| wanted.parse().ok()).ok_or_else(|| {
-                Error::usage(format!("no channel `{wanted}`; there are {}", names.join(", ")))
+                Error::usage(format!("no channel `{wanted}`; the file has {}", names.join(", ")))
             })?
         }
     };
@@ -77,7 +77,10 @@ pub fn plot(args: &Plot) -> Result<Exit> {
         return finish(out);
     }
     if args.to.extension().is_none_or(|ending| ending != "png") {
-        return Err(Error::usage(format!("{}: pictures are .png files", args.to.display())));
+        return Err(Error::usage(format!(
+            "{}: the name of a picture must end in .png",
+            args.to.display()
+        )));
     }
     unix::publish::publish_bytes(&args.to, &picture.png)?;
     let (name, (low, high)) = (&names[channel], (picture.range.start(), picture.range.end()));

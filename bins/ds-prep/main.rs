@@ -183,7 +183,7 @@ fn run(args: Args) -> Result<Exit> {
 
 fn constant(text: &str) -> Result<(String, f64), String> {
     let parts = text.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
-    let (name, value) = parts.ok_or("a name and a number are wanted, as in Rho=2")?;
+    let (name, value) = parts.ok_or("expected NAME=NUMBER, e.g. Rho=2")?;
     Ok((name.into(), value))
 }
 
@@ -203,7 +203,7 @@ fn generate(args: &Gen) -> Result<Exit> {
         file.validate()?;
         let path = args.to.join(file.file_name());
         if path.exists() {
-            let cause = "it is there already; move it or choose another folder";
+            let cause = "it already exists; move it or choose another folder";
             return Err(Error::create(&path, cause));
         }
         if files.iter().any(|(other, _)| *other == path) {
@@ -239,7 +239,7 @@ fn split(args: &Divide) -> Result<Exit> {
     }
     if args.to.exists() && Split::load(&args.to).map_or(true, |(old, _)| old != split) {
         let cause =
-            "another one is there, which runs may have used; move it or choose another name";
+            "a different manifest exists, which runs may use; move it or choose another name";
         return Err(Error::create(&args.to, cause));
     }
     split.save(&args.to)?;
@@ -279,7 +279,7 @@ fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
         }
     }
     let Report { files, trajectories, violations } = all;
-    note!("{files} files, {trajectories} trajectories, {} faults", violations.len());
+    note!("{files} files, {trajectories} trajectories, {} problems", violations.len());
     Ok(if violations.is_empty() { Exit::Done } else { Exit::Data })
 }
 

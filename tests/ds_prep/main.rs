@@ -87,7 +87,7 @@ fn from_the_solver_to_checked_data() {
 
     let check = run(folder, "", &["check", "split.json"]);
     assert_eq!((check.status, check.stdout.as_str()), (Some(0), ""));
-    assert!(check.stderr.contains("2 files, 20 trajectories, 0 faults"), "{}", check.stderr);
+    assert!(check.stderr.contains("2 files, 20 trajectories, 0 problems"), "{}", check.stderr);
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn foreign_files_are_imported_plotted_and_audited() {
     assert_eq!(seen.status, Some(2), "{}", seen.stderr);
     assert!(seen.stderr.contains("density, pressure, Vx") && seen.stderr.contains("u0, u1"));
     let again = run(folder, &names, &["import", "-", "-o", "in"]);
-    assert_eq!((again.status, again.stderr.matches("there already").count()), (Some(0), 2));
+    assert_eq!((again.status, again.stderr.matches("already exists").count()), (Some(0), 2));
     let other = run(folder, &names, &["import", "-", "-o", "in", "--stride", "2"]);
     assert_eq!(other.status, Some(73), "{}", other.stderr);
 
