@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's time for an update of the operator stage: the peer that ours is measured against.
+"""Times an update of the operator stage in PyTorch, for comparison with ours.
 
 The model is that of lib/tasks (pde/models/operator.rs, pdet_stack.rs) and lib/learn (nn/block.rs), layer by
 layer and with the same parameter names, so that each line has its counterpart there:
