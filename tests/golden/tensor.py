@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tensor.safetensors: PyTorch's results for every op and update of lib/tensor.
 
-Run it in this folder; needs torch and safetensors. lib/tensor/tests/golden.rs reads the result.
+Run it in this folder; needs torch and safetensors. lib/tensor/tests/ops/golden/ reads the result.
 
 Inputs are drawn as f32; everything after that is computed in f64, gradients by autograd, and only
 then rounded to f32. So a value in the file is exact up to half a unit in the last place of f32.
