@@ -92,7 +92,7 @@ struct Grid(Vec<usize>);
 /// Parses `256` or `64x64`.
 fn grid(text: &str) -> Result<Grid, String> {
     let sizes: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();
-    sizes.map(Grid).map_err(|_| format!("`{text}` is no grid like 256 or 64x64"))
+    sizes.map(Grid).map_err(|_| format!("`{text}` is not a grid like 256 or 64x64"))
 }
 
 /// Parses letters of axes; `none` is the empty list.
@@ -111,7 +111,7 @@ fn dtype(text: &str) -> Result<Dtype, String> {
         "f32" => Ok(Dtype::F32),
         "f16" => Ok(Dtype::F16),
         "bf16" => Ok(Dtype::Bf16),
-        "f64" => Err("fields are read as f32, so f64 would hold nothing more".into()),
+        "f64" => Err("fields are read as f32, so f64 would add no precision".into()),
         _ => Err(format!("no type `{text}`; there are f32, f16 and bf16")),
     }
 }
@@ -160,7 +160,7 @@ pub fn run(args: Import) -> Result<Exit> {
         let done = |more: usize| {
             signals.go_on(|| {
                 let name = target.path.display();
-                format!("{name} is not finished, the same command goes on with it")
+                format!("{name} is not finished; the same command resumes it")
             })?;
             advance(more);
             Ok(())

@@ -183,7 +183,7 @@ fn run(args: Args) -> Result<Exit> {
 
 fn constant(text: &str) -> Result<(String, f64), String> {
     let parts = text.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
-    let (name, value) = parts.ok_or("a name and a number are wanted, as in Rho=2")?;
+    let (name, value) = parts.ok_or("expected a name and a number, as in Rho=2")?;
     Ok((name.into(), value))
 }
 
@@ -238,8 +238,7 @@ fn split(args: &Divide) -> Result<Exit> {
         return finish(out);
     }
     if args.to.exists() && Split::load(&args.to).map_or(true, |(old, _)| old != split) {
-        let cause =
-            "another one is there, which runs may have used; move it or choose another name";
+        let cause = "it already exists with other content, which runs may have used; move it or choose another name";
         return Err(Error::create(&args.to, cause));
     }
     split.save(&args.to)?;
