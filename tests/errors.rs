@@ -89,7 +89,7 @@ const CASES: &[Case] = &[
     case("a truncated HDF5 file", "truncate -s -640 $file", NEW, 65, 1,
         &["split.json", FILE, "when it was split"]),
     case("a truncated HDF5 file by itself", "truncate -s -640 $file", "ds-prep ls raw/*",
-        65, 1, &[FILE, "not a whole HDF5 file", "truncated"]),
+        65, 1, &[FILE, "not a complete HDF5 file", "truncated"]),
     case("no HDF5 file", "cp codec.yaml text.hdf5", "ds-prep ls text.hdf5", 65, 1, &["text.hdf5"]),
     case("an empty data set", "", "ds-prep check empty.hdf5", 65, 1,
         &["empty.hdf5", "no trajectories"]),

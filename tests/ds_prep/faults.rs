@@ -136,7 +136,7 @@ const FAULTS: [(&str, Plant, &str, &[&str]); 14] = [
             vec!["check", "packed.npz"]
         },
         "unreadable",
-        &["packed.npz", "not a whole file"],
+        &["packed.npz", "not a complete NumPy file"],
     ),
     (
         "a truncated table",
@@ -157,7 +157,7 @@ const FAULTS: [(&str, Plant, &str, &[&str]); 14] = [
             vec!["check", "blosc.zarr"]
         },
         "unreadable",
-        &["blosc.zarr", "chunk 1.0.0.1.0 is not there", "--fill-missing"],
+        &["blosc.zarr", "chunk 1.0.0.1.0 is missing", "--fill-missing"],
     ),
     (
         "a truncated chunk of Zarr",
@@ -221,7 +221,7 @@ fn unsupported_layouts_formats_and_manifests_are_refused_with_a_reason() {
         (
             &["split", burgers, "half/1D_Burgers_Sols_Nu0.1.hdf5"],
             65,
-            "5 frames on 16 points, channels u, 0 of them inputs, those of the files before",
+            "5 frames on 16 points, channels u, 0 of them inputs, those of the previous files",
         ),
     ];
     for (words, status, message) in cases {

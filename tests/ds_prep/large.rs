@@ -143,7 +143,7 @@ fn a_killed_import_resumes_and_memory_does_not_grow_with_the_file() {
 
     let seen = run(folder, "", &["import", "large_nu0.1.npy", "-o", "in"]);
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    let goes_on = format!("goes on after {done} of {TRAJECTORIES} trajectories");
+    let goes_on = format!("resuming after {done} of {TRAJECTORIES} trajectories");
     assert!(seen.stderr.contains(&goes_on), "{}", seen.stderr);
     let names: Vec<_> =
         fs::read_dir(folder.join("in")).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -190,7 +190,7 @@ fn a_concurrent_import_is_refused_and_another_plan_starts_anew() {
     let words = ["import", "large_nu0.1.npy", "-o", "in"];
     let busy = run(folder, "", &words);
     assert_eq!(busy.status, Some(75), "{}", busy.stderr);
-    assert!(busy.stderr.contains("another process is making it"), "{}", busy.stderr);
+    assert!(busy.stderr.contains("another process is writing it"), "{}", busy.stderr);
     // TERM stays pending until the suspended process is continued.
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
@@ -198,7 +198,7 @@ fn a_concurrent_import_is_refused_and_another_plan_starts_anew() {
     assert!(record.exists(), "kept for the next start");
 
     let few = run(folder, "", &[&words[..], &["--samples", "3"]].concat());
-    assert_eq!((few.status, few.stderr.contains("goes on")), (Some(0), false), "{}", few.stderr);
+    assert_eq!((few.status, few.stderr.contains("resuming")), (Some(0), false), "{}", few.stderr);
     assert_eq!(Field::open(&folder.join("in/large_nu0.1.hdf5")).unwrap().trajectories(), 3);
     assert!(!record.exists());
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Makes schedules.json: learning rates of staged schedules, by closed form and by PyTorch.
 
-Run by hand beside this file; needs torch. Entry u of a list is the rate of update u, counted from 0;
+Run it in this folder; needs torch. Entry u of a list is the rate of update u, counted from 0;
 the last entry is the rate after the last update. Stages follow each other at the cumulative sums of
-their lengths; a length of -1 is what the others leave of `total_updates`; a LinearLR without
-start_factor starts from the rate its predecessor reached. `lengths` and `start_factors` are the
-resolved ones. The script fails when the two ways disagree by more than rounding: PyTorch multiplies
-its way along, which leaves about 1e-15 of the base rate after 600 updates.
+their lengths; a length of -1 is the remainder of `total_updates`; a LinearLR without
+start_factor starts from the final rate of its predecessor. `lengths` and `start_factors` are the
+resolved ones. The script fails when the two disagree by more than rounding: PyTorch multiplies
+the rate on every step, which has an error of about 1e-15 of the base rate after 600 updates.
 """
 import json
 import math

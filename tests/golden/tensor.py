@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tensor.safetensors: what PyTorch says of every op and update of lib/tensor.
+"""Makes tensor.safetensors: PyTorch's results for every op and update of lib/tensor.
 
-Run by hand beside this file; needs torch and safetensors. lib/tensor/tests/golden.rs reads the result.
+Run it in this folder; needs torch and safetensors. lib/tensor/tests/ops/golden/ reads the result.
 
 Inputs are drawn as f32; everything after that is computed in f64, gradients by autograd, and only
-then rounded to f32. So a number in the file is the exact one to half a unit of f32's last place.
-An op NAME has NAME/<input>, NAME/out, NAME/dout (the gradient it is given) and NAME/d<input>.
-Constants of an op or update are f64 scalars, so that they are said once, here.
+then rounded to f32. So a value in the file is exact up to half a unit in the last place of f32.
+An op NAME has NAME/<input>, NAME/out, NAME/dout (the gradient of its output) and NAME/d<input>.
+Constants of an op or update are stored as f64 scalars, so that they are only defined here.
 """
 from pathlib import Path
 

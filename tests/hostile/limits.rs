@@ -53,8 +53,8 @@ fn members_and_headers_of_an_archive_are_bounded() {
     let tensor = |content: Vec<u8>| (b"tensor.npy".to_vec(), content);
     for (name, members, words) in [
         ("many.npz", (0..10_001).map(small).collect(), "more than 10000 members"),
-        ("long.npz", vec![tensor(npy(1 << 21, &" ".repeat(1 << 21)))], "no header of NumPy"),
-        ("untrue.npz", vec![tensor(npy(u32::MAX, ""))], "no header of NumPy"),
+        ("long.npz", vec![tensor(npy(1 << 21, &" ".repeat(1 << 21)))], "no NumPy header"),
+        ("untrue.npz", vec![tensor(npy(u32::MAX, ""))], "no NumPy header"),
         ("claims.npz", vec![tensor(one(text("(1099511627776, 2, 8)")))], "tensor"),
     ] {
         fs::write(folder.path().join(name), archive(&members)).unwrap();

@@ -1,10 +1,10 @@
-"""`ds-prep gen` against the same schemes in NumPy and SciPy, in turns on the same cores.
+"""Compares `ds-prep gen` with the same schemes in NumPy and SciPy, alternately on the same cores.
 
     generators.py FOLDER_OF_PROGRAMS [--pairs N] [--processes N] [equation...]
 
-Each equation is solved for the same initial states (those of the file that ds-prep made), NumPy in
-as many processes as ds-prep has threads, blocks of trajectories at once. Printed are seconds per
-trajectory of both, their ratio, and how far the last frames are apart. Needs h5py, numpy, scipy.
+Each equation is solved for the same initial states (those of the file that ds-prep wrote), with NumPy in as
+many processes as ds-prep has threads, on blocks of trajectories. Prints seconds per trajectory of both, their
+ratio, and the difference between the last frames. Needs h5py, numpy, scipy.
 """
 
 import argparse

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""PyTorch's times for the rows of `opcheck --large --json`, which come on stdin: the peers of our kernels.
+"""Times PyTorch on the rows of `opcheck --large --json`, read from stdin, for comparison with our kernels.
 
-Each row that has a counterpart here is computed with the shapes and options that it names, by the fastest
-that PyTorch offers: products by cuBLAS, normalisation and cross entropy by its own kernels, attention by
-each backend of scaled_dot_product_attention that takes the case, convolution by cuDNN with channels last
-and its best algorithm, AdamW fused. Data are random, and every gradient is asked for that ours gives.
+Each row that has a counterpart here is computed with its shapes and options, by the fastest implementation in
+PyTorch: products by cuBLAS, normalization and cross entropy by PyTorch's own kernels, attention by each backend of
+scaled_dot_product_attention that supports the case, convolution by cuDNN with channels last and its best algorithm,
+AdamW fused. Data are random, and the same gradients are computed as by our ops.
 
-Times are those of opcheck: the median of groups of 20 calls, measured by events on the stream; "forward"
-without gradients, "both" forward and backward. Prints a JSON object a row and peer, or why there is no
-time. With --device cpu it tries itself out. Needs torch.
+Times are measured as by opcheck: the median of groups of 20 calls, by events on the stream; "forward" without
+gradients, "both" forward and backward. Prints a JSON object per row and implementation, or why there is no time.
+--device cpu is for trying out the script. Needs torch.
 """
 import argparse
 import json

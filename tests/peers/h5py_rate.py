@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""h5py reading samples that lib/data/examples/loader_rate names, for comparison with it.
+"""Reads samples with h5py as requested by lib/data/examples/loader_rate, for comparison with it.
 
-Each line of stdin asks: {"file", "frames", "samples": [[trajectory, first frame], ...], "copy"}; the answer
-is {"wall", "cpu"}, seconds. Every sample is sliced out of the dataset `tensor` of the open file, as a Dataset's
-__getitem__ does. With "copy" it is read from a copy of the first trajectories: "chunked" has the chunks
-that h5py chooses, "gzip" is compressed as well.
+Each line of stdin is a request: {"file", "frames", "samples": [[trajectory, first frame], ...], "copy"}; the answer
+is {"wall", "cpu"} in seconds. Every sample is sliced from the dataset `tensor` of the open file, as in the __getitem__
+of a PyTorch Dataset. With "copy" it is read from a copy of the first trajectories: "chunked" has h5py's default
+chunks, "gzip" is compressed as well.
 """
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's time for an update of the operator stage: the peer that ours is measured against.
+"""Times an update of the operator stage in PyTorch, for comparison with ours.
 
 The model is that of lib/tasks (pde/models/operator.rs, pdet_stack.rs) and lib/learn (nn/block.rs), layer by
 layer and with the same parameter names, so that each line has its counterpart there:
@@ -10,15 +10,16 @@ layer and with the same parameter names, so that each line has its counterpart t
                  x += s2 * Linear(gelu(Linear(adaln(conv(x), c))))
     z + scale * Linear(layernorm(x))
 
-PyTorch is given its best: memory that malloc keeps, the faster of its AdamW implementations, fused
-attention, fused multiply-adds, a depthwise convolution in the layout the tokens already have. With
---plain the model is written as most people would: Conv1d(padding_mode="circular"), x * (1 + scale) +
-shift, the optimiser's default; attention and malloc stay at their best. One update is zero_grad,
-forward over the horizon, mean squared error, backward, clipping, AdamW; in f32, or with --precision
-bf16 under autocast. --device cuda measures a GPU (`make gpu-bench`), where an update ends when the GPU has
-done it; --compile is torch.compile of the rollout with its loss. Run by hand or by `make bench`, on an idle machine: with others on its processors PyTorch's threads wait for each
-other and an update takes many times as long. Prints one JSON object; where `cpu_ms` is far below
-threads times `median_ms`, or the load above the threads, the machine was not idle. Needs torch.
+PyTorch runs at its fastest: malloc keeps freed memory, the faster of its AdamW implementations, fused attention,
+fused multiply-adds, a depthwise convolution in the layout that the tokens already have. With --plain the model is
+written as most people would: Conv1d(padding_mode="circular"), x * (1 + scale) + shift, the default AdamW; attention
+and malloc stay at their fastest. One update is zero_grad, forward over the horizon, mean squared error, backward,
+clipping, AdamW; in f32, or with --precision bf16 under autocast. --device cuda measures a GPU (`make gpu-bench`),
+where an update ends when the GPU has finished it; --compile applies torch.compile to the rollout with its loss.
+
+Run it by hand or with `make bench`, on an idle machine: if other processes use its processors, PyTorch's threads wait
+for each other and an update takes many times as long. Prints one JSON object; if `cpu_ms` is far below threads times
+`median_ms`, or the load is above the number of threads, the machine was not idle. Needs torch.
 """
 import argparse
 import json

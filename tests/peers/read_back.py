@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What h5py and NumPy see in files of fields, opened by the keys that PDEBench documents.
+"""Describes files of fields as read by h5py and NumPy with the keys that PDEBench documents.
 
-read_back.py FILE...: a line of JSON for each: layout, sizes, channels, ends of the coordinates, numbers
-among the attributes, CRC-32 of all values as f32 [n, t, x.., c], and statistics of each frame of the last
-trajectory. tests/ds_prep/read_back.rs compares them with what ds-prep tells of the same files. Needs numpy, and
-h5py for HDF5; safetensors files are read by their description alone.
+read_back.py FILE...: prints a line of JSON per file: layout, sizes, channels, first and last coordinates, numeric
+attributes, CRC-32 of all values as f32 [n, t, x.., c], and statistics of each frame of the last trajectory.
+tests/ds_prep/read_back.rs compares these with ds-prep's description of the same files. Needs numpy, and h5py for
+HDF5; safetensors files are parsed without a library.
 """
 import json
 import os

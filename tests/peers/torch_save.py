@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What torch.save and an fsync cost for as many bytes as a checkpoint of ours: the peer of
-lib/learn/examples/checkpoint_save.rs. torch.save has no checksums, no second copy and no
-verification, and training waits for all of it. Prints one JSON object, medians. Needs torch."""
+"""The cost of torch.save and an fsync for as many bytes as one of our checkpoints, for comparison with
+lib/learn/examples/checkpoint_save.rs. torch.save has no checksums, no second copy and no verification, and training
+waits until it is done. Prints one JSON object with medians. Needs torch."""
 import argparse
 import json
 import os

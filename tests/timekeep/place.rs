@@ -14,8 +14,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// With an empty queue, a SLURM that knows no past jobs, and an `sbatch` that counts from 101 and ignores its
-    /// arguments.
+    /// With an empty queue, a SLURM that knows no past jobs, and an `sbatch` that returns job ids from 101 on and
+    /// accepts everything.
     pub fn new() -> Self {
         let place = Self { folder: tempfile::tempdir().unwrap() };
         place.queue("");

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes the small files of tests/golden/ that fields.rs reads: other writers' choices of layout.
+"""Makes the small files of tests/golden/ that fields.rs reads, with the storage layouts of other writers.
 
-Needs h5py and numpy. Run in lib/data/tests. With a FILE, prints what h5py sees in it instead, to
-compare a file of ours by hand.
+Needs h5py and numpy. Run in lib/data/tests. With a FILE, prints what h5py reads from it instead, for
+a manual comparison with our files.
 """
 import sys
 import h5py

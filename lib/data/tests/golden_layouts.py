@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/layouts/: a small file of each layout of PDEBench, as its generators write them.
+"""Makes tests/golden/layouts/: a small file of each of PDEBench's layouts, as written by its generators.
 
-Needs h5py and numpy. Run in lib/data/tests. Sizes are odd and differ, so that no axis can stand for
-another; every number tells its place (see values).
+Needs h5py and numpy. Run in lib/data/tests. All sizes are different, so that no axis can be mistaken for
+another; every value encodes its index (see values).
 """
 import shutil
 

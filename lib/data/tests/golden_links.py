@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/links/: files whose fields are external links to other.h5, which is not there.
+"""Makes tests/golden/links/: files whose fields are external links to other.h5, which does not exist.
 
 Written by h5py 3.16.0 (HDF5 2.0). Run it in lib/data/tests/.
 """

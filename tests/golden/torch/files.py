@@ -1,8 +1,8 @@
-"""Files as torch.save writes them, and what is in them; and some that ask for more than tensors.
+"""Makes files with torch.save, a list of their tensors, and files whose pickles refer to more than tensors.
 
     python3 tests/golden/torch/files.py     (made with torch 2.15, reads the same since 1.6)
 
-Writes *.pt and values.json (name of the file -> tensor -> shape and values) beside itself.
+Writes *.pt and values.json (file name -> tensor -> shape and values) to its own folder.
 """
 
 import collections

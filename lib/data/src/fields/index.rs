@@ -116,7 +116,7 @@ impl Index {
         let is_name = |shard: &&Shard| shard.file.file_name() == Some(shard.file.as_os_str());
         match index.shards.iter().find(|shard| !is_name(shard)) {
             Some(shard) => Err(Error::data(format!(
-                "{}: `{}` is no name of a shard",
+                "{}: `{}` is not the name of a shard",
                 path.display(),
                 shard.file.display()
             ))),

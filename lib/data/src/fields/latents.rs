@@ -248,7 +248,7 @@ fn encode_some(
 fn require_latents(latents: &[f32], expected: usize, first: usize) -> Result<()> {
     if latents.len() != expected {
         return Err(Error::bug(format!(
-            "the codec gave {} numbers for the trajectories from {first} on, not {expected}",
+            "the codec returned {} values for the trajectories from {first} on, not {expected}",
             latents.len()
         )));
     }

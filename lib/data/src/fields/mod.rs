@@ -1,4 +1,5 @@
-//! Fields: PDE solvers, files of trajectories in HDF5 and other formats, splits, statistics, checks, memory-mapped latents.
+//! Fields: PDE solvers, files of trajectories in HDF5 and other formats, splits, statistics, checks, and
+//! memory-mapped latents.
 
 pub mod audit;
 pub mod check;

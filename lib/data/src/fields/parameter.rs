@@ -122,10 +122,10 @@ impl FromStr for Parameter {
                 .then(|| (name.trim().to_ascii_lowercase(), value))
         };
         let pairs: Option<Vec<_>> = text.split(',').map(pair).collect();
-        let pairs = pairs.ok_or_else(|| format!("`{text}` is no name=value"))?;
-        let all = Self::all_of(&pairs).ok_or_else(|| format!("`{text}` is no name=value"))?;
+        let pairs = pairs.ok_or_else(|| format!("`{text}` is not name=value"))?;
+        let all = Self::all_of(&pairs).ok_or_else(|| format!("`{text}` is not name=value"))?;
         if all.iter().count() < pairs.len() {
-            return Err(format!("`{text}` gives one name two values"));
+            return Err(format!("`{text}` gives a name two values"));
         }
         Ok(all)
     }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_names_tell_the_parameters() {
+    fn parameters_are_read_from_file_names() {
         let several = "2D_CFD_Rand_M0.1_Eta0.01_Zeta1e-08_periodic_128_Train.hdf5";
         let cases = [
             ("1D_Burgers_Sols_Nu0.001.hdf5", Some("nu=0.001")),

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trajectory_is_its_file_and_its_number() {
+    fn a_trajectory_is_identified_by_its_file_and_index() {
         let of = |parts: &[(&str, &[usize])]| -> Vec<Provenance> {
             let part = |(blake3, samples): &(&str, &[usize])| Provenance {
                 blake3: blake3.to_string(),

@@ -37,7 +37,7 @@ impl FromStr for By {
             "trajectory" => Ok(Self::Trajectory),
             "parameter" => Ok(Self::Parameter),
             "file" => Ok(Self::File),
-            _ => Err(format!("`{text}` is none of trajectory, parameter, file")),
+            _ => Err(format!("`{text}` is not one of trajectory, parameter, file")),
         }
     }
 }

@@ -84,7 +84,7 @@ impl TrajectorySet {
                 && let Some(what) = first.coordinate_difference(field)
             {
                 return Err(Error::data(format!(
-                    "{}: {}: {what}; split them into a manifest each and mix these in the configuration",
+                    "{}: {}: {what}; make a manifest for each and mix these in the configuration",
                     manifest.display(),
                     path.display()
                 )));

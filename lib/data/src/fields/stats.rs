@@ -96,7 +96,7 @@ impl Stats {
         if let Some(i) = moments.iter().position(not_finite) {
             let entry = set.entry(i);
             return Err(Error::data(format!(
-                "{}: trajectory {} holds numbers that are not finite; see `ds-prep check`",
+                "{}: trajectory {} has values that are not finite; see `ds-prep check`",
                 entry.file.display(),
                 entry.sample
             )));
@@ -144,7 +144,7 @@ impl Stats {
         let (stats, hash) = FILE.read::<Self>(path)?;
         if stats.split != train.manifest_hash() || stats.files != train.file_hashes() {
             return Err(Error::data(format!(
-                "{}: made from split {}, in use is {}; run `ds-prep stats` again",
+                "{}: made from split {}, but split {} is in use; run `ds-prep stats` again",
                 path.display(),
                 stats.split,
                 train.manifest_hash()

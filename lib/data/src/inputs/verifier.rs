@@ -219,7 +219,7 @@ mod tests {
     use std::time::{Instant, UNIX_EPOCH};
 
     #[test]
-    fn a_ctime_in_the_future_is_trusted_once_the_file_was_seen_unchanged_for_some_time() {
+    fn a_future_ctime_is_trusted_once_the_file_was_unchanged_for_some_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");
         std::fs::write(&path, "data").unwrap();

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_exact_and_every_source_is_passed_through_in_epochs() {
+    fn shares_are_exact_and_every_source_is_read_in_epochs() {
         let sources = [(10, 0.5), (7, 0.25), (0, 0.0), (100, 0.25)];
         let mixture = Mixture::new(3, &sources, 16).unwrap();
         let firsts = [0, 10, 17, 17];
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_is_passed_through_in_its_order() {
+    fn a_single_source_is_read_in_its_order() {
         let (mixture, order) =
             (Mixture::new(5, &[(77, 2.0)], 8).unwrap(), Order::new(5, 77, 8).unwrap());
         for update in 0..40 {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_mixture_is_refused() {
+    fn invalid_mixtures_are_refused() {
         for sources in [&[(1, 0.0)][..], &[(1, -1.0), (1, 2.0)], &[(1, f64::NAN)], &[], &[(0, 1.0)]]
         {
             assert!(Mixture::new(1, sources, 4).is_err(), "{sources:?}");

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_come_in_order_from_any_update_whoever_makes_them() {
+    fn batches_come_in_order_from_any_update_with_any_number_of_workers() {
         for workers in 1..6 {
             let ahead = Ahead { batches: 3, workers };
             // Some batches take longer than others.

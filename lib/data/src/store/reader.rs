@@ -40,8 +40,8 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
                 let all = index.shards.len();
                 let (folder, made_by) = (folder.display(), kind.made_by);
                 Error::data(format!(
-                    "{folder}: unfinished, {done} of {all} shards are there; run `{made_by}` again to make the \
-                     others"
+                    "{folder}: unfinished, {done} of {all} shards are there; run `{made_by}` again to add \
+                     the missing ones"
                 ))
             })?;
             let path = shard_path(folder, number);

@@ -1,4 +1,4 @@
-//! The kernel cache together with the compiler, and with many processes at once. (The cache of a single process is
+//! The kernel cache together with the compiler, and with many processes at once. (The cache folder itself is
 //! tested in its module.)
 
 use super::has_nvrtc;

@@ -111,7 +111,7 @@ impl Exact {
         }
         found.extend(hashes.frames.iter().enumerate().find_map(|(frame, hash)| {
             let (other, at) = *self.frames.get(hash.as_ref()?)?;
-            let how = format!("has as its frame {frame} exactly frame {at} of");
+            let how = format!("has a frame ({frame}) that is identical to frame {at} of");
             elsewhere(&other).then_some((Kind::SharedFrame, other, how))
         }));
         found

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 const PATCH: usize = 16;
 /// Maximum number of indexed patches per first frame.
 const ANCHORS: usize = 16;
-/// Patches that are tried in order to find that many distinctive ones.
+/// Maximum number of patches that are tried to find these.
 const TRIES: u64 = 256;
 /// Maximum number of alignments of a frame that are compared.
 const ALIGNMENTS: usize = 4;

@@ -32,7 +32,7 @@ pub(super) fn check_field(
     check_coordinates(field, report);
     if shape.trajectories > 0 && field.read_cost() > WORTH_CONVERTING {
         unix::note!(
-            "{0}: it lies in {1}: reading a trajectory costs {2:.0} times its bytes; `ds-prep import {0} -o \
+            "{0}: it is stored in {1}: reading a trajectory costs {2:.0} times its bytes; `ds-prep import {0} -o \
              FOLDER` brings it into one piece",
             path.display(),
             field.way(),
@@ -102,7 +102,7 @@ fn check_coordinate(
         }
         "is missing".into()
     } else if !lengths.contains(&values.len()) {
-        format!("has {} values, expected are {}", values.len(), lengths[0])
+        format!("has {} values, expected {}", values.len(), lengths[0])
     } else if let Some(at) = values
         .windows(2)
         .position(|pair| pair[0] >= pair[1] || pair[1].is_nan() || pair[0].is_nan())

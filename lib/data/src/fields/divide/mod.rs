@@ -54,13 +54,13 @@ pub fn divide_by(
         let here = Kind::of(&field);
         if let Some(before) = first.as_ref().map(Kind::of).filter(|before| *before != here) {
             return Err(Error::data(format!(
-                "{}: trajectories of {here}, those of the files before are of {before}",
+                "{}: its trajectories have {here}, those of the previous files {before}",
                 path.display(),
             )));
         }
         if let Some(what) = first.as_ref().and_then(|first| first.coordinate_difference(&field)) {
             return Err(Error::data(format!(
-                "{}: {what}; split them into a manifest each and mix these in the configuration",
+                "{}: {what}; make a manifest for each and mix these in the configuration",
                 path.display()
             )));
         }
@@ -74,7 +74,7 @@ pub fn divide_by(
     let in_common = match group_by {
         GroupBy::State if kind.frames == 1 && kind.inputs > 0 => "one input",
         GroupBy::State => "one initial state",
-        GroupBy::Content => "all their numbers",
+        GroupBy::Content => "all their values",
     };
     let request = Request { shares, seed, files, group_by, in_common };
     let [train, validation, test] = match by {
@@ -141,7 +141,7 @@ fn source(field: &Field, manifest: &Path) -> Result<Source> {
     let ending = path.extension().unwrap_or_default();
     if ["csv", "zarr"].iter().any(|other| ending.eq_ignore_ascii_case(other)) {
         return Err(Error::data(format!(
-            "{}: training does not read this format; `ds-prep import` makes one of it that it reads",
+            "{}: training does not read this format; convert it with `ds-prep import`",
             path.display()
         )));
     }

@@ -106,12 +106,14 @@ impl FromStr for Axes {
     fn from_str(text: &str) -> Result<Self, String> {
         let of_letter = |letter: char| {
             let known = Axis::ALL.into_iter().find(|axis| axis.letter() == letter);
-            known.ok_or_else(|| format!("`{letter}` in axes `{text}` is none of n, t, x, y, z, c"))
+            known.ok_or_else(|| {
+                format!("`{letter}` in axes `{text}` is not one of n, t, x, y, z, c")
+            })
         };
         let axes = Self(text.chars().map(of_letter).collect::<Result<_, _>>()?);
         let twice = axes.0.iter().enumerate().find(|(i, axis)| axes.0[..*i].contains(axis));
         if let Some((_, axis)) = twice {
-            return Err(format!("`{}` is twice in axes `{text}`", axis.letter()));
+            return Err(format!("`{}` occurs twice in axes `{text}`", axis.letter()));
         }
         let space = axes.space();
         if space == 0 || Axis::SPACE[..space].iter().any(|axis| axes.place(*axis).is_none()) {

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roundings_of_f32_are_the_same_and_other_steps_are_not() {
+    fn roundings_of_f32_are_accepted_and_other_steps_are_not() {
         let exact: Vec<f64> = (0..101).map(|i| f64::from(i) * 0.05).collect();
         let rounded: Vec<f64> = exact.iter().map(|t| f64::from(*t as f32)).collect();
         assert_eq!(difference(&exact, &rounded), None);

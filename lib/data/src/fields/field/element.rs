@@ -53,7 +53,7 @@ mod tests {
     use tensor::dtype::bf16;
 
     #[test]
-    fn neighbours_are_read_in_every_type_and_what_f32_cannot_hold_is_told() {
+    fn values_of_every_dtype_are_read_and_overflows_of_f32_are_reported() {
         let values = [0.0f32, 1.5, -2.0, 96.0, 0.25];
         type Write = fn(f32) -> Vec<u8>;
         let cases: [(FileDtype, Write); 6] = [

@@ -242,7 +242,7 @@ impl Field {
         let Shape { trajectories, frames: all, .. } = self.shape;
         if trajectory >= trajectories || frames.start > frames.end || frames.end > all {
             return Err(Error::bug(format!(
-                "{}: frames {frames:?} of trajectory {trajectory} asked, there are {all} of {trajectories}",
+                "{}: frames {frames:?} of trajectory {trajectory} requested, but there are {all} of {trajectories}",
                 self.path.display()
             )));
         }
@@ -331,7 +331,7 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
     let shape = Shape { trajectories, frames, grid, channels };
     if shape.bytes().is_none() || trajectories > MAX_TRAJECTORIES {
         let what =
-            format!("{shape} are too large; at most {MAX_TRAJECTORIES} trajectories are read");
+            format!("{shape} are too large; at most {MAX_TRAJECTORIES} trajectories are supported");
         return Err(bad(file, what));
     }
     // A reader holds at least one frame, and as much again while it is read.

@@ -53,7 +53,7 @@ impl NumpyFile {
             header(BufReader::new(file.file()), &stem, 0, None).map(|member| vec![member])
         };
         let members = members.map_err(|cause| {
-            Error::data(format!("{}: not a whole file of NumPy: {cause}", path.display()))
+            Error::data(format!("{}: not a complete NumPy file: {cause}", path.display()))
         })?;
         Ok(Self { path: path.to_path_buf(), file: Arc::new(file), members })
     }
@@ -65,7 +65,7 @@ impl NumpyFile {
     /// Where the values of a member are stored; a compressed member is unpacked into an unnamed temporary file.
     fn place_of(&self, member: &Member) -> Result<Place> {
         let Member { dtype: Some(dtype), fortran, offset, .. } = *member else {
-            return Err(bad(self, format!("`{}` holds no numbers", member.name)));
+            return Err(bad(self, format!("`{}` is not numeric", member.name)));
         };
         let Some(index) = member.packed else {
             return Ok(Place::File { file: self.file.clone(), offset, dtype, fortran });
@@ -150,7 +150,7 @@ fn members(file: &File) -> io::Result<Vec<Member>> {
         let packed = (entry.compression() != CompressionMethod::Stored).then_some(index);
         let begin = match packed {
             Some(_) => 0,
-            None => entry.data_start().ok_or_else(|| io::Error::other("no place of its data"))?,
+            None => entry.data_start().ok_or_else(|| io::Error::other("no offset of its data"))?,
         };
         found.push(header(entry, name, begin, packed)?);
     }
@@ -172,12 +172,11 @@ fn header(
     from.read_exact(&mut length[..if wide { 4 } else { 2 }])?;
     let length = u64::from(u32::from_le_bytes(length));
     if fixed[..6] != *b"\x93NUMPY" || length > MAX_HEADER {
-        return Err(io::Error::other("no header of NumPy"));
+        return Err(io::Error::other("no NumPy header"));
     }
     let mut text = String::new();
     from.take(length).read_to_string(&mut text)?;
-    let unread =
-        || io::Error::other(format!("a header that is not understood: {}", text.trim_end()));
+    let unread = || io::Error::other(format!("an unsupported header: {}", text.trim_end()));
     let after = |key: &str| Some(text.split_once(&format!("'{key}':"))?.1.trim_start());
     let descr = after("descr").ok_or_else(unread)?;
     // A list denotes a structured dtype, which is not supported.

@@ -126,14 +126,14 @@ fn guess(file: &dyn Source) -> Result<Layout> {
         (true, true) => Err(bad(
             file,
             format!(
-                "unknown layout: both variables and groups with `data`; found {}; --layout says which it is",
+                "unknown layout: both variables and groups with `data`; found {}; choose one with --layout",
                 contents(file)
             ),
         )),
         (false, false) => Err(bad(
             file,
             format!(
-                "unknown layout: no dataset `tensor`; found {}; read are {}; --dataset and --axes name \
+                "unknown layout: no dataset `tensor`; found {}; supported are {}; --dataset and --axes name \
              another",
                 contents(file),
                 Layout::ALL.map(Layout::describe).join(", ")
@@ -260,7 +260,7 @@ fn channels(
             return Err(bad(
                 file,
                 format!(
-                    "attribute `channels` names {} channels, there are {}",
+                    "attribute `channels` names {} channels, but there are {}",
                     given.len(),
                     names.len()
                 ),

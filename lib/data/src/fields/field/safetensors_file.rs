@@ -22,7 +22,7 @@ impl SafetensorsFile {
     pub fn open(path: &Path) -> Result<Self> {
         let file = MappedFile::open(path)?;
         let header = Header::read(file.file()).map_err(|what| {
-            Error::data(format!("{}: not a whole safetensors file: {what}", path.display()))
+            Error::data(format!("{}: not a complete safetensors file: {what}", path.display()))
         })?;
         Ok(Self { path: path.to_path_buf(), file: Arc::new(file), header })
     }

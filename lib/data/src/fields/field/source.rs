@@ -124,7 +124,7 @@ pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
     let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
     if count.is_none_or(|count| count > MAX_SMALL) {
         let what =
-            format!("`{name}` has shape {shape:?}; coordinates of at most {MAX_SMALL} are read");
+            format!("`{name}` has shape {shape:?}; at most {MAX_SMALL} coordinates are supported");
         return Err(bad(source, what));
     }
     source.numbers(name)

@@ -54,7 +54,7 @@ impl Table {
             return Err(bad(
                 match SEPARATORS.iter().find(|(separator, _)| all.contains(*separator)) {
                     Some((_, name)) => format!(
-                        "its columns are separated by {name}; only commas are read: convert it, with a point as \
+                        "its columns are separated by {name}; only commas are supported: convert it, with a point as \
                      decimal separator"
                     ),
                     None => format!("no column `x` among {}", quote(&all)),
@@ -82,7 +82,7 @@ impl Table {
         if points != Some(rows) || rows == 0 {
             let sizes: Vec<usize> = axes.iter().map(|(_, values)| values.len()).collect();
             return Err(bad(format!(
-                "{rows} rows for a grid of {sizes:?} points: rows are missing, or twice there"
+                "{rows} rows for a grid of {sizes:?} points: rows are missing or duplicated"
             )));
         }
         let is_parameter = |i: &usize| {
@@ -91,7 +91,7 @@ impl Table {
         let others = (0..names.len()).filter(|i| meanings[*i].is_none());
         let (constant, channels): (Vec<usize>, Vec<usize>) = others.partition(is_parameter);
         if channels.is_empty() {
-            return Err(bad(format!("no column of numbers beside {}", quote(&names.join(",")))));
+            return Err(bad(format!("no column of values beside {}", quote(&names.join(",")))));
         }
         // Put every value at its index in [n, t, x…, c].
         let mut values = vec![0f32; rows * channels.len()];
@@ -102,7 +102,7 @@ impl Table {
                 place * values.len() + found.unwrap_or(0)
             });
             if std::mem::replace(&mut seen[place], true) {
-                return Err(bad(format!("the point of row {row:?} is there twice")));
+                return Err(bad(format!("row {row:?} repeats a point")));
             }
             let out = &mut values[place * channels.len()..][..channels.len()];
             out.iter_mut().zip(&channels).for_each(|(out, &column)| *out = row[column] as f32);
@@ -201,7 +201,11 @@ fn numbers(path: &Path, mut reader: Reader<Rows>) -> Result<Vec<f64>> {
             numbers.push(number.ok_or_else(|| {
                 let line = record.position().map_or(0, csv::Position::line);
                 let text = StringRecord::from_byte_record_lossy(record.clone());
-                bad(format!("line {line}, column {}: `{}` is no number", column + 1, &text[column]))
+                bad(format!(
+                    "line {line}, column {}: `{}` is not a number",
+                    column + 1,
+                    &text[column]
+                ))
             })?);
         }
     }
@@ -237,7 +241,7 @@ impl Read for Rows {
             }
             if self.length > MAX_ROW {
                 let text = format!(
-                    "row {} is longer than {MAX_ROW} bytes, the most that is read",
+                    "row {} is longer than {MAX_ROW} bytes, the longest supported",
                     self.row
                 );
                 return Err(io::Error::other(text));

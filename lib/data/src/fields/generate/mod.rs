@@ -102,7 +102,7 @@ impl Generation {
             return Some(format!("no constant `{name}` of {equation}; there are: {there}"));
         };
         let good = value.is_finite() && (!constant.positive || *value > 0.0);
-        (!good).then(|| format!("constant {name} = {value} is no possible value"))
+        (!good).then(|| format!("constant {name} = {value} is not allowed"))
     }
 
     /// The value of a constant of the equation.

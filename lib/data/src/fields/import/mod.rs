@@ -73,7 +73,7 @@ fn fill(
     let before = partial.done();
     if before > 0 {
         let all = shape.trajectories;
-        note!("{}: goes on after {before} of {all} trajectories", partial.path().display());
+        note!("{}: resuming after {before} of {all} trajectories", partial.path().display());
         done(before)?;
     }
     let bytes = shaped.header.dtype.bytes() * shape.trajectory_len();

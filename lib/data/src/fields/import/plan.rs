@@ -59,7 +59,8 @@ impl FromStr for Crop {
             let range = first.trim().parse().ok()?..end.trim().parse().ok()?;
             (!range.is_empty()).then_some(Self { axis, range })
         };
-        parse().ok_or_else(|| format!("`{text}` is no part of an axis like x=0:512 or t=10:110"))
+        parse()
+            .ok_or_else(|| format!("`{text}` is not a range of an axis like x=0:512 or t=10:110"))
     }
 }
 
@@ -85,7 +86,7 @@ impl FromStr for Format {
         match text {
             "hdf5" => Ok(Self::Hdf5),
             "safetensors" => Ok(Self::Safetensors),
-            _ => Err(format!("no format `{text}`; there are hdf5 and safetensors")),
+            _ => Err(format!("no format `{text}`; choose hdf5 or safetensors")),
         }
     }
 }
@@ -203,7 +204,7 @@ impl Shaped {
         if same {
             return Ok(());
         }
-        let cause = "it is there already and was made from another file or in another way; move it or \
+        let cause = "it already exists and was made from another file or with other options; move it or \
                      choose another folder";
         Err(Error::create(path, cause))
     }

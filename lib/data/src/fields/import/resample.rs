@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_periodic_axis_is_interpolated_across_its_border() {
+    fn a_periodic_axis_is_interpolated_across_its_boundary() {
         // Frequency 1 on 16 cells: linear interpolation errs by at most (2 pi / 16)^2 / 8 everywhere.
         let sine = |x: f64| (std::f64::consts::TAU * x).sin() as f32;
         let centres = |n: usize| (0..n).map(move |i| (i as f64 + 0.5) / n as f64);

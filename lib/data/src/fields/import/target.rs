@@ -47,7 +47,9 @@ pub fn targets(
     shard: Option<usize>,
 ) -> Result<Vec<Target>> {
     if (format, plan.dtype) == (Format::Hdf5, Some(Dtype::Bf16)) {
-        return Err(Error::usage("HDF5 knows no bf16; choose --format safetensors, or f16"));
+        return Err(Error::usage(
+            "HDF5 does not support bf16; choose --format safetensors, or f16",
+        ));
     }
     if (format, plan.layout) == (Format::Safetensors, Some(Layout::Groups)) {
         return Err(Error::usage(

@@ -135,7 +135,7 @@ mod tests {
 
     /// A field of cosines is even about every boundary.
     #[test]
-    fn fields_have_their_borders_and_their_keys() {
+    fn fields_satisfy_their_boundary_conditions_and_depend_on_their_key() {
         let n = 16;
         let state = RandomField::vorticity(1, 0.1, 5);
         assert_eq!(state, RandomField::vorticity(1, 0.1, 5));

@@ -99,7 +99,7 @@ mod tests {
 
     /// cos πmx at the cell centres is an eigenvector of the difference with closed ends, cos 2πmx with periodic ends.
     #[test]
-    fn waves_decay_as_the_symbol_says() {
+    fn waves_decay_according_to_the_symbol() {
         for (ends, half_waves) in [(Ends::Closed, 3), (Ends::Periodic, 4)] {
             let (cells, length) = (37, 2.0);
             let h = length / cells as f64;

@@ -75,7 +75,7 @@ fn keep_place(group: &hdf5::Group, name: &str, dims: &[usize], dtype: Dtype) -> 
     };
     // An empty dataset has no offset, and nothing will be written to it.
     let offset = if dataset.size() == 0 { Some(0) } else { dataset.offset() };
-    offset.ok_or_else(|| hdf5::Error::from(format!("HDF5 kept no place for `{name}`")))
+    offset.ok_or_else(|| hdf5::Error::from(format!("HDF5 allocated no space for `{name}`")))
 }
 
 fn write_coordinates(group: &hdf5::Group, header: &Header) -> hdf5::Result<()> {
@@ -136,6 +136,6 @@ fn write_attribute(file: &hdf5::Location, name: &str, value: &Value) -> hdf5::Re
     let text: VarLenUnicode = text
         .replace('\0', " ")
         .parse()
-        .map_err(|_| hdf5::Error::from(format!("attribute `{name}` is no text")))?;
+        .map_err(|_| hdf5::Error::from(format!("attribute `{name}` is not text")))?;
     file.new_attr::<VarLenUnicode>().create(name)?.write_scalar(&text)
 }

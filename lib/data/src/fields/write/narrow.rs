@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_told_by_its_place() {
+    fn values_that_do_not_fit_are_reported_with_their_index() {
         let mut room = Vec::new();
         // 65519 is the largest integer that rounds to 65504.
         let values = [1.5, -65519.0, f32::INFINITY, f32::NAN, 65520.0, 1e30];

@@ -148,7 +148,10 @@ fn names(path: &Path) -> (PathBuf, PathBuf) {
 /// Refuses (75) when another process holds the record, or has just removed it.
 fn lock(record: &File, path: &Path) -> Result<()> {
     let busy = || {
-        let what = format!("{}: another process is making it; wait for its end", path.display());
+        let what = format!(
+            "{}: another process is writing it; wait until it has finished",
+            path.display()
+        );
         Err(Error::new(Exit::Again, what))
     };
     // Any other error means that the file system does not support locks.

@@ -131,7 +131,7 @@ impl fmt::Display for Failure {
             Self::Died(status, _) if self.exit() == Exit::Io => {
                 write!(
                     f,
-                    "the process that reads HDF5 files was killed ({status}); is memory short?"
+                    "the process that reads HDF5 files was killed ({status}); is the machine out of memory?"
                 )
             }
             Self::Died(status, _) => {
@@ -159,7 +159,7 @@ fn ask_library<T: Pod>(request: &Request) -> (Reply, Vec<T>) {
     (reply, values)
 }
 
-/// A helper that dies is replaced once: a signal may have killed it before it could block signals.
+/// A helper that dies is replaced once: a signal may have killed it before its handlers were installed.
 fn ask_helper<T: Pod>(request: &Request) -> Result<(Reply, Vec<T>), Failure> {
     let mut helper = held(&HELPER);
     let mut again = true;

@@ -116,7 +116,7 @@ fn refuse_external_links() {
 fn dataset(file: &hdf5::File, name: &str) -> hdf5::Result<hdf5::Dataset> {
     let dataset = file.dataset(name)?;
     if is_elsewhere(&dataset)? {
-        return Err(hdf5::Error::from(format!("`{name}` has its numbers in other files")));
+        return Err(hdf5::Error::from(format!("`{name}` stores its values in other files")));
     }
     Ok(dataset)
 }
@@ -150,7 +150,7 @@ fn kind(file: &hdf5::File, name: &str) -> &'static str {
 fn describe(file: &hdf5::File, dataset: &hdf5::Dataset) -> hdf5::Result<Dataset> {
     let dtype = dataset.dtype()?;
     if !dtype.is::<f32>() && dtype.conv_to::<f32>().is_none() {
-        return Err(hdf5::Error::from("it holds no numbers"));
+        return Err(hdf5::Error::from("it is not numeric"));
     }
     let number = if dtype.is::<f32>() {
         Some(FileDtype::F32)

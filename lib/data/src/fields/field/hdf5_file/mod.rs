@@ -114,7 +114,7 @@ impl Hdf5File {
         let (number, path) = (OPENED.fetch_add(1, Relaxed), path.to_path_buf());
         let handle = Handle { number, path, died: OnceLock::new() };
         let path = &handle.path;
-        let not_whole = format!("{}: not a whole HDF5 file", path.display());
+        let not_whole = format!("{}: not a complete HDF5 file", path.display());
         handle.told::<()>(Ask::Open).map_err(|cause| cause.about(not_whole))?;
         Ok(Self { handle: Arc::new(handle), mapped: Arc::new(mapped) })
     }
@@ -173,7 +173,7 @@ impl Source for Hdf5File {
             return Err(bad(
                 self,
                 format!(
-                    "`{name}` has chunks of more than {}, the most that is read; store it in smaller chunks",
+                    "`{name}` has chunks of more than {}, the largest supported; store it in smaller chunks",
                     human_bytes(MAX_CHUNK as u64)
                 ),
             ));
@@ -181,8 +181,9 @@ impl Source for Hdf5File {
         let numbers = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
         let bytes = form.stored;
         if numbers.is_none_or(|n| n as u64 > bytes.saturating_mul(MOST_PACKED)) {
-            let what =
-                format!("`{name}` {shape:?} was never written: {bytes} bytes are stored of it");
+            let what = format!(
+                "`{name}` {shape:?} was never completely written: only {bytes} bytes of it are stored"
+            );
             return Err(bad(self, what));
         }
         let (handle, name) = (self.handle.clone(), name.into());

@@ -113,7 +113,7 @@ impl Chunks {
         });
         if let Some(path) = missing {
             return Err(format!(
-                "chunk {} is not there, {found} of {} are; if they were never written they hold the fill value, \
+                "chunk {} is missing ({found} of {} exist); if they were never written they hold the fill value, \
                  and --fill-missing says so",
                 path.strip_prefix(&self.folder).unwrap_or(&path).display(),
                 expected.map_or("very many".into(), |n| n.to_string())

@@ -92,7 +92,7 @@ impl ZarrGroup {
             serde_json::from_slice(&bytes).map_err(|cause| bad(cause.to_string()))?;
         let rank = found.shape.len();
         if found.zarr_format != 2 || found.chunks.len() != rank || found.chunks.contains(&0) {
-            return Err(bad("no description of an array of version 2".into()));
+            return Err(bad("no metadata of a version 2 array".into()));
         }
         Ok(found)
     }
@@ -104,24 +104,24 @@ impl ZarrGroup {
             let filters: Vec<&str> =
                 found.filters.iter().map(|filter| filter.id.as_str()).collect();
             return Err(bad(format!(
-                "filter {} is not read; save it without filters",
+                "filter {} is not supported; save it without filters",
                 quote(&filters.join(", "))
             )));
         }
         let separator = found.dimension_separator.unwrap_or_else(|| ".".into());
         if !matches!(separator.as_str(), "." | "/") {
             return Err(bad(format!(
-                "dimension separator `{}` is not read; save it with `.` or `/`",
+                "dimension separator `{}` is not supported; save it with `.` or `/`",
                 quote(&separator)
             )));
         }
         let dtype = from_numpy(&found.dtype)
-            .ok_or_else(|| bad(format!("numbers of type {} are not read", quote(&found.dtype))))?;
+            .ok_or_else(|| bad(format!("dtype {} is not supported", quote(&found.dtype))))?;
         let compressor = match &found.compressor {
             None => Compressor::None,
             Some(codec) => Compressor::of(&codec.id, &codec.cname).ok_or_else(|| {
                 bad(format!(
-                    "compressor {} is not read; save it with blosc-lz4, zstd, zlib, gzip or none",
+                    "compressor {} is not supported; save it with blosc-lz4, zstd, zlib, gzip or none",
                     quote(format!("{} {}", codec.id, codec.cname).trim_end())
                 ))
             })?,
@@ -129,7 +129,7 @@ impl ZarrGroup {
         let numbers = found.chunks.iter().try_fold(dtype.bytes(), |n, dim| n.checked_mul(*dim));
         if numbers.is_none_or(|bytes| bytes > MAX_CHUNK) {
             return Err(bad(format!(
-                "chunks of {:?} {} are larger than {}, the most that is read; save it in smaller chunks",
+                "chunks of {:?} {} are larger than {}, the largest supported; save it in smaller chunks",
                 found.chunks,
                 found.dtype,
                 human_bytes(MAX_CHUNK as u64)
