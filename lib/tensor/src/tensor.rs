@@ -36,6 +36,7 @@ impl Tensor {
 
     /// Wraps externally owned host memory as an f32 tensor; `owner` is kept alive until the last clone is dropped.
     ///
+    /// # Safety
     /// `start` must point to as many f32 as the shape has elements, aligned and initialized, valid until `owner` is
     /// dropped. Until then nobody else may write to them or, with [`Access::Write`], read them.
     pub unsafe fn from_raw_parts(
