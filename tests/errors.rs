@@ -83,7 +83,7 @@ const CASES: &[Case] = &[
     case("a missing configuration", "rm codec.yaml", NEW, 66, 1, &["codec.yaml"]),
     case("a schedule that does not add up", "",
         "train-stage codec -c codec.yaml -s 'schedule=[{kind: linear, updates: 9, end_factor: 0}]' \
-         --run new", 78, 1, &["schedule: the phases have 9 updates, training.updates is 4"]),
+         --run new", 78, 1, &["schedule: the phases have 9 updates, but training.updates is 4"]),
     // The data.
     case("a missing HDF5 file", "rm $file", NEW, 66, 1, &["split.json", FILE, "No such file"]),
     case("a truncated HDF5 file", "truncate -s -640 $file", NEW, 65, 1,

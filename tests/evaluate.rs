@@ -333,7 +333,7 @@ fn rollouts_that_do_not_fit_are_refused_before_models_exist() {
 fn models_that_do_not_belong_together_are_refused() {
     for (words, status, says) in [
         ("operator --with codec=other-codec", 65, "trained with a different codec"),
-        ("operator --with codec=operator", 65, "task operator, not codec"),
+        ("operator --with codec=operator", 65, "task operator, expected codec"),
         ("operator --with codec=nowhere", 66, "--with codec=RUN"),
         ("codec --with codec=codec", 2, "does not need a codec"),
         ("nowhere", 66, "nowhere"),

@@ -224,7 +224,7 @@ fn average_of_different_models_names_the_differences() {
     let seen = ckpt(&["average", "-o", at("x").to_str().unwrap()], &[&a, &b]);
     assert_eq!(seen.status, Some(65));
     for words in [
-        "stage operator, not codec",
+        "task operator, expected codec",
         "model: w is F32 [1], expected F32 [2]",
         "different buffers",
         "ema: no tensor w [2]",

@@ -324,8 +324,16 @@ mod tests {
             (format!("{{{}}}", tensor("[2]", 4, 12, "F32")), 12, Err("a gap")),
             (format!("{{{}}}", tensor("[2]", 8, 0, "F32")), 8, Err("does not match")),
             (format!("{{{}}}", tensor("[4]", 0, 4, "F8_E5M2")), 4, Err("tensor a: dtype F8_E5M2")),
-            (format!("{{{}}}", tensor("[4294967296,4294967296,4]", 0, 8, "F32")), 8, Err("fill")),
-            (format!("{{{}}}", tensor("[18446744073709551615,2]", 0, 8, "F32")), 8, Err("fill")),
+            (
+                format!("{{{}}}", tensor("[4294967296,4294967296,4]", 0, 8, "F32")),
+                8,
+                Err("not match"),
+            ),
+            (
+                format!("{{{}}}", tensor("[18446744073709551615,2]", 0, 8, "F32")),
+                8,
+                Err("not match"),
+            ),
             (
                 format!("{{{}}}", tensor(&format!("[{}1]", "1,".repeat(20)), 0, 4, "F32")),
                 4,

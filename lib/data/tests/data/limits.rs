@@ -104,7 +104,7 @@ fn lengths_that_files_claim_have_limits() {
     let mut values = vec![0.0; field.shape().trajectory_len()];
     let error = field.read(0, &mut values).unwrap_err();
     assert_eq!(error.exit, Exit::Data, "{error}");
-    assert!(error.to_string().contains("0.0.0.0.0: 1073741824 bytes, more than"), "{error}");
+    assert!(error.to_string().contains("0.0.0.0.0: 1073741824 bytes is more than"), "{error}");
     fs::remove_file(&chunk).unwrap();
     assert!(Command::new("mkfifo").arg(&chunk).status().unwrap().success());
     assert_eq!(field.read(0, &mut values).unwrap_err().exit, Exit::NoInput, "a pipe is no chunk");
