@@ -216,7 +216,7 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    data::fields::field::serve_if_asked().unwrap_or_else(|| {
+    data::fields::field::run_helper_if_requested().unwrap_or_else(|| {
         unix::cli::main::<Args>(|args| match args.verb {
             Verb::Score(args) => score(&args),
             Verb::Predict(args) => predict(&args),
@@ -283,7 +283,7 @@ fn predict(args: &Predict) -> Result<Exit> {
             progress = Progress::new("trajectories", all as u64);
         }
         progress.set(done as u64);
-        signals.go_on(again)
+        signals.check_stop(again)
     })?;
     drop(progress);
     let file = args.to.display().to_string();
@@ -296,7 +296,7 @@ fn score(args: &Score) -> Result<Exit> {
     let signals = Signals::install()?;
     refuse_earlier([&metrics(&args.to)].into_iter().chain(&args.summary), args.force)?;
     let task = Task { folder: &args.to, stage: "evaluation", advice: ADVICE };
-    let rows = work::tell(task, signals, |work| measure(args, signals, work))?;
+    let rows = work::run(task, signals, |work| measure(args, signals, work))?;
     let mut out = Out::stdout(args.output);
     rows.iter().try_for_each(|row| out.row(row))?;
     out.finish()?;
@@ -329,7 +329,7 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
     let mut progress = Progress::new("rollouts", plan.count() as u64);
     let evaluator = Evaluator { model: &*model, set: &set, train: train.as_ref(), plan: &plan };
     work.progress(0, all)?;
-    signals.go_on(again)?;
+    signals.check_stop(again)?;
     let partial = Partial::new(args.to.join("partial.json"), &protocol)?;
     let begun = partial.load();
     let result = evaluate::evaluate(&evaluator, begun, |result| {
@@ -339,12 +339,12 @@ fn measure(args: &Score, signals: Signals, work: &mut Work) -> Result<Vec<Value>
         let done = result.rollouts() as u64;
         progress.set(done);
         work.progress(done, all)?;
-        signals.go_on(again)
+        signals.check_stop(again)
     })?;
     drop(progress);
-    let go_on = || signals.go_on(again);
-    let drawn = pictures::draw(&result, &evaluator, &protocol, go_on)?;
-    verifier.finish(go_on)?;
+    let check_stop = || signals.check_stop(again);
+    let drawn = pictures::draw(&result, &evaluator, &protocol, check_stop)?;
+    verifier.finish(check_stop)?;
     write(args, &result, &protocol, drawn)?;
     partial.remove();
     Ok(evaluate::rows(&result))

@@ -102,7 +102,7 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    data::fields::field::serve_if_asked().unwrap_or_else(|| {
+    data::fields::field::run_helper_if_requested().unwrap_or_else(|| {
         unix::cli::main::<Args>(|args| match args.verb {
             Verb::Make(make_args) => make(&make_args),
             Verb::Verify { folders, output } => verify(&folders, output),
@@ -117,7 +117,7 @@ const ADVICE: &str = "no shard was finished: give its job a longer time limit (s
 fn make(args: &Make) -> Result<Exit> {
     let signals = Signals::install()?;
     let task = Task { folder: &args.to, stage: "latents", advice: ADVICE };
-    work::tell(task, signals, |work| encode(args, signals, work))
+    work::run(task, signals, |work| encode(args, signals, work))
 }
 
 fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
@@ -132,7 +132,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
     let sets = args.split.iter().map(open).collect::<Result<Vec<_>>>()?;
     let inputs = sets.iter().flat_map(TrajectorySet::input_files).collect();
     let mut verifier = Verifier::start(inputs, None)?;
-    let go_on = || signals.go_on(|| "run the same command again to resume".into());
+    let check_stop = || signals.check_stop(|| "run the same command again to resume".into());
     for set in &sets {
         codec.require_fields_of(set.shape(), set.inputs())?;
         let layout = Layout {
@@ -146,7 +146,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
         let mut progress = Progress::new("trajectories", set.len() as u64);
         let (shard_of, mut shard) = (|first: usize| first / args.shard as usize, None);
         let made = write_latents(&folder, &codec.key(set), layout, set, 1, |batch| {
-            go_on()?;
+            check_stop()?;
             progress.set(batch.first as u64 + 1);
             let next = Some(shard_of(batch.first));
             if shard.is_some() && shard != next {
@@ -157,7 +157,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
             let done = batch.first + 1;
             if done.is_multiple_of(layout.shard_samples) || done == set.len() {
                 // The shard is published next: its inputs must be what the manifest recorded.
-                verifier.finish(go_on)?;
+                verifier.finish(check_stop)?;
             }
             Ok(codec.encode(batch.values)?.read::<f32>().to_vec())
         })?;
@@ -177,7 +177,7 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
             "shards_made": made.made,
         }))?;
     }
-    verifier.finish(go_on)?;
+    verifier.finish(check_stop)?;
     out.finish()?;
     Ok(Exit::Done)
 }

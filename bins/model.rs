@@ -3,7 +3,7 @@
 use learn::trained::Weights;
 use std::path::PathBuf;
 use tasks::{Opener, TrainedModel};
-use tensor::Wanted;
+use tensor::DeviceChoice;
 use unix::Result;
 
 /// A trained model and the device on which it runs.
@@ -19,7 +19,7 @@ pub struct ModelArgs {
     weights: Weights,
     /// Device: auto (a GPU if there is one, else the CPU), cpu, cuda, cuda:N or emu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: Wanted,
+    device: DeviceChoice,
     /// Number of threads, at most 1024; default: one per processor
     #[arg(long, value_parser = unix::cli::threads, value_name = "N")]
     threads: Option<usize>,

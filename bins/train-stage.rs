@@ -12,7 +12,7 @@ use learn::task::Configured;
 use learn::train::{self, Estimate, Job, Resume};
 use tasks::{Entry, TASKS};
 use tensor::kernel::cache;
-use tensor::{Device, Wanted};
+use tensor::{Device, DeviceChoice};
 use unix::cli::Output;
 use unix::config::Key;
 use unix::out::Out;
@@ -54,7 +54,7 @@ struct Args {
     retry: bool,
     /// Device: auto (a GPU if there is one, else the CPU), cpu, cuda, cuda:N or emu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    device: Wanted,
+    device: DeviceChoice,
     /// Check the configuration, the content of all input files, disk space and memory, and report every problem;
     /// do not train
     #[arg(long, conflicts_with = "dry_run")]
@@ -195,7 +195,7 @@ SEE ALSO
 ";
 
 fn main() -> ExitCode {
-    if let Some(code) = data::fields::field::serve_if_asked() {
+    if let Some(code) = data::fields::field::run_helper_if_requested() {
         return code;
     }
     let words: Vec<String> = std::env::args().skip(1).collect();

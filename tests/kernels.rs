@@ -5,7 +5,7 @@ mod common;
 use common::{Seen, shell};
 use std::path::Path;
 use tensor::kernel::{cache, compile};
-use tensor::{Device, Wanted};
+use tensor::{Device, DeviceChoice};
 
 fn warm(folder: &Path, words: &str) -> Seen {
     shell(folder, &format!("LONGHAUL_KERNEL_CACHE=cache {words}"))
@@ -56,7 +56,7 @@ fn obstacles_are_reported_in_one_line() {
 
 #[test]
 fn a_missing_gpu_is_reported_before_any_work() {
-    if Wanted::Exactly(Device::Cuda(0)).open().is_ok() {
+    if DeviceChoice::Exactly(Device::Cuda(0)).open().is_ok() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

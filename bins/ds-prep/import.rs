@@ -158,7 +158,7 @@ pub fn run(args: Import) -> Result<Exit> {
     let mut records: Vec<Option<FileRecord>> = targets.iter().map(|_| None).collect();
     let one = |(target, record): (&data::fields::import::Target, &mut Option<FileRecord>)| {
         let done = |more: usize| {
-            signals.go_on(|| {
+            signals.check_stop(|| {
                 let name = target.path.display();
                 format!("{name} is incomplete; the same command resumes it")
             })?;

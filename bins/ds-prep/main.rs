@@ -164,7 +164,7 @@ struct Divide {
 }
 
 fn main() -> ExitCode {
-    data::fields::field::serve_if_asked().unwrap_or_else(|| unix::cli::main::<Args>(run))
+    data::fields::field::run_helper_if_requested().unwrap_or_else(|| unix::cli::main::<Args>(run))
 }
 
 fn run(args: Args) -> Result<Exit> {
@@ -218,7 +218,7 @@ fn generate(args: &Gen) -> Result<Exit> {
     unix::publish::create_folder(&args.to)?;
     for (path, file) in &files {
         let done = || {
-            signals.go_on(|| format!("{} was not made", path.display()))?;
+            signals.check_stop(|| format!("{} was not made", path.display()))?;
             progress.lock().unwrap_or_else(PoisonError::into_inner).advance(1);
             Ok(())
         };

@@ -47,7 +47,7 @@ pub trait Collective: Send + Sync {
     fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>>;
 
     /// Replaces each tensor by that of the rank listed with it. The list is the same on all ranks.
-    fn share(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()>;
+    fn all_gather(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()>;
 
     /// Whether [`Collective::reducer`] sums tensors on `device` in the fixed tree; NCCL uses its own order.
     fn sums_in_tree(&self, device: Device) -> bool;
@@ -83,17 +83,17 @@ pub trait Reducer: Send {
     /// memory: gradients written there need no copy. Each tensor must be submitted with the bucket or dropped before
     /// that. Waits until no rank reads the sum of the previous round. Errors: a buffer or a sum of the bucket is still
     /// held.
-    fn rooms(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+    fn buffers(&mut self, _bucket: usize, _shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
         Ok(None)
     }
 
     /// Starts to sum a bucket. Its tensors (f32) must have as many elements in total as the bucket. Errors: a buffer of
     /// the bucket that is not among them, or a sum of the bucket, is still held.
-    fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()>;
+    fn submit(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()>;
 
     /// Waits for a submitted bucket and returns its sum, in tensors of the submitted shapes. All ranks may read the
     /// same memory: drop the tensors before requesting buffers of the bucket or submitting it again.
-    fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>>;
+    fn wait(&mut self, bucket: usize) -> Result<Vec<Tensor>>;
 
     /// The times since the last call.
     fn times(&mut self) -> Times;
@@ -104,7 +104,7 @@ pub trait Reducer: Send {
 pub struct Times {
     /// Total time of communication, from the moment when every rank has submitted its gradients.
     pub busy: Duration,
-    /// Time blocked in [`Reducer::take`]: communication that the backward pass did not hide.
+    /// Time blocked in [`Reducer::wait`]: communication that the backward pass did not hide.
     pub waited: Duration,
 }
 

@@ -34,7 +34,7 @@ impl Collective for Solo {
         Ok(vec![bytes.to_vec()])
     }
 
-    fn share(&self, _owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
+    fn all_gather(&self, _owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
         Ok(())
     }
 
@@ -67,12 +67,12 @@ struct Own {
 }
 
 impl Reducer for Own {
-    fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
+    fn submit(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
         self.given[bucket] = gradients;
         Ok(())
     }
 
-    fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
+    fn wait(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
         Ok(std::mem::take(&mut self.given[bucket]))
     }
 

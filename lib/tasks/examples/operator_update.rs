@@ -17,8 +17,8 @@ use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::weighted_sum::WeightedSum;
-use tensor::updates::decision::{Decided, Decision, Rule};
-use tensor::{Device, Dtype, Tape, Tensor, Wanted, constant, kernel};
+use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
+use tensor::{Device, DeviceChoice, Dtype, Tape, Tensor, constant, kernel};
 
 /// The number given as `--name`, or the default.
 fn argument(name: &str, default: usize) -> usize {
@@ -66,7 +66,7 @@ fn measure() -> unix::Result<()> {
     };
     let mut builder = Builder::new(1);
     let operator = Operator::new(&mut builder, &model, dim, [1, tokens], Padding::Periodic, 2);
-    let device = word("device", "cpu").parse::<Wanted>()?.open()?.0;
+    let device = word("device", "cpu").parse::<DeviceChoice>()?.open()?.0;
     let dtype = match word("precision", "f32").as_str() {
         "bf16" => Dtype::Bf16,
         "f16" => Dtype::F16,
@@ -81,7 +81,7 @@ fn measure() -> unix::Result<()> {
         shard: false,
     };
     let mut memory = OptimizerState::new(&optimizer, &params.trained, |_| true);
-    let rule = Rule {
+    let rule = StepPolicy {
         clip: 1.0,
         betas: optimizer.corrected(),
         decay: 0.0,
@@ -89,7 +89,7 @@ fn measure() -> unix::Result<()> {
         scaled: false,
         unit: 1.0,
     };
-    let mut decided = Decided::of(&Decision::default(), 1.0).to_device(device)?;
+    let mut decided = DeviceStepControl::of(&StepControl::default(), 1.0).to_device(device)?;
     let random = |shape: &[usize], i| {
         draw(shape, &Draw::Normal, 7, i).to_dtype(Dtype::F32).to_device(device)
     };
@@ -120,7 +120,7 @@ fn measure() -> unix::Result<()> {
         drop(variables);
         let rate = optimizer.learning_rate;
         let loss = [loss.value().clone()];
-        rule.decide_there(&mut decided, &loss, &weight, &gradients, rate);
+        rule.decide_on_device(&mut decided, &loss, &weight, &gradients, rate);
         memory.step(&optimizer, 1.0, &decided, &mut params.trained, &gradients);
         if device != Device::Cpu {
             kernel::finish(device)?;

@@ -16,7 +16,7 @@ use tensor::op::Draw;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
 use tensor::updates::sum;
-use tensor::{Device, Dtype, Tape, Tensor, Var, Wanted};
+use tensor::{Device, DeviceChoice, Dtype, Tape, Tensor, Var};
 
 const DIM: usize = 3;
 const TOKENS: usize = 9;
@@ -27,7 +27,7 @@ const PATCH: usize = 5;
 
 fn device() -> Device {
     let name = std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "emu".into());
-    let wanted: Wanted = name.parse().unwrap();
+    let wanted: DeviceChoice = name.parse().unwrap();
     wanted.open().unwrap().0
 }
 

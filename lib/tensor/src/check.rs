@@ -11,7 +11,7 @@ use unix::Result;
 /// Random values for one input of a case.
 pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
     let random = Philox::new(seed, Purpose::Test);
-    if let Draw::Below(n) = draw {
+    if let Draw::RandInt(n) = draw {
         let count = shape.iter().product::<usize>() as u64;
         let values: Vec<i32> = (0..count).map(|i| random.below(input, i, *n) as i32).collect();
         return Tensor::of(&values, shape);
@@ -26,7 +26,7 @@ pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
             let step = (high - low) / n as f64;
             (0..n).map(|i| low + step * (order.get(i) as f64 + 0.5)).collect()
         }
-        Draw::Below(_) => unreachable!("drawn above"),
+        Draw::RandInt(_) => unreachable!("drawn above"),
         Draw::Uniform(low, high) => {
             (0..n).map(|i| low + (high - low) * f64::from(random.uniform(input, i))).collect()
         }

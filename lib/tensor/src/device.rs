@@ -48,24 +48,24 @@ impl fmt::Display for Device {
 
 /// The device that the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum DeviceChoice {
     /// A GPU if there is one, otherwise the CPU.
     Auto,
     /// This device.
     Exactly(Device),
 }
 
-impl FromStr for Wanted {
+impl FromStr for DeviceChoice {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         match text {
-            "auto" => Ok(Wanted::Auto),
-            "cpu" => Ok(Wanted::Exactly(Device::Cpu)),
-            "cuda" => Ok(Wanted::Exactly(Device::Cuda(0))),
-            "emu" => Ok(Wanted::Exactly(Device::Emu)),
+            "auto" => Ok(DeviceChoice::Auto),
+            "cpu" => Ok(DeviceChoice::Exactly(Device::Cpu)),
+            "cuda" => Ok(DeviceChoice::Exactly(Device::Cuda(0))),
+            "emu" => Ok(DeviceChoice::Exactly(Device::Emu)),
             other => match other.strip_prefix("cuda:").map(str::parse) {
-                Some(Ok(n)) => Ok(Wanted::Exactly(Device::Cuda(n))),
+                Some(Ok(n)) => Ok(DeviceChoice::Exactly(Device::Cuda(n))),
                 _ => Err(Error::usage(format!(
                     "device \"{other}\" is unknown: use auto, cpu, cuda, cuda:N or emu"
                 ))),
@@ -74,27 +74,27 @@ impl FromStr for Wanted {
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Wanted::Auto => f.write_str("auto"),
-            Wanted::Exactly(device) => device.fmt(f),
+            DeviceChoice::Auto => f.write_str("auto"),
+            DeviceChoice::Exactly(device) => device.fmt(f),
         }
     }
 }
 
-impl Wanted {
+impl DeviceChoice {
     /// The device for the rank `local_rank` of this host: each gets its own GPU, counting up from the requested one
     /// modulo the number of GPUs.
     pub fn of_rank(self, local_rank: usize) -> Self {
         let first = match self {
-            Wanted::Auto => 0,
-            Wanted::Exactly(Device::Cuda(n)) => n,
+            DeviceChoice::Auto => 0,
+            DeviceChoice::Exactly(Device::Cuda(n)) => n,
             other => return other,
         };
         match (kernel::cuda::Gpu::count(), u32::try_from(local_rank)) {
             (Ok(count @ 1..), Ok(rank)) if rank > 0 => {
-                Wanted::Exactly(Device::Cuda(first.wrapping_add(rank) % count))
+                DeviceChoice::Exactly(Device::Cuda(first.wrapping_add(rank) % count))
             }
             _ => self,
         }
@@ -103,16 +103,16 @@ impl Wanted {
     /// Opens the device; returns it with the reason for the choice. Errors: the device is not available.
     pub fn open(self) -> Result<(Device, String)> {
         match self {
-            Wanted::Exactly(Device::Cpu) => Ok((Device::Cpu, "as asked".into())),
-            Wanted::Exactly(Device::Emu) => {
+            DeviceChoice::Exactly(Device::Cpu) => Ok((Device::Cpu, "as asked".into())),
+            DeviceChoice::Exactly(Device::Emu) => {
                 crate::kernel::emu::available()?;
                 Ok((Device::Emu, "as asked".into()))
             }
-            Wanted::Exactly(Device::Cuda(n)) => {
+            DeviceChoice::Exactly(Device::Cuda(n)) => {
                 let gpu = crate::kernel::cuda::Gpu::open(n)?;
                 Ok((Device::Cuda(n), format!("as asked: {}", gpu.name())))
             }
-            Wanted::Auto => match crate::kernel::cuda::Gpu::open(0) {
+            DeviceChoice::Auto => match crate::kernel::cuda::Gpu::open(0) {
                 Ok(gpu) => Ok((Device::Cuda(0), gpu.name().to_string())),
                 // The advice after `;` is for users who asked for a GPU explicitly.
                 Err(why) => {
@@ -131,11 +131,11 @@ mod tests {
     #[test]
     fn every_device_is_written_as_it_is_read() {
         for device in ["auto", "cpu", "cuda:0", "cuda:13", "emu"] {
-            assert_eq!(device.parse::<Wanted>().unwrap().to_string(), device);
+            assert_eq!(device.parse::<DeviceChoice>().unwrap().to_string(), device);
         }
-        assert_eq!("cuda".parse::<Wanted>().unwrap(), Wanted::Exactly(Device::Cuda(0)));
+        assert_eq!("cuda".parse::<DeviceChoice>().unwrap(), DeviceChoice::Exactly(Device::Cuda(0)));
         for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "CPU"] {
-            assert!(wrong.parse::<Wanted>().is_err(), "{wrong}");
+            assert!(wrong.parse::<DeviceChoice>().is_err(), "{wrong}");
         }
     }
 }

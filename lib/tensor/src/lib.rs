@@ -23,7 +23,7 @@ pub mod tape;
 pub mod tensor;
 pub mod updates;
 
-pub use device::{Device, Wanted};
+pub use device::{Device, DeviceChoice};
 pub use dtype::{Dtype, Element, Float};
 pub use file_dtype::FileDtype;
 pub use scratch::Scratch;

@@ -60,7 +60,7 @@ pub trait Op: Launch {
 
     /// Dtypes that its kernels can compute in. Mixed precision casts inputs to one of them first.
     fn dtypes(&self) -> &'static [Dtype] {
-        kernel::ALL_ELEMENTS
+        kernel::ALL_DTYPES
     }
 
     /// On the CPU: writes all of `out` and returns what `backward` needs.
@@ -99,7 +99,7 @@ pub(crate) fn wrong_dtype(op: &dyn Op, inputs: &[Dtype]) -> Option<(usize, Dtype
 pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tensor, Saved) {
     let (device, compute) =
         inputs.first().map_or((Device::Cpu, Dtype::F32), |x| (x.device(), x.dtype()));
-    let mut out = Tensor::arbitrary_on(device, shape, op.output_dtype(compute));
+    let mut out = Tensor::empty_on(device, shape, op.output_dtype(compute));
     let saved = match device {
         Device::Cpu => op.forward(inputs, &mut out),
         _ => op.launch_forward(inputs, &mut out),
@@ -192,7 +192,7 @@ impl Grads<'_> {
                     GradBuffer { tensor: tensor.reshape(shape), accumulate }
                 }
                 None => GradBuffer {
-                    tensor: Tensor::arbitrary_on(self.device, shape, *dtype),
+                    tensor: Tensor::empty_on(self.device, shape, *dtype),
                     accumulate: false,
                 },
             });
@@ -243,7 +243,7 @@ pub enum Draw {
     /// Normal; no gradient is computed.
     Constant,
     /// Integers, uniform in 0..n.
-    Below(u64),
+    RandInt(u64),
 }
 
 impl Draw {

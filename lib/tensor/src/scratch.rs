@@ -14,13 +14,13 @@ pub struct Scratch<T> {
 
 impl<T: Float> Scratch<T> {
     /// `len` uninitialized elements (arbitrary values).
-    pub fn arbitrary(len: usize) -> Self {
+    pub fn uninit(len: usize) -> Self {
         Self { block: Block::take(len * size_of::<T>()), len, element: PhantomData }
     }
 
     /// `len` zeros.
     pub fn zeroed(len: usize) -> Self {
-        let mut scratch = Self::arbitrary(len);
+        let mut scratch = Self::uninit(len);
         scratch.fill(T::ZERO);
         scratch
     }

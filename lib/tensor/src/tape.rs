@@ -218,7 +218,7 @@ impl Tape {
     /// with the index of the leaf; `None` if the loss does not depend on it. The order follows from the computation:
     /// roughly the reverse of the leaves' first use.
     ///
-    /// `rooms` are optional buffers with the shapes of the leaves, in their order (there may be fewer): an op writes a
+    /// `buffers` are optional buffers with the shapes of the leaves, in their order (there may be fewer): an op writes a
     /// leaf's gradient directly into its buffer if it can. If the gradient ends up in other memory, that buffer is
     /// dropped.
     pub fn backward_each(
@@ -226,7 +226,7 @@ impl Tape {
         loss: &Var,
         scale: &Tensor,
         leaves: &[Var],
-        rooms: Vec<Tensor>,
+        buffers: Vec<Tensor>,
         mut whole: impl FnMut(usize, Option<Tensor>),
     ) -> Result<()> {
         let seed = seed(loss, scale)?;
@@ -241,7 +241,7 @@ impl Tape {
         let mut waiting = vec![Vec::new(); record.nodes.len()];
         let mut all = vec![None; record.variables];
         drop(record);
-        for (leaf, tensor) in leaves.iter().zip(rooms) {
+        for (leaf, tensor) in leaves.iter().zip(buffers) {
             if let Some(slot) = leaf.id.map(|id| &mut all[id]) {
                 *slot = Some(GradBuffer { tensor, accumulate: false });
             }

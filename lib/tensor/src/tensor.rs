@@ -22,13 +22,13 @@ pub struct Tensor {
 
 impl Tensor {
     /// An uninitialized tensor on the host (arbitrary values), for outputs that are written entirely.
-    pub fn arbitrary(shape: &[usize], dtype: Dtype) -> Self {
-        Self::arbitrary_on(Device::Cpu, shape, dtype)
+    pub fn empty(shape: &[usize], dtype: Dtype) -> Self {
+        Self::empty_on(Device::Cpu, shape, dtype)
     }
 
-    /// [`Tensor::arbitrary`] on any device. Running out of device memory does not fail here: the error is recorded
+    /// [`Tensor::empty`] on any device. Running out of device memory does not fail here: the error is recorded
     /// and reported when a value is read ([`crate::kernel`]).
-    pub fn arbitrary_on(device: Device, shape: &[usize], dtype: Dtype) -> Self {
+    pub fn empty_on(device: Device, shape: &[usize], dtype: Dtype) -> Self {
         let len: usize = shape.iter().product();
         let storage = Arc::new(Storage::take(device, len * dtype.bytes()));
         Self { storage, dtype, shape: Shape::from_slice(shape) }
@@ -56,7 +56,7 @@ impl Tensor {
 
     /// All zeros.
     pub fn zeros_on(device: Device, shape: &[usize], dtype: Dtype) -> Self {
-        let mut tensor = Self::arbitrary_on(device, shape, dtype);
+        let mut tensor = Self::empty_on(device, shape, dtype);
         tensor.zero();
         tensor
     }
@@ -64,7 +64,7 @@ impl Tensor {
     /// Sets every element to zero. Shared memory is left untouched; the tensor then gets its own.
     pub fn zero(&mut self) {
         if !self.is_own() {
-            *self = Self::arbitrary_on(self.device(), &self.shape, self.dtype);
+            *self = Self::empty_on(self.device(), &self.shape, self.dtype);
         }
         match &*self.storage {
             Storage::Host(_) | Storage::Borrowed(_) => self.as_bytes_mut().fill(0),
@@ -76,7 +76,7 @@ impl Tensor {
 
     /// Filled with `value`, on the host.
     pub fn full(shape: &[usize], value: f64, dtype: Dtype) -> Self {
-        let mut tensor = Self::arbitrary(shape, dtype);
+        let mut tensor = Self::empty(shape, dtype);
         with_element!(dtype, T => tensor.write::<T>().fill(<T as Element>::of(value)));
         tensor
     }
@@ -86,7 +86,7 @@ impl Tensor {
     /// # Panics
     /// If the number of values is not the product of the shape.
     pub fn of<T: Element>(values: &[T], shape: &[usize]) -> Self {
-        let mut tensor = Self::arbitrary(shape, T::DTYPE);
+        let mut tensor = Self::empty(shape, T::DTYPE);
         tensor.write::<T>().copy_from_slice(values);
         tensor
     }
@@ -257,7 +257,7 @@ impl Tensor {
         if from != Device::Cpu && device != Device::Cpu {
             return self.to_host()?.to_device(device);
         }
-        let mut to = Self::arbitrary_on(device, &self.shape, self.dtype);
+        let mut to = Self::empty_on(device, &self.shape, self.dtype);
         if device == Device::Cpu {
             let address = self.address();
             let bytes = to.as_bytes_mut();
@@ -292,7 +292,7 @@ impl Tensor {
         if dtype == self.dtype {
             return self.clone();
         }
-        let mut out = Self::arbitrary(&self.shape, dtype);
+        let mut out = Self::empty(&self.shape, dtype);
         with_element!(self.dtype, S => with_element!(dtype, T => {
             for (y, x) in out.write::<T>().iter_mut().zip(self.read::<S>()) {
                 *y = <T as Element>::of(<S as Element>::f64(*x));

@@ -70,7 +70,7 @@ impl Signals {
 
     /// For work that can stop between two steps. Errors: 75 when a signal requested a stop; the message ends with
     /// `leaves`, which describes what is left behind.
-    pub fn go_on(&self, leaves: impl FnOnce() -> String) -> Result<()> {
+    pub fn check_stop(&self, leaves: impl FnOnce() -> String) -> Result<()> {
         match self.stop_requested() {
             None => Ok(()),
             Some(signal) => {
@@ -167,7 +167,7 @@ mod tests {
         let signals = Signals::install().unwrap();
         assert_eq!(signals.stop_requested(), None);
         assert!(!signals.take_checkpoint_request());
-        signals.go_on(|| unreachable!("nobody asked to stop")).unwrap();
+        signals.check_stop(|| unreachable!("nobody asked to stop")).unwrap();
 
         low_level::raise(SIGUSR2).unwrap();
         assert!(signals.take_checkpoint_request());
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(signals.reinstall().unwrap(), Vec::<&str>::new());
         low_level::raise(SIGUSR1).unwrap();
         assert_eq!((signals.stop_requested(), signals.is_urgent()), (Some("SIGUSR1"), false));
-        let error = signals.go_on(|| "a is not there".into()).unwrap_err();
+        let error = signals.check_stop(|| "a is not there".into()).unwrap_err();
         assert_eq!(error.exit, Exit::Again);
         assert_eq!(error.to_string(), "stopped by SIGUSR1; a is not there");
 

@@ -50,7 +50,7 @@ pub struct Work {
 
 /// Runs `body` and reports its progress and outcome. Errors: those of `body`; 1 after [`MAX_IN_VAIN`] attempts that
 /// stored nothing; 75 when a signal arrived before it began, 73.
-pub fn tell<T>(
+pub fn run<T>(
     task: Task,
     signals: Signals,
     body: impl FnOnce(&mut Work) -> Result<T>,
@@ -195,7 +195,7 @@ mod tests {
     fn how_it_ended_stands_in_its_folder() {
         let folder = tempfile::tempdir().unwrap();
         let (path, signals) = (folder.path(), Signals::install().unwrap());
-        let failed: Result<()> = tell(task(path), signals, |work| {
+        let failed: Result<()> = run(task(path), signals, |work| {
             work.progress(1, Some(4))?;
             assert_eq!(told(path).unwrap().state, State::Running);
             Err(Error::data("no good"))
@@ -205,9 +205,9 @@ mod tests {
         assert_eq!((status.state, status.update, status.attempt), (State::Failed, 1, 1));
         assert_eq!((status.reason.as_deref(), status.updates), (Some("no good"), Some(4)));
         let stopped: Result<()> =
-            tell(task(path), signals, |_| Err(Error::new(Exit::Again, "stopped by TERM")));
+            run(task(path), signals, |_| Err(Error::new(Exit::Again, "stopped by TERM")));
         assert!(stopped.is_err() && told(path).unwrap().state == State::Stopped);
-        tell(task(path), signals, |work| {
+        run(task(path), signals, |work| {
             work.progress(4, None)?;
             Ok(())
         })
@@ -221,12 +221,12 @@ mod tests {
     fn nothing_is_made_for_what_fails_and_another_is_not_disturbed() {
         let folder = tempfile::tempdir().unwrap();
         let (path, signals) = (folder.path().join("absent"), Signals::install().unwrap());
-        assert!(tell(task(&path), signals, |_| -> Result<()> { Err(Error::data("")) }).is_err());
+        assert!(run(task(&path), signals, |_| -> Result<()> { Err(Error::data("")) }).is_err());
         assert!(!path.exists());
-        tell(task(&path), signals, |_| crate::publish::create_folder(&path)).unwrap();
+        run(task(&path), signals, |_| crate::publish::create_folder(&path)).unwrap();
         assert_eq!(told(&path).unwrap().state, State::Finished);
-        tell(task(&path), signals, |_| {
-            let second: Result<()> = tell(task(&path), signals, |_| Err(Error::data("")));
+        run(task(&path), signals, |_| {
+            let second: Result<()> = run(task(&path), signals, |_| Err(Error::data("")));
             assert!(second.is_err() && told(&path).unwrap().state == State::Running);
             Ok(())
         })
@@ -239,7 +239,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, signals) = (folder.path().join("new"), Signals::install().unwrap());
         let stopped = |stores: bool| {
-            let outcome: Result<()> = tell(task(&path), signals, |work| {
+            let outcome: Result<()> = run(task(&path), signals, |work| {
                 work.progress(1, Some(4))?;
                 if stores {
                     work.stored();

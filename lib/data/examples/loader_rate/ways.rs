@@ -98,7 +98,7 @@ impl<'a> Samples<'a> {
         let (window, batch, length) = (self.window, self.batch as usize, self.bytes() / 4);
         let starts = starts(&set, window);
         Prefetch::start(0, ahead, move |update| {
-            let mut values = Tensor::arbitrary(&[batch, length], Dtype::F32);
+            let mut values = Tensor::empty(&[batch, length], Dtype::F32);
             let rows = values.write::<f32>().chunks_exact_mut(length);
             for (sample, row) in order.batch(update).into_iter().zip(rows) {
                 let start = (sample % starts) as usize;

@@ -109,8 +109,8 @@ fn verify(input: &InputFile, seen: &Seen, cancel: &AtomicBool) -> Result<(Verifi
         let unchanged_for = if is_same { seen.at.elapsed() } else { Duration::ZERO };
         let settled = is_settled(&before, started, unchanged_for);
         unix::fail::point("inputs.hash").map_err(|cause| Error::io(path, cause))?;
-        let go_on = || !cancel.load(Ordering::Relaxed);
-        let blake3 = hash_file_while(path, &go_on)?;
+        let check_stop = || !cancel.load(Ordering::Relaxed);
+        let blake3 = hash_file_while(path, &check_stop)?;
         let after = identity(&metadata(path)?);
         if identity(&before) != after {
             continue;

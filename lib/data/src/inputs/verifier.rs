@@ -104,12 +104,12 @@ impl Verifier {
         self.wait(keep_waiting)
     }
 
-    /// Like [`settle`](Self::settle), for programs that may be interrupted: `go_on` is called while waiting, and its
+    /// Like [`settle`](Self::settle), for programs that may be interrupted: `check_stop` is called while waiting, and its
     /// error ends the wait.
-    pub fn finish(&mut self, mut go_on: impl FnMut() -> Result<()>) -> Result<()> {
+    pub fn finish(&mut self, mut check_stop: impl FnMut() -> Result<()>) -> Result<()> {
         let mut stop = Ok(());
         self.settle(|| {
-            stop = go_on();
+            stop = check_stop();
             stop.is_ok()
         })?;
         stop

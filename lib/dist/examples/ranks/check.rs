@@ -58,11 +58,11 @@ pub fn all(ranks: &dyn Collective, seed: u64) -> Result<()> {
     small(ranks)?;
     let mut not_a_number = ranks.reducer(Device::Cpu, &[2])?;
     let last = if rank == size - 1 { f32::NAN } else { 2.0 };
-    not_a_number.give(0, vec![Tensor::of(&[1.0, last], &[2])])?;
-    let sums = not_a_number.take(0)?[0].copied();
+    not_a_number.submit(0, vec![Tensor::of(&[1.0, last], &[2])])?;
+    let sums = not_a_number.wait(0)?[0].copied();
     let sums = sums.read::<f32>();
     expect(sums[0] == size as f32 && sums[1].is_nan(), || format!("NaN: {sums:?}"))?;
-    share(ranks, seed)?;
+    all_gather(ranks, seed)?;
     reducer(ranks, seed)?;
     println!("rank {rank} of {size}: all as computed by one");
     Ok(())
@@ -82,7 +82,7 @@ fn small(ranks: &dyn Collective) -> Result<()> {
 }
 
 /// Broadcasts of every tensor from its owner, in any dtype.
-fn share(ranks: &dyn Collective, seed: u64) -> Result<()> {
+fn all_gather(ranks: &dyn Collective, seed: u64) -> Result<()> {
     let (rank, size) = (ranks.rank(), ranks.size());
     let lengths: Vec<usize> = (0..2 * size + 3).map(|i| (i * 977) % 5000).collect();
     let of = |rank| -> Vec<Tensor> {
@@ -92,7 +92,7 @@ fn share(ranks: &dyn Collective, seed: u64) -> Result<()> {
     let mut own = of(rank);
     let mut owned: Vec<(usize, &mut Tensor)> =
         own.iter_mut().enumerate().map(|(i, tensor)| ((i * 5) % size, tensor)).collect();
-    ranks.share(&mut owned)?;
+    ranks.all_gather(&mut owned)?;
     for (i, tensor) in own.iter().enumerate() {
         let expected = &of((i * 5) % size)[i];
         expect(tensor.as_bytes() == expected.as_bytes(), || format!("share of tensor {i}"))?;
@@ -118,22 +118,22 @@ fn reducer(ranks: &dyn Collective, seed: u64) -> Result<()> {
                 let own: Result<Vec<Tensor>> = own.iter().map(|t| t.to_device(device)).collect();
                 let mut own = own?;
                 // In every other round the first bucket is computed in the buffer where it is summed, if possible.
-                if let Some(mut rooms) = reducer.rooms(bucket, &shapes(buckets[bucket]))?
+                if let Some(mut buffers) = reducer.buffers(bucket, &shapes(buckets[bucket]))?
                     && round % 2 == 1
                     && !own.is_empty()
                 {
-                    rooms[0].write::<f32>().copy_from_slice(own[0].read());
-                    own[0] = rooms.swap_remove(0);
+                    buffers[0].write::<f32>().copy_from_slice(own[0].read());
+                    own[0] = buffers.swap_remove(0);
                 }
-                reducer.give(bucket, own)?;
+                reducer.submit(bucket, own)?;
             }
             for bucket in 0..8 {
-                let sums = reducer.take(bucket)?;
+                let sums = reducer.wait(bucket)?;
                 let sums: Result<Vec<Tensor>> = sums.iter().map(Tensor::to_host).collect();
                 expect_sums(&sums?, seed, round * 10 + bucket, size)?;
             }
         }
-        let wrong = reducer.give(0, vec![Tensor::zeros_on(device, &[7], Dtype::F32)]);
+        let wrong = reducer.submit(0, vec![Tensor::zeros_on(device, &[7], Dtype::F32)]);
         expect(size == 1 || wrong.is_err(), || "a bucket of another size was taken".into())?;
         let times = reducer.times();
         expect(size == 1 || times.busy.as_nanos() > 0, || format!("{times:?}"))?;
@@ -149,18 +149,20 @@ fn shapes(lengths: &[usize]) -> Vec<Vec<usize>> {
 /// A rank that still holds memory that others are about to write gets an error. Bucket 2 has these lengths.
 fn held(reducer: &mut dyn Reducer, seed: u64, rank: usize, lengths: &[usize]) -> Result<()> {
     let own = || tensors(seed, 1, rank, lengths);
-    let Some(mut rooms) = reducer.rooms(2, &shapes(lengths))? else { return Ok(()) };
-    let copy = rooms[1].clone();
-    rooms[1].write::<f32>().fill(1.0);
-    let apart = copy.as_bytes().as_ptr() != rooms[1].as_bytes().as_ptr();
+    let Some(mut buffers) = reducer.buffers(2, &shapes(lengths))? else { return Ok(()) };
+    let copy = buffers[1].clone();
+    buffers[1].write::<f32>().fill(1.0);
+    let apart = copy.as_bytes().as_ptr() != buffers[1].as_bytes().as_ptr();
     expect(apart, || "what is written into a shared tensor is seen in the other".into())?;
-    expect(reducer.give(2, rooms).is_err(), || "summed while a gradient was held".into())?;
+    expect(reducer.submit(2, buffers).is_err(), || "summed while a gradient was held".into())?;
     drop(copy);
-    reducer.give(2, own())?;
-    let mut sums = reducer.take(2)?;
-    expect(reducer.rooms(2, &shapes(lengths)).is_err(), || "rooms while a sum was held".into())?;
+    reducer.submit(2, own())?;
+    let mut sums = reducer.wait(2)?;
+    expect(reducer.buffers(2, &shapes(lengths)).is_err(), || {
+        "buffers while a sum was held".into()
+    })?;
     // Copy-on-write: others do not see what is written from here on.
     sums.truncate(1);
     sums[0].write::<f32>().fill(0.0);
-    expect(reducer.rooms(2, &shapes(lengths))?.is_some(), || "no rooms".into())
+    expect(reducer.buffers(2, &shapes(lengths))?.is_some(), || "no buffers".into())
 }

@@ -148,10 +148,10 @@ fn sums(
             return Err(unix::Error::new(Exit::Io, "the disk is full"));
         }
         for (bucket, tensor) in tensors.iter().enumerate() {
-            reducer.give(bucket, vec![tensor.clone()])?;
+            reducer.submit(bucket, vec![tensor.clone()])?;
         }
         for bucket in 0..buckets.len() {
-            let (sums, size) = (reducer.take(bucket)?, ranks.size() as f32);
+            let (sums, size) = (reducer.wait(bucket)?, ranks.size() as f32);
             assert!(sums[0].read::<f32>().iter().all(|x| *x == size), "sum {count}");
         }
         count += 1;

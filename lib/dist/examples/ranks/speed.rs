@@ -37,12 +37,13 @@ fn row(ranks: &dyn Collective, bytes: usize) -> Result<()> {
     for _ in 0..=PAIRS {
         took[0].push(time(ranks, repeats, || mpi_all_reduce(&own, &mut sum))?);
         let mut sum = || {
-            let buffers = reducer.rooms(0, &shapes)?;
-            reducer.give(0, buffers.unwrap_or_else(|| tensors.to_vec()))?;
-            reducer.take(0).map(drop)
+            let buffers = reducer.buffers(0, &shapes)?;
+            reducer.submit(0, buffers.unwrap_or_else(|| tensors.to_vec()))?;
+            reducer.wait(0).map(drop)
         };
         took[1].push(time(ranks, repeats, &mut sum)?);
-        let mut sum = || reducer.give(0, tensors.to_vec()).and_then(|_| reducer.take(0)).map(drop);
+        let mut sum =
+            || reducer.submit(0, tensors.to_vec()).and_then(|_| reducer.wait(0)).map(drop);
         took[2].push(time(ranks, repeats, &mut sum)?);
     }
     let [mpi, window, tensors] = took.map(|mut all| {

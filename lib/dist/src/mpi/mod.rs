@@ -95,7 +95,7 @@ impl Collective for Ranks {
         self.wire.gather(bytes)
     }
 
-    fn share(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
+    fn all_gather(&self, owned: &mut [(usize, &mut Tensor)]) -> Result<()> {
         if let Some((owner, _)) = owned.iter().find(|(owner, _)| *owner >= self.size()) {
             return Err(Error::bug(format!(
                 "a tensor belongs to rank {owner}, but there are {} ranks",
@@ -116,7 +116,7 @@ impl Collective for Ranks {
             };
             left[*owner] = rest;
             if *owner != self.place.rank {
-                let mut copy = Tensor::arbitrary(tensor.shape(), tensor.dtype());
+                let mut copy = Tensor::empty(tensor.shape(), tensor.dtype());
                 copy.as_bytes_mut().copy_from_slice(bytes);
                 **tensor = copy.to_device(tensor.device())?;
             }

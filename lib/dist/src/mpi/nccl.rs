@@ -222,7 +222,7 @@ fn check(result: ncclResult_t, what: &str) -> Result<()> {
 }
 
 impl Reducer for Nccl {
-    fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
+    fn submit(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
         let elements: usize = gradients.iter().map(Tensor::len).sum();
         let (gpu, wanted) = (Device::Cuda(self.gpu), self.buckets[bucket].elements);
         let fits = |t: &Tensor| t.device() == gpu && t.dtype() == tensor::Dtype::F32;
@@ -232,7 +232,7 @@ impl Reducer for Nccl {
             return Err(Error::bug(message));
         }
         let sums: Vec<Tensor> =
-            gradients.iter().map(|t| Tensor::arbitrary_on(gpu, t.shape(), t.dtype())).collect();
+            gradients.iter().map(|t| Tensor::empty_on(gpu, t.shape(), t.dtype())).collect();
         self.counters.side.enter();
         // Also protects the memory of the sums: kernels submitted earlier may still use it.
         self.beside.follow_kernels()?;
@@ -272,7 +272,7 @@ impl Reducer for Nccl {
         Ok(())
     }
 
-    fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
+    fn wait(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
         let bucket = &mut self.buckets[bucket];
         let Some(sum) = bucket.sum.take() else {
             return Err(Error::bug("a bucket that was not submitted is waited for"));

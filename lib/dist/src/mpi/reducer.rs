@@ -172,7 +172,7 @@ impl Inside {
 }
 
 impl Reducer for HostReducer {
-    fn rooms(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
+    fn buffers(&mut self, bucket: usize, shapes: &[Vec<usize>]) -> Result<Option<Vec<Tensor>>> {
         self.accepts(bucket, shapes)?;
         if self.device != Device::Cpu {
             return Ok(None);
@@ -184,7 +184,7 @@ impl Reducer for HostReducer {
         Ok(Some(unsafe { tensors_from_raw_parts(start, shapes, Access::Write, owner) }))
     }
 
-    fn give(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
+    fn submit(&mut self, bucket: usize, gradients: Vec<Tensor>) -> Result<()> {
         let shapes: Vec<Vec<usize>> = gradients.iter().map(|t| t.shape().to_vec()).collect();
         self.accepts(bucket, &shapes)?;
         if let Some(other) = gradients.iter().find(|t| t.dtype() != Dtype::F32) {
@@ -218,7 +218,7 @@ impl Reducer for HostReducer {
         self.sender.send((bucket, uses.begun)).map_err(ended)
     }
 
-    fn take(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
+    fn wait(&mut self, bucket: usize) -> Result<Vec<Tensor>> {
         let given = self.buckets.get_mut(bucket).and_then(|bucket| bucket.given.take());
         let Some(shapes) = given else {
             return Err(Error::bug(format!("bucket {bucket} was not submitted")));

@@ -126,7 +126,7 @@ impl Wire {
     pub fn all_reduce(&self, values: &mut [f32]) -> Result<()> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let ranks = self.members.len();
-        let mut other = Scratch::<f32>::arbitrary(values.len());
+        let mut other = Scratch::<f32>::uninit(values.len());
         if !ranks.is_power_of_two() || values.len() < HALVE {
             for step in sum::steps(self.me, ranks) {
                 self.heads(Kind::AllReduce, 4 * values.len(), &step)?;

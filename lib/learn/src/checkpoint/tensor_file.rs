@@ -40,7 +40,7 @@ impl TensorFile {
             damaged(format!("tensor {name} has dtype {}, which is not supported", entry.dtype))
         })?;
         // The header was checked: shape and byte range agree, and the range lies within the file.
-        let (mut tensor, mut at) = (Tensor::arbitrary(&entry.shape, dtype), entry.start);
+        let (mut tensor, mut at) = (Tensor::empty(&entry.shape, dtype), entry.start);
         for piece in tensor.as_bytes_mut().chunks_mut(PIECE) {
             self.file.read_exact_at(piece, at).map_err(|cause| damaged(cause.to_string()))?;
             at += piece.len() as u64;

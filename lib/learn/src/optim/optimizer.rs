@@ -2,7 +2,7 @@ use crate::checkpoint::matches;
 use crate::params::Params;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tensor::updates::decision::Decided;
+use tensor::updates::decision::DeviceStepControl;
 use tensor::updates::{Parameter, adamw, sgd};
 use tensor::{Dtype, Tensor};
 use unix::{Error, Result};
@@ -197,7 +197,7 @@ impl OptimizerState {
         &mut self,
         optimizer: &Optimizer,
         factor: f64,
-        decided: &Decided,
+        decided: &DeviceStepControl,
         params: &mut Params,
         gradients: &[Tensor],
     ) {
@@ -264,7 +264,7 @@ impl OptimizerState {
 mod tests {
     use super::*;
     use crate::params::{Builder, Init};
-    use tensor::updates::decision::Decision;
+    use tensor::updates::decision::StepControl;
 
     /// A checkpoint file is untrusted input: its state may have any dtype that checkpoints support.
     #[test]
@@ -287,7 +287,10 @@ mod tests {
             let kept = state.entries(&optimizer, &params);
             assert_eq!(kept[0].1.read::<f32>(), [2.0, -4.0], "{dtype}");
             let before = params.tensors().next().unwrap().to_f64();
-            let decided = Decided::of(&Decision { applied: true, ..Decision::default() }, 1.0);
+            let decided = DeviceStepControl::of(
+                &StepControl { applied: true, ..StepControl::default() },
+                1.0,
+            );
             state.step(&optimizer, 1.0, &decided, &mut params, &[Tensor::zeros(&[2], Dtype::F32)]);
             let after = params.tensors().next().unwrap().to_f64();
             assert_eq!([after[0] - before[0], after[1] - before[1]], [-1.0, 2.0], "{dtype}");
@@ -308,8 +311,10 @@ mod tests {
         let mut params = builder.finish().trained;
         optimizer.check_groups(&params).unwrap();
         let mut state = OptimizerState::new(&optimizer, &params, |_| true);
-        let decided =
-            Decided::of(&Decision { applied: true, scale: 1.0, ..Decision::default() }, 1.0);
+        let decided = DeviceStepControl::of(
+            &StepControl { applied: true, scale: 1.0, ..StepControl::default() },
+            1.0,
+        );
         let gradients =
             [&[1, 1][..], &[1], &[1, 1]].map(|shape| Tensor::full(shape, 0.25, Dtype::F32));
         state.step(&optimizer, 1.0, &decided, &mut params, &gradients);

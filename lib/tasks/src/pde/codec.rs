@@ -184,7 +184,7 @@ impl Task for CodecTask {
 
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
         let points = self.tokens.field_len();
-        let mut fields = Tensor::arbitrary(&[samples.len(), points], Dtype::F32);
+        let mut fields = Tensor::empty(&[samples.len(), points], Dtype::F32);
         let mut u = vec![0.0; points];
         let mut weights = vec![0.0_f32; samples.len()];
         for (place, (sample, out)) in

@@ -32,7 +32,7 @@ impl FieldTokens {
     /// Fields [n, grid.., channels] -> [n, tokens·patch].
     pub fn cut_all(&self, fields: &[f32]) -> Tensor {
         let length = self.field_len();
-        let mut tokens = Tensor::arbitrary(&[fields.len() / length, length], Dtype::F32);
+        let mut tokens = Tensor::empty(&[fields.len() / length, length], Dtype::F32);
         let rows = fields.chunks_exact(length).zip(tokens.write::<f32>().chunks_exact_mut(length));
         rows.for_each(|(field, out)| self.cut(field, out));
         tokens

@@ -20,9 +20,9 @@ use machine::{Machine, bytes};
 use serde_json::{Map, Value, json};
 use tensor::check::{backward, draw, forward, inputs};
 use tensor::op::{Case, Draw};
-use tensor::updates::decision::{Decided, Decision, Rule};
+use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
 use tensor::updates::{Parameter, adamw::AdamW, ema, norm::global_norm, sgd::Sgd, sum::add_all};
-use tensor::{Device, Dtype, Tensor, Wanted, kernel, ops, parallel};
+use tensor::{Device, DeviceChoice, Dtype, Tensor, kernel, ops, parallel};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::{Exit, Result};
@@ -36,7 +36,7 @@ struct Args {
     filter: String,
     /// Where to compute: cpu, cuda, cuda:N, emu (which times the emulator)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: Wanted,
+    device: DeviceChoice,
     /// Element type on a device; tf32 is f32 whose products are rounded to it
     #[arg(long, value_name = "TYPE", value_parser = ["f32", "tf32", "bf16", "f16"],
           default_value = "f32")]
@@ -152,7 +152,7 @@ struct Work {
     moments: [Tensor; 2],
     loss: Tensor,
     weight: Tensor,
-    control: Decided,
+    control: DeviceStepControl,
 }
 
 /// An update of one parameter, on the device of its tensors.
@@ -164,8 +164,14 @@ struct Update {
 }
 
 const LEARNING_RATE: f64 = 1e-6;
-const RULE: Rule =
-    Rule { clip: 1.0, betas: [0.9, 0.999], decay: 0.999, warmup: false, scaled: false, unit: 1.0 };
+const RULE: StepPolicy = StepPolicy {
+    clip: 1.0,
+    betas: [0.9, 0.999],
+    decay: 0.999,
+    warmup: false,
+    scaled: false,
+    unit: 1.0,
+};
 
 const UPDATES: &[Update] = &[
     Update {
@@ -184,7 +190,7 @@ const UPDATES: &[Update] = &[
         moves: 1,
         step: |Work { gradient, loss, weight, control, .. }| {
             let [loss, weight, gradient] = [&*loss, weight, gradient].map(std::slice::from_ref);
-            RULE.decide_there(control, loss, weight, gradient, LEARNING_RATE);
+            RULE.decide_on_device(control, loss, weight, gradient, LEARNING_RATE);
             Ok(())
         },
     },
@@ -225,7 +231,7 @@ const UPDATES: &[Update] = &[
 fn update_row(update: &Update, machine: &Machine) -> Result<Map<String, Value>> {
     let (device, elements) = (machine.device, machine.update_elements());
     let full = |n, x| Tensor::full(&[n], x, Dtype::F32).to_device(device);
-    let before = Decision { applied: true, steps: 9, ..Decision::default() };
+    let before = StepControl { applied: true, steps: 9, ..StepControl::default() };
     let before = RULE.decide(&before, [0.5, 0.1], 1.0, LEARNING_RATE);
     let mut work = Work {
         value: full(elements, 0.5)?,
@@ -233,7 +239,7 @@ fn update_row(update: &Update, machine: &Machine) -> Result<Map<String, Value>> 
         moments: [full(elements, 0.2)?, full(elements, 0.3)?],
         loss: full(1, 0.5)?,
         weight: full(1, 1.0)?,
-        control: Decided::of(&before, RULE.unit).to_device(device)?,
+        control: DeviceStepControl::of(&before, RULE.unit).to_device(device)?,
     };
     let mut outcome = Ok(());
     let time = machine.median(|| {

@@ -47,12 +47,12 @@ pub(crate) fn copy_out(device: Device, to: &mut [u8], from: u64) -> Result<()> {
 }
 
 /// Starts an asynchronous copy to the host of up to 4096 bytes, after all earlier launches.
-pub(crate) fn copy_out_later(device: Device, from: u64, bytes: usize) -> Result<AsyncCopy> {
+pub(crate) fn copy_out_async(device: Device, from: u64, bytes: usize) -> Result<AsyncCopy> {
     match device {
         Device::Cpu => Err(host()),
         Device::Cuda(n) => {
             let gpu = super::cuda::Gpu::open(n)?;
-            graph::outside(|| gpu.copy_out_later(from, bytes)).map(AsyncCopy::Cuda)
+            graph::outside(|| gpu.copy_out_async(from, bytes)).map(AsyncCopy::Cuda)
         }
         Device::Emu => {
             let mut here = vec![0; bytes];

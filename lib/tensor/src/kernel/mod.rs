@@ -17,8 +17,8 @@ pub mod cuda;
 pub mod emu;
 pub(crate) mod flat;
 mod graph;
-mod late;
 pub mod memory;
+mod pending_read;
 pub mod product;
 pub(crate) mod rows;
 mod state;
@@ -30,7 +30,7 @@ pub(crate) use arg::Value;
 pub(crate) use backend::{copy, copy_in, copy_out, zero};
 pub use constants::constant;
 pub use graph::Graph;
-pub use late::{Late, later};
+pub use pending_read::{PendingRead, read_async};
 pub use product::set_tf32;
 pub(crate) use state::run;
 pub use state::{fail, finish, waits};
@@ -80,7 +80,7 @@ pub const SOURCES: &[&Source] = &[
 ];
 
 /// Dtypes of a source that works with any float.
-pub const ALL_ELEMENTS: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];
+pub const ALL_DTYPES: &[Dtype] = &[Dtype::F32, Dtype::Bf16, Dtype::F16];
 
 /// Dtypes of a source that works only in f32: losses and updates.
 pub const ONLY_F32: &[Dtype] = &[Dtype::F32];

@@ -10,7 +10,7 @@ mod updates;
 use tensor::check::{device_error, draw, inputs, run};
 use tensor::op::{Case, Draw};
 use tensor::ops::ALL;
-use tensor::{Device, Tensor, Wanted};
+use tensor::{Device, DeviceChoice, Tensor};
 use test_support::seed;
 
 /// The largest case for the emulator, in elements touched and operations; larger cases are for GPUs and benchmarks.
@@ -18,7 +18,7 @@ const LARGEST: usize = 3_000_000;
 
 fn device() -> Device {
     let name = std::env::var("LONGHAUL_TEST_DEVICE").unwrap_or_else(|_| "emu".into());
-    let wanted: Wanted = name.parse().unwrap();
+    let wanted: DeviceChoice = name.parse().unwrap();
     wanted.open().unwrap().0
 }
 

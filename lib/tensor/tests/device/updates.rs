@@ -5,7 +5,7 @@ use super::device;
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
 use tensor::updates::adamw::AdamW;
-use tensor::updates::decision::{Decided, Decision, LossScale, Rule};
+use tensor::updates::decision::{DeviceStepControl, LossScale, StepControl, StepPolicy};
 use tensor::updates::norm::global_norm;
 use tensor::updates::sgd::Sgd;
 use tensor::updates::{Parameter, cases, ema, sum};
@@ -42,9 +42,9 @@ fn agree(what: &str, ours: &[Tensor], exact: &[Tensor], tolerance: f64) {
 /// A step of an optimizer with N moments on the device and on the CPU in f64, from the same values.
 fn step<const N: usize>(
     what: &str,
-    decision: &Decision,
+    decision: &StepControl,
     draws: [Draw; N],
-    apply: impl Fn(&Decided, &mut dyn Iterator<Item = Parameter<'_, N>>),
+    apply: impl Fn(&DeviceStepControl, &mut dyn Iterator<Item = Parameter<'_, N>>),
 ) {
     for sizes in cases() {
         let gradients = tensors(&sizes, &Draw::Normal, 1);
@@ -63,7 +63,7 @@ fn step<const N: usize>(
                 value,
                 moments: std::array::from_fn(|i| each[i].next().unwrap()),
             });
-            let decided = Decided::of(decision, 1.0).to_device(place).unwrap();
+            let decided = DeviceStepControl::of(decision, 1.0).to_device(place).unwrap();
             apply(&decided, &mut parameters.into_iter());
             drop(each);
             (values, moments)
@@ -92,7 +92,7 @@ fn step<const N: usize>(
 fn adamw_follows_the_cpu() {
     for t in [1, 1000] {
         let op = AdamW { learning_rate: 3e-2, betas: [0.9, 0.999], epsilon: 1e-8 };
-        let rule = Rule {
+        let rule = StepPolicy {
             clip: f64::INFINITY,
             betas: op.betas,
             decay: 0.0,
@@ -100,7 +100,7 @@ fn adamw_follows_the_cpu() {
             scaled: false,
             unit: 1.0,
         };
-        let before = Decision { steps: t - 1, ..Decision::default() };
+        let before = StepControl { steps: t - 1, ..StepControl::default() };
         let decision = rule.decide(&before, [0.5, 2.0], 0.7, op.learning_rate);
         // Before the first step the moments are zero.
         let draws = match t {
@@ -117,7 +117,7 @@ fn adamw_follows_the_cpu() {
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn sgd_follows_the_cpu() {
     let op = Sgd { learning_rate: 3e-2, momentum: 0.9 };
-    let decision = Decision { applied: true, scale: 0.7, ..Decision::default() };
+    let decision = StepControl { applied: true, scale: 0.7, ..StepControl::default() };
     step("sgd", &decision, [Draw::Normal], |decided, parameters| op.apply_all(decided, parameters));
 }
 
@@ -128,8 +128,8 @@ fn averages_follow_the_cpu() {
         let (values, averages) =
             (tensors(&sizes, &Draw::Normal, 1), tensors(&sizes, &Draw::Normal, 2));
         let mut ours = moved(&averages, device());
-        let decision = Decision { applied: true, decay: 0.999, ..Decision::default() };
-        let on_host = Decided::of(&decision, 1.0);
+        let decision = StepControl { applied: true, decay: 0.999, ..StepControl::default() };
+        let on_host = DeviceStepControl::of(&decision, 1.0);
         let decided = on_host.to_device(device()).unwrap();
         ema::apply_all(&decided, moved(&values, device()).iter().zip(&mut ours));
         let mut exact = in_f64(&averages);
@@ -188,7 +188,7 @@ fn a_device_decides_as_the_host_does() {
         ours == host || ours.is_nan() && host.is_nan() || (ours - host).abs() <= 1e-13 * host.abs()
     };
     let rules = [
-        Rule {
+        StepPolicy {
             clip: f64::INFINITY,
             betas: [0.0, 0.0],
             decay: 0.0,
@@ -196,7 +196,7 @@ fn a_device_decides_as_the_host_does() {
             scaled: false,
             unit: 1.0,
         },
-        Rule {
+        StepPolicy {
             clip: 0.3,
             betas: [0.9, 0.999],
             decay: 0.9999,
@@ -204,7 +204,7 @@ fn a_device_decides_as_the_host_does() {
             scaled: false,
             unit: 1.0,
         },
-        Rule {
+        StepPolicy {
             clip: 1e9,
             betas: [0.8, 0.95],
             decay: 0.5,
@@ -217,7 +217,8 @@ fn a_device_decides_as_the_host_does() {
     for (round, rule) in rules.iter().enumerate() {
         for sizes in cases() {
             let steps = 97 * round as u64;
-            let mut here = Decided::of(&Decision { steps, ..Decision::default() }, rule.unit);
+            let mut here =
+                DeviceStepControl::of(&StepControl { steps, ..StepControl::default() }, rule.unit);
             let mut there = here.to_device(device()).unwrap();
             for (update, (loss, factor)) in wrong.iter().chain(&wrong).enumerate() {
                 let mut gradients = tensors(&sizes, &Draw::Normal, update as u64);
@@ -226,15 +227,15 @@ fn a_device_decides_as_the_host_does() {
                     [*loss, 3.5, 0.125 * update as f32].map(Tensor::scalar).to_vec();
                 let weights: Vec<Tensor> = [1.5_f32, 0.25, 4.25].map(Tensor::scalar).to_vec();
                 let rate = 1e-3 * (1 + update) as f64;
-                rule.decide_there(&mut here, &losses, &weights, &gradients, rate);
+                rule.decide_on_device(&mut here, &losses, &weights, &gradients, rate);
                 let [losses, weights, gradients] =
                     [&losses, &weights, &gradients].map(|tensors| moved(tensors, device()));
-                rule.decide_there(&mut there, &losses, &weights, &gradients, rate);
+                rule.decide_on_device(&mut there, &losses, &weights, &gradients, rate);
                 let (ours, host) = (there.later().wait().unwrap(), here.later().wait().unwrap());
                 assert_eq!(host.applied, loss.is_finite() && factor.is_finite());
-                let told = |d: &Decision| (d.applied, d.steps, d.overflow, d.loss_scale);
+                let told = |d: &StepControl| (d.applied, d.steps, d.overflow, d.loss_scale);
                 assert_eq!(told(&ours), told(&host));
-                let numbers = |d: &Decision| [d.loss, d.norm, d.scale, d.rate, d.root, d.decay];
+                let numbers = |d: &StepControl| [d.loss, d.norm, d.scale, d.rate, d.root, d.decay];
                 for (ours, host) in numbers(&ours).into_iter().zip(numbers(&host)) {
                     assert!(close(ours, host), "{rule:?}, update {update}: {ours:e}, {host:e}");
                 }
@@ -248,8 +249,14 @@ fn a_device_decides_as_the_host_does() {
 #[test]
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
-    let rule =
-        Rule { clip: 1.0, betas: [0.9, 0.999], decay: 0.9, warmup: true, scaled: true, unit: 1.0 };
+    let rule = StepPolicy {
+        clip: 1.0,
+        betas: [0.9, 0.999],
+        decay: 0.9,
+        warmup: true,
+        scaled: true,
+        unit: 1.0,
+    };
     let first = LossScale { scale: 4.0, steady: 1997 };
     let fine = (0.5_f32, 3.0_f32);
     let overflow = (0.5, f32::INFINITY);
@@ -272,14 +279,14 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
         (1.0, 3, false),
     ];
     for place in [device(), Device::Cpu] {
-        let start = Decision { loss_scale: first, ..Decision::default() };
-        let mut decided = Decided::of(&start, 1.0).to_device(place).unwrap();
+        let start = StepControl { loss_scale: first, ..StepControl::default() };
+        let mut decided = DeviceStepControl::of(&start, 1.0).to_device(place).unwrap();
         let (seed, mut scale) = (decided.loss_scale().identity(), first.scale);
         for (update, ((loss, gradient), told)) in updates.clone().zip(expected).enumerate() {
             let [loss, weight, gradient] =
                 [loss, 2.0, gradient].map(|x| Tensor::scalar(x).to_device(place).unwrap());
-            rule.decide_there(&mut decided, &[loss], &[weight], &[gradient], 0.1);
-            let made = decided.later().wait().unwrap();
+            rule.decide_on_device(&mut decided, &[loss], &[weight], &[gradient], 0.1);
+            let made = decided.read_async().wait().unwrap();
             let LossScale { scale: next, steady } = made.loss_scale;
             assert_eq!((next, steady, made.overflow), told, "update {update} on {place}");
             if made.applied {
@@ -298,8 +305,10 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
 #[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
 fn skipped_updates_change_nothing() {
     for place in [device(), Device::Cpu] {
-        let decided =
-            Decided::of(&Decision { scale: 1.0, rate: 1.0, root: 1.0, ..Decision::default() }, 1.0);
+        let decided = DeviceStepControl::of(
+            &StepControl { scale: 1.0, rate: 1.0, root: 1.0, ..StepControl::default() },
+            1.0,
+        );
         let decided = decided.to_device(place).unwrap();
         let before = tensors(&[4097, 3], &Draw::Normal, 1);
         let [mut values, mut first, mut second, mut average] =

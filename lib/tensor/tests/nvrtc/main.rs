@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use tensor::Dtype;
 use tensor::kernel::compile::{Resources, compile, parameters, version};
-use tensor::kernel::{ALL_ELEMENTS, SOURCES, Source, cache as kernels};
+use tensor::kernel::{ALL_DTYPES, SOURCES, Source, cache as kernels};
 use test_support::require;
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nvrtc/registers.txt");
@@ -190,7 +190,7 @@ fn the_headers_compile_for_each_element_type() {
     let source = Source {
         name: "primitives",
         text: include_str!("../device/emulator/kernels/primitives.cu"),
-        elements: ALL_ELEMENTS,
+        elements: ALL_DTYPES,
     };
     for architecture in ARCHITECTURES {
         for element in source.elements {

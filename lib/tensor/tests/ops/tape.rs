@@ -64,23 +64,25 @@ fn layers(tape: &Tape) -> (Var, [Var; 2]) {
 #[test]
 fn gradients_are_computed_into_given_buffers() {
     let one = Tensor::scalar(1.0_f32);
-    let found = |rooms: Vec<Tensor>| {
+    let found = |buffers: Vec<Tensor>| {
         let tape = Tape::new();
         let (loss, leaves) = layers(&tape);
         let mut found = [None, None];
-        tape.backward_each(&loss, &one, &leaves, rooms, |place, gradient| found[place] = gradient)
-            .unwrap();
+        tape.backward_each(&loss, &one, &leaves, buffers, |place, gradient| {
+            found[place] = gradient
+        })
+        .unwrap();
         found.map(Option::unwrap)
     };
     let expected = found(Vec::new());
     let start = |tensor: &Tensor| tensor.as_bytes().as_ptr();
     for count in [1, 2] {
-        let rooms: Vec<Tensor> = [&[7, 7][..], &[7]][..count]
+        let buffers: Vec<Tensor> = [&[7, 7][..], &[7]][..count]
             .iter()
             .map(|shape| Tensor::full(shape, f64::NAN, Dtype::F32))
             .collect();
-        let starts: Vec<_> = rooms.iter().map(start).collect();
-        let gradients = found(rooms);
+        let starts: Vec<_> = buffers.iter().map(start).collect();
+        let gradients = found(buffers);
         for (gradient, expected) in gradients.iter().zip(&expected) {
             assert_eq!(gradient.as_bytes(), expected.as_bytes());
         }
@@ -90,8 +92,9 @@ fn gradients_are_computed_into_given_buffers() {
     let tape = Tape::new();
     let (loss, leaves) = computation(&tape);
     let mut seen = [false; 3];
-    let rooms = leaves.each_ref().map(|leaf| Tensor::zeros(leaf.shape(), Dtype::F32)).to_vec();
-    tape.backward_each(&loss, &one, &leaves, rooms, |place, g| seen[place] = g.is_some()).unwrap();
+    let buffers = leaves.each_ref().map(|leaf| Tensor::zeros(leaf.shape(), Dtype::F32)).to_vec();
+    tape.backward_each(&loss, &one, &leaves, buffers, |place, g| seen[place] = g.is_some())
+        .unwrap();
     assert_eq!(seen, [true, true, false]);
 }
 

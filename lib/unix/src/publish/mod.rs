@@ -78,15 +78,15 @@ pub fn hash_file(path: &Path) -> Result<String> {
     hash_file_while(path, &|| true)
 }
 
-/// As [`hash_file`]. `go_on` is called for every MiB; when it returns false, the result is the hash of the bytes read
+/// As [`hash_file`]. `check_stop` is called for every MiB; when it returns false, the result is the hash of the bytes read
 /// so far. Tells the kernel not to keep the pages, whose memory other processes may need.
-pub fn hash_file_while(path: &Path, go_on: &dyn Fn() -> bool) -> Result<String> {
+pub fn hash_file_while(path: &Path, check_stop: &dyn Fn() -> bool) -> Result<String> {
     small::require_file(path)?;
     let mut file = File::open(path).map_err(|cause| Error::open(path, cause))?;
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::NoReuse); // only a hint
     let mut hasher = blake3::Hasher::new();
     let mut block = vec![0; 1 << 20];
-    while go_on() {
+    while check_stop() {
         match file.read(&mut block) {
             Ok(0) => break,
             Ok(count) => _ = hasher.update(&block[..count]),

@@ -25,7 +25,7 @@ mod table;
 mod zarr;
 
 pub use axes::{Axes, Axis};
-pub use hdf5_file::serve_if_asked;
+pub use hdf5_file::run_helper_if_requested;
 pub use layout::{Layout, Part};
 pub use recognise::Reading;
 pub(crate) use regimes::grouped;

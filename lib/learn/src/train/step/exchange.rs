@@ -76,7 +76,7 @@ impl Exchange {
     pub fn buffers(&mut self) -> Result<Vec<Tensor>> {
         let mut buffers = vec![None; self.slots.len()];
         for (number, bucket) in self.buckets.iter().enumerate() {
-            let Some(tensors) = self.reducer.rooms(number, &bucket.shapes)? else {
+            let Some(tensors) = self.reducer.buffers(number, &bucket.shapes)? else {
                 return Ok(Vec::new());
             };
             for (place, tensor) in bucket.tensors.iter().zip(tensors) {
@@ -93,7 +93,7 @@ impl Exchange {
         while let Some(bucket) = self.buckets.get(self.submitted).filter(|b| b.missing == 0) {
             let tensors: Vec<Tensor> =
                 bucket.tensors.iter().filter_map(|t| self.slots[*t].take()).collect();
-            self.reducer.give(self.submitted, tensors)?;
+            self.reducer.submit(self.submitted, tensors)?;
             self.submitted += 1;
         }
         Ok(())
@@ -102,7 +102,7 @@ impl Exchange {
     /// Waits for the sums of all tensors over all ranks. Drop them before the next tensor is submitted.
     pub fn wait(&mut self) -> Result<Vec<Tensor>> {
         for (number, bucket) in self.buckets.iter_mut().enumerate() {
-            let sums = self.reducer.take(number)?;
+            let sums = self.reducer.wait(number)?;
             for (slot, sum) in bucket.tensors.iter().zip(sums) {
                 self.slots[*slot] = Some(sum);
             }

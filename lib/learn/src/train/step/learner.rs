@@ -13,8 +13,10 @@ use dist::Collective;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use tensor::kernel::{self, Late};
-use tensor::updates::decision::{Decided, Deciding, Decision, LossScale, Rule};
+use tensor::kernel::{self, PendingRead};
+use tensor::updates::decision::{
+    DeviceStepControl, LossScale, PendingStepControl, StepControl, StepPolicy,
+};
 use tensor::updates::ema;
 use tensor::{Device, Dtype, Tape, Tensor, Var};
 use unix::{Error, Result};
@@ -39,13 +41,13 @@ pub struct Learner {
     moments: OptimizerState,
     optimizer: Optimizer,
     schedule: Schedule,
-    rule: Rule,
+    rule: StepPolicy,
     /// Whether checkpoints store the frozen parameters (`checkpoint.frozen`).
     stores_frozen: bool,
     /// With `optimizer.shard`, the rank that owns the optimizer state of each parameter.
     owners: Option<Vec<usize>>,
     /// The decision about the last update, on the device.
-    decided: Decided,
+    decided: DeviceStepControl,
     /// Updates between log records, and in total: the terms of the loss are only read back when they are logged.
     log_every: u64,
     updates: u64,
@@ -83,17 +85,17 @@ pub struct Step {
 /// An update that was submitted to the device and may not have completed.
 #[derive(Debug)]
 pub struct Pending {
-    decision: Deciding,
+    decision: PendingStepControl,
     learning_rate: f64,
     terms: Vec<&'static str>,
     /// Weight and terms of each pass, if they are to be logged.
-    numbers: Vec<Vec<Late>>,
+    numbers: Vec<Vec<PendingRead>>,
 }
 
 impl Pending {
     /// Waits for this update, but not for later ones. Errors: those of the device.
     pub fn wait(self) -> Result<Step> {
-        let Decision { loss, norm, applied, overflow, loss_scale, steps, .. } =
+        let StepControl { loss, norm, applied, overflow, loss_scale, steps, .. } =
             self.decision.wait()?;
         let mut sums = vec![0.0; 1 + self.terms.len()];
         for pass in self.numbers {
@@ -121,14 +123,14 @@ pub fn accumulate(sum: &mut [Tensor], terms: &[Tensor]) {
 }
 
 /// The decision before the first update of an attempt.
-fn start(rule: &Rule, progress: &Progress, device: Device) -> Result<Decided> {
+fn start(rule: &StepPolicy, progress: &Progress, device: Device) -> Result<DeviceStepControl> {
     let loss_scale = match rule.scaled {
         true => progress.loss_scale.unwrap_or(LossScale::FIRST),
         false => LossScale::NONE,
     };
     let steps = progress.steps;
-    let decision = Decision { steps, loss_scale, ..Decision::default() };
-    Decided::of(&decision, rule.unit).to_device(device)
+    let decision = StepControl { steps, loss_scale, ..StepControl::default() };
+    DeviceStepControl::of(&decision, rule.unit).to_device(device)
 }
 
 /// The first 64 bits, in hexadecimal, of a BLAKE3 over the hexadecimal BLAKE3 hashes of all parameters, in order. The
@@ -156,7 +158,7 @@ impl Learner {
         let is_ours = |i: usize| owners.as_ref().is_none_or(|owners| owners[i] == ranks.rank());
         let scaled = numerics::dtype(training, trained.device()) == Dtype::F16;
         let samples = MicroBatches::new(training, ranks.rank(), ranks.size())?.samples;
-        let rule = Rule {
+        let rule = StepPolicy {
             clip: training.clip.unwrap_or(f64::INFINITY),
             betas: optimizer.corrected(),
             decay: training.ema.unwrap_or(0.0),
@@ -258,13 +260,13 @@ impl Learner {
         let learning_rate = self.optimizer.learning_rate * factor;
         let [sums, weights] =
             [0, 1].map(|i| losses.iter().map(|l| l[i].clone()).collect::<Vec<Tensor>>());
-        self.rule.decide_there(&mut self.decided, &sums, &weights, gradients, learning_rate);
+        self.rule.decide_on_device(&mut self.decided, &sums, &weights, gradients, learning_rate);
         let decided = &self.decided;
         let trained = &mut self.params.trained;
         self.moments.step(&self.optimizer, factor, decided, trained, gradients);
         if let Some(owners) = &self.owners {
             let owned = owners.iter().copied().zip(trained.tensors_mut());
-            ranks.share(&mut owned.collect::<Vec<_>>())?;
+            ranks.all_gather(&mut owned.collect::<Vec<_>>())?;
         }
         if unix::fail::flips("update.parameters") {
             let first = trained.tensors_mut().next().filter(|t| t.device() == Device::Cpu);
@@ -276,10 +278,10 @@ impl Learner {
         }
         let is_logged = (update + 1).is_multiple_of(self.log_every) || update + 1 == self.updates;
         let terms = self.terms.get().filter(|_| is_logged).cloned().unwrap_or_default();
-        let later = |loss: &Vec<Tensor>| loss[1..].iter().map(kernel::later).collect();
+        let later = |loss: &Vec<Tensor>| loss[1..].iter().map(kernel::read_async).collect();
         let numbers =
             if terms.is_empty() { Vec::new() } else { losses.iter().map(later).collect() };
-        Ok(Pending { decision: decided.later(), learning_rate, terms, numbers })
+        Ok(Pending { decision: decided.read_async(), learning_rate, terms, numbers })
     }
 
     /// The parameters to evaluate: the moving average if there is one.
@@ -324,7 +326,7 @@ impl Learner {
             let entries = self.moments.entry(&self.optimizer, &self.params.trained, i);
             let mut entries = moved(&entries, Device::Cpu)?;
             let mut owned: Vec<_> = entries.iter_mut().map(|(_, t)| (*owner, t)).collect();
-            ranks.share(&mut owned)?;
+            ranks.all_gather(&mut owned)?;
             if ranks.rank() == 0 {
                 all.extend(entries);
             }

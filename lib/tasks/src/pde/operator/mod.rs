@@ -175,9 +175,8 @@ impl Task for OperatorTask {
         let (horizon, longest) = (self.longest_horizon(), self.longest_stride());
         let draw = Philox::new(self.seed, Purpose::Augmentation).at_update(micro_batch);
         let noise = Philox::new(self.seed, Purpose::Noise).at_update(micro_batch);
-        let mut states: Vec<Tensor> = (0..=self.horizon(micro_batch))
-            .map(|_| Tensor::arbitrary(&shape, Dtype::F32))
-            .collect();
+        let mut states: Vec<Tensor> =
+            (0..=self.horizon(micro_batch)).map(|_| Tensor::empty(&shape, Dtype::F32)).collect();
         let mut features = Vec::new();
         let mut weights = Vec::new();
         let size = layout.frame_len();
@@ -284,7 +283,7 @@ impl Task for OperatorTask {
             (store, (sample / starts) as usize, (sample % starts) as usize)
         };
         let shape = [samples.len(), layout.tokens, layout.dim];
-        let mut first = Tensor::arbitrary(&shape, Dtype::F32);
+        let mut first = Tensor::empty(&shape, Dtype::F32);
         let mut features = Vec::new();
         for (sample, out) in samples.iter().zip(first.write::<f32>().chunks_exact_mut(size)) {
             let (store, trajectory, start) = at(sample);

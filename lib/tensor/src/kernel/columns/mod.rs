@@ -4,7 +4,7 @@
 //! own sums to a row of f32. These rows are added here, in an order that depends only on the sizes. Moves 4 bytes an
 //! element of the partial results.
 
-use super::{ALL_ELEMENTS, Arg, Grid, Source};
+use super::{ALL_DTYPES, Arg, Grid, Source};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::op::GradBuffer;
@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 
 /// The kernel.
 pub static SOURCE: Source =
-    Source { name: "columns", text: include_str!("columns.cu"), elements: ALL_ELEMENTS };
+    Source { name: "columns", text: include_str!("columns.cu"), elements: ALL_DTYPES };
 
 /// Rows that each warp adds up before the sums of the warps are combined.
 const ROWS_PER_WARP: usize = 8;

@@ -30,7 +30,7 @@ pub(crate) struct AsyncCopy {
 impl Gpu {
     /// Starts to copy to the host what all earlier launches leave. The source must not be freed until the result has
     /// been read.
-    pub(crate) fn copy_out_later(&'static self, from: u64, bytes: usize) -> Result<AsyncCopy> {
+    pub(crate) fn copy_out_async(&'static self, from: u64, bytes: usize) -> Result<AsyncCopy> {
         self.refuse_in_capture("a value read on the host")?;
         if bytes > MOST {
             return Err(Error::bug(

@@ -2,7 +2,7 @@
 //! an order as stream semantics allow. Each test runs in its own process, because a process opens a driver only once.
 
 use super::*;
-use crate::kernel::{Arg, Grid, Source, finish, later, waits};
+use crate::kernel::{Arg, Grid, Source, finish, read_async, waits};
 use crate::{Device, Dtype, Tensor, args};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -111,7 +111,7 @@ fn a_value_that_is_wanted_later_waits_for_no_later_kernel() {
         let mut sent = Vec::new();
         for i in 0..round {
             add(&mut x, 1.0);
-            sent.push((later(&x), i + 1));
+            sent.push((read_async(&x), i + 1));
             // The sent tensors' memory is overwritten before the copies are read.
             add(&mut Tensor::zeros_on(GPU, &[100], Dtype::F32), 5.0);
         }
@@ -128,13 +128,13 @@ fn a_value_that_is_wanted_later_waits_for_no_later_kernel() {
     }
     // A kernel that never ends: the test fails if anything waits for it.
     let waited = waits();
-    let late = later(&x);
+    let late = read_async(&x);
     SOURCE.launch(Dtype::F32, "fake_hang", Grid::new(1, 32), args![&x, 1i32, 1.0f32]);
     add(&mut x, 1.0);
     assert!(late.wait().unwrap().read::<f32>() == expect(0.0));
     assert_eq!(waits(), waited);
     let many = Tensor::zeros_on(GPU, &[1025], Dtype::F32);
-    assert!(later(&many).wait().unwrap_err().to_string().contains("for an async copy"));
+    assert!(read_async(&many).wait().unwrap_err().to_string().contains("for an async copy"));
 }
 
 #[test]

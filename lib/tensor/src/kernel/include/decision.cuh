@@ -4,7 +4,7 @@
 
 #include "element.cuh"
 
-struct Decision {
+struct StepControl {
   double loss, norm;
   // 1 or 0.
   double applied;

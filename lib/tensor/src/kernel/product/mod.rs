@@ -192,7 +192,7 @@ impl<'a> Product<'a> {
             self.launch(plan, Target::Elements(&mut buffer.tensor, epilogue));
         } else {
             let shape = [plan.splits, buffer.tensor.len()];
-            let mut sums = Tensor::arbitrary_on(buffer.tensor.device(), &shape, Dtype::F32);
+            let mut sums = Tensor::empty_on(buffer.tensor.device(), &shape, Dtype::F32);
             self.launch(plan, Target::Sums(&mut sums));
             columns::sum_rows(&sums, buffer);
         }

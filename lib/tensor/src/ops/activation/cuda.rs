@@ -3,13 +3,13 @@
 use super::Activation;
 use crate::args;
 use crate::kernel::product::code;
-use crate::kernel::{ALL_ELEMENTS, Source, flat};
+use crate::kernel::{ALL_DTYPES, Source, flat};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "activation", text: include_str!("activation.cu"), elements: ALL_ELEMENTS };
+    Source { name: "activation", text: include_str!("activation.cu"), elements: ALL_DTYPES };
 
 impl Launch for Activation {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

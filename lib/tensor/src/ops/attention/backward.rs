@@ -102,10 +102,10 @@ impl<T: Float> Work<T> {
         let tallest = query_blocks(call.op, s).next().map_or(0, |block| block.len());
         let rows = [s.queries, s.keys, s.keys];
         Self {
-            p: Scratch::arbitrary(tallest * s.keys),
-            ds: Scratch::arbitrary(tallest * s.keys),
+            p: Scratch::uninit(tallest * s.keys),
+            ds: Scratch::uninit(tallest * s.keys),
             dense: [0, 1, 2]
-                .map(|i| Scratch::arbitrary(if call.dense[i] { rows[i] * s.dim } else { 0 })),
+                .map(|i| Scratch::uninit(if call.dense[i] { rows[i] * s.dim } else { 0 })),
         }
     }
 }

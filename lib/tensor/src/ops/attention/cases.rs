@@ -65,9 +65,9 @@ fn build(
     let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
     let mut case = Case::new(op, &shapes).operations(4 * b * heads * queries * keys * d);
     if mask.padding {
-        case = case.draw(last, Draw::Below(keys as u64 + 1));
+        case = case.draw(last, Draw::RandInt(keys as u64 + 1));
     }
-    if dropped.is_some() { case.draw(counter, Draw::Below(1 << 31)) } else { case }
+    if dropped.is_some() { case.draw(counter, Draw::RandInt(1 << 31)) } else { case }
 }
 
 /// One token, odd sizes, every layout and mask, several blocks of queries and keys.

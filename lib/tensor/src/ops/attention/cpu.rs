@@ -42,7 +42,7 @@ impl<'a, T: Float> Rows<'a, T> {
             return Rows::Strided { data: rows(&segments[0]), stride: segments[0].stride };
         }
         let d = s.dim;
-        let mut dense = Scratch::arbitrary((counts[0] + counts[1]) * d);
+        let mut dense = Scratch::uninit((counts[0] + counts[1]) * d);
         let (first, second) = dense.split_at_mut(counts[0] * d);
         for (segment, out) in segments.iter().zip([first, second]) {
             let x = rows(segment);
@@ -150,7 +150,7 @@ pub(super) fn forward<T: Float>(
     let dropped = Dropped::new(op, s, inputs);
     blocks(s.batch * s.kv_heads, grain(s), |range| {
         let tallest = query_blocks(op, s).next().map_or(0, |block| block.len());
-        let mut scores = Scratch::<T>::arbitrary(tallest * s.keys);
+        let mut scores = Scratch::<T>::uninit(tallest * s.keys);
         for i in range {
             let (sample, kv_head) = (i / s.kv_heads, i % s.kv_heads);
             let seen = seen(op, &parts[1], inputs, sample);

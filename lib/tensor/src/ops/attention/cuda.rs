@@ -243,7 +243,7 @@ impl Launch for Attention {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let s = Sizes::of(self, inputs);
         let shape = [s.batch, s.heads, s.queries];
-        let mut log_sums = Tensor::arbitrary_on(out.device(), &shape, Dtype::F32);
+        let mut log_sums = Tensor::empty_on(out.device(), &shape, Dtype::F32);
         if supported(s, out.device()) {
             let call = Call::new(self, inputs);
             call.launch(Pass::Forward, args![&mut *out, &mut log_sums]);
@@ -289,7 +289,7 @@ fn backward(op: &Attention, saved: &Saved, dy: &Tensor, grads: &mut Grads) {
     let mut dense = [0, 1].map(|i| {
         let Operand { first, second, .. } = &call.operands[i];
         let tensors = [Some(first), second.as_ref()].into_iter().flatten();
-        let like = |x: &Tensor| Tensor::arbitrary_on(x.device(), x.shape(), x.dtype());
+        let like = |x: &Tensor| Tensor::empty_on(x.device(), x.shape(), x.dtype());
         let grad = |x: &Tensor| GradBuffer { tensor: like(x), accumulate: false };
         if op.weights() > 0 { tensors.map(grad).collect() } else { vec![] }
     });

@@ -146,7 +146,7 @@ impl Op for Attention {
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let s = Sizes::of(self, inputs);
-        let mut stats = Tensor::arbitrary(&[s.batch, s.heads, s.queries, 2], out.dtype());
+        let mut stats = Tensor::empty(&[s.batch, s.heads, s.queries, 2], out.dtype());
         with_float!(out.dtype(), T => {
             cpu::forward::<T>(self, s, inputs, stats.write(), out.write());
         });

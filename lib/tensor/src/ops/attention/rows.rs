@@ -4,7 +4,7 @@ use super::Attention;
 use super::layout::{Segment, Sizes};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_ELEMENTS, Grid, Source, columns};
+use crate::kernel::{ALL_DTYPES, Grid, Source, columns};
 use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source = Source {
     name: "attention_rows",
     text: include_str!("attention_rows.cu"),
-    elements: ALL_ELEMENTS,
+    elements: ALL_DTYPES,
 };
 
 /// Threads of the kernels of [`SOURCE`].
@@ -41,7 +41,7 @@ pub(super) fn normalize(
     [x, w]: [&Tensor; 2],
 ) -> Tensor {
     let element = x.dtype();
-    let mut y = Tensor::arbitrary_on(x.device(), &[s.batch, at.rows, heads * s.dim], element);
+    let mut y = Tensor::empty_on(x.device(), &[s.batch, at.rows, heads * s.dim], element);
     let count = s.batch * at.rows * heads;
     let (lanes, blocks) = lanes(s.dim, element, count);
     SOURCE.launch(
@@ -79,7 +79,7 @@ pub(super) fn normalize_backward(
     let count = s.batch * at.rows * heads;
     let (lanes, blocks) = lanes(s.dim, element, count);
     let blocks = blocks.div_ceil(4).min(MOST_PARTIALS);
-    let mut partial = Tensor::arbitrary_on(x.device(), &[blocks, s.dim], Dtype::F32);
+    let mut partial = Tensor::empty_on(x.device(), &[blocks, s.dim], Dtype::F32);
     let add = dx.as_ref().is_some_and(|grad| grad.accumulate);
     SOURCE.launch(
         element,
@@ -110,7 +110,7 @@ pub(super) fn normalize_backward(
 /// O . dO of every query and head: f32 [B, heads, queries].
 pub(super) fn delta(s: Sizes, out: &Tensor, dy: &Tensor, log_sums: &Tensor) -> Tensor {
     let element = dy.dtype();
-    let mut delta = Tensor::arbitrary_on(dy.device(), log_sums.shape(), Dtype::F32);
+    let mut delta = Tensor::empty_on(dy.device(), log_sums.shape(), Dtype::F32);
     let count = delta.len();
     let (lanes, blocks) = lanes(s.dim, element, count);
     SOURCE.launch(

@@ -3,13 +3,13 @@
 use super::Cast;
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_ELEMENTS, Grid, Source};
+use crate::kernel::{ALL_DTYPES, Grid, Source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "cast", text: include_str!("cast.cu"), elements: ALL_ELEMENTS };
+    Source { name: "cast", text: include_str!("cast.cu"), elements: ALL_DTYPES };
 
 impl Launch for Cast {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
@@ -35,7 +35,7 @@ fn cast(from: &Tensor, to: &mut Tensor, add: bool) {
     } else if to.dtype() == Dtype::F32 {
         SOURCE.launch(from.dtype(), "cast_to_f32", grid, args![from, to, len, add]);
     } else {
-        let mut middle = Tensor::arbitrary_on(from.device(), from.shape(), Dtype::F32);
+        let mut middle = Tensor::empty_on(from.device(), from.shape(), Dtype::F32);
         cast(from, &mut middle, false);
         cast(&middle, to, add);
     }

@@ -35,7 +35,7 @@ pub(super) fn forward<T: Float>(g: &Geometry, x: &[T], w: &[T], bias: Option<&[T
     blocks(cells, cells_per_block(k), |range| {
         // SAFETY: blocks are disjoint.
         let out = unsafe { out.slice(range.start * n..range.end * n) };
-        let mut matrix = Scratch::<T>::arbitrary(range.len() * k);
+        let mut matrix = Scratch::<T>::uninit(range.len() * k);
         neighbours(g, x, range.start, &mut matrix);
         if let Some(bias) = bias {
             out.chunks_exact_mut(n).for_each(|row| row.copy_from_slice(bias));
@@ -56,8 +56,8 @@ pub(super) fn backward_x<T: Float>(g: &Geometry, w: &[T], dy: &[T], grad: &mut G
         if !add {
             dx.fill(T::ZERO);
         }
-        let mut readers = Scratch::<T>::arbitrary(range.len() * n);
-        let mut parts = Scratch::<T>::arbitrary(range.len() * c);
+        let mut readers = Scratch::<T>::uninit(range.len() * n);
+        let mut parts = Scratch::<T>::uninit(range.len() * c);
         for tap in 0..taps {
             // Only cells that are read: with a stride of 2 in both directions, a quarter.
             let mut rows = Vec::with_capacity(range.len());
@@ -93,7 +93,7 @@ pub(super) fn backward_filter<T: Float>(
     let grain = cells_per_block(k);
     reduce(cells, grain, &mut sums, |range, sums| {
         let (dw, db) = sums.split_at_mut(n * k);
-        let mut matrix = Scratch::<T>::arbitrary(grain * k);
+        let mut matrix = Scratch::<T>::uninit(grain * k);
         for first in range.clone().step_by(grain) {
             let rows = grain.min(range.end - first);
             let (dy, matrix) = (&dy[first * n..][..rows * n], &mut matrix[..rows * k]);

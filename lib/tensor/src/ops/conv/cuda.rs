@@ -1,14 +1,14 @@
 use super::{Conv, Geometry};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_ELEMENTS, Arg, Grid, Source, columns};
+use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, columns};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "conv", text: include_str!("conv.cu"), elements: ALL_ELEMENTS };
+    Source { name: "conv", text: include_str!("conv.cu"), elements: ALL_DTYPES };
 
 /// Threads per block.
 const THREADS: usize = 128;
@@ -135,7 +135,7 @@ fn filter(g: &Geometry, tile: Tile, x: &Tensor, dy: &Tensor, grad: &mut GradBuff
     let wanted = (2 * BLOCKS).div_ceil(tile.blocks(element, result).max(1));
     let chunk_cells = cells.div_ceil(wanted).next_multiple_of(CHUNK).max(CHUNK);
     let parts = cells.div_ceil(chunk_cells);
-    let mut partials = Tensor::arbitrary_on(x.device(), &[parts, g.filters * width], Dtype::F32);
+    let mut partials = Tensor::empty_on(x.device(), &[parts, g.filters * width], Dtype::F32);
     let kernels = ["conv_filter_small", "conv_filter_medium", "conv_filter_odd"];
     let grid = tile.grid(element, result, parts);
     let before = args![x, dy, &mut partials];
@@ -175,7 +175,7 @@ mod tests {
                 let dy = dy.to_device(Device::Emu).unwrap();
                 let given: Vec<Tensor> =
                     given.iter().map(|t| t.to_device(Device::Emu).unwrap()).collect();
-                let on_device = |shape: &[usize]| Tensor::arbitrary_on(Device::Emu, shape, dtype);
+                let on_device = |shape: &[usize]| Tensor::empty_on(Device::Emu, shape, dtype);
                 let grad =
                     |shape: &[usize]| GradBuffer { tensor: on_device(shape), accumulate: false };
                 for tile in [Tile::Small, Tile::Medium, Tile::Odd] {

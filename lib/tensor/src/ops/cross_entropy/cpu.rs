@@ -11,7 +11,7 @@ pub(super) fn forward<T: Float>(op: &CrossEntropy, inputs: &[&Tensor], stats: &m
     let (rows, v) = (inputs[0].rows(), inputs[0].width());
     let (x, targets, weights) =
         (inputs[0].read::<T>(), inputs[1].read::<i32>(), weights::<T>(inputs));
-    let mut losses = Scratch::<T>::arbitrary(rows);
+    let mut losses = Scratch::<T>::uninit(rows);
     {
         let (stats, losses) = (Shared::new(stats), Shared::new(&mut losses));
         blocks(rows, rows_per_block(v), |range| {

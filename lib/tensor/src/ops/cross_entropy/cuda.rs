@@ -1,16 +1,13 @@
 use super::{CrossEntropy, saved};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_ELEMENTS, Grid, Source};
+use crate::kernel::{ALL_DTYPES, Grid, Source};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source = Source {
-    name: "cross_entropy",
-    text: include_str!("cross_entropy.cu"),
-    elements: ALL_ELEMENTS,
-};
+pub static SOURCE: Source =
+    Source { name: "cross_entropy", text: include_str!("cross_entropy.cu"), elements: ALL_DTYPES };
 
 /// One block per row: a warp for few classes, more threads for many.
 fn grid(x: &Tensor) -> Grid {
@@ -31,7 +28,7 @@ impl Launch for CrossEntropy {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, targets, weights) = (inputs[0], inputs[1], inputs.get(2).copied());
         let (rows, classes, smoothing) = (x.rows(), x.width(), self.smoothing as f32);
-        let floats = |shape: &[usize]| Tensor::arbitrary_on(x.device(), shape, Dtype::F32);
+        let floats = |shape: &[usize]| Tensor::empty_on(x.device(), shape, Dtype::F32);
         let (mut losses, mut stats) = (floats(&[rows]), floats(&[rows, 2]));
         let (to, ignore) = ((&mut losses, &mut stats), self.ignore);
         let args = args![x, targets, weights, to.0, to.1, classes, ignore, kept(self), smoothing];

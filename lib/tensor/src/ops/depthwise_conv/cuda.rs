@@ -1,7 +1,7 @@
 use super::{DepthwiseConv, Padding};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_ELEMENTS, Source, columns, units};
+use crate::kernel::{ALL_DTYPES, Source, columns, units};
 use crate::op::{Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 pub static SOURCE: Source = Source {
     name: "depthwise_conv",
     text: include_str!("depthwise_conv.cu"),
-    elements: ALL_ELEMENTS,
+    elements: ALL_DTYPES,
 };
 
 /// y (+)= x convolved with the filter, as it is (`sign` 1) or flipped (-1).
@@ -64,7 +64,7 @@ impl Launch for DepthwiseConv {
         let (dtype, tokens, c) = (dy.dtype(), dy.rows(), dy.width());
         let taps = self.filter[0] * self.filter[1];
         let (chunks, chunk_tokens) = units::chunks(tokens, taps * c);
-        let mut partials = Tensor::arbitrary_on(dy.device(), &[chunks, taps * c], Dtype::F32);
+        let mut partials = Tensor::empty_on(dy.device(), &[chunks, taps * c], Dtype::F32);
         let ([rows, columns], [filter_rows, filter_columns]) = (self.grid, self.filter);
         SOURCE.launch(
             dtype,

@@ -2,13 +2,13 @@
 
 use super::Dropout;
 use crate::args;
-use crate::kernel::{ALL_ELEMENTS, Grid, Source};
+use crate::kernel::{ALL_DTYPES, Grid, Source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernel.
 pub static SOURCE: Source =
-    Source { name: "dropout", text: include_str!("dropout.cu"), elements: ALL_ELEMENTS };
+    Source { name: "dropout", text: include_str!("dropout.cu"), elements: ALL_DTYPES };
 
 /// Threads per block.
 const THREADS: usize = 256;

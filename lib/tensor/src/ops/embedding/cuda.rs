@@ -1,13 +1,13 @@
 use super::Embedding;
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_ELEMENTS, Grid, Source, units};
+use crate::kernel::{ALL_DTYPES, Grid, Source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "embedding", text: include_str!("embedding.cu"), elements: ALL_ELEMENTS };
+    Source { name: "embedding", text: include_str!("embedding.cu"), elements: ALL_DTYPES };
 
 /// Number of values of a radix digit, as in the source; also the threads per block.
 const DIGITS: usize = 256;
@@ -58,7 +58,7 @@ pub(crate) fn scatter_add(index: &Tensor, x: &Tensor, table: &mut Tensor, accumu
 fn sorted(index: &Tensor, rows: usize, element: Dtype) -> (Tensor, Tensor) {
     let n = index.len();
     let blocks = n.div_ceil(TILE);
-    let integers = |len: usize| Tensor::arbitrary_on(index.device(), &[len], Dtype::I32);
+    let integers = |len: usize| Tensor::empty_on(index.device(), &[len], Dtype::I32);
     let mut counts = integers(DIGITS * blocks);
     let mut keys = index.clone();
     let mut positions: Option<Tensor> = None;
@@ -119,7 +119,7 @@ mod tests {
         let on_device = |t: Tensor| t.to_device(Device::Emu).unwrap();
         let table = on_device(Tensor::of(&[1.0_f32, 2.0, 3.0], &[3, 1]));
         let index = on_device(Tensor::of(&[2, -1, 0, 3, i32::MIN, 2], &[6]));
-        let mut y = Tensor::arbitrary_on(Device::Emu, &[6, 1], Dtype::F32);
+        let mut y = Tensor::empty_on(Device::Emu, &[6, 1], Dtype::F32);
         let saved = Embedding.launch_forward(&[&table, &index], &mut y);
         let known = y.to_host().unwrap().to_f64().iter().map(|y| !y.is_nan()).collect::<Vec<_>>();
         assert_eq!(known, [true, false, true, false, false, true]);

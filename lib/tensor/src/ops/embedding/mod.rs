@@ -59,7 +59,7 @@ impl Op for Embedding {
 /// A table of one row, unused rows, a row used many times, odd widths.
 pub fn cases() -> Vec<Case> {
     let case = |v: usize, h: usize, index: &[usize]| {
-        Case::new(Embedding, &[&[v, h], index]).draw(1, Draw::Below(v as u64))
+        Case::new(Embedding, &[&[v, h], index]).draw(1, Draw::RandInt(v as u64))
     };
     vec![
         case(1, 1, &[1]),

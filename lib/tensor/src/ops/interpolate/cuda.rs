@@ -1,13 +1,13 @@
 use super::{Interpolate, Interpolation};
 use crate::args;
-use crate::kernel::{ALL_ELEMENTS, Source, units};
+use crate::kernel::{ALL_DTYPES, Source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::pool::lengths;
 use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "interpolate", text: include_str!("interpolate.cu"), elements: ALL_ELEMENTS };
+    Source { name: "interpolate", text: include_str!("interpolate.cu"), elements: ALL_DTYPES };
 
 impl Launch for Interpolate {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

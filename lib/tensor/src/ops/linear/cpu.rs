@@ -95,7 +95,7 @@ pub(super) fn backward<T: Float>(
     let row_blocks = rows.div_ceil(ROWS);
     // Which rows a lane sums depends only on sizes.
     let lanes = row_blocks.clamp(1, LANES).min((LANE_ELEMENTS / (n * k).max(1)).max(1));
-    let mut sums = Scratch::<T>::arbitrary(if dw.is_some() { lanes * n * k } else { 0 });
+    let mut sums = Scratch::<T>::uninit(if dw.is_some() { lanes * n * k } else { 0 });
     let mut bias_sums = Scratch::<T>::zeroed(if db.is_some() { lanes * n } else { 0 });
     let (want_w, want_b) = (dw.is_some(), db.is_some());
     {

@@ -5,14 +5,14 @@ use super::Linear;
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::product::{Epilogue, Matrix, Product};
-use crate::kernel::{ALL_ELEMENTS, Grid, Source, columns};
+use crate::kernel::{ALL_DTYPES, Grid, Source, columns};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::ops::activation::Activation;
 use crate::tensor::Tensor;
 
 /// The kernel of the activation's slope.
 pub static SOURCE: Source =
-    Source { name: "linear", text: include_str!("linear.cu"), elements: ALL_ELEMENTS };
+    Source { name: "linear", text: include_str!("linear.cu"), elements: ALL_DTYPES };
 
 /// Threads per block.
 const THREADS: usize = 256;
@@ -27,7 +27,7 @@ impl Launch for Linear {
         let (x, w) = (inputs[0], inputs[1]);
         let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
         let mut slope = (self.activation != Activation::Identity)
-            .then(|| Tensor::arbitrary_on(out.device(), out.shape(), out.dtype()));
+            .then(|| Tensor::empty_on(out.device(), out.shape(), out.dtype()));
         let epilogue = Epilogue {
             bias: inputs.get(2).copied(),
             activation: slope.as_mut().map(|slope| (self.activation, slope)),
@@ -42,7 +42,7 @@ impl Launch for Linear {
         let (x, w) = (&saved[0], &saved[1]);
         let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
         let slope = saved.get(2);
-        let mut dz = slope.map(|_| Tensor::arbitrary_on(dy.device(), dy.shape(), dy.dtype()));
+        let mut dz = slope.map(|_| Tensor::empty_on(dy.device(), dy.shape(), dy.dtype()));
         multiply_and_sum(&dy, slope, dz.as_mut(), grads.buffer(2));
         let dz = Matrix::new(dz.as_ref().unwrap_or(&dy), rows, n);
         if let Some(grad) = grads.buffer(0) {
@@ -67,7 +67,7 @@ pub(crate) fn multiply_and_sum(
     let (dtype, rows, n) = (dy.dtype(), dy.rows(), dy.width());
     let height = rows.div_ceil(BLOCKS).max(ROWS);
     let blocks = rows.div_ceil(height);
-    let partials = |_: &_| Tensor::arbitrary_on(dy.device(), &[blocks, n], Dtype::F32);
+    let partials = |_: &_| Tensor::empty_on(dy.device(), &[blocks, n], Dtype::F32);
     let mut partials = sum.as_ref().map(partials);
     let width = 16 / dtype.bytes();
     let whole = n.is_multiple_of(width);

@@ -52,7 +52,7 @@ impl Op for Linear {
             });
         } else {
             // f'(z): all that backward needs of z.
-            let mut slope = Tensor::arbitrary(out.shape(), out.dtype());
+            let mut slope = Tensor::empty(out.shape(), out.dtype());
             with_float!(out.dtype(), T => {
                 let activated = Some((self.activation, out.write()));
                 cpu::forward::<T>(x, w, inputs.get(2).copied(), slope.write(), activated);

@@ -3,23 +3,20 @@ use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::columns::{self, Target, zeroed};
 use crate::kernel::rows::{backward_grid, forward_grid};
-use crate::kernel::{ALL_ELEMENTS, Arg, Source};
+use crate::kernel::{ALL_DTYPES, Arg, Source};
 use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source = Source {
-    name: "normalization",
-    text: include_str!("normalization.cu"),
-    elements: ALL_ELEMENTS,
-};
+pub static SOURCE: Source =
+    Source { name: "normalization", text: include_str!("normalization.cu"), elements: ALL_DTYPES };
 
 impl Launch for Normalization {
     /// Saves x, the weights, and μ and r of each row: f32 [rows, 2].
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, affine) = (inputs[0], Affine::new(self, inputs));
         let (rows, width) = (x.rows(), x.width());
-        let mut stats = Tensor::arbitrary_on(x.device(), &[rows, 2], Dtype::F32);
+        let mut stats = Tensor::empty_on(x.device(), &[rows, 2], Dtype::F32);
         let (kind, grid) = forward_grid(rows, width);
         SOURCE.launch(
             x.dtype(),
@@ -64,7 +61,7 @@ impl Launch for Normalization {
         let mut partials = targets
             .iter()
             .any(Option::is_some)
-            .then(|| Tensor::arbitrary_on(x.device(), &[groups, parts, 2, width], Dtype::F32));
+            .then(|| Tensor::empty_on(x.device(), &[groups, parts, 2, width], Dtype::F32));
         let add = dx.as_ref().is_some_and(|grad| grad.accumulate);
         SOURCE.launch(
             x.dtype(),

@@ -1,19 +1,19 @@
 use super::{Pool, Pooling, lengths};
 use crate::args;
 use crate::dtype::Dtype;
-use crate::kernel::{ALL_ELEMENTS, Source, units};
+use crate::kernel::{ALL_DTYPES, Source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "pool", text: include_str!("pool.cu"), elements: ALL_ELEMENTS };
+    Source { name: "pool", text: include_str!("pool.cu"), elements: ALL_DTYPES };
 
 impl Launch for Pool {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let x = inputs[0];
         let mut chosen = (self.pooling == Pooling::Max)
-            .then(|| Tensor::arbitrary_on(x.device(), out.shape(), Dtype::I32));
+            .then(|| Tensor::empty_on(x.device(), out.shape(), Dtype::I32));
         let ([_, rows, columns, c], [_, to_rows, to_columns, _]) = (lengths(x), lengths(out));
         let (element, cells) = (out.dtype(), out.rows());
         SOURCE.launch(

@@ -62,7 +62,7 @@ impl Op for Pool {
             return vec![];
         }
         // The index of the largest cell in its window.
-        let mut chosen = Tensor::arbitrary(out.shape(), Dtype::I32);
+        let mut chosen = Tensor::empty(out.shape(), Dtype::I32);
         with_float!(out.dtype(), T => cpu::max::<T>(self, x, out, chosen.write()));
         vec![chosen]
     }

@@ -18,8 +18,8 @@ impl Launch for RelativeError {
         let samples = p.shape()[0];
         let n = p.len() / samples;
         let (chunk, chunks) = flat::chunks(n);
-        let mut partials = Tensor::arbitrary_on(p.device(), &[samples, chunks, 2], Dtype::F32);
-        let mut terms = Tensor::arbitrary_on(p.device(), &[samples, 2], Dtype::F32);
+        let mut partials = Tensor::empty_on(p.device(), &[samples, chunks, 2], Dtype::F32);
+        let mut terms = Tensor::empty_on(p.device(), &[samples, 2], Dtype::F32);
         let grid = |blocks| Grid::new(blocks, flat::THREADS);
         let args = args![p, t, &mut partials, n as i64, chunk, chunks];
         SOURCE.launch(Dtype::F32, "relative_error_partials", grid(samples * chunks), args);

@@ -42,7 +42,7 @@ impl Op for RelativeError {
         let [p, t] = [inputs[0], inputs[1]];
         let samples = p.shape()[0];
         // For each sample: e and D.
-        let mut terms = Tensor::arbitrary(&[samples, 2], p.dtype());
+        let mut terms = Tensor::empty(&[samples, 2], p.dtype());
         with_float!(out.dtype(), T => {
             cpu::terms::<T>(self.epsilon, p.read(), t.read(), terms.write());
             let total: f64 = terms.read::<T>().chunks_exact(2).map(|x| x[0].f64()).sum();

@@ -1,13 +1,13 @@
 use super::Residual;
 use crate::args;
-use crate::kernel::{ALL_ELEMENTS, Source, units};
+use crate::kernel::{ALL_DTYPES, Source, units};
 use crate::op::{Grads, Launch, Saved};
 use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "residual", text: include_str!("residual.cu"), elements: ALL_ELEMENTS };
+    Source { name: "residual", text: include_str!("residual.cu"), elements: ALL_DTYPES };
 
 /// out (+)= x + s ∘ y.
 fn join(x: Option<&Tensor>, y: &Tensor, s: Option<&Tensor>, out: &mut Tensor, add: bool) {

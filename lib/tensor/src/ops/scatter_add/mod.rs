@@ -67,7 +67,7 @@ impl Launch for ScatterAdd {
 /// One sum, empty sums, dropped indices, odd widths, several radix digits.
 pub fn cases() -> Vec<Case> {
     let case = |rows: usize, n: usize, h: usize, below: u64| {
-        Case::new(ScatterAdd(rows), &[&[n, h], &[n]]).draw(1, Draw::Below(below))
+        Case::new(ScatterAdd(rows), &[&[n, h], &[n]]).draw(1, Draw::RandInt(below))
     };
     vec![
         case(1, 1, 1, 1),

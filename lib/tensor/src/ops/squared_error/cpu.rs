@@ -8,7 +8,7 @@ use crate::vectorize;
 /// Mean of v ∘ (p - t)² for each sample.
 pub(super) fn means<T: Float>(p: &[T], t: &[T], v: &[T], samples: usize) -> Scratch<T> {
     let n = p.len() / samples.max(1);
-    let mut means = Scratch::arbitrary(samples);
+    let mut means = Scratch::uninit(samples);
     let shared = Shared::new(&mut means);
     blocks(samples, rows_per_block(n), |range| {
         for b in range {

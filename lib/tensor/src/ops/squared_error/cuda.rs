@@ -16,7 +16,7 @@ impl Launch for SquaredError {
         let [p, t, w, v] = [0, 1, 2, 3].map(|i| inputs[i]);
         let (samples, n, channels) = (w.len(), p.len() / w.len().max(1), v.len());
         let (chunk, chunks) = flat::chunks(n);
-        let mut partials = Tensor::arbitrary_on(p.device(), &[samples, chunks], Dtype::F32);
+        let mut partials = Tensor::empty_on(p.device(), &[samples, chunks], Dtype::F32);
         let grid = Grid::new(samples * chunks, flat::THREADS);
         let args = args![p, t, v, &mut partials, n as i64, channels, chunk, chunks];
         SOURCE.launch(Dtype::F32, "squared_error_partials", grid, args);

@@ -4,12 +4,12 @@ use super::{AXES, Function, HALF, Space, Sum};
 use crate::args;
 use crate::dtype::Dtype;
 use crate::kernel::columns::{self, Target};
-use crate::kernel::{ALL_ELEMENTS, Arg, Grid, Source};
+use crate::kernel::{ALL_DTYPES, Arg, Grid, Source};
 use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "strided", text: include_str!("strided.cu"), elements: ALL_ELEMENTS };
+    Source { name: "strided", text: include_str!("strided.cu"), elements: ALL_DTYPES };
 
 /// Threads per block.
 const THREADS: usize = 256;
@@ -99,7 +99,7 @@ pub(super) fn sum(
     let chunk = reduced.div_ceil(most).max(LEAST * team);
     let chunks = reduced.div_ceil(chunk).max(1);
     let mut partials =
-        (chunks > 1).then(|| Tensor::arbitrary_on(x.device(), &[chunks, kept], Dtype::F32));
+        (chunks > 1).then(|| Tensor::empty_on(x.device(), &[chunks, kept], Dtype::F32));
     let args = args![
         x,
         factor,

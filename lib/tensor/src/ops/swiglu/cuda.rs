@@ -1,12 +1,12 @@
 use super::SwiGlu;
 use crate::args;
-use crate::kernel::{ALL_ELEMENTS, Source, units};
+use crate::kernel::{ALL_DTYPES, Source, units};
 use crate::op::{GradBuffer, Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "swiglu", text: include_str!("swiglu.cu"), elements: ALL_ELEMENTS };
+    Source { name: "swiglu", text: include_str!("swiglu.cu"), elements: ALL_DTYPES };
 
 impl Launch for SwiGlu {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

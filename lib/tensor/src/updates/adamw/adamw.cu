@@ -19,7 +19,7 @@ DEVICE void adamw_element(Step s, float g, float& p, float& m, float& v) {
 // Entries: gradient, parameter, m, v; the numbers are weight decay and learning rate factor.
 KERNEL(adamw_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
-    const Decision* __restrict__ decision, float learning_rate, float b1, float c1, float b2, float c2,
+    const StepControl* __restrict__ decision, float learning_rate, float b1, float c1, float b2, float c2,
     float epsilon) {
   if (decision->applied == 0.0) {
     return;

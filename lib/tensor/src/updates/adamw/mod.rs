@@ -3,7 +3,7 @@
 //! θ ← θ - η/(1-β₁ᵗ)·m/(√v/√(1-β₂ᵗ) + ε), t being 1 at the first step. Moves 7 elements an element.
 
 use super::Parameter;
-use super::decision::{Decided, Decision};
+use super::decision::{DeviceStepControl, StepControl};
 use crate::args;
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
@@ -31,14 +31,14 @@ pub struct AdamW {
 
 impl AdamW {
     /// One step of one parameter on the host, with scale, rate and root from `decision`.
-    pub fn apply(&self, decision: &Decision, parameter: Parameter<2>) {
+    pub fn apply(&self, decision: &StepControl, parameter: Parameter<2>) {
         with_float!(parameter.value.dtype(), T => self.on_cpu::<T>(decision, parameter));
     }
 
     /// One step of all parameters with their state m and v, on any device, if the decision is to apply the update.
     pub fn apply_all<'a>(
         &self,
-        decided: &Decided,
+        decided: &DeviceStepControl,
         parameters: impl IntoIterator<Item = Parameter<'a, 2>>,
     ) {
         let mut parameters = parameters.into_iter().peekable();
@@ -67,7 +67,7 @@ impl AdamW {
         }
     }
 
-    fn on_cpu<T: Float>(&self, decision: &Decision, parameter: Parameter<2>) {
+    fn on_cpu<T: Float>(&self, decision: &StepControl, parameter: Parameter<2>) {
         let Parameter { rate, weight_decay, gradient, value, moments: [m, v] } = parameter;
         let (g, p): (&[T], &mut [T]) = (gradient.read(), value.write());
         let (m, v): (&mut [T], &mut [T]) = (m.write(), v.write());

@@ -22,7 +22,7 @@ DEVICE double power(double x, long long n) {
 // gradients are computed with the loss scale times `unit`. One block.
 KERNEL(decision_make, 256)(
     const unsigned long long* __restrict__ table, int losses, const double* __restrict__ sums, int n,
-    const Decision* __restrict__ before, Decision* __restrict__ decision,
+    const StepControl* __restrict__ before, StepControl* __restrict__ decision,
     float* __restrict__ next_loss_scale, double learning_rate, double clip, double beta1, double beta2,
     double decay, int warmup, double unit, unsigned long long patience) {
   SHARED(double, scratch, [TOTAL_THREADS]);
@@ -55,7 +55,7 @@ KERNEL(decision_make, 256)(
   }
   double steps = before->steps + applied;
   double most = clip / (norm + 1e-6), warm = (1.0 + steps) / (10.0 + steps);
-  Decision made;
+  StepControl made;
   made.loss = loss;
   made.norm = norm;
   made.applied = applied;

@@ -3,7 +3,7 @@
 //! decision later.
 //!
 //! With the losses L and weights w of the micro-batches, W = Σw, the mean loss l = ΣL/W, the scale s of the gradients
-//! (the loss scale times [`Rule::unit`]), the norm n = √Σg²/(W·s) and t steps including this one: applied if l and n
+//! (the loss scale times [`StepPolicy::unit`]), the norm n = √Σg²/(W·s) and t steps including this one: applied if l and n
 //! are finite; scale = min(1, clip/(n + 1e-6))/(W·s); rate = η/(1-β₁ᵗ); root = 1/√(1-β₂ᵗ);
 //! decay = min(d, (1 + t)/(10 + t)) with warm-up, otherwise d. With loss scaling, s is adjusted after each update
 //! ([`LossScale`]): gradients have overflowed if l is finite, n is not, and s > 1.
@@ -17,7 +17,7 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::kernel::table::{Entry, THREADS, Table};
-use crate::kernel::{self, Grid, Late, ONLY_F32, Source};
+use crate::kernel::{self, Grid, ONLY_F32, PendingRead, Source};
 use crate::tensor::Tensor;
 use unix::Result;
 
@@ -27,7 +27,7 @@ pub(crate) static SOURCE: Source =
 
 /// The parameters of decisions, constant during a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct StepPolicy {
     /// Maximum gradient norm; infinite for no clipping.
     pub clip: f64,
     /// β₁ and β₂ of the moving averages for bias correction; 0 if there are none.
@@ -45,7 +45,7 @@ pub struct Rule {
 
 /// The scalars of an update, in the order that kernels use (`include/decision.cuh`).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Decision {
+pub struct StepControl {
     /// Mean loss.
     pub loss: f64,
     /// Norm of the mean gradient, before clipping.
@@ -70,8 +70,8 @@ pub struct Decision {
 
 /// The last decision, on the device of the gradients.
 #[derive(Debug)]
-pub struct Decided {
-    /// f64 [11] in the order of [`Decision`].
+pub struct DeviceStepControl {
+    /// f64 [11] in the order of [`StepControl`].
     numbers: Tensor,
     /// Loss scale of the next update times the unit, f32 [1]. Updated in place, because recorded graphs read it.
     loss_scale: Tensor,
@@ -79,18 +79,18 @@ pub struct Decided {
 
 /// A decision being copied to the host.
 #[derive(Debug)]
-pub struct Deciding(Late);
+pub struct PendingStepControl(PendingRead);
 
-impl Rule {
+impl StepPolicy {
     /// The decision on an update with this mean loss and gradient norm, following the decision `before`; its gradients
     /// must still be divided by `weight` and the loss scale.
     pub fn decide(
         &self,
-        before: &Decision,
+        before: &StepControl,
         [loss, norm]: [f64; 2],
         weight: f64,
         learning_rate: f64,
-    ) -> Decision {
+    ) -> StepControl {
         let applied = loss.is_finite() && norm.is_finite();
         let mut loss_scale = before.loss_scale;
         let divisor = weight * loss_scale.scale * self.unit;
@@ -102,7 +102,7 @@ impl Rule {
         let power = i32::try_from(steps).unwrap_or(i32::MAX);
         let [b1, b2] = self.betas;
         let n = steps as f64;
-        Decision {
+        StepControl {
             loss,
             norm,
             applied,
@@ -119,9 +119,9 @@ impl Rule {
     /// Replaces `decided` by the decision on an update whose micro-batches have these losses and weights, f32 [1] each.
     /// The summed gradients must still be divided by the sum of the weights and the loss scale. All tensors are on one
     /// device.
-    pub fn decide_there(
+    pub fn decide_on_device(
         &self,
-        decided: &mut Decided,
+        decided: &mut DeviceStepControl,
         losses: &[Tensor],
         weights: &[Tensor],
         gradients: &[Tensor],
@@ -146,7 +146,7 @@ impl Rule {
                 let number =
                     |x: &Tensor| Entry { len: 1, addresses: [x.address()], numbers: [0.0; 2] };
                 let table = Table::new(device, losses.iter().chain(weights).map(number));
-                let mut made = Tensor::arbitrary_on(device, before.shape(), Dtype::F64);
+                let mut made = Tensor::empty_on(device, before.shape(), Dtype::F64);
                 let [beta1, beta2] = self.betas;
                 let args = args![
                     &table.entries,
@@ -172,7 +172,7 @@ impl Rule {
     }
 }
 
-impl Decision {
+impl StepControl {
     fn read(tensor: &Tensor) -> Self {
         let [loss, norm, applied, steps, scale, rate, root, decay, overflow, loss_scale, steady] =
             *tensor.read::<f64>()
@@ -195,9 +195,9 @@ impl Decision {
     }
 }
 
-impl Decided {
-    /// On the host, for decisions with this [`Rule::unit`].
-    pub fn of(decision: &Decision, unit: f64) -> Self {
+impl DeviceStepControl {
+    /// On the host, for decisions with this [`StepPolicy::unit`].
+    pub fn of(decision: &StepControl, unit: f64) -> Self {
         let loss_scale = Tensor::full(&[1], decision.loss_scale.scale * unit, Dtype::F32);
         Self { numbers: decision.numbers(), loss_scale }
     }
@@ -215,16 +215,16 @@ impl Decided {
     }
 
     /// Starts to copy the decision to the host.
-    pub fn later(&self) -> Deciding {
-        Deciding(kernel::later(&self.numbers))
+    pub fn read_async(&self) -> PendingStepControl {
+        PendingStepControl(kernel::read_async(&self.numbers))
     }
 
     /// The decision, if it is on the host.
     ///
     /// # Panics
     /// If it is on a device.
-    pub(crate) fn on_host(&self) -> Decision {
-        Decision::read(&self.numbers)
+    pub(crate) fn on_host(&self) -> StepControl {
+        StepControl::read(&self.numbers)
     }
 
     pub(crate) fn tensor(&self) -> &Tensor {
@@ -232,9 +232,9 @@ impl Decided {
     }
 }
 
-impl Deciding {
+impl PendingStepControl {
     /// Waits for the copy, but not for anything submitted to the device after it. Errors: those of the device.
-    pub fn wait(self) -> Result<Decision> {
-        Ok(Decision::read(&self.0.wait()?))
+    pub fn wait(self) -> Result<StepControl> {
+        Ok(StepControl::read(&self.0.wait()?))
     }
 }

@@ -7,7 +7,7 @@
 // average = decay·average + (1 - decay)·parameter. Entries: parameter, average.
 KERNEL(ema_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
-    const Decision* __restrict__ decision) {
+    const StepControl* __restrict__ decision) {
   if (decision->applied == 0.0) {
     return;
   }

@@ -7,7 +7,7 @@ use crate::kernel::table::{Entry, Table};
 use crate::kernel::{ONLY_F32, Source};
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::tensor::Tensor;
-use crate::updates::decision::{Decided, Decision};
+use crate::updates::decision::{DeviceStepControl, StepControl};
 use crate::vectorize;
 use crate::with_float;
 
@@ -23,14 +23,14 @@ pub fn apply(decay: f64, parameter: &Tensor, average: &mut Tensor) {
 /// One step of the EMA of all parameters, on any device, if the decision is to apply the update: pairs of parameter and
 /// average.
 pub fn apply_all<'a>(
-    decided: &Decided,
+    decided: &DeviceStepControl,
     pairs: impl IntoIterator<Item = (&'a Tensor, &'a mut Tensor)>,
 ) {
     let mut pairs = pairs.into_iter().peekable();
     match pairs.peek().map(|(parameter, _)| parameter.device()) {
         None => {}
         Some(Device::Cpu) => {
-            let Decision { applied, decay, .. } = decided.on_host();
+            let StepControl { applied, decay, .. } = decided.on_host();
             if applied {
                 pairs.for_each(|(parameter, average)| apply(decay, parameter, average));
             }

@@ -24,7 +24,7 @@ pub fn global_norm<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<
         None | Some(Device::Cpu) => Ok(on_host(tensors)),
         Some(device) => {
             let (sums, pieces) = squares_of_pieces(device, tensors);
-            let mut total = Tensor::arbitrary_on(device, &[1], Dtype::F64);
+            let mut total = Tensor::empty_on(device, &[1], Dtype::F64);
             let args = args![&sums, &mut total, pieces];
             SOURCE.launch(Dtype::F32, "norm_total", Grid::new(1, THREADS), args);
             Ok(total.to_host()?.item().sqrt())
@@ -39,7 +39,7 @@ pub(super) fn squares_of_pieces<'a>(
 ) -> (Tensor, usize) {
     let entry = |x: &Tensor| Entry { len: x.len(), addresses: [x.address()], numbers: [0.0; 2] };
     let table = Table::new(device, tensors.into_iter().map(entry));
-    let mut sums = Tensor::arbitrary_on(device, &[table.blocks], Dtype::F64);
+    let mut sums = Tensor::empty_on(device, &[table.blocks], Dtype::F64);
     table.launch(&SOURCE, Dtype::F32, "norm_squares", args![&mut sums]);
     (sums, table.blocks)
 }

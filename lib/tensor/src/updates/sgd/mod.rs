@@ -2,7 +2,7 @@
 //! θ ← θ - η·b.
 
 use super::Parameter;
-use super::decision::{Decided, Decision};
+use super::decision::{DeviceStepControl, StepControl};
 use crate::args;
 use crate::device::Device;
 use crate::dtype::{Dtype, Float};
@@ -36,14 +36,14 @@ impl Sgd {
     /// One step of all parameters with their momentum b, on any device, if the decision is to apply the update.
     pub fn apply_all<'a>(
         &self,
-        decided: &Decided,
+        decided: &DeviceStepControl,
         parameters: impl IntoIterator<Item = Parameter<'a, 1>>,
     ) {
         let mut parameters = parameters.into_iter().peekable();
         match parameters.peek().map(|p| p.value.device()) {
             None => {}
             Some(Device::Cpu) => {
-                let Decision { applied, scale, .. } = decided.on_host();
+                let StepControl { applied, scale, .. } = decided.on_host();
                 parameters.take_while(|_| applied).for_each(|p| self.apply(scale, p));
             }
             Some(device) => {

@@ -18,7 +18,7 @@ DEVICE void sgd_element(Step s, float g, float& p, float& b) {
 // Entries: gradient, parameter, momentum; the numbers are weight decay and learning rate factor.
 KERNEL(sgd_step, 256)(
     const unsigned long long* __restrict__ pieces, const unsigned long long* __restrict__ table,
-    const Decision* __restrict__ decision, float step, float momentum) {
+    const StepControl* __restrict__ decision, float step, float momentum) {
   if (decision->applied == 0.0) {
     return;
   }

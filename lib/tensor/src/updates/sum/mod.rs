@@ -4,7 +4,7 @@ use crate::args;
 use crate::device::Device;
 use crate::dtype::Float;
 use crate::kernel::table::{Entry, Table};
-use crate::kernel::{ALL_ELEMENTS, Source, flat};
+use crate::kernel::{ALL_DTYPES, Source, flat};
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
 use crate::tensor::Tensor;
 use crate::vectorize;
@@ -12,7 +12,7 @@ use crate::with_float;
 
 /// The kernels.
 pub(crate) static SOURCE: Source =
-    Source { name: "sum", text: include_str!("sum.cu"), elements: ALL_ELEMENTS };
+    Source { name: "sum", text: include_str!("sum.cu"), elements: ALL_DTYPES };
 
 /// a += b, of the same shape and on the same device; if `a` shares its memory, that is copied first.
 pub fn add(a: &mut Tensor, b: &Tensor) {

@@ -20,7 +20,7 @@ fn floats(values: &[f32]) -> Tensor {
 
 /// An uninitialized vector.
 fn empty(n: usize, dtype: Dtype) -> Tensor {
-    Tensor::arbitrary_on(Device::Emu, &[n], dtype)
+    Tensor::empty_on(Device::Emu, &[n], dtype)
 }
 
 fn host(x: &Tensor) -> Vec<f64> {

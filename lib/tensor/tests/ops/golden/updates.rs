@@ -3,7 +3,7 @@
 use super::{Golden, agree};
 use tensor::updates::Parameter;
 use tensor::updates::adamw::AdamW;
-use tensor::updates::decision::{Decision, Rule};
+use tensor::updates::decision::{StepControl, StepPolicy};
 use tensor::updates::norm::{clip_scale, global_norm};
 use tensor::updates::{ema, sgd::Sgd};
 use tensor::{Dtype, Tensor};
@@ -49,7 +49,7 @@ fn adamw(name: &str, clipped: bool) {
             epsilon: number("eps"),
         };
         let weight_decay = number("weight_decay");
-        let rule = Rule {
+        let rule = StepPolicy {
             clip: f64::INFINITY,
             betas: op.betas,
             decay: 0.0,
@@ -57,12 +57,12 @@ fn adamw(name: &str, clipped: bool) {
             scaled: false,
             unit: 1.0,
         };
-        let before = Decision { steps: t as u64 - 1, ..Decision::default() };
+        let before = StepControl { steps: t as u64 - 1, ..StepControl::default() };
         let decision = rule.decide(&before, [0.0, 0.0], 1.0, op.learning_rate);
         let [m, v] = &mut moments;
         let parameter =
             Parameter { rate: 2.0, weight_decay, gradient: g, value: p, moments: [m, v] };
-        op.apply(&Decision { scale, ..decision }, parameter);
+        op.apply(&StepControl { scale, ..decision }, parameter);
     });
     assert!(whole > 0 && clipped == (scaled > 0), "{scaled} steps clipped, {whole} not");
 }

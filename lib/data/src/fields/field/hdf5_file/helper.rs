@@ -6,7 +6,7 @@
 //! the file, and the next request starts a new helper. Starting one takes about 10 ms, a request some 20 µs; contiguous
 //! data is read by the program itself, without the library.
 //!
-//! In programs that have not called [`serve_if_asked`] (tests, examples) the library runs in the same process.
+//! In programs that have not called [`run_helper_if_requested`] (tests, examples) the library runs in the same process.
 
 use super::library::Library;
 use super::message::{Ask, Reply, Request, receive, send};
@@ -42,7 +42,7 @@ static LIBRARY: Mutex<Option<Library>> = Mutex::new(None);
 
 /// Serves as the helper until the pipe is closed, if the program was started as one. Otherwise HDF5 files are read
 /// through a helper from now on. A program that reads fields must call this before anything else.
-pub fn serve_if_asked() -> Option<ExitCode> {
+pub fn run_helper_if_requested() -> Option<ExitCode> {
     if std::env::args_os().nth(1).is_none_or(|word| word != OPTION) {
         STARTS.store(true, Relaxed);
         return None;

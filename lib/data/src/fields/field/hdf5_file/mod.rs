@@ -4,7 +4,7 @@ mod helper;
 mod library;
 mod message;
 
-pub use helper::serve_if_asked;
+pub use helper::run_helper_if_requested;
 
 use super::array::{Parts, Place};
 use super::mapped::MappedFile;

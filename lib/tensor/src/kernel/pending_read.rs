@@ -8,7 +8,7 @@ use unix::Result;
 
 /// Values on their way to the host, to be read later.
 #[derive(Debug)]
-pub struct Late {
+pub struct PendingRead {
     /// `None` if there is nothing to wait for: the source is on the host, or an error occurred.
     async_copy: Option<AsyncCopy>,
     /// Keeps the source memory alive until the copy has finished.
@@ -16,19 +16,19 @@ pub struct Late {
 }
 
 /// Starts to copy the current values of a tensor to the host: up to 4096 bytes.
-pub fn later(tensor: &Tensor) -> Late {
+pub fn read_async(tensor: &Tensor) -> PendingRead {
     let (device, mut async_copy) = (tensor.device(), None);
     if device != Device::Cpu {
         state::run(device, || {
             let (from, bytes) = (tensor.address(), tensor.bytes());
-            async_copy = Some(backend::copy_out_later(device, from, bytes)?);
+            async_copy = Some(backend::copy_out_async(device, from, bytes)?);
             Ok(())
         });
     }
-    Late { async_copy, source: tensor.clone() }
+    PendingRead { async_copy, source: tensor.clone() }
 }
 
-impl Late {
+impl PendingRead {
     /// Waits for the copy, but not for anything submitted to the device after it. Errors: the first failure on the
     /// device since its errors were last read.
     pub fn wait(self) -> Result<Tensor> {
@@ -36,7 +36,7 @@ impl Late {
         if device == Device::Cpu {
             return Ok(self.source);
         }
-        let mut here = Tensor::arbitrary(self.source.shape(), self.source.dtype());
+        let mut here = Tensor::empty(self.source.shape(), self.source.dtype());
         if let Some(async_copy) = self.async_copy {
             state::run(device, || async_copy.arrive(here.as_bytes_mut()));
         }
