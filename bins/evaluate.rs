@@ -295,7 +295,7 @@ fn predict(args: &Predict) -> Result<Exit> {
 fn score(args: &Score) -> Result<Exit> {
     let signals = Signals::install()?;
     refuse_earlier([&metrics(&args.to)].into_iter().chain(&args.summary), args.force)?;
-    let task = Task { folder: &args.to, stage: "evaluation", advice: ADVICE };
+    let task = Task { folder: &args.to, task: "evaluation", advice: ADVICE };
     let rows = work::run(task, signals, |work| measure(args, signals, work))?;
     let mut out = Out::stdout(args.output);
     rows.iter().try_for_each(|row| out.row(row))?;

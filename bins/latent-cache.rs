@@ -116,7 +116,7 @@ const ADVICE: &str = "no shard was finished: give its job a longer time limit (s
 
 fn make(args: &Make) -> Result<Exit> {
     let signals = Signals::install()?;
-    let task = Task { folder: &args.to, stage: "latents", advice: ADVICE };
+    let task = Task { folder: &args.to, task: "latents", advice: ADVICE };
     work::run(task, signals, |work| encode(args, signals, work))
 }
 

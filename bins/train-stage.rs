@@ -357,7 +357,7 @@ fn recomputed(plan: &Plan) -> String {
 
 fn tell(args: &Args, e: &Estimate) -> Result<()> {
     let text = format!(
-        "stage       {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
+        "task       {}\nparameters  {}\nupdates     {} ({:.1} epochs of {} samples)\n\
          memory      {}\n{}checkpoint  {}\nupdate      {:.1} ms\nvalidation  {:.2} s\n\
          in all      {} (cost {:.2})",
         e.task,

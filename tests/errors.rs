@@ -35,11 +35,11 @@ const fn case(
     Case { name, plant, command, status, lines, says }
 }
 
-/// A second run of the fixture's stage.
+/// A second run of the fixture's task.
 const NEW: &str = "train-stage codec -c codec.yaml --run new";
 /// A run that reads every sample several times.
 const LONG: &str = "train-stage codec -c codec.yaml -s training.updates=72 --run new";
-/// A stage of the second kind, on latents that do not exist yet.
+/// A task of the second kind, on latents that do not exist yet.
 const OPERATOR: &str = "train-stage operator -c operator.yaml --run new";
 /// One of the two files of the data set.
 const FILE: &str = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
@@ -64,7 +64,7 @@ const CASES: &[Case] = &[
     // The command line.
     case("an unknown option", "", "train-stage codec -c codec.yaml --run new --resme", 2, 8,
         &["'--resme'", "'--resume'"]),
-    case("an unknown stage", "", "train-stage diffusion -c codec.yaml --run new", 2, 8,
+    case("an unknown task", "", "train-stage diffusion -c codec.yaml --run new", 2, 8,
         &["'diffusion'", "codec, operator"]),
     // The configuration.
     case("a wrong key", "sed -i 's/floor: 0.1/flor: 0.1/' codec.yaml", NEW, 78, 1,

@@ -247,7 +247,7 @@ fn timekeep_reports_finished_and_failed_evaluations() {
         .unwrap();
     let text = String::from_utf8(told.stdout).unwrap();
     let runs: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let stands: Vec<_> = runs.iter().map(|run| [&run["stage"], &run["state"]]).collect();
+    let stands: Vec<_> = runs.iter().map(|run| [&run["task"], &run["state"]]).collect();
     assert_eq!(
         stands,
         [["latents", "finished"], ["evaluation", "finished"], ["evaluation", "failed"]]

@@ -146,22 +146,22 @@ fn the_tour_in_the_readme_runs() {
     assert!(metrics.contains("persistence"), "{metrics}");
 }
 
-/// The example of a stage as it is printed, and with it every required key.
+/// The example of a task as it is printed, and with it every required key.
 #[test]
-fn the_examples_of_the_stages_load() {
-    for stage in ["codec", "operator", "regression"] {
+fn the_examples_of_the_tasks_load() {
+    for name in ["codec", "operator", "regression"] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("example.yaml");
-        fs::write(&file, said(&format!("train-stage {stage} --example"))).unwrap();
-        let task = TASKS.iter().find(|task| task.spec.name == stage).unwrap();
+        fs::write(&file, said(&format!("train-stage {name} --example"))).unwrap();
+        let task = TASKS.iter().find(|task| task.spec.name == name).unwrap();
         let loaded = (task.load)(&[file], &[], &|_| None).err();
-        assert!(loaded.is_none(), "{stage}: {}", loaded.unwrap());
-        let help = said(&format!("train-stage {stage} --help"));
+        assert!(loaded.is_none(), "{name}: {}", loaded.unwrap());
+        let help = said(&format!("train-stage {name} --help"));
         assert!(help.contains("\ntraining.updates  integer from 1"), "{help}");
         for key in (task.keys)() {
             assert!(help.contains(&format!("\n{}  {}; ", key.path, key.takes)), "{}", key.path);
         }
-        let schema = said(&format!("train-stage {stage} --schema"));
+        let schema = said(&format!("train-stage {name} --schema"));
         let schema: Value = serde_json::from_str(&schema).unwrap();
         assert!(schema["properties"]["training"].is_object(), "{schema}");
     }
@@ -241,27 +241,27 @@ fn is_same(a: &Value, b: &Value) -> bool {
 fn longhaul_config_5_has_every_key_with_type_and_default() {
     let page = page("longhaul-config.5");
     let documented = documented(&page);
-    let stages = [
+    let tasks = [
         ("CODEC", keys::<CodecConfig>()),
         ("OPERATOR", keys::<OperatorConfig>()),
         ("REGRESSION", keys::<RegressionConfig>()),
     ];
     let mut faults = Vec::new();
-    for (stage, keys) in &stages {
-        let own = format!("KEYS OF STAGE {stage}");
-        let of_stage =
-            || documented.iter().filter(|d| d.section == "KEYS OF ALL STAGES" || d.section == own);
+    for (name, keys) in &tasks {
+        let own = format!("KEYS OF TASK {name}");
+        let of_task =
+            || documented.iter().filter(|d| d.section == "KEYS OF ALL TASKS" || d.section == own);
         for key in keys {
-            let all: Vec<&Documented> = of_stage().filter(|d| d.path == key.path).collect();
+            let all: Vec<&Documented> = of_task().filter(|d| d.path == key.path).collect();
             match all.as_slice() {
                 [one] => faults.extend(compare(key, one)),
-                [] => faults.push(format!("{stage}: {} is missing", key.path)),
-                _ => faults.push(format!("{stage}: {} is there {} times", key.path, all.len())),
+                [] => faults.push(format!("{name}: {} is missing", key.path)),
+                _ => faults.push(format!("{name}: {} is there {} times", key.path, all.len())),
             }
         }
         let known: BTreeSet<&str> = keys.iter().map(|key| key.path.as_str()).collect();
-        let unknown = of_stage().filter(|d| !known.contains(d.path));
-        faults.extend(unknown.map(|d| format!("{stage}: there is no key {}", d.path)));
+        let unknown = of_task().filter(|d| !known.contains(d.path));
+        faults.extend(unknown.map(|d| format!("{name}: there is no key {}", d.path)));
     }
     assert!(faults.is_empty(), "man/longhaul-config.5:\n{}", faults.join("\n"));
 }
@@ -277,7 +277,7 @@ fn examples(page: &str) -> Vec<&str> {
 fn the_configurations_in_longhaul_config_5_load() {
     let page = page("longhaul-config.5");
     let [codec, operator, steady] = examples(&page)[..] else {
-        panic!("one example for each stage")
+        panic!("one example for each task")
     };
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, yaml: &str| {

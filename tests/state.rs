@@ -36,7 +36,7 @@ fn state_of(checkpoint: &Path) -> State {
         direction: m.direction,
         seed: m.seed,
         world: m.world,
-        stage: m.stage.clone(),
+        task: m.task.clone(),
         config: m.config.clone(),
         config_hash: m.config_hash.clone(),
         data_hash: m.data_hash.clone(),
@@ -200,7 +200,7 @@ fn with_another_value_it_is_refused_or_ends_differently() {
         differs(file, changed);
     }
     differs("seed", State { seed: 4, ..state.clone() });
-    differs("stage", State { stage: "operator".into(), ..state.clone() });
+    differs("task", State { task: "operator".into(), ..state.clone() });
     differs("data_hash", State { data_hash: "0".into(), ..state.clone() });
     let mut config = state.config.clone();
     config["training"]["clip"] = json!(0.5);

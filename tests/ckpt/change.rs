@@ -220,7 +220,7 @@ fn average_of_different_models_names_the_differences() {
     let mut other = weights(2, &[1.0], true);
     other.tensors.get_mut("buffers").unwrap()[0].1 = Tensor::of(&[0.25_f64], &[1]);
     other.tensors.get_mut("ema").unwrap()[0].0 = "v".into();
-    let b = saved(&at("b"), &State { stage: "operator".into(), ..other });
+    let b = saved(&at("b"), &State { task: "operator".into(), ..other });
     let seen = ckpt(&["average", "-o", at("x").to_str().unwrap()], &[&a, &b]);
     assert_eq!(seen.status, Some(65));
     for words in [

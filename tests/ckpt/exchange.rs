@@ -103,7 +103,7 @@ fn import_makes_a_checkpoint_like_the_given_one() {
     assert_eq!((tensors[3].1.dtype(), tensors[3].1.to_f64()), (Dtype::F64, vec![0.0, 0.0]));
     assert_eq!(made.tensors("buffers").unwrap()[0].1.to_f64(), [0.5]);
     let manifest = &made.manifest;
-    assert_eq!((manifest.stage.as_str(), manifest.config_hash.as_str()), ("codec", "c0ffee"));
+    assert_eq!((manifest.task.as_str(), manifest.config_hash.as_str()), ("codec", "c0ffee"));
     assert_eq!(manifest.progress["imported"]["blake3"].as_str().unwrap().len(), 64);
     assert_eq!(ckpt(&["verify"], &[&out]).status, Some(0));
 }

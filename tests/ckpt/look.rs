@@ -49,7 +49,7 @@ fn show_describes_a_checkpoint() {
     let seen = ckpt(&["show", "--json"], &[&run]);
     assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
     let rows = seen.json();
-    assert_eq!((&rows[0]["update"], &rows[0]["stage"]), (&json!(30), &json!("codec")));
+    assert_eq!((&rows[0]["update"], &rows[0]["task"]), (&json!(30), &json!("codec")));
     assert_eq!(rows[0]["progress"], json!({"samples": 480}));
     assert_eq!(rows[0]["files"]["model.safetensors"]["blake3"].as_str().unwrap().len(), 64);
     assert_eq!(rows.len(), 5);

@@ -51,7 +51,7 @@ fn state(update: u64) -> State {
         progress: json!({"samples": update * 16}),
         metrics: json!({"nrmse": (update as f64 - 20.0).abs() / 100.0}),
         seed: 17,
-        stage: "codec".into(),
+        task: "codec".into(),
         config_hash: "c0ffee".into(),
         ..State::default()
     }

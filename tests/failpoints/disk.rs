@@ -95,7 +95,7 @@ fn a_permanently_failed_disk_ends_the_run() {
         assert!(seen.stderr.contains("saves failed (checkpoint.failed_saves)"));
         let stands = stands(place.path());
         assert_eq!(
-            (&stands["state"], &stands["held"]),
+            (&stands["state"], &stands["blocked"]),
             (&"failed".into(), &false.into()),
             "{stands}"
         );

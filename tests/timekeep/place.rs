@@ -65,7 +65,7 @@ impl Place {
     pub fn start(&self, run: &str, state: &str, update: u64, attempt: u64) {
         fs::create_dir_all(self.path(run).join("ckpt")).unwrap();
         let status = json!({
-            "stage": "codec", "state": state, "update": update, "updates": 400, "attempt": attempt,
+            "task": "codec", "state": state, "update": update, "updates": 400, "attempt": attempt,
             "cost": {"hours": 1.0, "device_hours": 8.0}, "reason": "signal SIGUSR1",
         });
         fs::write(self.path(run).join("status.json"), status.to_string()).unwrap();

@@ -16,7 +16,7 @@ fn a_line_for_each_run() {
     assert_eq!(seen.status, Some(0), "{}", seen.stderr);
     let lines: Vec<Vec<&str>> =
         seen.stdout.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
-    assert_eq!(lines[0][..5], ["run", "stage", "state", "progress", "left"]);
+    assert_eq!(lines[0][..5], ["run", "task", "state", "progress", "left"]);
     assert_eq!(lines[1][..7], ["a", "codec", "stopped", "100/400", "25%", "03:00:00", "8"]);
     assert_eq!(lines[2][..6], ["b", "codec", "lost", "200/400", "50%", "01:00:00"]);
     assert_eq!(lines[3][2], "finished");

@@ -35,7 +35,7 @@ fn main() -> Result<()> {
 
 /// Parameters, their average and two moments, in many sizes, like those of a model.
 fn state(bytes: usize, update: u64) -> State {
-    let mut state = State { update, stage: "bench".into(), ..State::default() };
+    let mut state = State { update, task: "bench".into(), ..State::default() };
     for stem in ["model", "ema", "optim-0-of-1", "optim-1-of-1"] {
         let (mut left, mut tensors) = (bytes / 4 / 4, Vec::new());
         for size in [1 << 20, 1 << 18, 1 << 10, 3].into_iter().cycle() {

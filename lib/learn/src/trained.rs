@@ -117,7 +117,7 @@ impl Parts {
             buffers: need("buffers")?,
             config: found.manifest.config.clone(),
             dependencies: found.manifest.dependencies.clone(),
-            task: found.manifest.stage.clone(),
+            task: found.manifest.task.clone(),
             origin: Origin {
                 checkpoint: file,
                 update: found.manifest.update,

@@ -20,7 +20,7 @@ const NAMES: [&str; 8] =
 const SHORTEST: usize = 6;
 /// Fields of our records that contain fixed words, versions or times; readers depend on them.
 const OWN_FIELDS: [&str; 11] = [
-    "kind", "state", "stage", "done", "change", "cause", "metric", "time", "program", "version",
+    "kind", "state", "task", "done", "change", "cause", "metric", "time", "program", "version",
     "commit",
 ];
 

@@ -54,8 +54,8 @@ pub struct Cost {
 /// Content of `status.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Kind of the training stage.
-    pub stage: String,
+    /// Kind of the training task.
+    pub task: String,
     /// What the run is doing.
     pub state: State,
     /// Number of completed updates.
@@ -78,11 +78,11 @@ pub struct Status {
     /// The run failed in a way that another attempt would repeat; further attempts end at once until the user
     /// intervenes.
     #[serde(default)]
-    pub held: bool,
+    pub blocked: bool,
     /// For work other than training ([`crate::work`]): the number of consecutive attempts, including this one, that
     /// stored nothing a later attempt can use.
     #[serde(default)]
-    pub in_vain: u64,
+    pub fruitless_attempts: u64,
     /// When this was written, UTC; set by [`StatusWriter`].
     #[serde(default)]
     pub time: String,
@@ -155,7 +155,7 @@ mod tests {
 
     fn status(state: State, update: u64) -> Status {
         Status {
-            stage: "regress".into(),
+            task: "regress".into(),
             state,
             update,
             updates: Some(100),
@@ -163,8 +163,8 @@ mod tests {
             cost: Cost { hours: 1.5, device_hours: 6.0 },
             attempt: 2,
             reason: None,
-            held: false,
-            in_vain: 0,
+            blocked: false,
+            fruitless_attempts: 0,
             time: String::new(),
         }
     }
@@ -196,7 +196,7 @@ mod tests {
     fn a_damaged_status_is_bad_data() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("status.json");
-        std::fs::write(&path, "{\"stage\": \"reg").unwrap();
+        std::fs::write(&path, "{\"task\": \"reg").unwrap();
         let error = read(&path).unwrap_err();
         assert_eq!(error.exit, Exit::Data);
         assert!(error.to_string().contains("status.json"), "{error}");

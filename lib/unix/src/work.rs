@@ -4,7 +4,7 @@
 //! The directory is created only once the inputs are known to be valid: a command that fails because of a misspelt name
 //! leaves none behind. If another process already reports in the same directory, this one does not.
 //!
-//! Work that is interrupted every time before it has stored anything would be restarted forever. After [`MAX_IN_VAIN`]
+//! Work that is interrupted every time before it has stored anything would be restarted forever. After [`MAX_FRUITLESS_ATTEMPTS`]
 //! such attempts in a row, stopped or killed, it fails (status 1 instead of 75). The count then restarts, because a
 //! user who starts it again has presumably changed something.
 
@@ -19,15 +19,15 @@ use crate::status::{self, Cost, State, Status, StatusWriter};
 use crate::{Error, Exit, Result, warn};
 
 /// Maximum number of consecutive attempts that are interrupted before they store anything.
-pub const MAX_IN_VAIN: u64 = 3;
+pub const MAX_FRUITLESS_ATTEMPTS: u64 = 3;
 
 /// A task and where it reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
     /// Its directory.
     pub folder: &'a Path,
-    /// The kind of work, for the field `stage` of the status.
-    pub stage: &'static str,
+    /// The kind of work, for the field `task` of the status.
+    pub task: &'static str,
     /// Advice to the user if every attempt is interrupted before it has stored anything.
     pub advice: &'static str,
 }
@@ -48,7 +48,7 @@ pub struct Work {
     is_told_by_another: bool,
 }
 
-/// Runs `body` and reports its progress and outcome. Errors: those of `body`; 1 after [`MAX_IN_VAIN`] attempts that
+/// Runs `body` and reports its progress and outcome. Errors: those of `body`; 1 after [`MAX_FRUITLESS_ATTEMPTS`] attempts that
 /// stored nothing; 75 when a signal arrived before it began, 73.
 pub fn run<T>(
     task: Task,
@@ -62,12 +62,12 @@ pub fn run<T>(
 
 impl Work {
     fn begin(task: Task, signals: Signals) -> Result<Self> {
-        let Task { folder, stage, advice } = task;
+        let Task { folder, task, advice } = task;
         let mut work = Self {
             folder: folder.to_path_buf(),
             advice,
             signals,
-            status: Status { stage: stage.into(), in_vain: 1, ..Status::default() },
+            status: Status { task: task.into(), fruitless_attempts: 1, ..Status::default() },
             before: Cost::default(),
             began: Instant::now(),
             writer: StatusWriter::new(folder.join("status.json")),
@@ -99,10 +99,10 @@ impl Work {
         self.lease = Some(lease);
         // An attempt that was killed still has the state "running".
         if matches!(before.state, State::Stopped | State::Running) {
-            self.status.in_vain = before.in_vain + 1;
+            self.status.fruitless_attempts = before.fruitless_attempts + 1;
         }
-        if self.status.in_vain > MAX_IN_VAIN {
-            return self.end(Err(self.in_vain(before.in_vain, "")));
+        if self.status.fruitless_attempts > MAX_FRUITLESS_ATTEMPTS {
+            return self.end(Err(self.fruitless_attempts(before.fruitless_attempts, "")));
         }
         self.write();
         Ok(())
@@ -123,16 +123,16 @@ impl Work {
 
     /// Reports that something was stored that a later attempt need not repeat, so this attempt counts as progress.
     pub fn stored(&mut self) {
-        if std::mem::take(&mut self.status.in_vain) > 0 {
+        if std::mem::take(&mut self.status.fruitless_attempts) > 0 {
             // Write it at once: this attempt may be killed.
             self.write_with(StatusWriter::write);
         }
     }
 
-    fn in_vain(&self, attempts: u64, cause: &str) -> Error {
-        let (stage, folder, advice) = (&self.status.stage, self.folder.display(), self.advice);
+    fn fruitless_attempts(&self, attempts: u64, cause: &str) -> Error {
+        let (task, folder, advice) = (&self.status.task, self.folder.display(), self.advice);
         let text = format!(
-            "{cause}{stage} in {folder}: {attempts} attempts in a row were interrupted before anything was \
+            "{cause}{task} in {folder}: {attempts} attempts in a row were interrupted before anything was \
              stored; {advice}"
         );
         Error::new(Exit::Failure, text)
@@ -140,9 +140,11 @@ impl Work {
 
     fn end<T>(&mut self, outcome: Result<T>) -> Result<T> {
         let is_stop = |error: &Error| matches!(error.exit, Exit::Again | Exit::Done);
-        let count = self.status.in_vain;
+        let count = self.status.fruitless_attempts;
         let outcome = outcome.map_err(|error| match error.exit {
-            Exit::Again if count >= MAX_IN_VAIN => self.in_vain(count, &format!("{error}; ")),
+            Exit::Again if count >= MAX_FRUITLESS_ATTEMPTS => {
+                self.fruitless_attempts(count, &format!("{error}; "))
+            }
             _ => error,
         });
         self.status.reason = outcome.as_ref().err().map(ToString::to_string);
@@ -152,7 +154,7 @@ impl Work {
             Err(_) => State::Failed,
         };
         if self.status.state == State::Finished {
-            (self.status.updates, self.status.in_vain) = (Some(self.status.update), 0);
+            (self.status.updates, self.status.fruitless_attempts) = (Some(self.status.update), 0);
         }
         self.write();
         outcome
@@ -184,7 +186,7 @@ mod tests {
     use super::*;
 
     fn task(folder: &Path) -> Task<'_> {
-        Task { folder, stage: "evaluation", advice: "raise the limit" }
+        Task { folder, task: "evaluation", advice: "raise the limit" }
     }
 
     fn told(folder: &Path) -> Option<Status> {
@@ -257,9 +259,9 @@ mod tests {
         assert!(reason.contains("3 attempts in a row") && reason.contains("raise the limit"));
         // After another start the count restarts. Two attempts that are killed write nothing at their end.
         assert_eq!(stopped(false).exit, Exit::Again);
-        for in_vain in [2, 3] {
+        for fruitless_attempts in [2, 3] {
             let killed = Work::begin(task(&path), signals).unwrap();
-            assert_eq!(killed.status.in_vain, in_vain);
+            assert_eq!(killed.status.fruitless_attempts, fruitless_attempts);
             drop(killed);
         }
         let refused = Work::begin(task(&path), signals).unwrap_err();

@@ -117,9 +117,9 @@ impl Sums {
 /// Rejects (65) a checkpoint of another model and lists the differences.
 fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
     let mut faults = Vec::new();
-    let stages = (&base.manifest.stage, &other.manifest.stage);
-    if stages.0 != stages.1 {
-        faults.push(format!("task {}, expected {}", stages.1, stages.0));
+    let tasks = (&base.manifest.task, &other.manifest.task);
+    if tasks.0 != tasks.1 {
+        faults.push(format!("task {}, expected {}", tasks.1, tasks.0));
     }
     if base.manifest.config.get("model") != other.manifest.config.get("model") {
         faults.push("a different model configuration".into());

@@ -35,7 +35,7 @@ pub struct Manifest {
     /// The attempt that wrote it, from 1. Of two checkpoints the one of the later attempt is newer.
     pub attempt: u64,
     /// Name of the task.
-    pub stage: String,
+    pub task: String,
     /// Updates completed.
     pub update: u64,
     /// Number of ranks that wrote it.
@@ -196,7 +196,7 @@ mod tests {
             commit: "unknown".into(),
             host: "node".into(),
             attempt: 2,
-            stage: "codec".into(),
+            task: "codec".into(),
             update: 1200,
             world: 1,
             seed: u64::MAX,

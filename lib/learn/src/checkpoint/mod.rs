@@ -93,7 +93,7 @@ pub struct State {
     /// Number of ranks that trained it; 0 for none.
     pub world: u64,
     /// Name of the task.
-    pub stage: String,
+    pub task: String,
     /// The resolved configuration, without secrets.
     pub config: Value,
     /// Hash of the configuration.
@@ -119,7 +119,7 @@ impl State {
             monitor: manifest.monitor.clone(),
             direction: manifest.direction,
             seed: manifest.seed,
-            stage: manifest.stage.clone(),
+            task: manifest.task.clone(),
             config: manifest.config.clone(),
             config_hash: manifest.config_hash.clone(),
             data_hash: manifest.data_hash.clone(),

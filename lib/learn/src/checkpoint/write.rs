@@ -172,7 +172,7 @@ fn fill(
         commit: program.commit,
         host: host::name(),
         attempt,
-        stage: state.stage.clone(),
+        task: state.task.clone(),
         update: state.update,
         world: state.world.max(1),
         seed: state.seed,

@@ -47,7 +47,7 @@ pub(crate) fn state(seed: u64, update: u64) -> State {
         progress: json!({"update": update, "seconds": 0.1 + 0.2, "best": null}),
         metrics: json!({"error": 1.0 / (1.0 + update as f64)}),
         seed,
-        stage: "codec".into(),
+        task: "codec".into(),
         config: json!({"model": {"kind": "x"}, "rate": 1e-4}),
         config_hash: "c0ffee".into(),
         data_hash: "da7a".into(),
@@ -86,7 +86,7 @@ pub(crate) fn is_same(loaded: &Loaded, state: &State) -> bool {
         && manifest.config == state.config
         && manifest.config_hash == state.config_hash
         && manifest.data_hash == state.data_hash
-        && manifest.stage == state.stage
+        && manifest.task == state.task
 }
 
 /// Sorted names in a folder.

@@ -231,7 +231,8 @@ fn a_device_decides_as_the_host_does() {
                 let [losses, weights, gradients] =
                     [&losses, &weights, &gradients].map(|tensors| moved(tensors, device()));
                 rule.decide_on_device(&mut there, &losses, &weights, &gradients, rate);
-                let (ours, host) = (there.later().wait().unwrap(), here.later().wait().unwrap());
+                let (ours, host) =
+                    (there.read_async().wait().unwrap(), here.read_async().wait().unwrap());
                 assert_eq!(host.applied, loss.is_finite() && factor.is_finite());
                 let told = |d: &StepControl| (d.applied, d.steps, d.overflow, d.loss_scale);
                 assert_eq!(told(&ours), told(&host));

@@ -112,7 +112,7 @@ fn log_and_status_of_an_older_owner_stay_as_they_are() {
     let mut writer = crate::log::Log::open(&log, 1).unwrap().fenced(lease.fence().clone());
     let mut state = crate::status::StatusWriter::new(status.clone()).fenced(lease.fence().clone());
     let now: crate::status::Status =
-        serde_json::from_str(r#"{"stage": "codec", "state": "running", "update": 1}"#).unwrap();
+        serde_json::from_str(r#"{"task": "codec", "state": "running", "update": 1}"#).unwrap();
     let text = || (std::fs::read(&log).unwrap(), std::fs::read(&status).unwrap());
     writer.write("update", &serde_json::json!({"update": 1})).unwrap();
     state.write(&now).unwrap();

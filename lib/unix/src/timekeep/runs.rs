@@ -39,8 +39,8 @@ pub enum Standing {
 pub struct Run {
     /// Its directory, as given.
     pub run: String,
-    /// Kind of its stage.
-    pub stage: Option<String>,
+    /// Kind of its task.
+    pub task: Option<String>,
     /// Its state.
     pub state: Standing,
     /// Number of completed updates.
@@ -114,7 +114,7 @@ impl Run {
         };
         json!({
             "run": self.run,
-            "stage": self.stage,
+            "task": self.task,
             "state": self.state,
             "progress": progress,
             "left": self.eta.map(time),
@@ -167,7 +167,7 @@ fn stand(
             status::State::Running => Standing::Lost,
             status::State::Stopped => Standing::Stopped,
             status::State::Finished => Standing::Finished,
-            status::State::Failed if status.held => Standing::Held,
+            status::State::Failed if status.blocked => Standing::Held,
             status::State::Failed => Standing::Failed,
         },
     };
@@ -198,7 +198,7 @@ fn stand(
         silent: seen.as_ref().filter(|_| is_unsure).and_then(|seen| Some(seen.age?.as_secs_f64())),
         best: status.as_ref().and_then(|status| status.best.as_ref()).map(|best| json!(best)),
         reason: status.as_ref().filter(|_| !at_work).and_then(|status| status.reason.clone()),
-        stage: status.map(|status| status.stage),
+        task: status.map(|status| status.task),
         queue: None,
         is_held: false,
     }
@@ -212,7 +212,7 @@ mod tests {
 
     fn status(state: State) -> Status {
         Status {
-            stage: "codec".into(),
+            task: "codec".into(),
             state,
             update: 100,
             updates: Some(400),
@@ -220,8 +220,8 @@ mod tests {
             cost: Cost { hours: 0.5, device_hours: 2.0 },
             attempt: 3,
             reason: Some("signal SIGUSR1".into()),
-            held: false,
-            in_vain: 0,
+            blocked: false,
+            fruitless_attempts: 0,
             time: String::new(),
         }
     }
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(of(State::Stopped, Some(seen(false))), Standing::Stopped);
         assert_eq!(of(State::Stopped, Some(seen(true))), Standing::Running);
         assert_eq!(of(State::Finished, Some(seen(false))), Standing::Finished);
-        let held = Status { held: true, ..status(State::Failed) };
+        let held = Status { blocked: true, ..status(State::Failed) };
         assert_eq!(stand("a".into(), Some(held), None, None).state, Standing::Held);
         assert_eq!(stand("a".into(), None, None, None).state, Standing::New);
         let waits = stand("a".into(), None, None, Some("12".into()));

@@ -20,7 +20,7 @@ use crate::slurm::{self, Queued};
 use crate::{Context, Error, Exit, Result, note, secrets, site, time, warn};
 
 /// Maximum number of jobs in a row without a new update.
-const IN_VAIN: usize = 3;
+const MAX_FRUITLESS_JOBS: usize = 3;
 /// Number of jobs that are remembered.
 const REMEMBERED: usize = 20;
 
@@ -277,10 +277,13 @@ fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<Strin
         return Some((found.job.clone(), "running".into()));
     }
     // A started job is not yet progress: it may fail every time.
-    let in_vain = jobs.iter().rev().take_while(|job| job.update == found.update).count();
-    let last = jobs.last().map(|job| job.id.clone()).filter(|_| in_vain >= IN_VAIN)?;
+    let fruitless_attempts = jobs.iter().rev().take_while(|job| job.update == found.update).count();
+    let last = jobs
+        .last()
+        .map(|job| job.id.clone())
+        .filter(|_| fruitless_attempts >= MAX_FRUITLESS_JOBS)?;
     let why = format!(
-        "{in_vain} jobs made no progress: read their output (newest: job {last}), then submit it again \
+        "{fruitless_attempts} jobs made no progress: read their output (newest: job {last}), then submit it again \
          with timekeep submit"
     );
     Some((Some(last), why))
@@ -310,7 +313,7 @@ mod tests {
 
     /// A run that completed `update` updates in its first attempt and has this state.
     fn run(folder: &Path, state: &str, update: u64) -> Run {
-        let status = json!({"stage": "codec", "state": state, "update": update, "attempt": 1});
+        let status = json!({"task": "codec", "state": state, "update": update, "attempt": 1});
         std::fs::write(folder.join("status.json"), status.to_string()).unwrap();
         runs::look(folder).unwrap_or_else(|_| {
             std::fs::create_dir(folder.join("ckpt")).unwrap();

@@ -75,7 +75,7 @@ impl Reporter {
             &json!({
                 "update": progress.update,
                 "skipped_samples": progress.skipped_samples,
-                "stage": job.task.spec.name,
+                "task": job.task.spec.name,
                 "updates": training.updates,
                 "parameters": parameters,
                 "device": job.device.to_string(),
@@ -103,7 +103,7 @@ impl Reporter {
         bar.resume_at(progress.update);
         let mut writer = StatusWriter::new(run.status()).fenced(fence.clone());
         let status = Status {
-            stage: job.task.spec.name.into(),
+            task: job.task.spec.name.into(),
             state: State::Running,
             update: progress.update,
             updates: Some(training.updates),
@@ -111,8 +111,8 @@ impl Reporter {
             cost: progress.cost(),
             attempt,
             reason: None,
-            held: false,
-            in_vain: 0,
+            blocked: false,
+            fruitless_attempts: 0,
             time: String::new(),
         };
         writer.update(&status)?;
@@ -377,7 +377,7 @@ impl Reporter {
 
     /// Reports a failure that another attempt would repeat.
     pub fn blocked(&mut self, progress: &Progress, reason: &str) {
-        self.status.held = true;
+        self.status.blocked = true;
         self.failed(progress, reason);
     }
 

@@ -9,28 +9,28 @@ use unix::signal::Signals;
 use unix::status::{self, State, Status, StatusWriter};
 use unix::{Error, Exit};
 
-/// Records the error of an attempt of task `stage` that failed before [`super::super::train`], e.g. because its
+/// Records the error of an attempt of task `task` that failed before [`super::super::train`], e.g. because its
 /// configuration is invalid. Does nothing if there is no run directory, or another process holds the run.
-pub fn startup_failed(folder: &Path, stage: &str, error: &Error) {
+pub fn startup_failed(folder: &Path, task: &str, error: &Error) {
     // A failure must not create a run directory.
     let Ok(run) = RunDir::open(folder) else { return };
     let Ok(signals) = Signals::install() else { return };
     if let Ok(lease) = resume::lease(&run, signals) {
-        record(&run, stage, lease.fence(), error);
+        record(&run, task, lease.fence(), error);
     }
 }
 
 /// Records that an attempt has failed. The status of a finished or blocked run is kept. The program reports the error
 /// itself, so a failure to write the status is ignored.
-pub(in crate::train) fn record(run: &RunDir, stage: &str, fence: &Fence, error: &Error) {
+pub(in crate::train) fn record(run: &RunDir, task: &str, fence: &Fence, error: &Error) {
     let Ok(before) = status::read(&run.status()) else { return };
     let before = before.unwrap_or_default();
-    let stays = before.state == State::Finished || before.held;
+    let stays = before.state == State::Finished || before.blocked;
     if stays || matches!(error.exit, Exit::Again | Exit::Done) {
         return;
     }
     let now = Status {
-        stage: stage.into(),
+        task: task.into(),
         state: State::Failed,
         attempt: fence.attempt(),
         reason: Some(error.to_string()),

@@ -191,7 +191,7 @@ fn resume_or_init<'a>(
     let frame = State {
         seed: job.task.config.seed,
         world: job.ranks.size() as u64,
-        stage: job.task.spec.name.into(),
+        task: job.task.spec.name.into(),
         config: job.task.resolved.clone(),
         monitor: job.task.spec.metric.into(),
         direction: job.task.spec.direction,
@@ -274,7 +274,7 @@ fn record(
 ) -> Result<()> {
     let hosts: Vec<String> = (0..job.ranks.size()).map(|rank| job.ranks.host(rank)).collect();
     let mut entry = serde_json::json!({
-        "stage": job.task.spec.name,
+        "task": job.task.spec.name,
         "ranks": job.ranks.size(),
         "hosts": hosts,
         "training_threads": tensor::parallel::threads(),

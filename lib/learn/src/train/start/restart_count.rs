@@ -73,16 +73,16 @@ impl Attempts {
     }
 
     fn without_progress(&self, now: Place) -> u64 {
-        let (mut place, mut furthest, mut in_vain) = (None, (0, 0), 0);
+        let (mut place, mut furthest, mut fruitless) = (None, (0, 0), 0);
         for attempt in self.0.values() {
             let Some(from) = attempt.from.filter(|_| !attempt.refused) else { continue };
             if attempt.restart || place != Some(from) {
-                (place, furthest, in_vain) = (Some(from), from, 0);
+                (place, furthest, fruitless) = (Some(from), from, 0);
             }
-            in_vain = if attempt.furthest > furthest { 0 } else { in_vain + 1 };
+            fruitless = if attempt.furthest > furthest { 0 } else { fruitless + 1 };
             furthest = furthest.max(attempt.furthest);
         }
-        if place == Some(now) { in_vain } else { 0 }
+        if place == Some(now) { fruitless } else { 0 }
     }
 }
 

@@ -132,10 +132,10 @@ fn refuse_emptied(run: &RunDir) -> Result<()> {
 /// The progress in a checkpoint, which must agree with its manifest.
 pub(in crate::train) fn progress_of(job: &Job, found: &Loaded) -> Result<Progress> {
     let (path, manifest) = (found.path().display(), &found.manifest);
-    if manifest.stage != job.task.spec.name {
-        let stage = &manifest.stage;
+    if manifest.task != job.task.spec.name {
+        let task = &manifest.task;
         return Err(Error::config(format!(
-            "{path} is a checkpoint of task {stage}, not {}",
+            "{path} is a checkpoint of task {task}, not {}",
             job.task.spec.name
         )));
     }
@@ -266,11 +266,11 @@ pub(in crate::train) fn refuse_blocked(
         unix::warn!("{error}");
         None
     });
-    if let Some(held) = &before
-        && held.state == State::Failed
-        && held.held
+    if let Some(before) = &before
+        && before.state == State::Failed
+        && before.blocked
     {
-        return Err(blocked_error(job, held.reason.as_deref().unwrap_or("it failed before")));
+        return Err(blocked_error(job, before.reason.as_deref().unwrap_or("it failed before")));
     }
     let limit = job.task.config.training.attempts_without_progress;
     let count =
@@ -307,7 +307,7 @@ fn block(job: &Job, run: &RunDir, lease: &Lease, progress: &Progress, reason: &s
         &json!({"update": progress.update, "state": State::Failed, "reason": reason}),
     )?;
     StatusWriter::new(run.status()).fenced(fence).write(&Status {
-        stage: job.task.spec.name.into(),
+        task: job.task.spec.name.into(),
         state: State::Failed,
         update: progress.update,
         updates: Some(job.task.config.training.updates),
@@ -315,8 +315,8 @@ fn block(job: &Job, run: &RunDir, lease: &Lease, progress: &Progress, reason: &s
         cost: progress.cost(),
         attempt,
         reason: Some(reason.into()),
-        held: true,
-        in_vain: 0,
+        blocked: true,
+        fruitless_attempts: 0,
         time: String::new(),
     })
 }
