@@ -31,7 +31,7 @@ optimizer: {method: {kind: sgd, momentum: 0.9}, learning_rate: 1e-2}
         "operator.yaml",
         "data: {train: latents/train, validation: latents/validation, roll: true}
 model:
-  core: {kind: pdet_stack, hidden: 12, depth: 2, filter: 3, attention: {kind: multi_head, heads: 2}}
+  backbone: {kind: pdet_stack, hidden: 12, depth: 2, filter: 3, attention: {kind: multi_head, heads: 2}}
   condition_width: 5
 loss: {horizons: [1, 2], validation_steps: 3, spectrum: 0.1}
 training: {updates: 20, batch_size: 3, log_every: 1, validate_every: 10, validation_samples: 4, ema: 0.9,

@@ -240,7 +240,7 @@ checkpoint: {every: 2}
     fs::write(folder.path().join("codec.yaml"), yaml).unwrap();
     let yaml = "\
 data: {train: latents/train, validation: latents/validation}
-model: {core: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
+model: {backbone: {kind: pdet_stack, hidden: 8, depth: 1, filter: 3}}
 loss: {validation_steps: 2}
 training: {updates: 4, batch_size: 4}
 optimizer: {method: {kind: sgd}, learning_rate: 1e-3}

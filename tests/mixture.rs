@@ -26,7 +26,7 @@ data:
   train: latents-a/train
   validation: latents-a/validation
   others: [{train: latents-b/train, validation: latents-b/validation}]
-model: {core: {kind: pdet_stack, hidden: 16, depth: 1, filter: 3}}
+model: {backbone: {kind: pdet_stack, hidden: 16, depth: 1, filter: 3}}
 loss: {validation_steps: 2}
 training: {updates: 6, batch_size: 4}
 optimizer: {method: {kind: adamw}, learning_rate: 3e-3}

@@ -14,7 +14,7 @@ use test_support::{Random, logged, seed};
 const OPERATOR: &str = "seed: 3
 data: {train: latents/train, validation: latents/validation, strides: [1, 2], roll: true, noise: 0.01, early: 1.5}
 model:
-  core: {kind: pdet_stack, hidden: 24, depth: 2, filter: 3, attention: {kind: multi_head, heads: 2}}
+  backbone: {kind: pdet_stack, hidden: 24, depth: 2, filter: 3, attention: {kind: multi_head, heads: 2}}
 loss: {horizons: [1, 2], validation_steps: 3, spectral_energy: 0.01}
 training: {updates: 240, batch_size: 4, accumulation: 2, clip: 0.5, ema: 0.95, validate_every: 16,
   validation_samples: 8, log_every: 1, attempts_without_progress: 20}

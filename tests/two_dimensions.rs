@@ -39,7 +39,7 @@ train-stage codec -c codec.yaml --run codec
 latent-cache make codec --data split.json -o latents
 cat > operator.yaml <<'END'
 data: {train: latents/train, validation: latents/validation, roll: true}
-model: {core: {kind: pdet_unet, hidden: 16, depths: [1, 1], filter: 3}}
+model: {backbone: {kind: pdet_unet, hidden: 16, depths: [1, 1], filter: 3}}
 loss: {validation_steps: 2, horizons: [2]}
 training: {updates: 400, batch_size: 8, validate_every: 100}
 optimizer: {method: {kind: adamw}, learning_rate: 4e-3}
@@ -111,7 +111,7 @@ ds-prep split data/*.hdf5 --train 40 --validation 10 --test 10 -o split.json
 ds-prep stats split.json
 cat > steady.yaml <<'END'
 data: {split: split.json, stats: stats.json, turn: true}
-model: {patch: 2, core: {kind: pdet_unet, hidden: 16, depths: [1, 1, 1], filter: 3, positions: true}}
+model: {patch: 2, backbone: {kind: pdet_unet, hidden: 16, depths: [1, 1, 1], filter: 3, positions: true}}
 loss: {}
 training: {updates: 150, batch_size: 16, validate_every: 50}
 optimizer: {method: {kind: adamw}, learning_rate: 5e-3}

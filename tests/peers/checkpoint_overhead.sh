@@ -16,7 +16,7 @@ train() {
     shift 3
     "$@" train-stage operator -c configs/burgers-operator.yaml --run "$work/$name-$turn" \
         -s training.updates=$updates -s training.validate_every=1000000 -s checkpoint.every="$between" \
-        -s model.core.hidden="${HIDDEN:-128}" 2>"$work/talk" || { cat "$work/talk" >&2; exit 1; }
+        -s model.backbone.hidden="${HIDDEN:-128}" 2>"$work/talk" || { cat "$work/talk" >&2; exit 1; }
     set -- "$name" "$turn"
     sed -n 's/.*"kind":"stop".*"seconds":\([0-9.]*\).*/\1/p' "$work/$1-$2/log.jsonl"
 }

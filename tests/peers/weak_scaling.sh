@@ -19,7 +19,7 @@ train() {
     set -- train-stage operator -c configs/burgers-operator.yaml --run "$run" \
         -s training.updates="$updates" -s training.validate_every=1000000 -s training.log_every=10 \
         -s checkpoint.every=1000000 -s training.batch_size="$samples" -s training.threads=1 \
-        -s model.core.hidden="${HIDDEN:-128}"
+        -s model.backbone.hidden="${HIDDEN:-128}"
     test "$ranks" -eq 1 || set -- mpirun --oversubscribe --bind-to none -n "$ranks" "$@"
     "$@" 2>"$run.talk" || { cat "$run.talk" >&2; exit 1; }
 }

@@ -10,7 +10,7 @@ use learn::forward::Forward;
 use learn::optim::{Method, Optimizer, OptimizerState};
 use learn::params::Builder;
 use std::time::Instant;
-use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
+use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{Operator, OperatorModel, PdetStack};
 use tensor::check::draw;
 use tensor::op::Draw;
@@ -50,7 +50,7 @@ fn measure() -> unix::Result<()> {
         heads => Attention::MultiHead { heads, qk_norm: argument("qk-norm", 1) == 1 },
     };
     let model = OperatorModel {
-        core: Core::PdetStack(PdetStack {
+        backbone: BackboneConfig::PdetStack(PdetStack {
             hidden,
             depth,
             attention,

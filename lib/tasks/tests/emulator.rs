@@ -9,7 +9,7 @@ use learn::config::Config;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::train::Learner;
-use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
+use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{Codec, CodecModel, Operator, OperatorModel, PdetStack, PdetUnet};
 use tensor::check::{difference, draw};
 use tensor::op::Draw;
@@ -61,8 +61,12 @@ impl Model {
     }
 }
 
-fn operator(core: Core, condition: ConditionPath, output: Output) -> (Model, ParamSet) {
-    let model = OperatorModel { core, condition, condition_width: 5, output };
+fn operator(
+    backbone: BackboneConfig,
+    condition: ConditionPath,
+    output: Output,
+) -> (Model, ParamSet) {
+    let model = OperatorModel { backbone, condition, condition_width: 5, output };
     assert_eq!(model.violations(), []);
     let mut b = Builder::new(1);
     let grid = [1, TOKENS];
@@ -70,10 +74,10 @@ fn operator(core: Core, condition: ConditionPath, output: Output) -> (Model, Par
     (Model::Operator(operator), b.finish())
 }
 
-fn stack(attention: Attention, filter: usize) -> Core {
+fn stack(attention: Attention, filter: usize) -> BackboneConfig {
     let (hidden, branch_scale) = (15, 0.5);
     let (depth, attention_every, mlp_ratio) = (2, 1, 2);
-    Core::PdetStack(PdetStack {
+    BackboneConfig::PdetStack(PdetStack {
         hidden,
         depth,
         attention,
@@ -85,11 +89,18 @@ fn stack(attention: Attention, filter: usize) -> Core {
     })
 }
 
-fn unet(filter: usize) -> Core {
+fn unet(filter: usize) -> BackboneConfig {
     let attention = Attention::ChannelSeparated { group: 9, heads: 3 };
     // Models with filters get the positions of the tokens.
     let (depths, positions) = (vec![1, 1], filter > 0);
-    Core::PdetUnet(PdetUnet { hidden: 18, depths, attention, filter, mlp_ratio: 1, positions })
+    BackboneConfig::PdetUnet(PdetUnet {
+        hidden: 18,
+        depths,
+        attention,
+        filter,
+        mlp_ratio: 1,
+        positions,
+    })
 }
 
 fn codec() -> (Model, ParamSet) {

@@ -2,7 +2,7 @@
 
 use learn::forward::Forward;
 use learn::params::Builder;
-use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
+use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{Operator, OperatorModel, PdetStack};
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::squared_error::SquaredError;
@@ -11,7 +11,7 @@ use tensor::{Dtype, Tape, Tensor, constant};
 // The only test in its process, because the counters are process-wide.
 #[test]
 fn later_updates_allocate_nothing_from_the_system() {
-    let core = PdetStack {
+    let backbone = PdetStack {
         hidden: 24,
         depth: 2,
         attention: Attention::MultiHead { heads: 2, qk_norm: true },
@@ -22,7 +22,7 @@ fn later_updates_allocate_nothing_from_the_system() {
         positions: false,
     };
     let model = OperatorModel {
-        core: Core::PdetStack(core),
+        backbone: BackboneConfig::PdetStack(backbone),
         condition: ConditionPath::Adaptive,
         condition_width: 8,
         output: Output::Scale,

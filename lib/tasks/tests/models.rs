@@ -3,7 +3,7 @@
 
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
-use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
+use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{Codec, CodecModel, Operator, OperatorModel, PdetStack, PdetUnet};
 use tensor::check::draw;
 use tensor::op::Draw;
@@ -14,7 +14,7 @@ use test_support::seed;
 
 fn unet(hidden: usize, group: usize, heads: usize) -> OperatorModel {
     OperatorModel {
-        core: Core::PdetUnet(PdetUnet {
+        backbone: BackboneConfig::PdetUnet(PdetUnet {
             hidden,
             depths: vec![1, 1, 1],
             attention: Attention::ChannelSeparated { group, heads },
@@ -30,7 +30,7 @@ fn unet(hidden: usize, group: usize, heads: usize) -> OperatorModel {
 
 fn stack(filter: usize, attention: Attention) -> OperatorModel {
     OperatorModel {
-        core: Core::PdetStack(PdetStack {
+        backbone: BackboneConfig::PdetStack(PdetStack {
             hidden: 12,
             depth: 2,
             attention,
@@ -143,8 +143,8 @@ fn gradients_of_whole_models_are_right_and_reach_every_parameter() {
     let (dim, tokens, batch) = (3, 9, 2);
     let attention = |qk_norm| Attention::MultiHead { heads: 3, qk_norm };
     let mut small_unet = unet(12, 6, 3);
-    if let Core::PdetUnet(core) = &mut small_unet.core {
-        core.filter = 3;
+    if let BackboneConfig::PdetUnet(backbone) = &mut small_unet.backbone {
+        backbone.filter = 3;
     }
     let conditioned_unet = OperatorModel {
         condition: ConditionPath::Adaptive,
@@ -230,7 +230,7 @@ fn the_codec_is_shift_equivariant() {
 /// Like [`unet`] with filters and positions, on a grid with odd sides.
 fn placed_unet() -> OperatorModel {
     OperatorModel {
-        core: Core::PdetUnet(PdetUnet {
+        backbone: BackboneConfig::PdetUnet(PdetUnet {
             hidden: 8,
             depths: vec![1, 1, 1],
             attention: Attention::None,
@@ -299,8 +299,8 @@ fn models_on_a_periodic_grid_are_shift_equivariant_without_positions() {
     let z = draw(&[1, 32, dim], &Draw::Normal, seed(), 0).to_dtype(Dtype::F32);
     let features = draw(&[1, 2], &Draw::Normal, seed(), 1).to_dtype(Dtype::F32);
     let mut unplaced = placed_unet();
-    let Core::PdetUnet(core) = &mut unplaced.core else { panic!() };
-    (core.positions, core.depths) = (false, vec![2]);
+    let BackboneConfig::PdetUnet(backbone) = &mut unplaced.backbone else { panic!() };
+    (backbone.positions, backbone.depths) = (false, vec![2]);
     for (model, by, placed) in [
         (stack(3, Attention::None), [1, 5], false),
         (stack(5, Attention::MultiHead { heads: 2, qk_norm: false }), [3, 1], false),

@@ -5,7 +5,7 @@ use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::recompute::Recompute;
 use std::rc::Rc;
-use tasks::pde::models::operator::{Attention, ConditionPath, Core, Output};
+use tasks::pde::models::operator::{Attention, BackboneConfig, ConditionPath, Output};
 use tasks::pde::models::{Operator, OperatorModel, PdetStack, PdetUnet};
 use tensor::check::draw;
 use tensor::op::Draw;
@@ -36,11 +36,15 @@ fn models() -> [OperatorModel; 2] {
         mlp_ratio: 2,
         positions: false,
     };
-    let model =
-        |core, condition, output| OperatorModel { core, condition, condition_width: 8, output };
+    let model = |backbone, condition, output| OperatorModel {
+        backbone,
+        condition,
+        condition_width: 8,
+        output,
+    };
     [
-        model(Core::PdetStack(stack), ConditionPath::Adaptive, Output::Scale),
-        model(Core::PdetUnet(unet), ConditionPath::Added, Output::LayerNorm),
+        model(BackboneConfig::PdetStack(stack), ConditionPath::Adaptive, Output::Scale),
+        model(BackboneConfig::PdetUnet(unet), ConditionPath::Added, Output::LayerNorm),
     ]
 }
 

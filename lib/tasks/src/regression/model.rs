@@ -5,8 +5,8 @@
 
 use crate::pde::latents;
 use crate::pde::models::Patches;
+use crate::pde::models::backbone::{Backbone, BackboneConfig, BackboneShape};
 use crate::pde::models::codec::Border;
-use crate::pde::models::core::{Core, CoreShape, Layers};
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear};
 use learn::params::Builder;
@@ -24,7 +24,7 @@ pub struct RegressionModel {
     #[schemars(range(min = 1, max = 65536))]
     pub patch: usize,
     /// The backbone that processes the tokens.
-    pub core: Core,
+    pub backbone: BackboneConfig,
     /// Width of the conditioning vector, which encodes the parameter of the equation.
     #[serde(default = "condition_width")]
     #[schemars(range(min = 1, max = 65536))]
@@ -46,7 +46,7 @@ fn zero() -> Border {
 #[derive(Clone, Debug)]
 pub struct Regression {
     embed: [Linear; 2],
-    core: Layers,
+    backbone: Backbone,
     /// Numbers per patch of the input, and of the solution.
     patch_len: [usize; 2],
 }
@@ -55,7 +55,7 @@ impl Regression {
     /// For inputs and solutions with these patches, on the same token grid.
     pub fn new(b: &mut Builder, config: &RegressionModel, [input, output]: [&Patches; 2]) -> Self {
         let width = config.condition_width;
-        let shape = CoreShape {
+        let shape = BackboneShape {
             dim: input.patch_len(),
             output: output.patch_len(),
             grid: input.tokens(),
@@ -68,7 +68,7 @@ impl Regression {
                     .then(Activation::Silu),
                 Linear::new(b, "condition.1", width, width).then(Activation::Silu),
             ],
-            core: b.scope("core", |b| Layers::new(b, &config.core, &shape)),
+            backbone: b.scope("backbone", |b| Backbone::new(b, &config.backbone, &shape)),
             patch_len: [input.patch_len(), output.patch_len()],
         }
     }
@@ -79,7 +79,7 @@ impl Regression {
         let x = forward.to_compute_dtype(x)?.reshape(&[batch, tokens, self.patch_len[0]]);
         let condition = self.embed[0].forward(forward, &forward.to_compute_dtype(features)?)?;
         let condition = self.embed[1].forward(forward, &condition)?;
-        let u = forward.to_param_dtype(&self.core.forward(forward, &x, Some(&condition))?)?;
+        let u = forward.to_param_dtype(&self.backbone.forward(forward, &x, Some(&condition))?)?;
         Ok(u.reshape(&[batch, tokens * self.patch_len[1]]))
     }
 }

@@ -156,7 +156,8 @@ impl Define for RegressionTask {
     type Loss = RegressionLoss;
 
     fn violations(config: &RegressionConfig) -> Violations {
-        let mut violations: Violations = within("model", config.model.core.violations()).collect();
+        let mut violations: Violations =
+            within("model", config.model.backbone.violations()).collect();
         let weights = config.data.others.iter().map(|o| o.weight);
         violations.extend(weight_violations(config.data.weight, weights));
         violations.extend(positive("loss.floor", config.loss.floor));

@@ -99,7 +99,7 @@ pub struct Source {
     /// The source text.
     pub text: &'static str,
     /// The types that `element` can have in it; its first line repeats them for the emulator's build.
-    pub elements: &'static [Dtype],
+    pub dtypes: &'static [Dtype],
 }
 
 /// The grid and block dimensions of a launch.
@@ -166,7 +166,7 @@ impl Source {
         let mut devices = args.iter().filter_map(Arg::device);
         let Some(device) = devices.next() else { unreachable!("{kernel} has no tensor argument") };
         assert!(devices.all(|d| d == device), "{kernel}: tensors are on different devices");
-        assert!(self.elements.contains(&element), "{}.cu does not support {element:?}", self.name);
+        assert!(self.dtypes.contains(&element), "{}.cu does not support {element:?}", self.name);
         if grid.blocks.contains(&0) || grid.threads.contains(&0) {
             return;
         }

@@ -258,7 +258,7 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
         scaled: true,
         unit: 1.0,
     };
-    let first = LossScale { scale: 4.0, steady: 1997 };
+    let first = LossScale { scale: 4.0, growth_tracker: 1997 };
     let fine = (0.5_f32, 3.0_f32);
     let overflow = (0.5, f32::INFINITY);
     let updates = [fine, fine, fine, fine, overflow, (f32::NAN, f32::NAN), overflow, overflow]
@@ -288,8 +288,8 @@ fn the_scale_of_the_loss_follows_the_gradients_where_they_are() {
                 [loss, 2.0, gradient].map(|x| Tensor::scalar(x).to_device(place).unwrap());
             rule.decide_on_device(&mut decided, &[loss], &[weight], &[gradient], 0.1);
             let made = decided.read_async().wait().unwrap();
-            let LossScale { scale: next, steady } = made.loss_scale;
-            assert_eq!((next, steady, made.overflow), told, "update {update} on {place}");
+            let LossScale { scale: next, growth_tracker } = made.loss_scale;
+            assert_eq!((next, growth_tracker, made.overflow), told, "update {update} on {place}");
             if made.applied {
                 assert_eq!(made.norm, 1.5 / scale, "update {update} on {place}");
                 assert_eq!(made.scale, 1.0 / (2.0 * scale) / (made.norm + 1e-6).max(1.0));

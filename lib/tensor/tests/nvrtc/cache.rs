@@ -16,7 +16,7 @@ const SHARED: &str = "NVRTC_CACHE_SHARED";
 const SCALE: Source = Source {
     name: "scale",
     text: "extern \"C\" __global__ void scale_all(float* x) { x[threadIdx.x] *= 2; }",
-    elements: &[Dtype::F32],
+    dtypes: &[Dtype::F32],
 };
 
 fn names(folder: &Path) -> Vec<String> {

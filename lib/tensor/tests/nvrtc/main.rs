@@ -160,7 +160,7 @@ const SCALE: Source = Source {
             for (int i = 0; i < 64; i++) x[i] = held[i];
         }
     "#,
-    elements: &[Dtype::F32, Dtype::Bf16],
+    dtypes: &[Dtype::F32, Dtype::Bf16],
 };
 
 #[test]
@@ -190,10 +190,10 @@ fn the_headers_compile_for_each_element_type() {
     let source = Source {
         name: "primitives",
         text: include_str!("../device/emulator/kernels/primitives.cu"),
-        elements: ALL_DTYPES,
+        dtypes: ALL_DTYPES,
     };
     for architecture in ARCHITECTURES {
-        for element in source.elements {
+        for element in source.dtypes {
             let compiled = compile(&source, *element, architecture).unwrap();
             assert!(compiled.kernels.len() > 5, "{:?}", compiled.kernels);
             assert_eq!(compiled.warnings, [""; 0]);
@@ -206,8 +206,7 @@ fn compile_errors_have_name_and_line() {
     if !has_nvrtc() {
         return;
     }
-    let broken =
-        Source { name: "broken", text: "\nint f() { return x; }", elements: &[Dtype::F32] };
+    let broken = Source { name: "broken", text: "\nint f() { return x; }", dtypes: &[Dtype::F32] };
     let error = compile(&broken, Dtype::F32, "sm_80").unwrap_err();
     assert_eq!(error.exit, unix::Exit::Bug);
     for words in ["broken.cu does not compile for f32 on sm_80", "broken.cu(2)", "\"x\""] {

@@ -8,7 +8,7 @@ use super::schema::{Record, Schema, Shape};
 /// One key of a configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// Path of the key: `model.core[pdet_stack].hidden` is a key of `model.core` if its tag is `pdet_stack`,
+    /// Path of the key: `model.backbone[pdet_stack].hidden` is a key of `model.backbone` if its tag is `pdet_stack`,
     /// `schedule[].kind` a key of every element of `schedule`.
     pub path: String,
     /// What it accepts, in words: `integer ≥ 1`.

@@ -32,7 +32,8 @@ impl<'a> Layers<'a> {
         self.value = value;
     }
 
-    /// Sets `value` at `path` (`model.core.hidden`, `schedule.0.kind`). Errors: a message why the path does not exist.
+    /// Sets `value` at `path` (`model.backbone.hidden`, `schedule.0.kind`). Errors: a message why the path does not
+    /// exist.
     pub fn set(&mut self, path: &str, value: Value, source: &str) -> Result<(), String> {
         let keys: Vec<&str> = path.split('.').collect();
         if keys.iter().any(|key| key.is_empty()) {

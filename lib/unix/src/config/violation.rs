@@ -9,7 +9,7 @@ use crate::{Error, Exit, text};
 pub(super) struct Violation {
     /// The file or `-s KEY=VALUE` that the value came from; empty if no value was given.
     pub source: String,
-    /// Path of the key, e.g. `model.core.hidden`; empty for the whole file.
+    /// Path of the key, e.g. `model.backbone.hidden`; empty for the whole file.
     pub key: String,
     /// What is wrong and what is expected.
     pub message: String,

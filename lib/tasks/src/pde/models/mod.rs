@@ -1,7 +1,7 @@
 //! The models, one file each.
 
+pub(crate) mod backbone;
 pub mod codec;
-pub(crate) mod core;
 pub mod operator;
 pub mod patches;
 mod pdet_stack;

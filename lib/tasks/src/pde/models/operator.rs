@@ -1,7 +1,7 @@
 //! The operator: maps the latent tokens of one frame to those of the next, z' = z + s ∘ backbone(z).
 
-pub use super::core::{Attention, Core};
-use super::core::{CoreShape, Layers};
+pub use super::backbone::{Attention, BackboneConfig};
+use super::backbone::{Backbone, BackboneShape};
 use learn::forward::Forward;
 use learn::nn::{Condition, Linear, Norm};
 use learn::params::{Builder, Init, ParamId};
@@ -19,7 +19,7 @@ use unix::Result;
 #[serde(deny_unknown_fields)]
 pub struct OperatorModel {
     /// The backbone that processes the latent tokens.
-    pub core: Core,
+    pub backbone: BackboneConfig,
     /// How the model is conditioned on Δt and the parameter of the equation.
     #[serde(default)]
     pub condition: ConditionPath,
@@ -61,7 +61,7 @@ pub enum Output {
 impl OperatorModel {
     /// Violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
-        self.core.violations()
+        self.backbone.violations()
     }
 }
 
@@ -77,7 +77,7 @@ pub struct Operator {
     embed: [Linear; 2],
     /// From the condition to the tokens; only with [`ConditionPath::Added`].
     added: Option<Linear>,
-    core: Layers,
+    backbone: Backbone,
     join: Join,
 }
 
@@ -94,7 +94,7 @@ impl Operator {
         let added = config.condition == ConditionPath::Added;
         let width = if added { dim } else { config.condition_width };
         let condition = if added { Condition::Fixed } else { Condition::Adaptive(width) };
-        let shape = CoreShape { dim, output: dim, grid, padding, condition };
+        let shape = BackboneShape { dim, output: dim, grid, padding, condition };
         let last = if added { Activation::Identity } else { Activation::Silu };
         Self {
             embed: [
@@ -102,7 +102,7 @@ impl Operator {
                 Linear::new(b, "condition.1", width, width).then(last),
             ],
             added: added.then(|| Linear::new(b, "condition.2", width, dim)),
-            core: b.scope("core", |b| Layers::new(b, &config.core, &shape)),
+            backbone: b.scope("backbone", |b| Backbone::new(b, &config.backbone, &shape)),
             join: match config.output {
                 Output::Scale => Join::Scale(b.param("scale", &[dim], Init::Constant(1.0))),
                 Output::LayerNorm => {
@@ -126,7 +126,7 @@ impl Operator {
                 (forward.apply(Binary::Add, &[z, &vector])?, None)
             }
         };
-        let change = self.core.forward(forward, &input, condition)?;
+        let change = self.backbone.forward(forward, &input, condition)?;
         match &self.join {
             // The state stays in f32, also in mixed precision.
             Join::Scale(scale) => {

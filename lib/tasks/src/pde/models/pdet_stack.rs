@@ -1,4 +1,4 @@
-use super::core::{Attention, CoreShape, Input};
+use super::backbone::{Attention, BackboneShape, Input};
 use learn::forward::Forward;
 use learn::nn::{Block, BlockConfig, Linear, Norm};
 use learn::params::{Builder, Init};
@@ -64,7 +64,7 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    pub(super) fn new(b: &mut Builder, c: &PdetStack, shape: &CoreShape) -> Self {
+    pub(super) fn new(b: &mut Builder, c: &PdetStack, shape: &BackboneShape) -> Self {
         let block = |i: usize| {
             let attends = (c.depth - 1 - i).is_multiple_of(c.attention_every);
             BlockConfig {

@@ -1,4 +1,4 @@
-use super::core::{Attention, CoreShape, Input};
+use super::backbone::{Attention, BackboneShape, Input};
 use learn::forward::Forward;
 use learn::nn::{Block, BlockConfig, Condition, Linear, Norm, interpolation, map_axes, pair_means};
 use learn::params::Builder;
@@ -62,7 +62,7 @@ pub(crate) struct Unet {
 }
 
 impl Unet {
-    pub(super) fn new(b: &mut Builder, c: &PdetUnet, shape: &CoreShape) -> Self {
+    pub(super) fn new(b: &mut Builder, c: &PdetUnet, shape: &BackboneShape) -> Self {
         let blocks = |b: &mut Builder, name: &str, count: usize, grid: [usize; 2]| -> Vec<Block> {
             let config = BlockConfig {
                 width: c.hidden,

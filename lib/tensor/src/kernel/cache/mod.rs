@@ -67,7 +67,7 @@ pub fn warm(architectures: &[String], step: impl Fn() + Sync) -> Result<usize> {
 
 /// What [`warm`] compiles: each source for each of its dtypes and each architecture.
 pub fn units(architectures: &[String]) -> Vec<(&'static Source, Dtype, &str)> {
-    let sources = SOURCES.iter().flat_map(|source| source.elements.iter().map(|e| (*source, *e)));
+    let sources = SOURCES.iter().flat_map(|source| source.dtypes.iter().map(|e| (*source, *e)));
     sources.flat_map(|(s, e)| architectures.iter().map(move |a| (s, e, a.as_str()))).collect()
 }
 
@@ -128,11 +128,11 @@ fn users() -> Result<&'static Folder> {
 mod tests {
     use super::*;
 
-    const SOURCE: Source = Source { name: "scale", text: "text", elements: &[Dtype::F32] };
+    const SOURCE: Source = Source { name: "scale", text: "text", dtypes: &[Dtype::F32] };
 
     #[test]
     fn whatever_decides_the_result_is_in_the_name() {
-        let other = Source { name: "scale", text: "text ", elements: &[Dtype::F32] };
+        let other = Source { name: "scale", text: "text ", dtypes: &[Dtype::F32] };
         let mut names = vec![
             stem(&SOURCE, Dtype::F32, "sm_80"),
             stem(&SOURCE, Dtype::Bf16, "sm_80"),

@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 
 /// The kernel.
 pub static SOURCE: Source =
-    Source { name: "columns", text: include_str!("columns.cu"), elements: ALL_DTYPES };
+    Source { name: "columns", text: include_str!("columns.cu"), dtypes: ALL_DTYPES };
 
 /// Rows that each warp adds up before the sums of the warps are combined.
 const ROWS_PER_WARP: usize = 8;

@@ -20,7 +20,7 @@ static SOURCE: Source = Source {
         extern \"C\" __global__ void fake_fault(float* x, int n, float value) {}
         extern \"C\" __global__ void fake_hang(float* x, int n, float value) {}
     ",
-    elements: &[Dtype::F32],
+    dtypes: &[Dtype::F32],
 };
 
 /// Adds to all elements.

@@ -13,5 +13,5 @@ struct StepControl {
   // 1 or 0.
   double overflow;
   // The loss scale of the next update, and the number of updates since it last changed.
-  double loss_scale, steady;
+  double loss_scale, growth_tracker;
 };

@@ -22,14 +22,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub static SOURCE: Source = Source {
     name: "product",
     text: include_str!("product.cu"),
-    elements: &[Dtype::Bf16, Dtype::F16],
+    dtypes: &[Dtype::Bf16, Dtype::F16],
 };
 /// For f32, in full precision.
 pub static SOURCE_F32: Source =
-    Source { name: "product_f32", text: include_str!("product_f32.cu"), elements: &[Dtype::F32] };
+    Source { name: "product_f32", text: include_str!("product_f32.cu"), dtypes: &[Dtype::F32] };
 /// For f32 rounded to tf32.
 pub static SOURCE_TF32: Source =
-    Source { name: "product_tf32", text: include_str!("product_tf32.cu"), elements: &[Dtype::F32] };
+    Source { name: "product_tf32", text: include_str!("product_tf32.cu"), dtypes: &[Dtype::F32] };
 
 static TF32: AtomicBool = AtomicBool::new(false);
 

@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "activation", text: include_str!("activation.cu"), elements: ALL_DTYPES };
+    Source { name: "activation", text: include_str!("activation.cu"), dtypes: ALL_DTYPES };
 
 impl Launch for Activation {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

@@ -17,8 +17,8 @@ use crate::tensor::Tensor;
 use unix::Error;
 
 macro_rules! source {
-    ($name:literal, $elements:expr) => {
-        Source { name: $name, text: include_str!(concat!($name, ".cu")), elements: $elements }
+    ($name:literal, $dtypes:expr) => {
+        Source { name: $name, text: include_str!(concat!($name, ".cu")), dtypes: $dtypes }
     };
 }
 

@@ -9,11 +9,8 @@ use crate::op::GradBuffer;
 use crate::tensor::Tensor;
 
 /// Operations on single rows of heads.
-pub static SOURCE: Source = Source {
-    name: "attention_rows",
-    text: include_str!("attention_rows.cu"),
-    elements: ALL_DTYPES,
-};
+pub static SOURCE: Source =
+    Source { name: "attention_rows", text: include_str!("attention_rows.cu"), dtypes: ALL_DTYPES };
 
 /// Threads of the kernels of [`SOURCE`].
 const ROW_THREADS: usize = 256;

@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "cast", text: include_str!("cast.cu"), elements: ALL_DTYPES };
+    Source { name: "cast", text: include_str!("cast.cu"), dtypes: ALL_DTYPES };
 
 impl Launch for Cast {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "conv", text: include_str!("conv.cu"), elements: ALL_DTYPES };
+    Source { name: "conv", text: include_str!("conv.cu"), dtypes: ALL_DTYPES };
 
 /// Threads per block.
 const THREADS: usize = 128;

@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "cross_entropy", text: include_str!("cross_entropy.cu"), elements: ALL_DTYPES };
+    Source { name: "cross_entropy", text: include_str!("cross_entropy.cu"), dtypes: ALL_DTYPES };
 
 /// One block per row: a warp for few classes, more threads for many.
 fn grid(x: &Tensor) -> Grid {

@@ -7,11 +7,8 @@ use crate::ops::linear::multiply_and_sum;
 use crate::tensor::Tensor;
 
 /// The kernels.
-pub static SOURCE: Source = Source {
-    name: "depthwise_conv",
-    text: include_str!("depthwise_conv.cu"),
-    elements: ALL_DTYPES,
-};
+pub static SOURCE: Source =
+    Source { name: "depthwise_conv", text: include_str!("depthwise_conv.cu"), dtypes: ALL_DTYPES };
 
 /// y (+)= x convolved with the filter, as it is (`sign` 1) or flipped (-1).
 fn apply(

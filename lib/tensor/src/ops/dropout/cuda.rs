@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 
 /// The kernel.
 pub static SOURCE: Source =
-    Source { name: "dropout", text: include_str!("dropout.cu"), elements: ALL_DTYPES };
+    Source { name: "dropout", text: include_str!("dropout.cu"), dtypes: ALL_DTYPES };
 
 /// Threads per block.
 const THREADS: usize = 256;

@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "embedding", text: include_str!("embedding.cu"), elements: ALL_DTYPES };
+    Source { name: "embedding", text: include_str!("embedding.cu"), dtypes: ALL_DTYPES };
 
 /// Number of values of a radix digit, as in the source; also the threads per block.
 const DIGITS: usize = 256;

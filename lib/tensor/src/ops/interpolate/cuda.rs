@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "interpolate", text: include_str!("interpolate.cu"), elements: ALL_DTYPES };
+    Source { name: "interpolate", text: include_str!("interpolate.cu"), dtypes: ALL_DTYPES };
 
 impl Launch for Interpolate {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 
 /// The kernel of the activation's slope.
 pub static SOURCE: Source =
-    Source { name: "linear", text: include_str!("linear.cu"), elements: ALL_DTYPES };
+    Source { name: "linear", text: include_str!("linear.cu"), dtypes: ALL_DTYPES };
 
 /// Threads per block.
 const THREADS: usize = 256;

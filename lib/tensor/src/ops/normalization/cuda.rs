@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "normalization", text: include_str!("normalization.cu"), elements: ALL_DTYPES };
+    Source { name: "normalization", text: include_str!("normalization.cu"), dtypes: ALL_DTYPES };
 
 impl Launch for Normalization {
     /// Saves x, the weights, and μ and r of each row: f32 [rows, 2].

@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "pool", text: include_str!("pool.cu"), elements: ALL_DTYPES };
+    Source { name: "pool", text: include_str!("pool.cu"), dtypes: ALL_DTYPES };
 
 impl Launch for Pool {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "relative_error", text: include_str!("relative_error.cu"), elements: ONLY_F32 };
+    Source { name: "relative_error", text: include_str!("relative_error.cu"), dtypes: ONLY_F32 };
 
 impl Launch for RelativeError {
     /// Saves p, t, and e and D of each sample: f32 [samples, 2].

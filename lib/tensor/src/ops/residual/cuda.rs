@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "residual", text: include_str!("residual.cu"), elements: ALL_DTYPES };
+    Source { name: "residual", text: include_str!("residual.cu"), dtypes: ALL_DTYPES };
 
 /// out (+)= x + s ∘ y.
 fn join(x: Option<&Tensor>, y: &Tensor, s: Option<&Tensor>, out: &mut Tensor, add: bool) {

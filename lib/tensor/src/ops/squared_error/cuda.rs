@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "squared_error", text: include_str!("squared_error.cu"), elements: ONLY_F32 };
+    Source { name: "squared_error", text: include_str!("squared_error.cu"), dtypes: ONLY_F32 };
 
 impl Launch for SquaredError {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "strided", text: include_str!("strided.cu"), elements: ALL_DTYPES };
+    Source { name: "strided", text: include_str!("strided.cu"), dtypes: ALL_DTYPES };
 
 /// Threads per block.
 const THREADS: usize = 256;

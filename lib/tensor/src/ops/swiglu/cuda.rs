@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "swiglu", text: include_str!("swiglu.cu"), elements: ALL_DTYPES };
+    Source { name: "swiglu", text: include_str!("swiglu.cu"), dtypes: ALL_DTYPES };
 
 impl Launch for SwiGlu {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {

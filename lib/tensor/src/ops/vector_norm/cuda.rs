@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "vector_norm", text: include_str!("vector_norm.cu"), elements: ONLY_F32 };
+    Source { name: "vector_norm", text: include_str!("vector_norm.cu"), dtypes: ONLY_F32 };
 
 /// One block per row.
 fn grid(x: &Tensor) -> Grid {

@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 
 /// The kernels.
 pub static SOURCE: Source =
-    Source { name: "weighted_sum", text: include_str!("weighted_sum.cu"), elements: ONLY_F32 };
+    Source { name: "weighted_sum", text: include_str!("weighted_sum.cu"), dtypes: ONLY_F32 };
 
 /// Terms per launch.
 const TERMS: usize = 8;

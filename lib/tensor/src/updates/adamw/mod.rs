@@ -16,7 +16,7 @@ use crate::with_float;
 
 /// The kernel.
 pub(crate) static SOURCE: Source =
-    Source { name: "adamw", text: include_str!("adamw.cu"), elements: ONLY_F32 };
+    Source { name: "adamw", text: include_str!("adamw.cu"), dtypes: ONLY_F32 };
 
 /// The constants of one step.
 #[derive(Clone, Copy, Debug)]

@@ -40,18 +40,18 @@ KERNEL(decision_make, 256)(
     weight += *reinterpret_cast<const float*>(table[3 * (losses + i)]);
   }
   loss /= weight;
-  double loss_scale = before->loss_scale, steady = before->steady;
+  double loss_scale = before->loss_scale, growth_tracker = before->growth_tracker;
   double divisor = weight * loss_scale * unit;
   double norm = sqrt(squares) / divisor;
   bool applied = is_finite(loss) && is_finite(norm);
   bool overflow = patience > 0 && !applied && is_finite(loss) && loss_scale > 1.0;
   if (overflow) {
     loss_scale = loss_scale * 0.5 > 1.0 ? loss_scale * 0.5 : 1.0;
-    steady = 0.0;
+    growth_tracker = 0.0;
   } else if (patience > 0) {
-    bool doubled = steady + 1.0 == (double)patience;
+    bool doubled = growth_tracker + 1.0 == (double)patience;
     loss_scale = doubled ? loss_scale * 2.0 : loss_scale;
-    steady = doubled ? 0.0 : steady + 1.0;
+    growth_tracker = doubled ? 0.0 : growth_tracker + 1.0;
   }
   double steps = before->steps + applied;
   double most = clip / (norm + 1e-6), warm = (1.0 + steps) / (10.0 + steps);
@@ -66,7 +66,7 @@ KERNEL(decision_make, 256)(
   made.decay = warmup && warm < decay ? warm : decay;
   made.overflow = overflow;
   made.loss_scale = loss_scale;
-  made.steady = steady;
+  made.growth_tracker = growth_tracker;
   *decision = made;
   *next_loss_scale = (float)(loss_scale * unit);
 }

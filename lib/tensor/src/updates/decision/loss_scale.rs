@@ -9,14 +9,14 @@ pub struct LossScale {
     /// The scale, a power of two.
     pub scale: f64,
     /// Updates since it last changed.
-    pub steady: u64,
+    pub growth_tracker: u64,
 }
 
 impl LossScale {
     /// For dtypes with sufficient range.
-    pub const NONE: Self = Self { scale: 1.0, steady: 0 };
+    pub const NONE: Self = Self { scale: 1.0, growth_tracker: 0 };
     /// The initial scale in half precision.
-    pub const FIRST: Self = Self { scale: 65536.0, steady: 0 };
+    pub const FIRST: Self = Self { scale: 65536.0, growth_tracker: 0 };
     /// Number of updates without overflow after which the scale is doubled.
     pub(super) const PATIENCE: u64 = 2000;
 
@@ -27,11 +27,11 @@ impl LossScale {
 
     /// Adjusts the scale after an update.
     pub fn follow(&mut self, overflow: bool) {
-        self.steady += 1;
+        self.growth_tracker += 1;
         if overflow {
-            *self = Self { scale: (self.scale * 0.5).max(1.0), steady: 0 };
-        } else if self.steady == Self::PATIENCE {
-            *self = Self { scale: self.scale * 2.0, steady: 0 };
+            *self = Self { scale: (self.scale * 0.5).max(1.0), growth_tracker: 0 };
+        } else if self.growth_tracker == Self::PATIENCE {
+            *self = Self { scale: self.scale * 2.0, growth_tracker: 0 };
         }
     }
 }
@@ -55,7 +55,7 @@ mod tests {
         (0..1999).for_each(|_| scale.follow(false));
         assert_eq!(scale.scale, 32768.0);
         scale.follow(false);
-        assert_eq!(scale, LossScale { scale: 65536.0, steady: 0 });
+        assert_eq!(scale, LossScale { scale: 65536.0, growth_tracker: 0 });
         // An overflow restarts the count.
         (0..1500).for_each(|_| scale.follow(false));
         scale.follow(true);

@@ -23,7 +23,7 @@ use unix::Result;
 
 /// The kernel.
 pub(crate) static SOURCE: Source =
-    Source { name: "decision", text: include_str!("decision.cu"), elements: ONLY_F32 };
+    Source { name: "decision", text: include_str!("decision.cu"), dtypes: ONLY_F32 };
 
 /// The parameters of decisions, constant during a run.
 #[derive(Clone, Copy, Debug)]
@@ -174,13 +174,24 @@ impl StepPolicy {
 
 impl StepControl {
     fn read(tensor: &Tensor) -> Self {
-        let [loss, norm, applied, steps, scale, rate, root, decay, overflow, loss_scale, steady] =
-            *tensor.read::<f64>()
+        let [
+            loss,
+            norm,
+            applied,
+            steps,
+            scale,
+            rate,
+            root,
+            decay,
+            overflow,
+            loss_scale,
+            growth_tracker,
+        ] = *tensor.read::<f64>()
         else {
             unreachable!("{tensor:?} was made as a decision")
         };
         let (applied, steps, overflow) = (applied == 1.0, steps as u64, overflow == 1.0);
-        let loss_scale = LossScale { scale: loss_scale, steady: steady as u64 };
+        let loss_scale = LossScale { scale: loss_scale, growth_tracker: growth_tracker as u64 };
         Self { loss, norm, applied, steps, scale, rate, root, decay, overflow, loss_scale }
     }
 
@@ -188,9 +199,10 @@ impl StepControl {
         let Self { loss, norm, applied, steps, scale, rate, root, decay, overflow, loss_scale } =
             *self;
         let [applied, overflow] = [applied, overflow].map(|told| f64::from(u8::from(told)));
-        let (steps, steady) = (steps as f64, loss_scale.steady as f64);
+        let (steps, growth_tracker) = (steps as f64, loss_scale.growth_tracker as f64);
         let s = loss_scale.scale;
-        let numbers = [loss, norm, applied, steps, scale, rate, root, decay, overflow, s, steady];
+        let numbers =
+            [loss, norm, applied, steps, scale, rate, root, decay, overflow, s, growth_tracker];
         Tensor::of(&numbers, &[numbers.len()])
     }
 }

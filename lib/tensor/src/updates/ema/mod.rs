@@ -13,7 +13,7 @@ use crate::with_float;
 
 /// The kernel.
 pub(crate) static SOURCE: Source =
-    Source { name: "ema", text: include_str!("ema.cu"), elements: ONLY_F32 };
+    Source { name: "ema", text: include_str!("ema.cu"), dtypes: ONLY_F32 };
 
 /// One step of the EMA of one parameter, on the host.
 pub fn apply(decay: f64, parameter: &Tensor, average: &mut Tensor) {

@@ -14,7 +14,7 @@ use unix::Result;
 
 /// The kernels.
 pub(crate) static SOURCE: Source =
-    Source { name: "norm", text: include_str!("norm.cu"), elements: ONLY_F32 };
+    Source { name: "norm", text: include_str!("norm.cu"), dtypes: ONLY_F32 };
 
 /// √Σ x² over all elements of all tensors, summed in f64; not finite if any element is not. Waits for the device of the
 /// tensors. Errors: those of the device.

@@ -15,7 +15,7 @@ use crate::with_float;
 
 /// The kernel.
 pub(crate) static SOURCE: Source =
-    Source { name: "sgd", text: include_str!("sgd.cu"), elements: ONLY_F32 };
+    Source { name: "sgd", text: include_str!("sgd.cu"), dtypes: ONLY_F32 };
 
 /// The constants of one step.
 #[derive(Clone, Copy, Debug)]

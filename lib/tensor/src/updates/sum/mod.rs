@@ -12,7 +12,7 @@ use crate::with_float;
 
 /// The kernels.
 pub(crate) static SOURCE: Source =
-    Source { name: "sum", text: include_str!("sum.cu"), elements: ALL_DTYPES };
+    Source { name: "sum", text: include_str!("sum.cu"), dtypes: ALL_DTYPES };
 
 /// a += b, of the same shape and on the same device; if `a` shares its memory, that is copied first.
 pub fn add(a: &mut Tensor, b: &Tensor) {

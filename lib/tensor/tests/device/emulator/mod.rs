@@ -31,7 +31,7 @@ fn host(x: &Tensor) -> Vec<f64> {
 #[test]
 fn sources_declare_their_dtypes() {
     for source in SOURCES {
-        let elements: Vec<String> = source.elements.iter().map(Dtype::to_string).collect();
+        let elements: Vec<String> = source.dtypes.iter().map(Dtype::to_string).collect();
         let expected = format!("// elements: {}", elements.join(" "));
         assert_eq!(source.text.lines().next(), Some(&*expected), "{}.cu", source.name);
     }

@@ -15,33 +15,35 @@ use unix::Result;
 /// The backbone that processes the tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Core {
+pub enum BackboneConfig {
     /// A stack of blocks of equal width.
     PdetStack(PdetStack),
     /// A U-Net of blocks on a pyramid of token grids.
     PdetUnet(PdetUnet),
 }
 
-impl Core {
+impl BackboneConfig {
     /// Violations in the values; keys are relative to `model`.
     pub fn violations(&self) -> Vec<(String, String)> {
         let (hidden, attention, filter) = match self {
-            Core::PdetStack(c) => (c.hidden, &c.attention, c.filter),
-            Core::PdetUnet(c) => (c.hidden, &c.attention, c.filter),
+            BackboneConfig::PdetStack(c) => (c.hidden, &c.attention, c.filter),
+            BackboneConfig::PdetUnet(c) => (c.hidden, &c.attention, c.filter),
         };
         let mut violations = Vec::new();
         if let Some(fault) = attention.violation(hidden) {
-            violations.push(("core.attention".into(), fault));
+            violations.push(("backbone.attention".into(), fault));
         }
         if filter != 0 && filter.is_multiple_of(2) {
-            violations
-                .push(("core.filter".into(), format!("{filter} is even: use an odd side, or 0")));
+            violations.push((
+                "backbone.filter".into(),
+                format!("{filter} is even: use an odd side, or 0"),
+            ));
         }
-        if let Core::PdetUnet(PdetUnet { depths, .. }) = self
+        if let BackboneConfig::PdetUnet(PdetUnet { depths, .. }) = self
             && (!(1..=32).contains(&depths.len()) || depths.iter().any(|depth| *depth > 1024))
         {
             let text = "needs 1 to 32 levels, each with at most 1024 blocks";
-            violations.push(("core.depths".into(), text.into()));
+            violations.push(("backbone.depths".into(), text.into()));
         }
         violations
     }
@@ -106,7 +108,7 @@ impl Attention {
 }
 
 /// The shapes that a backbone must match.
-pub(crate) struct CoreShape {
+pub(crate) struct BackboneShape {
     /// Features per input token.
     pub dim: usize,
     /// Features per output token.
@@ -118,7 +120,7 @@ pub(crate) struct CoreShape {
     pub condition: Condition,
 }
 
-impl CoreShape {
+impl BackboneShape {
     pub(crate) fn filter(&self, side: usize) -> Option<(usize, Padding)> {
         (side > 0).then_some((side, self.padding))
     }
@@ -126,24 +128,24 @@ impl CoreShape {
 
 /// The layers of a backbone.
 #[derive(Clone, Debug)]
-pub(crate) enum Layers {
+pub(crate) enum Backbone {
     Stack(Stack),
     Unet(Unet),
 }
 
-impl Layers {
-    pub fn new(b: &mut Builder, core: &Core, shape: &CoreShape) -> Self {
-        match core {
-            Core::PdetStack(c) => Self::Stack(Stack::new(b, c, shape)),
-            Core::PdetUnet(c) => Self::Unet(Unet::new(b, c, shape)),
+impl Backbone {
+    pub fn new(b: &mut Builder, backbone: &BackboneConfig, shape: &BackboneShape) -> Self {
+        match backbone {
+            BackboneConfig::PdetStack(c) => Self::Stack(Stack::new(b, c, shape)),
+            BackboneConfig::PdetUnet(c) => Self::Unet(Unet::new(b, c, shape)),
         }
     }
 
     /// x [B, T, dim] -> [B, T, output].
     pub fn forward(&self, forward: &Forward, x: &Var, condition: Option<&Var>) -> Result<Var> {
         match self {
-            Self::Stack(core) => core.forward(forward, x, condition),
-            Self::Unet(core) => core.forward(forward, x, condition),
+            Self::Stack(backbone) => backbone.forward(forward, x, condition),
+            Self::Unet(backbone) => backbone.forward(forward, x, condition),
         }
     }
 }
@@ -156,7 +158,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    pub fn new(b: &mut Builder, shape: &CoreShape, hidden: usize, positions: bool) -> Self {
+    pub fn new(b: &mut Builder, shape: &BackboneShape, hidden: usize, positions: bool) -> Self {
         Self {
             linear: Linear::new(b, "input", shape.dim, hidden),
             positions: positions.then(|| Positions::new(b, shape.grid, hidden)),
