@@ -192,6 +192,6 @@ nvrtc:
 	fi; \
 	rm -rf $(NVRTC_FOLDER).new; \
 	$(PYTHON) -m pip install --quiet --no-deps --no-compile --disable-pip-version-check \
-	  --root-user-action=ignore --target $(NVRTC_FOLDER).new "$(NVRTC)" && \
-	mv $(NVRTC_FOLDER).new $(NVRTC_FOLDER) || \
+	  --root-user-action=ignore --target $(NVRTC_FOLDER).new "$(NVRTC)"; \
+	test -d $(NVRTC_FOLDER).new/nvidia && mv $(NVRTC_FOLDER).new $(NVRTC_FOLDER) || \
 	  echo "deps: no NVRTC: the tests of kernels need $(NVRTC) (pip), or LONGHAUL_NVRTC=FOLDER" >&2
