@@ -79,7 +79,7 @@ if [ ! -e "$folder/codec" ]; then
     train-stage codec -c "$codec" --run "$folder/codec" --check >&2
 fi
 # shellcheck disable=SC2086 # several words
-evaluate check --config "$operator" --data "$split" ${EVALUATE_OPTIONS:---steps 16}
+evaluate check --config "$operator" --data "$split" ${EVALUATE_OPTIONS:---steps 16} >&2
 mkdir -p "$folder"
 
 # submit NAME JOB-BEFORE COMMAND...: prints the job id of NAME, or nothing if it is finished.

@@ -56,7 +56,7 @@ fn run_of(folder: &Path, state: &State) -> PathBuf {
 }
 
 /// Resumes from there; returns the exit status, stderr and, if the status is 0, the outcome.
-fn check_stop(folder: &Path, state: &State) -> (Option<i32>, String, Vec<String>) {
+fn resume_from(folder: &Path, state: &State) -> (Option<i32>, String, Vec<String>) {
     let run = run_of(folder, state);
     let (exit, said) = train(folder, "run", MORE);
     let outcome = if exit == Some(0) { outcome(&run) } else { Vec::new() };
@@ -89,7 +89,11 @@ fn without_any_one_tensor_it_is_refused() {
     let temporary = prepare();
     let folder = temporary.path();
     let state = whole(folder);
-    assert_eq!(check_stop(folder, &state).2, outcome(&folder.join("whole")), "with all it goes on");
+    assert_eq!(
+        resume_from(folder, &state).2,
+        outcome(&folder.join("whole")),
+        "with all it goes on"
+    );
     let mut items: Vec<(String, Option<String>)> = Vec::new();
     for (file, tensors) in &state.tensors {
         items.push((file.clone(), None));
@@ -111,7 +115,7 @@ fn without_any_one_tensor_it_is_refused() {
             None => drop(without.tensors.remove(&file)),
             Some(name) => without.tensors.get_mut(&file).unwrap().retain(|(n, _)| n != name),
         }
-        let (exit, said, _) = check_stop(folder, &without);
+        let (exit, said, _) = resume_from(folder, &without);
         let missing = tensor.as_ref().unwrap_or(&file);
         assert_eq!(exit, Some(65), "{file} {tensor:?}, seed {seed}: {said}");
         let named = said.contains(missing.as_str()) || file == "buffers";
@@ -129,7 +133,7 @@ fn without_any_one_field_it_is_refused() {
     for field in fields {
         let mut without = state.clone();
         without.progress.as_object_mut().unwrap().remove(&field);
-        let (exit, said, _) = check_stop(folder, &without);
+        let (exit, said, _) = resume_from(folder, &without);
         assert_eq!(exit, Some(65), "progress.{field}: {said}");
         assert!(said.contains(&format!("missing field `{field}`")), "{said}");
     }
@@ -172,7 +176,7 @@ fn with_another_value_it_is_refused_or_ends_differently() {
     let state = whole(folder);
     let whole = outcome(&folder.join("whole"));
     let differs = |what: &str, changed: State| {
-        let (exit, said, outcome) = check_stop(folder, &changed);
+        let (exit, said, outcome) = resume_from(folder, &changed);
         let refused = matches!(exit, Some(65 | 78));
         let different = exit == Some(0) && outcome != whole;
         assert!(refused || different, "{what} was ignored: {exit:?} {said}");

@@ -32,7 +32,6 @@ pub struct Progress {
     /// Losses and gradient norms of recent updates.
     pub spikes: Box<SpikeDetector>,
     /// State of `plateau`.
-    #[serde(default)]
     pub plateau: PlateauState,
     /// Best value of the monitored metric.
     #[serde(deserialize_with = "Option::deserialize")] // null may stand there, nothing may not
