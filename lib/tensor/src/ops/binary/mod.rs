@@ -94,12 +94,13 @@ impl Op for Binary {
     }
 }
 
-/// Equal shapes, a bias, a per-sample gate, a column, a scalar, both inputs repeated, three and more axes, sums in
-/// several chunks over rows and over columns; vectors and single elements.
+/// Equal shapes, also longer than a block of work, a bias, a per-sample gate, a column, a scalar, both inputs repeated,
+/// three and more axes, sums in several chunks over rows and over columns; vectors and single elements.
 pub fn cases() -> Vec<Case> {
-    let shapes: [[&[usize]; 2]; 13] = [
+    let shapes: [[&[usize]; 2]; 14] = [
         [&[1], &[1]],
         [&[3, 37], &[3, 37]],
+        [&[41, 999], &[41, 999]],
         [&[5, 7, 16], &[16]],
         [&[3], &[9, 1, 3]],
         [&[2, 9, 24], &[2, 1, 24]],

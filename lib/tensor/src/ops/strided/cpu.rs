@@ -7,11 +7,19 @@ use crate::vectorize;
 
 const LAST: usize = AXES - 1;
 
-/// Calls `row` for every index over all axes but the last, with the positions of its first element.
-fn rows<const N: usize>(space: &Space<N>, row: impl Fn([usize; N]) + Send + Sync) {
+/// Calls `run` with the positions of the first of several elements along the last axis, and their number: for whole
+/// rows, or for parts of rows longer than a block of work.
+fn runs<const N: usize>(space: &Space<N>, run: impl Fn([usize; N], usize) + Send + Sync) {
     let width = space.sizes[LAST];
-    blocks(space.len() / width.max(1), rows_per_block(width), |range| {
-        range.for_each(|n| row(space.positions(0..LAST, n)));
+    let length = width.clamp(1, BLOCK_ELEMENTS);
+    let (rows, parts) = (space.len() / width.max(1), width.div_ceil(length));
+    blocks(rows * parts, rows_per_block(length), |range| {
+        for part in range {
+            let (row, first) = (part / parts, part % parts * length);
+            let mut at = space.positions(0..LAST, row);
+            (0..N).for_each(|i| at[i] += first * space.strides[i][LAST]);
+            run(at, length.min(width - first));
+        }
     });
 }
 
@@ -46,10 +54,10 @@ fn extent<T>(x: &[T], start: usize, n: usize, stride: usize) -> &[T] {
 }
 
 pub(super) fn copy<T: Float>(space: &Space<2>, x: &[T], out: &mut [T], scale: f64, add: bool) {
-    let (n, scale) = (space.sizes[LAST], T::of(scale));
+    let scale = T::of(scale);
     let [dx, dy] = space.strides.map(|strides| strides[LAST]);
     let out = Shared::new(out);
-    rows(space, |[from, to]| {
+    runs(space, |[from, to], n| {
         let x = extent(x, from, n, dx);
         // SAFETY: the view of `out` has a distinct element for each index.
         unsafe {
@@ -81,10 +89,9 @@ fn map<T: Float>(
     add: bool,
     f: impl Fn(T, T) -> T + Send + Sync,
 ) {
-    let n = space.sizes[LAST];
     let [da, db, dy] = space.strides.map(|strides| strides[LAST]);
     let out = Shared::new(out);
-    rows(space, |[at_a, at_b, to]| {
+    runs(space, |[at_a, at_b, to], n| {
         let (a, b) = (extent(a, at_a, n, da), extent(b, at_b, n, db));
         // SAFETY: the view of `out` has a distinct element for each index.
         unsafe {
