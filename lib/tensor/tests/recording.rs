@@ -2,7 +2,7 @@
 #![cfg(feature = "emu")]
 
 use tensor::kernel::{Graph, constant};
-use tensor::ops::residual::Residual;
+use tensor::ops::binary::Binary;
 use tensor::{Device, Tape, Tensor};
 
 /// x + c by a kernel, where c is a constant of two MiB.
@@ -10,7 +10,7 @@ fn work(x: &Tensor) -> unix::Result<Tensor> {
     let c: Vec<f32> = (0..x.len()).map(|i| i as f32).collect();
     let c = constant(&Tensor::of(&c, x.shape()), x.device())?;
     let [x, c] = [x, &c].map(|t| tensor::constant(t.clone()));
-    Ok(Tape::without_gradients().apply(Residual::Plain, &[&x, &c])?.value().clone())
+    Ok(Tape::without_gradients().apply(Binary::Add, &[&x, &c])?.value().clone())
 }
 
 #[test]

@@ -3,6 +3,7 @@ use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
 use tensor::Var;
 use tensor::ops::activation::Activation;
+use tensor::ops::binary::Binary;
 use tensor::ops::depthwise_conv::Padding;
 use tensor::ops::residual::Residual;
 use unix::Result;
@@ -132,7 +133,7 @@ impl Block {
 /// x + s ∘ branch.
 fn join(forward: &Forward, x: &Var, branch: &Var, scale: Option<ParamId>) -> Result<Var> {
     match scale {
-        Some(scale) => forward.apply(Residual::Scaled, &[x, branch, forward.get(scale)]),
-        None => forward.apply(Residual::Plain, &[x, branch]),
+        Some(scale) => forward.apply(Residual, &[x, branch, forward.get(scale)]),
+        None => forward.apply(Binary::Add, &[x, branch]),
     }
 }

@@ -11,8 +11,8 @@ use learn::nn::{Block, BlockConfig, Condition, Linear, Mixing};
 use learn::params::{Builder, Init};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tensor::ops::binary::Binary;
 use tensor::ops::depthwise_conv::Padding;
-use tensor::ops::residual::Residual;
 use tensor::{Tensor, Var};
 use unix::Result;
 
@@ -118,7 +118,7 @@ impl Side {
         }
         let direct = forward.to_param_dtype(&self.direct.forward(forward, x)?)?;
         let rest = forward.to_param_dtype(&self.output.forward(forward, &h)?)?;
-        forward.apply(Residual::Plain, &[&direct, &rest])
+        forward.apply(Binary::Add, &[&direct, &rest])
     }
 }
 

@@ -131,11 +131,11 @@ impl Operator {
             // The state stays in f32, also in mixed precision.
             Join::Scale(scale) => {
                 let change = forward.to_param_dtype(&change)?;
-                forward.apply(Residual::Scaled, &[state, &change, forward.get_stored(*scale)])
+                forward.apply(Residual, &[state, &change, forward.get_stored(*scale)])
             }
             Join::LayerNorm(norm) => {
                 let change = forward.to_param_dtype(&norm.forward(forward, &change, None)?)?;
-                forward.apply(Residual::Plain, &[state, &change])
+                forward.apply(Binary::Add, &[state, &change])
             }
         }
     }

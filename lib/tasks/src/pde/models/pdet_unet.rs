@@ -4,7 +4,7 @@ use learn::nn::{Block, BlockConfig, Condition, Linear, Norm, interpolation, map_
 use learn::params::Builder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tensor::ops::residual::Residual;
+use tensor::ops::binary::Binary;
 use tensor::{Tensor, Var};
 use unix::Result;
 
@@ -122,8 +122,7 @@ impl Unet {
         x = run(&self.bottom, x)?;
         for (level, skip) in self.levels.iter().zip(&skips).rev() {
             let across = level.across.forward(forward, skip)?;
-            x = forward
-                .apply(Residual::Plain, &[&map_axes(forward, &level.unpool, &x)?, &across])?;
+            x = forward.apply(Binary::Add, &[&map_axes(forward, &level.unpool, &x)?, &across])?;
             x = run(&level.up_blocks, x)?;
         }
         self.output.forward(forward, &self.norm.forward(forward, &x, None)?)

@@ -1,22 +1,9 @@
 use crate::dtype::Float;
 use crate::op::GradBuffer;
-use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks, reduce, rows_per_block};
+use crate::parallel::{Shared, blocks, reduce, rows_per_block};
 use crate::{Scratch, vectorize};
 
-pub(super) fn plain<T: Float>(x: &[T], y: &[T], out: &mut [T]) {
-    let out = Shared::new(out);
-    blocks(x.len(), BLOCK_ELEMENTS, |range| {
-        // SAFETY: blocks are disjoint.
-        let out = unsafe { out.slice(range.clone()) };
-        vectorize!({
-            for ((out, x), y) in out.iter_mut().zip(&x[range.clone()]).zip(&y[range]) {
-                *out = *x + *y;
-            }
-        });
-    });
-}
-
-pub(super) fn scaled<T: Float>(x: &[T], y: &[T], s: &[T], out: &mut [T]) {
+pub(super) fn forward<T: Float>(x: &[T], y: &[T], s: &[T], out: &mut [T]) {
     let h = s.len();
     let out = Shared::new(out);
     blocks(x.len() / h.max(1), rows_per_block(h), |range| {

@@ -10,7 +10,7 @@ pub static SOURCE: Source =
     Source { name: "residual", text: include_str!("residual.cu"), dtypes: ALL_DTYPES };
 
 /// out (+)= x + s ∘ y.
-fn join(x: Option<&Tensor>, y: &Tensor, s: Option<&Tensor>, out: &mut Tensor, add: bool) {
+fn join(x: Option<&Tensor>, y: &Tensor, s: &Tensor, out: &mut Tensor, add: bool) {
     let (dtype, rows, width) = (y.dtype(), y.rows(), y.width());
     let args = args![x, y, s, out, rows, width, add];
     SOURCE.launch(dtype, "residual_add", units::grid(dtype, rows, width), args);
@@ -18,23 +18,17 @@ fn join(x: Option<&Tensor>, y: &Tensor, s: Option<&Tensor>, out: &mut Tensor, ad
 
 impl Launch for Residual {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        join(Some(inputs[0]), inputs[1], inputs.get(2).copied(), out, false);
-        match inputs {
-            [_, y, s] => vec![(*y).clone(), (*s).clone()],
-            _ => vec![],
-        }
+        let [x, y, s] = [inputs[0], inputs[1], inputs[2]];
+        join(Some(x), y, s, out, false);
+        vec![y.clone(), s.clone()]
     }
 
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        if let [y, s] = &saved[..] {
-            let [dbranch, ds] = grads.buffers([1, 2]);
-            if let Some(grad) = dbranch {
-                join(None, &dy, Some(s), &mut grad.tensor, grad.accumulate);
-            }
-            multiply_and_sum(&dy, Some(y), None, ds);
-        } else {
-            grads.accumulate(1, dy.clone());
+        let ([y, s], [dbranch, ds]) = ([&saved[0], &saved[1]], grads.buffers([1, 2]));
+        if let Some(grad) = dbranch {
+            join(None, &dy, s, &mut grad.tensor, grad.accumulate);
         }
+        multiply_and_sum(&dy, Some(y), None, ds);
         grads.accumulate(0, dy);
     }
 }

@@ -5,6 +5,7 @@ use tensor::check::run;
 use tensor::op::{Case, Draw, Op};
 use tensor::ops::activation::Activation::{Gelu, GeluTanh, Identity, Sigmoid, Silu, Tanh};
 use tensor::ops::attention::{Attention, Layout};
+use tensor::ops::binary::Binary;
 use tensor::ops::binary::Binary::{Add, Multiply};
 use tensor::ops::concat::Concat;
 use tensor::ops::conv::Conv;
@@ -137,8 +138,8 @@ fn rows(golden: &Golden) -> Vec<Row> {
             &["x", "target"],
         ),
         ("cross_entropy_weighted", Box::new(CrossEntropy::default()), &["x", "target", "w"]),
-        ("residual_plain", Box::new(Residual::Plain), &["x", "y"]),
-        ("residual_scaled", Box::new(Residual::Scaled), &["x", "y", "s"]),
+        ("residual_plain", Box::new(Binary::Add), &["x", "y"]),
+        ("residual_scaled", Box::new(Residual), &["x", "y", "s"]),
         ("token_map", Box::new(TokenMap), &["m", "x"]),
         ("token_map_constant", Box::new(TokenMap), &["m", "x"]),
         ("relative_error", Box::new(relative), &["p", "t"]),
