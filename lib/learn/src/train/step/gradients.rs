@@ -4,7 +4,7 @@ use super::Trainer;
 use super::exchange::Exchange;
 use super::micro_batches::Tree;
 use dist::Times;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tensor::{Device, Dtype, Tensor};
 use unix::Result;
 
@@ -35,9 +35,8 @@ pub fn accumulate_gradients(
     // Gradients whose sum on this rank is complete, with the index of their parameter.
     let mut complete = Vec::new();
     for pass in 1..=passes {
-        let started = Instant::now();
-        let batch = trainer.next_batch(update, skipped)?;
-        data_wait += started.elapsed();
+        let (batch, waited) = trainer.next_batch(update, skipped)?;
+        data_wait += waited;
         let Trainer { task, learner, numerics, compiled, exchange, .. } = trainer;
         if ranks.size() > 1 && pass == passes && !compiled.is_enabled() {
             let mut submitted = Ok(());

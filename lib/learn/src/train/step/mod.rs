@@ -24,7 +24,7 @@ use exchange::Exchange;
 use gradients::{StepGradients, accumulate_gradients};
 use numerics::Numerics;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tensor::Device;
 use unix::{Error, Result};
 
@@ -116,8 +116,8 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// The next batch, prepared in advance starting with the first pass of `update`.
-    fn next_batch(&mut self, update: u64, skipped: u64) -> Result<Batch> {
+    /// The next batch, prepared in advance starting with the first pass of `update`, and the time waited for it.
+    fn next_batch(&mut self, update: u64, skipped: u64) -> Result<(Batch, Duration)> {
         if self.batches.is_none() {
             let training = &self.config.training;
             let first = self.first_pass(update);
@@ -125,6 +125,7 @@ impl<'a> Trainer<'a> {
             self.batches = Some(Prefetch::start(first, ahead, self.batches_from(skipped)?)?);
         }
         let batches = self.batches.as_mut().ok_or_else(|| Error::bug("no loader"))?;
-        batches.next()
+        let batch = batches.next()?;
+        Ok((batch, batches.stall()))
     }
 }
