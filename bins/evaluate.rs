@@ -9,8 +9,8 @@ use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::inputs::Verifier;
 use learn::task::load_config;
-use model::ModelArgs;
 use serde_json::{Value, json};
+use tasks::ModelArgs;
 use tasks::pde::evaluate::{
     self, Evaluation, Evaluator, Partial, Plan, Protocol, Request, pictures,
 };
@@ -23,8 +23,6 @@ use unix::publish::{create_folder, publish_bytes};
 use unix::signal::Signals;
 use unix::work::{self, Task, Work};
 use unix::{Context, Error, Exit, Result, note, warn};
-
-mod model;
 
 /// Score trained models on unseen data next to simple baselines, and predict with them
 ///

@@ -8,8 +8,8 @@ use data::fields::latents::{LatentStore, Layout, write_latents};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::inputs::Verifier;
-use model::ModelArgs;
 use serde_json::json;
+use tasks::ModelArgs;
 use tasks::pde::latents::record_codec;
 use unix::cli::Output;
 use unix::out::Out;
@@ -17,8 +17,6 @@ use unix::progress::Progress;
 use unix::signal::Signals;
 use unix::work::{self, Task, Work};
 use unix::{Error, Exit, Result};
-
-mod model;
 
 /// Encode a data set once with a trained codec
 ///

@@ -3,10 +3,12 @@
 
 #![forbid(unsafe_code)]
 
+mod model_args;
 pub mod pde;
 pub mod regression;
 mod trained;
 
+pub use model_args::ModelArgs;
 pub use trained::{Opener, TrainedModel, predict_file};
 
 use learn::task::{ConfigOf, Configured, Define, Spec};

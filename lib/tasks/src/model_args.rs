@@ -1,0 +1,45 @@
+//! The options of programs that use a trained model.
+
+use crate::trained::{Opener, TrainedModel};
+use learn::trained::Weights;
+use std::path::PathBuf;
+use tensor::DeviceChoice;
+use unix::Result;
+
+/// A trained model and the device on which it runs.
+#[derive(clap::Args)]
+pub struct ModelArgs {
+    /// Checkpoint, or a run directory, whose best checkpoint is used
+    run: PathBuf,
+    /// Path of a model that RUN depends on, instead of the path in its checkpoint: --with codec=runs/codec
+    #[arg(long, value_name = "NAME=RUN", value_parser = named)]
+    with: Vec<(String, PathBuf)>,
+    /// Weights of the checkpoint: ema (the moving average, if there is one) or raw
+    #[arg(long, value_name = "WHICH", default_value_t)]
+    weights: Weights,
+    /// Device: auto (a GPU if there is one, else the CPU), cpu, cuda, cuda:N or emu
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: DeviceChoice,
+    /// Number of threads, at most 1024; default: one per processor
+    #[arg(long, value_parser = unix::cli::threads, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl ModelArgs {
+    /// Starts the threads and opens the model.
+    pub fn open(&self) -> Result<Box<dyn TrainedModel>> {
+        tensor::parallel::start_threads(self.threads)?;
+        let (weights, device) = (self.weights, self.device.open()?.0);
+        Opener { weights, device, with: self.with.clone() }.open(&self.run)
+    }
+
+    /// The run directory or checkpoint.
+    pub fn run(&self) -> &PathBuf {
+        &self.run
+    }
+}
+
+fn named(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, path) = text.split_once('=').ok_or("expected NAME=RUN, e.g. codec=runs/codec")?;
+    Ok((name.into(), path.into()))
+}
