@@ -35,9 +35,9 @@ test: deps
 TORTURE = TORTURE=1 cargo test --workspace --locked --features $(FEATURES)
 torture: deps
 	cargo build --workspace --locked --features $(FEATURES) --examples
-	$(TORTURE) --test failpoints --test power_cut --test restart --test stop --test state \
-	  --test numbers --test data_parallel -- --nocapture
-	$(TORTURE) --test hostile -- fuzz flips planted --nocapture
+	$(TORTURE) --test numbers -- --nocapture
+	$(TORTURE) --test programs -- failpoints:: power_cut:: restart:: stop:: state:: data_parallel:: \
+	  hostile::fuzz hostile::flips hostile::planted --nocapture
 	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture
 
 # Lines of source that are neither blank nor comments, by crate, without tests.
@@ -106,7 +106,7 @@ gpu:
 
 gpu-test: gpu deps
 	$(ON_GPU) -p tensor --test device -- --include-ignored --nocapture
-	$(ON_GPU) --test device -- --include-ignored
+	$(ON_GPU) --test programs -- device:: --include-ignored
 	@command -v compute-sanitizer >/dev/null || \
 	  { echo "gpu-test: no compute-sanitizer: accesses and races were not watched" >&2; exit 0; }; \
 	for tool in memcheck racecheck; do \

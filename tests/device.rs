@@ -1,10 +1,9 @@
 //! Training on a device: losses follow those of the CPU, and the bits do not depend on how a forward and backward pass
 //! is executed. On the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
 
-mod common;
 
-use common::run::{records, spawn};
-use common::{Seen, shell};
+use crate::common::run::{records, spawn};
+use crate::common::{Captured, shell};
 use std::path::Path;
 use std::process::Command;
 use test_support::{Random, seed};
@@ -40,7 +39,7 @@ optimizer: {method: {kind: adamw}, learning_rate: 2e-3}
 checkpoint: {every: 5, keep_last: 9}
 ",
     );
-    let seen = shell(
+    let output = shell(
         folder.path(),
         "ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 11 --seed 5 -o data
          ds-prep split data/*.hdf5 --seed 5 -o split.json
@@ -48,20 +47,20 @@ checkpoint: {every: 5, keep_last: 9}
          train-stage codec -c codec.yaml --run codec --device cpu
          latent-cache make codec --data split.json --output latents",
     );
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     folder
 }
 
 /// A run on [`device`].
-fn train(folder: &Path, run: &str, words: &str) -> Seen {
+fn train(folder: &Path, run: &str, words: &str) -> Captured {
     train_on(&device(), folder, run, words)
 }
 
-fn train_on(device: &str, folder: &Path, run: &str, words: &str) -> Seen {
+fn train_on(device: &str, folder: &Path, run: &str, words: &str) -> Captured {
     let words = format!("--run {run} --device {device} {words}");
-    let seen = shell(folder, &format!("train-stage operator -c operator.yaml {words}"));
-    assert!(seen.status == Some(0) || seen.status == Some(75), "{words}: {}", seen.stderr);
-    seen
+    let output = shell(folder, &format!("train-stage operator -c operator.yaml {words}"));
+    assert!(output.status == Some(0) || output.status == Some(75), "{words}: {}", output.stderr);
+    output
 }
 
 /// The losses of all updates.
@@ -134,7 +133,7 @@ fn waits(folder: &Path, run: &str) -> u64 {
 }
 
 /// The log records of updates and of the end, without timings.
-fn told(folder: &Path, run: &str) -> Vec<serde_json::Value> {
+fn expected(folder: &Path, run: &str) -> Vec<serde_json::Value> {
     let mut records = records(&folder.join(run));
     records
         .retain(|r| ["update", "warning", "spike", "stop"].contains(&r["kind"].as_str().unwrap()));
@@ -188,7 +187,7 @@ fn updates_are_submitted_without_waiting_for_the_device() {
             let halting = run("halting", "-s training.hash_every=1");
             assert!(waits(folder, &halting) >= waits(folder, &long) + 20);
             assert!(outcome(folder, &halting) == outcome(folder, &long));
-            assert_eq!(told(folder, &halting), told(folder, &long));
+            assert_eq!(expected(folder, &halting), expected(folder, &long));
         }
     }
 }
@@ -206,7 +205,7 @@ fn a_rewind_is_the_same_whether_updates_are_waited_for_or_not() {
     assert!(rewinds > 1, "{rewinds}");
     train(folder, "halting", &format!("{words} -s training.hash_every=1"));
     assert!(waits(folder, "halting") >= waits(folder, "given") + 10);
-    assert_eq!(told(folder, "given"), told(folder, "halting"));
+    assert_eq!(expected(folder, "given"), expected(folder, "halting"));
     assert!(outcome(folder, "given") == outcome(folder, "halting"));
     // Stopped and killed, before spikes and while they are not yet detected.
     for signal in ["TERM", "KILL"] {
@@ -228,16 +227,16 @@ fn a_run_that_diverges_ends_at_the_same_update_whether_it_is_waited_for_or_not()
     let folder = prepare();
     let folder = folder.path();
     let words = format!("{RARE} -s optimizer.learning_rate=1e37 -s training.non_finite_limit=4");
-    let told = ["given", "halting"].map(|run| {
+    let expected = ["given", "halting"].map(|run| {
         let more = if run == "given" { "" } else { "-s training.hash_every=1" };
         let words = format!("--run {run} --device {} {words} {more}", device());
-        let seen = shell(folder, &format!("train-stage operator -c operator.yaml {words}"));
-        assert_eq!(seen.status, Some(1), "{}", seen.stderr);
-        told(folder, run)
+        let output = shell(folder, &format!("train-stage operator -c operator.yaml {words}"));
+        assert_eq!(output.status, Some(1), "{}", output.stderr);
+        expected(folder, run)
     });
-    let skipped = told[0].iter().filter(|r| r["kind"] == "update" && r["skipped"] != 0).count();
-    assert_eq!(skipped, 4, "{:?}", told[0]);
-    assert_eq!(told[0], told[1]);
+    let skipped = expected[0].iter().filter(|r| r["kind"] == "update" && r["skipped"] != 0).count();
+    assert_eq!(skipped, 4, "{:?}", expected[0]);
+    assert_eq!(expected[0], expected[1]);
 }
 
 #[test]
@@ -276,23 +275,23 @@ fn a_run_in_half_precision_resumes_exactly() {
 #[test]
 fn out_of_memory_is_one_error_with_advice() {
     let folder = prepare();
-    let seen = shell(
+    let output = shell(
         folder.path(),
         "LONGHAUL_DEVICE_MEMORY=100000 train-stage operator -c operator.yaml --run run --device emu \
              || exit $?",
     );
-    assert_eq!(seen.status, Some(1), "{}", seen.stderr);
-    let told = seen.stderr.lines().last().unwrap();
+    assert_eq!(output.status, Some(1), "{}", output.stderr);
+    let expected = output.stderr.lines().last().unwrap();
     for word in ["emu has no memory for a tensor of", "training.batch_size", "mem_budget", "amp"] {
-        assert!(told.contains(word), "{word}: {}", seen.stderr);
+        assert!(expected.contains(word), "{word}: {}", output.stderr);
     }
 }
 
 #[test]
 fn unsupported_device_options_are_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let seen =
+    let output =
         shell(folder.path(), "train-stage operator -c none.yaml --run r --device gpu || exit $?");
-    assert_eq!(seen.status, Some(2), "{}", seen.stderr);
-    assert!(seen.stderr.contains("use auto, cpu, cuda, cuda:N or emu"), "{}", seen.stderr);
+    assert_eq!(output.status, Some(2), "{}", output.stderr);
+    assert!(output.stderr.contains("use auto, cpu, cuda, cuda:N or emu"), "{}", output.stderr);
 }

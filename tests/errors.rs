@@ -1,11 +1,10 @@
 //! User errors: each one yields a clear message with its exit status, and never a panic.
 
-mod common;
 
 use std::fs;
 use std::sync::LazyLock;
 
-use common::{Seen, shell};
+use crate::common::{Captured, shell};
 use data::fields::field::Shape;
 use data::fields::write::{Header, write_field};
 use tempfile::TempDir;
@@ -246,14 +245,14 @@ training: {updates: 4, batch_size: 4}
 optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
 ";
     fs::write(folder.path().join("operator.yaml"), yaml).unwrap();
-    let seen = shell(
+    let output = shell(
         folder.path(),
         "ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 9 --seed 1 -o raw
         ds-prep split raw/* --seed 1
         ds-prep stats split.json
         train-stage codec -c codec.yaml --run run",
     );
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let shape = Shape { trajectories: 0, frames: 3, grid: vec![64], channels: 1 };
     let [x, t] = [64, 3].map(|n| (0..n).map(f64::from).collect());
     let header =
@@ -272,8 +271,8 @@ fn check(case: &Case, wrap: impl Fn(&str) -> String) -> Vec<String> {
     faults(case, &shell(folder, &wrap(case.command)))
 }
 
-fn faults(case: &Case, seen: &Seen) -> Vec<String> {
-    let Seen { status, stdout, stderr } = seen;
+fn faults(case: &Case, output: &Captured) -> Vec<String> {
+    let Captured { status, stdout, stderr } = output;
     let mut faults = Vec::new();
     let mut fault = |what: String| faults.push(format!("{}: {what}\n{stdout}{stderr}", case.name));
     if *status != Some(case.status) {

@@ -1,13 +1,12 @@
 //! Compiling kernels ahead of time, as on a login node, and the errors where that is impossible.
 
-mod common;
 
-use common::{Seen, shell};
+use crate::common::{Captured, shell};
 use std::path::Path;
 use tensor::kernel::{cache, compile};
 use tensor::{Device, DeviceChoice};
 
-fn warm(folder: &Path, words: &str) -> Seen {
+fn warm(folder: &Path, words: &str) -> Captured {
     shell(folder, &format!("LONGHAUL_KERNEL_CACHE=cache {words}"))
 }
 
@@ -19,12 +18,12 @@ fn the_second_time_nothing_is_compiled() {
     let folder = tempfile::tempdir().unwrap();
     let all = cache::units(&["sm_90a".into()]).len();
     for (compiled, cached) in [(all, 0), (0, all)] {
-        let seen = warm(folder.path(), "train-stage --warm-kernels sm_90a --json");
+        let output = warm(folder.path(), "train-stage --warm-kernels sm_90a --json");
         // On a slow machine it reports its progress, one line per minute.
-        let talk = seen.stderr.lines().filter(|line| !line.contains("kernel files"));
-        assert_eq!((seen.status, talk.collect::<String>().as_str()), (Some(0), ""));
-        let told: serde_json::Value = serde_json::from_str(&seen.stdout).unwrap();
-        assert_eq!(told, serde_json::json!({ "compiled": compiled, "cached": cached }));
+        let stderr = output.stderr.lines().filter(|line| !line.contains("kernel files"));
+        assert_eq!((output.status, stderr.collect::<String>().as_str()), (Some(0), ""));
+        let expected: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+        assert_eq!(expected, serde_json::json!({ "compiled": compiled, "cached": cached }));
     }
 }
 
@@ -39,18 +38,18 @@ fn obstacles_are_reported_in_one_line() {
         ("LONGHAUL_NVRTC=. train-stage --warm-kernels sm_80", 1, "the folder has no libnvrtc.so"),
     ];
     for (words, status, says) in cases {
-        let seen = warm(folder.path(), words);
-        assert_eq!(seen.status, Some(status), "{words}: {}", seen.stderr);
-        assert!(seen.stderr.contains(says), "{words}: {}", seen.stderr);
-        assert_eq!(seen.stdout, "", "{words}");
+        let output = warm(folder.path(), words);
+        assert_eq!(output.status, Some(status), "{words}: {}", output.stderr);
+        assert!(output.stderr.contains(says), "{words}: {}", output.stderr);
+        assert_eq!(output.stdout, "", "{words}");
     }
     if compile::version().is_ok() {
         let refused = "touch cache/file && LONGHAUL_KERNEL_CACHE=cache/file/kernels \
                        train-stage --warm-kernels sm_80";
-        let seen = warm(folder.path(), &format!("true; mkdir -p cache && {refused}"));
-        assert_eq!(seen.status, Some(73), "{}", seen.stderr);
-        assert!(seen.stderr.contains("is not used: "), "{}", seen.stderr);
-        assert_eq!(seen.stderr.lines().count(), 1, "{}", seen.stderr);
+        let output = warm(folder.path(), &format!("true; mkdir -p cache && {refused}"));
+        assert_eq!(output.status, Some(73), "{}", output.stderr);
+        assert!(output.stderr.contains("is not used: "), "{}", output.stderr);
+        assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
     }
 }
 
@@ -60,7 +59,7 @@ fn a_missing_gpu_is_reported_before_any_work() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let seen = shell(
+    let output = shell(
         folder.path(),
         "printf '%s\\n' 'data: {split: split.json, stats: stats.json}' \\
            'model: {patch: 8, latent: 4, hidden: 16, encoder_depth: 1, decoder_depth: 1}' \\
@@ -68,8 +67,8 @@ fn a_missing_gpu_is_reported_before_any_work() {
            'optimizer: {method: {kind: adamw}, learning_rate: 1e-3}' > codec.yaml
          train-stage codec -c codec.yaml --run run --device cuda",
     );
-    assert_eq!(seen.status, Some(1), "{}", seen.stderr);
-    assert!(seen.stderr.starts_with("train-stage: no GPU: "), "{}", seen.stderr);
-    assert_eq!(seen.stderr.lines().count(), 1, "{}", seen.stderr);
+    assert_eq!(output.status, Some(1), "{}", output.stderr);
+    assert!(output.stderr.starts_with("train-stage: no GPU: "), "{}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
     assert!(!folder.path().join("run").exists());
 }

@@ -1,13 +1,12 @@
 //! The manual pages agree with the programs and the configuration, and their examples work.
 
-mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::shell;
+use crate::common::shell;
 use learn::task::load_config;
 use serde_json::Value;
 use tasks::TASKS;
@@ -25,17 +24,17 @@ fn page(name: &str) -> String {
 }
 
 /// The stdout of a program, which must succeed.
-fn said(words: &str) -> String {
+fn stdout(words: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let seen = shell(folder.path(), words);
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""), "{words}");
-    seen.stdout
+    let output = shell(folder.path(), words);
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""), "{words}");
+    output.stdout
 }
 
 #[test]
 fn the_pages_of_the_programs_are_those_committed() {
     for program in PROGRAMS {
-        let is = said(&format!("{program} --generate man"));
+        let is = stdout(&format!("{program} --generate man"));
         assert!(is == page(&format!("{program}.1")), "man/{program}.1 is old: run `make man`");
         for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
             assert!(is.contains(&format!(".SH {section}\n")), "{program}: no {section}");
@@ -74,15 +73,15 @@ fn the_pages_have_no_faults() {
 #[test]
 fn help_version_and_completions() {
     for program in PROGRAMS {
-        let help = said(&format!("{program} --help"));
+        let help = stdout(&format!("{program} --help"));
         assert!(help.contains(&format!("Usage: {program}")) && help.contains("EXAMPLES"), "{help}");
-        let version = said(&format!("{program} --version"));
+        let version = stdout(&format!("{program} --version"));
         let commit = version.trim_end().strip_prefix(&format!("{program} 0.1.0 (")).unwrap();
         let commit = commit.strip_suffix(')').unwrap();
         let is_hash = commit.len() == 12 && commit.bytes().all(|b| b.is_ascii_hexdigit());
         assert!(is_hash || commit == "unknown", "{version}");
         for shell in ["bash", "zsh", "fish"] {
-            let completion = said(&format!("{program} --generate {shell}"));
+            let completion = stdout(&format!("{program} --generate {shell}"));
             assert!(completion.contains(program) && completion.contains("json"), "{completion}");
         }
     }
@@ -91,19 +90,19 @@ fn help_version_and_completions() {
 /// Sets up what the examples of a page assume.
 fn before(program: &str) -> String {
     match program {
-        "ckpt" => said("train-stage --generate examples") + "mkdir runs; mv codec runs/codec",
+        "ckpt" => stdout("train-stage --generate examples") + "mkdir runs; mv codec runs/codec",
         _ => String::new(),
     }
 }
 
 /// Runs the examples of a page in an empty folder, stopping at the first failure.
 fn run_examples(program: &str) {
-    let examples = said(&format!("{program} --generate examples"));
+    let examples = stdout(&format!("{program} --generate examples"));
     assert!(examples.contains(program), "{program} has no examples");
     let script = format!("{}\n{examples}", before(program));
     let folder = tempfile::tempdir().unwrap();
-    let seen = shell(folder.path(), &script);
-    assert_eq!(seen.status, Some(0), "{program}: {}\n{}", seen.stdout, seen.stderr);
+    let output = shell(folder.path(), &script);
+    assert_eq!(output.status, Some(0), "{program}: {}\n{}", output.stdout, output.stderr);
 }
 
 #[test]
@@ -138,9 +137,9 @@ fn the_tour_in_the_readme_runs() {
         }
         let shown = tour.get(at + 1).filter(|(next, _)| next.trim() == "echo $?");
         let expected = shown.map_or("0", |(_, comment)| comment.split(':').next().unwrap());
-        let seen = shell(folder.path(), command);
-        let status = seen.status.map(|status| status.to_string());
-        assert_eq!(status.as_deref(), Some(expected), "{command} # {comment}\n{}", seen.stderr);
+        let output = shell(folder.path(), command);
+        let status = output.status.map(|status| status.to_string());
+        assert_eq!(status.as_deref(), Some(expected), "{command} # {comment}\n{}", output.stderr);
     }
     let metrics = fs::read_to_string(folder.path().join("report/metrics.json")).unwrap();
     assert!(metrics.contains("persistence"), "{metrics}");
@@ -152,16 +151,16 @@ fn the_examples_of_the_tasks_load() {
     for name in ["codec", "operator", "regression"] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("example.yaml");
-        fs::write(&file, said(&format!("train-stage {name} --example"))).unwrap();
+        fs::write(&file, stdout(&format!("train-stage {name} --example"))).unwrap();
         let task = TASKS.iter().find(|task| task.spec.name == name).unwrap();
         let loaded = (task.load)(&[file], &[], &|_| None).err();
         assert!(loaded.is_none(), "{name}: {}", loaded.unwrap());
-        let help = said(&format!("train-stage {name} --help"));
+        let help = stdout(&format!("train-stage {name} --help"));
         assert!(help.contains("\ntraining.updates  integer from 1"), "{help}");
         for key in (task.keys)() {
             assert!(help.contains(&format!("\n{}  {}; ", key.path, key.takes)), "{}", key.path);
         }
-        let schema = said(&format!("train-stage {name} --schema"));
+        let schema = stdout(&format!("train-stage {name} --schema"));
         let schema: Value = serde_json::from_str(&schema).unwrap();
         assert!(schema["properties"]["training"].is_object(), "{schema}");
     }
@@ -216,7 +215,7 @@ fn compare(key: &Key, page: &Documented) -> Vec<String> {
     let expected = key.default.clone().unwrap_or(Value::Null);
     let right = match (&default, key.required) {
         (None, required) => required && page.absent == "required",
-        (Some(said), required) => !required && is_same(said, &expected),
+        (Some(stdout), required) => !required && is_same(stdout, &expected),
     };
     if !right {
         let is = if key.required { "required".into() } else { format!("default {expected}") };

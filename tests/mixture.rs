@@ -1,10 +1,9 @@
 //! A run on several data sets in given proportions: stopped or on several ranks it reads the same samples, and
 //! incompatible data sets are refused.
 
-mod common;
 
-use common::run::{newest_update, start};
-use common::shell;
+use crate::common::run::{newest_update, start};
+use crate::common::shell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use test_support::{Random, seed};
@@ -36,7 +35,7 @@ optimizer: {method: {kind: adamw}, learning_rate: 3e-3}
 fn prepare(folder: &Path) {
     std::fs::write(folder.join("codec.yaml"), CODEC).unwrap();
     std::fs::write(folder.join("operator.yaml"), OPERATOR).unwrap();
-    let seen = shell(
+    let output = shell(
         folder,
         "ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 21 --seed 5 -o a
          ds-prep gen burgers --parameter 0.1 --samples 20 --grid 64 --frames 11 --seed 6 -o b
@@ -47,7 +46,7 @@ fn prepare(folder: &Path) {
          done
          train-stage codec -c codec.yaml --run whole",
     );
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
 }
 
 /// Hashes of the last checkpoint's tensors.
@@ -86,7 +85,7 @@ fn several_data_sets_are_read_as_one() {
             match child.end() {
                 (Some(0), _) => break,
                 (Some(75), _) => stops += 1,
-                (other, talk) => panic!("seed {seed}: {other:?} {talk}"),
+                (other, stderr) => panic!("seed {seed}: {other:?} {stderr}"),
             }
         }
         assert_eq!(outcome(folder, &name), expected, "seed {seed}, after {stops} stops");
@@ -109,17 +108,17 @@ fn several_data_sets_are_read_as_one() {
 
     // Two ranks read what a single one would.
     if test_support::require_program("mpirun", &["--version"]) {
-        let seen = shell(
+        let output = shell(
             folder,
             "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
              mpirun --bind-to none --oversubscribe -n 2 train-stage codec -c codec.yaml --run ranks",
         );
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
         assert_eq!(outcome(folder, "ranks"), expected);
     }
 
     // The training data of every set are recorded.
-    let seen = shell(
+    let output = shell(
         folder,
         "for set in a b; do
            latent-cache make whole --data $set.json -o latents-$set
@@ -127,10 +126,10 @@ fn several_data_sets_are_read_as_one() {
          train-stage operator -c operator.yaml --run operator
          evaluate score operator --data b.json --split validation --steps 2 -o report",
     );
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    assert!(!seen.stderr.contains("another split"), "{}", seen.stderr);
-    let seen = shell(folder, "evaluate score whole --data c.json --split validation -o other");
-    assert_ne!(seen.status, Some(0), "a set of another grid");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert!(!output.stderr.contains("another split"), "{}", output.stderr);
+    let output = shell(folder, "evaluate score whole --data c.json --split validation -o other");
+    assert_ne!(output.status, Some(0), "a set of another grid");
 }
 
 #[test]
@@ -146,12 +145,12 @@ fn incompatible_data_sets_are_refused() {
     ] {
         let script =
             format!("train-stage codec -c codec.yaml -s 'data.others={others}' --run x --check");
-        let seen = shell(folder, &script);
-        assert_eq!(seen.status, Some(status), "{others}: {}", seen.stderr);
-        assert!(seen.stderr.contains(words), "{others}: {}", seen.stderr);
+        let output = shell(folder, &script);
+        assert_eq!(output.status, Some(status), "{others}: {}", output.stderr);
+        assert!(output.stderr.contains(words), "{others}: {}", output.stderr);
         assert!(!folder.join("x").exists());
     }
     // A run continues only with the same data.
-    let seen = shell(folder, "train-stage codec -c codec.yaml -s data.weight=2 --run whole");
-    assert_eq!(seen.status, Some(78), "{}", seen.stderr);
+    let output = shell(folder, "train-stage codec -c codec.yaml -s data.weight=2 --run whole");
+    assert_eq!(output.status, Some(78), "{}", output.stderr);
 }

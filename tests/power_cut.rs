@@ -5,9 +5,8 @@
 //! Three cuts after the first checkpoint, under `make torture` a hundred at any time. Requires root and loop devices,
 //! and says so when skipped.
 
-mod common;
 
-use common::shell;
+use crate::common::shell;
 use learn::checkpoint::{list, load, load_newest};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -120,19 +119,19 @@ fn after_a_power_cut_the_run_continues_to_the_same_bits() {
         test_support::skip("power cuts require mkfs.ext4, root and a loop device");
         return;
     };
-    let seen = shell(
+    let output = shell(
         folder,
         "ds-prep gen burgers --parameter 0.01 --samples 12 --grid 32 --frames 6 --seed 5 -o data
          ds-prep split data/*.hdf5 --seed 5 -o split.json
          ds-prep stats split.json -o stats.json",
     );
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let text = CODEC.replace("DATA", folder.to_str().unwrap());
     std::fs::write(folder.join("codec.yaml"), text).unwrap();
     // Without a power cut, keeping all checkpoints.
     let script = "train-stage codec -c codec.yaml -s checkpoint.keep_every=1 --run whole";
-    let seen = shell(folder, script);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = shell(folder, script);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let whole = folder.join("whole");
 
     let mut random = Random(test_support::seed());

@@ -1,10 +1,9 @@
 //! A run that is killed or stopped and then restarted ends with the same bits as an uninterrupted one: weights,
 //! average, optimizer, and everything its log records of updates and validations.
 
-mod common;
 
-use common::run::{newest_update, records, send};
-use common::{Seen, shell};
+use crate::common::run::{newest_update, records, send};
+use crate::common::{Captured, shell};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -28,7 +27,7 @@ checkpoint: {every: 7, keep_last: 3}
 /// Fields, a codec and latents in a separate folder.
 fn prepare(folder: &Path) {
     std::fs::write(folder.join("operator.yaml"), OPERATOR).unwrap();
-    let seen = shell(
+    let output = shell(
         folder,
         "ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 21 --seed 5 -o data
          ds-prep split data/*.hdf5 --seed 5 -o split.json
@@ -44,10 +43,10 @@ END
          train-stage codec -c codec.yaml --run codec
          latent-cache make codec --data split.json -o latents",
     );
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
 }
 
-fn train(folder: &Path, run: &str, more: &str) -> Seen {
+fn train(folder: &Path, run: &str, more: &str) -> Captured {
     shell(folder, &format!("{more} train-stage operator -c operator.yaml --run {run}"))
 }
 
@@ -105,8 +104,8 @@ fn killed_ten_times_and_restarted_it_ends_with_the_same_bits() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     prepare(folder);
-    let seen = train(folder, "whole", "");
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = train(folder, "whole", "");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let whole = outcome(folder, "whole");
 
     let seed = seed();
@@ -129,16 +128,16 @@ fn killed_ten_times_and_restarted_it_ends_with_the_same_bits() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        let seen = train(folder, &name, "");
-        assert_eq!(seen.status, Some(0), "seed {seed}: {}", seen.stderr);
+        let output = train(folder, &name, "");
+        assert_eq!(output.status, Some(0), "seed {seed}: {}", output.stderr);
         let after = outcome(folder, &name);
         assert!(after == whole, "seed {seed}: a killed run ended differently");
     }
 
     // A finished run stays finished: another start changes nothing and ends at once.
-    let seen = train(folder, "killed-1", "");
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    assert!(seen.stderr.contains("nothing to do"), "{}", seen.stderr);
+    let output = train(folder, "killed-1", "");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert!(output.stderr.contains("nothing to do"), "{}", output.stderr);
 
     threads_change_nothing(folder, &whole);
     warned_by_timekeep_it_stops_and_resumes(folder, &whole);
@@ -154,8 +153,8 @@ fn rewinds_are_exact_too(folder: &Path) {
     .unwrap();
     let script =
         |run: &str| format!("train-stage operator -c operator.yaml -c spikes.yaml --run {run}");
-    let seen = shell(folder, &script("around"));
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = shell(folder, &script("around"));
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let whole = outcome(folder, "around");
     let log = records(&folder.join("around"));
     let rewinds = log.iter().filter(|record| record["kind"] == "rewind").count();
@@ -172,8 +171,8 @@ fn rewinds_are_exact_too(folder: &Path) {
         send(child.id(), if random.uniform() < 0.5 { "TERM" } else { "KILL" });
         child.wait().unwrap();
     }
-    let seen = shell(folder, &script("around-killed"));
-    assert_eq!(seen.status, Some(0), "seed {seed}: {}", seen.stderr);
+    let output = shell(folder, &script("around-killed"));
+    assert_eq!(output.status, Some(0), "seed {seed}: {}", output.stderr);
     let after = outcome(folder, "around-killed");
     assert!(after == whole, "seed {seed}: a killed run with rewinds ended differently");
 }
@@ -185,8 +184,8 @@ fn threads_change_nothing(folder: &Path, whole: &Outcome) {
             "train-stage operator -c operator.yaml -s training.threads={threads} \
              -s training.workers={threads} --run {run}"
         );
-        let seen = shell(folder, &script);
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        let output = shell(folder, &script);
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
         assert!(outcome(folder, &run) == *whole, "{threads} threads ended differently");
     }
 }
@@ -221,8 +220,8 @@ fn warned_by_timekeep_it_stops_and_resumes(folder: &Path, whole: &Outcome) {
             );
             stopped += usize::from(status == Some(75));
         }
-        let seen = train(folder, &name, "timekeep run --limit 1h -- ");
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        let output = train(folder, &name, "timekeep run --limit 1h -- ");
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
         assert!(outcome(folder, &name) == *whole, "seed {seed}: a stopped run ended differently");
     }
 }

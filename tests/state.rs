@@ -1,10 +1,9 @@
 //! Everything in a checkpoint is necessary: without any one item the run is refused, and with another value in it the
 //! run ends differently.
 
-mod common;
 
-use common::run::{prepare, records, rounds, status, train};
-use common::shell;
+use crate::common::run::{prepare, records, rounds, status, train};
+use crate::common::shell;
 use learn::checkpoint::{State, load, write};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -17,8 +16,8 @@ const MORE: &[&str] =
 
 /// Completes a run, and returns its state after 10 updates.
 fn whole(folder: &Path) -> State {
-    let (exit, said) = train(folder, "whole", MORE);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "whole", MORE);
+    assert_eq!(exit, Some(0), "{stdout}");
     state_of(&folder.join("whole/ckpt/step-00000010"))
 }
 
@@ -58,9 +57,9 @@ fn run_of(folder: &Path, state: &State) -> PathBuf {
 /// Resumes from there; returns the exit status, stderr and, if the status is 0, the outcome.
 fn resume_from(folder: &Path, state: &State) -> (Option<i32>, String, Vec<String>) {
     let run = run_of(folder, state);
-    let (exit, said) = train(folder, "run", MORE);
+    let (exit, stdout) = train(folder, "run", MORE);
     let outcome = if exit == Some(0) { outcome(&run) } else { Vec::new() };
-    (exit, said, outcome)
+    (exit, stdout, outcome)
 }
 
 /// The outcome of a run after its tenth update.
@@ -115,11 +114,11 @@ fn without_any_one_tensor_it_is_refused() {
             None => drop(without.tensors.remove(&file)),
             Some(name) => without.tensors.get_mut(&file).unwrap().retain(|(n, _)| n != name),
         }
-        let (exit, said, _) = resume_from(folder, &without);
+        let (exit, stdout, _) = resume_from(folder, &without);
         let missing = tensor.as_ref().unwrap_or(&file);
-        assert_eq!(exit, Some(65), "{file} {tensor:?}, seed {seed}: {said}");
-        let named = said.contains(missing.as_str()) || file == "buffers";
-        assert!(named, "{file} {tensor:?}, seed {seed}: {said}");
+        assert_eq!(exit, Some(65), "{file} {tensor:?}, seed {seed}: {stdout}");
+        let named = stdout.contains(missing.as_str()) || file == "buffers";
+        assert!(named, "{file} {tensor:?}, seed {seed}: {stdout}");
     }
 }
 
@@ -133,9 +132,9 @@ fn without_any_one_field_it_is_refused() {
     for field in fields {
         let mut without = state.clone();
         without.progress.as_object_mut().unwrap().remove(&field);
-        let (exit, said, _) = resume_from(folder, &without);
-        assert_eq!(exit, Some(65), "progress.{field}: {said}");
-        assert!(said.contains(&format!("missing field `{field}`")), "{said}");
+        let (exit, stdout, _) = resume_from(folder, &without);
+        assert_eq!(exit, Some(65), "progress.{field}: {stdout}");
+        assert!(stdout.contains(&format!("missing field `{field}`")), "{stdout}");
     }
     // A field missing from the manifest itself, with the digest and everything else correct.
     let run = run_of(folder, &state);
@@ -144,13 +143,13 @@ fn without_any_one_field_it_is_refused() {
     let fields: Value = serde_json::from_slice(&text).unwrap();
     for field in fields.as_object().unwrap().keys().filter(|field| *field != "digest") {
         std::fs::write(&path, manifest_text(&fields, |map| drop(map.shift_remove(field)))).unwrap();
-        let (exit, said) = train(folder, "run", MORE);
-        assert_eq!(exit, Some(65), "{field}: {said}");
-        assert!(said.contains(&format!("missing field `{field}`")), "{said}");
+        let (exit, stdout) = train(folder, "run", MORE);
+        assert_eq!(exit, Some(65), "{field}: {stdout}");
+        assert!(stdout.contains(&format!("missing field `{field}`")), "{stdout}");
     }
     std::fs::write(&path, manifest_text(&fields, |_| ())).unwrap();
-    let (exit, said) = train(folder, "run", MORE);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "run", MORE);
+    assert_eq!(exit, Some(0), "{stdout}");
 }
 
 /// The text of a manifest after a change, with its new digest.
@@ -176,10 +175,10 @@ fn with_another_value_it_is_refused_or_ends_differently() {
     let state = whole(folder);
     let whole = outcome(&folder.join("whole"));
     let differs = |what: &str, changed: State| {
-        let (exit, said, outcome) = resume_from(folder, &changed);
+        let (exit, stdout, outcome) = resume_from(folder, &changed);
         let refused = matches!(exit, Some(65 | 78));
         let different = exit == Some(0) && outcome != whole;
-        assert!(refused || different, "{what} was ignored: {exit:?} {said}");
+        assert!(refused || different, "{what} was ignored: {exit:?} {stdout}");
     };
     for (field, value) in [
         ("update", json!(9)),
@@ -219,9 +218,9 @@ fn the_count_of_skipped_updates_survives_a_restart() {
     let more = ["-s", "optimizer.learning_rate=1e30", "-s", "checkpoint.every=1"];
     let more = [MORE, &more].concat();
     let end = |run: &str| {
-        let (exit, said) = train(folder, run, &more);
-        assert_eq!(exit, Some(1), "{said}");
-        assert!(said.contains("diverged"), "{said}");
+        let (exit, stdout) = train(folder, run, &more);
+        assert_eq!(exit, Some(1), "{stdout}");
+        assert!(stdout.contains("diverged"), "{stdout}");
         status(&folder.join(run))["update"].as_u64().unwrap()
     };
     let diverged_at = end("whole");
@@ -247,13 +246,13 @@ fn a_checkpoint_of_format_1_loads_and_resumes() {
     let path = golden().join("step-00000010");
     let manifest = load(&path).unwrap().manifest;
     assert_eq!((manifest.format, manifest.update), (1, 10));
-    let seen = shell(folder, &format!("ckpt verify {} >&2", path.display()));
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = shell(folder, &format!("ckpt verify {} >&2", path.display()));
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     // On other processors the last bits of the data may differ; that must not matter here.
     let from = path.to_str().unwrap();
     let more = ["--resume", from, "--accept-config-change", "-s", "training.updates=20"];
-    let (exit, said) = train(folder, "run", &more);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "run", &more);
+    assert_eq!(exit, Some(0), "{stdout}");
     let first = records(&folder.join("run")).into_iter().find(|r| r["kind"] == "update").unwrap();
     assert_eq!(first["update"], 11);
 }
@@ -262,15 +261,15 @@ fn a_checkpoint_of_format_1_loads_and_resumes() {
 fn a_newer_format_is_refused_with_a_line() {
     let temporary = prepare();
     let folder = temporary.path();
-    let (exit, said) = train(folder, "run", MORE);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "run", MORE);
+    assert_eq!(exit, Some(0), "{stdout}");
     let path = folder.join("run/ckpt/step-00000020/manifest.json");
     let fields: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let newer = manifest_text(&fields, |map| map["format"] = json!(2));
     std::fs::write(&path, &newer).unwrap();
-    let (exit, said) = train(folder, "run", MORE);
-    assert_eq!(exit, Some(65), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("format 2") && said.contains("use a newer version"), "{said}");
+    let (exit, stdout) = train(folder, "run", MORE);
+    assert_eq!(exit, Some(65), "{stdout}");
+    assert_eq!(stdout.lines().count(), 1, "{stdout}");
+    assert!(stdout.contains("format 2") && stdout.contains("use a newer version"), "{stdout}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), newer);
 }

@@ -1,9 +1,8 @@
 //! A run that is stopped, killed, or whose output nobody reads.
 
-mod common;
 
-use common::run::*;
-use common::shell;
+use crate::common::run::*;
+use crate::common::shell;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -45,13 +44,13 @@ fn a_storm_of_requests_saves_one_at_a_time_and_loses_none_at_the_stop() {
         wait_until(|| saved(&run).len() > before);
         child.signal("USR2");
         child.signal("TERM");
-        let (exit, said) = child.end();
-        assert_eq!(exit, Some(75), "{said}");
+        let (exit, stdout) = child.end();
+        assert_eq!(exit, Some(75), "{stdout}");
         let updates = saved(&run);
         assert!(updates.windows(2).all(|pair| pair[0] <= pair[1]), "{updates:?}");
         let stopped = status(&run)["update"].as_u64().unwrap();
         assert_eq!(newest_checkpoint(&run), format!("step-{stopped:08}"));
-        is_sound(folder, "run");
+        all_verify(folder, "run");
         std::fs::remove_dir_all(&run).unwrap();
     }
 }
@@ -63,8 +62,8 @@ const SOON: Duration = Duration::from_secs(60);
 fn signals_at_any_moment_end_it_with_75_and_the_bits_stay() {
     let temporary = prepare();
     let folder = temporary.path();
-    let (exit, said) = train(folder, "whole", &[]);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "whole", &[]);
+    assert_eq!(exit, Some(0), "{stdout}");
     let whole = outcome(&folder.join("whole"));
     let seed = seed();
     let mut random = Random(seed);
@@ -93,21 +92,21 @@ fn signals_at_any_moment_end_it_with_75_and_the_bits_stay() {
             }
             child.signal(signal);
             let asked = Instant::now();
-            let (exit, said) = child.end();
+            let (exit, stdout) = child.end();
             assert!(asked.elapsed() < SOON, "{signal}, seed {seed}: {:?}", asked.elapsed());
-            assert!([Some(75), Some(0)].contains(&exit), "{signal}, seed {seed}: {exit:?} {said}");
+            assert!([Some(75), Some(0)].contains(&exit), "{signal}, seed {seed}: {exit:?} {stdout}");
             if exit == Some(0) {
                 late += 1;
                 break;
             }
             stopped += 1;
-            assert_eq!(status(&run)["state"], "stopped", "{signal}, seed {seed}: {said}");
+            assert_eq!(status(&run)["state"], "stopped", "{signal}, seed {seed}: {stdout}");
             let update = status(&run)["update"].as_u64().unwrap();
             assert_eq!(newest_checkpoint(&run), format!("step-{update:08}"), "seed {seed}");
         }
-        let (exit, said) = train(folder, &name, &[]);
-        assert_eq!(exit, Some(0), "seed {seed}: {said}");
-        is_sound(folder, &name);
+        let (exit, stdout) = train(folder, &name, &[]);
+        assert_eq!(exit, Some(0), "seed {seed}: {stdout}");
+        all_verify(folder, &name);
         assert!(outcome(&run) == whole, "seed {seed}: a stopped run ended differently");
     }
     println!("{stopped} signals stopped a run, {late} came too late, in {round} runs");
@@ -139,25 +138,25 @@ fn a_second_term_ends_it_at_once_and_the_state_is_good() {
         let starts_before = starts();
         let mut child = start(folder, "run", &[&endless[..], &long].concat());
         wait_until(|| starts() > starts_before || !child.is_alive());
-        assert!(child.is_alive(), "{}", child.talk());
+        assert!(child.is_alive(), "{}", child.stderr());
         // After one more second of CPU time it is in that update.
         let at_start = computed(&child);
         wait_until(|| computed(&child) > at_start + 100);
         child.signal(signal);
         child.wait_for_delivery();
         std::thread::sleep(Duration::from_millis(300));
-        assert!(child.is_alive(), "one signal ended it: {}", child.talk());
+        assert!(child.is_alive(), "one signal ended it: {}", child.stderr());
         let asked = Instant::now();
         child.signal(signal);
-        let (exit, said) = child.end();
+        let (exit, stdout) = child.end();
         assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
-        assert_eq!(exit, Some(if signal == "TERM" { 143 } else { 130 }), "{said}");
-        is_sound(folder, "run");
+        assert_eq!(exit, Some(if signal == "TERM" { 143 } else { 130 }), "{stdout}");
+        all_verify(folder, "run");
         assert_eq!(newest_checkpoint(&run), format!("step-{before:08}"));
     }
     let few = format!("training.updates={}", before + 20);
-    let (exit, said) = train(folder, "run", &["-s", &few, "--accept-config-change"]);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "run", &["-s", &few, "--accept-config-change"]);
+    assert_eq!(exit, Some(0), "{stdout}");
 }
 
 #[test]
@@ -172,9 +171,9 @@ fn suspended_by_job_control_and_continued_it_finishes() {
     let (name, child) = start_and_stop(folder, 20, quick);
     std::thread::sleep(Duration::from_secs(pause));
     child.signal("CONT");
-    let (exit, said) = child.end();
-    assert_eq!(exit, Some(0), "{said}");
-    assert!(!said.contains("warning"), "{said}");
+    let (exit, stdout) = child.end();
+    assert_eq!(exit, Some(0), "{stdout}");
+    assert!(!stdout.contains("warning"), "{stdout}");
     let records = records(&folder.join(name));
     assert!(!records.is_empty() && records.iter().all(|record| record["attempt"] == 1));
 }
@@ -183,8 +182,8 @@ fn suspended_by_job_control_and_continued_it_finishes() {
 fn unread_output_does_not_lose_log_records() {
     let temporary = prepare();
     let folder = temporary.path();
-    let (exit, said) = train(folder, "whole", &[]);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "whole", &[]);
+    assert_eq!(exit, Some(0), "{stdout}");
     let whole = outcome(&folder.join("whole"));
     let command = "train-stage codec -c codec.yaml";
     for (name, script) in [
@@ -192,8 +191,8 @@ fn unread_output_does_not_lose_log_records() {
         ("stdio", format!("{command} --run stdio <&- >&-")),
         ("full", format!("{command} --run full >/dev/full 2>/dev/full")),
     ] {
-        let seen = shell(folder, &script);
-        assert_eq!(seen.status, Some(0), "{name}: {}", seen.stderr);
+        let output = shell(folder, &script);
+        assert_eq!(output.status, Some(0), "{name}: {}", output.stderr);
         assert!(outcome(&folder.join(name)) == whole, "{name}");
         assert_eq!(unix::log::read(&folder.join(name).join("log.jsonl")).unwrap().bad_lines, 0);
     }
@@ -208,21 +207,21 @@ fn unread_output_does_not_lose_log_records() {
     assert_eq!(child.end().0, Some(0));
     assert!(outcome(&run) == whole, "pipe");
     // The results of a dry run are data: a reader that closes the pipe ends it quietly.
-    let seen = shell(folder, &format!("{command} --run dry --dry-run --json | true"));
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+    let output = shell(folder, &format!("{command} --run dry --dry-run --json | true"));
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
 }
 
 #[test]
 fn killed_twice_in_an_epoch_and_at_its_end_the_bits_are_those_of_a_whole_run() {
     let temporary = prepare();
     let folder = temporary.path();
-    let (exit, said) = train(folder, "whole", &[]);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "whole", &[]);
+    assert_eq!(exit, Some(0), "{stdout}");
     let whole = outcome(&folder.join("whole"));
-    let told = shell(folder, "train-stage codec -c codec.yaml --run dry --dry-run --json");
-    let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
-    let epoch = told["samples"].as_u64().unwrap() / 8;
-    assert!((6..100).contains(&epoch), "{told}");
+    let expected = shell(folder, "train-stage codec -c codec.yaml --run dry --dry-run --json");
+    let expected: serde_json::Value = serde_json::from_str(&expected.stdout).unwrap();
+    let epoch = expected["samples"].as_u64().unwrap() / 8;
+    assert!((6..100).contains(&epoch), "{expected}");
     let seed = seed();
     let mut random = Random(seed);
     for round in 0..rounds(1, 25) {
@@ -243,8 +242,8 @@ fn killed_twice_in_an_epoch_and_at_its_end_the_bits_are_those_of_a_whole_run() {
             child.child.kill().unwrap();
             child.end();
         }
-        let (exit, said) = train(folder, &name, &[]);
-        assert_eq!(exit, Some(0), "seed {seed}: {said}");
+        let (exit, stdout) = train(folder, &name, &[]);
+        assert_eq!(exit, Some(0), "seed {seed}: {stdout}");
         assert!(outcome(&run) == whole, "killed after {moments:?}, seed {seed}");
     }
 }

@@ -61,8 +61,8 @@ fn shell_scripts_have_no_faults() {
     scripts.push(root().join("tests/slurm/cluster.sh"));
     assert!(scripts.len() >= 4, "{scripts:?}");
     if test_support::require_program("shellcheck", &["--version"]) {
-        let seen = std::process::Command::new("shellcheck").args(&scripts).output().unwrap();
-        assert!(seen.status.success(), "{}", String::from_utf8_lossy(&seen.stdout));
+        let output = std::process::Command::new("shellcheck").args(&scripts).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     }
 }
 

@@ -1,24 +1,23 @@
 //! Two-dimensional fields through the whole pipeline, as users run it: flows with codec and operator, and a steady
 //! problem with its own model.
 
-mod common;
 
 use std::fs;
 use std::path::Path;
 
-use common::{Seen, shell};
+use crate::common::{Captured, shell};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use serde_json::Value;
 
-fn done(folder: &Path, script: &str) -> Seen {
-    let seen = shell(folder, script);
-    assert_eq!(seen.status, Some(0), "{}\n{}", seen.stdout, seen.stderr);
-    seen
+fn done(folder: &Path, script: &str) -> Captured {
+    let output = shell(folder, script);
+    assert_eq!(output.status, Some(0), "{}\n{}", output.stdout, output.stderr);
+    output
 }
 
-fn rows(seen: &Seen) -> Vec<Value> {
-    seen.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+fn rows(output: &Captured) -> Vec<Value> {
+    output.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// Flows, and a codec and an operator that are trained on them briefly.
@@ -58,8 +57,8 @@ fn a_flow_goes_through_codec_latents_operator_and_evaluation() {
     let layout = &index["description"]["layout"];
     assert_eq!((&layout["tokens"], &layout["rows"]), (&16.into(), &4.into()));
     let judged = "evaluate score operator --data split.json --steps 4 --json";
-    let seen = done(folder, &format!("{judged} -o result"));
-    let all = rows(&seen).pop().unwrap();
+    let output = done(folder, &format!("{judged} -o result"));
+    let all = rows(&output).pop().unwrap();
     let value = |name: &str| all[name].as_f64().unwrap();
     // Trained briefly, it beats persistence, and the codec beats both.
     assert!(value("operator") < 0.9 * value("persistence"), "{all}");
@@ -124,8 +123,8 @@ fn a_steady_problem_is_learned_and_compared_with_its_baselines() {
     let folder = folder.path();
     done(folder, ROCK);
     done(folder, "train-stage regression -c steady.yaml --run steady");
-    let seen = done(folder, "evaluate score steady --data split.json --json -o result");
-    let rows = rows(&seen);
+    let output = done(folder, "evaluate score steady --data split.json --json -o result");
+    let rows = rows(&output);
     assert_eq!(rows.len(), 3);
     for row in &rows {
         let value = |name: &str| row[name].as_f64().unwrap();

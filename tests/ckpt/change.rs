@@ -17,10 +17,10 @@ const ALL: [&str; 5] = ["best", "latest", "step-00000010", "step-00000020", "ste
 #[test]
 fn prune_keeps_the_newest_the_best_and_those_of_the_rules() {
     let (_folder, run) = run();
-    let seen = ckpt(&["prune", "--keep-last", "1", "--dry-run", "--json"], &[&run]);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    assert!(seen.stderr.contains("would remove 1 of 3 checkpoints"), "{}", seen.stderr);
-    let removed: Vec<bool> = seen.json().iter().map(|row| row["removed"] == true).collect();
+    let output = ckpt(&["prune", "--keep-last", "1", "--dry-run", "--json"], &[&run]);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert!(output.stderr.contains("would remove 1 of 3 checkpoints"), "{}", output.stderr);
+    let removed: Vec<bool> = output.json().iter().map(|row| row["removed"] == true).collect();
     assert_eq!(removed, [true, false, false]);
     assert_eq!(names(&run), ALL, "a dry run changes nothing");
 
@@ -49,12 +49,12 @@ fn prune_removes_nothing_if_the_newest_is_damaged_or_the_run_is_active() {
     fs::write(run.join("log.jsonl"), "").unwrap();
     let lease = unix::lease::Lease::take(&run.join("lease"), || Ok(1), &|| false).unwrap();
     for verb in [&["prune", "--keep-last", "1"][..], &["adopt"]] {
-        let seen = ckpt(verb, &[&run]);
-        assert_eq!(seen.status, Some(75), "{}", seen.stderr);
-        assert!(seen.stderr.contains("in use by"), "{}", seen.stderr);
+        let output = ckpt(verb, &[&run]);
+        assert_eq!(output.status, Some(75), "{}", output.stderr);
+        assert!(output.stderr.contains("in use by"), "{}", output.stderr);
     }
-    let seen = ckpt(&["prune", "--keep-last", "1", "--dry-run"], &[&run]);
-    assert_eq!(seen.status, Some(0), "looking disturbs nobody: {}", seen.stderr);
+    let output = ckpt(&["prune", "--keep-last", "1", "--dry-run"], &[&run]);
+    assert_eq!(output.status, Some(0), "looking disturbs nobody: {}", output.stderr);
     // The same run, given as `.` from inside the folder.
     for (folder, path) in [(run.join("ckpt"), "."), (run.clone(), "ckpt")] {
         let mut prune = command(&["prune", "--keep-last", "1"], &[Path::new(path)]);
@@ -64,9 +64,9 @@ fn prune_removes_nothing_if_the_newest_is_damaged_or_the_run_is_active() {
     assert_eq!(names(&run), ALL);
     drop(lease);
     flip(&run.join("ckpt/step-00000030/model.safetensors"), 3);
-    let seen = ckpt(&["prune", "--keep-last", "1"], &[&run]);
-    assert_eq!(seen.status, Some(65));
-    assert!(seen.stderr.contains("nothing was removed"), "{}", seen.stderr);
+    let output = ckpt(&["prune", "--keep-last", "1"], &[&run]);
+    assert_eq!(output.status, Some(65));
+    assert!(output.stderr.contains("nothing was removed"), "{}", output.stderr);
     assert_eq!(names(&run), ALL);
 }
 
@@ -96,9 +96,9 @@ fn adopt_publishes_complete_saves_and_leaves_the_rest() {
     fs::rename(folder.join("twenty"), folder.join("step-00000020")).unwrap();
     fs::create_dir(folder.join(".tmp-step-00000060-node-7-3")).unwrap();
 
-    let seen = ckpt(&["adopt", "--json"], &[&run]);
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
-    let rows = seen.json();
+    let output = ckpt(&["adopt", "--json"], &[&run]);
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
+    let rows = output.json();
     let why = |update: &str| {
         let row = rows.iter().find(|row| row["path"].as_str().unwrap().contains(update)).unwrap();
         row["why"].as_str().unwrap_or("adopted").to_string()
@@ -153,8 +153,8 @@ fn reshard_divides_the_optimizer_and_changes_nothing_else() {
         let out = at(&format!("in-{shards}"));
         let shards = shards.to_string();
         let words = ["reshard", "--shards", &shards, "-o", out.to_str().unwrap()];
-        let seen = ckpt(&words, &[&from]);
-        assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+        let output = ckpt(&words, &[&from]);
+        assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
         let files = fs::read_dir(&out).unwrap().map(|e| e.unwrap().file_name());
         let files = files.filter(|name| name.to_str().unwrap().starts_with("optim-"));
         assert_eq!(files.count().to_string(), shards);
@@ -187,8 +187,8 @@ fn average_is_the_weighted_mean() {
     let b = saved(&at("b"), &weights(2, &[6.0, -1e8, 0.0], true));
     let c = saved(&at("c"), &weights(3, &[0.0, 3.0, 0.5], false));
     let out = at("mean");
-    let seen = ckpt(&["average", "-o", out.to_str().unwrap()], &[&a, &b, &c]);
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+    let output = ckpt(&["average", "-o", out.to_str().unwrap()], &[&a, &b, &c]);
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
     let mean = load(&out).unwrap();
     assert_eq!(mean.tensors("model").unwrap()[0].1.to_f64(), [3.0, 1.0, 0.5]);
     assert!(mean.tensors("ema").is_none(), "not all have one");
@@ -201,8 +201,8 @@ fn average_is_the_weighted_mean() {
     );
     assert_eq!(ckpt(&["verify"], &[&out]).status, Some(0));
 
-    let seen = ckpt(&["average", "--weights", "1,3", "-o", at("w").to_str().unwrap()], &[&a, &b]);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = ckpt(&["average", "--weights", "1,3", "-o", at("w").to_str().unwrap()], &[&a, &b]);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let mean = load(&at("w")).unwrap();
     assert_eq!(mean.tensors("ema").unwrap()[0].1.to_f64(), [5.25, -5e7, 0.25]);
 
@@ -221,8 +221,8 @@ fn average_of_different_models_names_the_differences() {
     other.tensors.get_mut("buffers").unwrap()[0].1 = Tensor::of(&[0.25_f64], &[1]);
     other.tensors.get_mut("ema").unwrap()[0].0 = "v".into();
     let b = saved(&at("b"), &State { task: "operator".into(), ..other });
-    let seen = ckpt(&["average", "-o", at("x").to_str().unwrap()], &[&a, &b]);
-    assert_eq!(seen.status, Some(65));
+    let output = ckpt(&["average", "-o", at("x").to_str().unwrap()], &[&a, &b]);
+    assert_eq!(output.status, Some(65));
     for words in [
         "task operator, expected codec",
         "model: w is F32 [1], expected F32 [2]",
@@ -230,7 +230,7 @@ fn average_of_different_models_names_the_differences() {
         "ema: no tensor w [2]",
         "ema: unexpected tensor v [1]",
     ] {
-        assert!(seen.stderr.contains(words), "{words}: {}", seen.stderr);
+        assert!(output.stderr.contains(words), "{words}: {}", output.stderr);
     }
     assert!(!at("x").exists());
 }

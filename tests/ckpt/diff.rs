@@ -9,8 +9,8 @@ fn a_copy_does_not_differ() {
     let (folder, run) = run();
     let (from, to) = (run.join("ckpt/step-00000020"), folder.path().join("copy"));
     assert!(Command::new("cp").arg("-r").args([&from, &to]).status().unwrap().success());
-    let seen = ckpt(&["diff"], &[&from, &to]);
-    assert_eq!((seen.status, seen.stdout.as_str(), seen.stderr.as_str()), (Some(0), "", ""));
+    let output = ckpt(&["diff"], &[&from, &to]);
+    assert_eq!((output.status, output.stdout.as_str(), output.stderr.as_str()), (Some(0), "", ""));
 }
 
 #[test]
@@ -27,9 +27,9 @@ fn tensors_by_relative_change_and_fields_by_name() {
     other.config = json!({"training": {"updates": 5}});
     let path = write(folder.path(), &other, 1).unwrap();
 
-    let seen = ckpt(&["diff", "--json"], &[&run, &path]);
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(1), ""));
-    let rows = seen.json();
+    let output = ckpt(&["diff", "--json"], &[&run, &path]);
+    assert_eq!((output.status, output.stderr.as_str()), (Some(1), ""));
+    let rows = output.json();
     let field = |name: &str| rows.iter().find(|row| row["field"] == name).cloned();
     assert_eq!(
         field("seed").map(|row| (row["a"].clone(), row["b"].clone())),
@@ -39,7 +39,7 @@ fn tensors_by_relative_change_and_fields_by_name() {
     assert!(field("update").is_none());
     let tensors: Vec<&Value> = rows.iter().filter(|row| row["tensor"].is_string()).collect();
     let of = |name: &str| *tensors.iter().find(|row| row["tensor"] == name).unwrap();
-    assert_eq!(tensors.len(), 5, "{}", seen.stdout);
+    assert_eq!(tensors.len(), 5, "{}", output.stdout);
     let bias = of("core.bias");
     assert!((bias["relative"].as_f64().unwrap() - 0.1).abs() < 1e-12, "{bias}");
     assert!((bias["max_abs"].as_f64().unwrap() - 0.05).abs() < 1e-12, "{bias}");
@@ -56,18 +56,18 @@ fn tensors_by_relative_change_and_fields_by_name() {
         (&json!("reshaped"), &json!("F32 [2, 3]"), &json!("F32 [3, 2]"))
     );
 
-    let seen = ckpt(&["diff"], &[&run, &path]);
-    assert!(seen.stdout.contains("seed: 17 -> 18\n"), "{}", seen.stdout);
-    assert!(seen.stdout.contains("config: null -> "), "{}", seen.stdout);
+    let output = ckpt(&["diff"], &[&run, &path]);
+    assert!(output.stdout.contains("seed: 17 -> 18\n"), "{}", output.stdout);
+    assert!(output.stdout.contains("config: null -> "), "{}", output.stdout);
 }
 
 #[test]
 fn damaged_checkpoints_are_not_compared() {
     let (_folder, run) = run();
     flip(&run.join("ckpt/step-00000030/model.safetensors"), 3);
-    let seen = ckpt(&["diff"], &[&run.join("ckpt/step-00000020"), &run]);
-    assert_eq!(seen.status, Some(65));
-    assert!(seen.stderr.contains("tensor core.weight was changed"), "{}", seen.stderr);
+    let output = ckpt(&["diff"], &[&run.join("ckpt/step-00000020"), &run]);
+    assert_eq!(output.status, Some(65));
+    assert!(output.stderr.contains("tensor core.weight was changed"), "{}", output.stderr);
     assert_eq!(ckpt(&["diff"], &[&run, &run.join("none")]).status, Some(66));
 }
 
@@ -86,9 +86,9 @@ fn long_lists_are_summarised_for_people_and_complete_in_json() {
     let shown = ckpt(&["show"], &[&a]);
     let line = "progress.numbers: [0.0, 1.0, 2.0, …] (400 numbers from 0 to 399)\n";
     assert!(shown.stdout.contains(line), "{}", shown.stdout);
-    let seen = ckpt(&["diff"], &[&a, &b]);
+    let output = ckpt(&["diff"], &[&a, &b]);
     let line = "progress.numbers: 1 of 400 elements differ, first [1]: 1.0 -> 7.5\n";
-    assert!(seen.stdout.contains(line), "{}", seen.stdout);
+    assert!(output.stdout.contains(line), "{}", output.stdout);
     let rows = ckpt(&["diff", "--json"], &[&a, &b]).json();
     let row = rows.iter().find(|row| row["field"] == "progress.numbers").unwrap();
     assert_eq!(row["b"].as_array().unwrap().len(), 400);

@@ -91,9 +91,9 @@ fn import_makes_a_checkpoint_like_the_given_one() {
     let mut words = vec!["import", "--json"];
     words.extend(MAPPED);
     words.extend(["--ignore", "*running*", "-o", out.to_str().unwrap(), "--like"]);
-    let seen = ckpt(&words, &[&like, &file]);
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
-    assert_eq!(seen.json()[0]["tensors"], 4);
+    let output = ckpt(&words, &[&like, &file]);
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
+    assert_eq!(output.json()[0]["tensors"], 4);
     let made = load(&out).unwrap();
     let source = foreign::open(&file).unwrap();
     let weight = source.tensors().iter().find(|t| t.name == "0.weight").unwrap();
@@ -115,8 +115,8 @@ fn import_of_another_model_lists_all_differences() {
     let out = folder.path().join("out");
     let mut words = vec!["import", "--map", "0.bias=fc.weight", "--map", "1.bias=fc.weight"];
     words.extend(["-o", out.to_str().unwrap(), "--like"]);
-    let seen = ckpt(&words, &[&like, &file]);
-    assert_eq!(seen.status, Some(65));
+    let output = ckpt(&words, &[&like, &file]);
+    assert_eq!(output.status, Some(65));
     for words in [
         "missing: fc.bias [2]",
         "shape: fc.weight is [2] in the file, [2, 3]",
@@ -124,7 +124,7 @@ fn import_of_another_model_lists_all_differences() {
         "unexpected: 1.num_batches_tracked []",
         "duplicate: fc.weight, the second from 1.bias",
     ] {
-        assert!(seen.stderr.contains(words), "{words}: {}", seen.stderr);
+        assert!(output.stderr.contains(words), "{words}: {}", output.stderr);
     }
     assert!(!out.exists());
 }
@@ -133,26 +133,26 @@ fn import_of_another_model_lists_all_differences() {
 fn export_and_import_preserve_all_bits() {
     let (folder, run) = run();
     let (file, out) = (folder.path().join("w.safetensors"), folder.path().join("out"));
-    let seen = ckpt(&["export", "--json", "-o", file.to_str().unwrap()], &[&run]);
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+    let output = ckpt(&["export", "--json", "-o", file.to_str().unwrap()], &[&run]);
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
     assert_eq!(
         fs::read(&file).unwrap(),
         fs::read(run.join("ckpt/latest/model.safetensors")).unwrap()
     );
-    let seen = ckpt(&["import", "-o", out.to_str().unwrap(), "--like"], &[&run, &file]);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    let seen = ckpt(&["diff", "--json"], &[&run, &out]);
-    let changed = seen.json().into_iter().filter(|row| row["file"] == "model").count();
-    assert_eq!(changed, 0, "{}", seen.stdout);
+    let output = ckpt(&["import", "-o", out.to_str().unwrap(), "--like"], &[&run, &file]);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    let output = ckpt(&["diff", "--json"], &[&run, &out]);
+    let changed = output.json().into_iter().filter(|row| row["file"] == "model").count();
+    assert_eq!(changed, 0, "{}", output.stdout);
 
     let again = ckpt(&["export", "-o", file.to_str().unwrap()], &[&run]);
     assert_eq!(again.status, Some(73), "{}", again.stderr);
     let other = folder.path().join("x");
-    let seen = ckpt(&["export", "--what", "ema", "-o", other.to_str().unwrap()], &[&run]);
-    assert_eq!(seen.status, Some(66));
-    assert!(seen.stderr.contains("it has model, optim-0-of-1"), "{}", seen.stderr);
+    let output = ckpt(&["export", "--what", "ema", "-o", other.to_str().unwrap()], &[&run]);
+    assert_eq!(output.status, Some(66));
+    assert!(output.stderr.contains("it has model, optim-0-of-1"), "{}", output.stderr);
     flip(&run.join("ckpt/step-00000030/model.safetensors"), 3);
-    let seen = ckpt(&["export", "-o", other.to_str().unwrap()], &[&run]);
-    assert_eq!(seen.status, Some(65), "{}", seen.stderr);
+    let output = ckpt(&["export", "-o", other.to_str().unwrap()], &[&run]);
+    assert_eq!(output.status, Some(65), "{}", output.stderr);
     assert!(!other.exists());
 }

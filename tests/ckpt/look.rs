@@ -10,17 +10,17 @@ use super::*;
 fn ls_lists_checkpoints() {
     let (_folder, run) = run();
     fs::remove_file(run.join("ckpt/step-00000010/model.safetensors")).unwrap();
-    let seen = ckpt(&["ls"], &[&run]);
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
-    let lines: Vec<&str> = seen.stdout.lines().collect();
-    assert_eq!(lines.len(), 4, "{}", seen.stdout);
+    let output = ckpt(&["ls"], &[&run]);
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = output.stdout.lines().collect();
+    assert_eq!(lines.len(), 4, "{}", output.stdout);
     assert!(lines[0].starts_with("checkpoint") && lines[0].contains("nrmse"), "{}", lines[0]);
     assert!(lines[1].ends_with("model.safetensors is missing"), "{}", lines[1]);
     assert!(lines[2].contains("step-00000020") && lines[2].contains("best"), "{}", lines[2]);
     assert!(lines[3].contains("latest") && lines[3].ends_with("good"), "{}", lines[3]);
 
-    let seen = ckpt(&["ls", "--json"], &[&run.join("ckpt")]);
-    let rows = seen.json();
+    let output = ckpt(&["ls", "--json"], &[&run.join("ckpt")]);
+    let rows = output.json();
     assert_eq!(
         rows.iter().map(|r| r["update"].as_u64()).collect::<Vec<_>>(),
         [Some(10), Some(20), Some(30)]
@@ -35,20 +35,20 @@ fn ls_lists_checkpoints() {
 #[test]
 fn ls_without_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
-    let seen = ckpt(&["ls"], &[folder.path()]);
-    assert_eq!((seen.status, seen.stdout.as_str(), seen.stderr.as_str()), (Some(0), "", ""));
-    let seen = ckpt(&["ls"], &[&folder.path().join("none")]);
-    assert_eq!(seen.status, Some(66));
-    assert!(seen.stderr.contains("none"), "{}", seen.stderr);
+    let output = ckpt(&["ls"], &[folder.path()]);
+    assert_eq!((output.status, output.stdout.as_str(), output.stderr.as_str()), (Some(0), "", ""));
+    let output = ckpt(&["ls"], &[&folder.path().join("none")]);
+    assert_eq!(output.status, Some(66));
+    assert!(output.stderr.contains("none"), "{}", output.stderr);
     assert_eq!(ckpt(&["ls"], &[]).status, Some(2));
 }
 
 #[test]
 fn show_describes_a_checkpoint() {
     let (_folder, run) = run();
-    let seen = ckpt(&["show", "--json"], &[&run]);
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
-    let rows = seen.json();
+    let output = ckpt(&["show", "--json"], &[&run]);
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
+    let rows = output.json();
     assert_eq!((&rows[0]["update"], &rows[0]["task"]), (&json!(30), &json!("codec")));
     assert_eq!(rows[0]["progress"], json!({"samples": 480}));
     assert_eq!(rows[0]["files"]["model.safetensors"]["blake3"].as_str().unwrap().len(), 64);
@@ -63,12 +63,12 @@ fn show_describes_a_checkpoint() {
     assert_eq!(rows[3]["mean"], Value::Null);
 
     let best = run.join("ckpt/best");
-    let seen = ckpt(&["show", "--tensor", "core.bias"], &[&best]);
-    assert!(seen.stdout.contains("update: 20\n"), "{}", seen.stdout);
-    assert!(seen.stdout.contains("metrics.nrmse: 0.0\n"), "{}", seen.stdout);
-    let table: Vec<&str> = seen.stdout.split("\n\n").nth(1).unwrap().lines().collect();
-    assert_eq!(table.len(), 2, "{}", seen.stdout);
-    assert!(table[1].contains("core.bias") && table[1].contains("F64"), "{}", seen.stdout);
+    let output = ckpt(&["show", "--tensor", "core.bias"], &[&best]);
+    assert!(output.stdout.contains("update: 20\n"), "{}", output.stdout);
+    assert!(output.stdout.contains("metrics.nrmse: 0.0\n"), "{}", output.stdout);
+    let table: Vec<&str> = output.stdout.split("\n\n").nth(1).unwrap().lines().collect();
+    assert_eq!(table.len(), 2, "{}", output.stdout);
+    assert!(table[1].contains("core.bias") && table[1].contains("F64"), "{}", output.stdout);
 
     let rows = ckpt(&["show", "--json", "--pattern", "core.weight*"], &[&best]).json();
     assert_eq!(rows.len(), 3);
@@ -78,17 +78,17 @@ fn show_describes_a_checkpoint() {
 #[test]
 fn verify_names_file_and_tensor() {
     let (_folder, run) = run();
-    let seen = ckpt(&["verify"], &[&run]);
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
-    assert_eq!(seen.stdout.matches("good: 4 tensors in 2 files").count(), 3, "{}", seen.stdout);
+    let output = ckpt(&["verify"], &[&run]);
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
+    assert_eq!(output.stdout.matches("good: 4 tensors in 2 files").count(), 3, "{}", output.stdout);
 
     // The file ends with the empty tensor and core.weight; core.bias, which is f64, comes first.
     flip(&run.join("ckpt/step-00000020/model.safetensors"), 3);
     flip(&run.join("ckpt/step-00000030/manifest.json"), 90);
-    let seen = ckpt(&["verify", "--json"], &[&run]);
-    assert_eq!(seen.status, Some(65));
-    assert!(seen.stderr.contains("2 of 3 checkpoints are damaged"), "{}", seen.stderr);
-    let rows = seen.json();
+    let output = ckpt(&["verify", "--json"], &[&run]);
+    assert_eq!(output.status, Some(65));
+    assert!(output.stderr.contains("2 of 3 checkpoints are damaged"), "{}", output.stderr);
+    let rows = output.json();
     let damage = |name: &str| {
         let row = rows.iter().find(|row| row["path"].as_str().unwrap().ends_with(name));
         row.unwrap()["damage"].as_array().unwrap().clone()
@@ -101,29 +101,29 @@ fn verify_names_file_and_tensor() {
     );
     assert_eq!(damage("step-00000030")[0]["file"], "manifest.json");
 
-    let seen = ckpt(&["verify"], &[&run.join("ckpt/step-00000020")]);
-    assert_eq!(seen.status, Some(65));
-    assert!(seen.stdout.contains("core.weight"), "{}", seen.stdout);
-    let seen = ckpt(&["show"], &[&run.join("ckpt/step-00000030")]);
-    assert_eq!(seen.status, Some(65));
-    assert!(seen.stderr.contains("manifest.json was changed"), "{}", seen.stderr);
+    let output = ckpt(&["verify"], &[&run.join("ckpt/step-00000020")]);
+    assert_eq!(output.status, Some(65));
+    assert!(output.stdout.contains("core.weight"), "{}", output.stdout);
+    let output = ckpt(&["show"], &[&run.join("ckpt/step-00000030")]);
+    assert_eq!(output.status, Some(65));
+    assert!(output.stderr.contains("manifest.json was changed"), "{}", output.stderr);
 }
 
 #[test]
 fn verify_of_missing_checkpoints() {
     let (folder, run) = run();
     let absent = folder.path().join("absent");
-    let seen = ckpt(&["verify"], &[&absent, &run]);
-    assert_eq!(seen.status, Some(66));
-    assert!(seen.stderr.contains("absent"), "{}", seen.stderr);
-    assert_eq!(seen.stdout.matches("good").count(), 3, "the others are verified all the same");
+    let output = ckpt(&["verify"], &[&absent, &run]);
+    assert_eq!(output.status, Some(66));
+    assert!(output.stderr.contains("absent"), "{}", output.stderr);
+    assert_eq!(output.stdout.matches("good").count(), 3, "the others are verified all the same");
     let empty = folder.path().join("empty");
     fs::create_dir(&empty).unwrap();
     assert_eq!(ckpt(&["verify"], &[&empty]).status, Some(66));
     fs::remove_file(run.join("ckpt/step-00000010/manifest.json")).unwrap();
-    let seen = ckpt(&["verify"], &[&run.join("ckpt/step-00000010")]);
-    assert_eq!(seen.status, Some(65));
-    assert!(seen.stdout.contains("manifest.json is missing"), "{}", seen.stdout);
+    let output = ckpt(&["verify"], &[&run.join("ckpt/step-00000010")]);
+    assert_eq!(output.status, Some(65));
+    assert!(output.stdout.contains("manifest.json is missing"), "{}", output.stdout);
 }
 
 #[test]

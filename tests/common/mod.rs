@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// The outcome of a command.
-pub struct Seen {
+pub struct Captured {
     /// Exit status; `None` when a signal killed it.
     pub status: Option<i32>,
     /// Its stdout.
@@ -21,7 +21,7 @@ pub struct Seen {
 
 /// Runs a shell script in `folder` with the programs of this build first on the PATH, and without the environment of a
 /// SLURM or MPI job in which the tests may run. The script stops at the first command that fails.
-pub fn shell(folder: &Path, script: &str) -> Seen {
+pub fn shell(folder: &Path, script: &str) -> Captured {
     let mut command = Command::new("sh");
     command.args(["-euc", script]).current_dir(folder).env("PATH", path()).stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
@@ -31,7 +31,7 @@ pub fn shell(folder: &Path, script: &str) -> Seen {
     }
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Seen { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
+    Captured { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
 fn path() -> OsString {

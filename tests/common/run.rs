@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Seen, shell};
+use super::{Captured, shell};
 use test_support::torture;
 
 /// `updates` is the length of the whole run; it saves and validates often.
@@ -27,13 +27,13 @@ checkpoint: {every: 5}
 pub fn prepare() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("codec.yaml"), CONFIG).unwrap();
-    let seen = shell(
+    let output = shell(
         folder.path(),
         "ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 11 --seed 5 -o data
          ds-prep split data/*.hdf5 --seed 5 -o split.json
          ds-prep stats split.json -o stats.json",
     );
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     folder
 }
 
@@ -45,7 +45,7 @@ pub fn rounds(short: usize, long: usize) -> usize {
 /// A running training command.
 pub struct Run {
     pub child: Child,
-    talk: PathBuf,
+    stderr: PathBuf,
 }
 
 /// The complete command line of a run.
@@ -67,10 +67,10 @@ pub fn start_with(folder: &Path, run: &str, more: &[&str], set: impl FnOnce(&mut
 pub fn spawn(folder: &Path, mut command: Command) -> Run {
     static COUNTER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let n = COUNTER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let talk = folder.join(format!("talk-{n}"));
+    let stderr = folder.join(format!("talk-{n}"));
     reset_ignored_signals();
-    command.stderr(File::create(&talk).unwrap());
-    Run { child: command.spawn().unwrap(), talk }
+    command.stderr(File::create(&stderr).unwrap());
+    Run { child: command.spawn().unwrap(), stderr }
 }
 
 /// Under `nohup`, or in the background of a script, this process inherits ignored HUP or INT signals, which its
@@ -99,7 +99,7 @@ pub fn start_and_stop(folder: &Path, update: u64, set: impl Fn(&mut Command)) ->
         let name = format!("run-{n}");
         let mut run = start_with(folder, &name, &[], &set);
         run.wait_for_update(&folder.join(&name), update);
-        run.stand_still().then_some((name, run))
+        run.suspend().then_some((name, run))
     });
     started.expect("each was over before it could be stopped")
 }
@@ -157,7 +157,7 @@ impl Run {
     }
 
     /// Suspends it as job control does, and waits until none of its threads runs; false if it has ended.
-    pub fn stand_still(&mut self) -> bool {
+    pub fn suspend(&mut self) -> bool {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.child.id());
         let is_still = |task: std::fs::DirEntry| {
@@ -186,12 +186,12 @@ impl Run {
     pub fn end(mut self) -> (Option<i32>, String) {
         wait_until(|| !self.is_alive());
         let status = self.child.wait().unwrap().code();
-        (status, std::fs::read_to_string(&self.talk).unwrap())
+        (status, std::fs::read_to_string(&self.stderr).unwrap())
     }
 
     /// Its stderr so far.
-    pub fn talk(&self) -> String {
-        std::fs::read_to_string(&self.talk).unwrap()
+    pub fn stderr(&self) -> String {
+        std::fs::read_to_string(&self.stderr).unwrap()
     }
 
     /// Whether it is still running.
@@ -267,7 +267,7 @@ pub fn outcome(run: &Path) -> Vec<String> {
 }
 
 /// Asserts that every checkpoint verifies, and that no temporary files are left.
-pub fn is_sound(folder: &Path, run: &str) {
-    let seen: Seen = shell(folder, &format!("ckpt verify {run} >&2"));
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+pub fn all_verify(folder: &Path, run: &str) {
+    let output: Captured = shell(folder, &format!("ckpt verify {run} >&2"));
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
 }

@@ -1,6 +1,6 @@
 //! Runs on several ranks: starting them, finding their processes, and comparing outcomes.
 
-use super::common::run::{self, CONFIG, Run};
+use crate::common::run::{self, CONFIG, Run};
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -186,14 +186,14 @@ fn every_planted_fault_is_found_and_named() {
     for (name, plant, kind, words) in FAULTS {
         let folder = tempfile::tempdir().unwrap();
         let command = [&plant(folder.path())[..], &["--json"]].concat();
-        let seen = run(folder.path(), "", &command);
-        let found = seen.records();
+        let output = run(folder.path(), "", &command);
+        let found = output.records();
         let is_named = found.iter().any(|fault| {
             let message = fault["message"].as_str().unwrap();
             fault["kind"] == kind && words.iter().all(|word| message.contains(word))
         });
-        if seen.status != Some(65) || !is_named {
-            wrong.push(format!("{name}: {:?} {}{}", seen.status, seen.stdout, seen.stderr));
+        if output.status != Some(65) || !is_named {
+            wrong.push(format!("{name}: {:?} {}{}", output.status, output.stdout, output.stderr));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -225,9 +225,9 @@ fn unsupported_layouts_formats_and_manifests_are_refused_with_a_reason() {
         ),
     ];
     for (words, status, message) in cases {
-        let seen = run(folder, "", &[words, &["-o", "out"]].concat());
-        assert_eq!(seen.status, Some(status), "{words:?}: {}", seen.stderr);
-        assert!(seen.stderr.contains(message), "{}", seen.stderr);
-        assert!(!seen.stderr.contains(['{', '"']), "debug output: {}", seen.stderr);
+        let output = run(folder, "", &[words, &["-o", "out"]].concat());
+        assert_eq!(output.status, Some(status), "{words:?}: {}", output.stderr);
+        assert!(output.stderr.contains(message), "{}", output.stderr);
+        assert!(!output.stderr.contains(['{', '"']), "debug output: {}", output.stderr);
     }
 }

@@ -141,10 +141,10 @@ fn a_killed_import_resumes_and_memory_does_not_grow_with_the_file() {
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, format!("{text}{{\"trajec")).unwrap();
 
-    let seen = run(folder, "", &["import", "large_nu0.1.npy", "-o", "in"]);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = run(folder, "", &["import", "large_nu0.1.npy", "-o", "in"]);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let goes_on = format!("resuming after {done} of {TRAJECTORIES} trajectories");
-    assert!(seen.stderr.contains(&goes_on), "{}", seen.stderr);
+    assert!(output.stderr.contains(&goes_on), "{}", output.stderr);
     let names: Vec<_> =
         fs::read_dir(folder.join("in")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names, ["large_nu0.1.hdf5"], "what was left is gone");

@@ -43,14 +43,14 @@ const IMPORTS: [(&str, &str); 15] = [
 fn told_by_python(files: &[PathBuf]) -> Option<Vec<Value>> {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
     let asked = Command::new(&python).args(["-c", "import h5py, numpy"]).output();
-    if !asked.is_ok_and(|seen| seen.status.success()) {
+    if !asked.is_ok_and(|output| output.status.success()) {
         test_support::skip(&format!("{python} has no h5py and numpy (PYTHON=... names another)"));
         return None;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/read_back.py");
-    let seen = Command::new(python).arg(script).args(files).output().unwrap();
-    assert!(seen.status.success(), "{}", String::from_utf8_lossy(&seen.stderr));
-    let text = String::from_utf8(seen.stdout).unwrap();
+    let output = Command::new(python).arg(script).args(files).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
     Some(text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
 }
 
@@ -85,9 +85,9 @@ fn compare(path: &Path, python: &Value) {
     }
     let last = (shown["trajectories"].as_u64().unwrap() - 1).to_string();
     let frames = run(folder, "", &["show", name, "--sample", &last, "--json"]).records();
-    let told = python["last"].as_array().unwrap();
-    assert_eq!(frames.len(), told.len(), "{name}");
-    for (ours, theirs) in frames.iter().zip(told) {
+    let expected = python["last"].as_array().unwrap();
+    assert_eq!(frames.len(), expected.len(), "{name}");
+    for (ours, theirs) in frames.iter().zip(expected) {
         for key in ["min", "max", "mean", "rms"] {
             let [a, b] = [ours, theirs].map(|frame| frame[key].as_f64().unwrap());
             assert!((a - b).abs() <= 1e-12 * a.abs().max(1.0), "{name}: {key} {a}, h5py {b}");
@@ -104,9 +104,9 @@ fn our_files_are_read_by_h5py_with_pdebenchs_keys() {
     for equation in EQUATIONS {
         let words: Vec<&str> = equation.split(' ').collect();
         let words = [&["gen"][..], &words, &["--samples", "3", "-o", "raw", "--json"]].concat();
-        let seen = run(folder, "", &words);
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-        made.extend(seen.records().iter().map(|r| folder.join(r["file"].as_str().unwrap())));
+        let output = run(folder, "", &words);
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
+        made.extend(output.records().iter().map(|r| folder.join(r["file"].as_str().unwrap())));
     }
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/layouts");
     let mut sources = Vec::new();
@@ -114,17 +114,17 @@ fn our_files_are_read_by_h5py_with_pdebenchs_keys() {
         let (source, to) = (golden.join(name), format!("in{number}"));
         let words: Vec<&str> = how.split(' ').collect();
         let from = ["import", source.to_str().unwrap(), "-o", &to, "--json"];
-        let seen = run(folder, "", &[&from[..], &words].concat());
-        assert_eq!(seen.status, Some(0), "{name} {how}: {}", seen.stderr);
-        made.push(folder.join(seen.records()[0]["file"].as_str().unwrap()));
+        let output = run(folder, "", &[&from[..], &words].concat());
+        assert_eq!(output.status, Some(0), "{name} {how}: {}", output.stderr);
+        made.push(folder.join(output.records()[0]["file"].as_str().unwrap()));
         sources.push(source);
     }
-    let Some(told) = told_by_python(&made) else { return };
-    assert_eq!(told.len(), made.len());
-    made.iter().zip(&told).for_each(|(path, python)| compare(path, python));
+    let Some(expected) = told_by_python(&made) else { return };
+    assert_eq!(expected.len(), made.len());
+    made.iter().zip(&expected).for_each(|(path, python)| compare(path, python));
     // h5py also sees the same values in its own files and in the converted ones.
     let of_sources = told_by_python(&sources).unwrap();
-    for ((source, python), (_, how)) in of_sources.iter().zip(&told[EQUATIONS.len()..]).zip(IMPORTS)
+    for ((source, python), (_, how)) in of_sources.iter().zip(&expected[EQUATIONS.len()..]).zip(IMPORTS)
     {
         assert_eq!(source["crc32"], python["crc32"], "{} {how}", source["file"]);
     }

@@ -11,10 +11,10 @@ fn an_index_describes_shards_and_detects_changes() {
     let folder = folder.path();
     let import = |files: &[&str]| {
         let words = ["--format", "safetensors", "--shard", "4", "-o", "shards", "--json"];
-        let seen = run(folder, "", &[&["import"], files, &words].concat());
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        let output = run(folder, "", &[&["import"], files, &words].concat());
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
         // In the order of the given names, then of their parts.
-        let listed: Vec<Value> = seen.records().iter().map(|shard| shard["file"].clone()).collect();
+        let listed: Vec<Value> = output.records().iter().map(|shard| shard["file"].clone()).collect();
         let stems = files.iter().map(|file| Path::new(file).file_stem().unwrap().to_str().unwrap());
         let named =
             stems.flat_map(|stem| (0..3).map(move |i| format!("shards/{stem}-{i:05}.safetensors")));
@@ -52,9 +52,9 @@ fn an_index_describes_shards_and_detects_changes() {
     let shown = run(folder, "", &["show", "shards/index.json", "--json"]).records();
     assert_eq!(shown[0]["shards"].as_array().unwrap().len(), 6);
     let frames = |file: &str, sample| {
-        let seen = run(folder, "", &["show", file, "--sample", sample, "--json"]);
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-        seen.stdout
+        let output = run(folder, "", &["show", file, "--sample", sample, "--json"]);
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
+        output.stdout
     };
     let fourth = format!("shards/{}", shards[3]["file"].as_str().unwrap());
     for (sample, of_shard) in [("10", "0"), ("13", "3")] {
@@ -68,9 +68,9 @@ fn an_index_describes_shards_and_detects_changes() {
         ("split.json", "0", "name a data file"),
     ] {
         let show = run(folder, "", &["show", file, "--sample", sample]);
-        for seen in [show, plot(file, sample)] {
-            assert_eq!(seen.status, Some(2), "{}", seen.stderr);
-            assert!(seen.stderr.contains(words), "{}", seen.stderr);
+        for output in [show, plot(file, sample)] {
+            assert_eq!(output.status, Some(2), "{}", output.stderr);
+            assert!(output.stderr.contains(words), "{}", output.stderr);
         }
     }
     assert_eq!(run(folder, "", &["show", "split.json"]).status, Some(2));
@@ -88,9 +88,9 @@ fn an_index_describes_shards_and_detects_changes() {
     let whole = fs::read(path(2)).unwrap();
     fs::write(path(2), &whole[..whole.len() - 8]).unwrap();
     fs::remove_file(path(4)).unwrap();
-    let seen = check();
-    assert_eq!(seen.status, Some(65), "{}", seen.stdout);
-    let faults = seen.records();
+    let output = check();
+    assert_eq!(output.status, Some(65), "{}", output.stdout);
+    let faults = output.records();
     for (shard, kind) in [(1, "changed"), (2, "changed"), (2, "unreadable"), (4, "missing")] {
         let name = shards[shard]["file"].as_str().unwrap();
         let named = |fault: &&Value| {
@@ -102,7 +102,7 @@ fn an_index_describes_shards_and_detects_changes() {
 
     // A file that is not an index of fields is refused as such.
     fs::write(folder.join("shards/index.json"), "{}").unwrap();
-    let seen = run(folder, "", &["import", a, "--format", "safetensors", "-o", "shards"]);
-    assert_eq!(seen.status, Some(65), "{}", seen.stderr);
-    assert!(seen.stderr.contains("index.json"), "{}", seen.stderr);
+    let output = run(folder, "", &["import", a, "--format", "safetensors", "-o", "shards"]);
+    assert_eq!(output.status, Some(65), "{}", output.stderr);
+    assert!(output.stderr.contains("index.json"), "{}", output.stderr);
 }

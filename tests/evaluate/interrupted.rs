@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::common::{run, shell};
+use crate::common::{run, shell};
 use super::world;
 
 /// Stopped before it has done anything: it waits at its first status until the signal was sent.
@@ -32,13 +32,13 @@ fn work_that_a_limit_stops_every_time_finally_fails() {
         for _ in 0..2 {
             assert_eq!(stopped_at_once(words).0, Some(75));
         }
-        let (status, talk) = stopped_at_once(words);
-        assert_eq!(status, Some(1), "{talk}");
-        assert!(talk.contains("longer time limit") && talk.contains(advice), "{talk}");
-        assert_eq!(run::status(&world().join(folder))["state"], "failed", "{talk}");
+        let (status, stderr) = stopped_at_once(words);
+        assert_eq!(status, Some(1), "{stderr}");
+        assert!(stderr.contains("longer time limit") && stderr.contains(advice), "{stderr}");
+        assert_eq!(run::status(&world().join(folder))["state"], "failed", "{stderr}");
         // Started once more with more time, it completes.
-        let seen = shell(world(), &words.join(" "));
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        let output = shell(world(), &words.join(" "));
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
     }
 }
 
@@ -49,12 +49,12 @@ fn latents_that_make_progress_may_be_killed_any_number_of_times() {
                 --shard 1 -o killed";
     let mut attempts = 0;
     loop {
-        let seen = shell(world(), &format!("{make} || exit $?"));
+        let output = shell(world(), &format!("{make} || exit $?"));
         attempts += 1;
-        assert!(attempts < 40, "{}", seen.stderr);
-        match seen.status {
+        assert!(attempts < 40, "{}", output.stderr);
+        match output.status {
             Some(0) => break,
-            status => assert_eq!(status, Some(137), "{}", seen.stderr),
+            status => assert_eq!(status, Some(137), "{}", output.stderr),
         }
     }
     assert!(attempts > 4, "{attempts}");

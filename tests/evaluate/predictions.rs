@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::common::shell;
+use crate::common::shell;
 use super::{evaluate, json, world};
 use data::fields::field::Field;
 
@@ -15,8 +15,8 @@ fn read(file: &str, trajectory: usize) -> Vec<f32> {
 }
 
 fn done(script: &str) {
-    let seen = shell(world(), script);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = shell(world(), script);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
 }
 
 #[test]
@@ -65,16 +65,16 @@ fn predictions_that_are_killed_continue_after_the_last_batch() {
     done(&format!("{predict} -o whole.hdf5"));
     let mut kills = 0;
     loop {
-        let seen = shell(
+        let output = shell(
             world(),
             &format!("FAIL=save.after_shard:2=kill {predict} -o killed.hdf5 || exit $?"),
         );
-        match seen.status {
+        match output.status {
             Some(0) => break,
-            status => assert_eq!(status, Some(137), "{}", seen.stderr),
+            status => assert_eq!(status, Some(137), "{}", output.stderr),
         }
         kills += 1;
-        assert!(kills < 10, "{}", seen.stderr);
+        assert!(kills < 10, "{}", output.stderr);
     }
     // Five batches of at most 16 trajectories; each attempt is killed after its second.
     assert_eq!(kills, 2);
@@ -93,14 +93,14 @@ fn an_evaluation_that_is_killed_continues_after_the_last_batch() {
             "FAIL=save.after_shard:1=kill evaluate score {words} --data data/split.json -o killed-scores \
              || exit $?"
         );
-        let seen = shell(world(), &command);
-        assert_eq!(kills > 0, seen.stderr.contains("resuming after"), "{}", seen.stderr);
-        match seen.status {
+        let output = shell(world(), &command);
+        assert_eq!(kills > 0, output.stderr.contains("resuming after"), "{}", output.stderr);
+        match output.status {
             Some(0) => break,
-            status => assert_eq!(status, Some(137), "{}", seen.stderr),
+            status => assert_eq!(status, Some(137), "{}", output.stderr),
         }
         kills += 1;
-        assert!(kills < 10, "{}", seen.stderr);
+        assert!(kills < 10, "{}", output.stderr);
     }
     assert_eq!(kills, 2, "a batch for each parameter value");
     assert_eq!(json("killed-scores/metrics.json"), json("whole-scores/metrics.json"));

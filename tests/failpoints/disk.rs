@@ -1,13 +1,13 @@
 //! Disks that are full, fail or become read-only.
 
 use crate::common::run::{Hold, wait_until};
-use crate::common::{Seen, shell};
-use crate::{CODEC, ground, hidden, nothing_is_lost, outcome, place, train};
+use crate::common::{Captured, shell};
+use super::{CODEC, setup, hidden, nothing_is_lost, outcome, place, train};
 use learn::checkpoint::list;
 use std::path::Path;
 
-fn warnings(seen: &Seen) -> Vec<&str> {
-    seen.stderr.lines().filter(|line| line.contains("warning")).collect()
+fn warnings(output: &Captured) -> Vec<&str> {
+    output.stderr.lines().filter(|line| line.contains("warning")).collect()
 }
 
 #[test]
@@ -19,12 +19,12 @@ fn disk_full_during_a_save_costs_a_warning() {
     {
         let place = place();
         let fail = format!("{step}=enospc,save.begin:3=kill");
-        let seen = train(place.path(), &fail);
-        let told = warnings(&seen);
-        assert_eq!(told.len(), 1, "{fail}: {}", seen.stderr);
+        let output = train(place.path(), &fail);
+        let expected = warnings(&output);
+        assert_eq!(expected.len(), 1, "{fail}: {}", output.stderr);
         assert!(
-            told[0].contains("checkpoint not saved") && told[0].contains("No space"),
-            "{told:?}"
+            expected[0].contains("checkpoint not saved") && expected[0].contains("No space"),
+            "{expected:?}"
         );
         let folder = place.path().join("run/ckpt");
         let steps: Vec<u64> = list(&folder).unwrap().iter().map(|entry| entry.step).collect();
@@ -33,7 +33,7 @@ fn disk_full_during_a_save_costs_a_warning() {
         nothing_is_lost(place.path(), &fail);
         let again = train(place.path(), "");
         assert_eq!(again.status, Some(0), "{}", again.stderr);
-        assert_eq!(outcome(place.path()), ground().whole, "{fail}");
+        assert_eq!(outcome(place.path()), setup().whole, "{fail}");
     }
 }
 
@@ -47,7 +47,7 @@ fn stands(place: &Path) -> serde_json::Value {
 fn disk_full_at_a_stop_it_resumes_from_an_older_checkpoint() {
     let place = place();
     std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
-    let seen = shell(
+    let output = shell(
         place.path(),
         "FAIL=save.begin:2+=enospc train-stage codec -c codec.yaml --run run \\
              -s training.updates=1000000 -s checkpoint.failed_saves=1000000 &
@@ -55,8 +55,8 @@ fn disk_full_at_a_stop_it_resumes_from_an_older_checkpoint() {
          kill -TERM $!
          wait $!",
     );
-    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
-    assert!(warnings(&seen).last().unwrap().contains("checkpoint not saved"), "{}", seen.stderr);
+    assert_eq!(output.status, Some(75), "{}", output.stderr);
+    assert!(warnings(&output).last().unwrap().contains("checkpoint not saved"), "{}", output.stderr);
     assert_eq!(stands(place.path())["state"], "stopped");
 }
 
@@ -68,16 +68,16 @@ fn disk_full_at_the_end_is_an_error_reported_once() {
         CODEC.replace("every: 2,", "every: 2, failed_saves: 99,"),
     )
     .unwrap();
-    let seen =
+    let output =
         shell(place.path(), "FAIL=save.begin:2+=enospc train-stage codec -c codec.yaml --run run");
-    assert!(seen.status.is_some_and(|status| status == 73 || status == 74), "{}", seen.stderr);
-    let lines = seen.stderr.lines().filter(|line| line.contains("No space left on device"));
-    assert_eq!(lines.filter(|line| !line.contains("warning")).count(), 1, "{}", seen.stderr);
+    assert!(output.status.is_some_and(|status| status == 73 || status == 74), "{}", output.stderr);
+    let lines = output.stderr.lines().filter(|line| line.contains("No space left on device"));
+    assert_eq!(lines.filter(|line| !line.contains("warning")).count(), 1, "{}", output.stderr);
     let stands = stands(place.path());
     assert_eq!(stands["state"], "failed", "{stands}");
     let again = train(place.path(), "");
     assert_eq!(again.status, Some(0), "{}", again.stderr);
-    assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
+    assert_eq!(outcome(place.path()).tensors, setup().whole.tensors);
 }
 
 /// The update after which training must have stopped: three failed saves, two updates apart, the last of which is known
@@ -90,9 +90,9 @@ fn a_permanently_failed_disk_ends_the_run() {
         let place = place();
         std::fs::write(place.path().join("codec.yaml"), CODEC).unwrap();
         let command = "train-stage codec -c codec.yaml --run run -s training.updates=40";
-        let seen = shell(place.path(), &format!("FAIL=save.begin:2+={fault} {command}"));
-        assert_eq!(seen.status, Some(74), "{}", seen.stderr);
-        assert!(seen.stderr.contains("saves failed (checkpoint.failed_saves)"));
+        let output = shell(place.path(), &format!("FAIL=save.begin:2+={fault} {command}"));
+        assert_eq!(output.status, Some(74), "{}", output.stderr);
+        assert!(output.stderr.contains("saves failed (checkpoint.failed_saves)"));
         let stands = stands(place.path());
         assert_eq!(
             (&stands["state"], &stands["blocked"]),
@@ -103,13 +103,13 @@ fn a_permanently_failed_disk_ends_the_run() {
         assert!(stands["update"].as_u64().unwrap() <= GIVEN_UP, "{stands}");
         nothing_is_lost(place.path(), fault);
         // Two failures in a row do not stop the run, nor do failures before a successful save.
-        let seen = shell(
+        let output = shell(
             place.path(),
             &format!(
                 "FAIL=save.begin:1={fault},save.begin:2={fault},save.begin:4={fault} {command}"
             ),
         );
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
     }
 }
 
@@ -125,7 +125,7 @@ fn a_read_only_disk_ends_the_run_with_73() {
         return;
     }
     // It cannot be remounted while a file is open for writing.
-    let seen = shell(
+    let output = shell(
         place.path(),
         "timeout 300 \\
              train-stage codec -c codec.yaml --run run -s training.updates=100000000 -s checkpoint.every=50 &
@@ -134,8 +134,8 @@ fn a_read_only_disk_ends_the_run_with_73() {
          wait $!",
     );
     let umount = shell(place.path(), "umount -l run/ckpt");
-    assert_eq!(seen.status, Some(73), "{}", seen.stderr);
-    assert!(seen.stderr.contains("checkpoint.failed_saves"), "{}", seen.stderr);
+    assert_eq!(output.status, Some(73), "{}", output.stderr);
+    assert!(output.stderr.contains("checkpoint.failed_saves"), "{}", output.stderr);
     assert_eq!(stands(place.path())["state"], "failed");
     assert_eq!(umount.status, Some(0), "{}", umount.stderr);
 }
@@ -143,14 +143,14 @@ fn a_read_only_disk_ends_the_run_with_73() {
 #[test]
 fn disk_full_for_the_log_and_the_status_costs_a_warning_each() {
     let place = place();
-    let seen = train(place.path(), "log.write:4+=enospc,status.write:2+=enospc");
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    let told = warnings(&seen);
-    assert_eq!(told.len(), 2, "{}", seen.stderr);
+    let output = train(place.path(), "log.write:4+=enospc,status.write:2+=enospc");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    let expected = warnings(&output);
+    assert_eq!(expected.len(), 2, "{}", output.stderr);
     for name in ["log.jsonl", "status.json"] {
-        assert_eq!(told.iter().filter(|line| line.contains(name)).count(), 1, "{told:?}");
+        assert_eq!(expected.iter().filter(|line| line.contains(name)).count(), 1, "{expected:?}");
     }
-    assert_eq!(outcome(place.path()).tensors, ground().whole.tensors);
+    assert_eq!(outcome(place.path()).tensors, setup().whole.tensors);
 }
 
 /// A disk that is really full: a save is held after one of its files was written, while the rest of a small disk is
@@ -164,7 +164,7 @@ fn disk_filled_during_a_save_costs_warnings_and_nothing_else() {
     if !test_support::require_mount(shell(place.path(), &mount).status == Some(0)) {
         return;
     }
-    let seen = std::thread::scope(|scope| {
+    let output = std::thread::scope(|scope| {
         // It is held after the first file of the second save was written, until the disk is full.
         let hold = Hold::new(place.path());
         let run = scope.spawn(|| train(place.path(), "save.after_shard:5=hold"));
@@ -177,18 +177,18 @@ fn disk_filled_during_a_save_costs_warnings_and_nothing_else() {
     });
     // Its end could not be recorded: an error, with everything before it intact.
     let looked = std::panic::catch_unwind(|| {
-        assert!(seen.status.is_some_and(|status| status == 73 || status == 74), "{}", seen.stderr);
-        let told = warnings(&seen);
-        assert!(told.iter().any(|line| line.contains("No space left on device")), "{told:?}");
+        assert!(output.status.is_some_and(|status| status == 73 || status == 74), "{}", output.stderr);
+        let expected = warnings(&output);
+        assert!(expected.iter().any(|line| line.contains("No space left on device")), "{expected:?}");
         let steps: Vec<u64> =
             list(&small.join("ckpt")).unwrap().iter().map(|entry| entry.step).collect();
-        assert_eq!(steps, [2], "{}", seen.stderr);
+        assert_eq!(steps, [2], "{}", output.stderr);
         assert_eq!(hidden(&small.join("ckpt")), Vec::<String>::new());
         nothing_is_lost(place.path(), "a full disk");
         std::fs::remove_file(small.join("filler")).unwrap();
         let again = train(place.path(), "");
         assert_eq!(again.status, Some(0), "{}", again.stderr);
-        let (found, whole) = (outcome(place.path()), &ground().whole);
+        let (found, whole) = (outcome(place.path()), &setup().whole);
         assert_eq!(found.tensors, whole.tensors);
         assert!(found.log.iter().all(|record| whole.log.contains(record)), "{:?}", found.log);
     });

@@ -10,7 +10,7 @@ use data::fields::field::Shape;
 use data::fields::list::describe;
 use data::fields::write::{Header, write_field};
 
-use super::mutate::Chaos;
+use super::mutate::Mutator;
 use super::targets::{document, new_archive, new_header, with};
 
 fn golden(name: &str) -> PathBuf {
@@ -24,7 +24,7 @@ fn look(path: &Path) {
 }
 
 /// A NumPy file with another header of the right length, or with changed bytes.
-fn new_npy(chaos: &mut Chaos, good: &[u8]) -> Vec<u8> {
+fn new_npy(chaos: &mut Mutator, good: &[u8]) -> Vec<u8> {
     if chaos.below(3) == 0 {
         return chaos.bytes(good);
     }
@@ -34,14 +34,14 @@ fn new_npy(chaos: &mut Chaos, good: &[u8]) -> Vec<u8> {
     [&good[..8], &length, &text, &good[end..]].concat()
 }
 
-pub fn npy(folder: &Path, chaos: &mut Chaos) {
+pub fn npy(folder: &Path, chaos: &mut Mutator) {
     let name = ["nu0.3.npy", "fortran.npy"][chaos.below(2)];
     let bytes = new_npy(chaos, &fs::read(golden(name)).unwrap());
     with(&folder.join("fuzzed_nu0.3.npy"), &bytes, look);
 }
 
 /// An archive with changed bytes, or an uncompressed one with one changed array.
-pub fn npz(folder: &Path, chaos: &mut Chaos) {
+pub fn npz(folder: &Path, chaos: &mut Mutator) {
     let packed = chaos.below(2) == 0;
     let good = fs::read(golden(if packed { "packed.npz" } else { "stored.npz" })).unwrap();
     let changed = ["tensor.npy", "nu.npy", "x-coordinate.npy"][chaos.below(3)];
@@ -52,13 +52,13 @@ pub fn npz(folder: &Path, chaos: &mut Chaos) {
     with(&folder.join("fuzzed.npz"), &bytes, look);
 }
 
-pub fn table(folder: &Path, chaos: &mut Chaos) {
+pub fn table(folder: &Path, chaos: &mut Mutator) {
     let good = fs::read_to_string(golden("table.csv")).unwrap();
     with(&folder.join("fuzzed.csv"), &chaos.text(&good), look);
 }
 
 /// A folder with one changed file: metadata, attributes, or a chunk and its header.
-pub fn zarr(folder: &Path, chaos: &mut Chaos) {
+pub fn zarr(folder: &Path, chaos: &mut Mutator) {
     let name = ["none.zarr", "zlib.zarr", "zstd.zarr", "blosc.zarr", "blosc.zarr"][chaos.below(5)];
     let copy = folder.join(name);
     if !copy.exists() {
@@ -85,7 +85,7 @@ pub fn zarr(folder: &Path, chaos: &mut Chaos) {
     with(chunk, &bytes, |_| look(&copy));
 }
 
-pub fn safetensors(folder: &Path, chaos: &mut Chaos) {
+pub fn safetensors(folder: &Path, chaos: &mut Mutator) {
     let path = folder.join("field_nu0.1.safetensors");
     if !path.exists() {
         let shape = Shape { trajectories: 2, frames: 3, grid: vec![4], channels: 1 };

@@ -26,19 +26,19 @@ fn a_flipped_byte_is_found_by_file_and_tensor_and_resuming_takes_the_older_one()
         let mut bytes = fs::read(&path).unwrap();
         bytes[at as usize] ^= 1 << random.below(round, 3, 8);
         fs::write(&path, bytes).unwrap();
-        let seen = tame(folder, "ckpt verify run --json");
-        assert_eq!(seen.status, Some(65), "{}", seen.stderr);
+        let output = run_checked(folder, "ckpt verify run --json");
+        assert_eq!(output.status, Some(65), "{}", output.stderr);
         let named = format!("\"file\":\"{}\",\"tensor\":\"{}\"", file.name, tensor.name);
-        assert!(seen.stdout.contains(&named), "{named}: {}", seen.stdout);
-        let seen = tame(folder, RESUME);
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        assert!(output.stdout.contains(&named), "{named}: {}", output.stdout);
+        let output = run_checked(folder, RESUME);
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
         assert!(
-            seen.stderr.contains("skipping checkpoint: run/ckpt/step-00000006"),
+            output.stderr.contains("skipping checkpoint: run/ckpt/step-00000006"),
             "{}",
-            seen.stderr
+            output.stderr
         );
-        assert!(seen.stderr.contains("update 4 of 6"), "{}", seen.stderr);
-        assert_eq!(tame(folder, "ckpt verify run").status, Some(0), "the damaged one was replaced");
+        assert!(output.stderr.contains("update 4 of 6"), "{}", output.stderr);
+        assert_eq!(run_checked(folder, "ckpt verify run").status, Some(0), "the damaged one was replaced");
     }
 }
 
@@ -55,12 +55,12 @@ fn links_that_are_missing_dangling_or_lead_outside_do_not_matter() {
         }
         // Remove the last checkpoint, so that it is made again from the one before it.
         fs::remove_dir_all(checkpoints.join("step-00000006")).unwrap();
-        let seen = tame(copy.path(), RESUME);
-        assert_eq!(seen.status, Some(0), "{target:?}: {}", seen.stderr);
-        assert!(seen.stderr.contains("update 4 of 6"), "{target:?}: {}", seen.stderr);
-        assert_eq!(tame(copy.path(), "ckpt verify run/ckpt/latest").status, Some(0));
+        let output = run_checked(copy.path(), RESUME);
+        assert_eq!(output.status, Some(0), "{target:?}: {}", output.stderr);
+        assert!(output.stderr.contains("update 4 of 6"), "{target:?}: {}", output.stderr);
+        assert_eq!(run_checked(copy.path(), "ckpt verify run/ckpt/latest").status, Some(0));
         let make = "latent-cache make run --data split.json -o again";
-        assert_eq!(tame(copy.path(), make).status, Some(0), "{target:?}");
+        assert_eq!(run_checked(copy.path(), make).status, Some(0), "{target:?}");
     }
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1, "nothing was written outside");
 }
@@ -78,10 +78,10 @@ fn a_copy_by_cp_tar_or_rsync_is_a_good_checkpoint() {
         }
         let copy = copy();
         let script = format!("{way}; rm -r run; ckpt verify elsewhere; ckpt show elsewhere");
-        let seen = shell(copy.path(), &script);
-        assert_eq!(seen.status, Some(0), "{way}: {}", seen.stderr);
-        let seen = tame(copy.path(), "train-stage codec -c codec.yaml --run elsewhere");
-        assert_eq!(seen.status, Some(0), "{way}: {}", seen.stderr);
+        let output = shell(copy.path(), &script);
+        assert_eq!(output.status, Some(0), "{way}: {}", output.stderr);
+        let output = run_checked(copy.path(), "train-stage codec -c codec.yaml --run elsewhere");
+        assert_eq!(output.status, Some(0), "{way}: {}", output.stderr);
         let alone = "cp -r elsewhere/ckpt/step-00000004 alone; ckpt verify alone";
         assert_eq!(shell(copy.path(), alone).status, Some(0));
     }
@@ -98,9 +98,9 @@ fn saving_does_not_change_files_that_another_process_has_open() {
     // SAFETY: the file is only read, and the test checks that it does not change.
     let map = unsafe { memmap2::Mmap::map(&open) }.unwrap();
     // Goes back to update 2, and saves 4 and 6 again.
-    let seen = tame(folder, &format!("{RESUME} --resume run/ckpt/step-00000002"));
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    assert_eq!(seen.stderr.matches("finished at update 6").count(), 1, "{}", seen.stderr);
+    let output = run_checked(folder, &format!("{RESUME} --resume run/ckpt/step-00000002"));
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert_eq!(output.stderr.matches("finished at update 6").count(), 1, "{}", output.stderr);
     assert_eq!(&map[..], before, "a mapped checkpoint changed");
     let mut now = Vec::new();
     open.seek(SeekFrom::Start(0)).unwrap();
@@ -110,8 +110,8 @@ fn saving_does_not_change_files_that_another_process_has_open() {
     let (old, new) = (open.metadata().unwrap(), fs::metadata(&path).unwrap());
     assert_ne!(old.ino(), new.ino(), "it was written in place, or not at all");
     assert_eq!(hash_file(&path).unwrap(), blake3::hash(&before).to_hex().to_string(), "same bits");
-    let seen = tame(folder, "ckpt prune run --keep-last 1");
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = run_checked(folder, "ckpt prune run --keep-last 1");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     assert_eq!(&map[..], before);
 }
 
@@ -126,8 +126,8 @@ fn made_checkpoints_serve_latent_cache_and_evaluate() {
             latent-cache make $made --data split.json -o latents-$made
             evaluate score $made --data split.json --steps 2 -o report-$made
         done";
-    let seen = shell(copy.path(), script);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    let seen = tame(copy.path(), "train-stage codec -c codec.yaml --run new --resume mean");
-    assert_eq!(seen.status, Some(65), "no training goes on from a mean: {}", seen.stderr);
+    let output = shell(copy.path(), script);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    let output = run_checked(copy.path(), "train-stage codec -c codec.yaml --run new --resume mean");
+    assert_eq!(output.status, Some(65), "no training goes on from a mean: {}", output.stderr);
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::mutate::Chaos;
+use super::mutate::Mutator;
 use super::*;
 
 /// A file, the number of bytes from its start that may be flipped, and a command that reads it (FILE).
@@ -60,7 +60,7 @@ fn flipped_bits_in_headers_of_every_format_end_in_a_known_status() {
                         break;
                     }
                     let case = CASES[number as usize % CASES.len()];
-                    flip(folder.path(), case, &mut Chaos::new(seed, number), (seed, number));
+                    flip(folder.path(), case, &mut Mutator::new(seed, number), (seed, number));
                 }
             });
         }
@@ -76,12 +76,12 @@ fn prepared() -> TempDir {
         cp {root}/tests/golden/torch/*.pt .
         ds-prep import raw/* --format safetensors -o small"
     );
-    let seen = shell(folder.path(), &script);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = shell(folder.path(), &script);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     folder
 }
 
-fn flip(folder: &Path, (name, header, command): Case, chaos: &mut Chaos, case: (u64, u64)) {
+fn flip(folder: &Path, (name, header, command): Case, chaos: &mut Mutator, case: (u64, u64)) {
     let path = folder.join(name);
     let good = fs::read(&path).unwrap();
     let mut bytes = good.clone();
@@ -91,11 +91,11 @@ fn flip(folder: &Path, (name, header, command): Case, chaos: &mut Chaos, case: (
     }
     fs::write(&path, bytes).unwrap();
     let command = command.replace("FILE", name);
-    let seen = shell(folder, &format!("{LIMITS}; exec timeout -s KILL 300 {command}"));
-    let known = matches!(seen.status, Some(0 | 1 | 2 | 65 | 66 | 73 | 74 | 78));
+    let output = shell(folder, &format!("{LIMITS}; exec timeout -s KILL 300 {command}"));
+    let known = matches!(output.status, Some(0 | 1 | 2 | 65 | 66 | 73 | 74 | 78));
     // An allocation that fails in Rust ends in an abort; the HDF5 library reports its own.
-    let silent = !["panicked", "internal error"].iter().any(|word| seen.stderr.contains(word));
-    assert!(known && silent, "{case:?}: {command}: {:?}: {}", seen.status, seen.stderr);
+    let silent = !["panicked", "internal error"].iter().any(|word| output.stderr.contains(word));
+    assert!(known && silent, "{case:?}: {command}: {:?}: {}", output.status, output.stderr);
     fs::write(&path, good).unwrap();
     for made in ["made", "new"].map(|made| folder.join(made)) {
         let _ = fs::remove_dir_all(made); // only some commands make one

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::mutate::Chaos;
+use super::mutate::Mutator;
 use super::targets::TARGETS;
 use super::*;
 
 /// Address space beyond what the process uses at the start: the fixed limits of the readers, and some more.
-const ROOM: u64 = 1 << 30;
+const HEADROOM: u64 = 1 << 30;
 /// Maximum time per case, on a machine with other load.
 const SLOW: Duration = Duration::from_secs(60);
 /// Seconds of fuzzing: normally, and with TORTURE set.
@@ -24,7 +24,7 @@ fn no_reader_panics_hangs_or_allocates_for_missing_data() {
     let seed = test_support::seed();
     let seconds = SECONDS[usize::from(test_support::torture())];
     let copy = copy();
-    let name = "fuzz::no_reader_panics_hangs_or_allocates_for_missing_data";
+    let name = "hostile::fuzz::no_reader_panics_hangs_or_allocates_for_missing_data";
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env("FUZZ_IN", copy.path())
@@ -59,7 +59,7 @@ fn child(folder: &Path) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let kilobytes: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
-    let limit = kilobytes * 1024 + ROOM;
+    let limit = kilobytes * 1024 + HEADROOM;
     let maximum = getrlimit(Resource::As).maximum;
     setrlimit(Resource::As, Rlimit { current: Some(limit), maximum }).unwrap();
     let started = Instant::now();
@@ -69,7 +69,7 @@ fn child(folder: &Path) {
             // Written first, so that the case is known even if the process is killed from outside.
             std::fs::write(folder.join("case"), format!("case {case}, {name}")).unwrap();
             let began = Instant::now();
-            target(folder, &mut Chaos::new(seed, case));
+            target(folder, &mut Mutator::new(seed, case));
             assert!(began.elapsed() < SLOW, "case {case}, {name}: {:?}", began.elapsed());
             case += 1;
         }

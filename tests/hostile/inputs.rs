@@ -41,8 +41,8 @@ fn every_reader_refuses_files_of_other_kinds() {
         let copy = copy();
         let folder = copy.path();
         let with = |script: &str| {
-            let seen = shell(folder, &format!("f={file}; {script}"));
-            assert_eq!(seen.status, Some(0), "{script}: {}", seen.stderr);
+            let output = shell(folder, &format!("f={file}; {script}"));
+            assert_eq!(output.status, Some(0), "{script}: {}", output.stderr);
         };
         with("cp $f good");
         for (form, plant) in FORMS {
@@ -52,15 +52,15 @@ fn every_reader_refuses_files_of_other_kinds() {
                 continue;
             }
             with(plant);
-            let seen = tame(folder, command);
-            let status = seen.status.unwrap_or_default();
+            let output = run_checked(folder, command);
+            let status = output.status.unwrap_or_default();
             // `verify` reports on stdout; an empty configuration has many errors, none of which is about the file.
-            let told = format!("{}{}", seen.stdout, seen.stderr);
+            let expected = format!("{}{}", output.stdout, output.stderr);
             let name = file.rsplit('/').next().unwrap_or(file);
             let empty = file.ends_with(".yaml") && form == "of no bytes";
-            let named = told.contains(name) || empty || command.contains("--like codec.yaml");
-            if ![65, 66, 78].contains(&status) || !named || seen.stderr.lines().count() > 12 {
-                faults.push(format!("{file} {form}: {command}: {status}\n{told}"));
+            let named = expected.contains(name) || empty || command.contains("--like codec.yaml");
+            if ![65, 66, 78].contains(&status) || !named || output.stderr.lines().count() > 12 {
+                faults.push(format!("{file} {form}: {command}: {status}\n{expected}"));
             }
             with("rm -rf $f new made out.safetensors; cp good $f");
         }
@@ -82,8 +82,8 @@ fn names_with_newlines_and_unreadable_files() {
         format!("ckpt diff {quoted} {quoted}/ckpt/best"),
         format!("latent-cache make {quoted} --data \"$(ls -d split*.json)\" -o out"),
     ] {
-        let seen = shell(folder, &command);
-        assert!(matches!(seen.status, Some(0 | 1)), "{command}: {}", seen.stderr);
+        let output = shell(folder, &command);
+        assert!(matches!(output.status, Some(0 | 1)), "{command}: {}", output.stderr);
     }
     let rows = shell(folder, &format!("ckpt ls --json {quoted}")).stdout;
     assert_eq!(rows.lines().count(), 3, "a row is a line whatever the name: {rows}");
@@ -97,8 +97,8 @@ fn names_with_newlines_and_unreadable_files() {
         let copy = super::copy();
         let planted = shell(copy.path(), &format!("chmod 000 {file}"));
         assert_eq!(planted.status, Some(0));
-        let seen = tame(copy.path(), command);
-        assert!(matches!(seen.status, Some(65 | 66)), "{file}: {:?} {}", seen.status, seen.stderr);
+        let output = run_checked(copy.path(), command);
+        assert!(matches!(output.status, Some(65 | 66)), "{file}: {:?} {}", output.status, output.stderr);
     }
 }
 
@@ -110,8 +110,8 @@ fn a_run_continues_despite_damaged_records() {
             let copy = copy();
             let script = format!("f=run/{file}; {plant}; rm -r run/ckpt/step-00000006");
             assert_eq!(shell(copy.path(), &script).status, Some(0));
-            let seen = tame(copy.path(), "train-stage codec -c codec.yaml --run run");
-            assert_eq!(seen.status, Some(0), "{file} {plant}: {}", seen.stderr);
+            let output = run_checked(copy.path(), "train-stage codec -c codec.yaml --run run");
+            assert_eq!(output.status, Some(0), "{file} {plant}: {}", output.stderr);
         }
     }
     let folder = tempfile::tempdir().unwrap();
@@ -133,12 +133,12 @@ fn truncated_mistyped_and_cyclic_hdf5_files_are_refused() {
     for cut in cuts {
         fs::write(folder.join(file), &bytes[..cut]).unwrap();
         for command in ["ds-prep ls", "ds-prep check", "ds-prep show"] {
-            let seen = tame(folder, &format!("{command} {file}"));
+            let output = run_checked(folder, &format!("{command} {file}"));
             assert!(
-                matches!(seen.status, Some(65)),
+                matches!(output.status, Some(65)),
                 "{command} at {cut}: {:?} {}",
-                seen.status,
-                seen.stderr
+                output.status,
+                output.stderr
             );
         }
     }
@@ -151,17 +151,17 @@ fn truncated_mistyped_and_cyclic_hdf5_files_are_refused() {
             let mut other = bytes.clone();
             other[at] = class;
             fs::write(folder.join(file), other).unwrap();
-            let seen = tame(folder, &format!("ds-prep check {file}"));
+            let output = run_checked(folder, &format!("ds-prep check {file}"));
             assert!(
-                matches!(seen.status, Some(0 | 65 | 74)),
+                matches!(output.status, Some(0 | 65 | 74)),
                 "{at}: {:?} {}",
-                seen.status,
-                seen.stderr
+                output.status,
+                output.stderr
             );
         }
     }
     let script = "ln -s b a; ln -s a b; ln -s . raw/again; ds-prep ls a";
-    let seen = shell(folder, script);
-    assert_eq!(seen.status, Some(66), "{}", seen.stderr);
-    assert!(seen.stderr.contains("symbolic links"), "{}", seen.stderr);
+    let output = shell(folder, script);
+    assert_eq!(output.status, Some(66), "{}", output.stderr);
+    assert!(output.stderr.contains("symbolic links"), "{}", output.stderr);
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::common::run;
+use crate::common::run;
 use super::targets::archive;
 use super::*;
 
@@ -24,17 +24,17 @@ fn sizes_that_do_not_fit_into_memory_are_refused_before_allocation() {
         ("latent-cache make run --data split.json --threads 1025 -o out", "from 1 to 1024"),
         ("evaluate score run --data split.json --threads 0 -o out", "from 1 to 1024"),
     ] {
-        let seen = tame(copy.path(), command);
-        assert_eq!(seen.status, Some(2), "{command}: {}", seen.stderr);
-        assert!(seen.stderr.contains(words), "{command}: {}", seen.stderr);
+        let output = run_checked(copy.path(), command);
+        assert_eq!(output.status, Some(2), "{command}: {}", output.stderr);
+        assert!(output.stderr.contains(words), "{command}: {}", output.stderr);
     }
-    let seen =
-        tame(copy.path(), "train-stage codec -c codec.yaml --run new -s training.threads=5000");
-    assert_eq!(seen.status, Some(78), "{}", seen.stderr);
+    let output =
+        run_checked(copy.path(), "train-stage codec -c codec.yaml --run new -s training.threads=5000");
+    assert_eq!(output.status, Some(78), "{}", output.stderr);
     assert!(
-        seen.stderr.contains("training.threads") && seen.stderr.contains("1024"),
+        output.stderr.contains("training.threads") && output.stderr.contains("1024"),
         "{}",
-        seen.stderr
+        output.stderr
     );
 }
 
@@ -58,9 +58,9 @@ fn members_and_headers_of_an_archive_are_bounded() {
         ("claims.npz", vec![tensor(one(text("(1099511627776, 2, 8)")))], "tensor"),
     ] {
         fs::write(folder.path().join(name), archive(&members)).unwrap();
-        let seen = tame(folder.path(), &format!("ds-prep check {name}"));
-        assert_eq!(seen.status, Some(65), "{name}: {}", seen.stderr);
-        assert!(seen.stdout.contains(words), "{name}: {}{}", seen.stdout, seen.stderr);
+        let output = run_checked(folder.path(), &format!("ds-prep check {name}"));
+        assert_eq!(output.status, Some(65), "{name}: {}", output.stderr);
+        assert!(output.stdout.contains(words), "{name}: {}{}", output.stdout, output.stderr);
     }
 }
 
@@ -71,8 +71,8 @@ fn a_run_on_many_threads_stops_on_request() {
     let mut job = run::start(copy.path(), "new", &more);
     job.wait_for_update(&copy.path().join("new"), 1);
     job.signal("TERM");
-    let (status, talk) = job.end();
-    assert_eq!(status, Some(75), "{talk}");
+    let (status, stderr) = job.end();
+    assert_eq!(status, Some(75), "{stderr}");
 }
 
 #[test]
@@ -88,21 +88,21 @@ fn a_pipe_in_place_of_a_file_does_not_block() {
         ("b.pt", "ckpt import b.pt --like run -o made"),
     ] {
         assert_eq!(shell(copy.path(), &format!("mkfifo {name}")).status, Some(0));
-        let seen = tame(copy.path(), command);
-        let told = format!("{}{}", seen.stdout, seen.stderr);
-        assert!(matches!(seen.status, Some(65 | 66)) && told.contains(name), "{command}: {told}");
+        let output = run_checked(copy.path(), command);
+        let expected = format!("{}{}", output.stdout, output.stderr);
+        assert!(matches!(output.status, Some(65 | 66)) && expected.contains(name), "{command}: {expected}");
     }
     // Nor is one that an HDF5 file links to.
     let links = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/links");
     fs::copy(links.join("tensor.h5"), copy.path().join("tensor.h5")).unwrap();
     assert_eq!(shell(copy.path(), "mkfifo other.h5").status, Some(0));
-    let seen = tame(copy.path(), "ds-prep ls tensor.h5");
-    assert_eq!(seen.status, Some(65), "{}", seen.stderr);
-    assert!(seen.stderr.contains("external link"), "{}", seen.stderr);
+    let output = run_checked(copy.path(), "ds-prep ls tensor.h5");
+    assert_eq!(output.status, Some(65), "{}", output.stderr);
+    assert!(output.stderr.contains("external link"), "{}", output.stderr);
     // A pipe that is written to is a valid configuration.
     let script = "mkfifo c.yaml; cat codec.yaml > c.yaml & train-stage codec -c c.yaml --run new";
-    let seen = tame(copy.path(), &format!("sh -c '{script}'"));
-    assert!(matches!(seen.status, Some(0 | 66)), "{}", seen.stderr);
+    let output = run_checked(copy.path(), &format!("sh -c '{script}'"));
+    assert!(matches!(output.status, Some(0 | 66)), "{}", output.stderr);
 }
 
 /// HDF5 1.10.8 crashes on this file when its values are read; other versions report that it is damaged.
@@ -115,10 +115,10 @@ fn a_crash_of_the_hdf5_library_is_an_error_about_the_file() {
     bytes[2048] ^= 1 << 3;
     fs::write(folder.path().join("damaged.h5"), bytes).unwrap();
     fs::write(folder.path().join("good.h5"), good).unwrap();
-    let seen = tame(folder.path(), "ds-prep check --json damaged.h5 good.h5");
-    assert_eq!(seen.status, Some(65), "{}", seen.stderr);
-    let faults: Vec<&str> = seen.stdout.lines().collect();
+    let output = run_checked(folder.path(), "ds-prep check --json damaged.h5 good.h5");
+    assert_eq!(output.status, Some(65), "{}", output.stderr);
+    let faults: Vec<&str> = output.stdout.lines().collect();
     let of = |name: &str| faults.iter().filter(|fault| fault.contains(name)).count();
     // Both lack a parameter; only one cannot be read.
-    assert_eq!((of("damaged.h5") > 1, of("good.h5")), (true, 1), "{}", seen.stdout);
+    assert_eq!((of("damaged.h5") > 1, of("good.h5")), (true, 1), "{}", output.stdout);
 }

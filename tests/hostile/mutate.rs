@@ -20,13 +20,13 @@ const NUMBERS: [u64; 12] = [
 ];
 
 /// The mutations of one case.
-pub struct Chaos {
+pub struct Mutator {
     random: Philox,
     case: u64,
     drawn: u64,
 }
 
-impl Chaos {
+impl Mutator {
     pub fn new(seed: u64, case: u64) -> Self {
         Self { random: Philox::new(seed, Purpose::Test), case, drawn: 0 }
     }

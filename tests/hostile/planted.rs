@@ -95,9 +95,9 @@ fn planted_secrets_are_on_no_stream_and_in_no_file_that_others_can_read() {
     assert_eq!(shell(folder, setup).status, Some(0));
     for (place, script) in PLACES.iter().enumerate() {
         let value = value(place);
-        let seen =
+        let output =
             shell(folder, &format!("{before}; V='{value}'; export PLANTED_KEY=\"$V\"\n{script}"));
-        let streams = seen.stdout + &seen.stderr;
+        let streams = output.stdout + &output.stderr;
         assert!(!streams.contains("internal error"), "{script}:\n{streams}");
         for form in [value.clone(), format!("{value:?}").trim_matches('"').to_string()] {
             assert!(!streams.contains(&form), "{form} of {script}:\n{streams}");

@@ -33,10 +33,10 @@ fn errors_name_the_limit_that_caused_them() {
             "RLIMIT_AS limits the address space to 1.0 GiB",
         ),
     ] {
-        let seen = shell(copy.path(), &format!("{limit}; {script}"));
-        assert!(matches!(seen.status, Some(1 | 73 | 74)), "{script}: {:?}", seen.status);
-        let line = seen.stderr.lines().find(|line| line.contains(expected));
-        let line = line.unwrap_or_else(|| panic!("{script}: {}", seen.stderr));
+        let output = shell(copy.path(), &format!("{limit}; {script}"));
+        assert!(matches!(output.status, Some(1 | 73 | 74)), "{script}: {:?}", output.status);
+        let line = output.stderr.lines().find(|line| line.contains(expected));
+        let line = line.unwrap_or_else(|| panic!("{script}: {}", output.stderr));
         assert!(line.contains("ulimit -") && !line.contains("os error"), "{line}");
     }
 }

@@ -50,14 +50,14 @@ fn planted_secrets_are_in_no_file_and_on_no_stream() {
         "ckpt export secret -o secret/w.safetensors".into(),
         "ckpt import secret/w.safetensors --like secret -o secret/made".into(),
     ] {
-        let seen = shell(folder, &format!("{variables} {command}"));
+        let output = shell(folder, &format!("{variables} {command}"));
         assert!(
-            matches!(seen.status, Some(0 | 78)),
+            matches!(output.status, Some(0 | 78)),
             "{command}: {:?} {}",
-            seen.status,
-            seen.stderr
+            output.status,
+            output.stderr
         );
-        streams += &(seen.stdout + &seen.stderr);
+        streams += &(output.stdout + &output.stderr);
     }
     let written = files(&folder.join("secret"));
     for name in ["env.json", "config.yaml", "log.jsonl", "status.json", "manifest.json"] {
@@ -104,8 +104,8 @@ fn secrets_equal_to_words_of_records_leave_them_readable() {
         [("timekeep status run --json", "reason"), ("ckpt ls run --json", "")]
     {
         let records = |with: &str| -> Vec<Value> {
-            let seen = shell(copy.path(), &format!("{with} {command}"));
-            assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+            let output = shell(copy.path(), &format!("{with} {command}"));
+            assert_eq!(output.status, Some(0), "{}", output.stderr);
             let record = |line| -> Value {
                 let mut record: Value = serde_json::from_str(line).unwrap();
                 for key in [sentence, "age"] {
@@ -113,19 +113,19 @@ fn secrets_equal_to_words_of_records_leave_them_readable() {
                 }
                 record
             };
-            seen.stdout.lines().map(record).collect()
+            output.stdout.lines().map(record).collect()
         };
         assert_eq!(records(&with), records(""), "{command}");
     }
-    let seen = shell(copy.path(), &format!("{with} timekeep status run"));
-    assert!(seen.stdout.contains("device_hours  restarts"), "{}", seen.stdout);
-    assert!(seen.stdout.contains("run  codec  finished  6/6 100%"), "{}", seen.stdout);
+    let output = shell(copy.path(), &format!("{with} timekeep status run"));
+    assert!(output.stdout.contains("device_hours  restarts"), "{}", output.stdout);
+    assert!(output.stdout.contains("run  codec  finished  6/6 100%"), "{}", output.stdout);
     // Written files stay readable too.
     let train = format!("{with} train-stage codec -c codec.yaml --run new");
-    let seen = shell(copy.path(), &format!("{train} -s optimizer.learning_rate=x"));
-    assert_eq!(seen.status, Some(78), "{}", seen.stderr);
-    let seen = shell(copy.path(), &train);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = shell(copy.path(), &format!("{train} -s optimizer.learning_rate=x"));
+    assert_eq!(output.status, Some(78), "{}", output.stderr);
+    let output = shell(copy.path(), &train);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let [plain, new] = ["run", "new"].map(|run| {
         let found = unix::log::read(&copy.path().join(run).join("log.jsonl")).unwrap();
         assert_eq!(found.bad_lines, 0, "{run}");
@@ -141,10 +141,10 @@ fn secrets_equal_to_words_of_records_leave_them_readable() {
             .collect::<Vec<_>>()
     });
     assert_eq!((plain.is_empty(), &plain), (false, &new));
-    let seen =
+    let output =
         shell(copy.path(), &format!("{with} timekeep status new --json; {with} ckpt verify new"));
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    assert!(seen.stdout.contains(r#""state":"finished","update":6"#), "{}", seen.stdout);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert!(output.stdout.contains(r#""state":"finished","update":6"#), "{}", output.stdout);
 }
 
 /// An error about the file that a secret names does not reveal the secret.
@@ -155,8 +155,8 @@ fn an_error_about_a_secret_path_does_not_reveal_it() {
     let yaml = yaml.replace("patch: 8", "patch: '${MODEL_KEY}'");
     fs::write(copy.path().join("codec.yaml"), yaml).unwrap();
     let script = "export MODEL_KEY=planted-5ecret; train-stage codec -c codec.yaml --run new";
-    let seen = shell(copy.path(), script);
-    assert_eq!(seen.status, Some(78));
-    assert!(!seen.stderr.contains("planted-5ecret"), "{}", seen.stderr);
-    assert!(seen.stderr.contains("model.patch"), "{}", seen.stderr);
+    let output = shell(copy.path(), script);
+    assert_eq!(output.status, Some(78));
+    assert!(!output.stderr.contains("planted-5ecret"), "{}", output.stderr);
+    assert!(output.stderr.contains("model.patch"), "{}", output.stderr);
 }

@@ -17,10 +17,10 @@ use tensor::Dtype;
 use unix::slurm::{Slurm, time_left_of};
 
 use super::arrays;
-use super::mutate::Chaos;
+use super::mutate::Mutator;
 
 /// A reader by name.
-pub type Target = (&'static str, fn(&Path, &mut Chaos));
+pub type Target = (&'static str, fn(&Path, &mut Mutator));
 
 /// Each works in a copy of the fixture and restores it.
 pub const TARGETS: [Target; 14] = [
@@ -63,7 +63,7 @@ fn read_weights(path: &Path) {
 }
 
 /// A safetensors file with another header, with the right length prefix.
-pub fn new_header(chaos: &mut Chaos, bytes: &[u8]) -> Vec<u8> {
+pub fn new_header(chaos: &mut Mutator, bytes: &[u8]) -> Vec<u8> {
     let length = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
     let (header, data) = bytes[8..].split_at(length);
     let header = match chaos.below(3) {
@@ -73,14 +73,14 @@ pub fn new_header(chaos: &mut Chaos, bytes: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], &header, data].concat()
 }
 
-fn safetensors(folder: &Path, chaos: &mut Chaos) {
+fn safetensors(folder: &Path, chaos: &mut Mutator) {
     let good = fs::read(folder.join("weights.safetensors")).unwrap();
     let bytes = if chaos.below(4) == 0 { chaos.bytes(&good) } else { new_header(chaos, &good) };
     with(&folder.join("fuzzed"), &bytes, read_weights);
 }
 
 /// A valid PyTorch file with changed bytes, or with only its pickle changed, in an intact archive.
-fn pickle(folder: &Path, chaos: &mut Chaos) {
+fn pickle(folder: &Path, chaos: &mut Mutator) {
     const FILES: [&str; 5] = ["state_dict", "dtypes", "views", "nested", "protocol4"];
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/torch");
     let good = fs::read(golden.join(format!("{}.pt", FILES[chaos.below(5)]))).unwrap();
@@ -89,7 +89,7 @@ fn pickle(folder: &Path, chaos: &mut Chaos) {
 }
 
 /// Rewrites the entries of an archive with `data.pkl` changed.
-fn new_pickle(chaos: &mut Chaos, good: &[u8]) -> Vec<u8> {
+fn new_pickle(chaos: &mut Mutator, good: &[u8]) -> Vec<u8> {
     new_archive(good, "data.pkl", |content| match chaos.below(3) {
         0 => chaos.bytes(content),
         _ => chaos.sizes(content.to_vec()),
@@ -145,7 +145,7 @@ pub fn archive(members: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
 }
 
 /// A changed manifest or header whose digests were recomputed.
-fn checkpoint(folder: &Path, chaos: &mut Chaos) {
+fn checkpoint(folder: &Path, chaos: &mut Mutator) {
     let path = folder.join("run/ckpt/step-00000006");
     let other = folder.join("run/ckpt/step-00000004");
     let manifest = path.join("manifest.json");
@@ -188,7 +188,7 @@ fn sealed(fields: &Value) -> Vec<u8> {
     text.into_bytes()
 }
 
-fn records(folder: &Path, chaos: &mut Chaos) {
+fn records(folder: &Path, chaos: &mut Mutator) {
     let log = fs::read_to_string(folder.join("run/log.jsonl")).unwrap();
     let lines: Vec<&str> = log.lines().collect();
     let line: Value = serde_json::from_str(lines[chaos.below(lines.len())]).unwrap();
@@ -199,7 +199,7 @@ fn records(folder: &Path, chaos: &mut Chaos) {
     with(&folder.join("fuzzed"), status.as_bytes(), |path| drop(unix::status::read(path)));
 }
 
-fn configuration(folder: &Path, chaos: &mut Chaos) {
+fn configuration(folder: &Path, chaos: &mut Mutator) {
     let good = fs::read_to_string(folder.join("codec.yaml")).unwrap();
     let yaml = chaos.text(&(good + "x: &a [1, *a]\ny: ${A:-b}\n"));
     let overrides = ["training.updates=5", "schedule=[{kind: linear}]", "note=a: b", "a.0.b=${X}"];
@@ -214,7 +214,7 @@ fn configuration(folder: &Path, chaos: &mut Chaos) {
     });
 }
 
-fn data_set(folder: &Path, chaos: &mut Chaos) {
+fn data_set(folder: &Path, chaos: &mut Mutator) {
     let split = chaos.json(&document(&folder.join("split.json"))).to_string();
     with(&folder.join("fuzzed"), split.as_bytes(), |path| {
         if let Ok((split, _)) = Split::load(path) {
@@ -232,7 +232,7 @@ fn data_set(folder: &Path, chaos: &mut Chaos) {
     with(&folder.join("fuzzed"), text.as_bytes(), |path| drop(Stats::load(path, &set)));
 }
 
-fn latents(folder: &Path, chaos: &mut Chaos) {
+fn latents(folder: &Path, chaos: &mut Mutator) {
     let store = folder.join("latents/train");
     let look = |_: &Path| {
         let Ok(store) = LatentStore::open(&store, None) else { return };
@@ -255,7 +255,7 @@ fn latents(folder: &Path, chaos: &mut Chaos) {
     with(&index, seal::sealed(&fields.to_string()).as_bytes(), |_| with(&shard, &bytes, look));
 }
 
-fn times(_: &Path, chaos: &mut Chaos) {
+fn times(_: &Path, chaos: &mut Mutator) {
     const GOOD: [&str; 8] = [
         "1-02:03:04",
         "UNLIMITED",
@@ -276,7 +276,7 @@ fn times(_: &Path, chaos: &mut Chaos) {
     let _ = facts.map(|facts| facts.id());
 }
 
-fn names(_: &Path, chaos: &mut Chaos) {
+fn names(_: &Path, chaos: &mut Mutator) {
     let text = chaos.text("core.*.weight=1D_Burgers_Sols_Nu0.001.hdf5");
     let text = String::from_utf8_lossy(&text);
     let _ = checkpoint::matches(&text, "core.0.weight.*.1D");

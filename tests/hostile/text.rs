@@ -28,8 +28,8 @@ fn control_characters_are_escaped_on_both_streams() {
         r#"export SLURM_JOB_ID=1 SLURM_JOB_END_TIME="$N" PATH="$PWD/bin:$PATH"; timekeep left"#,
     ] {
         let before = "set +e; N=$(cat name; echo x); N=${N%x}; mkdir -p bin; cp name bin/squeue";
-        let seen = shell(folder, &format!("{before}\n{script}"));
-        for text in [&seen.stdout, &seen.stderr] {
+        let output = shell(folder, &format!("{before}\n{script}"));
+        for text in [&output.stdout, &output.stderr] {
             let raw = text.chars().find(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
             assert_eq!(raw, None, "{script}: {text:?}");
             assert!(!text.lines().any(|line| line.starts_with("ckpt: forged")), "{script}: {text}");
@@ -54,10 +54,10 @@ fn what_an_error_quotes_is_bounded() {
     .enumerate()
     {
         std::fs::write(folder.join("long.yaml"), yaml).unwrap();
-        let seen = shell(folder, "train-stage codec -c long.yaml --run new");
-        assert!(matches!(seen.status, Some(66 | 78)), "{at}: {:?}", seen.status);
-        assert!(seen.stderr.len() < 20_000, "{at}: {} bytes", seen.stderr.len());
-        let longest = seen.stderr.lines().map(|line| line.chars().count()).max();
+        let output = shell(folder, "train-stage codec -c long.yaml --run new");
+        assert!(matches!(output.status, Some(66 | 78)), "{at}: {:?}", output.status);
+        assert!(output.stderr.len() < 20_000, "{at}: {} bytes", output.stderr.len());
+        let longest = output.stderr.lines().map(|line| line.chars().count()).max();
         assert!(longest < Some(2_000), "{at}: {longest:?}");
     }
 }

@@ -77,20 +77,20 @@ training: {updates: 4, batch_size: 4, validation_samples: 4}
 optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
 ";
     std::fs::write(folder.join("operator.yaml"), operator).unwrap();
-    let seen = shell(
+    let output = shell(
         folder,
         "train-stage codec -c codec.yaml -s training.updates=2 --run codec
          latent-cache make codec --data split.json -o latents",
     );
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     for (refused, checked) in ["codec", "operator"].map(|name| check(folder, name)) {
         assert!(refused > 50 && checked > 30, "{refused} refused, {checked} checked");
     }
     // Sizes that are valid individually, but not together.
-    let seen = shell(
+    let output = shell(
         folder,
         "train-stage codec -c codec.yaml -s model.hidden=65536 -s model.mlp_ratio=256 --run new --check",
     );
-    assert_eq!(seen.status, Some(78), "{}", seen.stderr);
-    assert!(seen.stderr.contains("model: the parameters need"), "{}", seen.stderr);
+    assert_eq!(output.status, Some(78), "{}", output.stderr);
+    assert!(output.stderr.contains("model: the parameters need"), "{}", output.stderr);
 }

@@ -12,14 +12,14 @@ use test_support::{Random, seed};
 fn prepare_two() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("codec.yaml"), CONFIG).unwrap();
-    let seen = shell(
+    let output = shell(
         folder.path(),
         "ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 11 --seed 5 -o data
          ds-prep gen burgers --parameter 0.01,0.1 --samples 10 --grid 64 --frames 11 --seed 6 -o other
          ds-prep split data/*.hdf5 --seed 5 -o split.json
          ds-prep stats split.json -o stats.json",
     );
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     folder
 }
 
@@ -81,11 +81,11 @@ fn inputs_changed_between_attempts_are_refused_before_a_checkpoint() {
         change(folder);
         let attempts = records(&run).iter().filter(|r| r["kind"] == "start").count();
         for (run_name, expected) in [("run", 78), ("new", 65)] {
-            let (exit, said) = train(folder, run_name, &keep);
-            assert_eq!(exit, Some(expected), "{name}: {said}");
+            let (exit, stdout) = train(folder, run_name, &keep);
+            assert_eq!(exit, Some(expected), "{name}: {stdout}");
         }
-        let (exit, said) = train(folder, "run", &[&keep[..], &["--check"]].concat());
-        assert_eq!(exit, Some(78), "{name}: {said}");
+        let (exit, stdout) = train(folder, "run", &[&keep[..], &["--check"]].concat());
+        assert_eq!(exit, Some(78), "{name}: {stdout}");
         assert_eq!(checkpoints(&run), before, "{name}");
         assert!(checkpoints(&folder.join("new")).is_empty(), "{name}");
         let since =
@@ -119,27 +119,27 @@ fn inputs_changed_during_a_run_stop_it_before_its_next_checkpoint() {
         let mut attempt = start(folder, &name, &["-s", "checkpoint.keep_last=99"]);
         attempt.wait_for_update(&run, 6 + random.below(200) as u64);
         wait_until(|| records(&run).iter().any(|r| r["kind"] == "saved") || !attempt.is_alive());
-        if !attempt.stand_still() {
+        if !attempt.suspend() {
             continue; // held up for so long that the run is over
         }
         let at = newest_update(&run);
         change(folder);
         attempt.signal("CONT");
-        let (exit, said) = attempt.end();
+        let (exit, stdout) = attempt.end();
         if exit == Some(0) {
-            assert_eq!(newest_update(&run), 400, "{what}, seed {seed}: {said}");
-            assert!(at >= 390, "{what} at update {at}, seed {seed}: {said}");
+            assert_eq!(newest_update(&run), 400, "{what}, seed {seed}: {stdout}");
+            assert!(at >= 390, "{what} at update {at}, seed {seed}: {stdout}");
         } else {
-            assert_eq!(exit, Some(78), "{what} at update {at}, seed {seed}: {said}");
+            assert_eq!(exit, Some(78), "{what} at update {at}, seed {seed}: {stdout}");
             // One save may have been in flight.
             let newest = checkpoints(&run).last().copied();
             assert!(newest < Some(at + 5), "{what} at update {at}, seed {seed}: saved {newest:?}");
             change(folder);
-            let (exit, said) = train(folder, &name, &["-s", "checkpoint.keep_last=99"]);
-            assert_eq!(exit, Some(0), "{what}, seed {seed}: {said}");
+            let (exit, stdout) = train(folder, &name, &["-s", "checkpoint.keep_last=99"]);
+            assert_eq!(exit, Some(0), "{what}, seed {seed}: {stdout}");
         }
         assert!(outcome(&run) == whole, "{what} at update {at}, seed {seed}: other bits");
-        is_sound(folder, &name);
+        all_verify(folder, &name);
     }
 }
 
@@ -154,8 +154,8 @@ fn unchanged_inputs_are_not_hashed_again() {
         // Once the files are old enough for their timestamps to be trusted.
         inputs()["cached"] == 3
     });
-    let seen = inputs();
-    assert!(seen["hashed"] == 0 && seen["bytes"] == 0 && seen["files"] == 3, "{seen}");
+    let output = inputs();
+    assert!(output["hashed"] == 0 && output["bytes"] == 0 && output["files"] == 3, "{output}");
 }
 
 /// The time limit passes while the first input file is still being hashed.
@@ -172,18 +172,18 @@ fn a_run_that_must_stop_before_its_inputs_are_verified_saves_nothing_and_says_so
         start_with(folder, "run", &twice, over).end()
     };
     for _ in 0..2 {
-        let (exit, said) = attempt();
-        assert_eq!(exit, Some(75), "{said}");
-        assert!(said.contains("before all input files were verified"), "{said}");
-        assert!(checkpoints(&run).is_empty(), "{said}");
+        let (exit, stdout) = attempt();
+        assert_eq!(exit, Some(75), "{stdout}");
+        assert!(stdout.contains("before all input files were verified"), "{stdout}");
+        assert!(checkpoints(&run).is_empty(), "{stdout}");
         let reason = status(&run)["reason"].to_string();
         assert!(reason.contains("before all input files were verified"), "{reason}");
     }
-    let (exit, said) = attempt();
-    assert_eq!(exit, Some(1), "{said}");
+    let (exit, stdout) = attempt();
+    assert_eq!(exit, Some(1), "{stdout}");
     let reason = status(&run)["reason"].to_string();
     for words in ["no progress", "the last one: stopped before all input files were verified"] {
-        assert!(reason.contains(words) && said.contains(words), "{reason} {said}");
+        assert!(reason.contains(words) && stdout.contains(words), "{reason} {stdout}");
     }
     drop(hold);
     assert_eq!(train(folder, "run", &["-s", "training.updates=20", "--retry"]).0, Some(0));
@@ -201,12 +201,12 @@ training: {updates: 4, batch_size: 4}
 optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
 ";
     fs::write(folder.join("operator.yaml"), operator).unwrap();
-    let seen = shell(
+    let output = shell(
         folder,
         "train-stage codec -c codec.yaml -s training.updates=4 --run codec
          latent-cache make codec --data split.json --shard 3 -o latents",
     );
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let files: Vec<PathBuf> = ["train", "validation"]
         .into_iter()
         .flat_map(|split| fs::read_dir(folder.join("latents").join(split)).unwrap())
@@ -222,15 +222,15 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
         let (place, bit) = (random.uniform(), random.below(8));
         flip(file, place, bit);
         let train = "train-stage operator -c operator.yaml --run run";
-        let seen = shell(folder, train);
-        let told =
-            format!("{} at {place}, bit {bit}, seed {seed}: {}", file.display(), seen.stderr);
-        assert_eq!(seen.status, Some(65), "{told}");
+        let output = shell(folder, train);
+        let expected =
+            format!("{} at {place}, bit {bit}, seed {seed}: {}", file.display(), output.stderr);
+        assert_eq!(output.status, Some(65), "{expected}");
         let name = file.strip_prefix(folder).unwrap().to_str().unwrap();
-        assert!(seen.stderr.contains(name), "{told}");
-        assert!(checkpoints(&folder.join("run")).is_empty(), "{told}");
+        assert!(output.stderr.contains(name), "{expected}");
+        assert!(checkpoints(&folder.join("run")).is_empty(), "{expected}");
         flip(file, place, bit);
     }
-    let seen = shell(folder, "train-stage operator -c operator.yaml --run run");
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = shell(folder, "train-stage operator -c operator.yaml --run run");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
 }

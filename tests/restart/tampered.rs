@@ -2,7 +2,7 @@
 
 use crate::common::run::*;
 use crate::common::shell;
-use crate::{SHORT, stretch};
+use super::{SHORT, attempt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -42,18 +42,18 @@ fn a_run_directory_that_is_replaced_or_moved_away_is_not_written_to() {
         };
         let mut child = start_with(folder, name, &long, quick);
         child.wait_for_update(&run, 30); // the checkpoint of 20 is saved
-        assert!(child.stand_still(), "{}", child.talk());
-        let seen = shell(folder, replace);
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        assert!(child.suspend(), "{}", child.stderr());
+        let output = shell(folder, replace);
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
         let before = run.is_dir().then(|| contents(&run));
         child.signal("CONT");
-        let (exit, said) = child.end();
-        assert_eq!(exit, Some(74), "{name}: {said}");
-        assert!(said.contains("removed or replaced; put the run directory back"), "{name}: {said}");
-        assert!(run.is_dir().then(|| contents(&run)) == before, "{name} was written to: {said}");
+        let (exit, stdout) = child.end();
+        assert_eq!(exit, Some(74), "{name}: {stdout}");
+        assert!(stdout.contains("removed or replaced; put the run directory back"), "{name}: {stdout}");
+        assert!(run.is_dir().then(|| contents(&run)) == before, "{name} was written to: {stdout}");
     }
     // Moved back, the same command resumes.
-    let (resumed, _) = stretch(folder, "old", &[], 2);
+    let (resumed, _) = attempt(folder, "old", &[], 2);
     assert!(resumed >= 10);
 }
 
@@ -67,9 +67,9 @@ fn a_log_that_is_moved_away_continues_at_its_path() {
     std::fs::rename(&log, &old).unwrap();
     wait_until(|| newest_update(&run) > 0 || !child.is_alive());
     child.signal("TERM");
-    let (exit, said) = child.end();
-    assert_eq!(exit, Some(75), "{said}");
-    assert_eq!(said.matches("the log was moved, removed or replaced").count(), 1, "{said}");
+    let (exit, stdout) = child.end();
+    assert_eq!(exit, Some(75), "{stdout}");
+    assert_eq!(stdout.matches("the log was moved, removed or replaced").count(), 1, "{stdout}");
     // Together they contain every update once.
     let mut updates = Vec::new();
     for path in [&old, &log] {
@@ -93,23 +93,23 @@ fn files_of_a_run_that_are_pipes_are_refused_or_replaced() {
         ("d", "status.json", 0),
         ("e", "config.yaml", 0),
     ] {
-        let seen = shell(folder, &format!("mkdir -p {name}/lease && mkfifo {name}/{file}"));
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-        let (exit, said) = train(folder, name, &["-s", "training.updates=2"]);
+        let output = shell(folder, &format!("mkdir -p {name}/lease && mkfifo {name}/{file}"));
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
+        let (exit, stdout) = train(folder, name, &["-s", "training.updates=2"]);
         assert_eq!(
-            (exit, said.contains(file)),
+            (exit, stdout.contains(file)),
             (Some(status), status > 0 || file == "status.json"),
-            "{said}"
+            "{stdout}"
         );
     }
-    let seen = shell(folder, "mkdir -p f/lease && touch f/lease/attempt-18446744073709551615.json");
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = shell(folder, "mkdir -p f/lease && touch f/lease/attempt-18446744073709551615.json");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     shell(folder, "touch -d @0 f/lease/attempt-18446744073709551615.json");
-    let (exit, said) = train(folder, "f", SHORT);
+    let (exit, stdout) = train(folder, "f", SHORT);
     assert_eq!(
-        (exit, said.contains("no attempt can have a higher number")),
+        (exit, stdout.contains("no attempt can have a higher number")),
         (Some(65), true),
-        "{said}"
+        "{stdout}"
     );
 }
 
@@ -123,7 +123,7 @@ fn a_damaged_line_of_the_log_is_named() {
     text[second + 20] ^= 4;
     std::fs::write(run.join("log.jsonl"), text).unwrap();
     std::fs::remove_dir_all(run.join("ckpt/step-00000020")).unwrap();
-    let (exit, said) = train(folder, "run", SHORT);
-    assert_eq!(exit, Some(0), "{said}");
-    assert!(said.contains("log.jsonl: skipped 1 damaged lines: 2"), "{said}");
+    let (exit, stdout) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(0), "{stdout}");
+    assert!(stdout.contains("log.jsonl: skipped 1 damaged lines: 2"), "{stdout}");
 }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Seen, shell};
+use crate::common::{Captured, shell};
 
 /// Maximum duration of a job, on a machine under load.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// A real SLURM on this machine.
 pub struct Cluster {
@@ -52,7 +52,7 @@ impl Cluster {
     /// Restarts the controller with its saved state.
     pub fn start_controller(&self) {
         let start = "PATH=$PATH:/usr/sbin:/sbin; setsid slurmctld -D >/dev/null 2>&1 &";
-        self.said(self.folder.path(), start);
+        self.stdout(self.folder.path(), start);
     }
 
     fn conf(&self) -> String {
@@ -67,7 +67,7 @@ impl Cluster {
     }
 
     /// Runs a script with this build's programs and this cluster's commands.
-    pub fn shell(&self, folder: &Path, script: &str) -> Seen {
+    pub fn shell(&self, folder: &Path, script: &str) -> Captured {
         let conf = self.folder.path().join("slurm/slurm.conf");
         let root = env!("CARGO_MANIFEST_DIR");
         // Keep the default margin, which is meant for hours, from affecting these short runs.
@@ -77,7 +77,7 @@ impl Cluster {
     }
 
     /// The same for a script that must succeed; returns its stdout without the last newline.
-    pub fn said(&self, folder: &Path, script: &str) -> String {
+    pub fn stdout(&self, folder: &Path, script: &str) -> String {
         let seen = self.shell(folder, script);
         assert_eq!(seen.status, Some(0), "{script}\n{}{}", seen.stdout, seen.stderr);
         seen.stdout.trim_end().into()
@@ -100,7 +100,7 @@ impl Cluster {
                 return state;
             }
             assert!(
-                started.elapsed() < PATIENCE,
+                started.elapsed() < TIMEOUT,
                 "job {job} is {state}, not one of {states:?}: {}",
                 self.shell(self.folder.path(), &format!("scontrol show job {job}")).stdout
             );
@@ -122,7 +122,7 @@ impl Cluster {
                 if failed.contains(&&*state) { ended.or(Some(Instant::now())) } else { None };
             ended = since;
             let is_over = since.is_some_and(|since| since.elapsed() > Duration::from_secs(60));
-            let is_late = started.elapsed() > PATIENCE;
+            let is_late = started.elapsed() > TIMEOUT;
             assert!(!is_over && !is_late, "job {job} is {state}: {}", output(folder, job));
             std::thread::sleep(Duration::from_millis(300));
         }

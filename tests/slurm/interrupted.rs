@@ -11,7 +11,7 @@ use super::{SLOW, equals_undisturbed, equals_undisturbed_with, starts};
 fn submit(cluster: &Cluster, folder: &Path, options: &str, updates: u64) -> String {
     let run = format!("-c codec.yaml -s training.updates={updates} --run run");
     let words = format!("--parsable --export=ALL,{SLOW} {options}");
-    cluster.said(folder, &format!("sbatch {words} $SLURM/train.sbatch train-stage codec {run}"))
+    cluster.stdout(folder, &format!("sbatch {words} $SLURM/train.sbatch train-stage codec {run}"))
 }
 
 /// Waits for the update and for the newest checkpoint due by then (every fourth update): it is written concurrently.
@@ -43,7 +43,7 @@ pub fn time_limit(cluster: &Cluster, folder: &Path) {
         "sbatch --parsable --dependency=afterok:{job} --open-mode=append --output=after.out \
          --wrap 'echo ran; grep -c finished run/status.json'"
     );
-    let after = cluster.said(folder, &after);
+    let after = cluster.stdout(folder, &after);
     cluster.wait_for_success(&job, folder);
     cluster.wait_for_success(&after, folder);
     let starts = starts(&folder.join("run"));
@@ -65,10 +65,10 @@ exec timekeep run --warn-signal USR2 --grace 10m -- sh -c '
     while :; do sleep 0.1; done'
 ";
     std::fs::write(folder.join("job.sh"), script).unwrap();
-    let job = cluster.said(folder, "sbatch --parsable --open-mode=append --time=1 job.sh");
+    let job = cluster.stdout(folder, "sbatch --parsable --open-mode=append --time=1 job.sh");
     cluster.wait_for_success(&job, folder);
-    let said = output(folder, &job);
-    assert!(said.contains("DUE TO TIME LIMIT") && said.contains("restart 1"), "{said}");
+    let stdout = output(folder, &job);
+    assert!(stdout.contains("DUE TO TIME LIMIT") && stdout.contains("restart 1"), "{stdout}");
     assert_eq!(cluster.field(&job, "Restarts"), "1");
 }
 
@@ -76,13 +76,13 @@ exec timekeep run --warn-signal USR2 --grace 10m -- sh -c '
 pub fn signals_to_the_steps(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "", 40);
     wait_for_update(folder, 6);
-    cluster.said(folder, &format!("scancel --signal=USR2 {job}"));
+    cluster.stdout(folder, &format!("scancel --signal=USR2 {job}"));
     wait_for_update(folder, 8);
-    cluster.said(folder, &format!("scancel --signal=USR1 {job}"));
+    cluster.stdout(folder, &format!("scancel --signal=USR1 {job}"));
     wait_until(|| starts(&folder.join("run")).len() == 2);
     wait_for_update(folder, 12);
     // TERM to the steps: srun survives and returns the status of its task.
-    cluster.said(folder, &format!("scancel --signal=TERM {job}"));
+    cluster.stdout(folder, &format!("scancel --signal=TERM {job}"));
     cluster.wait_for_success(&job, folder);
     let starts = starts(&folder.join("run"));
     assert_eq!(starts.len(), 3, "{starts:?}");
@@ -96,7 +96,7 @@ pub fn preempted(cluster: &Cluster, folder: &Path) {
     for update in [4, 10] {
         wait_for_update(folder, update);
         let words = "--parsable --partition=high --exclusive --output=/dev/null --wrap 'sleep 1'";
-        let better = cluster.said(folder, &format!("sbatch {words}"));
+        let better = cluster.stdout(folder, &format!("sbatch {words}"));
         cluster.wait_for_success(&better, folder);
     }
     cluster.wait_for_success(&job, folder);
@@ -111,14 +111,14 @@ pub fn preempted(cluster: &Cluster, folder: &Path) {
 pub fn cancelled(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "", 26);
     wait_for_update(folder, 6);
-    cluster.said(folder, &format!("scancel {job}"));
+    cluster.stdout(folder, &format!("scancel {job}"));
     cluster.wait_for(&job, &["CANCELLED"]);
     // Longer than a requeued job takes to start.
     std::thread::sleep(Duration::from_secs(9));
     assert_eq!(cluster.field(&job, "JobState"), "CANCELLED", "{}", output(folder, &job));
     assert_eq!(starts(&folder.join("run")).len(), 1);
-    let said = output(folder, &job);
-    assert!(!said.contains("will start job") && said.contains("scancel"), "{said}");
+    let stdout = output(folder, &job);
+    assert!(!stdout.contains("will start job") && stdout.contains("scancel"), "{stdout}");
     let job = submit(cluster, folder, "", 26);
     cluster.wait_for_success(&job, folder);
     assert!(starts(&folder.join("run"))[1] >= 4);
@@ -134,12 +134,12 @@ fn kill(processes: &[i32]) {
 
 /// Two ranks by PMIx: after a signal both stop together; when one is killed, the job restarts with both.
 pub fn ranks(cluster: &Cluster, folder: &Path) {
-    if !cfg!(feature = "mpi") || !cluster.said(folder, "srun --mpi=list 2>&1").contains("pmix") {
+    if !cfg!(feature = "mpi") || !cluster.stdout(folder, "srun --mpi=list 2>&1").contains("pmix") {
         test_support::skip("ranks in a job: this build has no MPI, or this SLURM no PMIx");
         return;
     }
     let deterministic = "-s training.deterministic=true";
-    let job = cluster.said(
+    let job = cluster.stdout(
         folder,
         &format!(
             "sbatch --parsable --export=ALL,{SLOW} --ntasks-per-node=2 $SLURM/train.sbatch \
@@ -147,18 +147,18 @@ pub fn ranks(cluster: &Cluster, folder: &Path) {
         ),
     );
     wait_for_update(folder, 6);
-    cluster.said(folder, &format!("scancel --signal=USR1 {job}"));
+    cluster.stdout(folder, &format!("scancel --signal=USR1 {job}"));
     wait_until(|| starts(&folder.join("run")).len() == 2);
     wait_for_update(folder, 11);
-    let conf = cluster.said(folder, "echo SLURM_CONF=$SLURM_CONF");
+    let conf = cluster.stdout(folder, "echo SLURM_CONF=$SLURM_CONF");
     let rank = processes(&[&conf, &format!("SLURM_JOB_ID={job}"), "SLURM_PROCID=1"]);
     assert_eq!(rank.len(), 1, "{rank:?}");
     kill(&rank);
     cluster.wait_for_success(&job, folder);
     let starts = starts(&folder.join("run"));
     assert!(starts.len() == 3 && starts[1] >= 6 && starts[2] >= 8, "{starts:?}");
-    let said = output(folder, &job);
-    assert!(!said.contains("is in use by"), "one run of two ranks: {said}");
+    let stdout = output(folder, &job);
+    assert!(!stdout.contains("is in use by"), "one run of two ranks: {stdout}");
     equals_undisturbed_with(cluster, folder, "run", 30, deterministic);
 }
 
@@ -166,7 +166,7 @@ pub fn ranks(cluster: &Cluster, folder: &Path) {
 pub fn killed_task(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "", 20);
     wait_for_update(folder, 6);
-    let conf = cluster.said(folder, "echo SLURM_CONF=$SLURM_CONF");
+    let conf = cluster.stdout(folder, "echo SLURM_CONF=$SLURM_CONF");
     let task = processes(&[&conf, &format!("SLURM_JOB_ID={job}"), "SLURM_STEP_ID=0"]);
     assert_eq!(task.len(), 1, "{task:?}");
     kill(&task);
@@ -182,7 +182,7 @@ pub fn dead_node(cluster: &Cluster, folder: &Path) {
     wait_for_update(folder, 6);
     let node = cluster.field(&job, "NodeList");
     assert!(node == "n4" || node == "n5", "{node}");
-    let conf = cluster.said(folder, "echo SLURM_CONF=$SLURM_CONF");
+    let conf = cluster.stdout(folder, "echo SLURM_CONF=$SLURM_CONF");
     let step_daemons = [format!("slurmstepd: [{job}.batch]"), format!("slurmstepd: [{job}.0]")];
     let mut all = processes(&[&conf, "slurmd", &node]);
     assert_eq!(all.len(), 1, "{all:?}");
@@ -191,7 +191,7 @@ pub fn dead_node(cluster: &Cluster, folder: &Path) {
     kill(&all);
     assert_eq!(status(&folder.join("run"))["state"], "running", "killed before it could write");
     // Its threads end only when each has been scheduled.
-    wait_until(|| cluster.said(folder, "timekeep status run").contains("lost"));
+    wait_until(|| cluster.stdout(folder, "timekeep status run").contains("lost"));
     cluster.wait_for_success(&job, folder);
     assert_ne!(cluster.field(&job, "NodeList"), node);
     let starts = starts(&folder.join("run"));

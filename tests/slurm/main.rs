@@ -61,7 +61,7 @@ pub const SLOW: &str = "FAIL=log.write:1+=sleep";
 fn prepare(cluster: &Cluster) -> PathBuf {
     let folder = cluster.folder("data");
     std::fs::write(folder.join("codec.yaml"), CONFIG).unwrap();
-    cluster.said(
+    cluster.stdout(
         &folder,
         "ds-prep gen burgers --parameter 0.01 --samples 10 --grid 64 --frames 11 --seed 5 -o data
          ds-prep split data/*.hdf5 --seed 5 -o split.json
@@ -126,10 +126,10 @@ fn equals_undisturbed(cluster: &Cluster, folder: &Path, run: &str, updates: u64)
 /// The same with additional options.
 fn equals_undisturbed_with(cluster: &Cluster, folder: &Path, run: &str, updates: u64, more: &str) {
     let words = format!("-c codec.yaml -s training.updates={updates} {more}");
-    cluster.said(folder, &format!("train-stage codec {words} --run undisturbed >&2"));
+    cluster.stdout(folder, &format!("train-stage codec {words} --run undisturbed >&2"));
     let expected = digests(&folder.join("undisturbed"), updates);
     assert_eq!(digests(&folder.join(run), updates), expected, "{run} has other bits");
-    cluster.said(folder, &format!("ckpt verify {run} >&2"));
+    cluster.stdout(folder, &format!("ckpt verify {run} >&2"));
 }
 
 /// The update at which each attempt in the log of a run started.

@@ -16,10 +16,10 @@ pub fn array(cluster: &Cluster, folder: &Path) {
     }
     std::fs::write(folder.join("runs.list"), list).unwrap();
     let array =
-        cluster.said(folder, "sbatch --parsable --array=1-8%2 $SLURM/array.sbatch runs.list");
+        cluster.stdout(folder, "sbatch --parsable --array=1-8%2 $SLURM/array.sbatch runs.list");
     let run = |seed: u64| folder.join(format!("runs/{seed}"));
     wait_until(|| newest_update(&run(3)) >= 6);
-    cluster.said(folder, &format!("scontrol requeue {array}_3"));
+    cluster.stdout(folder, &format!("scontrol requeue {array}_3"));
     for task in 1..=8 {
         let job = format!("{array}_{task}");
         cluster.wait_for_success(&job, folder);
@@ -48,7 +48,7 @@ pub fn array(cluster: &Cluster, folder: &Path) {
         Some(*sum)
     });
     assert!(at_work.max().unwrap() <= 2, "{changes:?}");
-    cluster.said(folder, "train-stage codec -c codec.yaml --run undisturbed >&2");
+    cluster.stdout(folder, "train-stage codec -c codec.yaml --run undisturbed >&2");
     assert_eq!(digests(&run(3), 20), digests(&folder.join("undisturbed"), 20));
 }
 
@@ -66,30 +66,30 @@ checkpoint: {every: 4}
     std::fs::write(folder.join("site"), format!("# slow\nSBATCH_TIMELIMIT=10\n{SLOW}\n")).unwrap();
     let chain = "EVALUATE_OPTIONS='--steps 4 --starts 2' \
                  sh $SLURM/chain.sh --site site codec.yaml operator.yaml split.json chain";
-    let jobs = cluster.said(folder, chain);
+    let jobs = cluster.stdout(folder, chain);
     let jobs: Vec<&str> = jobs.split(' ').collect();
     assert_eq!(jobs.len(), 4, "{jobs:?}");
     assert_eq!(cluster.field(jobs[0], "TimeLimit"), "00:10:00", "of the site file");
     // Jobs that are already in the queue are not submitted twice.
-    assert_eq!(cluster.said(folder, chain).split(' ').collect::<Vec<_>>(), jobs);
+    assert_eq!(cluster.stdout(folder, chain).split(' ').collect::<Vec<_>>(), jobs);
 
     let (codec, operator) = (folder.join("chain/codec"), folder.join("chain/operator"));
     wait_until(|| newest_update(&codec) >= 6);
-    cluster.said(folder, &format!("scancel --signal=USR1 {}", jobs[0]));
+    cluster.stdout(folder, &format!("scancel --signal=USR1 {}", jobs[0]));
     wait_until(|| newest_update(&codec) >= 12);
-    cluster.said(folder, &format!("scontrol requeue {}", jobs[0]));
+    cluster.stdout(folder, &format!("scontrol requeue {}", jobs[0]));
     wait_until(|| newest_update(&operator) >= 6);
     for later in &jobs[3..] {
         assert_eq!(cluster.field(later, "JobState"), "PENDING");
     }
-    cluster.said(folder, &format!("scancel --signal=TERM {}", jobs[2]));
+    cluster.stdout(folder, &format!("scancel --signal=TERM {}", jobs[2]));
     for job in &jobs {
         cluster.wait_for(job, &["COMPLETED"]);
     }
     assert_eq!((starts(&codec).len(), starts(&operator).len()), (3, 2));
-    let told = cluster.said(folder, "timekeep status chain/codec chain/operator");
+    let told = cluster.stdout(folder, "timekeep status chain/codec chain/operator");
     assert_eq!(told.matches("finished").count(), 2, "{told}");
-    assert_eq!(cluster.said(folder, chain).split(' ').next(), Some("done"));
+    assert_eq!(cluster.stdout(folder, chain).split(' ').next(), Some("done"));
 
     // The same by hand and undisturbed, in other directories.
     equals_undisturbed(cluster, folder, "chain/codec", 20);
@@ -97,7 +97,7 @@ checkpoint: {every: 4}
         train-stage operator -c operator.yaml --run plain >&2 \
             -s data.train=latents/train -s data.validation=latents/validation
         evaluate score plain --data split.json --steps 4 --starts 2 -o evaluation >&2";
-    cluster.said(folder, plain);
+    cluster.stdout(folder, plain);
     assert_eq!(digests(&operator, 30), digests(&folder.join("plain"), 30));
     let numbers = |evaluation: &str| {
         std::fs::read_to_string(folder.join(evaluation).join("metrics.csv")).unwrap()
@@ -111,17 +111,17 @@ pub fn two_jobs_of_one_run(cluster: &Cluster, folder: &Path) {
                    train-stage codec -c codec.yaml -s training.updates=12 --run run";
     // The first one waits in the middle of its run until the other has been refused.
     let hold = Hold::new(folder);
-    let jobs = [cluster.said(folder, command), cluster.said(folder, command)];
+    let jobs = [cluster.stdout(folder, command), cluster.stdout(folder, command)];
     let is_refused = |job: &String| output(folder, job).contains("is in use by");
     wait_until(|| jobs.iter().any(is_refused));
     drop(hold);
     jobs.iter().for_each(|job| cluster.wait_for_success(job, folder));
-    let said = jobs.each_ref().map(|job| output(folder, job));
-    assert_eq!(jobs.iter().filter(|job| is_refused(job)).count(), 1, "{said:?}");
+    let stdout = jobs.each_ref().map(|job| output(folder, job));
+    assert_eq!(jobs.iter().filter(|job| is_refused(job)).count(), 1, "{stdout:?}");
     // It is requeued with increasing delays: 30 s, 60 s, 120 s.
     let restarts = jobs.each_ref().map(|job| cluster.field(job, "Restarts"));
     let restarts: u32 = restarts.iter().map(|count| count.parse::<u32>().unwrap()).sum();
-    assert!((1..=3).contains(&restarts), "{restarts}: {said:?}");
+    assert!((1..=3).contains(&restarts), "{restarts}: {stdout:?}");
     assert_eq!(starts(&folder.join("run")), [0], "one start did all of it");
     equals_undisturbed(cluster, folder, "run", 12);
 }
@@ -134,13 +134,13 @@ pub fn cron(cluster: &Cluster, folder: &Path) {
         "timekeep submit run -- sbatch --parsable --no-requeue --job-name=cron --export=ALL,{SLOW} \
          $SLURM/train.sbatch train-stage codec -c codec.yaml -s training.updates=40 --run run"
     );
-    let first = cluster.said(folder, &submit);
-    assert_eq!(cluster.said(folder, &submit), first, "in the queue already");
+    let first = cluster.stdout(folder, &submit);
+    assert_eq!(cluster.stdout(folder, &submit), first, "in the queue already");
     let mut interrupted = 0;
     let mut jobs = vec![first];
     while status_of(&run) != "finished" {
-        cluster.said(folder, "timekeep cron run >&2 & timekeep cron run >&2; wait $!");
-        let queued = cluster.said(folder, "squeue -h --name=cron -t PD,R -o %i");
+        cluster.stdout(folder, "timekeep cron run >&2 & timekeep cron run >&2; wait $!");
+        let queued = cluster.stdout(folder, "squeue -h --name=cron -t PD,R -o %i");
         assert!(queued.lines().count() <= 1, "{queued}");
         jobs.extend(queued.lines().map(str::to_string));
         jobs.dedup();
@@ -148,21 +148,21 @@ pub fn cron(cluster: &Cluster, folder: &Path) {
         if interrupted < 2 && newest_update(&run) >= 4 * (interrupted + 1) {
             let word = if interrupted == 0 { "--signal=USR1" } else { "" };
             let job = jobs.last().unwrap().clone();
-            cluster.said(folder, &format!("scancel {word} {job}"));
+            cluster.stdout(folder, &format!("scancel {word} {job}"));
             if interrupted == 1 {
                 cluster.wait_for(&job, &["CANCELLED"]);
-                let told = cluster.said(folder, "timekeep cron run --json");
+                let told = cluster.stdout(folder, "timekeep cron run --json");
                 let told: serde_json::Value = serde_json::from_str(&told).unwrap();
                 assert_eq!(told["done"], "left", "{told}");
                 assert!(told["why"].as_str().unwrap().contains("cancelled"), "{told}");
-                jobs.push(cluster.said(folder, &submit));
+                jobs.push(cluster.stdout(folder, &submit));
             }
             interrupted += 1;
         }
         std::thread::sleep(std::time::Duration::from_millis(500));
     }
     assert_eq!((interrupted, jobs.len()), (2, 3), "{jobs:?}");
-    let told = cluster.said(folder, "timekeep cron run --json");
+    let told = cluster.stdout(folder, "timekeep cron run --json");
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!((&told["done"], &told["why"]), (&"left".into(), &"finished".into()));
     equals_undisturbed(cluster, folder, "run", 40);

@@ -8,7 +8,7 @@ use super::{SLOW, equals_undisturbed_with, starts};
 
 /// Two tasks by PMIx, warned before the time limit and requeued; the result has the same bits as with one rank.
 pub fn ranks_with_a_time_limit(cluster: &Cluster, folder: &Path) {
-    if !cfg!(feature = "mpi") || !cluster.said(folder, "srun --mpi=list 2>&1").contains("pmix") {
+    if !cfg!(feature = "mpi") || !cluster.stdout(folder, "srun --mpi=list 2>&1").contains("pmix") {
         test_support::skip("ranks in a job: this build has no MPI, or this SLURM no PMIx");
         return;
     }
@@ -20,7 +20,7 @@ pub fn ranks_with_a_time_limit(cluster: &Cluster, folder: &Path) {
     );
     let run = format!("-c codec.yaml -s training.updates=40 {deterministic} --run run");
     let command = format!("sbatch {words} $SLURM/train.sbatch train-stage codec {run}");
-    let job = cluster.said(folder, &command);
+    let job = cluster.stdout(folder, &command);
     cluster.wait_for_success(&job, folder);
     let starts = starts(&folder.join("run"));
     assert!(starts.len() >= 2 && starts[1] > 0, "{starts:?}: {}", output(folder, &job));

@@ -8,25 +8,25 @@ use super::{in_seconds, path_with, script, see, timekeep};
 #[test]
 fn left_by_slurms_end_time() {
     let end = [("SLURM_JOB_ID", "12".to_string()), ("SLURM_JOB_END_TIME", in_seconds(3600))];
-    let seen = see(timekeep(&["left"]).envs(end.clone()));
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
-    let (seconds, rest) = seen.stdout.split_once(' ').unwrap();
-    assert!((3000..=3600).contains(&seconds.parse::<u64>().unwrap()), "{}", seen.stdout);
+    let output = see(timekeep(&["left"]).envs(end.clone()));
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
+    let (seconds, rest) = output.stdout.split_once(' ').unwrap();
+    assert!((3000..=3600).contains(&seconds.parse::<u64>().unwrap()), "{}", output.stdout);
     assert!(rest.starts_with("s left (") && rest.ends_with("says SLURM_JOB_END_TIME\n"));
 
-    let seen =
+    let output =
         see(timekeep(&["left", "--json"]).envs(end).env("LONGHAUL_END_TIME", in_seconds(1000)));
-    let record: serde_json::Value = serde_json::from_str(&seen.stdout).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
     assert_eq!(record["source"], "LONGHAUL_END_TIME");
     assert!((500..=1000).contains(&record["left"].as_u64().unwrap()), "{record}");
 }
 
 #[test]
 fn left_without_any_limit() {
-    let seen = see(&mut timekeep(&["left"]));
-    assert_eq!((seen.status, seen.stdout.as_str()), (Some(0), "unlimited\n"));
-    let seen = see(&mut timekeep(&["left", "--json"]));
-    assert_eq!(seen.stdout, "{\"left\":null,\"source\":null}\n");
+    let output = see(&mut timekeep(&["left"]));
+    assert_eq!((output.status, output.stdout.as_str()), (Some(0), "unlimited\n"));
+    let output = see(&mut timekeep(&["left", "--json"]));
+    assert_eq!(output.stdout, "{\"left\":null,\"source\":null}\n");
 }
 
 #[test]
@@ -43,14 +43,14 @@ fn left_asks_squeue_once_and_about_this_task_only() {
         command.envs(job).env("PATH", path_with(folder.path()));
         command
     };
-    let seen = see(&mut left());
-    assert!(seen.stdout.starts_with("93783 s left"), "{}{}", seen.stdout, seen.stderr);
-    assert!(seen.stdout.ends_with("says squeue\n"), "{}", seen.stdout);
+    let output = see(&mut left());
+    assert!(output.stdout.starts_with("93783 s left"), "{}{}", output.stdout, output.stderr);
+    assert!(output.stdout.ends_with("says squeue\n"), "{}", output.stdout);
     assert_eq!(fs::read_to_string(&asked).unwrap(), "-h -j 120_7 -o %L\n");
 
     // If the end time is given, squeue is not asked.
-    let seen = see(left().env("LONGHAUL_END_TIME", in_seconds(1000)));
-    assert!(seen.stdout.contains("LONGHAUL_END_TIME"), "{}", seen.stdout);
+    let output = see(left().env("LONGHAUL_END_TIME", in_seconds(1000)));
+    assert!(output.stdout.contains("LONGHAUL_END_TIME"), "{}", output.stdout);
     assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 1);
 
     script(&squeue, "echo UNLIMITED");
@@ -63,14 +63,14 @@ fn left_asks_squeue_once_and_about_this_task_only() {
         (":", "not a time"),
     ] {
         script(&squeue, text);
-        let seen = see(&mut left());
-        assert_eq!((seen.status, seen.stdout.as_str()), (Some(75), "unknown\n"), "{text}");
-        let told = seen.stderr.starts_with("timekeep: end of the job unknown: squeue");
-        assert!(told && seen.stderr.contains(hint), "{text}: {}", seen.stderr);
+        let output = see(&mut left());
+        assert_eq!((output.status, output.stdout.as_str()), (Some(75), "unknown\n"), "{text}");
+        let expected = output.stderr.starts_with("timekeep: end of the job unknown: squeue");
+        assert!(expected && output.stderr.contains(hint), "{text}: {}", output.stderr);
     }
     fs::remove_file(&squeue).unwrap();
-    let seen = see(left().env("PATH", folder.path()));
-    assert!(seen.stderr.contains("squeue: No such file"), "{}", seen.stderr);
+    let output = see(left().env("PATH", folder.path()));
+    assert!(output.stderr.contains("squeue: No such file"), "{}", output.stderr);
 }
 
 #[test]
@@ -88,16 +88,16 @@ fn scontrol_is_asked_where_squeue_fails() {
         command.env("SLURM_JOB_ID", "12").env("PATH", path_with(folder.path()));
         command
     };
-    let seen = see(&mut left());
+    let output = see(&mut left());
     // A day minus 59 minutes and the time since then.
-    let seconds: u64 = seen.stdout.split(' ').next().unwrap().parse().unwrap();
-    assert!((82_000..=82_860).contains(&seconds), "{}", seen.stdout);
-    assert!(seen.stdout.ends_with("says scontrol\n"), "{}", seen.stdout);
+    let seconds: u64 = output.stdout.split(' ').next().unwrap().parse().unwrap();
+    assert!((82_000..=82_860).contains(&seconds), "{}", output.stdout);
+    assert!(output.stdout.ends_with("says scontrol\n"), "{}", output.stdout);
     for text in ["echo nonsense", "echo RunTime=x TimeLimit=y", "head -c 100000 /dev/urandom"] {
         script(&scontrol, text);
-        let seen = see(&mut left());
-        assert_eq!((seen.status, seen.stdout.as_str()), (Some(75), "unknown\n"), "{text}");
-        assert!(seen.stderr.contains("; scontrol answered"), "{text}: {}", seen.stderr);
+        let output = see(&mut left());
+        assert_eq!((output.status, output.stdout.as_str()), (Some(75), "unknown\n"), "{text}");
+        assert!(output.stderr.contains("; scontrol answered"), "{text}: {}", output.stderr);
     }
 }
 
@@ -109,10 +109,10 @@ fn a_squeue_that_hangs_is_given_up() {
     let mut command = timekeep(&["left"]);
     command.env("SLURM_JOB_ID", "12").env("PATH", path_with(folder.path()));
     let start = std::time::Instant::now();
-    let seen = see(&mut command);
+    let output = see(&mut command);
     assert!(start.elapsed().as_secs() < 300, "{:?}", start.elapsed());
-    assert_eq!((seen.status, seen.stdout.as_str()), (Some(75), "unknown\n"));
-    assert!(seen.stderr.contains("squeue did not answer within 10 s"), "{}", seen.stderr);
+    assert_eq!((output.status, output.stdout.as_str()), (Some(75), "unknown\n"));
+    assert!(output.stderr.contains("squeue did not answer within 10 s"), "{}", output.stderr);
 }
 
 #[test]

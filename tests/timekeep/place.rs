@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{Seen, path_with, script, see, timekeep};
+use super::{Captured, path_with, script, see, timekeep};
 
 /// A folder with SLURM commands that answer as configured.
 pub struct Place {
@@ -41,13 +41,13 @@ impl Place {
         command.env("PATH", path_with(self.folder.path())).current_dir(self.folder.path());
         command
     }
-    pub fn see(&self, words: &[&str]) -> Seen {
+    pub fn see(&self, words: &[&str]) -> Captured {
         see(&mut self.command(words))
     }
     pub fn records(&self, words: &[&str]) -> Vec<Value> {
-        let seen = self.see(&[words, &["--json"]].concat());
-        assert_eq!(seen.status, Some(0), "{words:?}: {}", seen.stderr);
-        seen.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        let output = self.see(&[words, &["--json"]].concat());
+        assert_eq!(output.status, Some(0), "{words:?}: {}", output.stderr);
+        output.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
     /// The cron record of the run `a`.
     pub fn cron(&self) -> (String, String) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Seen, path_with, script, see, timekeep};
+use super::{Captured, path_with, script, see, timekeep};
 
 /// The environment of a batch script.
 const BATCH: [(&str, &str); 3] =
@@ -39,7 +39,7 @@ fn job(folder: &Path, options: &[&str], line: &str) -> Command {
     command
 }
 
-fn ended(folder: &Path, options: &[&str], line: &str) -> Seen {
+fn ended(folder: &Path, options: &[&str], line: &str) -> Captured {
     see(&mut job(folder, options, line))
 }
 
@@ -170,16 +170,16 @@ fn an_already_requeued_job_is_not_requeued_again() {
 
 #[test]
 fn permanent_refusals_of_slurm_are_reported() {
-    for (complaint, told) in [
+    for (complaint, expected) in [
         ("Requested operation is presently disabled for job 12", "--no-requeue"),
         ("Invalid job id specified for job 12", "does not know the job"),
         ("Access/permission denied for job 12", "another user"),
     ] {
         let folder = fake(&format!("echo '{complaint}' >&2; exit 1"));
-        let seen = ended(folder.path(), &[], "exit 75");
-        assert_eq!(seen.status, Some(75), "{}", seen.stderr);
-        assert!(seen.stderr.contains(told), "{}", seen.stderr);
-        assert!(seen.stderr.contains("submit the same job again"), "{}", seen.stderr);
+        let output = ended(folder.path(), &[], "exit 75");
+        assert_eq!(output.status, Some(75), "{}", output.stderr);
+        assert!(output.stderr.contains(expected), "{}", output.stderr);
+        assert!(output.stderr.contains("submit the same job again"), "{}", output.stderr);
         assert_eq!(calls(folder.path()).lines().count(), 1, "{complaint}");
     }
 }
@@ -227,10 +227,10 @@ fn a_cancelled_job_is_not_reported_as_requeued() {
     // SLURM ignores requests about a job that it is ending, and reports success.
     let folder = tempfile::tempdir().unwrap();
     script(&folder.path().join("scontrol"), "echo JobId=12 Reason=None Restarts=0");
-    let seen = ended(folder.path(), &[], "kill -TERM $PPID; sleep 60");
-    assert_eq!(seen.status, Some(143), "{}", seen.stderr);
-    assert!(!seen.stderr.contains("will start job"), "{}", seen.stderr);
-    assert!(seen.stderr.contains("another reason, such as scancel"), "{}", seen.stderr);
+    let output = ended(folder.path(), &[], "kill -TERM $PPID; sleep 60");
+    assert_eq!(output.status, Some(143), "{}", output.stderr);
+    assert!(!output.stderr.contains("will start job"), "{}", output.stderr);
+    assert!(output.stderr.contains("another reason, such as scancel"), "{}", output.stderr);
 }
 
 /// `timekeep run srun` with an `srun` that fails to start a step `failures` times.
@@ -252,10 +252,10 @@ fn steps(folder: &Path) -> usize {
 #[test]
 fn srun_that_could_not_start_a_step_is_run_again() {
     let folder = fake("");
-    let seen = see(&mut srun(folder.path(), 2));
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = see(&mut srun(folder.path(), 2));
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     assert_eq!((steps(folder.path()), calls(folder.path()).as_str()), (3, ""));
-    assert!(seen.stderr.contains("srun could not start a step"), "{}", seen.stderr);
+    assert!(output.stderr.contains("srun could not start a step"), "{}", output.stderr);
     // A program that itself exits with this status has failed.
     assert_eq!(ended(folder.path(), &[], "exit 254").status, Some(254));
 }
@@ -300,10 +300,10 @@ fn a_signal_between_two_attempts_of_srun_stops_the_job() {
 fn without_scontrol_the_user_is_told_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = timekeep(&["run", "/bin/sh", "-c", "exit 75"]);
-    let seen = see(command.envs(BATCH).env("PATH", folder.path()));
-    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
-    assert!(seen.stderr.contains("scontrol: No such file"), "{}", seen.stderr);
-    assert!(seen.stderr.contains("Run timekeep outside of it"), "{}", seen.stderr);
+    let output = see(command.envs(BATCH).env("PATH", folder.path()));
+    assert_eq!(output.status, Some(75), "{}", output.stderr);
+    assert!(output.stderr.contains("scontrol: No such file"), "{}", output.stderr);
+    assert!(output.stderr.contains("Run timekeep outside of it"), "{}", output.stderr);
 }
 
 #[test]
@@ -315,9 +315,9 @@ fn slurm_is_only_asked_when_necessary() {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
-        let seen = see(&mut command);
+        let output = see(&mut command);
         assert_eq!(calls(folder.path()), "", "{name}");
-        seen.status
+        output.status
     };
     assert_eq!(without("X", None, &[], "exit 0"), Some(0), "finished");
     assert_eq!(without("X", None, &[], "exit 1"), Some(1), "failed");
@@ -355,7 +355,7 @@ fn failures_and_too_many_restarts_are_held_if_requested() {
 fn invalid_job_ids_reach_no_command() {
     let folder = fake("");
     let mut command = job(folder.path(), &[], "exit 75");
-    let seen = see(command.env("SLURM_JOB_ID", "12; reboot"));
-    assert_eq!((seen.status, calls(folder.path()).as_str()), (Some(75), ""));
-    assert!(seen.stderr.contains("is not a job id"), "{}", seen.stderr);
+    let output = see(command.env("SLURM_JOB_ID", "12; reboot"));
+    assert_eq!((output.status, calls(folder.path()).as_str()), (Some(75), ""));
+    assert!(output.stderr.contains("is not a job id"), "{}", output.stderr);
 }

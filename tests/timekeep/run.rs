@@ -7,63 +7,63 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use super::{Seen, in_seconds, path_with, script, see, timekeep};
+use super::{Captured, in_seconds, path_with, script, see, timekeep};
 
-fn record_of(seen: &Seen) -> serde_json::Value {
-    serde_json::from_str(seen.stdout.lines().last().unwrap()).unwrap()
+fn record_of(output: &Captured) -> serde_json::Value {
+    serde_json::from_str(output.stdout.lines().last().unwrap()).unwrap()
 }
 
 #[test]
 fn the_status_of_the_command_is_passed_on() {
     for (line, status) in [("exit 0", 0), ("exit 75", 75), ("exit 255", 255), ("kill -9 $$", 137)] {
-        let seen = see(&mut timekeep(&["run", "--json", "--", "sh", "-c", line]));
-        assert_eq!(seen.status, Some(status), "{line}");
-        let record = record_of(&seen);
+        let output = see(&mut timekeep(&["run", "--json", "--", "sh", "-c", line]));
+        assert_eq!(output.status, Some(status), "{line}");
+        let record = record_of(&output);
         assert_eq!((&record["cause"], &record["status"]), (&"itself".into(), &status.into()));
-        let told = format!("timekeep: child ended by itself with {status}");
-        assert!(seen.stderr.contains(&told), "{}", seen.stderr);
+        let expected = format!("timekeep: child ended by itself with {status}");
+        assert!(output.stderr.contains(&expected), "{}", output.stderr);
     }
     assert_eq!(see(&mut timekeep(&["run", "no-such-command"])).status, Some(127));
     assert_eq!(see(&mut timekeep(&["run", "/etc/passwd"])).status, Some(126));
     assert_eq!(see(&mut timekeep(&["run"])).status, Some(2));
-    let seen = see(&mut timekeep(&["run", "--limit", "60", "true"]));
-    assert_eq!(seen.status, Some(2));
-    assert!(seen.stderr.contains("--margin 00:05:00 is not shorter"), "{}", seen.stderr);
-    let seen = see(&mut timekeep(&["run", "--limit", "soon", "true"]));
-    assert!(seen.status == Some(2) && seen.stderr.contains("24:00:00"), "{}", seen.stderr);
+    let output = see(&mut timekeep(&["run", "--limit", "60", "true"]));
+    assert_eq!(output.status, Some(2));
+    assert!(output.stderr.contains("--margin 00:05:00 is not shorter"), "{}", output.stderr);
+    let output = see(&mut timekeep(&["run", "--limit", "soon", "true"]));
+    assert!(output.status == Some(2) && output.stderr.contains("24:00:00"), "{}", output.stderr);
 }
 
 /// The outcome of a command that had set its traps, and printed `ready`, before the first signal. A machine under load
 /// may need more than three seconds for that; then `run` is called again with more time.
-fn once_ready(run: impl Fn(u64) -> Seen) -> Seen {
-    let seen = [3, 10, 30, 100].into_iter().map(run).find(|seen| seen.stdout.contains("ready"));
-    seen.expect("a shell that sets its traps within 100 s")
+fn once_ready(run: impl Fn(u64) -> Captured) -> Captured {
+    let output = [3, 10, 30, 100].into_iter().map(run).find(|output| output.stdout.contains("ready"));
+    output.expect("a shell that sets its traps within 100 s")
 }
 
 #[test]
 fn the_command_is_warned_before_the_limit_and_knows_the_limit() {
     let line = "trap 'echo warned; sleep 0.3; exit 75' USR1
         echo ready $LONGHAUL_END_TIME; while :; do sleep 0.05; done";
-    let seen = once_ready(|ready_after| {
+    let output = once_ready(|ready_after| {
         let limit = 60 + ready_after;
         let (start, began) = (Instant::now(), in_seconds(0).parse::<u64>().unwrap());
         let words = ["run", "--limit", &limit.to_string(), "--margin", "60s", "--json", "--"];
-        let seen = see(timekeep(&words).args(["sh", "-c", line]));
+        let output = see(timekeep(&words).args(["sh", "-c", line]));
         let seconds = start.elapsed().as_secs_f64();
         assert!(seconds > ready_after as f64, "warned after {seconds} s");
-        if let Some(end) = seen.stdout.lines().find_map(|line| line.strip_prefix("ready ")) {
+        if let Some(end) = output.stdout.lines().find_map(|line| line.strip_prefix("ready ")) {
             let (end, ended) = (end.parse().unwrap(), in_seconds(0).parse::<u64>().unwrap());
             let possible = began + limit - 1..=ended + limit;
             assert!(possible.contains(&end), "end {end}, from {began} to {ended}");
         }
-        seen
+        output
     });
-    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
-    assert_eq!(seen.stdout.lines().nth(1), Some("warned"));
-    let record = record_of(&seen);
+    assert_eq!(output.status, Some(75), "{}", output.stderr);
+    assert_eq!(output.stdout.lines().nth(1), Some("warned"));
+    let record = record_of(&output);
     assert_eq!((&record["cause"], &record["limit_source"]), (&"warned".into(), &"--limit".into()));
-    let told = seen.stderr.split_once("time limit in 00:0").unwrap().1;
-    assert!(told[4..].starts_with(": sending SIGUSR1"), "{}", seen.stderr);
+    let expected = output.stderr.split_once("time limit in 00:0").unwrap().1;
+    assert!(expected[4..].starts_with(": sending SIGUSR1"), "{}", output.stderr);
 }
 
 #[test]
@@ -73,44 +73,44 @@ fn slurms_limit_counts_when_it_is_earlier() {
     let words =
         ["run", "--limit", "1h", "--margin", "59m", "--warn-signal", "hup", "sh", "-c", line];
     // timekeep itself waits 10 s for the trap; if the machine is too slow, one more try is enough.
-    let seen = once_ready(|_| {
+    let output = once_ready(|_| {
         let job = [("SLURM_JOB_ID", "12".to_string()), ("SLURM_JOB_END_TIME", in_seconds(60))];
         see(timekeep(&words).envs(job))
     });
-    assert_eq!(seen.status, Some(75), "{}", seen.stderr);
-    let told = "left by SLURM_JOB_END_TIME (--limit: 01:00:00)";
-    assert!(seen.stderr.contains(told), "{}", seen.stderr);
+    assert_eq!(output.status, Some(75), "{}", output.stderr);
+    let expected = "left by SLURM_JOB_END_TIME (--limit: 01:00:00)";
+    assert!(output.stderr.contains(expected), "{}", output.stderr);
 }
 
 #[test]
 fn a_command_that_ignores_everything_is_killed() {
     let line = "trap '' USR1 TERM; echo ready; while :; do sleep 0.05; done";
-    let seen = once_ready(|limit| {
+    let output = once_ready(|limit| {
         let words =
             ["run", "--limit", &limit.to_string(), "--margin", "0", "--grace", "1", "--json"];
         let start = Instant::now();
-        let seen = see(timekeep(&words).args(["sh", "-c", line]));
+        let output = see(timekeep(&words).args(["sh", "-c", line]));
         let seconds = start.elapsed().as_secs_f64();
-        assert!(!seen.stdout.contains("ready") || seconds > limit as f64 + 1.9, "{seconds} s");
-        seen
+        assert!(!output.stdout.contains("ready") || seconds > limit as f64 + 1.9, "{seconds} s");
+        output
     });
-    assert_eq!(seen.status, Some(137), "{}", seen.stderr);
-    assert_eq!(record_of(&seen)["cause"], "killed");
+    assert_eq!(output.status, Some(137), "{}", output.stderr);
+    assert_eq!(record_of(&output)["cause"], "killed");
     let order: Vec<usize> =
-        ["SIGUSR1", "SIGTERM", "SIGKILL"].iter().map(|s| seen.stderr.find(s).unwrap()).collect();
-    assert!(order.is_sorted(), "{}", seen.stderr);
+        ["SIGUSR1", "SIGTERM", "SIGKILL"].iter().map(|s| output.stderr.find(s).unwrap()).collect();
+    assert!(order.is_sorted(), "{}", output.stderr);
 }
 
 #[test]
 fn a_command_that_only_listens_to_term_gets_it_after_the_grace() {
     let line = "trap '' USR1; trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done";
-    let seen = once_ready(|time| {
+    let output = once_ready(|time| {
         // Two grace periods end in KILL; they are long enough for a machine under load.
         let (limit, grace) = (time.to_string(), (10 * time).to_string());
         let words = ["run", "--limit", &limit, "--margin", "0", "--grace", &grace, "--json"];
         see(timekeep(&words).args(["sh", "-c", line]))
     });
-    assert_eq!((seen.status, &record_of(&seen)["cause"]), (Some(3), &"terminated".into()));
+    assert_eq!((output.status, &record_of(&output)["cause"]), (Some(3), &"terminated".into()));
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn leftover_processes_are_waited_for_and_ended() {
     let mut command = timekeep(&["run", "--grace", "1", "sh", "-c"]);
     command.arg(format!("sleep 0.5 & sleep 60 & echo $! > {}; exit 4", pid.display()));
     let start = Instant::now();
-    let seen = see(&mut command);
-    assert_eq!(seen.status, Some(4));
+    let output = see(&mut command);
+    assert_eq!(output.status, Some(4));
     assert!((0.9..50.0).contains(&start.elapsed().as_secs_f64()), "{:?}", start.elapsed());
     let left: i32 = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
     assert!(test_kill_process(Pid::from_raw(left).unwrap()).is_err(), "still there");
@@ -203,18 +203,18 @@ fn the_limit_is_kept_when_timekeep_is_killed() {
 
 #[test]
 fn a_limit_within_the_margin_is_warned_about() {
-    let seen = |left: u64, margin: &str| {
+    let output = |left: u64, margin: &str| {
         let mut command = timekeep(&["run", "--margin", margin, "true"]);
         see(command.envs([("SLURM_JOB_ID", "12".into()), ("SLURM_JOB_END_TIME", in_seconds(left))]))
     };
-    let short = seen(120, "5m");
+    let short = output(120, "5m");
     assert_eq!(short.status, Some(0), "{}", short.stderr);
     for part in ["warning: 00:0", "told to stop 00:00:10 after its start", "LONGHAUL_MARGIN"] {
         assert!(short.stderr.contains(part), "{part}: {}", short.stderr);
     }
-    assert!(seen(305, "5m").stderr.contains("does little or nothing"));
-    assert!(!seen(400, "5m").stderr.contains("does little or nothing"));
-    assert!(!seen(120, "30s").stderr.contains("does little or nothing"));
+    assert!(output(305, "5m").stderr.contains("does little or nothing"));
+    assert!(!output(400, "5m").stderr.contains("does little or nothing"));
+    assert!(!output(120, "30s").stderr.contains("does little or nothing"));
 }
 
 #[test]
@@ -262,8 +262,8 @@ fn an_extended_limit_is_noticed_before_the_warning() {
     );
     let mut command = timekeep(&["run", "--margin", "11s", "sh", "-c", &line]);
     command.env("SLURM_JOB_ID", "12").env("PATH", path_with(folder.path()));
-    let seen = see(&mut command);
-    assert_eq!(seen.status, Some(0), "it was not warned: {}", seen.stderr);
-    assert!(seen.stderr.contains("time limit: 1-00:00:00 left by squeue now"), "{}", seen.stderr);
+    let output = see(&mut command);
+    assert_eq!(output.status, Some(0), "it was not warned: {}", output.stderr);
+    assert!(output.stderr.contains("time limit: 1-00:00:00 left by squeue now"), "{}", output.stderr);
     assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 2, "asked once more");
 }

@@ -12,10 +12,10 @@ fn a_line_for_each_run() {
     place.status("a", "stopped", 100);
     place.status("b", "running", 200);
     place.status("c", "finished", 400);
-    let seen = place.see(&["status", "a", "b", "c"]);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = place.see(&["status", "a", "b", "c"]);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let lines: Vec<Vec<&str>> =
-        seen.stdout.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
+        output.stdout.lines().map(|line| line.split_ascii_whitespace().collect()).collect();
     assert_eq!(lines[0][..5], ["run", "task", "state", "progress", "left"]);
     assert_eq!(lines[1][..7], ["a", "codec", "stopped", "100/400", "25%", "03:00:00", "8"]);
     assert_eq!(lines[2][..6], ["b", "codec", "lost", "200/400", "50%", "01:00:00"]);
@@ -34,11 +34,11 @@ fn folders_without_a_run_are_reported_and_the_others_shown() {
     place.status("damaged", "stopped", 1);
     fs::write(place.path("damaged/status.json"), "{").unwrap();
     fs::create_dir(place.path("empty")).unwrap();
-    let seen = place.see(&["status", "absent", "damaged", "empty", "sbatch", "a"]);
-    assert_eq!(seen.status, Some(66));
-    assert_eq!(seen.stdout.lines().count(), 2, "{}", seen.stdout);
+    let output = place.see(&["status", "absent", "damaged", "empty", "sbatch", "a"]);
+    assert_eq!(output.status, Some(66));
+    assert_eq!(output.stdout.lines().count(), 2, "{}", output.stdout);
     for part in ["absent: no such run", "damaged/status.json", "empty: it is not a run directory"] {
-        assert!(seen.stderr.contains(part), "{part}: {}", seen.stderr);
+        assert!(output.stderr.contains(part), "{part}: {}", output.stderr);
     }
     assert_eq!(place.see(&["status", "damaged"]).status, Some(65));
 }
@@ -66,15 +66,15 @@ fn the_interval_that_a_log_suggests() {
     let by_hand = place.records(&["interval", "a", "--mtbf", "100d", "--cost", "0"]).remove(0);
     assert_eq!(by_hand["seconds"], 9.0, "a save takes as long: {by_hand}");
 
-    let seen = place.see(&["interval", "--cost", "20s", "--mtbf", "200d", "--nodes", "16"]);
+    let output = place.see(&["interval", "--cost", "20s", "--mtbf", "200d", "--nodes", "16"]);
     // M = 1 080 000 s, c = 20 s: 6572.67 (1 + 0.001014 + 0.000001) - 20.
-    assert!(seen.stdout.starts_with("every       6559 s (01:49:19)\n"), "{}", seen.stdout);
-    let seen = place.see(&["interval", "--cost", "10m", "--mtbf", "5m"]);
-    assert!(seen.status == Some(0) && seen.stderr.contains("most of the time is lost"));
+    assert!(output.stdout.starts_with("every       6559 s (01:49:19)\n"), "{}", output.stdout);
+    let output = place.see(&["interval", "--cost", "10m", "--mtbf", "5m"]);
+    assert!(output.status == Some(0) && output.stderr.contains("most of the time is lost"));
     assert_eq!(place.see(&["interval", "--cost", "0s", "--mtbf", "1d"]).status, Some(2));
     assert_eq!(place.see(&["interval", "--mtbf", "1d"]).status, Some(2));
     fs::write(place.path("a/log.jsonl"), "").unwrap();
-    let seen = place.see(&["interval", "a", "--mtbf", "1d"]);
-    assert!(seen.status == Some(2) && seen.stderr.contains("--cost"), "{}", seen.stderr);
+    let output = place.see(&["interval", "a", "--mtbf", "1d"]);
+    assert!(output.status == Some(2) && output.stderr.contains("--cost"), "{}", output.stderr);
     assert_eq!(place.see(&["interval", "absent", "--mtbf", "1d"]).status, Some(66));
 }

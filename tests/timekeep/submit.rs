@@ -7,25 +7,25 @@ use std::process::Command;
 use serde_json::json;
 
 use super::place::Place;
-use super::{Seen, script, see};
+use super::{Captured, script, see};
 
 #[test]
 fn submitted_once_and_again_only_when_it_stopped() {
     let place = Place::new();
     fs::write(place.path("site"), "# here\nSITE=ours\n").unwrap();
-    let seen = place.see(&["submit", "--site", "site", "a", "--", "sbatch", "x y", "$HOME"]);
-    assert_eq!((seen.status, seen.stdout.as_str()), (Some(0), "101\n"), "{}", seen.stderr);
+    let output = place.see(&["submit", "--site", "site", "a", "--", "sbatch", "x y", "$HOME"]);
+    assert_eq!((output.status, output.stdout.as_str()), (Some(0), "101\n"), "{}", output.stderr);
     let here = place.folder.path().canonicalize().unwrap();
     assert_eq!(place.submissions(), [format!("{} ours x y $HOME", here.display())]);
 
     place.queue("101|PENDING|Priority\\n7|RUNNING|None\\n");
-    let seen = place.see(&["submit", "a", "--", "sbatch", "other"]);
-    assert_eq!((seen.status, seen.stdout.as_str()), (Some(0), "101\n"), "{}", seen.stderr);
-    assert!(seen.stderr.contains("in the queue: PENDING (Priority)"), "{}", seen.stderr);
-    assert!(seen.stderr.contains("the earlier command is kept"), "{}", seen.stderr);
+    let output = place.see(&["submit", "a", "--", "sbatch", "other"]);
+    assert_eq!((output.status, output.stdout.as_str()), (Some(0), "101\n"), "{}", output.stderr);
+    assert!(output.stderr.contains("in the queue: PENDING (Priority)"), "{}", output.stderr);
+    assert!(output.stderr.contains("the earlier command is kept"), "{}", output.stderr);
     fs::write(place.path("bad"), b"A=\xff\n").unwrap();
-    let seen = place.see(&["submit", "--site", "bad", "a", "--", "sbatch"]);
-    assert_eq!(seen.status, Some(78), "{}", seen.stderr);
+    let output = place.see(&["submit", "--site", "bad", "a", "--", "sbatch"]);
+    assert_eq!(output.status, Some(78), "{}", output.stderr);
     assert_eq!(place.cron(), ("left".into(), "in the queue: PENDING (Priority)".into()));
 
     // The command that submitted the last job counts, run from its original folder.
@@ -118,15 +118,15 @@ fn a_job_that_waits_for_a_failed_one_is_replaced() {
         script(&place.path("scancel"), "echo $1 >> cancelled");
         let last = 100 + place.submissions().len();
         place.queue(&format!("{last}|PENDING|{reason}\\n"));
-        let seen = submit(after);
-        assert_eq!(seen.stdout, job, "{reason} {after}: {}", seen.stderr);
+        let output = submit(after);
+        assert_eq!(output.stdout, job, "{reason} {after}: {}", output.stderr);
     }
     assert_eq!(fs::read_to_string(place.path("cancelled")).unwrap(), "101\n102\n103\n");
     place.queue("104|PENDING|DependencyNeverSatisfied\\n");
     script(&place.path("scancel"), "echo no >&2; exit 1");
-    let seen = submit("--test");
-    assert_eq!(seen.status, Some(1));
-    assert!(seen.stderr.contains("`scancel 104`"), "{}", seen.stderr);
+    let output = submit("--test");
+    assert_eq!(output.status, Some(1));
+    assert!(output.stderr.contains("`scancel 104`"), "{}", output.stderr);
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn a_replaced_job_is_recorded_as_cancelled_also_when_the_new_submission_fails() 
     script(&place.path("squeue"), "cat queued");
     fs::write(place.path("queued"), "101|PENDING|DependencyNeverSatisfied\n").unwrap();
     script(&place.path("sbatch"), "echo Invalid account >&2; exit 1");
-    let seen = submit("--dependency=afterok:8");
-    assert_eq!((seen.status, seen.stdout.as_str()), (Some(1), ""), "{}", seen.stderr);
+    let output = submit("--dependency=afterok:8");
+    assert_eq!((output.status, output.stdout.as_str()), (Some(1), ""), "{}", output.stderr);
     assert_eq!(place.records(&["status", "a"])[0]["job"], json!(null));
     // cron only knows the old command, which waits for the job that failed.
     let (done, why) = place.cron();
@@ -176,9 +176,9 @@ fn a_held_job_is_shown_with_what_to_do() {
     place.status("a", "stopped", 50);
     place.queue("101|PENDING|JobHeldUser\\n");
     let what_to_do = "scontrol release 101";
-    let note = |seen: Seen| {
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-        seen.stdout
+    let note = |output: Captured| {
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
+        output.stdout
     };
     assert!(note(place.see(&["status", "a"])).contains(what_to_do));
     assert!(place.cron().1.contains(what_to_do), "{:?}", place.cron());
@@ -247,8 +247,8 @@ optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
     {
         let mut start = Command::new(env!("CARGO_BIN_EXE_train-stage"));
         start.args(["codec", "-c", "codec.yaml", "--run", "a", "-s", more]);
-        let seen = see(start.current_dir(place.folder.path()));
-        assert_eq!(seen.status, Some(status), "{}", seen.stderr);
+        let output = see(start.current_dir(place.folder.path()));
+        assert_eq!(output.status, Some(status), "{}", output.stderr);
         let record = place.records(&["status", "a"]).remove(0);
         assert_eq!(record["state"], "failed", "{record}");
         assert!(record["reason"].as_str().unwrap().contains(reason), "{record}");
@@ -289,9 +289,9 @@ fn without_knowing_the_queue_nothing_is_submitted() {
     for text in ["exit 1", "echo slurm_load_jobs error: busy"] {
         script(&place.path("squeue"), text);
         for words in [&["cron", "a"][..], &["submit", "a", "--", "sbatch"]] {
-            let seen = place.see(words);
-            assert_eq!(seen.status, Some(75), "{words:?}");
-            assert!(seen.stderr.contains("nothing was submitted"), "{}", seen.stderr);
+            let output = place.see(words);
+            assert_eq!(output.status, Some(75), "{words:?}");
+            assert!(output.stderr.contains("nothing was submitted"), "{}", output.stderr);
         }
     }
     assert_eq!(place.submissions().len(), 1);
@@ -303,9 +303,9 @@ fn a_failed_submission_is_reported_and_the_others_are_made() {
     let moody =
         ["sh", "-c", "test -e mood && echo 7 || { echo sbatch: Invalid account >&2; exit 1; }"];
     let submit = [&["submit", "a", "--"], &moody[..]].concat();
-    let seen = place.see(&submit);
-    assert_eq!((seen.status, seen.stdout.as_str()), (Some(1), ""));
-    assert!(seen.stderr.contains("Invalid account"), "{}", seen.stderr);
+    let output = place.see(&submit);
+    assert_eq!((output.status, output.stdout.as_str()), (Some(1), ""));
+    assert!(output.stderr.contains("Invalid account"), "{}", output.stderr);
     // A command that submitted no job must not be recorded for cron.
     assert!(!place.path("a/submit.json").exists());
     fs::write(place.path("mood"), "").unwrap();
@@ -324,13 +324,13 @@ fn a_failed_submission_is_reported_and_the_others_are_made() {
     for run in ["a", "b", "c", "d"] {
         place.status(run, "stopped", 50);
     }
-    let seen = place.see(&["cron", "a", "b", "c", "d"]);
-    assert_eq!(seen.status, Some(1), "{}", seen.stderr);
-    assert!(seen.stdout.contains("submitted") && seen.stdout.contains("no submit.json"));
+    let output = place.see(&["cron", "a", "b", "c", "d"]);
+    assert_eq!(output.status, Some(1), "{}", output.stderr);
+    assert!(output.stdout.contains("submitted") && output.stdout.contains("no submit.json"));
     assert!(
-        seen.stderr.contains("timekeep: d: ") && seen.stderr.contains("site:1"),
+        output.stderr.contains("timekeep: d: ") && output.stderr.contains("site:1"),
         "{}",
-        seen.stderr
+        output.stderr
     );
     assert_eq!(place.submissions().len(), 3);
     let damaged = Path::new("a/submit.json");

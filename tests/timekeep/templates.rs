@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Seen, script, see};
+use super::{Captured, script, see};
 
 fn slurm(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("slurm").join(name)
@@ -19,7 +19,7 @@ fn place() -> tempfile::TempDir {
 }
 
 /// Runs a script with arguments in `folder`, with `bash` as SLURM does, or by its shebang line.
-fn run(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> Seen {
+fn run(folder: &Path, words: &[&str], variables: &[(&str, &str)]) -> Captured {
     let programs = Path::new(env!("CARGO_BIN_EXE_timekeep")).parent().unwrap();
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{}:{path}", folder.display(), programs.display());
@@ -43,19 +43,19 @@ fn a_setup_file_may_be_careless() {
     let setup = setup.to_str().unwrap();
     let (train, array) = (slurm("train.sbatch"), slurm("array.sbatch"));
     let words = ["bash", train.to_str().unwrap(), "ckpt", "a b"];
-    let seen = run(folder.path(), &words, &[("LONGHAUL_SETUP", setup)]);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    assert_eq!(seen.stdout, "0\n--kill-on-bad-exit=1\n--mpi=none\nckpt\na b\nmade=here\n");
-    assert!(seen.stderr.contains("ended with 1; continuing"), "{}", seen.stderr);
+    let output = run(folder.path(), &words, &[("LONGHAUL_SETUP", setup)]);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert_eq!(output.stdout, "0\n--kill-on-bad-exit=1\n--mpi=none\nckpt\na b\nmade=here\n");
+    assert!(output.stderr.contains("ended with 1; continuing"), "{}", output.stderr);
     let variables =
         [("LONGHAUL_SETUP", setup), ("SLURM_ARRAY_TASK_ID", "2"), ("SLURM_NTASKS", "4")];
-    let seen = run(folder.path(), &["bash", array.to_str().unwrap(), "list"], &variables);
+    let output = run(folder.path(), &["bash", array.to_str().unwrap(), "list"], &variables);
     let expected = "0\n--kill-on-bad-exit=1\n--mpi=pmix\nevaluate\n--data\na*b\nmade=here\n";
-    assert_eq!(seen.stdout, expected, "{}", seen.stderr);
+    assert_eq!(output.stdout, expected, "{}", output.stderr);
     for setup in ["setup.sh", "/no/such/setup.sh"] {
-        let seen = run(folder.path(), &words, &[("LONGHAUL_SETUP", setup)]);
-        assert_eq!((seen.status, seen.stdout.as_str()), (Some(66), ""));
-        assert!(seen.stderr.contains(setup), "{}", seen.stderr);
+        let output = run(folder.path(), &words, &[("LONGHAUL_SETUP", setup)]);
+        assert_eq!((output.status, output.stdout.as_str()), (Some(66), ""));
+        assert!(output.stderr.contains(setup), "{}", output.stderr);
     }
 }
 
@@ -100,12 +100,12 @@ fn a_chain_gives_the_operator_its_own_latents() {
         run(folder.path(), &[&words[..], options].concat(), variables)
     };
     let chain = |to: &str| chain_with(to, &[], &[]);
-    let seen = chain("chains/a/");
+    let output = chain("chains/a/");
     assert_eq!(
-        (seen.status, seen.stdout.as_str()),
+        (output.status, output.stdout.as_str()),
         (Some(0), "101 102 103 104\n"),
         "{}",
-        seen.stderr
+        output.stderr
     );
     let submitted = fs::read_to_string(folder.path().join("submitted")).unwrap();
     let operator = submitted.lines().nth(2).unwrap();
@@ -125,9 +125,9 @@ fn a_chain_gives_the_operator_its_own_latents() {
         (&[], &[("SBATCH_TIMELIMIT", "3")]),
         (&["--time=00:20:00"], &[("LONGHAUL_MARGIN", "20m")]),
     ] {
-        let seen = chain_with("short", options, variables);
-        assert_eq!((seen.status, seen.stdout.as_str()), (Some(2), ""), "{options:?}");
-        assert!(seen.stderr.contains("time limit"), "{}", seen.stderr);
+        let output = chain_with("short", options, variables);
+        assert_eq!((output.status, output.stdout.as_str()), (Some(2), ""), "{options:?}");
+        assert!(output.stderr.contains("time limit"), "{}", output.stderr);
     }
     // sbatch treats zero as no limit.
     for (options, variables) in [
@@ -137,26 +137,26 @@ fn a_chain_gives_the_operator_its_own_latents() {
         (&[], &[("SBATCH_TIMELIMIT", "0")]),
         (&["--time= 60 "], &[("LONGHAUL_MARGIN", " 20m\t")]),
     ] {
-        let seen = chain_with("long", options, variables);
-        assert_eq!(seen.status, Some(0), "{options:?} {variables:?}: {}", seen.stderr);
+        let output = chain_with("long", options, variables);
+        assert_eq!(output.status, Some(0), "{options:?} {variables:?}: {}", output.stderr);
         fs::remove_dir_all(folder.path().join("long")).unwrap();
     }
     for checked in ["train-stage", "evaluate"] {
         script(&folder.path().join(checked), "echo too few frames >&2; exit 2");
-        let seen = chain("wrong");
-        assert_eq!((seen.status, seen.stdout.as_str()), (Some(2), ""), "{}", seen.stderr);
+        let output = chain("wrong");
+        assert_eq!((output.status, output.stdout.as_str()), (Some(2), ""), "{}", output.stderr);
         script(&folder.path().join(checked), "");
     }
     assert!(!folder.path().join("short").exists() && !folder.path().join("wrong").exists());
-    let seen = chain("chain%j");
-    assert_eq!((seen.status, seen.stdout.as_str()), (Some(2), ""), "{}", seen.stderr);
+    let output = chain("chain%j");
+    assert_eq!((output.status, output.stdout.as_str()), (Some(2), ""), "{}", output.stderr);
     assert!(!folder.path().join("chain%j").exists());
     // The message of sbatch is shown completely.
     script(
         &folder.path().join("sbatch"),
         "echo 'no such option: x' >&2; echo 'Try --help' >&2; exit 1",
     );
-    let seen = chain("b");
-    assert_eq!(seen.status, Some(1), "{}", seen.stderr);
-    assert!(seen.stderr.contains("no such option: x; Try --help"), "{}", seen.stderr);
+    let output = chain("b");
+    assert_eq!(output.status, Some(1), "{}", output.stderr);
+    assert!(output.stderr.contains("no such option: x; Try --help"), "{}", output.stderr);
 }

@@ -16,20 +16,20 @@ use data::fields::split::Split;
 use data::fields::write::{Header, write_field};
 use serde_json::Value;
 
-struct Seen {
+struct Captured {
     status: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-impl Seen {
+impl Captured {
     fn records(&self) -> Vec<Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
 /// Runs ds-prep in `folder` with `stdin`.
-fn run(folder: &Path, stdin: &str, words: &[&str]) -> Seen {
+fn run(folder: &Path, stdin: &str, words: &[&str]) -> Captured {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ds-prep"));
     command.args(words).current_dir(folder);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -37,7 +37,7 @@ fn run(folder: &Path, stdin: &str, words: &[&str]) -> Seen {
     child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Seen { status: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    Captured { status: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 const GEN: [&str; 10] = [
@@ -122,12 +122,12 @@ fn wrong_command_lines_exit_with_2() {
         &["ls", "-"],
         &["nothing"],
     ] {
-        let seen = run(folder.path(), "", words);
+        let output = run(folder.path(), "", words);
         assert_eq!(
-            (seen.status, seen.stdout.as_str()),
+            (output.status, output.stdout.as_str()),
             (Some(2), ""),
             "{words:?}: {}",
-            seen.stderr
+            output.stderr
         );
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
@@ -148,9 +148,9 @@ fn missing_and_bad_inputs_have_their_exit_status_and_are_named() {
         (["show", "text.hdf5"], 65),
         (["split", "absent.hdf5"], 66),
     ] {
-        let seen = run(folder, "", &words);
-        assert_eq!(seen.status, Some(status), "{words:?}: {}", seen.stderr);
-        assert!(seen.stderr.contains(words[1]), "{words:?}: {}", seen.stderr);
+        let output = run(folder, "", &words);
+        assert_eq!(output.status, Some(status), "{words:?}: {}", output.stderr);
+        assert!(output.stderr.contains(words[1]), "{words:?}: {}", output.stderr);
     }
     // A manifest that runs may have used is not overwritten; the same content is accepted.
     let split = |seed| {
@@ -159,10 +159,10 @@ fn missing_and_bad_inputs_have_their_exit_status_and_are_named() {
     };
     assert_eq!((split("3"), split("4")), (Some(0), Some(73)));
     let many = ["split", "raw/1D_Burgers_Sols_Nu0.1.hdf5", "--train", "11", "-o", "new.json"];
-    let seen = run(folder, "", &many);
-    assert_eq!(seen.status, Some(2));
-    let told = "raw/1D_Burgers_Sols_Nu0.1.hdf5: 10 trajectories of nu=0.1, 13 are requested";
-    assert!(seen.stderr.contains(told), "{}", seen.stderr);
+    let output = run(folder, "", &many);
+    assert_eq!(output.status, Some(2));
+    let expected = "raw/1D_Burgers_Sols_Nu0.1.hdf5: 10 trajectories of nu=0.1, 13 are requested";
+    assert!(output.stderr.contains(expected), "{}", output.stderr);
 }
 
 #[test]
@@ -181,12 +181,12 @@ fn check_names_every_fault_and_ends_with_65() {
     })
     .unwrap();
     let words = ["check", "--json", "bad.hdf5", "split.json", "absent.hdf5", "--limit", "20"];
-    let seen = run(folder, "", &words);
-    assert_eq!(seen.status, Some(65));
-    let kinds: Vec<_> = seen.records().iter().map(|r| r["kind"].clone()).collect();
+    let output = run(folder, "", &words);
+    assert_eq!(output.status, Some(65));
+    let kinds: Vec<_> = output.records().iter().map(|r| r["kind"].clone()).collect();
     assert_eq!(kinds, ["coordinates", "constant", "not-finite", "too-large", "missing"]);
-    assert_eq!(seen.records()[2]["frame"], 1);
-    assert_eq!(seen.records()[2]["index"], 5);
+    assert_eq!(output.records()[2]["frame"], 1);
+    assert_eq!(output.records()[2]["index"], 5);
     let text = run(folder, "", &["check", "bad.hdf5"]);
     assert!(
         text.stdout.contains("bad.hdf5: trajectory 1, frame 1, point 5: inf"),
@@ -197,18 +197,18 @@ fn check_names_every_fault_and_ends_with_65() {
     let data = folder.join("raw/1D_Burgers_Sols_Nu0.1.hdf5");
     let file = fs::OpenOptions::new().write(true).open(&data).unwrap();
     file.set_len(fs::metadata(&data).unwrap().len() - 64).unwrap();
-    let seen = run(folder, "", &["check", "split.json", "--json"]);
-    assert_eq!((seen.status, seen.records()[0]["kind"].as_str()), (Some(65), Some("unreadable")));
-    let seen = run(folder, "", &["stats", "split.json"]);
-    assert!(seen.status == Some(65) && seen.stderr.contains("Nu0.1.hdf5"), "{}", seen.stderr);
+    let output = run(folder, "", &["check", "split.json", "--json"]);
+    assert_eq!((output.status, output.records()[0]["kind"].as_str()), (Some(65), Some("unreadable")));
+    let output = run(folder, "", &["stats", "split.json"]);
+    assert!(output.status == Some(65) && output.stderr.contains("Nu0.1.hdf5"), "{}", output.stderr);
 }
 
 #[test]
 fn show_describes_a_file_and_a_trajectory() {
     let folder = data_set();
     let file = "raw/1D_Burgers_Sols_Nu0.1.hdf5";
-    let seen = run(folder.path(), "", &["show", file, "--json"]);
-    let record = &seen.records()[0];
+    let output = run(folder.path(), "", &["show", file, "--json"]);
+    let record = &output.records()[0];
     assert_eq!(record["attributes"]["Nu"], 0.1);
     assert_eq!(record["attributes"]["seed"], 0);
     assert_eq!(record["t"], serde_json::json!([0.0, 2.0]));
@@ -262,17 +262,17 @@ fn foreign_files_are_imported_plotted_and_audited() {
     assert_eq!(made.status, Some(0), "{}", made.stderr);
     let mut records = made.records();
     records.sort_by_key(|record| record["grid"].to_string());
-    let told = |i: usize| {
+    let expected = |i: usize| {
         ["grid", "channels", "layout", "reads", "parameter"]
             .map(|key| records[i][key].as_str().unwrap())
     };
-    assert_eq!(told(0), ["7", "density,Vx", "tensor", "direct", "nu=0.2"]);
-    assert_eq!(told(1), ["7x6", "u0,u1", "tensor", "direct", "du=0.001,dv=0.005,k=0.005"]);
+    assert_eq!(expected(0), ["7", "density,Vx", "tensor", "direct", "nu=0.2"]);
+    assert_eq!(expected(1), ["7x6", "u0,u1", "tensor", "direct", "du=0.001,dv=0.005,k=0.005"]);
     // Layouts that ds-prep could not recognise again are not written.
     let lost = ["import", "-", "-o", "lost", "--to-layout", "variables"];
-    let seen = run(folder, &format!("{}\n", groups.display()), &lost);
-    assert_eq!(seen.status, Some(2), "{}", seen.stderr);
-    assert!(seen.stderr.contains("density, pressure, Vx") && seen.stderr.contains("u0, u1"));
+    let output = run(folder, &format!("{}\n", groups.display()), &lost);
+    assert_eq!(output.status, Some(2), "{}", output.stderr);
+    assert!(output.stderr.contains("density, pressure, Vx") && output.stderr.contains("u0, u1"));
     let again = run(folder, &names, &["import", "-", "-o", "in"]);
     assert_eq!((again.status, again.stderr.matches("already exists").count()), (Some(0), 2));
     let other = run(folder, &names, &["import", "-", "-o", "in", "--stride", "2"]);
@@ -281,10 +281,10 @@ fn foreign_files_are_imported_plotted_and_audited() {
     // Ambiguous files are refused with the flag that decides, and accepted with that flag.
     let wrong = golden.join("transposed.hdf5");
     let wrong = wrong.to_str().unwrap();
-    let seen = run(folder, "", &["import", wrong, "-o", "in"]);
-    assert!(seen.status == Some(65) && seen.stderr.contains("--axes nctyx"), "{}", seen.stderr);
-    let seen = run(folder, "", &["check", wrong, "--json"]);
-    assert_eq!((seen.status, seen.records()[0]["kind"].as_str()), (Some(65), Some("axis-order")));
+    let output = run(folder, "", &["import", wrong, "-o", "in"]);
+    assert!(output.status == Some(65) && output.stderr.contains("--axes nctyx"), "{}", output.stderr);
+    let output = run(folder, "", &["check", wrong, "--json"]);
+    assert_eq!((output.status, output.records()[0]["kind"].as_str()), (Some(65), Some("axis-order")));
     let right = ["import", wrong, "-o", "in", "--axes", "nctyx", "--channels", "u,v"];
     assert_eq!(run(folder, "", &right).status, Some(0));
     assert_eq!(run(folder, "", &["check", "in/transposed.hdf5"]).status, Some(0));
@@ -313,8 +313,8 @@ fn small_chunks_are_reported_with_their_cost_and_import_makes_them_contiguous() 
     let check = run(folder, "", &["check", "small_chunks.hdf5"]);
     assert_eq!(check.status, Some(0), "{}", check.stdout);
     assert!(check.stderr.contains("packed chunks") && check.stderr.contains("20 times"));
-    let told = check.stderr.split('`').find_map(|text| text.strip_prefix("ds-prep "));
-    let command: Vec<&str> = told.unwrap().split_whitespace().collect();
+    let expected = check.stderr.split('`').find_map(|text| text.strip_prefix("ds-prep "));
+    let command: Vec<&str> = expected.unwrap().split_whitespace().collect();
     assert_eq!(command, ["import", "small_chunks.hdf5", "-o", "FOLDER"]);
     let made = run(folder, "", &[&command[..], &["--json"]].concat()).records().remove(0);
     assert_eq!((&made["reads"], &made["trajectories"]), (&"direct".into(), &3.into()));
@@ -332,10 +332,10 @@ fn an_audit_names_the_copy_that_a_split_leaks() {
     let sample = split.train[0].samples[3];
     split.test[0].samples.push(sample);
     split.save(&folder.join("leaking.json")).unwrap();
-    let seen = run(folder, "leaking.json\n", &["audit", "-", "--json"]);
-    assert_eq!((seen.status, seen.records().len()), (Some(65), 1), "{}", seen.stdout);
-    assert_eq!(seen.records()[0]["kind"], "overlap");
-    assert_eq!(seen.records()[0]["trajectory"], sample);
+    let output = run(folder, "leaking.json\n", &["audit", "-", "--json"]);
+    assert_eq!((output.status, output.records().len()), (Some(65), 1), "{}", output.stdout);
+    assert_eq!(output.records()[0]["kind"], "overlap");
+    assert_eq!(output.records()[0]["trajectory"], sample);
     let far = ["split", "raw/1D_Burgers_Sols_Nu0.01.hdf5", "raw/1D_Burgers_Sols_Nu0.1.hdf5"];
     let far = [
         &far[..],
@@ -355,9 +355,9 @@ fn an_audit_names_the_copy_that_a_split_leaks() {
     ]
     .concat();
     let parts = run(folder, "", &far).records();
-    let told: Vec<_> =
+    let expected: Vec<_> =
         parts.iter().map(|part| (part["split"].clone(), part["parameter"].clone())).collect();
-    assert_eq!(told, [("train".into(), "nu=0.01".into()), ("test".into(), "nu=0.1".into())]);
+    assert_eq!(expected, [("train".into(), "nu=0.01".into()), ("test".into(), "nu=0.1".into())]);
 }
 
 #[test]

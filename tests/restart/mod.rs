@@ -1,15 +1,11 @@
 //! The same command started again: what it finds, what it does, and its exit status.
 
-#[path = "restart/absurd_numbers.rs"]
 mod absurd_numbers;
-#[path = "restart/changed_inputs.rs"]
 mod changed_inputs;
-mod common;
-#[path = "restart/tampered.rs"]
 mod tampered;
 
-use common::run::*;
-use common::shell;
+use crate::common::run::*;
+use crate::common::shell;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -35,46 +31,46 @@ fn active_killed_finished_and_extended_runs() {
     };
     let (name, first) = start_and_stop(folder, 6, job); // fresh for 90 s
     let (run, name) = (folder.join(&name), name.as_str());
-    let (exit, said) = train(folder, name, &[]);
-    assert_eq!(exit, Some(75), "{said}");
+    let (exit, stdout) = train(folder, name, &[]);
+    assert_eq!(exit, Some(75), "{stdout}");
     let pid = format!("process {}", first.child.id());
     for part in ["attempt 1", "job 4711", &pid, &unix::host::name(), "last heartbeat"] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(stdout.contains(part), "{part}: {stdout}");
     }
     first.signal("KILL");
     assert_eq!(first.end().0, None);
     // Immediately, because the process is known to be gone.
-    let (exit, said) = train(folder, name, &[]);
-    assert_eq!(exit, Some(0), "{said}");
-    assert!(said.contains("is gone: taking over as attempt 2"), "{said}");
+    let (exit, stdout) = train(folder, name, &[]);
+    assert_eq!(exit, Some(0), "{stdout}");
+    assert!(stdout.contains("is gone: taking over as attempt 2"), "{stdout}");
     assert_eq!(manifest(&run, 400)["attempt"], 2);
 
     let before = records(&run).len();
-    let (exit, said) = train(folder, name, &[]);
-    assert_eq!((exit, said.contains("nothing to do")), (Some(0), true), "{said}");
+    let (exit, stdout) = train(folder, name, &[]);
+    assert_eq!((exit, stdout.contains("nothing to do")), (Some(0), true), "{stdout}");
     assert_eq!(records(&run).len(), before);
 
     // More updates are a changed configuration, which must be accepted.
-    let (exit, said) = train(folder, name, &["-s", "training.updates=410"]);
-    assert_eq!(exit, Some(78), "{said}");
-    assert!(said.contains("training.updates: was 400, now 410"), "{said}");
+    let (exit, stdout) = train(folder, name, &["-s", "training.updates=410"]);
+    assert_eq!(exit, Some(78), "{stdout}");
+    assert!(stdout.contains("training.updates: was 400, now 410"), "{stdout}");
     let more = ["-s", "training.updates=410", "--accept-config-change"];
-    let (exit, said) = train(folder, name, &more);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, name, &more);
+    assert_eq!(exit, Some(0), "{stdout}");
     let accepted = manifest(&run, 410)["progress"]["accepted"].clone();
     assert_eq!(accepted[0], "attempt 3, update 400: training.updates: was 400, now 410");
     let start = records(&run).into_iter().rfind(|record| record["kind"] == "start").unwrap();
     assert_eq!(start["accepted"][0], "training.updates: was 400, now 410");
-    let (exit, said) = train(folder, name, &more);
-    assert_eq!((exit, said.contains("nothing to do")), (Some(0), true), "{said}");
+    let (exit, stdout) = train(folder, name, &more);
+    assert_eq!((exit, stdout.contains("nothing to do")), (Some(0), true), "{stdout}");
 }
 
 #[test]
 fn other_data_are_refused_unless_accepted_and_other_machines_warned_of() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
-    let (exit, said) = train(folder, "run", SHORT);
-    assert_eq!((exit, said.contains("may differ")), (Some(0), false), "{said}");
+    let (exit, stdout) = train(folder, "run", SHORT);
+    assert_eq!((exit, stdout.contains("may differ")), (Some(0), false), "{stdout}");
     let env = std::fs::read_to_string(run.join("env.json")).unwrap();
     let vectors = format!("\"vectors\": \"{}\"", tensor::simd::level());
     assert!(env.contains(&vectors), "{env}");
@@ -87,16 +83,16 @@ fn other_data_are_refused_unless_accepted_and_other_machines_warned_of() {
          ds-prep split data/*.hdf5 --seed 6 -o split.json
          ds-prep stats split.json -o stats.json",
     );
-    let (exit, said) = train(folder, "run", SHORT);
-    assert_eq!(exit, Some(78), "{said}");
+    let (exit, stdout) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(78), "{stdout}");
     for part in ["data: hash was", "data: the buffer"] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(stdout.contains(part), "{part}: {stdout}");
     }
     assert!(!run.join("ckpt/step-00000020").exists());
-    let (exit, said) = train(folder, "run", &with(&[SHORT, &["--accept-config-change"]]));
-    assert_eq!(exit, Some(0), "{said}");
-    assert!(said.contains("accepted: data: hash was"), "{said}");
-    let warning = said.lines().find(|line| line.contains("bits may differ")).unwrap();
+    let (exit, stdout) = train(folder, "run", &with(&[SHORT, &["--accept-config-change"]]));
+    assert_eq!(exit, Some(0), "{stdout}");
+    assert!(stdout.contains("accepted: data: hash was"), "{stdout}");
+    let warning = stdout.lines().find(|line| line.contains("bits may differ")).unwrap();
     assert!(warning.contains("vectors sse9, now"), "{warning}");
 }
 
@@ -104,8 +100,8 @@ fn other_data_are_refused_unless_accepted_and_other_machines_warned_of() {
 fn all_checkpoints_bad_is_refused_with_a_list() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
-    let (exit, said) = train(folder, "run", SHORT);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(0), "{stdout}");
     let mut names = Vec::new();
     for entry in std::fs::read_dir(run.join("ckpt")).unwrap() {
         let entry = entry.unwrap();
@@ -115,9 +111,9 @@ fn all_checkpoints_bad_is_refused_with_a_list() {
         }
     }
     assert!(names.len() >= 2, "{names:?}");
-    let (exit, said) = train(folder, "run", SHORT);
-    assert_eq!(exit, Some(65), "{said}");
-    assert!(said.contains("ckpt verify") && names.iter().all(|name| said.contains(name)), "{said}");
+    let (exit, stdout) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(65), "{stdout}");
+    assert!(stdout.contains("ckpt verify") && names.iter().all(|name| stdout.contains(name)), "{stdout}");
 }
 
 #[test]
@@ -127,26 +123,26 @@ fn attempts_without_progress_end_in_failure_until_told_to_retry() {
     // The time limit is shorter than the margin: every attempt stops before its first update and asks to be requeued.
     let hopeless = ["-s", "training.time_limit=1s", "-s", "training.attempts_without_progress=3"];
     for _ in 0..3 {
-        let (exit, said) = train(folder, "run", &hopeless);
-        assert_eq!(exit, Some(75), "{said}");
+        let (exit, stdout) = train(folder, "run", &hopeless);
+        assert_eq!(exit, Some(75), "{stdout}");
     }
     for _ in 0..2 {
-        let (exit, said) = train(folder, "run", &hopeless);
-        assert_eq!(exit, Some(1), "{said}");
-        assert!(said.contains("no progress: the last 3 attempts") && said.contains("--retry"));
+        let (exit, stdout) = train(folder, "run", &hopeless);
+        assert_eq!(exit, Some(1), "{stdout}");
+        assert!(stdout.contains("no progress: the last 3 attempts") && stdout.contains("--retry"));
         assert_eq!(status(&run)["state"], "failed");
         assert!(status(&run)["reason"].as_str().unwrap().contains("no progress"));
     }
-    let (exit, said) = train(folder, "run", &with(&[&hopeless, &["--retry"]]));
-    assert_eq!(exit, Some(75), "{said}");
-    let (exit, said) = train(folder, "run", &with(&[SHORT, &["--accept-config-change"]]));
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "run", &with(&[&hopeless, &["--retry"]]));
+    assert_eq!(exit, Some(75), "{stdout}");
+    let (exit, stdout) = train(folder, "run", &with(&[SHORT, &["--accept-config-change"]]));
+    assert_eq!(exit, Some(0), "{stdout}");
     assert_eq!(status(&run)["state"], "finished");
 }
 
 /// One attempt at a run of a hundred million updates, stopped by TERM once it has completed `updates` of them; returns
 /// where it resumed and where it stopped.
-fn stretch(folder: &Path, name: &str, more: &[&str], updates: u64) -> (u64, u64) {
+fn attempt(folder: &Path, name: &str, more: &[&str], updates: u64) -> (u64, u64) {
     let run = folder.join(name);
     let starts = || records(&run).into_iter().filter(|record| record["kind"] == "start");
     let before = starts().count();
@@ -162,8 +158,8 @@ fn stretch(folder: &Path, name: &str, more: &[&str], updates: u64) -> (u64, u64)
         }) || !child.is_alive()
     });
     child.signal("TERM");
-    let (exit, said) = child.end();
-    assert_eq!(exit, Some(75), "{said}");
+    let (exit, stdout) = child.end();
+    assert_eq!(exit, Some(75), "{stdout}");
     let resumed = starts().nth(before).unwrap()["update"].as_u64().unwrap();
     (resumed, status(&run)["update"].as_u64().unwrap())
 }
@@ -173,14 +169,14 @@ fn resume_never_and_resume_path_apply_once() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let never = ["--resume", "never"];
-    let (resumed, stopped) = stretch(folder, "run", &never, 12);
+    let (resumed, stopped) = attempt(folder, "run", &never, 12);
     assert_eq!(resumed, 0);
-    let (resumed, stopped) = (stretch(folder, "run", &never, 12), stopped);
+    let (resumed, stopped) = (attempt(folder, "run", &never, 12), stopped);
     assert_eq!(resumed.0, stopped);
     // Back to one of its own checkpoints, once; also when that checkpoint is gone, or its path is spelled differently.
     let step = folder.join("run/ckpt/step-00000010");
     let path = step.to_str().unwrap();
-    let (resumed, stopped) = stretch(folder, "run", &["--resume", path], 8);
+    let (resumed, stopped) = attempt(folder, "run", &["--resume", path], 8);
     assert_eq!(resumed, 10);
     let spellings: [&[&str]; 4] = [
         &["--resume", path],
@@ -193,20 +189,20 @@ fn resume_never_and_resume_path_apply_once() {
         if at == 2 {
             std::fs::remove_dir_all(&step).unwrap();
         }
-        let (resumed, stopped) = stretch(folder, "run", spelling, 2);
+        let (resumed, stopped) = attempt(folder, "run", spelling, 2);
         assert_eq!(resumed, last, "{spelling:?}");
         last = stopped;
     }
     // Another checkpoint, or another configuration, counts as another command.
     let other = ["--resume", "run/ckpt/step-00000015"];
-    assert_eq!(stretch(folder, "run", &other, 8).0, 15);
+    assert_eq!(attempt(folder, "run", &other, 8).0, 15);
     let slower = ["-s", "optimizer.learning_rate=1e-4", "--accept-config-change"];
-    assert_eq!(stretch(folder, "run", &with(&[&other, &slower]), 8).0, 15);
-    assert_ne!(stretch(folder, "run", &with(&[&other, &slower]), 8).0, 15);
+    assert_eq!(attempt(folder, "run", &with(&[&other, &slower]), 8).0, 15);
+    assert_ne!(attempt(folder, "run", &with(&[&other, &slower]), 8).0, 15);
     // A fresh start would orphan all of these.
-    let (exit, said) =
+    let (exit, stdout) =
         train(folder, "run", &with(&[&never, &["-s", "training.updates=100000000"]]));
-    assert_eq!((exit, said.contains("--resume never")), (Some(73), true), "{said}");
+    assert_eq!((exit, stdout.contains("--resume never")), (Some(73), true), "{stdout}");
     assert!(manifest(&run, 15)["progress"]["origin"]["resume"].is_string());
 }
 
@@ -218,8 +214,8 @@ fn a_run_resumed_from_another_is_finished_once() {
     assert_eq!(train(folder, "a", &all).0, Some(0));
     let from = with(&[&all, &["--resume", "a/ckpt/step-00000010"]]);
     for (nothing, again) in [(false, &from), (true, &from)] {
-        let (exit, said) = train(folder, "b", again);
-        assert_eq!((exit, said.contains("nothing to do")), (Some(0), nothing), "{said}");
+        let (exit, stdout) = train(folder, "b", again);
+        assert_eq!((exit, stdout.contains("nothing to do")), (Some(0), nothing), "{stdout}");
     }
     let first = records(&folder.join("b")).into_iter().next().unwrap();
     assert_eq!(first["update"], 10);
@@ -230,16 +226,16 @@ fn a_run_that_diverged_is_held_until_it_is_changed() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     let wild = with(&[SHORT, &["-s", "optimizer.learning_rate=1e30"]]);
-    let (exit, said) = train(folder, "run", &wild);
-    assert_eq!(exit, Some(1), "{said}");
+    let (exit, stdout) = train(folder, "run", &wild);
+    assert_eq!(exit, Some(1), "{stdout}");
     let before = records(&run).len();
     let (exit, again) = train(folder, "run", &wild);
     assert_eq!(exit, Some(1), "{again}");
     assert!(again.contains("diverged") && again.contains("--accept-config-change"), "{again}");
     assert_eq!(records(&run).len(), before, "nothing was tried");
-    let (exit, said) = train(folder, "run", &with(&[SHORT, &["--accept-config-change"]]));
-    assert_ne!(exit, Some(78), "{said}");
-    assert!(records(&run).len() > before, "{said}");
+    let (exit, stdout) = train(folder, "run", &with(&[SHORT, &["--accept-config-change"]]));
+    assert_ne!(exit, Some(78), "{stdout}");
+    assert!(records(&run).len() > before, "{stdout}");
 }
 
 /// There is never more than one writer: the attempt numbers of the records never decrease, nor does the highest.
@@ -265,7 +261,7 @@ fn of_several_concurrent_starts_only_one_runs() {
         one_after_the_other(&run);
         let starts = records(&run).iter().filter(|record| record["kind"] == "start").count();
         assert_eq!(starts, 1, "finished is finished: {ends:?}");
-        is_sound(folder, &name);
+        all_verify(folder, &name);
     }
 }
 
@@ -286,7 +282,7 @@ fn a_suspended_owner_is_taken_over_and_fenced() {
         let mut older = start_with(folder, &name, &long, quick);
         older.wait_for_update(&run, 1 + random.below(60) as u64);
         std::thread::sleep(Duration::from_secs_f64(0.01 * random.uniform()));
-        assert!(older.stand_still());
+        assert!(older.suspend());
         // Its heartbeat counts as old after 0.9 s.
         let beat = std::fs::File::open(run.join("lease/attempt-00000001.json")).unwrap();
         let beaten = || beat.metadata().unwrap().modified().unwrap();
@@ -294,16 +290,16 @@ fn a_suspended_owner_is_taken_over_and_fenced() {
         let newer = start_with(folder, &name, &long, quick);
         wait_until(|| records(&run).iter().any(|r| r["attempt"] == 2 && r["kind"] == "checkpoint"));
         older.signal("CONT");
-        let (exit, said) = older.end();
-        assert_eq!(exit, Some(75), "seed {seed}: {said}");
-        assert!(said.contains("attempt 2") && said.contains("took over the run"), "{said}");
+        let (exit, stdout) = older.end();
+        assert_eq!(exit, Some(75), "seed {seed}: {stdout}");
+        assert!(stdout.contains("attempt 2") && stdout.contains("took over the run"), "{stdout}");
         newer.signal("TERM");
-        let (exit, said) = newer.end();
-        assert_eq!(exit, Some(75), "seed {seed}: {said}");
-        assert!(said.contains("taking over as attempt 2"), "{said}");
+        let (exit, stdout) = newer.end();
+        assert_eq!(exit, Some(75), "seed {seed}: {stdout}");
+        assert!(stdout.contains("taking over as attempt 2"), "{stdout}");
         one_after_the_other(&run);
         assert_eq!(status(&run)["attempt"], 2);
-        is_sound(folder, &name);
+        all_verify(folder, &name);
     }
 }
 
@@ -312,15 +308,15 @@ fn stopped_before_its_first_update_it_keeps_its_best_checkpoint() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
     // Validated at 22, the last update.
-    let (exit, said) = train(folder, "run", &["-s", "training.updates=22"]);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "run", &["-s", "training.updates=22"]);
+    assert_eq!(exit, Some(0), "{stdout}");
     let (before, best) = (manifest(&run, 22), std::fs::read_link(run.join("ckpt/best")).unwrap());
     assert!(before["metrics"]["nrmse"].is_number(), "{before}");
     // No time is left to do anything. First a change is accepted, which is recorded.
     for accepted in [true, false] {
         let flag: &[&str] = if accepted { &["--accept-config-change"] } else { &[] };
-        let (exit, said) = train(folder, "run", &with(&[&["-s", "training.time_limit=1s"], flag]));
-        assert_eq!(exit, Some(75), "{said}");
+        let (exit, stdout) = train(folder, "run", &with(&[&["-s", "training.time_limit=1s"], flag]));
+        assert_eq!(exit, Some(75), "{stdout}");
         let after = manifest(&run, 22);
         assert_eq!(after["metrics"], before["metrics"]);
         assert_eq!(after["attempt"], 2, "written again only where something is new");
@@ -332,20 +328,20 @@ fn stopped_before_its_first_update_it_keeps_its_best_checkpoint() {
 fn fewer_updates_than_are_done_are_refused() {
     let temporary = prepare();
     let folder = temporary.path();
-    let (exit, said) = train(folder, "run", SHORT);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(0), "{stdout}");
     let fewer = ["-s", "training.updates=10", "--accept-config-change"];
-    let (exit, said) = train(folder, "run", &fewer);
-    assert_eq!(exit, Some(78), "{said}");
-    assert!(said.contains("training.updates (10) is below the 20 already completed"), "{said}");
+    let (exit, stdout) = train(folder, "run", &fewer);
+    assert_eq!(exit, Some(78), "{stdout}");
+    assert!(stdout.contains("training.updates (10) is below the 20 already completed"), "{stdout}");
 }
 
 #[test]
 fn a_checkpoint_is_logged_once_it_exists() {
     let temporary = prepare();
     let (folder, run) = (temporary.path(), temporary.path().join("run"));
-    let (exit, said) = train(folder, "run", SHORT);
-    assert_eq!(exit, Some(0), "{said}");
+    let (exit, stdout) = train(folder, "run", SHORT);
+    assert_eq!(exit, Some(0), "{stdout}");
     let of = |kind: &str| -> Vec<u64> {
         let records = records(&run).into_iter().filter(|record| record["kind"] == kind);
         records.map(|record| record["update"].as_u64().unwrap()).collect()

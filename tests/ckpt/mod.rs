@@ -13,13 +13,13 @@ use learn::checkpoint::{KeepRules, Saver, State};
 use serde_json::{Value, json};
 use tensor::Tensor;
 
-struct Seen {
+struct Captured {
     status: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-impl Seen {
+impl Captured {
     fn json(&self) -> Vec<Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -31,10 +31,10 @@ fn command(words: &[&str], paths: &[&Path]) -> Command {
     command
 }
 
-fn ckpt(words: &[&str], paths: &[&Path]) -> Seen {
+fn ckpt(words: &[&str], paths: &[&Path]) -> Captured {
     let Output { status, stdout, stderr } = command(words, paths).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Seen { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
+    Captured { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
 fn state(update: u64) -> State {

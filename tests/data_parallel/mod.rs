@@ -1,13 +1,11 @@
 //! Training on several ranks started by `mpirun`: the same bits for any number of ranks if configured so, all ranks
 //! stop at the same update, and no rank waits for one that is gone.
 
-#[path = "../common/mod.rs"]
-mod common;
 
 mod faults;
 mod ranks;
 
-use common::run::{self, newest_update, records, send, wait_until};
+use crate::common::run::{self, newest_update, records, send, wait_until};
 use ranks::{can_start, outcome, prepare, processes, same, start, start_each};
 use std::fs;
 use std::time::Duration;
@@ -24,19 +22,19 @@ fn any_number_of_ranks_gives_the_same_bits() {
     let expected = outcome(&folder.join("one"), 400);
     for (ranks, more) in [(2, &[][..]), (4, &["-s", "optimizer.shard=true"])] {
         let name = format!("of-{ranks}");
-        let (status, talk) = start(folder, ranks, &name, more).end();
-        assert_eq!(status, Some(0), "{talk}");
+        let (status, stderr) = start(folder, ranks, &name, more).end();
+        assert_eq!(status, Some(0), "{stderr}");
         same(&outcome(&folder.join(&name), 400), &expected, &name);
         let files = fs::read_dir(folder.join(&name).join("ckpt/step-00000400")).unwrap();
         let names = files.map(|f| f.unwrap().file_name().into_string().unwrap());
         let shards = names.filter(|name| name.starts_with("optim-")).count();
         assert_eq!(shards, if more.is_empty() { 1 } else { ranks });
-        run::is_sound(folder, &name);
+        run::all_verify(folder, &name);
     }
     // A finished run is finished for any number of ranks.
-    let (status, talk) = start(folder, 2, "of-2", &[]).end();
-    assert_eq!(status, Some(0), "{talk}");
-    assert_eq!(talk.matches("nothing to do").count(), 1, "{talk}");
+    let (status, stderr) = start(folder, 2, "of-2", &[]).end();
+    assert_eq!(status, Some(0), "{stderr}");
+    assert_eq!(stderr.matches("nothing to do").count(), 1, "{stderr}");
 }
 
 /// The number of ranks changes at every stop: 2, 4, 1, 2 with shards, 4. Only one rank receives the signal.
@@ -66,14 +64,14 @@ fn a_signal_to_one_rank_stops_all_and_any_number_resumes() {
             job.wait_for_update(&run, until);
             let pids = processes(folder, &name);
             let signal = ["TERM", "USR1", "INT"][random.below(3)];
-            let told = part < 4 && pids.len() == ranks && send(pids[random.below(ranks)], signal);
-            let (status, talk) = job.end();
-            if told && status == Some(75) {
-                assert!(talk.contains("signal"), "{talk}");
+            let expected = part < 4 && pids.len() == ranks && send(pids[random.below(ranks)], signal);
+            let (status, stderr) = job.end();
+            if expected && status == Some(75) {
+                assert!(stderr.contains("signal"), "{stderr}");
                 stops += 1;
             } else {
-                let is_over = !told || newest_update(&run) == 400;
-                assert!(status == Some(0) && is_over, "{ranks} ranks, {signal}: {status:?} {talk}");
+                let is_over = !expected || newest_update(&run) == 400;
+                assert!(status == Some(0) && is_over, "{ranks} ranks, {signal}: {status:?} {stderr}");
             }
         }
         same(&outcome(&run, 400), &outcome(&folder.join("whole"), 400), "stopped and gone on");
@@ -111,17 +109,17 @@ fn a_rank_that_dies_takes_all_down_and_nothing_is_lost() {
                 break; // at its end already
             }
             let killed = send(pids[random.below(ranks)], "KILL");
-            let (status, talk) = job.end();
+            let (status, stderr) = job.end();
             if status == Some(0) || !killed {
                 let is_over = newest_update(&run) == 400;
-                assert!(is_over, "killed: {killed}, and ended with {status:?}: {talk}");
+                assert!(is_over, "killed: {killed}, and ended with {status:?}: {stderr}");
                 break;
             }
             wait_until(|| processes(folder, &name).is_empty());
             kills += 1;
         }
-        let (status, talk) = start(folder, 2, &name, &[]).end();
-        assert_eq!(status, Some(0), "{talk}");
+        let (status, stderr) = start(folder, 2, &name, &[]).end();
+        assert_eq!(status, Some(0), "{stderr}");
         same(&outcome(&run, 400), &whole, &format!("{kills} times killed and gone on"));
     }
     println!("{kills} kills in {runs} runs");
@@ -139,27 +137,27 @@ fn errors_of_all_ranks_are_reported_once() {
         (3, &[], 78, "which 3 ranks cannot share"),
         (2, &["-s", "data.stats=none.json"], 66, "none.json"),
     ] {
-        let (status, talk) = start(folder, ranks, "run", more).end();
-        assert_eq!(status, Some(expected), "{talk}");
-        assert_eq!(talk.matches(words).count(), 1, "{talk}");
+        let (status, stderr) = start(folder, ranks, "run", more).end();
+        assert_eq!(status, Some(expected), "{stderr}");
+        assert_eq!(stderr.matches(words).count(), 1, "{stderr}");
     }
     // All ranks see the same errors in a configuration, which are reported once; each rank reports errors of its own.
     let wrong = ["-s", "training.updates=many", "-s", "nonsense=1"];
-    let (status, talk) = start(folder, 4, "run", &wrong).end();
-    assert_eq!(status, Some(78), "{talk}");
+    let (status, stderr) = start(folder, 4, "run", &wrong).end();
+    assert_eq!(status, Some(78), "{stderr}");
     for words in ["training.updates", "nonsense"] {
-        assert_eq!(talk.lines().filter(|line| line.contains(words)).count(), 1, "{talk}");
+        assert_eq!(stderr.lines().filter(|line| line.contains(words)).count(), 1, "{stderr}");
     }
     let seeds = ["SEED=4", "SEED=four", "SEED=4"];
-    let (status, talk) = start_each(folder, &seeds, "run", &["-s", "seed=${SEED}"]).end();
-    assert_eq!(status, Some(78), "{talk}");
-    let told: Vec<&str> = talk.lines().filter(|line| line.contains("seed")).collect();
-    assert!(told.len() == 1 && told[0].starts_with("train-stage[1/3]: "), "{talk}");
+    let (status, stderr) = start_each(folder, &seeds, "run", &["-s", "seed=${SEED}"]).end();
+    assert_eq!(status, Some(78), "{stderr}");
+    let expected: Vec<&str> = stderr.lines().filter(|line| line.contains("seed")).collect();
+    assert!(expected.len() == 1 && expected[0].starts_with("train-stage[1/3]: "), "{stderr}");
     let (status, _) = start(folder, 2, "run", &["-s", "training.updates=30"]).end();
     assert_eq!(status, Some(0));
-    let (status, talk) = start(folder, 2, "run", &["-s", "seed=4"]).end();
-    assert_eq!(status, Some(78), "{talk}");
-    assert_eq!(talk.matches("was made with another configuration").count(), 1, "{talk}");
+    let (status, stderr) = start(folder, 2, "run", &["-s", "seed=4"]).end();
+    assert_eq!(status, Some(78), "{stderr}");
+    assert_eq!(stderr.matches("was made with another configuration").count(), 1, "{stderr}");
     let starts = records(&folder.join("run"));
     assert!(starts.iter().any(|r| r["kind"] == "start" && r["ranks"] == 2));
     let update = starts.iter().find(|r| r["kind"] == "update").unwrap();
@@ -181,9 +179,9 @@ fn data_changed_under_ranks_stop_all_of_them() {
     run::flip(&data, 0.5, 0);
     // While they run, and again at a restart.
     for _ in 0..2 {
-        let (status, talk) = job.end();
-        assert_eq!(status, Some(78), "{talk}");
-        assert_eq!(talk.matches("the content has changed").count(), 1, "{talk}");
+        let (status, stderr) = job.end();
+        assert_eq!(status, Some(78), "{stderr}");
+        assert_eq!(stderr.matches("the content has changed").count(), 1, "{stderr}");
         job = start(folder, 2, "run", &long);
     }
     assert_eq!(job.end().0, Some(78));
@@ -192,7 +190,7 @@ fn data_changed_under_ranks_stop_all_of_them() {
     let mut job = start(folder, 2, "run", &long);
     job.wait_for_update(&run, before + 20);
     assert!(send(processes(folder, "run")[0], "TERM"));
-    let (status, talk) = job.end();
-    assert_eq!(status, Some(75), "{talk}");
-    run::is_sound(folder, "run");
+    let (status, stderr) = job.end();
+    assert_eq!(status, Some(75), "{stderr}");
+    run::all_verify(folder, "run");
 }

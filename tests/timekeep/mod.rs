@@ -29,16 +29,16 @@ fn timekeep(words: &[&str]) -> Command {
     command
 }
 
-struct Seen {
+struct Captured {
     status: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-fn see(command: &mut Command) -> Seen {
+fn see(command: &mut Command) -> Captured {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Seen { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
+    Captured { status: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
 fn in_seconds(seconds: u64) -> String {
@@ -68,8 +68,8 @@ fn path_with(folder: &Path) -> String {
 
 #[test]
 fn the_manual_page_has_no_faults_and_its_examples_run() {
-    let seen = see(&mut timekeep(&["--generate", "man"]));
-    assert!(seen.stdout.contains(".SS timekeep run") && seen.stdout.contains(".SH EXIT STATUS"));
+    let output = see(&mut timekeep(&["--generate", "man"]));
+    assert!(output.stdout.contains(".SS timekeep run") && output.stdout.contains(".SH EXIT STATUS"));
     match Command::new("mandoc")
         .args(["-Tlint", "-W", "warning"])
         .stdin(Stdio::piped())
@@ -77,7 +77,7 @@ fn the_manual_page_has_no_faults_and_its_examples_run() {
         .spawn()
     {
         Ok(mut lint) => {
-            lint.stdin.take().unwrap().write_all(seen.stdout.as_bytes()).unwrap();
+            lint.stdin.take().unwrap().write_all(output.stdout.as_bytes()).unwrap();
             let output = lint.wait_with_output().unwrap();
             assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
             assert!(output.status.success());
@@ -98,8 +98,8 @@ fn the_manual_page_has_no_faults_and_its_examples_run() {
 
 #[test]
 fn the_version_names_the_commit() {
-    let seen = see(&mut timekeep(&["--version"]));
-    let commit = seen.stdout.trim_end().strip_prefix("timekeep 0.1.0 (").unwrap();
+    let output = see(&mut timekeep(&["--version"]));
+    let commit = output.stdout.trim_end().strip_prefix("timekeep 0.1.0 (").unwrap();
     let commit = commit.strip_suffix(')').unwrap();
     let git = Command::new("git")
         .args(["rev-parse", "--short=12", "HEAD"])

@@ -1,9 +1,6 @@
 //! End-to-end tests of `evaluate`, on small data and models that the other programs made.
 
-mod common;
-#[path = "evaluate/interrupted.rs"]
 mod interrupted;
-#[path = "evaluate/predictions.rs"]
 mod predictions;
 
 use std::fs;
@@ -11,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use common::{Seen, run, shell};
+use crate::common::{Captured, run, shell};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use serde_json::Value;
@@ -47,15 +44,15 @@ fn world() -> &'static Path {
     static WORLD: OnceLock<TempDir> = OnceLock::new();
     let folder = WORLD.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let seen = shell(folder.path(), MAKE);
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        let output = shell(folder.path(), MAKE);
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
         folder
     });
     folder.path()
 }
 
 /// Runs `evaluate` on that data.
-fn evaluate(words: &str) -> Seen {
+fn evaluate(words: &str) -> Captured {
     shell(world(), &format!("evaluate score {words} --data data/split.json"))
 }
 
@@ -97,10 +94,10 @@ fn persistence(value: f64) -> [f64; 2] {
 fn the_numbers_are_those_of_the_fields() {
     let words = "operator --steps 4 --starts 3 -o numbers --json \
                  --summary numbers.json";
-    let seen = evaluate(words);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = evaluate(words);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     let rows: Vec<Value> =
-        seen.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        output.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let names: Vec<&str> = rows.iter().map(|row| row["regime"].as_str().unwrap()).collect();
     assert_eq!(names, ["nu=0.01", "nu=0.1", "mean"]);
     let metrics = json("numbers/metrics.json");
@@ -142,14 +139,14 @@ fn the_numbers_are_those_of_the_fields() {
 
 #[test]
 fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
-    let seen = evaluate("operator --steps 3 --starts 2 -o files");
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    assert!(seen.stdout.starts_with("regime "), "{}", seen.stdout);
+    let output = evaluate("operator --steps 3 --starts 2 -o files");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert!(output.stdout.starts_with("regime "), "{}", output.stdout);
     let metrics = json("files/metrics.json");
     let text = fs::read_to_string(world().join("files/metrics.csv")).unwrap();
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("regime,space,quantity,model,step,value"));
-    let mut seen = 0;
+    let mut count = 0;
     for line in lines {
         let [regime, space, quantity, model, step, value] = line.split(',').collect::<Vec<_>>()[..]
         else {
@@ -160,17 +157,17 @@ fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
             "nu=0.01" => &metrics["regimes"][0],
             _ => &metrics["regimes"][1],
         };
-        let told = &place[space][model][quantity];
-        let told = match step.parse::<usize>() {
-            Ok(step) => &told["by_step"][step],
-            Err(_) => &told[step],
+        let expected = &place[space][model][quantity];
+        let expected = match step.parse::<usize>() {
+            Ok(step) => &expected["by_step"][step],
+            Err(_) => &expected[step],
         };
-        assert_eq!(told.as_f64(), value.parse().ok(), "{line}");
-        seen += 1;
+        assert_eq!(expected.as_f64(), value.parse().ok(), "{line}");
+        count += 1;
     }
     // All regimes and each one; the whole rollout and steps 0 to 3; four models with 11 quantities in the field, three
     // with five in both kinds of latents.
-    assert_eq!(seen, 3 * 5 * (4 * 11 + 2 * 3 * 5));
+    assert_eq!(count, 3 * 5 * (4 * 11 + 2 * 3 * 5));
     for (name, height) in [("nu-0.01", 960), ("nu-0.1", 960), ("summary", 640)] {
         let png = fs::read(world().join(format!("files/pictures/{name}.png"))).unwrap();
         assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
@@ -183,8 +180,8 @@ fn csv_has_the_numbers_of_json_and_pictures_are_pictures() {
 fn threads_change_nothing() {
     for threads in [1, 3] {
         let words = format!("operator --steps 4 --threads {threads}");
-        let seen = evaluate(&format!("{words} -o threads-{threads}"));
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        let output = evaluate(&format!("{words} -o threads-{threads}"));
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
     }
     for file in ["metrics.json", "metrics.csv", "pictures/nu-0.1.png"] {
         let [a, b] = [1, 3].map(|n| fs::read(world().join(format!("threads-{n}/{file}"))).unwrap());
@@ -194,9 +191,9 @@ fn threads_change_nothing() {
 
 #[test]
 fn a_codec_alone_is_compared_with_persistence() {
-    let seen = evaluate("codec --steps 2 --weights raw --max-trajectories 1 -o alone --json");
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    let row: Value = serde_json::from_str(seen.stdout.lines().next().unwrap()).unwrap();
+    let output = evaluate("codec --steps 2 --weights raw --max-trajectories 1 -o alone --json");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    let row: Value = serde_json::from_str(output.stdout.lines().next().unwrap()).unwrap();
     assert!(row["operator"].is_null() && row["ratio"].is_null());
     assert!(row["codec"].as_f64() < row["mean"].as_f64());
     let metrics = json("alone/metrics.json");
@@ -212,10 +209,10 @@ fn a_split_other_than_the_codecs_gives_a_warning() {
     assert_eq!(shell(world(), again).status, Some(0));
     let words = "evaluate score operator --steps 2 --starts 1";
     for (split, warned) in [("split", false), ("again", true)] {
-        let seen = shell(world(), &format!("{words} --data data/{split}.json -o of-{split}"));
-        assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+        let output = shell(world(), &format!("{words} --data data/{split}.json -o of-{split}"));
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
         assert_eq!(
-            seen.stderr.contains("warning: the codec was trained on a different split"),
+            output.stderr.contains("warning: the codec was trained on a different split"),
             warned
         );
     }
@@ -226,9 +223,9 @@ fn earlier_results_are_only_replaced_on_request() {
     let words = "codec --steps 1 --starts 1 -o earlier";
     assert_eq!(evaluate(words).status, Some(0));
     let before = fs::read(world().join("earlier/metrics.json")).unwrap();
-    let seen = evaluate(&format!("{words} --stride 3"));
-    assert_eq!(seen.status, Some(73), "{}", seen.stderr);
-    assert!(seen.stderr.contains("--force"), "{}", seen.stderr);
+    let output = evaluate(&format!("{words} --stride 3"));
+    assert_eq!(output.status, Some(73), "{}", output.stderr);
+    assert!(output.stderr.contains("--force"), "{}", output.stderr);
     assert_eq!(fs::read(world().join("earlier/metrics.json")).unwrap(), before);
     assert_eq!(evaluate(&format!("{words} --stride 3 --force")).status, Some(0));
     assert_ne!(fs::read(world().join("earlier/metrics.json")).unwrap(), before);
@@ -240,12 +237,12 @@ fn timekeep_reports_finished_and_failed_evaluations() {
     fs::create_dir(world().join("failed")).unwrap();
     assert_eq!(evaluate("nowhere -o failed").status, Some(66));
     assert_eq!(evaluate("codec --steps 4 -o done").status, Some(0));
-    let told = Command::new(env!("CARGO_BIN_EXE_timekeep"))
+    let expected = Command::new(env!("CARGO_BIN_EXE_timekeep"))
         .args(["status", "--json", "latents", "done", "failed"])
         .current_dir(world())
         .output()
         .unwrap();
-    let text = String::from_utf8(told.stdout).unwrap();
+    let text = String::from_utf8(expected.stdout).unwrap();
     let runs: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let stands: Vec<_> = runs.iter().map(|run| [&run["task"], &run["state"]]).collect();
     assert_eq!(
@@ -283,15 +280,15 @@ fn a_signal_ends_it_with_75_and_leaves_nothing() {
     for signal in ["TERM", "INT", "HUP", "USR1"] {
         // On a machine under load this test may itself be delayed.
         let mut tries = (0..20).map(|n| format!("told-{signal}-{n}"));
-        let told = tries.find_map(|to| {
-            let (status, talk) = stopped(signal, &to);
-            assert!(status == Some(75) || status == Some(0), "{signal}: {status:?} {talk}");
-            (status == Some(75)).then_some((to, talk))
+        let expected = tries.find_map(|to| {
+            let (status, stderr) = stopped(signal, &to);
+            assert!(status == Some(75) || status == Some(0), "{signal}: {status:?} {stderr}");
+            (status == Some(75)).then_some((to, stderr))
         });
-        let (to, talk) = told.expect("it was always faster than the signal");
+        let (to, stderr) = expected.expect("it was always faster than the signal");
         assert!(
-            talk.contains(&format!("stopped by SIG{signal}; run the same command again to resume")),
-            "{talk}"
+            stderr.contains(&format!("stopped by SIG{signal}; run the same command again to resume")),
+            "{stderr}"
         );
         assert!(!world().join(&to).join("metrics.json").exists(), "{signal}");
         if signal == "USR1" {
@@ -307,15 +304,15 @@ fn rollouts_that_do_not_fit_are_refused_before_models_exist() {
     let check = |words: &str| {
         shell(world(), &format!("evaluate check -c operator.yaml --data data/split.json {words}"))
     };
-    let seen = check("--steps 10");
-    assert_eq!((seen.status, seen.stderr.as_str()), (Some(0), ""));
+    let output = check("--steps 10");
+    assert_eq!((output.status, output.stderr.as_str()), (Some(0), ""));
     for words in ["--steps 11", "--steps 10 --stride 3"] {
-        let seen = check(words);
-        assert_eq!(seen.status, Some(2), "{words}");
+        let output = check(words);
+        assert_eq!(output.status, Some(2), "{words}");
         assert!(
-            seen.stderr.contains("do not fit into trajectories of 21 frames"),
+            output.stderr.contains("do not fit into trajectories of 21 frames"),
             "{}",
-            seen.stderr
+            output.stderr
         );
     }
     for (key, split) in [("horizons: [1, 11]", "train"), ("validation_steps: 11", "validation")] {
@@ -323,9 +320,9 @@ fn rollouts_that_do_not_fit_are_refused_before_models_exist() {
         let text = fs::read_to_string(world().join("operator.yaml")).unwrap();
         fs::write(world().join(&file), text.replace("validation_steps: 4", key)).unwrap();
         let words = format!("evaluate check -c {file} --data data/split.json --steps 1");
-        let seen = shell(world(), &words);
+        let output = shell(world(), &words);
         let expected = format!("split.json, {split}: ");
-        assert!(seen.status == Some(2) && seen.stderr.contains(&expected), "{}", seen.stderr);
+        assert!(output.status == Some(2) && output.stderr.contains(&expected), "{}", output.stderr);
     }
 }
 
@@ -341,9 +338,9 @@ fn models_that_do_not_belong_together_are_refused() {
         ("codec --steps 0", 2, "do not fit"),
         ("codec --split tests", 2, "validation"),
     ] {
-        let seen = evaluate(&format!("{words} -o refused"));
-        assert_eq!(seen.status, Some(status), "{words}: {}", seen.stderr);
-        assert!(seen.stderr.contains(says), "{words}: {}", seen.stderr);
+        let output = evaluate(&format!("{words} -o refused"));
+        assert_eq!(output.status, Some(status), "{words}: {}", output.stderr);
+        assert!(output.stderr.contains(says), "{words}: {}", output.stderr);
         assert!(!world().join("refused").exists(), "{words}");
     }
 }
@@ -359,16 +356,16 @@ echo "$best"
     let made = shell(world(), damage);
     assert_eq!(made.status, Some(0), "{}", made.stderr);
     let best = Path::new(made.stdout.trim());
-    let seen = evaluate("damaged --steps 1 -o passed-over");
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
-    assert!(seen.stderr.contains("ema.safetensors"), "{}", seen.stderr);
+    let output = evaluate("damaged --steps 1 -o passed-over");
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert!(output.stderr.contains("ema.safetensors"), "{}", output.stderr);
     let used = json("passed-over/metrics.json")["protocol"]["codec"]["checkpoint"].clone();
     assert!(used != best.to_str().unwrap(), "{used}");
     // When no other checkpoint is left, there is nothing to evaluate.
     fs::remove_dir_all(world().join(used.as_str().unwrap())).unwrap();
-    let seen = evaluate("damaged --steps 1 -o nothing");
-    assert_eq!(seen.status, Some(65), "{}", seen.stderr);
-    assert!(seen.stderr.contains("ema.safetensors"), "{}", seen.stderr);
+    let output = evaluate("damaged --steps 1 -o nothing");
+    assert_eq!(output.status, Some(65), "{}", output.stderr);
+    assert!(output.stderr.contains("ema.safetensors"), "{}", output.stderr);
 }
 
 /// The codec is looked up where it was when the latents were made; if it was moved, `--with` names its new place.

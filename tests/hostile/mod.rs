@@ -1,7 +1,5 @@
 //! Files that are damaged, strange or malicious, given to the programs as users run them.
 
-#[path = "../common/mod.rs"]
-mod common;
 
 mod arrays;
 mod checkpoints;
@@ -20,7 +18,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 
-use common::{Seen, shell};
+use crate::common::{Captured, shell};
 use tempfile::TempDir;
 
 /// A codec, a data set, latents and an operator, all tiny.
@@ -50,8 +48,8 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
         train-stage codec -c codec.yaml --run run
         latent-cache make run --data split.json -o latents
         ckpt export run -o weights.safetensors";
-    let seen = shell(folder.path(), script);
-    assert_eq!(seen.status, Some(0), "{}", seen.stderr);
+    let output = shell(folder.path(), script);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
     folder
 });
 
@@ -66,11 +64,11 @@ fn copy() -> TempDir {
 
 /// Runs a command within two minutes (the machine may have other load) and 3 GiB of address space; it must exit by
 /// itself, with a message and no panic.
-fn tame(folder: &Path, command: &str) -> Seen {
-    let seen = shell(folder, &format!("ulimit -v 3145728; exec timeout -s KILL 120 {command}"));
-    assert!(seen.status.is_some_and(|status| status != 124 && status != 137), "{command}: no end");
+fn run_checked(folder: &Path, command: &str) -> Captured {
+    let output = shell(folder, &format!("ulimit -v 3145728; exec timeout -s KILL 120 {command}"));
+    assert!(output.status.is_some_and(|status| status != 124 && status != 137), "{command}: no end");
     for word in ["panicked", "internal error", "memory allocation"] {
-        assert!(!seen.stderr.contains(word), "{command}: {}", seen.stderr);
+        assert!(!output.stderr.contains(word), "{command}: {}", output.stderr);
     }
-    seen
+    output
 }

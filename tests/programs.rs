@@ -1,0 +1,25 @@
+//! The programs, run as users run them: one binary, a module for each topic. `cargo test --test programs -- stop::`
+//! runs one of them. Those with a real SLURM are in tests/slurm.
+
+mod ckpt;
+mod common;
+#[cfg(feature = "failpoints")]
+mod data_parallel;
+mod device;
+mod ds_prep;
+mod errors;
+mod evaluate;
+#[cfg(feature = "failpoints")]
+mod failpoints;
+mod hostile;
+mod kernels;
+mod man;
+mod mixture;
+mod power_cut;
+mod restart;
+mod resume;
+mod state;
+mod stop;
+mod timekeep;
+mod tree;
+mod two_dimensions;
