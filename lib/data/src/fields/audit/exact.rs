@@ -18,23 +18,24 @@ pub(super) struct Hashes {
     frames: Vec<Option<Hash>>,
 }
 
-/// Reads a trajectory and passes each frame to `look`. `room` is a buffer for the largest block of frames.
+/// Reads a trajectory and passes its first frame to `look`. `buffer` holds the largest block of frames.
 pub(super) fn read(
     set: &TrajectorySet,
     i: usize,
-    room: &mut [f32],
-    mut look: impl FnMut(usize, &[f32]) -> Result<()>,
+    buffer: &mut [f32],
+    mut look: impl FnMut(&[f32]) -> Result<()>,
 ) -> Result<Hashes> {
     let shape = set.shape();
     let mut whole = blake3::Hasher::new();
     let mut frames = Vec::with_capacity(shape.frames);
     let mut first = [0; 16];
     for block in shape.frame_blocks() {
-        let values = &mut room[..block.len() * shape.frame_len()];
+        let values = &mut buffer[..block.len() * shape.frame_len()];
         set.read_frames(i, block.clone(), values)?;
         hash_values(&mut whole, values);
         for (number, frame) in block.zip(values.chunks_exact(shape.frame_len())) {
             if number == 0 {
+                look(frame)?;
                 let entry = set.entry(i);
                 first = short(begin(shape, set.inputs(), frame, (entry.file, entry.sample)));
             }
@@ -44,7 +45,6 @@ pub(super) fn read(
                 hash_values(&mut hasher, frame);
                 short(hasher.finalize())
             }));
-            look(number, frame)?;
         }
     }
     Ok(Hashes { whole: short(whole.finalize()), begin: first, frames })

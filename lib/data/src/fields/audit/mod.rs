@@ -1,25 +1,20 @@
 //! Finds data of one split in another, by content alone, across files and manifests.
 //!
-//! Equal trajectories, first frames (for steady problems: inputs) and frames are found by hash. Candidates for first
-//! frames that are nearly equal, or equal up to a symmetry of the grid and a periodic shift, and for trajectories that
-//! start like a later frame of another, are selected by [`signature`] and then compared at full resolution; crops are
-//! found by [`window`]. Of either search, only the first leak of each trajectory is reported.
+//! Equal trajectories, first frames (for steady problems: inputs) and frames are found by hash, nearly equal first
+//! frames by [`signature`], which selects candidates that are then compared at full resolution.
 //!
-//! Memory: about 1 KiB per trajectory and 30 bytes per frame of validation and test.
+//! Memory: about 0.3 KiB per trajectory and 30 bytes per frame of validation and test.
 
 mod exact;
 mod near;
 mod signature;
 mod sorted;
-mod spectrum;
-mod symmetry;
-mod window;
 
 use crate::fields::check::{Kind, Report, Violation};
 use crate::fields::split::SplitName;
 use crate::fields::split_set::{TrajectorySet, Verify};
 use exact::Exact;
-use near::{Index, Leak};
+use near::{Index, Near};
 use rayon::prelude::*;
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -49,30 +44,32 @@ pub fn audit(manifests: &[PathBuf], near: f64) -> Result<Report> {
     for (number, set) in sets.iter().enumerate() {
         found.report.files += set.file_hashes().len();
         found.report.trajectories += set.len();
-        let room = || vec![0.0; set.shape().block_len()];
+        let buffer = || vec![0.0; set.shape().block_len()];
         for first in (0..set.len()).step_by(AT_ONCE) {
             let last = set.len().min(first + AT_ONCE);
-            let seen: Vec<_> = (first..last)
+            let all: Vec<_> = (first..last)
                 .into_par_iter()
-                .map_init(room, |room, i| {
-                    let mut search = index.search(number, i);
-                    let hashes = exact::read(set, i, room, |f, frame| search.look(f, frame))?;
-                    Ok((hashes, search))
+                .map_init(buffer, |buffer, i| {
+                    let mut near = Near::default();
+                    let hashes = exact::read(set, i, buffer, |first| {
+                        near = index.search(number, first)?;
+                        Ok(())
+                    })?;
+                    Ok((hashes, near))
                 })
                 .collect::<Result<_>>()?;
-            for (i, (hashes, search)) in (first..).zip(seen) {
+            for (i, (hashes, near)) in (first..).zip(all) {
                 for (kind, other, how) in exact.compare(&sets, (number, i), hashes) {
                     found.add(kind, (number, i), other, how);
                 }
-                leaks.extend(search.leak.map(|leak| ((number, i), leak)));
-                cut += usize::from(search.cut);
+                leaks.extend(near.leak.map(|leak| ((number, i), leak)));
+                cut += usize::from(near.cut);
             }
         }
     }
-    // A pair is reported once, as its strongest leak: whole first frames before later frames and windows.
-    leaks.sort_by_key(|(_, leak)| (leak.kind == Kind::SharedWindow, leak.frame > 0));
-    for (place, Leak { kind, other, how, .. }) in leaks {
-        found.add(kind, place, other, how);
+    // An exact copy is the stronger finding of a pair.
+    for (place, (other, how)) in leaks {
+        found.add(Kind::NearDuplicate, place, other, how);
     }
     if cut > 0 {
         note!(

@@ -1,11 +1,9 @@
 //! Short vectors that are close whenever the fields are, used to select candidates.
 //!
 //! Every signature s is a Lipschitz map: |s(a) - s(b)| <= |a - b| in the Euclidean norm, because its entries are
-//! orthogonal projections of the field, norms of such projections, or projections of the sorted values (rearrangement
-//! inequality). Two fields within a radius therefore always have signatures within that radius: the search over
-//! signatures has no false negatives, and its hits are compared at full resolution.
+//! orthogonal projections of the field. Two fields within a radius therefore always have signatures within that
+//! radius: the search over signatures has no false negatives, and its hits are compared at full resolution.
 
-use super::spectrum::Spectrum;
 use crate::fields::field::Shape;
 
 /// Number of entries of a projection.
@@ -14,9 +12,6 @@ const HALF: usize = 16;
 pub(super) const LENGTH: usize = 2 * HALF;
 
 pub(super) type Signature = [f32; LENGTH];
-
-/// Minimum fraction of the energy in the strongest modes of a field that counts as a single wave.
-const SINGLE_WAVE: f64 = 0.999;
 
 /// Bound of a signature's rounding error, relative to the variation of the field.
 pub(super) const ROUNDING: f64 = 1e-6;
@@ -31,13 +26,6 @@ pub(super) struct Sketch {
     pub signature: Signature,
     /// Euclidean norm of `values`, the scale of relative distances.
     pub variation: f64,
-}
-
-/// Properties that do not change when a frame is shifted, mirrored or transposed.
-pub(super) struct Invariant {
-    pub signature: Signature,
-    /// Whether nearly all energy is in one wave. Such fields are always shifts of each other.
-    pub single_wave: bool,
 }
 
 /// Computes signatures of frames of one shape.
@@ -74,14 +62,6 @@ impl Sketcher {
     /// Whether two frames can be compared point by point.
     pub fn fits(&self, other: &Self) -> bool {
         (&self.grid, self.width) == (&other.grid, other.width)
-    }
-
-    pub fn grid(&self) -> &[usize] {
-        &self.grid
-    }
-
-    pub fn width(&self) -> usize {
-        self.width
     }
 
     /// The values of a frame that are compared, [points, width].
@@ -123,47 +103,6 @@ impl Sketcher {
             }
         }
         centred
-    }
-
-    /// `values` are those of [`centred`](Self::centred).
-    pub fn invariant(&self, values: &[f64]) -> Invariant {
-        let mut signature = [0.0; LENGTH];
-        let (sorted, bands) = signature.split_at_mut(HALF);
-        let mut order = values.to_vec();
-        order.sort_unstable_by(f64::total_cmp);
-        let size = order.len().div_ceil(HALF);
-        for (entry, block) in sorted.iter_mut().zip(order.chunks(size)) {
-            let sum: f64 = block.iter().sum();
-            *entry = (sum / (2.0 * block.len() as f64).sqrt()) as f32;
-        }
-        let spectrum = Spectrum::of(values, &self.grid, self.width);
-        let mut energy = [0.0; HALF];
-        let mut modes = Vec::with_capacity(spectrum.modes());
-        for (wave_number, square) in spectrum.energies() {
-            energy[band(wave_number)] += square;
-            if wave_number > 0.0 {
-                modes.push(square);
-            }
-        }
-        for (entry, energy) in bands.iter_mut().zip(energy) {
-            *entry = (0.5 * energy).sqrt() as f32;
-        }
-        let all: f64 = modes.iter().sum();
-        // A plane wave has two modes; shifts along d axes can align the phases of d waves.
-        let strongest = (2 * self.grid.len()).min(modes.len());
-        if strongest < modes.len() {
-            modes.select_nth_unstable_by(strongest, |a, b| b.total_cmp(a));
-        }
-        let single_wave = modes[..strongest].iter().sum::<f64>() >= SINGLE_WAVE * all;
-        Invariant { signature, single_wave }
-    }
-}
-
-/// Each of the lowest wave numbers has its own band; higher bands double in width.
-fn band(wave_number: f64) -> usize {
-    match wave_number.round() as usize {
-        low @ 0..=8 => low,
-        high => (6 + high.ilog2() as usize).min(HALF - 1),
     }
 }
 
@@ -233,8 +172,6 @@ mod tests {
                 let [x, y] = [&a, &b].map(|values| sketcher.sketch(values).unwrap());
                 let apart = norm(&x.values, &y.values);
                 assert!(norm(&x.signature, &y.signature) <= apart + ROUNDING * x.variation);
-                let [x, y] = [&x, &y].map(|s| sketcher.invariant(&s.values).signature);
-                assert!(norm(&x, &y) <= apart + 1e-5, "{shape:?}, {size}");
             }
         }
     }

@@ -47,13 +47,6 @@ pub enum Kind {
     Duplicate,
     /// A frame of one split also occurs in a trajectory of another.
     SharedFrame,
-    /// A trajectory of one split begins with almost the same state as a later frame of another split.
-    NearFrame,
-    /// The first frames, or inputs, of two splits are equal up to a shift, a reflection or a transposition.
-    Symmetric,
-    /// Frames of two splits agree exactly wherever they overlap: one is a crop of the other, or both are crops of a
-    /// larger field.
-    SharedWindow,
     /// Two splits have trajectories with almost the same initial state or input.
     NearDuplicate,
     /// Two splits have trajectories with the same initial state or input.
