@@ -182,13 +182,13 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
 
 fn verify(folders: &[PathBuf], output: Output) -> Result<Exit> {
     let mut out = Out::stdout(output);
-    let mut faults = Vec::new();
+    let mut problems = Vec::new();
     for folder in folders {
         let checked = LatentStore::open(folder, None).and_then(|store| store.verify());
         let state = if checked.is_ok() { "good" } else { "damaged" };
         out.row(&json!({ "folder": folder, "state": state }))?;
-        faults.extend(checked.err());
+        problems.extend(checked.err());
     }
     out.finish()?;
-    Error::all(&faults).map(|()| Exit::Done)
+    Error::all(&problems).map(|()| Exit::Done)
 }

@@ -1,7 +1,6 @@
 //! Training on a device: losses follow those of the CPU, and the bits do not depend on how a forward and backward pass
 //! is executed. On the emulator, or with LONGHAUL_TEST_DEVICE=cuda on a GPU (`make gpu-test`).
 
-
 use crate::common::run::{records, spawn};
 use crate::common::{Captured, shell};
 use std::path::Path;

@@ -1,6 +1,5 @@
 //! User errors: each one yields a clear message with its exit status, and never a panic.
 
-
 use std::fs;
 use std::sync::LazyLock;
 

@@ -1,6 +1,5 @@
 //! Compiling kernels ahead of time, as on a login node, and the errors where that is impossible.
 
-
 use crate::common::{Captured, shell};
 use std::path::Path;
 use tensor::kernel::{cache, compile};

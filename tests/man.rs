@@ -1,6 +1,5 @@
 //! The manual pages agree with the programs and the configuration, and their examples work.
 
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

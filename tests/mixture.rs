@@ -1,7 +1,6 @@
 //! A run on several data sets in given proportions: stopped or on several ranks it reads the same samples, and
 //! incompatible data sets are refused.
 
-
 use crate::common::run::{newest_update, start};
 use crate::common::shell;
 use std::collections::BTreeMap;

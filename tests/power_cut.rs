@@ -5,7 +5,6 @@
 //! Three cuts after the first checkpoint, under `make torture` a hundred at any time. Requires root and loop devices,
 //! and says so when skipped.
 
-
 use crate::common::shell;
 use learn::checkpoint::{list, load, load_newest};
 use std::path::{Path, PathBuf};

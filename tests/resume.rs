@@ -1,7 +1,6 @@
 //! A run that is killed or stopped and then restarted ends with the same bits as an uninterrupted one: weights,
 //! average, optimizer, and everything its log records of updates and validations.
 
-
 use crate::common::run::{newest_update, records, send};
 use crate::common::{Captured, shell};
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! Everything in a checkpoint is necessary: without any one item the run is refused, and with another value in it the
 //! run ends differently.
 
-
 use crate::common::run::{prepare, records, rounds, status, train};
 use crate::common::shell;
 use learn::checkpoint::{State, load, write};

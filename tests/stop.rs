@@ -1,6 +1,5 @@
 //! A run that is stopped, killed, or whose output nobody reads.
 
-
 use crate::common::run::*;
 use crate::common::shell;
 use std::path::Path;
@@ -94,7 +93,10 @@ fn signals_at_any_moment_end_it_with_75_and_the_bits_stay() {
             let asked = Instant::now();
             let (exit, stdout) = child.end();
             assert!(asked.elapsed() < SOON, "{signal}, seed {seed}: {:?}", asked.elapsed());
-            assert!([Some(75), Some(0)].contains(&exit), "{signal}, seed {seed}: {exit:?} {stdout}");
+            assert!(
+                [Some(75), Some(0)].contains(&exit),
+                "{signal}, seed {seed}: {exit:?} {stdout}"
+            );
             if exit == Some(0) {
                 late += 1;
                 break;

@@ -1,7 +1,6 @@
 //! Two-dimensional fields through the whole pipeline, as users run it: flows with codec and operator, and a steady
 //! problem with its own model.
 
-
 use std::fs;
 use std::path::Path;
 

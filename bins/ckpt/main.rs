@@ -267,7 +267,9 @@ fn tell(out: &mut Out, report: &Report) -> Result<()> {
     }
     report.damage.iter().try_for_each(|damage| {
         let (file, tensor) = (&damage.file, &damage.tensor);
-        out.row(&json!({"checkpoint": name, "file": file, "tensor": tensor, "state": damage.fault}))
+        out.row(
+            &json!({"checkpoint": name, "file": file, "tensor": tensor, "state": damage.problem}),
+        )
     })
 }
 

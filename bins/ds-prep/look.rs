@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use data::fields::audit;
 use data::fields::field::Field;
-use data::fields::index::file_of;
 use serde_json::json;
 use tasks::pde::evaluate::pictures::trajectory::{View, draw};
 use unix::cli::Output;
@@ -17,7 +16,7 @@ pub struct Audit {
     /// Manifests to audit together; `-` reads their names from stdin
     #[arg(required = true)]
     manifests: Vec<PathBuf>,
-    /// Relative distance below which frames are near-duplicates, see AUDIT; 0 for exact copies only
+    /// Relative distance below which first frames are near-duplicates, see AUDIT; 0 for exact copies only
     #[arg(long, default_value_t = 0.01, value_name = "DISTANCE")]
     near: f64,
     #[command(flatten)]
@@ -38,9 +37,9 @@ pub fn audit(args: &Audit) -> Result<Exit> {
 
 #[derive(clap::Args)]
 pub struct Plot {
-    /// File, or the index.json of an import
+    /// File
     file: PathBuf,
-    /// Index of the trajectory, from 0; for an index.json, counted through its shards in order
+    /// Index of the trajectory, from 0
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     sample: usize,
     /// Channel, by name or index; default: the first that is not an input
@@ -57,8 +56,7 @@ pub struct Plot {
 }
 
 pub fn plot(args: &Plot) -> Result<Exit> {
-    let (file, sample) = file_of(&args.file, args.sample)?;
-    let field = Field::open(&file)?;
+    let field = Field::open(&args.file)?;
     let names = field.channels();
     let channel = match &args.channel {
         None => field.inputs().min(names.len() - 1),
@@ -69,7 +67,7 @@ pub fn plot(args: &Plot) -> Result<Exit> {
             })?
         }
     };
-    let view = View { sample, channel, frames: args.frames };
+    let view = View { sample: args.sample, channel, frames: args.frames };
     let picture = draw(&field, view)?;
     let mut out = Out::stdout(args.output);
     if args.to.as_os_str() == "-" {

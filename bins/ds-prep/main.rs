@@ -9,11 +9,10 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 use clap::{Parser, Subcommand};
-use data::fields::check::{Report, check_files, check_index, check_split};
+use data::fields::check::{Report, check_files, check_split};
 use data::fields::divide::{Share, divide_by};
 use data::fields::field::Field;
 use data::fields::generate::{Equation, Generation};
-use data::fields::index::{Index, file_of, with_shards};
 use data::fields::list::{FileRecord, describe, frames, parts};
 use data::fields::split::{By, GroupBy, Split, SplitName};
 use data::fields::split_set::{TrajectorySet, Verify};
@@ -67,7 +66,7 @@ enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Find leaks between splits by content: copies, also with noise, shifted, mirrored or cropped
+    /// Find leaks between splits by content: exact copies and near-duplicates
     Audit(look::Audit),
     /// Plot a trajectory
     Plot(look::Plot),
@@ -81,9 +80,9 @@ enum Verb {
     },
     /// Show the metadata of a file, or one of its trajectories frame by frame
     Show {
-        /// File, or the index.json of an import
+        /// File
         file: PathBuf,
-        /// Index of the trajectory, from 0; for an index.json, counted through its shards in order
+        /// Index of the trajectory, from 0
         #[arg(long, value_name = "NUMBER")]
         sample: Option<usize>,
         #[command(flatten)]
@@ -93,8 +92,7 @@ enum Verb {
 
 #[derive(clap::Args)]
 struct Gen {
-    /// Equation: burgers, advection, diffusion-reaction, diffusion-reaction-2d, darcy or navier-stokes;
-    /// see EQUATIONS
+    /// Equation, see EQUATIONS
     equation: Equation,
     /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1
     #[arg(long, required = true, value_delimiter = ',', value_name = "VALUE")]
@@ -145,12 +143,10 @@ struct Divide {
     /// Share of the test split
     #[arg(long, default_value = "10%", value_name = "SHARE")]
     test: Share,
-    /// Unit to split by: trajectory (every parameter value in the same shares), parameter (whole parameter values,
-    /// the largest for the test) or file (whole files)
+    /// Unit to split by
     #[arg(long, default_value = "trajectory", value_name = "UNIT")]
     by: By,
-    /// Trajectories that always share a split: state (those with the same initial state, or the same input of a
-    /// steady problem) or content (only identical ones)
+    /// Trajectories that always share a split
     #[arg(long, default_value_t, value_name = "KEY")]
     group_by: GroupBy,
     /// Seed of the random split
@@ -229,7 +225,7 @@ fn generate(args: &Gen) -> Result<Exit> {
 }
 
 fn split(args: &Divide) -> Result<Exit> {
-    let files = with_shards(inputs::files(&args.files)?)?;
+    let files = inputs::files(&args.files)?;
     let shares = [args.train, args.validation, args.test];
     let split = divide_by(args.by, args.group_by, &files, shares, args.seed, &args.to)?;
     if args.to.as_os_str() == "-" {
@@ -264,9 +260,7 @@ fn stats(manifest: &Path, to: Option<PathBuf>, mut out: Out) -> Result<Exit> {
 fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
     let mut all = Report::default();
     for path in inputs::files(files)? {
-        let report = if Index::is_at(&path)? {
-            check_index(&path, limit)?
-        } else if is_manifest(&path) {
+        let report = if is_manifest(&path) {
             check_split(&path, limit)?
         } else {
             check_files(&[path], limit)
@@ -286,7 +280,7 @@ fn check(files: &[PathBuf], limit: f32, mut out: Out) -> Result<Exit> {
 /// Files that cannot be read are reported, and the others are listed nevertheless.
 fn list(files: &[PathBuf], mut out: Out) -> Result<Exit> {
     let mut first = Exit::Done;
-    for path in with_shards(inputs::files(files)?)? {
+    for path in inputs::files(files)? {
         if let Err(error) = list_one(&path, &mut out) {
             // A closed or full stdout ends the program.
             if matches!(error.exit, Exit::Done | Exit::Io) {
@@ -311,8 +305,7 @@ fn list_one(path: &Path, out: &mut Out) -> Result<()> {
 fn show(file: &Path, sample: Option<usize>, mut out: Out) -> Result<Exit> {
     match sample {
         Some(sample) => {
-            let (file, sample) = file_of(file, sample)?;
-            let frames = frames(&Field::open(&file)?, sample)?;
+            let frames = frames(&Field::open(file)?, sample)?;
             frames.iter().try_for_each(|frame| out.row(frame))?;
         }
         None => {

@@ -1,9 +1,9 @@
 //! Faults that affect a single rank: its disk, its memory, its process. No rank hangs, no checkpoint is lost, and after
 //! a restart the run ends with the same bits as one without faults.
 
+use super::ranks::{can_start, outcome, prepare, processes, same, start, start_by, start_each};
 use crate::common::run::{self, Hold, Run, records, send, status, wait_until};
 use crate::common::shell;
-use super::ranks::{can_start, outcome, prepare, processes, same, start, start_by, start_each};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use test_support::Random;

@@ -1,7 +1,6 @@
 //! Training on several ranks started by `mpirun`: the same bits for any number of ranks if configured so, all ranks
 //! stop at the same update, and no rank waits for one that is gone.
 
-
 mod faults;
 mod ranks;
 
@@ -64,14 +63,18 @@ fn a_signal_to_one_rank_stops_all_and_any_number_resumes() {
             job.wait_for_update(&run, until);
             let pids = processes(folder, &name);
             let signal = ["TERM", "USR1", "INT"][random.below(3)];
-            let expected = part < 4 && pids.len() == ranks && send(pids[random.below(ranks)], signal);
+            let expected =
+                part < 4 && pids.len() == ranks && send(pids[random.below(ranks)], signal);
             let (status, stderr) = job.end();
             if expected && status == Some(75) {
                 assert!(stderr.contains("signal"), "{stderr}");
                 stops += 1;
             } else {
                 let is_over = !expected || newest_update(&run) == 400;
-                assert!(status == Some(0) && is_over, "{ranks} ranks, {signal}: {status:?} {stderr}");
+                assert!(
+                    status == Some(0) && is_over,
+                    "{ranks} ranks, {signal}: {status:?} {stderr}"
+                );
             }
         }
         same(&outcome(&run, 400), &outcome(&folder.join("whole"), 400), "stopped and gone on");

@@ -21,21 +21,17 @@ const EQUATIONS: [&str; 6] = [
 ];
 
 /// Golden files written by h5py, and the layouts and formats they are converted to.
-const IMPORTS: [(&str, &str); 15] = [
-    ("ReacDiff_Nu0.5_Rho1.0.hdf5", "--to-layout tensor"),
-    ("tensor2d_channels.hdf5", "--to-layout groups"),
-    ("tensor2d_channels.hdf5", "--to-layout incompressible"),
+const IMPORTS: [(&str, &str); 11] = [
+    ("ReacDiff_Nu0.5_Rho1.0.hdf5", "--format hdf5"),
     ("tensor2d_channels.hdf5", "--format safetensors"),
-    ("2D_diff-react_NA_NA.h5", "--to-layout groups"),
-    ("2D_diff-react_NA_NA.h5", "--to-layout tensor"),
+    ("2D_diff-react_NA_NA.h5", "--format hdf5"),
     ("1D_diff-sorp_NA_NA.h5", "--format safetensors"),
-    ("1D_CFD_Rand_Eta0.1_Zeta0.1_periodic_Train.hdf5", "--to-layout variables"),
-    ("2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5", "--to-layout variables"),
-    ("3D_CFD_Rand_M1.0_Eta1e-08_Zeta1e-08_periodic_Train.hdf5", "--to-layout variables"),
-    ("3D_CFD_Rand_M1.0_Eta1e-08_Zeta1e-08_periodic_Train.hdf5", "--to-layout tensor"),
-    ("2D_DarcyFlow_beta10.0_Train.hdf5", "--to-layout steady"),
+    ("1D_CFD_Rand_Eta0.1_Zeta0.1_periodic_Train.hdf5", "--format hdf5"),
+    ("2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5", "--format hdf5"),
+    ("3D_CFD_Rand_M1.0_Eta1e-08_Zeta1e-08_periodic_Train.hdf5", "--format hdf5"),
+    ("2D_DarcyFlow_beta10.0_Train.hdf5", "--format hdf5"),
     ("2D_DarcyFlow_beta10.0_Train.hdf5", "--format safetensors"),
-    ("ns_incom_inhom_2d_512-0.h5", "--to-layout incompressible"),
+    ("ns_incom_inhom_2d_512-0.h5", "--format hdf5"),
     ("ns_incom_inhom_2d_512-0.h5", "--format safetensors"),
 ];
 
@@ -124,7 +120,8 @@ fn our_files_are_read_by_h5py_with_pdebenchs_keys() {
     made.iter().zip(&expected).for_each(|(path, python)| compare(path, python));
     // h5py also sees the same values in its own files and in the converted ones.
     let of_sources = told_by_python(&sources).unwrap();
-    for ((source, python), (_, how)) in of_sources.iter().zip(&expected[EQUATIONS.len()..]).zip(IMPORTS)
+    for ((source, python), (_, how)) in
+        of_sources.iter().zip(&expected[EQUATIONS.len()..]).zip(IMPORTS)
     {
         assert_eq!(source["crc32"], python["crc32"], "{} {how}", source["file"]);
     }

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{run, shell};
 use super::world;
+use crate::common::{run, shell};
 
 /// Stopped before it has done anything: it waits at its first status until the signal was sent.
 fn stopped_at_once(words: &[&str]) -> (Option<i32>, String) {

@@ -287,7 +287,8 @@ fn a_signal_ends_it_with_75_and_leaves_nothing() {
         });
         let (to, stderr) = expected.expect("it was always faster than the signal");
         assert!(
-            stderr.contains(&format!("stopped by SIG{signal}; run the same command again to resume")),
+            stderr
+                .contains(&format!("stopped by SIG{signal}; run the same command again to resume")),
             "{stderr}"
         );
         assert!(!world().join(&to).join("metrics.json").exists(), "{signal}");

@@ -3,8 +3,8 @@
 
 use std::fs;
 
-use crate::common::shell;
 use super::{evaluate, json, world};
+use crate::common::shell;
 use data::fields::field::Field;
 
 fn read(file: &str, trajectory: usize) -> Vec<f32> {

@@ -1,8 +1,8 @@
 //! Disks that are full, fail or become read-only.
 
+use super::{CODEC, hidden, nothing_is_lost, outcome, place, setup, train};
 use crate::common::run::{Hold, wait_until};
 use crate::common::{Captured, shell};
-use super::{CODEC, setup, hidden, nothing_is_lost, outcome, place, train};
 use learn::checkpoint::list;
 use std::path::Path;
 
@@ -56,7 +56,11 @@ fn disk_full_at_a_stop_it_resumes_from_an_older_checkpoint() {
          wait $!",
     );
     assert_eq!(output.status, Some(75), "{}", output.stderr);
-    assert!(warnings(&output).last().unwrap().contains("checkpoint not saved"), "{}", output.stderr);
+    assert!(
+        warnings(&output).last().unwrap().contains("checkpoint not saved"),
+        "{}",
+        output.stderr
+    );
     assert_eq!(stands(place.path())["state"], "stopped");
 }
 
@@ -177,9 +181,16 @@ fn disk_filled_during_a_save_costs_warnings_and_nothing_else() {
     });
     // Its end could not be recorded: an error, with everything before it intact.
     let looked = std::panic::catch_unwind(|| {
-        assert!(output.status.is_some_and(|status| status == 73 || status == 74), "{}", output.stderr);
+        assert!(
+            output.status.is_some_and(|status| status == 73 || status == 74),
+            "{}",
+            output.stderr
+        );
         let expected = warnings(&output);
-        assert!(expected.iter().any(|line| line.contains("No space left on device")), "{expected:?}");
+        assert!(
+            expected.iter().any(|line| line.contains("No space left on device")),
+            "{expected:?}"
+        );
         let steps: Vec<u64> =
             list(&small.join("ckpt")).unwrap().iter().map(|entry| entry.step).collect();
         assert_eq!(steps, [2], "{}", output.stderr);

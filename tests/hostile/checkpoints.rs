@@ -38,7 +38,11 @@ fn a_flipped_byte_is_found_by_file_and_tensor_and_resuming_takes_the_older_one()
             output.stderr
         );
         assert!(output.stderr.contains("update 4 of 6"), "{}", output.stderr);
-        assert_eq!(run_checked(folder, "ckpt verify run").status, Some(0), "the damaged one was replaced");
+        assert_eq!(
+            run_checked(folder, "ckpt verify run").status,
+            Some(0),
+            "the damaged one was replaced"
+        );
     }
 }
 
@@ -128,6 +132,7 @@ fn made_checkpoints_serve_latent_cache_and_evaluate() {
         done";
     let output = shell(copy.path(), script);
     assert_eq!(output.status, Some(0), "{}", output.stderr);
-    let output = run_checked(copy.path(), "train-stage codec -c codec.yaml --run new --resume mean");
+    let output =
+        run_checked(copy.path(), "train-stage codec -c codec.yaml --run new --resume mean");
     assert_eq!(output.status, Some(65), "no training goes on from a mean: {}", output.stderr);
 }

@@ -12,7 +12,7 @@ type Case = (&'static str, usize, &'static str);
 
 const ALL: usize = usize::MAX;
 /// Golden files are in `golden`, and `small` is an import into safetensors.
-const CASES: [Case; 26] = [
+const CASES: [Case; 25] = [
     ("raw/1D_Burgers_Sols_Nu0.1.hdf5", 4096, "ds-prep check FILE"),
     ("golden/2D_rdb_NA_NA.h5", ALL, "ds-prep check FILE"),
     ("golden/1D_diff-sorp_NA_NA.h5", 4096, "ds-prep check FILE"),
@@ -28,7 +28,6 @@ const CASES: [Case; 26] = [
     ("golden/zlib.zarr/x-coordinate/.zarray", ALL, "ds-prep check golden/zlib.zarr"),
     ("golden/table.csv", ALL, "ds-prep check FILE"),
     ("small/1D_Burgers_Sols_Nu0.1.safetensors", 512, "ds-prep check FILE"),
-    ("small/index.json", ALL, "ds-prep check FILE"),
     ("split.json", ALL, "ds-prep check FILE"),
     ("stats.json", ALL, "train-stage codec -c codec.yaml --run new --check"),
     ("codec.yaml", ALL, "train-stage codec --run new --check -c FILE"),

@@ -98,7 +98,12 @@ fn names_with_newlines_and_unreadable_files() {
         let planted = shell(copy.path(), &format!("chmod 000 {file}"));
         assert_eq!(planted.status, Some(0));
         let output = run_checked(copy.path(), command);
-        assert!(matches!(output.status, Some(65 | 66)), "{file}: {:?} {}", output.status, output.stderr);
+        assert!(
+            matches!(output.status, Some(65 | 66)),
+            "{file}: {:?} {}",
+            output.status,
+            output.stderr
+        );
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use crate::common::run;
 use super::targets::archive;
 use super::*;
+use crate::common::run;
 
 #[test]
 fn sizes_that_do_not_fit_into_memory_are_refused_before_allocation() {
@@ -28,8 +28,10 @@ fn sizes_that_do_not_fit_into_memory_are_refused_before_allocation() {
         assert_eq!(output.status, Some(2), "{command}: {}", output.stderr);
         assert!(output.stderr.contains(words), "{command}: {}", output.stderr);
     }
-    let output =
-        run_checked(copy.path(), "train-stage codec -c codec.yaml --run new -s training.threads=5000");
+    let output = run_checked(
+        copy.path(),
+        "train-stage codec -c codec.yaml --run new -s training.threads=5000",
+    );
     assert_eq!(output.status, Some(78), "{}", output.stderr);
     assert!(
         output.stderr.contains("training.threads") && output.stderr.contains("1024"),
@@ -90,7 +92,10 @@ fn a_pipe_in_place_of_a_file_does_not_block() {
         assert_eq!(shell(copy.path(), &format!("mkfifo {name}")).status, Some(0));
         let output = run_checked(copy.path(), command);
         let expected = format!("{}{}", output.stdout, output.stderr);
-        assert!(matches!(output.status, Some(65 | 66)) && expected.contains(name), "{command}: {expected}");
+        assert!(
+            matches!(output.status, Some(65 | 66)) && expected.contains(name),
+            "{command}: {expected}"
+        );
     }
     // Nor is one that an HDF5 file links to.
     let links = Path::new(env!("CARGO_MANIFEST_DIR")).join("lib/data/tests/golden/links");

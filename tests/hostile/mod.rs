@@ -1,6 +1,5 @@
 //! Files that are damaged, strange or malicious, given to the programs as users run them.
 
-
 mod arrays;
 mod checkpoints;
 mod flips;
@@ -66,7 +65,10 @@ fn copy() -> TempDir {
 /// itself, with a message and no panic.
 fn run_checked(folder: &Path, command: &str) -> Captured {
     let output = shell(folder, &format!("ulimit -v 3145728; exec timeout -s KILL 120 {command}"));
-    assert!(output.status.is_some_and(|status| status != 124 && status != 137), "{command}: no end");
+    assert!(
+        output.status.is_some_and(|status| status != 124 && status != 137),
+        "{command}: no end"
+    );
     for word in ["panicked", "internal error", "memory allocation"] {
         assert!(!output.stderr.contains(word), "{command}: {}", output.stderr);
     }

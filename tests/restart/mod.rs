@@ -113,7 +113,10 @@ fn all_checkpoints_bad_is_refused_with_a_list() {
     assert!(names.len() >= 2, "{names:?}");
     let (exit, stdout) = train(folder, "run", SHORT);
     assert_eq!(exit, Some(65), "{stdout}");
-    assert!(stdout.contains("ckpt verify") && names.iter().all(|name| stdout.contains(name)), "{stdout}");
+    assert!(
+        stdout.contains("ckpt verify") && names.iter().all(|name| stdout.contains(name)),
+        "{stdout}"
+    );
 }
 
 #[test]
@@ -315,7 +318,8 @@ fn stopped_before_its_first_update_it_keeps_its_best_checkpoint() {
     // No time is left to do anything. First a change is accepted, which is recorded.
     for accepted in [true, false] {
         let flag: &[&str] = if accepted { &["--accept-config-change"] } else { &[] };
-        let (exit, stdout) = train(folder, "run", &with(&[&["-s", "training.time_limit=1s"], flag]));
+        let (exit, stdout) =
+            train(folder, "run", &with(&[&["-s", "training.time_limit=1s"], flag]));
         assert_eq!(exit, Some(75), "{stdout}");
         let after = manifest(&run, 22);
         assert_eq!(after["metrics"], before["metrics"]);

@@ -1,8 +1,8 @@
 //! Files of a run that others move, replace or damage, during an attempt or between two.
 
+use super::{SHORT, attempt};
 use crate::common::run::*;
 use crate::common::shell;
-use super::{SHORT, attempt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -49,7 +49,10 @@ fn a_run_directory_that_is_replaced_or_moved_away_is_not_written_to() {
         child.signal("CONT");
         let (exit, stdout) = child.end();
         assert_eq!(exit, Some(74), "{name}: {stdout}");
-        assert!(stdout.contains("removed or replaced; put the run directory back"), "{name}: {stdout}");
+        assert!(
+            stdout.contains("removed or replaced; put the run directory back"),
+            "{name}: {stdout}"
+        );
         assert!(run.is_dir().then(|| contents(&run)) == before, "{name} was written to: {stdout}");
     }
     // Moved back, the same command resumes.
@@ -102,7 +105,8 @@ fn files_of_a_run_that_are_pipes_are_refused_or_replaced() {
             "{stdout}"
         );
     }
-    let output = shell(folder, "mkdir -p f/lease && touch f/lease/attempt-18446744073709551615.json");
+    let output =
+        shell(folder, "mkdir -p f/lease && touch f/lease/attempt-18446744073709551615.json");
     assert_eq!(output.status, Some(0), "{}", output.stderr);
     shell(folder, "touch -d @0 f/lease/attempt-18446744073709551615.json");
     let (exit, stdout) = train(folder, "f", SHORT);

@@ -13,7 +13,10 @@ pub fn not_to_be_requeued(cluster: &Cluster, folder: &Path) {
     assert_eq!(cluster.field(&job, "ExitCode"), "75:0");
     assert_eq!(cluster.field(&job, "Restarts"), "0");
     let stdout = output(folder, &job);
-    assert!(stdout.contains("--no-requeue") && stdout.contains("submit the same job again"), "{stdout}");
+    assert!(
+        stdout.contains("--no-requeue") && stdout.contains("submit the same job again"),
+        "{stdout}"
+    );
 }
 
 /// A run that fails every time is restarted as often as allowed, and no more.

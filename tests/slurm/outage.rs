@@ -16,7 +16,8 @@ pub fn controller_outage(_: &Cluster, folder: &Path) {
     std::fs::write(folder.join("stops.sh"), stops).unwrap();
     let setup = "echo >> setups; while [ ! -e away ]; do sleep 0.1; done";
     std::fs::write(folder.join("setup.sh"), setup).unwrap();
-    let stops = cluster.stdout(folder, "sbatch --parsable --time=1 $SLURM/train.sbatch sh stops.sh");
+    let stops =
+        cluster.stdout(folder, "sbatch --parsable --time=1 $SLURM/train.sbatch sh stops.sh");
     let after = cluster
         .stdout(folder, &format!("sbatch --parsable -d afterok:{stops} -o /dev/null --wrap true"));
     let unstarted = cluster.stdout(

@@ -69,7 +69,9 @@ fn path_with(folder: &Path) -> String {
 #[test]
 fn the_manual_page_has_no_faults_and_its_examples_run() {
     let output = see(&mut timekeep(&["--generate", "man"]));
-    assert!(output.stdout.contains(".SS timekeep run") && output.stdout.contains(".SH EXIT STATUS"));
+    assert!(
+        output.stdout.contains(".SS timekeep run") && output.stdout.contains(".SH EXIT STATUS")
+    );
     match Command::new("mandoc")
         .args(["-Tlint", "-W", "warning"])
         .stdin(Stdio::piped())

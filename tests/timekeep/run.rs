@@ -36,7 +36,8 @@ fn the_status_of_the_command_is_passed_on() {
 /// The outcome of a command that had set its traps, and printed `ready`, before the first signal. A machine under load
 /// may need more than three seconds for that; then `run` is called again with more time.
 fn once_ready(run: impl Fn(u64) -> Captured) -> Captured {
-    let output = [3, 10, 30, 100].into_iter().map(run).find(|output| output.stdout.contains("ready"));
+    let output =
+        [3, 10, 30, 100].into_iter().map(run).find(|output| output.stdout.contains("ready"));
     output.expect("a shell that sets its traps within 100 s")
 }
 
@@ -264,6 +265,10 @@ fn an_extended_limit_is_noticed_before_the_warning() {
     command.env("SLURM_JOB_ID", "12").env("PATH", path_with(folder.path()));
     let output = see(&mut command);
     assert_eq!(output.status, Some(0), "it was not warned: {}", output.stderr);
-    assert!(output.stderr.contains("time limit: 1-00:00:00 left by squeue now"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("time limit: 1-00:00:00 left by squeue now"),
+        "{}",
+        output.stderr
+    );
     assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 2, "asked once more");
 }

@@ -32,11 +32,11 @@ impl SealedFile {
         }
         let Self { format, version, made_by, max_bytes } = self;
         let bytes = small::read(path, *max_bytes)?;
-        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-        let unread = |cause| bad(format!("not a file of format {format}: {cause}"));
+        let data_error = |what: String| Error::data(format!("{}: {what}", path.display()));
+        let unread = |cause| data_error(format!("not a file of format {format}: {cause}"));
         let found: Named = serde_json::from_slice(&bytes).map_err(unread)?;
         if (found.format.as_str(), found.version) != (format, *version) {
-            return Err(bad(format!(
+            return Err(data_error(format!(
                 "format `{}` version {}, not `{format}` version {version}",
                 unix::text::quote(&found.format),
                 found.version

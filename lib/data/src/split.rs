@@ -6,13 +6,16 @@
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::fmt;
 use std::str::FromStr;
 use tensor::random::{Permutation, Philox, Purpose};
 
 /// The name of a split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum, strum::Display,
+)]
 #[serde(rename_all = "lowercase")]
+#[value(rename_all = "lower")]
+#[strum(serialize_all = "lowercase")]
 pub enum SplitName {
     /// Trains the model; the statistics for normalization are computed from it.
     Train,
@@ -25,24 +28,6 @@ pub enum SplitName {
 impl SplitName {
     /// All splits.
     pub const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
-}
-
-impl fmt::Display for SplitName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Train => "train",
-            Self::Validation => "validation",
-            Self::Test => "test",
-        })
-    }
-}
-
-impl FromStr for SplitName {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|name| name.to_string() == text);
-        known.ok_or_else(|| format!("no split `{text}`; there are train, validation, test"))
-    }
 }
 
 /// How much of every stratum a split gets.

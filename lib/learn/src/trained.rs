@@ -10,40 +10,35 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use tensor::{Device, Tape, Tensor};
 use unix::{Error, Result, warn};
 
 /// Which weights of a checkpoint to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    clap::ValueEnum,
+    strum::Display,
+)]
+#[value(rename_all = "lower")]
+#[strum(serialize_all = "lowercase")]
 pub enum Weights {
     /// The moving average if the checkpoint has one, else the trained parameters.
     #[default]
     #[serde(rename = "ema")]
+    #[value(name = "ema")]
+    #[strum(to_string = "ema")]
     Average,
     /// The trained parameters.
     #[serde(rename = "raw")]
     Raw,
-}
-
-impl FromStr for Weights {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "ema" => Ok(Self::Average),
-            "raw" => Ok(Self::Raw),
-            _ => Err(format!("unknown weights `{text}`; use ema or raw")),
-        }
-    }
-}
-
-impl fmt::Display for Weights {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Average => "ema",
-            Self::Raw => "raw",
-        })
-    }
 }
 
 /// Where the weights of a model come from.

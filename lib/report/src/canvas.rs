@@ -74,7 +74,7 @@ pub fn png(width: u32, height: u32, draw: impl FnOnce(&Canvas) -> Result<()>) ->
         let backend = BitMapBackend::with_buffer(&mut pixels, size);
         let canvas = Canvas { area: backend.into_drawing_area() };
         draw(&canvas)?;
-        canvas.area.present().map_err(fault)?;
+        canvas.area.present().map_err(problem)?;
     }
     encode(width, height, &average(&pixels, width, height))
 }
@@ -92,7 +92,7 @@ impl Canvas<'_> {
                 self.area.draw(&DashedPathElement::new(points, on, off, style))
             }
         }
-        .map_err(fault)
+        .map_err(problem)
     }
 
     /// The outline of a rectangle.
@@ -105,7 +105,7 @@ impl Canvas<'_> {
     /// A filled circle.
     pub fn dot(&self, at: (f64, f64), radius: f64, colour: Colour) -> Result<()> {
         let centre = (drawn(at.0), drawn(at.1));
-        self.area.draw(&Circle::new(centre, drawn(radius), rgb(colour).filled())).map_err(fault)
+        self.area.draw(&Circle::new(centre, drawn(radius), rgb(colour).filled())).map_err(problem)
     }
 
     /// Text.
@@ -120,12 +120,12 @@ impl Canvas<'_> {
             VPos::Center if !letters.upwards => 0.1 * letters.size,
             _ => 0.0,
         };
-        self.area.draw(&Text::new(text, (drawn(at.0), drawn(at.1 + down)), style)).map_err(fault)
+        self.area.draw(&Text::new(text, (drawn(at.0), drawn(at.1 + down)), style)).map_err(problem)
     }
 
     /// Width of a text.
     pub fn text_width(&self, text: &str, letters: Letters) -> Result<f64> {
-        let (width, _) = font(letters).box_size(text).map_err(fault)?;
+        let (width, _) = font(letters).box_size(text).map_err(problem)?;
         Ok(f64::from(width) / f64::from(SCALE))
     }
 
@@ -143,7 +143,7 @@ impl Canvas<'_> {
         let image: Option<BitMapElement<_>> =
             BitMapElement::with_owned_buffer(at, (width as u32, height as u32), pixels);
         match image {
-            Some(image) => self.area.draw(&image).map_err(fault),
+            Some(image) => self.area.draw(&image).map_err(problem),
             None => Err(Error::bug("picture: an image without pixels")),
         }
     }
@@ -164,7 +164,7 @@ fn rgb([r, g, b]: Colour) -> RGBColor {
     RGBColor(r, g, b)
 }
 
-fn fault(cause: impl Display) -> Error {
+fn problem(cause: impl Display) -> Error {
     Error::bug(format!("picture: {cause}"))
 }
 
@@ -176,7 +176,11 @@ fn register_fonts() -> Result<()> {
         (FontStyle::Bold, include_bytes!("font/bold.ttf")),
     ];
     let register = || fonts.into_iter().all(|(s, font)| register_font(FAMILY, s, font).is_ok());
-    if *DONE.get_or_init(register) { Ok(()) } else { Err(fault("the embedded fonts are damaged")) }
+    if *DONE.get_or_init(register) {
+        Ok(())
+    } else {
+        Err(problem("the embedded fonts are damaged"))
+    }
 }
 
 /// Averages each block of SCALE × SCALE pixels.
@@ -204,8 +208,8 @@ fn encode(width: u32, height: u32, pixels: &[u8]) -> Result<Vec<u8>> {
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
-    let mut writer = encoder.write_header().map_err(fault)?;
-    writer.write_image_data(pixels).map_err(fault)?;
-    writer.finish().map_err(fault)?;
+    let mut writer = encoder.write_header().map_err(problem)?;
+    writer.write_image_data(pixels).map_err(problem)?;
+    writer.finish().map_err(problem)?;
     Ok(bytes)
 }

@@ -72,7 +72,7 @@ impl Log {
     /// Continues at the same path after the log was moved, removed or replaced.
     fn reopen(&mut self) -> Result<()> {
         // If the whole run directory was replaced, the path leads to another run's file.
-        self.fence.as_ref().map_or(Ok(()), Fence::look)?;
+        self.fence.as_ref().map_or(Ok(()), Fence::check_now)?;
         self.file = append_to(&self.path)?;
         self.is_torn = false;
         let text = "the log was moved, removed or replaced; earlier records are in the old file";

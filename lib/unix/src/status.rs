@@ -132,7 +132,7 @@ impl StatusWriter {
 
     /// Writes the status now. Errors: 73, 74; 75 when the lease was lost.
     pub fn write(&mut self, status: &Status) -> Result<()> {
-        self.fence.as_ref().map_or(Ok(()), Fence::look)?;
+        self.fence.as_ref().map_or(Ok(()), Fence::check_now)?;
         let stamped = Status { time: now_utc(), ..status.clone() };
         let text = text::json_pretty(&stamped)?;
         crate::fail::point("status.write").map_err(|cause| Error::io(&self.path, cause))?;

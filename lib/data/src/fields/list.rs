@@ -1,7 +1,6 @@
 //! Describes the content of files and manifests in records, for people and programs.
 
 use crate::fields::field::{Axis, Field, attributes_of, describe_regimes};
-use crate::fields::index::{Index, file_of};
 use crate::fields::split::{Split, SplitName};
 use crate::fields::stats::Statistics;
 use serde::Serialize;
@@ -51,8 +50,8 @@ impl FileRecord {
             channels: channels(&field),
             layout: field.layout().to_string(),
             reads: match field.read_cost() {
-                cost if cost > 1.0 => format!("{} x{cost:.1}", field.way()),
-                _ => field.way().into(),
+                cost if cost > 1.0 => format!("{} x{cost:.1}", field.read_mode()),
+                _ => field.read_mode().into(),
             },
             bytes: size(path).map_err(|cause| Error::open(path, cause))?,
         })
@@ -139,13 +138,8 @@ pub fn frames(field: &Field, trajectory: usize) -> Result<Vec<FrameRecord>> {
         .collect()
 }
 
-/// A complete description of a file: its record, parameter, attributes and the range of its coordinates; or an index of
-/// shards.
+/// A complete description of a file: its record, parameter, attributes and the range of its coordinates.
 pub fn describe(path: &Path) -> Result<Value> {
-    if Index::is_at(path)? {
-        return serde_json::to_value(Index::load(path)?).map_err(Error::bug);
-    }
-    let path = &file_of(path, 0)?.0;
     let field = Field::open(path)?;
     let ends = |values: &[f64]| match (values.first(), values.last()) {
         (Some(first), Some(last)) => serde_json::json!([first, last]),

@@ -8,7 +8,6 @@ pub mod divide;
 pub mod field;
 pub mod generate;
 pub mod import;
-pub mod index;
 pub mod initial;
 pub mod latents;
 pub mod list;

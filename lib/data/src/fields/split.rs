@@ -11,14 +11,25 @@ use crate::seal::SealedFile;
 use crate::split::Share;
 pub use crate::split::SplitName;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use unix::Result;
 
 /// The unit that is divided among the splits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+    strum::Display,
+)]
 #[serde(rename_all = "lowercase")]
+#[value(rename_all = "lower")]
+#[strum(serialize_all = "lowercase")]
 pub enum By {
     /// Trajectories; every regime in the same proportions.
     #[default]
@@ -30,21 +41,22 @@ pub enum By {
     File,
 }
 
-impl FromStr for By {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "trajectory" => Ok(Self::Trajectory),
-            "parameter" => Ok(Self::Parameter),
-            "file" => Ok(Self::File),
-            _ => Err(format!("`{text}` is not one of trajectory, parameter, file")),
-        }
-    }
-}
-
 /// Which trajectories always share a split.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+    strum::Display,
+)]
 #[serde(rename_all = "lowercase")]
+#[value(rename_all = "lower")]
+#[strum(serialize_all = "lowercase")]
 pub enum GroupBy {
     /// Those with the same initial state, or with the same input of a steady problem, under any parameters. Where the
     /// first frame is constant or not finite: those with identical values in all frames.
@@ -52,26 +64,6 @@ pub enum GroupBy {
     State,
     /// Those with identical values in all frames.
     Content,
-}
-
-impl FromStr for GroupBy {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "state" => Ok(Self::State),
-            "content" => Ok(Self::Content),
-            _ => Err(format!("`{text}` is neither state nor content")),
-        }
-    }
-}
-
-impl fmt::Display for GroupBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::State => "state",
-            Self::Content => "content",
-        })
-    }
 }
 
 /// The manifest, the content of `split.json`.

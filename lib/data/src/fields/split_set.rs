@@ -3,7 +3,6 @@
 use crate::fields::check::manifest::{against_file, error};
 use crate::fields::check::{Kind, Violation};
 use crate::fields::field::{Field, Shape};
-use crate::fields::index::change_of;
 use crate::fields::parameter::Parameter;
 use crate::fields::provenance::Provenance;
 use crate::fields::split::{Split, SplitName};
@@ -255,4 +254,20 @@ pub(crate) fn compare(
         violations.insert(0, Violation::new(Kind::Changed, &path, change));
     }
     Ok((field, violations))
+}
+
+/// Describes how a file differs from the size and BLAKE3 hash that were recorded at a `place`; the content is only
+/// hashed if `hash` is set. Errors: 66, 74 when it cannot be read.
+fn change_of(
+    path: &Path,
+    (bytes, blake3): (u64, &str),
+    hash: bool,
+    place: &str,
+) -> Result<Option<String>> {
+    let found = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
+    if found != bytes {
+        return Ok(Some(format!("{found} bytes, {bytes} {place}")));
+    }
+    let found = if hash { unix::publish::hash_file(path)? } else { blake3.into() };
+    Ok((found != blake3).then(|| format!("content {found}, {blake3} {place}")))
 }

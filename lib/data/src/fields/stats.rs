@@ -4,7 +4,7 @@
 //! deviations from it), and blocks and trajectories are merged in order (Chan, Golub and LeVeque 1979). The result does
 //! not depend on the number of threads, nor the memory on the size of the data.
 
-use crate::fields::field::{Field, Shape};
+use crate::fields::field::Shape;
 use crate::fields::parameter::Parameter;
 use crate::fields::split::SplitName;
 use crate::fields::split_set::TrajectorySet;
@@ -288,27 +288,15 @@ impl Moments {
     }
 }
 
-/// Statistics of each channel over all trajectories of a file, regardless of splits; `None` if there are no values, or
-/// some that are not finite.
-pub(crate) fn channels_of(field: &Field) -> Result<Option<Vec<Statistics>>> {
-    let all = moments_of(field.shape(), |i, frames, out| field.read_frames(i, frames, out))?;
-    let mut channels = vec![Moments::default(); field.shape().channels];
-    for of_trajectory in &all {
-        channels.iter_mut().zip(of_trajectory).for_each(|(all, one)| all.merge(one));
-    }
-    let whole = channels.iter().all(|channel| channel.count > 0 && channel.m2.is_finite());
-    Ok(whole.then(|| channels.iter().map(Moments::statistics).collect()))
-}
-
 /// The moments of each channel of each trajectory; `read` reads frames of one trajectory.
 fn moments_of(
     shape: &Shape,
     read: impl Fn(usize, Range<usize>, &mut [f32]) -> Result<()> + Sync,
 ) -> Result<Vec<Vec<Moments>>> {
-    let of_trajectory = |room: &mut Vec<f32>, i: usize| {
+    let of_trajectory = |buffer: &mut Vec<f32>, i: usize| {
         let mut moments = vec![Moments::default(); shape.channels];
         for frames in shape.frame_blocks() {
-            let values = &mut room[..frames.len() * shape.frame_len()];
+            let values = &mut buffer[..frames.len() * shape.frame_len()];
             read(i, frames, values)?;
             for (channel, moments) in moments.iter_mut().enumerate() {
                 let of_channel = values.iter().skip(channel).step_by(shape.channels);

@@ -10,7 +10,7 @@ mod reader;
 mod writer;
 
 pub use reader::Store;
-pub use writer::{Made, Writer};
+pub use writer::{Outcome, Writer};
 
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;

@@ -16,7 +16,7 @@ const ALIGNMENT: usize = 64;
 
 /// The outcome of [`Writer::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct Outcome {
     /// Shards that were already complete.
     pub kept: usize,
     /// Shards that were written.
@@ -79,8 +79,8 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned + Clone> W
     pub fn fill(
         &mut self,
         mut encode: impl FnMut(Range<usize>) -> Result<(Vec<Vec<u8>>, S)>,
-    ) -> Result<Made> {
-        let mut done = Made { kept: 0, made: 0 };
+    ) -> Result<Outcome> {
+        let mut done = Outcome { kept: 0, made: 0 };
         for number in 0..self.index.shards.len() {
             let path = shard_path(&self.folder, number);
             if self.index.shards[number].as_ref().is_some_and(|entry| is_whole(&path, entry)) {

@@ -1,9 +1,9 @@
 //! Imports: every golden file with its values; crops and resampled grids; refused options.
 
 use crate::golden::{assert_values, golden, value};
-use data::fields::field::{Field, Layout, Reading};
+use data::fields::field::{Field, Reading};
 use data::fields::generate::{Equation, Generation};
-use data::fields::import::{Format, Made, Plan, import, targets};
+use data::fields::import::{Format, Outcome, Plan, import, targets};
 use data::fields::parameter::Parameter;
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use unix::{Exit, Result};
 /// Imports one file and opens the result.
 fn bring(source: &Path, folder: &Path, plan: &Plan, format: Format) -> Result<Field> {
     let targets = targets(plan, &[source.to_path_buf()], folder, format, None)?;
-    assert_eq!(import(plan, &targets[0], |_| Ok(()))?, Made::New);
+    assert_eq!(import(plan, &targets[0], |_| Ok(()))?, Outcome::New);
     Field::open(&targets[0].path)
 }
 
@@ -90,7 +90,6 @@ fn crops_strides_and_grids_are_as_requested() {
         (Plan { grid: Some(vec![4]), ..Plan::default() }, Exit::Usage),
         (Plan { stride: Some(0), ..Plan::default() }, Exit::Usage),
         (Plan { channels: vec!["a".into()], ..Plan::default() }, Exit::Usage),
-        (Plan { layout: Some(Layout::Steady), ..Plan::default() }, Exit::Usage),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let error = bring(&source, folder.path(), &wrong, Format::Hdf5).unwrap_err();
@@ -113,8 +112,8 @@ fn an_import_resumes_and_keeps_identical_files() {
     let names: Vec<_> = two.iter().map(|t| t.path.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["tensor2d-00000.safetensors", "tensor2d-00001.safetensors"]);
     for target in &two {
-        assert_eq!(import(&plan, target, |_| Ok(())).unwrap(), Made::New);
-        assert_eq!(import(&plan, target, |_| Ok(())).unwrap(), Made::Kept);
+        assert_eq!(import(&plan, target, |_| Ok(())).unwrap(), Outcome::New);
+        assert_eq!(import(&plan, target, |_| Ok(())).unwrap(), Outcome::Kept);
     }
     let second = Field::open(&two[1].path).unwrap();
     let mut frame = vec![0.0; 42];
@@ -129,7 +128,7 @@ fn an_import_resumes_and_keeps_identical_files() {
     let stop = |_| Err(unix::Error::new(Exit::Again, "stopped"));
     assert_eq!(import(&other, &one[0], stop).unwrap_err().exit, Exit::Again);
     assert!(!one[0].path.exists());
-    assert_eq!(import(&other, &one[0], |_| Ok(())).unwrap(), Made::New);
+    assert_eq!(import(&other, &one[0], |_| Ok(())).unwrap(), Outcome::New);
     let twice = [sources[0].clone(), sources[0].clone()];
     let error = targets(&plan, &twice, folder.path(), Format::Hdf5, None).unwrap_err();
     assert_eq!(error.exit, Exit::Usage);

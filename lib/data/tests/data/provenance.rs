@@ -4,7 +4,7 @@ use crate::golden::golden;
 use crate::leaks::{noise, write};
 use data::fields::check::{check_files, check_split};
 use data::fields::divide::{Share, divide};
-use data::fields::field::{Field, Layout};
+use data::fields::field::Field;
 use data::fields::import::{Format, Plan, import, targets};
 use data::fields::list::describe;
 use hdf5::types::VarLenUnicode;
@@ -144,16 +144,11 @@ fn attributes_of_the_file_and_of_its_groups_survive_every_import() {
         serde_json::from_str(attributes(path)["trajectory_attributes"].as_str().unwrap()).unwrap()
     };
     let mut before = source.clone();
-    let chain = [
-        (Format::Hdf5, None),
-        (Format::Safetensors, None),
-        (Format::Hdf5, Some(Layout::Groups)),
-        (Format::Hdf5, None),
-    ];
-    for (step, (format, layout)) in chain.into_iter().enumerate() {
+    let chain = [Format::Hdf5, Format::Safetensors, Format::Hdf5];
+    for (step, format) in chain.into_iter().enumerate() {
         let to = folder.path().join(step.to_string());
         std::fs::create_dir(&to).unwrap();
-        let asked = Plan { layout, stride: Some(1), ..plan("g=1", false) };
+        let asked = Plan { stride: Some(1), ..plan("g=1", false) };
         let made = bring(&before, &to, &asked, format).unwrap().remove(0);
         let told = attributes(&made);
         assert_eq!(told["equation"], "h_t");
@@ -167,14 +162,7 @@ fn attributes_of_the_file_and_of_its_groups_survive_every_import() {
                 (&json!("-3"), &json!("[0.5,1.5,-2.0]"))
             );
         }
-        if layout == Some(Layout::Groups) {
-            let file = hdf5::File::open(&made).unwrap();
-            let attribute = file.group("0002").unwrap().attr("config").unwrap();
-            assert_eq!(attribute.read_scalar::<VarLenUnicode>().unwrap().as_str(), config);
-            assert!(told.get("trajectory_attributes").is_none());
-        } else {
-            assert_eq!(of_groups(&made), groups, "step {step}");
-        }
+        assert_eq!(of_groups(&made), groups, "step {step}");
         let request: Value = serde_json::from_str(told["import"].as_str().unwrap()).unwrap();
         assert_eq!(request["trajectories"], json!([[0, 3]]));
         assert_eq!((&request["parameter"], &request["stride"]), (&json!("g=1"), &json!(1)));

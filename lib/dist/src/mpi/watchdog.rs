@@ -160,7 +160,7 @@ impl Thread {
                 // Windows and communicators are being freed.
                 self.own.closing += 1;
                 if self.own.closing > CLOSING {
-                    self.fault("MPI_Finalize does not return although all ranks have finished");
+                    self.problem("MPI_Finalize does not return although all ranks have finished");
                 }
                 continue;
             }
@@ -170,12 +170,12 @@ impl Thread {
             self.board[self.rank] = Heartbeat { count, calls, patience }.write();
             self.spread();
             self.remember(calls);
-            let fault = match gone {
+            let problem = match gone {
                 Some(peer) => Some(format!("{} is gone", self.peers[peer].name)),
                 None => self.silent().or_else(|| self.late()).or_else(|| self.stalled()),
             };
-            if let Some(fault) = fault {
-                self.fault(&fault);
+            if let Some(problem) = problem {
+                self.problem(&problem);
             }
         }
     }
@@ -305,7 +305,7 @@ impl Thread {
     }
 
     /// Reports the problem and ends all ranks.
-    fn fault(&self, what: &str) -> ! {
+    fn problem(&self, what: &str) -> ! {
         // Only the lowest healthy rank reports it at once; the others do so a second later, if they still run.
         let first = (0..self.board.len()).find(|rank| {
             let peer = self.peers.iter().find(|peer| peer.number == *rank);

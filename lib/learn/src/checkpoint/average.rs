@@ -116,13 +116,13 @@ impl Sums {
 
 /// Rejects (65) a checkpoint of another model and lists the differences.
 fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
-    let mut faults = Vec::new();
+    let mut problems = Vec::new();
     let tasks = (&base.manifest.task, &other.manifest.task);
     if tasks.0 != tasks.1 {
-        faults.push(format!("task {}, expected {}", tasks.1, tasks.0));
+        problems.push(format!("task {}, expected {}", tasks.1, tasks.0));
     }
     if base.manifest.config.get("model") != other.manifest.config.get("model") {
-        faults.push("a different model configuration".into());
+        problems.push("a different model configuration".into());
     }
     let forms = |loaded: &Loaded, stem: &str| {
         let tensors = loaded.tensors(stem)?.into_iter();
@@ -132,9 +132,9 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
         let (Some(mine), Some(theirs)) = (forms(base, stem), forms(other, stem)) else { continue };
         for (name, dtype, shape) in &mine {
             match theirs.iter().find(|(n, _, _)| n == name) {
-                None => faults.push(format!("{stem}: no tensor {name} {shape:?}")),
+                None => problems.push(format!("{stem}: no tensor {name} {shape:?}")),
                 Some((_, d, s)) if (d, s) != (dtype, shape) => {
-                    faults.push(format!(
+                    problems.push(format!(
                         "{stem}: {name} is {d:?} {s:?}, expected {dtype:?} {shape:?}"
                     ));
                 }
@@ -142,7 +142,7 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
             }
         }
         let more = theirs.iter().filter(|(name, _, _)| mine.iter().all(|(n, _, _)| n != name));
-        faults.extend(
+        problems.extend(
             more.map(|(name, _, shape)| format!("{stem}: unexpected tensor {name} {shape:?}")),
         );
     }
@@ -154,11 +154,11 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
     };
     if buffers(base) != buffers(other) || base.manifest.dependencies != other.manifest.dependencies
     {
-        faults.push("different buffers: it was trained on different data or latents".into());
+        problems.push("different buffers: it was trained on different data or latents".into());
     }
-    if faults.is_empty() {
+    if problems.is_empty() {
         return Ok(());
     }
     let (base, other) = (base.path().display(), other.path().display());
-    Err(Error::list(Exit::Data, format!("{other} and {base} are different models:"), &faults))
+    Err(Error::list(Exit::Data, format!("{other} and {base} are different models:"), &problems))
 }

@@ -151,7 +151,7 @@ impl<'a> Side<'a> {
         let file = entry.map(open).transpose();
         Ok(Self {
             folder,
-            file: file.map_err(|fault: Problem| fault.error().context(folder.display()))?,
+            file: file.map_err(|problem: Problem| problem.error().context(folder.display()))?,
         })
     }
 
@@ -162,7 +162,7 @@ impl<'a> Side<'a> {
     /// Reads a tensor and verifies it against the hash in the manifest.
     fn read(&self, wanted: &TensorEntry) -> Result<Tensor> {
         let folder = self.folder;
-        let told = |fault: Problem| fault.error().context(folder.display());
+        let told = |problem: Problem| problem.error().context(folder.display());
         let Some((file, entry)) = &self.file else {
             return Err(Error::bug(format!("{} is in no file", wanted.name)));
         };

@@ -19,7 +19,7 @@ use super::tensor_file::{TensorFile, open_sized};
 /// damaged; 73, 74.
 pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
     let manifest = manifest_of(checkpoint)?;
-    let told = |fault: Problem| fault.error().context(checkpoint.display());
+    let told = |problem: Problem| problem.error().context(checkpoint.display());
     let Some(entry) = manifest.files.iter().find(|file| file.stem() == what) else {
         let stems: Vec<&str> = manifest.files.iter().map(|file| file.stem()).collect();
         let there = stems.join(", ");

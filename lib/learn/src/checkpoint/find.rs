@@ -31,7 +31,7 @@ pub fn all_in(path: &Path) -> Result<Vec<PathBuf>> {
 
 /// The manifest of a checkpoint. Errors: 66 when it is missing, 65 when it is damaged or has a newer format.
 pub fn manifest_of(checkpoint: &Path) -> Result<Manifest> {
-    Manifest::read(checkpoint).map_err(|fault| fault.error().context(checkpoint.display()))
+    Manifest::read(checkpoint).map_err(|problem| problem.error().context(checkpoint.display()))
 }
 
 /// The directory of checkpoints that `path` refers to: RUN/ckpt, or `path` itself.

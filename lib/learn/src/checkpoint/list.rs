@@ -19,7 +19,7 @@ pub struct Entry {
     /// Modification time of its manifest.
     pub modified: Option<SystemTime>,
     manifest: Option<Manifest>,
-    fault: Option<Problem>,
+    problem: Option<Problem>,
 }
 
 impl Entry {
@@ -29,18 +29,18 @@ impl Entry {
     }
 
     /// Why it cannot be used, if the quick check found a problem.
-    pub fn fault(&self) -> Option<String> {
-        self.fault.as_ref().map(Problem::to_string)
+    pub fn problem(&self) -> Option<String> {
+        self.problem.as_ref().map(Problem::to_string)
     }
 
     /// Whether the quick check found no problem.
     pub fn is_good(&self) -> bool {
-        self.fault.is_none()
+        self.problem.is_none()
     }
 
     /// Whether it is intact but has a newer format than this program can read.
     pub fn is_newer_format(&self) -> bool {
-        matches!(self.fault, Some(Problem::Newer(_)))
+        matches!(self.problem, Some(Problem::Newer(_)))
     }
 
     /// The name of its directory.
@@ -50,14 +50,14 @@ impl Entry {
 
     fn look(path: PathBuf, step: u64) -> Self {
         let modified = std::fs::metadata(path.join(manifest::NAME)).and_then(|m| m.modified()).ok();
-        let (manifest, fault) = match Manifest::read(&path) {
+        let (manifest, problem) = match Manifest::read(&path) {
             Ok(manifest) => {
                 let sizes = manifest.files.iter().try_for_each(|file| check_size(&path, file));
                 (Some(manifest), sizes.err())
             }
-            Err(fault) => (None, Some(fault)),
+            Err(problem) => (None, Some(problem)),
         };
-        Self { path, step, modified, manifest, fault }
+        Self { path, step, modified, manifest, problem }
     }
 }
 

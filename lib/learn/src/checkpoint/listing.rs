@@ -35,7 +35,7 @@ pub struct Listing {
     /// Whether its manifest and file sizes are correct.
     pub good: bool,
     /// What is wrong.
-    pub fault: Option<String>,
+    pub problem: Option<String>,
 }
 
 /// The checkpoints of a run directory or of its `ckpt`, newest last. Errors: 66.
@@ -60,7 +60,7 @@ pub fn listing(path: &Path) -> Result<Vec<Listing>> {
             best: named(&best),
             latest: named(&latest),
             good: entry.is_good(),
-            fault: entry.fault(),
+            problem: entry.problem(),
         }
     };
     Ok(list(&folder)?.iter().map(of).collect())
@@ -73,7 +73,7 @@ impl Listing {
         let age = self.age.map(|age| format_duration(std::time::Duration::from_secs(age)));
         let marks = [(self.latest, "latest"), (self.best, "best")];
         let marks: Vec<&str> = marks.iter().filter(|(on, _)| *on).map(|(_, mark)| *mark).collect();
-        let state = self.fault.clone().unwrap_or_else(|| "good".into());
+        let state = self.problem.clone().unwrap_or_else(|| "good".into());
         let mut row = Map::new();
         row.insert("checkpoint".into(), name.into());
         row.insert("update".into(), json!(self.update));

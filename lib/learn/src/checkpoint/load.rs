@@ -50,14 +50,14 @@ pub fn load(path: &Path) -> Result<Loaded> {
     if !path.is_dir() {
         return Err(Error::open(path, "no such checkpoint"));
     }
-    try_load(path).map_err(|fault| match fault {
+    try_load(path).map_err(|problem| match problem {
         // Verify everything to find the exact location of the damage.
         Problem::Damaged(_) => {
             let damage = verify(path).ok().and_then(|report| report.damage.into_iter().next());
-            let text = damage.map_or_else(|| fault.to_string(), |damage| damage.to_string());
+            let text = damage.map_or_else(|| problem.to_string(), |damage| damage.to_string());
             Error::data(format!("{}: {text}", path.display()))
         }
-        fault => fault.error().context(path.display()),
+        problem => problem.error().context(path.display()),
     })
 }
 
@@ -68,27 +68,27 @@ pub fn load(path: &Path) -> Result<Loaded> {
 /// older one would discard work).
 pub fn load_newest(folder: &Path) -> Result<Option<Loaded>> {
     let entries = list(folder)?;
-    let mut faults = Vec::new();
+    let mut problems = Vec::new();
     for entry in entries.iter().rev() {
         if entry.is_newer_format() {
-            let fault = entry.fault().unwrap_or_default();
-            return Err(Error::data(format!("{}: {fault}", entry.path.display())));
+            let problem = entry.problem().unwrap_or_default();
+            return Err(Error::data(format!("{}: {problem}", entry.path.display())));
         }
         match load(&entry.path) {
             Ok(loaded) => return Ok(Some(loaded)),
             Err(error) => {
                 warn!("skipping checkpoint: {error}");
-                faults.push(error.to_string());
+                problems.push(error.to_string());
             }
         }
     }
-    if faults.is_empty() {
+    if problems.is_empty() {
         return Ok(None);
     }
     Err(Error::data(format!(
         "none of the {} checkpoints in {} is good; `ckpt verify` lists the damage. Restore one from a copy or \
          start a new run in another directory",
-        faults.len(),
+        problems.len(),
         folder.display()
     )))
 }

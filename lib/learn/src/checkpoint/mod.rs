@@ -130,6 +130,6 @@ impl State {
 
     /// Errors: 75 when another process has taken the run over.
     fn may_be_written(&self) -> Result<()> {
-        self.fence.as_ref().map_or(Ok(()), Fence::look)
+        self.fence.as_ref().map_or(Ok(()), Fence::check_now)
     }
 }

@@ -62,8 +62,8 @@ pub fn prune(run: &Path, rules: &KeepRules, dry_run: bool) -> Result<Vec<Pruned>
     let mut pruned = Vec::new();
     for entry in &entries {
         let link = fs::symlink_metadata(&entry.path).is_ok_and(|found| found.is_symlink());
-        let why = match entry.fault() {
-            Some(fault) => Some(format!("damaged: {fault}")),
+        let why = match entry.problem() {
+            Some(problem) => Some(format!("damaged: {problem}")),
             None if entry.path == newest.path => Some("the newest".into()),
             None if best.file_name() == entry.path.file_name() => Some("best".into()),
             None if kept.contains(entry.name()) => Some("kept by a rule".into()),

@@ -10,7 +10,7 @@ use super::load::{Loaded, load};
 use super::{State, write};
 
 /// Maximum number of files.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 /// The stem of file `index` (from 0) of `count`.
 pub(crate) fn stem(index: usize, count: usize) -> String {
@@ -21,7 +21,7 @@ pub(crate) fn stem(index: usize, count: usize) -> String {
 pub(super) fn place(stem: &str) -> Option<(usize, usize)> {
     let (index, count) = stem.strip_prefix("optim-")?.split_once("-of-")?;
     let (index, count) = (index.parse().ok()?, count.parse().ok()?);
-    (index < count && count <= MOST).then_some((index, count))
+    (index < count && count <= MAX).then_some((index, count))
 }
 
 /// Divides items of the given lengths into `count` consecutive parts of about equal total length; returns the part of
@@ -69,8 +69,8 @@ pub(crate) fn split(
 ///
 /// Errors: 2 when `count` is 0 or too large; 65 when `from` is damaged or has no optimizer state; 73 when `out` exists.
 pub fn reshard(from: &Path, count: usize, out: &Path) -> Result<()> {
-    if count == 0 || count > MOST {
-        return Err(Error::usage(format!("{count} files: give a number from 1 to {MOST}")));
+    if count == 0 || count > MAX {
+        return Err(Error::usage(format!("{count} files: give a number from 1 to {MAX}")));
     }
     let loaded = load(from)?;
     let Some(optimizer) = loaded.optimizer() else {

@@ -46,11 +46,12 @@ pub fn statistics(
     wanted: impl Fn(&str) -> bool,
     mut tell: impl FnMut(Statistics) -> Result<()>,
 ) -> Result<()> {
-    let fault =
-        |fault: super::problem::Problem| -> Error { fault.error().context(checkpoint.display()) };
-    let file = TensorFile::open(checkpoint, entry).map_err(fault)?;
+    let problem = |problem: super::problem::Problem| -> Error {
+        problem.error().context(checkpoint.display())
+    };
+    let file = TensorFile::open(checkpoint, entry).map_err(problem)?;
     for tensor in entry.tensors.iter().filter(|tensor| wanted(&tensor.name)) {
-        let values = file.tensor(&tensor.name, |_| {}).map_err(fault)?.to_f64();
+        let values = file.tensor(&tensor.name, |_| {}).map_err(problem)?.to_f64();
         let (stem, name) = (entry.stem().to_string(), tensor.name.clone());
         tell(of(&values, stem, name, tensor.dtype.clone(), tensor.shape.clone()))?;
     }

@@ -37,14 +37,14 @@ pub struct Damage {
     /// The tensor, if the damage is within one.
     pub tensor: Option<String>,
     /// What is wrong.
-    pub fault: String,
+    pub problem: String,
 }
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.tensor {
-            Some(tensor) => write!(f, "{}: tensor {tensor}: {}", self.file, self.fault),
-            None => f.write_str(&self.fault),
+            Some(tensor) => write!(f, "{}: tensor {tensor}: {}", self.file, self.problem),
+            None => f.write_str(&self.problem),
         }
     }
 }
@@ -72,19 +72,19 @@ pub fn verify(path: &Path) -> Result<Report> {
                 file_damage(path, file, &mut report.damage);
             }
         }
-        Err(fault) => report.damage.push(whole(super::manifest::NAME, &fault)),
+        Err(problem) => report.damage.push(whole(super::manifest::NAME, &problem)),
     }
     Ok(report)
 }
 
-fn whole(file: &str, fault: &Problem) -> Damage {
-    Damage { file: file.into(), tensor: None, fault: fault.to_string() }
+fn whole(file: &str, problem: &Problem) -> Damage {
+    Damage { file: file.into(), tensor: None, problem: problem.to_string() }
 }
 
 fn file_damage(folder: &Path, entry: &FileEntry, damage: &mut Vec<Damage>) {
     let before = damage.len();
-    if let Err(fault) = open_sized(folder, entry) {
-        damage.push(whole(&entry.name, &fault));
+    if let Err(problem) = open_sized(folder, entry) {
+        damage.push(whole(&entry.name, &problem));
     }
     match hash_parts(folder, entry) {
         Ok((same, changed)) => {
@@ -92,10 +92,10 @@ fn file_damage(folder: &Path, entry: &FileEntry, damage: &mut Vec<Damage>) {
                 let text = format!("{}: its header was changed after it was written", entry.name);
                 damage.push(whole(&entry.name, &Problem::Damaged(text)));
             }
-            damage.extend(changed.into_iter().map(|(tensor, fault)| Damage {
+            damage.extend(changed.into_iter().map(|(tensor, problem)| Damage {
                 file: entry.name.clone(),
                 tensor: Some(tensor.name.clone()),
-                fault,
+                problem,
             }));
         }
         // A missing file has already been reported.
@@ -106,9 +106,9 @@ fn file_damage(folder: &Path, entry: &FileEntry, damage: &mut Vec<Damage>) {
     }
     // Only possible in files written by other programs: an invalid header with a matching hash.
     if damage.len() == before
-        && let Err(fault) = TensorFile::open(folder, entry)
+        && let Err(problem) = TensorFile::open(folder, entry)
     {
-        damage.push(whole(&entry.name, &fault));
+        damage.push(whole(&entry.name, &problem));
     }
 }
 

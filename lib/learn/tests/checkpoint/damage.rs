@@ -87,7 +87,7 @@ fn missing_and_strange_files_are_found() {
         let file = path.join(name);
         fs::remove_file(&file).unwrap();
         assert_eq!(load(&path).unwrap_err().exit, Exit::NoInput, "{name}");
-        assert!(verify(&path).unwrap().damage[0].fault.contains("missing"));
+        assert!(verify(&path).unwrap().damage[0].problem.contains("missing"));
         fs::create_dir(&file).unwrap();
         assert_eq!(load(&path).unwrap_err().exit, Exit::Data, "{name} a folder");
         fs::remove_dir(&file).unwrap();

@@ -10,7 +10,7 @@ use super::*;
 const CALLS: [&str; 5] = ["fsync", "/^rename", "/^mkdir", "/^symlink", "/^unlink"];
 
 /// More calls of one kind than a save makes.
-const MOST: usize = 40;
+const MAX: usize = 40;
 
 #[test]
 fn after_any_failing_call_the_old_or_the_new_one_loads() {
@@ -27,7 +27,7 @@ fn every_call(fault: &str, kills: bool) -> bool {
     let seed = seed();
     let mut hit = 0;
     for call in CALLS {
-        for nth in 1..=MOST {
+        for nth in 1..=MAX {
             let folder = tempfile::tempdir().unwrap();
             write(folder.path(), &state(seed, 1), 1).unwrap();
             let log = folder.path().join("strace.log");
@@ -62,7 +62,7 @@ fn every_call(fault: &str, kills: bool) -> bool {
                 );
                 break;
             }
-            assert!(nth < MOST, "{call}: no end\n{log}");
+            assert!(nth < MAX, "{call}: no end\n{log}");
             hit += 1;
         }
     }

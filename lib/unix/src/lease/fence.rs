@@ -1,12 +1,13 @@
 //! Prevents an owner that lost its lease from writing.
 
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::files::{look, numbers, path_of};
-use crate::disk::is_still_at;
+use super::files::{numbers, path_of, read_lease};
+use crate::disk::{Disk, is_still_at};
 use crate::{Error, Exit, Result};
 
 /// Checked before every write. Cheap to clone.
@@ -19,7 +20,7 @@ struct Inner {
     number: u64,
     /// How long the result of a check is trusted: far less than the time until another process may take over.
     trust: Duration,
-    looked: Mutex<Instant>,
+    checked: Mutex<Instant>,
     /// The lease directory, held open so that no other directory can get its inode.
     opened: File,
     lost: OnceLock<Loss>,
@@ -36,8 +37,8 @@ struct Loss {
 impl Fence {
     pub(super) fn new(folder: PathBuf, opened: File, number: u64, beat: Duration) -> Self {
         let trust = (beat / 10).min(Duration::from_secs(1));
-        let looked = Mutex::new(Instant::now());
-        Self(Arc::new(Inner { folder, opened, number, trust, looked, lost: OnceLock::new() }))
+        let checked = Mutex::new(Instant::now());
+        Self(Arc::new(Inner { folder, opened, number, trust, checked, lost: OnceLock::new() }))
     }
 
     /// The number of this attempt.
@@ -49,23 +50,23 @@ impl Fence {
     /// Errors: 75, naming the new owner.
     pub fn check(&self) -> Result<()> {
         // After a suspended process resumes, its last check is too old to be trusted.
-        let looked = *self.0.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.0.lost.get().is_none() && looked.elapsed() < self.0.trust {
+        let checked = *self.0.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.0.lost.get().is_none() && checked.elapsed() < self.0.trust {
             return Ok(());
         }
-        self.look()
+        self.check_now()
     }
 
     /// Whether this process holds the lease right now; used before a file is published. Errors: 75, naming the new
     /// owner.
-    pub fn look(&self) -> Result<()> {
+    pub fn check_now(&self) -> Result<()> {
         let inner = &*self.0;
         if inner.lost.get().is_none() {
             let started = Instant::now();
             if let Some(why) = self.loss() {
                 let _ = inner.lost.set(why); // another thread may have set the same
             }
-            *inner.looked.lock().unwrap_or_else(PoisonError::into_inner) = started;
+            *inner.checked.lock().unwrap_or_else(PoisonError::into_inner) = started;
         }
         match inner.lost.get() {
             None => Ok(()),
@@ -100,13 +101,31 @@ impl Fence {
         };
         let newest = found.iter().copied().max().unwrap_or(0);
         if newest > self.0.number {
-            let owner = look(&path_of(&self.0.folder, newest)).ok().flatten();
+            let owner = read_lease(&path_of(&self.0.folder, newest)).ok().flatten();
             let who =
-                owner.and_then(|look| look.owner).map_or(String::new(), |o| format!(" ({o})"));
+                owner.and_then(|file| file.owner).map_or(String::new(), |o| format!(" ({o})"));
             let why = format!("attempt {newest}{who} took over the run");
             return Some(Loss { why, is_gone: false });
         }
         (!found.contains(&self.0.number) || !is_still_at(&self.0.opened, &self.0.folder))
             .then(removed)
+    }
+}
+
+/// The file system of this machine; checks before each change of a name that the lease is still held. A process that
+/// was suspended in the middle of a save therefore modifies nothing in a run that another process has taken over.
+#[derive(Clone, Debug)]
+pub struct FencedDisk(Fence);
+
+impl FencedDisk {
+    /// A disk for the holder of `fence`.
+    pub fn new(fence: Fence) -> Self {
+        Self(fence)
+    }
+}
+
+impl Disk for FencedDisk {
+    fn permit(&self) -> io::Result<()> {
+        self.0.check_now().map_err(io::Error::other)
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn numbers(folder: &Path) -> std::io::Result<Vec<u64>> {
 
 /// A lease as found on disk.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Look {
+pub(super) struct LeaseFile {
     /// Its owner; `None` if the file is empty or damaged, as after a power failure.
     pub owner: Option<Owner>,
     /// Its last heartbeat, by the clock of the file system.
@@ -50,7 +50,7 @@ pub(super) struct Look {
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads the lease of an attempt; `None` if it does not exist. Errors: 66, also for a pipe or a directory.
-pub(super) fn look(path: &Path) -> Result<Option<Look>> {
+pub(super) fn read_lease(path: &Path) -> Result<Option<LeaseFile>> {
     // An NFS client fetches the current mtime of a file only when the file is opened.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let found = opened.and_then(|file| Ok((file.metadata()?, file)));
@@ -64,7 +64,7 @@ pub(super) fn look(path: &Path) -> Result<Option<Look>> {
         return Err(Error::open(path, advice));
     }
     let beaten = found.modified().map_err(|cause| Error::open(path, cause))?;
-    Ok(Some(Look { owner: serde_json::from_reader(file.take(MAX_BYTES)).ok(), beaten }))
+    Ok(Some(LeaseFile { owner: serde_json::from_reader(file.take(MAX_BYTES)).ok(), beaten }))
 }
 
 /// Sets the mtime of a file to the current time of the file system's clock; needs no disk space.

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::files::{Candidate, Look, RELEASED, look};
+use super::files::{Candidate, LeaseFile, RELEASED, read_lease};
 use super::{Holder, Owner};
 use crate::{Error, Exit, Result, note};
 
@@ -36,8 +36,8 @@ pub(super) fn judge(
     me: &Owner,
     stop: &dyn Fn() -> bool,
 ) -> Result<Verdict> {
-    let Some(first) = look(path)? else { return Ok(Verdict::Vanished) };
-    if let Some(free) = plainly_free(&first, me) {
+    let Some(first) = read_lease(path)? else { return Ok(Verdict::Vanished) };
+    if let Some(free) = released_or_gone(&first, me) {
         return Ok(free);
     }
     let beat = first.owner.as_ref().unwrap_or(me).beat();
@@ -70,8 +70,8 @@ pub(super) fn judge(
         let since = Instant::now();
         std::thread::sleep(pause);
         watched += since.elapsed().min(2 * pause);
-        let Some(now) = look(path)? else { return Ok(Verdict::Vanished) };
-        if let Some(free) = plainly_free(&now, me) {
+        let Some(now) = read_lease(path)? else { return Ok(Verdict::Vanished) };
+        if let Some(free) = released_or_gone(&now, me) {
             return Ok(free);
         }
         if now.beaten != first.beaten {
@@ -85,11 +85,11 @@ pub(super) fn judge(
 }
 
 /// Whether the lease is free without waiting.
-fn plainly_free(look: &Look, me: &Owner) -> Option<Verdict> {
+fn released_or_gone(read_lease: &LeaseFile, me: &Owner) -> Option<Verdict> {
     let released = |owner: &Owner| owner.released.is_some();
-    if look.beaten == RELEASED || look.owner.as_ref().is_some_and(released) {
+    if read_lease.beaten == RELEASED || read_lease.owner.as_ref().is_some_and(released) {
         return Some(Verdict::Free(String::new()));
     }
-    let owner = look.owner.as_ref()?;
+    let owner = read_lease.owner.as_ref()?;
     owner.is_gone(me).then(|| Verdict::Free(format!("{owner} is gone")))
 }

@@ -10,12 +10,11 @@
 //! The file with the highest number is never removed, not even when the lease is released. A slow candidate therefore
 //! either fails to get its number or sees a higher one right afterwards.
 
-mod disk;
 mod fence;
 mod files;
 mod judge;
+mod observation;
 mod owner;
-mod seen;
 
 use std::fmt;
 use std::fs::File;
@@ -26,12 +25,11 @@ use std::time::Duration;
 
 use crate::publish::{create_folder, publish_bytes};
 use crate::{Error, Exit, Result, note, time, warn};
-pub use disk::FencedDisk;
-pub use fence::Fence;
+pub use fence::{Fence, FencedDisk};
 use files::{Candidate, mark_released, numbers, path_of, remove_older, touch};
 use judge::{Verdict, judge};
+pub use observation::{Observation, observe};
 pub use owner::{HEARTBEAT_VARIABLE, Owner};
-pub use seen::{Seen, see};
 
 /// The lease of a run, held by this process until it is dropped.
 #[derive(Debug)]
@@ -130,7 +128,7 @@ impl Lease {
         let heart = std::thread::Builder::new().name("heartbeat".into()).spawn(move || {
             let mut warned = false;
             while stopped.recv_timeout(beat) == Err(RecvTimeoutError::Timeout) {
-                if watched.look().is_err() {
+                if watched.check_now().is_err() {
                     return;
                 }
                 if let Err(cause) = touch(&file)
@@ -162,7 +160,7 @@ impl Drop for Lease {
             drop(stop);
             let _ = heart.join(); // if it panicked, the message is already printed
         }
-        if self.fence.look().is_err() {
+        if self.fence.check_now().is_err() {
             return;
         }
         self.owner.released = Some(time::now_utc());

@@ -43,7 +43,7 @@ fn set_time(path: &Path, time: SystemTime) {
 
 /// Ages a lease: its last heartbeat was an hour ago, at an interval of [`BEAT`].
 fn grow_old(path: &Path) {
-    let owner = files::look(path).unwrap().unwrap().owner;
+    let owner = files::read_lease(path).unwrap().unwrap().owner;
     if let Some(owner) = owner {
         let quick = Owner { heartbeat: BEAT.as_secs_f64(), ..owner };
         std::fs::write(path, serde_json::to_vec(&quick).unwrap()).unwrap();
@@ -62,7 +62,7 @@ fn a_fresh_lease_names_its_owner() {
     for part in ["attempt 7", "job 120_4", "node1", "process 1", "last heartbeat"] {
         assert!(error.to_string().contains(part), "{error}");
     }
-    first.fence().look().unwrap();
+    first.fence().check_now().unwrap();
     drop(first);
     let next = take(stranger(2), folder.path()).unwrap();
     assert_eq!(next.attempt(), 8, "given back: no wait, and the next number");
@@ -91,7 +91,7 @@ fn an_owner_that_stands_still_is_followed_and_fenced() {
     heart.join().unwrap();
     assert!(take(stranger(2), folder.path()).is_err(), "its last heartbeat is fresh");
     grow_old(&slow.path);
-    slow.fence().look().unwrap();
+    slow.fence().check_now().unwrap();
     let next = take(stranger(2), folder.path()).unwrap();
     assert_eq!(next.attempt(), 2);
     std::thread::sleep(Duration::from_millis(1100)); // a check is trusted for a second
@@ -101,7 +101,7 @@ fn an_owner_that_stands_still_is_followed_and_fenced() {
         assert!(error.to_string().contains(part), "{error}");
     }
     drop(slow);
-    next.fence().look().unwrap();
+    next.fence().check_now().unwrap();
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn clocks_that_jump_mislead_nobody() {
         set_time(&alive.path, time);
         let error = take(stranger(2), folder.path()).unwrap_err();
         assert_eq!(error.exit, Exit::Again, "{error}");
-        alive.fence().look().unwrap();
+        alive.fence().check_now().unwrap();
         let path = alive.path.clone();
         kill(alive);
         grow_old(&path);
@@ -172,7 +172,7 @@ fn of_fifty_starts_at_once_one_has_the_lease() {
                     };
                     assert!(!writers.swap(true, Ordering::SeqCst), "two writers");
                     std::thread::sleep(BEAT * 12);
-                    lease.fence().look().unwrap();
+                    lease.fence().check_now().unwrap();
                     writers.store(false, Ordering::SeqCst);
                     1
                 })
@@ -213,7 +213,7 @@ fn a_number_has_one_owner() {
         });
         assert_eq!(taken.iter().filter(|taken| **taken).count(), 1, "number {number}");
         let winner = taken.iter().position(|taken| *taken).unwrap() as u32;
-        let owner = files::look(&path).unwrap().unwrap().owner.unwrap();
+        let owner = files::read_lease(&path).unwrap().unwrap().owner.unwrap();
         assert_eq!(owner.pid, stranger(winner).pid, "and says who");
     }
 }
@@ -227,7 +227,7 @@ fn a_slow_candidate_does_not_take_an_old_number() {
     let slow = Candidate::new(folder.path(), &stranger(2)).unwrap();
     assert!(slow.take(&path_of(folder.path(), 4)).unwrap());
     assert_eq!(newest(folder.path()).unwrap(), Some(5), "so it sees that it came too late");
-    holder.fence().look().unwrap();
+    holder.fence().check_now().unwrap();
     assert!(!slow.take(&path_of(folder.path(), 5)).unwrap());
 }
 
@@ -285,7 +285,7 @@ fn a_pipe_or_a_folder_in_place_of_a_lease_is_refused() {
     let path = path_of(folder.path(), 1);
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     assert_eq!(take(stranger(2), folder.path()).unwrap_err().exit, Exit::NoInput);
-    assert_eq!(see(folder.path()).unwrap_err().exit, Exit::NoInput);
+    assert_eq!(observe(folder.path()).unwrap_err().exit, Exit::NoInput);
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     assert_eq!(take(stranger(2), folder.path()).unwrap_err().exit, Exit::NoInput);
@@ -299,12 +299,12 @@ fn a_run_whose_directory_was_replaced_by_a_copy_is_lost() {
     let lease = take(slow(1), &run.join("lease")).unwrap();
     std::fs::rename(&run, &away).unwrap();
     std::fs::rename(&away, &run).unwrap();
-    lease.fence().look().unwrap(); // there and back
+    lease.fence().check_now().unwrap(); // there and back
     let copied = std::process::Command::new("cp").arg("-a").args([&run, &away]).status();
     assert!(copied.unwrap().success());
     std::fs::rename(&run, folder.path().join("older")).unwrap();
     std::fs::rename(&away, &run).unwrap();
-    let error = lease.fence().look().unwrap_err();
+    let error = lease.fence().check_now().unwrap_err();
     assert!(error.to_string().contains("removed or replaced"), "{error}");
     assert!(lease.fence().is_gone());
     let before = std::fs::read(path_of(&run.join("lease"), 1)).unwrap();
@@ -327,6 +327,6 @@ fn a_lease_that_was_removed_by_hand_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let lease = take(stranger(1), &folder.path().join("lease")).unwrap();
     std::fs::remove_dir_all(folder.path().join("lease")).unwrap();
-    let error = lease.fence().look().unwrap_err();
+    let error = lease.fence().check_now().unwrap_err();
     assert!(error.to_string().contains("was removed"), "{error}");
 }

@@ -34,8 +34,8 @@ pub fn read(path: &Path) -> Result<Vec<(String, String)>> {
             return Err(Error::config(format!("{}: {what}", place())));
         };
         secrets::register(name, value);
-        if let Some(fault) = names::fault(name, value) {
-            return Err(Error::config(format!("{}: {fault}", place())));
+        if let Some(problem) = names::problem(name, value) {
+            return Err(Error::config(format!("{}: {problem}", place())));
         }
         variables.push((name.into(), value.into()));
     }

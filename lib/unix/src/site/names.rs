@@ -63,7 +63,7 @@ pub(super) fn known() -> impl Iterator<Item = String> {
 
 /// What is wrong with a variable, if anything. Only names that sbatch and longhaul read are known; any other is meant
 /// for the programs of the job, unless it nearly matches one of these.
-pub(super) fn fault(name: &str, value: &str) -> Option<String> {
+pub(super) fn problem(name: &str, value: &str) -> Option<String> {
     if let Some((_, check)) = OF_LONGHAUL.iter().find(|(known, _)| *known == name) {
         return check(value).map(|why| format!("{name}: {why}"));
     }
@@ -100,8 +100,8 @@ mod tests {
             ("LONGHAUL_SETUP", "setup.sh", "absolute"),
             ("LONGHAUL_SETUP", "/no/such/setup.sh", "cannot be read"),
         ] {
-            let fault = fault(name, value).unwrap_or_default();
-            assert!(fault.contains(part), "{name}={value}: {fault:?}");
+            let problem = problem(name, value).unwrap_or_default();
+            assert!(problem.contains(part), "{name}={value}: {problem:?}");
         }
         for (name, value) in [
             ("SBATCH_PARTITION", "main"),
@@ -111,7 +111,7 @@ mod tests {
             ("OMP_NUM_THREADS", "4"),
             ("APPTAINER_BIND", "/scratch"),
         ] {
-            assert_eq!(fault(name, value), None, "{name}={value}");
+            assert_eq!(problem(name, value), None, "{name}={value}");
         }
     }
 }

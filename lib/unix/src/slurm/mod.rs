@@ -109,7 +109,7 @@ impl Slurm {
             .and_then(|text| time_left_of(&text));
         let squeue = match by_squeue {
             Ok(left) => return Ok((left, "squeue")),
-            Err(fault) => fault,
+            Err(problem) => problem,
         };
         let by_scontrol = ask("scontrol", &["show", "job", "-o", &id], timeout)
             .and_then(Answer::success)

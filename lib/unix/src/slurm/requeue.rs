@@ -62,7 +62,7 @@ pub fn requeue(job: &Slurm, asking: Asking) -> Result<(), String> {
         match request(job, &id, asking.asked, is_ending) {
             Ok(()) => return Ok(()),
             Err(Refusal::Final(why)) => return Err(why),
-            Err(Refusal::Later(fault)) => is_ending |= (asking.wait)(&fault, pause),
+            Err(Refusal::Later(problem)) => is_ending |= (asking.wait)(&problem, pause),
         }
         pause = (2 * pause).min(PAUSE.1);
     }
@@ -105,9 +105,9 @@ fn show(id: &str) -> Result<String, Refusal> {
 }
 
 fn scontrol(words: &[&str]) -> Result<Answer, Refusal> {
-    ask("scontrol", words, TRY).map_err(|fault| match fault.starts_with("scontrol: ") {
-        true => Refusal::Final(format!("{fault} (in a container? Run timekeep outside of it)")),
-        false => Refusal::Later(fault),
+    ask("scontrol", words, TRY).map_err(|problem| match problem.starts_with("scontrol: ") {
+        true => Refusal::Final(format!("{problem} (in a container? Run timekeep outside of it)")),
+        false => Refusal::Later(problem),
     })
 }
 

@@ -143,17 +143,17 @@ pub(super) fn follow(
     let Some(asked) = wanted_of(then, outcome, &job) else { return false };
     let id = job.id();
     let mut told = String::new();
-    let mut wait = |fault: &str, pause: Duration| {
-        if told != fault {
-            warn!("{fault}; asking again until SLURM answers or ends the job");
-            told = fault.into();
+    let mut wait = |problem: &str, pause: Duration| {
+        if told != problem {
+            warn!("{problem}; asking again until SLURM answers or ends the job");
+            told = problem.into();
         }
         got_term_within(pause, events)
     };
     match requeue(&job, Asking { asked, is_ending, wait: &mut wait }) {
         Ok(()) if asked == Asked::Again => {
             let later = delay(ended, job.restart_count).filter(|delay| {
-                job.start_later(*delay).inspect_err(|fault| warn!("{fault}")).is_ok()
+                job.start_later(*delay).inspect_err(|problem| warn!("{problem}")).is_ok()
             });
             let when = later.map_or(String::new(), |delay| format!(" in {} s", delay.as_secs()));
             note!("SLURM will start job {id} again{when} (restart {})", job.restart_count + 1);

@@ -64,7 +64,7 @@ pub fn read(run: &RunDir) -> Result<Option<Submission>> {
 /// Replaces the record. Only its owner may read it, because commands may contain secrets. Errors: 73, 74; 75 when
 /// another process has started to submit the run.
 pub fn write(run: &RunDir, submission: &Submission, lease: &Lease) -> Result<()> {
-    lease.fence().look()?;
+    lease.fence().check_now()?;
     let mut text = serde_json::to_vec_pretty(submission).map_err(Error::bug)?;
     text.push(b'\n');
     publish_private(&run.submission(), &text)

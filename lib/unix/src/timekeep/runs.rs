@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{record, submit};
-use crate::lease::{self, Seen};
+use crate::lease::{self, Observation};
 use crate::run_dir::RunDir;
 use crate::slurm::Queued;
 use crate::status::{self, Status};
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub enum RunState {
     /// Nothing was done yet.
     New,
     /// A process is working on it.
@@ -42,7 +42,7 @@ pub struct Run {
     /// Kind of its task.
     pub task: Option<String>,
     /// Its state.
-    pub state: Standing,
+    pub state: RunState,
     /// Number of completed updates.
     pub update: u64,
     /// Total number of updates.
@@ -75,7 +75,7 @@ pub struct Run {
 impl Run {
     /// Whether SLURM's queue may contain a job of this run.
     pub fn may_wait(&self) -> bool {
-        self.job.is_some() && !matches!(self.state, Standing::Running | Standing::Finished)
+        self.job.is_some() && !matches!(self.state, RunState::Running | RunState::Finished)
     }
 
     /// Looks up its job in SLURM's queue.
@@ -99,15 +99,15 @@ impl Run {
         };
         let note = match (self.state, self.silent) {
             _ if self.is_held => self.queue.clone(),
-            (Standing::Lost, Some(silent)) => {
+            (RunState::Lost, Some(silent)) => {
                 let from = self.host.as_ref().map_or(String::new(), |host| format!(" from {host}"));
                 Some(format!("no heartbeat{from} for {}", time(silent)))
             }
-            (Standing::Lost, None) => {
+            (RunState::Lost, None) => {
                 Some("ended without writing its state; is its disk full or read-only?".into())
             }
-            (Standing::New, _) if self.queue.is_some() => self.queue.clone(),
-            (Standing::New, _) => (self.job.as_ref()).map(|job| {
+            (RunState::New, _) if self.queue.is_some() => self.queue.clone(),
+            (RunState::New, _) => (self.job.as_ref()).map(|job| {
                 format!("not started yet: see `squeue -j {job}`, or the output of the job")
             }),
             _ => self.reason.clone(),
@@ -132,7 +132,7 @@ pub fn look(path: &Path) -> Result<Run> {
     if !is_run(path) {
         return Err(Error::open(path, "it is not a run directory"));
     }
-    look_at(&run)
+    state_of(&run)
 }
 
 /// Whether a directory contains any file of a run.
@@ -144,8 +144,8 @@ pub(super) fn is_run(path: &Path) -> bool {
 }
 
 /// The same for a directory that may become a run.
-pub(super) fn look_at(run: &RunDir) -> Result<Run> {
-    let seen = lease::see(&run.lease())?;
+pub(super) fn state_of(run: &RunDir) -> Result<Run> {
+    let seen = lease::observe(&run.lease())?;
     let status = status::read(&run.status())?;
     let jobs = record::read(run)?.map_or(Vec::new(), |submission| submission.jobs);
     let submitted = jobs.last().filter(|job| !job.cancelled).map(|job| job.id.clone());
@@ -155,28 +155,28 @@ pub(super) fn look_at(run: &RunDir) -> Result<Run> {
 fn stand(
     run: String,
     status: Option<Status>,
-    seen: Option<Seen>,
+    seen: Option<Observation>,
     submitted: Option<String>,
 ) -> Run {
     let at_work = seen.as_ref().is_some_and(|seen| seen.is_at_work);
     let state = match &status {
-        _ if at_work => Standing::Running,
-        None if seen.is_some() => Standing::Lost,
-        None => Standing::New,
+        _ if at_work => RunState::Running,
+        None if seen.is_some() => RunState::Lost,
+        None => RunState::New,
         Some(status) => match status.state {
-            status::State::Running => Standing::Lost,
-            status::State::Stopped => Standing::Stopped,
-            status::State::Finished => Standing::Finished,
-            status::State::Failed if status.blocked => Standing::Held,
-            status::State::Failed => Standing::Failed,
+            status::State::Running => RunState::Lost,
+            status::State::Stopped => RunState::Stopped,
+            status::State::Finished => RunState::Finished,
+            status::State::Failed if status.blocked => RunState::Held,
+            status::State::Failed => RunState::Failed,
         },
     };
-    let is_unsure = matches!(state, Standing::Running | Standing::Lost);
+    let is_unsure = matches!(state, RunState::Running | RunState::Lost);
     let (update, updates, cost) = match &status {
         Some(status) => (status.update, status.updates, status.cost),
         None => (0, None, Default::default()),
     };
-    let has_pace = update > 0 && cost.hours > 0.0 && state != Standing::Finished;
+    let has_pace = update > 0 && cost.hours > 0.0 && state != RunState::Finished;
     let eta = updates
         .filter(|_| has_pace)
         .map(|all| 3600.0 * cost.hours / update as f64 * all.saturating_sub(update) as f64);
@@ -226,22 +226,22 @@ mod tests {
         }
     }
 
-    fn seen(is_at_work: bool) -> Seen {
-        Seen { attempt: 4, owner: None, age: Some(Duration::from_secs(200)), is_at_work }
+    fn seen(is_at_work: bool) -> Observation {
+        Observation { attempt: 4, owner: None, age: Some(Duration::from_secs(200)), is_at_work }
     }
 
     #[test]
     fn a_running_status_needs_somebody_at_work() {
         let of = |state, seen| stand("a".into(), Some(status(state)), seen, None).state;
-        assert_eq!(of(State::Running, Some(seen(true))), Standing::Running);
-        assert_eq!(of(State::Running, Some(seen(false))), Standing::Lost);
-        assert_eq!(of(State::Running, None), Standing::Lost);
-        assert_eq!(of(State::Stopped, Some(seen(false))), Standing::Stopped);
-        assert_eq!(of(State::Stopped, Some(seen(true))), Standing::Running);
-        assert_eq!(of(State::Finished, Some(seen(false))), Standing::Finished);
+        assert_eq!(of(State::Running, Some(seen(true))), RunState::Running);
+        assert_eq!(of(State::Running, Some(seen(false))), RunState::Lost);
+        assert_eq!(of(State::Running, None), RunState::Lost);
+        assert_eq!(of(State::Stopped, Some(seen(false))), RunState::Stopped);
+        assert_eq!(of(State::Stopped, Some(seen(true))), RunState::Running);
+        assert_eq!(of(State::Finished, Some(seen(false))), RunState::Finished);
         let held = Status { blocked: true, ..status(State::Failed) };
-        assert_eq!(stand("a".into(), Some(held), None, None).state, Standing::Held);
-        assert_eq!(stand("a".into(), None, None, None).state, Standing::New);
+        assert_eq!(stand("a".into(), Some(held), None, None).state, RunState::Held);
+        assert_eq!(stand("a".into(), None, None, None).state, RunState::New);
         let waits = stand("a".into(), None, None, Some("12".into()));
         assert!(waits.line()["note"].as_str().unwrap().contains("squeue -j 12"));
         let mut held = stand("a".into(), Some(status(State::Stopped)), None, Some("12".into()));
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(line["note"], "signal SIGUSR1");
         let lost = stand("a".into(), Some(status(State::Running)), Some(seen(false)), None);
         assert_eq!(lost.line()["note"], "no heartbeat for 00:03:20");
-        let given_back = Seen { age: None, ..seen(false) };
+        let given_back = Observation { age: None, ..seen(false) };
         let ended = stand("a".into(), Some(status(State::Running)), Some(given_back), None);
         assert_eq!(ended.silent, None);
         assert!(ended.line()["note"].as_str().unwrap().contains("disk full"), "{}", ended.line());

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 pub use super::record::{Job, Submission};
 use super::record::{read, write};
-use super::runs::{self, Run, Standing};
+use super::runs::{self, Run, RunState};
 use crate::lease::Lease;
 use crate::publish::create_folder;
 use crate::run_dir::RunDir;
@@ -68,7 +68,7 @@ pub fn submit(path: &Path, command: &[String], site: Option<&Path>) -> Result<Do
     if let Some(before) = &mut before {
         cancel_obsolete(&run, before, &mut queue, dependency(command), &lease)?;
     }
-    let found = runs::look_at(&run)?;
+    let found = runs::state_of(&run)?;
     // A job that has left the queue does not count: the user asked for a new one.
     let jobs = before.iter().flat_map(|before| before.jobs.clone());
     let jobs: Vec<Job> = jobs.filter(|job| find(&queue, &job.id).is_some()).collect();
@@ -156,7 +156,7 @@ pub fn again(path: &Path, queue: &[Queued]) -> Result<Done> {
     }
     let run = RunDir::open(path)?;
     let found = runs::look(path)?;
-    if matches!(found.state, Standing::Failed | Standing::Held) {
+    if matches!(found.state, RunState::Failed | RunState::Held) {
         let reason = found.reason.as_deref().unwrap_or("no reason given");
         let held = found.job.as_deref().and_then(|id| find(queue, id)).filter(|job| job.is_held());
         let held = held.map_or(String::new(), |job| format!("; {}", job.describe()));
@@ -227,7 +227,7 @@ fn now(
     write(run, &submission, lease)
         .context(|| format!("job {id} was submitted but could not be recorded"))?;
     let why = match found.state {
-        Standing::New => "new".into(),
+        RunState::New => "new".into(),
         _ => format!("stopped at update {}", found.update),
     };
     Ok(done(path, SUBMITTED, Some(id), &why))
@@ -265,7 +265,7 @@ fn other_run<'a>(path: &Path, command: &'a [String]) -> Option<&'a str> {
 
 /// The existing job of the run, and why no other should be submitted, if so.
 fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<String>, String)> {
-    if found.state == Standing::Finished {
+    if found.state == RunState::Finished {
         return Some((None, "finished".into()));
     }
     // A job not submitted by timekeep is known from the run's newest attempt.
@@ -273,7 +273,7 @@ fn needless(found: &Run, jobs: &[Job], queue: &[Queued]) -> Option<(Option<Strin
     if let Some((id, queued)) = ids.into_iter().find_map(|id| Some((id, find(queue, id)?))) {
         return Some((Some(id.clone()), queued.describe()));
     }
-    if found.state == Standing::Running {
+    if found.state == RunState::Running {
         return Some((found.job.clone(), "running".into()));
     }
     // A started job is not yet progress: it may fail every time.

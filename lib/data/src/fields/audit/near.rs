@@ -40,9 +40,7 @@ impl<'a> Index<'a> {
     pub fn new(sets: &'a [TrajectorySet], near: f64) -> Result<Self> {
         let first_frames = |set: &TrajectorySet| {
             let sketcher = Sketcher::new(set.shape(), set.inputs());
-            let read = |i: usize| {
-                Ok(sketcher.sketch(&sketcher.compared(&first_frame(set, i)?)))
-            };
+            let read = |i: usize| Ok(sketcher.sketch(&sketcher.compared(&first_frame(set, i)?)));
             let count = if near > 0.0 { set.len() } else { 0 };
             let all: Vec<_> = (0..count).into_par_iter().map(read).collect::<Result<_>>()?;
             let variations = all.iter().map(|s| s.as_ref().map_or(0.0, |s| s.variation)).collect();

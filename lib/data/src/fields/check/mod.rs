@@ -4,7 +4,6 @@ pub(crate) mod manifest;
 mod values;
 
 use crate::fields::field::Field;
-use crate::fields::index::Index;
 use crate::fields::split::{GroupBy, Split, SplitName};
 use crate::fields::split_set::{Verify, compare};
 use serde::Serialize;
@@ -122,28 +121,6 @@ pub fn check_files(paths: &[PathBuf], limit: f32) -> Report {
         }
     }
     report
-}
-
-/// Checks the shards of an index, on their own and against their entries.
-///
-/// Errors: only when the index cannot be read (66) or is invalid (65).
-pub fn check_index(index: &Path, limit: f32) -> Result<Report> {
-    let (found, folder) = (Index::load(index)?, index.parent().unwrap_or(Path::new("")));
-    let files = found.files(index);
-    let mut report = check_files(&files, limit);
-    for (shard, path) in found.shards.iter().zip(&files) {
-        match shard.difference(folder) {
-            Ok(None) => {}
-            Ok(Some(what)) => {
-                let what = format!("{}: {what}; restore it, or import again", path.display());
-                report.add(Kind::Changed, path, what);
-            }
-            // Missing files were reported above.
-            Err(error) if error.exit == Exit::NoInput => {}
-            Err(error) => report.add_error(path, &error, Kind::Unreadable),
-        }
-    }
-    Ok(report)
 }
 
 /// Checks a manifest and its files, and that no trajectory is in two splits.

@@ -35,7 +35,7 @@ pub(super) fn check_field(
             "{0}: it is stored in {1}: reading a trajectory costs {2:.0} times its bytes; `ds-prep import {0} -o \
              FOLDER` brings it into one piece",
             path.display(),
-            field.way(),
+            field.read_mode(),
             field.read_cost()
         );
     }
@@ -43,9 +43,9 @@ pub(super) fn check_field(
         .into_par_iter()
         .map_init(
             || vec![0.0; shape.block_len()],
-            |room, trajectory| {
+            |buffer, trajectory| {
                 let mut scan = Scan::new(field, limit, group_by);
-                match scan.read(trajectory, room) {
+                match scan.read(trajectory, buffer) {
                     Ok(()) => (scan.violations(trajectory), scan.key.map(|key| key.finish())),
                     Err(error) => {
                         let mut one = Report::default();
@@ -96,7 +96,7 @@ fn check_coordinate(
     lengths: &[usize],
     report: &mut Report,
 ) {
-    let fault = if values.is_empty() {
+    let problem = if values.is_empty() {
         if !field.layout().has_coordinates() {
             return;
         }
@@ -111,7 +111,7 @@ fn check_coordinate(
     } else {
         return;
     };
-    let message = format!("{}: `{}-coordinate` {fault}", field.path().display(), axis.letter());
+    let message = format!("{}: `{}-coordinate` {problem}", field.path().display(), axis.letter());
     report.add(Kind::Coordinates, field.path(), message);
 }
 
@@ -136,10 +136,10 @@ impl<'a> Scan<'a> {
         Self { field, limit, not_finite, first_not_finite, first_large, constant, group_by, key }
     }
 
-    fn read(&mut self, trajectory: usize, room: &mut [f32]) -> Result<()> {
+    fn read(&mut self, trajectory: usize, buffer: &mut [f32]) -> Result<()> {
         let shape = self.field.shape();
         for frames in shape.frame_blocks() {
-            let values = &mut room[..frames.len() * shape.frame_len()];
+            let values = &mut buffer[..frames.len() * shape.frame_len()];
             self.field.read_frames(trajectory, frames.clone(), values)?;
             if frames.start == 0 {
                 self.key = Some(GroupKey::new(self.group_by, shape, self.field.inputs(), values));

@@ -3,7 +3,7 @@
 use super::axes::{Axes, Axis};
 use super::element::{fill, to_f32};
 use super::mapped::MappedFile;
-use super::source::{Source, bad};
+use super::source::{Source, data_error};
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -71,26 +71,26 @@ impl Array {
         axes: &Axes,
         place: Place,
     ) -> Result<Self> {
-        let bad = |what: String| bad(source, format!("`{name}` {what}"));
+        let data_error = |what: String| data_error(source, format!("`{name}` {what}"));
         if dims.len() != axes.rank() {
-            return Err(bad(format!(
+            return Err(data_error(format!(
                 "has shape {dims:?}, not {} dimensions ({axes}); --axes says what they are",
                 axes.rank()
             )));
         }
         let numbers = dims.iter().try_fold(1usize, |size, dim| size.checked_mul(*dim));
         let Some(numbers) = numbers.filter(|n| *n <= isize::MAX as usize / 8) else {
-            return Err(bad(format!("{dims:?} is too large")));
+            return Err(data_error(format!("{dims:?} is too large")));
         };
         if dims.iter().zip(axes.iter()).any(|(n, axis)| *n == 0 && axis != Axis::Sample) {
-            return Err(bad(format!("is empty, {dims:?}")));
+            return Err(data_error(format!("is empty, {dims:?}")));
         }
         let store = match place {
             Place::Parts(parts) => Store::Parts(parts),
             Place::File { file, offset, dtype, fortran } => {
                 let size = (numbers * dtype.bytes()) as u64;
                 if offset.checked_add(size).is_none_or(|end| end > file.size()) {
-                    return Err(bad(format!(
+                    return Err(data_error(format!(
                         "is truncated: it needs {size} bytes from {offset}, the file has {}",
                         file.size()
                     )));
@@ -133,7 +133,7 @@ impl Array {
     }
 
     /// How values are read: `direct`, `converted`, from `chunks`, or from `packed chunks`.
-    pub fn way(&self) -> &'static str {
+    pub fn read_mode(&self) -> &'static str {
         match &self.store {
             Store::Mapped { .. } if self.is_direct() => "direct",
             Store::Mapped { .. } => "converted",

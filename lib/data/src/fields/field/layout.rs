@@ -6,12 +6,12 @@
 
 use super::axes::Axes;
 use super::shape::Shape;
-use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 
 /// How a file stores its field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::Display)]
+#[value(rename_all = "lower")]
+#[strum(serialize_all = "lowercase")]
 pub enum Layout {
     /// One dataset `tensor` [n, t, x…] or [n, t, x…, c], with `x-coordinate`, …, `t-coordinate`.
     Tensor,
@@ -93,27 +93,4 @@ pub struct Part {
     pub axes: Axes,
     /// Which channels of the field it holds.
     pub channels: Range<usize>,
-}
-
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tensor => "tensor",
-            Self::Groups => "groups",
-            Self::Variables => "variables",
-            Self::Steady => "steady",
-            Self::Incompressible => "incompressible",
-        })
-    }
-}
-
-impl FromStr for Layout {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|layout| layout.to_string() == text);
-        known.ok_or_else(|| {
-            let all = Self::ALL.map(|layout| layout.to_string()).join(", ");
-            format!("no layout `{text}`; there are {all}")
-        })
-    }
 }

@@ -37,10 +37,9 @@ pub(crate) use stated::OF_TRAJECTORIES;
 
 use crate::fields::parameter::Parameter;
 use array::Array;
-pub(crate) use recognise::VARIABLES;
 use recognise::{Recognised, recognise};
 use serde_json::{Map, Value};
-use source::{Source, bad};
+use source::{Source, data_error};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -209,9 +208,9 @@ impl Field {
     }
 
     /// How values are read: `direct`, `converted`, `chunks` or `packed chunks`; that of the most expensive dataset.
-    pub fn way(&self) -> &'static str {
+    pub fn read_mode(&self) -> &'static str {
         let ways = ["packed chunks", "chunks", "converted"];
-        let has = |way: &&str| self.arrays().any(|array| array.way() == *way);
+        let has = |read_mode: &&str| self.arrays().any(|array| array.read_mode() == *read_mode);
         ways.into_iter().find(has).unwrap_or("direct")
     }
 
@@ -262,13 +261,13 @@ impl Field {
             return place.read(trajectory, frames, out);
         }
         let (points, width) = (self.shape.points(), self.shape.channels);
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         for Component { channels, is_static, place } in &self.components {
             let count = channels.len();
             let stored = if *is_static { 1 } else { frames.len() };
-            room.resize(stored * points * count, 0.0);
-            place.read(trajectory, frames.clone(), &mut room)?;
-            let rows = room.chunks_exact(count).cycle();
+            buffer.resize(stored * points * count, 0.0);
+            place.read(trajectory, frames.clone(), &mut buffer)?;
+            let rows = buffer.chunks_exact(count).cycle();
             for (out, row) in out.chunks_exact_mut(width).zip(rows) {
                 out[channels.clone()].copy_from_slice(row);
             }
@@ -293,7 +292,10 @@ impl Place {
                         .all(|&axis| array.size(axis) == first.size(axis));
                 if !same {
                     let (a, b) = (&names[trajectory], &names[0]);
-                    return Err(bad(&**file, format!("`{a}` and `{b}` have different shapes")));
+                    return Err(data_error(
+                        &**file,
+                        format!("`{a}` and `{b}` have different shapes"),
+                    ));
                 }
                 if array.is_direct() {
                     opened.get_or_init(|| array).read(0, frames, out)
@@ -318,7 +320,7 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
     let (trajectories, _, grid) = all[0].clone();
     for (n, t, other) in &all {
         if (*n, t.unwrap_or(frames), other) != (trajectories, frames, &grid) {
-            return Err(bad(
+            return Err(data_error(
                 file,
                 format!(
                     "its datasets contradict each other: {n} trajectories of {} frames on {other:?}, and \
@@ -332,7 +334,7 @@ fn shape_of(file: &dyn Source, components: &[Component], channels: usize) -> Res
     if shape.bytes().is_none() || trajectories > MAX_TRAJECTORIES {
         let what =
             format!("{shape} are too large; at most {MAX_TRAJECTORIES} trajectories are supported");
-        return Err(bad(file, what));
+        return Err(data_error(file, what));
     }
     // A reader holds at least one frame, and as much again while it is read.
     let what = format!("{}: reading frames of {:?}", file.path().display(), shape.grid);

@@ -3,7 +3,7 @@
 use super::array::Place;
 use super::element::from_numpy;
 use super::mapped::MappedFile;
-use super::source::{Source, bad};
+use super::source::{Source, data_error};
 use crate::fields::parameter::is_known;
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -17,7 +17,7 @@ use zip::{CompressionMethod, ZipArchive};
 /// Largest header, in bytes.
 const MAX_HEADER: u64 = 1 << 20;
 /// Upper bound of the compression ratio: Deflate produces at most 1032 bytes from one.
-const MOST_PACKED: u64 = 1100;
+const MAX_PACKED: u64 = 1100;
 /// Maximum number of members of an archive.
 const MAX_MEMBERS: usize = 10_000;
 
@@ -65,7 +65,7 @@ impl NumpyFile {
     /// Where the values of a member are stored; a compressed member is unpacked into an unnamed temporary file.
     fn place_of(&self, member: &Member) -> Result<Place> {
         let Member { dtype: Some(dtype), fortran, offset, .. } = *member else {
-            return Err(bad(self, format!("`{}` is not numeric", member.name)));
+            return Err(data_error(self, format!("`{}` is not numeric", member.name)));
         };
         let Some(index) = member.packed else {
             return Ok(Place::File { file: self.file.clone(), offset, dtype, fortran });
@@ -79,7 +79,7 @@ impl NumpyFile {
             let mut archive = ZipArchive::new(BufReader::new(self.file.file()))?;
             let mut unpacked = tempfile::tempfile()?;
             let packed = archive.by_index(index)?;
-            if most / MOST_PACKED > packed.compressed_size() {
+            if most / MAX_PACKED > packed.compressed_size() {
                 return Err(io::Error::other(format!(
                     "{most} bytes from {}",
                     packed.compressed_size()
@@ -94,7 +94,7 @@ impl NumpyFile {
                 member.name,
                 std::env::temp_dir().display()
             );
-            bad(self, what)
+            data_error(self, what)
         })?;
         let file = Arc::new(MappedFile::of(&self.path, file)?);
         Ok(Place::File { file, offset, dtype, fortran })
@@ -115,7 +115,7 @@ impl Source for NumpyFile {
     }
 
     fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
-        let member = self.member(name).ok_or_else(|| bad(self, format!("no `{name}`")))?;
+        let member = self.member(name).ok_or_else(|| data_error(self, format!("no `{name}`")))?;
         Ok((member.shape.clone(), self.place_of(member)?))
     }
 

@@ -3,19 +3,23 @@
 use super::axes::{Axes, Axis};
 use super::coordinates;
 use super::layout::{Layout, Part};
-use super::source::{self, Source, bad, contents};
+use super::source::{self, Source, contents, data_error};
 use unix::Result;
 
 /// Information from the user that takes precedence over the file. Everything is optional.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct Reading {
-    /// The layout, if it should not be detected.
+    /// Layout of the files, if it is ambiguous
+    #[arg(long)]
     pub layout: Option<Layout>,
-    /// The dimensions of the dataset (of each variable, of each group's `data`).
+    /// Dimensions of the arrays, one letter each: n (trajectory), t, x, y, z, c (channel), e.g. ntxyc
+    #[arg(long)]
     pub axes: Option<Axes>,
-    /// The name of the dataset, if not `tensor`.
+    /// Dataset that contains the field, instead of `tensor`
+    #[arg(long, value_name = "NAME")]
     pub dataset: Option<String>,
-    /// Whether missing chunks of Zarr were never written and hold the fill value.
+    /// Read missing Zarr chunks as the fill value instead of refusing the file
+    #[arg(long)]
     pub fill_missing: bool,
 }
 
@@ -39,7 +43,7 @@ pub(super) struct Recognised {
 
 /// PDEBench's names of variables, in the order of the output. Files with separate variables are recognised by these
 /// names.
-pub(crate) const VARIABLES: [&str; 5] = ["density", "pressure", "Vx", "Vy", "Vz"];
+const VARIABLES: [&str; 5] = ["density", "pressure", "Vx", "Vy", "Vz"];
 
 /// Maximum number of channels.
 const MAX_CHANNELS: usize = 65_536;
@@ -123,14 +127,14 @@ fn guess(file: &dyn Source) -> Result<Layout> {
     match (VARIABLES.iter().any(|name| has(name)), groups) {
         (true, false) => Ok(Layout::Variables),
         (false, true) => Ok(Layout::Groups),
-        (true, true) => Err(bad(
+        (true, true) => Err(data_error(
             file,
             format!(
                 "unknown layout: both variables and groups with `data`; found {}; choose one with --layout",
                 contents(file)
             ),
         )),
-        (false, false) => Err(bad(
+        (false, false) => Err(data_error(
             file,
             format!(
                 "unknown layout: no dataset `tensor`; found {}; supported are {}; --dataset and --axes name \
@@ -153,8 +157,9 @@ fn parts(
     let part = |name: &str, axes: Axes| Part { name: name.into(), axes, channels: 0..0 };
     let rank = |name: &str| {
         let dims = file.shape(name);
-        dims.map(|dims| dims.len())
-            .ok_or_else(|| bad(file, format!("no dataset `{name}`; found {}", contents(file))))
+        dims.map(|dims| dims.len()).ok_or_else(|| {
+            data_error(file, format!("no dataset `{name}`; found {}", contents(file)))
+        })
     };
     let wanted = |otherwise: Axes| reading.axes.clone().unwrap_or(otherwise);
     Ok(match layout {
@@ -171,7 +176,7 @@ fn parts(
                     Axes::ordered(true, true, known, rank == known + 3)
                 }
                 _ => {
-                    return Err(bad(
+                    return Err(data_error(
                         file,
                         format!(
                             "unknown layout: `{name}` has shape {:?} and the file coordinates of {known} \
@@ -185,7 +190,10 @@ fn parts(
         }
         Layout::Groups => {
             let Some(first) = groups.first() else {
-                return Err(bad(file, format!("no groups with `data`; found {}", contents(file))));
+                return Err(data_error(
+                    file,
+                    format!("no groups with `data`; found {}", contents(file)),
+                ));
             };
             let rank = rank(&format!("{first}/data"))?;
             let space = if known > 0 { known } else { rank.saturating_sub(2).clamp(1, 3) };
@@ -199,7 +207,7 @@ fn parts(
                 parts.push(part(name, wanted(Axes::ordered(true, true, space, false))));
             }
             if parts.is_empty() {
-                return Err(bad(
+                return Err(data_error(
                     file,
                     format!("none of {}; found {}", VARIABLES.join(", "), contents(file)),
                 ));
@@ -237,7 +245,7 @@ fn channels(
             part.axes.place(Axis::Channel).and_then(|at| dims.get(at)).copied().unwrap_or(1);
         if count > MAX_CHANNELS {
             let name = &part.name;
-            return Err(bad(
+            return Err(data_error(
                 file,
                 format!("`{name}` {dims:?} has more than {MAX_CHANNELS} channels"),
             ));
@@ -257,7 +265,7 @@ fn channels(
     if let Some(text) = file.text("channels") {
         let given: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
         if given.len() != names.len() {
-            return Err(bad(
+            return Err(data_error(
                 file,
                 format!(
                     "attribute `channels` names {} channels, but there are {}",

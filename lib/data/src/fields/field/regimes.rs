@@ -2,7 +2,7 @@
 //!
 //! Each group may state its own, and a list like `nu` [n] beside the field has one value per trajectory.
 
-use super::source::{self, Source, bad};
+use super::source::{self, Source, data_error};
 use super::{Field, Place};
 use crate::fields::parameter::{Parameter, is_known};
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ pub(super) fn lists(
             if dims.len() > 2 {
                 continue;
             }
-            return Err(bad(
+            return Err(data_error(
                 file,
                 format!(
                     "`{name}` has shape {dims:?}; a parameter is one number, or one for each of the \
@@ -118,7 +118,7 @@ impl Field {
     /// The only regime of the file. Errors (65): there are several, or the parameter is unknown.
     pub fn only_regime(&self) -> Result<Parameter> {
         let regimes = self.regimes()?;
-        let fault = match regimes.as_slice() {
+        let problem = match regimes.as_slice() {
             [Regime { parameter: Some(parameter), .. }] => return Ok(parameter.clone()),
             [_] => {
                 "no parameter: give the file a root attribute `Nu` or `beta`, PDEBench's name, or \
@@ -130,7 +130,7 @@ impl Field {
                 describe(several)
             ),
         };
-        Err(Error::data(format!("{}: {fault}", self.path.display())))
+        Err(Error::data(format!("{}: {problem}", self.path.display())))
     }
 }
 

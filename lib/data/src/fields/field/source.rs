@@ -114,7 +114,7 @@ pub(super) fn open(path: &Path, fill_missing: bool) -> Result<Box<dyn Source>> {
 }
 
 /// The error (65) for invalid data in a source.
-pub(super) fn bad(source: &dyn Source, what: impl fmt::Display) -> Error {
+pub(super) fn data_error(source: &dyn Source, what: impl fmt::Display) -> Error {
     Error::data(format!("{}: {what}", source.path().display()))
 }
 
@@ -125,7 +125,7 @@ pub(super) fn numbers(source: &dyn Source, name: &str) -> Result<Vec<f64>> {
     if count.is_none_or(|count| count > MAX_SMALL) {
         let what =
             format!("`{name}` has shape {shape:?}; at most {MAX_SMALL} coordinates are supported");
-        return Err(bad(source, what));
+        return Err(data_error(source, what));
     }
     source.numbers(name)
 }
@@ -215,7 +215,7 @@ fn numbers_of(
             Value::Array(values) if values.len() == 1 => values[0].as_f64(),
             Value::Array(values) if is_known(name) => {
                 let of = place.map_or("the root".into(), |place| format!("`{place}`"));
-                return Err(bad(
+                return Err(data_error(
                     source,
                     format!(
                         "attribute `{name}` of {of} has {} values, and a parameter is one number; store one, \

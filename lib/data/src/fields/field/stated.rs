@@ -39,15 +39,20 @@ impl Field {
     /// 65 when the list of an imported file is damaged.
     pub fn trajectory_attributes(&self, samples: &[usize]) -> Result<Vec<Map<String, Value>>> {
         let file = source::open(&self.path, true)?;
-        let bad =
-            |what: String| source::bad(&*file, format!("attribute `{OF_TRAJECTORIES}`: {what}"));
+        let data_error = |what: String| {
+            source::data_error(&*file, format!("attribute `{OF_TRAJECTORIES}`: {what}"))
+        };
         let all: Vec<Map<String, Value>> = if self.groups().is_empty() {
             let Some(text) = file.text(OF_TRAJECTORIES) else { return Ok(Vec::new()) };
             let listed: Vec<Map<String, Value>> =
-                serde_json::from_str(&text).map_err(|cause| bad(cause.to_string()))?;
+                serde_json::from_str(&text).map_err(|cause| data_error(cause.to_string()))?;
             let one = |sample: &usize| listed.get(*sample).cloned();
             let missing = || {
-                bad(format!("{} entries for {} trajectories", listed.len(), self.trajectories()))
+                data_error(format!(
+                    "{} entries for {} trajectories",
+                    listed.len(),
+                    self.trajectories()
+                ))
             };
             samples.iter().map(one).collect::<Option<_>>().ok_or_else(missing)?
         } else {

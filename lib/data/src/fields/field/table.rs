@@ -8,7 +8,7 @@
 use super::array::Place;
 use super::axes::{Axes, Axis};
 use super::mapped::MappedFile;
-use super::source::{MAX_SMALL, Source, bad};
+use super::source::{MAX_SMALL, Source, data_error};
 use crate::fields::parameter::is_known;
 use csv::{ByteRecord, Reader, StringRecord};
 use serde_json::{Map, Value};
@@ -44,14 +44,14 @@ impl Table {
     /// Errors: 66 when it cannot be opened, 65 with the line when it is not a valid table.
     pub fn open(path: &Path) -> Result<Self> {
         small::require_file(path)?;
-        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
+        let data_error = |what: String| Error::data(format!("{}: {what}", path.display()));
         let mut reader = reader(path)?;
-        let named = reader.headers().map_err(|cause| bad(cause.to_string()))?;
+        let named = reader.headers().map_err(|cause| data_error(cause.to_string()))?;
         let names: Vec<String> = named.iter().map(|name| name.trim().to_string()).collect();
         let meanings: Vec<Option<Axis>> = names.iter().map(|name| meaning(name)).collect();
         if !meanings.contains(&Some(Axis::X)) {
             let all = names.join(",");
-            return Err(bad(
+            return Err(data_error(
                 match SEPARATORS.iter().find(|(separator, _)| all.contains(*separator)) {
                     Some((_, name)) => format!(
                         "its columns are separated by {name}; only commas are supported: convert it, with a point as \
@@ -72,7 +72,9 @@ impl Table {
             values.dedup_by_key(|value| value.to_bits());
             if values.len() > MAX_SMALL {
                 let letter = axis.letter();
-                return Err(bad(format!("column `{letter}` has more than {MAX_SMALL} values")));
+                return Err(data_error(format!(
+                    "column `{letter}` has more than {MAX_SMALL} values"
+                )));
             }
             axes.push((axis, values));
             places.push(at);
@@ -81,7 +83,7 @@ impl Table {
         let points = axes.iter().try_fold(1usize, |n, (_, values)| n.checked_mul(values.len()));
         if points != Some(rows) || rows == 0 {
             let sizes: Vec<usize> = axes.iter().map(|(_, values)| values.len()).collect();
-            return Err(bad(format!(
+            return Err(data_error(format!(
                 "{rows} rows for a grid of {sizes:?} points: rows are missing or duplicated"
             )));
         }
@@ -91,7 +93,10 @@ impl Table {
         let others = (0..names.len()).filter(|i| meanings[*i].is_none());
         let (constant, channels): (Vec<usize>, Vec<usize>) = others.partition(is_parameter);
         if channels.is_empty() {
-            return Err(bad(format!("no column of values beside {}", quote(&names.join(",")))));
+            return Err(data_error(format!(
+                "no column of values beside {}",
+                quote(&names.join(","))
+            )));
         }
         // Put every value at its index in [n, t, x…, c].
         let mut values = vec![0f32; rows * channels.len()];
@@ -102,7 +107,7 @@ impl Table {
                 place * values.len() + found.unwrap_or(0)
             });
             if std::mem::replace(&mut seen[place], true) {
-                return Err(bad(format!("row {row:?} repeats a point")));
+                return Err(data_error(format!("row {row:?} repeats a point")));
             }
             let out = &mut values[place * channels.len()..][..channels.len()];
             out.iter_mut().zip(&channels).for_each(|(out, &column)| *out = row[column] as f32);
@@ -150,7 +155,7 @@ impl Source for Table {
 
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         let values = self.values(name).map(<[f64]>::to_vec);
-        values.ok_or_else(|| bad(self, format!("no coordinates `{name}`")))
+        values.ok_or_else(|| data_error(self, format!("no coordinates `{name}`")))
     }
 
     fn place(&self, _: &str) -> Result<(Vec<usize>, Place)> {
@@ -188,20 +193,20 @@ fn meaning(name: &str) -> Option<Axis> {
 
 /// All values, row by row.
 fn numbers(path: &Path, mut reader: Reader<Rows>) -> Result<Vec<f64>> {
-    let bad = |cause: String| Error::data(format!("{}: {cause}", path.display()));
+    let data_error = |cause: String| Error::data(format!("{}: {cause}", path.display()));
     let bytes = std::fs::metadata(path).map_err(|cause| Error::open(path, cause))?.len();
     unix::memory::ensure(
         &format_args!("{}: the table", path.display()),
         bytes.checked_mul(PARSED),
     )?;
     let (mut record, mut numbers) = (ByteRecord::new(), Vec::new());
-    while reader.read_byte_record(&mut record).map_err(|cause| bad(cause.to_string()))? {
+    while reader.read_byte_record(&mut record).map_err(|cause| data_error(cause.to_string()))? {
         for (column, field) in record.iter().enumerate() {
             let number = std::str::from_utf8(field).ok().and_then(|text| text.parse::<f64>().ok());
             numbers.push(number.ok_or_else(|| {
                 let line = record.position().map_or(0, csv::Position::line);
                 let text = StringRecord::from_byte_record_lossy(record.clone());
-                bad(format!(
+                data_error(format!(
                     "line {line}, column {}: `{}` is not a number",
                     column + 1,
                     &text[column]

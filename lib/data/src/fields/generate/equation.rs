@@ -3,10 +3,11 @@
 use crate::fields::field::Layout;
 use crate::fields::parameter::Parameter;
 use crate::fields::solvers::{burgers, darcy, diffusion_reaction, fitzhugh_nagumo, navier_stokes};
-use std::str::FromStr;
 
 /// An equation to solve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::Display)]
+#[value(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Equation {
     /// u_t + (u²/2)_x = (ν/π) u_xx.
     Burgers,
@@ -15,6 +16,8 @@ pub enum Equation {
     /// u_t = ν u_xx + ρ u (1 - u).
     DiffusionReaction,
     /// u_t = Du Δu + u - u³ - k - v, v_t = Dv Δv + u - v.
+    #[value(name = "diffusion-reaction-2d")]
+    #[strum(to_string = "diffusion-reaction-2d")]
     FitzHughNagumo,
     /// -∇·(a∇u) = β.
     Darcy,
@@ -58,18 +61,6 @@ impl Equation {
         Self::Darcy,
         Self::NavierStokes,
     ];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Burgers => "burgers",
-            Self::Advection => "advection",
-            Self::DiffusionReaction => "diffusion-reaction",
-            Self::FitzHughNagumo => "diffusion-reaction-2d",
-            Self::Darcy => "darcy",
-            Self::NavierStokes => "navier-stokes",
-        }
-    }
 
     /// The attribute that holds the parameter in PDEBench's files.
     pub fn attribute(self) -> &'static str {
@@ -216,16 +207,5 @@ impl Equation {
             }
             Self::NavierStokes => "scale times a Gaussian field 7^3 (-lap + 49)^-2.5",
         }
-    }
-}
-
-impl FromStr for Equation {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|e| e.name() == text);
-        known.ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("no equation `{text}`; there are {names}")
-        })
     }
 }

@@ -70,7 +70,7 @@ impl Generation {
         let cells = grid.checked_pow(equation.axes() as u32);
         let numbers =
             cells.and_then(|n| n.checked_mul(*frames)?.checked_mul(*samples)?.checked_mul(2));
-        let fault = if !parameter.is_finite() {
+        let problem = if !parameter.is_finite() {
             format!("parameter {parameter} is not finite")
         } else if !equation.is_signed() && *parameter < 0.0 {
             format!("{} = {parameter} is negative", equation.attribute())
@@ -80,17 +80,17 @@ impl Generation {
                  needed"
             )
         } else if equation.is_steady() && *frames != 1 {
-            format!("{} is a steady problem: 1 frame, not {frames}", equation.name())
+            format!("{} is a steady problem: 1 frame, not {frames}", equation)
         } else if !(equation.is_steady() || end.is_finite() && *end > 0.0) {
             format!("end time {end} is not positive")
         } else if numbers.is_none_or(|n| n > 1 << 40) {
             format!("{samples} samples of {frames} frames on {grid} points are more than 4 TiB")
-        } else if let Some(fault) = self.constants.iter().find_map(|c| self.fault_of(c)) {
-            fault
+        } else if let Some(problem) = self.constants.iter().find_map(|c| self.fault_of(c)) {
+            problem
         } else {
             return Ok(());
         };
-        Err(Error::usage(fault))
+        Err(Error::usage(problem))
     }
 
     fn fault_of(&self, (name, value): &(String, f64)) -> Option<String> {
@@ -98,7 +98,7 @@ impl Generation {
         let Some(constant) = known.iter().find(|c| c.name == name) else {
             let names: Vec<&str> = known.iter().map(|c| c.name).collect();
             let there = if names.is_empty() { "none".to_string() } else { names.join(", ") };
-            let equation = self.equation.name();
+            let equation = self.equation;
             return Some(format!("no constant `{name}` of {equation}; there are: {there}"));
         };
         let good = value.is_finite() && (!constant.positive || *value > 0.0);
@@ -169,9 +169,7 @@ impl Generation {
             numbers.zip(per_number).and_then(|(n, each)| n.checked_mul(each)?.checked_mul(threads));
         let what = format!(
             "solving {} on {} cells a side with {} frames on {threads} threads",
-            self.equation.name(),
-            self.grid,
-            self.frames
+            self.equation, self.grid, self.frames
         );
         unix::memory::ensure(&what, bytes).map_err(Error::usage)
     }
@@ -184,12 +182,12 @@ impl Generation {
         let header = self.header();
         let length = header.shape.trajectory_len();
         write_field(path, &header, |writer| {
-            let room = || (maker(self), vec![0.0f32; length]);
-            (0..self.samples).into_par_iter().try_for_each_init(room, |(make, out), sample| {
+            let buffer = || (maker(self), vec![0.0f32; length]);
+            (0..self.samples).into_par_iter().try_for_each_init(buffer, |(make, out), sample| {
                 make(self.first + sample as u64, out).ok_or_else(|| {
                     Error::bug(format!(
                         "{} {}: trajectory {sample} is no longer finite",
-                        self.equation.name(),
+                        self.equation,
                         self.equation.parameter(self.parameter)
                     ))
                 })?;

@@ -11,11 +11,11 @@ mod resample;
 mod target;
 
 pub use plan::{Crop, Format, Plan};
-pub use target::{Made, Target, targets};
+pub use target::{Outcome, Target, targets};
 
 use crate::fields::field::Field;
-use crate::fields::write::{FieldWriter, Partial, tidy};
-use plan::Shaped;
+use crate::fields::write::{FieldWriter, Partial, remove_leftovers};
+use plan::Conversion;
 use rayon::prelude::*;
 use unix::{Error, Exit, Result, note};
 
@@ -33,7 +33,7 @@ pub fn import(
     plan: &Plan,
     target: &Target,
     done: impl Fn(usize) -> Result<()> + Sync,
-) -> Result<Made> {
+) -> Result<Outcome> {
     let field = Field::open_as(&target.source, &plan.reading)?;
     if let Some(axes) = field.suspected_axes() {
         return Err(Error::data(format!(
@@ -44,14 +44,14 @@ pub fn import(
         )));
     }
     field.require_shared_coordinates()?;
-    let shaped = Shaped::new(plan, target, &field)?;
+    let conversion = Conversion::new(plan, target, &field)?;
     if target.path.exists() {
-        shaped.require_same(&target.path)?;
-        tidy(&target.path);
-        return Ok(Made::Kept);
+        conversion.require_same(&target.path)?;
+        remove_leftovers(&target.path);
+        return Ok(Outcome::Kept);
     }
-    let mut partial = Partial::open(&target.path, &shaped.header)?;
-    match fill(&field, &shaped, &mut partial, done) {
+    let mut partial = Partial::open(&target.path, &conversion.header)?;
+    match fill(&field, &conversion, &mut partial, done) {
         Ok(()) => partial.publish()?,
         Err(error) if matches!(error.exit, Exit::Again | Exit::Io) => return Err(error),
         Err(error) => {
@@ -59,30 +59,30 @@ pub fn import(
             return Err(error);
         }
     }
-    Ok(Made::New)
+    Ok(Outcome::New)
 }
 
 /// Makes the missing part of a file.
 fn fill(
     field: &Field,
-    shaped: &Shaped,
+    conversion: &Conversion,
     partial: &mut Partial,
     done: impl Fn(usize) -> Result<()> + Sync,
 ) -> Result<()> {
-    let shape = &shaped.header.shape;
+    let shape = &conversion.header.shape;
     let before = partial.done();
     if before > 0 {
         let all = shape.trajectories;
         note!("{}: resuming after {before} of {all} trajectories", partial.path().display());
         done(before)?;
     }
-    let bytes = shaped.header.dtype.bytes() * shape.trajectory_len();
+    let bytes = conversion.header.dtype.bytes() * shape.trajectory_len();
     let step = (AT_ONCE / bytes.max(1)).max(2 * rayon::current_num_threads());
     for first in (before..shape.trajectories).step_by(step) {
         let some = first..shape.trajectories.min(first + step);
         let writer = partial.writer();
-        some.clone().into_par_iter().try_for_each_init(Vec::new, |room, i| {
-            copy(field, shaped, writer, i, room)?;
+        some.clone().into_par_iter().try_for_each_init(Vec::new, |buffer, i| {
+            copy(field, conversion, writer, i, buffer)?;
             done(1)
         })?;
         partial.advance(some.end)?;
@@ -93,29 +93,29 @@ fn fill(
 /// Copies trajectory `i` to the file.
 fn copy(
     field: &Field,
-    shaped: &Shaped,
+    conversion: &Conversion,
     writer: &FieldWriter,
     i: usize,
-    room: &mut Vec<f32>,
+    buffer: &mut Vec<f32>,
 ) -> Result<()> {
     let source = field.shape();
-    let sample = shaped.samples[i];
-    let to = &shaped.header.shape;
-    if shaped.stride == 1 && shaped.resampler.is_none() {
+    let sample = conversion.samples[i];
+    let to = &conversion.header.shape;
+    if conversion.stride == 1 && conversion.resampler.is_none() {
         for frames in to.frame_blocks() {
-            room.resize(frames.len() * source.frame_len(), 0.0);
-            let from = shaped.first_frame + frames.start..shaped.first_frame + frames.end;
-            field.read_frames(sample, from, room)?;
-            writer.write_frames(i, frames, room)?;
+            buffer.resize(frames.len() * source.frame_len(), 0.0);
+            let from = conversion.first_frame + frames.start..conversion.first_frame + frames.end;
+            field.read_frames(sample, from, buffer)?;
+            writer.write_frames(i, frames, buffer)?;
         }
         return Ok(());
     }
     for frame in 0..to.frames {
-        let from = shaped.first_frame + frame * shaped.stride;
-        room.resize(source.frame_len(), 0.0);
-        field.read_frames(sample, from..from + 1, room)?;
-        let resampled = shaped.resampler.as_ref().map(|resampler| resampler.frame(room));
-        writer.write_frames(i, frame..frame + 1, resampled.as_ref().unwrap_or(room))?;
+        let from = conversion.first_frame + frame * conversion.stride;
+        buffer.resize(source.frame_len(), 0.0);
+        field.read_frames(sample, from..from + 1, buffer)?;
+        let resampled = conversion.resampler.as_ref().map(|resampler| resampler.frame(buffer));
+        writer.write_frames(i, frame..frame + 1, resampled.as_ref().unwrap_or(buffer))?;
     }
     Ok(())
 }

@@ -14,30 +14,67 @@ use tensor::Dtype;
 use unix::{Error, Result};
 
 /// The options of an import; the same for all files.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Plan {
     /// What the user knows about the files.
+    #[command(flatten)]
     pub reading: Reading,
-    /// Parameters that files do not state.
+    /// Parameters that the files do not state, with any names, e.g. nu=0.01 or nu=0.5,viscosity=2
+    #[arg(long, value_name = "NAME=VALUE")]
     pub parameter: Option<Parameter>,
-    /// Whether these replace the parameters that a file states.
+    /// Let --parameter replace different values in the files, which is otherwise an error
+    #[arg(long = "override", requires = "parameter")]
     pub override_parameter: bool,
-    /// Names of the channels, inputs first, where the files do not say.
+    /// Names of the channels, inputs first
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub channels: Vec<String>,
-    /// Keep only the first trajectories of each file, this many.
+    /// Import only the first NUMBER trajectories of each file
+    #[arg(long, value_name = "NUMBER")]
     pub samples: Option<usize>,
-    /// Keep every n-th frame.
+    /// Keep every NUMBER-th frame
+    #[arg(long, value_name = "NUMBER")]
     pub stride: Option<usize>,
-    /// The parts of axes to keep.
+    /// Ranges of axes to keep, without the END index, e.g. x=0:512,t=10:110
+    #[arg(long, value_delimiter = ',', value_name = "AXIS=FIRST:END")]
     pub crop: Vec<Crop>,
-    /// The grid to resample fields to.
-    pub grid: Option<Vec<usize>>,
-    /// Letters of the periodic spatial axes, where the files do not say.
+    /// Grid to resample to, e.g. 256 or 64x64: block means if the sizes divide, otherwise linear interpolation,
+    /// which is periodic along periodic axes
+    #[arg(long, value_parser = grid)]
+    pub grid: Option<std::vec::Vec<usize>>,
+    /// Periodic space axes, e.g. x,y, or none; default: from the attribute `periodic` of the file, or from PDEBench
+    /// file names
+    #[arg(long, value_name = "AXES", value_parser = periodic)]
     pub periodic: Option<String>,
-    /// The layout to write; by default one dataset, except for steady and incompressible problems, which keep theirs.
-    pub layout: Option<Layout>,
-    /// The dtype to store: f32 (the default), f16, or (only in safetensors files) bf16.
+    /// Type of the stored numbers: f32, f16 (up to 65504) or bf16 (safetensors only)
+    #[arg(long, value_parser = dtype, default_value = "f32")]
     pub dtype: Option<Dtype>,
+}
+
+/// Parses `256` or `64x64`.
+fn grid(text: &str) -> Result<Vec<usize>, String> {
+    let sizes: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();
+    sizes.map_err(|_| format!("`{text}` is not a grid such as 256 or 64x64"))
+}
+
+/// Parses letters of axes; `none` is the empty list.
+fn periodic(text: &str) -> Result<String, String> {
+    let known = text.split(',').all(|axis| matches!(axis, "x" | "y" | "z"));
+    match text {
+        "none" => Ok(String::new()),
+        _ if known => Ok(text.into()),
+        _ => Err(format!("`{text}` is neither a list of axes like x,y nor none")),
+    }
+}
+
+/// Parses the dtype of stored fields.
+fn dtype(text: &str) -> Result<Dtype, String> {
+    match text {
+        "f32" => Ok(Dtype::F32),
+        "f16" => Ok(Dtype::F16),
+        "bf16" => Ok(Dtype::Bf16),
+        "f64" => Err("fields are read as f32; f64 would not be more precise".into()),
+        _ => Err(format!("unknown type `{text}`; choose f32, f16 or bf16")),
+    }
 }
 
 /// A range of an axis: `x=0:512`.
@@ -71,7 +108,9 @@ impl fmt::Display for Crop {
 }
 
 /// The format of the files that an import writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, strum::Display)]
+#[value(rename_all = "lower")]
+#[strum(serialize_all = "lowercase")]
 pub enum Format {
     /// HDF5, contiguous.
     #[default]
@@ -80,28 +119,8 @@ pub enum Format {
     Safetensors,
 }
 
-impl FromStr for Format {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "hdf5" => Ok(Self::Hdf5),
-            "safetensors" => Ok(Self::Safetensors),
-            _ => Err(format!("no format `{text}`; choose hdf5 or safetensors")),
-        }
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Hdf5 => "hdf5",
-            Self::Safetensors => "safetensors",
-        })
-    }
-}
-
 /// The complete description of one file to be made.
-pub(super) struct Shaped {
+pub(super) struct Conversion {
     pub header: Header,
     pub samples: Vec<usize>,
     pub first_frame: usize,
@@ -109,7 +128,7 @@ pub(super) struct Shaped {
     pub resampler: Option<Resampler>,
 }
 
-impl Shaped {
+impl Conversion {
     /// Errors: 2 when the options do not apply to the source, 65 when the parameter is unknown.
     pub fn new(plan: &Plan, target: &Target, field: &Field) -> Result<Self> {
         let shape = field.shape();
@@ -150,10 +169,10 @@ impl Shaped {
         let parameter = target.parameter.as_ref().ok_or_else(|| {
             Error::data(format!("{name}: no parameter; --parameter gives one, e.g. nu=0.01"))
         })?;
-        let layout = plan.layout.unwrap_or(match field.layout() {
+        let layout = match field.layout() {
             layout @ (Layout::Steady | Layout::Incompressible) => layout,
             Layout::Tensor | Layout::Groups | Layout::Variables => Layout::Tensor,
-        });
+        };
         let channels = match plan.channels.as_slice() {
             [] => field.channels().to_vec(),
             given if given.len() == shape.channels => given.to_vec(),

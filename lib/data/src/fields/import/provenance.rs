@@ -85,7 +85,6 @@ fn request(plan: &Plan, target: &Target, stated: &Map<String, Value>) -> Value {
         "stride": plan.stride,
         "crop": crop,
         "grid": plan.grid,
-        "to_layout": text(plan.layout.map(|layout| layout.to_string())),
         "dtype": text(plan.dtype.map(|dtype| dtype.to_string())),
         "previous": previous,
     });

@@ -1,7 +1,7 @@
 //! Which files an import writes, and which trajectories each contains.
 
 use super::plan::{Format, Plan};
-use crate::fields::field::{Field, Layout, Regime, grouped};
+use crate::fields::field::{Field, Regime, grouped};
 use crate::fields::parameter::Parameter;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub struct Target {
 
 /// The outcome of [`import`](super::import).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum Outcome {
     /// The file already existed.
     Kept,
     /// The file was written.
@@ -37,8 +37,7 @@ const SHARD: usize = 1 << 30;
 /// The files in `folder` that `sources` are converted to: one per regime, in shards of at most `shard` trajectories; by
 /// default, safetensors shards of at most 1 GiB.
 ///
-/// Errors: as [`Field::open`]; 2 when two files would have the same name, or the format does not support the layout or
-/// dtype.
+/// Errors: as [`Field::open`]; 2 when two files would have the same name, or the format does not support the dtype.
 pub fn targets(
     plan: &Plan,
     sources: &[PathBuf],
@@ -49,11 +48,6 @@ pub fn targets(
     if (format, plan.dtype) == (Format::Hdf5, Some(Dtype::Bf16)) {
         return Err(Error::usage(
             "HDF5 does not support bf16; choose --format safetensors, or f16",
-        ));
-    }
-    if (format, plan.layout) == (Format::Safetensors, Some(Layout::Groups)) {
-        return Err(Error::usage(
-            "safetensors files have no groups; choose --format hdf5, or --to-layout tensor",
         ));
     }
     let mut made: HashMap<PathBuf, &PathBuf> = HashMap::new();

@@ -1,7 +1,7 @@
 //! Creates HDF5 files.
 
 use super::{Dataset, Header, Place};
-use crate::fields::field::{Axis, Layout, OF_TRAJECTORIES, Part, Shape};
+use crate::fields::field::{Axis, Layout, Part, Shape};
 use hdf5::types::VarLenUnicode;
 use serde_json::Value;
 use std::path::Path;
@@ -15,12 +15,7 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
     let file = hdf5::File::with_options()
         .with_fapl(|access| access.file_locking(false))
         .create_excl(path)?;
-    let of_groups = match header.layout {
-        Layout::Groups => header.of_trajectories(),
-        _ => Vec::new(),
-    };
-    let at_root = |name: &String| of_groups.is_empty() || name != OF_TRAJECTORIES;
-    for (name, value) in header.attributes.iter().filter(|(name, _)| at_root(name)) {
+    for (name, value) in &header.attributes {
         write_attribute(&file, name, value)?;
     }
     let Header { shape, layout, channels, inputs, .. } = header;
@@ -36,11 +31,6 @@ pub(super) fn lay_out(path: &Path, header: &Header) -> hdf5::Result<Vec<Dataset>
         }
         _ => vec![(*file).clone()],
     };
-    for (group, attributes) in groups.iter().zip(&of_groups) {
-        for (name, value) in attributes {
-            write_attribute(group, name, value)?;
-        }
-    }
     let mut datasets = Vec::new();
     for Part { name, axes, channels } in layout.datasets(shape, channels, *inputs) {
         let dims: Vec<usize> = axes.iter().map(|axis| shape.size(axis, channels.len())).collect();

@@ -9,12 +9,12 @@ mod partial;
 mod safetensors_file;
 
 pub use partial::Partial;
-pub(crate) use partial::tidy;
+pub(crate) use partial::remove_leftovers;
 
-use crate::fields::field::{Layout, OF_TRAJECTORIES, Shape, VARIABLES};
+use crate::fields::field::{Layout, Shape};
 use narrow::narrowed;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ pub struct Header {
     pub shape: Shape,
     /// Layout of the file.
     pub layout: Layout,
-    /// Names of the channels, inputs first; with separate variables, the names of the datasets.
+    /// Names of the channels, inputs first.
     pub channels: Vec<String>,
     /// Number of input channels: 1 for a steady problem, 0 or one per spatial axis for an incompressible flow,
     /// otherwise 0.
@@ -74,35 +74,13 @@ impl Header {
         all
     }
 
-    /// The attributes of each trajectory, if there are any.
-    fn of_trajectories(&self) -> Vec<Map<String, Value>> {
-        let listed = self.attributes.iter().find(|(name, _)| name == OF_TRAJECTORIES);
-        match listed {
-            Some((_, Value::String(text))) => serde_json::from_str(text).unwrap_or_default(),
-            _ => Vec::new(),
-        }
-    }
-
     /// Errors: what the layout cannot represent.
     pub(crate) fn require_layout(&self) -> Result<(), String> {
         let Shape { frames, channels, ref grid, .. } = self.shape;
         let (inputs, space) = (self.inputs, grid.len());
         let fits = match self.layout {
             Layout::Tensor | Layout::Groups => inputs == 0,
-            Layout::Variables => {
-                // A dataset with any other name would not be found again.
-                let ascending =
-                    VARIABLES.iter().filter(|name| self.channels.iter().any(|c| c == *name));
-                if !ascending.eq(&self.channels) {
-                    return Err(format!(
-                        "layout variables holds {}, in this order, and not {}; --channels names the channels \
-                         so, or choose --to-layout tensor",
-                        VARIABLES.join(", "),
-                        self.channels.join(", ")
-                    ));
-                }
-                inputs == 0
-            }
+            Layout::Variables => false,
             Layout::Steady => (frames, channels, inputs) == (1, 2, 1),
             Layout::Incompressible => {
                 (inputs == 0 || inputs == space) && channels >= inputs + space
@@ -198,7 +176,7 @@ impl FieldWriter {
                 self.shape
             )));
         }
-        let (mut room, mut narrow, size) = (Vec::new(), Vec::new(), self.dtype.bytes());
+        let (mut buffer, mut narrow, size) = (Vec::new(), Vec::new(), self.dtype.bytes());
         for dataset in &self.datasets {
             let width = dataset.channels.len();
             let whole = width == self.shape.channels;
@@ -210,9 +188,9 @@ impl FieldWriter {
             let mine = if whole {
                 values
             } else {
-                room.clear();
-                rows.for_each(|row| room.extend_from_slice(&row[dataset.channels.clone()]));
-                &room
+                buffer.clear();
+                rows.for_each(|row| buffer.extend_from_slice(&row[dataset.channels.clone()]));
+                &buffer
             };
             let frame_len = self.shape.points() * width;
             let length = if dataset.is_static { 1 } else { all };

@@ -3,14 +3,14 @@
 use half::{bf16, f16};
 use tensor::Dtype;
 
-/// The bytes of `values` as `dtype`, little-endian; `room` is the buffer for converted values. `Err` with the first
+/// The bytes of `values` as `dtype`, little-endian; `buffer` is the buffer for converted values. `Err` with the first
 /// index whose value is finite but becomes infinite.
 pub(super) fn narrowed<'a>(
     values: &'a [f32],
     dtype: Dtype,
-    room: &'a mut Vec<u8>,
+    buffer: &'a mut Vec<u8>,
 ) -> Result<&'a [u8], usize> {
-    room.clear();
+    buffer.clear();
     for (at, &value) in values.iter().enumerate() {
         let (bytes, is_finite) = match dtype {
             Dtype::F16 => (f16::from_f32(value).to_le_bytes(), f16::from_f32(value).is_finite()),
@@ -20,9 +20,9 @@ pub(super) fn narrowed<'a>(
         if value.is_finite() && !is_finite {
             return Err(at);
         }
-        room.extend(bytes);
+        buffer.extend(bytes);
     }
-    Ok(room)
+    Ok(buffer)
 }
 
 #[cfg(test)]
@@ -31,14 +31,14 @@ mod tests {
 
     #[test]
     fn values_that_do_not_fit_are_reported_with_their_index() {
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         // 65519 is the largest integer that rounds to 65504.
         let values = [1.5, -65519.0, f32::INFINITY, f32::NAN, 65520.0, 1e30];
-        let bytes = narrowed(&values[..4], Dtype::F16, &mut room).unwrap();
+        let bytes = narrowed(&values[..4], Dtype::F16, &mut buffer).unwrap();
         assert_eq!(bytes[..4], [0x00, 0x3e, 0xff, 0xfb]);
-        assert_eq!(narrowed(&values, Dtype::F16, &mut room), Err(4));
-        assert_eq!(narrowed(&values, Dtype::Bf16, &mut room).map(<[u8]>::len), Ok(12));
-        assert_eq!(narrowed(&[0.0, f32::MAX], Dtype::Bf16, &mut room), Err(1));
-        assert_eq!(narrowed(&[f32::MAX], Dtype::F32, &mut room), Ok(&f32::MAX.to_le_bytes()[..]));
+        assert_eq!(narrowed(&values, Dtype::F16, &mut buffer), Err(4));
+        assert_eq!(narrowed(&values, Dtype::Bf16, &mut buffer).map(<[u8]>::len), Ok(12));
+        assert_eq!(narrowed(&[0.0, f32::MAX], Dtype::Bf16, &mut buffer), Err(1));
+        assert_eq!(narrowed(&[f32::MAX], Dtype::F32, &mut buffer), Ok(&f32::MAX.to_le_bytes()[..]));
     }
 }

@@ -31,7 +31,7 @@ pub struct Partial {
 
 /// The first line of the progress record.
 #[derive(Serialize, Deserialize)]
-struct Begun {
+struct RecordHeader {
     /// BLAKE3 hash of the header, which identifies the content to be written.
     header: String,
     /// Size of the data file in bytes.
@@ -41,7 +41,7 @@ struct Begun {
 
 /// All further lines.
 #[derive(Serialize, Deserialize)]
-struct Durable {
+struct RecordLine {
     /// How many of the first trajectories are complete.
     trajectories: usize,
 }
@@ -61,7 +61,7 @@ impl Partial {
         let mut text = String::new();
         // A record that is not valid text is not ours.
         let read = Read::by_ref(&mut record).take(MAX_RECORD).read_to_string(&mut text);
-        let found = read.ok().and_then(|_| understood(&text, &identity, &data, header));
+        let found = read.ok().and_then(|_| parse_record(&text, &identity, &data, header));
         let (writer, done) = match found {
             Some((datasets, done, valid)) => {
                 record.set_len(valid).map_err(create)?;
@@ -75,7 +75,7 @@ impl Partial {
                 writer.file.sync_all().map_err(create)?;
                 let bytes = writer.file.metadata().map_err(create)?.len();
                 let (datasets, header) = (writer.datasets.clone(), identity);
-                add(&record_path, &Begun { header, bytes, datasets })?;
+                add(&record_path, &RecordHeader { header, bytes, datasets })?;
                 (writer, 0)
             }
         };
@@ -100,7 +100,7 @@ impl Partial {
     /// Called when the first `trajectories` are written: syncs them to disk and records this. Errors: 74.
     pub fn advance(&mut self, trajectories: usize) -> Result<()> {
         self.writer.file.sync_data().map_err(|cause| Error::io(&self.path, cause))?;
-        add(&self.record_path, &Durable { trajectories })?;
+        add(&self.record_path, &RecordLine { trajectories })?;
         self.done = trajectories;
         Ok(())
     }
@@ -126,7 +126,7 @@ impl Partial {
 }
 
 /// Removes leftovers of a process that was killed between publishing `path` and cleaning up.
-pub(crate) fn tidy(path: &Path) {
+pub(crate) fn remove_leftovers(path: &Path) {
     let (data, record_path) = names(path);
     let Ok(record) = File::options().write(true).open(&record_path) else { return };
     if lock(&record, path).is_ok() {
@@ -166,7 +166,7 @@ fn lock(record: &File, path: &Path) -> Result<()> {
 
 /// The offsets of the values, the number of complete trajectories, and the length of the valid part of the record (its
 /// last line may be torn); `None` unless the record belongs to this file.
-fn understood(
+fn parse_record(
     text: &str,
     identity: &str,
     data: &Path,
@@ -174,14 +174,14 @@ fn understood(
 ) -> Option<(Vec<Dataset>, usize, u64)> {
     let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let first = lines.next()?;
-    let begun: Begun = serde_json::from_str(first).ok()?;
+    let begun: RecordHeader = serde_json::from_str(first).ok()?;
     let found = fs::symlink_metadata(data).ok()?;
     if begun.header != identity || !found.is_file() || found.len() != begun.bytes {
         return None;
     }
     let (mut done, mut valid) = (0, first.len());
     for line in lines {
-        let Ok(Durable { trajectories }) = serde_json::from_str(line) else { break };
+        let Ok(RecordLine { trajectories }) = serde_json::from_str(line) else { break };
         (done, valid) = (trajectories, valid + line.len());
     }
     (done <= header.shape.trajectories).then_some((begun.datasets, done, valid as u64))

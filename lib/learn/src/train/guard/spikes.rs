@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// Window in updates in which skipped updates are counted.
 const RECENT: u64 = 1000;
 /// Skipped updates within that window that end the run: one in a hundred.
-const MOST_SKIPPED: usize = 10;
+const MAX_SKIPPED: usize = 10;
 /// Minimum deviation relative to the median, so that rounding errors are not spikes when all values are equal.
 const LEAST_DEVIATION: f64 = 1e-2;
 
@@ -73,7 +73,7 @@ impl SpikeDetector {
     /// The number of skipped updates among the last 1000 after `done` updates, if there are too many.
     pub fn skips_too_often(&self, done: u64) -> Option<usize> {
         let count = self.skipped.len();
-        (done >= RECENT && count >= MOST_SKIPPED).then_some(count)
+        (done >= RECENT && count >= MAX_SKIPPED).then_some(count)
     }
 }
 

@@ -11,7 +11,7 @@ use tensor::Tensor;
 use unix::{Error, Result};
 
 /// Maximum number of slices with `training.deterministic`, and therefore of ranks that can share the work.
-const MOST: u64 = 8;
+const MAX: u64 = 8;
 
 /// The slices of every micro-batch that one rank computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl MicroBatches {
         let (batch, rank, ranks) = (training.batch_size, rank as u64, ranks as u64);
         let total = match training.deterministic {
             // The largest power of two that divides the batch, up to the limit.
-            true => 1 << batch.trailing_zeros().min(MOST.trailing_zeros()),
+            true => 1 << batch.trailing_zeros().min(MAX.trailing_zeros()),
             false => ranks,
         };
         if !total.is_multiple_of(ranks) {

@@ -30,8 +30,8 @@ impl BackboneConfig {
             BackboneConfig::PdetUnet(c) => (c.hidden, &c.attention, c.filter),
         };
         let mut violations = Vec::new();
-        if let Some(fault) = attention.violation(hidden) {
-            violations.push(("backbone.attention".into(), fault));
+        if let Some(problem) = attention.violation(hidden) {
+            violations.push(("backbone.attention".into(), problem));
         }
         if filter != 0 && filter.is_multiple_of(2) {
             violations.push((

@@ -97,7 +97,7 @@ impl Default for OperatorLoss {
 }
 
 /// Maximum stride, and maximum rollout length.
-const MOST_STEPS: usize = 65536;
+const MAX_STEPS: usize = 65536;
 
 /// The configuration of the task.
 pub type OperatorConfig = Config<LatentData, OperatorModel, OperatorLoss>;
@@ -109,7 +109,7 @@ pub(super) fn violations(config: &OperatorConfig) -> Violations {
     violations.extend(weight_violations(data.weight, data.others.iter().map(|o| o.weight)));
     let mut violation = |key: &str, text: &str| violations.push((key.into(), text.into()));
     let are_bad = |steps: &[usize]| {
-        steps.is_empty() || steps.iter().any(|steps| !(1..=MOST_STEPS).contains(steps))
+        steps.is_empty() || steps.iter().any(|steps| !(1..=MAX_STEPS).contains(steps))
     };
     if are_bad(&data.strides) {
         violation("data.strides", "needs strides from 1 to 65536");

@@ -8,7 +8,7 @@ pub use helper::run_helper_if_requested;
 
 use super::array::{Parts, Place};
 use super::mapped::MappedFile;
-use super::source::{Source, bad, contents};
+use super::source::{Source, contents, data_error};
 use bytemuck::Pod;
 use helper::{Failure, ask};
 use message::{Ask, Dataset, Request};
@@ -23,7 +23,7 @@ use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
 
 /// Upper bound of the values per stored byte, whatever the HDF5 filters.
-const MOST_PACKED: u64 = 50_000;
+const MAX_PACKED: u64 = 50_000;
 /// Largest chunk in bytes, both compressed and decompressed: chunks are read completely.
 pub(super) const MAX_CHUNK: usize = 256 << 20;
 
@@ -59,14 +59,14 @@ impl Handle {
     }
 
     /// Sends a request whose answer has no numbers.
-    fn told<T: DeserializeOwned>(&self, ask_for: Ask) -> Result<T, Failure> {
+    fn query<T: DeserializeOwned>(&self, ask_for: Ask) -> Result<T, Failure> {
         self.ask::<T, u8>(ask_for).map(|(reply, _)| reply)
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let _ = self.told::<()>(Ask::Close); // with its helper the file is closed as well
+        let _ = self.query::<()>(Ask::Close); // with its helper the file is closed as well
     }
 }
 
@@ -115,7 +115,7 @@ impl Hdf5File {
         let handle = Handle { number, path, died: OnceLock::new() };
         let path = &handle.path;
         let not_whole = format!("{}: not a complete HDF5 file", path.display());
-        handle.told::<()>(Ask::Open).map_err(|cause| cause.about(not_whole))?;
+        handle.query::<()>(Ask::Open).map_err(|cause| cause.about(not_whole))?;
         Ok(Self { handle: Arc::new(handle), mapped: Arc::new(mapped) })
     }
 }
@@ -141,15 +141,15 @@ impl Source for Hdf5File {
     }
 
     fn names(&self) -> Vec<String> {
-        self.handle.told(Ask::Names).unwrap_or_default()
+        self.handle.query(Ask::Names).unwrap_or_default()
     }
 
     fn kind(&self, name: &str) -> String {
-        self.handle.told(Ask::Kind(name.into())).unwrap_or_else(|_| "unreadable".into())
+        self.handle.query(Ask::Kind(name.into())).unwrap_or_else(|_| "unreadable".into())
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
-        self.handle.told(Ask::Shape(name.into())).ok().flatten()
+        self.handle.query(Ask::Shape(name.into())).ok().flatten()
     }
 
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
@@ -159,9 +159,9 @@ impl Source for Hdf5File {
 
     fn place(&self, name: &str) -> Result<(Vec<usize>, Place)> {
         if self.shape(name).is_none() {
-            return Err(bad(self, format!("no `{name}`; found {}", contents(self))));
+            return Err(data_error(self, format!("no `{name}`; found {}", contents(self))));
         }
-        let form = self.handle.told::<Dataset>(Ask::Dataset(name.into()));
+        let form = self.handle.query::<Dataset>(Ask::Dataset(name.into()));
         let form = form.map_err(|cause| self.failed(name, cause))?;
         let shape = form.shape.clone();
         if let Some((offset, dtype)) = form.mapped {
@@ -170,7 +170,7 @@ impl Source for Hdf5File {
         }
         let chunk = form.chunk.iter().flatten().try_fold(form.size, |n, dim| n.checked_mul(*dim));
         if chunk.is_none_or(|chunk| chunk > MAX_CHUNK) {
-            return Err(bad(
+            return Err(data_error(
                 self,
                 format!(
                     "`{name}` has chunks of more than {}, the largest supported; store it in smaller chunks",
@@ -180,21 +180,21 @@ impl Source for Hdf5File {
         }
         let numbers = shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim));
         let bytes = form.stored;
-        if numbers.is_none_or(|n| n as u64 > bytes.saturating_mul(MOST_PACKED)) {
+        if numbers.is_none_or(|n| n as u64 > bytes.saturating_mul(MAX_PACKED)) {
             let what = format!(
                 "`{name}` {shape:?} was never completely written: only {bytes} bytes of it are stored"
             );
-            return Err(bad(self, what));
+            return Err(data_error(self, what));
         }
         let (handle, name) = (self.handle.clone(), name.into());
         Ok((shape, Place::Parts(Box::new(Stored { handle, name, form }))))
     }
 
     fn attributes(&self, place: Option<&str>) -> Map<String, Value> {
-        self.handle.told(Ask::Attributes(place.map(Into::into))).unwrap_or_default()
+        self.handle.query(Ask::Attributes(place.map(Into::into))).unwrap_or_default()
     }
 
     fn groups(&self) -> Vec<String> {
-        self.handle.told(Ask::Groups).unwrap_or_default()
+        self.handle.query(Ask::Groups).unwrap_or_default()
     }
 }

@@ -10,7 +10,7 @@ mod compressor;
 use super::array::Place;
 use super::element::from_numpy;
 use super::hdf5_file::MAX_CHUNK;
-use super::source::{Source, bad};
+use super::source::{Source, data_error};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use std::fs;
@@ -87,40 +87,40 @@ impl ZarrGroup {
     fn description(&self, name: &str) -> Result<Description> {
         let path = self.folder(name).join(".zarray");
         let bytes = small::read(&path, MAX_BYTES)?;
-        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
+        let data_error = |what: String| Error::data(format!("{}: {what}", path.display()));
         let found: Description =
-            serde_json::from_slice(&bytes).map_err(|cause| bad(cause.to_string()))?;
+            serde_json::from_slice(&bytes).map_err(|cause| data_error(cause.to_string()))?;
         let rank = found.shape.len();
         if found.zarr_format != 2 || found.chunks.len() != rank || found.chunks.contains(&0) {
-            return Err(bad("no metadata of a version 2 array".into()));
+            return Err(data_error("no metadata of a version 2 array".into()));
         }
         Ok(found)
     }
 
     fn chunks(&self, name: &str) -> Result<(Vec<usize>, Chunks)> {
-        let bad = |what: String| bad(self, format!("`{name}`: {what}"));
+        let data_error = |what: String| data_error(self, format!("`{name}`: {what}"));
         let found = self.description(name)?;
         if !found.filters.is_empty() {
             let filters: Vec<&str> =
                 found.filters.iter().map(|filter| filter.id.as_str()).collect();
-            return Err(bad(format!(
+            return Err(data_error(format!(
                 "filter {} is not supported; save it without filters",
                 quote(&filters.join(", "))
             )));
         }
         let separator = found.dimension_separator.unwrap_or_else(|| ".".into());
         if !matches!(separator.as_str(), "." | "/") {
-            return Err(bad(format!(
+            return Err(data_error(format!(
                 "dimension separator `{}` is not supported; save it with `.` or `/`",
                 quote(&separator)
             )));
         }
         let dtype = from_numpy(&found.dtype)
-            .ok_or_else(|| bad(format!("dtype {} is not supported", quote(&found.dtype))))?;
+            .ok_or_else(|| data_error(format!("dtype {} is not supported", quote(&found.dtype))))?;
         let compressor = match &found.compressor {
             None => Compressor::None,
             Some(codec) => Compressor::of(&codec.id, &codec.cname).ok_or_else(|| {
-                bad(format!(
+                data_error(format!(
                     "compressor {} is not supported; save it with blosc-lz4, zstd, zlib, gzip or none",
                     quote(format!("{} {}", codec.id, codec.cname).trim_end())
                 ))
@@ -128,7 +128,7 @@ impl ZarrGroup {
         };
         let numbers = found.chunks.iter().try_fold(dtype.bytes(), |n, dim| n.checked_mul(*dim));
         if numbers.is_none_or(|bytes| bytes > MAX_CHUNK) {
-            return Err(bad(format!(
+            return Err(data_error(format!(
                 "chunks of {:?} {} are larger than {}, the largest supported; save it in smaller chunks",
                 found.chunks,
                 found.dtype,
@@ -149,7 +149,7 @@ impl ZarrGroup {
             separator,
             fill_missing: self.fill_missing,
         };
-        chunks.require_all(&found.shape).map_err(bad)?;
+        chunks.require_all(&found.shape).map_err(data_error)?;
         Ok((found.shape, chunks))
     }
 

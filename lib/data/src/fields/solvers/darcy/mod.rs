@@ -11,7 +11,7 @@ use multigrid::{Level, levels};
 /// Tolerance: the residual relative to the right-hand side.
 pub const TOLERANCE: f64 = 1e-10;
 /// Maximum number of iterations; more indicate an error.
-const MOST: usize = 10_000;
+const MAX: usize = 10_000;
 
 /// Buffers for one problem at a time.
 pub struct Darcy {
@@ -51,7 +51,7 @@ impl Darcy {
             return Some(0);
         }
         let mut energy = 0.0;
-        for iteration in 1..=MOST {
+        for iteration in 1..=MAX {
             multigrid::cycle(&mut self.levels, &self.residual);
             let z = self.levels[0].solution();
             let before = energy;

@@ -6,14 +6,14 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::files::{RELEASED, look, path_of};
+use super::files::{RELEASED, path_of, read_lease};
 use super::judge::STALE;
 use super::{Owner, newest};
 use crate::Result;
 
 /// The newest attempt of a run according to its lease.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct Observation {
     /// Its attempt number.
     pub attempt: u64,
     /// The process, if its lease file can be read.
@@ -26,14 +26,14 @@ pub struct Seen {
 }
 
 /// Reads the lease in `folder` (RUN/lease); `None` if the run never had one. Errors: 66.
-pub fn see(folder: &Path) -> Result<Option<Seen>> {
+pub fn observe(folder: &Path) -> Result<Option<Observation>> {
     if !folder.is_dir() {
         return Ok(None);
     }
     // The file may disappear meanwhile, when another attempt takes over.
     for _ in 0..3 {
         let Some(attempt) = newest(folder)? else { return Ok(None) };
-        let Some(found) = look(&path_of(folder, attempt))? else { continue };
+        let Some(found) = read_lease(&path_of(folder, attempt))? else { continue };
         let me = Owner::this_process();
         let age = SystemTime::now().duration_since(found.beaten).unwrap_or_default();
         let beat = found.owner.as_ref().map_or(me.beat(), Owner::beat);
@@ -41,7 +41,7 @@ pub fn see(folder: &Path) -> Result<Option<Seen>> {
         let ended = found.owner.as_ref().is_some_and(|owner| owner.is_gone(&me));
         let age = (found.beaten != RELEASED).then_some(age);
         let is_at_work = !released && !ended && age.is_some_and(|age| age <= STALE * beat);
-        return Ok(Some(Seen { attempt, owner: found.owner, age, is_at_work }));
+        return Ok(Some(Observation { attempt, owner: found.owner, age, is_at_work }));
     }
     Ok(None)
 }
@@ -55,13 +55,13 @@ mod tests {
     fn at_work_until_given_back() {
         let folder = tempfile::tempdir().unwrap();
         let lease = folder.path().join("lease");
-        assert_eq!(see(&lease).unwrap(), None);
+        assert_eq!(observe(&lease).unwrap(), None);
         let taken = Lease::take(&lease, || Ok(4), &|| false).unwrap();
-        let seen = see(&lease).unwrap().unwrap();
+        let seen = observe(&lease).unwrap().unwrap();
         assert_eq!((seen.attempt, seen.is_at_work), (4, true));
         assert_eq!(seen.owner.unwrap().pid, std::process::id());
         drop(taken);
-        let seen = see(&lease).unwrap().unwrap();
+        let seen = observe(&lease).unwrap().unwrap();
         assert_eq!((seen.attempt, seen.is_at_work), (4, false));
     }
 
@@ -71,11 +71,11 @@ mod tests {
         let taken = Lease::take(folder.path(), || Ok(1), &|| false).unwrap();
         let file = std::fs::File::options().write(true).open(path_of(folder.path(), 1)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
-        let seen = see(folder.path()).unwrap().unwrap();
+        let seen = observe(folder.path()).unwrap().unwrap();
         assert!(!seen.is_at_work && seen.age > Some(Duration::from_secs(3500)), "{seen:?}");
         // Released on a full disk: the mtime is no heartbeat, so there is no age.
         file.set_modified(RELEASED).unwrap();
-        let seen = see(folder.path()).unwrap().unwrap();
+        let seen = observe(folder.path()).unwrap().unwrap();
         assert!(!seen.is_at_work && seen.age.is_none(), "{seen:?}");
         drop(taken);
     }
