@@ -37,29 +37,16 @@ AUDIT
     same-initial-state  The first frames, or the inputs of steady problems, are equal.
     shared-frame        Another frame of one is equal to a frame of the other.
     near-duplicate      The first frames, or the inputs, are closer than --near.
-    symmetric           The same after a periodic shift by whole points along any axes, mirrored axes,
-                        exchanged axes of equal length, or all of these.
-    near-frame          The first frame of one is within --near of a later frame of the other: a copy that
-                        starts later, with noise.
-    shared-window       A frame of one and the first frame of the other are equal wherever they overlap at some
-                        offset: one is a crop of the other, or both are crops of a larger field. The overlap
-                        has at least 16 points along the last space axis, most of whose values differ. Of each
-                        first frame 16 such patches, spread over it, are looked up; overlapping crops are found
-                        if a patch lies in the overlap, usually from a quarter of the frame on.
   The distance is |a' - b'| / max(|a'|, |b'|), over all points and channels, where a' is a without the mean of
   each channel, so that a pressure of 101325 does not outweigh a velocity of 1, and a copy with a constant added to
   a channel is found. A channel whose variation is below 1e-6 of its norm counts as constant. The distance is
   computed at full resolution and resolves a difference of one bit in one value (3e-8 for noise in the last bits
   of f32). Candidates are selected by signatures, whose distance never exceeds that of the fields; for each frame
-  the 32 nearest candidates of each split are compared, and a note says if there were more. Fields of a single
-  wave (99.9 % of the energy) are always shifts of each other: for them, symmetric and near-frame require a
-  distance below 1e-5.
+  the 32 nearest candidates of each split are compared, and a note says if there were more.
   For each trajectory, audit reports at most one equal trajectory, first frame or frame in another split, and
-  at most one of the leaks listed after shared-frame. Remove what it reports, then audit again.
-  Not found are: copies on another grid, multiplied by a factor, with fractional shifts, or mirrored with the sign
-  of a vector component; crops with noise or an offset; symmetric copies that start later; frames that are constant
-  in all channels or not finite; anything but duplicates within one split.
-  Memory is about 1 KiB per trajectory and 30 bytes per frame of validation and test.
+  at most one near-duplicate. Remove what it reports, then audit again.
+  Not found are: copies that were shifted, mirrored, cropped, scaled or interpolated; noisy copies that start
+  later; frames that are constant in all channels or not finite; anything but duplicates within one split.
 
 FILES
   A file contains trajectories [frames, grid, channels]. Supported are HDF5 files in PDEBench's layouts:
@@ -81,14 +68,11 @@ FILES
 
   Contiguous f32 data in this order are mapped into memory and read at its speed. For other files, `ds-prep ls`
   shows how they are stored and the cost of reading them, and `ds-prep import` converts them to contiguous files:
-  HDF5, or safetensors in shards of 1 GiB (--shard) with FOLDER/index.json, which contains counts, shape, BLAKE3
-  and statistics of each shard. ls, show, plot, check and split take the index in place of its shards; show
-  --sample and plot count trajectories through the shards in order. Files whose trajectories have different
+  HDF5, or safetensors in shards of 1 GiB (--shard). Files whose trajectories have different
   parameters (groups, or a list nu [n]) become one file per parameter value. --parameter adds parameters of any
   name, which the attribute longhaul_parameters of the new file lists in lower case; a value that contradicts the
   file is an error unless --override is given. Attributes of the root and the dataset of the source are kept, those
-  of its groups in trajectory_attributes, a JSON list, or in groups again with --to-layout groups; in safetensors
-  they are metadata. The attribute import is JSON: the options and, under previous, those of earlier imports of the
+  of its groups in trajectory_attributes, a JSON list; in safetensors they are metadata. The attribute import is JSON: the options and, under previous, those of earlier imports of the
   source. An import that was stopped or killed resumes: until a file is complete, its values are in .NAME.partial
   in the same folder, and a record of those that are durable in .NAME.partial.jsonl.
   gen writes layout tensor; steady for darcy; groups, in .h5 files, for diffusion-reaction-2d and

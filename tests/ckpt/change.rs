@@ -227,8 +227,8 @@ fn average_of_different_models_names_the_differences() {
         "task operator, expected codec",
         "model: w is F32 [1], expected F32 [2]",
         "different buffers",
-        "ema: no tensor w [2]",
-        "ema: unexpected tensor v [1]",
+        "ema: w is absent, expected F32 [2]",
+        "ema: v is F32 [1], expected absent",
     ] {
         assert!(output.stderr.contains(words), "{words}: {}", output.stderr);
     }

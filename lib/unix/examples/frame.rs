@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
-use unix::publish::{publish_bytes, publish_file, publish_folder};
+use unix::publish::{REAL, publish_bytes};
 use unix::signal::Signals;
 use unix::{Error, Exit, Result};
 
@@ -85,7 +85,7 @@ fn body(args: Args) -> Result<Exit> {
             }
         },
         Verb::Once { path, die } => {
-            publish_file(&path, |writer| {
+            REAL.file(&path, |writer| {
                 writer.write_all(b"new")?;
                 writer.flush()?;
                 if die {
@@ -93,7 +93,7 @@ fn body(args: Args) -> Result<Exit> {
                 }
                 writer.write_all(b" content")
             })?;
-            publish_folder(&path.with_extension("d"), |folder| {
+            REAL.folder(&path.with_extension("d"), |folder| {
                 let write = |name: &str| std::fs::write(folder.join(name), name);
                 let io = |cause: io::Error| Error::io(folder, cause);
                 std::fs::create_dir(folder.join("inner")).map_err(io)?;

@@ -1,5 +1,6 @@
 //! Weighted average of checkpoints of the same model.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -124,27 +125,20 @@ fn require_same(base: &Loaded, other: &Loaded) -> Result<()> {
     if base.manifest.config.get("model") != other.manifest.config.get("model") {
         problems.push("a different model configuration".into());
     }
-    let forms = |loaded: &Loaded, stem: &str| {
-        let tensors = loaded.tensors(stem)?.into_iter();
-        Some(tensors.map(|(name, t)| (name, t.dtype(), t.shape().to_vec())).collect::<Vec<_>>())
+    let forms = |loaded: &Loaded, stem: &str| -> Option<BTreeMap<String, String>> {
+        let form = |t: Tensor| format!("{:?} {:?}", t.dtype(), t.shape());
+        Some(loaded.tensors(stem)?.into_iter().map(|(name, t)| (name, form(t))).collect())
     };
     for stem in AVERAGED {
         let (Some(mine), Some(theirs)) = (forms(base, stem), forms(other, stem)) else { continue };
-        for (name, dtype, shape) in &mine {
-            match theirs.iter().find(|(n, _, _)| n == name) {
-                None => problems.push(format!("{stem}: no tensor {name} {shape:?}")),
-                Some((_, d, s)) if (d, s) != (dtype, shape) => {
-                    problems.push(format!(
-                        "{stem}: {name} is {d:?} {s:?}, expected {dtype:?} {shape:?}"
-                    ));
-                }
-                Some(_) => {}
+        let names: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
+        for name in names {
+            let [expected, found] =
+                [&mine, &theirs].map(|all| all.get(name).map_or("absent", String::as_str));
+            if found != expected {
+                problems.push(format!("{stem}: {name} is {found}, expected {expected}"));
             }
         }
-        let more = theirs.iter().filter(|(name, _, _)| mine.iter().all(|(n, _, _)| n != name));
-        problems.extend(
-            more.map(|(name, _, shape)| format!("{stem}: unexpected tensor {name} {shape:?}")),
-        );
     }
     let buffers = |loaded: &Loaded| {
         let of = |(name, t): (String, Tensor)| {

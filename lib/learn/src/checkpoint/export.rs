@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use unix::publish::publish_new_file;
+use unix::publish;
 use unix::{Error, Result, space};
 
 use super::PIECE;
@@ -28,7 +28,7 @@ pub fn export(checkpoint: &Path, what: &str, out: &Path) -> Result<u64> {
     TensorFile::open(checkpoint, entry).map_err(told)?;
     let mut from = open_sized(checkpoint, entry).map_err(told)?;
     space::ensure_space(out, entry.bytes)?;
-    publish_new_file(out, |temporary| {
+    publish::REAL.new_file(out, |temporary| {
         let mut to = File::create_new(temporary).map_err(|cause| Error::create(out, cause))?;
         let hash = copy(&mut from, &mut to, entry.bytes).map_err(|cause| Error::io(out, cause))?;
         if hash.to_hex().as_str() != entry.blake3 {

@@ -25,47 +25,17 @@ use crate::{Error, Result, small};
 #[cfg(doc)]
 use crate::{disk::Disk, space::ensure_space};
 
-/// The writer passed to the closure of [`publish_file`].
+/// The writer passed to the closure of [`Publisher::file`].
 pub type FileWriter = BufWriter<Box<dyn DiskFile>>;
 
-const REAL: Publisher = Publisher::new(&RealDisk);
+/// Publishes on the file system of this machine.
+pub const REAL: Publisher<'static> = Publisher::new(&RealDisk);
 
 /// Publishes `bytes` as `path`, replacing an existing file. A file that contains a registered secret
 /// ([`crate::secrets`]) is readable only by its owner. Errors: 73 when it cannot be created (or space is short), 74
 /// when writing fails.
 pub fn publish_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     REAL.bytes(path, bytes)
-}
-
-/// The same, always readable only by its owner.
-pub fn publish_private(path: &Path, bytes: &[u8]) -> Result<()> {
-    REAL.private_bytes(path, bytes)
-}
-
-/// Publishes the output of `write` as `path`, replacing an existing file, and returns the result of `write`. If the
-/// size is known, call [`ensure_space`] first. To return a [`crate::Error`] from `write`, wrap it as
-/// `io::Error::other(error)`; its exit status is kept.
-pub fn publish_file<T>(
-    path: &Path,
-    write: impl FnOnce(&mut FileWriter) -> io::Result<T>,
-) -> Result<T> {
-    REAL.file(path, write)
-}
-
-/// Publishes a directory that `fill` populates; `path` must not exist yet.
-pub fn publish_folder<T>(path: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-    REAL.folder(path, fill)
-}
-
-/// Publishes a file that `make` creates under the given temporary name, for libraries that open files themselves;
-/// `path` must not exist yet.
-pub fn publish_new_file<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-    REAL.new_file(path, make)
-}
-
-/// Makes `link` a symbolic link to `target`, atomically replacing an older one.
-pub fn publish_link(link: &Path, target: &Path) -> Result<()> {
-    REAL.link(link, target)
 }
 
 /// Creates a directory and its parents durably.

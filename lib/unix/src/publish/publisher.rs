@@ -30,13 +30,15 @@ impl<'d> Publisher<'d> {
         self.replace(path, secrets::occur_in(bytes), |writer| writer.write_all(bytes))
     }
 
-    /// [`super::publish_private`]
+    /// The same, always readable only by its owner.
     pub fn private_bytes(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         ensure_space(path, bytes.len() as u64)?;
         self.replace(path, true, |writer| writer.write_all(bytes))
     }
 
-    /// [`super::publish_file`]
+    /// Publishes the output of `write` as `path`, replacing an existing file, and returns the result of `write`. If the
+    /// size is known, call [`ensure_space`] first. To return a [`crate::Error`] from `write`, wrap it as
+    /// `io::Error::other(error)`; its exit status is kept.
     pub fn file<T>(
         &self,
         path: &Path,
@@ -85,7 +87,7 @@ impl<'d> Publisher<'d> {
         Ok(written)
     }
 
-    /// [`super::publish_folder`]
+    /// Publishes a directory that `fill` populates; `path` must not exist yet.
     pub fn folder<T>(&self, path: &Path, fill: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.new_file(path, |temporary| {
             let made = self.disk.make_folder(temporary);
@@ -115,7 +117,8 @@ impl<'d> Publisher<'d> {
         self.disk.sync_folder(folder).map_err(|cause| write_error(folder, cause))
     }
 
-    /// [`super::publish_new_file`]
+    /// Publishes a file that `make` creates under the given temporary name, for libraries that open files themselves;
+    /// `path` must not exist yet.
     pub fn new_file<T>(&self, path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.absent(path, |temporary| {
             let value = make(temporary)?;
@@ -133,7 +136,7 @@ impl<'d> Publisher<'d> {
         Ok(value)
     }
 
-    /// [`super::publish_link`]
+    /// Makes `link` a symbolic link to `target`, atomically replacing an older one.
     pub fn link(&self, link: &Path, target: &Path) -> Result<()> {
         let temporary = Temporary::beside(self.disk, link)?;
         let made = self.disk.symlink(target, &temporary.path);

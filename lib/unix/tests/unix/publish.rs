@@ -24,22 +24,22 @@ fn files_folders_and_links_appear_whole() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a");
     publish_bytes(&file, b"old").unwrap();
-    let written = publish_file(&file, |writer| writer.write(b"new")).unwrap();
+    let written = REAL.file(&file, |writer| writer.write(b"new")).unwrap();
     assert_eq!((written, fs::read(&file).unwrap()), (3, b"new".to_vec()));
 
     let made = folder.path().join("step-1");
     let fill = |inside: &Path| {
         fs::create_dir(inside.join("deep")).and_then(|()| fs::write(inside.join("deep/x"), "x"))
     };
-    publish_folder(&made, |f| fill(f).map_err(|e| Error::io(f, e))).unwrap();
+    REAL.folder(&made, |f| fill(f).map_err(|e| Error::io(f, e))).unwrap();
     assert_eq!(fs::read(made.join("deep/x")).unwrap(), b"x");
-    let again = publish_folder(&made, |_| Ok(())).unwrap_err();
+    let again = REAL.folder(&made, |_| Ok(())).unwrap_err();
     assert_eq!(again.exit, Exit::CannotCreate);
     assert!(again.to_string().contains("step-1") && again.to_string().contains("exists"));
 
     let link = folder.path().join("latest");
     for target in ["nothing", "step-1"] {
-        publish_link(&link, Path::new(target)).unwrap();
+        REAL.link(&link, Path::new(target)).unwrap();
         assert_eq!(fs::read_link(&link).unwrap(), Path::new(target));
     }
     assert_eq!(names(folder.path()), ["a", "latest", "step-1"]);
@@ -50,7 +50,7 @@ fn a_folder_made_meanwhile_is_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step-1");
     let error =
-        publish_folder(&path, |_| fs::create_dir(&path).map_err(|cause| Error::io(&path, cause)));
+        REAL.folder(&path, |_| fs::create_dir(&path).map_err(|cause| Error::io(&path, cause)));
     assert_eq!(error.unwrap_err().exit, Exit::CannotCreate);
     assert_eq!(names(folder.path()), ["step-1"]);
 }
@@ -60,13 +60,13 @@ fn a_failed_write_leaves_the_old_content_and_no_rubbish() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");
     publish_bytes(&path, b"old").unwrap();
-    let failed = publish_file(&path, |writer| {
+    let failed = REAL.file(&path, |writer| {
         writer.write_all(&[0; 1 << 21])?;
         Err::<(), _>(io::Error::other(Error::data("column 3 is empty")))
     });
     let error = failed.unwrap_err();
     assert_eq!((error.exit, error.to_string().as_str()), (Exit::Data, "column 3 is empty"));
-    let failed = publish_folder(&folder.path().join("d"), |inside| {
+    let failed = REAL.folder(&folder.path().join("d"), |inside| {
         fs::write(inside.join("x"), "x").map_err(|e| Error::io(inside, e))?;
         Err::<(), _>(Error::data("no"))
     });
@@ -81,7 +81,7 @@ fn errors_name_the_target_and_say_cannot_create() {
     let missing = folder.path().join("no/such/file");
     for error in [
         publish_bytes(&missing, b"x").unwrap_err(),
-        publish_folder(&missing, |_| Ok(())).unwrap_err(),
+        REAL.folder(&missing, |_| Ok(())).unwrap_err(),
         publish_bytes(Path::new("/proc/longhaul"), b"x").unwrap_err(),
     ] {
         assert_eq!(error.exit, Exit::CannotCreate, "{error}");
@@ -127,7 +127,7 @@ fn a_full_disk_keeps_the_old_content() {
     assert_eq!(error.exit, Exit::CannotCreate);
     assert!(error.to_string().contains("4.0 MiB"), "{error}");
     // The size is unknown: fails midway.
-    let error = publish_file(&file, |writer| writer.write_all(&large)).unwrap_err();
+    let error = REAL.file(&file, |writer| writer.write_all(&large)).unwrap_err();
     assert_eq!(error.exit, Exit::Io);
     assert!(error.to_string().contains("free space"), "{error}");
     assert_eq!((fs::read(&file).unwrap(), names(path)), (b"old".to_vec(), vec!["a".into()]));

@@ -228,7 +228,7 @@ pub fn write_field<T>(
 ) -> Result<T> {
     header.require_layout().map_err(Error::bug)?;
     unix::space::ensure_space(path, header.bytes())?;
-    unix::publish::publish_new_file(path, |temporary| fill(&lay_out(temporary, path, header)?))
+    unix::publish::REAL.new_file(path, |temporary| fill(&lay_out(temporary, path, header)?))
 }
 
 /// Creates the file `at`, which will be renamed to `path`, with everything except the values of the field.

@@ -107,7 +107,7 @@ impl Partial {
 
     /// Renames the complete file to its final path. Errors: 73, 74; then everything is kept.
     pub fn publish(self) -> Result<()> {
-        unix::publish::publish_new_file(&self.path, |temporary| {
+        unix::publish::REAL.new_file(&self.path, |temporary| {
             // A second link, so that the data survive if the rename fails.
             let named = fs::hard_link(&self.data, temporary);
             let named = named.or_else(|_| fs::rename(&self.data, temporary));

@@ -25,7 +25,7 @@ use resume::Found;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use unix::budget::Budget;
 use unix::lease::Lease;
@@ -183,7 +183,8 @@ fn resume_or_init<'a>(
     }
     progress.origin = origin.or(progress.origin.take());
     record(job, run, &lease, found.as_ref(), &accepted, &facts)?;
-    write_config(run, &job.task.resolved)?;
+    let config = unix::config::to_yaml(&job.task.resolved)?;
+    unix::publish::publish_bytes(&run.config(), config.as_bytes())?;
     let parameters = params.trained.count();
     let reporter = Reporter::start(job, run, &lease, &progress, &accepted, &budget, parameters)?;
     let mut dependencies = task.dependencies();
@@ -310,27 +311,4 @@ fn same_on_all_ranks(session: &Session) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Maximum size of a configuration file that is compared, in bytes.
-const MAX_CONFIG: u64 = 64 << 20;
-
-/// Writes the resolved configuration. If an earlier attempt's differs, that one is kept under a numbered name.
-fn write_config(run: &RunDir, resolved: &Value) -> Result<()> {
-    let text = unix::config::to_yaml(resolved)?;
-    let path = run.config();
-    match unix::small::read(&path, MAX_CONFIG) {
-        Ok(before) if before == text.as_bytes() => return Ok(()),
-        Ok(_) => keep_aside(&path)?,
-        Err(_) => {}
-    }
-    unix::publish::publish_bytes(&path, text.as_bytes())
-}
-
-fn keep_aside(path: &Path) -> Result<()> {
-    let aside = (1..)
-        .map(|n| path.with_extension(format!("{n}.yaml")))
-        .find(|p| !p.exists())
-        .unwrap_or_else(|| path.with_extension("old.yaml"));
-    std::fs::rename(path, aside).map_err(|cause| Error::io(path, cause))
 }
