@@ -61,10 +61,8 @@ pub struct Status {
     /// Number of completed updates.
     pub update: u64,
     /// Total number of updates, if known.
-    #[serde(default)]
     pub updates: Option<u64>,
     /// Best metric so far.
-    #[serde(default)]
     pub best: Option<Best>,
     /// Cost so far.
     #[serde(default)]
@@ -73,7 +71,6 @@ pub struct Status {
     #[serde(default)]
     pub attempt: u64,
     /// Why it stopped or failed.
-    #[serde(default)]
     pub reason: Option<String>,
     /// The run failed in a way that another attempt would repeat; further attempts end at once until the user
     /// intervenes.

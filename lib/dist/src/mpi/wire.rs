@@ -169,7 +169,10 @@ impl Wire {
         let pieces = sends.len() * (sends.first().map_or(0, |s| s.1.len()) / LONGEST + 1);
         let mut requests = Vec::with_capacity(pieces + received.len() / LONGEST + 1);
         let _waiting = self.counter.wait();
+        // Converted first: an error must not return while a request is in flight.
         let peer = |rank: usize| c_rank(self.members[rank]);
+        let peers = sends.iter().map(|(to, _)| peer(*to)).collect::<Result<Vec<c_int>>>()?;
+        let from = peer(from)?;
         let turn = turn();
         // SAFETY: both buffers outlive the requests: this function returns only when all have completed.
         unsafe {
@@ -177,16 +180,15 @@ impl Wire {
             for piece in received.chunks_mut(LONGEST) {
                 let mut request = ffi::RSMPI_REQUEST_NULL;
                 let (to, count) = (piece.as_mut_ptr().cast(), piece.len() as c_int);
-                let status = ffi::MPI_Irecv(to, count, kind, peer(from)?, 0, comm, &mut request);
+                let status = ffi::MPI_Irecv(to, count, kind, from, 0, comm, &mut request);
                 requests.push(request);
                 or_end(check(status, "MPI_Irecv"));
             }
-            for (to, sent) in sends {
+            for (to, (_, sent)) in peers.into_iter().zip(sends) {
                 for piece in sent.chunks(LONGEST) {
                     let mut request = ffi::RSMPI_REQUEST_NULL;
                     let (from, count) = (piece.as_ptr().cast(), piece.len() as c_int);
-                    let status =
-                        ffi::MPI_Isend(from, count, kind, peer(*to)?, 0, comm, &mut request);
+                    let status = ffi::MPI_Isend(from, count, kind, to, 0, comm, &mut request);
                     requests.push(request);
                     or_end(check(status, "MPI_Isend"));
                 }

@@ -47,13 +47,13 @@ pub(super) struct Reporter {
     total: TotalTiming,
 }
 
-/// The fields of `of`, preceded by `key`.
-fn with(key: &str, value: u64, of: &impl serde::Serialize) -> Value {
-    let mut fields = serde_json::Map::from_iter([(key.to_string(), json!(value))]);
-    if let Ok(Value::Object(more)) = serde_json::to_value(of) {
-        fields.extend(more);
+/// The fields of two objects.
+fn merged(mut fields: Value, more: impl serde::Serialize) -> Value {
+    if let (Value::Object(all), Ok(Value::Object(more))) = (&mut fields, serde_json::to_value(more))
+    {
+        all.extend(more);
     }
-    Value::Object(fields)
+    fields
 }
 
 impl Reporter {
@@ -110,10 +110,7 @@ impl Reporter {
             best: progress.best.clone(),
             cost: progress.cost(),
             attempt,
-            reason: None,
-            blocked: false,
-            fruitless_attempts: 0,
-            time: String::new(),
+            ..Status::default()
         };
         writer.update(&status)?;
         Ok(Self {
@@ -177,19 +174,17 @@ impl Reporter {
         let done = progress.update;
         if done.is_multiple_of(self.log_every) || done == self.updates || !step.applied {
             let mut fields = json!({
-                    "update": done,
-                    "samples": progress.samples,
-                    "loss": step.loss,
-                    "gradient_norm": step.gradient_norm,
-                    "learning_rate": step.learning_rate,
-                    "skipped": progress.skipped,
+                "update": done,
+                "samples": progress.samples,
+                "loss": step.loss,
+                "gradient_norm": step.gradient_norm,
+                "learning_rate": step.learning_rate,
+                "skipped": progress.skipped,
             });
-            if let Some(fields) = fields.as_object_mut() {
-                if !step.terms.is_empty() {
-                    fields.insert("loss_terms".into(), json!(step.terms));
-                }
-                timing.record(self.ranks, fields);
+            if !step.terms.is_empty() {
+                fields = merged(fields, json!({"loss_terms": step.terms}));
             }
+            let fields = merged(fields, timing.record(self.ranks));
             self.record("update", &fields);
         }
         if !step.applied {
@@ -212,7 +207,7 @@ impl Reporter {
     pub fn inputs(&mut self, progress: &Progress, summary: Summary) {
         if !self.inputs_recorded {
             self.inputs_recorded = true;
-            self.record("inputs", &with("update", progress.update, &summary));
+            self.record("inputs", &merged(json!({"update": progress.update}), summary));
         }
     }
 
@@ -223,7 +218,7 @@ impl Reporter {
 
     /// Records a spike at update number `update`.
     pub fn spike(&mut self, update: u64, spike: &Spike) {
-        self.record("spike", &with("update", update, spike));
+        self.record("spike", &merged(json!({"update": update}), spike));
     }
 
     /// Records a rewind. As after a start, it supersedes earlier records of later updates.
@@ -258,12 +253,8 @@ impl Reporter {
 
     /// Reports that two computations of update number `update` differ.
     pub fn machine(&mut self, update: u64, rank: usize, host: &str, mismatch: &Mismatch) {
-        let mut fields = with("update", update, mismatch);
-        if let Some(map) = fields.as_object_mut() {
-            map.insert("rank".into(), rank.into());
-            map.insert("host".into(), host.into());
-        }
-        self.record("machine", &fields);
+        let place = json!({"update": update, "rank": rank, "host": host});
+        self.record("machine", &merged(place, mismatch));
     }
 
     /// Reports a validation that took `took`.
@@ -274,15 +265,9 @@ impl Reporter {
         best: bool,
         took: Duration,
     ) {
-        let mut fields = json!({
-            "update": progress.update,
-            "best": best,
-            "seconds": took.as_secs_f64(),
-        });
-        if let Some(map) = fields.as_object_mut() {
-            map.extend(metrics.iter().map(|(k, v)| (k.clone(), json!(v))));
-        }
-        self.record("validation", &fields);
+        let seconds = took.as_secs_f64();
+        let fields = json!({"update": progress.update, "best": best, "seconds": seconds});
+        self.record("validation", &merged(fields, metrics));
     }
 
     /// Records that a save was started and blocked training for `blocked`.
@@ -330,16 +315,14 @@ impl Reporter {
     }
 
     fn end(&mut self, state: State, progress: &Progress, reason: &str) {
-        let mut fields = json!({
+        let fields = json!({
             "update": progress.update,
             "state": state,
             "reason": reason,
             "seconds": self.began.map_or(0.0, |began| began.elapsed().as_secs_f64()),
             "device_waits": tensor::kernel::waits(),
         });
-        if let Some(fields) = fields.as_object_mut() {
-            self.total.record(self.ranks, self.samples_per_update, fields);
-        }
+        let fields = merged(fields, self.total.record(self.ranks, self.samples_per_update));
         self.record("stop", &fields);
         if let Some(Err(error)) = self.files.as_ref().map(|(log, _)| log.sync()) {
             unix::warn!("{error}");

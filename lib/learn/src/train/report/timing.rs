@@ -2,18 +2,18 @@
 
 use crate::train::step::Timing;
 use dist::Times;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::time::Duration;
 
 impl Timing {
-    /// Adds the fields of the record of an update; communication times only with several ranks.
-    pub(in crate::train) fn record(&self, ranks: usize, fields: &mut Map<String, Value>) {
-        fields.insert("seconds".into(), json!(self.took.as_secs_f64()));
-        fields.insert("data_wait_s".into(), json!(self.data_wait.as_secs_f64()));
-        if ranks > 1 {
-            fields.insert("comm_s".into(), json!(self.times.busy.as_secs_f64()));
-            fields.insert("comm_wait_s".into(), json!(self.times.waited.as_secs_f64()));
+    /// The fields of the record of an update; communication times only with several ranks.
+    pub(in crate::train) fn record(&self, ranks: usize) -> Value {
+        let [took, data_wait] = [self.took, self.data_wait].map(|time| time.as_secs_f64());
+        if ranks == 1 {
+            return json!({"seconds": took, "data_wait_s": data_wait});
         }
+        let [busy, waited] = [self.times.busy, self.times.waited].map(|time| time.as_secs_f64());
+        json!({"seconds": took, "data_wait_s": data_wait, "comm_s": busy, "comm_wait_s": waited})
     }
 }
 
@@ -35,17 +35,22 @@ impl TotalTiming {
         self.times.waited += timing.times.waited;
     }
 
-    /// Adds the fields of the record at the end of the attempt.
-    pub fn record(&self, ranks: usize, samples_per_update: u64, fields: &mut Map<String, Value>) {
-        let took = self.took.as_secs_f64().max(1e-9);
-        let samples = (self.updates * samples_per_update) as f64;
-        fields.insert("samples_per_second".into(), json!(samples / took));
-        fields.insert("data_wait_fraction".into(), json!(self.data_wait.as_secs_f64() / took));
-        if ranks > 1 {
-            let Times { busy, waited } = self.times;
-            let hidden = 1.0 - waited.as_secs_f64() / busy.as_secs_f64().max(1e-9);
-            fields.insert("comm_s".into(), json!(busy.as_secs_f64()));
-            fields.insert("comm_hidden_fraction".into(), json!(hidden.max(0.0)));
+    /// The fields of the record at the end of the attempt.
+    pub fn record(&self, ranks: usize, samples_per_update: u64) -> Value {
+        let [took, data_wait, busy, waited] =
+            [self.took, self.data_wait, self.times.busy, self.times.waited]
+                .map(|time| time.as_secs_f64());
+        let rate = (self.updates * samples_per_update) as f64 / took.max(1e-9);
+        let data_wait = data_wait / took.max(1e-9);
+        if ranks == 1 {
+            return json!({"samples_per_second": rate, "data_wait_fraction": data_wait});
         }
+        let hidden = (1.0 - waited / busy.max(1e-9)).max(0.0);
+        json!({
+            "samples_per_second": rate,
+            "data_wait_fraction": data_wait,
+            "comm_s": busy,
+            "comm_hidden_fraction": hidden,
+        })
     }
 }

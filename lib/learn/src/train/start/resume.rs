@@ -316,7 +316,6 @@ fn block(job: &Job, run: &RunDir, lease: &Lease, progress: &Progress, reason: &s
         attempt,
         reason: Some(reason.into()),
         blocked: true,
-        fruitless_attempts: 0,
-        time: String::new(),
+        ..Status::default()
     })
 }
